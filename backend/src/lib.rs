@@ -1,0 +1,1 @@
+//! Devices: cpu, interp, null.

@@ -1,0 +1,1 @@
+//! Tensor graph to kernel text: derive, schedule, price, optimise, lower, render.

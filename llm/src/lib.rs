@@ -1,0 +1,1 @@
+//! GGUF, models, tokenizers, chat templates, sampling, sessions.

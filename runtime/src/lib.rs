@@ -1,0 +1,1 @@
+//! What a device is: buffers, programs, capture and replay, stores on disk.

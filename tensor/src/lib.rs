@@ -1,0 +1,1 @@
+//! The lazy tensor, functions, the schedule cache and the jit.
