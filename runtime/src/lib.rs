@@ -1,1 +1,95 @@
-//! What a device is: buffers, programs, capture and replay, stores on disk.
+//! What a device is: buffers, programs, capture and replay, stores on disk. Knows no compiler.
+
+mod error;
+pub mod store;
+
+pub use error::Error;
+use gristmill_uop::program::Program;
+use gristmill_uop::target::Target;
+use std::any::Any;
+use std::sync::Arc;
+
+/// What a buffer is for; a device may place it accordingly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Memory {
+    /// Written once at load, then only read: huge pages where there are any.
+    Weights,
+    /// A state that grows: address space now, memory as it is touched. Starts as zeros.
+    State,
+    /// Activations and tables. Starts as zeros.
+    Scratch,
+}
+
+/// A piece of a device's memory. Cheap to clone; freed with its last clone.
+#[derive(Clone)]
+pub struct Buffer {
+    /// The device's own handle.
+    pub raw: Arc<dyn RawBuffer>,
+    /// Where this piece begins in it, bytes.
+    pub offset: usize,
+    /// How long it is, bytes.
+    pub len: usize,
+}
+
+/// A device's own buffer.
+pub trait RawBuffer: Any + Send + Sync {
+    /// For downcasting by the device that made it.
+    fn as_any(&self) -> &dyn Any;
+    /// Address on the host, where the memory is the host's.
+    fn host(&self) -> Option<*mut u8>;
+}
+
+impl Buffer {
+    /// A piece of this piece. Panics if it does not lie inside, which callers have checked.
+    pub fn slice(&self, offset: usize, len: usize) -> Buffer {
+        assert!(offset + len <= self.len, "slice {offset}+{len} of {}", self.len);
+        Buffer { raw: self.raw.clone(), offset: self.offset + offset, len }
+    }
+}
+
+/// One launch of a captured step.
+#[derive(Clone)]
+pub struct Launch {
+    /// Which loaded program.
+    pub kernel: Arc<dyn Kernel>,
+    /// Its buffers, in the order of `Program::params`.
+    pub buffers: Vec<Buffer>,
+    /// Launches of one level do not depend on one another; a level starts when the one before has ended.
+    pub level: usize,
+}
+
+/// A compiled program on a device.
+pub trait Kernel: Any + Send + Sync {
+    /// For downcasting by the device that made it.
+    fn as_any(&self) -> &dyn Any;
+    /// The program it was compiled from.
+    fn program(&self) -> &Program;
+}
+
+/// A captured step.
+pub trait Replay: Send {
+    /// Runs every launch with these values of the variables (by name), and waits for the end.
+    fn replay(&mut self, vars: &[(&str, i64)]) -> Result<(), Error>;
+    /// As `replay`, with the time of each launch in seconds, in order.
+    fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error>;
+}
+
+/// A device.
+pub trait Device: Send + Sync {
+    /// Name as on the command line.
+    fn name(&self) -> &str;
+    /// Its numbers.
+    fn target(&self) -> &Target;
+    /// Lines for `gristmill devices`: what was found, what is missing.
+    fn describe(&self) -> Vec<String>;
+    /// A new buffer.
+    fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error>;
+    /// Copies to the device.
+    fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error>;
+    /// Copies from the device.
+    fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error>;
+    /// Compiles programs, or finds them in the cache. `progress(done, total)` is called as they finish.
+    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error>;
+    /// Binds launches, in a valid order, into a step that can be replayed.
+    fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error>;
+}

@@ -1,3 +1,18 @@
 //! The intermediate representation: dtypes, ops, the hash-consed graph, rules, text form, programs and targets.
 
+mod bounds;
+mod build;
+pub mod dtype;
 pub mod encoding;
+pub mod fold;
+pub mod graph;
+pub mod linear;
+pub mod op;
+pub mod program;
+pub mod rules;
+pub mod target;
+
+pub use dtype::{DType, Scalar};
+pub use encoding::{Encoding, EncodingRef};
+pub use graph::{Arg, Axes, Graph, Id, Node, Sources};
+pub use op::{Op, RangeKind, ReduceOp};

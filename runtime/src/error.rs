@@ -1,0 +1,62 @@
+//! What can go wrong on a device, each with a way out.
+
+/// An error of a device or of the store of compiled kernels.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The device cannot provide that much memory.
+    #[error("out of memory: {wanted} bytes for {what} on {device}")]
+    OutOfMemory {
+        /// What it was for.
+        what: String,
+        /// Bytes asked for.
+        wanted: usize,
+        /// Which device.
+        device: String,
+    },
+    /// No C compiler was found, or it does not run.
+    #[error("no C compiler: {0}")]
+    NoCompiler(String),
+    /// The compiler rejected a kernel: a bug of ours, with what it said.
+    #[error("kernel {kernel} did not compile:\n{message}")]
+    Compile {
+        /// Name of the kernel or batch.
+        kernel: String,
+        /// What the compiler said.
+        message: String,
+    },
+    /// The cache directory cannot be used.
+    #[error("kernel cache {path}: {message}")]
+    Cache {
+        /// The directory.
+        path: std::path::PathBuf,
+        /// Why.
+        message: String,
+    },
+    /// A device that is not there.
+    #[error("device {0} is not available: {1}")]
+    NoDevice(String, String),
+    /// Anything the system said.
+    #[error("{context}: {source}")]
+    Io {
+        /// What was being done.
+        context: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// A way out, for the user.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Error::OutOfMemory { .. } => "try a smaller --ctx, or a smaller model".into(),
+            Error::NoCompiler(_) => "install gcc or clang (Debian: apt install gcc; Fedora: dnf install gcc; macOS: xcode-select --install), or set CC; \
+                 `--device interp` needs none and can still try the demo model"
+                .into(),
+            Error::Compile { .. } => "this is a bug in gristmill: please report it with the kernel's text".into(),
+            Error::Cache { .. } => "set GRISTMILL_CACHE to a directory that you own and can write to".into(),
+            Error::NoDevice(..) => "`gristmill devices` lists what there is".into(),
+            Error::Io { .. } => return None,
+        })
+    }
+}

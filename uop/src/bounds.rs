@@ -1,0 +1,115 @@
+//! Smallest and largest value of integer and boolean nodes, by interval arithmetic.
+//!
+//! Rules that drop a modulo, a mask or a comparison rest on these bounds, so they are conservative: `None` where nothing
+//! better is known, and intersected with what the dtype can hold.
+
+use crate::dtype::Scalar;
+use crate::graph::{Arg, Graph, Id, Node};
+use crate::op::{Op, ReduceOp};
+
+type Bounds = Option<(i64, i64)>;
+
+/// Bounds of a node whose sources are in `g`.
+pub(crate) fn of(g: &Graph, node: &Node) -> Bounds {
+    let scalar = node.dtype.scalar;
+    let whole = scalar.range()?;
+    let b = |i: usize| g.bounds(node.src[i]);
+    let found = match node.op {
+        Op::Const => match node.arg {
+            Arg::Int(v) => Some((v, v)),
+            _ => None,
+        },
+        Op::Var => match node.arg {
+            Arg::Var(_, lo, hi) => Some((lo, hi)),
+            _ => None,
+        },
+        Op::Range => b(0).map(|(_, hi)| (0, (hi - 1).max(0))),
+        Op::Iota => match &node.arg {
+            Arg::Axes(a) => g.bounds(node.src[a[0] as usize]).map(|(_, hi)| (0, (hi - 1).max(0))),
+            _ => None,
+        },
+        Op::Lanes => Some((0, node.dtype.lanes as i64 - 1)),
+        Op::Table => match &node.arg {
+            Arg::Ints(t) => t.iter().min().zip(t.iter().max()).map(|(&lo, &hi)| (lo as i64, hi as i64)),
+            _ => None,
+        },
+        Op::Cast if g.scalar(node.src[0]).range().is_some() => b(0).filter(|&(lo, hi)| lo >= whole.0 && hi <= whole.1),
+        Op::Splat | Op::Reshape | Op::Permute | Op::Expand | Op::Shrink | Op::Gather | Op::Acc => b(0),
+        Op::Reduce if matches!(node.arg, Arg::Reduce(ReduceOp::Max, _)) => b(0),
+        Op::Where => join(b(1), b(2)),
+        Op::Lt | Op::Eq => compare(node.op, b(0), b(1)),
+        Op::Max => both(b(0), b(1), |a, c| Some((a.0.max(c.0), a.1.max(c.1)))),
+        Op::Min => both(b(0), b(1), |a, c| Some((a.0.min(c.0), a.1.min(c.1)))),
+        Op::Add => both(b(0), b(1), |a, c| Some((a.0.checked_add(c.0)?, a.1.checked_add(c.1)?))),
+        Op::Mul => both(b(0), b(1), |a, c| {
+            let p = [a.0.checked_mul(c.0)?, a.0.checked_mul(c.1)?, a.1.checked_mul(c.0)?, a.1.checked_mul(c.1)?];
+            Some((*p.iter().min()?, *p.iter().max()?))
+        }),
+        Op::IDiv => both(b(0), b(1), |a, c| {
+            (c.0 > 0).then(|| {
+                let q = [a.0.div_euclid(c.0), a.0.div_euclid(c.1), a.1.div_euclid(c.0), a.1.div_euclid(c.1)];
+                (q.iter().copied().min().unwrap_or(0), q.iter().copied().max().unwrap_or(0))
+            })
+        }),
+        Op::Mod => both(b(0), b(1), |a, c| (c.0 > 0).then_some(if a.0 >= 0 && a.1 < c.0 { a } else { (0, c.1 - 1) })),
+        Op::And => both(b(0), b(1), |a, c| match (a.0 >= 0, c.0 >= 0) {
+            (true, true) => Some((0, a.1.min(c.1))),
+            (true, false) => Some((0, a.1)),
+            (false, true) => Some((0, c.1)),
+            _ => None,
+        }),
+        Op::Or | Op::Xor => both(b(0), b(1), |a, c| (a.0 >= 0 && c.0 >= 0).then(|| (0, ones(a.1.max(c.1))))),
+        Op::Shl => both(b(0), b(1), |a, c| {
+            (a.0 >= 0 && c.0 >= 0 && c.1 < 62).then(|| Some((a.0 << c.0, a.1.checked_mul(1 << c.1)?))).flatten()
+        }),
+        Op::Shr => both(b(0), b(1), |a, c| (a.0 >= 0 && c.0 >= 0 && c.1 < 64).then(|| (a.0 >> c.1, a.1 >> c.0))),
+        _ => None,
+    };
+    match found {
+        // Arithmetic that may wrap in this dtype says nothing.
+        Some((lo, hi)) if lo >= whole.0 && hi <= whole.1 => found,
+        _ if scalar == Scalar::I64 => None,
+        _ => Some(whole),
+    }
+}
+
+fn both(a: Bounds, b: Bounds, f: impl Fn((i64, i64), (i64, i64)) -> Bounds) -> Bounds {
+    f(a?, b?)
+}
+
+fn join(a: Bounds, b: Bounds) -> Bounds {
+    let (a, b) = (a?, b?);
+    Some((a.0.min(b.0), a.1.max(b.1)))
+}
+
+/// The smallest 2^n - 1 that is at least `v`.
+fn ones(v: i64) -> i64 {
+    (v as u64 + 1).next_power_of_two() as i64 - 1
+}
+
+fn compare(op: Op, a: Bounds, b: Bounds) -> Bounds {
+    let (Some(a), Some(b)) = (a, b) else { return Some((0, 1)) };
+    let (always, never) = match op {
+        Op::Lt => (a.1 < b.0, a.0 >= b.1),
+        _ => (a == b && a.0 == a.1, a.1 < b.0 || b.1 < a.0),
+    };
+    Some(match (always, never) {
+        (true, _) => (1, 1),
+        (_, true) => (0, 0),
+        _ => (0, 1),
+    })
+}
+
+impl Graph {
+    /// Is `id` known to lie in `lo..=hi`?
+    pub fn within(&self, id: Id, lo: i64, hi: i64) -> bool {
+        self.bounds(id).is_some_and(|(a, b)| a >= lo && b <= hi)
+    }
+    /// The largest value of an integer node; panics if nothing is known, which a spec rules out for dims.
+    pub fn max_of(&self, id: Id) -> i64 {
+        match self.bounds(id) {
+            Some((_, hi)) => hi,
+            None => panic!("no bound known for {id:?}: {:?}", self[id]),
+        }
+    }
+}

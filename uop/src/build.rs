@@ -1,0 +1,119 @@
+//! Builders: one short method for each op, the way passes and encodings write expressions.
+
+use crate::dtype::{DType, Scalar};
+use crate::graph::{Arg, Graph, Id, Node, Sources};
+use crate::op::{Op, RangeKind, ReduceOp};
+use smallvec::smallvec;
+use std::sync::Arc;
+
+macro_rules! binary { ($($name:ident $op:ident;)*) => { $(
+    #[doc = concat!("`", stringify!($op), "` of two values of one dtype.")]
+    pub fn $name(&mut self, a: Id, b: Id) -> Id { self.binary(Op::$op, a, b) }
+)* } }
+macro_rules! unary { ($($name:ident $op:ident;)*) => { $(
+    #[doc = concat!("`", stringify!($op), "` of a value.")]
+    pub fn $name(&mut self, a: Id) -> Id { let d = self[a].dtype; self.build(Op::$op, d, smallvec![a] as Sources, Arg::None) }
+)* } }
+
+impl Graph {
+    /// A constant of that type; a float type takes `v` as its value, an integer type truncates it.
+    pub fn constant(&mut self, dtype: impl Into<DType>, v: f64) -> Id {
+        let dtype = dtype.into();
+        let arg = if dtype.scalar.is_float() { Arg::float(v) } else { Arg::Int(v as i64) };
+        self.intern(Node { op: Op::Const, dtype, src: smallvec![], arg })
+    }
+    /// An integer constant of that type.
+    pub fn int_of(&mut self, dtype: impl Into<DType>, v: i64) -> Id {
+        self.intern(Node { op: Op::Const, dtype: dtype.into(), src: smallvec![], arg: Arg::Int(v) })
+    }
+    /// An index constant (i64).
+    pub fn int(&mut self, v: i64) -> Id {
+        self.int_of(Scalar::I64, v)
+    }
+    /// An f32 constant.
+    pub fn f32(&mut self, v: f32) -> Id {
+        self.constant(Scalar::F32, v as f64)
+    }
+    /// A scalar that a step is run with, between `min` and `max` inclusive.
+    pub fn var(&mut self, name: &str, min: i64, max: i64) -> Id {
+        self.intern(Node {
+            op: Op::Var,
+            dtype: Scalar::I64.one(),
+            src: smallvec![],
+            arg: Arg::Var(Arc::from(name), min, max),
+        })
+    }
+    /// An index from 0 to `bound`, exclusive.
+    pub fn range(&mut self, bound: Id, number: u32, kind: RangeKind) -> Id {
+        self.build(Op::Range, Scalar::I64.one(), smallvec![bound] as Sources, Arg::Range(number, kind))
+    }
+    /// Any elementwise op of two values of one dtype (or one shape at tensor level).
+    pub fn binary(&mut self, op: Op, a: Id, b: Id) -> Id {
+        let dtype = match op {
+            Op::Lt | Op::Eq => Scalar::Bool.one().with_lanes(self[a].dtype.lanes),
+            _ => self[a].dtype,
+        };
+        debug_assert!(
+            matches!(op, Op::Shl | Op::Shr) || self[a].dtype == self[b].dtype,
+            "{op:?} of {} and {}",
+            self[a].dtype,
+            self[b].dtype
+        );
+        self.build(op, dtype, smallvec![a, b] as Sources, Arg::None)
+    }
+    binary! { add Add; mul Mul; div Div; idiv IDiv; modulo Mod; max Max; min Min; and And; or Or; xor Xor; shl Shl; shr Shr; lt Lt; eq Eq; }
+    unary! { neg Neg; exp Exp; log Log; sqrt Sqrt; recip Recip; round Round; }
+
+    /// `a - b`; of integers, `a + (-1)*b`.
+    pub fn sub(&mut self, a: Id, b: Id) -> Id {
+        let dtype = self[a].dtype;
+        if dtype.scalar.is_float() {
+            return self.binary(Op::Sub, a, b);
+        }
+        let minus = self.int_of(dtype, -1);
+        let b = self.mul(minus, b);
+        self.add(a, b)
+    }
+    /// `c ? a : b`.
+    pub fn select(&mut self, c: Id, a: Id, b: Id) -> Id {
+        let d = self[a].dtype;
+        self.build(Op::Where, d, smallvec![c, a, b] as Sources, Arg::None)
+    }
+    /// `x` as another type.
+    pub fn cast(&mut self, x: Id, to: Scalar) -> Id {
+        let d = self[x].dtype;
+        if d.scalar == to {
+            x
+        } else {
+            self.build(Op::Cast, DType { scalar: to, ..d }, smallvec![x] as Sources, Arg::None)
+        }
+    }
+    /// The bits of `x` as another type of the same size.
+    pub fn bitcast(&mut self, x: Id, to: Scalar) -> Id {
+        let d = self[x].dtype;
+        self.build(Op::Bitcast, DType { scalar: to, ..d }, smallvec![x] as Sources, Arg::None)
+    }
+    /// Entry `x` of a constant table.
+    pub fn table(&mut self, x: Id, values: &[i32]) -> Id {
+        let d = self[x].dtype;
+        self.build(Op::Table, DType { scalar: Scalar::I32, ..d }, smallvec![x] as Sources, Arg::Ints(values.into()))
+    }
+    /// What `buffer` holds at `offset` (elements, or bytes of a packed buffer), as `dtype`.
+    pub fn load(&mut self, buffer: Id, offset: Id, dtype: impl Into<DType>) -> Id {
+        self.build(Op::Load, dtype.into(), smallvec![buffer, offset] as Sources, Arg::None)
+    }
+    /// `value` reduced over ranges (kernel level).
+    pub fn reduce_ranges(&mut self, value: Id, ranges: &[Id], op: ReduceOp) -> Id {
+        let mut src: Sources = smallvec![value];
+        src.extend(ranges.iter().copied());
+        let d = self[value].dtype;
+        self.build(Op::Reduce, d, src, Arg::Reduce(op, smallvec![]))
+    }
+    /// `value` written to `buffer` at `offset` for every index of `ranges`.
+    pub fn store(&mut self, buffer: Id, offset: Id, value: Id, ranges: &[Id]) -> Id {
+        let mut src: Sources = smallvec![buffer, offset, value];
+        src.extend(ranges.iter().copied());
+        let d = self[value].dtype;
+        self.build(Op::Store, d, src, Arg::None)
+    }
+}

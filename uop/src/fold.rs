@@ -1,0 +1,118 @@
+//! The meaning of elementwise ops on numbers: one definition for constant folding, both oracles and the rule tests.
+
+use crate::dtype::Scalar;
+use crate::op::Op;
+use half::{bf16, f16};
+
+/// A number: integers and booleans exactly, floats in f64 (rounded to their dtype where one is given).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Value {
+    /// An integer or boolean.
+    Int(i64),
+    /// A float.
+    Float(f64),
+}
+
+impl Value {
+    /// As a float.
+    pub fn float(self) -> f64 {
+        match self {
+            Value::Int(v) => v as f64,
+            Value::Float(v) => v,
+        }
+    }
+    /// As an integer; a float is truncated.
+    pub fn int(self) -> i64 {
+        match self {
+            Value::Int(v) => v,
+            Value::Float(v) => v as i64,
+        }
+    }
+    /// What a variable of type `s` holds after being set to this: integers wrap, floats round to nearest even.
+    pub fn stored_as(self, s: Scalar) -> Value {
+        match s {
+            Scalar::F64 => Value::Float(self.float()),
+            Scalar::F32 => Value::Float(self.float() as f32 as f64),
+            Scalar::F16 => Value::Float(f16::from_f64(self.float()).to_f64()),
+            Scalar::BF16 => Value::Float(bf16::from_f64(self.float()).to_f64()),
+            Scalar::Bool => Value::Int((self != Value::Int(0) && self != Value::Float(0.0)) as i64),
+            Scalar::I8 => Value::Int(self.int() as i8 as i64),
+            Scalar::U8 => Value::Int(self.int() as u8 as i64),
+            Scalar::I16 => Value::Int(self.int() as i16 as i64),
+            Scalar::U16 => Value::Int(self.int() as u16 as i64),
+            Scalar::I32 => Value::Int(self.int() as i32 as i64),
+            Scalar::U32 => Value::Int(self.int() as u32 as i64),
+            Scalar::I64 => Value::Int(self.int()),
+        }
+    }
+    /// The bits of this value, stored as `from`, read as `to` (both of one size).
+    pub fn bitcast(self, from: Scalar, to: Scalar) -> Value {
+        let bits = match from {
+            Scalar::F64 => self.float().to_bits(),
+            Scalar::F32 => (self.float() as f32).to_bits() as u64,
+            Scalar::F16 => f16::from_f64(self.float()).to_bits() as u64,
+            Scalar::BF16 => bf16::from_f64(self.float()).to_bits() as u64,
+            _ => self.int() as u64,
+        };
+        match to {
+            Scalar::F64 => Value::Float(f64::from_bits(bits)),
+            Scalar::F32 => Value::Float(f32::from_bits(bits as u32) as f64),
+            Scalar::F16 => Value::Float(f16::from_bits(bits as u16).to_f64()),
+            Scalar::BF16 => Value::Float(bf16::from_bits(bits as u16).to_f64()),
+            _ => Value::Int(bits as i64).stored_as(to),
+        }
+    }
+}
+
+/// `op` applied to `x`, with the result held as `out`. `None` for ops that are not elementwise arithmetic, for a division by
+/// zero, and for `Bitcast` and `Table`, which need more than values.
+pub fn apply(op: Op, x: &[Value], out: Scalar) -> Option<Value> {
+    use Value::{Float, Int};
+    let float = matches!(x.first(), Some(Float(_)));
+    let f = |i: usize| x[i].float();
+    let n = |i: usize| x[i].int();
+    let either = |fl: fn(f64, f64) -> f64, int: fn(i64, i64) -> i64| {
+        if float { Float(fl(f(0), f(1))) } else { Int(int(n(0), n(1))) }
+    };
+    let v = match op {
+        Op::Cast => match x[0] {
+            // A float that does not fit saturates, as Rust and (with one instruction more) every target does.
+            Float(v) if !out.is_float() && out != Scalar::Bool => {
+                let (lo, hi) = out.range()?;
+                Int((v as i64).clamp(lo, hi))
+            }
+            v => v,
+        },
+        Op::Neg => Float(-f(0)),
+        Op::Exp => Float(f(0).exp()),
+        Op::Log => Float(f(0).ln()),
+        Op::Sqrt => Float(f(0).sqrt()),
+        Op::Recip => Float(1.0 / f(0)),
+        Op::Round => Float(f(0).round_ties_even()),
+        Op::Add => either(|a, b| a + b, i64::wrapping_add),
+        Op::Sub => either(|a, b| a - b, i64::wrapping_sub),
+        Op::Mul => either(|a, b| a * b, i64::wrapping_mul),
+        Op::Div => Float(f(0) / f(1)),
+        Op::IDiv if n(1) > 0 => Int(n(0).div_euclid(n(1))),
+        Op::Mod if n(1) > 0 => Int(n(0).rem_euclid(n(1))),
+        Op::Max => either(f64::max, i64::max),
+        Op::Min => either(f64::min, i64::min),
+        Op::And => Int(n(0) & n(1)),
+        Op::Or => Int(n(0) | n(1)),
+        Op::Xor => Int(n(0) ^ n(1)),
+        Op::Shl => Int(n(0).checked_shl(n(1) as u32)?),
+        Op::Shr => Int(n(0).checked_shr(n(1) as u32)?),
+        Op::Lt => Int(if float { f(0) < f(1) } else { n(0) < n(1) } as i64),
+        Op::Eq => Int(if float { f(0) == f(1) } else { n(0) == n(1) } as i64),
+        Op::Where => {
+            if n(0) != 0 {
+                x[1]
+            } else {
+                x[2]
+            }
+        }
+        Op::Fma => Float(f(0).mul_add(f(1), f(2))),
+        _ => return None,
+    };
+    Some(v.stored_as(out))
+}

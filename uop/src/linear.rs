@@ -1,0 +1,111 @@
+//! Integer expressions as sums: `constant + Σ coefficient·term`. Index arithmetic is kept in this form, so that equal
+//! addresses are equal nodes and strides can be read off.
+
+use crate::dtype::DType;
+use crate::graph::{Arg, Graph, Id, Node};
+use crate::op::Op;
+use smallvec::{SmallVec, smallvec};
+
+/// `constant + Σ coefficient·term`, terms ascending by id and distinct.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Linear {
+    /// Terms with their coefficients, none zero.
+    pub terms: SmallVec<[(Id, i64); 4]>,
+    /// What is left when every term is zero.
+    pub constant: i64,
+}
+
+impl Linear {
+    /// Adds `k` times `other`.
+    pub fn add_scaled(&mut self, other: &Linear, k: i64) {
+        self.constant = self.constant.wrapping_add(other.constant.wrapping_mul(k));
+        for &(t, c) in &other.terms {
+            let c = c.wrapping_mul(k);
+            match self.terms.binary_search_by_key(&t, |x| x.0) {
+                Ok(i) => {
+                    self.terms[i].1 = self.terms[i].1.wrapping_add(c);
+                    if self.terms[i].1 == 0 {
+                        self.terms.remove(i);
+                    }
+                }
+                Err(i) if c != 0 => self.terms.insert(i, (t, c)),
+                Err(_) => {}
+            }
+        }
+    }
+    /// Coefficient of a term, 0 if it does not occur.
+    pub fn coefficient(&self, term: Id) -> i64 {
+        self.terms.binary_search_by_key(&term, |x| x.0).map_or(0, |i| self.terms[i].1)
+    }
+    /// Split into the part whose coefficients `d` divides (divided by it) and the rest; the constant's remainder, which
+    /// is never negative, stays in the rest.
+    pub fn split(&self, d: i64) -> (Linear, Linear) {
+        let (mut quotient, mut rest) = (Linear::default(), Linear::default());
+        for &(t, c) in &self.terms {
+            if c % d == 0 { quotient.terms.push((t, c / d)) } else { rest.terms.push((t, c)) }
+        }
+        quotient.constant = self.constant.div_euclid(d);
+        rest.constant = self.constant.rem_euclid(d);
+        (quotient, rest)
+    }
+}
+
+impl Graph {
+    /// The sum that an integer node stands for; a node that is no sum is its own single term.
+    pub fn linear(&self, id: Id) -> Linear {
+        let node = &self[id];
+        match node.op {
+            Op::Const => Linear { terms: smallvec![], constant: self.int_value(id).unwrap_or(0) },
+            Op::Add => {
+                let mut a = self.linear(node.src[0]);
+                a.add_scaled(&self.linear(node.src[1]), 1);
+                a
+            }
+            Op::Mul => match self.int_value(node.src[1]) {
+                Some(c) => {
+                    let mut out = Linear::default();
+                    out.add_scaled(&self.linear(node.src[0]), c);
+                    out
+                }
+                None => Linear { terms: smallvec![(id, 1)], constant: 0 },
+            },
+            _ => Linear { terms: smallvec![(id, 1)], constant: 0 },
+        }
+    }
+    /// The node for a sum: a chain of additions in the order of the terms, the constant last.
+    pub fn from_linear(&mut self, sum: &Linear, dtype: DType) -> Id {
+        let raw = |g: &mut Graph, op, a, b| g.intern(Node { op, dtype, src: smallvec![a, b], arg: Arg::None });
+        let mut total = None;
+        for &(t, c) in &sum.terms {
+            let term = if c == 1 {
+                t
+            } else {
+                let c = self.int_of(dtype, c);
+                raw(self, Op::Mul, t, c)
+            };
+            total = Some(match total {
+                None => term,
+                Some(s) => raw(self, Op::Add, s, term),
+            });
+        }
+        match total {
+            None => self.int_of(dtype, sum.constant),
+            Some(s) if sum.constant == 0 => s,
+            Some(s) => {
+                let c = self.int_of(dtype, sum.constant);
+                raw(self, Op::Add, s, c)
+            }
+        }
+    }
+    /// Bounds of a sum.
+    pub fn linear_bounds(&self, sum: &Linear) -> Option<(i64, i64)> {
+        let (mut lo, mut hi) = (sum.constant, sum.constant);
+        for &(t, c) in &sum.terms {
+            let (a, b) = self.bounds(t)?;
+            let (a, b) = (a.checked_mul(c)?, b.checked_mul(c)?);
+            lo = lo.checked_add(a.min(b))?;
+            hi = hi.checked_add(a.max(b))?;
+        }
+        Some((lo, hi))
+    }
+}

@@ -1,0 +1,207 @@
+//! The op table. Each op is declared once: name, arity, class, effects and a line of documentation; exhaustive matches,
+//! the reference page (`Op::TABLE`) and the specs follow from it.
+
+/// What kind of thing an op is. Passes and specs ask for the class rather than list ops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// A leaf: constants, variables, parameters.
+    Source,
+    /// Moves elements without computing.
+    Movement,
+    /// One output element per input element, same shape.
+    Elementwise,
+    /// A tensor-level op with its own meaning.
+    Tensor,
+    /// Exists from the kernel level on.
+    Kernel,
+    /// Exists at the linear level only.
+    Linear,
+}
+
+/// How many sources an op takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arity {
+    /// Exactly that many.
+    Exact(u8),
+    /// At least that many.
+    AtLeast(u8),
+}
+
+/// One row of the op table.
+#[derive(Debug)]
+pub struct OpInfo {
+    /// The op.
+    pub op: Op,
+    /// Name in the text form.
+    pub name: &'static str,
+    /// Number of sources.
+    pub arity: Arity,
+    /// What kind of op.
+    pub class: Class,
+    /// One line of documentation.
+    pub doc: &'static str,
+}
+
+macro_rules! ops { ($($id:ident $class:ident $arity:expr, $doc:literal;)*) => {
+    /// What a node computes.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+    #[repr(u8)]
+    pub enum Op { $(#[doc = $doc] $id),* }
+
+    impl Op {
+        /// The table: one row an op, in the order of the enum.
+        pub const TABLE: &[OpInfo] = &[
+            $(OpInfo { op: Op::$id, name: stringify!($id), arity: $arity, class: Class::$class, doc: $doc }),*
+        ];
+    }
+} }
+
+use Arity::{AtLeast, Exact};
+ops! {
+    // Sources
+    Const Source Exact(0), "a number; arg Int or Float";
+    Var Source Exact(0), "a scalar known when a step runs; arg Var(name, min, max)";
+    Param Source AtLeast(0), "slot of a function, with its dims as sources; arg Param(slot) or Packed(slot, encoding)";
+    Iota Source AtLeast(1), "the index along one axis, dims as sources; arg Axes([axis])";
+    // Movement: the source first, then dims
+    Reshape Movement AtLeast(1), "same elements in row-major order, new dims";
+    Permute Movement Exact(1), "axes in another order; arg Axes";
+    Expand Movement AtLeast(1), "axes of length 1 repeated to the given dims";
+    Shrink Movement AtLeast(1), "a window: per axis a begin and a length";
+    Cat Movement AtLeast(1), "joined along one axis; arg Axes([axis])";
+    // Elementwise
+    Cast Elementwise Exact(1), "to another dtype; float to int truncates, to a narrower float rounds to nearest even";
+    Bitcast Elementwise Exact(1), "same bits, other dtype of the same size";
+    Neg Elementwise Exact(1), "-x (floats)";
+    Exp Elementwise Exact(1), "e^x";
+    Log Elementwise Exact(1), "natural logarithm";
+    Sqrt Elementwise Exact(1), "square root";
+    Recip Elementwise Exact(1), "1/x";
+    Round Elementwise Exact(1), "nearest integer, ties to even, as a float";
+    Add Elementwise Exact(2), "a + b";
+    Sub Elementwise Exact(2), "a - b (floats; integers use Add and Mul by -1)";
+    Mul Elementwise Exact(2), "a * b";
+    Div Elementwise Exact(2), "a / b (floats)";
+    IDiv Elementwise Exact(2), "floor(a / b) of integers, b > 0";
+    Mod Elementwise Exact(2), "a - b*floor(a / b), b > 0";
+    Max Elementwise Exact(2), "the larger";
+    Min Elementwise Exact(2), "the smaller";
+    And Elementwise Exact(2), "bitwise and";
+    Or Elementwise Exact(2), "bitwise or";
+    Xor Elementwise Exact(2), "bitwise exclusive or";
+    Shl Elementwise Exact(2), "a << b";
+    Shr Elementwise Exact(2), "a >> b; the sign is kept";
+    Lt Elementwise Exact(2), "a < b, as bool";
+    Eq Elementwise Exact(2), "a == b, as bool";
+    Where Elementwise Exact(3), "c ? a : b";
+    Fma Elementwise Exact(3), "a * b + c, rounded once where the target can";
+    Table Elementwise Exact(1), "entry of a constant table of i32; arg Ints";
+    // Tensor level
+    Reduce Tensor AtLeast(1), "tensor level: over arg axes, which vanish; kernel level: over the ranges after the value; arg Reduce(op, axes)";
+    Gather Tensor Exact(2), "x[idx[i..], rest..]: rows of x by an integer tensor; an indirect base address, never a copy";
+    Decode Tensor Exact(1), "the logical f32 values of a packed tensor";
+    Assign Tensor AtLeast(2), "a new version of a state: rows [start, start+len) replaced; sources state, value, start";
+    Attention Tensor AtLeast(4), "softmax(scale q.k + causal mask) v, online over the cache; sources q, k, v, first position, length; arg Float(scale)";
+    // Kernel level
+    Range Kernel AtLeast(1), "an index from 0 to its bound, the source; arg Range(id, kind)";
+    Load Kernel Exact(2), "buffer at an offset: elements, or bytes of a packed buffer";
+    Local Kernel Exact(1), "a workgroup's own buffer of that many elements; arg Int(id)";
+    Store Kernel AtLeast(3), "buffer, offset, value, then the ranges it closes";
+    Body Kernel AtLeast(1), "nests in order, run for one interval of the launch";
+    Kernel Kernel AtLeast(1), "bodies side by side in one launch";
+    // Linear level
+    Lanes Linear Exact(0), "0, 1, 2, ... across the lanes";
+    Splat Linear Exact(1), "one value in every lane";
+    Fold Linear Exact(1), "the lanes reduced to one, in a fixed tree; arg Reduce";
+    Acc Linear Exact(1), "an accumulator and its first value; arg Int(id)";
+    AccSet Linear Exact(2), "a new value for an accumulator";
+}
+
+impl Op {
+    /// The row of this op.
+    pub fn info(self) -> &'static OpInfo {
+        &Self::TABLE[self as usize]
+    }
+    /// Its class.
+    pub fn class(self) -> Class {
+        self.info().class
+    }
+    /// Name in the text form.
+    pub fn name(self) -> &'static str {
+        self.info().name
+    }
+    /// The op of that name.
+    pub fn by_name(name: &str) -> Option<Op> {
+        Self::TABLE.iter().find(|r| r.name == name).map(|r| r.op)
+    }
+    /// Is it elementwise?
+    pub fn is_elementwise(self) -> bool {
+        self.class() == Class::Elementwise
+    }
+    /// Is it a movement op?
+    pub fn is_movement(self) -> bool {
+        self.class() == Class::Movement
+    }
+}
+
+/// How a reduction combines two values.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum ReduceOp {
+    /// Sum; starts at 0.
+    Add,
+    /// Largest; starts at -infinity (or the smallest integer).
+    Max,
+}
+
+impl ReduceOp {
+    /// Name in the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            ReduceOp::Add => "add",
+            ReduceOp::Max => "max",
+        }
+    }
+    /// The elementwise op that combines two partial results.
+    pub fn combine(self) -> Op {
+        match self {
+            ReduceOp::Add => Op::Add,
+            ReduceOp::Max => Op::Max,
+        }
+    }
+}
+
+/// What a range is mapped to. Any legal choice gives the same result.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum RangeKind {
+    /// Workgroups of the launch.
+    Global,
+    /// A sequential loop.
+    Loop,
+    /// Copies of the code, side by side in registers.
+    Upcast,
+    /// The lanes of a vector.
+    Vector,
+    /// A sequential loop that accumulates.
+    Reduce,
+    /// Unrolled copies that accumulate.
+    Unroll,
+    /// Lanes that accumulate apart and are folded at the end.
+    VectorReduce,
+}
+
+impl RangeKind {
+    /// Every kind with its name in the text form.
+    pub const ALL: &[(RangeKind, &str)] = &[
+        (RangeKind::Global, "global"),
+        (RangeKind::Loop, "loop"),
+        (RangeKind::Upcast, "upcast"),
+        (RangeKind::Vector, "vector"),
+        (RangeKind::Reduce, "reduce"),
+        (RangeKind::Unroll, "unroll"),
+        (RangeKind::VectorReduce, "vector_reduce"),
+    ];
+    /// Name in the text form.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(k, _)| *k == self).map_or("?", |(_, n)| n)
+    }
+}

@@ -1,0 +1,75 @@
+//! What `compiler` makes and `runtime` runs: a kernel's text, its signature, launch dimensions and estimates.
+
+use crate::graph::{Graph, Id};
+use std::sync::Arc;
+
+/// What a kernel does with one of its buffers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Access {
+    /// Reads only.
+    Read,
+    /// Writes only.
+    Write,
+    /// Reads and writes (a state).
+    ReadWrite,
+}
+
+/// What a kernel moves and computes, for one launch with every variable at its largest value.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Estimate {
+    /// Bytes of packed weights read, each once.
+    pub weight_bytes: f64,
+    /// Other bytes read and written, each once.
+    pub other_bytes: f64,
+    /// Multiplications and additions.
+    pub operations: f64,
+}
+
+/// One kernel, ready to be compiled by a device.
+///
+/// A device runs `body` for every workgroup `0..groups`. On a CPU, a worker runs a contiguous interval of them; the
+/// kernel's text is a function `void NAME(void *const *buffers, const int64_t *vars, int64_t first, int64_t end, void *scratch)`
+/// where `buffers` is in the order of `params` and `vars` in the order of `vars`, and `scratch` points to `scratch` bytes, 64-byte aligned,
+/// that belong to the calling worker and need no initialisation.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Symbol of the kernel, unique within its schedule: `e_` or `r_`, what it computes, and a number.
+    pub name: String,
+    /// Text in the device's dialect; empty for devices that run `graph` itself.
+    pub source: String,
+    /// The kernel-level graph.
+    pub graph: Arc<Graph>,
+    /// Its root in `graph`: an `Op::Kernel`.
+    pub root: Id,
+    /// For each buffer argument: the slot (`Arg::Param`/`Arg::Packed` number in `graph`) and what is done with it.
+    pub params: Vec<(u32, Access)>,
+    /// Names of the variables it reads, in the order of its `vars` argument.
+    pub vars: Vec<Arc<str>>,
+    /// Number of workgroups: an index expression of `graph` over its variables.
+    pub groups: Id,
+    /// Bytes of scratch one worker needs.
+    pub scratch: usize,
+    /// What it moves and computes.
+    pub estimate: Estimate,
+    /// How it came to be: decisions with their prices, for `gristmill kernels`.
+    pub notes: Vec<String>,
+}
+
+impl Graph {
+    /// Value of an index expression (constants, variables, integer arithmetic) for the given variables.
+    pub fn evaluate_index(&self, id: Id, vars: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {
+        use crate::fold::{self, Value};
+        use crate::graph::Arg;
+        use crate::op::Op;
+        let node = &self[id];
+        match (&node.op, &node.arg) {
+            (Op::Const, Arg::Int(v)) => Some(*v),
+            (Op::Var, Arg::Var(name, ..)) => vars(name),
+            _ => {
+                let x: Option<Vec<Value>> =
+                    node.src.iter().map(|&s| self.evaluate_index(s, vars).map(Value::Int)).collect();
+                fold::apply(node.op, &x?, node.dtype.scalar).map(Value::int)
+            }
+        }
+    }
+}

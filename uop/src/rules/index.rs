@@ -1,0 +1,186 @@
+//! Index arithmetic: sums in normal form, floor division and modulo by constants, with bounds.
+
+use crate::dtype::Scalar;
+use crate::graph::{Graph, Id, Node};
+use crate::linear::Linear;
+use crate::op::Op;
+use crate::rules::rules;
+
+rules! { RULES:
+    "a + b -> sum in normal form" [Add] normal_sum;
+    "c * (a + b) -> c*a + c*b" [Mul] normal_product;
+    "(c*a + r) / c -> a + r/c" [IDiv] divide_sum;
+    "(x / a) / b -> x / (a*b)" [IDiv] divide_divide;
+    "(c*a + r) % c -> r % c" [Mod] modulo_sum;
+    "(x % (a*b)) % b -> x % b" [Mod] modulo_modulo;
+    "(x % (a*b)) / b -> (x / b) % a" [IDiv] divide_modulo;
+    "x << c -> x * 2^c (indices)" [Shl] shift_is_product;
+    "x < c -> sums of like terms compared" [Lt Eq] compare_sums;
+    "narrow(a + b) -> narrow(a) + narrow(b) where all fit" [Cast] narrow_sum;
+}
+
+fn scalar_int(n: &Node) -> bool {
+    n.dtype.lanes == 1 && n.dtype.scalar.is_int()
+}
+
+/// Division and modulo are by positive constants only; a remainder needs bounds that start at 0 to be dropped.
+fn divisor(g: &Graph, n: &Node) -> Option<i64> {
+    (scalar_int(n)).then(|| g.int_value(n.src[1])).flatten().filter(|&c| c > 0)
+}
+
+fn normal_sum(g: &mut Graph, n: &Node) -> Option<Id> {
+    if !scalar_int(n) {
+        return None;
+    }
+    let mut sum = g.linear(n.src[0]);
+    sum.add_scaled(&g.linear(n.src[1]), 1);
+    Some(g.from_linear(&sum, n.dtype))
+}
+
+fn normal_product(g: &mut Graph, n: &Node) -> Option<Id> {
+    if !scalar_int(n) {
+        return None;
+    }
+    let c = g.int_value(n.src[1])?;
+    let mut sum = Linear::default();
+    sum.add_scaled(&g.linear(n.src[0]), c);
+    Some(g.from_linear(&sum, n.dtype))
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a.abs() } else { gcd(b, a % b) }
+}
+
+fn divide_sum(g: &mut Graph, n: &Node) -> Option<Id> {
+    let c = divisor(g, n)?;
+    if c == 1 {
+        return Some(n.src[0]);
+    }
+    let sum = g.linear(n.src[0]);
+    let (mut quotient, rest) = sum.split(c);
+    // What is left of the rest once a common factor of its coefficients and c is taken out.
+    let rest_quotient = match g.linear_bounds(&rest) {
+        Some((lo, hi)) if lo >= 0 && hi < c => None,
+        _ => {
+            let common = rest.terms.iter().fold(c, |d, t| gcd(d, t.1));
+            if quotient == Linear::default() && common == 1 {
+                return None;
+            }
+            let (inner, _) = rest.split(common);
+            let inner = g.from_linear(&inner, n.dtype);
+            let d = g.int_of(n.dtype, c / common);
+            Some(g.idiv(inner, d))
+        }
+    };
+    if let Some(r) = rest_quotient {
+        quotient.add_scaled(&g.linear(r), 1);
+    }
+    Some(g.from_linear(&quotient, n.dtype))
+}
+
+fn divide_divide(g: &mut Graph, n: &Node) -> Option<Id> {
+    let b = divisor(g, n)?;
+    let inner = g[n.src[0]].clone();
+    if inner.op != Op::IDiv {
+        return None;
+    }
+    let a = g.int_value(inner.src[1])?;
+    let ab = g.int_of(n.dtype, a.checked_mul(b)?);
+    Some(g.idiv(inner.src[0], ab))
+}
+
+fn modulo_sum(g: &mut Graph, n: &Node) -> Option<Id> {
+    let c = divisor(g, n)?;
+    if c == 1 {
+        return Some(g.int_of(n.dtype, 0));
+    }
+    let sum = g.linear(n.src[0]);
+    let (quotient, mut rest) = sum.split(c);
+    for t in &mut rest.terms {
+        t.1 = t.1.rem_euclid(c);
+    }
+    match g.linear_bounds(&rest) {
+        Some((lo, hi)) if lo >= 0 && hi < c => return Some(g.from_linear(&rest, n.dtype)),
+        _ => {}
+    }
+    let common = rest.terms.iter().fold(c, |d, t| gcd(d, t.1));
+    if common > 1 {
+        // (d*y + r) % (d*e) = d*(y % e) + r for 0 <= r < d
+        let (inner, left) = rest.split(common);
+        let inner = g.from_linear(&inner, n.dtype);
+        let e = g.int_of(n.dtype, c / common);
+        let inner = g.modulo(inner, e);
+        let mut out = Linear { constant: left.constant, ..Linear::default() };
+        out.add_scaled(&g.linear(inner), common);
+        return Some(g.from_linear(&out, n.dtype));
+    }
+    (quotient != Linear::default() || rest != sum).then(|| {
+        let rest = g.from_linear(&rest, n.dtype);
+        let c = g.int_of(n.dtype, c);
+        g.modulo(rest, c)
+    })
+}
+
+fn modulo_modulo(g: &mut Graph, n: &Node) -> Option<Id> {
+    let b = divisor(g, n)?;
+    let inner = g[n.src[0]].clone();
+    (inner.op == Op::Mod && g.int_value(inner.src[1])? % b == 0).then(|| g.modulo(inner.src[0], n.src[1]))
+}
+
+fn divide_modulo(g: &mut Graph, n: &Node) -> Option<Id> {
+    let b = divisor(g, n)?;
+    let inner = g[n.src[0]].clone();
+    if inner.op != Op::Mod {
+        return None;
+    }
+    let ab = g.int_value(inner.src[1])?;
+    if ab % b != 0 {
+        return None;
+    }
+    let x = g.idiv(inner.src[0], n.src[1]);
+    let a = g.int_of(n.dtype, ab / b);
+    Some(g.modulo(x, a))
+}
+
+fn shift_is_product(g: &mut Graph, n: &Node) -> Option<Id> {
+    if n.dtype != Scalar::I64.one() {
+        return None;
+    }
+    let c = g.int_value(n.src[1]).filter(|c| (0..62).contains(c))?;
+    let factor = g.int_of(n.dtype, 1 << c);
+    Some(g.mul(n.src[0], factor))
+}
+
+fn compare_sums(g: &mut Graph, n: &Node) -> Option<Id> {
+    let dtype = g[n.src[0]].dtype;
+    if dtype != Scalar::I64.one() {
+        return None;
+    }
+    let mut difference = g.linear(n.src[0]);
+    difference.add_scaled(&g.linear(n.src[1]), -1);
+    let (lo, hi) = g.linear_bounds(&difference)?;
+    let answer = match n.op {
+        Op::Lt if hi < 0 => 1,
+        Op::Lt if lo >= 0 => 0,
+        Op::Eq if lo > 0 || hi < 0 => 0,
+        Op::Eq if lo == 0 && hi == 0 => 1,
+        _ => return None,
+    };
+    Some(g.int_of(n.dtype, answer))
+}
+
+fn narrow_sum(g: &mut Graph, n: &Node) -> Option<Id> {
+    let x = g[n.src[0]].clone();
+    if n.dtype != Scalar::I32.one()
+        || x.dtype != Scalar::I64.one()
+        || !matches!(x.op, Op::Add | Op::Mul | Op::IDiv | Op::Mod)
+    {
+        return None;
+    }
+    let (lo, hi) = Scalar::I32.range()?;
+    if !x.src.iter().all(|&s| g.within(s, lo, hi)) || !g.within(n.src[0], lo, hi) {
+        return None;
+    }
+    let (a, b) = (g.cast(x.src[0], Scalar::I32), g.cast(x.src[1], Scalar::I32));
+    Some(g.binary(x.op, a, b))
+}
