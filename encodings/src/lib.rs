@@ -3,7 +3,7 @@
 use gristmill_uop::encoding::{Encoding, EncodingRef};
 
 macro_rules! sizes { ($($id:ident $name:literal $e:literal $b:literal;)*) => {
-    $(static $id: Encoding = Encoding { name: $name, elements: $e, bytes: $b };)*
+    $(static $id: Encoding = Encoding { name: $name, elements: $e, bytes: $b, value: |b| b.int(0) };)*
     /// Every format, in no particular order.
     pub static TABLE: &[EncodingRef] = &[$(&$id),*];
 } }

@@ -1,17 +1,39 @@
 //! What a quantisation format is: plain data and one expression.
 //!
 //! An [`Encoding`] describes one block: how many elements it holds, how many bytes they take, and the value of element
-//! `k` as an expression over those bytes. Nothing else about a format is written by hand; the exact dequantisation,
-//! the integer dot product, the packed layout and the vector code of every device follow from it.
+//! `k` as an expression over those bytes, written with [`Block`] and [`Expr`]. Nothing else about a format is written by
+//! hand; the exact dequantisation, the integer dot product, the packed layout and the vector code of every device follow
+//! from it.
+//!
+//! ```
+//! use gristmill_uop::encoding::Encoding;
+//! /// 32 four-bit numbers around 8 with one f16 scale; low nibbles first.
+//! static Q4: Encoding = Encoding {
+//!     name: "example",
+//!     elements: 32,
+//!     bytes: 18,
+//!     value: |b| {
+//!         let q = b.u8(b.k() % 16 + 2) >> (b.k() / 16 * 4) & 15;
+//!         (q - 8) * b.f16(0)
+//!     },
+//! };
+//! ```
+
+use crate::dtype::Scalar;
+use crate::graph::{Graph, Id};
+use crate::op::Op;
+use std::cell::RefCell;
 
 /// A quantisation format. The table of formats is the crate `encodings`; a test may declare its own.
 pub struct Encoding {
-    /// Lower-case name, unique: `q4_0`.
+    /// Lower-case name, unique.
     pub name: &'static str,
     /// Elements in one block.
     pub elements: usize,
     /// Bytes in one block.
     pub bytes: usize,
+    /// The value of element `b.k()` of block `b`, an f32, in the order of operations that defines it bit for bit.
+    pub value: for<'b> fn(&'b Block) -> Expr<'b>,
 }
 
 /// A format, compared by name.
@@ -22,7 +44,161 @@ impl Encoding {
     pub fn row_bytes(&self, n: usize) -> Option<usize> {
         n.is_multiple_of(self.elements).then(|| (n / self.elements).checked_mul(self.bytes)).flatten()
     }
+    /// The f32 value of element `k` (an index expression, 0 to `elements`) of the block that begins at byte `base` of
+    /// `buffer`, as a node of `g`.
+    pub fn decode(&self, g: &mut Graph, buffer: Id, base: Id, k: Id) -> Id {
+        let block = Block { graph: RefCell::new(std::mem::take(g)), buffer, base, k };
+        let value = (self.value)(&block).as_f32().id;
+        *g = block.graph.into_inner();
+        value
+    }
 }
+
+/// One block, while its description is being read: gives access to its bytes and to the number of the element asked for.
+pub struct Block {
+    graph: RefCell<Graph>,
+    buffer: Id,
+    base: Id,
+    k: Id,
+}
+
+/// An expression of a description. Integers are i32 (index expressions i64), floats f32; an integer meeting a float becomes f32.
+#[derive(Clone, Copy)]
+pub struct Expr<'b> {
+    block: &'b Block,
+    id: Id,
+}
+
+impl Block {
+    fn expr(&self, id: Id) -> Expr<'_> {
+        Expr { block: self, id }
+    }
+    /// Number of the element, 0 to `elements`: an index.
+    pub fn k(&self) -> Expr<'_> {
+        self.expr(self.k)
+    }
+    /// A whole number.
+    pub fn int(&self, v: i64) -> Expr<'_> {
+        let id = self.graph.borrow_mut().int_of(Scalar::I32, v);
+        self.expr(id)
+    }
+    fn field<'b>(&'b self, offset: impl Operand<'b>, stored: Scalar, read: Scalar) -> Expr<'b> {
+        let offset = offset.on(self, Scalar::I64).id;
+        let mut g = self.graph.borrow_mut();
+        let at = g.add(self.base, offset);
+        let raw = g.load(self.buffer, at, stored);
+        let id = g.cast(raw, read);
+        drop(g);
+        self.expr(id)
+    }
+    /// The unsigned byte at an offset.
+    pub fn u8<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
+        self.field(offset, Scalar::U8, Scalar::I32)
+    }
+    /// The signed byte at an offset.
+    pub fn i8<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
+        self.field(offset, Scalar::I8, Scalar::I32)
+    }
+    /// The little-endian 16-bit number at an offset.
+    pub fn u16<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
+        self.field(offset, Scalar::U16, Scalar::I32)
+    }
+    /// The little-endian 32 bits at an offset.
+    pub fn u32<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
+        self.field(offset, Scalar::I32, Scalar::I32)
+    }
+    /// The binary16 at an offset, as f32.
+    pub fn f16<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
+        self.field(offset, Scalar::F16, Scalar::F32)
+    }
+    /// The bfloat16 at an offset, as f32.
+    pub fn bf16<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
+        self.field(offset, Scalar::BF16, Scalar::F32)
+    }
+    /// The f32 at an offset.
+    pub fn f32<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
+        self.field(offset, Scalar::F32, Scalar::F32)
+    }
+}
+
+/// What may stand beside an [`Expr`]: another one, or a whole number.
+pub trait Operand<'b> {
+    /// As an expression; a number takes the type `like`.
+    fn on(self, block: &'b Block, like: Scalar) -> Expr<'b>;
+}
+
+impl<'b> Operand<'b> for Expr<'b> {
+    fn on(self, _: &'b Block, _: Scalar) -> Expr<'b> {
+        self
+    }
+}
+
+impl<'b> Operand<'b> for i64 {
+    fn on(self, block: &'b Block, like: Scalar) -> Expr<'b> {
+        let id = block.graph.borrow_mut().constant(like, self as f64);
+        block.expr(id)
+    }
+}
+
+impl<'b> Expr<'b> {
+    fn scalar(self) -> Scalar {
+        self.block.graph.borrow().scalar(self.id)
+    }
+    fn cast(self, to: Scalar) -> Expr<'b> {
+        let id = self.block.graph.borrow_mut().cast(self.id, to);
+        Expr { id, ..self }
+    }
+    /// As an f32 (integers are converted exactly up to 2^24).
+    pub fn as_f32(self) -> Expr<'b> {
+        self.cast(Scalar::F32)
+    }
+    /// As an i32 value (an index is narrowed).
+    pub fn as_i32(self) -> Expr<'b> {
+        self.cast(Scalar::I32)
+    }
+    /// These 32 bits, read as an f32.
+    pub fn bits_as_f32(self) -> Expr<'b> {
+        let id = self.block.graph.borrow_mut().bitcast(self.id, Scalar::F32);
+        Expr { id, ..self }
+    }
+    /// Entry number `self` of a table.
+    pub fn of_table(self, table: &[i32]) -> Expr<'b> {
+        let id = self.block.graph.borrow_mut().table(self.id, table);
+        Expr { id, ..self }
+    }
+    /// `self < other ? a : b`.
+    pub fn less_than(self, other: impl Operand<'b>, a: Expr<'b>, b: Expr<'b>) -> Expr<'b> {
+        let other = other.on(self.block, self.scalar());
+        let mut g = self.block.graph.borrow_mut();
+        let c = g.lt(self.id, other.id);
+        let id = g.select(c, a.id, b.id);
+        drop(g);
+        Expr { id, ..self }
+    }
+    fn binary(self, op: Op, other: impl Operand<'b>) -> Expr<'b> {
+        let (mut a, mut b) = (self, other.on(self.block, self.scalar()));
+        if a.scalar() != b.scalar() {
+            // An integer meeting a float becomes one; an index meeting a number of the block becomes i32.
+            let to = if a.scalar().is_float() || b.scalar().is_float() { Scalar::F32 } else { Scalar::I32 };
+            (a, b) = (a.cast(to), b.cast(to));
+        }
+        let mut g = self.block.graph.borrow_mut();
+        let id = match op {
+            Op::Sub => g.sub(a.id, b.id),
+            _ => g.binary(op, a.id, b.id),
+        };
+        drop(g);
+        Expr { id, ..self }
+    }
+}
+
+macro_rules! operators { ($($trait:ident $method:ident $op:ident;)*) => { $(
+    impl<'b, O: Operand<'b>> std::ops::$trait<O> for Expr<'b> {
+        type Output = Expr<'b>;
+        fn $method(self, other: O) -> Expr<'b> { self.binary(Op::$op, other) }
+    }
+)* } }
+operators! { Add add Add; Sub sub Sub; Mul mul Mul; Div div IDiv; Rem rem Mod; BitAnd bitand And; BitOr bitor Or; BitXor bitxor Xor; Shl shl Shl; Shr shr Shr; }
 
 impl PartialEq for Encoding {
     fn eq(&self, other: &Self) -> bool {

@@ -10,6 +10,7 @@ pub mod linear;
 pub mod op;
 pub mod program;
 pub mod rules;
+pub mod shape;
 pub mod target;
 
 pub use dtype::{DType, Scalar};

@@ -1,0 +1,225 @@
+//! Shapes at tensor level, and the builders that check them.
+//!
+//! A dim is an index expression: a constant, a variable, or arithmetic on them; its bounds give the size a buffer needs.
+//! Elementwise ops take sources of one shape; a scalar (no axes) stands beside any shape. A mistake here is a bug of the model's
+//! description, never of a user's file, and panics with the shapes in the message.
+
+use crate::dtype::Scalar;
+use crate::encoding::EncodingRef;
+use crate::graph::{Arg, Axes, Graph, Id, Sources};
+use crate::op::{Op, ReduceOp};
+use smallvec::{SmallVec, smallvec};
+
+/// Dims of a tensor.
+pub type Dims = SmallVec<[Id; 6]>;
+
+impl Graph {
+    /// Dims of a tensor-level node.
+    pub fn shape(&self, id: Id) -> Dims {
+        let n = &self[id];
+        match n.op {
+            Op::Param | Op::Iota => n.src.iter().copied().collect(),
+            Op::Const | Op::Var => smallvec![],
+            Op::Reshape | Op::Expand => n.src[1..].iter().copied().collect(),
+            Op::Shrink => n.src[1..].iter().skip(1).step_by(2).copied().collect(),
+            Op::Permute => match &n.arg {
+                Arg::Axes(p) => {
+                    let s = self.shape(n.src[0]);
+                    p.iter().map(|&a| s[a as usize]).collect()
+                }
+                _ => unreachable!("permute without axes"),
+            },
+            Op::Cat => {
+                // The joined dim is stored as the last source.
+                let Arg::Axes(a) = &n.arg else { unreachable!("cat without an axis") };
+                let mut s = self.shape(n.src[0]);
+                s[a[0] as usize] = n.src[n.src.len() - 1];
+                s
+            }
+            Op::Reduce => match &n.arg {
+                Arg::Reduce(_, axes) if n.src.len() == 1 => {
+                    let s = self.shape(n.src[0]);
+                    s.iter().enumerate().filter(|(i, _)| !axes.contains(&(*i as u8))).map(|(_, d)| *d).collect()
+                }
+                _ => smallvec![],
+            },
+            Op::Gather => {
+                let mut s = self.shape(n.src[1]);
+                s.extend(self.shape(n.src[0]).into_iter().skip(1));
+                s
+            }
+            Op::Decode | Op::Assign => self.shape(n.src[0]),
+            Op::Attention => {
+                // q [tokens, heads, d], k [positions, kv heads, d], v [positions, kv heads, dv] -> [tokens, heads, dv]
+                let mut s = self.shape(n.src[0]);
+                s[2] = self.shape(n.src[2])[2];
+                s
+            }
+            _ if n.op.is_elementwise() => {
+                n.src.iter().map(|&s| self.shape(s)).find(|s| !s.is_empty()).unwrap_or_default()
+            }
+            _ => smallvec![],
+        }
+    }
+    /// Largest number of elements of a tensor.
+    pub fn max_elements(&self, id: Id) -> i64 {
+        self.shape(id).iter().map(|&d| self.max_of(d)).product()
+    }
+    fn dims(&mut self, dims: &[i64]) -> Dims {
+        dims.iter().map(|&d| self.int(d)).collect()
+    }
+    /// A parameter of a function.
+    pub fn param(&mut self, slot: u32, dims: &[Id], scalar: Scalar) -> Id {
+        self.build(Op::Param, scalar.one(), Sources::from_slice(dims), Arg::Param(slot))
+    }
+    /// A packed weight of a function: logical dims `[rows.., elements of a row]`. Its bytes are read only through `decode`.
+    pub fn packed(&mut self, slot: u32, dims: &[i64], encoding: EncodingRef) -> Id {
+        let dims = self.dims(dims);
+        self.build(Op::Param, Scalar::U8.one(), Sources::from_slice(&dims), Arg::Packed(slot, encoding))
+    }
+    /// The logical values of a packed weight, f32.
+    pub fn decode(&mut self, packed: Id) -> Id {
+        self.build(Op::Decode, Scalar::F32.one(), smallvec![packed] as Sources, Arg::None)
+    }
+    /// The index along `axis` of a tensor of these dims, i64.
+    pub fn iota(&mut self, dims: &[Id], axis: usize) -> Id {
+        self.build(Op::Iota, Scalar::I64.one(), Sources::from_slice(dims), Arg::Axes(smallvec![axis as u8]))
+    }
+    fn with_dims(&mut self, op: Op, x: Id, dims: &[Id]) -> Id {
+        let mut src: Sources = smallvec![x];
+        src.extend(dims.iter().copied());
+        let dtype = self[x].dtype;
+        self.build(op, dtype, src, Arg::None)
+    }
+    /// Same elements, new dims (equal product).
+    pub fn reshape(&mut self, x: Id, dims: &[Id]) -> Id {
+        let old = self.shape(x);
+        if old.as_slice() == dims {
+            return x;
+        }
+        let product = |g: &mut Graph, d: &[Id]| {
+            let one = g.int(1);
+            d.iter().fold(one, |p, &d| g.mul(p, d))
+        };
+        let (a, b) = (product(self, &old), product(self, dims));
+        assert!(a == b, "reshape {} -> {}", self.show_dims(&old), self.show_dims(dims));
+        self.with_dims(Op::Reshape, x, dims)
+    }
+    /// Axes of length 1 repeated to the given dims.
+    pub fn expand(&mut self, x: Id, dims: &[Id]) -> Id {
+        let old = self.shape(x);
+        if old.as_slice() == dims {
+            return x;
+        }
+        let one = self.int(1);
+        assert!(
+            old.len() == dims.len() && old.iter().zip(dims).all(|(a, b)| a == b || *a == one),
+            "expand {} -> {}",
+            self.show_dims(&old),
+            self.show_dims(dims)
+        );
+        self.with_dims(Op::Expand, x, dims)
+    }
+    /// `x` with new axes of these dims in front: every element repeated.
+    pub fn broadcast_front(&mut self, x: Id, front: &[Id]) -> Id {
+        let one = self.int(1);
+        let old = self.shape(x);
+        let ones: Dims = front.iter().map(|_| one).chain(old.iter().copied()).collect();
+        let full: Dims = front.iter().copied().chain(old.iter().copied()).collect();
+        let x = self.reshape(x, &ones);
+        self.expand(x, &full)
+    }
+    /// `x` with a new axis of that dim at the end.
+    pub fn broadcast_back(&mut self, x: Id, dim: Id) -> Id {
+        let one = self.int(1);
+        let mut d = self.shape(x);
+        d.push(one);
+        let x = self.reshape(x, &d);
+        *d.last_mut().expect("pushed") = dim;
+        self.expand(x, &d)
+    }
+    /// Axes in another order.
+    pub fn permute(&mut self, x: Id, order: &[usize]) -> Id {
+        if order.iter().enumerate().all(|(i, &a)| i == a) {
+            return x;
+        }
+        assert_eq!(order.len(), self.shape(x).len(), "permute {order:?} of {}", self.show_dims(&self.shape(x)));
+        let axes: Axes = order.iter().map(|&a| a as u8).collect();
+        let dtype = self[x].dtype;
+        self.build(Op::Permute, dtype, smallvec![x] as Sources, Arg::Axes(axes))
+    }
+    /// A window: per axis a begin and a length.
+    pub fn shrink(&mut self, x: Id, window: &[(Id, Id)]) -> Id {
+        let old = self.shape(x);
+        assert_eq!(old.len(), window.len(), "shrink of {}", self.show_dims(&old));
+        if window.iter().zip(&old).all(|(w, d)| self.int_value(w.0) == Some(0) && w.1 == *d) {
+            return x;
+        }
+        let mut src: Sources = smallvec![x];
+        for w in window {
+            src.push(w.0);
+            src.push(w.1);
+        }
+        let dtype = self[x].dtype;
+        self.build(Op::Shrink, dtype, src, Arg::None)
+    }
+    /// Elements `begin..begin + len` of one axis.
+    pub fn slice(&mut self, x: Id, axis: usize, begin: i64, len: i64) -> Id {
+        let dims = self.shape(x);
+        let zero = self.int(0);
+        let mut window: SmallVec<[(Id, Id); 6]> = dims.iter().map(|&d| (zero, d)).collect();
+        window[axis] = (self.int(begin), self.int(len));
+        self.shrink(x, &window)
+    }
+    /// Joined along one axis.
+    pub fn cat(&mut self, parts: &[Id], axis: usize) -> Id {
+        if parts.len() == 1 {
+            return parts[0];
+        }
+        let zero = self.int(0);
+        let total = parts.iter().fold(zero, |sum, &p| {
+            let d = self.shape(p)[axis];
+            self.add(sum, d)
+        });
+        let mut src: Sources = parts.iter().copied().collect();
+        src.push(total);
+        let dtype = self[parts[0]].dtype;
+        self.build(Op::Cat, dtype, src, Arg::Axes(smallvec![axis as u8]))
+    }
+    /// Reduced over axes, which vanish.
+    pub fn reduce(&mut self, x: Id, axes: &[usize], op: ReduceOp) -> Id {
+        let axes: Axes = axes.iter().map(|&a| a as u8).collect();
+        let dtype = self[x].dtype;
+        self.build(Op::Reduce, dtype, smallvec![x] as Sources, Arg::Reduce(op, axes))
+    }
+    /// Sum over axes.
+    pub fn sum(&mut self, x: Id, axes: &[usize]) -> Id {
+        self.reduce(x, axes, ReduceOp::Add)
+    }
+    /// Rows of `x` (its first axis) chosen by an integer tensor.
+    pub fn gather(&mut self, x: Id, index: Id) -> Id {
+        let dtype = self[x].dtype;
+        self.build(Op::Gather, dtype, smallvec![x, index] as Sources, Arg::None)
+    }
+    /// A new version of the state `state` whose rows (first axis) from `start` on are those of `value`.
+    pub fn assign(&mut self, state: Id, value: Id, start: Id) -> Id {
+        let dtype = self[state].dtype;
+        assert_eq!(self[value].dtype, dtype, "assign");
+        self.build(Op::Assign, dtype, smallvec![state, value, start] as Sources, Arg::None)
+    }
+    /// Causal attention. `q [tokens, heads, d]`, `k [positions, kv heads, d]`, `v [positions, kv heads, dv]`, heads a multiple of kv heads;
+    /// token `t` sees positions `0..=first + t`; `length` is the number of positions in use. Returns `[tokens, heads, dv]`.
+    pub fn attention(&mut self, q: Id, k: Id, v: Id, first: Id, length: Id, scale: f64) -> Id {
+        let dtype = self[q].dtype;
+        self.build(Op::Attention, dtype, smallvec![q, k, v, first, length] as Sources, Arg::float(scale))
+    }
+    /// Dims as text, for messages.
+    pub fn show_dims(&self, dims: &[Id]) -> String {
+        let one = |&d: &Id| match (self.int_value(d), &self[d].arg) {
+            (Some(v), _) => v.to_string(),
+            (None, Arg::Var(name, ..)) => name.to_string(),
+            _ => format!("<={}", self.bounds(d).map_or(-1, |b| b.1)),
+        };
+        format!("[{}]", dims.iter().map(one).collect::<Vec<_>>().join(", "))
+    }
+}
