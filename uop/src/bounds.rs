@@ -39,7 +39,12 @@ pub(crate) fn of(g: &Graph, node: &Node) -> Bounds {
         Op::Where => join(b(1), b(2)),
         Op::Lt | Op::Eq => compare(node.op, b(0), b(1)),
         Op::Max => both(b(0), b(1), |a, c| Some((a.0.max(c.0), a.1.max(c.1)))),
-        Op::Min => both(b(0), b(1), |a, c| Some((a.0.min(c.0), a.1.min(c.1)))),
+        // One side known is enough for one bound: `max(min(x, n), 0)` clamps a number read from a buffer.
+        Op::Min => match (b(0), b(1)) {
+            (Some(a), Some(c)) => Some((a.0.min(c.0), a.1.min(c.1))),
+            (Some(a), None) | (None, Some(a)) => Some((i64::MIN, a.1)),
+            _ => None,
+        },
         Op::Add => both(b(0), b(1), |a, c| Some((a.0.checked_add(c.0)?, a.1.checked_add(c.1)?))),
         Op::Mul => both(b(0), b(1), |a, c| {
             let p = [a.0.checked_mul(c.0)?, a.0.checked_mul(c.1)?, a.1.checked_mul(c.0)?, a.1.checked_mul(c.1)?];

@@ -5,6 +5,7 @@ mod build;
 pub mod dtype;
 pub mod encoding;
 pub mod fold;
+pub mod function;
 pub mod graph;
 pub mod linear;
 pub mod op;
