@@ -252,7 +252,9 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::InFile { error, .. } => return error.hint(),
-            Error::BadMagic(_) => "models must be in the GGUF format; safetensors and PyTorch files need conversion".into(),
+            Error::BadMagic(_) => {
+                "models must be in the GGUF format; safetensors and PyTorch files need conversion".into()
+            }
             Error::OtherEndian(_) | Error::Version(1) => "convert the model again with a current converter".into(),
             Error::Version(_) => "versions 2 and 3 are read; the file may be newer than this program".into(),
             Error::Truncated { .. } | Error::DataTruncated { .. } => {

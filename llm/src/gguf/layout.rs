@@ -29,7 +29,7 @@ pub(super) fn pad(n: u64, alignment: u64) -> Option<u64> {
 }
 
 /// Bytes of a tensor, or why there can be none of that shape.
-pub(super) fn tensor_bytes(tensor: &str, dims: &[u64], encoding: EncodingRef) -> Result<u64> {
+pub(crate) fn tensor_bytes(tensor: &str, dims: &[u64], encoding: EncodingRef) -> Result<u64> {
     let overflow = |what| Error::Overflow { tensor: tensor.into(), what };
     let rank = u32::try_from(dims.len()).unwrap_or(u32::MAX);
     if rank == 0 || rank > MAX_RANK {

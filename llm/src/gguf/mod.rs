@@ -17,6 +17,7 @@ mod value;
 mod write;
 
 pub use error::{Error, Result};
+pub(crate) use layout::tensor_bytes;
 pub use metadata::{Metadata, PerLayer};
 pub use source::Source;
 pub use value::{Array, Strings, Value};

@@ -66,6 +66,16 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
+    /// Offsets of the tensors not yet complete, in bytes from the end of what is written so far.
+    pub fn offsets(&self) -> Vec<u64> {
+        let place = |at: &mut u64, &(bytes, padding): &(u64, u64)| {
+            let offset = *at;
+            *at += bytes + padding;
+            Some(offset)
+        };
+        self.left.iter().rev().scan(0, place).collect()
+    }
+
     /// Flushes and gives the output back.
     ///
     /// # Errors
