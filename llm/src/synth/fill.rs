@@ -4,6 +4,8 @@ use super::{Error, TensorPlan};
 use crate::gguf::types::{self, Fill, Scale};
 use half::{bf16, f16};
 
+/// Size of the table of normal deviates.
+const NORMALS: usize = 4096;
 /// Bytes from which on the work is spread over threads.
 const PARALLEL: usize = 4 << 20;
 /// Variants of a scale: both signs, eight magnitudes around the nominal one.
@@ -27,6 +29,13 @@ fn normal(bits: u64) -> f32 {
     const STD: f32 = 65536.0 * 0.577_350_3;
     let sum: u64 = (0..4).map(|i| bits >> (16 * i) & 0xFFFF).sum();
     (sum as f32 - 131_070.0) / STD
+}
+
+/// Normal deviates to choose from, of mean 0 and mean square 1: a look-up is four times as fast as the sum.
+fn normals() -> [f32; NORMALS] {
+    let half: Vec<f32> = (0..NORMALS as u64 / 2).map(|k| normal(word(0, k))).collect();
+    let rms = (half.iter().map(|z| z * z).sum::<f32>() / half.len() as f32).sqrt();
+    std::array::from_fn(|i| if i.is_multiple_of(2) { half[i / 2] / rms } else { -half[i / 2] / rms })
 }
 
 /// Fills `out` with the data of `tensor` from block `start` on; `out` is whole blocks. Large requests use all cores.
@@ -87,24 +96,40 @@ impl Maker {
     }
 
     fn floats<const N: usize>(&self, start: u64, out: &mut [u8], bytes: impl Fn(f32) -> [u8; N]) {
-        for (out, k) in out.as_chunks_mut::<N>().0.iter_mut().zip(start..) {
-            *out = bytes(self.mean + self.sigma * normal(word(self.seed, k)));
+        let table = normals().map(|z| bytes(self.mean + self.sigma * z));
+        // Four elements a word; both ends of the range may lie inside one.
+        let put = |out: &mut [[u8; N]], k: u64| {
+            let mut bits = word(self.seed, k / 4) >> (k % 4 * 16);
+            for out in out {
+                *out = table[bits as usize % NORMALS];
+                bits >>= 16;
+            }
+        };
+        let out = out.as_chunks_mut::<N>().0;
+        let (head, rest) = out.split_at_mut(out.len().min((start.wrapping_neg() % 4) as usize));
+        put(head, start);
+        let start = start + head.len() as u64;
+        for (out, k) in rest.chunks_mut(4).zip((start..).step_by(4)) {
+            put(out, k);
         }
     }
 
     fn scaled(&self, start: u64, out: &mut [u8]) {
-        // One word more than a block has, for the choice of its scales.
-        let words = self.block as u64 / 8 + 2;
         for (out, index) in out.chunks_exact_mut(self.block).zip(start..) {
-            let mut k = index.wrapping_mul(words);
-            let choice = word(self.seed, k) as usize % VARIANTS;
+            // One good word a block, which xorshift (Marsaglia 2003) stretches: half the cost of a good word each.
+            let mut bits = word(self.seed, index) | 1;
+            let choice = (bits >> 60) as usize % VARIANTS;
+            let mut next = || {
+                bits ^= bits << 13;
+                bits ^= bits >> 7;
+                bits ^= bits << 17;
+                bits.to_le_bytes()
+            };
             let (whole, tail) = out.as_chunks_mut::<8>();
-            for out in whole {
-                k += 1;
-                *out = word(self.seed, k).to_le_bytes();
+            whole.iter_mut().for_each(|out| *out = next());
+            if !tail.is_empty() {
+                tail.copy_from_slice(&next()[..tail.len()]);
             }
-            let rest = word(self.seed, k + 1).to_le_bytes();
-            tail.copy_from_slice(&rest[..tail.len()]);
             for (at, width, variants) in &self.scales {
                 out[*at..at + width].copy_from_slice(&variants[choice][..*width]);
             }
