@@ -175,11 +175,13 @@ impl std::fmt::Display for Value {
         }
         match self {
             Value::Bool(v) => write!(f, "{v}"),
+            Value::F32(v) => write!(f, "{v}"),
             Value::Str(v) => f.write_str(&text(v)),
             Value::Array(a) => {
                 let shown: Vec<String> = match a {
                     Array::Str(v) => v.iter().take(6).map(text).collect(),
                     Array::Bool(v) => v.iter().take(6).map(bool::to_string).collect(),
+                    Array::F32(v) => v.iter().take(6).map(f32::to_string).collect(),
                     _ => {
                         let ints = a.as_ints().map(|v| v.take(6).map(|i| i.to_string()).collect());
                         let floats = || a.as_floats().map(|v| v.take(6).map(|x| x.to_string()).collect());

@@ -23,8 +23,8 @@ pub struct TensorDecl<'a> {
 /// Writes a GGUF file (version 3): all metadata and tensor declarations first, then the data of the tensors in order.
 pub struct Writer<W: Write> {
     out: W,
-    /// Bytes of each tensor and of the zeros after it, in reverse order.
-    left: Vec<(u64, u64)>,
+    /// What is still to come, in reverse order.
+    left: Sizes,
     declared: u64,
     given: u64,
 }
@@ -89,8 +89,11 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Everything before the tensor data, and the bytes and padding of each tensor.
-fn encode_header(metadata: &Metadata, tensors: &[TensorDecl<'_>]) -> Result<(Vec<u8>, Vec<(u64, u64)>)> {
+/// Bytes of each tensor and of the zeros after it.
+type Sizes = Vec<(u64, u64)>;
+
+/// Everything before the tensor data, and the sizes of what follows.
+fn encode_header(metadata: &Metadata, tensors: &[TensorDecl<'_>]) -> Result<(Vec<u8>, Sizes)> {
     let alignment = alignment(metadata)?;
     let mut h = Vec::new();
     h.extend(MAGIC);
