@@ -1,1 +1,4 @@
 //! GGUF, models, tokenizers, chat templates, sampling, sessions.
+
+pub mod gguf;
+pub mod synth;
