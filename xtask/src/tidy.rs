@@ -45,8 +45,8 @@ const CHECKS: &[Check] = &[
     Check { name: "unfinished", absent: "todo, unimplemented, dbg, ignored tests", run: house::unfinished },
     Check { name: "long-files", absent: "a Rust file of more than 800 lines", run: house::long_files },
     Check { name: "big-files", absent: "a file of more than 16 MiB", run: house::big_files },
-    Check { name: "machine-paths", absent: "absolute paths of one machine", run: house::machine_paths },
-    Check { name: "registry-hosts", absent: "package registry hosts", run: house::registry_hosts },
+    Check { name: "machine-paths", absent: "an absolute path of one machine", run: house::machine_paths },
+    Check { name: "registry-hosts", absent: "a package registry's host", run: house::registry_hosts },
 ];
 
 /// Something that should be absent, where it is, and what to do about it.
@@ -73,7 +73,7 @@ fn allowed(table: &[Allow], path: &str) -> bool {
 /// True if nothing was found.
 pub fn run(options: &Options) -> Result<bool> {
     if options.list {
-        CHECKS.iter().for_each(|check| println!("{:<15} no {}", check.name, check.absent));
+        CHECKS.iter().for_each(|check| println!("{:<15} absent: {}", check.name, check.absent));
         return Ok(true);
     }
     if let Some(unknown) = options.checks.iter().find(|name| CHECKS.iter().all(|check| check.name != **name)) {
