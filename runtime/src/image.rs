@@ -1,6 +1,7 @@
 //! Bytes as a file that nobody else can change, for loaders that want a path.
 
 use crate::Error;
+use crate::store::{Store, Temporary};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -10,50 +11,42 @@ use std::path::{Path, PathBuf};
 /// bytes lie in an anonymous, sealed file instead. Keep the `Image` for as long as what was loaded from it: the loader
 /// recognises libraries by path, and the path is that of a descriptor, which would be given to the next file.
 pub struct Image {
-    _file: File,
     path: PathBuf,
-    unlink: bool,
+    _place: Place,
+}
+
+/// Keeps the file.
+#[expect(dead_code, reason = "held for their drop")]
+enum Place {
+    Sealed(File),
+    Private(Temporary),
 }
 
 impl Image {
-    /// `bytes` in memory (Linux), or in a private file in `fallback`, a directory that only this user can enter.
-    pub fn new(bytes: &[u8], fallback: &Path) -> Result<Image, Error> {
+    /// `bytes` in memory (Linux), or in a private file of the store, removed when dropped.
+    pub fn new(bytes: &[u8], store: &Store) -> Result<Image, Error> {
         #[cfg(target_os = "linux")]
         if let Some(file) = sealed(bytes) {
             use std::os::fd::AsRawFd;
             let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
             // Without /proc the descriptor has no path.
             if path.exists() {
-                return Ok(Image { _file: file, path, unlink: false });
+                return Ok(Image { path, _place: Place::Sealed(file) });
             }
         }
-        Image::in_directory(bytes, fallback)
+        Image::private(bytes, store)
     }
 
-    fn in_directory(bytes: &[u8], directory: &Path) -> Result<Image, Error> {
-        use std::io::Write;
-        use std::os::unix::fs::OpenOptionsExt;
-        use std::sync::atomic::{AtomicU64, Ordering};
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let path = directory.join(format!("image-{}-{}.so", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
-        let context = || Error::io(format!("writing {}", path.display()));
-        let mut file =
-            File::options().read(true).write(true).create_new(true).mode(0o600).open(&path).map_err(context())?;
-        file.write_all(bytes).map_err(context())?;
-        Ok(Image { _file: file, path, unlink: true })
+    fn private(bytes: &[u8], store: &Store) -> Result<Image, Error> {
+        let place = store.temporary()?;
+        let path = place.path().join("image.so");
+        std::fs::write(&path, bytes).map_err(Error::io(format!("writing {}", path.display())))?;
+        Ok(Image { path, _place: Place::Private(place) })
     }
 
     /// Where a loader finds it.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-}
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        if self.unlink {
-            let _ = std::fs::remove_file(&self.path);
-        }
     }
 }
 
@@ -84,12 +77,15 @@ mod tests {
 
     #[test]
     fn holds_its_bytes_and_takes_no_others() {
-        for image in [Image::new(b"abc", &std::env::temp_dir()), Image::in_directory(b"abc", &std::env::temp_dir())] {
+        let place = std::env::temp_dir().join(format!("gristmill-image-{}", std::process::id()));
+        let store = Store::open(&place, 0).unwrap();
+        for image in [Image::new(b"abc", &store), Image::private(b"abc", &store)] {
             let image = image.unwrap();
             assert_eq!(std::fs::read(image.path()).unwrap(), b"abc");
-            if !image.unlink {
+            if let Place::Sealed(_) = image._place {
                 assert!(std::fs::write(image.path(), b"xyz").is_err());
             }
         }
+        std::fs::remove_dir(&place).unwrap(); // nothing is left in it
     }
 }
