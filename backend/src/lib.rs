@@ -1,6 +1,7 @@
 //! Devices: cpu, interp, null. Each is a folder, with one row in [`DEVICES`].
 
 pub mod cpu;
+pub mod interp;
 pub mod null;
 
 use gristmill_runtime::{Device, Error};
@@ -40,6 +41,11 @@ pub const DEVICES: &[DeviceInfo] = &[
         open: |options| Ok(Arc::new(cpu::CpuDevice::new(options.threads, &options.isa)?)),
     },
     DeviceInfo {
+        name: "interp",
+        doc: "the oracle: kernels run in plain Rust, slowly; needs no compiler",
+        open: |_| Ok(Arc::new(interp::InterpDevice::new())),
+    },
+    DeviceInfo {
         name: "null",
         doc: "runs nothing; scheduled as for this processor",
         open: |options| {
@@ -75,6 +81,6 @@ mod tests {
             assert_eq!(open(name, &Options::default()).unwrap().name(), name);
         }
         let error = open("tpu", &Options::default()).err().unwrap();
-        assert!(error.to_string().contains("cpu, null, null:gpu") && error.hint().is_some(), "{error}");
+        assert!(error.to_string().contains("cpu, interp, null, null:gpu") && error.hint().is_some(), "{error}");
     }
 }
