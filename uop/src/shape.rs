@@ -34,9 +34,12 @@ pub(crate) fn of(g: &Graph, n: &Node) -> Option<Arc<[Id]>> {
             *d.get_mut(*a.first()? as usize)? = *n.src.last()?;
             d
         }
-        (Op::Reduce, Arg::Reduce(_, axes)) if n.src.len() == 1 => {
-            dims(0).iter().enumerate().filter(|(i, _)| !axes.iter().any(|&a| a as usize == *i)).map(|(_, d)| *d).collect()
-        }
+        (Op::Reduce, Arg::Reduce(_, axes)) if n.src.len() == 1 => dims(0)
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| !axes.iter().any(|&a| a as usize == *i))
+            .map(|(_, d)| *d)
+            .collect(),
         (Op::Gather, _) => dims(1).iter().chain(dims(0).iter().skip(1)).copied().collect(),
         (Op::Decode | Op::Assign, _) => return g.shared_dims(*n.src.first()?).cloned(),
         // q [tokens, heads, d], k [positions, kv heads, d], v [positions, kv heads, dv] -> [tokens, heads, dv]
