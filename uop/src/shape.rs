@@ -113,6 +113,13 @@ impl Graph {
         );
         self.with_dims(Op::Expand, x, dims)
     }
+    /// A scalar repeated to the given dims.
+    pub fn spread(&mut self, x: Id, dims: &[Id]) -> Id {
+        let one = self.int(1);
+        let ones: Dims = dims.iter().map(|_| one).collect();
+        let x = self.reshape(x, &ones);
+        self.expand(x, dims)
+    }
     /// `x` with new axes of these dims in front: every element repeated.
     pub fn broadcast_front(&mut self, x: Id, front: &[Id]) -> Id {
         let one = self.int(1);
