@@ -63,7 +63,7 @@ pub(crate) fn of(g: &Graph, node: &Node) -> Bounds {
                 (q.iter().copied().min().unwrap_or(0), q.iter().copied().max().unwrap_or(0))
             })
         }),
-        Op::Mod => both(b(0), b(1), |a, c| (c.0 > 0).then_some(if a.0 >= 0 && a.1 < c.0 { a } else { (0, c.1 - 1) })),
+        Op::Mod => both(b(0), b(1), |a, c| (c.0 > 0).then(|| if a.0 >= 0 && a.1 < c.0 { a } else { (0, c.1 - 1) })),
         Op::And => both(b(0), b(1), |a, c| match (a.0 >= 0, c.0 >= 0) {
             (true, true) => Some((0, a.1.min(c.1))),
             (true, false) => Some((0, a.1)),
