@@ -456,8 +456,10 @@ fn build_steps(b: &mut Builder, steps: &[(Step, Scalar)]) -> Vec<Id> {
     ids
 }
 
+/// `GRISTMILL_FUZZ` multiplies the number of programs and seeds them anew.
 fn fuzz(seed: u64, programs: usize, narrow: bool) {
-    let mut r = Random(seed);
+    let more = std::env::var("GRISTMILL_FUZZ").ok().and_then(|v| v.parse::<usize>().ok());
+    let (mut r, programs) = (Random(seed + 1000 * more.unwrap_or(0) as u64), programs * more.unwrap_or(1));
     for _ in 0..programs {
         let steps = random_steps(&mut r, narrow);
         let (mut raw, mut built) = (Builder::new(true), Builder::new(false));
