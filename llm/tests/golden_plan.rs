@@ -205,9 +205,6 @@ fn frequencies_and_scales_are_those_of_the_specification() {
     }
 }
 
-/// Done for its effect.
-fn set(_: &mut Metadata) {}
-
 fn refused(change: impl Fn(&mut Metadata, &mut HashMap<String, Vec<u64>>)) -> Error {
     let (mut m, mut t) = (golden_support::metadata(Tiny::D, true), golden_support::tensors(Tiny::D, true, false));
     Deepseek2::new(Hyper::read(&m, &Names(&t)).expect("valid"), &Names(&t)).expect("valid");
@@ -262,10 +259,10 @@ fn parameters_out_of_bounds_are_refused() {
 #[test]
 fn what_is_not_implemented_is_refused() {
     let feature = |e: Error| assert!(matches!(e, Error::Feature { .. }), "{e}");
-    feature(refused(|m, _| set(m.insert("deepseek2.attention.temperature_scale", 0.1f32))));
-    feature(refused(|m, _| set(m.insert("deepseek2.rope.scaling.type", "longrope"))));
-    feature(refused(|m, _| set(m.insert("deepseek2.expert_gating_func", 5u32))));
-    assert!(matches!(refused(|m, _| set(m.insert("general.architecture", "other"))), Error::Architecture(_)));
+    feature(refused(|m, _| _ = m.insert("deepseek2.attention.temperature_scale", 0.1f32)));
+    feature(refused(|m, _| _ = m.insert("deepseek2.rope.scaling.type", "longrope")));
+    feature(refused(|m, _| _ = m.insert("deepseek2.expert_gating_func", 5u32)));
+    assert!(matches!(refused(|m, _| _ = m.insert("general.architecture", "other")), Error::Architecture(_)));
 }
 
 #[test]

@@ -192,7 +192,7 @@ impl Hyper {
         let (key, value) =
             if split { mla } else { (r.size("attention.key_length")?, r.size("attention.value_length")?) };
         let rope = r.size("rope.dimension_count")?;
-        check("rope.dimension_count", rope, rope % 2 == 0 && rope < key, "even and below the key length")?;
+        check("rope.dimension_count", rope, rope.is_multiple_of(2) && rope < key, "even and below the key length")?;
         let direct = tensors.find("blk.0.attn_q.weight").is_some();
         let q_rank = if direct { None } else { Some(r.size("attention.q_lora_rank")?) };
 
@@ -218,7 +218,7 @@ impl Hyper {
 
         let base = r.positive("rope.freq_base", 10000.0)?;
         let scaling = scaling(&r, context, base)?;
-        let mut score_scale = 1.0 / ((key) as f64).sqrt();
+        let mut score_scale = 1.0 / (key as f64).sqrt();
         if let Scaling::Yarn { factor, .. } = scaling {
             let multiplier = r.float("rope.scaling.yarn_log_multiplier")?;
             if multiplier.is_none() {
@@ -288,7 +288,7 @@ fn experts(r: &Reader, count: usize, layers: usize, vocabulary: usize, tensors: 
         0 | 1 => None,
         g => {
             let kept = r.size("expert_group_used_count")?;
-            check("expert_group_count", g, g < count && count % g == 0, "a proper divisor of expert_count")?;
+            check("expert_group_count", g, g < count && count.is_multiple_of(g), "a proper divisor of expert_count")?;
             let enough = kept <= g && used <= kept * (count / g);
             check("expert_group_used_count", kept, enough, "at most expert_group_count, with enough experts in them")?;
             Some((g, kept))
