@@ -23,9 +23,12 @@ pub(crate) fn of(g: &Graph, node: &Node) -> Bounds {
             Arg::Var(_, lo, hi) => Some((lo, hi)),
             _ => None,
         },
-        Op::Range => b(0).map(|(_, hi)| (0, (hi - 1).max(0))),
+        Op::Range => b(0).map(|(_, hi)| (0, hi.saturating_sub(1).max(0))),
         Op::Iota => match &node.arg {
-            Arg::Axes(a) => g.bounds(node.src[a[0] as usize]).map(|(_, hi)| (0, (hi - 1).max(0))),
+            Arg::Axes(a) => {
+                let dim = a.first().and_then(|&a| node.src.get(a as usize));
+                dim.and_then(|&d| g.bounds(d)).map(|(_, hi)| (0, hi.saturating_sub(1).max(0)))
+            }
             _ => None,
         },
         Op::Lanes => Some((0, node.dtype.lanes as i64 - 1)),
@@ -34,11 +37,15 @@ pub(crate) fn of(g: &Graph, node: &Node) -> Bounds {
             _ => None,
         },
         Op::Cast if g.scalar(node.src[0]).range().is_some() => b(0).filter(|&(lo, hi)| lo >= whole.0 && hi <= whole.1),
-        Op::Splat | Op::Reshape | Op::Permute | Op::Expand | Op::Shrink | Op::Gather | Op::Acc => b(0),
-        Op::Reduce if matches!(node.arg, Arg::Reduce(ReduceOp::Max, _)) => b(0),
+        Op::Splat | Op::Reshape | Op::Permute | Op::Expand | Op::Shrink | Op::Gather => b(0),
+        Op::Reduce => reduce(g, node, whole),
         Op::Where => join(b(1), b(2)),
         Op::Lt | Op::Eq => compare(node.op, b(0), b(1)),
-        Op::Max => both(b(0), b(1), |a, c| Some((a.0.max(c.0), a.1.max(c.1)))),
+        Op::Max => match (b(0), b(1)) {
+            (Some(a), Some(c)) => Some((a.0.max(c.0), a.1.max(c.1))),
+            (Some(a), None) | (None, Some(a)) => Some((a.0, i64::MAX)),
+            _ => None,
+        },
         // One side known is enough for one bound: `max(min(x, n), 0)` clamps a number read from a buffer.
         Op::Min => match (b(0), b(1)) {
             (Some(a), Some(c)) => Some((a.0.min(c.0), a.1.min(c.1))),
@@ -56,7 +63,7 @@ pub(crate) fn of(g: &Graph, node: &Node) -> Bounds {
                 (q.iter().copied().min().unwrap_or(0), q.iter().copied().max().unwrap_or(0))
             })
         }),
-        Op::Mod => both(b(0), b(1), |a, c| (c.0 > 0).then_some(if a.0 >= 0 && a.1 < c.0 { a } else { (0, c.1 - 1) })),
+        Op::Mod => both(b(0), b(1), |a, c| (c.0 > 0).then(|| if a.0 >= 0 && a.1 < c.0 { a } else { (0, c.1 - 1) })),
         Op::And => both(b(0), b(1), |a, c| match (a.0 >= 0, c.0 >= 0) {
             (true, true) => Some((0, a.1.min(c.1))),
             (true, false) => Some((0, a.1)),
@@ -67,12 +74,14 @@ pub(crate) fn of(g: &Graph, node: &Node) -> Bounds {
         Op::Shl => both(b(0), b(1), |a, c| {
             (a.0 >= 0 && c.0 >= 0 && c.1 < 62).then(|| Some((a.0 << c.0, a.1.checked_mul(1 << c.1)?))).flatten()
         }),
-        Op::Shr => both(b(0), b(1), |a, c| (a.0 >= 0 && c.0 >= 0 && c.1 < 64).then(|| (a.0 >> c.1, a.1 >> c.0))),
+        Op::Shr => both(b(0), b(1), |a, c| {
+            (c.0 >= 0 && c.1 < 64).then(|| ((a.0 >> c.0).min(a.0 >> c.1), (a.1 >> c.0).max(a.1 >> c.1)))
+        }),
         _ => None,
     };
     match found {
         // Arithmetic that may wrap in this dtype says nothing.
-        Some((lo, hi)) if lo >= whole.0 && hi <= whole.1 => found,
+        Some((lo, hi)) if whole.0 <= lo && lo <= hi && hi <= whole.1 => found,
         _ if scalar == Scalar::I64 => None,
         _ => Some(whole),
     }
@@ -89,7 +98,35 @@ fn join(a: Bounds, b: Bounds) -> Bounds {
 
 /// The smallest 2^n - 1 that is at least `v`.
 fn ones(v: i64) -> i64 {
-    (v as u64 + 1).next_power_of_two() as i64 - 1
+    ((v as u64 + 1).next_power_of_two() - 1) as i64
+}
+
+/// Bounds of a reduction, at either level. Over nothing, a sum is 0 and a maximum the smallest value of the type.
+fn reduce(g: &Graph, node: &Node, whole: (i64, i64)) -> Bounds {
+    let Arg::Reduce(op, axes) = &node.arg else { return None };
+    let (lo, hi) = g.bounds(node.src[0])?;
+    // Smallest and largest number of values reduced: the product of dims, or of the ranges' bounds.
+    let mut count = (1i64, 1i64);
+    let dims = g.dims(node.src[0]);
+    let axes = axes.iter().map(|&a| dims.get(a as usize).copied());
+    let ranges = node.src[1..].iter().map(|r| g[*r].src.first().copied());
+    for size in axes.chain(ranges) {
+        let (a, b) = size.and_then(|s| g.bounds(s)).unwrap_or((0, i64::MAX));
+        count = (count.0.saturating_mul(a.max(0)), count.1.checked_mul(b.max(0)).unwrap_or(i64::MAX));
+    }
+    match op {
+        ReduceOp::Max if count.0 > 0 => Some((lo, hi)),
+        ReduceOp::Max => Some((whole.0, hi)),
+        ReduceOp::Add => {
+            let ends = [
+                lo.checked_mul(count.0)?,
+                lo.checked_mul(count.1)?,
+                hi.checked_mul(count.0)?,
+                hi.checked_mul(count.1)?,
+            ];
+            Some((*ends.iter().min()?, *ends.iter().max()?))
+        }
+    }
 }
 
 fn compare(op: Op, a: Bounds, b: Bounds) -> Bounds {

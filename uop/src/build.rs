@@ -1,6 +1,7 @@
 //! Builders: one short method for each op, the way passes and encodings write expressions.
 
 use crate::dtype::{DType, Scalar};
+use crate::fold::Value;
 use crate::graph::{Arg, Graph, Id, Node, Sources};
 use crate::op::{Op, RangeKind, ReduceOp};
 use smallvec::smallvec;
@@ -16,15 +17,20 @@ macro_rules! unary { ($($name:ident $op:ident;)*) => { $(
 )* } }
 
 impl Graph {
-    /// A constant of that type; a float type takes `v` as its value, an integer type truncates it.
-    pub fn constant(&mut self, dtype: impl Into<DType>, v: f64) -> Id {
-        let dtype = dtype.into();
-        let arg = if dtype.scalar.is_float() { Arg::float(v) } else { Arg::Int(v as i64) };
+    fn value(&mut self, dtype: DType, v: Value) -> Id {
+        let arg = match v.stored_as(dtype.scalar) {
+            Value::Int(v) => Arg::Int(v),
+            Value::Float(v) => Arg::float(v),
+        };
         self.intern(Node { op: Op::Const, dtype, src: smallvec![], arg })
     }
-    /// An integer constant of that type.
+    /// A constant of that type: `v` rounded to it; an integer type truncates.
+    pub fn constant(&mut self, dtype: impl Into<DType>, v: f64) -> Id {
+        self.value(dtype.into(), Value::Float(v))
+    }
+    /// An integer constant of that type; what does not fit wraps.
     pub fn int_of(&mut self, dtype: impl Into<DType>, v: i64) -> Id {
-        self.intern(Node { op: Op::Const, dtype: dtype.into(), src: smallvec![], arg: Arg::Int(v) })
+        self.value(dtype.into(), Value::Int(v))
     }
     /// An index constant (i64).
     pub fn int(&mut self, v: i64) -> Id {

@@ -32,7 +32,11 @@ impl Value {
     pub fn stored_as(self, s: Scalar) -> Value {
         match s {
             Scalar::F64 => Value::Float(self.float()),
-            Scalar::F32 => Value::Float(self.float() as f32 as f64),
+            // An integer is rounded once, not first to f64.
+            Scalar::F32 => Value::Float(match self {
+                Value::Int(v) => v as f32 as f64,
+                Value::Float(v) => v as f32 as f64,
+            }),
             Scalar::F16 => Value::Float(f16::from_f64(self.float()).to_f64()),
             Scalar::BF16 => Value::Float(bf16::from_f64(self.float()).to_f64()),
             Scalar::Bool => Value::Int((self != Value::Int(0) && self != Value::Float(0.0)) as i64),

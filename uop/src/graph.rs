@@ -9,6 +9,7 @@ use crate::dtype::{DType, Scalar};
 use crate::encoding::EncodingRef;
 use crate::op::{Op, RangeKind, ReduceOp};
 use crate::rules;
+use crate::shape;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -79,6 +80,8 @@ pub struct Node {
 pub struct Graph {
     nodes: Vec<Node>,
     bounds: Vec<Option<(i64, i64)>>,
+    /// Dims of each node; `None` for scalars. Equal shapes of elementwise chains are shared.
+    shapes: Vec<Option<Arc<[Id]>>>,
     ids: FxHashMap<Node, Id>,
     /// How often each always-on rule fired, by its index in the table.
     pub fired: Vec<u32>,
@@ -111,6 +114,7 @@ impl Graph {
         }
         let id = Id(self.nodes.len() as u32);
         self.bounds.push(bounds::of(self, &node));
+        self.shapes.push(shape::of(self, &node));
         self.nodes.push(node.clone());
         self.ids.insert(node, id);
         id
@@ -126,6 +130,13 @@ impl Graph {
     /// Smallest and largest value of an integer or boolean node, where known.
     pub fn bounds(&self, id: Id) -> Option<(i64, i64)> {
         self.bounds[id.index()]
+    }
+    /// Dims of a tensor-level node; empty for a scalar and for nodes of the later levels.
+    pub fn dims(&self, id: Id) -> &[Id] {
+        self.shapes[id.index()].as_deref().unwrap_or_default()
+    }
+    pub(crate) fn shared_dims(&self, id: Id) -> Option<&Arc<[Id]>> {
+        self.shapes[id.index()].as_ref()
     }
     /// Value of an integer (or boolean) constant.
     pub fn int_value(&self, id: Id) -> Option<i64> {

@@ -13,6 +13,7 @@ pub mod program;
 pub mod rules;
 pub mod shape;
 pub mod target;
+pub mod text;
 
 pub use dtype::{DType, Scalar};
 pub use encoding::{Encoding, EncodingRef};

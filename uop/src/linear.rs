@@ -1,7 +1,8 @@
 //! Integer expressions as sums: `constant + Σ coefficient·term`. Index arithmetic is kept in this form, so that equal
 //! addresses are equal nodes and strides can be read off.
 
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
+use crate::fold::Value;
 use crate::graph::{Arg, Graph, Id, Node};
 use crate::op::Op;
 use smallvec::{SmallVec, smallvec};
@@ -72,11 +73,17 @@ impl Graph {
             _ => Linear { terms: smallvec![(id, 1)], constant: 0 },
         }
     }
-    /// The node for a sum: a chain of additions in the order of the terms, the constant last.
+    /// The node for a sum: a chain of additions in the order of the terms, the constant last. Coefficients that the
+    /// dtype cannot hold wrap, as the sum itself would.
     pub fn from_linear(&mut self, sum: &Linear, dtype: DType) -> Id {
+        let wrap = |v: i64| Value::Int(v).stored_as(dtype.scalar).int();
         let raw = |g: &mut Graph, op, a, b| g.intern(Node { op, dtype, src: smallvec![a, b], arg: Arg::None });
         let mut total = None;
         for &(t, c) in &sum.terms {
+            let c = wrap(c);
+            if c == 0 {
+                continue;
+            }
             let term = if c == 1 {
                 t
             } else {
@@ -90,12 +97,18 @@ impl Graph {
         }
         match total {
             None => self.int_of(dtype, sum.constant),
-            Some(s) if sum.constant == 0 => s,
+            Some(s) if wrap(sum.constant) == 0 => s,
             Some(s) => {
                 let c = self.int_of(dtype, sum.constant);
                 raw(self, Op::Add, s, c)
             }
         }
+    }
+    /// Bounds of a sum that no value of its terms makes wrap in that type: it is then the number that the node holds, and
+    /// may be divided and compared. (A node and its sum agree modulo 2^bits in any case.)
+    pub fn exact_bounds(&self, sum: &Linear, scalar: Scalar) -> Option<(i64, i64)> {
+        let (lo, hi) = scalar.range()?;
+        self.linear_bounds(sum).filter(|b| b.0 >= lo && b.1 <= hi)
     }
     /// Bounds of a sum.
     pub fn linear_bounds(&self, sum: &Linear) -> Option<(i64, i64)> {

@@ -6,66 +6,59 @@
 
 use crate::dtype::Scalar;
 use crate::encoding::EncodingRef;
-use crate::graph::{Arg, Axes, Graph, Id, Sources};
+use crate::graph::{Arg, Axes, Graph, Id, Node, Sources};
 use crate::op::{Op, ReduceOp};
 use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
 
 /// Dims of a tensor.
 pub type Dims = SmallVec<[Id; 6]>;
 
+/// Dims of a node whose sources are in `g`; `None` for scalars, nodes of the later levels and malformed ones.
+pub(crate) fn of(g: &Graph, n: &Node) -> Option<Arc<[Id]>> {
+    if n.op.is_elementwise() {
+        return n.src.iter().find_map(|&s| g.shared_dims(s)).cloned();
+    }
+    let dims = |i: usize| n.src.get(i).map_or(&[][..], |&s| g.dims(s));
+    let dims: Dims = match (n.op, &n.arg) {
+        (Op::Param | Op::Iota, _) => n.src.iter().copied().collect(),
+        (Op::Reshape | Op::Expand, _) => n.src.iter().skip(1).copied().collect(),
+        (Op::Shrink, _) => n.src.iter().skip(2).step_by(2).copied().collect(),
+        (Op::Permute, Arg::Axes(p)) => {
+            let d = dims(0);
+            p.iter().map(|&a| d.get(a as usize).copied()).collect::<Option<Dims>>()?
+        }
+        (Op::Cat, Arg::Axes(a)) => {
+            // The joined dim is stored as the last source.
+            let mut d = Dims::from_slice(dims(0));
+            *d.get_mut(*a.first()? as usize)? = *n.src.last()?;
+            d
+        }
+        (Op::Reduce, Arg::Reduce(_, axes)) if n.src.len() == 1 => dims(0)
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| !axes.iter().any(|&a| a as usize == *i))
+            .map(|(_, d)| *d)
+            .collect(),
+        (Op::Gather, _) => dims(1).iter().chain(dims(0).iter().skip(1)).copied().collect(),
+        (Op::Decode | Op::Assign, _) => return g.shared_dims(*n.src.first()?).cloned(),
+        // q [tokens, heads, d], k [positions, kv heads, d], v [positions, kv heads, dv] -> [tokens, heads, dv]
+        (Op::Attention, _) => dims(0).iter().take(2).chain(dims(2).get(2)).copied().collect(),
+        _ => return None,
+    };
+    (!dims.is_empty()).then(|| dims.as_slice().into())
+}
+
 impl Graph {
     /// Dims of a tensor-level node.
     pub fn shape(&self, id: Id) -> Dims {
-        let n = &self[id];
-        match n.op {
-            Op::Param | Op::Iota => n.src.iter().copied().collect(),
-            Op::Const | Op::Var => smallvec![],
-            Op::Reshape | Op::Expand => n.src[1..].iter().copied().collect(),
-            Op::Shrink => n.src[1..].iter().skip(1).step_by(2).copied().collect(),
-            Op::Permute => match &n.arg {
-                Arg::Axes(p) => {
-                    let s = self.shape(n.src[0]);
-                    p.iter().map(|&a| s[a as usize]).collect()
-                }
-                _ => unreachable!("permute without axes"),
-            },
-            Op::Cat => {
-                // The joined dim is stored as the last source.
-                let Arg::Axes(a) = &n.arg else { unreachable!("cat without an axis") };
-                let mut s = self.shape(n.src[0]);
-                s[a[0] as usize] = n.src[n.src.len() - 1];
-                s
-            }
-            Op::Reduce => match &n.arg {
-                Arg::Reduce(_, axes) if n.src.len() == 1 => {
-                    let s = self.shape(n.src[0]);
-                    s.iter().enumerate().filter(|(i, _)| !axes.contains(&(*i as u8))).map(|(_, d)| *d).collect()
-                }
-                _ => smallvec![],
-            },
-            Op::Gather => {
-                let mut s = self.shape(n.src[1]);
-                s.extend(self.shape(n.src[0]).into_iter().skip(1));
-                s
-            }
-            Op::Decode | Op::Assign => self.shape(n.src[0]),
-            Op::Attention => {
-                // q [tokens, heads, d], k [positions, kv heads, d], v [positions, kv heads, dv] -> [tokens, heads, dv]
-                let mut s = self.shape(n.src[0]);
-                s[2] = self.shape(n.src[2])[2];
-                s
-            }
-            _ if n.op.is_elementwise() => {
-                n.src.iter().map(|&s| self.shape(s)).find(|s| !s.is_empty()).unwrap_or_default()
-            }
-            _ => smallvec![],
-        }
+        Dims::from_slice(self.dims(id))
     }
     /// Largest number of elements of a tensor.
     pub fn max_elements(&self, id: Id) -> i64 {
         self.shape(id).iter().map(|&d| self.max_of(d)).product()
     }
-    fn dims(&mut self, dims: &[i64]) -> Dims {
+    fn fixed(&mut self, dims: &[i64]) -> Dims {
         dims.iter().map(|&d| self.int(d)).collect()
     }
     /// A parameter of a function.
@@ -74,7 +67,7 @@ impl Graph {
     }
     /// A packed weight of a function: logical dims `[rows.., elements of a row]`. Its bytes are read only through `decode`.
     pub fn packed(&mut self, slot: u32, dims: &[i64], encoding: EncodingRef) -> Id {
-        let dims = self.dims(dims);
+        let dims = self.fixed(dims);
         self.build(Op::Param, Scalar::U8.one(), Sources::from_slice(&dims), Arg::Packed(slot, encoding))
     }
     /// The logical values of a packed weight, f32.
@@ -119,6 +112,13 @@ impl Graph {
             self.show_dims(dims)
         );
         self.with_dims(Op::Expand, x, dims)
+    }
+    /// A scalar repeated to the given dims.
+    pub fn spread(&mut self, x: Id, dims: &[Id]) -> Id {
+        let one = self.int(1);
+        let ones: Dims = dims.iter().map(|_| one).collect();
+        let x = self.reshape(x, &ones);
+        self.expand(x, dims)
     }
     /// `x` with new axes of these dims in front: every element repeated.
     pub fn broadcast_front(&mut self, x: Id, front: &[Id]) -> Id {

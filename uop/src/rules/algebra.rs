@@ -7,6 +7,7 @@ use crate::op::Op;
 use crate::rules::rules;
 
 rules! { RULES:
+    "f(expand(constant), y) -> f(constant, y)" [Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma] expanded_constant;
     "f(constants) -> constant" [Cast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where] fold_constants;
     "table[constant] -> constant" [Table] table_constant;
     "bitcast(constant) -> constant" [Bitcast] bitcast_constant;
@@ -38,6 +39,24 @@ fn constant(g: &mut Graph, like: &Node, v: Value) -> Id {
     }
 }
 
+/// Beside a tensor a constant needs no shape of its own; without one, the other rules see it.
+fn expanded_constant(g: &mut Graph, n: &Node) -> Option<Id> {
+    let shaped = |g: &Graph, id: &Id| !g.dims(*id).is_empty();
+    if n.src.iter().filter(|s| shaped(g, s)).count() < 2 {
+        return None;
+    }
+    let (at, scalar) = n.src.iter().enumerate().find_map(|(i, &s)| {
+        let mut x = s;
+        while matches!(g[x].op, Op::Expand | Op::Reshape) {
+            x = g[x].src[0];
+        }
+        (x != s && g[x].op == Op::Const).then_some((i, x))
+    })?;
+    let mut src = n.src.clone();
+    src[at] = scalar;
+    Some(g.build(n.op, n.dtype, src, n.arg.clone()))
+}
+
 fn fold_constants(g: &mut Graph, n: &Node) -> Option<Id> {
     // exp and log differ in the last place between libraries: left to the device.
     if matches!(n.op, Op::Exp | Op::Log) {
@@ -55,14 +74,18 @@ fn table_constant(g: &mut Graph, n: &Node) -> Option<Id> {
 }
 
 fn bitcast_constant(g: &mut Graph, n: &Node) -> Option<Id> {
-    let v = value(g, n.src[0])?.bitcast(g.scalar(n.src[0]), n.dtype.scalar);
+    let from = g[n.src[0]].dtype;
+    let x = value(g, n.src[0])?;
+    let v = x.bitcast(from.scalar, n.dtype.scalar);
     // A NaN's payload does not survive the way through f64.
-    (!v.float().is_nan()).then(|| constant(g, n, v))
+    let kept = from.lanes == n.dtype.lanes && !x.float().is_nan() && !v.float().is_nan();
+    kept.then(|| constant(g, n, v))
 }
 
 fn bitcast_bitcast(g: &mut Graph, n: &Node) -> Option<Id> {
     let inner = &g[n.src[0]];
-    (inner.op == Op::Bitcast).then(|| inner.src[0]).map(|x| g.bitcast(x, n.dtype.scalar))
+    let x = (inner.op == Op::Bitcast).then(|| inner.src[0])?;
+    Some(g.build(Op::Bitcast, n.dtype, [x].as_slice(), Arg::None))
 }
 
 fn single_value(g: &mut Graph, n: &Node) -> Option<Id> {
@@ -127,8 +150,13 @@ fn shift_shift(g: &mut Graph, n: &Node) -> Option<Id> {
     if inner.op != Op::Shr {
         return None;
     }
-    let both = g.int_value(inner.src[1])? + g.int_value(n.src[1])?;
-    let both = g.int_of(n.dtype, both);
+    let (a, b) = (g.int_value(inner.src[1])?, g.int_value(n.src[1])?);
+    // Beyond the width of the type a target's shift means nothing.
+    let bits = 8 * n.dtype.scalar.bytes() as i64;
+    if a < 0 || b < 0 || a.checked_add(b)? >= bits {
+        return None;
+    }
+    let both = g.int_of(n.dtype, a + b);
     Some(g.shr(inner.src[0], both))
 }
 
@@ -139,14 +167,22 @@ fn cast_cast(g: &mut Graph, n: &Node) -> Option<Id> {
     }
     let (x, middle, to) = (inner.src[0], inner.dtype.scalar, n.dtype.scalar);
     let from = g.scalar(x);
-    let (lo, hi) = (g.bounds(x), middle.range());
-    // The middle type must hold every value of x, and the outer cast must start from the same kind of number.
-    let kept = match (lo, hi) {
-        (Some((lo, hi)), Some(m)) => lo >= m.0 && hi <= m.1,
-        (Some((lo, hi)), None) => {
-            middle == Scalar::F64 || (middle == Scalar::F32 && lo >= -(1 << 24) && hi <= 1 << 24 && to.is_float())
+    // The middle type must hold every value of x.
+    let within = |(lo, hi): (i64, i64), r: (i64, i64)| lo >= r.0 && hi <= r.1;
+    let kept = match (g.bounds(x), middle.range()) {
+        (Some(v), Some(m)) => within(v, m),
+        // An integer that the float holds exactly. Back to an integer, a float saturates where an integer wraps.
+        (Some(v), None) => {
+            let exact = match middle {
+                Scalar::F64 => 1 << 53,
+                Scalar::F32 => 1 << 24,
+                Scalar::F16 => 1 << 11,
+                _ => 1 << 8,
+            };
+            within(v, (-exact, exact)) && to.range().is_none_or(|t| to == Scalar::Bool || within(v, t))
         }
-        _ => from.is_float() && middle.is_float() && middle.bytes() > from.bytes() && to.is_float(),
+        (None, None) => from.is_float() && middle.bytes() > from.bytes(),
+        (None, Some(_)) => false,
     };
     (kept && from != Scalar::Bool).then(|| g.cast(x, to))
 }

@@ -57,10 +57,11 @@ fn divide_sum(g: &mut Graph, n: &Node) -> Option<Id> {
         return Some(n.src[0]);
     }
     let sum = g.linear(n.src[0]);
+    g.exact_bounds(&sum, n.dtype.scalar)?;
     let (mut quotient, rest) = sum.split(c);
     // What is left of the rest once a common factor of its coefficients and c is taken out.
-    let rest_quotient = match g.linear_bounds(&rest) {
-        Some((lo, hi)) if lo >= 0 && hi < c => None,
+    let rest_quotient = match g.exact_bounds(&rest, n.dtype.scalar)? {
+        (lo, hi) if lo >= 0 && hi < c => None,
         _ => {
             let common = rest.terms.iter().fold(c, |d, t| gcd(d, t.1));
             if quotient == Linear::default() && common == 1 {
@@ -84,8 +85,9 @@ fn divide_divide(g: &mut Graph, n: &Node) -> Option<Id> {
     if inner.op != Op::IDiv {
         return None;
     }
-    let a = g.int_value(inner.src[1])?;
-    let ab = g.int_of(n.dtype, a.checked_mul(b)?);
+    let a = g.int_value(inner.src[1]).filter(|&a| a > 0)?;
+    let ab = a.checked_mul(b).filter(|&ab| ab <= n.dtype.scalar.range().map_or(0, |r| r.1))?;
+    let ab = g.int_of(n.dtype, ab);
     Some(g.idiv(inner.src[0], ab))
 }
 
@@ -95,13 +97,14 @@ fn modulo_sum(g: &mut Graph, n: &Node) -> Option<Id> {
         return Some(g.int_of(n.dtype, 0));
     }
     let sum = g.linear(n.src[0]);
+    g.exact_bounds(&sum, n.dtype.scalar)?;
     let (quotient, mut rest) = sum.split(c);
     for t in &mut rest.terms {
         t.1 = t.1.rem_euclid(c);
     }
-    match g.linear_bounds(&rest) {
-        Some((lo, hi)) if lo >= 0 && hi < c => return Some(g.from_linear(&rest, n.dtype)),
-        _ => {}
+    let (lo, hi) = g.exact_bounds(&rest, n.dtype.scalar)?;
+    if lo >= 0 && hi < c {
+        return Some(g.from_linear(&rest, n.dtype));
     }
     let common = rest.terms.iter().fold(c, |d, t| gcd(d, t.1));
     if common > 1 {
@@ -124,7 +127,8 @@ fn modulo_sum(g: &mut Graph, n: &Node) -> Option<Id> {
 fn modulo_modulo(g: &mut Graph, n: &Node) -> Option<Id> {
     let b = divisor(g, n)?;
     let inner = g[n.src[0]].clone();
-    (inner.op == Op::Mod && g.int_value(inner.src[1])? % b == 0).then(|| g.modulo(inner.src[0], n.src[1]))
+    (inner.op == Op::Mod && g.int_value(inner.src[1]).is_some_and(|ab| ab > 0 && ab % b == 0))
+        .then(|| g.modulo(inner.src[0], n.src[1]))
 }
 
 fn divide_modulo(g: &mut Graph, n: &Node) -> Option<Id> {
@@ -134,7 +138,7 @@ fn divide_modulo(g: &mut Graph, n: &Node) -> Option<Id> {
         return None;
     }
     let ab = g.int_value(inner.src[1])?;
-    if ab % b != 0 {
+    if ab <= 0 || ab % b != 0 {
         return None;
     }
     let x = g.idiv(inner.src[0], n.src[1]);
@@ -156,6 +160,9 @@ fn compare_sums(g: &mut Graph, n: &Node) -> Option<Id> {
     if dtype != Scalar::I64.one() {
         return None;
     }
+    // The difference must be one that an i64 holds.
+    let (a, b) = (g.bounds(n.src[0])?, g.bounds(n.src[1])?);
+    (a.0.checked_sub(b.1)?, a.1.checked_sub(b.0)?);
     let mut difference = g.linear(n.src[0]);
     difference.add_scaled(&g.linear(n.src[1]), -1);
     let (lo, hi) = g.linear_bounds(&difference)?;

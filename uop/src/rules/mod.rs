@@ -8,6 +8,7 @@
 
 use crate::graph::{Graph, Id, Node};
 use crate::op::Op;
+use crate::shape;
 
 pub mod algebra;
 pub mod index;
@@ -57,10 +58,21 @@ pub(crate) fn apply(g: &mut Graph, node: &Node) -> Option<Id> {
                 g.fired.resize(number + 1, 0);
             }
             g.fired[number] += 1;
-            return Some(id);
+            return Some(with_dims_of(g, node, id));
         }
     }
     None
+}
+
+/// `id`, or, where a rule left only a scalar of an elementwise op on tensors (`x & 0`), the scalar in their shape.
+fn with_dims_of(g: &mut Graph, node: &Node, id: Id) -> Id {
+    if !node.op.is_elementwise() || !g.dims(id).is_empty() {
+        return id;
+    }
+    match shape::of(g, node) {
+        Some(dims) => g.spread(id, &dims),
+        None => id,
+    }
 }
 
 /// Names of the always-on rules, in the order of [`Graph::fired`].
