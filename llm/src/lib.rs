@@ -1,4 +1,5 @@
 //! GGUF, models, tokenizers, chat templates, sampling, sessions.
 
+pub mod arch;
 pub mod gguf;
 pub mod synth;

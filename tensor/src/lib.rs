@@ -1,1 +1,5 @@
 //! The lazy tensor, functions, the schedule cache and the jit.
+
+pub mod function;
+pub mod nn;
+pub mod tensor;
