@@ -69,10 +69,6 @@ impl Map {
     pub fn len(&self) -> usize {
         self.len
     }
-    /// Never: a map has a page at least.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
 }
 
 fn map(len: usize, flags: libc::c_int) -> Option<*mut u8> {
@@ -145,6 +141,7 @@ pub fn huge_pages() -> String {
 mod tests {
     use super::*;
 
+    #[expect(clippy::mut_from_ref, reason = "a buffer is shared memory")]
     fn bytes(buffer: &Buffer) -> &mut [u8] {
         // SAFETY: the tests use a buffer once at a time.
         unsafe { std::slice::from_raw_parts_mut(buffer.raw.host().unwrap().add(buffer.offset), buffer.len) }
@@ -204,5 +201,19 @@ mod tests {
     #[test]
     fn huge_pages_are_described() {
         assert!(huge_pages().starts_with("huge pages"));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[ignore = "needs a machine with free huge pages"]
+    fn weights_lie_in_huge_pages() {
+        let map = Map::new(CHUNK, Memory::Weights).unwrap();
+        // SAFETY: the mapping, whole.
+        unsafe { map.base().write_bytes(1, map.len()) };
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let head = format!("{:x}-", map.base() as usize);
+        let ours = smaps.split_once(&head).unwrap().1;
+        let huge = ours.lines().find(|l| l.starts_with("AnonHugePages")).unwrap();
+        assert_eq!(huge.split_whitespace().nth(1).unwrap(), (CHUNK >> 10).to_string(), "{huge}");
     }
 }

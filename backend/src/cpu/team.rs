@@ -31,6 +31,8 @@ type Job = *const (dyn Fn(&Worker) + Sync);
 
 struct Shared {
     count: usize,
+    /// How long to spin: not at all in a team larger than the machine, where someone always needs the core.
+    spin: Duration,
     /// Number of the current job.
     generation: Padded<AtomicU64>,
     /// Workers that have arrived at the barrier.
@@ -81,14 +83,14 @@ impl Shared {
             self.arrived.0.store(0, Ordering::Relaxed);
             self.passed.0.store(passed.wrapping_add(1), Ordering::Release);
         } else {
-            wait(|| self.passed.0.load(Ordering::Acquire) != passed, None);
+            wait(|| self.passed.0.load(Ordering::Acquire) != passed, self.spin, None);
         }
     }
 
     /// Waits for a job other than `seen`; returns its number.
     fn next_job(&self, seen: u64) -> u64 {
         let moved = || self.generation.0.load(Ordering::SeqCst) != seen;
-        if !wait(moved, Some(IDLE)) {
+        if !wait(moved, self.spin, Some(IDLE)) {
             let mut guard = self.park.lock().unwrap_or_else(PoisonError::into_inner);
             // Either `run` sees this count and wakes us, or we see its generation: both are sequentially consistent.
             self.parked.fetch_add(1, Ordering::SeqCst);
@@ -146,9 +148,9 @@ impl Drop for AbortOnUnwind {
     }
 }
 
-/// Spins, then yields, until `done` or (false) until `limit` has passed.
+/// Spins for `spin`, then yields, until `done` or (false) until `limit` has passed.
 #[inline]
-fn wait(done: impl Fn() -> bool, limit: Option<Duration>) -> bool {
+fn wait(done: impl Fn() -> bool, spin: Duration, limit: Option<Duration>) -> bool {
     let look = || {
         for _ in 0..LOOKS {
             if done() {
@@ -158,9 +160,6 @@ fn wait(done: impl Fn() -> bool, limit: Option<Duration>) -> bool {
         }
         false
     };
-    if look() {
-        return true;
-    }
     let start = Instant::now();
     loop {
         if look() {
@@ -170,7 +169,7 @@ fn wait(done: impl Fn() -> bool, limit: Option<Duration>) -> bool {
         if limit.is_some_and(|limit| waited > limit) {
             return done();
         }
-        if waited > SPIN {
+        if waited >= spin {
             std::thread::yield_now();
         }
     }
@@ -206,8 +205,10 @@ impl Team {
     /// process's cores.
     pub fn new(count: usize, pin: bool) -> Result<Team, Error> {
         assert!((1..=MOST).contains(&count), "a team of {count}");
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let shared = Arc::new(Shared {
             count,
+            spin: if count > cores { Duration::ZERO } else { SPIN },
             generation: Padded::default(),
             arrived: Padded::default(),
             passed: Padded::default(),
@@ -358,5 +359,17 @@ mod tests {
             }
         });
         assert_eq!(total.into_inner(), 3 * 30 * 2);
+    }
+
+    #[test]
+    fn idle_workers_park() {
+        let team = Team::new(3, false).unwrap();
+        team.run(0, &|_| ()).unwrap();
+        let start = Instant::now();
+        while team.shared.parked.load(Ordering::SeqCst) < 2 {
+            assert!(start.elapsed() < Duration::from_secs(20), "a busy machine, or workers that never park");
+            std::thread::sleep(IDLE);
+        }
+        team.run(0, &|w| w.barrier()).unwrap();
     }
 }

@@ -7,6 +7,7 @@ use gristmill_runtime::image::Image;
 use gristmill_runtime::store::{Key, Store};
 use gristmill_uop::program::Program;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::error::Error as _;
 
 /// A kernel's function: `buffers`, `vars`, `first`, `end`, `scratch`, as `Program` says.
 pub type Function = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, *mut u8);
@@ -148,7 +149,9 @@ impl Loaded {
         // With RTLD_NOW a missing symbol is an error here rather than a crash at the first call.
         // SAFETY: the bytes were compiled from our text, by this process or by one of this user that could write to the
         // private store, and have no constructors.
-        let library = unsafe { Library::open(Some(image.path()), RTLD_NOW | RTLD_LOCAL) }.map_err(|e| e.to_string())?;
+        let library = unsafe { Library::open(Some(image.path()), RTLD_NOW | RTLD_LOCAL) }
+            // What the loader said is the cause of libloading's error.
+            .map_err(|e| e.source().map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}")))?;
         Ok(Loaded { library, _image: image })
     }
 
