@@ -1,1 +1,3 @@
 //! GGUF, models, tokenizers, chat templates, sampling, sessions.
+
+pub mod tokenizer;
