@@ -1,3 +1,4 @@
 //! GGUF, models, tokenizers, chat templates, sampling, sessions.
 
+pub mod chat;
 pub mod tokenizer;
