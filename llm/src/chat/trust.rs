@@ -97,15 +97,19 @@ impl Marker {
         if let Some(ranges) = attempt(&groups) {
             return ranges;
         }
-        let inert = groups.iter().take(MAX_TRIALS).filter(|&&group| attempt(&BTreeSet::from([group])).is_some());
-        let inert: BTreeSet<Group> = inert.copied().collect();
+        // A template depends on a group if marking it alone changes the result; what is not tried is not assumed to.
+        let (mut inert, mut examined) = (BTreeSet::new(), BTreeSet::new());
+        for &group in groups.iter().take(MAX_TRIALS) {
+            let alone = attempt(&BTreeSet::from([group])).is_some();
+            (if alone { &mut inert } else { &mut examined }).insert(group);
+        }
         let (mut ranges, marked) = match attempt(&inert) {
             Some(ranges) => (ranges, inert),
             None => (Vec::new(), BTreeSet::new()),
         };
         for &(author, special) in groups.difference(&marked) {
-            if author == Author::Anyone {
-                self.look_up(rendered, &strings, special, &mut ranges);
+            if author == Author::Anyone || !examined.contains(&(author, special)) {
+                self.look_up(rendered, &strings, (author, special), &mut ranges);
             }
         }
         merge(ranges)
@@ -155,12 +159,18 @@ impl Marker {
 
     /// The fallback for texts that cannot be marked: wherever a message with `special` occurs, or else wherever
     /// `special` occurs.
-    fn look_up(&self, rendered: &str, strings: &[(Author, &str)], special: usize, ranges: &mut Vec<Range<usize>>) {
+    fn look_up(
+        &self,
+        rendered: &str,
+        strings: &[(Author, &str)],
+        (who, special): Group,
+        ranges: &mut Vec<Range<usize>>,
+    ) {
         let whole = &self.texts[special];
         let (mut seen, mut lost) = (BTreeSet::new(), false);
         for &(author, text) in strings {
             let text = text.trim();
-            if author != Author::Anyone || !seen.insert(text) {
+            if author != who || !seen.insert(text) {
                 continue;
             }
             let inside: Vec<Range<usize>> =
