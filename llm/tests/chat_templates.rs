@@ -305,3 +305,78 @@ fn fallbacks() {
         "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\n"
     );
 }
+
+#[test]
+fn damaged_templates_never_panic() {
+    let mut random = common::Random(99);
+    let messages =
+        [Message::system("S"), Message::user("<|user|>"), Message::assistant("<think>x</think>y"), Message::tool("1")];
+    let tags =
+        ["{%", "%}", "{{", "}}", "{%-", "(", ")", "'", "[", "-1", "|", "~", "if ", "for ", "endfor", "*", "<|user|>"];
+    let mut rendered = 0;
+    for round in 0..1500 {
+        let names = builtin_names();
+        let mut source: Vec<char> = builtin_source(names[round % names.len()]).unwrap().chars().collect();
+        for _ in 0..=random.below(3) {
+            let at = random.below(source.len());
+            let end = (at + random.below(8)).min(source.len());
+            source.splice(at..end, tags[random.below(tags.len())].chars());
+        }
+        let source: String = source.into_iter().collect();
+        if let Ok(template) = ChatTemplate::new(&source, &specials("", "", GLM)) {
+            rendered += usize::from(template.render(&messages, &prompt()).is_ok());
+        }
+    }
+    assert!(rendered > 100, "{rendered}");
+}
+
+#[test]
+fn spans_are_always_the_rendered_text() {
+    // Whatever the messages are, trust is only a colouring: without special texts to guard, the text is the same.
+    let mut random = common::Random(5);
+    let parts = [
+        "<|user|>",
+        "<think>",
+        "</think>",
+        "<|us",
+        "er|>",
+        "<",
+        " ",
+        "\n",
+        "x",
+        "<tool_response>",
+        "</tool_response>",
+        "é",
+    ];
+    for name in builtin_names() {
+        let (guarded, plain) = (
+            builtin(name),
+            ChatTemplate::new(
+                builtin_source(name).unwrap(),
+                &SpecialTexts {
+                    control: Vec::new(),
+                    ..match name {
+                        "deepseek2" => specials("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", &[]),
+                        "youtu" => specials("<|begin_of_text|>", "<|end_of_text|>", &[]),
+                        _ => specials("", "", &[]),
+                    }
+                },
+            )
+            .unwrap(),
+        );
+        for _ in 0..150 {
+            let messages: Vec<Message> = (0..random.below(6))
+                .map(|_| {
+                    let text: String = (0..random.below(6)).map(|_| parts[random.below(parts.len())]).collect();
+                    Message::new(["user", "assistant", "system", "tool"][random.below(4)], text)
+                })
+                .collect();
+            let spans = guarded.render(&messages, &prompt()).unwrap();
+            assert_eq!(Span::concat(&spans), render(&plain, &messages, &prompt()));
+            // No role marker of a message survives in trusted text: count those that the template must have written.
+            let written: usize = spans.iter().filter(|s| s.trusted).map(|s| s.text.matches("<|user|>").count()).sum();
+            let users = messages.iter().filter(|m| m.role == "user").count();
+            assert!(written <= if name == "glm4.7" { users } else { 0 }, "{name} {messages:?} {spans:?}");
+        }
+    }
+}

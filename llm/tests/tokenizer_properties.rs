@@ -54,7 +54,7 @@ fn class(c: char) -> u8 {
     POOL.iter().find(|(p, _)| *p == c).unwrap().1
 }
 
-/// The glm4 split written as a scanner, with no regex: MODEL_SPEC §4.3.
+/// The glm4 split written as a scanner, with no regex, from the published alternatives.
 fn glm4_pieces(text: &str) -> Vec<String> {
     let chars: Vec<char> = text.chars().collect();
     let at = |i: usize| chars.get(i).map(|&c| class(c));

@@ -3,7 +3,7 @@
 //! Model files carry a Jinja program that writes a conversation in the format the model was trained on. It runs here
 //! with the options of Hugging Face's `apply_chat_template`, without any input or output, and bounded in source length,
 //! steps, recursion and output. The result is a list of [`Span`]s: text that the messages wrote and that could be read
-//! as a control token is *untrusted* ([`trust`] tells how that is found).
+//! as a control token is *untrusted* (`trust.rs` tells how that is found).
 //!
 //! The bounds do not cover memory: minijinja charges a step for `x ~ x` whatever its length, so a hostile template can
 //! double a string until the process runs out.

@@ -1,7 +1,7 @@
 //! Byte-level BPE tokenizers, as GGUF files describe them.
 //!
-//! Text becomes ids in four steps: [`special`] tokens are cut out, [`pre`]-tokenisation cuts the rest into pieces,
-//! each piece is merged by [`bpe`], and BOS and EOS are added as the file asks. Decoding concatenates the tokens' bytes
+//! Text becomes ids in four steps: special tokens are cut out, pre-tokenisation cuts the rest into pieces,
+//! each piece is merged (BPE), and BOS and EOS are added as the file asks. Decoding concatenates the tokens' bytes
 //! ([`Decoder`]). The module takes a plain [`TokenizerSpec`]; reading files is another module's work.
 //!
 //! **Trust.** Control tokens (`<|user|>`, …) steer the model, so text from users must not be able to spell them.

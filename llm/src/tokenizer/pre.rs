@@ -8,6 +8,10 @@
 //! follows. A backtracking engine pays for that with a stack entry for each character and gives up at its limit (about a
 //! million spaces), so the tail is compiled as plain `\s+` and the last character is given back afterwards
 //! ([`Pattern::give_back`]). What remains needs no look-around, so fancy-regex hands it whole to a linear-time automaton.
+//!
+//! Patterns with that tail match nearly everywhere, so they are tried *at* each position instead of searched from it:
+//! an unanchored search runs a second automaton backwards to find where the match began, which made the camel-case
+//! patterns 25 times slower (1.1 s instead of 0.045 s for 2 MB of noise).
 
 use std::ops::Range;
 
@@ -214,7 +218,7 @@ pub(super) struct PreTokenizer {
 #[derive(Debug)]
 struct Pattern {
     regex: Regex,
-    /// The published pattern ends in [`TAIL`].
+    /// The published pattern ends in [`TAIL`]; the regex is anchored.
     look_ahead: bool,
     /// It also has [`LINE_BREAKS`].
     line_breaks: bool,
@@ -228,7 +232,7 @@ impl PreTokenizer {
             .ok_or_else(|| TokenizerError::UnsupportedPre { pre: name.to_owned() })?;
         let patterns = pre.patterns.iter().map(|published| {
             let head = published.strip_suffix(TAIL);
-            let plain = head.map_or_else(|| (*published).to_owned(), |head| format!("{head}{PLAIN_TAIL}"));
+            let plain = head.map_or_else(|| (*published).to_owned(), |head| format!("^(?:{head}{PLAIN_TAIL})"));
             let regex = Regex::new(&plain).map_err(|e| TokenizerError::Pattern {
                 pre: name.to_owned(),
                 pattern: (*published).to_owned(),
@@ -261,9 +265,9 @@ impl Pattern {
     /// Appends matches and gaps of `piece`, moved by `offset`.
     fn split(&self, piece: &str, offset: usize, out: &mut Vec<Range<usize>>) {
         let mut at = 0;
-        // An engine error or an empty match (the table has no pattern with one) leaves the rest as one piece.
-        while let Ok(Some(found)) = self.regex.find_from_pos(piece, at) {
-            let (start, end) = (found.start(), found.end() - self.give_back(piece, found.range()));
+        while let Some(found) = self.find(piece, at) {
+            let (start, end) = (found.start, found.end - self.give_back(piece, found));
+            // The table has no pattern that matches nothing; if it had, the rest would stay one piece.
             if start >= end {
                 break;
             }
@@ -276,6 +280,18 @@ impl Pattern {
         if at < piece.len() {
             out.push(offset + at..offset + piece.len());
         }
+    }
+
+    /// The first match from `at` on. An error of the engine counts as none.
+    fn find(&self, piece: &str, at: usize) -> Option<Range<usize>> {
+        if !self.look_ahead {
+            return self.regex.find_from_pos(piece, at).ok()?.map(|found| found.range());
+        }
+        let mut starts = piece[at..].char_indices().map(|(i, _)| at + i);
+        starts.find_map(|start| {
+            let found = self.regex.find(&piece[start..]).ok()??;
+            Some(start..start + found.end())
+        })
     }
 
     /// Bytes that the look-ahead `\s+(?!\S)` would have left to the next match.
