@@ -3,3 +3,6 @@
 pub mod arch;
 pub mod gguf;
 pub mod synth;
+pub mod chat;
+pub mod sampling;
+pub mod tokenizer;
