@@ -208,7 +208,9 @@ fn fingerprint(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ b as u64).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Is that slot an intermediate?
-pub fn is_temp(slot: u32) -> bool {
-    slot >= TEMP
+impl Compiled {
+    /// Bytes and arena offset of a slot that is an intermediate; `None` for the function's own slots.
+    pub fn temp(&self, slot: u32) -> Option<(usize, usize)> {
+        self.temps.get(slot.checked_sub(TEMP)? as usize).copied()
+    }
 }

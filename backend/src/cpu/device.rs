@@ -61,7 +61,7 @@ impl CpuDevice {
         Ok(CpuDevice {
             isa,
             target: isa.target(threads),
-            prelude: String::new(),
+            prelude: super::prelude::prelude(),
             cc,
             store,
             team: Arc::new(Team::new(team_size(Some(threads))?, pin)?),

@@ -2,8 +2,10 @@
 
 mod cc;
 mod device;
+pub mod dialect;
 mod isa;
 mod memory;
+mod prelude;
 mod replay;
 mod team;
 mod unit;
