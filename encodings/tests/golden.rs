@@ -63,6 +63,7 @@ struct Golden {
     sha256: &'static str,
 }
 
+#[expect(clippy::excessive_precision, reason = "as gguf-py prints them")]
 #[rustfmt::skip]
 const GOLDEN: &[Golden] = &[
     Golden { name: "q4_0", fields: (0, None), w: [-0.299926758, 0.199951172, -0.0999755859, 0.0], sha256: "c765b88b66dffca2" },

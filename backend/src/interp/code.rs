@@ -60,10 +60,12 @@ pub(super) enum Kind {
     Accumulate(ReduceOp),
 }
 
-/// One instruction. `dtype` is the type of its result.
+/// One instruction. `dtype` is the type of its result; `safe` says that bounds have shown an integer result to fit it and
+/// the operands to be valid.
 #[derive(Clone, Debug)]
 pub(super) struct Instr {
     pub kind: Kind,
+    pub safe: bool,
     pub dtype: Scalar,
     pub out: Reg,
     pub src: [Reg; 3],
@@ -110,8 +112,12 @@ pub(super) struct BodyCode {
     pub globals: Vec<(Reg, Id)>,
     /// The nests, in order.
     pub nests: Vec<Vec<Step>>,
-    /// Positions of its locals among the kernel's buffers.
+    /// How many of the first nests are run for the first workgroup only.
+    pub once: usize,
+    /// Its locals among those of the kernel.
     pub locals: std::ops::Range<usize>,
+    /// Those that are kept from workgroup to workgroup.
+    pub staged: Vec<usize>,
 }
 
 /// A compiled kernel.

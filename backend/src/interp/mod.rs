@@ -11,7 +11,8 @@
 //! - Both sides of a `Where` are evaluated; a load on the side not taken must be in bounds too.
 //! - What does not vary with a loop is computed before it, even if the loop then runs no iterations.
 //! - A nest must not read what another iteration of it writes.
-//! - Every access is checked against its buffer. Local buffers start as NaN in every workgroup.
+//! - Every access is checked against its buffer. Local buffers start as NaN in every workgroup,
+//!   but for those that the first nests fill with the same in every workgroup: they are filled once.
 
 mod access;
 mod arith;

@@ -48,11 +48,11 @@ impl Machine {
                     self.file.get_mut(reg, 1)[0] = rest % size;
                     rest /= size;
                 }
-                for local in &mut self.locals[body.locals.clone()] {
+                for local in body.locals.clone().filter(|l| group == 0 || !body.staged.contains(l)) {
                     // NaN in every float type: what is read before it is written shows.
-                    local.fill(u64::MAX);
+                    self.locals[local].fill(u64::MAX);
                 }
-                for nest in &body.nests {
+                for nest in &body.nests[if group == 0 { 0 } else { body.once }..] {
                     self.steps(nest, 1)?;
                 }
             }

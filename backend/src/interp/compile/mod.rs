@@ -3,7 +3,10 @@
 //! Every node is computed in the innermost open loop whose range it depends on, once; a reduction opens its loops where
 //! its own free ranges are known, so that what it needs but does not vary with it is hoisted out of it.
 
-use super::code::{Bank, BodyCode, Bound, Code, Index, Instr, Kind, Loop, Place, Reg, Step};
+mod body;
+mod integers;
+
+use super::code::{Bank, Bound, Code, Index, Instr, Kind, Loop, Place, Reg, Step};
 use super::fault::Fault;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::graph::{Arg, Graph, Id};
@@ -68,38 +71,6 @@ impl<'g> Compiler<'g> {
     fn register(&mut self) -> Reg {
         self.code.registers += 1;
         self.code.registers - 1
-    }
-
-    fn body(&mut self, id: Id) -> Result<BodyCode, Fault> {
-        if self.g[id].op != Op::Body {
-            return self.reject(id, "not a Body");
-        }
-        let nodes = self.g.toposort(&[id]);
-        let mut globals: Vec<Id> =
-            nodes.iter().copied().filter(|&n| self.g.range_kind(n) == Some(RangeKind::Global)).collect();
-        globals.sort_by_key(|&r| self.g.range_number(r));
-        let globals: Vec<(Reg, Id)> = globals.into_iter().map(|r| (self.register(), r)).collect();
-        let first = self.code.locals.len();
-        let mut locals = FxHashMap::default();
-        for &n in nodes.iter().filter(|&&n| self.g[n].op == Op::Local) {
-            let unit = self.g.scalar(n).bytes();
-            let Some(bytes) = self.g.int_value(self.g[n].src[0]).and_then(|e| unit.checked_mul(e.try_into().ok()?))
-            else {
-                return self.reject(n, "a local buffer of no constant size");
-            };
-            let buffer = (self.program.params.len() + self.code.locals.len()) as u32;
-            locals.insert(n, Place { buffer, unit });
-            self.code.locals.push(bytes);
-        }
-        let mut nests = Vec::new();
-        for &store in &self.g[id].src {
-            let free = self.free_ranges(store);
-            let root = Frame { known: globals.iter().map(|&(r, id)| (id, r)).collect(), ..Frame::default() };
-            let mut nest = Nest { c: &mut *self, free, locals: &locals, frames: vec![root] };
-            nests.push(nest.store(store)?);
-        }
-        let globals = globals.into_iter().map(|(r, id)| (r, self.g[id].src[0])).collect();
-        Ok(BodyCode { globals, nests, locals: first..self.code.locals.len() })
     }
 
     /// For every node below `root`, the ranges in loops that it depends on and that nothing inside closes.
@@ -205,20 +176,23 @@ impl Nest<'_, '_> {
     }
 
     fn push(&mut self, at: usize, kind: Kind, dtype: Scalar, out: Reg, operands: &[(Reg, Bank)]) {
+        self.instr(at, Instr { kind, safe: false, dtype, out, src: [0; 3] }, operands)
+    }
+
+    fn instr(&mut self, at: usize, mut instr: Instr, operands: &[(Reg, Bank)]) {
         let frame = &mut self.frames[at];
-        let mut src = [0; 3];
         for (i, &(reg, bank)) in operands.iter().enumerate() {
-            src[i] = reg;
+            instr.src[i] = reg;
             // What is set further out is copied to all lanes when strips are run.
             let set = frame.own.contains(&reg) || self.c.everywhere.contains(&reg);
             if !set && !frame.outer.iter().any(|o| o.0 == reg) {
                 frame.outer.push((reg, bank));
             }
         }
-        if !matches!(kind, Kind::Accumulate(_) | Kind::Store(_)) {
-            frame.own.insert(out);
+        if !matches!(instr.kind, Kind::Accumulate(_) | Kind::Store(_)) {
+            frame.own.insert(instr.out);
         }
-        frame.body.push(Step::Do(Instr { kind, dtype, out, src }));
+        frame.body.push(Step::Do(instr));
     }
 
     fn converted(&mut self, at: usize, value: Reg, from: Scalar, to: Scalar) -> Reg {
@@ -304,6 +278,17 @@ impl Nest<'_, '_> {
                 self.push(at, Kind::Load(place), held, raw, &[(offset, Bank::Int)]);
                 self.converted(at, raw, held, scalar)
             }
+            (Op::Add, _) if scalar.is_int() => self.sum(at, id)?,
+            (Op::IDiv | Op::Mod, _) if g.int_value(node.src[1]).is_some_and(|c| c > 0 && c & (c - 1) == 0) => {
+                // Both round down, so a power of two is a shift or a mask whatever the sign.
+                let c = g.int_value(node.src[1]).unwrap_or(1);
+                let (op, c) = if node.op == Op::IDiv { (Op::Shr, c.trailing_zeros() as i64) } else { (Op::And, c - 1) };
+                let src = [(self.value(node.src[0])?, Bank::Int), (self.number(c), Bank::Int)];
+                let out = self.c.register();
+                let kind = Kind::Apply(op, Bank::Int);
+                self.instr(at, Instr { kind, safe: true, dtype: scalar, out, src: [0; 3] }, &src);
+                out
+            }
             (op, arg) if op.class() == Class::Elementwise => {
                 let mut src = Vec::with_capacity(3);
                 for &s in &node.src {
@@ -318,7 +303,7 @@ impl Nest<'_, '_> {
                     _ => Kind::Apply(op, Bank::of(operand)),
                 };
                 let out = self.c.register();
-                self.push(at, kind, scalar, out, &src);
+                self.instr(at, Instr { kind, safe: self.safe(id), dtype: scalar, out, src: [0; 3] }, &src);
                 out
             }
             _ => return self.c.reject(id, "an op that has no value here"),
