@@ -1,1 +1,3 @@
 //! Devices: cpu, interp, null.
+
+pub mod interp;
