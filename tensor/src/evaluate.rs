@@ -1,0 +1,471 @@
+//! The truth: what a tensor-level graph computes, by the definition of its ops, with no schedule.
+//!
+//! Every node is evaluated once, whole, in topological order, and freed after its last use. Integers and booleans are
+//! exact (i64, wrapped to their dtype). Floats are f64 and are *not* rounded to their dtype, so that a kernel's result can
+//! be judged against the number that it approximates; what does round is what means to: a `Cast` to f16, bf16 or an integer,
+//! the bits that `Bitcast` looks at, and constants, which hold a value of their dtype to begin with. `Decode` is
+//! bit-exact: the encoding's expression is evaluated with every step rounded to f32, then widened.
+//!
+//! Dims are nodes like any other (constants, variables, arithmetic, even scalars computed from tensors) and take their value,
+//! not their maximum. A graph that breaks the spec, or an environment that does not fit it, panics with the node.
+
+use gristmill_uop::encoding::EncodingRef;
+use gristmill_uop::fold::{self, Value};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, ReduceOp, Scalar, text};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+
+/// A tensor's value: row-major elements.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Array {
+    /// Length of each axis; empty for a scalar.
+    pub dims: Vec<usize>,
+    /// Elements, row-major. Integers are exact up to 2^53.
+    pub data: Vec<f64>,
+}
+
+#[derive(Clone, Copy)]
+enum Input<'a> {
+    Values(&'a [f64]),
+    Packed(&'a [u8]),
+}
+
+/// What a graph is evaluated with: parameters by slot and variables by name.
+#[derive(Clone, Default)]
+pub struct Env<'a> {
+    params: FxHashMap<u32, Input<'a>>,
+    vars: FxHashMap<String, i64>,
+}
+
+impl<'a> Env<'a> {
+    /// Nothing known yet.
+    pub fn new() -> Env<'a> {
+        Env::default()
+    }
+    /// Sets a parameter: its elements, row-major, as many as its dims multiply to for these variables.
+    pub fn values(mut self, slot: u32, data: &'a [f64]) -> Env<'a> {
+        self.params.insert(slot, Input::Values(data));
+        self
+    }
+    /// Sets a packed parameter: the bytes of its rows, one after the other.
+    pub fn packed(mut self, slot: u32, bytes: &'a [u8]) -> Env<'a> {
+        self.params.insert(slot, Input::Packed(bytes));
+        self
+    }
+    /// Sets a variable.
+    pub fn var(mut self, name: &str, value: i64) -> Env<'a> {
+        self.vars.insert(name.to_string(), value);
+        self
+    }
+}
+
+/// The value of `root`.
+pub fn evaluate(g: &Graph, root: Id, env: &Env) -> Array {
+    evaluate_all(g, &[root], env).swap_remove(0)
+}
+
+/// The values of several roots; what they share is computed once.
+pub fn evaluate_all(g: &Graph, roots: &[Id], env: &Env) -> Vec<Array> {
+    let order = g.toposort(roots);
+    let mut uses: FxHashMap<Id, usize> = FxHashMap::default();
+    for id in order.iter().flat_map(|&n| &g[n].src).chain(roots) {
+        *uses.entry(*id).or_default() += 1;
+    }
+    let mut known: FxHashMap<Id, Rc<Tensor>> = FxHashMap::default();
+    for id in order {
+        let node = &g[id];
+        let src: Vec<Rc<Tensor>> = node.src.iter().map(|s| known[s].clone()).collect();
+        let value = Step { g, id, node, src: &src, env }.value();
+        known.insert(id, Rc::new(value));
+        for s in &node.src {
+            if let Some(n) = uses.get_mut(s) {
+                *n -= 1;
+                if *n == 0 {
+                    known.remove(s);
+                }
+            }
+        }
+    }
+    roots.iter().map(|r| known[r].array()).collect()
+}
+
+enum Data {
+    Int(Vec<i64>),
+    Float(Vec<f64>),
+}
+
+struct Tensor {
+    dims: Vec<usize>,
+    data: Data,
+}
+
+impl Tensor {
+    fn get(&self, i: usize) -> Value {
+        match &self.data {
+            Data::Int(v) => Value::Int(v[i]),
+            Data::Float(v) => Value::Float(v[i]),
+        }
+    }
+    fn len(&self) -> usize {
+        match &self.data {
+            Data::Int(v) => v.len(),
+            Data::Float(v) => v.len(),
+        }
+    }
+    /// The same kind of elements, chosen by position.
+    fn choose(&self, dims: Vec<usize>, at: impl Iterator<Item = usize>) -> Tensor {
+        let data = match &self.data {
+            Data::Int(v) => Data::Int(at.map(|i| v[i]).collect()),
+            Data::Float(v) => Data::Float(at.map(|i| v[i]).collect()),
+        };
+        Tensor { dims, data }
+    }
+    fn of(dims: Vec<usize>, scalar: Scalar, values: impl Iterator<Item = Value>) -> Tensor {
+        let data = match scalar.is_float() {
+            true => Data::Float(values.map(Value::float).collect()),
+            false => Data::Int(values.map(Value::int).collect()),
+        };
+        Tensor { dims, data }
+    }
+    fn array(&self) -> Array {
+        Array { dims: self.dims.clone(), data: (0..self.len()).map(|i| self.get(i).float()).collect() }
+    }
+}
+
+fn strides(dims: &[usize]) -> Vec<usize> {
+    let mut s = vec![1; dims.len()];
+    for i in (1..dims.len()).rev() {
+        s[i - 1] = s[i] * dims[i];
+    }
+    s
+}
+
+/// Positions `base + Σ index·stride` for every index of `dims`, row-major.
+fn walk<'a>(dims: &'a [usize], stride: &'a [usize], base: usize) -> impl Iterator<Item = usize> + 'a {
+    let mut index = vec![0; dims.len()];
+    let mut at = base;
+    (0..dims.iter().product()).map(move |_| {
+        let here = at;
+        for axis in (0..dims.len()).rev() {
+            index[axis] += 1;
+            at += stride[axis];
+            if index[axis] < dims[axis] {
+                break;
+            }
+            at -= stride[axis] * index[axis];
+            index[axis] = 0;
+        }
+        here
+    })
+}
+
+/// One node with the values of its sources.
+struct Step<'s> {
+    g: &'s Graph,
+    id: Id,
+    node: &'s Node,
+    src: &'s [Rc<Tensor>],
+    env: &'s Env<'s>,
+}
+
+impl Step<'_> {
+    fn fail(&self, what: &str) -> ! {
+        let dims: Vec<&[usize]> = self.src.iter().map(|s| s.dims.as_slice()).collect();
+        panic!("{what}: {} (operands of dims {dims:?})", text::print_node(self.g, self.id))
+    }
+    fn ensure(&self, holds: bool, what: &str) {
+        if !holds {
+            self.fail(what);
+        }
+    }
+    /// Source `i` as a size or position.
+    fn size(&self, i: usize) -> usize {
+        self.ensure(i < self.src.len() && self.src[i].len() == 1, "not a scalar");
+        usize::try_from(self.src[i].get(0).int()).unwrap_or_else(|_| self.fail("negative size"))
+    }
+    fn sizes(&self, from: usize) -> Vec<usize> {
+        (from..self.src.len()).map(|i| self.size(i)).collect()
+    }
+    fn axis(&self) -> usize {
+        match &self.node.arg {
+            Arg::Axes(a) if a.len() == 1 => a[0] as usize,
+            _ => self.fail("needs one axis"),
+        }
+    }
+
+    fn value(&self) -> Tensor {
+        let scalar = self.node.dtype.scalar;
+        let one = |v: Value| Tensor::of(vec![], scalar, std::iter::once(v));
+        match (self.node.op, &self.node.arg) {
+            (Op::Const, Arg::Int(v)) => one(Value::Int(*v)),
+            (Op::Const, Arg::Float(b)) => one(Value::Float(f64::from_bits(*b))),
+            (Op::Var, Arg::Var(name, lo, hi)) => match self.env.vars.get(&**name) {
+                Some(v) if (lo..=hi).contains(&v) => one(Value::Int(*v)),
+                Some(v) => self.fail(&format!("{v} is out of bounds")),
+                None => self.fail("unknown variable"),
+            },
+            (Op::Param, Arg::Param(slot)) => self.param(*slot),
+            (Op::Param, Arg::Packed(slot, encoding)) => self.packed(*slot, encoding),
+            (Op::Iota, _) => {
+                let (dims, axis) = (self.sizes(0), self.axis());
+                self.ensure(axis < dims.len(), "no such axis");
+                let mut stride = vec![0; dims.len()];
+                stride[axis] = 1;
+                let data = Data::Int(walk(&dims, &stride, 0).map(|i| i as i64).collect());
+                Tensor { dims, data }
+            }
+            (Op::Reshape | Op::Permute | Op::Expand | Op::Shrink | Op::Cat, _) => self.movement(),
+            (Op::Reduce, Arg::Reduce(op, axes)) => self.reduce(*op, axes),
+            (Op::Gather, _) => self.gather(),
+            // A packed parameter is decoded as it is read: moving its rows and decoding them commute.
+            (Op::Decode, _) => self.src[0].choose(self.src[0].dims.clone(), 0..self.src[0].len()),
+            (Op::Assign, _) => self.assign(),
+            (Op::Attention, Arg::Float(scale)) => self.attention(f64::from_bits(*scale)),
+            (op, _) if op.is_elementwise() => self.elementwise(),
+            _ => self.fail("has no meaning at tensor level"),
+        }
+    }
+
+    fn param(&self, slot: u32) -> Tensor {
+        let dims = self.sizes(0);
+        let Some(Input::Values(data)) = self.env.params.get(&slot) else { self.fail("no values for this slot") };
+        let n: usize = dims.iter().product();
+        self.ensure(n == data.len(), &format!("{} values for {dims:?}", data.len()));
+        Tensor::of(dims, self.node.dtype.scalar, data.iter().map(|&v| Value::Float(v)))
+    }
+
+    fn packed(&self, slot: u32, encoding: EncodingRef) -> Tensor {
+        let dims = self.sizes(0);
+        let Some(Input::Packed(bytes)) = self.env.params.get(&slot) else { self.fail("no bytes for this slot") };
+        let Some((&row, front)) = dims.split_last() else { self.fail("a packed tensor has a last axis") };
+        let rows: usize = front.iter().product();
+        let expected = encoding.row_bytes(row).and_then(|b| b.checked_mul(rows));
+        self.ensure(expected == Some(bytes.len()), &format!("{} bytes for {dims:?}, not {expected:?}", bytes.len()));
+        Tensor { dims, data: Data::Float(decode(encoding, bytes)) }
+    }
+
+    fn movement(&self) -> Tensor {
+        let x = &self.src[0];
+        let mut stride = strides(&x.dims);
+        match (self.node.op, &self.node.arg) {
+            (Op::Reshape, _) => {
+                let dims = self.sizes(1);
+                self.ensure(dims.iter().product::<usize>() == x.len(), "the number of elements changes");
+                x.choose(dims, 0..x.len())
+            }
+            (Op::Permute, Arg::Axes(order)) => {
+                self.ensure(order.len() == x.dims.len(), "not a permutation");
+                let dims: Vec<usize> = order.iter().map(|&a| x.dims[a as usize]).collect();
+                let stride: Vec<usize> = order.iter().map(|&a| stride[a as usize]).collect();
+                x.choose(dims.clone(), walk(&dims, &stride, 0))
+            }
+            (Op::Expand, _) => {
+                let dims = self.sizes(1);
+                self.ensure(dims.len() == x.dims.len(), "the rank changes");
+                for (axis, (&old, &new)) in x.dims.iter().zip(&dims).enumerate() {
+                    self.ensure(old == new || old == 1, "only axes of length 1 expand");
+                    if old != new {
+                        stride[axis] = 0;
+                    }
+                }
+                x.choose(dims.clone(), walk(&dims, &stride, 0))
+            }
+            (Op::Shrink, _) => {
+                let window = self.sizes(1);
+                self.ensure(window.len() == 2 * x.dims.len(), "a begin and a length for each axis");
+                let dims: Vec<usize> = window.iter().skip(1).step_by(2).copied().collect();
+                let fits = (0..dims.len()).all(|a| window[2 * a] + dims[a] <= x.dims[a]);
+                self.ensure(fits, &format!("window {window:?} leaves the tensor"));
+                let base = stride.iter().enumerate().map(|(a, s)| s * window[2 * a]).sum();
+                x.choose(dims.clone(), walk(&dims, &stride, base))
+            }
+            _ => self.cat(),
+        }
+    }
+
+    fn cat(&self) -> Tensor {
+        let axis = self.axis();
+        let (parts, total) = (&self.src[..self.src.len() - 1], self.size(self.src.len() - 1));
+        self.ensure(!parts.is_empty() && axis < parts[0].dims.len(), "no such axis");
+        let mut dims = parts[0].dims.clone();
+        let alike =
+            |p: &Tensor| p.dims.len() == dims.len() && (0..dims.len()).all(|a| a == axis || p.dims[a] == dims[a]);
+        self.ensure(parts.iter().all(|p| alike(p)), "parts of different dims");
+        self.ensure(parts.iter().map(|p| p.dims[axis]).sum::<usize>() == total, "the joined dim is not the sum");
+        dims[axis] = total;
+        let outer: usize = dims[..axis].iter().product();
+        let inner: usize = dims[axis + 1..].iter().product();
+        let rows = (0..outer).flat_map(|o| {
+            parts.iter().flat_map(move |p| {
+                let n = p.dims[axis] * inner;
+                (o * n..(o + 1) * n).map(move |i| p.get(i))
+            })
+        });
+        Tensor::of(dims.clone(), self.node.dtype.scalar, rows)
+    }
+
+    fn reduce(&self, op: ReduceOp, axes: &[u8]) -> Tensor {
+        let x = &self.src[0];
+        self.ensure(self.src.len() == 1 && axes.iter().all(|&a| (a as usize) < x.dims.len()), "no such axis");
+        let gone = |a: &usize| axes.contains(&(*a as u8));
+        let stride = strides(&x.dims);
+        let (inner, outer): (Vec<usize>, Vec<usize>) = (0..x.dims.len()).partition(gone);
+        let of = |axes: &[usize], from: &[usize]| axes.iter().map(|&a| from[a]).collect::<Vec<usize>>();
+        let (dims, outer_stride) = (of(&outer, &x.dims), of(&outer, &stride));
+        let (reduced, inner_stride) = (of(&inner, &x.dims), of(&inner, &stride));
+        let scalar = self.node.dtype.scalar;
+        let first = match (op, scalar.range()) {
+            (ReduceOp::Add, None) => Value::Float(0.0),
+            (ReduceOp::Add, Some(_)) => Value::Int(0),
+            (ReduceOp::Max, None) => Value::Float(f64::NEG_INFINITY),
+            (ReduceOp::Max, Some((lo, _))) => Value::Int(lo),
+        };
+        let held = if scalar.is_float() { Scalar::F64 } else { scalar };
+        let combine = |a: Value, b: Value| fold::apply(op.combine(), &[a, b], held).unwrap_or(a);
+        let sum = |base| walk(&reduced, &inner_stride, base).fold(first, |acc, i| combine(acc, x.get(i)));
+        Tensor::of(dims.clone(), scalar, walk(&dims, &outer_stride, 0).map(sum))
+    }
+
+    fn gather(&self) -> Tensor {
+        let (x, index) = (&self.src[0], &self.src[1]);
+        let Some((&rows, rest)) = x.dims.split_first() else { self.fail("a scalar has no rows") };
+        let row: usize = rest.iter().product();
+        let dims: Vec<usize> = index.dims.iter().chain(rest).copied().collect();
+        let starts: Vec<usize> = (0..index.len())
+            .map(|i| match usize::try_from(index.get(i).int()) {
+                Ok(r) if r < rows => r * row,
+                _ => self.fail(&format!("there is no row {}", index.get(i).int())),
+            })
+            .collect();
+        x.choose(dims, starts.into_iter().flat_map(|s| s..s + row))
+    }
+
+    fn assign(&self) -> Tensor {
+        let (state, value) = (&self.src[0], &self.src[1]);
+        let start = if self.src.len() > 2 { self.size(2) } else { 0 };
+        let fits = !state.dims.is_empty() && value.dims.len() == state.dims.len() && value.dims[1..] == state.dims[1..];
+        self.ensure(fits && start + value.dims[0] <= state.dims[0], &format!("rows from {start} do not fit"));
+        let row: usize = state.dims[1..].iter().product();
+        let (from, to) = (start * row, start * row + value.len());
+        let element = |i| if (from..to).contains(&i) { value.get(i - from) } else { state.get(i) };
+        Tensor::of(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
+    }
+
+    /// `softmax(scale q·k) v` over the positions `0..=first + t` in use, with the largest score subtracted.
+    fn attention(&self, scale: f64) -> Tensor {
+        let [q, k, v, ..] = self.src else { self.fail("needs q, k, v") };
+        let three = q.dims.len() == 3 && k.dims.len() == 3 && v.dims.len() == 3;
+        self.ensure(three, "q, k and v have three axes");
+        let (tokens, heads, d) = (q.dims[0], q.dims[1], q.dims[2]);
+        let (positions, groups, dv) = (k.dims[0], k.dims[1], v.dims[2]);
+        let agree = k.dims[2] == d && v.dims[..2] == k.dims[..2] && groups > 0 && heads % groups == 0;
+        self.ensure(agree, "q, k and v do not fit");
+        let first = self.size(3);
+        let length = if self.src.len() > 4 { self.size(4) } else { positions };
+        self.ensure(length <= positions, "more positions in use than there are");
+        let mut out = Vec::with_capacity(tokens * heads * dv);
+        for t in 0..tokens {
+            for h in 0..heads {
+                let group = h / (heads / groups);
+                let seen = length.min(first + t + 1);
+                let score = |p: usize| {
+                    let products = (0..d)
+                        .map(|i| q.get((t * heads + h) * d + i).float() * k.get((p * groups + group) * d + i).float());
+                    scale * products.sum::<f64>()
+                };
+                let scores: Vec<f64> = (0..seen).map(score).collect();
+                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
+                let total: f64 = weights.iter().sum();
+                for i in 0..dv {
+                    let sum: f64 =
+                        weights.iter().enumerate().map(|(p, w)| w * v.get((p * groups + group) * dv + i).float()).sum();
+                    out.push(sum / total);
+                }
+            }
+        }
+        Tensor { dims: vec![tokens, heads, dv], data: Data::Float(out) }
+    }
+
+    fn elementwise(&self) -> Tensor {
+        let dims = self.src.iter().map(|s| &s.dims).find(|d| !d.is_empty()).cloned().unwrap_or_default();
+        let alike = self.src.iter().all(|s| s.dims.is_empty() || s.dims == dims);
+        self.ensure(alike, "operands of different dims");
+        let (op, scalar) = (self.node.op, self.node.dtype.scalar);
+        let from = self.g.scalar(self.node.src[0]);
+        // Only a cast to a narrow float rounds.
+        let held = match scalar {
+            Scalar::F16 | Scalar::BF16 if op == Op::Cast => scalar,
+            s if s.is_float() => Scalar::F64,
+            s => s,
+        };
+        let element = |i: usize| {
+            let mut x = [Value::Int(0); 3];
+            for (x, s) in x.iter_mut().zip(self.src) {
+                *x = s.get(if s.dims.is_empty() { 0 } else { i });
+            }
+            let v = match (op, &self.node.arg) {
+                (Op::Bitcast, _) => Some(x[0].bitcast(from, scalar)),
+                (Op::Table, Arg::Ints(t)) => {
+                    usize::try_from(x[0].int()).ok().and_then(|i| t.get(i)).map(|&v| Value::Int(v as i64))
+                }
+                _ => fold::apply(op, &x[..self.src.len().min(3)], held),
+            };
+            v.unwrap_or_else(|| self.fail(&format!("no value for {:?}", &x[..self.src.len().min(3)])))
+        };
+        let n = dims.iter().product();
+        Tensor::of(dims, scalar, (0..n).map(element))
+    }
+}
+
+/// The values of packed blocks, one after the other, each the f32 that the encoding's expression gives.
+pub fn decode(encoding: EncodingRef, bytes: &[u8]) -> Vec<f64> {
+    let mut g = Graph::new();
+    let size = g.int(encoding.bytes as i64);
+    let block = g.param(0, &[size], Scalar::U8);
+    let base = g.int(0);
+    let k = g.var("k", 0, encoding.elements as i64 - 1);
+    let root = encoding.decode(&mut g, block, base, k);
+    let order = g.toposort(&[root]);
+    let place: FxHashMap<Id, usize> = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+    let sources: Vec<Vec<usize>> = order.iter().map(|&id| g[id].src.iter().map(|s| place[s]).collect()).collect();
+    let mut values = vec![Value::Int(0); order.len()];
+    let mut out = Vec::with_capacity(bytes.len() / encoding.bytes * encoding.elements);
+    for block in bytes.chunks_exact(encoding.bytes) {
+        for element in 0..encoding.elements {
+            for (at, &id) in order.iter().enumerate() {
+                let n = &g[id];
+                let x = |i: usize| values[sources[at][i]];
+                values[at] = match (n.op, &n.arg) {
+                    (Op::Const, Arg::Int(v)) => Value::Int(*v),
+                    (Op::Const, Arg::Float(b)) => Value::Float(f64::from_bits(*b)),
+                    (Op::Var, _) => Value::Int(element as i64),
+                    (Op::Param, _) => continue,
+                    (Op::Load, _) => load(block, x(1).int(), n.dtype.scalar),
+                    (Op::Bitcast, _) => x(0).bitcast(g.scalar(n.src[0]), n.dtype.scalar),
+                    (Op::Table, Arg::Ints(t)) => Value::Int(t[x(0).int() as usize] as i64),
+                    _ => {
+                        let operands: Vec<Value> = (0..n.src.len()).map(x).collect();
+                        fold::apply(n.op, &operands, n.dtype.scalar)
+                            .unwrap_or_else(|| panic!("{}: {}", encoding.name, text::print_node(&g, id)))
+                    }
+                };
+            }
+            out.push(values[order.len() - 1].float());
+        }
+    }
+    out
+}
+
+/// A little-endian number among the bytes of a block.
+fn load(block: &[u8], offset: i64, scalar: Scalar) -> Value {
+    let field = &block[offset as usize..offset as usize + scalar.bytes()];
+    let bits = field.iter().rev().fold(0u64, |bits, &b| bits << 8 | b as u64);
+    let unsigned = match scalar.bytes() {
+        1 => Scalar::U8,
+        2 => Scalar::U16,
+        4 => Scalar::U32,
+        _ => Scalar::I64,
+    };
+    Value::Int(bits as i64).bitcast(unsigned, scalar)
+}
