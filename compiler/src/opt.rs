@@ -107,8 +107,7 @@ impl Optimiser<'_> {
     /// Is the offset `unit · lane + what does not depend on the lane`?
     fn stride_is(&self, offset: Id, lane: Id, unit: i64) -> bool {
         let sum = self.g.linear(offset);
-        sum.coefficient(lane) == unit
-            && sum.terms.iter().all(|&(t, _)| t == lane || !self.g.any(t, |n, _| n == lane))
+        sum.coefficient(lane) == unit && sum.terms.iter().all(|&(t, _)| t == lane || !self.g.any(t, |n, _| n == lane))
     }
 
     /// An output axis as lanes.
@@ -150,11 +149,8 @@ impl Optimiser<'_> {
             if node.op == Op::Reduce {
                 let src: Vec<Id> = node.src.iter().map(|&s| self.g.substitute(s, &mut map)).collect();
                 let Arg::Reduce(op, _) = node.arg else { continue };
-                let has_lanes = self
-                    .g
-                    .free_ranges(src[0])
-                    .iter()
-                    .any(|&r| self.g.range_kind(r) == Some(RangeKind::Vector));
+                let has_lanes =
+                    self.g.free_ranges(src[0]).iter().any(|&r| self.g.range_kind(r) == Some(RangeKind::Vector));
                 let new = if has_lanes {
                     self.g.reduce_ranges(src[0], &src[1..], op)
                 } else {
@@ -242,9 +238,11 @@ impl Optimiser<'_> {
             }
             let Some(n) = self.fixed(r) else { continue };
             // Only where the reduction depends on it: else it is hoisted anyway.
-            let dependent = self.g.toposort(&[self.g[store].src[2]]).into_iter().any(|m| {
-                self.g[m].op == Op::Reduce && self.g.free_ranges(m).contains(&r)
-            });
+            let dependent = self
+                .g
+                .toposort(&[self.g[store].src[2]])
+                .into_iter()
+                .any(|m| self.g[m].op == Op::Reduce && self.g.free_ranges(m).contains(&r));
             if !dependent {
                 continue;
             }

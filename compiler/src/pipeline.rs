@@ -3,9 +3,9 @@
 use crate::attention;
 use crate::decision::{Decider, Decision, Policy};
 use crate::lower::{Code, lower_body};
+use crate::opt;
 use crate::price::global_ranges;
 use crate::schedule::{self, Launch, TEMP};
-use crate::opt;
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::program::{Access, Program};
 use gristmill_uop::target::Target;
@@ -53,7 +53,12 @@ pub struct Compiled {
 }
 
 /// Compiles a function for a target.
-pub fn compile(function: &Function, target: &Target, dialect: Option<&dyn Dialect>, policy: &mut dyn Policy) -> Compiled {
+pub fn compile(
+    function: &Function,
+    target: &Target,
+    dialect: Option<&dyn Dialect>,
+    policy: &mut dyn Policy,
+) -> Compiled {
     let mut decider = Decider { policy, log: Vec::new() };
     // derive: named ops in terms of others.
     let mut graph = function.graph.clone();
@@ -98,10 +103,8 @@ fn program(
     // The kernel-level graph alone, for `interp` and for the text form.
     let mut own = Graph::new();
     let mut map = FxHashMap::default();
-    let bodies: Vec<Vec<Id>> = bodies
-        .iter()
-        .map(|nests| nests.iter().map(|&n| strip(g, &mut own, n, &mut map)).collect())
-        .collect();
+    let bodies: Vec<Vec<Id>> =
+        bodies.iter().map(|nests| nests.iter().map(|&n| strip(g, &mut own, n, &mut map)).collect()).collect();
     let body_nodes: Sources = bodies
         .iter()
         .map(|nests| {

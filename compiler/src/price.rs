@@ -126,8 +126,7 @@ fn work(
     for n in g.toposort(&[g[nest].src[2], g[nest].src[1]]) {
         let node = &g[n];
         let free = g.free_ranges(n).to_vec();
-        let inside: Vec<Id> =
-            free.iter().copied().filter(|&r| g.range_kind(r) != Some(RangeKind::Global)).collect();
+        let inside: Vec<Id> = free.iter().copied().filter(|&r| g.range_kind(r) != Some(RangeKind::Global)).collect();
         match node.op {
             Op::Load => {
                 let times = c.product(inside.iter().copied());
@@ -139,9 +138,10 @@ fn work(
                             let most = c.product(free.iter().copied());
                             let bytes = most * e.bytes as f64 / e.elements as f64;
                             // Fields that depend on fewer ranges are part of the same blocks.
-                            let already = seen.iter().filter(|(b, f)| *b == node.src[0] && *f != free).any(|(_, f)| {
-                                f.len() >= free.len()
-                            });
+                            let already = seen
+                                .iter()
+                                .filter(|(b, f)| *b == node.src[0] && *f != free)
+                                .any(|(_, f)| f.len() >= free.len());
                             if !already {
                                 estimate.weight_bytes += bytes;
                             }

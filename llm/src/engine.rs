@@ -80,7 +80,9 @@ impl Error {
             Error::File(e) => e.hint(),
             Error::Model(e) => e.hint(),
             Error::Device(e) => e.hint(),
-            Error::Context { fits, .. } if *fits > 0 => Some(format!("--ctx {fits} would fit; --kv f16 halves an f32 cache")),
+            Error::Context { fits, .. } if *fits > 0 => {
+                Some(format!("--ctx {fits} would fit; --kv f16 halves an f32 cache"))
+            }
             Error::Context { .. } => Some("the model itself fills the memory: try a smaller one".into()),
             Error::Full(_) => Some("start again, or give a larger --ctx".into()),
             Error::Token { vocabulary, .. } => Some(format!("ids go from 0 to {}", vocabulary - 1)),
@@ -220,8 +222,11 @@ impl Engine {
     }
     /// Compiles and captures these classes of step.
     pub fn prepare(&mut self, classes: &[(bool, Logits)], progress: &dyn Fn(Progress)) -> Result<(), Error> {
-        let missing: Vec<(bool, Logits)> =
-            classes.iter().copied().filter(|c| !self.captured.contains_key(c) && !(c.0 && self.settings.chunk < 2)).collect();
+        let missing: Vec<(bool, Logits)> = classes
+            .iter()
+            .copied()
+            .filter(|c| !self.captured.contains_key(c) && !(c.0 && self.settings.chunk < 2))
+            .collect();
         let plans: Vec<Plan> = missing
             .iter()
             .map(|&(chunk, logits)| self.model.plan(&self.options(chunk, logits), &mut self.functions))
@@ -238,7 +243,8 @@ impl Engine {
             let mut calls = Vec::new();
             for call in &plan.calls {
                 let function = by_function[&Arc::as_ptr(&call.function)].clone();
-                let args = call.binds.iter().zip(&function.function.slots).map(|(b, s)| self.bound(b, s.kind)).collect();
+                let args =
+                    call.binds.iter().zip(&function.function.slots).map(|(b, s)| self.bound(b, s.kind)).collect();
                 calls.push(Call { function, args });
             }
             let replay = self.jit.capture(&calls, &self.arena)?;

@@ -51,7 +51,11 @@ impl Jit {
         self.ready.len()
     }
     /// Compiles what is new among `functions` in one batch; returns all of them, in order. `progress(done, total)` counts kernels.
-    pub fn prepare(&mut self, functions: &[Arc<Function>], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<Ready>>, Error> {
+    pub fn prepare(
+        &mut self,
+        functions: &[Arc<Function>],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<Ready>>, Error> {
         self.prepare_with(functions, &mut Cheapest, progress)
     }
     /// As `prepare`, with decisions answered by that policy.
@@ -69,8 +73,7 @@ impl Jit {
                 new.push((*key, Arc::clone(function), compiled));
             }
         }
-        let programs: Vec<Program> =
-            new.iter().flat_map(|n| n.2.programs.iter().map(|p| p.as_ref().clone())).collect();
+        let programs: Vec<Program> = new.iter().flat_map(|n| n.2.programs.iter().map(|p| p.as_ref().clone())).collect();
         let mut kernels = self.opened.device.load(&programs, progress)?.into_iter();
         for (key, function, compiled) in new {
             let kernels = kernels.by_ref().take(compiled.programs.len()).collect();

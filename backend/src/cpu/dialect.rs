@@ -49,9 +49,7 @@ impl Writer<'_> {
         self.out.push('\n');
     }
     fn kernel(&mut self, name: &str, bodies: &[Code]) {
-        self.line(format_args!(
-            "void {name}(void *const *b, const i64 *v, i64 first, i64 end, u8 *scratch) {{"
-        ));
+        self.line(format_args!("void {name}(void *const *b, const i64 *v, i64 first, i64 end, u8 *scratch) {{"));
         for (i, &(_, access, node)) in self.signature.params.iter().enumerate() {
             let packed = matches!(self.g[node].arg, Arg::Packed(..));
             let t = if packed { "u8".into() } else { stored(self.g[node].dtype) };
@@ -77,7 +75,9 @@ impl Writer<'_> {
     fn body(&mut self, number: usize, code: &Code) {
         let count = self.index(self.signature.groups[number]);
         self.line(format_args!("{{ const i64 count = {count};"));
-        self.line(format_args!("const i64 lo = first > base ? first - base : 0, hi = end - base < count ? end - base : count;"));
+        self.line(format_args!(
+            "const i64 lo = first > base ? first - base : 0, hi = end - base < count ? end - base : count;"
+        ));
         for &r in &code.globals {
             self.line(format_args!("i64 r{}_last = -1;", self.g.range_number(r)));
         }
@@ -126,10 +126,8 @@ impl Writer<'_> {
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
             Statement::Nest { staged, globals, .. } => {
                 if *staged {
-                    let changed: Vec<String> = globals
-                        .iter()
-                        .map(|&r| format!(" || r{0} != r{0}_last", self.g.range_number(r)))
-                        .collect();
+                    let changed: Vec<String> =
+                        globals.iter().map(|&r| format!(" || r{0} != r{0}_last", self.g.range_number(r))).collect();
                     self.line(format_args!("if (w == lo{}) {{", changed.concat()));
                 } else {
                     self.line(format_args!("{{"));
@@ -288,7 +286,9 @@ impl Writer<'_> {
 /// How a vector comparison of that type becomes a mask of i32.
 fn mask(of: DType) -> String {
     match of.scalar {
-        Scalar::I64 | Scalar::U8 | Scalar::I8 => format!("cvt_{}_i32_{}", if of.scalar == Scalar::I64 { "i64" } else { "i8" }, of.lanes),
+        Scalar::I64 | Scalar::U8 | Scalar::I8 => {
+            format!("cvt_{}_i32_{}", if of.scalar == Scalar::I64 { "i64" } else { "i8" }, of.lanes)
+        }
         _ => format!("(i32x{})", of.lanes),
     }
 }
@@ -296,7 +296,9 @@ fn mask(of: DType) -> String {
 fn cast(from: DType, to: DType, x: &str) -> String {
     let l = to.lanes;
     match (from.scalar, to.scalar) {
-        (Scalar::Bool, s) if l > 1 => cast(Scalar::I32.one().with_lanes(l), s.one().with_lanes(l), &format!("({x} & 1)")),
+        (Scalar::Bool, s) if l > 1 => {
+            cast(Scalar::I32.one().with_lanes(l), s.one().with_lanes(l), &format!("({x} & 1)"))
+        }
         (a, b) if a == b => x.into(),
         (Scalar::F16 | Scalar::BF16, Scalar::F32) | (Scalar::F32, Scalar::F16 | Scalar::BF16) => {
             format!("cvt_{}_{}_{l}({x})", from.scalar.name(), to.scalar.name())

@@ -71,7 +71,9 @@ pub fn prelude() -> String {
     line("FN u32 bits_f32_u32(f32 x) { union { f32 f; u32 i; } u = {x}; return u.i; }".into());
     for (from, to) in CONVERSIONS {
         for l in LANES {
-            let generic = format!("FN {to}x{l} cvt_{from}_{to}_{l}({from}x{l} x) {{ return __builtin_convertvector(x, {to}x{l}); }}");
+            let generic = format!(
+                "FN {to}x{l} cvt_{from}_{to}_{l}({from}x{l} x) {{ return __builtin_convertvector(x, {to}x{l}); }}"
+            );
             match WIDENING.iter().find(|w| w.0 == format!("{from}_{to}") && w.1 == *l) {
                 Some((_, _, needs, e)) => line(format!(
                     "#if defined({needs}) && !defined(__clang__)\nFN {to}x{l} cvt_{from}_{to}_{l}({from}x{l} x) {{ return {e}; }}\n#else\n{generic}\n#endif"
@@ -220,7 +222,11 @@ fn vector_functions(l: usize) -> String {
         c1 = splat("2.0f"),
         ln2 = splat("0.693147180559945f"),
     );
-    let _ = writeln!(s, "FN f32x{l} sqrt_{l}(f32x{l} x) {{ return (f32x{l}){{{}}}; }}", each(&|i| format!("__builtin_sqrtf(x[{i}])")));
+    let _ = writeln!(
+        s,
+        "FN f32x{l} sqrt_{l}(f32x{l} x) {{ return (f32x{l}){{{}}}; }}",
+        each(&|i| format!("__builtin_sqrtf(x[{i}])"))
+    );
     // A table of 16 entries.
     let lookup = each(&|i| format!("t[i[{i}] & 15]"));
     let generic = format!("FN i32x{l} table_{l}(i32x16 t, i32x{l} i) {{ return (i32x{l}){{{lookup}}}; }}");
@@ -270,7 +276,12 @@ fn vector_functions(l: usize) -> String {
                 let half = terms.len() / 2;
                 let mut next = Vec::new();
                 for i in 0..half {
-                    let _ = write!(body, "{t} s{count}; {{ {t} a = {}, b = {}; s{count} = {combine}; }} ", terms[i], terms[i + half]);
+                    let _ = write!(
+                        body,
+                        "{t} s{count}; {{ {t} a = {}, b = {}; s{count} = {combine}; }} ",
+                        terms[i],
+                        terms[i + half]
+                    );
                     next.push(format!("s{count}"));
                     count += 1;
                 }

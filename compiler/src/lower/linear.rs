@@ -256,12 +256,7 @@ impl Emitter<'_> {
             let Arg::Reduce(op, _) = n.arg else { unreachable!("reduce without an op") };
             let first = identity(self.g, op, &n);
             self.define(first);
-            let acc = self.g.intern(Node {
-                op: Op::Acc,
-                dtype: n.dtype,
-                src: smallvec![first, id],
-                arg: Arg::None,
-            });
+            let acc = self.g.intern(Node { op: Op::Acc, dtype: n.dtype, src: smallvec![first, id], arg: Arg::None });
             self.push_here(Statement::Accumulator(acc));
             accumulators.push((id, acc, op));
         }
@@ -281,7 +276,8 @@ impl Emitter<'_> {
         let mut updates = Vec::new();
         for (acc, value, op) in values {
             let n = self.g[value].clone();
-            let product = op == ReduceOp::Add && n.op == Op::Mul && n.dtype.scalar.is_float() && !self.is_defined(value);
+            let product =
+                op == ReduceOp::Add && n.op == Op::Mul && n.dtype.scalar.is_float() && !self.is_defined(value);
             let update = if product {
                 roots.extend(n.src.iter().copied());
                 let src: Sources = smallvec![n.src[0], n.src[1], acc];
@@ -322,10 +318,8 @@ impl Emitter<'_> {
                 .iter()
                 .copied()
                 .filter(|&s| {
-                    let leaf = matches!(
-                        self.g[s].op,
-                        Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc
-                    );
+                    let leaf =
+                        matches!(self.g[s].op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc);
                     !(leaf && self.g[s].dtype.lanes == 1) && !self.is_defined(s)
                 })
                 .collect();

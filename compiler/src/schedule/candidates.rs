@@ -29,10 +29,8 @@ fn weight(op: Op) -> u32 {
 /// Candidates below `roots`, which are forced.
 pub fn find(g: &Graph, roots: &[Id]) -> Candidates {
     let order = g.toposort(roots);
-    let mut out = Candidates {
-        order: order.iter().enumerate().map(|(i, &n)| (n, i)).collect(),
-        ..Candidates::default()
-    };
+    let mut out =
+        Candidates { order: order.iter().enumerate().map(|(i, &n)| (n, i)).collect(), ..Candidates::default() };
     // Readers of every node, movement ops looked through, and whether one of them reads an element more than once.
     let mut readers: FxHashMap<Id, u32> = FxHashMap::default();
     let mut repeated: FxHashMap<Id, bool> = FxHashMap::default();
@@ -49,20 +47,37 @@ pub fn find(g: &Graph, roots: &[Id]) -> Candidates {
             *repeated.entry(s).or_default() |= again || movement && mine_repeated;
         }
     }
+    // A number that is a dim bounds loops: it is computed by a kernel before.
+    let dims: Vec<Id> = order
+        .iter()
+        .flat_map(|&n| {
+            let node = &g[n];
+            let from = match node.op {
+                Op::Param | Op::Iota => 0,
+                op if op.is_movement() => 1,
+                _ => node.src.len(),
+            };
+            node.src[from.min(node.src.len())..].iter().copied()
+        })
+        .collect();
+    let below_dims: FxHashSet<Id> =
+        if dims.is_empty() { FxHashSet::default() } else { g.toposort(&dims).into_iter().collect() };
     let mut cost: FxHashMap<Id, u32> = FxHashMap::default();
     let mut is_candidate: FxHashSet<Id> = FxHashSet::default();
     for &n in &order {
         let node = &g[n];
         // What computing it in place would cost, down to candidates and leaves.
-        let below: u32 = node.src.iter().filter(|s| !is_candidate.contains(s)).map(|s| cost.get(s).copied().unwrap_or(0)).sum();
+        let below: u32 =
+            node.src.iter().filter(|s| !is_candidate.contains(s)).map(|s| cost.get(s).copied().unwrap_or(0)).sum();
         let elementwise = node.op.is_elementwise();
         let own = if elementwise && node.dtype.scalar != gristmill_uop::Scalar::I64 { weight(node.op) } else { 0 };
         cost.insert(n, below + own);
-        let forced = roots.contains(&n) || node.op == Op::Assign;
+        let reduction = matches!(node.op, Op::Reduce | Op::Cat);
+        let forced = roots.contains(&n) || node.op == Op::Assign || reduction && below_dims.contains(&n);
         let several = readers.get(&n).copied().unwrap_or(0) > 1 || repeated.get(&n).copied().unwrap_or(false);
         let scalar = g.shape(n).is_empty();
         let yes = forced
-            || matches!(node.op, Op::Reduce | Op::Cat)
+            || reduction
             || elementwise && several && below + own >= DEAR && !(scalar && !node.dtype.scalar.is_float());
         if yes {
             is_candidate.insert(n);

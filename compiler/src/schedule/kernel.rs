@@ -291,12 +291,8 @@ fn stage(
         return Err(Illegal::StageTooLarge(out.stage_bytes));
     }
     let elements = g.int(size);
-    let local = g.intern(Node {
-        op: Op::Local,
-        dtype,
-        src: smallvec![elements],
-        arg: Arg::Int(out.stages.len() as i64),
-    });
+    let local =
+        g.intern(Node { op: Op::Local, dtype, src: smallvec![elements], arg: Arg::Int(out.stages.len() as i64) });
     out.stages.push(node);
     let mut address = |g: &mut Graph, index: &[Id]| flatten(g, &extents, index);
     let mut nests = nests_for(g, x, node, local, &region, &mut address);

@@ -141,10 +141,8 @@ fn before_write(g: &Graph, kernels: &[(kernel::Draft, Price)], needs: &mut [FxHa
         let state = g[writer.nests[writer.nests.len() - 1]].src[0];
         for r in 0..kernels.len() {
             // A reader of the new version depends on the writer; any other reader of the slot reads the old one.
-            let reads_slot = r != w
-                && kernels[r].0.nests.iter().any(|&n| {
-                    g.any(n, |_, m| m.op == Op::Load && m.src[0] == state)
-                });
+            let reads_slot =
+                r != w && kernels[r].0.nests.iter().any(|&n| g.any(n, |_, m| m.op == Op::Load && m.src[0] == state));
             if reads_slot && !depends(needs, r, w) {
                 needs[w].insert(r);
             }

@@ -1,0 +1,64 @@
+use gristmill_llm::{engine::*, gguf::Gguf};
+use std::time::Instant;
+fn main() {
+    let a: Vec<String> = std::env::args().collect();
+    let file = if a[1].starts_with("synth:") {
+        let (p, q) = gristmill_llm::synth::parse_name(&a[1]).unwrap();
+        Gguf::synth(p, q).unwrap()
+    } else {
+        Gguf::open(&a[1]).unwrap()
+    };
+    let opened = gristmill_backend::open(&a[2], &gristmill_backend::Options::default()).unwrap();
+    let t = Instant::now();
+    let kv = if a.get(5).is_some_and(|s| s == "f16") { gristmill_uop::Scalar::F16 } else { gristmill_uop::Scalar::F32 };
+    let mut e = Engine::load(&file, opened, Settings { context: Some(512), cache: kv, chunk: 128 }, &|p| {
+        if std::env::var("V").is_ok() {
+            eprintln!("{p:?}")
+        }
+    })
+    .unwrap();
+    eprintln!("load {:?} functions {}", t.elapsed(), e.compiled());
+    let tokens: Vec<u32> = if a[3].contains(',') {
+        a[3].split(',').map(|s| s.parse().unwrap()).collect()
+    } else {
+        std::fs::read_to_string(&a[3])
+            .unwrap()
+            .split(|c: char| !c.is_ascii_digit())
+            .filter(|s| !s.is_empty())
+            .map(|s| s.parse().unwrap())
+            .collect()
+    };
+    let reference: Option<Vec<f32>> = std::fs::read(&a[4]).ok().map(|b| {
+        let h = u16::from_le_bytes([b[8], b[9]]) as usize;
+        b[10 + h..].chunks(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect()
+    });
+    for step in [true, false] {
+        let t = Instant::now();
+        let mut out = Vec::new();
+        if step {
+            for (i, &tok) in tokens.iter().enumerate() {
+                out.extend_from_slice(e.forward(&[tok], i, true).unwrap());
+            }
+        } else {
+            out = e.forward(&tokens, 0, true).unwrap().to_vec();
+        }
+        let dt = t.elapsed();
+        if let Some(r) = &reference {
+            let n = out.len().min(r.len());
+            let mean = r[..n].iter().map(|&x| x as f64).sum::<f64>() / n as f64;
+            let var = r[..n].iter().map(|&x| (x as f64 - mean).powi(2)).sum::<f64>() / n as f64;
+            let err = out.iter().zip(r).map(|(a, b)| ((a - b) as f64).powi(2)).sum::<f64>() / n as f64;
+            let v = e.model().vocabulary();
+            let am = |r: &[f32]| r.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
+            let same = out.chunks(v).zip(r.chunks(v)).filter(|(a, b)| am(a) == am(b)).count();
+            println!(
+                "step={step} rms/std {:.2e} argmax {same}/{} in {dt:?}  {:?}",
+                (err / var).sqrt(),
+                n / v,
+                &out[..4]
+            );
+        } else {
+            println!("step={step} {dt:?} {:?}", &out[..4]);
+        }
+    }
+}
