@@ -1,1 +1,12 @@
-//! Tensor graph to kernel text: derive, schedule, price, optimise, lower, render.
+//! Tensor graph to kernel text, by pure functions: derive, schedule, price, optimise, lower, render. Opens no device.
+
+mod attention;
+pub mod decision;
+pub mod lower;
+pub mod opt;
+pub mod pipeline;
+pub mod price;
+pub mod schedule;
+
+pub use decision::{Cheapest, Decision, Perturb, Policy};
+pub use pipeline::{Compiled, Dialect, Signature, compile};

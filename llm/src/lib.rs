@@ -1,1 +1,8 @@
 //! GGUF, models, tokenizers, chat templates, sampling, sessions.
+
+pub mod arch;
+pub mod gguf;
+pub mod synth;
+pub mod chat;
+pub mod sampling;
+pub mod tokenizer;

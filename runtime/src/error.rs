@@ -35,6 +35,24 @@ pub enum Error {
     /// A device that is not there.
     #[error("device {0} is not available: {1}")]
     NoDevice(String, String),
+    /// A setting (flag or environment variable) that cannot be honoured.
+    #[error("{setting}: {message}")]
+    Setting {
+        /// The flag or variable with the value it was given: `--isa avx2`.
+        setting: String,
+        /// Why not.
+        message: String,
+        /// What would do.
+        hint: String,
+    },
+    /// A request that no correct caller makes: a launch with too few buffers, a copy past a buffer's end.
+    #[error("{what}: {message}")]
+    Invalid {
+        /// The kernel or buffer.
+        what: String,
+        /// What is wrong with it.
+        message: String,
+    },
     /// Anything the system said.
     #[error("{context}: {source}")]
     Io {
@@ -56,7 +74,17 @@ impl Error {
             Error::Compile { .. } => "this is a bug in gristmill: please report it with the kernel's text".into(),
             Error::Cache { .. } => "set GRISTMILL_CACHE to a directory that you own and can write to".into(),
             Error::NoDevice(..) => "`gristmill devices` lists what there is".into(),
+            Error::Setting { hint, .. } => hint.clone(),
+            Error::Invalid { .. } => "this is a bug in gristmill: please report it with the command that led here".into(),
             Error::Io { .. } => return None,
         })
+    }
+    /// `map_err(Error::io("reading x"))`.
+    pub fn io(context: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
+        move |source| Error::Io { context: context.into(), source }
+    }
+    /// An [`Error::Invalid`].
+    pub fn invalid(what: impl Into<String>, message: impl Into<String>) -> Error {
+        Error::Invalid { what: what.into(), message: message.into() }
     }
 }

@@ -1,6 +1,9 @@
 //! What a device is: buffers, programs, capture and replay, stores on disk. Knows no compiler.
 
 mod error;
+pub mod image;
+pub mod index;
+pub mod memory;
 pub mod store;
 
 pub use error::Error;
@@ -40,6 +43,13 @@ pub trait RawBuffer: Any + Send + Sync {
 }
 
 impl Buffer {
+    /// Is `offset + len` inside? As an error, for devices' copies and launches.
+    pub fn check(&self, what: &str, offset: usize, len: usize) -> Result<(), Error> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(Error::invalid(what, format!("{len} bytes at {offset} of a buffer of {}", self.len))),
+        }
+    }
     /// A piece of this piece. Panics if it does not lie inside, which callers have checked.
     pub fn slice(&self, offset: usize, len: usize) -> Buffer {
         assert!(offset + len <= self.len, "slice {offset}+{len} of {}", self.len);
@@ -68,7 +78,8 @@ pub trait Kernel: Any + Send + Sync {
 
 /// A captured step.
 pub trait Replay: Send {
-    /// Runs every launch with these values of the variables (by name), and waits for the end.
+    /// Runs every launch with these values of the variables (by name; others may be among them), and waits for the end.
+    /// A variable that is missing or outside its bounds is an error, and then nothing has run.
     fn replay(&mut self, vars: &[(&str, i64)]) -> Result<(), Error>;
     /// As `replay`, with the time of each launch in seconds, in order.
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error>;

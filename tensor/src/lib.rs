@@ -1,3 +1,7 @@
 //! The lazy tensor, functions, the schedule cache and the jit.
 
 pub mod evaluate;
+pub mod function;
+pub mod jit;
+pub mod nn;
+pub mod tensor;

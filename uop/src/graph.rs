@@ -80,6 +80,7 @@ pub struct Node {
 pub struct Graph {
     nodes: Vec<Node>,
     bounds: Vec<Option<(i64, i64)>>,
+    free: Vec<SmallVec<[Id; 4]>>,
     /// Dims of each node; `None` for scalars. Equal shapes of elementwise chains are shared.
     shapes: Vec<Option<Arc<[Id]>>>,
     ids: FxHashMap<Node, Id>,
@@ -114,6 +115,7 @@ impl Graph {
         }
         let id = Id(self.nodes.len() as u32);
         self.bounds.push(bounds::of(self, &node));
+        self.free.push(self.free_of(id, &node));
         self.shapes.push(shape::of(self, &node));
         self.nodes.push(node.clone());
         self.ids.insert(node, id);
@@ -225,32 +227,28 @@ impl Graph {
         self.toposort(&[id]).into_iter().any(|n| test(n, &self[n]))
     }
     /// The ranges that `id` depends on and that no reduction inside it closes, in the order of their numbers.
-    pub fn free_ranges(&self, id: Id) -> Vec<Id> {
-        let mut memo: FxHashMap<Id, SmallVec<[Id; 4]>> = FxHashMap::default();
-        for n in self.toposort(&[id]) {
-            let node = &self[n];
-            let mut free: SmallVec<[Id; 4]> = SmallVec::new();
-            for s in &node.src {
-                free.extend(memo[s].iter().copied());
-            }
-            match node.op {
-                Op::Range => free.push(n),
-                Op::Reduce => free.retain(|r| !node.src[1..].contains(r)),
-                Op::Store => free.retain(|r| !node.src[3..].contains(r)),
-                _ => {}
-            }
-            free.sort_by_key(|r| self.range_number(*r));
-            free.dedup();
-            memo.insert(n, free);
+    pub fn free_ranges(&self, id: Id) -> &[Id] {
+        &self.free[id.index()]
+    }
+    fn free_of(&self, id: Id, node: &Node) -> SmallVec<[Id; 4]> {
+        let number = |r: &Id| if *r == id { range_number(node) } else { self.range_number(*r) };
+        let mut free: SmallVec<[Id; 4]> = SmallVec::new();
+        for s in &node.src {
+            free.extend(self.free[s.index()].iter().copied());
         }
-        memo.remove(&id).unwrap_or_default().into_vec()
+        match node.op {
+            Op::Range => free.push(id),
+            Op::Reduce => free.retain(|r| !node.src[1..].contains(r)),
+            Op::Store => free.retain(|r| !node.src[3..].contains(r)),
+            _ => {}
+        }
+        free.sort_by_key(|r| (number(r), *r));
+        free.dedup();
+        free
     }
     /// Number of a range node (0 for other nodes).
     pub fn range_number(&self, id: Id) -> u32 {
-        match self[id].arg {
-            Arg::Range(n, _) => n,
-            _ => 0,
-        }
+        range_number(&self[id])
     }
     /// Kind of a range node.
     pub fn range_kind(&self, id: Id) -> Option<RangeKind> {
@@ -262,5 +260,12 @@ impl Graph {
     /// Scalar type of a node.
     pub fn scalar(&self, id: Id) -> Scalar {
         self[id].dtype.scalar
+    }
+}
+
+fn range_number(node: &Node) -> u32 {
+    match node.arg {
+        Arg::Range(n, _) => n,
+        _ => 0,
     }
 }

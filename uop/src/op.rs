@@ -105,16 +105,17 @@ ops! {
     // Kernel level
     Range Kernel AtLeast(1), "an index from 0 to its bound, the source; arg Range(id, kind)";
     Load Kernel Exact(2), "buffer at an offset: elements, or bytes of a packed buffer";
+    Index Kernel AtLeast(1), "element of a tensor-level node at the indices after it; a placeholder while kernels are cut";
     Local Kernel Exact(1), "a workgroup's own buffer of that many elements; arg Int(id)";
     Store Kernel AtLeast(3), "buffer, offset, value, then the ranges it closes";
     Body Kernel AtLeast(1), "nests in order, run for one interval of the launch";
     Kernel Kernel AtLeast(1), "bodies side by side in one launch";
     // Linear level
     Lanes Linear Exact(0), "0, 1, 2, ... across the lanes";
+    Pack Linear AtLeast(1), "a vector of its sources, one a lane";
     Splat Linear Exact(1), "one value in every lane";
     Fold Linear Exact(1), "the lanes reduced to one, in a fixed tree; arg Reduce";
-    Acc Linear Exact(1), "an accumulator and its first value; arg Int(id)";
-    AccSet Linear Exact(2), "a new value for an accumulator";
+    Acc Linear Exact(2), "an accumulator: its first value and the reduction it is for";
 }
 
 impl Op {

@@ -1,2 +1,43 @@
-//! Developer commands.
-fn main() {}
+//! Developer commands. `cargo xtask --help` lists them.
+
+mod bless;
+mod kernels_diff;
+mod shell;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Developer commands of Gristmill")]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Hold the boundaries: import directions, where names may appear, house rules
+    Tidy(tidy::Options),
+    /// Rerun the tests with snapshots in update mode and list what changed
+    Bless(bless::Options),
+    /// Diff the kernels of this tree against those of another revision
+    KernelsDiff(kernels_diff::Options),
+}
+
+/// 0 clean, 1 there is something to look at (findings, a diff, a failing test), 2 the command itself failed.
+fn main() -> ExitCode {
+    let done = match Options::parse().command {
+        Command::Tidy(options) => tidy::run(&options),
+        Command::Bless(options) => bless::run(&options),
+        Command::KernelsDiff(options) => kernels_diff::run(&options),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -13,6 +13,7 @@ rules! { RULES:
     "bitcast(constant) -> constant" [Bitcast] bitcast_constant;
     "bitcast(bitcast(x)) -> bitcast(x)" [Bitcast] bitcast_bitcast;
     "one value only -> constant" [Lt Eq Mod IDiv And Shr Min Max] single_value;
+    "splat(constant) -> constant" [Splat] splat_constant;
     "x * 1 -> x" [Mul Div] times_one;
     "x * 0 -> 0 (integers)" [Mul And] times_zero;
     "x + 0 -> x (integers)" [Add Or Xor Shl Shr] plus_zero;
@@ -91,6 +92,10 @@ fn bitcast_bitcast(g: &mut Graph, n: &Node) -> Option<Id> {
 fn single_value(g: &mut Graph, n: &Node) -> Option<Id> {
     let (lo, hi) = crate::bounds::of(g, n)?;
     (lo == hi && (n.dtype.scalar != Scalar::I64 || n.dtype.lanes == 1)).then(|| g.int_of(n.dtype, lo))
+}
+
+fn splat_constant(g: &mut Graph, n: &Node) -> Option<Id> {
+    value(g, n.src[0]).map(|v| constant(g, n, v))
 }
 
 fn times_one(g: &mut Graph, n: &Node) -> Option<Id> {

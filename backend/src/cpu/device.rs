@@ -1,0 +1,240 @@
+//! The CPU as a device.
+
+use super::cc::Cc;
+use super::isa::Isa;
+use super::memory::{Allocator, huge_pages};
+use super::replay::CpuReplay;
+use super::team::{MOST, Team};
+use super::unit::{Function, Loaded, Text, Unit, partition};
+use gristmill_runtime::store::{Key, Store};
+use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay, memory};
+use gristmill_uop::program::Program;
+use gristmill_uop::target::Target;
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+
+/// The CPU.
+pub struct CpuDevice {
+    isa: Isa,
+    target: Target,
+    prelude: String,
+    cc: Cc,
+    store: Store,
+    team: Arc<Team>,
+    allocator: Allocator,
+    /// Libraries in use by kernel: what two schedules share is compiled once even where their units differ.
+    loaded: Mutex<HashMap<Key, Weak<Loaded>>>,
+    compiled: AtomicUsize,
+}
+
+/// A kernel of the CPU.
+pub struct CpuKernel {
+    program: Program,
+    pub(super) function: Function,
+    /// Keeps the function.
+    _library: Arc<Loaded>,
+}
+
+impl Kernel for CpuKernel {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn program(&self) -> &Program {
+        &self.program
+    }
+}
+
+impl CpuDevice {
+    /// The CPU with `threads` workers (all that the process may use unless said) and the instruction set `isa` (a name or
+    /// `auto`), with the user's store and C compiler. `GRISTMILL_PIN=1` keeps each worker on a core.
+    pub fn new(threads: Option<usize>, isa: &str) -> Result<CpuDevice, Error> {
+        // The cheap checks first.
+        let (threads, isa) = (team_size(threads)?, Isa::parse(isa)?);
+        CpuDevice::with(threads, isa, Cc::find()?, Store::user()?)
+    }
+
+    /// The CPU with this compiler and store.
+    pub fn with(threads: usize, isa: Isa, cc: Cc, store: Store) -> Result<CpuDevice, Error> {
+        let pin = std::env::var("GRISTMILL_PIN").is_ok_and(|v| !v.is_empty() && v != "0");
+        Ok(CpuDevice {
+            isa,
+            target: isa.target(threads),
+            prelude: super::prelude::prelude(),
+            cc,
+            store,
+            team: Arc::new(Team::new(team_size(Some(threads))?, pin)?),
+            allocator: Allocator::default(),
+            loaded: Mutex::default(),
+            compiled: AtomicUsize::new(0),
+        })
+    }
+
+    /// With this text before the kernels of every translation unit: the types and helpers that they share.
+    pub fn with_prelude(mut self, prelude: impl Into<String>) -> CpuDevice {
+        self.prelude = prelude.into();
+        self
+    }
+
+    /// The instruction set that kernels are compiled for.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+    /// Workers, of which the caller of a replay is one.
+    pub fn threads(&self) -> usize {
+        self.team.count()
+    }
+    /// The team, for other work that divides well (prepacking at load).
+    pub fn team(&self) -> &Arc<Team> {
+        &self.team
+    }
+    /// Translation units that this device had to compile.
+    pub fn compiled(&self) -> usize {
+        self.compiled.load(Ordering::Relaxed)
+    }
+
+    /// A library that has this kernel already.
+    fn find(&self, text: &Text) -> Option<Arc<Loaded>> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).get(&text.key)?.upgrade()
+    }
+}
+
+fn team_size(asked: Option<usize>) -> Result<usize, Error> {
+    let there = cores();
+    match asked {
+        None => Ok(there.min(MOST)),
+        Some(n) if (1..=MOST).contains(&n) => Ok(n),
+        Some(n) => Err(Error::Setting {
+            setting: format!("--threads {n}"),
+            message: format!("a team has 1 to {MOST} threads"),
+            hint: format!("this process may use {there} cores; without the flag it uses them all"),
+        }),
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+impl Device for CpuDevice {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+    fn target(&self) -> &Target {
+        &self.target
+    }
+    fn describe(&self) -> Vec<String> {
+        let sets: Vec<&str> = Isa::all_available().iter().map(|isa| isa.name()).collect();
+        let mib = |bytes: u64| bytes >> 20;
+        vec![
+            format!("instruction set: {} (of {})", self.isa.name(), sets.join(", ")),
+            format!("threads: {} of {}", self.threads(), cores()),
+            format!("C compiler: {}", self.cc.describe()),
+            format!(
+                "kernel cache: {}, {} of {} MiB",
+                self.store.path().display(),
+                mib(self.store.size()),
+                mib(self.store.limit())
+            ),
+            huge_pages(),
+            match memory::available() {
+                Some(bytes) => format!("memory: {} MiB available", mib(bytes)),
+                None => "memory: the system does not say how much is available".into(),
+            },
+        ]
+    }
+    fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
+        self.allocator.alloc(bytes, memory)
+    }
+    /// Not while a replay that uses these bytes runs.
+    fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
+        let at = address("write", to, offset, data.len())?;
+        // SAFETY: inside the buffer; the caller keeps replays and copies apart.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), at, data.len()) };
+        Ok(())
+    }
+    /// Not while a replay that writes these bytes runs.
+    fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
+        let at = address("read", from, offset, data.len())?;
+        // SAFETY: as in `write`.
+        unsafe { std::ptr::copy_nonoverlapping(at, data.as_mut_ptr(), data.len()) };
+        Ok(())
+    }
+
+    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+        if let Some(empty) = programs.iter().find(|p| p.source.is_empty()) {
+            return Err(Error::invalid(&empty.name, "has no source text"));
+        }
+        let texts: Vec<Text> = programs.iter().map(Text::of).collect();
+        let mut libraries: HashMap<Key, Arc<Loaded>> = HashMap::new();
+        let mut missing: HashMap<Key, &Text> = HashMap::new();
+        for text in &texts {
+            match self.find(text) {
+                Some(library) => drop(libraries.insert(text.key, library)),
+                None => drop(missing.insert(text.key, text)),
+            }
+        }
+        let mut missing: Vec<&Text> = missing.into_values().collect();
+        missing.sort_by_key(|t| t.key);
+        let lengths: Vec<usize> = missing.iter().map(|t| t.source.len()).collect();
+        let parts = partition(&lengths, cores());
+        let units: Vec<Unit> =
+            parts.iter().map(|p| Unit::new(&self.prelude, p.iter().map(|&i| missing[i]).collect())).collect();
+
+        let done = |libraries: &HashMap<Key, Arc<Loaded>>| {
+            progress(texts.iter().filter(|t| libraries.contains_key(&t.key)).count(), texts.len())
+        };
+        done(&libraries);
+        let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (send, receive) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..cores().min(units.len()) {
+                let send = send.clone();
+                let (units, next, failed) = (&units, &next, &failed);
+                scope.spawn(move || {
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(unit) = units.get(number).filter(|_| !failed.load(Ordering::Relaxed)) else { return };
+                        let result = unit.load(&self.cc, self.isa, &self.store);
+                        failed.fetch_or(result.is_err(), Ordering::Relaxed);
+                        let _ = send.send((number, result)); // fails only when the receiver has met an error
+                    }
+                });
+            }
+            drop(send);
+            // `progress` is called here, on the caller's thread.
+            for (number, result) in receive {
+                let (library, was_compiled) = result?;
+                self.compiled.fetch_add(usize::from(was_compiled), Ordering::Relaxed);
+                let library = Arc::new(library);
+                libraries.extend(parts[number].iter().map(|&i| (missing[i].key, library.clone())));
+                done(&libraries);
+            }
+            Ok::<(), Error>(())
+        })?;
+
+        {
+            let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+            loaded.retain(|_, library| library.strong_count() > 0);
+            loaded.extend(libraries.iter().map(|(key, library)| (*key, Arc::downgrade(library))));
+        }
+        let kernel = |(text, program): (&Text, &Program)| -> Result<Arc<dyn Kernel>, Error> {
+            let library = libraries[&text.key].clone();
+            let function = library.function(text)?;
+            Ok(Arc::new(CpuKernel { program: program.clone(), function, _library: library }))
+        };
+        texts.iter().zip(programs).map(kernel).collect()
+    }
+
+    fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
+        Ok(Box::new(CpuReplay::new(self.team.clone(), launches)?))
+    }
+}
+
+fn address(what: &str, buffer: &Buffer, offset: usize, len: usize) -> Result<*mut u8, Error> {
+    buffer.check(what, offset, len)?;
+    let host = buffer.raw.host().ok_or_else(|| Error::invalid(what, "the buffer is not in the host's memory"))?;
+    // SAFETY: inside the buffer, which lies inside its mapping.
+    Ok(unsafe { host.add(buffer.offset + offset) })
+}

@@ -1,0 +1,331 @@
+//! C for the CPU: GNU vector extensions and compiler builtins, no system headers. A kernel is one function that runs an interval of the
+//! launch; everything it needs is in the prelude (`prelude.rs`).
+
+use gristmill_compiler::lower::{Code, Statement};
+use gristmill_compiler::pipeline::{Dialect, Signature};
+use gristmill_uop::program::Access;
+use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
+use std::fmt::Write;
+
+/// The dialect; what depends on the instruction set is in the prelude alone.
+pub struct C;
+
+/// C type of a value.
+fn type_of(d: DType) -> String {
+    let scalar = match d.scalar {
+        // Truth is a mask in vectors, 0 or 1 alone.
+        Scalar::Bool => "i32",
+        Scalar::F16 | Scalar::BF16 => "u16",
+        s => s.name(),
+    };
+    if d.lanes == 1 { scalar.into() } else { format!("{scalar}x{}", d.lanes) }
+}
+
+/// C type of an element in memory.
+fn stored(d: DType) -> String {
+    match d.scalar {
+        Scalar::Bool => type_of(DType { scalar: Scalar::U8, ..d }),
+        _ => type_of(d),
+    }
+}
+
+struct Writer<'a> {
+    g: &'a Graph,
+    signature: &'a Signature,
+    out: String,
+}
+
+impl Dialect for C {
+    fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
+        let mut w = Writer { g: graph, signature, out: String::new() };
+        w.kernel(name, bodies);
+        w.out
+    }
+}
+
+impl Writer<'_> {
+    fn line(&mut self, text: std::fmt::Arguments) {
+        let _ = self.out.write_fmt(text);
+        self.out.push('\n');
+    }
+    fn kernel(&mut self, name: &str, bodies: &[Code]) {
+        self.line(format_args!(
+            "void {name}(void *const *b, const i64 *v, i64 first, i64 end, u8 *scratch) {{"
+        ));
+        for (i, &(_, access, node)) in self.signature.params.iter().enumerate() {
+            let packed = matches!(self.g[node].arg, Arg::Packed(..));
+            let t = if packed { "u8".into() } else { stored(self.g[node].dtype) };
+            match access {
+                Access::Read => self.line(format_args!("const {t} *restrict p{i} = b[{i}];")),
+                Access::Write => self.line(format_args!("{t} *restrict p{i} = b[{i}];")),
+                Access::ReadWrite => self.line(format_args!("{t} *p{i} = b[{i}];")),
+            }
+        }
+        for i in 0..self.signature.vars.len() {
+            self.line(format_args!("const i64 var{i} = v[{i}];"));
+        }
+        for (i, &(local, at)) in self.signature.scratch.iter().enumerate() {
+            let t = stored(self.g[local].dtype);
+            self.line(format_args!("{t} *const l{i} = ({t} *)(scratch + {at});"));
+        }
+        self.line(format_args!("i64 base = 0;"));
+        for (i, code) in bodies.iter().enumerate() {
+            self.body(i, code);
+        }
+        self.line(format_args!("}}"));
+    }
+    fn body(&mut self, number: usize, code: &Code) {
+        let count = self.index(self.signature.groups[number]);
+        self.line(format_args!("{{ const i64 count = {count};"));
+        self.line(format_args!("const i64 lo = first > base ? first - base : 0, hi = end - base < count ? end - base : count;"));
+        for &r in &code.globals {
+            self.line(format_args!("i64 r{}_last = -1;", self.g.range_number(r)));
+        }
+        self.line(format_args!("for (i64 w = lo; w < hi; w++) {{"));
+        // Row-major over the workgroup ranges.
+        let mut rest = String::from("(u64)w");
+        for (i, &r) in code.globals.iter().enumerate().rev() {
+            let n = self.g.range_number(r);
+            if i == 0 {
+                self.line(format_args!("const i64 r{n} = (i64)({rest});"));
+            } else {
+                let bound = self.index(self.g[r].src[0]);
+                self.line(format_args!("const i64 r{n} = (i64)({rest} % (u64)({bound}));"));
+                rest = format!("{rest} / (u64)({bound})");
+            }
+        }
+        for s in &code.statements {
+            self.statement(s);
+        }
+        for &r in &code.globals {
+            let n = self.g.range_number(r);
+            self.line(format_args!("r{n}_last = r{n};"));
+        }
+        self.line(format_args!("}} base += count; }}"));
+    }
+    fn statement(&mut self, s: &Statement) {
+        match s {
+            Statement::Define(id) => {
+                let (t, e) = (type_of(self.g[*id].dtype), self.expression(*id));
+                self.line(format_args!("const {t} v{} = {e};", id.0));
+            }
+            Statement::Loop(r) => {
+                let (n, bound) = (self.g.range_number(*r), self.name(self.g[*r].src[0]));
+                self.line(format_args!("for (i64 r{n} = 0; r{n} < {bound}; r{n}++) {{"));
+            }
+            Statement::End => self.line(format_args!("}}")),
+            Statement::Accumulator(acc) => {
+                let node = &self.g[*acc];
+                let (t, first) = (type_of(node.dtype), self.name(node.src[0]));
+                self.line(format_args!("{t} a{} = {first};", node.src[1].0));
+            }
+            Statement::Accumulate(acc, value) => {
+                let e = self.expression(*value);
+                self.line(format_args!("a{} = {e};", self.g[*acc].src[1].0));
+            }
+            Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
+            Statement::Nest { staged, globals, .. } => {
+                if *staged {
+                    let changed: Vec<String> = globals
+                        .iter()
+                        .map(|&r| format!(" || r{0} != r{0}_last", self.g.range_number(r)))
+                        .collect();
+                    self.line(format_args!("if (w == lo{}) {{", changed.concat()));
+                } else {
+                    self.line(format_args!("{{"));
+                }
+            }
+        }
+    }
+    fn buffer(&self, id: Id) -> String {
+        match self.g[id].op {
+            Op::Local => {
+                let i = self.signature.scratch.iter().position(|s| s.0 == id).unwrap_or(0);
+                format!("l{i}")
+            }
+            _ => {
+                let slot = |id: Id| match self.g[id].arg {
+                    Arg::Param(s) | Arg::Packed(s, _) => s,
+                    _ => u32::MAX,
+                };
+                let i = self.signature.params.iter().position(|p| p.0 == slot(id)).unwrap_or(0);
+                format!("p{i}")
+            }
+        }
+    }
+    fn write(&mut self, buffer: Id, at: Id, value: Id) {
+        let d = self.g[value].dtype;
+        let (b, at, v) = (self.buffer(buffer), self.name(at), self.name(value));
+        let v = match (d.scalar, d.lanes) {
+            (Scalar::Bool, 1) => v,
+            (Scalar::Bool, l) => format!("cvt_i32_u8_{l}({v} & 1)"),
+            _ => v,
+        };
+        if d.lanes == 1 {
+            self.line(format_args!("{b}[{at}] = {v};"));
+        } else {
+            self.line(format_args!("*({}_u *)({b} + {at}) = {v};", stored(d)));
+        }
+    }
+    /// How a source is written inside an expression.
+    fn name(&self, id: Id) -> String {
+        let n = &self.g[id];
+        match (&n.op, &n.arg) {
+            (Op::Const, _) if n.dtype.lanes == 1 => literal(self.g, id),
+            (Op::Var, Arg::Var(name, ..)) => {
+                let i = self.signature.vars.iter().position(|v| v == name).unwrap_or(0);
+                format!("var{i}")
+            }
+            (Op::Param | Op::Local, _) => self.buffer(id),
+            (Op::Range, _) => format!("r{}", self.g.range_number(id)),
+            (Op::Reduce, _) => format!("a{}", id.0),
+            (Op::Acc, _) => format!("a{}", n.src[1].0),
+            _ => format!("v{}", id.0),
+        }
+    }
+    /// A scalar index expression, written out: for launch dimensions.
+    fn index(&self, id: Id) -> String {
+        let n = &self.g[id];
+        match n.op {
+            Op::Const | Op::Var | Op::Range => self.name(id),
+            _ => {
+                let s: Vec<String> = n.src.iter().map(|&s| self.index(s)).collect();
+                self.operator(id, &s)
+            }
+        }
+    }
+    fn expression(&self, id: Id) -> String {
+        let names: Vec<String> = self.g[id].src.iter().map(|&s| self.name(s)).collect();
+        self.operator(id, &names)
+    }
+    fn operator(&self, id: Id, s: &[String]) -> String {
+        let n = &self.g[id];
+        let (d, lanes) = (n.dtype, n.dtype.lanes);
+        let from = n.src.first().map(|&x| self.g[x].dtype).unwrap_or(d);
+        let t = type_of(d);
+        let not_negative = |i: usize| self.g.bounds(n.src[i]).is_some_and(|b| b.0 >= 0);
+        match n.op {
+            Op::Const => {
+                let one = literal(self.g, id);
+                format!("({t}){{{}}}", vec![one; lanes as usize].join(","))
+            }
+            Op::Lanes => {
+                let all: Vec<String> = (0..lanes).map(|i| i.to_string()).collect();
+                format!("({t}){{{}}}", all.join(","))
+            }
+            Op::Splat => format!("({t}){{{}}}", vec![s[0].as_str(); lanes as usize].join(",")),
+            Op::Pack => format!("({t}){{{}}}", s.join(",")),
+            Op::Load => {
+                let packed = matches!(self.g[n.src[0]].arg, Arg::Packed(..));
+                let memory = stored(d);
+                let raw = match (packed, lanes) {
+                    (false, 1) => format!("{}[{}]", s[0], s[1]),
+                    _ => format!("*(const {memory}_u *)({} + {})", s[0], s[1]),
+                };
+                match (d.scalar, lanes) {
+                    (Scalar::Bool, l) if l > 1 => format!("-cvt_u8_i32_{l}({raw})"),
+                    _ => raw,
+                }
+            }
+            Op::Cast => cast(from, d, &s[0]),
+            Op::Bitcast if lanes > 1 => format!("({t})({})", s[0]),
+            Op::Bitcast => format!("bits_{}_{}({})", from.scalar.name(), d.scalar.name(), s[0]),
+            Op::Neg => format!("-{}", s[0]),
+            Op::Exp => format!("exp_{lanes}({})", s[0]),
+            Op::Log => format!("log_{lanes}({})", s[0]),
+            Op::Sqrt => format!("sqrt_{lanes}({})", s[0]),
+            Op::Round => format!("round_{lanes}({})", s[0]),
+            Op::Recip => format!("1.0f / {}", s[0]),
+            Op::Add => format!("{} + {}", s[0], s[1]),
+            Op::Sub => format!("{} - {}", s[0], s[1]),
+            Op::Mul => format!("{} * {}", s[0], s[1]),
+            Op::Div => format!("{} / {}", s[0], s[1]),
+            Op::And => format!("{} & {}", s[0], s[1]),
+            Op::Or => format!("{} | {}", s[0], s[1]),
+            Op::Xor => format!("{} ^ {}", s[0], s[1]),
+            Op::Shl => format!("{} << {}", s[0], s[1]),
+            Op::Shr => format!("{} >> {}", s[0], s[1]),
+            Op::IDiv if lanes == 1 && not_negative(0) => format!("(i64)((u64)({}) / (u64)({}))", s[0], s[1]),
+            Op::Mod if lanes == 1 && not_negative(0) => format!("(i64)((u64)({}) % (u64)({}))", s[0], s[1]),
+            Op::IDiv if lanes > 1 && not_negative(0) => format!("{} / {}", s[0], s[1]),
+            Op::Mod if lanes > 1 && not_negative(0) => format!("{} % {}", s[0], s[1]),
+            // floor, for a positive divisor
+            Op::IDiv => format!("({0} - (({0} % {1} + {1}) % {1})) / {1}", s[0], s[1]),
+            Op::Mod => format!("({0} % {1} + {1}) % {1}", s[0], s[1]),
+            Op::Max if lanes == 1 => format!("{0} > {1} ? {0} : {1}", s[0], s[1]),
+            Op::Min if lanes == 1 => format!("{0} < {1} ? {0} : {1}", s[0], s[1]),
+            Op::Max => format!("select_{0}({1}({2} > {3}), {2}, {3})", t, mask(d), s[0], s[1]),
+            Op::Min => format!("select_{0}({1}({2} < {3}), {2}, {3})", t, mask(d), s[0], s[1]),
+            Op::Lt if lanes == 1 => format!("{} < {}", s[0], s[1]),
+            Op::Eq if lanes == 1 => format!("{} == {}", s[0], s[1]),
+            Op::Lt => format!("{}({} < {})", mask(from), s[0], s[1]),
+            Op::Eq => format!("{}({} == {})", mask(from), s[0], s[1]),
+            Op::Where if lanes == 1 => format!("{} ? {} : {}", s[0], s[1], s[2]),
+            Op::Where => format!("select_{t}({}, {}, {})", s[0], s[1], s[2]),
+            Op::Fma => format!("fma_{lanes}({}, {}, {})", s[0], s[1], s[2]),
+            Op::Table => {
+                let Arg::Ints(table) = &n.arg else { return "0".into() };
+                let entries: Vec<String> = (0..16).map(|i| table.get(i).copied().unwrap_or(0).to_string()).collect();
+                if lanes == 1 {
+                    format!("((const i32[16]){{{}}})[{}]", entries.join(","), s[0])
+                } else {
+                    format!("table_{lanes}((i32x16){{{}}}, {})", entries.join(","), s[0])
+                }
+            }
+            Op::Fold => {
+                let Arg::Reduce(op, _) = n.arg else { return "0".into() };
+                let how = match op {
+                    ReduceOp::Add => "add",
+                    ReduceOp::Max => "max",
+                };
+                format!("fold_{how}_{}_{}({})", from.scalar.name(), from.lanes, s[0])
+            }
+            op => unreachable!("{op:?} has no text"),
+        }
+    }
+}
+
+/// How a vector comparison of that type becomes a mask of i32.
+fn mask(of: DType) -> String {
+    match of.scalar {
+        Scalar::I64 | Scalar::U8 | Scalar::I8 => format!("cvt_{}_i32_{}", if of.scalar == Scalar::I64 { "i64" } else { "i8" }, of.lanes),
+        _ => format!("(i32x{})", of.lanes),
+    }
+}
+
+fn cast(from: DType, to: DType, x: &str) -> String {
+    let l = to.lanes;
+    match (from.scalar, to.scalar) {
+        (Scalar::Bool, s) if l > 1 => cast(Scalar::I32.one().with_lanes(l), s.one().with_lanes(l), &format!("({x} & 1)")),
+        (a, b) if a == b => x.into(),
+        (Scalar::F16 | Scalar::BF16, Scalar::F32) | (Scalar::F32, Scalar::F16 | Scalar::BF16) => {
+            format!("cvt_{}_{}_{l}({x})", from.scalar.name(), to.scalar.name())
+        }
+        (Scalar::F16 | Scalar::BF16, _) => {
+            let middle = format!("cvt_{}_f32_{l}({x})", from.scalar.name());
+            cast(Scalar::F32.one().with_lanes(l), to, &middle)
+        }
+        (_, Scalar::F16 | Scalar::BF16) => {
+            let middle = cast(from, Scalar::F32.one().with_lanes(l), x);
+            format!("cvt_f32_{}_{l}({middle})", to.scalar.name())
+        }
+        (_, Scalar::Bool) if l == 1 => format!("{x} != 0"),
+        (_, Scalar::Bool) => format!("{}({x} != 0)", mask(from)),
+        _ if l == 1 => format!("({})({x})", type_of(to)),
+        _ => format!("cvt_{}_{}_{l}({x})", from.scalar.name(), to.scalar.name()),
+    }
+}
+
+fn literal(g: &Graph, id: Id) -> String {
+    match (g.int_value(id), g.float_value(id)) {
+        (Some(v), _) if v == i64::MIN => "(-9223372036854775807 - 1)".into(),
+        (Some(v), _) if g.scalar(id) == Scalar::I32 && v == i32::MIN as i64 => "(-2147483647 - 1)".into(),
+        (Some(v), _) if v < 0 => format!("({v})"),
+        (Some(v), _) => v.to_string(),
+        (_, Some(v)) if v.is_infinite() => if v > 0.0 { "__builtin_inff()" } else { "(-__builtin_inff())" }.into(),
+        (_, Some(v)) if v.is_nan() => "__builtin_nanf(\"\")".into(),
+        // Hexadecimal would be exact too; nine digits are, and can be read.
+        (_, Some(v)) => format!("({:.9e}f)", v as f32),
+        _ => "0".into(),
+    }
+}

@@ -1,0 +1,167 @@
+//! Instruction sets: what the machine has, what the C compiler is told, what the dialect may use.
+
+use gristmill_runtime::Error;
+use gristmill_uop::target::Target;
+
+/// An instruction set that kernels are written for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Isa {
+    /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI.
+    Avx512Vnni,
+    /// x86-64 with AVX2, FMA, F16C and the 256-bit AVX-VNNI: as [`Isa::Avx2`] with `vpdpbusd`.
+    AvxVnni,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2,
+    /// 64-bit ARM with the dot product instructions.
+    Neon,
+    /// What every machine of this architecture has.
+    Plain,
+}
+
+/// A row of the table of instruction sets.
+pub struct IsaInfo {
+    /// Which.
+    pub isa: Isa,
+    /// Name after `--isa`.
+    pub name: &'static str,
+    /// f32 lanes of a vector register.
+    pub lanes: usize,
+    /// Flags for gcc and clang: the set itself, never `native`, so that a cached kernel fits every such machine.
+    pub flags: &'static [&'static str],
+}
+
+/// The table, the best first. `-march=x86-64` undoes what a distribution may have made its compiler's default.
+pub const TABLE: &[IsaInfo] = &[
+    IsaInfo {
+        isa: Isa::Avx512Vnni,
+        name: "avx512vnni",
+        lanes: 16,
+        flags: &[
+            "-march=x86-64",
+            "-mavx2",
+            "-mfma",
+            "-mf16c",
+            "-mbmi",
+            "-mbmi2",
+            "-mavx512f",
+            "-mavx512bw",
+            "-mavx512vl",
+            "-mavx512dq",
+            "-mavx512vnni",
+            // Compilers prefer 256-bit vectors by default, half of what memory can feed.
+            "-mprefer-vector-width=512",
+        ],
+    },
+    IsaInfo {
+        isa: Isa::AvxVnni,
+        name: "avxvnni",
+        lanes: 8,
+        flags: &["-march=x86-64", "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2", "-mavxvnni"],
+    },
+    IsaInfo {
+        isa: Isa::Avx2,
+        name: "avx2",
+        lanes: 8,
+        flags: &["-march=x86-64", "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2"],
+    },
+    IsaInfo { isa: Isa::Neon, name: "neon", lanes: 4, flags: &["-march=armv8.2-a+dotprod"] },
+    IsaInfo {
+        isa: Isa::Plain,
+        name: "plain",
+        lanes: 4,
+        flags: if cfg!(target_arch = "x86_64") { &["-march=x86-64"] } else { &[] },
+    },
+];
+
+impl Isa {
+    /// Its row.
+    pub fn info(self) -> &'static IsaInfo {
+        TABLE.iter().find(|row| row.isa == self).expect("every set has a row")
+    }
+    /// Name after `--isa`, and in the target's name.
+    pub fn name(self) -> &'static str {
+        self.info().name
+    }
+    /// f32 lanes of a vector register.
+    pub fn lanes(self) -> usize {
+        self.info().lanes
+    }
+    /// Flags for the C compiler.
+    pub fn flags(self) -> &'static [&'static str] {
+        self.info().flags
+    }
+    /// Does this machine have it?
+    pub fn available(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => {
+                use std::arch::is_x86_feature_detected as has;
+                Isa::Avx2.available()
+                    && has!("avx512f")
+                    && has!("avx512bw")
+                    && has!("avx512vl")
+                    && has!("avx512dq")
+                    && has!("avx512vnni")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => Isa::Avx2.available() && std::arch::is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                use std::arch::is_x86_feature_detected as has;
+                has!("avx2") && has!("fma") && has!("f16c") && has!("bmi1") && has!("bmi2")
+            }
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => std::arch::is_aarch64_feature_detected!("dotprod"),
+            Isa::Plain => true,
+            #[cfg(not(all(target_arch = "x86_64", target_arch = "aarch64")))]
+            _ => false,
+        }
+    }
+    /// The sets this machine has, the best first.
+    pub fn all_available() -> Vec<Isa> {
+        TABLE.iter().map(|row| row.isa).filter(|isa| isa.available()).collect()
+    }
+    /// The set that `--isa text` asks for: a name of the table, or `auto` (or nothing) for the best this machine has.
+    pub fn parse(text: &str) -> Result<Isa, Error> {
+        if text.is_empty() || text == "auto" {
+            return Ok(Isa::all_available()[0]);
+        }
+        let names = |sets: Vec<Isa>| sets.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", ");
+        let refuse = |message: &str| Error::Setting {
+            setting: format!("--isa {text}"),
+            message: message.into(),
+            hint: format!("this machine has {}; `auto` takes the best", names(Isa::all_available())),
+        };
+        let isa = TABLE.iter().find(|row| row.name == text).ok_or_else(|| refuse("no such instruction set"))?.isa;
+        if isa.available() { Ok(isa) } else { Err(refuse("this machine does not have that instruction set")) }
+    }
+    /// The CPU as the compiler sees it, with this set and so many threads.
+    pub fn target(self, threads: usize) -> Target {
+        Target::cpu(self.name(), self.lanes(), threads)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_is_the_best_there_is() {
+        let best = Isa::parse("auto").unwrap();
+        assert!(best.available());
+        assert_eq!(Isa::all_available()[0], best);
+        assert_eq!(*Isa::all_available().last().unwrap(), Isa::Plain);
+        assert_eq!(Isa::parse("plain").unwrap(), Isa::Plain);
+        assert_eq!(best.target(3).workers, 3);
+        assert_eq!(best.target(1).name, format!("cpu-{}", best.name()));
+    }
+
+    #[test]
+    fn unknown_and_missing_sets_are_refused_with_what_there_is() {
+        let missing = TABLE.iter().find(|row| !row.isa.available()).map(|row| row.name);
+        for name in ["avx1024", "AVX2 "].into_iter().chain(missing) {
+            let error = Isa::parse(name).unwrap_err();
+            assert!(matches!(error, Error::Setting { .. }) && error.hint().unwrap().contains("plain"), "{error}");
+        }
+    }
+}

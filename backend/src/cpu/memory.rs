@@ -1,0 +1,219 @@
+//! Host memory: huge pages for weights, address space for states.
+
+use gristmill_runtime::{Buffer, Error, Memory, RawBuffer, memory};
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
+
+const HUGE: usize = 2 << 20;
+/// Weights are carved from pieces of this size, so that a model's many tensors share huge pages: a tensor of 5 MB alone has a
+/// fifth of its bytes in small pages at its ends.
+const CHUNK: usize = 64 << 20;
+/// Carved pieces begin at multiples of this: a page, more than any vector needs.
+const ALIGN: usize = 4 << 10;
+
+/// An anonymous mapping.
+pub struct Map {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a mapping belongs to no thread. What is done with the bytes is up to those who hold pointers to them.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// `bytes` of zeros (at least one page), at a multiple of 2 MiB for weights, else of the page size.
+    pub fn new(bytes: usize, memory: Memory) -> Result<Map, Error> {
+        let refuse = || Error::OutOfMemory {
+            what: match memory {
+                Memory::Weights => "weights",
+                Memory::State => "the context's state",
+                Memory::Scratch => "activations",
+            }
+            .into(),
+            wanted: bytes,
+            device: "cpu".into(),
+        };
+        // Linux promises more than it has, and then kills. Large requests are worth a look at what there is; a state is not
+        // meant to be touched whole.
+        if memory != Memory::State && bytes >= CHUNK && memory::available().is_some_and(|a| bytes as u64 > a) {
+            return Err(refuse());
+        }
+        let len = bytes.max(1).checked_next_multiple_of(ALIGN).ok_or_else(refuse)?;
+        if memory != Memory::Weights {
+            let lazily = if memory == Memory::State { libc::MAP_NORESERVE } else { 0 };
+            return Ok(Map { base: map(len, lazily).ok_or_else(refuse)?, len });
+        }
+        let wide = len.checked_add(HUGE).ok_or_else(refuse)?;
+        let start = map(wide, 0).ok_or_else(refuse)?;
+        let before = start.align_offset(HUGE);
+        // SAFETY: `start .. start + wide` was just mapped; the two ends outside `len` bytes from the first multiple of 2 MiB
+        // are page-aligned (HUGE and ALIGN are) and nobody has seen them. Advice may be ignored.
+        unsafe {
+            let base = start.add(before);
+            if before > 0 {
+                libc::munmap(start.cast(), before);
+            }
+            libc::munmap(base.add(len).cast(), wide - before - len);
+            #[cfg(target_os = "linux")]
+            libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE);
+            Ok(Map { base, len })
+        }
+    }
+    /// Its first byte.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+    /// Bytes in it, at least those asked for.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+fn map(len: usize, flags: libc::c_int) -> Option<*mut u8> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANON | flags;
+    // SAFETY: an anonymous mapping at an address of the system's choice touches nothing that exists.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    (at != libc::MAP_FAILED).then_some(at.cast())
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: this mapping, whole, by its only owner.
+        unsafe { libc::munmap(self.base.cast(), self.len) };
+    }
+}
+
+impl RawBuffer for Map {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn host(&self) -> Option<*mut u8> {
+        Some(self.base)
+    }
+}
+
+/// Gives out buffers; weights share large mappings, which are freed with the last buffer in them.
+#[derive(Default)]
+pub struct Allocator {
+    chunk: Mutex<Option<(Arc<Map>, usize)>>,
+}
+
+impl Allocator {
+    /// A buffer of zeros.
+    pub fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
+        if memory != Memory::Weights || bytes >= CHUNK / 2 {
+            return Ok(Buffer { raw: Arc::new(Map::new(bytes, memory)?), offset: 0, len: bytes });
+        }
+        let mut chunk = self.chunk.lock().unwrap_or_else(PoisonError::into_inner);
+        let (map, used) = match chunk.take() {
+            Some((map, used)) if map.len() - used >= bytes => (map, used),
+            _ => (Arc::new(Map::new(CHUNK, memory)?), 0),
+        };
+        let buffer = Buffer { raw: map.clone(), offset: used, len: bytes };
+        // Once full, the mapping is its buffers' alone.
+        let next = (used + bytes).next_multiple_of(ALIGN);
+        if next < map.len() {
+            *chunk = Some((map, next));
+        }
+        Ok(buffer)
+    }
+}
+
+/// What can be said about huge pages on this machine, for `gristmill devices`.
+pub fn huge_pages() -> String {
+    if !cfg!(target_os = "linux") {
+        return "huge pages: left to the system".into();
+    }
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    match text.split(['[', ']']).nth(1) {
+        Some("always" | "madvise") => "huge pages: yes, for weights".into(),
+        Some(other) => {
+            format!("huge pages: {other}; decode may run at half speed (`echo madvise > {path}` as root turns them on)")
+        }
+        None => "huge pages: not in this kernel; decode may run at half speed".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(clippy::mut_from_ref, reason = "a buffer is shared memory")]
+    fn bytes(buffer: &Buffer) -> &mut [u8] {
+        // SAFETY: the tests use a buffer once at a time.
+        unsafe { std::slice::from_raw_parts_mut(buffer.raw.host().unwrap().add(buffer.offset), buffer.len) }
+    }
+
+    #[test]
+    fn every_kind_is_zeros_aligned_and_writable() {
+        for memory in [Memory::Weights, Memory::State, Memory::Scratch] {
+            for len in [0, 1, 4096, 5_000_001] {
+                let map = Map::new(len, memory).unwrap();
+                assert!(map.len() >= len);
+                let to = if memory == Memory::Weights { HUGE } else { ALIGN };
+                assert_eq!(map.base() as usize % to, 0);
+                let buffer = Buffer { raw: Arc::new(map), offset: 0, len };
+                assert!(bytes(&buffer).iter().all(|&b| b == 0));
+                bytes(&buffer).fill(7);
+            }
+        }
+    }
+
+    #[test]
+    fn weights_share_chunks_without_overlap() {
+        let allocator = Allocator::default();
+        let all: Vec<Buffer> = [5_000_000, 0, 64, 30 << 20, 20 << 20, 40 << 20, 8, 31 << 20]
+            .into_iter()
+            .map(|n| allocator.alloc(n, Memory::Weights).unwrap())
+            .collect();
+        for (i, buffer) in all.iter().enumerate() {
+            let b = bytes(buffer);
+            assert!(b.iter().all(|&x| x == 0));
+            assert_eq!(b.as_ptr() as usize % ALIGN, 0);
+            b.fill(i as u8 + 1);
+        }
+        for (i, buffer) in all.iter().enumerate() {
+            assert!(bytes(buffer).iter().all(|&x| x == i as u8 + 1));
+        }
+    }
+
+    #[test]
+    fn a_state_takes_address_space_only() {
+        let map = Map::new(1 << 40, Memory::State).unwrap();
+        // SAFETY: inside the mapping.
+        unsafe { map.base().add(1 << 39).write(1) };
+    }
+
+    #[test]
+    fn too_much_is_an_error() {
+        for memory in [Memory::Weights, Memory::State, Memory::Scratch] {
+            for wanted in [usize::MAX, usize::MAX - HUGE, 1 << 60] {
+                let error = Map::new(wanted, memory).err().unwrap();
+                assert!(matches!(error, Error::OutOfMemory { .. }) && error.hint().is_some());
+            }
+        }
+        assert!(Map::new(1 << 44, Memory::Weights).is_err(), "more than the machine has");
+    }
+
+    #[test]
+    fn huge_pages_are_described() {
+        assert!(huge_pages().starts_with("huge pages"));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[ignore = "needs a machine with free huge pages"]
+    fn weights_lie_in_huge_pages() {
+        let map = Map::new(CHUNK, Memory::Weights).unwrap();
+        // SAFETY: the mapping, whole.
+        unsafe { map.base().write_bytes(1, map.len()) };
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let head = format!("{:x}-", map.base() as usize);
+        let ours = smaps.split_once(&head).unwrap().1;
+        let huge = ours.lines().find(|l| l.starts_with("AnonHugePages")).unwrap();
+        assert_eq!(huge.split_whitespace().nth(1).unwrap(), (CHUNK >> 10).to_string(), "{huge}");
+    }
+}

@@ -1,0 +1,301 @@
+//! A captured step: launches bound to addresses, run level by level by the team.
+
+use super::device::CpuKernel;
+use super::team::{Team, Worker};
+use super::unit::Function;
+use gristmill_runtime::index::Index;
+use gristmill_runtime::{Error, Kernel, Launch, Replay};
+use gristmill_uop::{Arg, Op};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// A variable of the step.
+struct Variable {
+    name: Arc<str>,
+    /// Bounds that every kernel which reads it was compiled for.
+    min: i64,
+    max: i64,
+}
+
+/// A launch, bound.
+struct Task {
+    function: Function,
+    /// Where its addresses begin in `Step::addresses`.
+    buffers: usize,
+    /// Its values in `Step::values`.
+    vars: Range<usize>,
+    /// Its count of workgroups in `Step::counts`.
+    count: usize,
+    /// Its place among the launches that were captured.
+    number: usize,
+}
+
+/// A captured step.
+pub struct CpuReplay {
+    team: Arc<Team>,
+    scratch: usize,
+    variables: Vec<Variable>,
+    /// Values of `variables` in this replay.
+    current: Vec<i64>,
+    counts: Vec<(Index, String)>,
+    /// For each element of `Step::values`, the variable it is.
+    reads: Vec<usize>,
+    step: Step,
+    /// Keeps memory and libraries.
+    launches: Vec<Launch>,
+}
+
+/// What workers see of a step.
+struct Step {
+    tasks: Vec<Task>,
+    levels: Vec<Level>,
+    addresses: Vec<*mut u8>,
+    values: Vec<i64>,
+    counts: Vec<i64>,
+}
+
+/// Launches that do not depend on one another.
+struct Level {
+    tasks: Range<usize>,
+    /// Must all workers have ended it before the next begins? Not if both run on worker 0 alone.
+    barrier: bool,
+}
+
+// SAFETY: the addresses are of buffers that `launches` keeps, which belong to no thread. Workers only read a step.
+unsafe impl Send for CpuReplay {}
+// SAFETY: as above.
+unsafe impl Sync for Step {}
+
+impl CpuReplay {
+    /// Binds launches, sorted by level.
+    pub fn new(team: Arc<Team>, launches: Vec<Launch>) -> Result<CpuReplay, Error> {
+        let step = Step { tasks: vec![], levels: vec![], addresses: vec![], values: vec![], counts: vec![] };
+        let mut replay = CpuReplay {
+            team,
+            scratch: 0,
+            variables: vec![],
+            current: vec![],
+            counts: vec![],
+            reads: vec![],
+            step,
+            launches,
+        };
+        let launches = std::mem::take(&mut replay.launches);
+        let mut order: Vec<usize> = (0..launches.len()).collect();
+        order.sort_by_key(|&i| launches[i].level);
+        // The calls of one function are launches of one kernel: its workgroups are counted once.
+        let mut counts: HashMap<*const (), usize> = HashMap::new();
+        let mut level = None;
+        for number in order {
+            let launch = &launches[number];
+            if level != Some(launch.level) {
+                level = Some(launch.level);
+                let at = replay.step.tasks.len();
+                replay.step.levels.push(Level { tasks: at..at, barrier: true });
+            }
+            let kernel = launch
+                .kernel
+                .as_any()
+                .downcast_ref::<CpuKernel>()
+                .ok_or_else(|| Error::invalid(&launch.kernel.program().name, "was loaded by another device"))?;
+            replay.bind(kernel, launch, number, &mut counts)?;
+            replay.step.levels.last_mut().expect("just pushed").tasks.end += 1;
+        }
+        replay.launches = launches;
+        replay.step.counts = vec![0; replay.counts.len()];
+        replay.step.values = vec![0; replay.reads.len()];
+        replay.current = vec![0; replay.variables.len()];
+        replay.team.reserve(replay.scratch)?;
+        Ok(replay)
+    }
+
+    fn bind(
+        &mut self,
+        kernel: &CpuKernel,
+        launch: &Launch,
+        number: usize,
+        counts: &mut HashMap<*const (), usize>,
+    ) -> Result<(), Error> {
+        let program = kernel.program();
+        let name = &program.name;
+        if launch.buffers.len() != program.params.len() {
+            let message = format!("launched with {} buffers, has {}", launch.buffers.len(), program.params.len());
+            return Err(Error::invalid(name, message));
+        }
+        let buffers = self.step.addresses.len();
+        for buffer in &launch.buffers {
+            let host = buffer.raw.host().ok_or_else(|| Error::invalid(name, "a buffer is not in the host's memory"))?;
+            // SAFETY: a buffer lies inside its mapping.
+            self.step.addresses.push(unsafe { host.add(buffer.offset) });
+        }
+        let identity: *const () = Arc::as_ptr(&launch.kernel).cast();
+        let count = match counts.get(&identity) {
+            Some(&count) => count,
+            None => {
+                self.learn_bounds(program);
+                let index = Index::compile(&program.graph, program.groups, &mut |v| slot(&mut self.variables, v))
+                    .ok_or_else(|| Error::invalid(name, "its count of workgroups is not an index expression"))?;
+                self.counts.push((index, name.clone()));
+                counts.insert(identity, self.counts.len() - 1);
+                self.counts.len() - 1
+            }
+        };
+        let first = self.reads.len();
+        for var in &program.vars {
+            let slot = slot(&mut self.variables, var);
+            self.reads.push(slot);
+        }
+        self.scratch = self.scratch.max(program.scratch);
+        let vars = first..self.reads.len();
+        self.step.tasks.push(Task { function: kernel.function, buffers, vars, count, number });
+        Ok(())
+    }
+
+    /// Narrows the bounds of variables to those of this program: kernels address memory without checks.
+    fn learn_bounds(&mut self, program: &gristmill_uop::program::Program) {
+        for id in program.graph.toposort(&[program.root, program.groups]) {
+            let node = &program.graph[id];
+            if let (Op::Var, Arg::Var(name, min, max)) = (node.op, &node.arg) {
+                let slot = slot(&mut self.variables, name);
+                let variable = &mut self.variables[slot];
+                variable.min = variable.min.max(*min);
+                variable.max = variable.max.min(*max);
+            }
+        }
+    }
+
+    /// Sets variables, values and counts for a replay.
+    fn prepare(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+        for (value, variable) in self.current.iter_mut().zip(&self.variables) {
+            let name = &*variable.name;
+            let given = vars.iter().find(|v| v.0 == name);
+            *value = given.ok_or_else(|| Error::invalid(format!("variable {name}"), "the step ran without it"))?.1;
+            if !(variable.min..=variable.max).contains(value) {
+                let message = format!("{value} is not in {}..={}", variable.min, variable.max);
+                return Err(Error::invalid(format!("variable {name}"), message));
+            }
+        }
+        for (count, (index, name)) in self.step.counts.iter_mut().zip(&mut self.counts) {
+            *count = index
+                .evaluate(&self.current)
+                .ok_or_else(|| Error::invalid(&*name, "its workgroups cannot be counted"))?
+                .max(0);
+        }
+        for (value, &variable) in self.step.values.iter_mut().zip(&self.reads) {
+            *value = self.current[variable];
+        }
+        // One workgroup, or none, needs worker 0 only; between two such levels there is nothing to wait for.
+        let (tasks, counts) = (&self.step.tasks, &self.step.counts);
+        let alone = |level: &Level| tasks[level.tasks.clone()].iter().map(|t| counts[t.count]).sum::<i64>() <= 1;
+        let levels = &mut self.step.levels;
+        for i in 1..levels.len() {
+            levels[i - 1].barrier = !(alone(&levels[i - 1]) && alone(&levels[i]));
+        }
+        // The team's own barrier ends the last one.
+        if let Some(last) = levels.last_mut() {
+            last.barrier = false;
+        }
+        Ok(())
+    }
+}
+
+/// The number of a variable, a new one if it has none.
+fn slot(variables: &mut Vec<Variable>, name: &Arc<str>) -> usize {
+    variables.iter().position(|v| v.name == *name).unwrap_or_else(|| {
+        variables.push(Variable { name: name.clone(), min: i64::MIN, max: i64::MAX });
+        variables.len() - 1
+    })
+}
+
+/// The workgroups of worker `index` of `workers`: contiguous, the first `count % workers` intervals one longer. `shift` turns
+/// the intervals among the workers, so that the small launches of one level do not all fall to worker 0.
+fn share(count: i64, shift: i64, index: usize, workers: usize) -> Range<i64> {
+    let workers = workers as i64;
+    let place = (index as i64 - shift).rem_euclid(workers);
+    let (each, more) = (count / workers, count % workers);
+    let first = place * each + place.min(more);
+    first..first + each + i64::from(place < more)
+}
+
+impl Step {
+    /// One worker's part. `done(task, start)` is called after each of its intervals.
+    #[inline]
+    fn run(&self, worker: &Worker, begin: impl Fn() -> Option<Instant>, done: impl Fn(&Task, Option<Instant>)) {
+        let workers = worker.count();
+        for level in &self.levels {
+            let mut shift = 0;
+            for task in &self.tasks[level.tasks.clone()] {
+                let count = self.counts[task.count];
+                let part = share(count, shift, worker.index, workers);
+                if !part.is_empty() {
+                    let start = begin();
+                    // SAFETY: the addresses and values are this launch's, in the order of its parameters; the scratch is
+                    // large enough and this worker's; launches of one level do not conflict, those of others are apart.
+                    unsafe {
+                        (task.function)(
+                            self.addresses.as_ptr().add(task.buffers),
+                            self.values.as_ptr().add(task.vars.start),
+                            part.start,
+                            part.end,
+                            worker.scratch,
+                        );
+                    }
+                    done(task, start);
+                }
+                shift = (shift + count % workers as i64) % workers as i64;
+            }
+            if level.barrier {
+                worker.barrier();
+            }
+        }
+    }
+}
+
+impl Replay for CpuReplay {
+    fn replay(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+        self.prepare(vars)?;
+        let step = &self.step;
+        self.team.run(self.scratch, &|worker| step.run(worker, || None, |_, _| ()))
+    }
+
+    fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
+        self.prepare(vars)?;
+        let step = &self.step;
+        let longest: Vec<AtomicU64> = self.launches.iter().map(|_| AtomicU64::new(0)).collect();
+        self.team.run(self.scratch, &|worker| {
+            step.run(
+                worker,
+                || Some(Instant::now()),
+                |task, start| {
+                    let nanoseconds = start.map_or(0, |s| s.elapsed().as_nanos() as u64);
+                    longest[task.number].fetch_max(nanoseconds, Ordering::Relaxed);
+                },
+            )
+        })?;
+        Ok(longest.into_iter().map(|n| n.into_inner() as f64 * 1e-9).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_contiguous_complete_and_turned() {
+        for workers in 1..=5 {
+            for count in 0..20 {
+                for shift in 0..workers as i64 {
+                    let mut parts: Vec<Range<i64>> = (0..workers).map(|i| share(count, shift, i, workers)).collect();
+                    assert!(parts.iter().all(|p| (count / workers as i64..=count / workers as i64 + 1).contains(&(p.end - p.start))));
+                    parts.sort_by_key(|p| (p.start, p.end));
+                    assert_eq!((parts[0].start, parts[workers - 1].end), (0, count));
+                    assert!(parts.windows(2).all(|w| w[0].end == w[1].start));
+                }
+            }
+        }
+        assert_eq!((share(1, 0, 0, 2), share(1, 1, 1, 2)), (0..1, 0..1));
+    }
+}

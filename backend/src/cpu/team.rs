@@ -1,0 +1,375 @@
+//! A persistent team of threads with a spin barrier.
+//!
+//! A decode step is some hundred dependent levels of 10 to 500 µs. Waking threads by the system costs about 50 µs a level, so the
+//! team spins: a job is handed over, and levels inside it are separated, by shared counters alone. A worker that waits for
+//! long yields its core, and parks when no job has come for a millisecond, so that an idle program uses no CPU.
+
+use super::memory::Map;
+use gristmill_runtime::{Error, Memory};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A waiting worker spins so long, then yields between looks: someone else may need its core.
+const SPIN: Duration = Duration::from_micros(20);
+/// A worker without a job parks after so long: longer than sampling a token takes.
+const IDLE: Duration = Duration::from_millis(1);
+/// Looks at the shared counter between looks at the clock.
+const LOOKS: u32 = 64;
+/// The largest team: a number above it is a mistake.
+pub const MOST: usize = 1024;
+
+/// A value alone on its cache lines (two: they are fetched in pairs).
+#[repr(align(128))]
+#[derive(Default)]
+struct Padded<T>(T);
+
+/// What a worker is called with. The lifetime is erased: `Team::run` returns only when no worker uses it any more.
+type Job = *const (dyn Fn(&Worker) + Sync);
+
+struct Shared {
+    count: usize,
+    /// How long to spin: not at all in a team larger than the machine, where someone always needs the core.
+    spin: Duration,
+    /// Number of the current job.
+    generation: Padded<AtomicU64>,
+    /// Workers that have arrived at the barrier.
+    arrived: Padded<AtomicUsize>,
+    /// Barriers passed.
+    passed: Padded<AtomicUsize>,
+    /// Written by the caller of `run` before `generation` moves on, read by workers after.
+    job: UnsafeCell<Option<(Job, usize)>>,
+    stop: AtomicBool,
+    parked: AtomicUsize,
+    park: Mutex<()>,
+    wake: Condvar,
+}
+
+// SAFETY: `job` is written only while every worker waits for `generation`, whose release and acquire order the accesses; the
+// pointer in it is to a `Sync` closure.
+unsafe impl Sync for Shared {}
+// SAFETY: as above.
+unsafe impl Send for Shared {}
+
+/// The part of a job that runs on one thread.
+pub struct Worker<'a> {
+    /// Number of this worker: 0 is the thread that called [`Team::run`].
+    pub index: usize,
+    /// As many bytes as the job asked for, 64-byte aligned, this worker's alone.
+    pub scratch: *mut u8,
+    shared: &'a Shared,
+}
+
+impl Worker<'_> {
+    /// Workers of the team.
+    pub fn count(&self) -> usize {
+        self.shared.count
+    }
+    /// Waits for all workers; what they wrote before is then visible. Every worker must call it equally often.
+    pub fn barrier(&self) {
+        self.shared.barrier();
+    }
+}
+
+impl Shared {
+    fn barrier(&self) {
+        if self.count == 1 {
+            return;
+        }
+        let passed = self.passed.0.load(Ordering::Relaxed);
+        if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.count {
+            self.arrived.0.store(0, Ordering::Relaxed);
+            self.passed.0.store(passed.wrapping_add(1), Ordering::Release);
+        } else {
+            wait(|| self.passed.0.load(Ordering::Acquire) != passed, self.spin, None);
+        }
+    }
+
+    /// Waits for a job other than `seen`; returns its number.
+    fn next_job(&self, seen: u64) -> u64 {
+        let moved = || self.generation.0.load(Ordering::SeqCst) != seen;
+        if !wait(moved, self.spin, Some(IDLE)) {
+            let mut guard = self.park.lock().unwrap_or_else(PoisonError::into_inner);
+            // Either `run` sees this count and wakes us, or we see its generation: both are sequentially consistent.
+            self.parked.fetch_add(1, Ordering::SeqCst);
+            while !moved() {
+                guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            }
+            self.parked.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.generation.0.load(Ordering::SeqCst)
+    }
+
+    /// Hands `job` to all workers but the caller.
+    fn announce(&self, job: Option<(Job, usize)>) {
+        // SAFETY: every worker waits in `next_job`; see the impl of `Sync`.
+        unsafe { *self.job.get() = job };
+        self.generation.0.fetch_add(1, Ordering::SeqCst);
+        if self.parked.load(Ordering::SeqCst) > 0 {
+            let _guard = self.park.lock().unwrap_or_else(PoisonError::into_inner);
+            self.wake.notify_all();
+        }
+    }
+
+    fn work(&self, index: usize) {
+        let mut seen = 0;
+        loop {
+            seen = self.next_job(seen);
+            if self.stop.load(Ordering::Acquire) {
+                return;
+            }
+            // SAFETY: `generation` has moved, so the job is set and stays until this worker has passed `run`'s last barrier.
+            let (job, scratch) = unsafe { (*self.job.get()).expect("a job was announced") };
+            // SAFETY: the closure lives until then, too.
+            self.part(unsafe { &*job }, index, scratch);
+        }
+    }
+
+    /// One worker's part of a job. `scratch` is an array of the workers' scratch addresses.
+    fn part(&self, job: &(dyn Fn(&Worker) + Sync), index: usize, scratch: usize) {
+        // The others would wait for ever for a worker that unwinds.
+        let abort = AbortOnUnwind;
+        // SAFETY: `run` passes the address of an array of `count` pointers that outlives the job.
+        let scratch = unsafe { *(scratch as *const *mut u8).add(index) };
+        job(&Worker { index, scratch, shared: self });
+        self.barrier();
+        std::mem::forget(abort);
+    }
+}
+
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        eprintln!("gristmill: a worker of the CPU team panicked; the others cannot go on");
+        std::process::abort();
+    }
+}
+
+/// Spins for `spin`, then yields, until `done` or (false) until `limit` has passed.
+#[inline]
+fn wait(done: impl Fn() -> bool, spin: Duration, limit: Option<Duration>) -> bool {
+    let look = || {
+        for _ in 0..LOOKS {
+            if done() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    };
+    let start = Instant::now();
+    loop {
+        if look() {
+            return true;
+        }
+        let waited = start.elapsed();
+        if limit.is_some_and(|limit| waited > limit) {
+            return done();
+        }
+        if waited >= spin {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Each worker's scratch, grown to the largest that any job asked for.
+#[derive(Default)]
+struct Scratch {
+    maps: Vec<Map>,
+    bytes: usize,
+}
+
+impl Scratch {
+    fn reserve(&mut self, workers: usize, bytes: usize) -> Result<(), Error> {
+        if self.maps.is_empty() || bytes > self.bytes {
+            self.maps = (0..workers).map(|_| Map::new(bytes, Memory::Scratch)).collect::<Result<_, _>>()?;
+            self.bytes = bytes;
+        }
+        Ok(())
+    }
+}
+
+/// Threads that run jobs together with the thread that asks for them.
+pub struct Team {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    /// Held while a job runs: the team does one at a time.
+    turn: Mutex<Scratch>,
+}
+
+impl Team {
+    /// A team of `count` workers, of which the caller of [`Team::run`] is one. With `pin`, each other worker stays on one of the
+    /// process's cores.
+    pub fn new(count: usize, pin: bool) -> Result<Team, Error> {
+        assert!((1..=MOST).contains(&count), "a team of {count}");
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let shared = Arc::new(Shared {
+            count,
+            spin: if count > cores { Duration::ZERO } else { SPIN },
+            generation: Padded::default(),
+            arrived: Padded::default(),
+            passed: Padded::default(),
+            job: UnsafeCell::new(None),
+            stop: AtomicBool::new(false),
+            parked: AtomicUsize::new(0),
+            park: Mutex::new(()),
+            wake: Condvar::new(),
+        });
+        // A team that could not be completed is dropped like any other, which ends the threads that were started.
+        let mut team = Team { shared, threads: Vec::new(), turn: Mutex::default() };
+        for index in 1..count {
+            let shared = team.shared.clone();
+            let run = move || {
+                if pin {
+                    pin_to(index);
+                }
+                shared.work(index)
+            };
+            let name = format!("gristmill-{index}");
+            let thread = std::thread::Builder::new().name(name).spawn(run).map_err(Error::io("starting a thread"))?;
+            team.threads.push(thread);
+        }
+        Ok(team)
+    }
+
+    /// Workers, the caller included.
+    pub fn count(&self) -> usize {
+        self.shared.count
+    }
+
+    /// Allocates so much scratch for each worker now rather than in the first job.
+    pub fn reserve(&self, scratch: usize) -> Result<(), Error> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner).reserve(self.count(), scratch)
+    }
+
+    /// Runs `job` once on every worker, each with `scratch` bytes, and returns when all have ended. Calls from several threads
+    /// take turns; a job must not call `run` of its own team. A job that panics aborts the process.
+    pub fn run(&self, scratch: usize, job: &(dyn Fn(&Worker) + Sync)) -> Result<(), Error> {
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        turn.reserve(self.count(), scratch)?;
+        let scratch: Vec<*mut u8> = turn.maps.iter().map(Map::base).collect();
+        // The cast erases the lifetime: the last barrier of `part` is passed only when every worker is done with `job`.
+        // SAFETY: only the lifetime changes.
+        let erased: Job =
+            unsafe { std::mem::transmute::<&(dyn Fn(&Worker) + Sync), &'static (dyn Fn(&Worker) + Sync)>(job) };
+        let address = scratch.as_ptr() as usize;
+        if self.count() > 1 {
+            self.shared.announce(Some((erased, address)));
+        }
+        self.shared.part(job, 0, address);
+        Ok(())
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.announce(None);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Keeps this thread on the `index`-th core that the process may use.
+#[cfg(target_os = "linux")]
+fn pin_to(index: usize) {
+    // SAFETY: a set of bits for which zeros are valid; the calls read or write it within its size.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        let size = std::mem::size_of::<libc::cpu_set_t>();
+        if libc::sched_getaffinity(0, size, &mut allowed) != 0 {
+            return;
+        }
+        let cores: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(|&c| libc::CPU_ISSET(c, &allowed)).collect();
+        let Some(&core) = cores.get(index % cores.len().max(1)) else { return };
+        let mut one: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut one);
+        libc::sched_setaffinity(0, size, &one);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn pin_to(_: usize) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_worker_runs_every_job_once_and_barriers_order() {
+        for count in 1..=4 {
+            let team = Team::new(count, count == 3).unwrap();
+            let cells: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+            for job in 0..500 {
+                team.run(64, &|w| {
+                    assert_eq!(w.count(), count);
+                    for level in 1..=3 {
+                        cells[w.index].fetch_add(1, Ordering::Relaxed);
+                        w.barrier();
+                        assert!(cells.iter().all(|c| c.load(Ordering::Relaxed) == job * 3 + level));
+                        w.barrier();
+                    }
+                })
+                .unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn scratch_is_apart_aligned_and_grows() {
+        let team = Team::new(3, false).unwrap();
+        for bytes in [0, 100, 70_000, 64] {
+            let seen = Mutex::new(vec![]);
+            team.run(bytes, &|w| {
+                // SAFETY: the bytes that were asked for.
+                unsafe { w.scratch.write_bytes(w.index as u8, bytes) };
+                w.barrier();
+                // SAFETY: as above.
+                assert!((0..bytes).all(|i| unsafe { *w.scratch.add(i) } == w.index as u8));
+                seen.lock().unwrap().push(w.scratch as usize);
+            })
+            .unwrap();
+            let seen = seen.into_inner().unwrap();
+            assert!(seen.iter().all(|a| a % 64 == 0));
+        }
+    }
+
+    #[test]
+    fn callers_take_turns_and_parked_workers_wake() {
+        let team = Team::new(2, false).unwrap();
+        let total = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for i in 0..30 {
+                        team.run(0, &|w| {
+                            total.fetch_add(1, Ordering::Relaxed);
+                            w.barrier();
+                        })
+                        .unwrap();
+                        if i % 10 == 0 {
+                            std::thread::sleep(IDLE * 4);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(total.into_inner(), 3 * 30 * 2);
+    }
+
+    #[test]
+    fn idle_workers_park() {
+        let team = Team::new(3, false).unwrap();
+        team.run(0, &|_| ()).unwrap();
+        let start = Instant::now();
+        while team.shared.parked.load(Ordering::SeqCst) < 2 {
+            assert!(start.elapsed() < Duration::from_secs(20), "a busy machine, or workers that never park");
+            std::thread::sleep(IDLE);
+        }
+        team.run(0, &|w| w.barrier()).unwrap();
+    }
+}

@@ -1,0 +1,397 @@
+//! The device with small kernels written by hand.
+
+use super::{Cc, CpuDevice, Isa};
+use gristmill_runtime::store::Store;
+use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory};
+use gristmill_uop::Graph;
+use gristmill_uop::program::{Access, Estimate, Program};
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A store for one test, removed at its end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("gristmill-cpu-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Place(path)
+    }
+    fn device(&self, threads: usize) -> CpuDevice {
+        let store = Store::open(&self.0, 64 << 20).unwrap();
+        CpuDevice::with(threads, Isa::parse("auto").unwrap(), Cc::find().unwrap(), store).unwrap().with_prelude(PRELUDE)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const PRELUDE: &str = "typedef long i64; typedef float f32;
+#define SIGNATURE(NAME) void NAME(void *const *b, const i64 *v, i64 first, i64 end, void *scratch)";
+
+/// Workgroups of a test kernel.
+enum Groups {
+    Fixed(i64),
+    /// As many as the variable `n` says, at most 1000.
+    N,
+}
+
+fn program(name: &str, source: &str, params: usize, groups: Groups) -> Program {
+    let mut graph = Graph::new();
+    let (groups, vars) = match groups {
+        Groups::Fixed(n) => (graph.int(n), vec![]),
+        Groups::N => (graph.var("n", 0, 1000), vec![Arc::from("n")]),
+    };
+    Program {
+        name: name.into(),
+        source: source.replace("NAME", name),
+        graph: Arc::new(graph),
+        root: groups,
+        params: (0..params as u32).map(|slot| (slot, Access::ReadWrite)).collect(),
+        vars,
+        groups,
+        scratch: 4096,
+        estimate: Estimate::default(),
+        notes: vec![],
+    }
+}
+
+/// `out[i] = a[i] + b[i] / 3`, eight elements a workgroup, through the scratch.
+const ADD: &str = "SIGNATURE(NAME) {
+    f32 *out = b[0]; const f32 *x = b[1], *y = b[2]; f32 *t = scratch;
+    for (i64 g = first; g < end; g++) {
+        for (int i = 0; i < 8; i++) t[i] = y[g * 8 + i] / 3;
+        for (int i = 0; i < 8; i++) out[g * 8 + i] = x[g * 8 + i] + t[i];
+    }
+}";
+/// `out = sum over n of x`, one workgroup; reads what the level before wrote.
+const SUM: &str = "SIGNATURE(NAME) {
+    f32 *out = b[0], s = 0; const f32 *x = b[1];
+    for (i64 i = 0; i < v[0] * 8; i++) s += x[i];
+    out[0] = s;
+}";
+/// Adds the scalar `b[1]` to every element.
+const SPREAD: &str = "SIGNATURE(NAME) {
+    f32 *x = b[0]; const f32 *s = b[1];
+    for (i64 i = first * 8; i < end * 8; i++) x[i] = x[i] * 0.5f + s[0] * 1e-3f;
+}";
+/// Increments an integer.
+const COUNT: &str = "SIGNATURE(NAME) { i64 *x = b[0]; for (i64 g = first; g < end; g++) x[g * 16] += 1; }";
+/// Nothing.
+const NOTHING: &str = "SIGNATURE(NAME) { }";
+
+fn floats(device: &dyn Device, values: impl IntoIterator<Item = f32>) -> Buffer {
+    let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
+    let buffer = device.alloc(bytes.len(), Memory::Scratch).unwrap();
+    device.write(&buffer, 0, &bytes).unwrap();
+    buffer
+}
+
+fn bytes(device: &dyn Device, buffer: &Buffer) -> Vec<u8> {
+    let mut bytes = vec![0; buffer.len];
+    device.read(buffer, 0, &mut bytes).unwrap();
+    bytes
+}
+
+fn load(device: &dyn Device, programs: &[Program]) -> Vec<Arc<dyn Kernel>> {
+    device.load(programs, &|_, _| ()).unwrap()
+}
+
+fn launch(kernel: &Arc<dyn Kernel>, buffers: &[&Buffer], level: usize) -> Launch {
+    Launch { kernel: kernel.clone(), buffers: buffers.iter().map(|&b| b.clone()).collect(), level }
+}
+
+/// Three dependent levels, run a few times: the bytes of every buffer at the end.
+fn step(place: &Place, threads: usize, n: i64, timed: bool) -> Vec<u8> {
+    let device = place.device(threads);
+    let programs = [
+        program("e_add_1", ADD, 3, Groups::N),
+        program("r_sum_2", SUM, 2, Groups::Fixed(1)),
+        program("e_spread_3", SPREAD, 2, Groups::N),
+    ];
+    let mut programs = programs;
+    programs[1].vars = vec![Arc::from("n")];
+    let kernels = load(&device, &programs);
+    let x = floats(&device, (0..8000).map(|i| i as f32 * 0.37));
+    let y = floats(&device, (0..8000).map(|i| (i % 17) as f32));
+    let out = floats(&device, [0.0; 8000]);
+    let sum = floats(&device, [0.0; 4]);
+    // Out of order: capture sorts by level, and keeps the order of times.
+    let launches = vec![
+        launch(&kernels[2], &[&x, &sum.slice(4, 4)], 9),
+        launch(&kernels[0], &[&out, &x, &y], 0),
+        launch(&kernels[1], &[&sum.slice(4, 4), &out], 4),
+        launch(&kernels[1], &[&sum.slice(8, 4), &out], 4),
+    ];
+    let mut replay = device.capture(launches).unwrap();
+    for _ in 0..10 {
+        if timed {
+            let times = replay.replay_timed(&[("n", n), ("unused", 3)]).unwrap();
+            assert_eq!(times.len(), 4);
+            assert!(times.iter().all(|&t| (0.0..1.0).contains(&t)));
+            assert!(n == 0 || times.iter().all(|&t| t > 0.0), "{times:?}");
+        } else {
+            replay.replay(&[("n", n)]).unwrap();
+        }
+    }
+    [&x, &y, &out, &sum].iter().flat_map(|b| bytes(&device, b)).collect()
+}
+
+#[test]
+fn any_team_gives_the_same_bits() {
+    let place = Place::new("bits");
+    for n in [0, 1, 2, 3, 333, 1000] {
+        let one = step(&place, 1, n, false);
+        if n == 1 {
+            let out = &one[2 * 32000..][..32];
+            let first = f32::from_le_bytes(out[4..8].try_into().unwrap());
+            assert!(first.is_finite() && first != 0.0);
+        }
+        for threads in 2..=4 {
+            assert!(one == step(&place, threads, n, false), "{threads} threads, n = {n}");
+        }
+        assert!(one == step(&place, 2, n, true));
+    }
+}
+
+#[test]
+fn levels_are_in_order_over_thousands_of_replays() {
+    let place = Place::new("levels");
+    for threads in 1..=4 {
+        let device = place.device(threads);
+        // Each workgroup takes its neighbour's number of the level before: wrong as soon as one level is early.
+        let chain = "SIGNATURE(NAME) { i64 *to = b[0]; const i64 *from = b[1];
+            for (i64 g = first; g < end; g++) to[g * 16] = from[(g + 1) % 7 * 16] + 1; }";
+        let kernels = load(
+            &device,
+            &[program("chain", chain, 2, Groups::Fixed(7)), program("count", COUNT, 1, Groups::Fixed(1))],
+        );
+        let (a, b) = (device.alloc(7 * 128, Memory::State).unwrap(), device.alloc(7 * 128, Memory::Scratch).unwrap());
+        let counters = device.alloc(3 * 128, Memory::Scratch).unwrap();
+        let mut launches = vec![];
+        for level in 0..40 {
+            let (to, from) = if level % 2 == 0 { (&a, &b) } else { (&b, &a) };
+            launches.push(launch(&kernels[0], &[to, from], level * 2));
+            for i in 0..3 {
+                launches.push(launch(&kernels[1], &[&counters.slice(i * 128, 128)], level * 2 + i % 2));
+            }
+        }
+        let mut replay = device.capture(launches).unwrap();
+        let rounds = if threads <= 2 { 2000 } else { 200 };
+        for _ in 0..rounds {
+            replay.replay(&[]).unwrap();
+        }
+        let number = |buffer: &Buffer, g: usize| {
+            i64::from_le_bytes(bytes(&device, buffer)[g * 128..g * 128 + 8].try_into().unwrap())
+        };
+        assert!((0..7).all(|g| number(&b, g) == rounds * 40), "{threads} threads");
+        assert!((0..3).all(|i| number(&counters, i) == rounds * 40));
+    }
+}
+
+#[test]
+fn a_second_load_compiles_nothing() {
+    let place = Place::new("warm");
+    let kernel = |i: usize, prefix: &str| {
+        program(&format!("{prefix}_{i}"), &COUNT.replace("1;", &format!("{};", i + 1)), 1, Groups::Fixed(1))
+    };
+    let programs: Vec<Program> = (0..60).map(|i| kernel(i, "e")).collect();
+    let seen = RefCell::new(vec![]);
+    let device = place.device(2);
+    let kernels = device.load(&programs, &|done, total| seen.borrow_mut().push((done, total))).unwrap();
+    let cold = device.compiled();
+    assert!((2..=60).contains(&cold), "units, not kernels: {cold}");
+    assert!(seen.borrow().len() == cold + 1 && *seen.borrow().last().unwrap() == (60, 60), "{seen:?}");
+    assert!(seen.borrow().windows(2).all(|w| w[0].0 < w[1].0));
+
+    // In this process; in another order and under other names; a part of them.
+    let again: Vec<Program> = (0..60).rev().map(|i| kernel(i, "other")).collect();
+    let other = load(&device, &again);
+    load(&device, &programs[7..9]);
+    assert_eq!(device.compiled(), cold);
+    assert_eq!(other[0].program().name, "other_59");
+
+    // In another process (that is, device), from the disk.
+    drop((kernels, other, device));
+    let device = place.device(1);
+    let kernels = load(&device, &again);
+    assert_eq!(device.compiled(), 0);
+
+    // They do what they say, each its own.
+    let x = device.alloc(128, Memory::Scratch).unwrap();
+    let launches = kernels.iter().enumerate().map(|(i, k)| launch(k, &[&x], i)).collect();
+    device.capture(launches).unwrap().replay(&[]).unwrap();
+    assert_eq!(bytes(&device, &x)[..8], (1..=60i64).sum::<i64>().to_le_bytes());
+
+    // A damaged store is compiled again.
+    drop((kernels, device));
+    for entry in std::fs::read_dir(&place.0).unwrap().flatten() {
+        std::fs::write(entry.path(), b"x").unwrap();
+    }
+    let device = place.device(2);
+    load(&device, &programs);
+    assert_eq!(device.compiled(), cold);
+    // Other text is another kernel.
+    load(&device, &[program("new", "SIGNATURE(NAME) { (void)b; }", 1, Groups::N)]);
+    assert_eq!(device.compiled(), cold + 1);
+}
+
+#[test]
+fn what_the_compiler_calls_is_there() {
+    let place = Place::new("libc");
+    let device = place.device(1);
+    let source = "SIGNATURE(NAME) {
+        char *to = b[0]; const char *from = b[1]; i64 n = v[0] * 3;
+        for (i64 i = 0; i < n; i++) to[i] = 0;
+        __builtin_memcpy(to, from, n); __builtin_memset(to + n, (int)n, n);
+        ((f32 *)to)[100] = __builtin_sqrtf((f32)n) + __builtin_expf(0.0f);
+    }";
+    let mut it = program("copy", source, 2, Groups::Fixed(1));
+    it.vars = vec![Arc::from("n")];
+    let kernels = load(&device, &[it]);
+    let (to, from) = (floats(&device, [1.0; 200]), floats(&device, (0..200).map(|i| i as f32)));
+    device.capture(vec![launch(&kernels[0], &[&to, &from], 0)]).unwrap().replay(&[("n", 12)]).unwrap();
+    assert_eq!(bytes(&device, &to)[..36], bytes(&device, &from)[..36]);
+    assert_eq!(bytes(&device, &to)[36..72], [36; 36]);
+    assert_eq!(bytes(&device, &to)[400..404], 7f32.to_le_bytes());
+}
+
+#[test]
+fn errors_say_which_kernel() {
+    let place = Place::new("errors");
+    let device = place.device(2);
+    let good = program("e_good_1", NOTHING, 1, Groups::N);
+    let bad = program("e_bad_2", "SIGNATURE(NAME) {\n  undeclared = 1;\n}", 1, Groups::N);
+    let nameless = program("e_lost_3", "SIGNATURE(other) {}", 1, Groups::N);
+    let unresolved = program("e_calls_4", "void nowhere(void); SIGNATURE(NAME) { nowhere(); }", 1, Groups::N);
+    let fail = |p: &Program| device.load(&[good.clone(), p.clone()], &|_, _| ()).err().unwrap();
+    let error = fail(&bad);
+    let Error::Compile { kernel, message } = &error else { panic!("{error}") };
+    assert_eq!(kernel, "e_bad_2");
+    assert!(message.contains("e_bad_2:2") && message.contains("undeclared"), "{message}");
+    assert!(error.hint().unwrap().contains("report"));
+    assert!(fail(&nameless).to_string().contains("e_lost_3"));
+    assert!(fail(&unresolved).to_string().contains("nowhere"));
+    assert!(matches!(fail(&program("e_empty", "", 0, Groups::N)), Error::Invalid { .. }));
+    assert!(std::fs::read_dir(&place.0).unwrap().flatten().all(|e| e.path().extension().is_some()), "nothing is left");
+}
+
+#[test]
+fn a_machine_without_a_compiler_gets_a_hint() {
+    let error = Error::NoCompiler(Cc::named("/nonexistent").unwrap_err());
+    assert!(error.hint().unwrap().contains("gcc"));
+    // `CC` is read in a process of its own: tests run side by side.
+    let run = |cc: &str| {
+        let place = Place::new(&format!("cc-{}", cc.len()));
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "cpu::tests::opens_as_the_environment_says", "--nocapture", "--include-ignored"])
+            .env("CC", cc)
+            .env("GRISTMILL_CACHE", &place.0)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&child.stdout).into_owned()
+    };
+    let said = run("/nonexistent/cc -m64");
+    assert!(said.contains("no C compiler: CC is `/nonexistent/cc -m64`, which does not run"), "{said}");
+    assert!(run("cc -pipe").contains("opened"));
+}
+
+#[test]
+#[ignore = "run by another test, in a process of its own"]
+fn opens_as_the_environment_says() {
+    match CpuDevice::new(Some(2), "auto") {
+        Ok(device) => println!("opened\n{}", device.describe().join("\n")),
+        Err(error) => println!("{error}\nhint: {}", error.hint().unwrap()),
+    }
+}
+
+#[test]
+fn wrong_launches_are_refused_and_run_nothing() {
+    let place = Place::new("wrong");
+    let device = place.device(2);
+    let kernels = load(&device, &[program("count", COUNT, 1, Groups::N)]);
+    let x = device.alloc(128 * 1000, Memory::Scratch).unwrap();
+    assert!(device.capture(vec![launch(&kernels[0], &[], 0)]).is_err());
+    assert!(device.capture(vec![launch(&kernels[0], &[&x, &x], 0)]).is_err());
+    let null = crate::null::NullDevice::new("null", device.target().clone());
+    let foreign = load(&null, &[program("count", COUNT, 1, Groups::N)]);
+    assert!(device.capture(vec![launch(&foreign[0], &[&x], 0)]).is_err());
+    assert!(device.capture(vec![launch(&kernels[0], &[&null.alloc(128, Memory::State).unwrap()], 0)]).is_err());
+    let mut replay = device.capture(vec![launch(&kernels[0], &[&x], 0)]).unwrap();
+    for vars in [&[][..], &[("m", 1)], &[("n", 1001)], &[("n", -1)]] {
+        assert!(matches!(replay.replay(vars).unwrap_err(), Error::Invalid { .. }));
+    }
+    assert!(bytes(&device, &x).iter().all(|&b| b == 0));
+    replay.replay(&[("n", 1000)]).unwrap();
+    assert!(bytes(&device, &x).chunks(128).all(|c| c[0] == 1));
+    device.capture(vec![]).unwrap().replay(&[]).unwrap();
+    assert!(device.write(&x, 128 * 1000 - 3, &[0; 4]).is_err());
+    assert!(device.read(&x, usize::MAX, &mut [0; 4]).is_err());
+    for threads in [0, 100_000] {
+        let error = CpuDevice::new(Some(threads), "auto").err().unwrap();
+        assert!(matches!(error, Error::Setting { .. }), "{error}");
+    }
+}
+
+#[test]
+fn replays_of_several_threads_take_turns() {
+    let place = Place::new("turns");
+    let device = place.device(2);
+    let kernels = load(&device, &[program("count", COUNT, 1, Groups::Fixed(5))]);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let x = device.alloc(5 * 128, Memory::Scratch).unwrap();
+                let launches = (0..20).map(|level| launch(&kernels[0], &[&x], level)).collect();
+                let mut replay = device.capture(launches).unwrap();
+                for _ in 0..300 {
+                    replay.replay(&[]).unwrap();
+                }
+                assert!(bytes(&device, &x).chunks(128).all(|c| c[..8] == 6000i64.to_le_bytes()));
+            });
+        }
+    });
+}
+
+#[test]
+fn every_instruction_set_of_the_machine_compiles() {
+    let place = Place::new("isa");
+    for isa in Isa::all_available() {
+        let store = Store::open(&place.0, 64 << 20).unwrap();
+        let device = CpuDevice::with(1, isa, Cc::find().unwrap(), store).unwrap().with_prelude(PRELUDE);
+        load(&device, &[program("e_add_1", ADD, 3, Groups::N)]);
+        assert_eq!(device.compiled(), 1, "{}: the instruction set is part of the key", isa.name());
+        assert_eq!(device.target().lanes, isa.lanes());
+    }
+}
+
+/// `cargo test -p gristmill-backend --release -- --ignored --nocapture latency`
+#[test]
+#[ignore = "a measurement"]
+fn latency_of_levels_and_replays() {
+    let place = Place::new("latency");
+    for threads in [1, 2] {
+        let device = place.device(threads);
+        let kernels = load(&device, &[program("nothing", NOTHING, 3, Groups::Fixed(64))]);
+        let x = device.alloc(128, Memory::Scratch).unwrap();
+        let time = |levels: usize| {
+            let launches = (0..levels).map(|level| launch(&kernels[0], &[&x, &x, &x], level)).collect();
+            let mut replay = device.capture(launches).unwrap();
+            let mut times: Vec<f64> = (0..2001)
+                .map(|_| {
+                    let start = std::time::Instant::now();
+                    replay.replay(&[("n", 3)]).unwrap();
+                    start.elapsed().as_secs_f64() * 1e6
+                })
+                .collect();
+            times.sort_by(f64::total_cmp);
+            times[times.len() / 2]
+        };
+        let (one, many) = (time(1), time(501));
+        println!("{threads} threads: replay of 1 level {one:.2} µs, one level more {:.3} µs", (many - one) / 500.0);
+    }
+}

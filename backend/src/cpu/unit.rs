@@ -1,0 +1,200 @@
+//! Programs to translation units to functions in this process.
+
+use super::cc::Cc;
+use super::isa::Isa;
+use gristmill_runtime::Error;
+use gristmill_runtime::image::Image;
+use gristmill_runtime::store::{Key, Store};
+use gristmill_uop::program::Program;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::error::Error as _;
+
+/// A kernel's function: `buffers`, `vars`, `first`, `end`, `scratch`, as `Program` says.
+pub type Function = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, *mut u8);
+
+/// Kernels in a unit at most: gcc takes 35 ms for one, so that progress is seen about once a second.
+const UNIT_KERNELS: usize = 24;
+/// Bytes of source in a unit at most (one kernel may be longer): bounds the memory of the C compiler.
+const UNIT_BYTES: usize = 400 << 10;
+
+/// A kernel's text without its name: programs of different schedules may do the same under different names, or different things
+/// under one.
+pub struct Text {
+    /// Hash of the nameless text.
+    pub key: Key,
+    /// Name of its function, made of the hash.
+    pub symbol: String,
+    /// The text with `symbol` for a name.
+    pub source: String,
+    /// A name that it has in some program, for people.
+    pub name: String,
+}
+
+impl Text {
+    /// Of a program's source.
+    pub fn of(program: &Program) -> Text {
+        let key = Key::of([rename(&program.source, &program.name, "KERNEL")]);
+        let symbol = format!("k_{}", &key.hex()[..24]);
+        Text { source: rename(&program.source, &program.name, &symbol), key, symbol, name: program.name.clone() }
+    }
+}
+
+/// `source` with `to` for the identifier `name`, and for the beginning of identifiers that continue it with `__`: whatever else a
+/// kernel defines at file scope is named so.
+fn rename(source: &str, name: &str, to: &str) -> String {
+    let mut out = String::with_capacity(source.len() + 64);
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut rest = source;
+    while let Some(start) = rest.find(is_word) {
+        let (before, word) = rest.split_at(start);
+        let (word, after) = word.split_at(word.find(|c| !is_word(c)).unwrap_or(word.len()));
+        out.push_str(before);
+        match word.strip_prefix(name) {
+            Some(end) if !name.is_empty() && (end.is_empty() || end.starts_with("__")) => {
+                out.push_str(to);
+                out.push_str(end);
+            }
+            _ => out.push_str(word),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Divides kernels of these lengths among at least `least` units of about equal length: the numbers of the kernels in each.
+pub fn partition(lengths: &[usize], least: usize) -> Vec<Vec<usize>> {
+    let bytes: usize = lengths.iter().sum();
+    let count = least.max(lengths.len().div_ceil(UNIT_KERNELS)).max(bytes.div_ceil(UNIT_BYTES)).min(lengths.len());
+    let mut units: Vec<(usize, Vec<usize>)> = vec![(0, vec![]); count];
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|&i| (std::cmp::Reverse(lengths[i]), i));
+    for i in order {
+        // `count` units of UNIT_KERNELS hold them all, so one has room.
+        let room = units.iter_mut().filter(|u| u.1.len() < UNIT_KERNELS);
+        let unit = room.min_by_key(|u| u.0).expect("a unit with room");
+        unit.0 += lengths[i];
+        unit.1.push(i);
+    }
+    units.into_iter().map(|u| u.1).collect()
+}
+
+/// A translation unit.
+pub struct Unit<'a> {
+    texts: Vec<&'a Text>,
+    source: String,
+}
+
+impl<'a> Unit<'a> {
+    /// The texts in the order of their keys, so that the unit's own key does not depend on the order of a schedule.
+    pub fn new(prelude: &str, mut texts: Vec<&'a Text>) -> Unit<'a> {
+        texts.sort_by_key(|t| t.key);
+        let mut source = format!("{prelude}\n");
+        for text in &texts {
+            // Errors then point at a kernel and its line.
+            source += &format!("#line 1 \"{}\"\n{}\n", text.symbol, text.source);
+        }
+        Unit { texts, source }
+    }
+
+    fn describe(&self) -> String {
+        match &self.texts[..] {
+            [one] => one.name.clone(),
+            [first, rest @ ..] => format!("{} (or one of {} others)", first.name, rest.len()),
+            [] => "(none)".into(),
+        }
+    }
+
+    /// The unit as a loaded library, from the store or from the compiler; whether it was compiled.
+    pub fn load(&self, cc: &Cc, isa: Isa, store: &Store) -> Result<(Loaded, bool), Error> {
+        let key = cc.key(&self.source, isa);
+        if let Some(bytes) = store.get(&key)? {
+            // An entry that does not load (symbols of another system's library) is compiled again.
+            if let Ok(loaded) = Loaded::new(&bytes, store) {
+                return Ok((loaded, false));
+            }
+        }
+        let place = store.temporary()?;
+        let bytes = cc.compile(&self.describe(), &self.source, isa, &place).map_err(|e| self.with_names(e))?;
+        drop(place);
+        let loaded =
+            Loaded::new(&bytes, store).map_err(|message| Error::Compile { kernel: self.describe(), message })?;
+        store.put(&key, &bytes)?;
+        Ok((loaded, true))
+    }
+
+    /// What the compiler said, with the kernels' names for their symbols.
+    fn with_names(&self, error: Error) -> Error {
+        let Error::Compile { kernel, mut message } = error else { return error };
+        let blamed: Vec<&str> =
+            self.texts.iter().filter(|t| message.contains(&t.symbol)).map(|t| t.name.as_str()).collect();
+        let kernel = if blamed.is_empty() { kernel } else { blamed.join(", ") };
+        for text in &self.texts {
+            message = message.replace(&text.symbol, &text.name);
+        }
+        Error::Compile { kernel, message }
+    }
+}
+
+/// A library in this process.
+pub struct Loaded {
+    // Before the image: it must be closed first.
+    library: Library,
+    _image: Image,
+}
+
+impl Loaded {
+    fn new(bytes: &[u8], store: &Store) -> Result<Loaded, String> {
+        let image = Image::new(bytes, store).map_err(|e| e.to_string())?;
+        // With RTLD_NOW a missing symbol is an error here rather than a crash at the first call.
+        // SAFETY: the bytes were compiled from our text, by this process or by one of this user that could write to the
+        // private store, and have no constructors.
+        let library = unsafe { Library::open(Some(image.path()), RTLD_NOW | RTLD_LOCAL) }
+            // What the loader said is the cause of libloading's error.
+            .map_err(|e| e.source().map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}")))?;
+        Ok(Loaded { library, _image: image })
+    }
+
+    /// A kernel's function. It may be called for as long as this library lives.
+    pub fn function(&self, text: &Text) -> Result<Function, Error> {
+        // SAFETY: every kernel's text defines a function of this type under its name.
+        unsafe { self.library.get::<Function>(text.symbol.as_bytes()) }.map(|symbol| *symbol).map_err(|e| {
+            Error::Compile { kernel: text.name.clone(), message: format!("its text does not define it: {e}") }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_kernels_own_names_change() {
+        let source = "static int e_1__t; void e_1(int e_10, int xe_1, float e_1x) { e_1__t = e_10; } // e_1";
+        let renamed = rename(source, "e_1", "K");
+        assert_eq!(renamed, "static int K__t; void K(int e_10, int xe_1, float e_1x) { K__t = e_10; } // K");
+        assert_eq!(rename("é(x)", "", "K"), "é(x)");
+    }
+
+    #[test]
+    fn units_are_bounded_balanced_and_complete() {
+        for (lengths, least, units) in [
+            (vec![], 2, 0),
+            (vec![10], 4, 1),
+            (vec![10; 5], 2, 2),
+            (vec![100; 49], 2, 3),
+            (vec![300 << 10; 4], 1, 3),
+            (vec![1, 500 << 10], 1, 2),
+        ] {
+            let parts = partition(&lengths, least);
+            assert_eq!(parts.len(), units, "{lengths:?}");
+            let mut all: Vec<usize> = parts.concat();
+            all.sort();
+            assert_eq!(all, (0..lengths.len()).collect::<Vec<_>>());
+            assert!(parts.iter().all(|p| !p.is_empty() && p.len() <= UNIT_KERNELS));
+        }
+        let parts = partition(&[60, 10, 20, 30, 50, 40], 2);
+        let sums: Vec<usize> = parts.iter().map(|p| p.iter().map(|&i| [60, 10, 20, 30, 50, 40][i]).sum()).collect();
+        assert!(sums.iter().all(|&s| (90..=120).contains(&s)), "{sums:?}");
+    }
+}

@@ -1,0 +1,122 @@
+//! `ATTENTION` in terms of other ops: the cache is cut into chunks of positions, each chunk gives a partial result with its maximum and its
+//! sum, and a second step combines the chunks. All heads of a workgroup share each tile of the cache. A workgroup is one
+//! (token, chunk, group of heads); scores and probabilities of the chunk are its stages.
+//!
+//! With m_c the maximum of a chunk's scores, l_c = Σ exp(s − m_c) and o_c = Σ exp(s − m_c)·v:
+//! out = Σ_c exp(m_c − m)·o_c / Σ_c exp(m_c − m)·l_c, m = max m_c. Positions behind the token's own count as −1e30.
+
+use crate::schedule::workgroup::Hint;
+use gristmill_uop::shape::Dims;
+use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
+use rustc_hash::FxHashMap;
+
+/// Positions of a chunk.
+const CHUNK: i64 = 128;
+/// Heads of a workgroup.
+const HEADS: i64 = 4;
+
+/// Replaces every `ATTENTION` below `roots`; workgroup shapes of the new nodes go to `hints`.
+pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>) {
+    let order = g.toposort(roots);
+    let mut map: FxHashMap<Id, Id> = FxHashMap::default();
+    for id in order {
+        if g[id].op == Op::Attention {
+            let src: Vec<Id> = g[id].src.clone().iter().map(|&s| g.substitute(s, &mut map)).collect();
+            let Arg::Float(scale) = g[id].arg else { continue };
+            let new = chunked(g, &src, f64::from_bits(scale), hints);
+            map.insert(id, new);
+        }
+    }
+    for r in roots {
+        *r = g.substitute(*r, &mut map);
+    }
+}
+
+fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint>) -> Id {
+    let [q, k, v, first, length] = *src else { unreachable!("attention takes five sources") };
+    let (qd, kd, vd) = (g.shape(q), g.shape(k), g.shape(v));
+    let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
+    let (kv_heads, out_depth) = (kd[1], vd[2]);
+    let (h, kvh) = (g.max_of(heads), g.max_of(kv_heads));
+    let positions = g.max_of(kd[0]);
+    let c = CHUNK.min(positions.max(1));
+    let chunk = g.int(c);
+    // The number of chunks in use.
+    let up = g.int(c - 1);
+    let chunks = g.add(length, up);
+    let chunks = g.idiv(chunks, chunk);
+    // Position of (chunk, offset), held inside the cache.
+    let grid: Dims = [chunks, chunk].into_iter().collect();
+    let (a, b) = (g.iota(&grid, 0), g.iota(&grid, 1));
+    let start = g.mul(a, chunk);
+    let mut at = g.add(start, b);
+    if g.int_value(kd[0]).is_none_or(|n| n % c != 0) {
+        let minus = g.int(-1);
+        let last = g.add(kd[0], minus);
+        at = g.min(at, last);
+    }
+    let real = g.add(start, b);
+    // [tokens, chunks, heads, chunk, depth]
+    let group = g.int(h / kvh);
+    let full = |g: &mut Graph, x: Id, d: Id| -> Id {
+        // rows [chunks, chunk, kv heads, d] -> [tokens, chunks, heads, chunk, d]
+        let x = g.gather(x, at);
+        let x = g.permute(x, &[0, 2, 1, 3]);
+        let one = g.int(1);
+        let x = g.reshape(x, &[one, chunks, kv_heads, one, chunk, d]);
+        let x = g.expand(x, &[tokens, chunks, kv_heads, group, chunk, d]);
+        g.reshape(x, &[tokens, chunks, heads, chunk, d])
+    };
+    let one = g.int(1);
+    let keys = full(g, k, depth);
+    let queries = g.reshape(q, &[tokens, one, heads, one, depth]);
+    let queries = g.expand(queries, &[tokens, chunks, heads, chunk, depth]);
+    let products = g.mul(queries, keys);
+    let scores = g.sum(products, &[4]);
+    let factor = g.constant(Scalar::F32, scale);
+    let scores = g.mul(scores, factor);
+    // Causal mask.
+    let dims = [tokens, chunks, heads, chunk];
+    let t = g.iota(&dims, 0);
+    let own = g.add(t, first);
+    let position = g.reshape(real, &[one, chunks, one, chunk]);
+    let position = g.expand(position, &dims);
+    let future = g.lt(own, position);
+    let low = g.constant(Scalar::F32, -1e30);
+    let scores = g.select(future, low, scores);
+    let m = g.reduce(scores, &[3], ReduceOp::Max);
+    let spread = |g: &mut Graph, x: Id, d: Id| g.broadcast_back(x, d);
+    let m_all = spread(g, m, chunk);
+    let p = g.sub(scores, m_all);
+    let p = g.exp(p);
+    let l = g.sum(p, &[3]);
+    let values = full(g, v, out_depth);
+    let weights = spread(g, p, out_depth);
+    let o = g.mul(weights, values);
+    let o = g.sum(o, &[3]);
+    let column = |g: &mut Graph, x: Id| g.reshape(x, &[tokens, chunks, heads, one]);
+    let (mc, lc) = (column(g, m), column(g, l));
+    let parts = g.cat(&[o, mc, lc], 3);
+    let tile = (1..=HEADS.min(h)).rev().find(|d| h % d == 0).unwrap_or(1);
+    hints.insert(parts, Hint { globals: 3, tile });
+    // Combine.
+    let d = g.max_of(out_depth);
+    let o = g.slice(parts, 3, 0, d);
+    let m = g.slice(parts, 3, d, 1);
+    let l = g.slice(parts, 3, d + 1, 1);
+    let flat = [tokens, chunks, heads];
+    let (m, l) = (g.reshape(m, &flat), g.reshape(l, &flat));
+    let best = g.reduce(m, &[1], ReduceOp::Max);
+    let best = g.reshape(best, &[tokens, one, heads]);
+    let best = g.expand(best, &flat);
+    let w = g.sub(m, best);
+    let w = g.exp(w);
+    let wl = g.mul(w, l);
+    let total = g.sum(wl, &[1]);
+    let w = spread(g, w, out_depth);
+    let o = g.mul(w, o);
+    let o = g.sum(o, &[1]);
+    let total = g.recip(total);
+    let total = spread(g, total, out_depth);
+    g.mul(o, total)
+}

@@ -1,0 +1,365 @@
+//! Linearise: the nests of a body as statements in order, with loops. Each value is computed once, at the outermost loop where all it
+//! depends on is known; reductions over the same ranges share a loop, and copies of an `Upcast` or `Unroll` range share what is common to
+//! them, because equal nodes are one node.
+
+use super::vector::vectorise;
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::smallvec;
+
+/// One statement of linear code. Values are named by the node they compute.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Statement {
+    /// The value of a node, from values defined before.
+    Define(Id),
+    /// A loop of a range; its body follows, up to the matching `End`.
+    Loop(Id),
+    /// The end of the innermost open loop or nest.
+    End,
+    /// An accumulator (an `Op::Acc` node) with its first value.
+    Accumulator(Id),
+    /// A new value (second) for an accumulator (first).
+    Accumulate(Id, Id),
+    /// Buffer, offset, value.
+    Write(Id, Id, Id),
+    /// A nest: its statements up to `End`. Stages are computed again only if one of these workgroup indices has changed.
+    Nest {
+        /// The buffer written.
+        buffer: Id,
+        /// Is it a stage?
+        staged: bool,
+        /// Workgroup indices it depends on.
+        globals: Vec<Id>,
+    },
+}
+
+/// Linear code of one body.
+#[derive(Clone, Debug, Default)]
+pub struct Code {
+    /// Workgroup ranges, outermost first.
+    pub globals: Vec<Id>,
+    /// Statements.
+    pub statements: Vec<Statement>,
+    /// Workgroup buffers: nodes, in order of their first use.
+    pub locals: Vec<Id>,
+}
+
+/// Lowers the nests of one body.
+pub fn lower_body(g: &mut Graph, nests: &[Id]) -> Code {
+    let mut code = Code { globals: crate::price::global_ranges(g, nests), ..Code::default() };
+    let mut stage_globals: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
+    for &nest in nests {
+        let buffer = g[nest].src[0];
+        let staged = g[buffer].op == Op::Local;
+        let mut globals: Vec<Id> =
+            g.free_ranges(nest).iter().copied().filter(|&r| g.range_kind(r) == Some(RangeKind::Global)).collect();
+        // A stage is stale when a stage it reads is.
+        for n in g.toposort(&[g[nest].src[1], g[nest].src[2]]) {
+            if g[n].op == Op::Load {
+                globals.extend(stage_globals.get(&g[n].src[0]).into_iter().flatten().copied());
+            }
+        }
+        globals.sort();
+        globals.dedup();
+        if staged {
+            let all = stage_globals.entry(buffer).or_insert_with(Vec::new);
+            all.extend(globals.iter().copied());
+            if !code.locals.contains(&buffer) {
+                code.locals.push(buffer);
+            }
+        }
+        code.statements.push(Statement::Nest { buffer, staged, globals: globals.clone() });
+        let mut e = Emitter { g, scopes: vec![Scope::default()], outer: globals.into_iter().collect() };
+        e.nest(nest);
+        let scope = e.scopes.pop().expect("one scope is left");
+        code.statements.extend(scope.statements);
+        code.statements.push(Statement::End);
+    }
+    code
+}
+
+#[derive(Default)]
+struct Scope {
+    range: Option<Id>,
+    statements: Vec<Statement>,
+    defined: FxHashSet<Id>,
+    /// What a reduction's node is called after its loop.
+    results: FxHashMap<Id, Id>,
+}
+
+struct Emitter<'a> {
+    g: &'a mut Graph,
+    scopes: Vec<Scope>,
+    outer: FxHashSet<Id>,
+}
+
+impl Emitter<'_> {
+    fn nest(&mut self, nest: Id) {
+        let closed: Vec<Id> = self.g[nest].src[3..].to_vec();
+        // Copies for every combination of the upcast ranges.
+        let mut copies = vec![FxHashMap::default()];
+        for &r in &closed {
+            if self.g.range_kind(r) == Some(RangeKind::Upcast) {
+                copies = self.times(&copies, r);
+            }
+        }
+        let (buffer, offset, value) = (self.g[nest].src[0], self.g[nest].src[1], self.g[nest].src[2]);
+        let lane = closed.iter().copied().find(|&r| self.g.range_kind(r) == Some(RangeKind::Vector));
+        let mut stores: Vec<(Id, Id)> = Vec::new();
+        for map in copies {
+            let at = self.g.substitute(offset, &mut map.clone());
+            let v = self.g.substitute(value, &mut map.clone());
+            let v = vectorise(self.g, v);
+            let (at, v) = match lane {
+                Some(l) => {
+                    let zero = self.g.int(0);
+                    let at = self.g.substitute(at, &mut FxHashMap::from_iter([(l, zero)]));
+                    (at, v)
+                }
+                None => (at, v),
+            };
+            if !stores.contains(&(at, v)) {
+                stores.push((at, v));
+            }
+        }
+        let loops: Vec<Id> =
+            closed.iter().copied().filter(|&r| self.g.range_kind(r) == Some(RangeKind::Loop)).collect();
+        let depth = self.scopes.len();
+        for r in loops {
+            self.open(r);
+        }
+        let roots: Vec<Id> = stores.iter().flat_map(|s| [s.0, s.1]).collect();
+        self.all(&roots);
+        for (at, v) in stores {
+            self.push_here(Statement::Write(buffer, at, v));
+        }
+        while self.scopes.len() > depth {
+            self.close();
+        }
+    }
+    fn times(&mut self, copies: &[FxHashMap<Id, Id>], r: Id) -> Vec<FxHashMap<Id, Id>> {
+        let n = self.g.int_value(self.g[r].src[0]).unwrap_or(1);
+        let mut out = Vec::new();
+        for c in copies {
+            for i in 0..n {
+                let mut c = c.clone();
+                c.insert(r, self.g.int(i));
+                out.push(c);
+            }
+        }
+        out
+    }
+    fn open(&mut self, r: Id) {
+        // The bound is known outside.
+        let bound = self.g[r].src[0];
+        self.all(&[bound]);
+        self.scopes.push(Scope { range: Some(r), ..Scope::default() });
+    }
+    fn close(&mut self) {
+        let scope = self.scopes.pop().expect("a loop is open");
+        let r = scope.range.expect("a loop has a range");
+        let into = self.scopes.last_mut().expect("the nest is open");
+        into.statements.push(Statement::Loop(r));
+        into.statements.extend(scope.statements);
+        into.statements.push(Statement::End);
+    }
+    fn push_here(&mut self, s: Statement) {
+        self.scopes.last_mut().expect("the nest is open").statements.push(s);
+    }
+    fn is_defined(&self, id: Id) -> bool {
+        self.scopes.iter().any(|s| s.defined.contains(&id))
+    }
+    /// The scope where everything `id` depends on is known; `None` if one of its ranges is not open.
+    fn depth(&self, id: Id) -> Option<usize> {
+        let mut depth = 0;
+        for &r in self.g.free_ranges(id) {
+            if self.outer.contains(&r) {
+                continue;
+            }
+            let at = self.scopes.iter().position(|s| s.range == Some(r))?;
+            depth = depth.max(at);
+        }
+        Some(depth)
+    }
+    /// Defines all of `roots`.
+    fn all(&mut self, roots: &[Id]) {
+        // Reductions first, each at its depth, those that others need before them; equal ranges at equal depth together.
+        loop {
+            let Some(group) = self.ready(roots) else { break };
+            self.reduce(&group);
+        }
+        for &r in roots {
+            self.define(r);
+        }
+    }
+    /// Reductions below `roots` that can be computed now and of which none needs another one first.
+    fn ready(&self, roots: &[Id]) -> Option<Vec<Id>> {
+        let g = &*self.g;
+        // Nodes that are not yet defined, in order; stop at what is.
+        let mut order = Vec::new();
+        let mut seen = FxHashSet::default();
+        let mut stack: Vec<(Id, bool)> = roots.iter().rev().map(|&r| (r, false)).collect();
+        while let Some((id, done)) = stack.pop() {
+            if done {
+                order.push(id);
+                continue;
+            }
+            if self.is_defined(id) || !seen.insert(id) {
+                continue;
+            }
+            stack.push((id, true));
+            for &s in g[id].src.iter().rev() {
+                stack.push((s, false));
+            }
+        }
+        // Open reductions below each node: does it need one first?
+        let mut needs: FxHashMap<Id, bool> = FxHashMap::default();
+        let mut first: Option<(Vec<Id>, usize)> = None;
+        let mut group = Vec::new();
+        for id in order {
+            let node = &g[id];
+            let below = node.src.iter().any(|s| needs.get(s).copied().unwrap_or(false));
+            let mut mine = below;
+            if node.op == Op::Reduce {
+                if let Some(depth) = self.depth(id) {
+                    mine = true;
+                    if !below {
+                        let key = (node.src[1..].to_vec(), depth);
+                        if first.is_none() {
+                            first = Some(key.clone());
+                        }
+                        if first.as_ref() == Some(&key) {
+                            group.push(id);
+                        }
+                    }
+                }
+            }
+            needs.insert(id, mine);
+        }
+        (!group.is_empty()).then_some(group)
+    }
+    /// A loop that computes all reductions of the group.
+    fn reduce(&mut self, group: &[Id]) {
+        let depth = self.depth(group[0]).expect("the group is ready");
+        // Loops inside the current ones wait; this one goes before them.
+        let inner = self.scopes.split_off(depth + 1);
+        let ranges: Vec<Id> = self.g[group[0]].src[1..].to_vec();
+        let unrolled: Vec<Id> =
+            ranges.iter().copied().filter(|&r| self.g.range_kind(r) == Some(RangeKind::Unroll)).collect();
+        let mut copies = vec![FxHashMap::default()];
+        for &r in &unrolled {
+            copies = self.times(&copies, r);
+        }
+        let mut accumulators = Vec::new();
+        for &id in group {
+            let n = self.g[id].clone();
+            let Arg::Reduce(op, _) = n.arg else { unreachable!("reduce without an op") };
+            let first = identity(self.g, op, &n);
+            self.define(first);
+            let acc = self.g.intern(Node {
+                op: Op::Acc,
+                dtype: n.dtype,
+                src: smallvec![first, id],
+                arg: Arg::None,
+            });
+            self.push_here(Statement::Accumulator(acc));
+            accumulators.push((id, acc, op));
+        }
+        let before = self.scopes.len();
+        for &r in ranges.iter().filter(|r| !unrolled.contains(r)) {
+            self.open(r);
+        }
+        let mut values: Vec<(Id, Id, ReduceOp)> = Vec::new();
+        for map in &copies {
+            for &(id, acc, op) in &accumulators {
+                let value = self.g[id].src[0];
+                let value = substitute_raw(self.g, value, map);
+                values.push((acc, value, op));
+            }
+        }
+        let mut roots: Vec<Id> = Vec::new();
+        let mut updates = Vec::new();
+        for (acc, value, op) in values {
+            let n = self.g[value].clone();
+            let product = op == ReduceOp::Add && n.op == Op::Mul && n.dtype.scalar.is_float() && !self.is_defined(value);
+            let update = if product {
+                roots.extend(n.src.iter().copied());
+                let src: Sources = smallvec![n.src[0], n.src[1], acc];
+                self.g.intern(Node { op: Op::Fma, dtype: n.dtype, src, arg: Arg::None })
+            } else {
+                roots.push(value);
+                let src: Sources = smallvec![acc, value];
+                self.g.intern(Node { op: op.combine(), dtype: n.dtype, src, arg: Arg::None })
+            };
+            updates.push((acc, update));
+        }
+        self.all(&roots);
+        for (acc, update) in updates {
+            self.push_here(Statement::Accumulate(acc, update));
+        }
+        while self.scopes.len() > before {
+            self.close();
+        }
+        let here = self.scopes.last_mut().expect("the nest is open");
+        for (id, acc, _) in accumulators {
+            here.defined.insert(id);
+            here.results.insert(id, acc);
+        }
+        self.scopes.extend(inner);
+    }
+    /// Defines `id` and what it needs, each at its depth.
+    fn define(&mut self, id: Id) {
+        let mut stack = vec![id];
+        while let Some(&n) = stack.last() {
+            let node = &self.g[n];
+            let leaf = matches!(node.op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc);
+            if leaf && node.dtype.lanes == 1 || self.is_defined(n) {
+                stack.pop();
+                continue;
+            }
+            let missing: Vec<Id> = node
+                .src
+                .iter()
+                .copied()
+                .filter(|&s| {
+                    let leaf = matches!(
+                        self.g[s].op,
+                        Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc
+                    );
+                    !(leaf && self.g[s].dtype.lanes == 1) && !self.is_defined(s)
+                })
+                .collect();
+            if missing.is_empty() {
+                debug_assert!(self.g[n].op != Op::Reduce, "a reduction outside its ranges: {:?}", self.g[n]);
+                let depth = self.depth(n).unwrap_or(self.scopes.len() - 1);
+                let scope = &mut self.scopes[depth];
+                scope.statements.push(Statement::Define(n));
+                scope.defined.insert(n);
+                stack.pop();
+            } else {
+                stack.extend(missing);
+            }
+        }
+    }
+}
+
+/// Substitution that keeps vector nodes as they are: ranges are scalar, and index arithmetic below them is simplified.
+fn substitute_raw(g: &mut Graph, id: Id, map: &FxHashMap<Id, Id>) -> Id {
+    if map.is_empty() { id } else { g.substitute(id, &mut map.clone()) }
+}
+
+fn identity(g: &mut Graph, op: ReduceOp, n: &Node) -> Id {
+    let s = n.dtype.scalar;
+    let one = match op {
+        ReduceOp::Add => g.constant(s, 0.0),
+        ReduceOp::Max if s.is_float() => g.constant(s, f64::NEG_INFINITY),
+        ReduceOp::Max => {
+            let lo = s.range().map_or(i64::MIN, |r| r.0);
+            g.int_of(s, lo)
+        }
+    };
+    if n.dtype.lanes == 1 {
+        return one;
+    }
+    g.intern(Node { op: Op::Splat, dtype: n.dtype, src: smallvec![one], arg: Arg::None })
+}

@@ -1,0 +1,258 @@
+//! Optimise: what each range of a nest is mapped to. The heuristic, by kernel class:
+//!
+//! - an output axis along which every load and the store are contiguous becomes the lanes of a vector (attention's values, elementwise);
+//! - otherwise each reduction is cut into (blocks, unrolled, lanes): lanes along the contiguous axis of its operands, a whole block of a
+//!   packed operand per iteration, so that its scales are read once;
+//! - loops that remain around a reduction are tiled into registers, as many accumulators as there are registers for.
+//!
+//! Every choice is legal for any nest: what does not fit stays a scalar loop.
+
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
+use rustc_hash::FxHashMap;
+
+/// Statements of one loop body above which unrolling stops.
+const BODY_LIMIT: i64 = 320;
+/// Iterations of a plain (not packed) reduction that are unrolled, in vectors.
+const PLAIN_UNROLL: i64 = 4;
+
+/// Rewrites a nest's ranges for the target.
+pub fn nest(g: &mut Graph, store: Id, target: &Target, next_range: &mut u32) -> Id {
+    let lanes = target.lanes as i64;
+    if lanes <= 1 {
+        return store;
+    }
+    let mut o = Optimiser { g, next: next_range, registers: target.registers as i64 };
+    let store = o.output_lanes(store, lanes);
+    let store = o.reduce_lanes(store, lanes);
+    o.tile(store)
+}
+
+struct Optimiser<'a> {
+    g: &'a mut Graph,
+    next: &'a mut u32,
+    registers: i64,
+}
+
+/// The largest of `lanes`, half, a quarter (at least 4) that divides `n`.
+fn fitting(n: i64, lanes: i64) -> Option<i64> {
+    [lanes, lanes / 2, lanes / 4].into_iter().find(|&l| l >= 4 && n % l == 0)
+}
+
+impl Optimiser<'_> {
+    fn range(&mut self, bound: i64, kind: RangeKind) -> Id {
+        if bound == 1 {
+            return self.g.int(0);
+        }
+        *self.next += 1;
+        let b = self.g.int(bound);
+        self.g.range(b, *self.next, kind)
+    }
+    fn closed(&self, store: Id) -> Vec<Id> {
+        self.g[store].src[3..].to_vec()
+    }
+    fn fixed(&self, r: Id) -> Option<i64> {
+        self.g.int_value(self.g[r].src[0])
+    }
+    fn upcasts(&self, store: Id) -> i64 {
+        self.closed(store)
+            .iter()
+            .filter(|&&r| self.g.range_kind(r) == Some(RangeKind::Upcast))
+            .map(|&r| self.fixed(r).unwrap_or(1))
+            .product()
+    }
+    /// The nest with `from` replaced by an expression of `into`, the ranges that take its place in the order.
+    fn split(&mut self, store: Id, from: Id, expression: Id, into: &[Id]) -> Id {
+        let mut map = FxHashMap::from_iter([(from, expression)]);
+        let (buffer, offset, value) = (self.g[store].src[0], self.g[store].src[1], self.g[store].src[2]);
+        let mut closed = Vec::new();
+        for r in self.closed(store) {
+            if r == from {
+                closed.extend(into.iter().copied().filter(|&i| self.g[i].op == Op::Range));
+            } else {
+                closed.push(r);
+            }
+        }
+        let offset = self.g.substitute(offset, &mut map);
+        let value = self.g.substitute(value, &mut map);
+        self.g.store(buffer, offset, value, &closed)
+    }
+    /// Are all loads below `id` that depend on the lane range contiguous along it, and is everything else lane arithmetic?
+    fn contiguous(&self, id: Id, lane: Id) -> bool {
+        let g = &*self.g;
+        let mut depends: FxHashMap<Id, bool> = FxHashMap::default();
+        for n in g.toposort(&[id]) {
+            let node = &g[n];
+            let mine = n == lane || node.src.iter().any(|s| depends[s]);
+            depends.insert(n, mine);
+            if !mine {
+                continue;
+            }
+            match node.op {
+                Op::Load => {
+                    let unit = match g[node.src[0]].arg {
+                        Arg::Packed(..) => node.dtype.scalar.bytes() as i64,
+                        _ => 1,
+                    };
+                    if !self.stride_is(node.src[1], lane, unit) {
+                        return false;
+                    }
+                }
+                Op::Table | Op::IDiv | Op::Mod if node.dtype.scalar == gristmill_uop::Scalar::I64 => {}
+                _ => {}
+            }
+        }
+        true
+    }
+    /// Is the offset `unit · lane + what does not depend on the lane`?
+    fn stride_is(&self, offset: Id, lane: Id, unit: i64) -> bool {
+        let sum = self.g.linear(offset);
+        sum.coefficient(lane) == unit
+            && sum.terms.iter().all(|&(t, _)| t == lane || !self.g.any(t, |n, _| n == lane))
+    }
+
+    /// An output axis as lanes.
+    fn output_lanes(&mut self, store: Id, lanes: i64) -> Id {
+        for r in self.closed(store).into_iter().rev() {
+            let Some(n) = self.fixed(r) else { continue };
+            let Some(l) = fitting(n, lanes) else { continue };
+            let lane = self.range(l, RangeKind::Vector);
+            let outer = self.range(n / l, RangeKind::Loop);
+            let by = self.g.int(l);
+            let index = self.g.mul(outer, by);
+            let index = self.g.add(index, lane);
+            let new = self.split(store, r, index, &[outer, lane]);
+            let (offset, value) = (self.g[new].src[1], self.g[new].src[2]);
+            if self.stride_is(offset, lane, 1) && self.g.any(value, |n, _| n == lane) && self.contiguous(value, lane) {
+                // Several vectors side by side, where a reduction would otherwise wait for its own additions.
+                let reduces = self.g.any(value, |_, n| n.op == Op::Reduce);
+                let room = self.registers / 2 / self.upcasts(new).max(1);
+                if reduces && self.g[outer].op == Op::Range {
+                    let copies = (1..=room.min(4)).rev().find(|c| n / l % c == 0).unwrap_or(1);
+                    if copies > 1 {
+                        return self.tiled(new, outer, copies, RangeKind::Loop);
+                    }
+                }
+                return new;
+            }
+        }
+        store
+    }
+
+    /// Every reduction that has no lanes yet: blocks, unrolled, lanes.
+    fn reduce_lanes(&mut self, store: Id, lanes: i64) -> Id {
+        let (buffer, offset, value) = (self.g[store].src[0], self.g[store].src[1], self.g[store].src[2]);
+        let closed = self.closed(store);
+        let upcasts = self.upcasts(store);
+        let mut map: FxHashMap<Id, Id> = FxHashMap::default();
+        for n in self.g.toposort(&[value]) {
+            let node = self.g[n].clone();
+            if node.op == Op::Reduce {
+                let src: Vec<Id> = node.src.iter().map(|&s| self.g.substitute(s, &mut map)).collect();
+                let Arg::Reduce(op, _) = node.arg else { continue };
+                let has_lanes = self
+                    .g
+                    .free_ranges(src[0])
+                    .iter()
+                    .any(|&r| self.g.range_kind(r) == Some(RangeKind::Vector));
+                let new = if has_lanes {
+                    self.g.reduce_ranges(src[0], &src[1..], op)
+                } else {
+                    self.lanes_of(src[0], &src[1..], lanes, upcasts, op)
+                };
+                map.insert(n, new);
+            }
+        }
+        let value = self.g.substitute(value, &mut map);
+        self.g.store(buffer, offset, value, &closed)
+    }
+
+    fn lanes_of(&mut self, value: Id, ranges: &[Id], lanes: i64, upcasts: i64, op: gristmill_uop::ReduceOp) -> Id {
+        for (i, &r) in ranges.iter().enumerate().rev() {
+            let Some(n) = self.fixed(r) else { continue };
+            let Some(l) = fitting(n, lanes) else { continue };
+            // A whole block of the largest packed operand that this range walks along, or a few vectors.
+            let block = self
+                .g
+                .toposort(&[value])
+                .into_iter()
+                .filter(|&m| self.g[m].op == Op::Load && self.g.any(m, |x, _| x == r))
+                .filter_map(|m| match self.g[self.g[m].src[0]].arg {
+                    Arg::Packed(_, e) => Some(e.elements as i64),
+                    _ => None,
+                })
+                .max();
+            let whole = match block {
+                Some(b) if b > 1 && n % b == 0 && b % l == 0 => b,
+                Some(b) if b > 1 => {
+                    if b % l != 0 || n % b != 0 {
+                        continue;
+                    }
+                    b
+                }
+                _ => (1..=PLAIN_UNROLL).rev().find(|u| n % (l * u) == 0 && u * upcasts <= 32).unwrap_or(1) * l,
+            };
+            let statements = (whole / l) * upcasts * if block.is_some() { 4 } else { 1 };
+            let unroll = if statements <= BODY_LIMIT * 2 { whole / l } else { (whole / l).min(2) };
+            let lane = self.range(l, RangeKind::VectorReduce);
+            let u = self.range(unroll, RangeKind::Unroll);
+            let inner = self.range(whole / l / unroll, RangeKind::Reduce);
+            let outer = self.range(n / whole, RangeKind::Reduce);
+            let mut index = self.g.int(0);
+            for (part, step) in [(outer, whole), (inner, l * unroll), (u, l), (lane, 1)] {
+                let step = self.g.int(step);
+                let scaled = self.g.mul(part, step);
+                index = self.g.add(index, scaled);
+            }
+            let mut map = FxHashMap::from_iter([(r, index)]);
+            let new = self.g.substitute(value, &mut map);
+            if !self.contiguous(new, lane) {
+                continue;
+            }
+            let mut all: Vec<Id> = ranges[..i].to_vec();
+            all.extend(ranges[i + 1..].iter().copied());
+            all.extend([outer, inner, u, lane].into_iter().filter(|&x| self.g[x].op == Op::Range));
+            return self.g.reduce_ranges(new, &all, op);
+        }
+        self.g.reduce_ranges(value, ranges, op)
+    }
+
+    /// A loop cut into (loop, registers).
+    fn tiled(&mut self, store: Id, r: Id, copies: i64, outer_kind: RangeKind) -> Id {
+        let n = self.fixed(r).unwrap_or(copies);
+        let outer = self.range(n / copies, outer_kind);
+        let inner = self.range(copies, RangeKind::Upcast);
+        let by = self.g.int(copies);
+        let index = self.g.mul(outer, by);
+        let index = self.g.add(index, inner);
+        self.split(store, r, index, &[outer, inner])
+    }
+
+    /// Loops around a reduction, tiled into registers.
+    fn tile(&mut self, store: Id) -> Id {
+        let value = self.g[store].src[2];
+        if !self.g.any(value, |_, n| n.op == Op::Reduce) {
+            return store;
+        }
+        let mut store = store;
+        for r in self.closed(store).into_iter().rev() {
+            let room = self.registers / 2 / self.upcasts(store).max(1);
+            if room < 2 || self.g.range_kind(r) != Some(RangeKind::Loop) {
+                continue;
+            }
+            let Some(n) = self.fixed(r) else { continue };
+            // Only where the reduction depends on it: else it is hoisted anyway.
+            let dependent = self.g.toposort(&[self.g[store].src[2]]).into_iter().any(|m| {
+                self.g[m].op == Op::Reduce && self.g.free_ranges(m).contains(&r)
+            });
+            if !dependent {
+                continue;
+            }
+            let copies = (1..=room.min(4)).rev().find(|c| n % c == 0).unwrap_or(1);
+            if copies > 1 {
+                store = self.tiled(store, r, copies, RangeKind::Loop);
+            }
+        }
+        store
+    }
+}

@@ -1,0 +1,216 @@
+//! The pipeline, top to bottom: from a captured function to programs.
+
+use crate::attention;
+use crate::decision::{Decider, Decision, Policy};
+use crate::lower::{Code, lower_body};
+use crate::price::global_ranges;
+use crate::schedule::{self, Launch, TEMP};
+use crate::opt;
+use gristmill_uop::function::{Function, SlotKind};
+use gristmill_uop::program::{Access, Program};
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
+use rustc_hash::FxHashMap;
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// Turns linear code into a device's text. What differs between devices is here; everything before is shared.
+pub trait Dialect: Send + Sync {
+    /// The text of a kernel named `name`, which runs `bodies` side by side over the launch.
+    fn render(&self, name: &str, graph: &Graph, bodies: &[Code], program: &Signature) -> String;
+}
+
+/// The arguments of a kernel.
+#[derive(Clone, Debug)]
+pub struct Signature {
+    /// Slots in the order of the buffer arguments, with how each is used and the node that stands for it.
+    pub params: Vec<(u32, Access, Id)>,
+    /// Variables in the order of the scalar arguments.
+    pub vars: Vec<Arc<str>>,
+    /// Number of workgroups of each body.
+    pub groups: Vec<Id>,
+    /// Offset of each workgroup buffer in a worker's scratch.
+    pub scratch: Vec<(Id, usize)>,
+    /// Bytes of scratch.
+    pub scratch_bytes: usize,
+}
+
+/// A compiled function.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// Programs, one for each launch, in order.
+    pub programs: Vec<Arc<Program>>,
+    /// Level of each launch.
+    pub levels: Vec<usize>,
+    /// Bytes and arena offset of each intermediate; its slot is its number plus [`TEMP`].
+    pub temps: Vec<(usize, usize)>,
+    /// Bytes of the arena.
+    pub arena: usize,
+    /// What was decided.
+    pub decisions: Vec<Decision>,
+    /// Modelled seconds of one call: the sum over its launches.
+    pub seconds: f64,
+}
+
+/// Compiles a function for a target.
+pub fn compile(function: &Function, target: &Target, dialect: Option<&dyn Dialect>, policy: &mut dyn Policy) -> Compiled {
+    let mut decider = Decider { policy, log: Vec::new() };
+    // derive: named ops in terms of others.
+    let mut graph = function.graph.clone();
+    let mut hints = FxHashMap::default();
+    let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+    attention::expand(&mut graph, &mut roots, &mut hints);
+    let outputs: Vec<(u32, Id)> = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
+    // rangeify, place, merge, plan memory.
+    let scheduled = schedule::schedule(function, graph, &outputs, &hints, target, &mut decider);
+    let mut graph = scheduled.graph;
+    // optimise, lower, render: kernel by kernel.
+    let mut programs = Vec::new();
+    let mut seconds = 0.0;
+    for launch in &scheduled.launches {
+        seconds += launch.price.seconds;
+        programs.push(Arc::new(program(&mut graph, launch, function, target, dialect)));
+    }
+    Compiled {
+        programs,
+        levels: scheduled.launches.iter().map(|l| l.level).collect(),
+        temps: scheduled.temps,
+        arena: scheduled.arena,
+        decisions: decider.log,
+        seconds,
+    }
+}
+
+fn program(
+    g: &mut Graph,
+    launch: &Launch,
+    function: &Function,
+    target: &Target,
+    dialect: Option<&dyn Dialect>,
+) -> Program {
+    let mut bodies: Vec<Vec<Id>> = Vec::new();
+    for nests in &launch.bodies {
+        // Ranges of the optimiser are numbered after all of the scheduler's.
+        let mut next = g.toposort(nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0);
+        let nests: Vec<Id> = nests.iter().map(|&n| opt::nest(g, n, target, &mut next)).collect();
+        bodies.push(nests);
+    }
+    // The kernel-level graph alone, for `interp` and for the text form.
+    let mut own = Graph::new();
+    let mut map = FxHashMap::default();
+    let bodies: Vec<Vec<Id>> = bodies
+        .iter()
+        .map(|nests| nests.iter().map(|&n| strip(g, &mut own, n, &mut map)).collect())
+        .collect();
+    let body_nodes: Sources = bodies
+        .iter()
+        .map(|nests| {
+            let src: Sources = nests.iter().copied().collect();
+            let dtype = own[src[0]].dtype;
+            own.intern(Node { op: Op::Body, dtype, src, arg: Arg::None })
+        })
+        .collect();
+    let dtype = own[body_nodes[0]].dtype;
+    let root = own.intern(Node { op: Op::Kernel, dtype, src: body_nodes, arg: Arg::None });
+    let signature = signature(&mut own, &bodies, function);
+    let groups = {
+        let zero = own.int(0);
+        signature.groups.iter().fold(zero, |sum, &n| own.add(sum, n))
+    };
+    // Linear code lives in a copy: `own` stays what the oracle runs.
+    let mut linear = own.clone();
+    let codes: Vec<Code> = bodies.iter().map(|nests| lower_body(&mut linear, nests)).collect();
+    let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
+    // Named by what it is, so that equal kernels of different models are one.
+    let draft = dialect.map(|d| d.render("KERNEL", &linear, &codes, &signature));
+    let text = draft.clone().unwrap_or_else(|| format!("{:?}", launch.roots));
+    let name = format!("{}_{:016x}", if reduces { "r" } else { "e" }, fingerprint(&text));
+    let notes = launch
+        .roots
+        .iter()
+        .map(|&r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r))))
+        .chain([format!(
+            "modelled {:.2} us, {:.0} KB of weights",
+            launch.price.seconds * 1e6,
+            launch.price.estimate.weight_bytes / 1e3
+        )])
+        .collect();
+    Program {
+        source: draft.map(|d| d.replace("KERNEL", &name)).unwrap_or_default(),
+        name,
+        graph: Arc::new(own),
+        root,
+        params: signature.params.iter().map(|p| (p.0, p.1)).collect(),
+        vars: signature.vars.clone(),
+        groups,
+        scratch: signature.scratch_bytes,
+        estimate: launch.price.estimate,
+        notes,
+    }
+}
+
+/// A nest in a graph of its own, PARAMs without their dims.
+fn strip(from: &Graph, to: &mut Graph, nest: Id, map: &mut FxHashMap<Id, Id>) -> Id {
+    for id in from.toposort(&[nest]) {
+        if map.contains_key(&id) {
+            continue;
+        }
+        let node = &from[id];
+        let src: Sources = if node.op == Op::Param { smallvec![] } else { node.src.iter().map(|s| map[s]).collect() };
+        let new = to.intern(Node { op: node.op, dtype: node.dtype, src, arg: node.arg.clone() });
+        map.insert(id, new);
+    }
+    map[&nest]
+}
+
+fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signature {
+    let mut params: Vec<(u32, Access, Id)> = Vec::new();
+    let mut vars: Vec<Arc<str>> = Vec::new();
+    let mut scratch: Vec<(Id, usize)> = Vec::new();
+    let mut scratch_bytes = 0;
+    let mut groups = Vec::new();
+    for nests in bodies {
+        let mut size = 0;
+        for &n in &g.toposort(nests) {
+            let node = &g[n];
+            match (&node.op, &node.arg) {
+                (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _)) if !params.iter().any(|p| p.0 == *slot) => {
+                    params.push((*slot, Access::Read, n));
+                }
+                (Op::Var, Arg::Var(name, ..)) if !vars.contains(name) => vars.push(name.clone()),
+                (Op::Local, _) if !scratch.iter().any(|s| s.0 == n) => {
+                    let elements = g.int_value(node.src[0]).unwrap_or(0) as usize;
+                    scratch.push((n, size));
+                    size += (elements * node.dtype.scalar.bytes()).next_multiple_of(64);
+                }
+                _ => {}
+            }
+        }
+        scratch_bytes = scratch_bytes.max(size);
+        for &n in nests {
+            let buffer = g[n].src[0];
+            if let Arg::Param(slot) = g[buffer].arg {
+                let state = function.slots.get(slot as usize).is_some_and(|s| s.kind == SlotKind::State);
+                for p in params.iter_mut().filter(|p| p.0 == slot) {
+                    p.1 = if state { Access::ReadWrite } else { Access::Write };
+                }
+            }
+        }
+        let one = g.int(1);
+        let bounds: Vec<Id> = global_ranges(g, nests).iter().map(|&r| g[r].src[0]).collect();
+        groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
+    }
+    Signature { params, vars, groups, scratch, scratch_bytes }
+}
+
+/// FNV-1a, 64 bits: kernels are named by it; the store on disk has a real hash.
+fn fingerprint(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ b as u64).wrapping_mul(0x100_0000_01b3))
+}
+
+impl Compiled {
+    /// Bytes and arena offset of a slot that is an intermediate; `None` for the function's own slots.
+    pub fn temp(&self, slot: u32) -> Option<(usize, usize)> {
+        self.temps.get(slot.checked_sub(TEMP)? as usize).copied()
+    }
+}

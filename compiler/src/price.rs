@@ -1,0 +1,179 @@
+//! The cost model: seconds of a kernel on a target, from its nests. Bytes over bandwidth, operations over throughput, one launch,
+//! and for every stage the time a workgroup spends before its readers can start.
+//!
+//! Variables are priced at a typical value, so that a context of 200,000 positions that is never filled does not decide.
+
+use gristmill_uop::program::Estimate;
+use gristmill_uop::target::{Style, Target};
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Largest value at which a variable is priced.
+const TYPICAL: i64 = 1024;
+
+/// What one kernel costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Price {
+    /// Seconds, launch included.
+    pub seconds: f64,
+    /// What it moves and computes.
+    pub estimate: Estimate,
+    /// Seconds before the last nests can start: the chain of stages.
+    pub stages: f64,
+}
+
+/// Typical value of an index expression.
+pub fn typical(g: &Graph, id: Id) -> f64 {
+    if let Some(v) = g.int_value(id) {
+        return v as f64;
+    }
+    let value = g.evaluate_index(id, &|name| typical_var(g, id, name));
+    match value {
+        Some(v) => (v as f64).max(1.0),
+        None => g.bounds(id).map_or(TYPICAL as f64, |b| (b.1.min(TYPICAL)) as f64),
+    }
+}
+
+fn typical_var(g: &Graph, root: Id, name: &str) -> Option<i64> {
+    g.toposort(&[root]).into_iter().find_map(|n| match &g[n].arg {
+        Arg::Var(v, lo, hi) if v.as_ref() == name => Some((*hi).min(TYPICAL).max(*lo)),
+        _ => None,
+    })
+}
+
+struct Counter<'a> {
+    g: &'a Graph,
+    sizes: FxHashMap<Id, f64>,
+}
+
+impl Counter<'_> {
+    fn size(&mut self, range: Id) -> f64 {
+        let g = self.g;
+        *self.sizes.entry(range).or_insert_with(|| typical(g, g[range].src[0]))
+    }
+    fn product(&mut self, ranges: impl IntoIterator<Item = Id>) -> f64 {
+        ranges.into_iter().map(|r| self.size(r)).product()
+    }
+}
+
+/// Global ranges of a kernel's nests, in the order of their numbers: the launch.
+pub fn global_ranges(g: &Graph, nests: &[Id]) -> Vec<Id> {
+    let mut found: Vec<Id> =
+        g.toposort(nests).into_iter().filter(|&n| g.range_kind(n) == Some(RangeKind::Global)).collect();
+    found.sort_by_key(|&r| g.range_number(r));
+    found
+}
+
+/// The price of a kernel that consists of these nests.
+pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
+    let mut c = Counter { g, sizes: FxHashMap::default() };
+    let globals = global_ranges(g, nests);
+    let groups = c.product(globals.iter().copied());
+    let mut price = Price::default();
+    let mut seen_bytes: FxHashSet<(Id, Vec<Id>)> = FxHashSet::default();
+    let (mut main_ops, mut main_cached) = (0.0, 0.0);
+    for &nest in nests {
+        let staged = g[g[nest].src[0]].op == Op::Local;
+        let mine = g.free_ranges(nest);
+        // How often the nest runs: once a workgroup; on a CPU once a chunk, or whenever an index it depends on changes.
+        let runs = match (staged, target.style) {
+            (false, _) => c.product(mine.iter().copied()),
+            (true, Style::Gpu) => groups,
+            (true, Style::Cpu) => {
+                let last = globals.iter().rposition(|r| mine.contains(r));
+                let n = c.product(globals[..last.map_or(0, |l| l + 1)].iter().copied());
+                n.max((target.workers as f64).min(groups))
+            }
+        };
+        let closed: Vec<Id> = g[nest].src[3..].to_vec();
+        let (ops, cached) = work(&mut c, nest, &closed, &mut price.estimate, &mut seen_bytes);
+        if staged {
+            // Every worker does its share of the runs; nothing else of the workgroup proceeds meanwhile.
+            let seconds = runs * (ops / target.operations).max(cached / target.cache_bandwidth);
+            price.stages += seconds + target.barrier;
+            if target.style == Style::Gpu {
+                // One workgroup alone does not fill the machine: latency of its loads.
+                price.stages += 0.15e-6;
+            }
+        } else {
+            main_ops += runs * ops;
+            main_cached += runs * cached;
+        }
+    }
+    price.estimate.operations += main_ops;
+    let memory = price.estimate.weight_bytes / target.bandwidth;
+    let fill = match target.style {
+        // Too few workgroups leave workers idle.
+        Style::Cpu => (target.workers as f64 / groups.max(1.0)).clamp(1.0, target.workers as f64),
+        Style::Gpu => (target.workers as f64 / 2.0 / groups.max(1.0)).clamp(1.0, 64.0),
+    };
+    let main = memory.max(main_ops / target.operations).max(main_cached / target.cache_bandwidth) * fill;
+    price.seconds = target.launch + price.stages + main;
+    price
+}
+
+/// Operations and bytes of one run of a nest (its closed and reduce ranges); weights and their footprint go to the estimate.
+fn work(
+    c: &mut Counter,
+    nest: Id,
+    closed: &[Id],
+    estimate: &mut Estimate,
+    seen: &mut FxHashSet<(Id, Vec<Id>)>,
+) -> (f64, f64) {
+    let g = c.g;
+    let (mut ops, mut cached) = (0.0, 0.0);
+    // Ranges each node is evaluated under: its own free ranges; an accumulation under its reduce ranges too.
+    for n in g.toposort(&[g[nest].src[2], g[nest].src[1]]) {
+        let node = &g[n];
+        let free = g.free_ranges(n).to_vec();
+        let inside: Vec<Id> =
+            free.iter().copied().filter(|&r| g.range_kind(r) != Some(RangeKind::Global)).collect();
+        match node.op {
+            Op::Load => {
+                let times = c.product(inside.iter().copied());
+                let buffer = &g[node.src[0]];
+                match &buffer.arg {
+                    Arg::Packed(_, e) => {
+                        // A block is several loads: count its bytes once, by the elements that are decoded.
+                        if seen.insert((node.src[0], free.clone())) {
+                            let most = c.product(free.iter().copied());
+                            let bytes = most * e.bytes as f64 / e.elements as f64;
+                            // Fields that depend on fewer ranges are part of the same blocks.
+                            let already = seen.iter().filter(|(b, f)| *b == node.src[0] && *f != free).any(|(_, f)| {
+                                f.len() >= free.len()
+                            });
+                            if !already {
+                                estimate.weight_bytes += bytes;
+                            }
+                        }
+                    }
+                    _ => {
+                        let bytes = node.dtype.scalar.bytes() as f64;
+                        cached += times * bytes;
+                        if buffer.op == Op::Param && seen.insert((node.src[0], free.clone())) {
+                            estimate.other_bytes += c.product(free.iter().copied()) * bytes;
+                        }
+                    }
+                }
+            }
+            Op::Reduce => {
+                ops += c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));
+            }
+            op if op.is_elementwise() && node.dtype.scalar.is_float() => {
+                let weight = match op {
+                    Op::Exp | Op::Log => 12.0,
+                    Op::Sqrt | Op::Div | Op::Recip => 4.0,
+                    Op::Cast | Op::Bitcast => 0.25,
+                    _ => 1.0,
+                };
+                ops += weight * c.product(inside.iter().copied());
+            }
+            op if op.is_elementwise() && node.dtype.scalar != gristmill_uop::Scalar::I64 => {
+                ops += 0.25 * c.product(inside.iter().copied());
+            }
+            _ => {}
+        }
+    }
+    let written = c.product(closed.iter().copied()) * g[nest].dtype.scalar.bytes() as f64;
+    (ops, cached + written)
+}

@@ -1,0 +1,76 @@
+//! Which nodes could have a place of their own: reductions, joins, and elementwise results that are dear and read more than once.
+
+use gristmill_uop::{Graph, Id, Op};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Weight from which an elementwise result that several elements read is worth a place.
+const DEAR: u32 = 3;
+
+/// What `find` knows of the tensor-level nodes below the outputs.
+#[derive(Default, Debug)]
+pub struct Candidates {
+    /// Nodes whose place is to be decided, sources first.
+    pub nodes: Vec<Id>,
+    /// Of these, the ones that must have a buffer.
+    pub forced: FxHashSet<Id>,
+    /// Position of every node in topological order.
+    pub order: FxHashMap<Id, usize>,
+}
+
+fn weight(op: Op) -> u32 {
+    match op {
+        Op::Exp | Op::Log => 8,
+        Op::Sqrt | Op::Recip | Op::Div => 4,
+        Op::Cast | Op::Bitcast => 0,
+        _ => 1,
+    }
+}
+
+/// Candidates below `roots`, which are forced.
+pub fn find(g: &Graph, roots: &[Id]) -> Candidates {
+    let order = g.toposort(roots);
+    let mut out = Candidates {
+        order: order.iter().enumerate().map(|(i, &n)| (n, i)).collect(),
+        ..Candidates::default()
+    };
+    // Readers of every node, movement ops looked through, and whether one of them reads an element more than once.
+    let mut readers: FxHashMap<Id, u32> = FxHashMap::default();
+    let mut repeated: FxHashMap<Id, bool> = FxHashMap::default();
+    for &n in order.iter().rev() {
+        let node = &g[n];
+        let (mine, mine_repeated) = (readers.get(&n).copied().unwrap_or(0), repeated.get(&n).copied().unwrap_or(false));
+        for (i, &s) in node.src.iter().enumerate() {
+            let movement = node.op.is_movement();
+            if movement && i > 0 {
+                continue;
+            }
+            let again = matches!(node.op, Op::Expand | Op::Gather);
+            *readers.entry(s).or_default() += if movement { mine } else { 1 };
+            *repeated.entry(s).or_default() |= again || movement && mine_repeated;
+        }
+    }
+    let mut cost: FxHashMap<Id, u32> = FxHashMap::default();
+    let mut is_candidate: FxHashSet<Id> = FxHashSet::default();
+    for &n in &order {
+        let node = &g[n];
+        // What computing it in place would cost, down to candidates and leaves.
+        let below: u32 = node.src.iter().filter(|s| !is_candidate.contains(s)).map(|s| cost.get(s).copied().unwrap_or(0)).sum();
+        let elementwise = node.op.is_elementwise();
+        let own = if elementwise && node.dtype.scalar != gristmill_uop::Scalar::I64 { weight(node.op) } else { 0 };
+        cost.insert(n, below + own);
+        let forced = roots.contains(&n) || node.op == Op::Assign;
+        let several = readers.get(&n).copied().unwrap_or(0) > 1 || repeated.get(&n).copied().unwrap_or(false);
+        let scalar = g.shape(n).is_empty();
+        let yes = forced
+            || matches!(node.op, Op::Reduce | Op::Cat)
+            || elementwise && several && below + own >= DEAR && !(scalar && !node.dtype.scalar.is_float());
+        if yes {
+            is_candidate.insert(n);
+            out.nodes.push(n);
+            if forced {
+                out.forced.insert(n);
+            }
+        }
+    }
+    out
+}

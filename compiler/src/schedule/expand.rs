@@ -1,0 +1,205 @@
+//! Rangeify: the value of a tensor-level node at given indices, as a kernel-level expression. Movement ops vanish into index
+//! arithmetic; a reduction gets ranges; a node that has a place of its own is read from there.
+
+use gristmill_uop::shape::Dims;
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar, Sources};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+/// Indices of one element.
+pub type Indices = SmallVec<[Id; 6]>;
+
+/// Where materialised nodes are, and which nodes are read through placeholders.
+pub struct Expander<'a> {
+    /// Nodes with a buffer of their own: the PARAM that stands for it.
+    pub buffers: &'a FxHashMap<Id, Id>,
+    /// Candidates for fusion: read as `Op::Index` until `fuse` has decided.
+    pub candidates: &'a FxHashSet<Id>,
+    /// Number of the next range.
+    pub next_range: u32,
+    memo: FxHashMap<(Id, Indices), Id>,
+}
+
+/// Row-major offset of an element.
+pub fn flatten(g: &mut Graph, dims: &[Id], index: &[Id]) -> Id {
+    let mut offset = g.int(0);
+    for (&d, &i) in dims.iter().zip(index) {
+        // Strides come from the largest size, so that they are constants.
+        let max = g.max_of(d);
+        let max = g.int(max);
+        offset = g.mul(offset, max);
+        offset = g.add(offset, i);
+    }
+    offset
+}
+
+impl<'a> Expander<'a> {
+    /// An expander that numbers its ranges from `next_range`.
+    pub fn new(buffers: &'a FxHashMap<Id, Id>, candidates: &'a FxHashSet<Id>, next_range: u32) -> Expander<'a> {
+        Expander { buffers, candidates, next_range, memo: FxHashMap::default() }
+    }
+    /// A new range of that kind; an axis of one element needs none.
+    pub fn range(&mut self, g: &mut Graph, bound: Id, kind: RangeKind) -> Id {
+        if g.int_value(bound) == Some(1) {
+            return g.int(0);
+        }
+        self.next_range += 1;
+        g.range(bound, self.next_range, kind)
+    }
+    /// A dim as a kernel-level expression: it may hold scalars read from buffers.
+    pub fn dim(&mut self, g: &mut Graph, dim: Id) -> Id {
+        if matches!(g[dim].op, Op::Const | Op::Var) { dim } else { self.value(g, dim, &[]) }
+    }
+    /// The value of `node` at `index`, read from its own place if it has one.
+    pub fn value(&mut self, g: &mut Graph, node: Id, index: &[Id]) -> Id {
+        let index: Indices = if g.shape(node).is_empty() { Indices::new() } else { index.into() };
+        if let Some(&v) = self.memo.get(&(node, index.clone())) {
+            return v;
+        }
+        let v = if let Some(&buffer) = self.buffers.get(&node) {
+            let dims = g.shape(node);
+            let offset = flatten(g, &dims, &index);
+            let dtype = g[node].dtype;
+            g.load(buffer, offset, dtype)
+        } else if self.candidates.contains(&node) {
+            let mut src: Sources = Sources::new();
+            src.push(node);
+            src.extend(index.iter().copied());
+            let dtype = g[node].dtype;
+            g.build(Op::Index, dtype, src, Arg::None)
+        } else {
+            self.compute(g, node, &index)
+        };
+        self.memo.insert((node, index), v);
+        v
+    }
+    /// The value of `node` at `index`, computed here.
+    pub fn compute(&mut self, g: &mut Graph, node: Id, index: &[Id]) -> Id {
+        let n = g[node].clone();
+        match n.op {
+            Op::Const | Op::Var => node,
+            Op::Param => {
+                let dims = g.shape(node);
+                let offset = flatten(g, &dims, index);
+                g.load(node, offset, n.dtype)
+            }
+            Op::Iota => match &n.arg {
+                Arg::Axes(a) => index[a[0] as usize],
+                _ => unreachable!("iota without an axis"),
+            },
+            Op::Decode => {
+                let packed = n.src[0];
+                let Arg::Packed(_, encoding) = g[packed].arg else { unreachable!("decode of a plain tensor") };
+                let dims = g.shape(packed);
+                let (&last, front) = dims.split_last().expect("a packed tensor has rows");
+                let row = flatten(g, front, &index[..front.len()]);
+                let columns = g.max_of(last) as usize;
+                let row_bytes = encoding.row_bytes(columns).expect("rows are whole blocks: checked at load");
+                let k = index[front.len()];
+                let c = g.int(row_bytes as i64);
+                let row = g.mul(row, c);
+                let elements = g.int(encoding.elements as i64);
+                let bytes = g.int(encoding.bytes as i64);
+                let block = g.idiv(k, elements);
+                let block = g.mul(block, bytes);
+                let base = g.add(row, block);
+                let within = g.modulo(k, elements);
+                encoding.decode(g, packed, base, within)
+            }
+            Op::Reshape => {
+                let new: Dims = g.shape(node);
+                let old: Dims = g.shape(n.src[0]);
+                let inner = unflatten(g, &new, index, &old);
+                self.value(g, n.src[0], &inner)
+            }
+            Op::Expand => {
+                let old = g.shape(n.src[0]);
+                let one = g.int(1);
+                let zero = g.int(0);
+                let inner: Indices = index.iter().zip(&old).map(|(&i, &d)| if d == one { zero } else { i }).collect();
+                self.value(g, n.src[0], &inner)
+            }
+            Op::Permute => {
+                let Arg::Axes(order) = &n.arg else { unreachable!("permute without axes") };
+                let mut inner: Indices = index.into();
+                for (new, &old) in order.iter().enumerate() {
+                    inner[old as usize] = index[new];
+                }
+                self.value(g, n.src[0], &inner)
+            }
+            Op::Shrink => {
+                let mut inner = Indices::new();
+                for (axis, &i) in index.iter().enumerate() {
+                    let begin = self.dim(g, n.src[1 + 2 * axis]);
+                    inner.push(g.add(begin, i));
+                }
+                self.value(g, n.src[0], &inner)
+            }
+            Op::Gather => {
+                let rank = g.shape(n.src[1]).len();
+                let at = self.value(g, n.src[1], &index[..rank]);
+                let mut inner = Indices::new();
+                inner.push(g.cast(at, Scalar::I64));
+                inner.extend(index[rank..].iter().copied());
+                self.value(g, n.src[0], &inner)
+            }
+            Op::Reduce => {
+                let Arg::Reduce(op, axes) = &n.arg else { unreachable!("reduce without axes") };
+                let dims = g.shape(n.src[0]);
+                let mut inner = Indices::new();
+                let mut ranges: Vec<Id> = Vec::new();
+                let mut outer = index.iter().copied();
+                for (axis, &d) in dims.iter().enumerate() {
+                    if axes.contains(&(axis as u8)) {
+                        let bound = self.dim(g, d);
+                        let r = self.range(g, bound, RangeKind::Reduce);
+                        if g[r].op == Op::Range {
+                            ranges.push(r);
+                        }
+                        inner.push(r);
+                    } else {
+                        inner.push(outer.next().expect("rank"));
+                    }
+                }
+                let value = self.value(g, n.src[0], &inner);
+                if ranges.is_empty() { value } else { g.reduce_ranges(value, &ranges, *op) }
+            }
+            _ if n.op.is_elementwise() => {
+                let src: Sources = n.src.iter().map(|&s| self.value(g, s, index)).collect();
+                g.build(n.op, n.dtype, src, n.arg.clone())
+            }
+            _ => unreachable!("{:?} has a place of its own", n.op),
+        }
+    }
+}
+
+/// Indices into `old` of the element that is at `index` of `new`, the same elements in the same order. Axes that both shapes
+/// share are passed through, so that only what really changed costs a division.
+fn unflatten(g: &mut Graph, new: &[Id], index: &[Id], old: &[Id]) -> Indices {
+    let one = g.int(1);
+    let zero = g.int(0);
+    // Equal leading axes.
+    let front = new.iter().zip(old).take_while(|(a, b)| a == b).count();
+    let tail = new[front..].iter().rev().zip(old[front..].iter().rev()).take_while(|(a, b)| a == b).count();
+    let (new_mid, old_mid) = (&new[front..new.len() - tail], &old[front..old.len() - tail]);
+    let mut out: Indices = index[..front].into();
+    let flat = flatten(g, new_mid, &index[front..new.len() - tail]);
+    let mut rest = flat;
+    let mut mid: Indices = Indices::new();
+    let significant = old_mid.iter().position(|&d| d != one);
+    for (i, &d) in old_mid.iter().enumerate().rev() {
+        if d == one {
+            mid.push(zero);
+        } else if Some(i) == significant {
+            mid.push(rest);
+        } else {
+            let max = g.max_of(d);
+            let max = g.int(max);
+            mid.push(g.modulo(rest, max));
+            rest = g.idiv(rest, max);
+        }
+    }
+    out.extend(mid.into_iter().rev());
+    out.extend(index[new.len() - tail..].iter().copied());
+    out
+}

@@ -1,0 +1,329 @@
+//! One kernel being cut: its nests, and how nodes that are fused into it are read, inline or from a stage.
+//!
+//! A nest is an `Op::Store`: loops over its closed ranges around one expression. A kernel is a list of nests that a workgroup runs in
+//! order; the last ones write the kernel's outputs, those before fill the workgroup's own stages.
+
+use super::expand::{Expander, Indices, flatten};
+use super::workgroup;
+use gristmill_uop::shape::Dims;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::smallvec;
+
+/// A kernel that writes one node (all parts of it).
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// The tensor-level node it computes.
+    pub root: Id,
+    /// Its nests, in order.
+    pub nests: Vec<Id>,
+    /// Fused nodes that became stages.
+    pub stages: Vec<Id>,
+    /// Bytes of the stages.
+    pub stage_bytes: usize,
+}
+
+/// Why a kernel cannot be cut that way.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Illegal {
+    /// Its stages need more than a workgroup may hold.
+    StageTooLarge(usize),
+}
+
+/// What `draft` needs to know of the schedule around it.
+pub struct Surroundings<'a> {
+    /// Where every materialised node is.
+    pub buffers: &'a FxHashMap<Id, Id>,
+    /// Candidates that are fused into their readers.
+    pub fused: &'a FxHashSet<Id>,
+    /// Position of every tensor-level node in topological order.
+    pub order: &'a FxHashMap<Id, usize>,
+    /// Workgroup shapes that a derivation asks for.
+    pub hints: &'a FxHashMap<Id, workgroup::Hint>,
+    /// For whom.
+    pub target: &'a Target,
+}
+
+/// The parts a node is made of: itself, or the sources of a `Cat`, each with its place along the axis.
+fn parts(g: &mut Graph, node: Id) -> Vec<(Id, Option<(usize, Id)>)> {
+    let n = g[node].clone();
+    let (Op::Cat, Arg::Axes(axes)) = (n.op, &n.arg) else { return vec![(node, None)] };
+    let axis = axes[0] as usize;
+    let mut at = g.int(0);
+    let mut out = Vec::new();
+    for &part in &n.src[..n.src.len() - 1] {
+        out.push((part, Some((axis, at))));
+        let d = g.shape(part)[axis];
+        at = g.add(at, d);
+    }
+    out
+}
+
+/// Nests that write `node` into `buffer`, whose elements are addressed by `address(indices)`. `index` gives an index for each axis:
+/// a base to add to a fresh range of that extent.
+fn nests_for(
+    g: &mut Graph,
+    x: &mut Expander,
+    node: Id,
+    buffer: Id,
+    region: &[(Id, Id)],
+    address: &mut dyn FnMut(&mut Graph, &[Id]) -> Id,
+) -> Vec<Id> {
+    let mut shared: Vec<Option<Id>> = vec![None; region.len()];
+    let mut nests = Vec::new();
+    for (part, place) in parts(g, node) {
+        let mut index = Indices::new();
+        let mut local = Indices::new();
+        let mut closed = Vec::new();
+        for (axis, &(base, extent)) in region.iter().enumerate() {
+            let r = match place {
+                Some((a, _)) if a == axis => {
+                    let d = g.shape(part)[axis];
+                    let d = x.dim(g, d);
+                    x.range(g, d, RangeKind::Loop)
+                }
+                _ => *shared[axis].get_or_insert_with(|| x.range(g, extent, RangeKind::Loop)),
+            };
+            if g[r].op == Op::Range {
+                closed.push(r);
+            }
+            index.push(g.add(base, r));
+            local.push(match place {
+                Some((a, at)) if a == axis => g.add(at, r),
+                _ => r,
+            });
+        }
+        let value = match place {
+            Some(_) => x.value(g, part, &index),
+            None => x.compute(g, part, &index),
+        };
+        let offset = address(g, &local);
+        nests.push(g.store(buffer, offset, value, &closed));
+    }
+    nests
+}
+
+/// Cuts the kernel that computes `root` into `target_buffer`.
+pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -> Result<Draft, Illegal> {
+    let mut x = Expander::new(around.buffers, around.fused, first_range);
+    let mut out = Draft { root, nests: Vec::new(), stages: Vec::new(), stage_bytes: 0 };
+    let buffer = around.buffers[&root];
+    // What is computed, and where its rows begin in the buffer.
+    let (node, dims, start) = match g[root].op {
+        Op::Assign => {
+            let (state, value, start) = (g[root].src[0], g[root].src[1], g[root].src[2]);
+            (value, g.shape(state), Some(start))
+        }
+        _ => (root, g.shape(root), None),
+    };
+    let zero = g.int(0);
+    let extents = g.shape(node);
+    let region: Vec<(Id, Id)> = extents.iter().map(|&d| (zero, x.dim(g, d))).collect();
+    let mut address = |g: &mut Graph, index: &[Id]| {
+        let mut index: Indices = index.into();
+        if let Some(start) = start {
+            index[0] = g.add(start, index[0]);
+        }
+        flatten(g, &dims, &index)
+    };
+    let is_candidate = around.fused.contains(&node) || around.buffers.contains_key(&node);
+    out.nests = if node != root && is_candidate {
+        // An assigned value that has a place of its own, or is fused: read through `value`.
+        let mut index = Indices::new();
+        let mut closed = Vec::new();
+        for &(_, extent) in &region {
+            let r = x.range(g, extent, RangeKind::Loop);
+            if g[r].op == Op::Range {
+                closed.push(r);
+            }
+            index.push(r);
+        }
+        let value = x.value(g, node, &index);
+        let offset = address(g, &index);
+        vec![g.store(buffer, offset, value, &closed)]
+    } else {
+        nests_for(g, &mut x, node, buffer, &region, &mut address)
+    };
+    inline_same(g, &mut x, &mut out);
+    workgroup::split(g, &mut x, &mut out, node, around);
+    fuse(g, &mut x, &mut out, around)?;
+    Ok(out)
+}
+
+/// Placeholders in the nests: node -> the distinct indices it is read at, with the nest.
+fn placeholders(g: &Graph, nests: &[Id]) -> FxHashMap<Id, Vec<(Id, usize)>> {
+    let mut found: FxHashMap<Id, Vec<(Id, usize)>> = FxHashMap::default();
+    for (i, &nest) in nests.iter().enumerate() {
+        for n in g.toposort(&[nest]) {
+            if g[n].op == Op::Index {
+                found.entry(g[n].src[0]).or_default().push((n, i));
+            }
+        }
+    }
+    found
+}
+
+fn closed_ranges(g: &Graph, nest: Id) -> Vec<Id> {
+    g[nest].src[3..].to_vec()
+}
+
+/// Ranges of an expression as a set.
+fn ranges_of(g: &Graph, id: Id) -> FxHashSet<Id> {
+    g.free_ranges(id).iter().copied().collect()
+}
+
+/// Ranges of the reductions of `nest` that enclose `inner`.
+fn enclosing(g: &Graph, nest: Id, inner: Id) -> FxHashSet<Id> {
+    let mut out = FxHashSet::default();
+    for n in g.toposort(&[nest]) {
+        if g[n].op == Op::Reduce && g.any(g[n].src[0], |m, _| m == inner) {
+            out.extend(g[n].src[1..].iter().copied());
+        }
+    }
+    out
+}
+
+fn replace(g: &mut Graph, nests: &mut [Id], map: FxHashMap<Id, Id>) {
+    let mut map = map;
+    for nest in nests {
+        *nest = g.substitute(*nest, &mut map);
+    }
+}
+
+/// A node read once, at an index that every output element has for itself, is an epilogue: computed in place.
+fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft) {
+    loop {
+        let found = placeholders(g, &out.nests);
+        let mut next = None;
+        for (&node, reads) in &found {
+            if let [(read, nest)] = reads[..] {
+                let closed: FxHashSet<Id> = closed_ranges(g, out.nests[nest]).into_iter().collect();
+                if g[node].op != Op::Cat && ranges_of(g, read) == closed {
+                    next = next.max(Some((node, read)));
+                }
+            }
+        }
+        let Some((node, read)) = next else { return };
+        let index: Indices = g[read].src[1..].into();
+        let value = x.compute(g, node, &index);
+        replace(g, &mut out.nests, FxHashMap::from_iter([(read, value)]));
+    }
+}
+
+/// Decides for every fused node, readers before what they read, whether it is computed in place or in a stage.
+fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings) -> Result<(), Illegal> {
+    loop {
+        let found = placeholders(g, &out.nests);
+        let Some((&node, reads)) = found.iter().max_by_key(|(n, _)| around.order[n]) else { return Ok(()) };
+        let distinct: FxHashSet<Id> = reads.iter().map(|r| r.0).collect();
+        let mut in_place = distinct.len() == 1 && g[node].op != Op::Cat;
+        if in_place {
+            // Computed once for each of its own indices only if the loops around it are all its own, or come first.
+            for &(read, nest) in reads {
+                let mine = ranges_of(g, read);
+                let closed = closed_ranges(g, out.nests[nest]);
+                let around_it = enclosing(g, out.nests[nest], read);
+                let prefix = closed.iter().take_while(|r| mine.contains(r)).count();
+                let of_closed = closed.iter().filter(|r| mine.contains(r)).count();
+                let of_reduce = around_it.iter().filter(|r| mine.contains(r)).count();
+                in_place &= match of_reduce {
+                    0 => prefix == of_closed,
+                    n => prefix == closed.len() && n == around_it.len(),
+                };
+            }
+        }
+        if in_place {
+            let read = reads[0].0;
+            let index: Indices = g[read].src[1..].into();
+            let value = x.compute(g, node, &index);
+            replace(g, &mut out.nests, FxHashMap::from_iter([(read, value)]));
+            continue;
+        }
+        let reads: Vec<Id> = distinct.into_iter().collect();
+        let first = found[&node].iter().map(|r| r.1).min().unwrap_or(0);
+        stage(g, x, out, around, node, &reads, first)?;
+    }
+}
+
+/// Gives `node` a stage: the region of it that the workgroup reads, computed before its first reader.
+fn stage(
+    g: &mut Graph,
+    x: &mut Expander,
+    out: &mut Draft,
+    around: &Surroundings,
+    node: Id,
+    reads: &[Id],
+    first_reader: usize,
+) -> Result<(), Illegal> {
+    let dims: Dims = g.shape(node);
+    let zero = g.int(0);
+    // Per axis: what the workgroup fixes, and how many elements from there it reads.
+    let mut region: Vec<(Id, Id)> = Vec::new();
+    for (axis, &dim) in dims.iter().enumerate() {
+        let mut agreed: Option<(Id, i64)> = None;
+        let mut whole = false;
+        for &read in reads {
+            let (base, rest) = split_global(g, g[read].src[1 + axis]);
+            match (g.linear_bounds(&rest), agreed) {
+                (Some((lo, hi)), None) if lo >= 0 => agreed = Some((base, hi + 1)),
+                (Some((lo, hi)), Some((b, n))) if lo >= 0 && b == base => agreed = Some((b, n.max(hi + 1))),
+                _ => whole = true,
+            }
+        }
+        let full = x.dim(g, dim);
+        let max = g.max_of(full);
+        region.push(match agreed {
+            Some((base, n)) if !whole && n < max => (base, g.int(n)),
+            _ => (zero, full),
+        });
+    }
+    // `Cat` is staged whole along its axis.
+    if let (Op::Cat, Arg::Axes(a)) = (g[node].op, g[node].arg.clone()) {
+        let full = x.dim(g, dims[a[0] as usize]);
+        region[a[0] as usize] = (zero, full);
+    }
+    let extents: Dims = region.iter().map(|r| r.1).collect();
+    let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
+    let dtype = g[node].dtype;
+    out.stage_bytes += size as usize * dtype.scalar.bytes();
+    if out.stage_bytes > around.target.stage_bytes {
+        return Err(Illegal::StageTooLarge(out.stage_bytes));
+    }
+    let elements = g.int(size);
+    let local = g.intern(Node {
+        op: Op::Local,
+        dtype,
+        src: smallvec![elements],
+        arg: Arg::Int(out.stages.len() as i64),
+    });
+    out.stages.push(node);
+    let mut address = |g: &mut Graph, index: &[Id]| flatten(g, &extents, index);
+    let mut nests = nests_for(g, x, node, local, &region, &mut address);
+    let mut map = FxHashMap::default();
+    for &read in reads {
+        let index: Indices = g[read].src[1..].into();
+        let local_index: Indices = index.iter().zip(&region).map(|(&i, r)| g.sub(i, r.0)).collect();
+        let offset = flatten(g, &extents, &local_index);
+        map.insert(read, g.load(local, offset, dtype));
+    }
+    replace(g, &mut out.nests, map);
+    let tail = out.nests.split_off(first_reader);
+    out.nests.append(&mut nests);
+    out.nests.extend(tail);
+    Ok(())
+}
+
+/// An index as (what depends on the workgroup alone, the rest).
+fn split_global(g: &mut Graph, index: Id) -> (Id, gristmill_uop::linear::Linear) {
+    let sum = g.linear(index);
+    let (mut base, mut rest) = (gristmill_uop::linear::Linear::default(), sum.clone());
+    rest.terms.clear();
+    for &(t, c) in &sum.terms {
+        let free = g.free_ranges(t);
+        let global = free.iter().all(|&r| g.range_kind(r) == Some(RangeKind::Global));
+        if global { base.terms.push((t, c)) } else { rest.terms.push((t, c)) }
+    }
+    let dtype = g[index].dtype;
+    (g.from_linear(&base, dtype), rest)
+}

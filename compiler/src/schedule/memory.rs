@@ -1,0 +1,65 @@
+//! Memory plan: intermediates that are not alive at the same time share bytes of one arena.
+
+/// An intermediate: its size and the levels from its first write to its last read, inclusive.
+#[derive(Clone, Copy, Debug)]
+pub struct Lifetime {
+    /// Bytes.
+    pub bytes: usize,
+    /// Level of its writer.
+    pub from: usize,
+    /// Level of its last reader.
+    pub to: usize,
+}
+
+/// Alignment of every intermediate: a cache line, and any vector.
+const ALIGN: usize = 64;
+
+/// Offsets, in the order of `lifetimes`, and the size of the arena. Largest first, each at the lowest offset that is free throughout
+/// its life.
+pub fn plan(lifetimes: &[Lifetime]) -> (Vec<usize>, usize) {
+    let mut order: Vec<usize> = (0..lifetimes.len()).collect();
+    order.sort_by_key(|&i| (std::cmp::Reverse(lifetimes[i].bytes), i));
+    let mut offsets = vec![0; lifetimes.len()];
+    let mut placed: Vec<usize> = Vec::new();
+    let mut total = 0;
+    for i in order {
+        let l = lifetimes[i];
+        let mut busy: Vec<(usize, usize)> = placed
+            .iter()
+            .filter(|&&j| lifetimes[j].from <= l.to && l.from <= lifetimes[j].to)
+            .map(|&j| (offsets[j], offsets[j] + lifetimes[j].bytes))
+            .collect();
+        busy.sort();
+        let mut at = 0;
+        for (begin, end) in busy {
+            if at + l.bytes <= begin {
+                break;
+            }
+            at = at.max(end.next_multiple_of(ALIGN));
+        }
+        offsets[i] = at;
+        total = total.max(at + l.bytes);
+        placed.push(i);
+    }
+    (offsets, total.next_multiple_of(ALIGN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lives_that_overlap_do_not_share() {
+        let l = |bytes, from, to| Lifetime { bytes, from, to };
+        let lives = [l(100, 0, 1), l(200, 1, 2), l(100, 2, 3), l(300, 0, 3)];
+        let (at, total) = plan(&lives);
+        for i in 0..lives.len() {
+            for j in 0..i {
+                let alive = lives[i].from <= lives[j].to && lives[j].from <= lives[i].to;
+                let apart = at[i] + lives[i].bytes <= at[j] || at[j] + lives[j].bytes <= at[i];
+                assert!(!alive || apart, "{i} and {j}: {at:?}");
+            }
+        }
+        assert!(total < 64 * 12);
+    }
+}

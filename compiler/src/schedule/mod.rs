@@ -1,0 +1,209 @@
+//! Schedule: from the graph of a function to kernels, their order and their memory.
+
+pub mod candidates;
+pub mod expand;
+pub mod kernel;
+pub mod memory;
+pub mod place;
+pub mod workgroup;
+
+use crate::decision::Decider;
+use crate::price::Price;
+use gristmill_uop::function::Function;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
+use memory::Lifetime;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// First slot number of intermediates; a function's own slots are below.
+pub const TEMP: u32 = 1 << 16;
+
+/// One launch: bodies without a path between them, side by side.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Nests of each body.
+    pub bodies: Vec<Vec<Id>>,
+    /// Tensor-level nodes that the bodies compute.
+    pub roots: Vec<Id>,
+    /// Launches of one level are independent.
+    pub level: usize,
+    /// Modelled cost.
+    pub price: Price,
+}
+
+/// What `schedule` returns.
+pub struct Scheduled {
+    /// The graph with the kernel-level nodes.
+    pub graph: Graph,
+    /// Launches in order.
+    pub launches: Vec<Launch>,
+    /// Bytes and offset of each intermediate, by slot number minus [`TEMP`].
+    pub temps: Vec<(usize, usize)>,
+    /// Bytes of the arena that holds them.
+    pub arena: usize,
+}
+
+/// Cuts a function into kernels. `derive`d: no named op that has a decomposition is left.
+pub fn schedule(
+    function: &Function,
+    mut g: Graph,
+    outputs: &[(u32, Id)],
+    hints: &FxHashMap<Id, workgroup::Hint>,
+    target: &Target,
+    decider: &mut Decider,
+) -> Scheduled {
+    let roots: Vec<Id> = outputs.iter().map(|o| o.1).collect();
+    let found = candidates::find(&g, &roots);
+    // A place for every candidate: an output's or state's own slot, or an intermediate.
+    let mut buffers: FxHashMap<Id, Id> = FxHashMap::default();
+    let mut temp_nodes: Vec<Id> = Vec::new();
+    for &n in &found.nodes {
+        let dtype = g[n].dtype;
+        let buffer = if g[n].op == Op::Assign {
+            let mut base = g[n].src[0];
+            while g[base].op == Op::Assign {
+                base = g[base].src[0];
+            }
+            base
+        } else if let Some(&(slot, _)) = outputs.iter().find(|o| o.1 == n) {
+            debug_assert!((slot as usize) < function.slots.len());
+            g.param(slot, &[], dtype.scalar)
+        } else {
+            temp_nodes.push(n);
+            g.param(TEMP + temp_nodes.len() as u32 - 1, &[], dtype.scalar)
+        };
+        buffers.insert(n, buffer);
+    }
+    let placement = place::place(&mut g, &found, &buffers, hints, target, decider);
+    let reads = place::reads(&g, &found);
+    let kernels = placement.kernels;
+    let fused = placement.fused;
+    let number: FxHashMap<Id, usize> = kernels.iter().enumerate().map(|(i, k)| (k.0.root, i)).collect();
+    let mut needs: Vec<FxHashSet<usize>> = vec![FxHashSet::default(); kernels.len()];
+    for (i, (k, _)) in kernels.iter().enumerate() {
+        let mut stack = vec![k.root];
+        let mut seen = FxHashSet::default();
+        while let Some(n) = stack.pop() {
+            for &r in &reads[&n] {
+                if seen.insert(r) {
+                    if fused.contains(&r) {
+                        stack.push(r);
+                    } else {
+                        needs[i].insert(number[&r]);
+                    }
+                }
+            }
+        }
+    }
+    before_write(&g, &kernels, &mut needs);
+    // Levels by the longest path; kernels are in topological order except for the edges `before_write` adds.
+    let mut level = vec![0usize; kernels.len()];
+    for _ in 0..kernels.len() {
+        let mut changed = false;
+        for i in 0..kernels.len() {
+            let l = needs[i].iter().map(|&j| level[j] + 1).max().unwrap_or(0);
+            if l != level[i] {
+                level[i] = l;
+                changed = true;
+            }
+        }
+        if !changed {
+            break;
+        }
+    }
+    later(&needs, &mut level);
+    let mut launches = merge(&g, &kernels, &level, target, decider);
+    launches.sort_by_key(|l| l.level);
+    // Memory.
+    let mut lives: Vec<Lifetime> = Vec::new();
+    for &n in &temp_nodes {
+        let bytes = g.max_elements(n).max(1) as usize * g[n].dtype.scalar.bytes();
+        let life = match number.get(&n) {
+            Some(&i) => {
+                let last = (0..kernels.len()).filter(|&j| needs[j].contains(&i)).map(|j| level[j]).max();
+                Lifetime { bytes, from: level[i], to: last.unwrap_or(level[i]) }
+            }
+            None => Lifetime { bytes: 0, from: 0, to: 0 },
+        };
+        lives.push(life);
+    }
+    let (offsets, arena) = memory::plan(&lives);
+    let temps = lives.iter().zip(offsets).map(|(l, at)| (l.bytes, at)).collect();
+    Scheduled { graph: g, launches, temps, arena }
+}
+
+/// Kernels that read a state as it was come before the kernel that writes it.
+fn before_write(g: &Graph, kernels: &[(kernel::Draft, Price)], needs: &mut [FxHashSet<usize>]) {
+    for (w, (writer, _)) in kernels.iter().enumerate() {
+        if g[writer.root].op != Op::Assign {
+            continue;
+        }
+        let state = g[writer.nests[writer.nests.len() - 1]].src[0];
+        for r in 0..kernels.len() {
+            // A reader of the new version depends on the writer; any other reader of the slot reads the old one.
+            let reads_slot = r != w
+                && kernels[r].0.nests.iter().any(|&n| {
+                    g.any(n, |_, m| m.op == Op::Load && m.src[0] == state)
+                });
+            if reads_slot && !depends(needs, r, w) {
+                needs[w].insert(r);
+            }
+        }
+    }
+}
+
+fn depends(needs: &[FxHashSet<usize>], from: usize, on: usize) -> bool {
+    needs[from].iter().any(|&n| n == on || depends(needs, n, on))
+}
+
+/// Moves every kernel to the latest level at which its readers still come after it, if that level has company there: more kernels
+/// without a path between them meet in one launch, and buffers live shorter.
+fn later(needs: &[FxHashSet<usize>], level: &mut [usize]) {
+    for i in (0..level.len()).rev() {
+        let first_reader = (0..needs.len()).filter(|&j| needs[j].contains(&i)).map(|j| level[j]).min();
+        if let Some(l) = first_reader {
+            if l - 1 > level[i] {
+                level[i] = l - 1;
+            }
+        }
+    }
+}
+
+/// Kernels of one level share a launch where that is cheaper.
+fn merge(
+    g: &Graph,
+    kernels: &[(kernel::Draft, Price)],
+    level: &[usize],
+    target: &Target,
+    decider: &mut Decider,
+) -> Vec<Launch> {
+    let mut out: Vec<Launch> = Vec::new();
+    for (i, (k, price)) in kernels.iter().enumerate() {
+        let mate = out.iter_mut().find(|l| l.level == level[i]);
+        if let Some(mate) = mate {
+            let apart = mate.price.seconds + price.seconds;
+            let together = apart - target.launch;
+            let site = format!("merge {:?} {} into level {}", g[k.root].op, g.show_dims(&g.shape(k.root)), level[i]);
+            if decider.choose(site, vec![("apart".into(), apart), ("together".into(), together)]) == 1 {
+                mate.bodies.push(k.nests.clone());
+                mate.roots.push(k.root);
+                mate.price.seconds = together;
+                mate.price.stages = mate.price.stages.max(price.stages);
+                mate.price.estimate.weight_bytes += price.estimate.weight_bytes;
+                mate.price.estimate.other_bytes += price.estimate.other_bytes;
+                mate.price.estimate.operations += price.estimate.operations;
+                continue;
+            }
+        }
+        out.push(Launch { bodies: vec![k.nests.clone()], roots: vec![k.root], level: level[i], price: *price });
+    }
+    out
+}
+
+/// Scalar type of a slot's elements as kernels see it: bytes for packed slots.
+pub fn slot_of(g: &Graph, buffer: Id) -> Option<(u32, Scalar)> {
+    match g[buffer].arg {
+        Arg::Param(s) | Arg::Packed(s, _) => Some((s, g.scalar(buffer))),
+        _ => None,
+    }
+}

@@ -1,0 +1,256 @@
+//! The shape of a workgroup: which output axes the launch is spread over, and the tile of outputs one workgroup computes.
+//!
+//! Kernels fall into classes by what they reduce over. A contraction with a packed weight has *row* axes, on which the weight depends,
+//! and *token* axes, on which it does not: a tile of rows × tokens is kept in registers, the weight decoded once for all its tokens.
+
+use super::expand::Expander;
+use super::kernel::{Draft, Surroundings};
+use gristmill_uop::target::Style;
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// A workgroup shape asked for by a derivation: how many leading axes the launch is spread over.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hint {
+    /// Leading axes over which the launch is spread.
+    pub globals: usize,
+    /// Elements of the last of them in one workgroup.
+    pub tile: i64,
+}
+
+/// Rows a workgroup keeps in registers when there is one token.
+const MATVEC_ROWS: i64 = 4;
+/// Rows and tokens a workgroup keeps in registers when there are several.
+const MATMUL_ROWS: i64 = 2;
+const MATMUL_TOKENS: i64 = 8;
+/// Rows of a panel that is read again for every tile of tokens: it stays in the L2 cache.
+const PANEL_ROWS: i64 = 128;
+/// Below this many elements, one workgroup does everything.
+const SMALL: i64 = 2048;
+
+/// Chooses, and rewrites the nests of `out` accordingly: ranges that the launch is spread over become `Global`.
+pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around: &Surroundings) {
+    let nests = out.nests.clone();
+    // Ranges that all nests share are the output's axes; a `Cat`'s axis has one range a part and stays inside the workgroup.
+    let mut axes: Vec<Id> = g[nests[0]].src[3..].to_vec();
+    for &n in &nests[1..] {
+        axes.retain(|r| g[n].src[3..].contains(r));
+    }
+    let mut s = Splitter { x, map: FxHashMap::default(), order: Vec::new() };
+    let spread: Vec<Id> = axes.iter().copied().filter(|&r| host_bound(g, r)).collect();
+    if let Some(hint) = around.hints.get(&node) {
+        let rank_of = leading(g, &axes, hint.globals, node);
+        for (i, &r) in rank_of.iter().enumerate() {
+            if i + 1 == rank_of.len() && hint.tile > 1 {
+                s.tiled(g, r, hint.tile, RangeKind::Global, RangeKind::Upcast);
+            } else {
+                s.global(g, r);
+            }
+        }
+    } else {
+        let rows = row_axes(g, &nests);
+        if rows.is_empty() {
+            plain(g, &mut s, &spread, &nests, around);
+        } else {
+            contraction(g, &mut s, &axes, &rows, around);
+        }
+    }
+    let (map, order) = (s.map, s.order);
+    for nest in &mut out.nests {
+        let (buffer, offset, value) = (g[*nest].src[0], g[*nest].src[1], g[*nest].src[2]);
+        let old: Vec<Id> = g[*nest].src[3..].to_vec();
+        let mut m = map.clone();
+        let offset = g.substitute(offset, &mut m);
+        let value = g.substitute(value, &mut m);
+        // New inner ranges in the order chosen, then what was left alone.
+        let mut closed: Vec<Id> = order.clone();
+        closed.extend(old.iter().copied().filter(|r| !map.contains_key(r) && !order.contains(r)));
+        *nest = g.store(buffer, offset, value, &closed);
+    }
+}
+
+/// The first `n` axes of the node that have a range.
+fn leading(g: &Graph, axes: &[Id], n: usize, node: Id) -> Vec<Id> {
+    let dims = g.shape(node);
+    let ranged = dims[..n].iter().filter(|&&d| g.int_value(d) != Some(1)).count();
+    axes[..ranged.min(axes.len())].to_vec()
+}
+
+struct Splitter<'a, 'b> {
+    x: &'a mut Expander<'b>,
+    map: FxHashMap<Id, Id>,
+    /// Inner ranges, outermost first.
+    order: Vec<Id>,
+}
+
+impl Splitter<'_, '_> {
+    fn new_range(&mut self, g: &mut Graph, bound: Id, kind: RangeKind) -> Id {
+        let r = self.x.range(g, bound, kind);
+        if kind != RangeKind::Global && g[r].op == Op::Range {
+            self.order.push(r);
+        }
+        r
+    }
+    /// The whole axis over the launch.
+    fn global(&mut self, g: &mut Graph, r: Id) {
+        let bound = g[r].src[0];
+        let new = self.new_range(g, bound, RangeKind::Global);
+        self.map.insert(r, new);
+    }
+    /// The axis stays inside the workgroup, as a loop at this place of the order.
+    fn keep(&mut self, r: Id) {
+        self.order.push(r);
+    }
+    /// The axis as tiles: the outer range of one kind, the inner of another. Where the tile does not divide the bound, the last
+    /// tile's surplus repeats the last element: it computes and writes the same value again.
+    fn tiled(&mut self, g: &mut Graph, r: Id, tile: i64, outer: RangeKind, inner: RangeKind) {
+        let bound = g[r].src[0];
+        let t = g.int(tile);
+        let up = g.int(tile - 1);
+        let count = g.add(bound, up);
+        let count = g.idiv(count, t);
+        let o = self.new_range(g, count, outer);
+        let i = self.new_range(g, t, inner);
+        let start = g.mul(o, t);
+        let mut index = g.add(start, i);
+        if g.int_value(bound).is_none_or(|b| b % tile != 0) {
+            let minus = g.int(-1);
+            let last = g.add(bound, minus);
+            index = g.min(index, last);
+        }
+        self.map.insert(r, index);
+    }
+}
+
+/// Can the host evaluate the bound of this range before the launch?
+fn host_bound(g: &Graph, r: Id) -> bool {
+    !g.any(g[r].src[0], |_, n| matches!(n.op, Op::Load | Op::Range))
+}
+
+/// Closed ranges on which the packed operand of a contraction depends; empty if there is no such contraction.
+fn row_axes(g: &Graph, nests: &[Id]) -> FxHashSet<Id> {
+    let mut rows = FxHashSet::default();
+    for &nest in nests {
+        let closed = &g[nest].src[3..];
+        for n in g.toposort(&[nest]) {
+            if g[n].op != Op::Reduce {
+                continue;
+            }
+            for m in g.toposort(&[g[n].src[0]]) {
+                if g[m].op == Op::Load && matches!(g[g[m].src[0]].arg, Arg::Packed(..)) {
+                    let free = g.free_ranges(m);
+                    if free.iter().any(|r| g[n].src[1..].contains(r)) {
+                        rows.extend(free.iter().copied().filter(|r| closed.contains(r)));
+                    }
+                }
+            }
+        }
+    }
+    rows
+}
+
+/// The largest divisor of `n` that is at most `limit`.
+fn divisor(n: i64, limit: i64) -> i64 {
+    (1..=limit.min(n)).rev().find(|d| n % d == 0).unwrap_or(1)
+}
+
+fn contraction(g: &mut Graph, s: &mut Splitter, axes: &[Id], rows: &FxHashSet<Id>, around: &Surroundings) {
+    let (row_axes, tokens): (Vec<Id>, Vec<Id>) = axes.iter().partition(|&r| rows.contains(r));
+    let row = row_axes.iter().copied().rev().find(|&r| host_bound(g, r) && g.int_value(g[r].src[0]).is_some());
+    let many = tokens.iter().any(|&r| g.max_of(g[r].src[0]) > 1);
+    // Axes whose bound is data come first inside the workgroup; other axes of the weight (heads, experts) over the launch.
+    for &r in &row_axes {
+        if Some(r) == row {
+            continue;
+        }
+        if host_bound(g, r) { s.global(g, r) } else { s.keep(r) }
+    }
+    let Some(row) = row else {
+        for &r in &tokens {
+            if host_bound(g, r) { s.global(g, r) } else { s.keep(r) }
+        }
+        return;
+    };
+    let n = g.max_of(g[row].src[0]);
+    if !many {
+        let tile = divisor(n, MATVEC_ROWS);
+        s.tiled(g, row, tile, RangeKind::Global, RangeKind::Upcast);
+        return;
+    }
+    // Panel of rows per workgroup, tiles of tokens inside, rows of the panel inside these.
+    let tile = divisor(n, MATMUL_ROWS);
+    let limit = (n / (4 * around.target.workers.max(1) as i64)).clamp(tile, PANEL_ROWS) / tile;
+    let per_panel = divisor(n / tile, limit);
+    let (t, p) = (g.int(tile), g.int(per_panel));
+    let panels = g.int(n / tile / per_panel);
+    let panel = s.new_range(g, panels, RangeKind::Global);
+    let last_token = tokens.iter().copied().rev().find(|&r| g.max_of(g[r].src[0]) > 1);
+    for &r in tokens.iter().filter(|&&r| Some(r) != last_token) {
+        s.keep(r);
+    }
+    if let Some(r) = last_token {
+        let bound = g[r].src[0];
+        let tile = match g.int_value(bound) {
+            Some(b) => divisor(b, MATMUL_TOKENS).max(if b > MATMUL_TOKENS { 4 } else { 1 }),
+            None => MATMUL_TOKENS,
+        };
+        let o_bound = {
+            let up = g.int(tile - 1);
+            let c = g.add(bound, up);
+            let tt = g.int(tile);
+            g.idiv(c, tt)
+        };
+        let o = s.new_range(g, o_bound, RangeKind::Loop);
+        let in_panel = s.new_range(g, p, RangeKind::Loop);
+        let tt = g.int(tile);
+        let i = s.new_range(g, tt, RangeKind::Upcast);
+        let start = g.mul(o, tt);
+        let mut index = g.add(start, i);
+        if g.int_value(bound).is_none_or(|b| b % tile != 0) {
+            let minus = g.int(-1);
+            let last = g.add(bound, minus);
+            index = g.min(index, last);
+        }
+        s.map.insert(r, index);
+        let ri = s.new_range(g, t, RangeKind::Upcast);
+        let a = g.mul(panel, p);
+        let a = g.add(a, in_panel);
+        let a = g.mul(a, t);
+        let at = g.add(a, ri);
+        s.map.insert(row, at);
+    }
+}
+
+/// Everything else: enough workgroups for the machine, the last axis inside.
+fn plain(g: &mut Graph, s: &mut Splitter, spread: &[Id], nests: &[Id], around: &Surroundings) {
+    let sizes: Vec<i64> = spread.iter().map(|&r| g.max_of(g[r].src[0])).collect();
+    let total: i64 = sizes.iter().product();
+    let reduce = nests.iter().flat_map(|&n| g.toposort(&[n])).filter(|&n| g[n].op == Op::Reduce);
+    let work: i64 = reduce
+        .map(|n| g[n].src[1..].iter().map(|&r| g.bounds(g[r].src[0]).map_or(1, |b| b.1)).product::<i64>())
+        .max()
+        .unwrap_or(1);
+    if around.target.style == Style::Cpu && total.saturating_mul(work) < SMALL {
+        return;
+    }
+    let enough = 8 * around.target.workers.max(1) as i64;
+    let mut groups = 1;
+    for (i, (&r, &n)) in spread.iter().zip(&sizes).enumerate() {
+        if groups >= enough {
+            break;
+        }
+        let last = i + 1 == spread.len();
+        if !last {
+            s.global(g, r);
+            groups *= n;
+        } else if let Some(b) = g.int_value(g[r].src[0]) {
+            // Chunks that vectors divide, if there are any.
+            let chunk = divisor(b, 64).max(1);
+            if chunk >= 4 || work > 64 {
+                s.tiled(g, r, chunk, RangeKind::Global, RangeKind::Loop);
+            }
+        } else {
+            s.tiled(g, r, 16, RangeKind::Global, RangeKind::Loop);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! 32 five-bit numbers, an f16 scale and an f16 minimum; the fifth bits stand apart.
+
+use crate::parts::five_bits;
+use gristmill_uop::encoding::Encoding;
+
+/// 32 five-bit numbers, an f16 scale and an f16 minimum; the fifth bits stand apart.
+pub static Q5_1: Encoding = Encoding { name: "q5_1", elements: 32, bytes: 24, value: |b| five_bits(b, 8, 4) * b.f16(0) + b.f16(2) };

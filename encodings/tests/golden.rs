@@ -1,0 +1,139 @@
+//! Every format against blocks dequantised by gguf-py 0.19, bit for bit.
+
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::encoding::EncodingRef;
+use gristmill_uop::fold::{self, Value};
+use gristmill_uop::graph::{Arg, Graph, Id, Node};
+use gristmill_uop::op::{Op, RangeKind};
+use half::{bf16, f16};
+use sha2::{Digest, Sha256};
+
+fn read(bytes: &[u8], s: Scalar) -> Value {
+    let le = |n| u32::from_le_bytes(std::array::from_fn(|i| if i < n { bytes[i] } else { 0 }));
+    match s {
+        Scalar::U8 | Scalar::I8 => Value::Int(le(1).into()).stored_as(s),
+        Scalar::U16 => Value::Int(le(2).into()),
+        Scalar::I32 => Value::Int(le(4) as i32 as i64),
+        Scalar::F16 => Value::Float(f16::from_bits(le(2) as u16).to_f64()),
+        Scalar::BF16 => Value::Float(bf16::from_bits(le(2) as u16).to_f64()),
+        Scalar::F32 => Value::Float(f32::from_bits(le(4)) as f64),
+        _ => panic!("a field of type {}", s.name()),
+    }
+}
+
+/// The f32 values of a block, from the expression with a free element number.
+fn decode(e: EncodingRef, bytes: &[u8]) -> Vec<f32> {
+    assert_eq!(bytes.len(), e.bytes);
+    let mut g = Graph::new();
+    let (buffer, base, n) = (packed(&mut g, e), g.int(0), g.int(e.elements as i64));
+    let k = g.range(n, 0, RangeKind::Loop);
+    let value = e.decode(&mut g, buffer, base, k);
+    let order = g.toposort(&[value]);
+    let mut values = vec![Value::Int(0); g.len()];
+    let element = |number: usize| {
+        for &id in &order {
+            let node = &g[id];
+            let x: Vec<Value> = node.src.iter().map(|s| values[s.index()]).collect();
+            values[id.index()] = match (node.op, &node.arg) {
+                (Op::Const, Arg::Int(v)) => Value::Int(*v),
+                (Op::Const, Arg::Float(v)) => Value::Float(f64::from_bits(*v)),
+                (Op::Range, _) => Value::Int(number as i64),
+                (Op::Param, _) => Value::Int(0),
+                (Op::Load, _) => read(&bytes[x[1].int() as usize..], node.dtype.scalar),
+                (Op::Table, Arg::Ints(t)) => Value::Int(t[x[0].int() as usize] as i64),
+                (Op::Bitcast, _) => x[0].bitcast(g.scalar(node.src[0]), node.dtype.scalar),
+                _ => fold::apply(node.op, &x, node.dtype.scalar).unwrap_or_else(|| panic!("{node:?} of {x:?}")),
+            };
+        }
+        values[value.index()].float() as f32
+    };
+    (0..e.elements).map(element).collect()
+}
+
+fn packed(g: &mut Graph, e: EncodingRef) -> Id {
+    g.intern(Node { op: Op::Param, dtype: Scalar::F32.one(), src: Default::default(), arg: Arg::Packed(0, e) })
+}
+
+struct Golden {
+    name: &'static str,
+    /// Byte offsets of the first f16 field and, where there is one, of the second.
+    fields: (usize, Option<usize>),
+    /// Elements 0, 1, 17 and the last.
+    w: [f32; 4],
+    sha256: &'static str,
+}
+
+#[expect(clippy::excessive_precision, reason = "as gguf-py prints them")]
+#[rustfmt::skip]
+const GOLDEN: &[Golden] = &[
+    Golden { name: "q4_0", fields: (0, None), w: [-0.299926758, 0.199951172, -0.0999755859, 0.0], sha256: "c765b88b66dffca2" },
+    Golden { name: "q4_1", fields: (0, Some(2)), w: [1.54837036, 0.448638916, 1.2484436, 1.2484436], sha256: "c0adbe23816327bd" },
+    Golden { name: "q5_0", fields: (0, None), w: [0.899780273, -0.199951172, 0.0, 0.0999755859], sha256: "c5026b59771471d0" },
+    Golden { name: "q5_1", fields: (0, Some(2)), w: [1.94827271, 2.44815063, 0.548614502, 0.548614502], sha256: "b2891258c5d09cc2" },
+    Golden { name: "q8_0", fields: (0, None), w: [8.4979248, 12.1970215, -5.39868164, -4.79882812], sha256: "b1b2300167b46d26" },
+    Golden { name: "iq4_nl", fields: (0, None), w: [-3.49914551, 2.49938965, -0.999755859, 0.0999755859], sha256: "17165bd31a9837d9" },
+    Golden { name: "mxfp4", fields: (0, None), w: [0.0, 0.1875, 0.1875, 0.1875], sha256: "3330129a1f9233ad" },
+    Golden { name: "q2_k", fields: (80, Some(82)), w: [3.29919434, 0.0, -0.146209717, 0.453643799], sha256: "8014a7e347267b86" },
+    Golden { name: "q3_k", fields: (108, None), w: [8.09802246, -10.7973633, 12.796875, 4.19897461], sha256: "18d6caca5e008bc3" },
+    Golden { name: "q4_k", fields: (0, Some(2)), w: [31.6061096, -2.48556519, -2.48556519, 4.89260864], sha256: "a0049d690cfa7ff5" },
+    Golden { name: "q5_k", fields: (0, Some(2)), w: [81.1940002, -2.48556519, -2.48556519, 10.8911438], sha256: "5f9a83f45339de2d" },
+    Golden { name: "q6_k", fields: (208, None), w: [-143.065063, 169.558594, 51.1875, -5.99853516], sha256: "88a9efc412b70f6b" },
+    Golden { name: "iq4_xs", fields: (0, None), w: [6.49841309, -0.0999755859, 3.49914551, -1.59960938], sha256: "29463520ffc0e431" },
+];
+
+fn block(golden: &Golden, len: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|i| (37 * i + 11) as u8).collect();
+    if golden.name == "mxfp4" {
+        bytes[0] = 0x7b;
+        return bytes;
+    }
+    bytes[golden.fields.0..][..2].copy_from_slice(&0x2e66u16.to_le_bytes());
+    if let Some(at) = golden.fields.1 {
+        bytes[at..][..2].copy_from_slice(&0x2a3du16.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn golden_blocks() {
+    for golden in GOLDEN {
+        let e = gristmill_encodings::by_name(golden.name).expect(golden.name);
+        let w = decode(e, &block(golden, e.bytes));
+        assert_eq!([w[0], w[1], w[17], w[e.elements - 1]], golden.w, "{}", golden.name);
+        let little: Vec<u8> = w.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let hash: String = Sha256::digest(&little).iter().take(8).map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hash, golden.sha256, "{}", golden.name);
+    }
+}
+
+#[test]
+fn every_block_format_has_a_golden_block() {
+    for e in gristmill_encodings::TABLE {
+        assert!(e.elements == 1 || GOLDEN.iter().any(|g| g.name == e.name), "{}", e.name);
+        assert_eq!(gristmill_encodings::by_name(e.name), Some(*e));
+    }
+}
+
+#[test]
+fn all_halves() {
+    let same = |a: f32, b: f32, bits: u16| {
+        assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{bits:#x}: {a} and {b}")
+    };
+    for bits in 0..=u16::MAX {
+        same(decode(&gristmill_encodings::F16, &bits.to_le_bytes())[0], f16::from_bits(bits).to_f32(), bits);
+        let wide = f32::from_bits((bits as u32) << 16);
+        same(decode(&gristmill_encodings::BF16, &bits.to_le_bytes())[0], wide, bits);
+    }
+    let pi = std::f32::consts::PI;
+    assert_eq!(decode(&gristmill_encodings::F32, &pi.to_le_bytes()), [pi]);
+}
+
+#[test]
+fn mxfp4_scales() {
+    for e in 0..255u8 {
+        let mut bytes = [0x11; 17]; // code 1: half of one, doubled
+        bytes[0] = e;
+        let want = 2f64.powi(e as i32 - 128) as f32;
+        assert_eq!(decode(&gristmill_encodings::MXFP4, &bytes), [want; 32], "e = {e}");
+    }
+}

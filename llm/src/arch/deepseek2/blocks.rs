@@ -1,0 +1,112 @@
+//! The parts of a step: embedding, a block (latent attention and a feed-forward), head. MODEL_SPEC §3.3.
+
+use super::super::{AttentionForm, Bind, Logits, Options};
+use super::hyper::Hyper;
+use super::moe;
+use super::step::Step;
+use super::weights::Weights;
+use gristmill_tensor::dims;
+use gristmill_tensor::nn;
+use gristmill_tensor::tensor::Tensor;
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::function::Function;
+
+/// Token ids `[n]` to hidden rows `[n, d]`.
+pub(super) fn embed(h: &Hyper, globals: &Weights, options: &Options) -> (Function, Vec<Bind>) {
+    let s = Step::new("embed", options);
+    let tokens = s.input("tokens", Bind::Tokens, dims![s.tokens()], Scalar::I32);
+    let rows = s.weight(globals, "token_embd.weight");
+    // Ids are checked where requests enter; one that slipped through must still not read outside the table.
+    s.output("x", Bind::Hidden(0), rows.gather(tokens.clamp_index(h.vocabulary - 1)));
+    s.finish()
+}
+
+/// Hidden rows `[n, d]` to logits: `[1, vocabulary]` of the last row, or `[n, vocabulary]`.
+pub(super) fn head(h: &Hyper, globals: &Weights, options: &Options) -> (Function, Vec<Bind>) {
+    let s = Step::new(if options.logits == Logits::All { "head.all" } else { "head" }, options);
+    let mut x = s.hidden(h.layers, h.d);
+    if options.logits != Logits::All {
+        x = x.slice(0, s.tokens() - 1, 1);
+    }
+    let x = nn::rms_norm(x, s.weight(globals, "output_norm.weight"), h.eps);
+    let head = if globals.has("output.weight") { "output.weight" } else { "token_embd.weight" };
+    s.output("logits", Bind::Logits, x.linear(s.weight(globals, head)));
+    s.finish()
+}
+
+/// Block `layer`: hidden rows `[n, d]` and the cache to hidden rows and the cache with the rows of these tokens.
+pub(super) fn block(h: &Hyper, w: &Weights, layer: usize, options: &Options) -> (Function, Vec<Bind>) {
+    let routed = w.has("ffn_gate_inp.weight");
+    let s = Step::new(if routed { "moe" } else { "dense" }, options);
+    let x = s.hidden(layer, h.d);
+    let x = x + attention(&s, h, w, layer, nn::rms_norm(x, s.weight(w, "attn_norm.weight"), h.eps));
+    let y = nn::rms_norm(x, s.weight(w, "ffn_norm.weight"), h.eps);
+    let ffn = match &h.experts {
+        Some(e) if routed => moe::experts(&s, e, w, y),
+        _ => swiglu(&s, w, y, ["ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"]),
+    };
+    s.output("y", Bind::Hidden(layer + 1), x + ffn);
+    s.finish()
+}
+
+/// A feed-forward of three tensors, of `x [n, d]`.
+pub(super) fn swiglu<'g>(s: &'g Step, w: &Weights, x: Tensor<'g>, [gate, up, down]: [&str; 3]) -> Tensor<'g> {
+    nn::swiglu(x, s.weight(w, gate), s.weight(w, up), s.weight(w, down))
+}
+
+/// The matrices between latent and heads: `k [heads, kv_rank, nope]` and `v [heads, value, kv_rank]`.
+///
+/// The older format holds both in one tensor, per head `nope` rows for keys (transposed), then `value` rows. Its parts are
+/// views: nothing is packed again.
+fn latent_heads<'g>(s: &'g Step, h: &Hyper, w: &Weights) -> (Tensor<'g>, Tensor<'g>) {
+    if h.split {
+        return (s.weight(w, "attn_k_b.weight"), s.weight(w, "attn_v_b.weight"));
+    }
+    let both = s.weight(w, "attn_kv_b.weight").reshape(dims![h.heads, h.nope + h.value, h.kv_rank]);
+    (both.slice(1, 0, h.nope).permute(&[0, 2, 1]), both.slice(1, h.nope, h.value))
+}
+
+/// Multi-head latent attention of normed rows `x [n, d]`; writes their rows into the cache. Returns `[n, d]`.
+fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
+    let (n, pos, heads) = (s.tokens(), s.position(), h.heads);
+    let table = s.input("rope", Bind::Rope, dims![s.options.rows, h.rope / 2, 2], Scalar::F32);
+    let q = match h.q_rank {
+        None => x.linear(s.weight(w, "attn_q.weight")),
+        Some(_) => {
+            let latent = x.linear(s.weight(w, "attn_q_a.weight"));
+            nn::rms_norm(latent, s.weight(w, "attn_q_a_norm.weight"), h.latent_eps)
+                .linear(s.weight(w, "attn_q_b.weight"))
+        }
+    };
+    let q = q.reshape(dims![n, heads, h.nope + h.rope]);
+    let q_nope = q.slice(2, 0, h.nope);
+    let q_pe = nn::rope(q.slice(2, h.nope, h.rope), table, pos);
+
+    // One row a token: the normed latent, then the rotated key that all heads share.
+    let row = x.linear(s.weight(w, "attn_kv_a_mqa.weight"));
+    let latent = nn::rms_norm(row.slice(1, 0, h.kv_rank), s.weight(w, "attn_kv_a_norm.weight"), h.latent_eps);
+    let key = nn::rope(row.slice(1, h.kv_rank, h.rope).unsqueeze(1), table, pos).squeeze(1);
+    let row = Tensor::cat(&[latent, key], 1).cast(s.options.cache);
+    let cache = s.state(layer, h.cached()).assign(row, pos);
+    s.output_state(cache);
+
+    let (k_b, v_b) = latent_heads(s, h, w);
+    let length = pos + n;
+    let heads_out = match s.options.attention {
+        AttentionForm::Absorbed => {
+            let q = Tensor::cat(&[q_nope.contract(k_b), q_pe], 2);
+            let k = cache.cast(Scalar::F32).unsqueeze(1);
+            let latents = q.attention(k, k.slice(2, 0, h.kv_rank), pos, length, h.score_scale);
+            latents.contract(v_b)
+        }
+        AttentionForm::Expanded => {
+            let rows = cache.slice(0, 0, length).cast(Scalar::F32);
+            let latents = rows.slice(1, 0, h.kv_rank).unsqueeze(1);
+            let k_nope = latents.contract(k_b.permute(&[0, 2, 1]));
+            let k_pe = rows.slice(1, h.kv_rank, h.rope).unsqueeze(1).expand(dims![length, heads, h.rope]);
+            let (q, k) = (Tensor::cat(&[q_nope, q_pe], 2), Tensor::cat(&[k_nope, k_pe], 2));
+            q.attention(k, latents.contract(v_b), pos, length, h.score_scale)
+        }
+    };
+    heads_out.reshape(dims![n, heads * h.value]).linear(s.weight(w, "attn_output.weight"))
+}

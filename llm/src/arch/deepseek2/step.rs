@@ -1,0 +1,78 @@
+//! A function while it is written, with what its slots are bound to.
+
+use super::super::{Bind, Options, TokenClass};
+use super::weights::Weights;
+use gristmill_tensor::dims;
+use gristmill_tensor::function::Capture;
+use gristmill_tensor::tensor::{Dim, Tensor};
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::function::Function;
+use std::cell::RefCell;
+
+/// A capture of one call of a step.
+pub(super) struct Step<'o> {
+    capture: Capture,
+    binds: RefCell<Vec<Bind>>,
+    /// What the step is made for.
+    pub options: &'o Options,
+}
+
+impl<'o> Step<'o> {
+    /// A function `deepseek2.<part>.<tokens>`.
+    pub fn new(part: &str, options: &'o Options) -> Step<'o> {
+        let tokens = match options.tokens {
+            TokenClass::One => "one".to_string(),
+            TokenClass::Chunk { max } => format!("chunk{max}"),
+        };
+        Step { capture: Capture::new(format!("deepseek2.{part}.{tokens}")), binds: RefCell::default(), options }
+    }
+    /// Number of tokens: a scalar.
+    pub fn tokens(&self) -> Tensor<'_> {
+        match self.options.tokens {
+            TokenClass::One => self.capture.int(1),
+            TokenClass::Chunk { max } => self.capture.var("n", 1, max),
+        }
+    }
+    /// Position of the first token: a scalar.
+    pub fn position(&self) -> Tensor<'_> {
+        let (rows, max) = (self.options.rows, self.options.tokens.max());
+        assert!(rows >= max, "a cache of {rows} rows for steps of {max} tokens");
+        self.capture.var("pos", 0, rows - max)
+    }
+    fn bound<T>(&self, bind: Bind, slot: T) -> T {
+        self.binds.borrow_mut().push(bind);
+        debug_assert_eq!(self.binds.borrow().len(), self.capture.slot_count());
+        slot
+    }
+    /// A plain input.
+    pub fn input(&self, name: &str, bind: Bind, dims: &[Dim], scalar: Scalar) -> Tensor<'_> {
+        self.bound(bind, self.capture.input(name, dims, scalar))
+    }
+    /// Hidden rows `[tokens, d]` before layer `layer`.
+    pub fn hidden(&self, layer: usize, d: usize) -> Tensor<'_> {
+        self.input("x", Bind::Hidden(layer), dims![self.tokens(), d], Scalar::F32)
+    }
+    /// The state of a layer, `[rows, width]`.
+    pub fn state(&self, layer: usize, width: usize) -> Tensor<'_> {
+        let dims = dims![self.options.rows, width];
+        self.bound(Bind::State(layer), self.capture.state("cache", dims, self.options.cache))
+    }
+    /// The values of a tensor, f32. At most one call for each.
+    pub fn weight(&self, weights: &Weights, name: &str) -> Tensor<'_> {
+        let w = weights.get(name);
+        let short = name.trim_end_matches(".weight").trim_end_matches(".bias");
+        self.bound(Bind::Weight(w.name.clone()), self.capture.weight(short, &w.dims, w.encoding))
+    }
+    /// A result.
+    pub fn output(&self, name: &str, bind: Bind, value: Tensor<'_>) {
+        self.bound(bind, self.capture.output(name, value));
+    }
+    /// A state's last version.
+    pub fn output_state(&self, assigned: Tensor<'_>) {
+        self.capture.output_state(assigned);
+    }
+    /// The function and the bind of each slot.
+    pub fn finish(self) -> (Function, Vec<Bind>) {
+        (self.capture.finish(), self.binds.into_inner())
+    }
+}

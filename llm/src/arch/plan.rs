@@ -1,0 +1,163 @@
+//! A step as calls of functions: what a model hands to a runtime.
+
+use gristmill_tensor::function::{ContentKey, Key};
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::function::Function;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// How many tokens a step takes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TokenClass {
+    /// One: decoding.
+    One,
+    /// The variable `n`, 1 to `max`: a chunk of a prompt.
+    Chunk {
+        /// The most tokens in one step.
+        max: usize,
+    },
+}
+
+impl TokenClass {
+    /// The most tokens in one step.
+    pub fn max(self) -> usize {
+        match self {
+            TokenClass::One => 1,
+            TokenClass::Chunk { max } => max,
+        }
+    }
+}
+
+/// How attention reads a cache of latents. Both compute the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum AttentionForm {
+    /// Queries move into the latent space; all heads share each cached row. For decoding and short chunks.
+    Absorbed,
+    /// Keys and values of every head are computed from the cached rows. For long chunks.
+    Expanded,
+}
+
+/// Which logits a step computes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Logits {
+    /// None: a chunk of a prompt that is not its last.
+    None,
+    /// Those after the last token: `[1, vocabulary]`.
+    Last,
+    /// Those after every token: `[n, vocabulary]`.
+    All,
+}
+
+/// What a plan is made for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Options {
+    /// Tokens of a step.
+    pub tokens: TokenClass,
+    /// Rows of every state and of the rope table. The variable `pos`, the position of a step's first token, runs from 0 to
+    /// `rows - tokens.max()`, so that a step never leaves the table: see [`Options::rows_for`].
+    pub rows: usize,
+    /// How cached rows are stored: f16 or f32.
+    pub cache: Scalar,
+    /// How attention reads the cache.
+    pub attention: AttentionForm,
+    /// Which logits are computed.
+    pub logits: Logits,
+}
+
+impl Options {
+    /// Rows for a context of `context` tokens that is filled in steps of at most `max_tokens`: any position may start any
+    /// step. A multiple of 64.
+    pub fn rows_for(context: usize, max_tokens: usize) -> usize {
+        (context + max_tokens - 1).next_multiple_of(64)
+    }
+}
+
+/// The state of one layer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StateSpec {
+    /// Rows, one a position.
+    pub rows: usize,
+    /// Elements of a row.
+    pub width: usize,
+    /// Type of an element.
+    pub scalar: Scalar,
+}
+
+/// What a slot of a call is bound to.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Bind {
+    /// The step's token ids, `[n]` i32.
+    Tokens,
+    /// The rope table, `[rows, rope/2, 2]` f32.
+    Rope,
+    /// Hidden rows `[n, width]` f32, before layer `i` (after the last for `i` = layers). Two buffers in turn suffice.
+    Hidden(usize),
+    /// The state of that layer.
+    State(usize),
+    /// The packed tensor of that name.
+    Weight(String),
+    /// The step's logits, f32.
+    Logits,
+}
+
+/// One call of a step.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// What is called.
+    pub function: Arc<Function>,
+    /// What its slots are bound to, one each.
+    pub binds: Vec<Bind>,
+}
+
+/// The calls of one step, in order. Its variables are `pos` and, for chunks, `n`.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The calls.
+    pub calls: Vec<Call>,
+}
+
+impl Plan {
+    /// The functions called, each once, in the order of their first call.
+    pub fn functions(&self) -> Vec<&Arc<Function>> {
+        let mut seen: Vec<&Arc<Function>> = Vec::new();
+        for call in &self.calls {
+            if !seen.iter().any(|f| Arc::ptr_eq(f, &call.function)) {
+                seen.push(&call.function);
+            }
+        }
+        seen
+    }
+    /// Names of the packed tensors it reads, each once.
+    pub fn weights(&self) -> Vec<&str> {
+        let mut seen = std::collections::HashSet::new();
+        let binds = self.calls.iter().flat_map(|c| &c.binds);
+        binds
+            .filter_map(|b| if let Bind::Weight(n) = b { seen.insert(n).then_some(n.as_str()) } else { None })
+            .collect()
+    }
+}
+
+/// Functions by what they compute.
+#[derive(Clone, Default, Debug)]
+pub struct Functions {
+    by_key: HashMap<Key, Arc<Function>>,
+}
+
+impl Functions {
+    /// None yet.
+    pub fn new() -> Functions {
+        Functions::default()
+    }
+    /// The function that computes the same as this one: an earlier one, or this one.
+    pub fn share(&mut self, function: Function) -> Arc<Function> {
+        self.by_key.entry(function.key()).or_insert_with(|| Arc::new(function)).clone()
+    }
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+}

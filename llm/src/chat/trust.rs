@@ -1,0 +1,276 @@
+//! Which parts of a rendered conversation came from its messages.
+//!
+//! A user who writes `<|system|>` must get those characters tokenised as text, while the template's own markers must
+//! become control tokens. The rendered string alone does not tell them apart, and replacing the user's text before
+//! rendering would change what the template computes with it (`strip`, `split('</think>')`, `in`, `tojson`).
+//!
+//! So the conversation is rendered as it is, which gives the text, and then once more with a *mark* (one code point that
+//! occurs nowhere else) after each character of every special-token text within the messages. Marks stay out of
+//! whitespace, so trimming works as before; and they are only believed when the second rendering without its marks
+//! *equals* the first. Then the marked characters, and only those, are untrusted. Fragments count too: a message that
+//! ends in `<|us` is marked there, lest the template's next characters complete it.
+//!
+//! Markers that structure an assistant's turn ([`OWN_MARKERS`]) are never marked in an assistant's message: the model
+//! wrote them as tokens, and a template that repeats the turn means those tokens. They cannot begin another role's turn.
+//!
+//! The renderings differ where a template examines special texts within messages: it splits an assistant's reasoning off
+//! at `</think>`, or looks for `<tool_response>` in a user's message. Then each pair of (assistant or not, special
+//! text) is marked alone, and those that change the result are left unmarked. For the assistant, whose text is the
+//! model's own, they stay trusted, as the template means them. For everyone else the text is looked up in the
+//! result: all places where the message occurs are untrusted there, and if there is none, all places where that special
+//! text occurs. This errs towards text: a marker of the template may degrade, but no user's marker becomes a token.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use serde_json::Value as Json;
+
+/// Markers of the assistant's own turn: reasoning and tool calls.
+const OWN_MARKERS: &[&str] =
+    &["<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"];
+
+/// Most groups that are tried one by one; each costs a rendering.
+const MAX_TRIALS: usize = 32;
+
+/// Who wrote a string, and which special text is in it.
+type Group = (Author, usize);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Author {
+    /// Users, tools, the system prompt, tool descriptions.
+    Anyone,
+    /// Messages of the role "assistant".
+    Assistant,
+}
+
+/// The special texts of a vocabulary, prepared for search.
+#[derive(Debug)]
+pub(super) struct Marker {
+    texts: Vec<String>,
+    search: Option<AhoCorasick>,
+}
+
+impl Marker {
+    pub(super) fn new(mut texts: Vec<String>) -> Self {
+        texts.retain(|text| !text.is_empty());
+        texts.sort_unstable();
+        texts.dedup();
+        let search = AhoCorasick::builder().match_kind(MatchKind::Standard).build(&texts).ok();
+        Self { texts, search }
+    }
+
+    /// The byte ranges of `rendered` that messages wrote and that must not be read as special tokens, ascending.
+    /// `render` renders changed messages and tools, `None` if that fails.
+    pub(super) fn untrusted(
+        &self,
+        rendered: &str,
+        messages: &[Json],
+        tools: Option<&Json>,
+        render: impl Fn(&[Json], Option<&Json>) -> Option<String>,
+    ) -> Vec<Range<usize>> {
+        let mut groups: BTreeSet<Group> = BTreeSet::new();
+        let strings = strings(messages, tools);
+        for &(author, text) in &strings {
+            let own = |special: usize| author == Author::Assistant && OWN_MARKERS.contains(&&*self.texts[special]);
+            let found = self.occurrences(text).into_iter().map(|(_, special)| special);
+            groups.extend(found.filter(|&special| !own(special)).map(|special| (author, special)));
+        }
+        if groups.is_empty() {
+            return Vec::new();
+        }
+        let everything = || strings.iter().map(|&(_, text)| text).chain([rendered]);
+        let attempt = |chosen: &BTreeSet<Group>| {
+            let mark = unused_char(everything())?;
+            let mut messages = messages.to_vec();
+            for message in &mut messages {
+                let author = author(message);
+                for_each_string_mut(message, &mut |text| self.mark(text, author, chosen, mark));
+            }
+            let mut tools = tools.cloned();
+            if let Some(tools) = &mut tools {
+                for_each_string_mut(tools, &mut |text| self.mark(text, Author::Anyone, chosen, mark));
+            }
+            let (plain, ranges) = unmark(&render(&messages, tools.as_ref())?, mark, rendered);
+            (plain == rendered).then_some(ranges)
+        };
+        if let Some(ranges) = attempt(&groups) {
+            return ranges;
+        }
+        // A template depends on a group if marking it alone changes the result; what is not tried is not assumed to.
+        let (mut inert, mut examined) = (BTreeSet::new(), BTreeSet::new());
+        for &group in groups.iter().take(MAX_TRIALS) {
+            let alone = attempt(&BTreeSet::from([group])).is_some();
+            (if alone { &mut inert } else { &mut examined }).insert(group);
+        }
+        let (mut ranges, marked) = match attempt(&inert) {
+            Some(ranges) => (ranges, inert),
+            None => (Vec::new(), BTreeSet::new()),
+        };
+        for &(author, special) in groups.difference(&marked) {
+            if author == Author::Anyone || !examined.contains(&(author, special)) {
+                self.look_up(rendered, &strings, (author, special), &mut ranges);
+            }
+        }
+        merge(ranges)
+    }
+
+    /// All occurrences of special texts, and of their beginnings at the end of `text` and endings at its start, where
+    /// the template's text may complete them.
+    fn occurrences(&self, text: &str) -> Vec<(Range<usize>, usize)> {
+        let mut found = Vec::new();
+        if let Some(search) = &self.search {
+            found.extend(search.find_overlapping_iter(text).map(|m| (m.range(), m.pattern().as_usize())));
+        }
+        let start = text.len() - text.trim_start().len();
+        let trimmed = text.trim();
+        for (special, whole) in self.texts.iter().enumerate() {
+            let cuts = || (1..whole.len()).filter(|&cut| whole.is_char_boundary(cut));
+            if let Some(cut) = cuts().rev().find(|&cut| trimmed.ends_with(&whole[..cut])) {
+                let end = start + trimmed.len();
+                found.push((end - cut..end, special));
+            }
+            if let Some(cut) = cuts().find(|&cut| trimmed.starts_with(&whole[cut..])) {
+                found.push((start..start + whole.len() - cut, special));
+            }
+        }
+        found
+    }
+
+    fn mark(&self, text: &mut String, author: Author, chosen: &BTreeSet<Group>, mark: char) {
+        let found = self.occurrences(text).into_iter().filter(|(_, special)| chosen.contains(&(author, *special)));
+        let ranges = merge(found.map(|(range, _)| range).collect());
+        if ranges.is_empty() {
+            return;
+        }
+        let mut marked = String::with_capacity(text.len() * 2);
+        let mut at = 0;
+        for range in ranges {
+            marked.push_str(&text[at..range.start]);
+            for c in text[range.clone()].chars() {
+                marked.push(c);
+                marked.push(mark);
+            }
+            at = range.end;
+        }
+        marked.push_str(&text[at..]);
+        *text = marked;
+    }
+
+    /// The fallback for texts that cannot be marked: wherever a message with `special` occurs, or else wherever
+    /// `special` occurs.
+    fn look_up(
+        &self,
+        rendered: &str,
+        strings: &[(Author, &str)],
+        (who, special): Group,
+        ranges: &mut Vec<Range<usize>>,
+    ) {
+        let whole = &self.texts[special];
+        let (mut seen, mut lost) = (BTreeSet::new(), false);
+        for &(author, text) in strings {
+            let text = text.trim();
+            if author != who || !seen.insert(text) {
+                continue;
+            }
+            let inside: Vec<Range<usize>> =
+                self.occurrences(text).into_iter().filter(|(_, s)| *s == special).map(|(range, _)| range).collect();
+            if inside.is_empty() {
+                continue;
+            }
+            let before = ranges.len();
+            for (at, _) in rendered.match_indices(text) {
+                ranges.extend(inside.iter().map(|range| at + range.start..at + range.end));
+            }
+            lost |= ranges.len() == before;
+        }
+        if lost {
+            ranges.extend(rendered.match_indices(whole.as_str()).map(|(at, _)| at..at + whole.len()));
+        }
+    }
+}
+
+fn author(message: &Json) -> Author {
+    if message.get("role").and_then(Json::as_str) == Some("assistant") { Author::Assistant } else { Author::Anyone }
+}
+
+/// All strings of a conversation with their authors: values and keys.
+fn strings<'j>(messages: &'j [Json], tools: Option<&'j Json>) -> Vec<(Author, &'j str)> {
+    fn walk<'j>(value: &'j Json, author: Author, out: &mut Vec<(Author, &'j str)>) {
+        match value {
+            Json::String(text) => out.push((author, text)),
+            Json::Array(items) => items.iter().for_each(|item| walk(item, author, out)),
+            Json::Object(map) => {
+                for (key, item) in map {
+                    out.push((author, key));
+                    walk(item, author, out);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut out = Vec::new();
+    messages.iter().for_each(|message| walk(message, author(message), &mut out));
+    tools.iter().for_each(|tools| walk(tools, Author::Anyone, &mut out));
+    out
+}
+
+fn for_each_string_mut(value: &mut Json, change: &mut impl FnMut(&mut String)) {
+    match value {
+        Json::String(text) => change(text),
+        Json::Array(items) => items.iter_mut().for_each(|item| for_each_string_mut(item, change)),
+        Json::Object(map) => {
+            // Keys cannot be changed in place; the order must stay.
+            *map = std::mem::take(map)
+                .into_iter()
+                .map(|(mut key, mut item)| {
+                    change(&mut key);
+                    for_each_string_mut(&mut item, change);
+                    (key, item)
+                })
+                .collect();
+        }
+        _ => {}
+    }
+}
+
+/// A noncharacter (U+FDD0..U+FDEF) or, failing that, a private-use character that occurs in none of the texts. All have
+/// four hexadecimal digits.
+fn unused_char<'a>(texts: impl Iterator<Item = &'a str>) -> Option<char> {
+    let is_candidate = |c: &char| matches!(c, '\u{FDD0}'..='\u{FDEF}' | '\u{E000}'..='\u{F8FF}');
+    let used: BTreeSet<char> = texts.flat_map(str::chars).filter(is_candidate).collect();
+    ('\u{FDD0}'..='\u{FDEF}').chain('\u{E000}'..='\u{F8FF}').find(|c| !used.contains(c))
+}
+
+/// Removes the marks, also where `tojson` escaped them; returns the ranges of the characters before them.
+fn unmark(marked: &str, mark: char, rendered: &str) -> (String, Vec<Range<usize>>) {
+    let escaped = format!("\\u{:04x}", mark as u32);
+    let marked = match rendered.contains(&escaped) {
+        true => marked.to_owned(),
+        false => marked.replace(&escaped, mark.encode_utf8(&mut [0; 4])),
+    };
+    let (mut plain, mut ranges, mut last) = (String::with_capacity(marked.len()), Vec::new(), 0);
+    for c in marked.chars() {
+        if c == mark {
+            ranges.push(last..plain.len());
+        } else {
+            last = plain.len();
+            plain.push(c);
+        }
+    }
+    (plain, merge(ranges))
+}
+
+/// Sorts, drops empty ranges, and joins those that touch or overlap.
+fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}

@@ -1,0 +1,207 @@
+//! The GGUF container, versions 2 and 3: reader and writer.
+//!
+//! A file is metadata (typed key–value pairs), tensor infos, and tensor data. [`Gguf`] reads the first two when it
+//! opens a file and the data on request, with positioned reads from any number of threads. Files are untrusted: every
+//! count, length, offset and size is checked against the file before it is used, and nothing panics.
+//!
+//! Shapes are in the order of the format, the contiguous dimension first: a weight of `{in, out}` is `out` rows.
+
+mod error;
+mod layout;
+mod metadata;
+mod parse;
+mod source;
+mod split;
+pub mod types;
+mod value;
+mod write;
+
+pub use error::{Error, Result};
+pub(crate) use layout::tensor_bytes;
+pub use metadata::{Metadata, PerLayer};
+pub use source::Source;
+pub use value::{Array, Strings, Value};
+pub use write::{TensorDecl, Writer};
+
+use gristmill_uop::encoding::EncodingRef;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// A tensor of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Name, unique over all shards.
+    pub name: String,
+    /// One to four sizes, each at least 1, the contiguous one first.
+    pub dims: Vec<u64>,
+    /// How the data is encoded; rows are whole blocks of it.
+    pub encoding: EncodingRef,
+    /// The type id in the file.
+    pub type_id: i32,
+    /// Index of the file that holds the data.
+    pub shard: usize,
+    /// Offset of the data in that file, in bytes from its start.
+    pub offset: u64,
+    /// Size of the data in bytes.
+    pub bytes: u64,
+}
+
+impl TensorInfo {
+    /// Number of elements.
+    pub fn elements(&self) -> u64 {
+        self.dims.iter().product()
+    }
+}
+
+/// An open GGUF model: one file or all shards of a split one.
+pub struct Gguf {
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    // The standard hasher, for the reason given in `Metadata`.
+    index: HashMap<String, usize>,
+    sources: Vec<Box<dyn Source>>,
+}
+
+impl Gguf {
+    /// Opens the file at `path`, and its siblings if it is the first of a split model.
+    ///
+    /// # Errors
+    /// [`Error::InFile`] naming the file that cannot be read or is malformed, and how.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let at = |path: &Path| {
+            let path = path.to_path_buf();
+            move |error| Error::InFile { path, error: Box::new(error) }
+        };
+        let mut model = Self::one(Box::new(source::FileSource::open(path).map_err(at(path))?)).map_err(at(path))?;
+        let count = split::count(&model.metadata).map_err(at(path))?;
+        if count > 1 {
+            let paths = split::siblings(path, count).map_err(at(path))?;
+            for (no, path) in (0..count).zip(&paths).skip(1) {
+                let source = source::FileSource::open(path).map_err(at(path))?;
+                model.add_shard(Box::new(source), no, count).map_err(at(path))?;
+            }
+            model.check_total().map_err(at(path))?;
+        }
+        Ok(model)
+    }
+
+    /// Reads a model from memory: `&'static [u8]`, `Arc<[u8]>`, `Vec<u8>`.
+    ///
+    /// # Errors
+    /// When the bytes are malformed, or are one shard of several.
+    pub fn from_bytes(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {
+        Self::from_source(Box::new(source::Bytes(bytes)))
+    }
+
+    /// Reads a model from anything with random access.
+    ///
+    /// # Errors
+    /// When the bytes are malformed, or are one shard of several.
+    pub fn from_source(source: Box<dyn Source>) -> Result<Self> {
+        let model = Self::one(source)?;
+        match split::count(&model.metadata)? {
+            1 => Ok(model),
+            n => Err(Error::Split(format!("this is one file of {n}"))),
+        }
+    }
+
+    fn one(source: Box<dyn Source>) -> Result<Self> {
+        let (metadata, tensors) = parse::parse(source.as_ref(), 0)?;
+        let index = tensors.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
+        Ok(Self { metadata, tensors, index, sources: vec![source] })
+    }
+
+    fn add_shard(&mut self, source: Box<dyn Source>, no: u32, count: u32) -> Result<()> {
+        let (metadata, tensors) = parse::parse(source.as_ref(), self.sources.len())?;
+        split::check(&metadata, no, count)?;
+        for tensor in tensors {
+            if self.index.insert(tensor.name.clone(), self.tensors.len()).is_some() {
+                return Err(Error::DuplicateTensor(tensor.name));
+            }
+            self.tensors.push(tensor);
+        }
+        self.sources.push(source);
+        Ok(())
+    }
+
+    fn check_total(&self) -> Result<()> {
+        let declared = self.metadata.need("split.tensors.count", Metadata::u64)?;
+        if declared == self.tensors.len() as u64 {
+            return Ok(());
+        }
+        Err(Error::Split(format!("{declared} tensors announced, {} found in all files", self.tensors.len())))
+    }
+
+    /// Metadata, of the first file for a split model.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// All tensors in file order.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// The tensor of that name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.index.get(name).map(|&i| &self.tensors[i])
+    }
+
+    /// `general.architecture`: the prefix of the model's own keys.
+    ///
+    /// # Errors
+    /// When it is absent, or `general.type` says that this is no model.
+    pub fn architecture(&self) -> Result<&str> {
+        match self.metadata.str("general.type")? {
+            None | Some("model") => self.metadata.need("general.architecture", Metadata::str),
+            Some(other) => Err(Error::NotAModel(other.into())),
+        }
+    }
+
+    /// Number of files.
+    pub fn shards(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// Total length of all files in bytes.
+    pub fn size(&self) -> u64 {
+        self.sources.iter().map(|s| s.size()).sum()
+    }
+
+    /// Reads the whole data of `info` into `out`, which must have exactly `info.bytes` bytes. May be called from
+    /// several threads at once.
+    ///
+    /// # Errors
+    /// When `out` has another length, or the file cannot be read or has become shorter.
+    pub fn read_tensor(&self, info: &TensorInfo, out: &mut [u8]) -> Result<()> {
+        if out.len() as u64 != info.bytes {
+            let (tensor, bytes, end) = (info.name.clone(), info.bytes, out.len() as u64);
+            return Err(Error::Range { tensor, bytes, start: 0, end });
+        }
+        self.read_range(info, 0, out)
+    }
+
+    /// Reads `out.len()` bytes of the data of `info`, from byte `start` of it on: one expert, or a piece of a large
+    /// tensor.
+    ///
+    /// # Errors
+    /// When the range is not inside the tensor, or the file cannot be read or has become shorter.
+    pub fn read_range(&self, info: &TensorInfo, start: u64, out: &mut [u8]) -> Result<()> {
+        let end = start.saturating_add(out.len() as u64);
+        let source = self.sources.get(info.shard);
+        match (source, info.offset.checked_add(start)) {
+            (Some(source), Some(offset)) if end <= info.bytes => {
+                source.read_at(offset, out).map_err(Error::io("cannot read tensor data"))
+            }
+            _ => Err(Error::Range { tensor: info.name.clone(), bytes: info.bytes, start, end }),
+        }
+    }
+}
+
+impl std::fmt::Debug for Gguf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (keys, tensors) = (self.metadata.len(), self.tensors.len());
+        write!(f, "Gguf({keys} keys, {tensors} tensors, {} files)", self.sources.len())
+    }
+}

@@ -1,0 +1,57 @@
+//! Where the bytes of a GGUF file come from: a file, memory, or a generator.
+
+use super::error::{Error, Result};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Random access to the bytes of one file; reads may come from several threads at once.
+pub trait Source: Send + Sync {
+    /// Length in bytes.
+    fn size(&self) -> u64;
+    /// Fills `out` from byte `offset` on; an error when the range is not all there.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+}
+
+/// A regular file read with `pread`: no mapping, so a file truncated while in use is an error and not a signal.
+pub(super) struct FileSource {
+    file: File,
+    size: u64,
+}
+
+impl FileSource {
+    pub fn open(path: &Path) -> Result<Self> {
+        // Asked before opening: to open a pipe would wait for its writer.
+        if !std::fs::metadata(path).map_err(Error::io("cannot open"))?.is_file() {
+            return Err(Error::NotAFile);
+        }
+        let file = File::open(path).map_err(Error::io("cannot open"))?;
+        let size = file.metadata().map_err(Error::io("cannot open"))?.len();
+        Ok(Self { file, size })
+    }
+}
+
+impl Source for FileSource {
+    fn size(&self) -> u64 {
+        self.size
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
+    }
+}
+
+/// Bytes in memory: `&'static [u8]`, `Arc<[u8]>`, `Vec<u8>`.
+pub(super) struct Bytes<T>(pub T);
+
+impl<T: AsRef<[u8]> + Send + Sync> Source for Bytes<T> {
+    fn size(&self) -> u64 {
+        self.0.as_ref().len() as u64
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).ok();
+        let range = start.and_then(|s| self.0.as_ref().get(s..s.checked_add(out.len())?));
+        out.copy_from_slice(range.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,255 @@
+//! The GGUF tables: tensor type ids, and which type each kind of tensor gets in the usual file types.
+//!
+//! The only place outside the crate `encodings` that names formats. What a block means is not known here.
+
+use gristmill_encodings::by_name;
+use gristmill_uop::encoding::EncodingRef;
+
+/// How random bytes become a block of valid, bounded weights.
+///
+/// A block is random bytes with its scale fields overwritten. The factors make the decoded weights have mean zero and
+/// standard deviation `sigma` when every other byte is uniform: they follow from the moments of the format's integers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fill {
+    /// Not generated.
+    None,
+    /// One element a block, written as a number.
+    F32,
+    /// As `F32`, rounded to binary16.
+    F16,
+    /// As `F32`, rounded to bfloat16.
+    BF16,
+    /// The scale fields of a block of integers.
+    Scales(&'static [Scale]),
+}
+
+/// A scale field of a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scale {
+    /// binary16 at byte `.0`, of value `sigma · .1`.
+    Half(usize, f32),
+    /// A power of two as a byte at `.0`: 2^(e−128) is nearest to `sigma · .1`.
+    Exponent(usize, f32),
+}
+
+/// One tensor type of GGUF.
+#[derive(Debug)]
+pub(crate) struct TensorType {
+    /// Number in the file.
+    pub id: i32,
+    /// Name in `encodings`, or of a type that is not supported.
+    pub name: &'static str,
+    /// The type a quantiser takes instead where rows are not whole blocks.
+    pub narrower: &'static str,
+    /// How to make blocks of it.
+    pub fill: Fill,
+}
+
+macro_rules! types { ($($id:literal $name:literal $narrower:literal $fill:expr;)*) => {
+    &[$(TensorType { id: $id, name: $name, narrower: $narrower, fill: $fill }),*]
+} }
+use Scale::{Exponent, Half};
+
+/// Every id that a file may hold. 4, 5, 31–33 and 36–38 were removed from the format.
+///
+/// Factors: with integers q uniform over n values, var q = (n²−1)/12. A symmetric code has 1/√(E q²); a code with a
+/// minimum gets min = mean·d, so that weights centre on zero; with integer sub-scales E s² multiplies.
+#[rustfmt::skip]
+static TYPES: &[TensorType] = types! {
+    0  "f32"     ""       Fill::F32;
+    1  "f16"     ""       Fill::F16;
+    2  "q4_0"    "f16"    Fill::Scales(&[Half(0, 0.215)]);
+    3  "q4_1"    "f16"    Fill::Scales(&[Half(0, 0.217), Half(2, -1.627)]);
+    6  "q5_0"    "f16"    Fill::Scales(&[Half(0, 0.1082)]);
+    7  "q5_1"    "f16"    Fill::Scales(&[Half(0, 0.1083), Half(2, -1.679)]);
+    8  "q8_0"    "f16"    Fill::Scales(&[Half(0, 0.01353)]);
+    9  "q8_1"    ""       Fill::None;
+    10 "q2_k"    "q4_0"   Fill::Scales(&[Half(80, 0.0721), Half(82, 0.1081)]);
+    11 "q3_k"    "q4_0"   Fill::Scales(&[Half(108, 0.02307)]);
+    12 "q4_k"    "q5_0"   Fill::Scales(&[Half(0, 0.003871), Half(2, 0.02903)]);
+    13 "q5_k"    "q5_1"   Fill::Scales(&[Half(0, 0.001898), Half(2, 0.02942)]);
+    14 "q6_k"    "q8_0"   Fill::Scales(&[Half(208, 0.0007322)]);
+    15 "q8_k"    ""       Fill::None;
+    16 "iq2_xxs" ""       Fill::None;
+    17 "iq2_xs"  ""       Fill::None;
+    18 "iq3_xxs" ""       Fill::None;
+    19 "iq1_s"   ""       Fill::None;
+    20 "iq4_nl"  "f16"    Fill::Scales(&[Half(0, 0.01483)]);
+    21 "iq3_s"   ""       Fill::None;
+    22 "iq2_s"   ""       Fill::None;
+    23 "iq4_xs"  "iq4_nl" Fill::Scales(&[Half(0, 0.0008024)]);
+    24 "i8"      ""       Fill::None;
+    25 "i16"     ""       Fill::None;
+    26 "i32"     ""       Fill::None;
+    27 "i64"     ""       Fill::None;
+    28 "f64"     ""       Fill::None;
+    29 "iq1_m"   ""       Fill::None;
+    30 "bf16"    ""       Fill::BF16;
+    34 "tq1_0"   ""       Fill::None;
+    35 "tq2_0"   ""       Fill::None;
+    39 "mxfp4"   "f16"    Fill::Scales(&[Exponent(0, 0.1709)]);
+    40 "nvfp4"   ""       Fill::None;
+    41 "q1_0"    ""       Fill::None;
+    42 "q2_0"    ""       Fill::None;
+};
+
+/// What a type id in a file stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TypeId {
+    /// An encoding with a description.
+    Known(EncodingRef),
+    /// A type of GGUF that this program does not compute with.
+    Unsupported(&'static str),
+    /// Negative, removed or unknown.
+    Invalid,
+}
+
+/// The meaning of a tensor type id.
+pub fn encoding(id: i32) -> TypeId {
+    match TYPES.iter().find(|t| t.id == id) {
+        Some(t) => by_name(t.name).map_or(TypeId::Unsupported(t.name), TypeId::Known),
+        None => TypeId::Invalid,
+    }
+}
+
+/// The tensor type id of an encoding, if GGUF has one for it.
+pub fn type_id(encoding: EncodingRef) -> Option<i32> {
+    row(encoding.name).map(|t| t.id)
+}
+
+fn row(name: &str) -> Option<&'static TensorType> {
+    TYPES.iter().find(|t| t.name == name)
+}
+
+/// How random blocks of `encoding` are made.
+pub(crate) fn fill(encoding: EncodingRef) -> Fill {
+    row(encoding.name).map_or(Fill::None, |t| t.fill)
+}
+
+/// The encoding a quantiser asked for `name` gives to rows of `row_len` elements.
+fn fitting(name: &'static str, row_len: u64) -> Option<EncodingRef> {
+    let mut name = name;
+    loop {
+        let encoding = by_name(name)?;
+        // The chain of narrower types is acyclic and ends in one of a single element.
+        if row_len.is_multiple_of(encoding.elements as u64) {
+            return Some(encoding);
+        }
+        name = row(name)?.narrower;
+    }
+}
+
+/// What a tensor is for, as far as the choice of its type goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Norms, router, selection bias: never quantised.
+    Full,
+    /// `output.weight`, or `token_embd.weight` where it also serves as output.
+    Output,
+    /// A down projection of the block of that index.
+    Down(u64),
+    /// The same for stacked experts.
+    ExpertsDown(u64),
+    /// Gate and up projections of stacked experts.
+    Experts,
+    /// Every other matrix.
+    Matrix,
+}
+
+/// Which down projections get a better type.
+#[derive(Clone, Copy, Debug)]
+enum Better {
+    No,
+    /// The first eighth of the blocks.
+    Early(&'static str),
+    /// The first and last eighths, and every third between.
+    More(&'static str),
+}
+
+/// One file type: the types a quantiser gives to the tensors of a model, without an importance matrix.
+#[derive(Debug)]
+pub(crate) struct FileType {
+    /// Lower-case name, as users give it.
+    pub name: &'static str,
+    /// `general.file_type`.
+    pub id: u32,
+    base: &'static str,
+    output: &'static str,
+    experts: &'static str,
+    down: Better,
+}
+
+macro_rules! files { ($($name:literal $id:literal $base:literal $output:literal $experts:literal $down:expr;)*) => {
+    &[$(FileType { name: $name, id: $id, base: $base, output: $output, experts: $experts, down: $down }),*]
+} }
+/// The file types that can be generated.
+#[rustfmt::skip]
+pub(crate) static FILE_TYPES: &[FileType] = files! {
+    // name      id base   output experts down projections
+    "f16"        1  "f16"  "f16"  "f16"   Better::No;
+    "bf16"       32 "bf16" "bf16" "bf16"  Better::No;
+    "q8_0"       7  "q8_0" "q8_0" "q8_0"  Better::No;
+    "q4_0"       2  "q4_0" "q6_k" "q4_0"  Better::No;
+    "q4_k_s"     14 "q4_k" "q6_k" "q4_k"  Better::Early("q5_k");
+    "q4_k_m"     15 "q4_k" "q6_k" "q4_k"  Better::More("q6_k");
+    "q5_k_m"     17 "q5_k" "q6_k" "q5_k"  Better::More("q6_k");
+    "q6_k"       18 "q6_k" "q6_k" "q6_k"  Better::No;
+    "mxfp4_moe"  38 "q8_0" "q8_0" "mxfp4" Better::No;
+};
+
+impl FileType {
+    /// The encoding of a tensor with that role and rows of `row_len` elements, in a model of `blocks` blocks.
+    pub fn choose(&self, role: Role, row_len: u64, blocks: u64) -> Option<EncodingRef> {
+        let eighth = blocks / 8;
+        let better = |i: u64, base| match self.down {
+            Better::Early(name) if i < eighth => name,
+            Better::More(name) if i < eighth || i >= 7 * blocks / 8 || (i - eighth) % 3 == 2 => name,
+            _ => base,
+        };
+        let name = match role {
+            Role::Full => "f32",
+            Role::Output => self.output,
+            Role::Experts => self.experts,
+            Role::Matrix => self.base,
+            Role::Down(i) => better(i, self.base),
+            Role::ExpertsDown(i) => better(i, self.experts),
+        };
+        fitting(name, row_len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_encoding_has_an_id_and_a_fill() {
+        for e in gristmill_encodings::TABLE {
+            let id = type_id(e).unwrap_or_else(|| panic!("{e:?} has no GGUF id"));
+            assert_eq!(encoding(id), TypeId::Known(e));
+            assert!(!matches!(fill(e), Fill::None), "{e:?} cannot be generated");
+        }
+    }
+
+    #[test]
+    fn ids_outside_the_table_are_invalid() {
+        for id in [-1, i32::MIN, 4, 5, 31, 32, 33, 36, 37, 38, 43, 1000, i32::MAX] {
+            assert_eq!(encoding(id), TypeId::Invalid, "{id}");
+        }
+        assert_eq!(encoding(16), TypeId::Unsupported("iq2_xxs"));
+    }
+
+    #[test]
+    fn scale_fields_lie_inside_their_block() {
+        for e in gristmill_encodings::TABLE {
+            let Fill::Scales(scales) = fill(e) else { continue };
+            for s in scales {
+                let end = match *s {
+                    Half(at, _) => at + 2,
+                    Exponent(at, _) => at + 1,
+                };
+                assert!(end <= e.bytes, "{e:?}");
+            }
+        }
+    }
+}

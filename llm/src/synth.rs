@@ -1,0 +1,229 @@
+//! Models of real shape with random valid weights, for measuring speed without a download.
+//!
+//! A preset has the true hyper-parameters, tensor shapes and per-tensor encodings of a published model; its weights are
+//! random, of the scale of trained ones (standard deviation 1/√in), so that activations stay of order one. Data is a
+//! function of the tensor and the block number: it is the same on every machine, and any part of it can be made alone.
+
+mod fill;
+mod preset;
+mod vocab;
+
+pub use fill::fill;
+
+use crate::gguf::{self, Gguf, Metadata, Source, TensorDecl, Writer, types};
+use gristmill_uop::encoding::EncodingRef;
+use std::io::{self, Write};
+
+/// Why a model could not be generated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No preset of that name.
+    #[error("no preset named {0}")]
+    UnknownPreset(String),
+    /// No file type of that name.
+    #[error("no quantisation named {0}")]
+    UnknownQuant(String),
+    /// A range that is not whole blocks inside the tensor.
+    #[error("tensor {tensor}: {bytes} bytes from block {start} on are not whole blocks inside it")]
+    Range {
+        /// The tensor.
+        tensor: String,
+        /// First block asked for.
+        start: u64,
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// The model could not be written, or reading it back failed.
+    #[error(transparent)]
+    Gguf(#[from] gguf::Error),
+}
+
+impl Error {
+    /// What the user can do about it, where that is known.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Error::UnknownPreset(_) => Some(format!("presets: {}", presets().collect::<Vec<_>>().join(", "))),
+            Error::UnknownQuant(_) => Some(format!("quantisations: {}", quants().collect::<Vec<_>>().join(", "))),
+            Error::Range { .. } => None,
+            Error::Gguf(error) => error.hint(),
+        }
+    }
+}
+
+/// Names of all presets.
+pub fn presets() -> impl Iterator<Item = &'static str> {
+    preset::PRESETS.iter().map(|p| p.name)
+}
+
+/// Names of all quantisations.
+pub fn quants() -> impl Iterator<Item = &'static str> {
+    types::FILE_TYPES.iter().map(|f| f.name)
+}
+
+/// `PRESET` and `QUANT` of a model given as `synth:PRESET:QUANT`; `None` for any other text.
+pub fn parse_name(model: &str) -> Option<(&str, &str)> {
+    model.strip_prefix("synth:")?.split_once(':')
+}
+
+/// A tensor to be generated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorPlan {
+    /// Name.
+    pub name: String,
+    /// Sizes, the contiguous one first.
+    pub dims: Vec<u64>,
+    /// How it is encoded.
+    pub encoding: EncodingRef,
+    /// Size of its data in bytes.
+    pub bytes: u64,
+    /// Mean of its elements.
+    pub mean: f32,
+    /// Standard deviation of its elements.
+    pub sigma: f32,
+    /// Seed of its data.
+    pub seed: u64,
+}
+
+/// A model to be generated.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// All metadata, the tokenizer's included.
+    pub metadata: Metadata,
+    /// All tensors in file order.
+    pub tensors: Vec<TensorPlan>,
+}
+
+impl Plan {
+    /// Bytes of all tensor data, without padding.
+    pub fn bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.bytes).sum()
+    }
+
+    fn decls(&self) -> Vec<TensorDecl<'_>> {
+        self.tensors.iter().map(|t| TensorDecl { name: &t.name, dims: &t.dims, encoding: t.encoding }).collect()
+    }
+}
+
+/// Metadata and tensors of `preset` quantised as `quant` (names in any case).
+///
+/// # Errors
+/// When either name is unknown.
+pub fn plan(preset: &str, quant: &str) -> Result<Plan, Error> {
+    let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
+    let found = preset::PRESETS.iter().find(|p| same(p.name, preset));
+    let preset = found.ok_or_else(|| Error::UnknownPreset(preset.into()))?;
+    let found = types::FILE_TYPES.iter().find(|f| same(f.name, quant));
+    let file_type = found.ok_or_else(|| Error::UnknownQuant(quant.into()))?;
+    preset.plan(file_type)
+}
+
+/// Writes the model as a GGUF file. `progress` is told the bytes of tensor data done and in all.
+///
+/// # Errors
+/// When a name is unknown or `out` fails.
+pub fn build(preset: &str, quant: &str, out: &mut dyn Write, progress: &dyn Fn(u64, u64)) -> Result<(), Error> {
+    const PIECE: usize = 32 << 20;
+    let plan = plan(preset, quant)?;
+    let total = plan.bytes();
+    let mut writer = Writer::new(out, &plan.metadata, &plan.decls())?;
+    let mut done = 0;
+    let mut buffer = Vec::new();
+    for tensor in &plan.tensors {
+        let block = tensor.encoding.bytes;
+        let (mut start, step) = (0, (PIECE / block).max(1) as u64);
+        let blocks = tensor.bytes / block as u64;
+        while start < blocks {
+            let n = step.min(blocks - start);
+            buffer.resize(n as usize * block, 0);
+            fill(tensor, start, &mut buffer)?;
+            writer.data(&buffer)?;
+            start += n;
+            done += buffer.len() as u64;
+            progress(done, total);
+        }
+    }
+    writer.finish()?;
+    Ok(())
+}
+
+impl Gguf {
+    /// The model of [`build`] without a file: data is generated as it is read.
+    ///
+    /// # Errors
+    /// When a name is unknown.
+    pub fn synth(preset: &str, quant: &str) -> Result<Gguf, Error> {
+        Ok(Gguf::from_source(Box::new(Generated::new(plan(preset, quant)?)?))?)
+    }
+}
+
+/// A generated file: its header in memory, its data made on request.
+struct Generated {
+    header: Vec<u8>,
+    /// Tensors with the offset of each, ascending.
+    tensors: Vec<(u64, TensorPlan)>,
+    size: u64,
+}
+
+impl Generated {
+    fn new(plan: Plan) -> Result<Self, Error> {
+        let mut header = Vec::new();
+        let offsets = Writer::new(&mut header, &plan.metadata, &plan.decls())?.offsets();
+        let start = header.len() as u64;
+        let tensors: Vec<_> = offsets.into_iter().map(|o| start + o).zip(plan.tensors).collect();
+        let size = tensors.last().map_or(start, |(offset, t)| offset + t.bytes);
+        Ok(Self { header, tensors, size })
+    }
+
+    /// The part of `out`, which lies at `offset` of the file, that tensor data from `at` on fills.
+    fn fill_part(&self, at: u64, tensor: &TensorPlan, offset: u64, out: &mut [u8]) -> Result<(), Error> {
+        let (from, to) = (at.max(offset), (at + tensor.bytes).min(offset + out.len() as u64));
+        if from >= to {
+            return Ok(());
+        }
+        let mut out = &mut out[(from - offset) as usize..(to - offset) as usize];
+        let block = tensor.encoding.bytes;
+        let (mut index, inside) = ((from - at) / block as u64, ((from - at) % block as u64) as usize);
+        let mut partial = vec![0; block];
+        if inside > 0 {
+            fill(tensor, index, &mut partial)?;
+            let n = out.len().min(block - inside);
+            let (head, rest) = out.split_at_mut(n);
+            head.copy_from_slice(&partial[inside..inside + n]);
+            (out, index) = (rest, index + 1);
+        }
+        let (whole, tail) = out.split_at_mut(out.len() / block * block);
+        fill(tensor, index, whole)?;
+        if !tail.is_empty() {
+            fill(tensor, index + (whole.len() / block) as u64, &mut partial)?;
+            tail.copy_from_slice(&partial[..tail.len()]);
+        }
+        Ok(())
+    }
+}
+
+impl Source for Generated {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let end = offset.checked_add(out.len() as u64).filter(|&end| end <= self.size);
+        let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let header = usize::try_from(offset).ok().and_then(|o| self.header.get(o..)).unwrap_or_default();
+        let n = header.len().min(out.len());
+        out[..n].copy_from_slice(&header[..n]);
+        // Everything before `done` is written; between the end of a tensor and the start of the next lie zeros.
+        let mut done = offset + n as u64;
+        let first = self.tensors.partition_point(|(at, t)| at + t.bytes <= offset);
+        for (at, tensor) in self.tensors[first..].iter().take_while(|(at, _)| *at < end) {
+            if *at > done {
+                out[(done - offset) as usize..(at - offset) as usize].fill(0);
+            }
+            self.fill_part(*at, tensor, offset, out).map_err(io::Error::other)?;
+            done = (at + tensor.bytes).min(end);
+        }
+        out[(done - offset) as usize..].fill(0);
+        Ok(())
+    }
+}

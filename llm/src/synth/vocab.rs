@@ -1,0 +1,185 @@
+//! A byte-level BPE vocabulary of the true size and special tokens, with invented words.
+
+use crate::gguf::{Metadata, Strings};
+
+/// Token types of `tokenizer.ggml.token_type`.
+const NORMAL: i32 = 1;
+const CONTROL: i32 = 3;
+const UNUSED: i32 = 5;
+
+const CONSONANTS: &[u8] = b"bcdfghjklmnprstvwz";
+const VOWELS: &[u8] = b"aeiou";
+
+/// What distinguishes one model's vocabulary.
+pub(super) struct Vocab {
+    /// Number of tokens.
+    pub size: u32,
+    pre: &'static str,
+    /// First id of `specials`.
+    first_special: u32,
+    specials: &'static [&'static str],
+    bos: u32,
+    eos: u32,
+    /// End-of-turn and end-of-message ids, where they differ from `eos`.
+    eot_eom: Option<(u32, u32)>,
+    padding: u32,
+    add_bos: bool,
+    template: &'static str,
+}
+
+pub(super) const GLM: Vocab = Vocab {
+    size: 154_880,
+    pre: "glm4",
+    first_special: 154_820,
+    specials: &[
+        "<|endoftext|>",
+        "[MASK]",
+        "[gMASK]",
+        "[sMASK]",
+        "<sop>",
+        "<eop>",
+        "<|system|>",
+        "<|user|>",
+        "<|assistant|>",
+        "<|observation|>",
+    ],
+    bos: 154_822,
+    eos: 154_820,
+    eot_eom: Some((154_827, 154_829)),
+    padding: 154_821,
+    add_bos: false,
+    template: "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}\
+               {% if add_generation_prompt %}<|assistant|>{% endif %}",
+};
+
+pub(super) const DEEPSEEK: Vocab = Vocab {
+    size: 102_400,
+    pre: "deepseek-llm",
+    first_special: 100_000,
+    specials: &["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"],
+    bos: 100_000,
+    eos: 100_001,
+    eot_eom: None,
+    padding: 100_001,
+    add_bos: true,
+    template: "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ 'User: ' + m.content + '\n\n' }}\
+               {% elif m.role == 'assistant' %}{{ 'Assistant: ' + m.content + eos_token }}\
+               {% else %}{{ m.content + '\n\n' }}{% endif %}{% endfor %}\
+               {% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}",
+};
+
+pub(super) const YOUTU: Vocab = Vocab {
+    size: 128_256,
+    pre: "youtu",
+    first_special: 128_000,
+    specials: &["<|begin_of_text|>", "<|end_of_text|>", "<|User|>", "<|Assistant|>"],
+    bos: 128_000,
+    eos: 128_001,
+    eot_eom: None,
+    padding: 128_001,
+    add_bos: false,
+    template: "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ '<|User|>' + m.content }}\
+               {% elif m.role == 'assistant' %}{{ '<|Assistant|>' + m.content + eos_token }}\
+               {% else %}{{ m.content }}{% endif %}{% endfor %}\
+               {% if add_generation_prompt %}{{ '<|Assistant|>' }}{% endif %}",
+};
+
+/// The code point that stands for `byte` in byte-level BPE: printable bytes for themselves, the others from 256 on.
+fn mapped(byte: u8) -> char {
+    let plain = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
+    if plain(byte) {
+        return char::from(byte);
+    }
+    let rank = (0..byte).filter(|&b| !plain(b)).count() as u32;
+    char::from_u32(256 + rank).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+/// The syllable of that number, of `CONSONANTS.len() * VOWELS.len()`.
+fn syllable(i: usize) -> [char; 2] {
+    let (c, v) = (i / VOWELS.len() % CONSONANTS.len(), i % VOWELS.len());
+    [char::from(CONSONANTS[c]), char::from(VOWELS[v])]
+}
+
+impl Vocab {
+    /// Adds the tokenizer's keys.
+    pub fn describe(&self, md: &mut Metadata) {
+        let (tokens, types) = self.tokens();
+        let syllables = (0..CONSONANTS.len() * VOWELS.len()).map(syllable);
+        let merges: Strings = syllables.map(|[c, v]| format!("{c} {v}")).collect();
+        md.insert("tokenizer.ggml.model", "gpt2");
+        md.insert("tokenizer.ggml.pre", self.pre);
+        md.insert("tokenizer.ggml.tokens", tokens);
+        md.insert("tokenizer.ggml.token_type", types);
+        md.insert("tokenizer.ggml.merges", merges);
+        md.insert("tokenizer.ggml.bos_token_id", self.bos);
+        md.insert("tokenizer.ggml.eos_token_id", self.eos);
+        if let Some((eot, eom)) = self.eot_eom {
+            md.insert("tokenizer.ggml.eot_token_id", eot);
+            md.insert("tokenizer.ggml.eom_token_id", eom);
+        }
+        md.insert("tokenizer.ggml.padding_token_id", self.padding);
+        md.insert("tokenizer.ggml.add_bos_token", self.add_bos);
+        md.insert("tokenizer.ggml.add_eos_token", false);
+        md.insert("tokenizer.chat_template", self.template);
+    }
+
+    /// Tokens and their types: bytes, syllables, invented words, special tokens, padding.
+    fn tokens(&self) -> (Strings, Vec<i32>) {
+        let syllables = CONSONANTS.len() * VOWELS.len();
+        let (mut tokens, mut types) = (Strings::default(), Vec::new());
+        for id in 0..self.size {
+            let special = id.checked_sub(self.first_special).map(|i| i as usize);
+            let word = (id as usize).saturating_sub(256 + syllables);
+            let text = match special {
+                Some(i) if i < self.specials.len() => self.specials[i].into(),
+                Some(_) => format!("[PAD{id}]"),
+                None if id < 256 => mapped(id as u8).to_string(),
+                None if (id as usize) < 256 + syllables => syllable(id as usize - 256).iter().collect(),
+                // Three syllables after a space: more than enough for any vocabulary, and no two alike.
+                None => {
+                    let parts = [word / syllables / syllables, word / syllables, word].map(|i| syllable(i % syllables));
+                    std::iter::once(mapped(b' ')).chain(parts.into_iter().flatten()).collect()
+                }
+            };
+            types.push(match special {
+                Some(i) if i < self.specials.len() => CONTROL,
+                Some(_) => UNUSED,
+                None => NORMAL,
+            });
+            tokens.push(text);
+        }
+        (tokens, types)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn vocabularies_are_complete_and_without_duplicates() {
+        for v in [GLM, DEEPSEEK, YOUTU] {
+            let (tokens, types) = v.tokens();
+            assert_eq!((tokens.len(), types.len()), (v.size as usize, v.size as usize));
+            assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), tokens.len());
+            assert!(tokens.iter().all(|t| std::str::from_utf8(t).is_ok_and(|t| !t.is_empty())));
+            assert_eq!(types[v.eos as usize], CONTROL);
+            assert_eq!(types[v.bos as usize], CONTROL);
+        }
+        assert_eq!(mapped(0x0A), '\u{10A}');
+        assert_eq!(mapped(0x20), '\u{120}');
+        assert_eq!(mapped(0xAD), '\u{143}');
+    }
+
+    #[test]
+    fn merged_tokens_exist() {
+        let mut md = Metadata::new();
+        GLM.describe(&mut md);
+        let tokens: HashSet<_> = md.strings("tokenizer.ggml.tokens").unwrap().unwrap().iter().collect();
+        for merge in md.strings("tokenizer.ggml.merges").unwrap().unwrap().iter() {
+            let joined: Vec<u8> = merge.iter().copied().filter(|&b| b != b' ').collect();
+            assert!(tokens.contains(&joined[..]));
+        }
+    }
+}

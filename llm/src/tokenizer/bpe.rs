@@ -1,0 +1,123 @@
+//! Byte-pair merging: a binary heap of candidate pairs over a linked list of symbols.
+//!
+//! Sennrich et al. 2016, applied at inference: repeatedly merge the adjacent pair of lowest rank, leftmost on ties. The
+//! heap holds `(rank, position)` and is invalidated lazily, so a piece of `n` bytes costs O(n log n); the obvious
+//! rescan after each merge is quadratic, a denial of service on one long run without spaces.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rustc_hash::FxHashMap;
+
+/// No symbol, no rank, no neighbour.
+const NONE: u32 = u32::MAX;
+
+/// Positions are 32 bits: longer pieces are cut, which no vocabulary notices (a token would have to be as long).
+const MAX_PIECE: usize = 1 << 30;
+
+/// The merge table over symbols. A symbol below `n_tokens` is the token of that id; the others are intermediate texts
+/// that some merge produces or consumes but that are no tokens.
+#[derive(Debug)]
+pub(super) struct Merges {
+    /// `(left << 32) | right` to `(rank, merged symbol)`.
+    pairs: FxHashMap<u64, (u32, u32)>,
+    /// The symbol of each single byte; [`NONE`] where the alphabet lacks it.
+    alphabet: Box<[u32; 256]>,
+    n_tokens: u32,
+}
+
+/// Buffers reused from piece to piece.
+#[derive(Default)]
+pub(super) struct Scratch {
+    nodes: Vec<Node>,
+    heap: BinaryHeap<Reverse<u64>>,
+}
+
+/// One symbol in the list, at the index of its first byte.
+struct Node {
+    symbol: u32,
+    prev: u32,
+    next: u32,
+    /// Rank of the pair (this, next): a heap entry with another rank is stale.
+    rank: u32,
+}
+
+impl Merges {
+    pub(super) fn new(pairs: FxHashMap<u64, (u32, u32)>, alphabet: Box<[u32; 256]>, n_tokens: u32) -> Self {
+        Self { pairs, alphabet, n_tokens }
+    }
+
+    /// The key of a pair in the table.
+    pub(super) fn key(left: u32, right: u32) -> u64 {
+        u64::from(left) << 32 | u64::from(right)
+    }
+
+    /// Appends the ids of `piece`. A byte without a token becomes `unknown`, or nothing where there is none.
+    pub(super) fn encode(&self, piece: &[u8], unknown: Option<u32>, scratch: &mut Scratch, out: &mut Vec<u32>) {
+        for chunk in piece.chunks(MAX_PIECE) {
+            self.merge(chunk, scratch);
+            let mut at = 0;
+            while let Some(node) = scratch.nodes.get(at) {
+                let end = if node.next == NONE { chunk.len() } else { node.next as usize };
+                if node.symbol < self.n_tokens {
+                    out.push(node.symbol);
+                } else {
+                    let ids = chunk[at..end].iter().map(|&byte| self.alphabet[usize::from(byte)]);
+                    out.extend(ids.filter_map(|id| if id < self.n_tokens { Some(id) } else { unknown }));
+                }
+                at = end;
+            }
+        }
+    }
+
+    fn merge(&self, piece: &[u8], Scratch { nodes, heap }: &mut Scratch) {
+        nodes.clear();
+        nodes.extend(piece.iter().enumerate().map(|(i, &byte)| Node {
+            symbol: self.alphabet[usize::from(byte)],
+            prev: (i as u32).wrapping_sub(1),
+            next: if i + 1 < piece.len() { i as u32 + 1 } else { NONE },
+            rank: NONE,
+        }));
+        let mut entries = std::mem::take(heap).into_vec();
+        entries.clear();
+        for at in 0..nodes.len().saturating_sub(1) {
+            if let Some(&(rank, _)) = self.pairs.get(&Self::key(nodes[at].symbol, nodes[at + 1].symbol)) {
+                nodes[at].rank = rank;
+                entries.push(Reverse(Self::key(rank, at as u32)));
+            }
+        }
+        *heap = BinaryHeap::from(entries);
+        while let Some(Reverse(entry)) = heap.pop() {
+            let (rank, at) = ((entry >> 32) as u32, entry as u32 as usize);
+            if nodes[at].rank != rank {
+                continue;
+            }
+            let right = nodes[at].next as usize;
+            let Some(&(_, merged)) = self.pairs.get(&Self::key(nodes[at].symbol, nodes[right].symbol)) else {
+                continue;
+            };
+            let after = nodes[right].next;
+            nodes[at].symbol = merged;
+            nodes[at].next = after;
+            nodes[right].rank = NONE;
+            if after != NONE {
+                nodes[after as usize].prev = at as u32;
+            }
+            for left in [nodes[at].prev, at as u32] {
+                if left != NONE {
+                    self.rate(nodes, heap, left as usize);
+                }
+            }
+        }
+    }
+
+    /// Computes the rank of the pair that begins at `at`, and queues it.
+    fn rate(&self, nodes: &mut [Node], heap: &mut BinaryHeap<Reverse<u64>>, at: usize) {
+        nodes[at].rank = NONE;
+        let Some(right) = nodes.get(nodes[at].next as usize) else { return };
+        if let Some(&(rank, _)) = self.pairs.get(&Self::key(nodes[at].symbol, right.symbol)) {
+            nodes[at].rank = rank;
+            heap.push(Reverse(Self::key(rank, at as u32)));
+        }
+    }
+}

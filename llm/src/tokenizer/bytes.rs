@@ -1,0 +1,143 @@
+//! The byte-to-character map of byte-level BPE, and incremental UTF-8.
+//!
+//! Byte-level BPE (GPT-2, Radford et al. 2019) writes each byte of a token as one printable code point, so that a
+//! vocabulary is ordinary text: bytes 33–126, 161–172 and 174–255 stand for themselves, the other 68 bytes, ascending,
+//! for U+0100, U+0101, …
+
+/// Code points used by the map: 256 bytes, of which 68 lie at U+0100..U+0144.
+const MAPPED: usize = 256 + 68;
+
+const fn is_printable(byte: u32) -> bool {
+    matches!(byte, 33..=126 | 161..=172 | 174..=255)
+}
+
+const fn tables() -> ([u16; 256], [i16; MAPPED]) {
+    let (mut to, mut from) = ([0; 256], [-1; MAPPED]);
+    let (mut byte, mut next) = (0, 256);
+    while byte < 256 {
+        let code = if is_printable(byte as u32) {
+            byte
+        } else {
+            next += 1;
+            next - 1
+        };
+        to[byte] = code as u16;
+        from[code] = byte as i16;
+        byte += 1;
+    }
+    (to, from)
+}
+
+const TABLES: ([u16; 256], [i16; MAPPED]) = tables();
+
+/// The code point that stands for `byte`.
+pub(super) fn byte_to_char(byte: u8) -> char {
+    // Every entry is below 0x144, hence a valid code point.
+    char::from_u32(u32::from(TABLES.0[usize::from(byte)])).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+/// The byte that `c` stands for, if it is in the map.
+pub(super) fn char_to_byte(c: char) -> Option<u8> {
+    TABLES.1.get(c as usize).and_then(|&byte| u8::try_from(byte).ok())
+}
+
+/// Appends the bytes a byte-mapped token text stands for. Code points outside the map stand for their own UTF-8, and
+/// text that is not UTF-8 for itself.
+pub(super) fn unmap(text: &[u8], out: &mut Vec<u8>) {
+    let Ok(text) = std::str::from_utf8(text) else {
+        out.extend_from_slice(text);
+        return;
+    };
+    for c in text.chars() {
+        match char_to_byte(c) {
+            Some(byte) => out.push(byte),
+            None => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+}
+
+/// Turns a stream of bytes, cut anywhere, into text.
+///
+/// Holds back an incomplete trailing character (at most three bytes) until its rest arrives. Bytes that cannot begin or
+/// continue a character become U+FFFD, one for each *maximal subpart* (Unicode 15, §3.9, the practice of
+/// [`String::from_utf8_lossy`]): the output of any split of the same bytes is the same.
+#[derive(Debug, Clone, Default)]
+pub struct Utf8Stream {
+    pending: Vec<u8>,
+}
+
+impl Utf8Stream {
+    /// Appends `bytes`; complete characters go to `out`.
+    pub fn push(&mut self, bytes: &[u8], out: &mut String) {
+        self.pending.extend_from_slice(bytes);
+        let mut done = 0;
+        for chunk in self.pending.utf8_chunks() {
+            out.push_str(chunk.valid());
+            done += chunk.valid().len();
+            let rest = &self.pending[done..];
+            match std::str::from_utf8(rest) {
+                // A proper prefix of a character at the very end: wait for more.
+                Err(e) if e.valid_up_to() == 0 && e.error_len().is_none() => break,
+                _ if !chunk.invalid().is_empty() => {
+                    out.push(char::REPLACEMENT_CHARACTER);
+                    done += chunk.invalid().len();
+                }
+                _ => {}
+            }
+        }
+        self.pending.drain(..done);
+    }
+
+    /// Ends the stream: an incomplete character becomes U+FFFD.
+    pub fn finish(&mut self, out: &mut String) {
+        if !self.pending.is_empty() {
+            out.push_str(&String::from_utf8_lossy(&self.pending));
+            self.pending.clear();
+        }
+    }
+
+    /// The bytes held back: at most three.
+    pub fn pending(&self) -> &[u8] {
+        &self.pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_map_is_a_bijection_with_the_known_values() {
+        for byte in 0..=255 {
+            assert_eq!(char_to_byte(byte_to_char(byte)), Some(byte));
+        }
+        let known = [(0x00, 'Ā'), (0x20, 'Ġ'), (0x0A, 'Ċ'), (0x7F, '\u{121}'), (0xAD, '\u{143}'), (b'A', 'A')];
+        for (byte, c) in known {
+            assert_eq!(byte_to_char(byte), c);
+        }
+        assert_eq!(char_to_byte('\u{144}'), None);
+    }
+
+    #[test]
+    fn any_split_of_any_bytes_decodes_alike() {
+        let samples: [&[u8]; 6] = [
+            "añ€😀".as_bytes(),
+            b"\xF0\x9F\x98a\xE2\x82",
+            b"\xFF\xFE\x80",
+            b"\xC0\x80\xED\xA0\x80\xF4\x90\x80\x80",
+            b"\xF0\x9F\xE2\x82\xC3\xA9",
+            b"",
+        ];
+        for bytes in samples {
+            for chunk in 1..5 {
+                let (mut stream, mut out) = (Utf8Stream::default(), String::new());
+                for part in bytes.chunks(chunk) {
+                    stream.push(part, &mut out);
+                    assert!(stream.pending().len() <= 3);
+                }
+                stream.finish(&mut out);
+                assert_eq!(out, String::from_utf8_lossy(bytes), "{bytes:x?} by {chunk}");
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Errors of tokenizer construction.
+
+/// Why a [`TokenizerSpec`](super::TokenizerSpec) cannot become a tokenizer. Encoding and decoding themselves never fail.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenizerError {
+    /// `tokenizer.ggml.model` names a tokenizer family that is not implemented.
+    #[error("tokenizer model {model:?} is not supported")]
+    UnsupportedModel {
+        /// The name in the file.
+        model: String,
+    },
+    /// `tokenizer.ggml.pre` names a pre-tokenizer that is not in the table.
+    #[error("pre-tokenizer {pre:?} is not supported")]
+    UnsupportedPre {
+        /// The name in the file.
+        pre: String,
+    },
+    /// A pattern of the table failed to compile: a bug of this program, not of the file.
+    #[error("pattern {pattern:?} of pre-tokenizer {pre:?} does not compile: {reason}")]
+    Pattern {
+        /// The pre-tokenizer.
+        pre: String,
+        /// The pattern.
+        pattern: String,
+        /// What the regex engine said.
+        reason: String,
+    },
+    /// The vocabulary has no tokens.
+    #[error("the vocabulary is empty")]
+    EmptyVocabulary,
+    /// More tokens or merges than ids can number.
+    #[error("{what}: {count} entries, more than {limit}")]
+    TooLarge {
+        /// Which array.
+        what: &'static str,
+        /// Its length.
+        count: usize,
+        /// The most that is accepted.
+        limit: usize,
+    },
+    /// `tokenizer.ggml.token_type` is shorter than `tokenizer.ggml.tokens`.
+    #[error("{types} token types for {tokens} tokens")]
+    TokenTypes {
+        /// Length of the type array.
+        types: usize,
+        /// Length of the token array.
+        tokens: usize,
+    },
+    /// Two tokens have the same text, so that text has no unique id.
+    #[error("tokens {first} and {second} have the same text {text:?}")]
+    DuplicateToken {
+        /// The lower id.
+        first: u32,
+        /// The higher id.
+        second: u32,
+        /// Their text (lossy).
+        text: String,
+    },
+    /// A merge line is not two non-empty halves separated by a space.
+    #[error("merge {index} is malformed: {line:?}")]
+    BadMerge {
+        /// Its rank.
+        index: usize,
+        /// The line, cut after 80 characters.
+        line: String,
+    },
+}
+
+impl TokenizerError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::UnsupportedModel { .. } => {
+                Some("supported: \"gpt2\" (byte-level BPE); SentencePiece and WordPiece vocabularies are not".into())
+            }
+            Self::UnsupportedPre { .. } => Some(format!("supported: {}", super::pre::supported_names().join(", "))),
+            Self::Pattern { .. } => Some("this is a bug in Gristmill; please report it with the model's name".into()),
+            Self::EmptyVocabulary => Some("the file carries no tokenizer; use the original model file".into()),
+            Self::TooLarge { .. } | Self::TokenTypes { .. } | Self::DuplicateToken { .. } | Self::BadMerge { .. } => {
+                Some("the file is damaged or was converted wrongly; download or convert it again".into())
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Validation of a [`TokenizerSpec`](super::TokenizerSpec) and the lookup tables made from it.
+
+use std::ops::Range;
+
+use rustc_hash::FxHashMap;
+
+use super::bpe::Merges;
+use super::bytes::{byte_to_char, unmap};
+use super::{TokenizerError, TokenizerSpec};
+
+/// Ids and symbols are 32 bits, with room for the symbols that merges add.
+const LIMIT: usize = 1 << 28;
+
+/// What a token is, as `tokenizer.ggml.token_type` numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenKind {
+    /// 1, and every number not listed: byte-mapped text.
+    Normal,
+    /// 2: stands for what the vocabulary lacks.
+    Unknown,
+    /// 3: literal text, recognised in trusted text only, not printed.
+    Control,
+    /// 4: literal text, recognised everywhere, printed.
+    UserDefined,
+    /// 5: padding of the vocabulary.
+    Unused,
+}
+
+impl TokenKind {
+    fn from_gguf(number: i32) -> Self {
+        match number {
+            2 => Self::Unknown,
+            3 => Self::Control,
+            4 => Self::UserDefined,
+            5 => Self::Unused,
+            _ => Self::Normal,
+        }
+    }
+
+    /// Whether merging may produce the token. Control, unknown and user-defined tokens come from special splitting
+    /// only: text that merely spells one out in pieces must not become one.
+    fn is_mergeable(self) -> bool {
+        matches!(self, Self::Normal | Self::Unused)
+    }
+}
+
+/// The tokens: their text in the file, their bytes as output, their kinds.
+#[derive(Debug)]
+pub(super) struct Vocabulary {
+    pub texts: Vec<Vec<u8>>,
+    pub kinds: Vec<TokenKind>,
+    ids: FxHashMap<Vec<u8>, u32>,
+    bytes: Vec<u8>,
+    ranges: Vec<Range<usize>>,
+}
+
+impl Vocabulary {
+    /// Checks and takes the tokens. Where the file gives no types, the ids of `special` are control tokens.
+    pub(super) fn new(texts: Vec<Vec<u8>>, types: Option<Vec<i32>>, special: &[u32]) -> Result<Self, TokenizerError> {
+        let count = texts.len();
+        if count == 0 {
+            return Err(TokenizerError::EmptyVocabulary);
+        }
+        if count > LIMIT {
+            return Err(TokenizerError::TooLarge { what: "tokens", count, limit: LIMIT });
+        }
+        let kinds = match types {
+            Some(types) if types.len() < count => {
+                return Err(TokenizerError::TokenTypes { types: types.len(), tokens: count });
+            }
+            Some(types) => types.into_iter().take(count).map(TokenKind::from_gguf).collect(),
+            None => {
+                let mut kinds = vec![TokenKind::Normal; count];
+                for &id in special {
+                    kinds[id as usize] = TokenKind::Control;
+                }
+                kinds
+            }
+        };
+        let mut ids = FxHashMap::with_capacity_and_hasher(count, Default::default());
+        let (mut bytes, mut ranges) = (Vec::new(), Vec::with_capacity(count));
+        for (id, text) in (0u32..).zip(&texts) {
+            if let Some(first) = ids.insert(text.clone(), id) {
+                let text = String::from_utf8_lossy(text).into_owned();
+                return Err(TokenizerError::DuplicateToken { first, second: id, text });
+            }
+            let start = bytes.len();
+            match kinds[id as usize] {
+                TokenKind::Normal => unmap(text, &mut bytes),
+                _ => bytes.extend_from_slice(text),
+            }
+            ranges.push(start..bytes.len());
+        }
+        Ok(Self { texts, kinds, ids, bytes, ranges })
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.texts.len() as u32
+    }
+
+    pub(super) fn id(&self, text: &[u8]) -> Option<u32> {
+        self.ids.get(text).copied()
+    }
+
+    pub(super) fn kind(&self, id: u32) -> Option<TokenKind> {
+        self.kinds.get(id as usize).copied()
+    }
+
+    /// The output bytes of a token; empty outside the vocabulary.
+    pub(super) fn bytes(&self, id: u32) -> &[u8] {
+        self.ranges.get(id as usize).map_or(&[], |range| &self.bytes[range.clone()])
+    }
+
+    /// Output bytes to id for all mergeable tokens: the whole-piece lookup of pre-tokenisers that ignore merges.
+    pub(super) fn by_bytes(&self) -> FxHashMap<Vec<u8>, u32> {
+        let normal = (0u32..self.len()).filter(|&id| self.kinds[id as usize] == TokenKind::Normal);
+        normal.map(|id| (self.bytes(id).to_vec(), id)).collect()
+    }
+
+    /// Parses the merge lines, rank by rank. Of two equal pairs the first counts, as in llama.cpp.
+    pub(super) fn merges(&self, lines: &[String]) -> Result<Merges, TokenizerError> {
+        if lines.len() > LIMIT {
+            return Err(TokenizerError::TooLarge { what: "merges", count: lines.len(), limit: LIMIT });
+        }
+        let mut symbols = Symbols { vocabulary: self, extra: FxHashMap::default() };
+        let alphabet = Box::new(std::array::from_fn(|byte| {
+            let text = byte_to_char(byte as u8).to_string();
+            symbols.intern(text.as_bytes())
+        }));
+        let mut pairs = FxHashMap::with_capacity_and_hasher(lines.len(), Default::default());
+        for (index, line) in lines.iter().enumerate() {
+            // The first space at byte 1 or later: the left half is never empty.
+            let space = line.bytes().skip(1).position(|b| b == b' ').map(|at| at + 1);
+            let (left, right) = match space {
+                Some(at) if at + 1 < line.len() => (&line[..at], &line[at + 1..]),
+                _ => return Err(TokenizerError::BadMerge { index, line: line.chars().take(80).collect() }),
+            };
+            let key = Merges::key(symbols.intern(left.as_bytes()), symbols.intern(right.as_bytes()));
+            let merged = symbols.intern([left, right].concat().as_bytes());
+            pairs.entry(key).or_insert((index as u32, merged));
+        }
+        Ok(Merges::new(pairs, alphabet, self.len()))
+    }
+
+    /// Bytes of well-formed UTF-8 that no mergeable token spells.
+    pub(super) fn missing_bytes(&self) -> Vec<u8> {
+        let missing = |&byte: &u8| {
+            let id = self.id(byte_to_char(byte).to_string().as_bytes());
+            !id.is_some_and(|id| self.kinds[id as usize].is_mergeable())
+        };
+        (0..=0xF4).filter(|byte| !matches!(byte, 0xC0 | 0xC1)).filter(missing).collect()
+    }
+}
+
+/// Numbers texts: mergeable tokens by their id, all others from the vocabulary's length on.
+struct Symbols<'v> {
+    vocabulary: &'v Vocabulary,
+    extra: FxHashMap<Vec<u8>, u32>,
+}
+
+impl Symbols<'_> {
+    fn intern(&mut self, text: &[u8]) -> u32 {
+        match self.vocabulary.id(text) {
+            Some(id) if self.vocabulary.kinds[id as usize].is_mergeable() => id,
+            _ => {
+                let next = self.vocabulary.len() + self.extra.len() as u32;
+                *self.extra.entry(text.to_vec()).or_insert(next)
+            }
+        }
+    }
+}
+
+/// The ids of special tokens, those outside the vocabulary dropped with a warning.
+pub(super) fn checked_ids(spec: &mut TokenizerSpec, warnings: &mut Vec<String>) -> Vec<u32> {
+    let count = spec.tokens.len();
+    let mut valid = Vec::new();
+    for (name, slot) in [
+        ("bos", &mut spec.bos),
+        ("eos", &mut spec.eos),
+        ("eot", &mut spec.eot),
+        ("eom", &mut spec.eom),
+        ("unknown", &mut spec.unk),
+        ("padding", &mut spec.pad),
+    ] {
+        match *slot {
+            Some(id) if id as usize >= count => {
+                warnings.push(format!("{name} token id {id} ignored: the vocabulary has {count} tokens"));
+                *slot = None;
+            }
+            Some(id) => valid.push(id),
+            None => {}
+        }
+    }
+    valid
+}

@@ -1,0 +1,289 @@
+//! Tiny models of MODEL_SPEC Appendix B: weights from their names, run on an evaluator that knows no schedule.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+pub mod evaluator;
+
+use evaluator::Array;
+use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
+use gristmill_llm::arch::{AttentionForm, Bind, Call, Functions, Logits, Model, Options, Plan, Tensors, TokenClass};
+use gristmill_llm::gguf::Metadata;
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::encoding::{Encoding, EncodingRef};
+use gristmill_uop::graph::Id;
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+pub static F32: Encoding = Encoding { name: "f32", elements: 1, bytes: 4, value: |b| b.f32(0) };
+
+pub const TOKENS: [i64; 8] = [1, 5, 9, 2, 33, 17, 63, 8];
+
+/// Values of a tensor, from its name.
+pub fn generate(name: &str, elements: usize) -> Vec<f64> {
+    let step = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
+    let mut state = name.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+    let mut next = || {
+        state = u64::wrapping_add(state, 0x9E37_79B9_7F4A_7C15);
+        let mut z: u64 = state;
+        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        let u = ((z ^ z >> 31) >> 40) as f64 / 8_388_608.0 - 1.0;
+        let v = match name {
+            _ if name.contains("norm") => 1.0 + 0.25 * u,
+            "token_embd.weight" => u,
+            _ => 0.25 * u,
+        };
+        f64::from(v as f32)
+    };
+    (0..elements).map(|_| next()).collect()
+}
+
+/// One of the models of the appendix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tiny {
+    A,
+    B,
+    C,
+    D,
+}
+
+/// A tiny model with its metadata and the dims of its tensors.
+pub struct Fixture {
+    pub metadata: Metadata,
+    pub dims: HashMap<String, Vec<u64>>,
+    pub hyper: Hyper,
+    pub model: Deepseek2,
+    values: RefCell<HashMap<String, Vec<f64>>>,
+    kv_b_rows: (usize, usize, usize),
+}
+
+pub struct Names<'a>(pub &'a HashMap<String, Vec<u64>>);
+impl Tensors for Names<'_> {
+    fn find(&self, name: &str) -> Option<(Vec<u64>, EncodingRef)> {
+        self.0.get(name).map(|d| (d.clone(), &F32 as EncodingRef))
+    }
+}
+
+/// Metadata of a tiny model, in the split or the older format.
+pub fn metadata(tiny: Tiny, split: bool) -> Metadata {
+    let mut m = Metadata::new();
+    let moe = tiny != Tiny::C;
+    let mut u = |key: &str, v: u32| {
+        m.insert(format!("deepseek2.{key}"), v);
+    };
+    for (key, v) in [
+        ("block_count", 3),
+        ("context_length", 4096),
+        ("embedding_length", 64),
+        ("feed_forward_length", 96),
+        ("leading_dense_block_count", if moe { 1 } else { 3 }),
+        ("attention.head_count", 4),
+        ("attention.kv_lora_rank", 32),
+        ("rope.dimension_count", 16),
+        ("vocab_size", 64),
+        ("expert_feed_forward_length", 32),
+    ] {
+        u(key, v);
+    }
+    if tiny != Tiny::B {
+        u("attention.q_lora_rank", 32);
+    }
+    if split {
+        u("attention.key_length", 48);
+        u("attention.value_length", 32);
+        u("attention.key_length_mla", 32);
+        u("attention.value_length_mla", 24);
+    } else {
+        u("attention.key_length", 32);
+        u("attention.value_length", 24);
+    }
+    if moe {
+        u("expert_count", 8);
+        u("expert_used_count", 3);
+        u("expert_shared_count", if tiny == Tiny::B { 2 } else { 1 });
+        u("expert_gating_func", if tiny == Tiny::B { 1 } else { 2 });
+    }
+    if tiny == Tiny::D {
+        u("expert_group_count", 4);
+        u("expert_group_used_count", 2);
+    }
+    let (base, eps, scale) = match tiny {
+        Tiny::A => (1e6, 1e-5, 1.8),
+        Tiny::B => (1e4, 1e-6, 1.0),
+        Tiny::C => (1.6e6, 1e-6, 1.0),
+        Tiny::D => (1e4, 1e-6, 2.5),
+    };
+    let mut f = |key: &str, v: f32| {
+        m.insert(format!("deepseek2.{key}"), v);
+    };
+    f("rope.freq_base", base);
+    f("attention.layer_norm_rms_epsilon", eps);
+    f("expert_weights_scale", scale);
+    if matches!(tiny, Tiny::B | Tiny::D) {
+        f("rope.scaling.factor", 40.0);
+        f("rope.scaling.yarn_log_multiplier", if tiny == Tiny::B { 0.0707 } else { 0.1 });
+        m.insert("deepseek2.rope.scaling.type", "yarn");
+        m.insert("deepseek2.rope.scaling.original_context_length", 4096u32);
+    }
+    m.insert("deepseek2.expert_weights_norm", matches!(tiny, Tiny::A | Tiny::D));
+    m.insert("general.architecture", "deepseek2");
+    m
+}
+
+/// Names and dims of the tensors of a tiny model.
+pub fn tensors(tiny: Tiny, split: bool, fused: bool) -> HashMap<String, Vec<u64>> {
+    let mut t = HashMap::new();
+    let mut add = |name: String, dims: &[u64]| {
+        t.insert(name, dims.to_vec());
+    };
+    add("token_embd.weight".into(), &[64, 64]);
+    add("output_norm.weight".into(), &[64]);
+    if tiny != Tiny::C {
+        add("output.weight".into(), &[64, 64]);
+    }
+    for l in 0..3 {
+        let mut add = |name: &str, dims: &[u64]| add(format!("blk.{l}.{name}"), dims);
+        add("attn_norm.weight", &[64]);
+        add("ffn_norm.weight", &[64]);
+        add("attn_kv_a_mqa.weight", &[64, 48]);
+        add("attn_kv_a_norm.weight", &[32]);
+        add("attn_output.weight", &[96, 64]);
+        if tiny == Tiny::B {
+            add("attn_q.weight", &[64, 128]);
+        } else {
+            add("attn_q_a.weight", &[64, 32]);
+            add("attn_q_a_norm.weight", &[32]);
+            add("attn_q_b.weight", &[32, 128]);
+        }
+        if split {
+            add("attn_k_b.weight", &[16, 32, 4]);
+            add("attn_v_b.weight", &[32, 24, 4]);
+        } else {
+            add("attn_kv_b.weight", &[32, 160]);
+        }
+        if l == 0 || tiny == Tiny::C {
+            add("ffn_gate.weight", &[64, 96]);
+            add("ffn_up.weight", &[64, 96]);
+            add("ffn_down.weight", &[96, 64]);
+            continue;
+        }
+        let shared = if tiny == Tiny::B { 64 } else { 32 };
+        add("ffn_gate_inp.weight", &[64, 8]);
+        if tiny != Tiny::B {
+            add("exp_probs_b.bias", &[8]);
+        }
+        if fused {
+            add("ffn_gate_up_exps.weight", &[64, 64, 8]);
+        } else {
+            add("ffn_gate_exps.weight", &[64, 32, 8]);
+            add("ffn_up_exps.weight", &[64, 32, 8]);
+        }
+        add("ffn_down_exps.weight", &[32, 64, 8]);
+        add("ffn_gate_shexp.weight", &[64, shared]);
+        add("ffn_up_shexp.weight", &[64, shared]);
+        add("ffn_down_shexp.weight", &[shared, 64]);
+    }
+    t
+}
+
+impl Fixture {
+    pub fn new(tiny: Tiny, split: bool) -> Fixture {
+        Fixture::with(tiny, split, false, |_| ())
+    }
+    pub fn with(tiny: Tiny, split: bool, fused: bool, change: impl Fn(&mut Hyper)) -> Fixture {
+        let (metadata, dims) = (metadata(tiny, split), tensors(tiny, split, fused));
+        let mut hyper = Hyper::read(&metadata, &Names(&dims)).expect("hyper-parameters");
+        change(&mut hyper);
+        let model = Deepseek2::new(hyper.clone(), &Names(&dims)).expect("tensors");
+        let kv_b_rows = (hyper.nope, hyper.value, hyper.kv_rank);
+        Fixture { metadata, dims, hyper, model, values: RefCell::default(), kv_b_rows }
+    }
+    /// Values of a tensor. Those that the appendix defines through another one are taken from it.
+    pub fn weight(&self, name: &str) -> Vec<f64> {
+        if let Some(v) = self.values.borrow().get(name) {
+            return v.clone();
+        }
+        let (nope, value, rank) = self.kv_b_rows;
+        let prefix = name.split("attn_").next().unwrap_or("");
+        let kv_b = || generate(&format!("{prefix}attn_kv_b.weight"), 4 * (nope + value) * rank);
+        let from = |h: usize, row: usize, c: usize, all: &[f64]| all[(h * (nope + value) + row) * rank + c];
+        let mut v = Vec::new();
+        if name.ends_with("attn_k_b.weight") {
+            let all = kv_b();
+            (0..4).for_each(|h| (0..rank).for_each(|c| v.extend((0..nope).map(|j| from(h, j, c, &all)))));
+        } else if name.ends_with("attn_v_b.weight") {
+            let all = kv_b();
+            (0..4).for_each(|h| (0..value).for_each(|o| v.extend((0..rank).map(|c| from(h, nope + o, c, &all)))));
+        } else if name.ends_with("ffn_gate_up_exps.weight") {
+            let part = |p: &str| generate(&name.replace("gate_up", p), 64 * 32 * 8);
+            let (gate, up) = (part("gate"), part("up"));
+            gate.chunks(64 * 32).zip(up.chunks(64 * 32)).for_each(|(g, u)| v.extend(g.iter().chain(u)));
+        } else {
+            v = generate(name, self.dims[name].iter().product::<u64>() as usize);
+        }
+        self.values.borrow_mut().insert(name.into(), v.clone());
+        v
+    }
+}
+
+/// A way to run a model.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    pub form: AttentionForm,
+    /// Tokens of each step, or one at a time.
+    pub chunk: Option<usize>,
+    pub cache: Scalar,
+}
+
+/// Logits after every token of `tokens`.
+pub fn logits(f: &Fixture, tokens: &[i64], way: Way) -> Vec<Vec<f64>> {
+    run(f, tokens, way, |_, _, _| ())
+}
+
+/// The same; `inspect` is told first position, call and the value of every node after each call.
+pub fn run(
+    f: &Fixture,
+    tokens: &[i64],
+    way: Way,
+    mut inspect: impl FnMut(usize, &Call, &HashMap<Id, Array>),
+) -> Vec<Vec<f64>> {
+    let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
+    let rows = tokens.len() + class.max();
+    let options = Options { tokens: class, rows, cache: way.cache, attention: way.form, logits: Logits::All };
+    let plan: Plan = f.model.plan(&options, &mut Functions::new());
+    let rope = wide_rope_table(f, rows);
+    let mut values: HashMap<Bind, Vec<f64>> = HashMap::new();
+    let mut out = Vec::new();
+    let mut pos = 0;
+    for step in tokens.chunks(class.max()) {
+        values.insert(Bind::Tokens, step.iter().map(|&t| t as f64).collect());
+        for call in &plan.calls {
+            let slot = |(bind, slot): (&Bind, &gristmill_uop::function::Slot)| match bind {
+                Bind::Weight(name) => f.weight(name),
+                Bind::Rope => rope.clone(),
+                Bind::State(_) => {
+                    let empty = || vec![f64::NAN; slot.dims.iter().product::<i64>() as usize];
+                    // Rows never written must not be read; the evaluator checks floats only through the result.
+                    values.get(bind).cloned().unwrap_or_else(empty)
+                }
+                _ => values.get(bind).cloned().unwrap_or_default(),
+            };
+            let mut slots: Vec<Vec<f64>> = call.binds.iter().zip(&call.function.slots).map(slot).collect();
+            let vars = [("pos", pos as i64), ("n", step.len() as i64)];
+            let nodes = evaluator::evaluate(&call.function, &vars, &mut slots);
+            inspect(pos, call, &nodes);
+            for (&(number, _), bind) in call.function.outputs.iter().map(|o| (o, &call.binds[o.0 as usize])) {
+                values.insert(bind.clone(), slots[number as usize].clone());
+            }
+        }
+        out.extend(values[&Bind::Logits].chunks(64).map(<[f64]>::to_vec));
+        pos += step.len();
+    }
+    out
+}
+
+/// The table in f64: an f32 one would hide differences below 1e-7.
+fn wide_rope_table(f: &Fixture, rows: usize) -> Vec<f64> {
+    let frequencies = gristmill_llm::arch::deepseek2::rope::frequencies(&f.hyper);
+    let angles = |p: usize| frequencies.iter().flat_map(move |w| [(p as f64 * w).cos(), (p as f64 * w).sin()]);
+    (0..rows).flat_map(angles).collect()
+}

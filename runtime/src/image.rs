@@ -1,0 +1,91 @@
+//! Bytes as a file that nobody else can change, for loaders that want a path.
+
+use crate::Error;
+use crate::store::{Store, Temporary};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Verified bytes behind a path.
+///
+/// A shared library that was verified and then opened by its path in a directory could have been exchanged in between. These
+/// bytes lie in an anonymous, sealed file instead. Keep the `Image` for as long as what was loaded from it: the loader
+/// recognises libraries by path, and the path is that of a descriptor, which would be given to the next file.
+pub struct Image {
+    path: PathBuf,
+    _place: Place,
+}
+
+/// Keeps the file.
+#[expect(dead_code, reason = "held for their drop")]
+enum Place {
+    Sealed(File),
+    Private(Temporary),
+}
+
+impl Image {
+    /// `bytes` in memory (Linux), or in a private file of the store, removed when dropped.
+    pub fn new(bytes: &[u8], store: &Store) -> Result<Image, Error> {
+        #[cfg(target_os = "linux")]
+        if let Some(file) = sealed(bytes) {
+            use std::os::fd::AsRawFd;
+            let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            // Without /proc the descriptor has no path.
+            if path.exists() {
+                return Ok(Image { path, _place: Place::Sealed(file) });
+            }
+        }
+        Image::private(bytes, store)
+    }
+
+    fn private(bytes: &[u8], store: &Store) -> Result<Image, Error> {
+        let place = store.temporary()?;
+        let path = place.path().join("image.so");
+        std::fs::write(&path, bytes).map_err(Error::io(format!("writing {}", path.display())))?;
+        Ok(Image { path, _place: Place::Private(place) })
+    }
+
+    /// Where a loader finds it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// An anonymous file with these bytes, sealed against changes; `None` where the kernel has no such files.
+#[cfg(target_os = "linux")]
+fn sealed(bytes: &[u8]) -> Option<File> {
+    use std::io::Write;
+    use std::os::fd::{AsRawFd, FromRawFd};
+    const MFD_EXEC: libc::c_uint = 0x10;
+    let base = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let make = |flags| {
+        // SAFETY: a NUL-terminated name and flags.
+        let fd = unsafe { libc::memfd_create(c"gristmill-kernels".as_ptr(), flags) };
+        // SAFETY: a descriptor that was just made and that nobody else has.
+        (fd >= 0).then(|| unsafe { File::from_raw_fd(fd) })
+    };
+    // Linux before 6.3 does not know MFD_EXEC, later ones may be set to forbid its absence.
+    let mut file = make(base | MFD_EXEC).or_else(|| make(base))?;
+    file.write_all(bytes).ok()?;
+    let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
+    // SAFETY: a descriptor of ours; the call takes an integer.
+    (unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } == 0).then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_its_bytes_and_takes_no_others() {
+        let place = std::env::temp_dir().join(format!("gristmill-image-{}", std::process::id()));
+        let store = Store::open(&place, 0).unwrap();
+        for image in [Image::new(b"abc", &store), Image::private(b"abc", &store)] {
+            let image = image.unwrap();
+            assert_eq!(std::fs::read(image.path()).unwrap(), b"abc");
+            if let Place::Sealed(_) = image._place {
+                assert!(std::fs::write(image.path(), b"xyz").is_err());
+            }
+        }
+        std::fs::remove_dir(&place).unwrap(); // nothing is left in it
+    }
+}

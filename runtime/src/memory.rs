@@ -1,0 +1,106 @@
+//! How much memory there is to take.
+
+use std::path::{Path, PathBuf};
+
+/// Bytes that this process can take without swapping or meeting a control group's limit: `MemAvailable`, or what is left of
+/// the tightest cgroup (v1 or v2) around the process where that is less. `None` where the system does not say.
+pub fn available() -> Option<u64> {
+    available_under(Path::new("/"))
+}
+
+fn available_under(root: &Path) -> Option<u64> {
+    let text = |path: PathBuf| std::fs::read_to_string(path).ok();
+    let machine = text(root.join("proc/meminfo")).and_then(|t| meminfo(&t, "MemAvailable:"));
+    let groups = text(root.join("proc/self/cgroup")).unwrap_or_default();
+    let limits = groups.lines().filter_map(|line| {
+        // `0::/path` is the v2 hierarchy; `4:memory:/path` a v1 controller.
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let path = path.trim_start_matches('/');
+        if controllers.is_empty() {
+            tightest(&root.join("sys/fs/cgroup"), path, "memory.max", "memory.current", "inactive_file")
+        } else if controllers.split(',').any(|c| c == "memory") {
+            let (limit, usage) = ("memory.limit_in_bytes", "memory.usage_in_bytes");
+            tightest(&root.join("sys/fs/cgroup/memory"), path, limit, usage, "total_inactive_file")
+        } else {
+            None
+        }
+    });
+    machine.into_iter().chain(limits).min()
+}
+
+/// The least room in `path` under `mount` and in the groups around it. Inside a container `path` may name a directory that is
+/// only visible outside; the mount itself is then the group.
+fn tightest(mount: &Path, path: &str, limit: &str, usage: &str, cache: &str) -> Option<u64> {
+    let number = |path: PathBuf| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    mount
+        .join(path)
+        .ancestors()
+        .take_while(|group| group.starts_with(mount))
+        .filter_map(|group| {
+            let limit = number(group.join(limit))?; // `max` is not a number: no limit
+            let used = number(group.join(usage))?;
+            let stat = std::fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+            let reclaimable = stat.lines().find_map(|l| l.strip_prefix(cache)?.trim().parse::<u64>().ok()).unwrap_or(0);
+            Some(limit.saturating_sub(used.saturating_sub(reclaimable)))
+        })
+        .min()
+}
+
+fn meminfo(text: &str, field: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|l| l.strip_prefix(field))?;
+    Some(rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(name: &str, files: &[(&str, &str)]) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("gristmill-memory-{name}-{}", std::process::id()));
+        for (path, text) in files {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn the_tightest_limit_counts() {
+        let memory = ("proc/meminfo", "MemTotal: 9 kB\nMemAvailable:    1000 kB\n");
+        let v2 = tree(
+            "v2",
+            &[
+                memory,
+                ("proc/self/cgroup", "0::/a/b\n"),
+                ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+                ("sys/fs/cgroup/a/b/memory.current", "10\n"),
+                ("sys/fs/cgroup/a/memory.max", "500000\n"),
+                ("sys/fs/cgroup/a/memory.current", "300000\n"),
+                ("sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 100000\n"),
+            ],
+        );
+        assert_eq!(available_under(&v2), Some(300_000));
+        let v1 = tree(
+            "v1",
+            &[
+                memory,
+                ("proc/self/cgroup", "4:cpu,memory:/outside\n3:cpuset:/\n"),
+                ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+                ("sys/fs/cgroup/memory/memory.usage_in_bytes", "300000\n"),
+            ],
+        );
+        assert_eq!(available_under(&v1), Some(1_024_000));
+        assert_eq!(available_under(Path::new("/nonexistent")), None);
+        for root in [v1, v2] {
+            std::fs::remove_dir_all(root).unwrap();
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn this_machine_has_some() {
+        assert!(available().unwrap() > 1 << 20);
+    }
+}

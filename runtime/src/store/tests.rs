@@ -1,0 +1,199 @@
+use super::*;
+
+/// A directory for one test, removed at its end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("gristmill-store-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Place(path)
+    }
+    fn open(&self) -> Store {
+        Store::open(&self.0, 1 << 20).unwrap()
+    }
+    fn files(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            std::fs::read_dir(&self.0).unwrap().flatten().map(|e| e.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn keys_depend_on_every_part_and_on_where_parts_end() {
+    assert_ne!(Key::of(["ab", "c"]), Key::of(["a", "bc"]));
+    assert_ne!(Key::of(["ab"]), Key::of(["ab", ""]));
+    assert_eq!(Key::of(["ab", "c"]), Key::of(["ab", "c"]));
+}
+
+#[test]
+fn keeps_what_was_put() {
+    let place = Place::new("keeps");
+    let (key, other) = (Key::of(["a"]), Key::of(["b"]));
+    let store = place.open();
+    assert_eq!(store.get(&key).unwrap(), None);
+    store.put(&key, b"payload").unwrap();
+    store.put(&other, b"").unwrap();
+    assert_eq!(place.open().get(&key).unwrap().unwrap(), b"payload");
+    assert_eq!(store.get(&other).unwrap().unwrap(), b"");
+    assert_eq!(store.size(), 32 + 7 + 32);
+    assert_eq!(std::fs::metadata(&place.0).unwrap().mode() & 0o777, 0o700);
+    assert_eq!(std::fs::metadata(store.file(&key)).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(place.files().len(), 2, "no temporary files are left: {:?}", place.files());
+}
+
+#[test]
+fn a_damaged_entry_is_no_entry() {
+    let place = Place::new("damaged");
+    let store = place.open();
+    let key = Key::of(["a"]);
+    let good = || {
+        store.put(&key, b"payload").unwrap();
+        std::fs::read(store.file(&key)).unwrap()
+    };
+    let mut flipped = good();
+    *flipped.last_mut().unwrap() ^= 1;
+    let mut header = good();
+    header[3] ^= 0x80;
+    let truncated = good()[..36].to_vec();
+    let longer = [good(), vec![0]].concat();
+    for bad in [flipped, header, truncated, longer, vec![], vec![7; 31]] {
+        std::fs::write(store.file(&key), &bad).unwrap();
+        assert_eq!(store.get(&key).unwrap(), None, "{bad:?}");
+        assert!(!store.file(&key).exists(), "a damaged entry is removed");
+    }
+    // An entry under another's name.
+    std::fs::write(store.file(&key), b"").unwrap();
+    store.put(&Key::of(["b"]), b"another").unwrap();
+    std::fs::rename(store.file(&Key::of(["b"])), store.file(&key)).unwrap();
+    assert_eq!(store.get(&key).unwrap(), None);
+    // A link, a directory.
+    let elsewhere = place.0.join("tmp-1-1");
+    std::fs::write(&elsewhere, good()).unwrap();
+    std::fs::remove_file(store.file(&key)).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, store.file(&key)).unwrap();
+    assert_eq!(store.get(&key).unwrap(), None);
+    std::fs::create_dir(store.file(&key)).unwrap();
+    assert_eq!(store.get(&key).unwrap(), None);
+    good();
+    assert!(store.get(&key).unwrap().is_some());
+}
+
+#[test]
+fn a_directory_that_others_can_write_to_is_refused() {
+    let place = Place::new("modes");
+    drop(place.open());
+    for bad in [0o777, 0o770, 0o722, 0o1777] {
+        mode(&place.0, bad);
+        let error = Store::open(&place.0, 1).unwrap_err();
+        assert!(matches!(error, Error::Cache { .. }), "{bad:o}: {error}");
+        assert!(error.hint().unwrap().contains("GRISTMILL_CACHE"));
+    }
+    // Readable by others: closed, unless it is not only a cache.
+    mode(&place.0, 0o755);
+    drop(place.open());
+    assert_eq!(std::fs::metadata(&place.0).unwrap().mode() & 0o777, 0o700);
+    std::fs::write(place.0.join("thesis.tex"), "").unwrap();
+    mode(&place.0, 0o755);
+    assert!(Store::open(&place.0, 1).unwrap_err().to_string().contains("thesis.tex"));
+    assert_eq!(std::fs::metadata(&place.0).unwrap().mode() & 0o777, 0o755);
+}
+
+#[test]
+fn a_directory_of_someone_else_is_refused() {
+    let place = Place::new("owner");
+    drop(place.open());
+    if std::os::unix::fs::chown(&place.0, Some(12345), None).is_err() {
+        return; // only root can give directories away
+    }
+    assert!(Store::open(&place.0, 1).unwrap_err().to_string().contains("belongs to user 12345"));
+    std::os::unix::fs::chown(&place.0, Some(0), None).unwrap();
+    let link = Place(place.0.with_extension("link"));
+    std::os::unix::fs::symlink(&place.0, &link.0).unwrap();
+    assert!(Store::open(&link.0, 1).is_ok(), "one's own link is fine");
+    std::os::unix::fs::lchown(&link.0, Some(12345), None).unwrap();
+    assert!(Store::open(&link.0, 1).unwrap_err().to_string().contains("symbolic link"));
+    std::fs::remove_file(&link.0).unwrap();
+}
+
+#[test]
+fn what_cannot_be_a_directory_is_refused() {
+    let place = Place::new("file");
+    std::fs::write(&place.0, "").unwrap();
+    for path in [place.0.clone(), place.0.join("below")] {
+        let error = Store::open(&path, 1).unwrap_err();
+        assert!(matches!(error, Error::Cache { .. }), "{error}");
+    }
+    assert!(Store::open("/proc/gristmill", 1).is_err());
+    std::fs::remove_file(&place.0).unwrap();
+}
+
+#[test]
+fn least_recently_used_go_first() {
+    let place = Place::new("evicts");
+    let store = Store::open(&place.0, 3 * (100 + 32)).unwrap();
+    let key = |i: u32| Key::of([i.to_le_bytes()]);
+    let age = |i: u32, seconds| {
+        let file = File::open(store.file(&key(i))).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+    };
+    for i in 0..3 {
+        store.put(&key(i), &[i as u8; 100]).unwrap();
+        age(i, 1000 - i as u64);
+    }
+    assert!(store.get(&key(0)).unwrap().is_some(), "now the most recently used");
+    store.put(&key(3), &[3; 100]).unwrap();
+    let there: Vec<bool> = (0..4).map(|i| store.get(&key(i)).unwrap().is_some()).collect();
+    assert_eq!(there, [true, false, true, true]);
+    store.put(&key(4), &[4; 1000]).unwrap();
+    assert_eq!(store.get(&key(4)).unwrap(), None, "larger than the whole store");
+    assert!(store.size() <= store.limit());
+}
+
+#[test]
+fn leftovers_of_dead_processes_go_and_those_of_living_ones_stay() {
+    let place = Place::new("stale");
+    let store = place.open();
+    let living = store.temporary().unwrap();
+    let dead = place.0.join("tmp-4194305-0");
+    std::fs::create_dir(&dead).unwrap();
+    std::fs::write(dead.join("entry"), "half of an entry").unwrap();
+    for path in [living.path(), &dead] {
+        File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+    }
+    drop(place.open());
+    assert!(living.path().exists() && !dead.exists());
+    let path = living.path().to_owned();
+    drop(living);
+    assert!(!path.exists());
+}
+
+#[test]
+fn writers_side_by_side() {
+    let place = Place::new("writers");
+    let payload = |k: u32| vec![k as u8; 5000 + k as usize];
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let store = place.open();
+                for i in 0..40 {
+                    let key = Key::of([(i % 8u32).to_le_bytes()]);
+                    store.put(&key, &payload(i % 8)).unwrap();
+                    assert_eq!(store.get(&key).unwrap().unwrap(), payload(i % 8));
+                }
+            });
+        }
+    });
+    assert_eq!(place.files().len(), 8, "{:?}", place.files());
+}

@@ -1,0 +1,187 @@
+//! Capturing a function: a body over slots, written with tensors.
+//!
+//! ```
+//! use gristmill_tensor::{dims, function::Capture};
+//! use gristmill_uop::Scalar;
+//! let c = Capture::new("double");
+//! let n = c.var("n", 1, 8);
+//! let x = c.input("x", dims![n, 4], Scalar::F32);
+//! c.output("y", x + x);
+//! let function = c.finish();
+//! assert_eq!(function.slots[1].dims, [8, 4]);
+//! ```
+
+use crate::tensor::{Dim, Tensor};
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::encoding::EncodingRef;
+use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
+use gristmill_uop::graph::{Arg, Graph, Id};
+use gristmill_uop::op::Op;
+use gristmill_uop::shape::Dims;
+use rustc_hash::FxHashMap;
+use std::cell::RefCell;
+use std::fmt;
+
+/// A function while it is being written.
+pub struct Capture {
+    name: String,
+    pub(crate) graph: RefCell<Graph>,
+    slots: RefCell<Vec<Slot>>,
+    outputs: RefCell<Vec<(u32, Id)>>,
+}
+
+impl Capture {
+    /// A function without slots.
+    pub fn new(name: impl Into<String>) -> Capture {
+        let (graph, slots, outputs) = Default::default();
+        Capture { name: name.into(), graph, slots, outputs }
+    }
+    pub(crate) fn tensor(&self, id: Id) -> Tensor<'_> {
+        Tensor { capture: self, id }
+    }
+    pub(crate) fn id_of(&self, dim: Dim) -> Id {
+        match dim {
+            Dim::Size(n) => self.graph.borrow_mut().int(n as i64),
+            Dim::Of(id) => id,
+        }
+    }
+    pub(crate) fn ids(&self, dims: &[Dim]) -> Dims {
+        dims.iter().map(|&d| self.id_of(d)).collect()
+    }
+    /// Number of slots so far: the number of the next one.
+    pub fn slot_count(&self) -> usize {
+        self.slots.borrow().len()
+    }
+    fn slot(&self, name: &str, kind: SlotKind, dims: &[Id], storage: Storage) -> u32 {
+        let dims = dims.iter().map(|&d| self.graph.borrow().max_of(d)).collect();
+        let mut slots = self.slots.borrow_mut();
+        slots.push(Slot { name: name.into(), kind, dims, storage });
+        slots.len() as u32 - 1
+    }
+    fn plain(&self, name: &str, kind: SlotKind, dims: &[Dim], scalar: Scalar) -> Tensor<'_> {
+        let dims = self.ids(dims);
+        let slot = self.slot(name, kind, &dims, Storage::Plain(scalar));
+        let id = self.graph.borrow_mut().param(slot, &dims, scalar);
+        self.tensor(id)
+    }
+    /// An activation or table that the function reads, in the next slot.
+    pub fn input(&self, name: &str, dims: &[Dim], scalar: Scalar) -> Tensor<'_> {
+        self.plain(name, SlotKind::Input, dims, scalar)
+    }
+    /// A state that the function reads and writes, in the next slot.
+    pub fn state(&self, name: &str, dims: &[Dim], scalar: Scalar) -> Tensor<'_> {
+        self.plain(name, SlotKind::State, dims, scalar)
+    }
+    /// The f32 values of a packed weight, in the next slot; the last axis is a row of whole blocks.
+    pub fn weight(&self, name: &str, dims: &[usize], encoding: EncodingRef) -> Tensor<'_> {
+        let sizes: Vec<i64> = dims.iter().map(|&d| d as i64).collect();
+        let storage = Storage::Packed(encoding);
+        assert!(storage.bytes(&sizes).is_some(), "{name}: rows of {dims:?} are not whole blocks of {encoding:?}");
+        let ids: Vec<Id> = dims.iter().map(|&d| self.id_of(Dim::Size(d))).collect();
+        let slot = self.slot(name, SlotKind::Weight, &ids, storage);
+        let mut g = self.graph.borrow_mut();
+        let packed = g.packed(slot, &sizes, encoding);
+        let id = g.decode(packed);
+        drop(g);
+        self.tensor(id)
+    }
+    /// A scalar that a step is run with, i64, between `min` and `max` inclusive.
+    pub fn var(&self, name: &str, min: usize, max: usize) -> Tensor<'_> {
+        let id = self.graph.borrow_mut().var(name, min as i64, max as i64);
+        self.tensor(id)
+    }
+    /// A scalar i64 constant, as lengths and positions are.
+    pub fn int(&self, v: usize) -> Tensor<'_> {
+        let id = self.graph.borrow_mut().int(v as i64);
+        self.tensor(id)
+    }
+    /// A scalar constant of a type; floats are rounded to it.
+    pub fn constant(&self, v: f64, scalar: Scalar) -> Tensor<'_> {
+        let v = if scalar == Scalar::F32 { f64::from(v as f32) } else { v };
+        let id = self.graph.borrow_mut().constant(scalar, v);
+        self.tensor(id)
+    }
+    /// The index along one axis of a tensor of these dims, i32.
+    pub fn iota(&self, dims: &[Dim], axis: usize) -> Tensor<'_> {
+        let dims = self.ids(dims);
+        let mut g = self.graph.borrow_mut();
+        let id = g.iota(&dims, axis);
+        let id = g.cast(id, Scalar::I32);
+        drop(g);
+        self.tensor(id)
+    }
+    /// A result, in a slot of its own; returns the slot.
+    pub fn output(&self, name: &str, value: Tensor<'_>) -> u32 {
+        let slot = self.slot(name, SlotKind::Output, &value.dims(), Storage::Plain(value.scalar()));
+        self.outputs.borrow_mut().push((slot, value.id));
+        slot
+    }
+    /// The last version of a state, a chain of [`Tensor::assign`] that starts at the state; returns the state's slot.
+    pub fn output_state(&self, assigned: Tensor<'_>) -> u32 {
+        let g = self.graph.borrow();
+        let mut base = assigned.id;
+        while g[base].op == Op::Assign {
+            base = g[base].src[0];
+        }
+        let Arg::Param(slot) = g[base].arg else { panic!("{assigned:?} is no version of a state") };
+        assert_eq!(self.slots.borrow()[slot as usize].kind, SlotKind::State, "slot {slot} is no state");
+        self.outputs.borrow_mut().push((slot, assigned.id));
+        slot
+    }
+    /// The function.
+    pub fn finish(self) -> Function {
+        Function {
+            name: self.name,
+            graph: self.graph.into_inner(),
+            slots: self.slots.into_inner(),
+            outputs: self.outputs.into_inner(),
+        }
+    }
+}
+
+/// What a function computes, whatever it is called: functions with equal keys are one function.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(pub [u8; 32]);
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..8].iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The content key of a function.
+pub trait ContentKey {
+    /// A hash of the nodes that the outputs depend on, numbered in the order in which they are needed, and of the kind,
+    /// dims and storage of every slot. Names of the function and of its slots do not count; names of variables do.
+    fn key(&self) -> Key;
+}
+
+impl ContentKey for Function {
+    fn key(&self) -> Key {
+        let roots: Vec<Id> = self.outputs.iter().map(|o| o.1).collect();
+        let order = self.graph.toposort(&roots);
+        let number: FxHashMap<Id, usize> = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+        let mut text = String::new();
+        use fmt::Write;
+        let mut line = |args: fmt::Arguments<'_>| text.write_fmt(args).expect("writing to a string");
+        for id in order {
+            let node = &self.graph[id];
+            line(format_args!("{} {} {:?}", node.op.name(), node.dtype, node.arg));
+            node.src.iter().for_each(|s| line(format_args!(" {}", number[s])));
+            line(format_args!("\n"));
+        }
+        for s in &self.slots {
+            line(format_args!("{:?} {:?} {:?}\n", s.kind, s.dims, s.storage));
+        }
+        for (slot, id) in &self.outputs {
+            line(format_args!("{slot} = {}\n", number[id]));
+        }
+        Key(*blake3::hash(text.as_bytes()).as_bytes())
+    }
+}

@@ -1,0 +1,118 @@
+//! The jit: functions compiled once, calls bound to buffers, steps captured.
+//!
+//! The schedule cache is keyed by what a function computes ([`Key`]), not by its name, so the 46 equal layers of a model, and a second
+//! model of the same shapes, compile nothing new.
+
+use crate::function::{Key, KeyOf};
+use gristmill_backend::Opened;
+use gristmill_compiler::{Cheapest, Compiled, Policy, compile};
+use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
+use gristmill_uop::function::Function;
+use gristmill_uop::program::Program;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// A function that is ready to be called.
+pub struct Ready {
+    /// What it computes.
+    pub function: Arc<Function>,
+    /// How: programs, levels, memory.
+    pub compiled: Compiled,
+    /// Its kernels on the device, one for each launch.
+    pub kernels: Vec<Arc<dyn Kernel>>,
+}
+
+/// A call: a function and the buffer of each of its slots.
+#[derive(Clone)]
+pub struct Call {
+    /// Which function.
+    pub function: Arc<Ready>,
+    /// A buffer for each slot, in order.
+    pub args: Vec<Buffer>,
+}
+
+/// Compiles functions for one device.
+pub struct Jit {
+    opened: Opened,
+    ready: FxHashMap<Key, Arc<Ready>>,
+}
+
+impl Jit {
+    /// For that device.
+    pub fn new(opened: Opened) -> Jit {
+        Jit { opened, ready: FxHashMap::default() }
+    }
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.opened.device
+    }
+    /// Distinct functions compiled so far.
+    pub fn compiled(&self) -> usize {
+        self.ready.len()
+    }
+    /// Compiles what is new among `functions` in one batch; returns all of them, in order. `progress(done, total)` counts kernels.
+    pub fn prepare(&mut self, functions: &[Arc<Function>], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<Ready>>, Error> {
+        self.prepare_with(functions, &mut Cheapest, progress)
+    }
+    /// As `prepare`, with decisions answered by that policy.
+    pub fn prepare_with(
+        &mut self,
+        functions: &[Arc<Function>],
+        policy: &mut dyn Policy,
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<Ready>>, Error> {
+        let keys: Vec<Key> = functions.iter().map(|f| f.key()).collect();
+        let mut new: Vec<(Key, Arc<Function>, Compiled)> = Vec::new();
+        for (key, function) in keys.iter().zip(functions) {
+            if !self.ready.contains_key(key) && !new.iter().any(|n| n.0 == *key) {
+                let compiled = compile(function, self.opened.device.target(), self.opened.dialect, policy);
+                new.push((*key, function.clone(), compiled));
+            }
+        }
+        let programs: Vec<Program> =
+            new.iter().flat_map(|n| n.2.programs.iter().map(|p| p.as_ref().clone())).collect();
+        let mut kernels = self.opened.device.load(&programs, progress)?.into_iter();
+        for (key, function, compiled) in new {
+            let kernels = kernels.by_ref().take(compiled.programs.len()).collect();
+            self.ready.insert(key, Arc::new(Ready { function, compiled, kernels }));
+        }
+        Ok(keys.iter().map(|k| self.ready[k].clone()).collect())
+    }
+    /// Bytes that intermediates of these functions need at most.
+    pub fn arena(functions: &[Arc<Ready>]) -> usize {
+        functions.iter().map(|f| f.compiled.arena).max().unwrap_or(0)
+    }
+    /// Binds calls, one after the other, into a step. `arena` holds the intermediates of one call at a time.
+    pub fn capture(&self, calls: &[Call], arena: &Buffer) -> Result<Box<dyn Replay>, Error> {
+        self.opened.device.capture(launches(calls, arena)?)
+    }
+    /// Allocates, runs once and forgets: for tests and one-off work.
+    pub fn run(&self, calls: &[Call], vars: &[(&str, i64)]) -> Result<(), Error> {
+        let most = calls.iter().map(|c| c.function.compiled.arena).max().unwrap_or(0);
+        let arena = self.opened.device.alloc(most.max(64), Memory::Scratch)?;
+        self.capture(calls, &arena)?.replay(vars)
+    }
+}
+
+/// The launches of calls: slots and intermediates resolved to buffers, levels counted on.
+fn launches(calls: &[Call], arena: &Buffer) -> Result<Vec<Launch>, Error> {
+    let mut out = Vec::new();
+    let mut base = 0;
+    for call in calls {
+        let compiled = &call.function.compiled;
+        let mut levels = 0;
+        for (kernel, &level) in call.function.kernels.iter().zip(&compiled.levels) {
+            let mut buffers = Vec::new();
+            for &(slot, _) in &kernel.program().params {
+                buffers.push(match compiled.temp(slot) {
+                    Some((bytes, at)) => arena.slice(at, bytes),
+                    None => call.args[slot as usize].clone(),
+                });
+            }
+            out.push(Launch { kernel: kernel.clone(), buffers, level: base + level });
+            levels = levels.max(level + 1);
+        }
+        base += levels;
+    }
+    Ok(out)
+}

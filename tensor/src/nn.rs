@@ -1,0 +1,43 @@
+//! Building blocks of networks, as expressions over tensors.
+
+mod group;
+mod select;
+
+pub use group::{Tiles, tiles};
+pub use select::{Choice, group_limited, rank, top_k};
+
+use crate::dims;
+use crate::tensor::{Dim, Tensor};
+
+/// `x / sqrt(mean(x²) + eps) · w` over the last axis of `x [.., d]`, `w [d]`.
+pub fn rms_norm<'g>(x: Tensor<'g>, w: Tensor<'g>, eps: f64) -> Tensor<'g> {
+    let last = x.rank() - 1;
+    let (dims, c) = (x.dims(), x.capture());
+    let d = c.graph.borrow().int_value(dims[last]).expect("a norm over an axis of known length");
+    let mean = (x * x).sum(&[last]) * (1.0 / d as f64);
+    x * (mean + eps).sqrt().recip().unsqueeze(last) * w
+}
+
+/// Softmax over the last axis.
+pub fn softmax(x: Tensor<'_>) -> Tensor<'_> {
+    let last = x.rank() - 1;
+    let e = (x - x.max(&[last]).unsqueeze(last)).exp();
+    e * e.sum(&[last]).recip().unsqueeze(last)
+}
+
+/// `down · (silu(gate·x) ⊙ (up·x))` of `x [.., d]`, `gate` and `up` `[ff, d]`, `down [d, ff]`.
+pub fn swiglu<'g>(x: Tensor<'g>, gate: Tensor<'g>, up: Tensor<'g>, down: Tensor<'g>) -> Tensor<'g> {
+    (x.linear(gate).silu() * x.linear(up)).linear(down)
+}
+
+/// Rotary positions on interleaved pairs `(2k, 2k + 1)` of `x [tokens, heads, rope]`: token `t` turns by the angles of row
+/// `first + t` of `table [positions, rope/2, 2]`, which holds cosine and sine.
+pub fn rope<'g>(x: Tensor<'g>, table: Tensor<'g>, first: Tensor<'g>) -> Tensor<'g> {
+    let (tokens, heads, pairs) = (x.dim(0), x.dim(1), table.dim(1));
+    let rows = table.slice(0, first, tokens);
+    let angle = |i: usize| rows.slice(2, i, 1).reshape(&[tokens, Dim::Size(1), pairs, Dim::Size(1)]);
+    let (cos, sin) = (angle(0), angle(1));
+    let x4 = x.reshape(dims![tokens, heads, pairs, 2]);
+    let (a, b) = (x4.slice(3, 0, 1), x4.slice(3, 1, 1));
+    Tensor::cat(&[a * cos - b * sin, a * sin + b * cos], 3).reshape(&[tokens, heads, x.dim(2)])
+}

@@ -1,0 +1,348 @@
+//! The lazy tensor: a handle on a node of the function being captured.
+//!
+//! Writing with tensors builds a graph and computes nothing. Elementwise operators broadcast: a scalar stands beside any
+//! shape, missing leading axes and axes of length 1 are repeated. A shape that does not fit is a mistake in a model's
+//! description, never of a user's file, and panics with the shapes.
+
+use crate::function::Capture;
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::graph::Id;
+use gristmill_uop::op::{Op, ReduceOp};
+use gristmill_uop::shape::Dims;
+
+/// A tensor of the function being captured. A copy is the same tensor.
+#[derive(Clone, Copy)]
+pub struct Tensor<'g> {
+    pub(crate) capture: &'g Capture,
+    pub(crate) id: Id,
+}
+
+/// A length of an axis: a number, or a scalar i64 tensor (a variable, or read from the device under a bound).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dim {
+    /// A number.
+    Size(usize),
+    /// A scalar index expression.
+    Of(Id),
+}
+
+impl From<usize> for Dim {
+    fn from(n: usize) -> Dim {
+        Dim::Size(n)
+    }
+}
+impl From<Id> for Dim {
+    fn from(id: Id) -> Dim {
+        Dim::Of(id)
+    }
+}
+impl From<Tensor<'_>> for Dim {
+    fn from(t: Tensor<'_>) -> Dim {
+        assert!(t.dims().is_empty() && t.scalar() == Scalar::I64, "a dim is a scalar i64, not {t:?}");
+        Dim::Of(t.id)
+    }
+}
+
+/// Dims of numbers and scalar tensors mixed: `dims![n, heads, 64]`.
+#[macro_export]
+macro_rules! dims { ($($d:expr),* $(,)?) => { &[$($crate::tensor::Dim::from($d)),*] } }
+
+/// What may stand beside a tensor: another one, or a number, which takes the tensor's type.
+pub trait Operand<'g> {
+    /// As a tensor beside `like`.
+    fn beside(self, like: Tensor<'g>) -> Tensor<'g>;
+}
+impl<'g> Operand<'g> for Tensor<'g> {
+    fn beside(self, _: Tensor<'g>) -> Tensor<'g> {
+        self
+    }
+}
+impl<'g> Operand<'g> for f64 {
+    fn beside(self, like: Tensor<'g>) -> Tensor<'g> {
+        like.capture.constant(self, like.scalar())
+    }
+}
+impl<'g> Operand<'g> for i64 {
+    fn beside(self, like: Tensor<'g>) -> Tensor<'g> {
+        like.capture.constant(self as f64, like.scalar())
+    }
+}
+
+macro_rules! unary { ($($name:ident $doc:literal;)*) => { $(
+    #[doc = $doc]
+    pub fn $name(self) -> Tensor<'g> {
+        let id = self.capture.graph.borrow_mut().$name(self.id);
+        self.with(id).shaped(&self.dims())
+    }
+)* } }
+
+impl<'g> Tensor<'g> {
+    /// The function it belongs to.
+    pub fn capture(self) -> &'g Capture {
+        self.capture
+    }
+    /// Its node in the function's graph.
+    pub fn id(self) -> Id {
+        self.id
+    }
+    /// Its dims.
+    pub fn dims(self) -> Dims {
+        self.capture.graph.borrow().shape(self.id)
+    }
+    /// The length of one axis.
+    pub fn dim(self, axis: usize) -> Dim {
+        Dim::Of(self.dims()[axis])
+    }
+    /// Number of axes.
+    pub fn rank(self) -> usize {
+        self.dims().len()
+    }
+    /// Type of its elements.
+    pub fn scalar(self) -> Scalar {
+        self.capture.graph.borrow().scalar(self.id)
+    }
+    fn with(self, id: Id) -> Tensor<'g> {
+        Tensor { capture: self.capture, id }
+    }
+    fn show(self) -> String {
+        self.capture.graph.borrow().show_dims(&self.dims())
+    }
+    /// The rules may find that all elements are one constant, a scalar: here it gets its dims back.
+    fn shaped(self, dims: &[Id]) -> Tensor<'g> {
+        if dims.is_empty() || !self.dims().is_empty() {
+            return self;
+        }
+        self.repeated(dims)
+    }
+    /// This, repeated to `dims`: leading axes are added, axes of length 1 are repeated.
+    fn repeated(self, dims: &[Id]) -> Tensor<'g> {
+        let mut g = self.capture.graph.borrow_mut();
+        let one = g.int(1);
+        let mut padded: Dims = (0..dims.len() - g.shape(self.id).len()).map(|_| one).collect();
+        padded.extend(g.shape(self.id));
+        let id = g.reshape(self.id, &padded);
+        let id = g.expand(id, dims);
+        drop(g);
+        self.with(id)
+    }
+    /// The dims to which tensors of these dims are repeated when they stand beside each other.
+    fn common_dims(tensors: &[Tensor<'g>]) -> Dims {
+        let one = tensors[0].capture.graph.borrow_mut().int(1);
+        let rank = tensors.iter().map(|t| t.rank()).max().unwrap_or(0);
+        let axis = |back: usize| {
+            let mut length = one;
+            for t in tensors {
+                let dims = t.dims();
+                let Some(&d) = dims.len().checked_sub(back).and_then(|i| dims.get(i)) else { continue };
+                assert!(
+                    length == one || d == one || d == length,
+                    "dims do not fit: {}",
+                    tensors.iter().map(|t| t.show()).collect::<Vec<_>>().join(" beside ")
+                );
+                if d != one {
+                    length = d;
+                }
+            }
+            length
+        };
+        (1..=rank).rev().map(axis).collect()
+    }
+    fn beside(self, dims: &[Id]) -> Tensor<'g> {
+        if self.dims().is_empty() { self } else { self.repeated(dims) }
+    }
+    fn binary(self, op: Op, other: impl Operand<'g>) -> Tensor<'g> {
+        let other = other.beside(self);
+        assert_eq!(self.scalar(), other.scalar(), "{op:?} of {self:?} and {other:?}");
+        let dims = Self::common_dims(&[self, other]);
+        let (a, b) = (self.beside(&dims), other.beside(&dims));
+        let mut g = self.capture.graph.borrow_mut();
+        let id = if op == Op::Sub { g.sub(a.id, b.id) } else { g.binary(op, a.id, b.id) };
+        drop(g);
+        self.with(id).shaped(&dims)
+    }
+    /// The larger.
+    pub fn maximum(self, other: impl Operand<'g>) -> Tensor<'g> {
+        self.binary(Op::Max, other)
+    }
+    /// The smaller.
+    pub fn minimum(self, other: impl Operand<'g>) -> Tensor<'g> {
+        self.binary(Op::Min, other)
+    }
+    /// Integers held within `0..=last`, so that any value is a valid index.
+    pub fn clamp_index(self, last: usize) -> Tensor<'g> {
+        self.minimum(last as i64).maximum(0)
+    }
+    /// `self < other`, as bool.
+    pub fn lt(self, other: impl Operand<'g>) -> Tensor<'g> {
+        self.binary(Op::Lt, other)
+    }
+    /// `self > other`, as bool.
+    pub fn gt(self, other: impl Operand<'g>) -> Tensor<'g> {
+        other.beside(self).lt(self)
+    }
+    /// `self == other`, as bool.
+    pub fn equals(self, other: impl Operand<'g>) -> Tensor<'g> {
+        self.binary(Op::Eq, other)
+    }
+    /// `self ? a : b`, of a bool tensor.
+    pub fn select(self, a: Tensor<'g>, b: impl Operand<'g>) -> Tensor<'g> {
+        let b = b.beside(a);
+        assert!(self.scalar() == Scalar::Bool && a.scalar() == b.scalar(), "select of {self:?}, {a:?} and {b:?}");
+        let dims = Self::common_dims(&[self, a, b]);
+        let (c, a, b) = (self.beside(&dims), a.beside(&dims), b.beside(&dims));
+        let id = self.capture.graph.borrow_mut().select(c.id, a.id, b.id);
+        self.with(id).shaped(&dims)
+    }
+    unary! {
+        exp "e^x";
+        log "Natural logarithm.";
+        sqrt "Square root.";
+        recip "1/x";
+    }
+    /// As another type.
+    pub fn cast(self, to: Scalar) -> Tensor<'g> {
+        let id = self.capture.graph.borrow_mut().cast(self.id, to);
+        self.with(id).shaped(&self.dims())
+    }
+    /// 1/(1 + e^-x)
+    pub fn sigmoid(self) -> Tensor<'g> {
+        ((-self).exp() + 1.0).recip()
+    }
+    /// x/(1 + e^-x)
+    pub fn silu(self) -> Tensor<'g> {
+        self * self.sigmoid()
+    }
+    /// log(1 + e^x), without overflow.
+    pub fn softplus(self) -> Tensor<'g> {
+        let magnitude = self.maximum(-self);
+        self.maximum(0.0) + ((-magnitude).exp() + 1.0).log()
+    }
+    /// Same elements in row-major order, other dims.
+    pub fn reshape(self, dims: &[Dim]) -> Tensor<'g> {
+        let dims = self.capture.ids(dims);
+        let id = self.capture.graph.borrow_mut().reshape(self.id, &dims);
+        self.with(id)
+    }
+    /// A new axis of length 1 before `axis`.
+    pub fn unsqueeze(self, axis: usize) -> Tensor<'g> {
+        let mut dims: Vec<Dim> = self.dims().into_iter().map(Dim::Of).collect();
+        dims.insert(axis, Dim::Size(1));
+        self.reshape(&dims)
+    }
+    /// Without an axis, which has length 1.
+    pub fn squeeze(self, axis: usize) -> Tensor<'g> {
+        let mut dims: Vec<Dim> = self.dims().into_iter().map(Dim::Of).collect();
+        dims.remove(axis);
+        self.reshape(&dims)
+    }
+    /// Axes in another order.
+    pub fn permute(self, order: &[usize]) -> Tensor<'g> {
+        let id = self.capture.graph.borrow_mut().permute(self.id, order);
+        self.with(id)
+    }
+    /// Repeated to these dims: leading axes are added, axes of length 1 are repeated.
+    pub fn expand(self, dims: &[Dim]) -> Tensor<'g> {
+        let dims = self.capture.ids(dims);
+        self.repeated(&dims)
+    }
+    /// Elements `begin..begin + length` of one axis.
+    pub fn slice(self, axis: usize, begin: impl Into<Dim>, length: impl Into<Dim>) -> Tensor<'g> {
+        let (begin, length) = (self.capture.id_of(begin.into()), self.capture.id_of(length.into()));
+        let mut g = self.capture.graph.borrow_mut();
+        let zero = g.int(0);
+        let mut window: Vec<(Id, Id)> = g.shape(self.id).into_iter().map(|d| (zero, d)).collect();
+        window[axis] = (begin, length);
+        let id = g.shrink(self.id, &window);
+        drop(g);
+        self.with(id)
+    }
+    /// Tensors joined along one axis.
+    pub fn cat(parts: &[Tensor<'g>], axis: usize) -> Tensor<'g> {
+        let (first, ids) = (parts[0], parts.iter().map(|p| p.id).collect::<Vec<_>>());
+        for p in parts {
+            let same = p.dims().iter().zip(&first.dims()).enumerate().all(|(i, (a, b))| i == axis || a == b);
+            assert!(same && p.rank() == first.rank() && p.scalar() == first.scalar(), "cat of {parts:?} at {axis}");
+        }
+        let id = first.capture.graph.borrow_mut().cat(&ids, axis);
+        first.with(id)
+    }
+    /// Summed over axes, which vanish.
+    pub fn sum(self, axes: &[usize]) -> Tensor<'g> {
+        self.reduce(axes, ReduceOp::Add)
+    }
+    /// Largest over axes, which vanish.
+    pub fn max(self, axes: &[usize]) -> Tensor<'g> {
+        self.reduce(axes, ReduceOp::Max)
+    }
+    fn reduce(self, axes: &[usize], op: ReduceOp) -> Tensor<'g> {
+        assert!(axes.iter().all(|&a| a < self.rank()), "reduce of {self:?} over {axes:?}");
+        let id = self.capture.graph.borrow_mut().reduce(self.id, axes, op);
+        self.with(id)
+    }
+    /// Rows (first axis) chosen by an integer tensor: `[i.., rest..]` of `x [rows, rest..]` and `index [i..]`.
+    pub fn gather(self, index: Tensor<'g>) -> Tensor<'g> {
+        assert!(index.scalar().is_int(), "gather by {index:?}");
+        let id = self.capture.graph.borrow_mut().gather(self.id, index.id);
+        self.with(id)
+    }
+    /// `y[.., o] = Σ_i w[o, i]·x[.., i]` of `x [.., in]` and `w [out, in]`.
+    pub fn linear(self, w: Tensor<'g>) -> Tensor<'g> {
+        assert_eq!(w.rank(), 2, "linear of {self:?} by {w:?}");
+        self.contract(w)
+    }
+    /// The last axis contracted with that of `w`, whose other axes but one stand beside this tensor's: `y[b.., o] = Σ_i
+    /// w[b.., o, i]·x[b.., i]` of `x [b.., in]` and `w [b.., out, in]`, with `b` broadcast.
+    pub fn contract(self, w: Tensor<'g>) -> Tensor<'g> {
+        let product = w * self.unsqueeze(self.rank() - 1);
+        product.sum(&[product.rank() - 1])
+    }
+    /// A new version of this state, whose rows (first axis) from `start` on are those of `value`.
+    pub fn assign(self, value: Tensor<'g>, start: Tensor<'g>) -> Tensor<'g> {
+        let id = self.capture.graph.borrow_mut().assign(self.id, value.id, start.id);
+        self.with(id)
+    }
+    /// Causal attention of queries `[tokens, heads, d]`; see [`gristmill_uop::graph::Graph::attention`].
+    pub fn attention(
+        self,
+        k: Tensor<'g>,
+        v: Tensor<'g>,
+        first: Tensor<'g>,
+        length: Tensor<'g>,
+        scale: f64,
+    ) -> Tensor<'g> {
+        let mut g = self.capture.graph.borrow_mut();
+        let id = g.attention(self.id, k.id, v.id, first.id, length.id, scale);
+        drop(g);
+        self.with(id)
+    }
+}
+
+macro_rules! operators { ($($trait:ident $method:ident $op:ident;)*) => { $(
+    impl<'g, O: Operand<'g>> std::ops::$trait<O> for Tensor<'g> {
+        type Output = Tensor<'g>;
+        fn $method(self, other: O) -> Tensor<'g> { self.binary(Op::$op, other) }
+    }
+)* } }
+operators! { Add add Add; Sub sub Sub; Mul mul Mul; BitAnd bitand And; BitOr bitor Or; }
+
+impl<'g, O: Operand<'g>> std::ops::Div<O> for Tensor<'g> {
+    type Output = Tensor<'g>;
+    /// The quotient of floats; of integers, its floor.
+    fn div(self, other: O) -> Tensor<'g> {
+        self.binary(if self.scalar().is_float() { Op::Div } else { Op::IDiv }, other)
+    }
+}
+
+impl<'g> std::ops::Neg for Tensor<'g> {
+    type Output = Tensor<'g>;
+    fn neg(self) -> Tensor<'g> {
+        let id = self.capture.graph.borrow_mut().neg(self.id);
+        self.with(id).shaped(&self.dims())
+    }
+}
+
+impl std::fmt::Debug for Tensor<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.scalar().name(), self.show())
+    }
+}

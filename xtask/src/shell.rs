@@ -1,0 +1,44 @@
+//! Running other programs.
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The root of the checkout that the command was started in.
+pub fn root() -> Result<PathBuf> {
+    let here = std::env::current_dir()?;
+    let out = stdout(git(&here).args(["rev-parse", "--show-toplevel"]))?;
+    Ok(PathBuf::from(out.trim_end()))
+}
+
+/// `git` in `dir`, ready for arguments. Inside a hook these variables name the hook's repository, whatever the folder.
+pub fn git(dir: &Path) -> Command {
+    let mut command = Command::new("git");
+    command.current_dir(dir).env_remove("GIT_DIR").env_remove("GIT_WORK_TREE").env_remove("GIT_INDEX_FILE");
+    command
+}
+
+/// The `cargo` that runs us, in `dir`.
+pub fn cargo(dir: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(dir);
+    command
+}
+
+/// Runs to the end with inherited output; an error unless the exit status is zero.
+pub fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?}: {status}");
+    }
+    Ok(())
+}
+
+/// Standard output as text; an error, with standard error, unless the exit status is zero.
+pub fn stdout(command: &mut Command) -> Result<String> {
+    let out = command.output().with_context(|| format!("cannot start {command:?}"))?;
+    if !out.status.success() {
+        bail!("{command:?}: {}\n{}", out.status, String::from_utf8_lossy(&out.stderr).trim_end());
+    }
+    String::from_utf8(out.stdout).with_context(|| format!("{command:?}: output is not UTF-8"))
+}

@@ -1,0 +1,113 @@
+//! `xtask tidy`: the boundaries of the workspace, each stated as what is absent.
+//!
+//! A check is one function over the [`Tree`] and one line in [`CHECKS`]; its tests show that it can fail.
+
+mod arrows;
+mod formats;
+mod house;
+mod kernel_text;
+mod lexer;
+mod tree;
+
+use crate::shell;
+use anyhow::Result;
+use tree::{Tree, matches};
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// Only list the checks
+    #[arg(long)]
+    list: bool,
+    /// Run only the checks of these names
+    checks: Vec<String>,
+}
+
+struct Check {
+    name: &'static str,
+    /// What it says is absent.
+    absent: &'static str,
+    run: fn(&Tree) -> Vec<Finding>,
+}
+
+const CHECKS: &[Check] = &[
+    Check { name: "manifests", absent: "a dependency against the arrows", run: arrows::manifests },
+    Check { name: "imports", absent: "a path into a crate above or beside", run: arrows::imports },
+    Check {
+        name: "libraries",
+        absent: "HTTP outside server, device libraries outside backend",
+        run: arrows::libraries,
+    },
+    Check { name: "gguf", absent: "GGUF outside llm", run: arrows::gguf },
+    Check { name: "formats", absent: "a format's name outside the table of formats", run: formats::formats },
+    Check { name: "kernel-text", absent: "kernel source text outside renderers", run: kernel_text::kernel_text },
+    Check { name: "kernel-files", absent: "kernel source files outside renderers", run: kernel_text::kernel_files },
+    Check { name: "globs", absent: "glob imports outside tests, and from the crate root anywhere", run: house::globs },
+    Check { name: "unfinished", absent: "todo, unimplemented, dbg, ignored tests", run: house::unfinished },
+    Check { name: "long-files", absent: "a Rust file of more than 800 lines", run: house::long_files },
+    Check { name: "big-files", absent: "a file of more than 16 MiB", run: house::big_files },
+    Check { name: "machine-paths", absent: "an absolute path of one machine", run: house::machine_paths },
+    Check { name: "registry-hosts", absent: "a package registry's host", run: house::registry_hosts },
+];
+
+/// Something that should be absent, where it is, and what to do about it.
+#[derive(Debug, PartialEq)]
+struct Finding {
+    path: String,
+    line: usize,
+    message: String,
+    hint: &'static str,
+}
+
+/// A place where something is allowed that elsewhere is not.
+struct Allow {
+    glob: &'static str,
+    /// Read by whoever asks why; printed by nothing.
+    #[expect(dead_code, reason = "the reason is for the reader of the table")]
+    because: &'static str,
+}
+
+fn allowed(table: &[Allow], path: &str) -> bool {
+    table.iter().any(|allow| matches(allow.glob, path))
+}
+
+/// True if nothing was found.
+pub fn run(options: &Options) -> Result<bool> {
+    if options.list {
+        CHECKS.iter().for_each(|check| println!("{:<15} absent: {}", check.name, check.absent));
+        return Ok(true);
+    }
+    if let Some(unknown) = options.checks.iter().find(|name| CHECKS.iter().all(|check| check.name != **name)) {
+        anyhow::bail!("no check is named {unknown}\nhint: `cargo xtask tidy --list`");
+    }
+    let tree = Tree::read(&shell::root()?)?;
+    let chosen = |check: &&Check| options.checks.is_empty() || options.checks.iter().any(|name| name == check.name);
+    let (mut checks, mut found) = (0, 0);
+    for check in CHECKS.iter().filter(chosen) {
+        checks += 1;
+        for Finding { path, line, message, hint } in (check.run)(&tree) {
+            found += 1;
+            println!("{path}:{line}: {message} [{}]\n  hint: {hint}", check.name);
+        }
+    }
+    eprintln!("tidy: {checks} checks over {} files: {found} findings", tree.files.len());
+    Ok(found == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        for (at, check) in CHECKS.iter().enumerate() {
+            assert!(CHECKS[..at].iter().all(|other| other.name != check.name), "{}", check.name);
+        }
+    }
+
+    #[test]
+    fn an_empty_tree_is_tidy() {
+        for check in CHECKS {
+            assert_eq!((check.run)(&Tree::of(&[])), [], "{}", check.name);
+        }
+    }
+}

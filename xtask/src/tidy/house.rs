@@ -1,0 +1,228 @@
+//! House rules that hold for every file alike.
+
+use super::Finding;
+use super::lexer::Token;
+use super::tree::{File, MAX_BYTES, Tree};
+
+const MAX_LINES: usize = 800;
+
+/// Roots of one machine's folders, split so that this file does not hold them.
+const MACHINE_ROOTS: &[&str] = &[concat!("/", "work/"), concat!("/", "root/")];
+
+/// Hosts of package registries, split likewise. Which registry answers is a matter of the machine, not of the project.
+const REGISTRY_HOSTS: &[&str] = &[
+    concat!("crates", ".io"),
+    concat!("pypi", ".org"),
+    concat!("pythonhosted", ".org"),
+    concat!("npmjs", ".org"),
+    concat!("proxy.golang", ".org"),
+    concat!("anaconda", ".org"),
+    concat!("rubygems", ".org"),
+    concat!("maven", ".org"),
+];
+
+/// The one source that Cargo.lock writes for cargo's default registry, wherever the packages really came from.
+const DEFAULT_SOURCE: &str = concat!("source = \"registry+https://github.com/rust-lang/crates", ".io-index\"");
+
+/// No glob import outside tests, and none of the crate's root anywhere: after it every arrow runs through `lib.rs`.
+pub fn globs(tree: &Tree) -> Vec<Finding> {
+    let mut found = vec![];
+    for file in &tree.files {
+        let code: Vec<(&Token, &str)> = file.code().collect();
+        for (at, (token, _)) in code.iter().enumerate().filter(|(_, (_, word))| *word == "use") {
+            let path: Vec<&str> =
+                code[at + 1..].iter().map(|(_, word)| *word).take_while(|word| *word != ";").collect();
+            // `impl Trait + use<'a>` is not an import.
+            if path.first() == Some(&"<") || !path.contains(&"*") {
+                continue;
+            }
+            let root = matches!(path[..], ["crate", ":", ":", "*"]);
+            if root || !(file.test || token.test) {
+                let path = path.concat();
+                let hint = "name what is used: the import graph is read by people";
+                found.push(finding(file, token.line, format!("glob import `use {path}`"), hint));
+            }
+        }
+    }
+    found
+}
+
+/// No work left undone, in tests neither.
+pub fn unfinished(tree: &Tree) -> Vec<Finding> {
+    let mut found = vec![];
+    for file in &tree.files {
+        let code: Vec<(&Token, &str)> = file.code().collect();
+        for (at, (token, word)) in code.iter().enumerate() {
+            let next = code.get(at + 1).map_or("", |(_, word)| word);
+            let before = at.checked_sub(1).map_or("", |at| code[at].1);
+            let (message, hint) = match *word {
+                "todo" | "unimplemented" if next == "!" => {
+                    (format!("`{word}!`"), "finish it, or return a typed error that says what is not supported")
+                }
+                "dbg" if next == "!" => ("`dbg!`".to_owned(), "remove it, or log under GRISTMILL_LOG"),
+                // `#[ignore]`, `#[ignore = "…"]`, `#[cfg_attr(…, ignore)]`.
+                "ignore" if token.attribute && ["[", ","].contains(&before) => {
+                    ("an ignored test".to_owned(), "make it pass, or let it find out at run time that it cannot run")
+                }
+                _ => continue,
+            };
+            found.push(finding(file, token.line, message, hint));
+        }
+    }
+    found
+}
+
+/// No Rust file grows past [`MAX_LINES`].
+pub fn long_files(tree: &Tree) -> Vec<Finding> {
+    let mut found = vec![];
+    for file in tree.files.iter().filter(|file| file.path.ends_with(".rs")) {
+        let lines = file.lines().count();
+        if lines > MAX_LINES {
+            let message = format!("{lines} lines, and {MAX_LINES} are the most");
+            found.push(finding(file, MAX_LINES + 1, message, "split it by topic"));
+        }
+    }
+    found
+}
+
+/// No file grows past [`MAX_BYTES`].
+pub fn big_files(tree: &Tree) -> Vec<Finding> {
+    let mut found = vec![];
+    for file in tree.files.iter().filter(|file| file.bytes > MAX_BYTES) {
+        let message = format!("{} bytes, and {MAX_BYTES} are the most", file.bytes);
+        found.push(finding(file, 1, message, "generate it, or keep it outside the repository"));
+    }
+    found
+}
+
+/// No absolute path of the machine it was written on.
+pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
+    let mut found = vec![];
+    for file in &tree.files {
+        for (line, text) in file.lines() {
+            if let Some(root) = MACHINE_ROOTS.iter().find(|root| absolute(text, root)) {
+                let hint = "a path relative to the repository, an environment variable or a temporary folder";
+                found.push(finding(file, line, format!("a path under {root}"), hint));
+            }
+        }
+    }
+    found
+}
+
+/// Whether `root` starts a path in `text`, rather than continuing one.
+fn absolute(text: &str, root: &str) -> bool {
+    let continues = |c: char| c.is_alphanumeric() || "_-.~/})$*".contains(c);
+    text.match_indices(root).any(|(at, _)| !text[..at].ends_with(continues))
+}
+
+/// No package registry's host, except for cargo's name of its default one in Cargo.lock.
+pub fn registry_hosts(tree: &Tree) -> Vec<Finding> {
+    let mut found = vec![];
+    for file in &tree.files {
+        let lock = file.path.split('/').next_back() == Some("Cargo.lock");
+        for (line, text) in file.lines() {
+            let lower = text.to_ascii_lowercase();
+            let host = REGISTRY_HOSTS.iter().find(|host| lower.contains(*host));
+            let mirror =
+                lock && ["registry+", "sparse+"].iter().any(|kind| text.starts_with(&format!("source = \"{kind}")));
+            if (host.is_some() || mirror) && !(lock && text == DEFAULT_SOURCE) {
+                let message = format!("names a package registry ({})", host.unwrap_or(&"another than the default"));
+                let hint = "leave it to the machine's own configuration of cargo, pip or npm";
+                found.push(finding(file, line, message, hint));
+            }
+        }
+    }
+    found
+}
+
+fn finding(file: &File, line: usize, message: String, hint: &'static str) -> Finding {
+    Finding { path: file.path.clone(), line, message, hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(check: fn(&Tree) -> Vec<Finding>, path: &str, text: &str) -> Vec<usize> {
+        check(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+    }
+
+    #[test]
+    fn glob_imports_fail() {
+        for text in
+            ["\nuse a::*;", "\npub use self::b::*;", "\nuse a::{b, c::*};", "\nfn f() { use E::*; }", "\nuse super::*;"]
+        {
+            assert_eq!(lines(globs, "a/src/b.rs", text), [2], "{text}");
+        }
+        assert_eq!(lines(globs, "a/src/b.rs", "#[cfg(test)]\nmod t { use crate::*; }"), [2]);
+    }
+
+    #[test]
+    fn named_imports_and_globs_in_tests_pass() {
+        for text in
+            ["use a::b; const X: u8 = 2 * 3;", "// use a::*;", "#[cfg(test)] mod t { use super::*; use crate::b::*; }"]
+        {
+            assert_eq!(lines(globs, "a/src/b.rs", text), [], "{text}");
+        }
+        assert_eq!(lines(globs, "a/tests/b.rs", "use a::*;"), []);
+        assert_eq!(lines(globs, "a/src/b.rs", "fn f(x: &u8) -> impl T + use<'_> { *x }"), []);
+    }
+
+    #[test]
+    fn unfinished_work_fails() {
+        for text in
+            ["\ntodo!()", "\nunimplemented!(\"x\")", "\ndbg!(x)", "\n#[ignore] fn f() {}", "\n#[ignore = \"slow\"]"]
+        {
+            assert_eq!(lines(unfinished, "a/src/b.rs", text), [2], "{text}");
+        }
+        assert_eq!(lines(unfinished, "a/tests/b.rs", "#[cfg_attr(windows, ignore)] fn f() {}"), [1]);
+    }
+
+    #[test]
+    fn words_like_unfinished_pass() {
+        for text in ["// todo!()", "fn todo() {}", "\"dbg!(x)\"", "let ignore = [1, ignore];", "#[serde(ignore)] x: u8"]
+        {
+            assert_eq!(lines(unfinished, "a/src/b.rs", text), [], "{text}");
+        }
+    }
+
+    #[test]
+    fn long_files_fail() {
+        assert_eq!(lines(long_files, "a.rs", &"\n".repeat(MAX_LINES)), []);
+        assert_eq!(lines(long_files, "a.rs", &"\n".repeat(MAX_LINES + 1)), [MAX_LINES + 1]);
+        assert_eq!(lines(long_files, "a.md", &"\n".repeat(MAX_LINES + 1)), []);
+    }
+
+    #[test]
+    fn big_files_fail() {
+        let mut tree = Tree::of(&[("a.bin", "")]);
+        tree.files[0].bytes = MAX_BYTES;
+        assert_eq!(big_files(&tree), []);
+        tree.files[0].bytes += 1;
+        assert_eq!(big_files(&tree).len(), 1);
+    }
+
+    #[test]
+    fn machine_paths_fail() {
+        for root in MACHINE_ROOTS {
+            assert_eq!(lines(machine_paths, "a.md", &format!("x\nsee {root}x")), [2]);
+            assert_eq!(lines(machine_paths, "a.rs", &format!("\"{root}x\"")), [1]);
+            assert_eq!(lines(machine_paths, "a.rs", &format!("a{root}b ${{x}}{root} .{root}")), []);
+        }
+    }
+
+    #[test]
+    fn registry_hosts_fail() {
+        for host in REGISTRY_HOSTS {
+            assert_eq!(lines(registry_hosts, "a.toml", &format!("\nx = \"https://{host}/\"")), [2]);
+        }
+    }
+
+    #[test]
+    fn the_lock_file_names_the_default_registry_only() {
+        assert_eq!(lines(registry_hosts, "Cargo.lock", DEFAULT_SOURCE), []);
+        assert_eq!(lines(registry_hosts, "a.txt", DEFAULT_SOURCE), [1]);
+        assert_eq!(lines(registry_hosts, "Cargo.lock", "source = \"registry+https://mirror.example/index\""), [1]);
+        assert_eq!(lines(registry_hosts, "Cargo.lock", "source = \"sparse+https://mirror.example/index\""), [1]);
+    }
+}

@@ -1,0 +1,142 @@
+//! The files that the checks look at.
+
+use super::lexer::{self, Token};
+use crate::shell;
+use anyhow::Result;
+use std::path::Path;
+
+/// No tracked file is larger: a clone stays quick, and weights do not belong in a repository.
+pub const MAX_BYTES: u64 = 16 << 20;
+
+pub struct File {
+    /// Relative to the root, with `/`.
+    pub path: String,
+    pub bytes: u64,
+    /// Empty for a file that is not text or is larger than [`MAX_BYTES`].
+    pub text: String,
+    /// Empty unless the file is Rust.
+    pub tokens: Vec<Token>,
+    /// Rust that never ships: under `tests/` or `benches/`, or a module declared under `#[cfg(test)]`.
+    pub test: bool,
+}
+
+impl File {
+    fn new(path: String, bytes: u64, text: String) -> (File, Vec<String>) {
+        let rust = path.ends_with(".rs");
+        let lexed = lexer::lex(if rust { &text } else { "" });
+        let test = path.split('/').any(|part| ["tests", "benches", "tests.rs"].contains(&part));
+        (File { path, bytes, text, tokens: lexed.tokens, test }, lexed.test_modules)
+    }
+
+    /// Tokens with their text.
+    pub fn code(&self) -> impl Iterator<Item = (&Token, &str)> {
+        self.tokens.iter().map(|t| (t, &self.text[t.start..t.end]))
+    }
+
+    /// Tokens, with their text, of what is not a test.
+    pub fn shipped(&self) -> impl Iterator<Item = (&Token, &str)> {
+        self.code().filter(|(t, _)| !self.test && !t.test)
+    }
+
+    /// Lines from 1 with their text.
+    pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text.lines().enumerate().map(|(at, line)| (at + 1, line))
+    }
+
+    /// The line, from 1, of a byte offset.
+    pub fn line_at(&self, offset: usize) -> usize {
+        1 + self.text[..offset].matches('\n').count()
+    }
+}
+
+pub struct Tree {
+    pub files: Vec<File>,
+}
+
+impl Tree {
+    /// What is tracked, and what would be on `git add --all`.
+    pub fn read(root: &Path) -> Result<Tree> {
+        let listed = shell::stdout(shell::git(root).args(["ls-files", "-z", "-co", "--exclude-standard"]))?;
+        let mut files = vec![];
+        for path in listed.split_terminator('\0') {
+            let full = root.join(path);
+            // Absent: deleted and not yet committed. A link or a submodule is not ours to read.
+            let Some(meta) = full.symlink_metadata().ok().filter(|meta| meta.is_file()) else { continue };
+            let content = if meta.len() > MAX_BYTES { vec![] } else { std::fs::read(&full)? };
+            let text = String::from_utf8(content).ok().filter(|text| !text.contains('\0')).unwrap_or_default();
+            files.push(File::new(path.to_owned(), meta.len(), text));
+        }
+        Ok(Tree::new(files))
+    }
+
+    #[cfg(test)]
+    pub fn of(files: &[(&str, &str)]) -> Tree {
+        Tree::new(files.iter().map(|(p, t)| File::new(p.to_string(), t.len() as u64, t.to_string())).collect())
+    }
+
+    fn new(files: Vec<(File, Vec<String>)>) -> Tree {
+        let mut modules = vec![];
+        for (file, names) in &files {
+            // The folder of `x/y.rs`'s modules is `x/y/`; that of `mod.rs`, `lib.rs` and `main.rs` is their own.
+            let base = file.path.strip_suffix(".rs").unwrap_or(&file.path);
+            let own =
+                ["mod", "lib", "main"].iter().find_map(|name| base.strip_suffix(name)).filter(|b| b.ends_with('/'));
+            let folder = own.map_or_else(|| format!("{base}/"), str::to_owned);
+            modules.extend(names.iter().map(|name| format!("{folder}{name}")));
+        }
+        let mut files: Vec<File> = files.into_iter().map(|(file, _)| file).collect();
+        for file in &mut files {
+            let rest = modules.iter().find_map(|module| file.path.strip_prefix(module.as_str()));
+            file.test |= rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'));
+        }
+        Tree { files }
+    }
+}
+
+/// Whether `path` matches `glob`: `*` stays within a folder, `**/` is any folders or none, `**` at the end anything.
+pub fn matches(glob: &str, path: &str) -> bool {
+    let Some((literal, rest)) = glob.split_once('*') else { return glob == path };
+    let Some(path) = path.strip_prefix(literal) else { return false };
+    // Each end of a piece that the star may take.
+    let mut ends = path.char_indices().map(|(at, _)| at).chain([path.len()]);
+    if let Some(rest) = rest.strip_prefix("*/") {
+        return ends.any(|at| (at == 0 || path[..at].ends_with('/')) && matches(rest, &path[at..]));
+    }
+    if rest == "*" {
+        return true;
+    }
+    ends.take_while(|&at| !path[..at].contains('/')).any(|at| matches(rest, &path[at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs() {
+        assert!(matches("a/*/c**", "a/b/c.rs"));
+        assert!(matches("a/*/c**", "a/b/cd/e.rs"));
+        assert!(!matches("a/*/c**", "a/b/x/c.rs"));
+        assert!(matches("a/**/c*", "a/c.rs"));
+        assert!(matches("a/**/c*", "a/x/y/c.rs"));
+        assert!(!matches("a/**/c*", "a/xc.rs"));
+        assert!(!matches("a/c*", "a/c/d"));
+        assert!(matches("a", "a"));
+        assert!(!matches("a", "ab"));
+    }
+
+    #[test]
+    fn test_files_are_known() {
+        let tree = Tree::of(&[
+            ("a/src/lib.rs", "#[cfg(test)] mod checks; mod x;"),
+            ("a/src/checks.rs", "fn f() {}"),
+            ("a/src/checks/deep.rs", "fn f() {}"),
+            ("a/src/x.rs", "#[cfg(test)] mod y;"),
+            ("a/src/x/y.rs", "fn f() {}"),
+            ("a/src/y.rs", "fn f() {}"),
+            ("a/tests/t.rs", "fn f() {}"),
+        ]);
+        let tests: Vec<&str> = tree.files.iter().filter(|f| f.test).map(|f| f.path.as_str()).collect();
+        assert_eq!(tests, ["a/src/checks.rs", "a/src/checks/deep.rs", "a/src/x/y.rs", "a/tests/t.rs"]);
+    }
+}
