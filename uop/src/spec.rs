@@ -176,7 +176,7 @@ rows! {
     kernel [Store] "closes ranges" |g, n| n.src[3..].iter().all(|&r| g[r].op == Op::Range);
     kernel [Store] "a global range that it closes is one that it depends on" |g, n| {
         n.src[3..].iter().all(|&r| {
-            g.range_kind(r) != Some(RangeKind::Global) || n.src[1..3].iter().any(|&s| g.any(s, |id, _| id == r))
+            g.range_kind(r) != Some(RangeKind::Global) || n.src[1..3].iter().any(|&s| g.free_ranges(s).contains(&r))
         })
     };
     kernel [Local] "a number and a positive constant size" |g, n| {
