@@ -67,7 +67,6 @@ fn given_group() {
 }
 
 #[test]
-#[ignore = "needs the index rule (d*y + r) / (d*e) -> y / e for 0 <= r < d, and its modulo"]
 fn any_group() {
     for e in TABLE.iter().filter(|e| e.elements > 1) {
         for u in 0..2 {

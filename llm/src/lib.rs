@@ -1,6 +1,7 @@
 //! GGUF, models, tokenizers, chat templates, sampling, sessions.
 
 pub mod arch;
+pub mod engine;
 pub mod gguf;
 pub mod synth;
 pub mod chat;

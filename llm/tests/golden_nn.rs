@@ -1,15 +1,13 @@
 //! Building blocks against plain Rust.
 
-mod golden_support;
-
-use golden_support::evaluator::evaluate;
+use gristmill_tensor::evaluate::{Env, evaluate_all};
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::Tensor;
 use gristmill_tensor::{dims, nn};
 use gristmill_uop::dtype::Scalar;
 
 /// What `body` of one input makes of `x`.
-fn apply<'a>(
+fn apply(
     shape: &[usize],
     scalar: Scalar,
     x: &[f64],
@@ -20,12 +18,9 @@ fn apply<'a>(
     let mut dims: Vec<_> = dims![c.var("n", 1, 16)].to_vec();
     dims.extend(shape.iter().map(|&d| gristmill_tensor::tensor::Dim::Size(d)));
     let input = c.input("x", &dims, scalar);
-    let outputs: Vec<u32> = body(&c, input).into_iter().map(|t| c.output("y", t)).collect();
-    let f = c.finish();
-    let mut slots = vec![Vec::new(); f.slots.len()];
-    slots[0] = x.to_vec();
-    evaluate(&f, &[("n", n as i64)], &mut slots);
-    outputs.into_iter().map(|o| slots[o as usize].clone()).collect()
+    let roots: Vec<_> = body(&c, input).into_iter().map(Tensor::id).collect();
+    let env = Env::new().var("n", n as i64).values(0, x);
+    evaluate_all(&c.finish().graph, &roots, &env).into_iter().map(|a| a.data).collect()
 }
 
 #[test]

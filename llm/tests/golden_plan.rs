@@ -2,18 +2,16 @@
 
 mod golden_support;
 
-use golden_support::{F32, Names, Tiny};
+use golden_support::{Names, Tiny};
+use gristmill_encodings::{F32, Q4_0, Q6_K};
 use gristmill_llm::arch::deepseek2::hyper::Gating;
 use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper, rope};
 use gristmill_llm::arch::{AttentionForm, Bind, Error, Functions, Logits, Options, Tensors, TokenClass, load};
 use gristmill_llm::gguf::Metadata;
 use gristmill_uop::dtype::Scalar;
-use gristmill_uop::encoding::{Encoding, EncodingRef};
+use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::SlotKind;
 use std::collections::HashMap;
-
-static Q4: Encoding = Encoding { name: "test_q4", elements: 32, bytes: 18, value: |b| b.u8(b.k() % 16 + 2) - 8 };
-static Q6: Encoding = Encoding { name: "test_q6", elements: 256, bytes: 210, value: |b| b.u8(0) };
 
 /// GLM-4.7-Flash as its GGUF describes it.
 fn glm() -> Metadata {
@@ -98,7 +96,7 @@ const ONE: TokenClass = TokenClass::One;
 
 #[test]
 fn glm_has_two_kinds_of_block() {
-    let model = load(&glm(), &Glm(|_, _| &Q4)).expect("a model");
+    let model = load(&glm(), &Glm(|_, _| &Q4_0)).expect("a model");
     let mut functions = Functions::new();
     let decode = model.plan(&options(ONE, AttentionForm::Absorbed), &mut functions);
     assert_eq!(decode.calls.len(), 49);
@@ -117,8 +115,8 @@ fn glm_has_two_kinds_of_block() {
 #[test]
 fn better_down_projections_make_a_kind_more() {
     let more = |name: &str, layer| -> EncodingRef {
-        let better = layer < 5 || layer >= 41 || (layer - 5) % 3 == 2;
-        if name.contains("down") && better { &Q6 } else { &Q4 }
+        let better = !(5..41).contains(&layer) || (layer - 5) % 3 == 2;
+        if name.contains("down") && better { &Q6_K } else { &Q4_0 }
     };
     let model = load(&glm(), &Glm(more)).expect("a model");
     let plan = model.plan(&options(ONE, AttentionForm::Absorbed), &mut Functions::new());
@@ -127,7 +125,7 @@ fn better_down_projections_make_a_kind_more() {
 
 #[test]
 fn slots_are_bound_to_what_they_are() {
-    let model = load(&glm(), &Glm(|_, _| &Q4)).expect("a model");
+    let model = load(&glm(), &Glm(|_, _| &Q4_0)).expect("a model");
     let plan = model.plan(&options(ONE, AttentionForm::Absorbed), &mut Functions::new());
     for call in &plan.calls {
         assert_eq!(call.binds.len(), call.function.slots.len());
@@ -153,7 +151,7 @@ fn slots_are_bound_to_what_they_are() {
 fn draft_blocks_are_ignored() {
     let mut m = glm();
     m.insert("deepseek2.block_count", 48u32).insert("deepseek2.nextn_predict_layers", 1u32);
-    assert_eq!(load(&m, &Glm(|_, _| &Q4)).expect("a model").layers(), 47);
+    assert_eq!(load(&m, &Glm(|_, _| &Q4_0)).expect("a model").layers(), 47);
 }
 
 #[test]
@@ -166,7 +164,7 @@ fn gating_of_files_without_the_key() {
         out
     };
     let gating = |m: &Metadata, t: &dyn Tensors| Hyper::read(m, t).expect("valid").experts.expect("experts").gating;
-    assert_eq!(gating(&without(&glm()), &Glm(|_, _| &Q4)), Gating::Sigmoid);
+    assert_eq!(gating(&without(&glm()), &Glm(|_, _| &Q4_0)), Gating::Sigmoid);
     let b = golden_support::tensors(Tiny::B, true, false);
     assert_eq!(gating(&without(&golden_support::metadata(Tiny::B, true)), &Names(&b)), Gating::Softmax);
     let a = golden_support::tensors(Tiny::A, true, false);
@@ -176,7 +174,7 @@ fn gating_of_files_without_the_key() {
 #[test]
 fn frequencies_and_scales_are_those_of_the_specification() {
     let near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 2e-8, "{found} {expected}");
-    let h = Hyper::read(&glm(), &Glm(|_, _| &Q4)).expect("valid");
+    let h = Hyper::read(&glm(), &Glm(|_, _| &Q4_0)).expect("valid");
     near(h.score_scale, 0.0625);
     let f = rope::frequencies(&h);
     [(1, 0.64938163), (16, 1e-3), (31, 1.5399265e-6)].iter().for_each(|&(k, v)| near(f[k], v));
@@ -187,7 +185,7 @@ fn frequencies_and_scales_are_those_of_the_specification() {
     m.insert("deepseek2.rope.scaling.type", "yarn").insert("deepseek2.rope.scaling.factor", 40f32);
     m.insert("deepseek2.rope.scaling.original_context_length", 4096u32);
     m.insert("deepseek2.rope.scaling.yarn_log_multiplier", 0.0707f32);
-    let h = Hyper::read(&m, &Glm(|_, _| &Q4)).expect("valid");
+    let h = Hyper::read(&m, &Glm(|_, _| &Q4_0)).expect("valid");
     near(h.score_scale, 0.114721386);
     let f = rope::frequencies(&h);
     let expected = [

@@ -6,7 +6,8 @@ use golden_support::{Fixture, TOKENS, Tiny, Way, generate, logits, run};
 use gristmill_llm::arch::AttentionForm::{self, Absorbed, Expanded};
 use gristmill_llm::arch::Bind;
 use gristmill_uop::dtype::Scalar;
-use gristmill_uop::op::Op;
+use gristmill_uop::function::Function;
+use gristmill_uop::{Arg, Id, Op};
 
 const STEPS: Way = Way { form: Absorbed, chunk: None, cache: Scalar::F32 };
 
@@ -136,19 +137,30 @@ fn a_half_precision_cache_is_near() {
     assert!(d > 1e-9 && d < 1e-2, "{d}");
 }
 
+/// The slot of the routed experts' down projection.
+fn experts_slot(f: &Function) -> Option<usize> {
+    f.slots.iter().position(|s| s.name == "ffn_down_exps")
+}
+
+/// The index by which that slot is gathered.
+fn experts_index(f: &Function) -> Option<Id> {
+    let (slot, g) = (experts_slot(f)?, &f.graph);
+    let of_slot = |id: Id| matches!(g[id].arg, Arg::Packed(s, _) if s as usize == slot);
+    let roots: Vec<Id> = f.outputs.iter().map(|o| o.1).collect();
+    let order = g.toposort(&roots);
+    let gather = order.into_iter().find(|&id| g[id].op == Op::Gather && g.any(g[id].src[0], |n, _| of_slot(n)));
+    gather.map(|id| g[id].src[1])
+}
+
 /// Experts of layers 1 and 2 for the first and the last token, best first.
 fn choices(tiny: Tiny) -> [[Vec<i64>; 2]; 2] {
     let mut found: [[Vec<i64>; 2]; 2] = Default::default();
-    run(&Fixture::new(tiny, true), &TOKENS, STEPS, |pos, call, nodes| {
-        let Some(slot) = call.function.slots.iter().position(|s| s.name == "ffn_down_exps") else { return };
+    run(&Fixture::new(tiny, true), &TOKENS, STEPS, experts_index, |pos, call, index| {
+        let slot = experts_slot(&call.function).expect("a block with experts");
         let Bind::Weight(name) = &call.binds[slot] else { panic!("a weight bound to {:?}", call.binds[slot]) };
         let layer: usize = name.split('.').nth(1).and_then(|l| l.parse().ok()).expect("a layer");
-        let g = &call.function.graph;
-        let param = |id| matches!(g[id].arg, gristmill_uop::Arg::Packed(s, _) if s as usize == slot);
-        let gather = nodes.keys().find(|&&id| g[id].op == Op::Gather && param(g[g[id].src[0]].src[0]));
-        let index = &nodes[&g[*gather.expect("a gather of experts")].src[1]].data;
         if let Some(token) = [0, 7].iter().position(|&p| p == pos) {
-            found[token][layer - 1] = index.iter().map(|&e| e as i64).collect();
+            found[token][layer - 1] = index.data.iter().map(|&e| e as i64).collect();
         }
     });
     found

@@ -3,7 +3,7 @@
 //! The schedule cache is keyed by what a function computes ([`Key`]), not by its name, so the 46 equal layers of a model, and a second
 //! model of the same shapes, compile nothing new.
 
-use crate::function::{Key, KeyOf};
+use crate::function::{ContentKey, Key};
 use gristmill_backend::Opened;
 use gristmill_compiler::{Cheapest, Compiled, Policy, compile};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
@@ -61,12 +61,12 @@ impl Jit {
         policy: &mut dyn Policy,
         progress: &dyn Fn(usize, usize),
     ) -> Result<Vec<Arc<Ready>>, Error> {
-        let keys: Vec<Key> = functions.iter().map(|f| f.key()).collect();
+        let keys: Vec<Key> = functions.iter().map(|f| f.as_ref().key()).collect();
         let mut new: Vec<(Key, Arc<Function>, Compiled)> = Vec::new();
         for (key, function) in keys.iter().zip(functions) {
             if !self.ready.contains_key(key) && !new.iter().any(|n| n.0 == *key) {
                 let compiled = compile(function, self.opened.device.target(), self.opened.dialect, policy);
-                new.push((*key, function.clone(), compiled));
+                new.push((*key, Arc::clone(function), compiled));
             }
         }
         let programs: Vec<Program> =

@@ -1,19 +1,17 @@
 //! Tiny models of MODEL_SPEC Appendix B: weights from their names, run on an evaluator that knows no schedule.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-pub mod evaluator;
-
-use evaluator::Array;
+use gristmill_encodings::F32;
 use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
 use gristmill_llm::arch::{AttentionForm, Bind, Call, Functions, Logits, Model, Options, Plan, Tensors, TokenClass};
 use gristmill_llm::gguf::Metadata;
+use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
 use gristmill_uop::dtype::Scalar;
-use gristmill_uop::encoding::{Encoding, EncodingRef};
+use gristmill_uop::encoding::EncodingRef;
+use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::graph::Id;
 use std::cell::RefCell;
 use std::collections::HashMap;
-
-pub static F32: Encoding = Encoding { name: "f32", elements: 1, bytes: 4, value: |b| b.f32(0) };
 
 pub const TOKENS: [i64; 8] = [1, 5, 9, 2, 33, 17, 63, 8];
 
@@ -197,6 +195,11 @@ impl Fixture {
         let kv_b_rows = (hyper.nope, hyper.value, hyper.kv_rank);
         Fixture { metadata, dims, hyper, model, values: RefCell::default(), kv_b_rows }
     }
+    /// The bytes of a weight, f32; none for other binds.
+    fn bytes(&self, bind: &Bind) -> Vec<u8> {
+        let Bind::Weight(name) = bind else { return Vec::new() };
+        self.weight(name).iter().flat_map(|&v| (v as f32).to_le_bytes()).collect()
+    }
     /// Values of a tensor. Those that the appendix defines through another one are taken from it.
     pub fn weight(&self, name: &str) -> Vec<f64> {
         if let Some(v) = self.values.borrow().get(name) {
@@ -236,43 +239,49 @@ pub struct Way {
 
 /// Logits after every token of `tokens`.
 pub fn logits(f: &Fixture, tokens: &[i64], way: Way) -> Vec<Vec<f64>> {
-    run(f, tokens, way, |_, _, _| ())
+    run(f, tokens, way, |_| None, |_, _, _| ())
 }
 
-/// The same; `inspect` is told first position, call and the value of every node after each call.
+/// The same; `watch` names a node of a function, and `inspect` is told first position, call and that node's value.
 pub fn run(
     f: &Fixture,
     tokens: &[i64],
     way: Way,
-    mut inspect: impl FnMut(usize, &Call, &HashMap<Id, Array>),
+    watch: impl Fn(&Function) -> Option<Id>,
+    mut inspect: impl FnMut(usize, &Call, &Array),
 ) -> Vec<Vec<f64>> {
     let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
     let rows = tokens.len() + class.max();
     let options = Options { tokens: class, rows, cache: way.cache, attention: way.form, logits: Logits::All };
     let plan: Plan = f.model.plan(&options, &mut Functions::new());
-    let rope = wide_rope_table(f, rows);
-    let mut values: HashMap<Bind, Vec<f64>> = HashMap::new();
+    let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope, wide_rope_table(f, rows))]);
+    for layer in 0..f.model.layers() {
+        // A row that was never written must not be read: a single NaN would reach the logits.
+        values.insert(Bind::State(layer), vec![f64::NAN; rows * f.model.state(&options).width]);
+    }
     let mut out = Vec::new();
     let mut pos = 0;
     for step in tokens.chunks(class.max()) {
         values.insert(Bind::Tokens, step.iter().map(|&t| t as f64).collect());
         for call in &plan.calls {
-            let slot = |(bind, slot): (&Bind, &gristmill_uop::function::Slot)| match bind {
-                Bind::Weight(name) => f.weight(name),
-                Bind::Rope => rope.clone(),
-                Bind::State(_) => {
-                    let empty = || vec![f64::NAN; slot.dims.iter().product::<i64>() as usize];
-                    // Rows never written must not be read; the evaluator checks floats only through the result.
-                    values.get(bind).cloned().unwrap_or_else(empty)
-                }
-                _ => values.get(bind).cloned().unwrap_or_default(),
-            };
-            let mut slots: Vec<Vec<f64>> = call.binds.iter().zip(&call.function.slots).map(slot).collect();
-            let vars = [("pos", pos as i64), ("n", step.len() as i64)];
-            let nodes = evaluator::evaluate(&call.function, &vars, &mut slots);
-            inspect(pos, call, &nodes);
-            for (&(number, _), bind) in call.function.outputs.iter().map(|o| (o, &call.binds[o.0 as usize])) {
-                values.insert(bind.clone(), slots[number as usize].clone());
+            let function = &call.function;
+            let weights: Vec<Vec<u8>> = call.binds.iter().map(|b| f.bytes(b)).collect();
+            let mut env = Env::new().var("pos", pos as i64).var("n", step.len() as i64);
+            for (slot, (bind, bytes)) in call.binds.iter().zip(&weights).enumerate() {
+                env = match (function.slots[slot].storage, values.get(bind)) {
+                    (Storage::Packed(_), _) => env.packed(slot as u32, bytes),
+                    (_, Some(v)) => env.values(slot as u32, v),
+                    _ => env,
+                };
+            }
+            let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+            roots.extend(watch(function));
+            let mut found = evaluate_all(&function.graph, &roots, &env);
+            if found.len() > function.outputs.len() {
+                inspect(pos, call, &found.pop().expect("the node watched"));
+            }
+            for (&(slot, _), value) in function.outputs.iter().zip(found) {
+                values.insert(call.binds[slot as usize].clone(), value.data);
             }
         }
         out.extend(values[&Bind::Logits].chunks(64).map(<[f64]>::to_vec));

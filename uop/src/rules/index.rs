@@ -51,6 +51,18 @@ fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a.abs() } else { gcd(b, a % b) }
 }
 
+/// `sum` as `d*y + r` with 0 <= r < d, for the largest 1 < d < c that divides c and allows it.
+fn carry_free(g: &Graph, sum: &Linear, c: i64) -> Option<(i64, Linear, Linear)> {
+    let whole = sum.terms.iter().fold(c, |d, t| gcd(d, t.1));
+    let mut factors: Vec<i64> = sum.terms.iter().map(|t| gcd(c, t.1)).chain([whole]).collect();
+    factors.sort_unstable();
+    factors.into_iter().rev().filter(|&d| d > 1 && d < c).find_map(|d| {
+        let (y, r) = sum.split(d);
+        let (lo, hi) = g.linear_bounds(&r)?;
+        (lo >= 0 && hi < d).then_some((d, y, r))
+    })
+}
+
 fn divide_sum(g: &mut Graph, n: &Node) -> Option<Id> {
     let c = divisor(g, n)?;
     if c == 1 {
@@ -59,19 +71,22 @@ fn divide_sum(g: &mut Graph, n: &Node) -> Option<Id> {
     let sum = g.linear(n.src[0]);
     g.exact_bounds(&sum, n.dtype.scalar)?;
     let (mut quotient, rest) = sum.split(c);
-    // What is left of the rest once a common factor of its coefficients and c is taken out.
     let rest_quotient = match g.exact_bounds(&rest, n.dtype.scalar)? {
         (lo, hi) if lo >= 0 && hi < c => None,
-        _ => {
-            let common = rest.terms.iter().fold(c, |d, t| gcd(d, t.1));
-            if quotient == Linear::default() && common == 1 {
-                return None;
+        _ => match carry_free(g, &rest, c) {
+            // (d*y + r) / (d*e) = y / e for 0 <= r < d
+            Some((d, y, _)) => {
+                let y = g.from_linear(&y, n.dtype);
+                let e = g.int_of(n.dtype, c / d);
+                Some(g.idiv(y, e))
             }
-            let (inner, _) = rest.split(common);
-            let inner = g.from_linear(&inner, n.dtype);
-            let d = g.int_of(n.dtype, c / common);
-            Some(g.idiv(inner, d))
-        }
+            None if quotient == Linear::default() => return None,
+            None => {
+                let rest = g.from_linear(&rest, n.dtype);
+                let c = g.int_of(n.dtype, c);
+                Some(g.idiv(rest, c))
+            }
+        },
     };
     if let Some(r) = rest_quotient {
         quotient.add_scaled(&g.linear(r), 1);
@@ -106,15 +121,12 @@ fn modulo_sum(g: &mut Graph, n: &Node) -> Option<Id> {
     if lo >= 0 && hi < c {
         return Some(g.from_linear(&rest, n.dtype));
     }
-    let common = rest.terms.iter().fold(c, |d, t| gcd(d, t.1));
-    if common > 1 {
+    if let Some((d, y, mut out)) = carry_free(g, &rest, c) {
         // (d*y + r) % (d*e) = d*(y % e) + r for 0 <= r < d
-        let (inner, left) = rest.split(common);
-        let inner = g.from_linear(&inner, n.dtype);
-        let e = g.int_of(n.dtype, c / common);
-        let inner = g.modulo(inner, e);
-        let mut out = Linear { constant: left.constant, ..Linear::default() };
-        out.add_scaled(&g.linear(inner), common);
+        let y = g.from_linear(&y, n.dtype);
+        let e = g.int_of(n.dtype, c / d);
+        let y = g.modulo(y, e);
+        out.add_scaled(&g.linear(y), d);
         return Some(g.from_linear(&out, n.dtype));
     }
     (quotient != Linear::default() || rest != sum).then(|| {

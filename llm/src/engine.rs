@@ -1,0 +1,430 @@
+//! A model on a device: weights loaded, functions compiled, steps captured.
+//!
+//! Two classes of step are captured: one token, and a chunk of up to [`Settings::chunk`] tokens. Both share weights, states and tables.
+
+use crate::arch::{self, AttentionForm, Bind, Functions, Logits, Model, Options, Plan, TokenClass};
+use crate::gguf::{self, Gguf};
+use gristmill_backend::Opened;
+use gristmill_runtime::{Buffer, Device, Memory, Replay};
+use gristmill_tensor::jit::{Call, Jit, Ready};
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::function::SlotKind;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// How a model is run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Tokens of context; as many as the model allows within a share of memory unless said.
+    pub context: Option<usize>,
+    /// Type of the cache: f16 or f32.
+    pub cache: Scalar,
+    /// Most tokens of one step.
+    pub chunk: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { context: None, cache: Scalar::F16, chunk: 512 }
+    }
+}
+
+/// What goes wrong between a file and its logits.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file.
+    #[error(transparent)]
+    File(#[from] gguf::Error),
+    /// The model in it.
+    #[error(transparent)]
+    Model(#[from] arch::Error),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] gristmill_runtime::Error),
+    /// A context that does not fit.
+    #[error("a context of {context} tokens needs {need} MiB for its cache, and {available} MiB are available")]
+    Context {
+        /// Tokens asked for.
+        context: usize,
+        /// MiB its cache needs.
+        need: u64,
+        /// MiB there are.
+        available: u64,
+        /// The longest context that would fit.
+        fits: usize,
+    },
+    /// The context is full.
+    #[error("the context of {0} tokens is full")]
+    Full(usize),
+    /// A token that the vocabulary does not have.
+    #[error("token {token} is not one of the model's {vocabulary}")]
+    Token {
+        /// The id.
+        token: u32,
+        /// Number of ids.
+        vocabulary: usize,
+    },
+    /// Nothing to compute.
+    #[error("no tokens were given")]
+    Empty,
+    /// A context of no use.
+    #[error("a context of {0} tokens is not possible: the model takes 1 to {1}")]
+    BadContext(usize, usize),
+}
+
+impl Error {
+    /// A way out, for the user.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Error::File(e) => e.hint(),
+            Error::Model(e) => e.hint(),
+            Error::Device(e) => e.hint(),
+            Error::Context { fits, .. } if *fits > 0 => Some(format!("--ctx {fits} would fit; --kv f16 halves an f32 cache")),
+            Error::Context { .. } => Some("the model itself fills the memory: try a smaller one".into()),
+            Error::Full(_) => Some("start again, or give a larger --ctx".into()),
+            Error::Token { vocabulary, .. } => Some(format!("ids go from 0 to {}", vocabulary - 1)),
+            Error::Empty => Some("a prompt needs at least one token; --bos may give it one".into()),
+            Error::BadContext(_, most) => Some(format!("try --ctx {}", most.min(&4096))),
+        }
+    }
+}
+
+/// What is going on while a model is made ready.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Progress {
+    /// Bytes of weights loaded, of how many.
+    Loading(u64, u64),
+    /// Kernels compiled, of how many.
+    Compiling(usize, usize),
+}
+
+/// Share of the available memory that a context may take when none is asked for.
+const CONTEXT_SHARE: f64 = 0.25;
+/// Context when none is asked for: no more than this, though the model may allow it.
+const CONTEXT_DEFAULT: usize = 32768;
+/// Bytes that the partial results of attention in one step may take; longer prompts go in smaller steps.
+const ATTENTION_BYTES: usize = 256 << 20;
+
+struct Captured {
+    replay: Box<dyn Replay>,
+}
+
+/// A model, ready to run.
+pub struct Engine {
+    model: Box<dyn Model>,
+    jit: Jit,
+    settings: Settings,
+    context: usize,
+    rows: usize,
+    weights: FxHashMap<String, Buffer>,
+    states: Vec<Buffer>,
+    hidden: [Buffer; 2],
+    tokens: Buffer,
+    rope: Buffer,
+    logits: Buffer,
+    arena: Buffer,
+    functions: Functions,
+    captured: FxHashMap<(bool, Logits), Captured>,
+    weight_bytes: u64,
+    logits_host: Vec<f32>,
+    rope_filled: usize,
+}
+
+impl Engine {
+    /// Loads a model onto a device and compiles what it needs. `progress` is called from this thread.
+    pub fn load(file: &Gguf, opened: Opened, settings: Settings, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
+        let model = arch::load(file.metadata(), file)?;
+        let jit = Jit::new(opened);
+        let device = jit.device().clone();
+        let mut functions = Functions::new();
+        let chunk = settings.chunk.clamp(1, model.context());
+        let settings = Settings { chunk, ..settings };
+        // The context first: it is cheap to refuse.
+        let probe = Options {
+            tokens: TokenClass::One,
+            rows: 64,
+            cache: settings.cache,
+            attention: AttentionForm::Absorbed,
+            logits: Logits::Last,
+        };
+        let state = model.state(&probe);
+        let per_token = (state.width * state.scalar.bytes() * model.layers()) as u64;
+        let context = choose_context(&settings, model.context(), per_token, file_bytes(file, model.as_ref(), &probe))?;
+        let rows = Options::rows_for(context, chunk);
+        // Weights.
+        let plan = model.plan(&probe, &mut functions);
+        let weights = load_weights(file, &device, &plan, progress)?;
+        let weight_bytes = weights.values().map(|b| b.len as u64).sum();
+        let row_bytes = state.width * state.scalar.bytes();
+        let states = (0..model.layers())
+            .map(|_| device.alloc(rows * row_bytes, Memory::State))
+            .collect::<Result<Vec<_>, _>>()?;
+        let hidden_bytes = chunk * model.width() * 4;
+        let hidden = [device.alloc(hidden_bytes, Memory::State)?, device.alloc(hidden_bytes, Memory::State)?];
+        let tokens = device.alloc(chunk * 4, Memory::Scratch)?;
+        let rope_row = model.rope_table(1).len() * 4;
+        let rope = device.alloc(rows * rope_row, Memory::State)?;
+        let logits = device.alloc(chunk * model.vocabulary() * 4, Memory::State)?;
+        let mut engine = Engine {
+            arena: device.alloc(64, Memory::Scratch)?,
+            model,
+            jit,
+            settings,
+            context,
+            rows,
+            weights,
+            states,
+            hidden,
+            tokens,
+            rope,
+            logits,
+            functions: Functions::new(),
+            captured: FxHashMap::default(),
+            weight_bytes,
+            logits_host: Vec::new(),
+            rope_filled: 0,
+        };
+        // What every session needs, in one batch: a token, and chunks of a prompt.
+        engine.prepare(&[(false, Logits::Last), (true, Logits::None), (true, Logits::Last)], progress)?;
+        Ok(engine)
+    }
+    /// Tokens of context.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+    /// The model.
+    pub fn model(&self) -> &dyn Model {
+        self.model.as_ref()
+    }
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        self.jit.device()
+    }
+    /// Bytes of weights on the device.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+    /// Distinct functions compiled.
+    pub fn compiled(&self) -> usize {
+        self.jit.compiled()
+    }
+    fn options(&self, chunk: bool, logits: Logits) -> Options {
+        Options {
+            tokens: if chunk { TokenClass::Chunk { max: self.settings.chunk } } else { TokenClass::One },
+            rows: self.rows,
+            cache: self.settings.cache,
+            attention: AttentionForm::Absorbed,
+            logits,
+        }
+    }
+    /// Compiles and captures these classes of step.
+    pub fn prepare(&mut self, classes: &[(bool, Logits)], progress: &dyn Fn(Progress)) -> Result<(), Error> {
+        let missing: Vec<(bool, Logits)> =
+            classes.iter().copied().filter(|c| !self.captured.contains_key(c) && !(c.0 && self.settings.chunk < 2)).collect();
+        let plans: Vec<Plan> = missing
+            .iter()
+            .map(|&(chunk, logits)| self.model.plan(&self.options(chunk, logits), &mut self.functions))
+            .collect();
+        let all: Vec<_> = plans.iter().flat_map(|p| p.functions().into_iter().cloned()).collect();
+        let ready = self.jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
+        let need = Jit::arena(&ready);
+        if need > self.arena.len {
+            // Steps captured before keep the arena they were bound to.
+            self.arena = self.device().alloc(need, Memory::State)?;
+        }
+        let by_function: FxHashMap<*const _, Arc<Ready>> = all.iter().map(Arc::as_ptr).zip(ready).collect();
+        for (class, plan) in missing.into_iter().zip(&plans) {
+            let mut calls = Vec::new();
+            for call in &plan.calls {
+                let function = by_function[&Arc::as_ptr(&call.function)].clone();
+                let args = call.binds.iter().zip(&function.function.slots).map(|(b, s)| self.bound(b, s.kind)).collect();
+                calls.push(Call { function, args });
+            }
+            let replay = self.jit.capture(&calls, &self.arena)?;
+            self.captured.insert(class, Captured { replay });
+        }
+        Ok(())
+    }
+    fn bound(&self, bind: &Bind, _: SlotKind) -> Buffer {
+        match bind {
+            Bind::Tokens => self.tokens.clone(),
+            Bind::Rope => self.rope.clone(),
+            Bind::Hidden(i) => self.hidden[i % 2].clone(),
+            Bind::State(layer) => self.states[*layer].clone(),
+            Bind::Weight(name) => self.weights[name].clone(),
+            Bind::Logits => self.logits.clone(),
+        }
+    }
+    /// The most tokens one step at that position may take, so that attention's partial results stay bounded.
+    fn step_limit(&self, position: usize) -> usize {
+        let state = self.model.state(&self.options(false, Logits::None));
+        let chunks = (position + self.settings.chunk).div_ceil(128).max(1);
+        // Heads are unknown here; 32 is an upper bound of today's models' ratio to the state's width.
+        (ATTENTION_BYTES / (chunks * 32 * state.width * 4)).clamp(8, self.settings.chunk)
+    }
+    /// Runs `tokens` at `position` and after; returns logits: of the last token, or of every token (row-major `[n, vocabulary]`).
+    pub fn forward(&mut self, tokens: &[u32], position: usize, all: bool) -> Result<&[f32], Error> {
+        let vocabulary = self.model.vocabulary();
+        if tokens.is_empty() {
+            return Err(Error::Empty);
+        }
+        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
+            return Err(Error::Token { token, vocabulary });
+        }
+        if position + tokens.len() > self.context {
+            return Err(Error::Full(self.context));
+        }
+        self.logits_host.clear();
+        self.fill_rope(position + tokens.len())?;
+        let mut at = 0;
+        while at < tokens.len() {
+            let n = (tokens.len() - at).min(self.step_limit(position + at));
+            let last = at + n == tokens.len();
+            let logits = match (all, last) {
+                (true, _) => Logits::All,
+                (false, true) => Logits::Last,
+                (false, false) => Logits::None,
+            };
+            self.step(&tokens[at..at + n], position + at, logits)?;
+            at += n;
+        }
+        Ok(&self.logits_host)
+    }
+    fn step(&mut self, tokens: &[u32], position: usize, logits: Logits) -> Result<(), Error> {
+        let chunk = tokens.len() > 1;
+        // One token's logits are all of its logits.
+        let logits = if chunk || logits == Logits::None { logits } else { Logits::Last };
+        self.prepare(&[(chunk, logits)], &|_| ())?;
+        let ids: Vec<u8> = tokens.iter().flat_map(|t| (*t as i32).to_le_bytes()).collect();
+        self.device().write(&self.tokens, 0, &ids)?;
+        let vars = [("pos", position as i64), ("n", tokens.len() as i64)];
+        let captured = self.captured.get_mut(&(chunk, logits)).ok_or(Error::Empty)?;
+        captured.replay.replay(&vars)?;
+        let rows = match logits {
+            Logits::None => 0,
+            Logits::Last => 1,
+            Logits::All => tokens.len(),
+        };
+        if rows > 0 {
+            let old = self.logits_host.len();
+            let vocabulary = self.model.vocabulary();
+            self.logits_host.resize(old + rows * vocabulary, 0.0);
+            let device = self.jit.device().clone();
+            device.read(&self.logits, 0, bytemuck::cast_slice_mut(&mut self.logits_host[old..]))?;
+        }
+        Ok(())
+    }
+    /// Time of every launch of one decoding step, with its program: for `bench` and `profile`.
+    pub fn timed_step(&mut self, token: u32, position: usize) -> Result<Vec<f64>, Error> {
+        self.prepare(&[(false, Logits::Last)], &|_| ())?;
+        self.fill_rope(position + 1)?;
+        self.device().write(&self.tokens, 0, &(token as i32).to_le_bytes())?;
+        let captured = self.captured.get_mut(&(false, Logits::Last)).ok_or(Error::Empty)?;
+        Ok(captured.replay.replay_timed(&[("pos", position as i64), ("n", 1)])?)
+    }
+    /// The rope table grows with the context in use.
+    fn fill_rope(&mut self, positions: usize) -> Result<(), Error> {
+        if positions <= self.rope_filled {
+            return Ok(());
+        }
+        let want = positions.next_multiple_of(1024).min(self.rows);
+        let table = self.model.rope_table(want);
+        self.device().write(&self.rope, 0, bytemuck::cast_slice(&table))?;
+        self.rope_filled = want;
+        Ok(())
+    }
+}
+
+fn file_bytes(file: &Gguf, model: &dyn Model, probe: &Options) -> u64 {
+    let plan = model.plan(probe, &mut Functions::new());
+    plan.weights().iter().filter_map(|n| file.tensor(n)).map(|t| t.bytes).sum()
+}
+
+/// The context asked for, or what the model allows within a sensible share of memory.
+fn choose_context(settings: &Settings, most: usize, per_token: u64, weights: u64) -> Result<usize, Error> {
+    let available = gristmill_runtime::memory::available().unwrap_or(u64::MAX / 2).saturating_sub(weights);
+    let fits = |bytes: u64| (bytes / per_token.max(1)) as usize;
+    match settings.context {
+        Some(0) => Err(Error::BadContext(0, most)),
+        Some(context) if context > most => Err(Error::BadContext(context, most)),
+        Some(context) if context > fits(available) => Err(Error::Context {
+            context,
+            need: (context as u64 * per_token) >> 20,
+            available: available >> 20,
+            fits: fits(available),
+        }),
+        Some(context) => Ok(context),
+        None => {
+            let share = (available as f64 * CONTEXT_SHARE) as u64;
+            Ok(fits(share).clamp(512, CONTEXT_DEFAULT).min(most))
+        }
+    }
+}
+
+/// Bytes of one piece read by one thread: small enough for progress, large enough for the disk.
+const PIECE: u64 = 8 << 20;
+
+fn load_weights(
+    file: &Gguf,
+    device: &Arc<dyn Device>,
+    plan: &Plan,
+    progress: &dyn Fn(Progress),
+) -> Result<FxHashMap<String, Buffer>, Error> {
+    let mut out = FxHashMap::default();
+    let mut pieces: Vec<(&gguf::TensorInfo, Buffer, u64, u64)> = Vec::new();
+    for name in plan.weights() {
+        let info = file.tensor(name).ok_or_else(|| gguf::Error::Missing(name.to_string()))?;
+        let buffer = device.alloc(info.bytes as usize, Memory::Weights)?;
+        let mut at = 0;
+        while at < info.bytes {
+            let n = PIECE.min(info.bytes - at);
+            pieces.push((info, buffer.clone(), at, n));
+            at += n;
+        }
+        out.insert(name.to_string(), buffer);
+    }
+    let total: u64 = pieces.iter().map(|p| p.3).sum();
+    progress(Progress::Loading(0, total));
+    let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let workers = std::thread::available_parallelism().map_or(1, |n| n.get()).min(8);
+    let result = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers)
+            .map(|_| {
+                let (pieces, next, done, device) = (&pieces, &next, &done, device);
+                scope.spawn(move || -> Result<(), Error> {
+                    let mut staging = Vec::new();
+                    loop {
+                        let Some((info, buffer, at, n)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                            return Ok(());
+                        };
+                        match buffer.raw.host() {
+                            // Straight into the device's memory where it is the host's.
+                            Some(host) => {
+                                // SAFETY: pieces do not overlap, and nothing runs on the device yet.
+                                let to = unsafe {
+                                    std::slice::from_raw_parts_mut(host.add(buffer.offset + *at as usize), *n as usize)
+                                };
+                                file.read_range(info, *at, to)?;
+                            }
+                            None => {
+                                staging.resize(*n as usize, 0);
+                                file.read_range(info, *at, &mut staging)?;
+                                device.write(buffer, *at as usize, &staging)?;
+                            }
+                        }
+                        done.fetch_add(*n, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        while threads.iter().any(|t| !t.is_finished()) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            progress(Progress::Loading(done.load(Ordering::Relaxed), total));
+        }
+        threads.into_iter().try_for_each(|t| t.join().unwrap_or(Ok(())))
+    });
+    result?;
+    progress(Progress::Loading(total, total));
+    Ok(out)
+}

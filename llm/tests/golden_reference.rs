@@ -1,0 +1,81 @@
+//! Files with logits from llama.cpp, computed by the evaluator. Run with `GRISTMILL_REFERENCE` naming the folder of these
+//! files and `--ignored`: the evaluator takes 10 s.
+
+use gristmill_llm::arch::{AttentionForm, Bind, Functions, Logits, Options, TokenClass, load};
+use gristmill_llm::gguf::Gguf;
+use gristmill_tensor::evaluate::{Env, evaluate_all};
+use gristmill_uop::Id;
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::function::Storage;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Logits of the last token of a chunk of `n` and of the token after it.
+fn check(folder: &Path, model: &str, logits: &str, tokens: &str, n: usize, tolerance: f64) {
+    let file = Gguf::open(folder.join(model)).expect("a GGUF file");
+    let ids = std::fs::read_to_string(folder.join(tokens)).expect("tokens");
+    let ids: Vec<f64> = ids.split_whitespace().map(|t| t.parse().expect("an id")).collect();
+    let npy = std::fs::read(folder.join(logits)).expect("logits");
+    let header = 10 + u16::from_le_bytes([npy[8], npy[9]]) as usize;
+    let expected: Vec<f32> =
+        npy[header..].chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+
+    let model = load(file.metadata(), &file).expect("a model");
+    let rows = n + 1 + n;
+    let mut values: HashMap<Bind, Vec<f64>> = HashMap::new();
+    values.insert(Bind::Rope, model.rope_table(rows).into_iter().map(f64::from).collect());
+    let steps = [(TokenClass::Chunk { max: n }, AttentionForm::Expanded), (TokenClass::One, AttentionForm::Absorbed)];
+    let mut pos = 0;
+    for (class, attention) in steps {
+        let options = Options { tokens: class, rows, cache: Scalar::F32, attention, logits: Logits::Last };
+        values.insert(Bind::Tokens, ids[pos..pos + class.max()].to_vec());
+        for call in &model.plan(&options, &mut Functions::new()).calls {
+            let bytes = |bind: &Bind| match bind {
+                Bind::Weight(name) => {
+                    let info = file.tensor(name).expect("planned from this file");
+                    let mut data = vec![0; info.bytes as usize];
+                    file.read_tensor(info, &mut data).expect("readable");
+                    data
+                }
+                _ => Vec::new(),
+            };
+            let weights: Vec<Vec<u8>> = call.binds.iter().map(bytes).collect();
+            let empty = vec![0.0; rows * model.state(&options).width];
+            let mut env = Env::new().var("pos", pos as i64).var("n", class.max() as i64);
+            for (slot, bind) in call.binds.iter().enumerate() {
+                env = match (call.function.slots[slot].storage, values.get(bind), bind) {
+                    (Storage::Packed(_), ..) => env.packed(slot as u32, &weights[slot]),
+                    (_, Some(v), _) => env.values(slot as u32, v),
+                    (_, None, Bind::State(_)) => env.values(slot as u32, &empty),
+                    _ => env,
+                };
+            }
+            let roots: Vec<Id> = call.function.outputs.iter().map(|o| o.1).collect();
+            let found = evaluate_all(&call.function.graph, &roots, &env);
+            for (&(slot, _), value) in call.function.outputs.iter().zip(found) {
+                values.insert(call.binds[slot as usize].clone(), value.data);
+            }
+        }
+        pos += class.max();
+        let width = model.vocabulary();
+        let row = &expected[(pos - 1) * width..pos * width];
+        let found = &values[&Bind::Logits];
+        let rms = |v: &mut dyn Iterator<Item = f64>| (v.map(|x| x * x).sum::<f64>() / width as f64).sqrt();
+        let (error, size) = (
+            rms(&mut row.iter().zip(found).map(|(a, b)| f64::from(*a) - b)),
+            rms(&mut row.iter().map(|a| f64::from(*a))),
+        );
+        println!("token {}: rms error {:.2e} of rms {size:.3}", pos - 1, error / size);
+        assert!(error < tolerance * size, "token {}: error {error} of {size}", pos - 1);
+    }
+}
+
+#[test]
+#[ignore = "needs the reference files"]
+fn logits_are_those_of_llama_cpp() {
+    let folder = std::env::var_os("GRISTMILL_REFERENCE").expect("GRISTMILL_REFERENCE names the folder");
+    let folder = Path::new(&folder);
+    check(folder, "tiny-f32.gguf", "tiny-f32-logits.npy", "tiny-tokens.txt", 8, 1e-3);
+    check(folder, "tiny-q8_0.gguf", "tiny-q8_0-exact-logits.npy", "tiny-tokens.txt", 8, 1e-3);
+    check(folder, "demo-glm-f16.gguf", "demo-glm-f16-logits.npy", "demo-glm-tokens.txt", 12, 1e-3);
+}
