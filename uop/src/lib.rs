@@ -12,6 +12,7 @@ pub mod op;
 pub mod program;
 pub mod rules;
 pub mod shape;
+pub mod spec;
 pub mod target;
 pub mod text;
 

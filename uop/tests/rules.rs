@@ -52,6 +52,10 @@ const CASES: &[(&str, Case)] = &[
         let (x, y) = (b.var("x", 3, 9), b.var("y", -4, 2));
         b.op(Op::Lt, &[x, y])
     }),
+    ("splat(constant) -> constant", |b| {
+        let x = b.float_of(Scalar::F32, -2.5);
+        b.node(Op::Splat, Scalar::F32.one().with_lanes(4), &[x], Arg::None)
+    }),
     ("x * 1 -> x", |b| {
         let (x, c) = (b.leaf(0, Scalar::F32), b.float_of(Scalar::F32, 1.0));
         b.op(Op::Mul, &[x, c])

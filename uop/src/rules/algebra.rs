@@ -91,7 +91,7 @@ fn bitcast_bitcast(g: &mut Graph, n: &Node) -> Option<Id> {
 
 fn single_value(g: &mut Graph, n: &Node) -> Option<Id> {
     let (lo, hi) = crate::bounds::of(g, n)?;
-    (lo == hi && n.dtype.scalar != Scalar::I64 || lo == hi && n.dtype.lanes == 1).then(|| g.int_of(n.dtype, lo))
+    (lo == hi && (n.dtype.scalar != Scalar::I64 || n.dtype.lanes == 1)).then(|| g.int_of(n.dtype, lo))
 }
 
 fn splat_constant(g: &mut Graph, n: &Node) -> Option<Id> {

@@ -174,7 +174,7 @@ fn compare_sums(g: &mut Graph, n: &Node) -> Option<Id> {
     }
     // The difference must be one that an i64 holds.
     let (a, b) = (g.bounds(n.src[0])?, g.bounds(n.src[1])?);
-    (a.0.checked_sub(b.1)?, a.1.checked_sub(b.0)?);
+    a.0.checked_sub(b.1).and(a.1.checked_sub(b.0))?;
     let mut difference = g.linear(n.src[0]);
     difference.add_scaled(&g.linear(n.src[1]), -1);
     let (lo, hi) = g.linear_bounds(&difference)?;

@@ -117,7 +117,7 @@ impl Leaves {
 }
 
 /// The value of every node that `root` depends on, and of `root`; `None` where the meaning of ops gives none. Movement
-/// leaves a value as it is: one element stands for all.
+/// and splats leave a value as it is: one element stands for all.
 pub fn evaluate(g: &Graph, root: Id, leaves: &mut Leaves, random: &mut Random) -> HashMap<Id, Option<Value>> {
     let mut values: HashMap<Id, Option<Value>> = HashMap::new();
     for id in g.toposort(&[root]) {
@@ -127,7 +127,7 @@ pub fn evaluate(g: &Graph, root: Id, leaves: &mut Leaves, random: &mut Random) -
             (Op::Const, Arg::Int(v)) => Some(Value::Int(*v)),
             (Op::Const, Arg::Float(b)) => Some(Value::Float(f64::from_bits(*b))),
             (Op::Var | Op::Param | Op::Range | Op::Iota, _) => Some(leaves.get(g, id, random)),
-            (Op::Reshape | Op::Expand, _) => first(&values),
+            (Op::Reshape | Op::Expand | Op::Splat, _) => first(&values),
             (Op::Bitcast, _) => first(&values).map(|v| v.bitcast(g.scalar(n.src[0]), n.dtype.scalar)),
             (Op::Table, Arg::Ints(t)) => {
                 first(&values).and_then(|v| t.get(usize::try_from(v.int()).ok()?)).map(|&v| Value::Int(v as i64))

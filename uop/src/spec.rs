@@ -1,0 +1,336 @@
+//! What each level allows, as a table: for which ops, at which level, what must hold. Passes are checked against it in
+//! tests and debug builds; a graph that passes is never a reason for a panic later.
+
+use crate::dtype::Scalar;
+use crate::graph::{Arg, Graph, Id, Node};
+use crate::op::{Arity, Class, Op, RangeKind};
+use crate::text;
+use std::fmt;
+
+/// A level of the IR.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Level {
+    /// Tensors with dims; no ranges.
+    Tensor,
+    /// Ranges, loads and stores of elements.
+    Kernel,
+}
+
+/// What must hold of a node.
+pub struct Row {
+    /// In words.
+    pub name: &'static str,
+    /// At which level; `None` at both.
+    pub level: Option<Level>,
+    /// Of which ops; empty for all.
+    pub ops: &'static [Op],
+    /// Does it hold? Rows above hold already.
+    pub check: fn(&Graph, &Node) -> bool,
+}
+
+/// A node that a level does not allow.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub struct SpecError {
+    /// Level that was checked.
+    pub level: Level,
+    /// The row that does not hold.
+    pub row: &'static str,
+    /// The node and its sources, in the text form.
+    pub node: String,
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} level: {}\n{}", self.level, self.row, self.node)
+    }
+}
+
+macro_rules! rows { ($($level:tt [$($op:ident)*] $name:literal $check:expr;)*) => {
+    /// The table.
+    pub static ROWS: &[Row] = &[
+        $(Row { name: $name, level: rows!(@$level), ops: &[$(Op::$op),*], check: $check }),*
+    ];
+};
+    (@any) => { None };
+    (@tensor) => { Some(Level::Tensor) };
+    (@kernel) => { Some(Level::Kernel) };
+}
+
+rows! {
+    any [] "as many sources as the op table says" arity;
+    any [] "at least one lane" |_, n| n.dtype.lanes > 0;
+    tensor [] "only sources, movement, elementwise and tensor ops" |_, n| {
+        matches!(n.op.class(), Class::Source | Class::Movement | Class::Elementwise | Class::Tensor)
+    };
+    kernel [] "only scalars, elementwise ops, reductions and kernel ops" |_, n| match n.op.class() {
+        Class::Source => n.op != Op::Iota,
+        class => matches!(class, Class::Elementwise | Class::Kernel) || n.op == Op::Reduce,
+    };
+    tensor [] "one lane" |_, n| n.dtype.lanes == 1;
+    // Leaves.
+    any [Const] "a constant is a number that its dtype holds" constant;
+    any [Var] "a variable is an i64 within an interval" |_, n| {
+        matches!(n.arg, Arg::Var(_, lo, hi) if lo <= hi) && n.dtype == Scalar::I64.one()
+    };
+    any [Param] "a parameter has a slot" |_, n| matches!(n.arg, Arg::Param(_) | Arg::Packed(..));
+    any [Param Iota] "dims are i64 scalars, never negative, of a known maximum" |g, n| n.src.iter().all(|&d| is_dim(g, d));
+    any [Param] "a packed row is a whole number of blocks" packed;
+    tensor [Iota] "one axis, within the rank; i64" |_, n| one_axis(n, n.src.len()) && n.dtype == Scalar::I64.one();
+    // Elementwise.
+    kernel [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Reduce]
+        "operands are values, neither buffers nor effects" |g, n| n.src.iter().all(|&s| is_value(g, s));
+    any [Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Fma] "operands have the dtype of the result"
+        |g, n| n.src.iter().all(|&s| g[s].dtype == n.dtype);
+    any [Neg Exp Log Sqrt Recip Round Sub Div Fma] "floats" |_, n| n.dtype.scalar.is_float();
+    any [IDiv Mod] "integers" |_, n| n.dtype.scalar.is_int();
+    any [IDiv Mod] "the divisor is positive" |g, n| g.bounds(n.src[1]).is_none_or(|b| b.1 > 0);
+    any [And Or Xor] "integers or booleans" |_, n| !n.dtype.scalar.is_float();
+    any [Shl Shr] "an integer of the result's dtype, shifted by an integer" |g, n| {
+        n.dtype.scalar.is_int() && g[n.src[0]].dtype == n.dtype && g.scalar(n.src[1]).is_int()
+    };
+    any [Lt Eq] "operands of one dtype, a boolean result" |g, n| {
+        let d = g[n.src[0]].dtype;
+        g[n.src[1]].dtype == d && n.dtype == Scalar::Bool.one().with_lanes(d.lanes)
+    };
+    any [Where] "the condition is boolean" |g, n| g.scalar(n.src[0]) == Scalar::Bool;
+    any [Where] "both branches have the dtype of the result" |g, n| n.src[1..].iter().all(|&s| g[s].dtype == n.dtype);
+    any [Cast] "a cast keeps the lanes" |g, n| g[n.src[0]].dtype.lanes == n.dtype.lanes;
+    any [Bitcast] "a bitcast keeps the size" |g, n| {
+        let d = g[n.src[0]].dtype;
+        d.scalar.bytes() * d.lanes as usize == n.dtype.scalar.bytes() * n.dtype.lanes as usize
+    };
+    any [Table] "an integer within a table of i32" table;
+    tensor [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table]
+        "operands have the dims of the result, or none" |g, n| {
+            let dims: Vec<&[Id]> = n.src.iter().map(|&s| g.dims(s)).filter(|d| !d.is_empty()).collect();
+            dims.iter().all(|d| same_dims(g, d, dims[0]))
+        };
+    // Movement.
+    tensor [Reshape Permute Expand Shrink Cat] "moved elements keep their dtype" |g, n| {
+        let values = if n.op == Op::Cat { n.src.len() - 1 } else { 1 };
+        n.src[..values].iter().all(|&s| g[s].dtype == n.dtype)
+    };
+    tensor [Reshape Expand] "new dims are i64 scalars, never negative, of a known maximum"
+        |g, n| n.src[1..].iter().all(|&d| is_dim(g, d));
+    tensor [Reshape] "as many elements as before" |g, n| same_product(g, g.dims(n.src[0]), &n.src[1..]);
+    tensor [Permute] "every axis once" |g, n| match &n.arg {
+        Arg::Axes(a) => {
+            let mut sorted = a.clone();
+            sorted.sort_unstable();
+            sorted.len() == rank(g, n, 0) && sorted.iter().enumerate().all(|(i, &a)| i == a as usize)
+        }
+        _ => false,
+    };
+    tensor [Expand] "only axes of length 1 expand" |g, n| {
+        let old = g.dims(n.src[0]);
+        old.len() == n.src.len() - 1
+            && old.iter().zip(&n.src[1..]).all(|(&a, &b)| same_dim(g, a, b) || g.int_value(a) == Some(1))
+    };
+    tensor [Shrink] "a begin and a length for each axis" |g, n| {
+        n.src.len() == 1 + 2 * rank(g, n, 0) && n.src[1..].iter().all(|&d| is_dim(g, d))
+    };
+    tensor [Shrink] "the window lies within" |g, n| {
+        // With constants; a symbolic window is a matter of its variables.
+        g.dims(n.src[0]).iter().zip(n.src[1..].chunks(2)).all(|(&d, w)| {
+            match (g.int_value(d), g.int_value(w[0]), g.int_value(w[1])) {
+                (Some(d), Some(begin), Some(len)) => begin.checked_add(len).is_some_and(|end| end <= d),
+                _ => true,
+            }
+        })
+    };
+    tensor [Cat] "one axis, within the rank; the parts, then the joined dim" |g, n| {
+        n.src.len() > 1 && one_axis(n, rank(g, n, 0)) && n.src.last().is_some_and(|&d| is_dim(g, d))
+    };
+    tensor [Cat] "parts agree but for the joined axis" cat;
+    // Tensor ops.
+    tensor [Reduce] "axes within the rank, each once; nothing but the value" |g, n| match &n.arg {
+        Arg::Reduce(_, axes) => {
+            n.src.len() == 1
+                && axes.iter().all(|&a| (a as usize) < rank(g, n, 0))
+                && axes.iter().enumerate().all(|(i, a)| !axes[..i].contains(a))
+        }
+        _ => false,
+    };
+    any [Reduce] "a reduction keeps the dtype" |g, n| g[n.src[0]].dtype == n.dtype;
+    tensor [Gather] "rows by an integer" |g, n| g.scalar(n.src[1]).is_int() && rank(g, n, 0) > 0;
+    tensor [Gather] "rows keep their dtype" |g, n| g[n.src[0]].dtype == n.dtype;
+    tensor [Decode] "f32 of a packed tensor" |g, n| n.dtype == Scalar::F32.one() && is_packed(g, n.src[0]);
+    tensor [Assign] "state, value and first row: rows of one dtype and equal dims" assign;
+    tensor [Attention] "q, k, v of three axes that fit, positions as i64, a scale" attention;
+    // Kernel ops.
+    kernel [Reduce] "reduced over ranges" |g, n| {
+        matches!(&n.arg, Arg::Reduce(_, axes) if axes.is_empty()) && n.src[1..].iter().all(|&r| g[r].op == Op::Range)
+    };
+    kernel [Reduce] "no global range is reduced" |g, n| {
+        n.src[1..].iter().all(|&r| g.range_kind(r) != Some(RangeKind::Global))
+    };
+    kernel [Range] "an i64 with a number, a kind and an i64 bound" |g, n| {
+        matches!(n.arg, Arg::Range(..)) && n.dtype == Scalar::I64.one() && g[n.src[0]].dtype == Scalar::I64.one()
+    };
+    kernel [Load Store] "of a parameter or a local buffer" |g, n| is_buffer(g, n.src[0]);
+    kernel [Load Store] "at an i64 offset" |g, n| g.scalar(n.src[1]) == Scalar::I64 && is_value(g, n.src[1]);
+    kernel [Load] "the buffer's dtype, unless packed" |g, n| is_packed(g, n.src[0]) || g.scalar(n.src[0]) == n.dtype.scalar;
+    kernel [Store] "a value of the buffer's dtype" |g, n| {
+        is_value(g, n.src[2]) && g.scalar(n.src[2]) == g.scalar(n.src[0]) && g[n.src[2]].dtype == n.dtype
+    };
+    kernel [Store] "closes ranges" |g, n| n.src[3..].iter().all(|&r| g[r].op == Op::Range);
+    kernel [Store] "a global range that it closes is one that it depends on" |g, n| {
+        n.src[3..].iter().all(|&r| {
+            g.range_kind(r) != Some(RangeKind::Global) || n.src[1..3].iter().any(|&s| g.free_ranges(s).contains(&r))
+        })
+    };
+    kernel [Local] "a number and a positive constant size" |g, n| {
+        matches!(n.arg, Arg::Int(_)) && g.int_value(n.src[0]).is_some_and(|v| v > 0)
+    };
+    kernel [Body] "of stores" |g, n| n.src.iter().all(|&s| matches!(g[s].op, Op::Store | Op::Body));
+    kernel [Kernel] "of bodies" |g, n| n.src.iter().all(|&s| matches!(g[s].op, Op::Store | Op::Body));
+}
+
+/// Does the graph below `root` belong to that level? The first node that does not, sources before users.
+pub fn check(g: &Graph, root: Id, level: Level) -> Result<(), SpecError> {
+    for id in g.toposort(&[root]) {
+        let n = &g[id];
+        let rows =
+            ROWS.iter().filter(|r| r.level.is_none_or(|l| l == level) && (r.ops.is_empty() || r.ops.contains(&n.op)));
+        for row in rows {
+            if !(row.check)(g, n) {
+                let mut node = text::print_node(g, id);
+                for &s in &n.src {
+                    node.push_str("\n  of ");
+                    node.push_str(&text::print_node(g, s));
+                }
+                return Err(SpecError { level, row: row.name, node });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn arity(_: &Graph, n: &Node) -> bool {
+    match n.op.info().arity {
+        Arity::Exact(k) => n.src.len() == k as usize,
+        Arity::AtLeast(k) => n.src.len() >= k as usize,
+    }
+}
+
+fn constant(_: &Graph, n: &Node) -> bool {
+    match (&n.arg, n.dtype.scalar.range()) {
+        (Arg::Int(v), Some((lo, hi))) => (lo..=hi).contains(v),
+        (Arg::Float(_), None) => true,
+        _ => false,
+    }
+}
+
+fn packed(g: &Graph, n: &Node) -> bool {
+    let Arg::Packed(_, e) = &n.arg else { return true };
+    let row = n.src.last().and_then(|&d| g.int_value(d));
+    n.dtype == Scalar::U8.one() && row.is_some_and(|d| usize::try_from(d).is_ok_and(|d| e.row_bytes(d).is_some()))
+}
+
+fn table(g: &Graph, n: &Node) -> bool {
+    match &n.arg {
+        Arg::Ints(t) => {
+            let x = n.src[0];
+            n.dtype.scalar == Scalar::I32 && g.scalar(x).is_int() && g.within(x, 0, t.len() as i64 - 1)
+        }
+        _ => false,
+    }
+}
+
+fn rank(g: &Graph, n: &Node, source: usize) -> usize {
+    g.dims(n.src[source]).len()
+}
+
+fn one_axis(n: &Node, rank: usize) -> bool {
+    matches!(&n.arg, Arg::Axes(a) if a.len() == 1 && (a[0] as usize) < rank)
+}
+
+/// An i64 scalar that is never negative and has a known maximum.
+fn is_dim(g: &Graph, id: Id) -> bool {
+    g[id].dtype == Scalar::I64.one() && g.dims(id).is_empty() && g.bounds(id).is_some_and(|b| b.0 >= 0)
+}
+
+fn is_value(g: &Graph, id: Id) -> bool {
+    !matches!(g[id].op, Op::Param | Op::Local | Op::Store | Op::Body | Op::Kernel)
+}
+
+fn is_buffer(g: &Graph, id: Id) -> bool {
+    matches!(g[id].op, Op::Param | Op::Local)
+}
+
+/// A packed parameter, or rows of one: movement keeps the blocks.
+fn is_packed(g: &Graph, mut id: Id) -> bool {
+    while g[id].op.is_movement() || g[id].op == Op::Gather {
+        id = g[id].src[0];
+    }
+    matches!(g[id].arg, Arg::Packed(..))
+}
+
+fn same_dim(g: &Graph, a: Id, b: Id) -> bool {
+    a == b || g.int_value(a).is_some_and(|v| g.int_value(b) == Some(v))
+}
+
+fn same_dims(g: &Graph, a: &[Id], b: &[Id]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(&a, &b)| same_dim(g, a, b))
+}
+
+/// Equal products: as factors, or else by the least and the largest value.
+fn same_product(g: &Graph, a: &[Id], b: &[Id]) -> bool {
+    let factors = |dims: &[Id]| {
+        let (mut constant, mut rest, mut todo) = (1i64, Vec::new(), dims.to_vec());
+        while let Some(d) = todo.pop() {
+            match (g.int_value(d), g[d].op) {
+                (Some(v), _) => constant = constant.saturating_mul(v),
+                (None, Op::Mul) => todo.extend(&g[d].src),
+                _ => rest.push(d),
+            }
+        }
+        rest.sort_unstable();
+        (constant, rest)
+    };
+    let ends = |dims: &[Id]| {
+        dims.iter().try_fold((1i64, 1i64), |p, &d| {
+            let b = g.bounds(d)?;
+            Some((p.0.checked_mul(b.0)?, p.1.checked_mul(b.1)?))
+        })
+    };
+    factors(a) == factors(b) || (ends(a).is_some_and(|e| e.0 != e.1) && ends(a) == ends(b))
+}
+
+fn cat(g: &Graph, n: &Node) -> bool {
+    let Arg::Axes(axes) = &n.arg else { return false };
+    let axis = axes[0] as usize;
+    let (parts, total) = (&n.src[..n.src.len() - 1], n.src[n.src.len() - 1]);
+    let first = g.dims(parts[0]);
+    let agree = parts.iter().all(|&p| {
+        let d = g.dims(p);
+        d.len() == first.len() && (0..d.len()).all(|a| a == axis || same_dim(g, d[a], first[a]))
+    });
+    // With constants the sum is checked too.
+    let sum: Option<i64> = parts.iter().map(|&p| g.dims(p).get(axis).and_then(|&d| g.int_value(d))).sum();
+    agree && sum.is_none_or(|s| g.int_value(total).is_none_or(|t| t == s))
+}
+
+fn assign(g: &Graph, n: &Node) -> bool {
+    let (state, value) = (g.dims(n.src[0]), g.dims(n.src[1]));
+    n.src[..2].iter().all(|&s| g[s].dtype == n.dtype)
+        && n.src.len() == 3
+        && is_dim(g, n.src[2])
+        && !state.is_empty()
+        && state.len() == value.len()
+        && same_dims(g, &state[1..], &value[1..])
+        && g.bounds(value[0]).zip(g.bounds(state[0])).is_some_and(|(v, s)| v.0 <= s.1)
+}
+
+fn attention(g: &Graph, n: &Node) -> bool {
+    let (q, k, v) = (g.dims(n.src[0]), g.dims(n.src[1]), g.dims(n.src[2]));
+    let heads = |d: &[Id]| g.int_value(d[1]);
+    n.dtype.scalar.is_float()
+        && matches!(n.arg, Arg::Float(_))
+        && n.src[..3].iter().all(|&s| g.scalar(s).is_float())
+        && n.src[3..].iter().all(|&p| is_dim(g, p))
+        && [q, k, v].iter().all(|d| d.len() == 3)
+        && same_dim(g, q[2], k[2])
+        && same_dims(g, &k[..2], &v[..2])
+        && heads(q).zip(heads(k)).is_some_and(|(h, kv)| kv > 0 && h % kv == 0)
+}
