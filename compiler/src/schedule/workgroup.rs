@@ -174,7 +174,24 @@ fn contraction(g: &mut Graph, s: &mut Splitter, axes: &[Id], rows: &FxHashSet<Id
     let n = g.max_of(g[row].src[0]);
     if !many {
         let tile = divisor(n, MATVEC_ROWS);
-        s.tiled(g, row, tile, RangeKind::Global, RangeKind::Upcast);
+        if around.target.style == Style::Gpu {
+            // As many workgroups as run at once, so that what each stages is staged as rarely as possible.
+            let others: i64 = row_axes.iter().filter(|&&r| r != row).map(|&r| g.max_of(g[r].src[0])).product();
+            let rows = (n * others / (2 * around.target.workers as i64)).clamp(tile, n);
+            let per_group = divisor(n / tile, rows / tile);
+            let bound = g.int(n / tile / per_group);
+            let (per, t) = (g.int(per_group), g.int(tile));
+            let group = s.new_range(g, bound, RangeKind::Global);
+            let within = s.new_range(g, per, RangeKind::Loop);
+            let ri = s.new_range(g, t, RangeKind::Upcast);
+            let at = g.mul(group, per);
+            let at = g.add(at, within);
+            let at = g.mul(at, t);
+            let at = g.add(at, ri);
+            s.map.insert(row, at);
+        } else {
+            s.tiled(g, row, tile, RangeKind::Global, RangeKind::Upcast);
+        }
         return;
     }
     // Panel of rows per workgroup, tiles of tokens inside, rows of the panel inside these.
