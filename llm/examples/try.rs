@@ -32,6 +32,22 @@ fn main() {
         let h = u16::from_le_bytes([b[8], b[9]]) as usize;
         b[10 + h..].chunks(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect()
     });
+    if let Ok(n) = std::env::var("PROF") {
+        let mut by: std::collections::BTreeMap<(String, usize), (f64, f64, usize, String)> = Default::default();
+        let reps: usize = n.parse().unwrap();
+        let pos: usize = std::env::var("POS").map_or(0, |p| p.parse().unwrap());
+        for i in 0..reps {
+            let times = e.timed_step(tokens[0], pos + i).unwrap();
+            for (t, (f, k)) in times.iter().zip(e.step_launches()) {
+                let p = &f.compiled.programs[*k];
+                let x = by.entry((f.function.name.clone(), *k)).or_insert((0.0, 0.0, 0, format!("{:?} {}", &p.notes[..p.notes.len() - 1], p.name)));
+                x.0 += t; x.1 += p.estimate.weight_bytes; x.2 += 1;
+            }
+        }
+        let total: f64 = by.values().map(|x| x.0).sum();
+        println!("step {:.2} ms", total * 1e3 / reps as f64);
+        for ((f, k), (t, b, n, note)) in by { println!("{:5.1}% {f} {k} {:8.1} us x{} {:6.2} GB/s {note}", 100.0 * t / total, t / n as f64 * 1e6, n / reps, b / t / 1e9); }
+    }
     for step in [true, false] {
         let t = Instant::now();
         let mut out = Vec::new();
