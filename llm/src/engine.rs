@@ -339,6 +339,17 @@ impl Engine {
     pub fn step_launches(&self) -> &[(Arc<Ready>, usize)] {
         self.captured.get(&(false, Logits::Last)).map_or(&[], |c| &c.launches)
     }
+    /// As `timed_step`, for a chunk of a prompt; with the function and program number of every launch.
+    pub fn timed_chunk(&mut self, tokens: &[u32], position: usize) -> Result<Vec<(f64, Arc<Ready>, usize)>, Error> {
+        let class = (true, Logits::Last);
+        self.prepare(&[class], &|_| ())?;
+        self.fill_rope(position + tokens.len())?;
+        let ids: Vec<u8> = tokens.iter().flat_map(|t| (*t as i32).to_le_bytes()).collect();
+        self.device().write(&self.tokens, 0, &ids)?;
+        let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
+        let times = captured.replay.replay_timed(&[("pos", position as i64), ("n", tokens.len() as i64)])?;
+        Ok(times.into_iter().zip(&captured.launches).map(|(t, (f, k))| (t, f.clone(), *k)).collect())
+    }
     /// The rope table grows with the context in use.
     fn fill_rope(&mut self, positions: usize) -> Result<(), Error> {
         if positions <= self.rope_filled {
