@@ -39,7 +39,7 @@ pub fn find(g: &Graph, roots: &[Id]) -> Candidates {
         let (mine, mine_repeated) = (readers.get(&n).copied().unwrap_or(0), repeated.get(&n).copied().unwrap_or(false));
         for (i, &s) in node.src.iter().enumerate() {
             let movement = node.op.is_movement();
-            if movement && i > 0 {
+            if movement && i > 0 && (node.op != Op::Cat || i + 1 == node.src.len()) {
                 continue;
             }
             let again = matches!(node.op, Op::Expand | Op::Gather);
@@ -54,6 +54,7 @@ pub fn find(g: &Graph, roots: &[Id]) -> Candidates {
             let node = &g[n];
             let from = match node.op {
                 Op::Param | Op::Iota => 0,
+                Op::Cat => node.src.len() - 1,
                 op if op.is_movement() => 1,
                 _ => node.src.len(),
             };

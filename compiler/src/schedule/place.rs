@@ -8,7 +8,7 @@
 use super::candidates::Candidates;
 use super::kernel::{Draft, Illegal, Surroundings, draft};
 use super::workgroup::Hint;
-use crate::decision::Decider;
+use crate::decision::{Decider, Decision};
 use crate::price::{self, Price};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
@@ -16,6 +16,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Savings smaller than this part of a launch are not worth a longer kernel.
 const WORTH: f64 = 0.02;
+/// Kernels without a path between them share a launch later (`merge`), so a launch is mostly the price of one more step on the longest path;
+/// the rest is charged to every kernel, so that one of two parallel kernels may go before the path gets shorter.
+const ON_PATH: f64 = 0.5;
 
 /// The choice made: which nodes are fused, and the kernels of the others.
 pub struct Placement {
@@ -75,6 +78,15 @@ impl Search<'_> {
         self.memo.insert((root, inside), result);
         answer
     }
+    /// Kernels on the longest path.
+    fn depth(&self, fused: &FxHashSet<Id>) -> usize {
+        let mut level: FxHashMap<Id, usize> = FxHashMap::default();
+        for &n in &self.candidates.nodes {
+            let below = self.reads[&n].iter().map(|r| level[r]).max().unwrap_or(0);
+            level.insert(n, below + !fused.contains(&n) as usize);
+        }
+        level.values().copied().max().unwrap_or(0)
+    }
     /// Materialised nodes whose kernels read `node`, directly or through fused ones.
     fn readers(&self, node: Id, fused: &FxHashSet<Id>) -> Vec<Id> {
         let mut out = Vec::new();
@@ -127,6 +139,7 @@ pub fn place(
     let mut savings: FxHashMap<Id, Option<(f64, f64)>> = FxHashMap::default();
     let mut refused: FxHashSet<Id> = FxHashSet::default();
     loop {
+        let depth = s.depth(&fused);
         let mut best: Option<(Id, f64, f64)> = None;
         for &node in &candidates.nodes {
             if candidates.forced.contains(&node) || fused.contains(&node) || refused.contains(&node) {
@@ -141,6 +154,11 @@ pub fn place(
                 }
             };
             if let Some((with, without)) = entry {
+                // The kernel that goes takes a launch with it only if it is on the longest path.
+                fused.insert(node);
+                let shorter = depth - s.depth(&fused);
+                fused.remove(&node);
+                let without = without + target.launch * ON_PATH * (1.0 - shorter as f64);
                 let gain = with - without;
                 if gain > target.launch * WORTH && best.is_none_or(|b| gain > b.1 - b.2) {
                     best = Some((node, with, without));
@@ -166,6 +184,17 @@ pub fn place(
         for n in stale {
             savings.remove(&n);
         }
+    }
+    for &node in &candidates.nodes {
+        if candidates.forced.contains(&node) || fused.contains(&node) {
+            continue;
+        }
+        let site = format!("kept {:?} {}", s.g[node].op, s.g.show_dims(&s.g.shape(node)));
+        let options = match saving(&mut s, node, &fused) {
+            Some((with, without)) => vec![("buffer".into(), with), ("fuse".into(), without)],
+            None => vec![("buffer (fusing is illegal)".into(), 0.0)],
+        };
+        decider.log.push(Decision { site, options, chosen: 0 });
     }
     let mut kernels = Vec::new();
     let roots: Vec<Id> = candidates.nodes.iter().copied().filter(|n| !fused.contains(n)).collect();
