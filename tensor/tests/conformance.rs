@@ -1,7 +1,8 @@
 //! The conformance suite: every device computes what the tensor-level evaluator says, however its schedule is chosen.
 //!
 //! A case is a captured function with random inputs. `conformance!(name, ways)` instantiates the whole suite for a device.
-//! `GRISTMILL_PERTURB=n` runs n perturbed schedules instead of two, `GRISTMILL_CASE=text` only the cases whose names contain the text.
+//! `GRISTMILL_PERTURB=n` runs n perturbed schedules instead of two, `GRISTMILL_CASE=text` only the cases whose names contain the text;
+//! with `GRISTMILL_SOURCE` set the kernels are printed.
 
 #[path = "conformance/attention.rs"]
 mod attention;

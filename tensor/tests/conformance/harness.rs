@@ -329,6 +329,9 @@ pub fn check(cases: Vec<Case>, ways: Vec<Way>) {
             Err(e) => panic!("{}: {e}", way.name),
         };
         for (i, (case, function)) in cases.iter().zip(ready).enumerate() {
+            if std::env::var_os("GRISTMILL_SOURCE").is_some() {
+                function.compiled.programs.iter().for_each(|p| println!("// {} / {}\n{}", case.name, way.name, p.source));
+            }
             for (j, run) in truth[i].iter().enumerate() {
                 let d = jit.device();
                 let args: Vec<_> = run
