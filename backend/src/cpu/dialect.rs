@@ -32,12 +32,14 @@ fn stored(d: DType) -> String {
 struct Writer<'a> {
     g: &'a Graph,
     signature: &'a Signature,
+    /// Workgroup ranges of the body being written.
+    globals: Vec<Id>,
     out: String,
 }
 
 impl Dialect for C {
     fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
-        let mut w = Writer { g: graph, signature, out: String::new() };
+        let mut w = Writer { g: graph, signature, globals: Vec::new(), out: String::new() };
         w.kernel(name, bodies);
         w.out
     }
@@ -73,6 +75,7 @@ impl Writer<'_> {
         self.line(format_args!("}}"));
     }
     fn body(&mut self, number: usize, code: &Code) {
+        self.globals = code.globals.clone();
         let count = self.index(self.signature.groups[number]);
         self.line(format_args!("{{ const i64 count = {count};"));
         self.line(format_args!(
@@ -108,6 +111,7 @@ impl Writer<'_> {
             Statement::Define(id) => {
                 let (t, e) = (type_of(self.g[*id].dtype), self.expression(*id));
                 self.line(format_args!("const {t} v{} = {e};", id.0));
+                self.prefetch(*id);
             }
             Statement::Loop(r) => {
                 let (n, bound) = (self.g.range_number(*r), self.name(self.g[*r].src[0]));
@@ -133,6 +137,20 @@ impl Writer<'_> {
                     self.line(format_args!("{{"));
                 }
             }
+        }
+    }
+    /// A vector of packed bytes: the next workgroup's are on their way while this one's are worked on. Rows are too short for the
+    /// hardware to find the stream by itself.
+    fn prefetch(&mut self, id: Id) {
+        let n = &self.g[id];
+        let (Op::Load, Some(&global)) = (n.op, self.globals.last()) else { return };
+        if n.dtype.lanes == 1 || !matches!(self.g[n.src[0]].arg, Arg::Packed(..)) {
+            return;
+        }
+        let stride = self.g.linear(n.src[1]).coefficient(global);
+        if stride > 0 {
+            let (b, at) = (self.buffer(n.src[0]), self.name(n.src[1]));
+            self.line(format_args!("__builtin_prefetch({b} + {at} + {stride});"));
         }
     }
     fn buffer(&self, id: Id) -> String {
@@ -266,6 +284,8 @@ impl Writer<'_> {
                 let entries: Vec<String> = (0..16).map(|i| table.get(i).copied().unwrap_or(0).to_string()).collect();
                 if lanes == 1 {
                     format!("((const i32[16]){{{}}})[{}]", entries.join(","), s[0])
+                } else if d.scalar == Scalar::F32 {
+                    format!("table_f32_{lanes}((f32x16){{{}}}, {})", entries.join(","), s[0])
                 } else {
                     format!("table_{lanes}((i32x16){{{}}}, {})", entries.join(","), s[0])
                 }
