@@ -4,7 +4,7 @@
 use gristmill_compiler::lower::{Code, Statement};
 use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;
-use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
+use gristmill_uop::{Arg, DType, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 use std::fmt::Write;
 
 /// The dialect; what depends on the instruction set is in the prelude alone.
@@ -32,14 +32,16 @@ fn stored(d: DType) -> String {
 struct Writer<'a> {
     g: &'a Graph,
     signature: &'a Signature,
-    /// Workgroup ranges of the body being written.
-    globals: Vec<Id>,
+    /// Ranges around the statement being written that choose what is computed (workgroup ranges and loops, not reductions).
+    around: Vec<Id>,
+    /// For every open brace, whether it put a range there.
+    open: Vec<bool>,
     out: String,
 }
 
 impl Dialect for C {
     fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
-        let mut w = Writer { g: graph, signature, globals: Vec::new(), out: String::new() };
+        let mut w = Writer { g: graph, signature, around: Vec::new(), open: Vec::new(), out: String::new() };
         w.kernel(name, bodies);
         w.out
     }
@@ -75,7 +77,7 @@ impl Writer<'_> {
         self.line(format_args!("}}"));
     }
     fn body(&mut self, number: usize, code: &Code) {
-        self.globals = code.globals.clone();
+        self.around = code.globals.clone();
         let count = self.index(self.signature.groups[number]);
         self.line(format_args!("{{ const i64 count = {count};"));
         self.line(format_args!(
@@ -114,10 +116,20 @@ impl Writer<'_> {
                 self.prefetch(*id);
             }
             Statement::Loop(r) => {
+                let chooses = self.g.range_kind(*r) == Some(RangeKind::Loop);
+                if chooses {
+                    self.around.push(*r);
+                }
+                self.open.push(chooses);
                 let (n, bound) = (self.g.range_number(*r), self.name(self.g[*r].src[0]));
                 self.line(format_args!("for (i64 r{n} = 0; r{n} < {bound}; r{n}++) {{"));
             }
-            Statement::End => self.line(format_args!("}}")),
+            Statement::End => {
+                if self.open.pop() == Some(true) {
+                    self.around.pop();
+                }
+                self.line(format_args!("}}"));
+            }
             Statement::Accumulator(acc) => {
                 let node = &self.g[*acc];
                 let (t, first) = (type_of(node.dtype), self.name(node.src[0]));
@@ -129,6 +141,7 @@ impl Writer<'_> {
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
             Statement::Nest { staged, globals, .. } => {
+                self.open.push(false);
                 if *staged {
                     let changed: Vec<String> =
                         globals.iter().map(|&r| format!(" || r{0} != r{0}_last", self.g.range_number(r))).collect();
@@ -139,16 +152,16 @@ impl Writer<'_> {
             }
         }
     }
-    /// A vector of packed bytes: the next workgroup's are on their way while this one's are worked on. Rows are too short for the
-    /// hardware to find the stream by itself.
+    /// A vector of packed bytes: those of the next rows are on their way while these are worked on. Rows are too short for the hardware
+    /// to find the stream by itself.
     fn prefetch(&mut self, id: Id) {
         let n = &self.g[id];
-        let (Op::Load, Some(&global)) = (n.op, self.globals.last()) else { return };
-        if n.dtype.lanes == 1 || !matches!(self.g[n.src[0]].arg, Arg::Packed(..)) {
+        if n.op != Op::Load || n.dtype.lanes == 1 || !matches!(self.g[n.src[0]].arg, Arg::Packed(..)) {
             return;
         }
-        let stride = self.g.linear(n.src[1]).coefficient(global);
-        if stride > 0 {
+        let at = self.g.linear(n.src[1]);
+        let stride = self.around.iter().rev().map(|&r| at.coefficient(r)).find(|&s| s > 0);
+        if let Some(stride) = stride {
             let (b, at) = (self.buffer(n.src[0]), self.name(n.src[1]));
             self.line(format_args!("__builtin_prefetch({b} + {at} + {stride});"));
         }
