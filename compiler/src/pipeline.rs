@@ -122,7 +122,7 @@ fn program(
     };
     // Linear code lives in a copy: `own` stays what the oracle runs.
     let mut linear = own.clone();
-    let codes: Vec<Code> = bodies.iter().map(|nests| lower_body(&mut linear, nests)).collect();
+    let codes: Vec<Code> = bodies.iter().map(|nests| lower_body(&mut linear, nests, target)).collect();
     let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
     // Named by what it is, so that equal kernels of different models are one.
     let draft = dialect.map(|d| d.render("KERNEL", &linear, &codes, &signature));

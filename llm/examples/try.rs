@@ -8,7 +8,7 @@ fn main() {
     } else {
         Gguf::open(&a[1]).unwrap()
     };
-    let opened = gristmill_backend::open(&a[2], &gristmill_backend::Options::default()).unwrap();
+    let opened = gristmill_backend::open(&a[2], &gristmill_backend::Options { threads: std::env::var("THREADS").ok().map(|t| t.parse().unwrap()), ..Default::default() }).unwrap();
     let t = Instant::now();
     let kv = if a.get(5).is_some_and(|s| s == "f16") { gristmill_uop::Scalar::F16 } else { gristmill_uop::Scalar::F32 };
     let mut e = Engine::load(&file, opened, Settings { context: Some(512), cache: kv, chunk: std::env::var("CHUNK").map_or(128, |c| c.parse().unwrap()) }, &|p| {
@@ -41,9 +41,10 @@ fn main() {
             for (t, (f, k)) in times.iter().zip(e.step_launches()) {
                 let p = &f.compiled.programs[*k];
                 let x = by.entry((f.function.name.clone(), *k)).or_insert((0.0, 0.0, 0, format!("{:?} {}", &p.notes[..p.notes.len() - 1], p.name)));
-                x.0 += t; x.1 += p.estimate.weight_bytes; x.2 += 1;
+                x.0 = if x.2 == 0 { *t } else { x.0.min(*t) }; x.1 = p.estimate.weight_bytes; x.2 += 1;
             }
         }
+        for x in by.values_mut() { x.0 *= x.2 as f64; x.1 *= x.2 as f64; }
         let total: f64 = by.values().map(|x| x.0).sum();
         println!("step {:.2} ms", total * 1e3 / reps as f64);
         for ((f, k), (t, b, n, note)) in by { println!("{:5.1}% {f} {k} {:8.1} us x{} {:6.2} GB/s {note}", 100.0 * t / total, t / n as f64 * 1e6, n / reps, b / t / 1e9); }

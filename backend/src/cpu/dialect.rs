@@ -5,7 +5,7 @@ use super::prelude::CONVERSIONS;
 use gristmill_compiler::lower::{Code, Statement};
 use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;
-use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
+use gristmill_uop::{Arg, DType, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 use half::{bf16, f16};
 use std::fmt::Write;
 
@@ -34,12 +34,16 @@ fn stored(d: DType) -> String {
 struct Writer<'a> {
     g: &'a Graph,
     signature: &'a Signature,
+    /// Ranges around the statement being written that choose what is computed (workgroup ranges and loops, not reductions).
+    around: Vec<Id>,
+    /// For every open brace, whether it put a range there.
+    open: Vec<bool>,
     out: String,
 }
 
 impl Dialect for C {
     fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
-        let mut w = Writer { g: graph, signature, out: String::new() };
+        let mut w = Writer { g: graph, signature, around: Vec::new(), open: Vec::new(), out: String::new() };
         w.kernel(name, bodies);
         w.out
     }
@@ -75,6 +79,7 @@ impl Writer<'_> {
         self.line(format_args!("}}"));
     }
     fn body(&mut self, number: usize, code: &Code) {
+        self.around = code.globals.clone();
         let count = self.index(self.signature.groups[number]);
         self.line(format_args!("{{ const i64 count = {count};"));
         self.line(format_args!(
@@ -110,12 +115,23 @@ impl Writer<'_> {
             Statement::Define(id) => {
                 let (t, e) = (type_of(self.g[*id].dtype), self.expression(*id));
                 self.line(format_args!("const {t} v{} = {e};", id.0));
+                self.prefetch(*id);
             }
             Statement::Loop(r) => {
+                let chooses = self.g.range_kind(*r) == Some(RangeKind::Loop);
+                if chooses {
+                    self.around.push(*r);
+                }
+                self.open.push(chooses);
                 let (n, bound) = (self.g.range_number(*r), self.name(self.g[*r].src[0]));
                 self.line(format_args!("for (i64 r{n} = 0; r{n} < {bound}; r{n}++) {{"));
             }
-            Statement::End => self.line(format_args!("}}")),
+            Statement::End => {
+                if self.open.pop() == Some(true) {
+                    self.around.pop();
+                }
+                self.line(format_args!("}}"));
+            }
             Statement::Accumulator(acc) => {
                 let node = &self.g[*acc];
                 let (t, first) = (type_of(node.dtype), self.name(node.src[0]));
@@ -127,6 +143,7 @@ impl Writer<'_> {
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
             Statement::Nest { staged, globals, .. } => {
+                self.open.push(false);
                 if *staged {
                     let changed: Vec<String> =
                         globals.iter().map(|&r| format!(" || r{0} != r{0}_last", self.g.range_number(r))).collect();
@@ -135,6 +152,20 @@ impl Writer<'_> {
                     self.line(format_args!("{{"));
                 }
             }
+        }
+    }
+    /// A vector of packed bytes: those of the next rows are on their way while these are worked on. Rows are too short for the hardware
+    /// to find the stream by itself.
+    fn prefetch(&mut self, id: Id) {
+        let n = &self.g[id];
+        if n.op != Op::Load || n.dtype.lanes == 1 || !matches!(self.g[n.src[0]].arg, Arg::Packed(..)) {
+            return;
+        }
+        let at = self.g.linear(n.src[1]);
+        let stride = self.around.iter().rev().map(|&r| at.coefficient(r)).find(|&s| s > 0);
+        if let Some(stride) = stride {
+            let (b, at) = (self.buffer(n.src[0]), self.name(n.src[1]));
+            self.line(format_args!("__builtin_prefetch({b} + {at} + {stride});"));
         }
     }
     fn buffer(&self, id: Id) -> String {
@@ -261,7 +292,7 @@ impl Writer<'_> {
                 let Arg::Ints(table) = &n.arg else { return "0".into() };
                 let mut entries: Vec<String> = table.iter().map(i32::to_string).collect();
                 if lanes == 1 || table.len() > 16 {
-                    let array = format!("((const i32[{}]){{{}}})", entries.len(), entries.join(","));
+                    let array = format!("((const {}[{}]){{{}}})", d.scalar.name(), entries.len(), entries.join(","));
                     if lanes == 1 {
                         return format!("{array}[{}]", s[0]);
                     }
@@ -270,7 +301,8 @@ impl Writer<'_> {
                 }
                 entries.resize(16, "0".into());
                 let index = cast(from, Scalar::I32.one().with_lanes(lanes), &s[0]);
-                format!("table_{lanes}((i32x16){{{}}}, {index})", entries.join(","))
+                let (name, of) = if d.scalar == Scalar::F32 { ("table_f32", "f32x16") } else { ("table", "i32x16") };
+                format!("{name}_{lanes}(({of}){{{}}}, {index})", entries.join(","))
             }
             Op::Fold => {
                 let Arg::Reduce(op, _) = n.arg else { return "0".into() };

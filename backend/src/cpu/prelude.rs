@@ -251,7 +251,7 @@ fn vector_functions(l: usize) -> String {
         16 => {
             let _ = writeln!(
                 s,
-                "#if defined(__AVX512F__)\nFN i32x16 table_16(i32x16 t, i32x16 i) {{ return (i32x16)__builtin_ia32_permvarsi512_mask(t, i, (i32x16){{}}, (u16)-1); }}\n#else\n{generic}\n#endif"
+                "#if defined(__AVX512F__)\nFN f32x16 table_f32_16(f32x16 t, i32x16 i) {{ return (f32x16)__builtin_ia32_permvarsf512_mask(t, i, (f32x16){{}}, (u16)-1); }}\nFN i32x16 table_16(i32x16 t, i32x16 i) {{ return (i32x16)__builtin_ia32_permvarsi512_mask(t, i, (i32x16){{}}, (u16)-1); }}\n#else\n{generic}\n#endif"
             );
         }
         8 => {

@@ -3,6 +3,7 @@
 //! them, because equal nodes are one node.
 
 use super::vector::vectorise;
+use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
@@ -45,7 +46,7 @@ pub struct Code {
 }
 
 /// Lowers the nests of one body.
-pub fn lower_body(g: &mut Graph, nests: &[Id]) -> Code {
+pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     let mut code = Code { globals: crate::price::global_ranges(g, nests), ..Code::default() };
     let mut stage_globals: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
     for &nest in nests {
@@ -69,7 +70,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id]) -> Code {
             }
         }
         code.statements.push(Statement::Nest { buffer, staged, globals: globals.clone() });
-        let mut e = Emitter { g, scopes: vec![Scope::default()], outer: globals.into_iter().collect() };
+        let mut e = Emitter { g, target, scopes: vec![Scope::default()], outer: globals.into_iter().collect() };
         e.nest(nest);
         let scope = e.scopes.pop().expect("one scope is left");
         code.statements.extend(scope.statements);
@@ -89,6 +90,7 @@ struct Scope {
 
 struct Emitter<'a> {
     g: &'a mut Graph,
+    target: &'a Target,
     scopes: Vec<Scope>,
     outer: FxHashSet<Id>,
 }
@@ -109,7 +111,7 @@ impl Emitter<'_> {
         for map in copies {
             let at = self.g.substitute(offset, &mut map.clone());
             let v = self.g.substitute(value, &mut map.clone());
-            let v = vectorise(self.g, v);
+            let v = vectorise(self.g, v, self.target);
             let (at, v) = match lane {
                 Some(l) => {
                     let zero = self.g.int(0);
