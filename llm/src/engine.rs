@@ -273,7 +273,7 @@ impl Engine {
         let state = self.model.state(&self.options(false, Logits::None));
         let chunks = (position + self.settings.chunk).div_ceil(128).max(1);
         // Heads are unknown here; 32 is an upper bound of today's models' ratio to the state's width.
-        (ATTENTION_BYTES / (chunks * 32 * state.width * 4)).clamp(8, self.settings.chunk)
+        (ATTENTION_BYTES / (chunks * 32 * state.width * 4)).max(8).min(self.settings.chunk)
     }
     /// Runs `tokens` at `position` and after; returns logits: of the last token, or of every token (row-major `[n, vocabulary]`).
     pub fn forward(&mut self, tokens: &[u32], position: usize, all: bool) -> Result<&[f32], Error> {
