@@ -187,8 +187,15 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
     let mut scratch_bytes = 0;
     let mut groups = Vec::new();
     for nests in bodies {
-        let mut size = 0;
-        for &n in &g.toposort(nests) {
+        let bytes_of = |g: &Graph, n: Id| {
+            let elements = g.int_value(g[n].src[0]).unwrap_or(0) as usize;
+            (elements * g[n].dtype.scalar.bytes()).next_multiple_of(64)
+        };
+        let order = g.toposort(nests);
+        // Stages of equal number and size are one node in every body: what this body adds comes after those it shares.
+        let shared = scratch.iter().filter(|s| order.contains(&s.0)).map(|s| s.1 + bytes_of(g, s.0));
+        let mut size = shared.max().unwrap_or(0);
+        for &n in &order {
             let node = &g[n];
             match (&node.op, &node.arg) {
                 (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _)) if !params.iter().any(|p| p.0 == *slot) => {
@@ -196,9 +203,8 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
                 }
                 (Op::Var, Arg::Var(name, ..)) if !vars.contains(name) => vars.push(name.clone()),
                 (Op::Local, _) if !scratch.iter().any(|s| s.0 == n) => {
-                    let elements = g.int_value(node.src[0]).unwrap_or(0) as usize;
                     scratch.push((n, size));
-                    size += (elements * node.dtype.scalar.bytes()).next_multiple_of(64);
+                    size += bytes_of(g, n);
                 }
                 _ => {}
             }
