@@ -15,6 +15,7 @@ fn main() {
         let c = gristmill_compiler::compile(f, o.device.target(), o.dialect, &mut gristmill_compiler::Cheapest);
         println!("== {} launches {} modelled {:.1} us, compiled in {:?}, arena {} MB, text {} KB", f.name, c.programs.len(), c.seconds * 1e6, t.elapsed(), c.arena >> 20, c.programs.iter().map(|p| p.source.len()).sum::<usize>() >> 10);
         for (p, l) in c.programs.iter().zip(&c.levels) { println!("  L{l} {} {:?}", p.name, p.notes); }
+        if let Ok(k) = std::env::var("SRC") { for p in &c.programs { if p.name.contains(&k) { println!("{}", p.source); } } }
         if a.len() > 4 { for d in &c.decisions { println!("    {}", d.explain()); } }
     }
 }

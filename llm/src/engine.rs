@@ -111,7 +111,8 @@ const ATTENTION_BYTES: usize = 256 << 20;
 
 struct Captured {
     replay: Box<dyn Replay>,
-    launches: usize,
+    /// The function and program of every launch, in order.
+    launches: Vec<(Arc<Ready>, usize)>,
 }
 
 /// A model, ready to run.
@@ -220,7 +221,7 @@ impl Engine {
     }
     /// Launches of one step: of one token, or of a chunk with the logits after its last token.
     pub fn launches(&self, chunk: bool) -> usize {
-        self.captured.get(&(chunk && self.settings.chunk > 1, Logits::Last)).map_or(0, |c| c.launches)
+        self.captured.get(&(chunk && self.settings.chunk > 1, Logits::Last)).map_or(0, |c| c.launches.len())
     }
     /// What a step of so many tokens at that position must read.
     pub fn traffic(&mut self, tokens: usize, position: usize) -> Traffic {
@@ -301,6 +302,10 @@ impl Engine {
             }
             let launches = calls.iter().map(|c| c.function.kernels.len()).sum();
             let replay = self.jit.capture(&calls, &self.arena)?;
+            let launches = calls
+                .iter()
+                .flat_map(|c| (0..c.function.compiled.programs.len()).map(|i| (c.function.clone(), i)))
+                .collect();
             self.captured.insert(class, Captured { replay, launches });
         }
         Ok(())
@@ -389,6 +394,21 @@ impl Engine {
         self.device().write(&self.tokens, 0, &(token as i32).to_le_bytes())?;
         let captured = self.captured.get_mut(&(false, Logits::Last)).ok_or(Error::Empty)?;
         Ok(captured.replay.replay_timed(&[("pos", position as i64), ("n", 1)])?)
+    }
+    /// The function and program number of every launch of a decoding step, in order.
+    pub fn step_launches(&self) -> &[(Arc<Ready>, usize)] {
+        self.captured.get(&(false, Logits::Last)).map_or(&[], |c| &c.launches)
+    }
+    /// As `timed_step`, for a chunk of a prompt; with the function and program number of every launch.
+    pub fn timed_chunk(&mut self, tokens: &[u32], position: usize) -> Result<Vec<(f64, Arc<Ready>, usize)>, Error> {
+        let class = (true, Logits::Last);
+        self.prepare(&[class], &|_| ())?;
+        self.fill_rope(position + tokens.len())?;
+        let ids: Vec<u8> = tokens.iter().flat_map(|t| (*t as i32).to_le_bytes()).collect();
+        self.device().write(&self.tokens, 0, &ids)?;
+        let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
+        let times = captured.replay.replay_timed(&[("pos", position as i64), ("n", tokens.len() as i64)])?;
+        Ok(times.into_iter().zip(&captured.launches).map(|(t, (f, k))| (t, f.clone(), *k)).collect())
     }
     /// The rope table grows with the context in use.
     fn fill_rope(&mut self, positions: usize) -> Result<(), Error> {

@@ -30,7 +30,7 @@ impl Vectoriser<'_> {
             return x;
         }
         let dtype = self.g[x].dtype.with_lanes(lanes);
-        self.g.intern(Node { op: Op::Splat, dtype, src: smallvec![x], arg: Arg::None })
+        self.g.build(Op::Splat, dtype, smallvec![x] as Sources, Arg::None)
     }
     /// The image of `id`: a vector if it depends on `lane`.
     fn value(&mut self, id: Id, lane: Option<Id>) -> Id {

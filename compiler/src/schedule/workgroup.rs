@@ -20,9 +20,9 @@ pub struct Hint {
 
 /// Rows a workgroup keeps in registers when there is one token.
 const MATVEC_ROWS: i64 = 4;
-/// Rows and tokens a workgroup keeps in registers when there are several.
-const MATMUL_ROWS: i64 = 2;
+/// Tokens a workgroup keeps in registers when there are several; rows as many as leave half of the registers free, at most four.
 const MATMUL_TOKENS: i64 = 8;
+const MATMUL_ROWS: i64 = 4;
 /// Rows of a panel that is read again for every tile of tokens: it stays in the L2 cache.
 const PANEL_ROWS: i64 = 128;
 /// Below this many elements, one workgroup does everything.
@@ -195,22 +195,24 @@ fn contraction(g: &mut Graph, s: &mut Splitter, axes: &[Id], rows: &FxHashSet<Id
         return;
     }
     // Panel of rows per workgroup, tiles of tokens inside, rows of the panel inside these.
-    let tile = divisor(n, MATMUL_ROWS);
+    let last_token = tokens.iter().copied().rev().find(|&r| g.max_of(g[r].src[0]) > 1);
+    let token_tile = last_token.map_or(1, |r| match g.int_value(g[r].src[0]) {
+        Some(b) => divisor(b, MATMUL_TOKENS).max(if b > MATMUL_TOKENS { 4 } else { 1 }),
+        None => MATMUL_TOKENS,
+    });
+    let room = (around.target.registers as i64 / 2 / token_tile).clamp(1, MATMUL_ROWS);
+    let tile = divisor(n, room);
     let limit = (n / (4 * around.target.workers.max(1) as i64)).clamp(tile, PANEL_ROWS) / tile;
     let per_panel = divisor(n / tile, limit);
     let (t, p) = (g.int(tile), g.int(per_panel));
     let panels = g.int(n / tile / per_panel);
     let panel = s.new_range(g, panels, RangeKind::Global);
-    let last_token = tokens.iter().copied().rev().find(|&r| g.max_of(g[r].src[0]) > 1);
     for &r in tokens.iter().filter(|&&r| Some(r) != last_token) {
         s.keep(r);
     }
     if let Some(r) = last_token {
         let bound = g[r].src[0];
-        let tile = match g.int_value(bound) {
-            Some(b) => divisor(b, MATMUL_TOKENS).max(if b > MATMUL_TOKENS { 4 } else { 1 }),
-            None => MATMUL_TOKENS,
-        };
+        let tile = token_tile;
         let o_bound = {
             let up = g.int(tile - 1);
             let c = g.add(bound, up);

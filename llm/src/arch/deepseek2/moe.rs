@@ -11,9 +11,11 @@ use gristmill_tensor::tensor::Tensor;
 
 /// Smallest sum that weights are divided by: 2^-14, as in llama.cpp.
 const FLOOR: f64 = 6.103515625e-5;
-/// Rows of a tile of tokens of one expert: enough to unpack a weight once for several, few enough that the mean
-/// waste (half a tile an expert) stays small at 32 rows an expert.
-const TILE: usize = 8;
+/// Rows of a tile of tokens of one expert, in steps of at most `max` tokens: enough to unpack a weight once for several, few
+/// enough that the mean waste (half a tile an expert) stays below the rows an expert gets.
+fn tile(e: &Experts, max: usize) -> usize {
+    if max * e.used / e.count < 8 { 4 } else { 8 }
+}
 
 /// Experts and weights of normed rows `x [n, d]`: indices `[n, k]` i32 and weights `[n, k]` f32. The router reads f32
 /// values throughout.
@@ -104,10 +106,11 @@ fn chunk<'g>(
     max: usize,
 ) -> Tensor<'g> {
     let d = x.dim(1);
-    let t = nn::tiles(index, s.tokens(), max, e.count, TILE);
-    let rows = x.gather(t.token).reshape(dims![t.count, TILE, d]);
+    let height = tile(e, max);
+    let t = nn::tiles(index, s.tokens(), max, e.count, height);
+    let rows = x.gather(t.token).reshape(dims![t.count, height, d]);
     let a = activations(s, e, w, t.expert, rows, |w| w.unsqueeze(1));
     let down = a.contract(s.weight(w, "ffn_down_exps.weight").gather(t.expert).unsqueeze(1));
-    let down = down.reshape(dims![t.count * TILE as i64, d]);
+    let down = down.reshape(dims![t.count * height as i64, d]);
     (down.gather(t.row) * weights.unsqueeze(2)).sum(&[1])
 }
