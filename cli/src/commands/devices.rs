@@ -19,9 +19,9 @@ pub fn run(Options {}: Options) -> Result {
                 }
             }
             Err(error) => {
-                for line in Failure::from(error).text().lines().enumerate() {
-                    let (i, line) = line;
-                    writeln!(out, "{:9} {}{line}", "", if i == 0 { "not available: " } else { "" })?;
+                let text = format!("not available: {}", Failure::from(error).text());
+                for line in text.lines() {
+                    writeln!(out, "{:9} {line}", "")?;
                 }
             }
         }

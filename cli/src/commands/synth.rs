@@ -3,7 +3,6 @@
 use crate::failure::{Failure, Result};
 use crate::progress;
 use clap::Args;
-use gristmill_llm::file::Error as FileError;
 use gristmill_llm::synth;
 use std::fs::File;
 use std::io::BufWriter;
@@ -33,7 +32,6 @@ pub fn run(options: Options) -> Result {
     bar.finish_and_clear();
     let written = match written {
         Ok(()) => out.into_inner().map(drop).map_err(|e| failed(e.into_error())),
-        Err(synth::Error::Gguf(FileError::Io { source, .. })) => Err(failed(source)),
         Err(error) => Err(error.into()),
     };
     // Half a model helps nobody.
