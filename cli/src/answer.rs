@@ -63,7 +63,8 @@ pub fn answer(
 impl Answer {
     /// The closing line: tokens, speeds, and why it ended.
     pub fn summary(&self) -> String {
-        let rate = |n: usize, time: std::time::Duration| format!("{:.1} tok/s", n as f64 / time.as_secs_f64().max(1e-9));
+        let rate =
+            |n: usize, time: std::time::Duration| format!("{:.1} tok/s", n as f64 / time.as_secs_f64().max(1e-9));
         let Fed { reused, run, time, .. } = self.fed;
         let cached = if reused > 0 { format!(" ({reused} more in the cache)") } else { String::new() };
         let prompt = format!("{run} prompt tokens{cached}, {}", rate(run, time));

@@ -41,10 +41,14 @@ impl Failure {
         };
         Failure::new(format_args!("cannot {what} {}: {error}", path.display()), hint)
     }
+    /// Is there nothing to tell: has the reader gone away?
+    pub fn is_quiet(&self) -> bool {
+        self.message.is_empty()
+    }
     /// Tells the user on standard error; the exit code.
     pub fn report(&self) -> u8 {
         // A reader that has gone away (`gristmill … | head`) is no failure worth a word.
-        if !self.message.is_empty() {
+        if !self.is_quiet() {
             eprintln!("error: {}", printable(&self.message));
             eprintln!("hint: {}", printable(self.hint.as_deref().unwrap_or(ASK_FOR_HELP)));
         }
@@ -61,7 +65,8 @@ pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         // The direction marks change how the characters around them read.
-        let steers = c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}'..='\u{200f}');
+        let steers =
+            c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}'..='\u{200f}');
         match c {
             '\n' => out.push(c),
             c if steers => out.extend(c.escape_default()),

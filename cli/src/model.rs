@@ -6,8 +6,8 @@ use crate::progress::Bars;
 use gristmill_llm::arch;
 use gristmill_llm::engine::Engine;
 use gristmill_llm::file::ModelFile;
-use gristmill_llm::{language, synth};
 use gristmill_llm::tokenizer::Tokenizer;
+use gristmill_llm::{language, synth};
 use std::path::Path;
 
 /// The model that ships inside the program.
@@ -67,7 +67,12 @@ impl Model {
         self.load_on(common.open()?, common, context)
     }
     /// The same on a device that is open already.
-    pub fn load_on(&self, opened: gristmill_backend::Opened, common: &Common, context: Option<usize>) -> Result<Engine> {
+    pub fn load_on(
+        &self,
+        opened: gristmill_backend::Opened,
+        common: &Common,
+        context: Option<usize>,
+    ) -> Result<Engine> {
         let settings = common.settings(context)?;
         self.file.architecture()?;
         let bars = Bars::new();

@@ -300,7 +300,6 @@ impl Engine {
                     call.binds.iter().zip(&function.function.slots).map(|(b, s)| self.bound(b, s.kind)).collect();
                 calls.push(Call { function, args });
             }
-            let launches = calls.iter().map(|c| c.function.kernels.len()).sum();
             let replay = self.jit.capture(&calls, &self.arena)?;
             let launches = calls
                 .iter()
