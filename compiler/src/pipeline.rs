@@ -8,6 +8,7 @@ use crate::price::global_ranges;
 use crate::schedule::{self, Launch, TEMP};
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::program::{Access, Program};
+use gristmill_uop::spec::{self, Level};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
 use rustc_hash::FxHashMap;
@@ -66,6 +67,9 @@ pub fn compile(
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     attention::expand(&mut graph, &mut roots, &mut hints);
     let outputs: Vec<(u32, Id)> = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
+    for &root in &roots {
+        verify(&graph, root, Level::Tensor, "derive");
+    }
     // rangeify, place, merge, plan memory.
     let scheduled = schedule::schedule(function, graph, &outputs, &hints, target, &mut decider);
     let mut graph = scheduled.graph;
@@ -115,6 +119,7 @@ fn program(
         .collect();
     let dtype = own[body_nodes[0]].dtype;
     let root = own.intern(Node { op: Op::Kernel, dtype, src: body_nodes, arg: Arg::None });
+    verify(&own, root, Level::Kernel, "optimise");
     let signature = signature(&mut own, &bodies, function);
     let groups = {
         let zero = own.int(0);
@@ -149,6 +154,15 @@ fn program(
         scratch: signature.scratch_bytes,
         estimate: launch.price.estimate,
         notes,
+    }
+}
+
+/// Between passes, in tests and debug builds: the graph keeps to what its level allows. A failure is a bug of the pass before.
+fn verify(g: &Graph, root: Id, level: Level, after: &str) {
+    if cfg!(debug_assertions) {
+        if let Err(e) = spec::check(g, root, level) {
+            panic!("after {after}: {e}");
+        }
     }
 }
 

@@ -8,14 +8,26 @@ fn main() {
     } else {
         Gguf::open(&a[1]).unwrap()
     };
-    let opened = gristmill_backend::open(&a[2], &gristmill_backend::Options { threads: std::env::var("THREADS").ok().map(|t| t.parse().unwrap()), ..Default::default() }).unwrap();
+    let opened = gristmill_backend::open(
+        &a[2],
+        &gristmill_backend::Options {
+            threads: std::env::var("THREADS").ok().map(|t| t.parse().unwrap()),
+            ..Default::default()
+        },
+    )
+    .unwrap();
     let t = Instant::now();
     let kv = if a.get(5).is_some_and(|s| s == "f16") { gristmill_uop::Scalar::F16 } else { gristmill_uop::Scalar::F32 };
-    let mut e = Engine::load(&file, opened, Settings { context: Some(512), cache: kv, chunk: std::env::var("CHUNK").map_or(128, |c| c.parse().unwrap()) }, &|p| {
-        if std::env::var("V").is_ok() {
-            eprintln!("{p:?}")
-        }
-    })
+    let mut e = Engine::load(
+        &file,
+        opened,
+        Settings { context: Some(512), cache: kv, chunk: std::env::var("CHUNK").map_or(128, |c| c.parse().unwrap()) },
+        &|p| {
+            if std::env::var("V").is_ok() {
+                eprintln!("{p:?}")
+            }
+        },
+    )
     .unwrap();
     eprintln!("load {:?} functions {}", t.elapsed(), e.compiled());
     let tokens: Vec<u32> = if a[3].contains(',') {
@@ -40,14 +52,32 @@ fn main() {
             let times = e.timed_step(tokens[0], pos + i).unwrap();
             for (t, (f, k)) in times.iter().zip(e.step_launches()) {
                 let p = &f.compiled.programs[*k];
-                let x = by.entry((f.function.name.clone(), *k)).or_insert((0.0, 0.0, 0, format!("{:?} {}", &p.notes[..p.notes.len() - 1], p.name)));
-                x.0 = if x.2 == 0 { *t } else { x.0.min(*t) }; x.1 = p.estimate.weight_bytes; x.2 += 1;
+                let x = by.entry((f.function.name.clone(), *k)).or_insert((
+                    0.0,
+                    0.0,
+                    0,
+                    format!("{:?} {}", &p.notes[..p.notes.len() - 1], p.name),
+                ));
+                x.0 = if x.2 == 0 { *t } else { x.0.min(*t) };
+                x.1 = p.estimate.weight_bytes;
+                x.2 += 1;
             }
         }
-        for x in by.values_mut() { x.0 *= x.2 as f64; x.1 *= x.2 as f64; }
+        for x in by.values_mut() {
+            x.0 *= x.2 as f64;
+            x.1 *= x.2 as f64;
+        }
         let total: f64 = by.values().map(|x| x.0).sum();
         println!("step {:.2} ms", total * 1e3 / reps as f64);
-        for ((f, k), (t, b, n, note)) in by { println!("{:5.1}% {f} {k} {:8.1} us x{} {:6.2} GB/s {note}", 100.0 * t / total, t / n as f64 * 1e6, n / reps, b / t / 1e9); }
+        for ((f, k), (t, b, n, note)) in by {
+            println!(
+                "{:5.1}% {f} {k} {:8.1} us x{} {:6.2} GB/s {note}",
+                100.0 * t / total,
+                t / n as f64 * 1e6,
+                n / reps,
+                b / t / 1e9
+            );
+        }
     }
     if std::env::var("PROFC").is_ok() {
         let mut by: std::collections::BTreeMap<(String, usize), (f64, usize, String)> = Default::default();
@@ -55,11 +85,18 @@ fn main() {
         let total: f64 = all.iter().map(|x| x.0).sum();
         for (t, f, k) in all {
             let p = &f.compiled.programs[k];
-            let x = by.entry((f.function.name.clone(), k)).or_insert((0.0, 0, format!("{:?} {}", &p.notes[..p.notes.len() - 1], p.name)));
-            x.0 += t; x.1 += 1;
+            let x = by.entry((f.function.name.clone(), k)).or_insert((
+                0.0,
+                0,
+                format!("{:?} {}", &p.notes[..p.notes.len() - 1], p.name),
+            ));
+            x.0 += t;
+            x.1 += 1;
         }
         println!("chunk {:.2} ms", total * 1e3);
-        for ((f, k), (t, n, note)) in by { println!("{:5.1}% {f} {k} {:8.1} us x{n} {note}", 100.0 * t / total, t / n as f64 * 1e6); }
+        for ((f, k), (t, n, note)) in by {
+            println!("{:5.1}% {f} {k} {:8.1} us x{n} {note}", 100.0 * t / total, t / n as f64 * 1e6);
+        }
     }
     for step in [true, false] {
         let t = Instant::now();

@@ -4,6 +4,7 @@
 
 use crate::arch::{self, AttentionForm, Bind, Functions, Logits, Model, Options, Plan, TokenClass};
 use crate::gguf::{self, Gguf};
+use crate::traffic::{self, Traffic};
 use gristmill_backend::Opened;
 use gristmill_runtime::{Buffer, Device, Memory, Replay};
 use gristmill_tensor::jit::{Call, Jit, Ready};
@@ -209,6 +210,56 @@ impl Engine {
     pub fn weight_bytes(&self) -> u64 {
         self.weight_bytes
     }
+    /// Most tokens of one step.
+    pub fn chunk(&self) -> usize {
+        self.settings.chunk
+    }
+    /// Bytes of the cache that one token takes, in all layers.
+    pub fn cache_bytes_per_token(&self) -> usize {
+        let state = self.model.state(&self.options(false, Logits::None));
+        state.width * state.scalar.bytes() * self.model.layers()
+    }
+    /// Launches of one step: of one token, or of a chunk with the logits after its last token.
+    pub fn launches(&self, chunk: bool) -> usize {
+        self.captured.get(&(chunk && self.settings.chunk > 1, Logits::Last)).map_or(0, |c| c.launches.len())
+    }
+    /// What a step of so many tokens at that position must read.
+    pub fn traffic(&mut self, tokens: usize, position: usize) -> Traffic {
+        let plan = self.model.plan(&self.options(false, Logits::Last), &mut self.functions);
+        let bytes = |name: &str| self.weights.get(name).map_or(0, |b| b.len as u64);
+        let rows = position + tokens.saturating_sub(1) / 2 + 1;
+        let cache = (rows * self.cache_bytes_per_token()) as f64;
+        Traffic { weights: traffic::weights(&plan, tokens, &bytes), cache }
+    }
+    /// Fills the cache of every layer before `position` with numbers that mean nothing but take the memory and the time of
+    /// real ones, so that the speed at a depth can be measured without running the tokens before it.
+    pub fn pretend(&mut self, position: usize) -> Result<(), Error> {
+        let state = self.model.state(&self.options(false, Logits::None));
+        let bytes = position.min(self.rows) * state.width * state.scalar.bytes();
+        // xorshift64: all of f16 and f32 below 1/4, of either sign.
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut next = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            let small = (seed >> 40) as f32 / (1u32 << 24) as f32 * 0.25;
+            if seed & 1 == 0 { small } else { -small }
+        };
+        let mut piece = Vec::with_capacity(1 << 20);
+        while piece.len() < 1 << 20 {
+            match state.scalar {
+                Scalar::F16 => piece.extend(half::f16::from_f32(next()).to_le_bytes()),
+                _ => piece.extend(next().to_le_bytes()),
+            }
+        }
+        for buffer in &self.states {
+            for at in (0..bytes).step_by(piece.len()) {
+                let n = piece.len().min(bytes - at);
+                self.jit.device().write(buffer, at, &piece[..n])?;
+            }
+        }
+        Ok(())
+    }
     /// Distinct functions compiled.
     pub fn compiled(&self) -> usize {
         self.jit.compiled()
@@ -277,14 +328,23 @@ impl Engine {
     }
     /// Runs `tokens` at `position` and after; returns logits: of the last token, or of every token (row-major `[n, vocabulary]`).
     pub fn forward(&mut self, tokens: &[u32], position: usize, all: bool) -> Result<&[f32], Error> {
+        self.forward_with(tokens, position, if all { Logits::All } else { Logits::Last })
+    }
+    /// Are these tokens that can be run: some, and all in the vocabulary?
+    pub fn check(&self, tokens: &[u32]) -> Result<(), Error> {
         let vocabulary = self.model.vocabulary();
         if tokens.is_empty() {
             return Err(Error::Empty);
         }
-        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
-            return Err(Error::Token { token, vocabulary });
+        match tokens.iter().find(|&&t| t as usize >= vocabulary) {
+            Some(&token) => Err(Error::Token { token, vocabulary }),
+            None => Ok(()),
         }
-        if position + tokens.len() > self.context {
+    }
+    /// As [`Engine::forward`], with those logits.
+    pub fn forward_with(&mut self, tokens: &[u32], position: usize, wanted: Logits) -> Result<&[f32], Error> {
+        self.check(tokens)?;
+        if position.checked_add(tokens.len()).is_none_or(|end| end > self.context) {
             return Err(Error::Full(self.context));
         }
         self.logits_host.clear();
@@ -293,10 +353,9 @@ impl Engine {
         while at < tokens.len() {
             let n = (tokens.len() - at).min(self.step_limit(position + at));
             let last = at + n == tokens.len();
-            let logits = match (all, last) {
-                (true, _) => Logits::All,
-                (false, true) => Logits::Last,
-                (false, false) => Logits::None,
+            let logits = match (wanted, last) {
+                (Logits::Last, false) => Logits::None,
+                _ => wanted,
             };
             self.step(&tokens[at..at + n], position + at, logits)?;
             at += n;

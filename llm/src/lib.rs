@@ -3,7 +3,12 @@
 pub mod arch;
 pub mod chat;
 pub mod engine;
+pub mod file;
 pub mod gguf;
+pub mod language;
+pub mod perplexity;
 pub mod sampling;
+pub mod session;
 pub mod synth;
 pub mod tokenizer;
+pub mod traffic;

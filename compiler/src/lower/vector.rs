@@ -172,7 +172,8 @@ impl Vectoriser<'_> {
             })
         };
         // A float holds these exactly.
-        let table: Option<Vec<i32>> = (0..TABLE).map(|i| entry(i).filter(|v| v.abs() <= 1 << 24).map(|v| v as i32)).collect();
+        let table: Option<Vec<i32>> =
+            (0..TABLE).map(|i| entry(i).filter(|v| v.abs() <= 1 << 24).map(|v| v as i32)).collect();
         Some((at, table?.into()))
     }
     fn at_lane(&mut self, id: Id, lane: Id, i: i64) -> Id {

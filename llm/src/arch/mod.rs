@@ -30,6 +30,8 @@ pub trait Model {
     fn rope_table(&self, positions: usize) -> Vec<f32>;
     /// The state that each layer keeps.
     fn state(&self, options: &Options) -> StateSpec;
+    /// Name and value of what was read from the file, for people.
+    fn summary(&self) -> Vec<(&'static str, String)>;
     /// Remarks on the file that a user should see.
     fn warnings(&self) -> &[String];
     /// The calls of one step, in order. Functions are shared with every plan made with the same `functions`.

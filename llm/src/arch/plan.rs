@@ -152,6 +152,12 @@ impl Functions {
     pub fn share(&mut self, function: Function) -> Arc<Function> {
         self.by_key.entry(function.key()).or_insert_with(|| Arc::new(function)).clone()
     }
+    /// Their names, in order.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.by_key.values().map(|f| f.name.clone()).collect();
+        names.sort();
+        names
+    }
     /// How many there are.
     pub fn len(&self) -> usize {
         self.by_key.len()

@@ -49,7 +49,8 @@ pub fn cases() -> Vec<Case> {
     let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 1)], &[("pos", 63)], &[("pos", 127)]];
     let few: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 1)], &[("pos", 0), ("n", 9)], &[("pos", 55), ("n", 9)]];
     let mut out = Vec::new();
-    for (heads, kv_heads, depth, value) in [(1, 1, 8, 8), (4, 1, 48, 32), (4, 4, 24, 16), (6, 2, 16, 20), (5, 5, 7, 9)] {
+    for (heads, kv_heads, depth, value) in [(1, 1, 8, 8), (4, 1, 48, 32), (4, 4, 24, 16), (6, 2, 16, 20), (5, 5, 7, 9)]
+    {
         let shape = |rows| Shape { rows, heads, kv_heads, depth, out: value };
         out.push(attention(&shape(128), 1, one));
         out.push(attention(&shape(64), 9, few));
@@ -59,7 +60,8 @@ pub fn cases() -> Vec<Case> {
 
 /// Contexts across several chunks of the cache.
 pub fn long() -> Vec<Case> {
-    let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 127)], &[("pos", 128)], &[("pos", 129)], &[("pos", 255)], &[("pos", 299)]];
+    let one: &[&[(&str, i64)]] =
+        &[&[("pos", 0)], &[("pos", 127)], &[("pos", 128)], &[("pos", 129)], &[("pos", 255)], &[("pos", 299)]];
     let few: &[&[(&str, i64)]] = &[
         &[("pos", 0), ("n", 13)],
         &[("pos", 120), ("n", 13)],

@@ -1,8 +1,8 @@
 //! Elementwise ops: ranges of ordinary values, and the edges.
 
 use crate::harness::{Case, Fill, Within};
-use gristmill_uop::{Arg, Graph, Id, Op, Scalar, Sources};
 use Scalar::{BF16, Bool, F16, F32, I8, I16, I32, I64, U8, U16, U32};
+use gristmill_uop::{Arg, Graph, Id, Op, Scalar, Sources};
 
 /// An axis that vectors divide and one that they do not.
 const SIZES: [&[i64]; 2] = [&[3, 48], &[7]];
@@ -49,11 +49,15 @@ pub fn floats() -> Vec<Case> {
             let name = format!("Where {} {dims:?}", s.name());
             out.push(Case::raw(name, &[(dims, Bool), (dims, s), (dims, s)], |g, x| vec![g.select(x[0], x[1], x[2])]));
         }
-        out.push(Case::raw(format!("Where of a comparison {dims:?}"), &[(dims, F32), (dims, F32), (dims, I64)], |g, x| {
-            let c = g.lt(x[0], x[1]);
-            let six = g.int(6);
-            vec![g.select(c, x[2], six)]
-        }));
+        out.push(Case::raw(
+            format!("Where of a comparison {dims:?}"),
+            &[(dims, F32), (dims, F32), (dims, I64)],
+            |g, x| {
+                let c = g.lt(x[0], x[1]);
+                let six = g.int(6);
+                vec![g.select(c, x[2], six)]
+            },
+        ));
     }
     out
 }
@@ -64,9 +68,8 @@ pub fn integers() -> Vec<Case> {
         for s in [I32, I64, U8, I8, U16, I16, U32] {
             let signed = s.range().is_some_and(|r| r.0 < 0);
             let (lo, hi) = if signed { (-100, 100) } else { (0, 200) };
-            for op in [
-                Op::Add, Op::Mul, Op::IDiv, Op::Mod, Op::Max, Op::Min, Op::And, Op::Or, Op::Xor, Op::Lt, Op::Eq,
-            ] {
+            for op in [Op::Add, Op::Mul, Op::IDiv, Op::Mod, Op::Max, Op::Min, Op::And, Op::Or, Op::Xor, Op::Lt, Op::Eq]
+            {
                 let divides = matches!(op, Op::IDiv | Op::Mod);
                 let case = Case::raw(format!("{op:?} {} {dims:?}", s.name()), &[(dims, s), (dims, s)], binary(op));
                 let right = if divides { (1, 20) } else { (lo, hi) };
@@ -130,7 +133,8 @@ pub fn casts() -> Vec<Case> {
                 out.push(case);
             }
         }
-        for (from, to) in [(F32, I32), (I32, F32), (F32, U32), (U32, F32), (F16, U16), (U16, F16), (I32, U32), (I8, U8)] {
+        for (from, to) in [(F32, I32), (I32, F32), (F32, U32), (U32, F32), (F16, U16), (U16, F16), (I32, U32), (I8, U8)]
+        {
             let name = format!("bits of {} as {} {dims:?}", from.name(), to.name());
             let case = Case::raw(name, &[(dims, from)], |g, x| vec![g.bitcast(x[0], to)]).within(Within::Exact);
             out.push(match (from, to) {
@@ -185,18 +189,64 @@ pub fn edges() -> Vec<Case> {
         }
     };
     let each = Within::Each(4e-7);
-    case(Op::Exp, &[0.0, -0.0, inf, -inf, nan, 88.72, 88.8, 90.0, 1e30, -87.3, -103.0, -104.0, -200.0, -1e30, 1e-30, 0.5], each);
-    case(Op::Log, &[1.0, 0.0, inf, -1.0, nan, tiny, tiny / 2.0, 3.4e38, 0.5, 2.0, 0.70710678, 1.4142135, 1.0000001, 0.99999994, 10.0, -0.0], each);
+    case(
+        Op::Exp,
+        &[0.0, -0.0, inf, -inf, nan, 88.72, 88.8, 90.0, 1e30, -87.3, -103.0, -104.0, -200.0, -1e30, 1e-30, 0.5],
+        each,
+    );
+    case(
+        Op::Log,
+        &[
+            1.0,
+            0.0,
+            inf,
+            -1.0,
+            nan,
+            tiny,
+            tiny / 2.0,
+            3.4e38,
+            0.5,
+            2.0,
+            0.70710678,
+            1.4142135,
+            1.0000001,
+            0.99999994,
+            10.0,
+            -0.0,
+        ],
+        each,
+    );
     case(Op::Sqrt, &[0.0, 1.0, inf, -1.0, nan, tiny, tiny / 4.0, 3.4e38], each);
     case(Op::Recip, &[0.0, -0.0, inf, -inf, nan, 3.0, 1e38, -1e-38], each);
     let half = [
-        0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 4194303.5, 4194304.5, 4194305.5, -4194305.5, 8388607.5, 8388609.0, 1e30, inf, nan, 0.49999997,
+        0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 4194303.5, 4194304.5, 4194305.5, -4194305.5, 8388607.5, 8388609.0, 1e30, inf,
+        nan, 0.49999997,
     ];
     case(Op::Round, &half, Within::Exact);
     for n in [16i64, 3] {
         let dims: &[i64] = &[n];
         for (to, values) in [
-            (F16, vec![65504.0, 65520.0, 65519.0, 1e9, -1e9, 5.9e-8, 2.9e-8, 3.1e-8, 6.1e-5, 6.0e-5, nan, inf, 1.00048828125, 1.00146484375, -0.0, 0.1]),
+            (
+                F16,
+                vec![
+                    65504.0,
+                    65520.0,
+                    65519.0,
+                    1e9,
+                    -1e9,
+                    5.9e-8,
+                    2.9e-8,
+                    3.1e-8,
+                    6.1e-5,
+                    6.0e-5,
+                    nan,
+                    inf,
+                    1.00048828125,
+                    1.00146484375,
+                    -0.0,
+                    0.1,
+                ],
+            ),
             (BF16, vec![1.0, 1.00390625, 1.01171875, 3.4e38, 1e-40, nan, inf, -inf, 0.1]),
             (I32, vec![2147483520.0, 2147483648.0, 1e20, -2147483648.0, -1e20, nan, inf, -inf, 0.99, -0.99, -1.5]),
             (I8, vec![126.9, 127.5, 128.0, 300.0, -128.9, -129.0, -1e10, nan, 0.0, 1e10]),

@@ -330,7 +330,11 @@ pub fn check(cases: Vec<Case>, ways: Vec<Way>) {
         };
         for (i, (case, function)) in cases.iter().zip(ready).enumerate() {
             if std::env::var_os("GRISTMILL_SOURCE").is_some() {
-                function.compiled.programs.iter().for_each(|p| println!("// {} / {}\n{}", case.name, way.name, p.source));
+                function
+                    .compiled
+                    .programs
+                    .iter()
+                    .for_each(|p| println!("// {} / {}\n{}", case.name, way.name, p.source));
             }
             for (j, run) in truth[i].iter().enumerate() {
                 let d = jit.device();

@@ -116,10 +116,13 @@ pub fn choosing() -> Vec<Case> {
         })
         .fill(0, Fill::Values(vec![f64::NAN, 1.0, f64::INFINITY, f64::NAN, 0.5])),
     );
-    out.push(Case::new("joined and normed", |c| {
-        let x = c.input("x", dims![3, 48], Scalar::F32);
-        let a = nn::rms_norm(x.slice(1, 0, 32), c.input("w", dims![32], Scalar::F32), 1e-5);
-        c.output("y", Tensor::cat(&[a, x.slice(1, 32, 16).exp()], 1).cast(Scalar::F16).cast(Scalar::F32));
-    }).within(Within::Scale(1e-3)));
+    out.push(
+        Case::new("joined and normed", |c| {
+            let x = c.input("x", dims![3, 48], Scalar::F32);
+            let a = nn::rms_norm(x.slice(1, 0, 32), c.input("w", dims![32], Scalar::F32), 1e-5);
+            c.output("y", Tensor::cat(&[a, x.slice(1, 32, 16).exp()], 1).cast(Scalar::F16).cast(Scalar::F32));
+        })
+        .within(Within::Scale(1e-3)),
+    );
     out
 }

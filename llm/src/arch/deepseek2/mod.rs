@@ -6,6 +6,7 @@ pub mod hyper;
 mod moe;
 pub mod rope;
 mod step;
+mod summary;
 mod weights;
 
 use super::{Bind, Call, Functions, Logits, Model, Options, Plan, Result, StateSpec, Tensors};
@@ -69,6 +70,9 @@ impl Model for Deepseek2 {
     }
     fn state(&self, options: &Options) -> StateSpec {
         StateSpec { rows: options.rows, width: self.hyper.cached(), scalar: options.cache }
+    }
+    fn summary(&self) -> Vec<(&'static str, String)> {
+        summary::summary(&self.hyper)
     }
     fn warnings(&self) -> &[String] {
         &self.hyper.warnings

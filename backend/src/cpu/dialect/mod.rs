@@ -2,6 +2,10 @@
 //! launch; everything it needs is in the prelude (`prelude.rs`).
 
 use super::prelude::CONVERSIONS;
+mod prelude;
+
+pub use prelude::prelude;
+
 use gristmill_compiler::lower::{Code, Statement};
 use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;

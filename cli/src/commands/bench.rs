@@ -1,0 +1,221 @@
+//! `gristmill bench`: the decode step is the unit of truth; its speed stands beside the machine's read bandwidth.
+
+use crate::failure::{Failure, Result};
+use crate::flags::Common;
+use crate::model::Model;
+use crate::progress;
+use clap::Args;
+use gristmill_llm::engine::Engine;
+use gristmill_runtime::{Device, Memory};
+use serde_json::json;
+use std::io::{self, Write};
+use std::sync::Barrier;
+use std::time::Instant;
+
+/// Depths are measured on a cache filled with numbers that mean nothing: the time of a step depends on how many rows it
+/// reads, not on what is in them. Bytes per token are what must be read: the weights in use and the cache. For a prompt
+/// they are those of one chunk, each expert that is expected to be hit counted once, divided by its tokens.
+#[derive(Args)]
+pub struct Options {
+    /// A .gguf file, or synth:PRESET:QUANT
+    model: String,
+    /// Tokens of the prompts measured; 0 for none
+    #[arg(short, value_name = "N", default_value_t = 512)]
+    p: usize,
+    /// Tokens of the generations measured; 0 for none
+    #[arg(short, value_name = "N", default_value_t = 128)]
+    n: usize,
+    /// Tokens in the cache before
+    #[arg(short, value_name = "DEPTH", value_delimiter = ',', default_value = "0")]
+    d: Vec<usize>,
+    /// Repetitions
+    #[arg(short, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    r: u16,
+    /// One JSON object a line instead of a table
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Tokens of the prompt whose first answer is timed.
+const FIRST: usize = 32;
+
+pub fn run(options: Options) -> Result {
+    let model = Model::open(Some(&options.model))?;
+    let most = model.describe()?.context();
+    let longest = options.p.max(options.n).max(FIRST + 1).min(most);
+    let needed = options.d.iter().map(|d| d.saturating_add(options.p.max(options.n))).max().unwrap_or(0);
+    let context = needed.max(longest);
+    if context > options.common.ctx.map_or(most, |c| c as usize) {
+        let given = options.common.ctx.map_or(most, |c| c as usize);
+        return Err(Failure::new(
+            format_args!("the tests need {context} tokens of context, and there are {given}"),
+            format!("choose -p, -n and -d so that the depth and either of the others make at most {given} together"),
+        ));
+    }
+    let opened = options.common.open()?;
+    // Before the model takes its memory.
+    let bandwidth = read_bandwidth(opened.device.as_ref());
+    let start = Instant::now();
+    let mut engine = model.load_on(opened, &options.common, Some(context))?;
+    let load = start.elapsed().as_secs_f64();
+    let mut ids = Ids { state: 1, vocabulary: engine.model().vocabulary() };
+    let start = Instant::now();
+    engine.forward(&ids.some(FIRST.min(engine.context())), 0, false)?;
+    let first = start.elapsed().as_secs_f64();
+
+    let mut out = io::stdout().lock();
+    let gb = engine.weight_bytes() as f64 / 1e9;
+    let about = format!(
+        "{}: {gb:.3} GB of weights in {load:.2} s (compilation included), first token of a {FIRST}-token prompt {:.0} ms, {}",
+        model.name,
+        first * 1e3,
+        bandwidth.map_or("read bandwidth unknown".into(), |b| format!("read bandwidth {:.1} GB/s", b / 1e9)),
+    );
+    if options.json {
+        eprintln!("{about}");
+    } else {
+        writeln!(out, "{about}")?;
+        writeln!(
+            out,
+            "{:>8} {:>7} {:>18} {:>10} {:>10} {:>10} {:>10}",
+            "test", "depth", "tok/s", "ms/tok", "MB/tok", "bandwidth", "launches"
+        )?;
+    }
+    for &depth in &options.d {
+        engine.pretend(depth)?;
+        for (prompt, tokens) in [(true, options.p), (false, options.n)] {
+            if tokens == 0 {
+                continue;
+            }
+            let times = measure(&mut engine, &mut ids, prompt, tokens, depth, options.r)?;
+            let rates: Vec<f64> = times.iter().map(|t| tokens as f64 / t).collect();
+            let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+            let deviation = (rates.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / rates.len() as f64).sqrt();
+            let step = if prompt { tokens.min(engine.chunk()) } else { 1 };
+            // A prompt's chunks lie between its ends, a generation's steps too.
+            let middle = depth + (tokens - step) / 2;
+            let bytes = engine.traffic(step, middle).total() / step as f64;
+            let fraction = bandwidth.map(|b| bytes * mean / b);
+            let launches = engine.launches(step > 1) as f64 / step as f64;
+            let test = format!("{}{tokens}", if prompt { "pp" } else { "tg" });
+            if options.json {
+                let line = json!({
+                    "model": model.name,
+                    "device": engine.device().name(),
+                    "test": test,
+                    "depth": depth,
+                    "tokens_per_second": mean,
+                    "ms_per_token": 1e3 / mean,
+                    "bytes_per_token": bytes.round() as u64,
+                    "bandwidth_fraction": fraction,
+                    "launches_per_token": launches,
+                });
+                writeln!(out, "{line}")?;
+            } else {
+                let share = fraction.map_or("?".into(), |f| format!("{:.1} %", f * 100.0));
+                let rate = format!("{mean:.2} ± {deviation:.2}");
+                writeln!(
+                    out,
+                    "{test:>8} {depth:>7} {rate:>18} {:>10.3} {:>10.3} {share:>10} {launches:>10.2}",
+                    1e3 / mean,
+                    bytes / 1e6
+                )?;
+            }
+            out.flush()?;
+        }
+    }
+    Ok(())
+}
+
+/// Seconds of each repetition.
+fn measure(engine: &mut Engine, ids: &mut Ids, prompt: bool, tokens: usize, depth: usize, r: u16) -> Result<Vec<f64>> {
+    let bar = progress::count(if prompt { "prompts" } else { "tokens" }, u64::from(r));
+    // Once for what is only done once.
+    engine.forward(&ids.some(if prompt { tokens.min(engine.chunk()) } else { 1 }), depth, false)?;
+    let mut times = Vec::new();
+    for _ in 0..r {
+        let ids = ids.some(tokens);
+        let start = Instant::now();
+        if prompt {
+            engine.forward(&ids, depth, false)?;
+        } else {
+            for (i, id) in ids.iter().enumerate() {
+                engine.forward(&[*id], depth + i, false)?;
+            }
+        }
+        // A device that runs nothing may take no time.
+        times.push(start.elapsed().as_secs_f64().max(1e-9));
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(times)
+}
+
+/// Random tokens, the same for every run: equal ones would all choose the same experts.
+struct Ids {
+    state: u64,
+    vocabulary: usize,
+}
+
+impl Ids {
+    fn some(&mut self, n: usize) -> Vec<u32> {
+        // Knuth's MMIX generator; its upper half is good enough.
+        let mut next = || {
+            self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((self.state >> 33) % self.vocabulary as u64) as u32
+        };
+        (0..n).map(|_| next()).collect()
+    }
+}
+
+/// Bytes that are read; more than any cache.
+const BUFFER: u64 = 1 << 30;
+/// Passes, of which the best counts.
+const PASSES: usize = 4;
+
+/// Bytes a second that the device's threads read together, from memory like that of weights. `None` where the host cannot
+/// reach it.
+fn read_bandwidth(device: &dyn Device) -> Option<f64> {
+    let bytes = gristmill_runtime::memory::available().map_or(BUFFER, |n| BUFFER.min(n / 4)) as usize;
+    let buffer = device.alloc(bytes, Memory::Weights).ok()?;
+    let threads = device.target().workers.max(1);
+    let part = bytes / 8 / threads;
+    // SAFETY: host memory of `bytes` bytes, aligned to pages, that nothing else uses.
+    let words = unsafe { std::slice::from_raw_parts_mut(buffer.raw.host()?.add(buffer.offset).cast::<u64>(), bytes / 8) };
+    let barrier = Barrier::new(threads + 1);
+    let best = std::thread::scope(|scope| {
+        for words in words.chunks_mut(part).take(threads) {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                // Pages come to be where they are first written.
+                words.fill(1);
+                for _ in 0..PASSES {
+                    barrier.wait();
+                    std::hint::black_box(sum(words));
+                    barrier.wait();
+                }
+            });
+        }
+        let mut best = f64::INFINITY;
+        for _ in 0..PASSES {
+            barrier.wait();
+            let start = Instant::now();
+            barrier.wait();
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        best
+    });
+    Some((part * threads * 8) as f64 / best)
+}
+
+fn sum(words: &[u64]) -> u64 {
+    let mut sums = [0u64; 16];
+    for group in words.chunks_exact(16) {
+        for (s, w) in sums.iter_mut().zip(group) {
+            *s = s.wrapping_add(*w);
+        }
+    }
+    sums.iter().fold(0, |a, b| a.wrapping_add(*b))
+}

@@ -1,0 +1,30 @@
+//! `gristmill devices`.
+
+use crate::failure::{Failure, Result};
+use clap::Args;
+use gristmill_backend::{DEVICES, Options as DeviceOptions};
+use std::io::{self, Write};
+
+#[derive(Args)]
+pub struct Options {}
+
+pub fn run(Options {}: Options) -> Result {
+    let mut out = io::stdout().lock();
+    for row in DEVICES {
+        writeln!(out, "{:<9} {}", row.name, row.doc)?;
+        match (row.open)(&DeviceOptions::default()) {
+            Ok(device) => {
+                for line in device.describe() {
+                    writeln!(out, "{:9} {line}", "")?;
+                }
+            }
+            Err(error) => {
+                let text = format!("not available: {}", Failure::from(error).text());
+                for line in text.lines() {
+                    writeln!(out, "{:9} {line}", "")?;
+                }
+            }
+        }
+    }
+    Ok(())
+}

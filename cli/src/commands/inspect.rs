@@ -1,0 +1,145 @@
+//! `gristmill inspect`.
+
+use crate::failure::{Result, printable};
+use crate::model::{Model, warn};
+use clap::Args;
+use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options as PlanOptions, TokenClass};
+use gristmill_llm::file::ModelFile;
+use gristmill_llm::language;
+use gristmill_uop::dtype::Scalar;
+use std::io::{self, Write};
+
+#[derive(Args)]
+pub struct Options {
+    /// A .gguf file, or synth:PRESET:QUANT
+    model: String,
+    /// Leave out the table of tensors
+    #[arg(long)]
+    brief: bool,
+}
+
+pub fn run(options: Options) -> Result {
+    let model = Model::open(Some(&options.model))?;
+    let file = &model.file;
+    let mut out = io::stdout().lock();
+    let parts = if file.shards() > 1 { format!(" in {} files", file.shards()) } else { String::new() };
+    writeln!(out, "{}: {}{parts}", printable(&model.name), size(file.size()))?;
+    writeln!(out, "\nMETADATA, {} keys", file.metadata().len())?;
+    for (key, value) in file.metadata().iter() {
+        writeln!(out, "  {} = {}", oneline(key), oneline(&value.to_string()))?;
+    }
+    if !options.brief {
+        tensors(file, &mut out)?;
+    }
+    totals(file, &mut out)?;
+    // A file that only carries a vocabulary is whole without a model in it.
+    if file.tensors().is_empty() {
+        writeln!(out, "\nNO MODEL: the file has no tensors")?;
+    } else {
+        hyper(&model, &mut out)?;
+    }
+    text(&model, &mut out)
+}
+
+fn tensors(file: &ModelFile, out: &mut dyn Write) -> Result {
+    writeln!(out, "\nTENSORS, {}", file.tensors().len())?;
+    let name = |t: &gristmill_llm::file::TensorInfo| oneline(&t.name);
+    let width = file.tensors().iter().map(|t| name(t).chars().count()).max().unwrap_or(0);
+    for t in file.tensors() {
+        let dims: Vec<String> = t.dims.iter().map(u64::to_string).collect();
+        writeln!(out, "  {:width$}  {:7} {:>10}  {}", name(t), t.encoding.name, size(t.bytes), dims.join(" × "))?;
+    }
+    Ok(())
+}
+
+fn totals(file: &ModelFile, out: &mut dyn Write) -> Result {
+    writeln!(out, "\nTYPES")?;
+    let mut types: Vec<(&str, usize, u64, u64)> = Vec::new();
+    for t in file.tensors() {
+        match types.iter_mut().find(|row| row.0 == t.encoding.name) {
+            Some(row) => (row.1, row.2, row.3) = (row.1 + 1, row.2 + t.elements(), row.3 + t.bytes),
+            None => types.push((t.encoding.name, 1, t.elements(), t.bytes)),
+        }
+    }
+    types.sort_by_key(|row| std::cmp::Reverse(row.3));
+    let all = types.iter().fold(("all", 0, 0, 0), |a, b| ("all", a.1 + b.1, a.2 + b.2, a.3 + b.3));
+    for (name, count, elements, bytes) in types.into_iter().chain([all]) {
+        writeln!(out, "  {name:7} {count:5} tensors {:>9.3} M elements {:>10}", elements as f64 / 1e6, size(bytes))?;
+    }
+    Ok(())
+}
+
+/// Bytes of a cache of that type, one token in all layers.
+fn cache(model: &dyn gristmill_llm::arch::Model, cache: Scalar) -> (u64, PlanOptions) {
+    let (tokens, attention, logits) = (TokenClass::One, AttentionForm::Absorbed, Logits::Last);
+    let options = PlanOptions { tokens, rows: 64, cache, attention, logits };
+    let state = model.state(&options);
+    ((state.width * state.scalar.bytes() * model.layers()) as u64, options)
+}
+
+fn hyper(model: &Model, out: &mut dyn Write) -> Result {
+    let described = model.describe()?;
+    writeln!(out, "\nMODEL, {}", described.architecture())?;
+    for (name, value) in described.summary() {
+        writeln!(out, "  {name:18} {value}")?;
+    }
+    let (f16, options) = cache(described.as_ref(), Scalar::F16);
+    let plan = described.plan(&options, &mut Functions::new());
+    let used: Vec<_> = plan.weights().into_iter().filter_map(|name| model.file.tensor(name)).collect();
+    let weights = used.iter().map(|t| t.bytes).sum();
+    writeln!(out, "\nMEMORY")?;
+    writeln!(out, "  {:18} {} in {} tensors", "weights", size(weights), used.len())?;
+    writeln!(out, "  {:18} {} for each 1024 tokens of context, with --kv f16", "cache", size(1024 * f16))?;
+    let unused = model.file.tensors().len() - used.len();
+    if unused > 0 {
+        warn(&[format!("{unused} tensors are not used")]);
+    }
+    warn(described.warnings());
+    Ok(())
+}
+
+fn text(model: &Model, out: &mut dyn Write) -> Result {
+    let tokenizer = model.tokenizer()?;
+    let (_, why) = language::template(model.file.metadata(), &tokenizer)?;
+    let (sampling, ignored) = language::sampling(model.file.metadata());
+    let special = |id: Option<u32>| {
+        id.map_or("none".into(), |id| {
+            let text = String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap_or_default()).into_owned();
+            format!("{id} {}", oneline(&text))
+        })
+    };
+    writeln!(out, "\nTEXT")?;
+    writeln!(out, "  {:18} {}, {} tokens", "tokenizer", oneline(tokenizer.pre()), tokenizer.n_tokens())?;
+    let added = if tokenizer.adds_bos() { ", added to prompts" } else { "" };
+    writeln!(out, "  {:18} {}{added}", "begins with", special(tokenizer.bos()))?;
+    let ends: Vec<String> = tokenizer.eog().iter().map(|&id| special(Some(id))).collect();
+    writeln!(out, "  {:18} {}", "ends with", ends.join(", "))?;
+    writeln!(out, "  {:18} {}", "chat template", why.as_deref().map_or("the file's".into(), oneline))?;
+    writeln!(
+        out,
+        "  {:18} --temp {} --top-k {} --top-p {} --min-p {} --repeat-penalty {}",
+        "sampling",
+        sampling.temperature,
+        sampling.top_k,
+        sampling.top_p,
+        sampling.min_p,
+        sampling.repeat_penalty
+    )?;
+    warn(&ignored);
+    Ok(())
+}
+
+/// Text from the file, on one line.
+fn oneline(text: &str) -> String {
+    printable(text).replace('\n', "\\n")
+}
+
+/// Bytes for people.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}

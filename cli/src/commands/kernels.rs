@@ -1,0 +1,228 @@
+//! `gristmill kernels`: the compiler's work on one model, stage by stage. Needs no weights and runs nothing.
+
+use crate::failure::{Failure, Result, printable};
+use crate::flags::Common;
+use crate::model::Model;
+use clap::{Args, ValueEnum};
+use gristmill_backend::Opened;
+use gristmill_compiler::lower;
+use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options as PlanOptions, Plan, TokenClass};
+use gristmill_tensor::jit::{Jit, Ready};
+use gristmill_uop::graph::Id;
+use gristmill_uop::target::Target;
+use gristmill_uop::program::Program;
+use gristmill_uop::text;
+use std::io::{self, Write};
+
+#[derive(Args)]
+pub struct Options {
+    /// A .gguf file, or synth:PRESET:QUANT
+    model: String,
+    /// Show the programs themselves instead of what they cost
+    #[arg(long, value_name = "STAGE")]
+    stage: Option<Stage>,
+    /// Only functions with this in their name
+    #[arg(long, value_name = "NAME")]
+    function: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What a function is on its way to a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Stage {
+    /// The function as the model wrote it
+    Tensor,
+    /// Kernels: loops and loads
+    Kernel,
+    /// Statements in order
+    Linear,
+    /// The text that is compiled
+    Source,
+}
+
+/// Context where --ctx does not say: prices depend on it, as the cache is read up to its end.
+const CONTEXT: usize = 4096;
+
+pub fn run(options: Options) -> Result {
+    let model = Model::open(Some(&options.model))?;
+    let described = model.describe()?;
+    let settings = options.common.settings(None)?;
+    let context = settings.context.unwrap_or(CONTEXT).min(described.context());
+    let chunk = settings.chunk.clamp(1, context);
+    // A device that schedules and renders like the one asked for, and runs nothing.
+    let device = match options.common.device.as_str() {
+        "cpu" | "interp" => "null",
+        name => name,
+    };
+    let mut common = options.common.clone();
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u16);
+    common.threads.get_or_insert(cores);
+    let opened = common.open_as(device)?;
+    let has_text = opened.dialect.is_some();
+    let mut out = io::stdout().lock();
+    heading(&opened, context, &mut out)?;
+    let target = opened.device.target().clone();
+    let mut jit = Jit::new(opened);
+    let mut functions = Functions::new();
+    let mut shown = 0;
+    for tokens in [TokenClass::One, TokenClass::Chunk { max: chunk }] {
+        let plan_options = PlanOptions {
+            tokens,
+            rows: PlanOptions::rows_for(context, chunk),
+            cache: settings.cache,
+            attention: AttentionForm::Absorbed,
+            logits: Logits::Last,
+        };
+        let plan = described.plan(&plan_options, &mut functions);
+        let all: Vec<_> = plan.functions().into_iter().cloned().collect();
+        let ready = jit.prepare(&all, &|_, _| ())?;
+        for ready in &ready {
+            if options.function.as_ref().is_some_and(|part| !ready.function.name.contains(part.as_str())) {
+                continue;
+            }
+            shown += 1;
+            let calls = plan.calls.iter().filter(|c| std::sync::Arc::ptr_eq(&c.function, &ready.function)).count();
+            match options.stage {
+                None => prices(ready, calls, &mut out)?,
+                Some(Stage::Source) if !has_text => {
+                    return Err(Failure::new(
+                        format_args!("kernels for {device} have no text yet"),
+                        "--stage kernel and --stage linear show what there is",
+                    ));
+                }
+                Some(stage) => programs(ready, stage, &target, &mut out)?,
+            }
+        }
+        if options.stage.is_none() && options.function.is_none() {
+            step(&plan, &ready, tokens, &mut out)?;
+        }
+    }
+    if shown == 0 {
+        let part = options.function.unwrap_or_default();
+        let hint = format!("there are {}", functions.names().join(", "));
+        return Err(Failure::new(format_args!("no function has {part} in its name"), hint));
+    }
+    Ok(())
+}
+
+fn heading(opened: &Opened, context: usize, out: &mut dyn Write) -> Result {
+    let t = opened.device.target();
+    writeln!(
+        out,
+        "# {}: {} workers, {} lanes, {:.0} GB/s, {:.0} Gop/s, a launch {:.1} us; context {context}",
+        t.name,
+        t.workers,
+        t.lanes,
+        t.bandwidth / 1e9,
+        t.operations / 1e9,
+        t.launch * 1e6
+    )?;
+    Ok(())
+}
+
+/// Modelled microseconds of a launch: the compiler leaves them in its notes.
+fn modelled(program: &Program) -> f64 {
+    let number = |note: &String| note.strip_prefix("modelled ")?.split(' ').next()?.parse().ok();
+    program.notes.iter().find_map(number).unwrap_or(0.0)
+}
+
+/// Modelled microseconds of one call: launches of one level run side by side, levels one after the other.
+fn critical_path(ready: &Ready) -> f64 {
+    let mut levels: Vec<f64> = Vec::new();
+    for (program, &level) in ready.compiled.programs.iter().zip(&ready.compiled.levels) {
+        levels.resize(levels.len().max(level + 1), 0.0);
+        levels[level] = levels[level].max(modelled(program));
+    }
+    levels.iter().sum()
+}
+
+fn prices(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
+    let compiled = &ready.compiled;
+    writeln!(out, "\n{} × {calls}", ready.function.name)?;
+    writeln!(out, "  {:>3} {:>5} {:18} {:>10} {:>11} {:>11}  roots", "", "level", "kernel", "model us", "weights kB", "other kB")?;
+    for (i, (program, level)) in compiled.programs.iter().zip(&compiled.levels).enumerate() {
+        let roots: Vec<&str> =
+            program.notes.iter().map(String::as_str).filter(|n| !n.starts_with("modelled ")).collect();
+        writeln!(
+            out,
+            "  {i:>3} {level:>5} {:18} {:>10.2} {:>11.1} {:>11.1}  {}",
+            program.name,
+            modelled(program),
+            program.estimate.weight_bytes / 1e3,
+            program.estimate.other_bytes / 1e3,
+            printable(&roots.join("; "))
+        )?;
+    }
+    let levels = compiled.levels.iter().max().map_or(0, |l| l + 1);
+    writeln!(
+        out,
+        "  total {} kernels in {levels} levels, {:.2} us, critical path {:.2} us, arena {:.1} kB",
+        compiled.programs.len(),
+        compiled.seconds * 1e6,
+        critical_path(ready),
+        compiled.arena as f64 / 1e3
+    )?;
+    if !compiled.decisions.is_empty() {
+        writeln!(out, "  decisions, * what was chosen:")?;
+    }
+    for decision in &compiled.decisions {
+        writeln!(out, "    {}", printable(&decision.explain()))?;
+    }
+    Ok(())
+}
+
+fn step(plan: &Plan, ready: &[std::sync::Arc<Ready>], tokens: TokenClass, out: &mut dyn Write) -> Result {
+    let (mut kernels, mut sum, mut path) = (0, 0.0, 0.0);
+    for call in &plan.calls {
+        let Some(ready) = ready.iter().find(|r| std::sync::Arc::ptr_eq(&r.function, &call.function)) else { continue };
+        kernels += ready.compiled.programs.len();
+        sum += ready.compiled.seconds * 1e6;
+        path += critical_path(ready);
+    }
+    let what = match tokens {
+        TokenClass::One => "one token".to_string(),
+        TokenClass::Chunk { max } => format!("a chunk of {max} tokens"),
+    };
+    writeln!(
+        out,
+        "\nstep of {what}: {} calls of {} functions, {kernels} kernels, {sum:.1} us, critical path {path:.1} us",
+        plan.calls.len(),
+        ready.len()
+    )?;
+    Ok(())
+}
+
+fn programs(ready: &Ready, stage: Stage, target: &Target, out: &mut dyn Write) -> Result {
+    let function = &ready.function;
+    writeln!(out, "\n## {}", function.name)?;
+    if stage == Stage::Tensor {
+        for (i, slot) in function.slots.iter().enumerate() {
+            writeln!(out, "# slot {i}: {} {:?} {:?} {:?}", printable(&slot.name), slot.kind, slot.dims, slot.storage)?;
+        }
+        let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+        out.write_all(text::print(&function.graph, &roots).as_bytes())?;
+        return Ok(());
+    }
+    for program in &ready.compiled.programs {
+        writeln!(out, "\n# {}: {}", program.name, printable(&program.notes.join("; ")))?;
+        match stage {
+            Stage::Kernel => out.write_all(text::print(&program.graph, &[program.root]).as_bytes())?,
+            Stage::Source => out.write_all(program.source.as_bytes())?,
+            _ => {
+                // The root is a KERNEL of BODYs of nests.
+                let mut g = program.graph.as_ref().clone();
+                for body in g[program.root].src.clone() {
+                    let nests = g[body].src.clone();
+                    let code = lower::lower_body(&mut g, &nests, target);
+                    writeln!(out, "body {{")?;
+                    for line in lower::print::print(&g, &code).lines() {
+                        writeln!(out, "  {line}")?;
+                    }
+                    writeln!(out, "}}")?;
+                }
+            }
+        }
+    }
+    Ok(())
+}

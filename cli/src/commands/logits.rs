@@ -1,0 +1,59 @@
+//! `gristmill logits`.
+
+use crate::failure::{Failure, Result};
+use crate::flags::Common;
+use crate::model::Model;
+use crate::npy;
+use crate::progress::{self, Bars};
+use clap::Args;
+use gristmill_llm::arch::Logits;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct Options {
+    /// A .gguf file, or synth:PRESET:QUANT
+    model: String,
+    /// Token ids, separated by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
+    tokens: Vec<u32>,
+    /// One token at a time, as when generating, rather than in chunks
+    #[arg(long)]
+    step: bool,
+    /// Where to write float32 [tokens, vocabulary]
+    #[arg(short, long, value_name = "FILE.npy")]
+    output: PathBuf,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Rows held at a time.
+const PIECE: usize = 128;
+
+pub fn run(options: Options) -> Result {
+    let model = Model::open(Some(&options.model))?;
+    let mut engine = model.load(&options.common, Some(options.tokens.len()))?;
+    engine.check(&options.tokens)?;
+    if options.tokens.len() > engine.context() {
+        return Err(gristmill_llm::engine::Error::Full(engine.context()).into());
+    }
+    let piece = if options.step { 1 } else { PIECE.min(engine.chunk()) };
+    let bars = Bars::new();
+    if piece > 1 {
+        engine.prepare(&[(true, Logits::All)], &|p| bars.show(p))?;
+    }
+    drop(bars);
+    let failed = |e| Failure::file("write", &options.output, e);
+    let mut out = BufWriter::new(File::create(&options.output).map_err(failed)?);
+    npy::header(&mut out, options.tokens.len(), engine.model().vocabulary()).map_err(failed)?;
+    let bar = progress::count("tokens", options.tokens.len() as u64);
+    let mut at = 0;
+    for tokens in options.tokens.chunks(piece) {
+        npy::numbers(&mut out, engine.forward(tokens, at, true)?).map_err(failed)?;
+        at += tokens.len();
+        bar.set_position(at as u64);
+    }
+    bar.finish_and_clear();
+    out.flush().map_err(failed)
+}

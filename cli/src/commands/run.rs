@@ -1,0 +1,87 @@
+//! `gristmill run`.
+
+use crate::answer::answer;
+use crate::failure::{Failure, Result};
+use crate::flags::Common;
+use crate::model::{Model, warn};
+use crate::sampler::Sampling;
+use clap::Args;
+use gristmill_llm::chat::{Message, RenderOptions, Span};
+use gristmill_llm::language;
+use gristmill_llm::session::Session;
+use std::io::{self, Write};
+
+#[derive(Args)]
+pub struct Options {
+    /// A .gguf file, or synth:PRESET:QUANT [default: the demo model]
+    model: Option<String>,
+    /// What to say to the model; `-` reads standard input
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: String,
+    /// Most tokens of the completion [default: until the model ends it or the context is full]
+    #[arg(short, value_name = "N")]
+    n: Option<usize>,
+    /// Take TEXT as the whole prompt, special tokens parsed, without the chat template
+    #[arg(long)]
+    raw: bool,
+    /// What to tell the model before
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+    /// Ask a model that can reason first not to
+    #[arg(long, conflicts_with = "raw")]
+    no_think: bool,
+    #[command(flatten)]
+    sampling: Sampling,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub fn run(options: Options) -> Result {
+    options.sampling.check()?;
+    let text = match options.prompt.as_str() {
+        "-" => read_input()?,
+        text => text.to_owned(),
+    };
+    let model = Model::open(options.model.as_deref())?;
+    let tokenizer = model.tokenizer()?;
+    let prompt = match options.raw {
+        true => tokenizer.encode(&text, true, true),
+        false => {
+            let (template, why) = language::template(model.file.metadata(), &tokenizer)?;
+            warn(why.as_slice());
+            let mut messages: Vec<Message> = options.system.iter().map(Message::system).collect();
+            messages.push(Message::user(text));
+            let thinking = options.no_think.then_some(false);
+            let render =
+                RenderOptions { add_generation_prompt: true, enable_thinking: thinking, ..RenderOptions::default() };
+            let spans = template.render(&messages, &render)?;
+            tokenizer.encode_spans(&Span::pairs(&spans), true)
+        }
+    };
+    let mut sampler = options.sampling.sampler(&model)?;
+    let mut session = Session::new(model.load(&options.common, None)?);
+    let limit = options.n.unwrap_or(usize::MAX);
+    let mut out = io::stdout().lock();
+    let answer = answer(&mut session, &tokenizer, &mut sampler, &prompt, limit, &mut out, &|| false)?;
+    // A line's end for people; the completion alone for programs.
+    if io::IsTerminal::is_terminal(&out) {
+        writeln!(out)?;
+    }
+    let greedy = sampler.params().temperature <= 0.0;
+    let seed = if greedy { String::new() } else { format!(" seed {}", sampler.params().seed) };
+    eprintln!("{}{seed}", answer.summary());
+    Ok(())
+}
+
+/// All of standard input, as text.
+pub fn read_input() -> Result<String> {
+    let bytes = {
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::stdin().lock(), &mut bytes)?;
+        bytes
+    };
+    String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        Failure::new(format_args!("standard input is not UTF-8 at byte {at}"), "convert it, with iconv for example")
+    })
+}

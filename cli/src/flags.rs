@@ -1,0 +1,88 @@
+//! The flags that all commands share, and what they come to.
+
+use crate::failure::{Failure, Result};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueEnum};
+use gristmill_backend::{DEVICES, Opened, cpu};
+use gristmill_llm::engine::Settings;
+use gristmill_uop::dtype::Scalar;
+
+/// Devices of later versions, which have their own message.
+const LATER: &[&str] = &["cuda", "wgpu"];
+
+fn devices() -> PossibleValuesParser {
+    PossibleValuesParser::new(DEVICES.iter().map(|row| row.name).chain(LATER.iter().copied()))
+}
+
+fn isas() -> PossibleValuesParser {
+    PossibleValuesParser::new(std::iter::once("auto").chain(cpu::ISAS.iter().map(|row| row.name)))
+}
+
+/// How cached rows are stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Cache {
+    /// Half precision, the default.
+    F16,
+    /// Single precision.
+    F32,
+    /// Eight bits.
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+/// Where and how a model is run.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// Where to run; `gristmill devices` lists what there is
+    #[arg(long, default_value = "cpu", value_parser = devices(), value_name = "NAME", help_heading = "Device")]
+    pub device: String,
+    /// Threads of the cpu device [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Device")]
+    pub threads: Option<u16>,
+    /// Instruction set of the cpu device
+    #[arg(long, default_value = "auto", value_parser = isas(), value_name = "SET", help_heading = "Device")]
+    pub isa: String,
+    /// Tokens of context [default: what the model allows within a quarter of the free memory, at most 32768]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Device")]
+    pub ctx: Option<u32>,
+    /// Type of the cache [default: f16]
+    #[arg(long, value_name = "TYPE", help_heading = "Device")]
+    pub kv: Option<Cache>,
+    /// Float arithmetic throughout, and an f32 cache unless --kv says otherwise
+    #[arg(long, help_heading = "Device")]
+    pub exact: bool,
+    /// Most tokens of one step
+    #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub chunk: Option<u16>,
+}
+
+impl Common {
+    /// The device, ready.
+    pub fn open(&self) -> Result<Opened> {
+        self.open_as(&self.device)
+    }
+    /// The device of that name, with these flags.
+    pub fn open_as(&self, device: &str) -> Result<Opened> {
+        if LATER.contains(&device) {
+            return Err(Failure::new(
+                format_args!("device {device} is not in this version yet"),
+                "`gristmill devices` lists what there is; --device cpu is the default",
+            ));
+        }
+        let options = gristmill_backend::Options { threads: self.threads.map(usize::from), isa: self.isa.clone() };
+        Ok(gristmill_backend::open(device, &options)?)
+    }
+    /// How a model is run. `context` stands in for --ctx.
+    pub fn settings(&self, context: Option<usize>) -> Result<Settings> {
+        let cache = match self.kv {
+            None if self.exact => Scalar::F32,
+            None | Some(Cache::F16) => Scalar::F16,
+            Some(Cache::F32) => Scalar::F32,
+            Some(Cache::Q8_0) => {
+                return Err(Failure::new("a q8_0 cache comes in a later version", "--kv f16 is the smallest there is"));
+            }
+        };
+        let chunk = self.chunk.map_or(Settings::default().chunk, usize::from);
+        Ok(Settings { context: self.ctx.map(|n| n as usize).or(context), cache, chunk })
+    }
+}

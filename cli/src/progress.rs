@@ -1,0 +1,63 @@
+//! Progress bars, on standard error when it is a terminal.
+
+use gristmill_llm::engine::Progress;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::cell::RefCell;
+
+const BYTES: &str = "{msg:>9} {bar:40} {bytes}/{total_bytes} {bytes_per_sec}";
+const COUNT: &str = "{msg:>9} {bar:40} {pos}/{len} {per_sec}";
+
+/// A bar that measures bytes.
+pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
+    bar(what, BYTES, total)
+}
+
+/// A bar that counts.
+pub fn count(what: &'static str, total: u64) -> ProgressBar {
+    bar(what, COUNT, total)
+}
+
+// indicatif draws nothing where standard error is no terminal.
+fn bar(what: &'static str, style: &str, total: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(total).with_style(style.progress_chars("=> ")).with_message(what)
+}
+
+/// What is going on while a model is made ready: one bar at a time.
+pub struct Bars {
+    current: RefCell<Option<(&'static str, ProgressBar)>>,
+}
+
+impl Bars {
+    /// None yet.
+    pub fn new() -> Bars {
+        Bars { current: RefCell::default() }
+    }
+    /// Moves the bar of that stage; a new stage begins where the last one has ended.
+    pub fn show(&self, progress: Progress) {
+        let (what, done, total) = match progress {
+            Progress::Loading(done, total) => ("loading", done, total),
+            Progress::Compiling(done, total) => ("compiling", done as u64, total as u64),
+        };
+        let mut current = self.current.borrow_mut();
+        if current.as_ref().is_none_or(|(stage, _)| *stage != what) {
+            if let Some((_, bar)) = current.take() {
+                bar.finish_and_clear();
+            }
+            let bar = if what == "loading" { bytes(what, total) } else { count(what, total) };
+            *current = Some((what, bar));
+        }
+        if let Some((_, bar)) = current.as_ref() {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+    }
+}
+
+impl Drop for Bars {
+    fn drop(&mut self) {
+        if let Some((_, bar)) = self.current.get_mut() {
+            bar.finish_and_clear();
+        }
+    }
+}

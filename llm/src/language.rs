@@ -1,0 +1,135 @@
+//! What a model file says about text: its tokenizer, its chat template, its sampling settings.
+//!
+//! Reads metadata only, never a weight.
+
+use crate::chat::{ChatError, ChatTemplate, SpecialTexts};
+use crate::gguf::{self, Metadata};
+use crate::sampling::SamplingParams;
+use crate::tokenizer::{Tokenizer, TokenizerError, TokenizerSpec};
+
+/// Why a file's text settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A metadata key that is absent or of the wrong type.
+    #[error(transparent)]
+    Metadata(#[from] gguf::Error),
+    /// The tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The chat template.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+}
+
+impl Error {
+    /// What the user can do about it, where that is known.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Error::Metadata(gguf::Error::Missing(_)) => {
+                Some("the file carries no tokenizer; use the original model file".into())
+            }
+            Error::Metadata(error) => error.hint(),
+            Error::Tokenizer(error) => error.hint(),
+            Error::Chat(error) => error.hint(),
+        }
+    }
+}
+
+/// The tokenizer of a file.
+///
+/// # Errors
+/// When the keys are absent or malformed, or the tokenizer is of a kind that is not supported.
+pub fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, Error> {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let text = |name: &str| metadata.str(&key(name)).map(|t| t.map(str::to_owned));
+    let id = |name: &str| match metadata.i64(&key(name))? {
+        // Files say "none" with −1, or with its bits.
+        Some(id) => Ok::<_, Error>(u32::try_from(id).ok().filter(|&id| id != u32::MAX)),
+        None => Ok(None),
+    };
+    let tokens = metadata.need(&key("tokens"), Metadata::strings)?;
+    let merges = metadata.strings(&key("merges"))?;
+    let types = metadata.ints(&key("token_type"))?;
+    // A type beyond 32 bits is no type: one that the tokenizer does not know either.
+    let types = types.map(|types| types.into_iter().map(|t| i32::try_from(t).unwrap_or(0)).collect());
+    Ok(Tokenizer::new(TokenizerSpec {
+        model: metadata.need(&key("model"), Metadata::str)?.to_owned(),
+        // Old files have none; llama.cpp then takes the splitter of GPT-2 too.
+        pre: text("pre")?.unwrap_or_else(|| "gpt-2".to_owned()),
+        tokens: tokens.iter().map(<[u8]>::to_vec).collect(),
+        token_types: types,
+        merges: merges.into_iter().flat_map(|m| m.iter()).map(|m| String::from_utf8_lossy(m).into_owned()).collect(),
+        bos: id("bos_token_id")?,
+        eos: id("eos_token_id")?,
+        eot: id("eot_token_id")?,
+        eom: id("eom_token_id")?,
+        unk: id("unknown_token_id")?,
+        pad: id("padding_token_id")?,
+        add_bos: metadata.bool(&key("add_bos_token"))?,
+        add_eos: metadata.bool(&key("add_eos_token"))?,
+    })?)
+}
+
+/// The chat template of a file, or the built-in one that suits its tokenizer; and why, if it is not the file's.
+///
+/// # Errors
+/// None in practice: see [`ChatTemplate::select`].
+pub fn template(metadata: &Metadata, tokenizer: &Tokenizer) -> Result<(ChatTemplate, Option<String>), Error> {
+    // A template that is not text counts as one that does not compile: there is a built-in one.
+    let source = metadata.str("tokenizer.chat_template").unwrap_or(None);
+    Ok(ChatTemplate::select(source, tokenizer.pre(), &SpecialTexts::from(tokenizer))?)
+}
+
+/// Sampling as the file recommends it (`general.sampling.*`), with our defaults for what it leaves open. The second value
+/// says which of its settings were ignored because they cannot be.
+pub fn sampling(metadata: &Metadata) -> (SamplingParams, Vec<String>) {
+    type Set = fn(&mut SamplingParams, f64);
+    const KEYS: &[(&str, Set)] = &[
+        ("temp", |p, v| p.temperature = v as f32),
+        ("top_k", |p, v| p.top_k = v.max(0.0) as usize),
+        ("top_p", |p, v| p.top_p = v as f32),
+        ("min_p", |p, v| p.min_p = v as f32),
+        ("penalty_repeat", |p, v| p.repeat_penalty = v as f32),
+        // −1 is the whole context.
+        ("penalty_last_n", |p, v| p.penalty_last_n = if v < 0.0 { usize::MAX } else { v as usize }),
+    ];
+    let (mut params, mut ignored) = (SamplingParams::default(), Vec::new());
+    for (name, set) in KEYS {
+        let key = format!("general.sampling.{name}");
+        let Some(value) = metadata.get(&key) else { continue };
+        let number = value.as_float().or_else(|| value.as_int().map(|i| i as f64));
+        let changed = number.filter(|v| v.is_finite()).map(|v| {
+            let mut changed = params.clone();
+            set(&mut changed, v);
+            changed
+        });
+        match changed.filter(|p| p.validate().is_ok()) {
+            Some(changed) => params = changed,
+            None => ignored.push(format!("{key} = {value} is out of range and ignored")),
+        }
+    }
+    (params, ignored)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sampling_takes_what_is_valid() {
+        let mut metadata = Metadata::new();
+        metadata.insert("general.sampling.temp", 1.0f32).insert("general.sampling.top_k", 20u32);
+        metadata.insert("general.sampling.top_p", 7.0f32).insert("general.sampling.min_p", "much");
+        let (params, ignored) = sampling(&metadata);
+        assert_eq!(params, SamplingParams { temperature: 1.0, top_k: 20, ..SamplingParams::default() });
+        assert_eq!(ignored.len(), 2, "{ignored:?}");
+    }
+
+    #[test]
+    fn a_file_without_a_tokenizer_says_so() {
+        let error = tokenizer(&Metadata::new()).unwrap_err();
+        assert!(error.to_string().contains("tokenizer.ggml.tokens"), "{error}");
+        assert!(error.hint().unwrap().contains("no tokenizer"));
+    }
+}
