@@ -1,7 +1,6 @@
 //! C for the CPU: GNU vector extensions and compiler builtins, no system headers. A kernel is one function that runs an interval of the
 //! launch; everything it needs is in the prelude (`prelude.rs`).
 
-use super::prelude::CONVERSIONS;
 mod prelude;
 
 pub use prelude::prelude;
@@ -11,6 +10,7 @@ use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 use half::{bf16, f16};
+use prelude::CONVERSIONS;
 use std::fmt::Write;
 
 /// The dialect; what depends on the instruction set is in the prelude alone.
