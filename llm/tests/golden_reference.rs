@@ -4,9 +4,9 @@
 use gristmill_llm::arch::{AttentionForm, Bind, Functions, Logits, Options, TokenClass, load};
 use gristmill_llm::gguf::Gguf;
 use gristmill_tensor::evaluate::{Env, evaluate_all};
-use gristmill_uop::{Arg, Graph, Id, Op};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Storage;
+use gristmill_uop::{Arg, Graph, Id, Op};
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 use std::path::Path;
@@ -53,7 +53,10 @@ fn check(folder: &Path, model: &str, logits: &str, tokens: &str, n: usize, toler
     let rows = n + 1 + n;
     let mut values: HashMap<Bind, Vec<f64>> = HashMap::new();
     values.insert(Bind::Rope, model.rope_table(rows).into_iter().map(f64::from).collect());
-    let steps = [(TokenClass::Chunk { max: n }, if llama { AttentionForm::Absorbed } else { AttentionForm::Expanded }), (TokenClass::One, AttentionForm::Absorbed)];
+    let steps = [
+        (TokenClass::Chunk { max: n }, if llama { AttentionForm::Absorbed } else { AttentionForm::Expanded }),
+        (TokenClass::One, AttentionForm::Absorbed),
+    ];
     let mut pos = 0;
     for (class, attention) in steps {
         let options = Options { tokens: class, rows, cache: Scalar::F32, attention, logits: Logits::Last };

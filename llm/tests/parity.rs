@@ -194,7 +194,9 @@ fn files_say_what_fixtures_say() {
 
 /// Both forms of attention, every class of step, and an epsilon that no file can say.
 fn forms(device: &str) {
-    for (tiny, latent_eps) in [(Tiny::A, None), (Tiny::A, Some(1e-6)), (Tiny::B, None), (Tiny::C, None), (Tiny::D, None)] {
+    for (tiny, latent_eps) in
+        [(Tiny::A, None), (Tiny::A, Some(1e-6)), (Tiny::B, None), (Tiny::C, None), (Tiny::D, None)]
+    {
         let file = file_of(&Fixture::new(tiny, true), &F32);
         let want = truth(&file, &TOKENS, latent_eps);
         for form in [Absorbed, Expanded] {
@@ -223,7 +225,8 @@ fn threads_make_no_difference() {
     let tokens = ids(&data("demo-glm-tokens.txt"));
     let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("a GGUF file");
     let mut one = engine(&file, "cpu", Some(1), 32);
-    let (chunked, stepped) = (one.forward(&tokens, 0, true).expect("logits").to_vec(), by_steps(&mut one, &tokens[..24]));
+    let (chunked, stepped) =
+        (one.forward(&tokens, 0, true).expect("logits").to_vec(), by_steps(&mut one, &tokens[..24]));
     for threads in [2, 3] {
         let mut e = engine(&file, "cpu", Some(threads), 32);
         assert!(e.forward(&tokens, 0, true).expect("logits") == chunked, "{threads} threads, in chunks");

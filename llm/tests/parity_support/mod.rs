@@ -198,7 +198,8 @@ pub fn on_device(device: &str, file: &Gguf, tokens: &[i64], way: Way, latent_eps
             Call { args: args.collect(), function }
         })
         .collect();
-    let arena = d.alloc(Jit::arena(&calls.iter().map(|c| c.function.clone()).collect::<Vec<_>>()).max(64), Memory::Scratch);
+    let arena =
+        d.alloc(Jit::arena(&calls.iter().map(|c| c.function.clone()).collect::<Vec<_>>()).max(64), Memory::Scratch);
     let mut step = jit.capture(&calls, &arena.expect("memory")).expect("captured");
     let mut out = Vec::new();
     for (i, part) in tokens.chunks(class.max()).enumerate() {
