@@ -1,9 +1,9 @@
 //! C for the CPU: GNU vector extensions and compiler builtins, no system headers. A kernel is one function that runs an interval of the
 //! launch; everything it needs is in the prelude (`prelude.rs`).
 
-use super::prelude::CONVERSIONS;
 mod prelude;
 
+use prelude::CONVERSIONS;
 pub use prelude::prelude;
 
 use gristmill_compiler::lower::{Code, Statement};
