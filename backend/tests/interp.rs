@@ -334,28 +334,3 @@ fn faults_name_the_kernel() {
     let error = Run::new(g, root, one, &[&[0; 20], &[0; 20]]).err().unwrap().to_string();
     assert!(error.contains("a range that nothing closes"), "{error}");
 }
-
-#[test]
-#[ignore = "prints a speed: run in release"]
-fn speed() {
-    for e in gristmill_encodings::TABLE.iter().filter(|e| e.elements > 1) {
-        let (rows, columns) = (2048, 2048usize);
-        let bytes = rows * columns / e.elements * e.bytes;
-        let w: Vec<u8> = (0..bytes).map(|i| (37 * i + 11) as u8).collect();
-        let x = Random(5).floats(columns);
-        let (g, root, groups) = matvec(e, rows as i64, columns as i64);
-        let run = Run::new(g, root, groups, &[&w, &bytes_of(&x), &vec![0; 4 * rows]]).unwrap();
-        // Time on the processor, since others may share it; 0 where the system does not tell.
-        let busy = || -> f64 {
-            let line = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-            line.split(' ').next().and_then(|v| v.parse().ok()).unwrap_or(0.0)
-        };
-        let one = || {
-            let begin = busy();
-            run.run(&[]).unwrap();
-            busy() - begin
-        };
-        let ns = (0..5).map(|_| one()).fold(f64::MAX, f64::min);
-        println!("{:8} {:6.2} ns per weight", e.name, ns / (rows * columns) as f64);
-    }
-}

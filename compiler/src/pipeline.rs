@@ -8,6 +8,7 @@ use crate::price::global_ranges;
 use crate::schedule::{self, Launch, TEMP};
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::program::{Access, Program};
+use gristmill_uop::spec::{self, Level};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
 use rustc_hash::FxHashMap;
@@ -66,6 +67,9 @@ pub fn compile(
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     attention::expand(&mut graph, &mut roots, &mut hints);
     let outputs: Vec<(u32, Id)> = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
+    for &root in &roots {
+        verify(&graph, root, Level::Tensor, "derive");
+    }
     // rangeify, place, merge, plan memory.
     let scheduled = schedule::schedule(function, graph, &outputs, &hints, target, &mut decider);
     let mut graph = scheduled.graph;
@@ -115,6 +119,7 @@ fn program(
         .collect();
     let dtype = own[body_nodes[0]].dtype;
     let root = own.intern(Node { op: Op::Kernel, dtype, src: body_nodes, arg: Arg::None });
+    verify(&own, root, Level::Kernel, "optimise");
     let signature = signature(&mut own, &bodies, function);
     let groups = {
         let zero = own.int(0);
@@ -122,7 +127,7 @@ fn program(
     };
     // Linear code lives in a copy: `own` stays what the oracle runs.
     let mut linear = own.clone();
-    let codes: Vec<Code> = bodies.iter().map(|nests| lower_body(&mut linear, nests)).collect();
+    let codes: Vec<Code> = bodies.iter().map(|nests| lower_body(&mut linear, nests, target)).collect();
     let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
     // Named by what it is, so that equal kernels of different models are one.
     let draft = dialect.map(|d| d.render("KERNEL", &linear, &codes, &signature));
@@ -152,6 +157,15 @@ fn program(
     }
 }
 
+/// Between passes, in tests and debug builds: the graph keeps to what its level allows. A failure is a bug of the pass before.
+fn verify(g: &Graph, root: Id, level: Level, after: &str) {
+    if cfg!(debug_assertions)
+        && let Err(e) = spec::check(g, root, level)
+    {
+        panic!("after {after}: {e}");
+    }
+}
+
 /// A nest in a graph of its own, PARAMs without their dims.
 fn strip(from: &Graph, to: &mut Graph, nest: Id, map: &mut FxHashMap<Id, Id>) -> Id {
     for id in from.toposort(&[nest]) {
@@ -173,8 +187,15 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
     let mut scratch_bytes = 0;
     let mut groups = Vec::new();
     for nests in bodies {
-        let mut size = 0;
-        for &n in &g.toposort(nests) {
+        let bytes_of = |g: &Graph, n: Id| {
+            let elements = g.int_value(g[n].src[0]).unwrap_or(0) as usize;
+            (elements * g[n].dtype.scalar.bytes()).next_multiple_of(64)
+        };
+        let order = g.toposort(nests);
+        // Stages of equal number and size are one node in every body: what this body adds comes after those it shares.
+        let shared = scratch.iter().filter(|s| order.contains(&s.0)).map(|s| s.1 + bytes_of(g, s.0));
+        let mut size = shared.max().unwrap_or(0);
+        for &n in &order {
             let node = &g[n];
             match (&node.op, &node.arg) {
                 (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _)) if !params.iter().any(|p| p.0 == *slot) => {
@@ -182,9 +203,8 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
                 }
                 (Op::Var, Arg::Var(name, ..)) if !vars.contains(name) => vars.push(name.clone()),
                 (Op::Local, _) if !scratch.iter().any(|s| s.0 == n) => {
-                    let elements = g.int_value(node.src[0]).unwrap_or(0) as usize;
                     scratch.push((n, size));
-                    size += (elements * node.dtype.scalar.bytes()).next_multiple_of(64);
+                    size += bytes_of(g, n);
                 }
                 _ => {}
             }

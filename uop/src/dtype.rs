@@ -39,6 +39,10 @@ impl Scalar {
     pub fn is_float(self) -> bool {
         self.class() == Class::Float
     }
+    /// Is it a float of two bytes?
+    pub fn is_half(self) -> bool {
+        matches!(self, Scalar::F16 | Scalar::BF16)
+    }
     /// Is it an integer type (not a boolean)?
     pub fn is_int(self) -> bool {
         matches!(self.class(), Class::Signed | Class::Unsigned)

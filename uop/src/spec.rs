@@ -74,7 +74,7 @@ rows! {
     };
     any [Param] "a parameter has a slot" |_, n| matches!(n.arg, Arg::Param(_) | Arg::Packed(..));
     any [Param Iota] "dims are i64 scalars, never negative, of a known maximum" |g, n| n.src.iter().all(|&d| is_dim(g, d));
-    any [Param] "a packed row is a whole number of blocks" packed;
+    tensor [Param] "a packed row is a whole number of blocks" packed;
     tensor [Iota] "one axis, within the rank; i64" |_, n| one_axis(n, n.src.len()) && n.dtype == Scalar::I64.one();
     // Elementwise.
     kernel [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Reduce]

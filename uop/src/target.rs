@@ -20,6 +20,8 @@ pub struct Target {
     pub lanes: usize,
     /// Vector registers.
     pub registers: usize,
+    /// Does one instruction look up all lanes in a table of 16 floats?
+    pub table_lookup: bool,
     /// Workgroups that run at the same time: threads, or multiprocessors.
     pub workers: usize,
     /// Bytes of stages one workgroup may hold.
@@ -44,6 +46,7 @@ impl Target {
             style: Style::Cpu,
             lanes,
             registers: if lanes >= 16 { 32 } else { 16 },
+            table_lookup: lanes == 16,
             workers: threads,
             stage_bytes: 256 << 10,
             bandwidth: 12e9 * threads as f64,
@@ -60,6 +63,7 @@ impl Target {
             style: Style::Gpu,
             lanes: 1,
             registers: 128,
+            table_lookup: false,
             workers: 132,
             stage_bytes: 96 << 10,
             bandwidth: 4.6e12,

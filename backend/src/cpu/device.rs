@@ -61,7 +61,7 @@ impl CpuDevice {
         Ok(CpuDevice {
             isa,
             target: isa.target(threads),
-            prelude: super::prelude::prelude(),
+            prelude: super::dialect::prelude(),
             cc,
             store,
             team: Arc::new(Team::new(team_size(Some(threads))?, pin)?),

@@ -202,18 +202,4 @@ mod tests {
     fn huge_pages_are_described() {
         assert!(huge_pages().starts_with("huge pages"));
     }
-
-    #[test]
-    #[cfg(target_os = "linux")]
-    #[ignore = "needs a machine with free huge pages"]
-    fn weights_lie_in_huge_pages() {
-        let map = Map::new(CHUNK, Memory::Weights).unwrap();
-        // SAFETY: the mapping, whole.
-        unsafe { map.base().write_bytes(1, map.len()) };
-        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let head = format!("{:x}-", map.base() as usize);
-        let ours = smaps.split_once(&head).unwrap().1;
-        let huge = ours.lines().find(|l| l.starts_with("AnonHugePages")).unwrap();
-        assert_eq!(huge.split_whitespace().nth(1).unwrap(), (CHUNK >> 10).to_string(), "{huge}");
-    }
 }

@@ -5,7 +5,6 @@ mod device;
 pub mod dialect;
 mod isa;
 mod memory;
-mod prelude;
 mod replay;
 mod team;
 mod unit;

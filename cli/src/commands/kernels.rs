@@ -9,6 +9,7 @@ use gristmill_compiler::lower;
 use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options as PlanOptions, Plan, TokenClass};
 use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::graph::Id;
+use gristmill_uop::target::Target;
 use gristmill_uop::program::Program;
 use gristmill_uop::text;
 use std::io::{self, Write};
@@ -61,6 +62,7 @@ pub fn run(options: Options) -> Result {
     let has_text = opened.dialect.is_some();
     let mut out = io::stdout().lock();
     heading(&opened, context, &mut out)?;
+    let target = opened.device.target().clone();
     let mut jit = Jit::new(opened);
     let mut functions = Functions::new();
     let mut shown = 0;
@@ -89,7 +91,7 @@ pub fn run(options: Options) -> Result {
                         "--stage kernel and --stage linear show what there is",
                     ));
                 }
-                Some(stage) => programs(ready, stage, &mut out)?,
+                Some(stage) => programs(ready, stage, &target, &mut out)?,
             }
         }
         if options.stage.is_none() && options.function.is_none() {
@@ -191,7 +193,7 @@ fn step(plan: &Plan, ready: &[std::sync::Arc<Ready>], tokens: TokenClass, out: &
     Ok(())
 }
 
-fn programs(ready: &Ready, stage: Stage, out: &mut dyn Write) -> Result {
+fn programs(ready: &Ready, stage: Stage, target: &Target, out: &mut dyn Write) -> Result {
     let function = &ready.function;
     writeln!(out, "\n## {}", function.name)?;
     if stage == Stage::Tensor {
@@ -212,7 +214,7 @@ fn programs(ready: &Ready, stage: Stage, out: &mut dyn Write) -> Result {
                 let mut g = program.graph.as_ref().clone();
                 for body in g[program.root].src.clone() {
                     let nests = g[body].src.clone();
-                    let code = lower::lower_body(&mut g, &nests);
+                    let code = lower::lower_body(&mut g, &nests, target);
                     writeln!(out, "body {{")?;
                     for line in lower::print::print(&g, &code).lines() {
                         writeln!(out, "  {line}")?;

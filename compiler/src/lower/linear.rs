@@ -3,6 +3,7 @@
 //! them, because equal nodes are one node.
 
 use super::vector::vectorise;
+use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
@@ -45,7 +46,7 @@ pub struct Code {
 }
 
 /// Lowers the nests of one body.
-pub fn lower_body(g: &mut Graph, nests: &[Id]) -> Code {
+pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     let mut code = Code { globals: crate::price::global_ranges(g, nests), ..Code::default() };
     let mut stage_globals: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
     for &nest in nests {
@@ -62,14 +63,14 @@ pub fn lower_body(g: &mut Graph, nests: &[Id]) -> Code {
         globals.sort();
         globals.dedup();
         if staged {
-            let all = stage_globals.entry(buffer).or_insert_with(Vec::new);
+            let all = stage_globals.entry(buffer).or_default();
             all.extend(globals.iter().copied());
             if !code.locals.contains(&buffer) {
                 code.locals.push(buffer);
             }
         }
         code.statements.push(Statement::Nest { buffer, staged, globals: globals.clone() });
-        let mut e = Emitter { g, scopes: vec![Scope::default()], outer: globals.into_iter().collect() };
+        let mut e = Emitter { g, target, scopes: vec![Scope::default()], outer: globals.into_iter().collect() };
         e.nest(nest);
         let scope = e.scopes.pop().expect("one scope is left");
         code.statements.extend(scope.statements);
@@ -89,6 +90,7 @@ struct Scope {
 
 struct Emitter<'a> {
     g: &'a mut Graph,
+    target: &'a Target,
     scopes: Vec<Scope>,
     outer: FxHashSet<Id>,
 }
@@ -109,7 +111,7 @@ impl Emitter<'_> {
         for map in copies {
             let at = self.g.substitute(offset, &mut map.clone());
             let v = self.g.substitute(value, &mut map.clone());
-            let v = vectorise(self.g, v);
+            let v = vectorise(self.g, v, self.target);
             let (at, v) = match lane {
                 Some(l) => {
                     let zero = self.g.int(0);
@@ -184,8 +186,7 @@ impl Emitter<'_> {
     /// Defines all of `roots`.
     fn all(&mut self, roots: &[Id]) {
         // Reductions first, each at its depth, those that others need before them; equal ranges at equal depth together.
-        loop {
-            let Some(group) = self.ready(roots) else { break };
+        while let Some(group) = self.ready(roots) {
             self.reduce(&group);
         }
         for &r in roots {
@@ -220,17 +221,17 @@ impl Emitter<'_> {
             let node = &g[id];
             let below = node.src.iter().any(|s| needs.get(s).copied().unwrap_or(false));
             let mut mine = below;
-            if node.op == Op::Reduce {
-                if let Some(depth) = self.depth(id) {
-                    mine = true;
-                    if !below {
-                        let key = (node.src[1..].to_vec(), depth);
-                        if first.is_none() {
-                            first = Some(key.clone());
-                        }
-                        if first.as_ref() == Some(&key) {
-                            group.push(id);
-                        }
+            if node.op == Op::Reduce
+                && let Some(depth) = self.depth(id)
+            {
+                mine = true;
+                if !below {
+                    let key = (node.src[1..].to_vec(), depth);
+                    if first.is_none() {
+                        first = Some(key.clone());
+                    }
+                    if first.as_ref() == Some(&key) {
+                        group.push(id);
                     }
                 }
             }
@@ -320,7 +321,7 @@ impl Emitter<'_> {
                 .filter(|&s| {
                     let leaf =
                         matches!(self.g[s].op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc);
-                    !(leaf && self.g[s].dtype.lanes == 1) && !self.is_defined(s)
+                    !(self.is_defined(s) || leaf && self.g[s].dtype.lanes == 1)
                 })
                 .collect();
             if missing.is_empty() {

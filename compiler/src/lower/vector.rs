@@ -1,13 +1,19 @@
 //! Lanes: a range of kind `Vector` or `VectorReduce` becomes vector-typed ops. A load along the range is one vector load; what does not
 //! depend on it stays scalar and is splatted where it meets a vector; anything else is packed lane by lane, which is always legal.
 
+use gristmill_uop::fold::{self, Value};
+use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
+use std::sync::Arc;
+
+/// Entries of a lookup table that fits a register.
+const TABLE: i64 = 16;
 
 /// `id` without vector ranges.
-pub fn vectorise(g: &mut Graph, id: Id) -> Id {
-    let mut v = Vectoriser { g, memo: FxHashMap::default() };
+pub fn vectorise(g: &mut Graph, id: Id, target: &Target) -> Id {
+    let mut v = Vectoriser { g, table_lookup: target.table_lookup, memo: FxHashMap::default() };
     // The lanes of the nest itself, if it has any.
     let lane = v.g.free_ranges(id).iter().copied().find(|&r| v.g.range_kind(r) == Some(RangeKind::Vector));
     v.value(id, lane)
@@ -15,6 +21,7 @@ pub fn vectorise(g: &mut Graph, id: Id) -> Id {
 
 struct Vectoriser<'a> {
     g: &'a mut Graph,
+    table_lookup: bool,
     memo: FxHashMap<(Id, Option<Id>), Id>,
 }
 
@@ -81,6 +88,18 @@ impl Vectoriser<'_> {
             Op::Cast if n.src[0] == lane && n.dtype.scalar == Scalar::I32 => {
                 self.g.intern(Node { op: Op::Lanes, dtype, src: smallvec![], arg: Arg::None })
             }
+            Op::Cast if n.dtype.scalar == Scalar::F32 && self.table_lookup && lanes as i64 == TABLE => {
+                match self.as_table(n.src[0]) {
+                    Some((index, table)) => {
+                        let index = self.value(index, Some(lane));
+                        self.g.intern(Node { op: Op::Table, dtype, src: smallvec![index], arg: Arg::Ints(table) })
+                    }
+                    None => {
+                        let x = self.value(n.src[0], Some(lane));
+                        self.g.intern(Node { op: Op::Cast, dtype, src: smallvec![x], arg: Arg::None })
+                    }
+                }
+            }
             Op::Load => {
                 let sum = self.g.linear(n.src[1]);
                 let unit = match self.g[n.src[0]].arg {
@@ -112,6 +131,50 @@ impl Vectoriser<'_> {
             }
             _ => self.packed(id, lane, lanes),
         }
+    }
+    /// An integer that is a function of four bits, as an index (of which only those bits count) and the table of its values: what a
+    /// description masks, shifts its zero and converts is then one lookup, whatever the format.
+    fn as_table(&self, id: Id) -> Option<(Id, Arc<[i32]>)> {
+        let g = &*self.g;
+        // Down through operations with constants, to the bits.
+        let mut chain = Vec::new();
+        let mut at = id;
+        loop {
+            let n = &g[at];
+            if n.dtype.scalar != Scalar::I32 {
+                return None;
+            }
+            if n.op == Op::And && g.int_value(n.src[1]) == Some(TABLE - 1) {
+                at = n.src[0];
+                break;
+            }
+            if g.within(at, 0, TABLE - 1) {
+                break;
+            }
+            let constant = n.src.get(1).is_none_or(|&c| g.int_value(c).is_some());
+            if !matches!(n.op, Op::Add | Op::Mul | Op::Xor | Op::Or | Op::Table) || !constant {
+                return None;
+            }
+            chain.push(at);
+            at = n.src[0];
+        }
+        let entry = |i: i64| {
+            chain.iter().rev().try_fold(i, |x, &step| {
+                let n = &g[step];
+                match (&n.arg, n.src.get(1)) {
+                    (Arg::Ints(t), _) => t.get(x as usize).map(|&v| v as i64),
+                    (_, Some(&c)) => {
+                        let values = [Value::Int(x), Value::Int(g.int_value(c)?)];
+                        fold::apply(n.op, &values, Scalar::I32).map(Value::int)
+                    }
+                    _ => None,
+                }
+            })
+        };
+        // A float holds these exactly.
+        let table: Option<Vec<i32>> =
+            (0..TABLE).map(|i| entry(i).filter(|v| v.abs() <= 1 << 24).map(|v| v as i32)).collect();
+        Some((at, table?.into()))
     }
     fn at_lane(&mut self, id: Id, lane: Id, i: i64) -> Id {
         let c = self.g.int(i);

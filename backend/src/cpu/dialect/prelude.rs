@@ -17,8 +17,9 @@ const SCALARS: &[(&str, &str, usize)] = &[
 ];
 const LANES: &[usize] = &[4, 8, 16];
 
-/// Conversions between vectors that kernels use. Between f16 or bf16 and f32 see below.
-const CONVERSIONS: &[(&str, &str)] = &[
+/// Conversions between vectors that have a function here; others are written out. Between f16 or bf16 and f32, and from f32 to
+/// integers, see below.
+pub const CONVERSIONS: &[(&str, &str)] = &[
     ("u8", "i32"),
     ("i8", "i32"),
     ("u16", "i32"),
@@ -26,7 +27,7 @@ const CONVERSIONS: &[(&str, &str)] = &[
     ("i32", "u8"),
     ("i32", "i8"),
     ("i32", "f32"),
-    ("f32", "i32"),
+    ("i32", "i16"),
     ("i64", "i32"),
     ("i32", "i64"),
     ("i64", "f32"),
@@ -85,7 +86,9 @@ pub fn prelude() -> String {
     line(HALF.into());
     for &l in LANES {
         line(vector_functions(l));
+        line(saturating(l));
     }
+    line(saturating(1));
     line(SCALAR_FUNCTIONS.into());
     s
 }
@@ -139,7 +142,15 @@ fn vector_functions(l: usize) -> String {
     let each = |f: &dyn Fn(usize) -> String| (0..l).map(f).collect::<Vec<_>>().join(", ");
     let splat = |v: &str| format!("(f32x{l}){{{}}}", each(&|_| v.into()));
     let isplat = |v: &str| format!("(i32x{l}){{{}}}", each(&|_| v.into()));
+    // What is known to fit.
+    let _ = writeln!(s, "FN i32x{l} whole_{l}(f32x{l} x) {{ return __builtin_convertvector(x, i32x{l}); }}");
     // Selection by a mask.
+    for (t, bits) in [("i8", 8), ("u8", 8), ("i16", 16), ("u16", 16)] {
+        let _ = writeln!(
+            s,
+            "FN {t}x{l} select_{t}x{l}(i32x{l} c, {t}x{l} a, {t}x{l} b) {{ {t}x{l} m = ({t}x{l})cvt_i32_i{bits}_{l}(c); return (a & m) | (b & ~m); }}"
+        );
+    }
     for t in ["f32", "i32", "u32"] {
         let _ = writeln!(
             s,
@@ -183,19 +194,19 @@ fn vector_functions(l: usize) -> String {
         s,
         "#if defined({needs})\nFN f32x{l} cvt_f16_f32_{l}(u16x{l} x) {{ return {half_in}; }}\nFN u16x{l} cvt_f32_f16_{l}(f32x{l} x) {{ return {half_out}; }}\n#else\nFN f32x{l} cvt_f16_f32_{l}(u16x{l} x) {{ return (f32x{l}){{{lane_in}}}; }}\nFN u16x{l} cvt_f32_f16_{l}(f32x{l} x) {{ return (u16x{l}){{{lane_out}}}; }}\n#endif\nFN f32x{l} cvt_bf16_f32_{l}(u16x{l} x) {{ return (f32x{l})(cvt_u16_i32_{l}(x) << 16); }}\nFN u16x{l} cvt_f32_bf16_{l}(f32x{l} x) {{ return (u16x{l}){{{lane_bf}}}; }}"
     );
-    // Rounding to nearest even by adding and taking away 1.5·2^23; beyond 2^22 nothing is left to round... below 2^23 halves are.
+    // Rounding to nearest even by adding and taking away 2^23 with the sign of x; from 2^23 on nothing is left to round.
     let magic = splat("12582912.0f");
     let _ = writeln!(
         s,
-        "FN f32x{l} round_{l}(f32x{l} x) {{ f32x{l} m = {magic}; i32x{l} small = (i32x{l})((x < {hi}) & (x > {lo})); return select_f32x{l}(small, (x + m) - m, x); }}",
-        hi = splat("4194304.0f"),
-        lo = splat("-4194304.0f"),
+        "FN f32x{l} round_{l}(f32x{l} x) {{ i32x{l} sign = (i32x{l})x & {min}; f32x{l} m = (f32x{l})(sign | (i32x{l}){whole}); i32x{l} small = (i32x{l})((f32x{l})((i32x{l})x & ~{min}) < {whole}); return select_f32x{l}(small, (f32x{l})((i32x{l})((x + m) - m) | sign), x); }}",
+        min = isplat("(-2147483647 - 1)"),
+        whole = splat("8388608.0f"),
     );
     // exp: x = n ln 2 + r, |r| <= ln 2 / 2; a polynomial of degree 6 for e^r (error below 1 ulp), 2^n by the exponent bits in two steps,
     // so that results near the smallest normal number are right.
     let _ = writeln!(
         s,
-        "FN f32x{l} exp_{l}(f32x{l} x) {{\n  x = select_f32x{l}((i32x{l})(x < {top}), x, {top});\n  x = select_f32x{l}((i32x{l})(x > {bottom}), x, {bottom});\n  f32x{l} n = (x * {log2e} + {magic}) - {magic};\n  f32x{l} r = fma_{l}(n, {ln2a}, x); r = fma_{l}(n, {ln2b}, r);\n  f32x{l} p = {c6};\n  p = fma_{l}(p, r, {c5}); p = fma_{l}(p, r, {c4}); p = fma_{l}(p, r, {c3}); p = fma_{l}(p, r, {c2}); p = fma_{l}(p, r, {one}); p = fma_{l}(p, r, {one});\n  i32x{l} k = cvt_f32_i32_{l}(n), half = k >> 1;\n  f32x{l} a = (f32x{l})((half + {bias}) << 23), b = (f32x{l})((k - half + {bias}) << 23);\n  return p * a * b;\n}}",
+        "FN f32x{l} exp_{l}(f32x{l} x) {{\n  x = select_f32x{l}((i32x{l})(x > {top}), {top}, x);\n  x = select_f32x{l}((i32x{l})(x < {bottom}), {bottom}, x);\n  f32x{l} n = (x * {log2e} + {magic}) - {magic};\n  f32x{l} r = fma_{l}(n, {ln2a}, x); r = fma_{l}(n, {ln2b}, r);\n  f32x{l} p = {c6};\n  p = fma_{l}(p, r, {c5}); p = fma_{l}(p, r, {c4}); p = fma_{l}(p, r, {c3}); p = fma_{l}(p, r, {c2}); p = fma_{l}(p, r, {one}); p = fma_{l}(p, r, {one});\n  i32x{l} k = whole_{l}(n), half = k >> 1;\n  f32x{l} a = (f32x{l})((half + {bias}) << 23), b = (f32x{l})((k - half + {bias}) << 23);\n  return p * a * b;\n}}",
         top = splat("88.8f"),
         bottom = splat("-104.0f"),
         log2e = splat("1.44269504088896341f"),
@@ -209,10 +220,16 @@ fn vector_functions(l: usize) -> String {
         one = splat("1.0f"),
         bias = isplat("127"),
     );
-    // log: x = m 2^e with m in [sqrt(1/2), sqrt(2)); atanh series in s = (m-1)/(m+1). For x > 0; softplus needs no more.
+    // log: x = m 2^e with m in [sqrt(1/2), sqrt(2)); atanh series in s = (m-1)/(m+1). Denormals are made normal first.
     let _ = writeln!(
         s,
-        "FN f32x{l} log_{l}(f32x{l} x) {{\n  i32x{l} b = (i32x{l})x; i32x{l} e = (b - {root}) >> 23;\n  f32x{l} m = (f32x{l})(b - (e << 23)); f32x{l} f = (m - {one}) / (m + {one}), z = f * f;\n  f32x{l} p = {c9}; p = fma_{l}(p, z, {c7}); p = fma_{l}(p, z, {c5}); p = fma_{l}(p, z, {c3}); p = fma_{l}(p, z, {c1});\n  f32x{l} n = cvt_i32_f32_{l}(e);\n  return fma_{l}(n, {ln2}, f * p);\n}}",
+        "FN f32x{l} log_{l}(f32x{l} x) {{\n  i32x{l} low = (i32x{l})(x < {normal}); f32x{l} y = select_f32x{l}(low, x * {two23}, x);\n  i32x{l} b = (i32x{l})y; i32x{l} e = (b - {root}) >> 23;\n  f32x{l} m = (f32x{l})(b - (e << 23)); f32x{l} f = (m - {one}) / (m + {one}), z = f * f;\n  f32x{l} p = {c9}; p = fma_{l}(p, z, {c7}); p = fma_{l}(p, z, {c5}); p = fma_{l}(p, z, {c3}); p = fma_{l}(p, z, {c1});\n  f32x{l} n = cvt_i32_f32_{l}(e - (low & {isplat23}));\n  f32x{l} r = fma_{l}(n, {ln2}, f * p);\n  f32x{l} other = select_f32x{l}((i32x{l})(x == {zero}), -{inf}, select_f32x{l}((i32x{l})(x > {zero}), {inf}, {nan}));\n  return select_f32x{l}((i32x{l})((x > {zero}) & (x < {inf})), r, other);\n}}",
+        normal = splat("1.17549435e-38f"),
+        two23 = splat("8388608.0f"),
+        isplat23 = isplat("23"),
+        zero = splat("0.0f"),
+        inf = splat("__builtin_inff()"),
+        nan = splat("__builtin_nanf(\"\")"),
         root = isplat("0x3f3504f3"),
         one = splat("1.0f"),
         c9 = splat("0.22222222f"),
@@ -234,7 +251,7 @@ fn vector_functions(l: usize) -> String {
         16 => {
             let _ = writeln!(
                 s,
-                "#if defined(__AVX512F__)\nFN i32x16 table_16(i32x16 t, i32x16 i) {{ return (i32x16)__builtin_ia32_permvarsi512_mask(t, i, (i32x16){{}}, (u16)-1); }}\n#else\n{generic}\n#endif"
+                "#if defined(__AVX512F__)\nFN f32x16 table_f32_16(f32x16 t, i32x16 i) {{ return (f32x16)__builtin_ia32_permvarsf512_mask(t, i, (f32x16){{}}, (u16)-1); }}\nFN i32x16 table_16(i32x16 t, i32x16 i) {{ return (i32x16)__builtin_ia32_permvarsi512_mask(t, i, (i32x16){{}}, (u16)-1); }}\n#else\n{generic}\n#endif"
             );
         }
         8 => {
@@ -251,6 +268,14 @@ fn vector_functions(l: usize) -> String {
         }
     }
     // Folds: halves onto one another.
+    for t in ["i8", "u8", "i16", "u16", "u32"] {
+        for (how, combine) in [("add", "a + x[i]"), ("max", "a > x[i] ? a : x[i]")] {
+            let _ = writeln!(
+                s,
+                "FN {t} fold_{how}_{t}_{l}({t}x{l} x) {{ {t} a = x[0]; for (i32 i = 1; i < {l}; i++) a = ({t})({combine}); return a; }}"
+            );
+        }
+    }
     for t in ["f32", "i32", "i64"] {
         for (how, combine) in [("add", "a + b"), ("max", "a > b ? a : b")] {
             let mut body = String::new();
@@ -289,6 +314,47 @@ fn vector_functions(l: usize) -> String {
             }
             let _ = writeln!(s, "FN {t} fold_{how}_{t}_{l}({t}x{l} x) {{ {body}return {}; }}", terms[0]);
         }
+    }
+    s
+}
+
+/// f32 to integers of `l` lanes: truncated, held within the type; no number becomes 0. The bounds are floats that the type holds; what
+/// is above the upper one and not below the type's end becomes its largest value.
+fn saturating(l: usize) -> String {
+    let types = [
+        ("i8", "-128.0f", "127.0f", "128.0f", "127"),
+        ("u8", "0.0f", "255.0f", "256.0f", "255"),
+        ("i16", "-32768.0f", "32767.0f", "32768.0f", "32767"),
+        ("u16", "0.0f", "65535.0f", "65536.0f", "65535"),
+        ("i32", "-2147483648.0f", "2147483520.0f", "2147483648.0f", "2147483647"),
+        ("u32", "0.0f", "4294967040.0f", "4294967296.0f", "4294967295u"),
+        ("i64", "-9223372036854775808.0f", "9223371487098961920.0f", "9223372036854775808.0f", "9223372036854775807ll"),
+    ];
+    let mut s = String::new();
+    for (t, lo, hi, end, largest) in types {
+        let exact = matches!(t, "i32" | "u32" | "i64");
+        if l == 1 {
+            let _ = writeln!(
+                s,
+                "FN {t} cvt_f32_{t}_1(f32 x) {{ return x >= {end} ? {largest} : x > {hi} ? ({t}){hi} : x > {lo} ? ({t})x : x <= {lo} ? ({t}){lo} : 0; }}"
+            );
+            continue;
+        }
+        let splat = |v: &str, t: &str| format!("({t}x{l}){{{}}}", vec![v; l].join(", "));
+        let (lo, hi, end) = (splat(lo, "f32"), splat(hi, "f32"), splat(end, "f32"));
+        let last = if exact {
+            let (largest, zero) = (splat(largest, t), splat("0", t));
+            format!("select_{t}x{l}((i32x{l})(x == x), select_{t}x{l}((i32x{l})(x >= {end}), {largest}, r), {zero})")
+        } else {
+            "r".into()
+        };
+        // A number first: the comparison with one that is none is false.
+        let number = splat("0.0f", "f32");
+        let _ = writeln!(
+            s,
+            "FN {t}x{l} cvt_f32_{t}_{l}(f32x{l} x) {{ f32x{l} y = select_f32x{l}((i32x{l})(x > {hi}), {hi}, select_f32x{l}((i32x{l})(x < {lo}), {lo}, x)); y = select_f32x{l}((i32x{l})(x == x), y, {number}); {t}x{l} r = __builtin_convertvector({from}, {t}x{l}); return {last}; }}",
+            from = if exact { "y".into() } else { format!("whole_{l}(y)") },
+        );
     }
     s
 }

@@ -1,10 +1,16 @@
 //! C for the CPU: GNU vector extensions and compiler builtins, no system headers. A kernel is one function that runs an interval of the
 //! launch; everything it needs is in the prelude (`prelude.rs`).
 
+mod prelude;
+
+use prelude::CONVERSIONS;
+pub use prelude::prelude;
+
 use gristmill_compiler::lower::{Code, Statement};
 use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;
-use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
+use gristmill_uop::{Arg, DType, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
+use half::{bf16, f16};
 use std::fmt::Write;
 
 /// The dialect; what depends on the instruction set is in the prelude alone.
@@ -32,12 +38,16 @@ fn stored(d: DType) -> String {
 struct Writer<'a> {
     g: &'a Graph,
     signature: &'a Signature,
+    /// Ranges around the statement being written that choose what is computed (workgroup ranges and loops, not reductions).
+    around: Vec<Id>,
+    /// For every open brace, whether it put a range there.
+    open: Vec<bool>,
     out: String,
 }
 
 impl Dialect for C {
     fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
-        let mut w = Writer { g: graph, signature, out: String::new() };
+        let mut w = Writer { g: graph, signature, around: Vec::new(), open: Vec::new(), out: String::new() };
         w.kernel(name, bodies);
         w.out
     }
@@ -73,6 +83,7 @@ impl Writer<'_> {
         self.line(format_args!("}}"));
     }
     fn body(&mut self, number: usize, code: &Code) {
+        self.around = code.globals.clone();
         let count = self.index(self.signature.groups[number]);
         self.line(format_args!("{{ const i64 count = {count};"));
         self.line(format_args!(
@@ -108,12 +119,23 @@ impl Writer<'_> {
             Statement::Define(id) => {
                 let (t, e) = (type_of(self.g[*id].dtype), self.expression(*id));
                 self.line(format_args!("const {t} v{} = {e};", id.0));
+                self.prefetch(*id);
             }
             Statement::Loop(r) => {
+                let chooses = self.g.range_kind(*r) == Some(RangeKind::Loop);
+                if chooses {
+                    self.around.push(*r);
+                }
+                self.open.push(chooses);
                 let (n, bound) = (self.g.range_number(*r), self.name(self.g[*r].src[0]));
                 self.line(format_args!("for (i64 r{n} = 0; r{n} < {bound}; r{n}++) {{"));
             }
-            Statement::End => self.line(format_args!("}}")),
+            Statement::End => {
+                if self.open.pop() == Some(true) {
+                    self.around.pop();
+                }
+                self.line(format_args!("}}"));
+            }
             Statement::Accumulator(acc) => {
                 let node = &self.g[*acc];
                 let (t, first) = (type_of(node.dtype), self.name(node.src[0]));
@@ -125,6 +147,7 @@ impl Writer<'_> {
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
             Statement::Nest { staged, globals, .. } => {
+                self.open.push(false);
                 if *staged {
                     let changed: Vec<String> =
                         globals.iter().map(|&r| format!(" || r{0} != r{0}_last", self.g.range_number(r))).collect();
@@ -133,6 +156,20 @@ impl Writer<'_> {
                     self.line(format_args!("{{"));
                 }
             }
+        }
+    }
+    /// A vector of packed bytes: those of the next rows are on their way while these are worked on. Rows are too short for the hardware
+    /// to find the stream by itself.
+    fn prefetch(&mut self, id: Id) {
+        let n = &self.g[id];
+        if n.op != Op::Load || n.dtype.lanes == 1 || !matches!(self.g[n.src[0]].arg, Arg::Packed(..)) {
+            return;
+        }
+        let at = self.g.linear(n.src[1]);
+        let stride = self.around.iter().rev().map(|&r| at.coefficient(r)).find(|&s| s > 0);
+        if let Some(stride) = stride {
+            let (b, at) = (self.buffer(n.src[0]), self.name(n.src[1]));
+            self.line(format_args!("__builtin_prefetch({b} + {at} + {stride});"));
         }
     }
     fn buffer(&self, id: Id) -> String {
@@ -181,6 +218,12 @@ impl Writer<'_> {
             _ => format!("v{}", id.0),
         }
     }
+    /// Arithmetic of halves: in f32, and each result rounded.
+    fn half(&self, op: Op, d: DType, from: DType, s: &[String]) -> String {
+        let wide = |d: DType| DType { scalar: if d.scalar.is_half() { Scalar::F32 } else { d.scalar }, ..d };
+        let s: Vec<String> = s.iter().map(|x| cast(from, wide(from), x)).collect();
+        cast(wide(d), d, &format!("({})", elementwise(op, wide(d), wide(from), &s)))
+    }
     /// A scalar index expression, written out: for launch dimensions.
     fn index(&self, id: Id) -> String {
         let n = &self.g[id];
@@ -201,18 +244,21 @@ impl Writer<'_> {
         let (d, lanes) = (n.dtype, n.dtype.lanes);
         let from = n.src.first().map(|&x| self.g[x].dtype).unwrap_or(d);
         let t = type_of(d);
+        if from.scalar.is_half() && is_arithmetic(n.op) {
+            return self.half(n.op, d, from, s);
+        }
         let not_negative = |i: usize| self.g.bounds(n.src[i]).is_some_and(|b| b.0 >= 0);
         match n.op {
             Op::Const => {
-                let one = literal(self.g, id);
+                let one = lane(d, &literal(self.g, id));
                 format!("({t}){{{}}}", vec![one; lanes as usize].join(","))
             }
             Op::Lanes => {
                 let all: Vec<String> = (0..lanes).map(|i| i.to_string()).collect();
                 format!("({t}){{{}}}", all.join(","))
             }
-            Op::Splat => format!("({t}){{{}}}", vec![s[0].as_str(); lanes as usize].join(",")),
-            Op::Pack => format!("({t}){{{}}}", s.join(",")),
+            Op::Splat => format!("({t}){{{}}}", vec![lane(d, &s[0]); lanes as usize].join(",")),
+            Op::Pack => format!("({t}){{{}}}", s.iter().map(|x| lane(d, x)).collect::<Vec<_>>().join(",")),
             Op::Load => {
                 let packed = matches!(self.g[n.src[0]].arg, Arg::Packed(..));
                 let memory = stored(d);
@@ -226,18 +272,10 @@ impl Writer<'_> {
                 }
             }
             Op::Cast => cast(from, d, &s[0]),
-            Op::Bitcast if lanes > 1 => format!("({t})({})", s[0]),
+            // Halves are kept as their bits.
+            Op::Bitcast if lanes > 1 || from.scalar.is_float() == d.scalar.is_float() => format!("({t})({})", s[0]),
+            Op::Bitcast if from.scalar.is_half() || d.scalar.is_half() => format!("({t})({})", s[0]),
             Op::Bitcast => format!("bits_{}_{}({})", from.scalar.name(), d.scalar.name(), s[0]),
-            Op::Neg => format!("-{}", s[0]),
-            Op::Exp => format!("exp_{lanes}({})", s[0]),
-            Op::Log => format!("log_{lanes}({})", s[0]),
-            Op::Sqrt => format!("sqrt_{lanes}({})", s[0]),
-            Op::Round => format!("round_{lanes}({})", s[0]),
-            Op::Recip => format!("1.0f / {}", s[0]),
-            Op::Add => format!("{} + {}", s[0], s[1]),
-            Op::Sub => format!("{} - {}", s[0], s[1]),
-            Op::Mul => format!("{} * {}", s[0], s[1]),
-            Op::Div => format!("{} / {}", s[0], s[1]),
             Op::And => format!("{} & {}", s[0], s[1]),
             Op::Or => format!("{} | {}", s[0], s[1]),
             Op::Xor => format!("{} ^ {}", s[0], s[1]),
@@ -247,28 +285,28 @@ impl Writer<'_> {
             Op::Mod if lanes == 1 && not_negative(0) => format!("(i64)((u64)({}) % (u64)({}))", s[0], s[1]),
             Op::IDiv if lanes > 1 && not_negative(0) => format!("{} / {}", s[0], s[1]),
             Op::Mod if lanes > 1 && not_negative(0) => format!("{} % {}", s[0], s[1]),
-            // floor, for a positive divisor
-            Op::IDiv => format!("({0} - (({0} % {1} + {1}) % {1})) / {1}", s[0], s[1]),
-            Op::Mod => format!("({0} % {1} + {1}) % {1}", s[0], s[1]),
-            Op::Max if lanes == 1 => format!("{0} > {1} ? {0} : {1}", s[0], s[1]),
-            Op::Min if lanes == 1 => format!("{0} < {1} ? {0} : {1}", s[0], s[1]),
-            Op::Max => format!("select_{0}({1}({2} > {3}), {2}, {3})", t, mask(d), s[0], s[1]),
-            Op::Min => format!("select_{0}({1}({2} < {3}), {2}, {3})", t, mask(d), s[0], s[1]),
-            Op::Lt if lanes == 1 => format!("{} < {}", s[0], s[1]),
-            Op::Eq if lanes == 1 => format!("{} == {}", s[0], s[1]),
-            Op::Lt => format!("{}({} < {})", mask(from), s[0], s[1]),
-            Op::Eq => format!("{}({} == {})", mask(from), s[0], s[1]),
+            // floor, for a positive divisor; a vector's comparison is -1 where it holds
+            Op::IDiv if lanes == 1 => format!("{0} / {1} - ({0} % {1} < 0)", s[0], s[1]),
+            Op::Mod if lanes == 1 => format!("{0} % {1} + ({0} % {1} < 0 ? {1} : 0)", s[0], s[1]),
+            Op::IDiv => format!("{0} / {1} + (({t})({0} % {1} < 0))", s[0], s[1]),
+            Op::Mod => format!("{0} % {1} + ({1} & ({t})({0} % {1} < 0))", s[0], s[1]),
             Op::Where if lanes == 1 => format!("{} ? {} : {}", s[0], s[1], s[2]),
             Op::Where => format!("select_{t}({}, {}, {})", s[0], s[1], s[2]),
-            Op::Fma => format!("fma_{lanes}({}, {}, {})", s[0], s[1], s[2]),
             Op::Table => {
                 let Arg::Ints(table) = &n.arg else { return "0".into() };
-                let entries: Vec<String> = (0..16).map(|i| table.get(i).copied().unwrap_or(0).to_string()).collect();
-                if lanes == 1 {
-                    format!("((const i32[16]){{{}}})[{}]", entries.join(","), s[0])
-                } else {
-                    format!("table_{lanes}((i32x16){{{}}}, {})", entries.join(","), s[0])
+                let mut entries: Vec<String> = table.iter().map(i32::to_string).collect();
+                if lanes == 1 || table.len() > 16 {
+                    let array = format!("((const {}[{}]){{{}}})", d.scalar.name(), entries.len(), entries.join(","));
+                    if lanes == 1 {
+                        return format!("{array}[{}]", s[0]);
+                    }
+                    let all: Vec<String> = (0..lanes).map(|i| format!("{array}[{}[{i}]]", s[0])).collect();
+                    return format!("({t}){{{}}}", all.join(","));
                 }
+                entries.resize(16, "0".into());
+                let index = cast(from, Scalar::I32.one().with_lanes(lanes), &s[0]);
+                let (name, of) = if d.scalar == Scalar::F32 { ("table_f32", "f32x16") } else { ("table", "i32x16") };
+                format!("{name}_{lanes}(({of}){{{}}}, {index})", entries.join(","))
             }
             Op::Fold => {
                 let Arg::Reduce(op, _) = n.arg else { return "0".into() };
@@ -276,30 +314,73 @@ impl Writer<'_> {
                     ReduceOp::Add => "add",
                     ReduceOp::Max => "max",
                 };
-                format!("fold_{how}_{}_{}({})", from.scalar.name(), from.lanes, s[0])
+                let fold = |s: Scalar, x: &str| format!("fold_{how}_{}_{}({x})", s.name(), from.lanes);
+                if from.scalar.is_half() {
+                    let wide = cast(from, Scalar::F32.one().with_lanes(from.lanes), &s[0]);
+                    return cast(Scalar::F32.one(), d, &fold(Scalar::F32, &wide));
+                }
+                fold(from.scalar, &s[0])
             }
-            op => unreachable!("{op:?} has no text"),
+            op => elementwise(op, d, from, s),
         }
     }
 }
 
+/// Arithmetic and comparisons, which floats have too: the text of `op` on `s`, of type `from`.
+fn elementwise(op: Op, d: DType, from: DType, s: &[String]) -> String {
+    let (lanes, t) = (d.lanes, type_of(d));
+    match op {
+        Op::Neg => format!("-{}", s[0]),
+        Op::Exp => format!("exp_{lanes}({})", s[0]),
+        Op::Log => format!("log_{lanes}({})", s[0]),
+        Op::Sqrt => format!("sqrt_{lanes}({})", s[0]),
+        Op::Round => format!("round_{lanes}({})", s[0]),
+        Op::Recip => format!("1.0f / {}", s[0]),
+        Op::Add => format!("{} + {}", s[0], s[1]),
+        Op::Sub => format!("{} - {}", s[0], s[1]),
+        Op::Mul => format!("{} * {}", s[0], s[1]),
+        Op::Div => format!("{} / {}", s[0], s[1]),
+        Op::Max if lanes == 1 => format!("{0} > {1} ? {0} : {1}", s[0], s[1]),
+        Op::Min if lanes == 1 => format!("{0} < {1} ? {0} : {1}", s[0], s[1]),
+        Op::Max => format!("select_{0}({1}({2} > {3}), {2}, {3})", t, mask(d), s[0], s[1]),
+        Op::Min => format!("select_{0}({1}({2} < {3}), {2}, {3})", t, mask(d), s[0], s[1]),
+        Op::Lt if lanes == 1 => format!("{} < {}", s[0], s[1]),
+        Op::Eq if lanes == 1 => format!("{} == {}", s[0], s[1]),
+        Op::Lt if from.scalar == Scalar::Bool => format!("~{} & {}", s[0], s[1]),
+        Op::Lt => format!("{}({} < {})", mask(from), s[0], s[1]),
+        Op::Eq => format!("{}({} == {})", mask(from), s[0], s[1]),
+        Op::Fma => format!("fma_{lanes}({}, {}, {})", s[0], s[1], s[2]),
+        op => unreachable!("{op:?} has no text"),
+    }
+}
+
+/// One lane of a vector of that type: truth is a mask there.
+fn lane(d: DType, x: &str) -> String {
+    if d.scalar == Scalar::Bool && d.lanes > 1 { format!("-({x})") } else { x.into() }
+}
+
+/// Ops that halves know only as f32.
+fn is_arithmetic(op: Op) -> bool {
+    use Op::{Add, Div, Eq, Exp, Fma, Log, Lt, Max, Min, Mul, Neg, Recip, Round, Sqrt, Sub};
+    matches!(op, Add | Div | Eq | Exp | Fma | Log | Lt | Max | Min | Mul | Neg | Recip | Round | Sqrt | Sub)
+}
+
 /// How a vector comparison of that type becomes a mask of i32.
 fn mask(of: DType) -> String {
-    match of.scalar {
-        Scalar::I64 | Scalar::U8 | Scalar::I8 => {
-            format!("cvt_{}_i32_{}", if of.scalar == Scalar::I64 { "i64" } else { "i8" }, of.lanes)
-        }
-        _ => format!("(i32x{})", of.lanes),
+    match of.scalar.bytes() {
+        _ if of.scalar == Scalar::Bool => format!("(i32x{})", of.lanes),
+        4 => format!("(i32x{})", of.lanes),
+        bytes => format!("cvt_i{}_i32_{}", 8 * bytes, of.lanes),
     }
 }
 
 fn cast(from: DType, to: DType, x: &str) -> String {
     let l = to.lanes;
     match (from.scalar, to.scalar) {
+        (a, b) if a == b => x.into(),
         (Scalar::Bool, s) if l > 1 => {
             cast(Scalar::I32.one().with_lanes(l), s.one().with_lanes(l), &format!("({x} & 1)"))
         }
-        (a, b) if a == b => x.into(),
         (Scalar::F16 | Scalar::BF16, Scalar::F32) | (Scalar::F32, Scalar::F16 | Scalar::BF16) => {
             format!("cvt_{}_{}_{l}({x})", from.scalar.name(), to.scalar.name())
         }
@@ -311,15 +392,19 @@ fn cast(from: DType, to: DType, x: &str) -> String {
             let middle = cast(from, Scalar::F32.one().with_lanes(l), x);
             format!("cvt_f32_{}_{l}({middle})", to.scalar.name())
         }
+        (Scalar::F32, b) if b.is_int() => format!("cvt_f32_{}_{l}({x})", b.name()),
         (_, Scalar::Bool) if l == 1 => format!("{x} != 0"),
         (_, Scalar::Bool) => format!("{}({x} != 0)", mask(from)),
         _ if l == 1 => format!("({})({x})", type_of(to)),
-        _ => format!("cvt_{}_{}_{l}({x})", from.scalar.name(), to.scalar.name()),
+        (a, b) if CONVERSIONS.contains(&(a.name(), b.name())) => format!("cvt_{}_{}_{l}({x})", a.name(), b.name()),
+        _ => format!("__builtin_convertvector({x}, {})", type_of(to)),
     }
 }
 
 fn literal(g: &Graph, id: Id) -> String {
     match (g.int_value(id), g.float_value(id)) {
+        (_, Some(v)) if g.scalar(id) == Scalar::F16 => f16::from_f64(v).to_bits().to_string(),
+        (_, Some(v)) if g.scalar(id) == Scalar::BF16 => bf16::from_f64(v).to_bits().to_string(),
         (Some(v), _) if v == i64::MIN => "(-9223372036854775807 - 1)".into(),
         (Some(v), _) if g.scalar(id) == Scalar::I32 && v == i32::MIN as i64 => "(-2147483647 - 1)".into(),
         (Some(v), _) if v < 0 => format!("({v})"),

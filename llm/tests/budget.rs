@@ -1,0 +1,73 @@
+//! The kernel budget: what a decode step of real shape costs in launches on a GPU, without one. The bound on launches alone would be
+//! met by one-workgroup monsters, so the modelled critical path is held with it.
+
+use gristmill_backend::{Options as Device, open};
+use gristmill_compiler::{Cheapest, Compiled, compile};
+use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options, TokenClass, load};
+use gristmill_llm::gguf::Gguf;
+use gristmill_uop::dtype::Scalar;
+
+fn decode_step(preset: &str, quant: &str, device: &str) -> Vec<(String, usize, Compiled)> {
+    let file = Gguf::synth(preset, quant).unwrap();
+    let model = load(file.metadata(), &file).unwrap();
+    let opened = open(device, &Device::default()).unwrap();
+    let options = Options {
+        tokens: TokenClass::One,
+        rows: 4096,
+        cache: Scalar::F16,
+        attention: AttentionForm::Absorbed,
+        logits: Logits::Last,
+    };
+    let plan = model.plan(&options, &mut Functions::new());
+    plan.functions()
+        .into_iter()
+        .map(|f| {
+            let calls = plan.calls.iter().filter(|c| std::sync::Arc::ptr_eq(&c.function, f)).count();
+            (f.name.clone(), calls, compile(f, opened.device.target(), opened.dialect, &mut Cheapest))
+        })
+        .collect()
+}
+
+/// Seconds of the step by the cost model: launches are in a chain, so their prices add up.
+fn modelled(step: &[(String, usize, Compiled)]) -> f64 {
+    step.iter().map(|(_, calls, c)| *calls as f64 * c.seconds).sum()
+}
+
+#[test]
+fn glm_moe_layer_is_at_most_twelve_launches() {
+    let step = decode_step("glm-4.7-flash", "q4_0", "null:gpu");
+    let moe: Vec<_> = step.iter().filter(|s| s.0.contains("moe")).collect();
+    assert_eq!(moe.len(), 1, "46 equal layers are one function");
+    assert_eq!(moe[0].1, 46);
+    let launches = moe[0].2.programs.len();
+    assert!(launches <= 12, "{launches} launches in a MoE layer:\n{}", explain(&moe[0].2));
+    // 2.1 GB at 4.6 TB/s are 0.46 ms; launches and stages may not more than double that.
+    let seconds = modelled(&step);
+    assert!(seconds < 1.5e-3, "modelled {:.3} ms a token", seconds * 1e3);
+}
+
+#[test]
+fn other_models_keep_the_budget() {
+    for (preset, quant) in [
+        ("deepseek-v2-lite", "q4_0"),
+        ("deepseek-v2-lite", "q4_k_m"),
+        ("glm-4.7-flash", "q4_k_m"),
+        ("youtu-llm-2b", "q4_0"),
+    ] {
+        for (name, _, c) in decode_step(preset, quant, "null:gpu") {
+            assert!(c.programs.len() <= 12, "{preset} {quant} {name}: {} launches\n{}", c.programs.len(), explain(&c));
+        }
+    }
+}
+
+#[test]
+fn every_decision_is_explained_with_prices() {
+    let step = decode_step("glm-4.7-flash", "q4_0", "null:gpu");
+    let decisions: Vec<String> = step.iter().flat_map(|s| s.2.decisions.iter().map(|d| d.explain())).collect();
+    assert!(decisions.iter().any(|d| d.starts_with("place ") && d.contains("*fuse") && d.contains(" us")));
+    assert!(decisions.iter().any(|d| d.starts_with("merge ") && d.contains("*together")));
+}
+
+fn explain(c: &Compiled) -> String {
+    c.programs.iter().zip(&c.levels).map(|(p, l)| format!("level {l} {:?}\n", p.notes)).collect()
+}

@@ -1,0 +1,104 @@
+//! The conformance suite: every device computes what the tensor-level evaluator says, however its schedule is chosen.
+//!
+//! A case is a captured function with random inputs. `conformance!(name, ways)` instantiates the whole suite for a device.
+//! `GRISTMILL_PERTURB=n` runs n perturbed schedules instead of two, `GRISTMILL_CASE=text` only the cases whose names contain the text;
+//! with `GRISTMILL_SOURCE` set the kernels are printed.
+
+#[path = "conformance/attention.rs"]
+mod attention;
+#[path = "conformance/dynamic.rs"]
+mod dynamic;
+#[path = "conformance/elementwise.rs"]
+mod elementwise;
+#[path = "conformance/experts.rs"]
+mod experts;
+#[path = "conformance/harness.rs"]
+mod harness;
+#[path = "conformance/invented.rs"]
+mod invented;
+#[path = "conformance/movement.rs"]
+mod movement;
+#[path = "conformance/network.rs"]
+mod network;
+#[path = "conformance/packed.rs"]
+mod packed;
+#[path = "conformance/reductions.rs"]
+mod reductions;
+
+use gristmill_backend::Opened;
+use gristmill_backend::cpu::{Cc, CpuDevice, ISAS, Isa, dialect};
+use gristmill_backend::interp::InterpDevice;
+use gristmill_runtime::store::Store;
+use harness::{Way, check, seeds};
+use std::sync::Arc;
+
+/// The interpreter: the cheapest schedule and perturbed ones.
+fn interp() -> Vec<Way> {
+    let device = Opened { device: Arc::new(InterpDevice::new()), dialect: None };
+    let way = |seed: Option<u64>| {
+        let name = seed.map_or("interp".into(), |s| format!("interp, seed {s}"));
+        Way { name, device: device.clone(), seed, same_as: None }
+    };
+    std::iter::once(None).chain((1..=seeds()).map(Some)).map(way).collect()
+}
+
+fn on_cpu(isa: Isa, threads: usize) -> Opened {
+    // The tests' own store: what was compiled once is not compiled again.
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+    let store = Store::open(path, 1 << 30).expect("a store");
+    let cc = Cc::find().expect("a C compiler");
+    Opened { device: Arc::new(CpuDevice::with(threads, isa, cc, store).expect("a cpu")), dialect: Some(&dialect::C) }
+}
+
+/// The processor: its best instruction set with 1, 2 and 3 threads, AVX2 and the plain path; perturbed schedules.
+fn cpu() -> Vec<Way> {
+    let best = Isa::parse("auto").expect("an instruction set");
+    let mut ways = Vec::new();
+    for threads in 1..=3 {
+        let name = format!("{} threads {threads}", best.name());
+        ways.push(Way { name, device: on_cpu(best, threads), seed: None, same_as: Some("threads") });
+    }
+    for info in ISAS.iter().filter(|i| ["avx2", "plain"].contains(&i.name) && i.isa != best) {
+        if !info.isa.available() {
+            println!("skipped: this machine has no {}", info.name);
+            continue;
+        }
+        let device = on_cpu(info.isa, 2);
+        ways.push(Way { name: info.name.into(), device: device.clone(), seed: None, same_as: None });
+        ways.push(Way { name: format!("{}, seed 1", info.name), device, seed: Some(1), same_as: None });
+    }
+    let device = on_cpu(best, 2);
+    for seed in 1..=seeds() {
+        let name = format!("{}, seed {seed}", best.name());
+        ways.push(Way { name, device: device.clone(), seed: Some(seed), same_as: None });
+    }
+    ways
+}
+
+/// One test for each group of cases.
+macro_rules! conformance {
+    ($device:ident) => {
+        mod $device {
+            conformance! { @ $device
+                elementwise_floats elementwise::floats; elementwise_integers elementwise::integers;
+                elementwise_casts elementwise::casts; elementwise_half elementwise::half; elementwise_edges elementwise::edges;
+                movement movement::cases; reductions reductions::cases; nested_reductions reductions::nested;
+                decoding packed::decoding; matvec packed::matvec; matmul packed::matmul; odd_rows packed::odd_rows;
+                packed_rows packed::gather; one_token_experts experts::one_token; grouped_experts experts::grouped;
+                network network::cases; choosing network::choosing; attention attention::cases;
+                long_attention attention::long; dynamic_dims dynamic::cases; states dynamic::states;
+                invented_format invented::cases;
+            }
+        }
+    };
+    (@ $device:ident $($test:ident $group:path;)*) => { $(
+        #[test]
+        fn $test() {
+            use super::*;
+            check($group(), $device());
+        }
+    )* };
+}
+
+conformance!(cpu);
+conformance!(interp);

@@ -1,0 +1,86 @@
+//! Attention over a cache: shared and separate key heads, chunks of the cache that are full, begun or empty, masks.
+
+use crate::harness::{Case, Within};
+use gristmill_tensor::dims;
+use gristmill_uop::Scalar;
+
+struct Shape {
+    rows: usize,
+    heads: usize,
+    kv_heads: usize,
+    depth: usize,
+    out: usize,
+}
+
+fn attention(s: &Shape, tokens: usize, vars: &[&[(&'static str, i64)]]) -> Case {
+    let name = format!(
+        "{} rows, {} heads of {}, {} shared, {} out, {tokens} tokens",
+        s.rows, s.heads, s.depth, s.kv_heads, s.out
+    );
+    Case::new(name, |c| {
+        let pos = c.var("pos", 0, s.rows - tokens);
+        let n = if tokens == 1 { c.int(1) } else { c.var("n", 1, tokens) };
+        let q = c.input("q", dims![n, s.heads, s.depth], Scalar::F32);
+        let k = c.input("k", dims![s.rows, s.kv_heads, s.depth], Scalar::F32);
+        let v = c.input("v", dims![s.rows, s.kv_heads, s.out], Scalar::F32);
+        c.output("y", q.attention(k, v, pos, pos + n, 0.7));
+    })
+    .vars(vars)
+    .within(Within::Scale(1e-5))
+}
+
+/// A latent cache: keys and values are views of one state, whose new rows are written first.
+fn latent(heads: usize, tokens: usize, cache: Scalar, vars: &[&[(&'static str, i64)]]) -> Case {
+    let (rank, rope, rows) = (32, 16, 320);
+    Case::new(format!("latent cache {}, {heads} heads, {tokens} tokens", cache.name()), |c| {
+        let pos = c.var("pos", 0, rows - tokens);
+        let n = if tokens == 1 { c.int(1) } else { c.var("n", 1, tokens) };
+        let q = c.input("q", dims![n, heads, rank + rope], Scalar::F32);
+        let row = c.input("row", dims![n, rank + rope], Scalar::F32);
+        let state = c.state("cache", dims![rows, rank + rope], cache).assign(row.cast(cache), pos);
+        c.output_state(state);
+        let k = state.cast(Scalar::F32).unsqueeze(1);
+        c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + n, 0.2));
+    })
+    .vars(vars)
+}
+
+pub fn cases() -> Vec<Case> {
+    let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 1)], &[("pos", 63)], &[("pos", 127)]];
+    let few: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 1)], &[("pos", 0), ("n", 9)], &[("pos", 55), ("n", 9)]];
+    let mut out = Vec::new();
+    for (heads, kv_heads, depth, value) in [(1, 1, 8, 8), (4, 1, 48, 32), (4, 4, 24, 16), (6, 2, 16, 20), (5, 5, 7, 9)]
+    {
+        let shape = |rows| Shape { rows, heads, kv_heads, depth, out: value };
+        out.push(attention(&shape(128), 1, one));
+        out.push(attention(&shape(64), 9, few));
+    }
+    out
+}
+
+/// Contexts across several chunks of the cache.
+pub fn long() -> Vec<Case> {
+    let one: &[&[(&str, i64)]] =
+        &[&[("pos", 0)], &[("pos", 127)], &[("pos", 128)], &[("pos", 129)], &[("pos", 255)], &[("pos", 299)]];
+    let few: &[&[(&str, i64)]] = &[
+        &[("pos", 0), ("n", 13)],
+        &[("pos", 120), ("n", 13)],
+        &[("pos", 128), ("n", 2)],
+        &[("pos", 250), ("n", 6)],
+        &[("pos", 287), ("n", 13)],
+    ];
+    let mut out = Vec::new();
+    for (heads, kv_heads, depth, value) in [(4, 1, 48, 32), (4, 4, 24, 16), (3, 1, 12, 12)] {
+        let shape = |rows| Shape { rows, heads, kv_heads, depth, out: value };
+        out.push(attention(&shape(300), 1, one));
+        out.push(attention(&shape(300), 13, few));
+        // A cache of whole chunks.
+        out.push(attention(&shape(384), 13, few));
+    }
+    for cache in [Scalar::F32, Scalar::F16] {
+        out.push(latent(4, 1, cache, one));
+        out.push(latent(20, 1, cache, one));
+        out.push(latent(4, 13, cache, few));
+    }
+    out
+}

@@ -1,0 +1,89 @@
+//! Lengths that are data, and states that are written and read in one step.
+
+use crate::harness::{Case, Fill, Within};
+use gristmill_tensor::{dims, nn};
+use gristmill_uop::Scalar;
+
+pub fn cases() -> Vec<Case> {
+    let mut out = Vec::new();
+    for (experts, k, height, most) in [(4, 2, 4, 9), (8, 3, 8, 20), (3, 1, 2, 5)] {
+        let case = Case::new(format!("tiles of {height}, {experts} experts"), |c| {
+            let n = c.var("n", 1, most);
+            let index = c.input("index", dims![n, k], Scalar::I32);
+            let t = nn::tiles(index, n, most, experts, height);
+            c.output("count", t.count.cast(Scalar::I32).unsqueeze(0));
+            c.output("row", t.row);
+            c.output("expert", t.expert);
+            c.output("token", t.token);
+        });
+        let case = case.fill(0, Fill::Whole(0, experts as i64));
+        out.push(case.vars(&[&[("n", 1)], &[("n", most as i64 / 2)], &[("n", most as i64)]]));
+    }
+    out.push(
+        Case::new("a length that is a sum", |c| {
+            let n = c.input("n", dims![3], Scalar::I32);
+            let x = c.input("x", dims![40, 6], Scalar::F32);
+            let total = n.sum(&[0]).clamp_index(40).cast(Scalar::I64);
+            let rows = x.slice(0, 0, total);
+            c.output("rows", rows);
+            c.output("sum", rows.sum(&[0]));
+            c.output("exp", rows.exp() * 2.0);
+        })
+        .fill(0, Fill::Whole(0, 12)),
+    );
+    out
+}
+
+pub fn states() -> Vec<Case> {
+    let runs: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 1)], &[("pos", 7), ("n", 4)], &[("pos", 12), ("n", 3)]];
+    let mut out = Vec::new();
+    for scalar in [Scalar::F32, Scalar::F16, Scalar::BF16, Scalar::I32] {
+        out.push(
+            Case::new(format!("write, then read {}", scalar.name()), |c| {
+                let (pos, n) = (c.var("pos", 0, 12), c.var("n", 1, 4));
+                let state = c.state("state", dims![16, 10], scalar);
+                let row = c.input("row", dims![n, 10], Scalar::F32);
+                let next = state.assign((row * 3.0).cast(scalar), pos);
+                c.output_state(next);
+                c.output("sum", next.cast(Scalar::F32).sum(&[1]));
+                c.output("used", next.slice(0, 0, pos + n).cast(Scalar::F32).max(&[0]));
+            })
+            .vars(runs)
+            .within(Within::Scale(1e-5)),
+        );
+    }
+    out.push(
+        Case::new("read, then write", |c| {
+            let (pos, n) = (c.var("pos", 0, 12), c.var("n", 1, 4));
+            let state = c.state("state", dims![16, 10], Scalar::F32);
+            let row = c.input("row", dims![n, 10], Scalar::F32);
+            c.output("before", state.sum(&[0]));
+            c.output("turned", state.permute(&[1, 0]) + 1.0);
+            c.output_state(state.assign(row, pos));
+        })
+        .vars(runs),
+    );
+    out.push(
+        Case::new("two writes", |c| {
+            let (pos, n) = (c.var("pos", 0, 12), c.var("n", 1, 4));
+            let state = c.state("state", dims![16, 10], Scalar::F32);
+            let (a, b) = (c.input("a", dims![n, 10], Scalar::F32), c.input("b", dims![1, 10], Scalar::F32));
+            let first = state.assign(a, pos);
+            let second = first.assign(b * first.sum(&[0]), pos);
+            c.output("between", first.max(&[1]));
+            c.output_state(second);
+            c.output("after", second.max(&[1]));
+        })
+        .vars(runs),
+    );
+    out.push(
+        Case::new("a state made of itself", |c| {
+            let pos = c.var("pos", 0, 12);
+            let state = c.state("state", dims![16, 8], Scalar::F32);
+            let sum = state.sum(&[0]).unsqueeze(0);
+            c.output_state(state.assign(sum, pos));
+        })
+        .vars(&[&[("pos", 0)], &[("pos", 12)]]),
+    );
+    out
+}

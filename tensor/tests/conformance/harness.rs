@@ -1,0 +1,378 @@
+//! The harness: cases, random inputs, the truth, and the ways in which a device is made to compute them.
+
+use gristmill_backend::Opened;
+use gristmill_compiler::{Cheapest, Perturb, Policy};
+use gristmill_runtime::Memory;
+use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
+use gristmill_tensor::function::Capture;
+use gristmill_tensor::jit::{Call, Jit};
+use gristmill_uop::encoding::EncodingRef;
+use gristmill_uop::fold::Value;
+use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
+use half::{bf16, f16};
+use std::sync::Arc;
+
+/// Values of the variables of one run.
+pub type Vars = Vec<(&'static str, i64)>;
+
+/// What a slot holds before a run.
+#[derive(Clone)]
+pub enum Fill {
+    /// Evenly distributed.
+    Uniform(f64, f64),
+    /// Whole numbers `lo..hi`.
+    Whole(i64, i64),
+    /// These, again and again.
+    Values(Vec<f64>),
+}
+
+/// How near a float must be. Integers and infinities must be equal.
+#[derive(Clone, Copy)]
+pub enum Within {
+    /// Of the largest value of the output.
+    Scale(f64),
+    /// Of the value itself (or the smallest normal number).
+    Each(f64),
+    /// Equal to the bit (a zero's sign aside).
+    Exact,
+}
+
+/// A function with its inputs and what is expected of its outputs.
+pub struct Case {
+    pub name: String,
+    pub function: Arc<Function>,
+    fills: Vec<Option<Fill>>,
+    vars: Vec<Vars>,
+    within: Within,
+}
+
+impl Case {
+    /// A captured function; f32 level is expected.
+    pub fn new(name: impl Into<String>, body: impl FnOnce(&Capture)) -> Case {
+        let name = name.into();
+        let capture = Capture::new(name.clone());
+        body(&capture);
+        Case::of(name, capture.finish())
+    }
+    /// A function of one input a shape, written with nodes.
+    pub fn raw(
+        name: impl Into<String>,
+        inputs: &[(&[i64], Scalar)],
+        body: impl FnOnce(&mut Graph, &[Id]) -> Vec<Id>,
+    ) -> Case {
+        let name = name.into();
+        let mut g = Graph::new();
+        let mut slots = Vec::new();
+        let mut ids = Vec::new();
+        for (slot, &(dims, scalar)) in inputs.iter().enumerate() {
+            let d: Vec<Id> = dims.iter().map(|&n| g.int(n)).collect();
+            ids.push(g.param(slot as u32, &d, scalar));
+            let storage = Storage::Plain(scalar);
+            slots.push(Slot { name: format!("x{slot}"), kind: SlotKind::Input, dims: dims.to_vec(), storage });
+        }
+        let mut outputs = Vec::new();
+        for id in body(&mut g, &ids) {
+            let dims = g.shape(id).iter().map(|&d| g.max_of(d)).collect();
+            outputs.push((slots.len() as u32, id));
+            let storage = Storage::Plain(g.scalar(id));
+            slots.push(Slot { name: "y".into(), kind: SlotKind::Output, dims, storage });
+        }
+        Case::of(name.clone(), Function { name, graph: g, slots, outputs })
+    }
+    fn of(name: String, function: Function) -> Case {
+        let fills = vec![None; function.slots.len()];
+        Case { name, function: Arc::new(function), fills, vars: vec![vec![]], within: Within::Scale(1e-5) }
+    }
+    /// What slot `slot` holds; floats between -1 and 1 and whole numbers below 100 unless said.
+    pub fn fill(mut self, slot: usize, fill: Fill) -> Case {
+        self.fills[slot] = Some(fill);
+        self
+    }
+    /// Values of the variables, one run each.
+    pub fn vars(mut self, vars: &[&[(&'static str, i64)]]) -> Case {
+        self.vars = vars.iter().map(|v| v.to_vec()).collect();
+        self
+    }
+    pub fn within(mut self, within: Within) -> Case {
+        self.within = within;
+        self
+    }
+}
+
+/// splitmix64.
+pub struct Random(u64);
+
+impl Random {
+    pub fn of(name: &str) -> Random {
+        Random(name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)))
+    }
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+    pub fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+    pub fn below(&mut self, n: i64) -> i64 {
+        (self.next() % n as u64) as i64
+    }
+}
+
+/// Random blocks. Bytes are anything at all; the fields that the description reads as floats are numbers of a sensible size.
+pub fn blocks(e: EncodingRef, count: usize, r: &mut Random) -> Vec<u8> {
+    // Where the floats are, from the description itself.
+    let mut g = Graph::new();
+    let buffer = g.packed(0, &[e.elements as i64], e);
+    let base = g.int(0);
+    let mut floats: Vec<(usize, Scalar)> = Vec::new();
+    for k in 0..e.elements {
+        let k = g.int(k as i64);
+        let value = e.decode(&mut g, buffer, base, k);
+        for n in g.toposort(&[value]) {
+            let s = g.scalar(n);
+            if g[n].op == Op::Load && s.is_float() {
+                let at = g.int_value(g[n].src[1]).expect("a constant offset") as usize;
+                if !floats.contains(&(at, s)) {
+                    floats.push((at, s));
+                }
+            }
+        }
+    }
+    let mut out = Vec::with_capacity(count * e.bytes);
+    for _ in 0..count {
+        let mut block: Vec<u8> = (0..e.bytes).map(|_| r.next() as u8).collect();
+        for &(at, s) in &floats {
+            let v = if e.elements == 1 { 2.0 * r.unit() - 1.0 } else { (r.unit() - 0.3) * 0.01 };
+            put(&mut block, at, s, v);
+        }
+        if e.name == "mxfp4" {
+            block[0] = 118 + (r.next() % 8) as u8;
+        }
+        out.extend(block);
+    }
+    out
+}
+
+/// Writes `v` as a `scalar` at byte `at`.
+fn put(bytes: &mut [u8], at: usize, scalar: Scalar, v: f64) {
+    let mut set = |b: &[u8]| bytes[at..at + b.len()].copy_from_slice(b);
+    match scalar {
+        Scalar::F64 => set(&v.to_le_bytes()),
+        Scalar::F32 => set(&(v as f32).to_le_bytes()),
+        Scalar::F16 => set(&f16::from_f64(v).to_le_bytes()),
+        Scalar::BF16 => set(&bf16::from_f64(v).to_le_bytes()),
+        _ => set(&(v as i64).to_le_bytes()[..scalar.bytes()]),
+    }
+}
+
+fn get(bytes: &[u8], at: usize, scalar: Scalar) -> f64 {
+    fn le<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+        bytes[at..at + N].try_into().expect("N bytes")
+    }
+    match scalar {
+        Scalar::F64 => f64::from_le_bytes(le(bytes, at)),
+        Scalar::F32 => f32::from_le_bytes(le(bytes, at)).into(),
+        Scalar::F16 => f16::from_le_bytes(le(bytes, at)).to_f64(),
+        Scalar::BF16 => bf16::from_le_bytes(le(bytes, at)).to_f64(),
+        Scalar::Bool | Scalar::U8 => bytes[at].into(),
+        Scalar::I8 => (bytes[at] as i8).into(),
+        Scalar::I16 => i16::from_le_bytes(le(bytes, at)).into(),
+        Scalar::U16 => u16::from_le_bytes(le(bytes, at)).into(),
+        Scalar::I32 => i32::from_le_bytes(le(bytes, at)).into(),
+        Scalar::U32 => u32::from_le_bytes(le(bytes, at)).into(),
+        Scalar::I64 => i64::from_le_bytes(le(bytes, at)) as f64,
+    }
+}
+
+/// Position, in a buffer whose strides come from `most`, of each element of a tensor of dims `dims`.
+fn places(dims: &[usize], most: &[i64]) -> Vec<usize> {
+    let mut out = vec![0];
+    for (&n, &m) in dims.iter().zip(most) {
+        out = out.iter().flat_map(|&p| (0..n).map(move |i| p * m as usize + i)).collect();
+    }
+    out
+}
+
+/// A run: bytes of every slot before, and what the outputs must be.
+struct Run {
+    vars: Vars,
+    before: Vec<Vec<u8>>,
+    /// Slot, value, places.
+    want: Vec<(u32, Array, Vec<usize>)>,
+}
+
+fn runs(case: &Case) -> Vec<Run> {
+    let f = &case.function;
+    let roots: Vec<Id> = f.outputs.iter().map(|o| o.1).collect();
+    let order = f.graph.toposort(&roots);
+    let mut r = Random::of(&case.name);
+    case.vars
+        .iter()
+        .map(|vars| {
+            let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
+            let mut before = Vec::new();
+            let mut values: Vec<Vec<f64>> = Vec::new();
+            for (i, slot) in f.slots.iter().enumerate() {
+                let size = slot.storage.bytes(&slot.dims).expect("a size");
+                // What nobody writes is NaN, or a large number.
+                let mut bytes = vec![0xff; size];
+                let mut data = Vec::new();
+                match slot.storage {
+                    _ if slot.kind == SlotKind::Output => {}
+                    Storage::Packed(e) => bytes = blocks(e, size / e.bytes, &mut r),
+                    Storage::Plain(s) => {
+                        let is_it = |n: &Node| n.op == Op::Param && n.arg == Arg::Param(i as u32);
+                        let node = order.iter().copied().find(|&n| is_it(&f.graph[n]));
+                        let dims: Vec<usize> = match node {
+                            Some(n) => f.graph[n]
+                                .src
+                                .iter()
+                                .map(|&d| f.graph.evaluate_index(d, &value).expect("a dim of variables") as usize)
+                                .collect(),
+                            None => slot.dims.iter().map(|&d| d as usize).collect(),
+                        };
+                        let fill = case.fills[i].clone().unwrap_or(match s.is_float() {
+                            true => Fill::Uniform(-1.0, 1.0),
+                            false => Fill::Whole(0, if s == Scalar::Bool { 2 } else { 100 }),
+                        });
+                        for (n, at) in places(&dims, &slot.dims).into_iter().enumerate() {
+                            let v = match &fill {
+                                Fill::Uniform(lo, hi) => lo + (hi - lo) * r.unit(),
+                                Fill::Whole(lo, hi) => (lo + r.below(hi - lo)) as f64,
+                                Fill::Values(v) => v[n % v.len()],
+                            };
+                            let v = if s.is_float() { Value::Float(v).stored_as(s).float() } else { v };
+                            put(&mut bytes, at * s.bytes(), s, v);
+                            data.push(v);
+                        }
+                    }
+                }
+                before.push(bytes);
+                values.push(data);
+            }
+            let mut env = Env::new();
+            for &(name, v) in vars {
+                env = env.var(name, v);
+            }
+            for (i, slot) in f.slots.iter().enumerate() {
+                env = match slot.storage {
+                    Storage::Packed(_) => env.packed(i as u32, &before[i]),
+                    _ => env.values(i as u32, &values[i]),
+                };
+            }
+            let found = evaluate_all(&f.graph, &roots, &env);
+            let want = f
+                .outputs
+                .iter()
+                .zip(found)
+                .map(|(&(slot, _), a)| {
+                    let places = places(&a.dims, &f.slots[slot as usize].dims);
+                    (slot, a, places)
+                })
+                .collect();
+            Run { vars: vars.clone(), before, want }
+        })
+        .collect()
+}
+
+/// The first element that is wrong, in words.
+fn wrong(want: &Array, got: &[f64], scalar: Scalar, within: Within) -> Option<String> {
+    let finite = want.data.iter().filter(|v| v.is_finite()).fold(0f64, |m, v| m.max(v.abs()));
+    want.data.iter().zip(got).enumerate().find_map(|(i, (&w, &g))| {
+        let w = if scalar.is_float() { Value::Float(w).stored_as(scalar).float() } else { w };
+        let limit = match within {
+            _ if !scalar.is_float() => 0.0,
+            Within::Scale(t) => t * finite,
+            Within::Each(t) => t * w.abs().max(f64::from(f32::MIN_POSITIVE)),
+            Within::Exact => 0.0,
+        };
+        let good = if w.is_finite() { (w - g).abs() <= limit } else { w == g || w.is_nan() && g.is_nan() };
+        (!good).then(|| format!("element {i} of {:?}: {g:e} should be {w:e} (within {limit:e})", want.dims))
+    })
+}
+
+/// A way to compute: a name, the device, the seed of a perturbed schedule.
+pub struct Way {
+    pub name: String,
+    pub device: Opened,
+    pub seed: Option<u64>,
+    /// Outputs of ways with the same mark must be equal to the bit.
+    pub same_as: Option<&'static str>,
+}
+
+/// How many perturbed schedules: 2 unless `GRISTMILL_PERTURB` says.
+pub fn seeds() -> u64 {
+    std::env::var("GRISTMILL_PERTURB").ok().and_then(|v| v.parse().ok()).unwrap_or(2)
+}
+
+/// Runs all cases in all ways; panics with everything that is wrong.
+pub fn check(cases: Vec<Case>, ways: Vec<Way>) {
+    let only = std::env::var("GRISTMILL_CASE").ok();
+    let cases: Vec<Case> =
+        cases.into_iter().filter(|c| only.as_ref().is_none_or(|o| c.name.contains(o.as_str()))).collect();
+    let truth: Vec<Vec<Run>> = cases.iter().map(runs).collect();
+    let functions: Vec<Arc<Function>> = cases.iter().map(|c| c.function.clone()).collect();
+    let mut errors: Vec<String> = Vec::new();
+    let mut bits: std::collections::HashMap<(&str, usize, usize), (String, Vec<Vec<u8>>)> = Default::default();
+    for way in ways {
+        let mut jit = Jit::new(way.device.clone());
+        let mut policy: Box<dyn Policy> = match way.seed {
+            Some(s) => Box::new(Perturb(s)),
+            None => Box::new(Cheapest),
+        };
+        let ready = match jit.prepare_with(&functions, policy.as_mut(), &|_, _| ()) {
+            Ok(ready) => ready,
+            Err(e) => panic!("{}: {e}", way.name),
+        };
+        for (i, (case, function)) in cases.iter().zip(ready).enumerate() {
+            if std::env::var_os("GRISTMILL_SOURCE").is_some() {
+                function
+                    .compiled
+                    .programs
+                    .iter()
+                    .for_each(|p| println!("// {} / {}\n{}", case.name, way.name, p.source));
+            }
+            for (j, run) in truth[i].iter().enumerate() {
+                let d = jit.device();
+                let args: Vec<_> = run
+                    .before
+                    .iter()
+                    .map(|bytes| {
+                        let b = d.alloc(bytes.len().max(1), Memory::Scratch).expect("memory");
+                        d.write(&b, 0, bytes).expect("written");
+                        b
+                    })
+                    .collect();
+                let call = Call { function: function.clone(), args: args.clone() };
+                let at = format!("{} / {} {:?}", case.name, way.name, run.vars);
+                if let Err(e) = jit.run(&[call], &run.vars) {
+                    errors.push(format!("{at}: {e}"));
+                    continue;
+                }
+                let mut after = Vec::new();
+                for (slot, want, places) in &run.want {
+                    let Storage::Plain(scalar) = case.function.slots[*slot as usize].storage else { continue };
+                    let mut bytes = vec![0; args[*slot as usize].len];
+                    d.read(&args[*slot as usize], 0, &mut bytes).expect("read");
+                    let got: Vec<f64> = places.iter().map(|&p| get(&bytes, p * scalar.bytes(), scalar)).collect();
+                    if let Some(e) = wrong(want, &got, scalar, case.within) {
+                        errors.push(format!("{at}: slot {slot}, {e}"));
+                    }
+                    after.push(bytes);
+                }
+                if let Some(mark) = way.same_as {
+                    match bits.get(&(mark, i, j)) {
+                        Some((other, b)) if *b != after => errors.push(format!("{at}: differs from {other}")),
+                        Some(_) => {}
+                        None => drop(bits.insert((mark, i, j), (way.name.clone(), after))),
+                    }
+                }
+            }
+        }
+    }
+    assert!(errors.is_empty(), "{} wrong:\n{}", errors.len(), errors[..errors.len().min(40)].join("\n"));
+}
