@@ -4,14 +4,43 @@
 use gristmill_llm::arch::{AttentionForm, Bind, Functions, Logits, Options, TokenClass, load};
 use gristmill_llm::gguf::Gguf;
 use gristmill_tensor::evaluate::{Env, evaluate_all};
-use gristmill_uop::Id;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Storage;
+use gristmill_uop::{Arg, Graph, Id, Op};
+use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 use std::path::Path;
 
+/// What llama.cpp does with f16 weights: activations are rounded to f16 before they meet them.
+fn as_llama(g: &mut Graph, roots: &mut [Id]) {
+    let mut map = FxHashMap::default();
+    for id in g.toposort(roots) {
+        let n = g[id].clone();
+        let src: Vec<Id> = n.src.iter().map(|&s| g.substitute(s, &mut map)).collect();
+        if n.op == Op::Mul && g[id].dtype.scalar == Scalar::F32 {
+            let is_weight = |g: &Graph, mut w: Id| {
+                while g[w].op.is_movement() || matches!(g[w].op, Op::Gather | Op::Decode) {
+                    w = g[w].src[0];
+                }
+                matches!(g[w].arg, Arg::Packed(_, e) if e.name == "f16")
+            };
+            let weight = src.iter().position(|&s| is_weight(g, s));
+            if let Some(i) = weight {
+                let x = g.cast(src[1 - i], Scalar::F16);
+                let x = g.cast(x, Scalar::F32);
+                let new = g.mul(src[i], x);
+                map.insert(id, new);
+                continue;
+            }
+        }
+    }
+    for r in roots {
+        *r = g.substitute(*r, &mut map);
+    }
+}
+
 /// Logits of the last token of a chunk of `n` and of the token after it.
-fn check(folder: &Path, model: &str, logits: &str, tokens: &str, n: usize, tolerance: f64) {
+fn check(folder: &Path, model: &str, logits: &str, tokens: &str, n: usize, tolerance: f64, llama: bool) {
     let file = Gguf::open(folder.join(model)).expect("a GGUF file");
     let ids = std::fs::read_to_string(folder.join(tokens)).expect("tokens");
     let ids: Vec<f64> = ids.split_whitespace().map(|t| t.parse().expect("an id")).collect();
@@ -24,7 +53,10 @@ fn check(folder: &Path, model: &str, logits: &str, tokens: &str, n: usize, toler
     let rows = n + 1 + n;
     let mut values: HashMap<Bind, Vec<f64>> = HashMap::new();
     values.insert(Bind::Rope, model.rope_table(rows).into_iter().map(f64::from).collect());
-    let steps = [(TokenClass::Chunk { max: n }, AttentionForm::Expanded), (TokenClass::One, AttentionForm::Absorbed)];
+    let steps = [
+        (TokenClass::Chunk { max: n }, if llama { AttentionForm::Absorbed } else { AttentionForm::Expanded }),
+        (TokenClass::One, AttentionForm::Absorbed),
+    ];
     let mut pos = 0;
     for (class, attention) in steps {
         let options = Options { tokens: class, rows, cache: Scalar::F32, attention, logits: Logits::Last };
@@ -50,8 +82,12 @@ fn check(folder: &Path, model: &str, logits: &str, tokens: &str, n: usize, toler
                     _ => env,
                 };
             }
-            let roots: Vec<Id> = call.function.outputs.iter().map(|o| o.1).collect();
-            let found = evaluate_all(&call.function.graph, &roots, &env);
+            let mut roots: Vec<Id> = call.function.outputs.iter().map(|o| o.1).collect();
+            let mut graph = call.function.graph.clone();
+            if llama {
+                as_llama(&mut graph, &mut roots);
+            }
+            let found = evaluate_all(&graph, &roots, &env);
             for (&(slot, _), value) in call.function.outputs.iter().zip(found) {
                 values.insert(call.binds[slot as usize].clone(), value.data);
             }
@@ -75,7 +111,10 @@ fn check(folder: &Path, model: &str, logits: &str, tokens: &str, n: usize, toler
 fn logits_are_those_of_llama_cpp() {
     let folder = std::env::var_os("GRISTMILL_REFERENCE").expect("GRISTMILL_REFERENCE names the folder");
     let folder = Path::new(&folder);
-    check(folder, "tiny-f32.gguf", "tiny-f32-logits.npy", "tiny-tokens.txt", 8, 1e-3);
-    check(folder, "tiny-q8_0.gguf", "tiny-q8_0-exact-logits.npy", "tiny-tokens.txt", 8, 1e-3);
-    check(folder, "demo-glm-f16.gguf", "demo-glm-f16-logits.npy", "demo-glm-tokens.txt", 12, 1e-3);
+    check(folder, "tiny-f32.gguf", "tiny-f32-logits.npy", "tiny-tokens.txt", 8, 1e-3, false);
+    check(folder, "tiny-q8_0.gguf", "tiny-q8_0-exact-logits.npy", "tiny-tokens.txt", 8, 1e-3, false);
+    check(folder, "demo-glm-f16.gguf", "demo-glm-f16-logits.npy", "demo-glm-tokens.txt", 12, 1e-3, false);
+    // Token 45 is a near tie of two experts, which the rounding of activations to f16 in llama.cpp decides the other way: exact
+    // arithmetic is 6 % of a standard deviation off there.
+    check(folder, "demo-glm-f16.gguf", "demo-glm-f16-logits.npy", "demo-glm-tokens.txt", 46, 1e-3, true);
 }

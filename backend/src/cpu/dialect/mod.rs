@@ -50,7 +50,14 @@ struct Writer<'a> {
 
 impl Dialect for C {
     fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
-        let mut w = Writer { g: graph, signature, around: Vec::new(), open: Vec::new(), numbers: RefCell::default(), out: String::new() };
+        let mut w = Writer {
+            g: graph,
+            signature,
+            around: Vec::new(),
+            open: Vec::new(),
+            numbers: RefCell::default(),
+            out: String::new(),
+        };
         w.kernel(name, bodies);
         w.out
     }
