@@ -1,6 +1,6 @@
 //! `ATTENTION` in terms of other ops: the cache is cut into chunks of positions, each chunk gives a partial result with its maximum and its
 //! sum, and a second step combines the chunks. All heads of a workgroup share each tile of the cache. A workgroup is one
-//! (token, chunk, group of heads); scores and probabilities of the chunk are its stages.
+//! (chunk, token, group of heads); scores and probabilities of the chunk are its stages.
 //!
 //! With m_c the maximum of a chunk's scores, l_c = Σ exp(s − m_c) and o_c = Σ exp(s − m_c)·v:
 //! out = Σ_c exp(m_c − m)·o_c / Σ_c exp(m_c − m)·l_c, m = max m_c. Positions behind the token's own count as −1e30.
@@ -56,30 +56,31 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
         at = g.min(at, last);
     }
     let real = g.add(start, b);
-    // [tokens, chunks, heads, chunk, depth]
+    // [chunks, tokens, heads, chunk, depth]: chunks first, so that no stride depends on how long the context may become and short contexts
+    // touch little of the intermediates.
     let group = g.int(h / kvh);
     let full = |g: &mut Graph, x: Id, d: Id| -> Id {
-        // rows [chunks, chunk, kv heads, d] -> [tokens, chunks, heads, chunk, d]
+        // rows [chunks, chunk, kv heads, d] -> [chunks, tokens, heads, chunk, d]
         let x = g.gather(x, at);
         let x = g.permute(x, &[0, 2, 1, 3]);
         let one = g.int(1);
-        let x = g.reshape(x, &[one, chunks, kv_heads, one, chunk, d]);
-        let x = g.expand(x, &[tokens, chunks, kv_heads, group, chunk, d]);
-        g.reshape(x, &[tokens, chunks, heads, chunk, d])
+        let x = g.reshape(x, &[chunks, one, kv_heads, one, chunk, d]);
+        let x = g.expand(x, &[chunks, tokens, kv_heads, group, chunk, d]);
+        g.reshape(x, &[chunks, tokens, heads, chunk, d])
     };
     let one = g.int(1);
     let keys = full(g, k, depth);
-    let queries = g.reshape(q, &[tokens, one, heads, one, depth]);
-    let queries = g.expand(queries, &[tokens, chunks, heads, chunk, depth]);
+    let queries = g.reshape(q, &[one, tokens, heads, one, depth]);
+    let queries = g.expand(queries, &[chunks, tokens, heads, chunk, depth]);
     let products = g.mul(queries, keys);
     let scores = g.sum(products, &[4]);
     let factor = g.constant(Scalar::F32, scale);
     let scores = g.mul(scores, factor);
     // Causal mask.
-    let dims = [tokens, chunks, heads, chunk];
-    let t = g.iota(&dims, 0);
+    let dims = [chunks, tokens, heads, chunk];
+    let t = g.iota(&dims, 1);
     let own = g.add(t, first);
-    let position = g.reshape(real, &[one, chunks, one, chunk]);
+    let position = g.reshape(real, &[chunks, one, one, chunk]);
     let position = g.expand(position, &dims);
     let future = g.lt(own, position);
     let low = g.constant(Scalar::F32, -1e30);
@@ -94,7 +95,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let weights = spread(g, p, out_depth);
     let o = g.mul(weights, values);
     let o = g.sum(o, &[3]);
-    let column = |g: &mut Graph, x: Id| g.reshape(x, &[tokens, chunks, heads, one]);
+    let column = |g: &mut Graph, x: Id| g.reshape(x, &[chunks, tokens, heads, one]);
     let (mc, lc) = (column(g, m), column(g, l));
     let parts = g.cat(&[o, mc, lc], 3);
     let tile = (1..=HEADS.min(h)).rev().find(|d| h % d == 0).unwrap_or(1);
@@ -104,18 +105,18 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let o = g.slice(parts, 3, 0, d);
     let m = g.slice(parts, 3, d, 1);
     let l = g.slice(parts, 3, d + 1, 1);
-    let flat = [tokens, chunks, heads];
+    let flat = [chunks, tokens, heads];
     let (m, l) = (g.reshape(m, &flat), g.reshape(l, &flat));
-    let best = g.reduce(m, &[1], ReduceOp::Max);
-    let best = g.reshape(best, &[tokens, one, heads]);
+    let best = g.reduce(m, &[0], ReduceOp::Max);
+    let best = g.reshape(best, &[one, tokens, heads]);
     let best = g.expand(best, &flat);
     let w = g.sub(m, best);
     let w = g.exp(w);
     let wl = g.mul(w, l);
-    let total = g.sum(wl, &[1]);
+    let total = g.sum(wl, &[0]);
     let w = spread(g, w, out_depth);
     let o = g.mul(w, o);
-    let o = g.sum(o, &[1]);
+    let o = g.sum(o, &[0]);
     let total = g.recip(total);
     let total = spread(g, total, out_depth);
     g.mul(o, total)

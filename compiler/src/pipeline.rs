@@ -159,10 +159,10 @@ fn program(
 
 /// Between passes, in tests and debug builds: the graph keeps to what its level allows. A failure is a bug of the pass before.
 fn verify(g: &Graph, root: Id, level: Level, after: &str) {
-    if cfg!(debug_assertions) {
-        if let Err(e) = spec::check(g, root, level) {
-            panic!("after {after}: {e}");
-        }
+    if cfg!(debug_assertions)
+        && let Err(e) = spec::check(g, root, level)
+    {
+        panic!("after {after}: {e}");
     }
 }
 

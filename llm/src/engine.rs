@@ -87,7 +87,7 @@ impl Error {
             Error::Context { .. } => Some("the model itself fills the memory: try a smaller one".into()),
             Error::Full(_) => Some("start again, or give a larger --ctx".into()),
             Error::Token { vocabulary, .. } => Some(format!("ids go from 0 to {}", vocabulary - 1)),
-            Error::Empty => Some("a prompt needs at least one token; --bos may give it one".into()),
+            Error::Empty => Some("a prompt needs at least one token".into()),
             Error::BadContext(_, most) => Some(format!("try --ctx {}", most.min(&4096))),
         }
     }
@@ -106,6 +106,8 @@ pub enum Progress {
 const CONTEXT_SHARE: f64 = 0.25;
 /// Context when none is asked for: no more than this, though the model may allow it.
 const CONTEXT_DEFAULT: usize = 32768;
+/// Rows of the cache are a multiple of this.
+const ROWS_STEP: usize = 2048;
 /// Bytes that the partial results of attention in one step may take; longer prompts go in smaller steps.
 const ATTENTION_BYTES: usize = 256 << 20;
 
@@ -155,8 +157,18 @@ impl Engine {
         };
         let state = model.state(&probe);
         let per_token = (state.width * state.scalar.bytes() * model.layers()) as u64;
-        let context = choose_context(&settings, model.context(), per_token, file_bytes(file, model.as_ref(), &probe))?;
-        let rows = Options::rows_for(context, chunk);
+        let context = choose_context(
+            &settings,
+            model.context(),
+            per_token,
+            gristmill_runtime::memory::available().unwrap_or(u64::MAX / 2).saturating_sub(file_bytes(
+                file,
+                model.as_ref(),
+                &probe,
+            )),
+        )?;
+        // In large steps, so that nearby contexts share their kernels; rows that are never touched take no memory.
+        let rows = Options::rows_for(context, chunk).next_multiple_of(ROWS_STEP);
         // Weights.
         let plan = model.plan(&probe, &mut functions);
         let weights = load_weights(file, &device, &plan, progress)?;
@@ -428,8 +440,7 @@ fn file_bytes(file: &Gguf, model: &dyn Model, probe: &Options) -> u64 {
 }
 
 /// The context asked for, or what the model allows within a sensible share of memory.
-fn choose_context(settings: &Settings, most: usize, per_token: u64, weights: u64) -> Result<usize, Error> {
-    let available = gristmill_runtime::memory::available().unwrap_or(u64::MAX / 2).saturating_sub(weights);
+fn choose_context(settings: &Settings, most: usize, per_token: u64, available: u64) -> Result<usize, Error> {
     let fits = |bytes: u64| (bytes / per_token.max(1)) as usize;
     match settings.context {
         Some(0) => Err(Error::BadContext(0, most)),
@@ -443,7 +454,8 @@ fn choose_context(settings: &Settings, most: usize, per_token: u64, weights: u64
         Some(context) => Ok(context),
         None => {
             let share = (available as f64 * CONTEXT_SHARE) as u64;
-            Ok(fits(share).clamp(512, CONTEXT_DEFAULT).min(most))
+            // A power of two: kernels know the cache's size, and those compiled when a little less memory was free still fit.
+            Ok((1 << fits(share).clamp(512, CONTEXT_DEFAULT).ilog2()).min(most))
         }
     }
 }
@@ -513,4 +525,28 @@ fn load_weights(
     result?;
     progress(Progress::Loading(total, total));
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_fits_or_says_what_would() {
+        let choose = |context, available| {
+            let settings = Settings { context, ..Settings::default() };
+            choose_context(&settings, 100_000, 1 << 10, available)
+        };
+        assert_eq!(choose(Some(9000), 10 << 20).unwrap(), 9000);
+        let error = choose(Some(20_000), 10 << 20).unwrap_err();
+        assert!(matches!(error, Error::Context { context: 20_000, need: 19, available: 10, fits: 10_240 }), "{error}");
+        assert!(error.hint().unwrap().contains("--ctx 10240"));
+        assert!(choose(Some(1), 0).unwrap_err().hint().unwrap().contains("smaller"));
+        assert!(matches!(choose(Some(100_001), 1 << 40), Err(Error::BadContext(..))));
+        // A quarter of 60 MiB is 15,360 tokens; a little less memory chooses the same.
+        assert_eq!(choose(None, 60 << 20).unwrap(), 8192);
+        assert_eq!(choose(None, 50 << 20).unwrap(), 8192);
+        assert_eq!(choose(None, 1 << 40).unwrap(), CONTEXT_DEFAULT);
+        assert_eq!(choose(None, 0).unwrap(), 512);
+    }
 }

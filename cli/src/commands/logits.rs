@@ -28,12 +28,15 @@ pub struct Options {
     common: Common,
 }
 
+/// Without --ctx there are at least so many tokens of context.
+const LEAST_CONTEXT: usize = 512;
 /// Rows held at a time.
 const PIECE: usize = 128;
 
 pub fn run(options: Options) -> Result {
     let model = Model::open(Some(&options.model))?;
-    let mut engine = model.load(&options.common, Some(options.tokens.len()))?;
+    let many = options.tokens.len() > LEAST_CONTEXT;
+    let mut engine = model.load(&options.common, many.then_some(options.tokens.len()))?;
     engine.check(&options.tokens)?;
     if options.tokens.len() > engine.context() {
         return Err(gristmill_llm::engine::Error::Full(engine.context()).into());

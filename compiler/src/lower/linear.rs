@@ -63,7 +63,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
         globals.sort();
         globals.dedup();
         if staged {
-            let all = stage_globals.entry(buffer).or_insert_with(Vec::new);
+            let all = stage_globals.entry(buffer).or_default();
             all.extend(globals.iter().copied());
             if !code.locals.contains(&buffer) {
                 code.locals.push(buffer);
@@ -186,8 +186,7 @@ impl Emitter<'_> {
     /// Defines all of `roots`.
     fn all(&mut self, roots: &[Id]) {
         // Reductions first, each at its depth, those that others need before them; equal ranges at equal depth together.
-        loop {
-            let Some(group) = self.ready(roots) else { break };
+        while let Some(group) = self.ready(roots) {
             self.reduce(&group);
         }
         for &r in roots {
@@ -222,17 +221,17 @@ impl Emitter<'_> {
             let node = &g[id];
             let below = node.src.iter().any(|s| needs.get(s).copied().unwrap_or(false));
             let mut mine = below;
-            if node.op == Op::Reduce {
-                if let Some(depth) = self.depth(id) {
-                    mine = true;
-                    if !below {
-                        let key = (node.src[1..].to_vec(), depth);
-                        if first.is_none() {
-                            first = Some(key.clone());
-                        }
-                        if first.as_ref() == Some(&key) {
-                            group.push(id);
-                        }
+            if node.op == Op::Reduce
+                && let Some(depth) = self.depth(id)
+            {
+                mine = true;
+                if !below {
+                    let key = (node.src[1..].to_vec(), depth);
+                    if first.is_none() {
+                        first = Some(key.clone());
+                    }
+                    if first.as_ref() == Some(&key) {
+                        group.push(id);
                     }
                 }
             }
@@ -322,7 +321,7 @@ impl Emitter<'_> {
                 .filter(|&s| {
                     let leaf =
                         matches!(self.g[s].op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc);
-                    !(leaf && self.g[s].dtype.lanes == 1) && !self.is_defined(s)
+                    !(self.is_defined(s) || leaf && self.g[s].dtype.lanes == 1)
                 })
                 .collect();
             if missing.is_empty() {

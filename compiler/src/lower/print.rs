@@ -22,8 +22,15 @@ pub fn print(g: &Graph, code: &Code) -> String {
             Statement::Define(id) => writeln!(out, "{}", print_node(g, *id)),
             Statement::Loop(id) => writeln!(out, "loop {} {{", print_node(g, *id)),
             Statement::End => writeln!(out, "}}"),
-            Statement::Accumulator(id) => writeln!(out, "accumulator %{} = {}", id.0, value(g, g[*id].src[0])),
-            Statement::Accumulate(id, update) => writeln!(out, "%{} <- {}", id.0, value(g, *update)),
+            // An accumulator's second source is the reduction that it becomes the value of.
+            Statement::Accumulator(id) => {
+                let (first, result) = (value(g, g[*id].src[0]), value(g, g[*id].src[1]));
+                writeln!(out, "accumulator %{} = {first}, in the end {result}", id.0)
+            }
+            Statement::Accumulate(id, update) => {
+                let text = print_node(g, *update);
+                writeln!(out, "%{} <- {}", id.0, text.split_once(" = ").map_or(text.as_str(), |(_, rest)| rest))
+            }
             Statement::Write(buffer, at, v) => {
                 writeln!(out, "%{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v))
             }

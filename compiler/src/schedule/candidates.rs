@@ -79,7 +79,7 @@ pub fn find(g: &Graph, roots: &[Id]) -> Candidates {
         let scalar = g.shape(n).is_empty();
         let yes = forced
             || reduction
-            || elementwise && several && below + own >= DEAR && !(scalar && !node.dtype.scalar.is_float());
+            || elementwise && several && below + own >= DEAR && (!scalar || node.dtype.scalar.is_float());
         if yes {
             is_candidate.insert(n);
             out.nodes.push(n);

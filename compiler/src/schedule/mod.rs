@@ -139,10 +139,10 @@ fn before_write(g: &Graph, kernels: &[(kernel::Draft, Price)], needs: &mut [FxHa
             continue;
         }
         let state = g[writer.nests[writer.nests.len() - 1]].src[0];
-        for r in 0..kernels.len() {
+        for (r, (reader, _)) in kernels.iter().enumerate() {
             // A reader of the new version depends on the writer; any other reader of the slot reads the old one.
             let reads_slot =
-                r != w && kernels[r].0.nests.iter().any(|&n| g.any(n, |_, m| m.op == Op::Load && m.src[0] == state));
+                r != w && reader.nests.iter().any(|&n| g.any(n, |_, m| m.op == Op::Load && m.src[0] == state));
             if reads_slot && !depends(needs, r, w) {
                 needs[w].insert(r);
             }
@@ -159,10 +159,10 @@ fn depends(needs: &[FxHashSet<usize>], from: usize, on: usize) -> bool {
 fn later(needs: &[FxHashSet<usize>], level: &mut [usize]) {
     for i in (0..level.len()).rev() {
         let first_reader = (0..needs.len()).filter(|&j| needs[j].contains(&i)).map(|j| level[j]).min();
-        if let Some(l) = first_reader {
-            if l - 1 > level[i] {
-                level[i] = l - 1;
-            }
+        if let Some(l) = first_reader
+            && l - 1 > level[i]
+        {
+            level[i] = l - 1;
         }
     }
 }

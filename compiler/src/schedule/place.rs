@@ -28,6 +28,9 @@ pub struct Placement {
     pub kernels: Vec<(Draft, Price)>,
 }
 
+/// A kernel cut with a given set of fused nodes inside, or why it cannot be.
+type Cut = Result<(Draft, Price), Illegal>;
+
 struct Search<'a> {
     g: &'a mut Graph,
     candidates: &'a Candidates,
@@ -36,7 +39,7 @@ struct Search<'a> {
     target: &'a Target,
     /// Candidates read directly (through nodes that are none) by each candidate.
     reads: FxHashMap<Id, Vec<Id>>,
-    memo: FxHashMap<(Id, Vec<Id>), Result<(Draft, Price), Illegal>>,
+    memo: FxHashMap<(Id, Vec<Id>), Cut>,
 }
 
 impl Search<'_> {

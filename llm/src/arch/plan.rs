@@ -66,9 +66,9 @@ pub struct Options {
 
 impl Options {
     /// Rows for a context of `context` tokens that is filled in steps of at most `max_tokens`: any position may start any
-    /// step. A multiple of 64.
+    /// step. A multiple of 256, so that chunks of the cache are whole and kernels do not depend on the length.
     pub fn rows_for(context: usize, max_tokens: usize) -> usize {
-        (context + max_tokens - 1).next_multiple_of(64)
+        (context + max_tokens - 1).next_multiple_of(256)
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod prelude;
 
+use prelude::CONVERSIONS;
 pub use prelude::prelude;
 
 use gristmill_compiler::lower::{Code, Statement};
@@ -10,7 +11,8 @@ use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 use half::{bf16, f16};
-use prelude::CONVERSIONS;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt::Write;
 
 /// The dialect; what depends on the instruction set is in the prelude alone.
@@ -42,12 +44,20 @@ struct Writer<'a> {
     around: Vec<Id>,
     /// For every open brace, whether it put a range there.
     open: Vec<bool>,
+    numbers: RefCell<HashMap<Id, usize>>,
     out: String,
 }
 
 impl Dialect for C {
     fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
-        let mut w = Writer { g: graph, signature, around: Vec::new(), open: Vec::new(), out: String::new() };
+        let mut w = Writer {
+            g: graph,
+            signature,
+            around: Vec::new(),
+            open: Vec::new(),
+            numbers: RefCell::default(),
+            out: String::new(),
+        };
         w.kernel(name, bodies);
         w.out
     }
@@ -118,7 +128,8 @@ impl Writer<'_> {
         match s {
             Statement::Define(id) => {
                 let (t, e) = (type_of(self.g[*id].dtype), self.expression(*id));
-                self.line(format_args!("const {t} v{} = {e};", id.0));
+                let v = self.number(*id);
+                self.line(format_args!("const {t} v{v} = {e};"));
                 self.prefetch(*id);
             }
             Statement::Loop(r) => {
@@ -139,11 +150,13 @@ impl Writer<'_> {
             Statement::Accumulator(acc) => {
                 let node = &self.g[*acc];
                 let (t, first) = (type_of(node.dtype), self.name(node.src[0]));
-                self.line(format_args!("{t} a{} = {first};", node.src[1].0));
+                let a = self.number(node.src[1]);
+                self.line(format_args!("{t} a{a} = {first};"));
             }
             Statement::Accumulate(acc, value) => {
                 let e = self.expression(*value);
-                self.line(format_args!("a{} = {e};", self.g[*acc].src[1].0));
+                let a = self.number(self.g[*acc].src[1]);
+                self.line(format_args!("a{a} = {e};"));
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
             Statement::Nest { staged, globals, .. } => {
@@ -202,6 +215,12 @@ impl Writer<'_> {
             self.line(format_args!("*({}_u *)({b} + {at}) = {v};", stored(d)));
         }
     }
+    /// A value's number in the text: in the order in which they are met, so that equal kernels have equal text.
+    fn number(&self, id: Id) -> usize {
+        let mut numbers = self.numbers.borrow_mut();
+        let next = numbers.len();
+        *numbers.entry(id).or_insert(next)
+    }
     /// How a source is written inside an expression.
     fn name(&self, id: Id) -> String {
         let n = &self.g[id];
@@ -213,9 +232,9 @@ impl Writer<'_> {
             }
             (Op::Param | Op::Local, _) => self.buffer(id),
             (Op::Range, _) => format!("r{}", self.g.range_number(id)),
-            (Op::Reduce, _) => format!("a{}", id.0),
-            (Op::Acc, _) => format!("a{}", n.src[1].0),
-            _ => format!("v{}", id.0),
+            (Op::Reduce, _) => format!("a{}", self.number(id)),
+            (Op::Acc, _) => format!("a{}", self.number(n.src[1])),
+            _ => format!("v{}", self.number(id)),
         }
     }
     /// Arithmetic of halves: in f32, and each result rounded.

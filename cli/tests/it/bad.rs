@@ -1,0 +1,162 @@
+//! Bad input: a message, a hint, exit code 1 and no panic; wrong usage: exit code 2.
+
+use super::{DEMO, gristmill, outcome, run};
+use std::path::{Path, PathBuf};
+
+/// The demo model with some bytes changed, in `folder`.
+fn changed(folder: &Path, name: &str, change: impl Fn(&mut Vec<u8>)) -> PathBuf {
+    let mut bytes = std::fs::read(DEMO).unwrap();
+    change(&mut bytes);
+    let path = folder.join(name);
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+fn put(bytes: &mut [u8], at: usize, new: &[u8]) {
+    bytes[at..at + new.len()].copy_from_slice(new);
+}
+
+/// Where the value of a key begins: after its name and type.
+fn value_of(bytes: &[u8], key: &str) -> usize {
+    bytes.windows(key.len()).position(|w| w == key.as_bytes()).unwrap() + key.len() + 4
+}
+
+/// A name, a change to the file, and a part of the message.
+type Case = (&'static str, fn(&mut Vec<u8>), &'static str);
+
+const CASES: &[Case] = &[
+    ("magic", |b| put(b, 0, b"PK\x03\x04"), "not a GGUF file"),
+    ("version", |b| put(b, 4, &9u32.to_le_bytes()), "version 9"),
+    ("tensors", |b| put(b, 8, &i64::MAX.to_le_bytes()), "tensors"),
+    ("negative tensors", |b| put(b, 8, &(-1i64).to_le_bytes()), "-1 tensors"),
+    ("keys", |b| put(b, 16, &(1i64 << 62).to_le_bytes()), "header declares"),
+    ("key length", |b| put(b, 24, &u64::MAX.to_le_bytes()), "bytes at offset"),
+    ("empty", |b| b.clear(), "ends inside"),
+    ("header cut", |b| b.truncate(30), "room for at most"),
+    ("data cut", |b| b.truncate(b.len() - 4096), "of a file of"),
+    (
+        "architecture",
+        |b| {
+            let at = value_of(b, "general.architecture");
+            put(b, at + 8, b"mystery99");
+        },
+        "mystery99 are not supported",
+    ),
+    (
+        "heads",
+        |b| {
+            let at = value_of(b, "attention.head_count");
+            put(b, at, &0u32.to_le_bytes());
+        },
+        "head_count",
+    ),
+    (
+        "width",
+        |b| {
+            let at = value_of(b, "embedding_length");
+            put(b, at, &512u32.to_le_bytes());
+        },
+        "has dims",
+    ),
+    (
+        "tokenizer",
+        |b| {
+            let at = value_of(b, "tokenizer.ggml.model");
+            put(b, at + 8, b"bert");
+        },
+        "bert",
+    ),
+    (
+        "splitter",
+        |b| {
+            let at = value_of(b, "tokenizer.ggml.pre");
+            put(b, at + 8, b"none");
+        },
+        "none",
+    ),
+];
+
+#[test]
+fn malformed_files_are_refused_with_a_way_out() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, change, message) in CASES {
+        let path = changed(folder.path(), name, change);
+        let error = run(&["run", path.to_str().unwrap(), "-p", "x", "-n", "1"]).failed();
+        assert!(error.contains(message), "{name}: {error}");
+    }
+    // A tensor of an encoding that exists and is not supported, and of one that does not exist.
+    for (id, message) in [(16i32, "unsupported encoding iq2_xxs"), (-1, "-1 is not a tensor type")] {
+        let path = changed(folder.path(), "encoding", |b| {
+            // Name, number of dims, two dims, type.
+            let name = b"output_norm.weight";
+            let at = b.windows(name.len()).position(|w| w == name).unwrap() + name.len();
+            let rank = u32::from_le_bytes(b[at..at + 4].try_into().unwrap()) as usize;
+            put(b, at + 4 + 8 * rank, &id.to_le_bytes());
+        });
+        let error = run(&["inspect", path.to_str().unwrap()]).failed();
+        assert!(error.contains(message), "{error}");
+    }
+    assert!(run(&["run", "none/such.gguf", "-p", "x"]).failed().contains("there is no file"));
+    assert!(run(&["run", folder.path().to_str().unwrap(), "-p", "x"]).failed().contains("not a regular file"));
+    for name in ["synth:glm-4.7-flash", "synth:none:q4_0", "synth:glm-4.7-flash:none"] {
+        run(&["inspect", name]).failed();
+    }
+}
+
+#[test]
+fn requests_that_cannot_be_met() {
+    for (arguments, message) in [
+        (&["run", "-p", "x", "--ctx", "100000"][..], "takes 1 to 2048"),
+        (&["run", "-p", "What is this?", "--ctx", "4"], "prompt has"),
+        (&["run", "-p", "", "--raw"], "no tokens"),
+        (&["run", "-p", "x", "--kv", "q8_0"], "later version"),
+        (&["run", "-p", "x", "--device", "cuda"], "not in this version"),
+        (&["logits", DEMO, "--tokens", "1,2048", "-o", "x.npy"], "2048 is not one of"),
+        (&["logits", DEMO, "--tokens", "1,2", "-o", "none/such.npy"], "cannot write"),
+        (&["logits", DEMO, "--tokens", "1,2,3", "--ctx", "2", "-o", "x.npy"], "context of 2 tokens is full"),
+        (&["perplexity", DEMO, "none/such.txt"], "cannot read"),
+    ] {
+        let error = run(arguments).failed();
+        assert!(error.contains(message), "{arguments:?}: {error}");
+    }
+    assert!(!Path::new("x.npy").exists());
+}
+
+#[test]
+fn a_machine_that_lacks_something() {
+    let error = outcome(gristmill(&["run", "-p", "x"]).env("CC", "/nonexistent")).failed();
+    assert!(error.contains("install gcc") && error.contains("--device interp"), "{error}");
+    let error = outcome(gristmill(&["run", "-p", "x"]).env("PATH", "/nonexistent")).failed();
+    assert!(error.contains("no C compiler"), "{error}");
+    let error = outcome(gristmill(&["run", "-p", "x"]).env("GRISTMILL_CACHE", "/dev/null/cache")).failed();
+    assert!(error.contains("GRISTMILL_CACHE"), "{error}");
+}
+
+#[test]
+fn wrong_usage_is_another_exit_code() {
+    for arguments in [
+        &[][..],
+        &["none-such"],
+        &["run"],
+        &["run", "-p"],
+        &["run", "-p", "x", "--device", "none-such"],
+        &["run", "-p", "x", "--isa", "none-such"],
+        &["run", "-p", "x", "--kv", "f8"],
+        &["run", "-p", "x", "--threads", "0"],
+        &["run", "-p", "x", "--ctx", "0"],
+        &["run", "-p", "x", "--temp", "warm"],
+        &["run", "-p", "x", "--top-p", "2"],
+        &["run", "-p", "x", "--raw", "--system", "y"],
+        &["logits", DEMO, "--tokens", "1,x", "-o", "x.npy"],
+        &["logits", DEMO, "-o", "x.npy"],
+        &["bench"],
+        &["bench", DEMO, "-d", "x"],
+        &["kernels", DEMO, "--stage", "none-such"],
+        &["tokenize"],
+        &["synth", "glm-4.7-flash", "-o", "x"],
+    ] {
+        let outcome = run(arguments);
+        assert_eq!(outcome.code, 2, "{arguments:?}: {}", outcome.stderr);
+        assert!(outcome.stdout.is_empty() && !outcome.stderr.is_empty());
+    }
+}

@@ -1,0 +1,88 @@
+//! The program as its users have it: the built binary, on the demo model.
+
+mod bad;
+mod numbers;
+mod show;
+mod text;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::Once;
+
+/// The demo model as a file.
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo-glm-Q4_0.gguf");
+
+/// A file of the test data.
+fn data(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+/// The program with a kernel cache of the tests' own, kept between runs.
+fn gristmill(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
+    command.args(arguments).stdin(Stdio::null());
+    let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    command.env("GRISTMILL_CACHE", home.join("gristmill-cache")).env("XDG_DATA_HOME", home.join("data"));
+    command.env_remove("CC");
+    command
+}
+
+/// What a run came to.
+struct Outcome {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl From<Output> for Outcome {
+    fn from(output: Output) -> Outcome {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        let outcome = Outcome {
+            code: output.status.code().unwrap_or(-1),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        };
+        assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
+        outcome
+    }
+}
+
+impl Outcome {
+    /// Standard output of a run that succeeded.
+    #[track_caller]
+    fn ok(self) -> String {
+        assert_eq!(self.code, 0, "{}", self.stderr);
+        self.stdout
+    }
+    /// Standard error of a run that failed as failures should.
+    #[track_caller]
+    fn failed(self) -> String {
+        assert_eq!(self.code, 1, "{}{}", self.stdout, self.stderr);
+        assert!(self.stderr.contains("error: ") && self.stderr.contains("\nhint: "), "{}", self.stderr);
+        self.stderr
+    }
+}
+
+fn outcome(command: &mut Command) -> Outcome {
+    command.output().expect("it runs").into()
+}
+
+/// Runs it; the first time, kernels are compiled before any test needs them, so that tests side by side do not do it twice.
+fn run(arguments: &[&str]) -> Outcome {
+    static COMPILED: Once = Once::new();
+    COMPILED.call_once(|| {
+        outcome(&mut gristmill(&["run", "-p", "x", "-n", "1"])).ok();
+    });
+    outcome(&mut gristmill(arguments))
+}
+
+/// Runs it with that on standard input.
+fn piped(arguments: &[&str], input: &[u8]) -> Outcome {
+    let mut command = gristmill(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it runs");
+    // It may have failed before it reads.
+    let _ = child.stdin.take().expect("piped").write_all(input);
+    child.wait_with_output().expect("it ends").into()
+}

@@ -1,0 +1,108 @@
+//! Commands that measure: logits, perplexity, bench.
+
+use super::{DEMO, data, run};
+use std::path::Path;
+
+const VOCABULARY: usize = 2048;
+
+/// Header and numbers of a float32 file.
+fn npy(path: &Path) -> (String, Vec<f32>) {
+    let bytes = std::fs::read(path).unwrap();
+    assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00");
+    let (header, values) = bytes[10..].split_at(usize::from(u16::from_le_bytes([bytes[8], bytes[9]])));
+    let values = values.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    (String::from_utf8(header.to_vec()).unwrap(), values)
+}
+
+/// RMS of the difference over the standard deviation of `b`.
+fn difference(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let n = b.len() as f64;
+    let mean = b.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
+    let variance = b.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
+    let error = a.iter().zip(b).map(|(&x, &y)| (f64::from(x) - f64::from(y)).powi(2)).sum::<f64>() / n;
+    (error / variance).sqrt()
+}
+
+fn argmax(row: &[f32]) -> usize {
+    (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap()
+}
+
+#[test]
+fn logits_are_those_of_llama_cpp() {
+    let tokens = std::fs::read_to_string(data("demo-glm-tokens.txt")).unwrap();
+    let tokens = tokens.split_whitespace().collect::<Vec<_>>().join(",");
+    let (_, expected) = npy(&data("demo-glm-Q4_0-logits.npy"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("logits.npy");
+    let mut all = Vec::new();
+    for more in [&[][..], &["--exact"], &["--exact", "--step"], &["--exact", "--chunk", "5"]] {
+        run(&[&["logits", DEMO, "--tokens", &tokens, "-o", file.to_str().unwrap()], more].concat()).ok();
+        let (header, found) = npy(&file);
+        assert_eq!(header.trim_end(), "{'descr': '<f4', 'fortran_order': False, 'shape': (96, 2048), }");
+        // llama.cpp rounds activations to eight bits, which alone makes 1 to 3 %.
+        let error = difference(&found, &expected);
+        assert!(error < 0.03, "{more:?}: {error}");
+        let same = found.chunks(VOCABULARY).zip(expected.chunks(VOCABULARY)).filter(|(a, b)| argmax(a) == argmax(b));
+        assert!(same.count() >= 95, "{more:?}");
+        all.push(found);
+    }
+    assert!(difference(&all[2], &all[1]) < 1e-4 && difference(&all[3], &all[1]) < 1e-4);
+    assert!(difference(&all[0], &all[1]) < 5e-3);
+}
+
+#[test]
+fn perplexity_tells_known_text_from_unknown() {
+    let folder = tempfile::tempdir().unwrap();
+    let nats = |text: &str, more: &[&str]| -> f64 {
+        let file = folder.path().join("text");
+        std::fs::write(&file, text).unwrap();
+        let out = run(&[&["perplexity", DEMO, file.to_str().unwrap()], more].concat()).ok();
+        assert!(out.contains("perplexity "), "{out}");
+        let line = out.lines().find(|l| l.starts_with("mean negative log-likelihood")).unwrap();
+        line.split_whitespace().rev().nth(1).unwrap().parse().unwrap()
+    };
+    let story = "Once upon a time there was a green frog named Zuzu. One day Zuzu lost the map. He looked under the apples, \
+                 but it was not there.";
+    let known = nats(story, &[]);
+    assert!(known < 2.5, "{known}");
+    assert!(nats("colourless 8 gRiStMiLl {} ideas; sleep!! 77 furiously", &[]) > known + 3.0);
+    // Less context, worse guesses.
+    assert!(nats(story, &["--ctx", "8"]) > known);
+    let empty = folder.path().join("empty");
+    std::fs::write(&empty, "").unwrap();
+    assert!(run(&["perplexity", DEMO, empty.to_str().unwrap()]).failed().contains("too short"));
+}
+
+#[test]
+fn bench_prints_the_fields_of_the_contract() {
+    let out = run(&["bench", DEMO, "-p", "40", "-n", "4", "-d", "0,64", "-r", "2", "--json"]).ok();
+    let lines: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let what: Vec<_> = lines.iter().map(|l| (l["test"].as_str().unwrap(), l["depth"].as_u64().unwrap())).collect();
+    assert_eq!(what, [("pp40", 0), ("tg4", 0), ("pp40", 64), ("tg4", 64)]);
+    let fields = [
+        "model",
+        "device",
+        "test",
+        "depth",
+        "tokens_per_second",
+        "ms_per_token",
+        "bytes_per_token",
+        "bandwidth_fraction",
+        "launches_per_token",
+    ];
+    for line in &lines {
+        assert_eq!(line.as_object().unwrap().keys().collect::<Vec<_>>(), fields);
+        assert_eq!((line["model"].as_str(), line["device"].as_str()), (Some("demo-glm-Q4_0.gguf"), Some("cpu")));
+        let number = |name: &str| line[name].as_f64().unwrap();
+        assert!(fields[4..].iter().all(|name| number(name) > 0.0), "{line}");
+        assert!((number("tokens_per_second") * number("ms_per_token") - 1e3).abs() < 1e-6);
+        assert!(number("bandwidth_fraction") < 2.0, "{line}");
+    }
+    // 2 of 8 experts: more than a third of the file and less than it, and the cache grows by 288 halves in 6 layers a token.
+    let bytes = |i: usize| lines[i]["bytes_per_token"].as_u64().unwrap();
+    assert!((2_500_000..7_000_000).contains(&bytes(1)), "{}", bytes(1));
+    assert_eq!(bytes(3) - bytes(1), 64 * 288 * 2 * 6);
+    assert!(run(&["bench", DEMO, "-p", "8", "-n", "0", "-r", "1"]).ok().contains("pp8"));
+    assert!(run(&["bench", DEMO, "-d", "2000"]).failed().contains("2512"));
+}
