@@ -114,7 +114,7 @@ fn greedy(file: &Path) -> Vec<(usize, usize)> {
     let list = |v: &serde_json::Value| -> Vec<u32> {
         v.as_array().expect("ids").iter().map(|t| t.as_u64().expect("an id") as u32).collect()
     };
-    let mut follow = |p: &serde_json::Value| {
+    let follow = |p: &serde_json::Value| {
         let (prompt, expected) = (list(&p["ids"]), list(&p["continuation"]));
         let mut next = argmax(e.forward(&prompt, 0, false).expect("logits")) as u32;
         let mut same = 0;

@@ -11,7 +11,11 @@ use gristmill_uop::fold::Value;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 use half::{bf16, f16};
+use std::collections::HashMap;
 use std::sync::Arc;
+
+/// Bytes of every output.
+type Outputs = Vec<Vec<u8>>;
 
 /// Values of the variables of one run.
 pub type Vars = Vec<(&'static str, i64)>;
@@ -317,7 +321,8 @@ pub fn check(cases: Vec<Case>, ways: Vec<Way>) {
     let truth: Vec<Vec<Run>> = cases.iter().map(runs).collect();
     let functions: Vec<Arc<Function>> = cases.iter().map(|c| c.function.clone()).collect();
     let mut errors: Vec<String> = Vec::new();
-    let mut bits: std::collections::HashMap<(&str, usize, usize), (String, Vec<Vec<u8>>)> = Default::default();
+    // By mark, case and run: the way that came first, and the bytes of its outputs.
+    let mut bits: HashMap<(&str, usize, usize), (String, Outputs)> = HashMap::new();
     for way in ways {
         let mut jit = Jit::new(way.device.clone());
         let mut policy: Box<dyn Policy> = match way.seed {
