@@ -8,6 +8,7 @@ mod parity_support;
 
 use golden_support::{Fixture, TOKENS, Tiny, Way};
 use gristmill_backend::{Options, open};
+use gristmill_compiler::{Cheapest, Perturb};
 use gristmill_encodings::{BF16, F16, F32};
 use gristmill_llm::arch::AttentionForm::{Absorbed, Expanded};
 use gristmill_llm::engine::{Engine, Settings};
@@ -201,7 +202,14 @@ fn forms(device: &str) {
         let want = truth(&file, &TOKENS, latent_eps);
         for form in [Absorbed, Expanded] {
             for chunk in [None, Some(3), Some(8)] {
-                let found = on_device(device, &file, &TOKENS, Way { form, chunk, cache: Scalar::F32 }, latent_eps);
+                let found = on_device(
+                    device,
+                    &file,
+                    &TOKENS,
+                    Way { form, chunk, cache: Scalar::F32 },
+                    latent_eps,
+                    &mut Cheapest,
+                );
                 if let Some(error) = far(&found, &want, 1e-4) {
                     panic!("{tiny:?} {device} {form:?} {chunk:?} {latent_eps:?}: {error}");
                 }
@@ -218,6 +226,33 @@ fn forms_of_attention_on_cpu() {
 #[test]
 fn forms_of_attention_on_interp() {
     forms("interp");
+}
+
+/// Any legal schedule is correct.
+fn schedules(device: &str, seeds: std::ops::RangeInclusive<u64>) {
+    for tiny in EVERY {
+        let file = file_of(&Fixture::new(tiny, true), &F32);
+        let want = truth(&file, &TOKENS, None);
+        for seed in seeds.clone() {
+            for (form, chunk) in [(Absorbed, None), (Expanded, Some(8))] {
+                let way = Way { form, chunk, cache: Scalar::F32 };
+                let found = on_device(device, &file, &TOKENS, way, None, &mut Perturb(seed));
+                if let Some(error) = far(&found, &want, 1e-4) {
+                    panic!("{tiny:?} {device} {form:?}, seed {seed}: {error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn perturbed_schedules_on_cpu() {
+    schedules("cpu", 1..=2);
+}
+
+#[test]
+fn perturbed_schedules_on_interp() {
+    schedules("interp", 1..=6);
 }
 
 #[test]

@@ -95,7 +95,12 @@ macro_rules! conformance {
         #[test]
         fn $test() {
             use super::*;
-            check($group(), $device());
+            let mut ways = $device();
+            if stringify!($group).starts_with("elementwise") {
+                // One kernel each, nothing to decide.
+                ways.retain(|w| w.seed.is_none());
+            }
+            check($group(), ways);
         }
     )* };
 }

@@ -3,6 +3,7 @@
 
 use crate::golden_support::{Fixture, Way};
 use gristmill_backend::{Options as DeviceOptions, open};
+use gristmill_compiler::Policy;
 use gristmill_encodings::F32;
 use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
 use gristmill_llm::arch::{AttentionForm, Bind, Functions, Logits, Model, Options, TokenClass};
@@ -160,7 +161,14 @@ pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f6
 }
 
 /// Logits after every token on a device, by the plan of that way of running. What is not a state begins as NaN.
-pub fn on_device(device: &str, file: &Gguf, tokens: &[i64], way: Way, latent_eps: Option<f64>) -> Vec<f32> {
+pub fn on_device(
+    device: &str,
+    file: &Gguf,
+    tokens: &[i64],
+    way: Way,
+    latent_eps: Option<f64>,
+    policy: &mut dyn Policy,
+) -> Vec<f32> {
     let model = model_of(file, latent_eps);
     let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
     let rows = Options::rows_for(tokens.len(), class.max());
@@ -168,7 +176,7 @@ pub fn on_device(device: &str, file: &Gguf, tokens: &[i64], way: Way, latent_eps
     let plan = model.plan(&options, &mut Functions::new());
     let mut jit = Jit::new(open(device, &DeviceOptions::default()).expect("a device"));
     let functions: Vec<_> = plan.calls.iter().map(|c| c.function.clone()).collect();
-    let ready = jit.prepare(&functions, &|_, _| ()).expect("compiled");
+    let ready = jit.prepare_with(&functions, policy, &|_, _| ()).expect("compiled");
     let d = jit.device().clone();
     let filled = |bytes: &[u8]| {
         let b = d.alloc(bytes.len(), Memory::State).expect("memory");

@@ -103,7 +103,11 @@ pub fn integers() -> Vec<Case> {
         }
         for n in [3usize, 16] {
             let table: Vec<i32> = (0..n as i32).map(|i| i * i * 1000 - 7).collect();
-            let case = Case::raw(format!("Table of {n} {dims:?}"), &[(dims, I32)], |g, x| vec![g.table(x[0], &table)]);
+            let case = Case::raw(format!("Table of {n} {dims:?}"), &[(dims, I32)], |g, x| {
+                let last = g.int_of(I32, n as i64);
+                let i = g.modulo(x[0], last);
+                vec![g.table(i, &table)]
+            });
             out.push(case.fill(0, Fill::Whole(0, n as i64)));
         }
     }

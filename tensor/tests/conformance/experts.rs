@@ -1,11 +1,11 @@
 //! Experts: weights addressed through an index, for one token and for tokens grouped by expert.
 
 use crate::harness::Case;
-use gristmill_encodings::{F32, Q4_0, Q4_K, Q6_K, Q8_0};
+use gristmill_encodings::{F32, Q4_0, Q4_K};
 use gristmill_tensor::{dims, nn};
 use gristmill_uop::{EncodingRef, Scalar};
 
-const ENCODINGS: [EncodingRef; 5] = [&F32, &Q4_0, &Q8_0, &Q4_K, &Q6_K];
+const ENCODINGS: [EncodingRef; 3] = [&F32, &Q4_0, &Q4_K];
 
 /// One token: the chosen experts side by side, the router before them.
 pub fn one_token() -> Vec<Case> {

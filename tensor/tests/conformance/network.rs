@@ -1,7 +1,7 @@
 //! Building blocks as models use them: norms before contractions, rope, softmax, choices with ties, several outputs.
 
 use crate::harness::{Case, Fill, Within};
-use gristmill_encodings::{F16, F32, Q4_0, Q4_K, Q6_K, Q8_0};
+use gristmill_encodings::{F16, F32, Q4_0, Q6_K};
 use gristmill_tensor::tensor::Tensor;
 use gristmill_tensor::{dims, nn};
 use gristmill_uop::{EncodingRef, Scalar};
@@ -10,7 +10,7 @@ const RUNS: &[&[(&str, i64)]] = &[&[("n", 1), ("pos", 0)], &[("n", 5), ("pos", 1
 
 pub fn cases() -> Vec<Case> {
     let mut out = Vec::new();
-    let weights: [EncodingRef; 6] = [&F32, &F16, &Q4_0, &Q8_0, &Q4_K, &Q6_K];
+    let weights: [EncodingRef; 3] = [&F16, &Q4_0, &Q6_K];
     for e in weights {
         for many in [false, true] {
             let d = e.elements.max(64);
