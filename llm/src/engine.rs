@@ -290,7 +290,7 @@ impl Engine {
         let missing: Vec<(bool, Logits)> = classes
             .iter()
             .copied()
-            .filter(|c| !self.captured.contains_key(c) && !(c.0 && self.settings.chunk < 2))
+            .filter(|c| !(self.captured.contains_key(c) || c.0 && self.settings.chunk < 2))
             .collect();
         let plans: Vec<Plan> = missing
             .iter()

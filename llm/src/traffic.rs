@@ -63,3 +63,31 @@ fn chosen(function: &Function, slot: u32) -> Option<f64> {
     let all = function.slots[slot as usize].dims.first().map_or(1.0, |&n| n as f64);
     Some((rows / all).clamp(0.0, 1.0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::{self, AttentionForm, Functions, Logits, Options, TokenClass};
+    use crate::gguf::Gguf;
+    use gristmill_uop::dtype::Scalar;
+
+    /// MB of weights that a step of `tokens` reads.
+    fn megabytes(preset: &str, quant: &str, tokens: usize) -> f64 {
+        let file = Gguf::synth(preset, quant).unwrap();
+        let model = arch::load(file.metadata(), &file).unwrap();
+        let (attention, logits) = (AttentionForm::Absorbed, Logits::Last);
+        let options = Options { tokens: TokenClass::One, rows: 64, cache: Scalar::F16, attention, logits };
+        let plan = model.plan(&options, &mut Functions::new());
+        weights(&plan, tokens, &|name| file.tensor(name).map_or(0, |t| t.bytes)) / 1e6
+    }
+
+    #[test]
+    fn only_the_experts_in_use_count() {
+        let near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 0.002, "{found}, {expected}");
+        // MODEL_SPEC §7: bytes of one token, and of eight that choose independently.
+        near(megabytes("glm-4.7-flash", "q4_0", 1), 2117.0);
+        near(megabytes("glm-4.7-flash", "q4_0", 8), 7440.0);
+        near(megabytes("deepseek-v2-lite", "q4_k_m", 1), 1611.8);
+        near(megabytes("youtu-llm-2b", "q4_0", 1), 1171.8);
+    }
+}

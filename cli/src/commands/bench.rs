@@ -12,10 +12,14 @@ use std::io::{self, Write};
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// Depths are measured on a cache filled with numbers that mean nothing: the time of a step depends on how many rows it
-/// reads, not on what is in them. Bytes per token are what must be read: the weights in use and the cache. For a prompt
-/// they are those of one chunk, each expert that is expected to be hit counted once, divided by its tokens.
+const NOTES: &str = "\
+Depths are measured on a cache filled with numbers that mean nothing: the time of a step depends on how many rows it
+reads, not on what is in them. Bytes per token are what must be read: the weights in use and the cache. For a prompt they
+are those of one chunk, each expert that is expected to be hit counted once, divided by its tokens. Bandwidth is their
+share of what this machine's memory delivers when it is only read.";
+
 #[derive(Args)]
+#[command(after_help = NOTES)]
 pub struct Options {
     /// A .gguf file, or synth:PRESET:QUANT
     model: String,
