@@ -1,6 +1,7 @@
 //! A model on a device: weights loaded, functions compiled, steps captured.
 //!
-//! Two classes of step are captured: one token, and a chunk of up to [`Settings::chunk`] tokens. Both share weights, states and tables.
+//! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`]. All share
+//! weights, states and tables.
 
 use crate::arch::{self, AttentionForm, Bind, Functions, Logits, Model, Options, Plan, TokenClass};
 use crate::gguf::{self, Gguf};
@@ -108,8 +109,13 @@ const CONTEXT_SHARE: f64 = 0.25;
 const CONTEXT_DEFAULT: usize = 32768;
 /// Rows of the cache are a multiple of this.
 const ROWS_STEP: usize = 2048;
+/// Tokens of a step of a few: experts get so few rows each that small tiles pay.
+const FEW: usize = 64;
 /// Bytes that the partial results of attention in one step may take; longer prompts go in smaller steps.
 const ATTENTION_BYTES: usize = 256 << 20;
+
+/// A class of step: the most tokens it takes, and which logits it computes.
+type Class = (usize, Logits);
 
 struct Captured {
     replay: Box<dyn Replay>,
@@ -132,7 +138,7 @@ pub struct Engine {
     logits: Buffer,
     arena: Buffer,
     functions: Functions,
-    captured: FxHashMap<(bool, Logits), Captured>,
+    captured: FxHashMap<Class, Captured>,
     weight_bytes: u64,
     logits_host: Vec<f32>,
     rope_filled: usize,
@@ -203,7 +209,8 @@ impl Engine {
             rope_filled: 0,
         };
         // What every session needs, in one batch: a token, and chunks of a prompt.
-        engine.prepare(&[(false, Logits::Last), (true, Logits::None), (true, Logits::Last)], progress)?;
+        let few = engine.class(2, Logits::Last);
+        engine.prepare(&[(1, Logits::Last), few, (chunk, Logits::None), (chunk, Logits::Last)], progress)?;
         Ok(engine)
     }
     /// Tokens of context.
@@ -228,16 +235,16 @@ impl Engine {
     }
     /// Bytes of the cache that one token takes, in all layers.
     pub fn cache_bytes_per_token(&self) -> usize {
-        let state = self.model.state(&self.options(false, Logits::None));
+        let state = self.model.state(&self.options((1, Logits::None)));
         state.width * state.scalar.bytes() * self.model.layers()
     }
     /// Launches of one step: of one token, or of a chunk with the logits after its last token.
     pub fn launches(&self, chunk: bool) -> usize {
-        self.captured.get(&(chunk && self.settings.chunk > 1, Logits::Last)).map_or(0, |c| c.launches.len())
+        self.captured.get(&(if chunk { self.settings.chunk } else { 1 }, Logits::Last)).map_or(0, |c| c.launches.len())
     }
     /// What a step of so many tokens at that position must read.
     pub fn traffic(&mut self, tokens: usize, position: usize) -> Traffic {
-        let plan = self.model.plan(&self.options(false, Logits::Last), &mut self.functions);
+        let plan = self.model.plan(&self.options((1, Logits::Last)), &mut self.functions);
         let bytes = |name: &str| self.weights.get(name).map_or(0, |b| b.len as u64);
         let rows = position + tokens.saturating_sub(1) / 2 + 1;
         let cache = (rows * self.cache_bytes_per_token()) as f64;
@@ -246,7 +253,7 @@ impl Engine {
     /// Fills the cache of every layer before `position` with numbers that mean nothing but take the memory and the time of
     /// real ones, so that the speed at a depth can be measured without running the tokens before it.
     pub fn pretend(&mut self, position: usize) -> Result<(), Error> {
-        let state = self.model.state(&self.options(false, Logits::None));
+        let state = self.model.state(&self.options((1, Logits::None)));
         let bytes = position.min(self.rows) * state.width * state.scalar.bytes();
         // xorshift64: all of f16 and f32 below 1/4, of either sign.
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;
@@ -276,25 +283,39 @@ impl Engine {
     pub fn compiled(&self) -> usize {
         self.jit.compiled()
     }
-    fn options(&self, chunk: bool, logits: Logits) -> Options {
+    /// The class of a step of `n` tokens.
+    fn class(&self, n: usize, logits: Logits) -> Class {
+        let max = match n {
+            1 => 1,
+            _ if n <= FEW => FEW.min(self.settings.chunk),
+            _ => self.settings.chunk,
+        };
+        (max, logits)
+    }
+    fn options(&self, (max, logits): Class) -> Options {
         Options {
-            tokens: if chunk { TokenClass::Chunk { max: self.settings.chunk } } else { TokenClass::One },
+            tokens: if max > 1 { TokenClass::Chunk { max } } else { TokenClass::One },
             rows: self.rows,
             cache: self.settings.cache,
             attention: AttentionForm::Absorbed,
             logits,
         }
     }
+    /// Compiles and captures what logits of every one of `tokens` tokens need, with progress; else that happens at their first step.
+    pub fn prepare_all_logits(&mut self, tokens: usize, progress: &dyn Fn(Progress)) -> Result<(), Error> {
+        let chunk = self.settings.chunk;
+        let steps = [tokens.min(chunk), tokens % chunk];
+        let classes: Vec<Class> = steps.into_iter().filter(|&n| n > 1).map(|n| self.class(n, Logits::All)).collect();
+        self.prepare(&classes, progress)
+    }
     /// Compiles and captures these classes of step.
-    pub fn prepare(&mut self, classes: &[(bool, Logits)], progress: &dyn Fn(Progress)) -> Result<(), Error> {
-        let missing: Vec<(bool, Logits)> = classes
-            .iter()
-            .copied()
-            .filter(|c| !(self.captured.contains_key(c) || c.0 && self.settings.chunk < 2))
-            .collect();
+    fn prepare(&mut self, classes: &[Class], progress: &dyn Fn(Progress)) -> Result<(), Error> {
+        let mut missing: Vec<Class> = classes.iter().copied().filter(|c| !self.captured.contains_key(c)).collect();
+        missing.sort_unstable();
+        missing.dedup();
         let plans: Vec<Plan> = missing
             .iter()
-            .map(|&(chunk, logits)| self.model.plan(&self.options(chunk, logits), &mut self.functions))
+            .map(|&class| self.model.plan(&self.options(class), &mut self.functions))
             .collect();
         let all: Vec<_> = plans.iter().flat_map(|p| p.functions().into_iter().cloned()).collect();
         let ready = self.jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
@@ -333,7 +354,7 @@ impl Engine {
     }
     /// The most tokens one step at that position may take, so that attention's partial results stay bounded.
     fn step_limit(&self, position: usize) -> usize {
-        let state = self.model.state(&self.options(false, Logits::None));
+        let state = self.model.state(&self.options((1, Logits::None)));
         let chunks = (position + self.settings.chunk).div_ceil(128).max(1);
         // Heads are unknown here; 32 is an upper bound of today's models' ratio to the state's width.
         (ATTENTION_BYTES / (chunks * 32 * state.width * 4)).max(8).min(self.settings.chunk)
@@ -375,14 +396,14 @@ impl Engine {
         Ok(&self.logits_host)
     }
     fn step(&mut self, tokens: &[u32], position: usize, logits: Logits) -> Result<(), Error> {
-        let chunk = tokens.len() > 1;
         // One token's logits are all of its logits.
-        let logits = if chunk || logits == Logits::None { logits } else { Logits::Last };
-        self.prepare(&[(chunk, logits)], &|_| ())?;
+        let logits = if tokens.len() > 1 || logits == Logits::None { logits } else { Logits::Last };
+        let class = self.class(tokens.len(), logits);
+        self.prepare(&[class], &|_| ())?;
         let ids: Vec<u8> = tokens.iter().flat_map(|t| (*t as i32).to_le_bytes()).collect();
         self.device().write(&self.tokens, 0, &ids)?;
         let vars = [("pos", position as i64), ("n", tokens.len() as i64)];
-        let captured = self.captured.get_mut(&(chunk, logits)).ok_or(Error::Empty)?;
+        let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
         captured.replay.replay(&vars)?;
         let rows = match logits {
             Logits::None => 0,
@@ -400,19 +421,19 @@ impl Engine {
     }
     /// Time of every launch of one decoding step, with its program: for `bench` and `profile`.
     pub fn timed_step(&mut self, token: u32, position: usize) -> Result<Vec<f64>, Error> {
-        self.prepare(&[(false, Logits::Last)], &|_| ())?;
+        self.prepare(&[(1, Logits::Last)], &|_| ())?;
         self.fill_rope(position + 1)?;
         self.device().write(&self.tokens, 0, &(token as i32).to_le_bytes())?;
-        let captured = self.captured.get_mut(&(false, Logits::Last)).ok_or(Error::Empty)?;
+        let captured = self.captured.get_mut(&(1, Logits::Last)).ok_or(Error::Empty)?;
         Ok(captured.replay.replay_timed(&[("pos", position as i64), ("n", 1)])?)
     }
     /// The function and program number of every launch of a decoding step, in order.
     pub fn step_launches(&self) -> &[(Arc<Ready>, usize)] {
-        self.captured.get(&(false, Logits::Last)).map_or(&[], |c| &c.launches)
+        self.captured.get(&(1, Logits::Last)).map_or(&[], |c| &c.launches)
     }
     /// As `timed_step`, for a chunk of a prompt; with the function and program number of every launch.
     pub fn timed_chunk(&mut self, tokens: &[u32], position: usize) -> Result<Vec<(f64, Arc<Ready>, usize)>, Error> {
-        let class = (true, Logits::Last);
+        let class = self.class(tokens.len(), Logits::Last);
         self.prepare(&[class], &|_| ())?;
         self.fill_rope(position + tokens.len())?;
         let ids: Vec<u8> = tokens.iter().flat_map(|t| (*t as i32).to_le_bytes()).collect();

@@ -6,7 +6,7 @@
 
 use crate::function::Capture;
 use gristmill_uop::dtype::Scalar;
-use gristmill_uop::graph::Id;
+use gristmill_uop::graph::{Arg, Id};
 use gristmill_uop::op::{Op, ReduceOp};
 use gristmill_uop::shape::Dims;
 
@@ -292,9 +292,25 @@ impl<'g> Tensor<'g> {
     }
     /// The last axis contracted with that of `w`, whose other axes but one stand beside this tensor's: `y[b.., o] = Σ_i
     /// w[b.., o, i]·x[b.., i]` of `x [b.., in]` and `w [b.., out, in]`, with `b` broadcast.
+    ///
+    /// A weight stored as plain f16 meets activations rounded to f16, as in ggml and in every tensor core: files of that type were
+    /// made with such an engine in mind, and near ties between experts fall as they do there.
     pub fn contract(self, w: Tensor<'g>) -> Tensor<'g> {
-        let product = w * self.unsqueeze(self.rank() - 1);
+        let x = if w.is_stored_f16() { self.cast(Scalar::F16).cast(Scalar::F32) } else { self };
+        let product = w * x.unsqueeze(self.rank() - 1);
         product.sum(&[product.rank() - 1])
+    }
+    /// Is this a packed weight, moved or gathered perhaps, whose values are plain f16?
+    fn is_stored_f16(self) -> bool {
+        let mut g = self.capture.graph.borrow_mut();
+        let mut at = self.id;
+        while g[at].op.is_movement() || matches!(g[at].op, Op::Gather | Op::Decode) {
+            at = g[at].src[0];
+        }
+        let Arg::Packed(_, encoding) = g[at].arg else { return false };
+        let zero = g.int(0);
+        let value = encoding.decode(&mut g, at, zero, zero);
+        g[value].op == Op::Cast && g[g[value].src[0]].op == Op::Load && g.scalar(g[value].src[0]) == Scalar::F16
     }
     /// A new version of this state, whose rows (first axis) from `start` on are those of `value`.
     pub fn assign(self, value: Tensor<'g>, start: Tensor<'g>) -> Tensor<'g> {

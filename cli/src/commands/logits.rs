@@ -6,7 +6,6 @@ use crate::model::Model;
 use crate::npy;
 use crate::progress::{self, Bars};
 use clap::Args;
-use gristmill_llm::arch::Logits;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -44,7 +43,7 @@ pub fn run(options: Options) -> Result {
     let piece = if options.step { 1 } else { PIECE.min(engine.chunk()) };
     let bars = Bars::new();
     if piece > 1 {
-        engine.prepare(&[(true, Logits::All)], &|p| bars.show(p))?;
+        engine.prepare_all_logits(options.tokens.len().min(piece), &|p| bars.show(p))?;
     }
     drop(bars);
     let failed = |e| Failure::file("write", &options.output, e);

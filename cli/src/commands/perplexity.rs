@@ -5,7 +5,6 @@ use crate::flags::Common;
 use crate::model::Model;
 use crate::progress::{self, Bars};
 use clap::Args;
-use gristmill_llm::arch::Logits;
 use gristmill_llm::perplexity::perplexity;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -39,7 +38,7 @@ pub fn run(options: Options) -> Result {
     let most = model.describe()?.context();
     let mut engine = model.load(&options.common, Some(WINDOW.min(most)))?;
     let bars = Bars::new();
-    engine.prepare(&[(true, Logits::All)], &|p| bars.show(p))?;
+    engine.prepare_all_logits(tokens.len().min(engine.context()), &|p| bars.show(p))?;
     drop(bars);
     let window = engine.context();
     let bar = progress::count("tokens", tokens.len() as u64);

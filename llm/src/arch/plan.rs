@@ -38,7 +38,7 @@ pub enum AttentionForm {
 }
 
 /// Which logits a step computes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Logits {
     /// None: a chunk of a prompt that is not its last.
     None,
