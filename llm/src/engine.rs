@@ -313,10 +313,8 @@ impl Engine {
         let mut missing: Vec<Class> = classes.iter().copied().filter(|c| !self.captured.contains_key(c)).collect();
         missing.sort_unstable();
         missing.dedup();
-        let plans: Vec<Plan> = missing
-            .iter()
-            .map(|&class| self.model.plan(&self.options(class), &mut self.functions))
-            .collect();
+        let plans: Vec<Plan> =
+            missing.iter().map(|&class| self.model.plan(&self.options(class), &mut self.functions)).collect();
         let all: Vec<_> = plans.iter().flat_map(|p| p.functions().into_iter().cloned()).collect();
         let ready = self.jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
         let need = Jit::arena(&ready);
