@@ -1,0 +1,44 @@
+//! The text of a few kernels, as snapshots: a refactor shows no difference here, and a change that means to change kernels shows what it
+//! does to them in review. `cargo xtask bless` updates them.
+
+use gristmill_backend::cpu::dialect::C;
+use gristmill_compiler::{Cheapest, compile};
+use gristmill_encodings::{Q4_0, Q6_K};
+use gristmill_tensor::function::Capture;
+use gristmill_tensor::{dims, nn};
+use gristmill_uop::encoding::EncodingRef;
+use gristmill_uop::function::Function;
+use gristmill_uop::{Scalar, text};
+use gristmill_uop::target::Target;
+
+/// Normed rows against a packed weight: `y = W · rms_norm(x)`.
+fn normed_matvec(encoding: EncodingRef) -> Function {
+    let c = Capture::new("normed matvec");
+    let x = c.input("x", dims![1, 512], Scalar::F32);
+    let norm = c.weight("norm", &[512], &gristmill_encodings::F32);
+    let w = c.weight("w", &[64, 512], encoding);
+    c.output("y", nn::rms_norm(x, norm, 1e-5).linear(w));
+    c.finish()
+}
+
+fn source(function: &Function, target: &Target) -> String {
+    let compiled = compile(function, target, Some(&C), &mut Cheapest);
+    compiled.programs.iter().map(|p| p.source.clone()).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn q4_0_for_avx512() {
+    insta::assert_snapshot!(source(&normed_matvec(&Q4_0), &Target::cpu("avx512vnni", 16, 2)));
+}
+
+#[test]
+fn q6_k_for_avx2() {
+    insta::assert_snapshot!(source(&normed_matvec(&Q6_K), &Target::cpu("avx2", 8, 2)));
+}
+
+#[test]
+fn kernel_level_for_a_gpu() {
+    let compiled = compile(&normed_matvec(&Q4_0), &Target::gpu_h200(), None, &mut Cheapest);
+    let all: Vec<String> = compiled.programs.iter().map(|p| text::print(&p.graph, &[p.root])).collect();
+    insta::assert_snapshot!(all.join("\n"));
+}
