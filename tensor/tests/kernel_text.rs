@@ -3,13 +3,13 @@
 
 use gristmill_backend::cpu::dialect::C;
 use gristmill_compiler::{Cheapest, compile};
-use gristmill_encodings::{Q4_0, Q6_K};
+use gristmill_encodings::{Q4_0, Q8_0};
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::{dims, nn};
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::Function;
-use gristmill_uop::{Scalar, text};
 use gristmill_uop::target::Target;
+use gristmill_uop::{Scalar, text};
 
 /// Normed rows against a packed weight: `y = W · rms_norm(x)`.
 fn normed_matvec(encoding: EncodingRef) -> Function {
@@ -32,8 +32,8 @@ fn q4_0_for_avx512() {
 }
 
 #[test]
-fn q6_k_for_avx2() {
-    insta::assert_snapshot!(source(&normed_matvec(&Q6_K), &Target::cpu("avx2", 8, 2)));
+fn q8_0_for_avx2() {
+    insta::assert_snapshot!(source(&normed_matvec(&Q8_0), &Target::cpu("avx2", 8, 2)));
 }
 
 #[test]

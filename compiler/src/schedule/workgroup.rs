@@ -52,7 +52,13 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
         if rows.is_empty() {
             plain(g, &mut s, &spread, &nests, around);
         } else {
-            contraction(g, &mut s, &axes, &rows, around);
+            // Reductions of one nest share a loop, and with it the registers.
+            let together = nests
+                .iter()
+                .map(|&n| g.toposort(&[n]).into_iter().filter(|&m| g[m].op == Op::Reduce).count())
+                .max()
+                .unwrap_or(1);
+            contraction(g, &mut s, &axes, &rows, together as i64, around);
         }
     }
     let (map, order) = (s.map, s.order);
@@ -154,7 +160,14 @@ fn divisor(n: i64, limit: i64) -> i64 {
     (1..=limit.min(n)).rev().find(|d| n % d == 0).unwrap_or(1)
 }
 
-fn contraction(g: &mut Graph, s: &mut Splitter, axes: &[Id], rows: &FxHashSet<Id>, around: &Surroundings) {
+fn contraction(
+    g: &mut Graph,
+    s: &mut Splitter,
+    axes: &[Id],
+    rows: &FxHashSet<Id>,
+    together: i64,
+    around: &Surroundings,
+) {
     let (row_axes, tokens): (Vec<Id>, Vec<Id>) = axes.iter().partition(|&r| rows.contains(r));
     let row = row_axes.iter().copied().rev().find(|&r| host_bound(g, r) && g.int_value(g[r].src[0]).is_some());
     let many = tokens.iter().any(|&r| g.max_of(g[r].src[0]) > 1);
@@ -200,7 +213,7 @@ fn contraction(g: &mut Graph, s: &mut Splitter, axes: &[Id], rows: &FxHashSet<Id
         Some(b) => divisor(b, MATMUL_TOKENS).max(if b > MATMUL_TOKENS { 4 } else { 1 }),
         None => MATMUL_TOKENS,
     });
-    let room = (around.target.registers as i64 / 2 / token_tile).clamp(1, MATMUL_ROWS);
+    let room = (around.target.registers as i64 / 2 / token_tile / together.max(1)).clamp(1, MATMUL_ROWS);
     let tile = divisor(n, room);
     let limit = (n / (4 * around.target.workers.max(1) as i64)).clamp(tile, PANEL_ROWS) / tile;
     let per_panel = divisor(n / tile, limit);
