@@ -107,17 +107,26 @@ impl Splitter<'_, '_> {
     fn keep(&mut self, r: Id) {
         self.order.push(r);
     }
-    /// The axis as tiles: the outer range of one kind, the inner of another. Where the tile does not divide the bound, the last
-    /// tile's surplus repeats the last element: it computes and writes the same value again.
+    /// The axis as tiles: the outer range of one kind, the inner of another.
     fn tiled(&mut self, g: &mut Graph, r: Id, tile: i64, outer: RangeKind, inner: RangeKind) {
+        let o = self.tiles(g, r, tile, outer);
+        self.within(g, r, o, tile, inner);
+    }
+    /// The outer range of an axis cut into tiles.
+    fn tiles(&mut self, g: &mut Graph, r: Id, tile: i64, kind: RangeKind) -> Id {
         let bound = g[r].src[0];
-        let t = g.int(tile);
-        let up = g.int(tile - 1);
+        let (t, up) = (g.int(tile), g.int(tile - 1));
         let count = g.add(bound, up);
         let count = g.idiv(count, t);
-        let o = self.new_range(g, count, outer);
-        let i = self.new_range(g, t, inner);
-        let start = g.mul(o, t);
+        self.new_range(g, count, kind)
+    }
+    /// The inner range of an axis cut into tiles, of which `outer` is the number. Where the tile does not divide the bound, the last
+    /// tile's surplus repeats the last element: it computes and writes the same value again.
+    fn within(&mut self, g: &mut Graph, r: Id, outer: Id, tile: i64, kind: RangeKind) {
+        let bound = g[r].src[0];
+        let t = g.int(tile);
+        let i = self.new_range(g, t, kind);
+        let start = g.mul(outer, t);
         let mut index = g.add(start, i);
         if g.int_value(bound).is_none_or(|b| b % tile != 0) {
             let minus = g.int(-1);
@@ -125,6 +134,17 @@ impl Splitter<'_, '_> {
             index = g.min(index, last);
         }
         self.map.insert(r, index);
+    }
+    /// An axis cut into (workgroups, a loop of `per_group`, registers of `tile`), which divide it; the loop's range comes from the caller, who
+    /// may want others between.
+    fn nested(&mut self, g: &mut Graph, r: Id, group: Id, within: Id, per_group: i64, tile: i64) {
+        let (per, t) = (g.int(per_group), g.int(tile));
+        let i = self.new_range(g, t, RangeKind::Upcast);
+        let at = g.mul(group, per);
+        let at = g.add(at, within);
+        let at = g.mul(at, t);
+        let at = g.add(at, i);
+        self.map.insert(r, at);
     }
 }
 
@@ -192,16 +212,10 @@ fn contraction(
             let others: i64 = row_axes.iter().filter(|&&r| r != row).map(|&r| g.max_of(g[r].src[0])).product();
             let rows = (n * others / (2 * around.target.workers as i64)).clamp(tile, n);
             let per_group = divisor(n / tile, rows / tile);
-            let bound = g.int(n / tile / per_group);
-            let (per, t) = (g.int(per_group), g.int(tile));
+            let (bound, per) = (g.int(n / tile / per_group), g.int(per_group));
             let group = s.new_range(g, bound, RangeKind::Global);
             let within = s.new_range(g, per, RangeKind::Loop);
-            let ri = s.new_range(g, t, RangeKind::Upcast);
-            let at = g.mul(group, per);
-            let at = g.add(at, within);
-            let at = g.mul(at, t);
-            let at = g.add(at, ri);
-            s.map.insert(row, at);
+            s.nested(g, row, group, within, per_group, tile);
         } else {
             s.tiled(g, row, tile, RangeKind::Global, RangeKind::Upcast);
         }
@@ -217,39 +231,16 @@ fn contraction(
     let tile = divisor(n, room);
     let limit = (n / (4 * around.target.workers.max(1) as i64)).clamp(tile, PANEL_ROWS) / tile;
     let per_panel = divisor(n / tile, limit);
-    let (t, p) = (g.int(tile), g.int(per_panel));
-    let panels = g.int(n / tile / per_panel);
+    let (panels, rows_of_panel) = (g.int(n / tile / per_panel), g.int(per_panel));
     let panel = s.new_range(g, panels, RangeKind::Global);
     for &r in tokens.iter().filter(|&&r| Some(r) != last_token) {
         s.keep(r);
     }
     if let Some(r) = last_token {
-        let bound = g[r].src[0];
-        let tile = token_tile;
-        let o_bound = {
-            let up = g.int(tile - 1);
-            let c = g.add(bound, up);
-            let tt = g.int(tile);
-            g.idiv(c, tt)
-        };
-        let o = s.new_range(g, o_bound, RangeKind::Loop);
-        let in_panel = s.new_range(g, p, RangeKind::Loop);
-        let tt = g.int(tile);
-        let i = s.new_range(g, tt, RangeKind::Upcast);
-        let start = g.mul(o, tt);
-        let mut index = g.add(start, i);
-        if g.int_value(bound).is_none_or(|b| b % tile != 0) {
-            let minus = g.int(-1);
-            let last = g.add(bound, minus);
-            index = g.min(index, last);
-        }
-        s.map.insert(r, index);
-        let ri = s.new_range(g, t, RangeKind::Upcast);
-        let a = g.mul(panel, p);
-        let a = g.add(a, in_panel);
-        let a = g.mul(a, t);
-        let at = g.add(a, ri);
-        s.map.insert(row, at);
+        let token_tiles = s.tiles(g, r, token_tile, RangeKind::Loop);
+        let in_panel = s.new_range(g, rows_of_panel, RangeKind::Loop);
+        s.within(g, r, token_tiles, token_tile, RangeKind::Upcast);
+        s.nested(g, row, panel, in_panel, per_panel, tile);
     }
 }
 
