@@ -49,8 +49,8 @@ impl Failure {
     pub fn report(&self) -> u8 {
         // A reader that has gone away (`gristmill … | head`) is no failure worth a word.
         if !self.is_quiet() {
-            eprintln!("error: {}", printable(&self.message));
-            eprintln!("hint: {}", printable(self.hint.as_deref().unwrap_or(ASK_FOR_HELP)));
+            say!("error: {}", printable(&self.message));
+            say!("hint: {}", printable(self.hint.as_deref().unwrap_or(ASK_FOR_HELP)));
         }
         self.code
     }

@@ -1,5 +1,13 @@
 //! The command line. One file a command, in `commands/`; one line for each there.
 
+/// A line on standard error. That it cannot be written is no reason to fail: the answer is on standard output.
+macro_rules! say {
+    ($($arg:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($arg)*);
+    }};
+}
+
 mod answer;
 mod commands;
 mod failure;

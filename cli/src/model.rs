@@ -86,6 +86,6 @@ impl Model {
 /// Remarks on standard error.
 pub fn warn(warnings: &[String]) {
     for warning in warnings {
-        eprintln!("warning: {}", printable(warning));
+        say!("warning: {}", printable(warning));
     }
 }

@@ -56,6 +56,14 @@ pub enum Error {
         /// The longest context that would fit.
         fits: usize,
     },
+    /// Weights that do not fit.
+    #[error("the model's weights take {need} MiB, and {available} MiB of memory are available")]
+    Weights {
+        /// MiB of weights.
+        need: u64,
+        /// MiB there are.
+        available: u64,
+    },
     /// The context is full.
     #[error("the context of {0} tokens is full")]
     Full(usize),
@@ -86,10 +94,13 @@ impl Error {
                 Some(format!("--ctx {fits} would fit; --kv f16 halves an f32 cache"))
             }
             Error::Context { .. } => Some("the model itself fills the memory: try a smaller one".into()),
+            Error::Weights { .. } => {
+                Some("try a smaller quantisation of it, a smaller model, or a machine with more memory".into())
+            }
             Error::Full(_) => Some("start again, or give a larger --ctx".into()),
             Error::Token { vocabulary, .. } => Some(format!("ids go from 0 to {}", vocabulary - 1)),
             Error::Empty => Some("a prompt needs at least one token".into()),
-            Error::BadContext(_, most) => Some(format!("try --ctx {}", most.min(&4096))),
+            Error::BadContext(_, most) => Some(format!("try --ctx {}, or leave it out", most.min(&4096))),
         }
     }
 }
@@ -107,6 +118,8 @@ pub enum Progress {
 const CONTEXT_SHARE: f64 = 0.25;
 /// Context when none is asked for: no more than this, though the model may allow it.
 const CONTEXT_DEFAULT: usize = 32768;
+/// A shorter context is of no use to anybody who does not ask for one.
+const CONTEXT_LEAST: usize = 512;
 /// Rows of the cache are a multiple of this.
 const ROWS_STEP: usize = 2048;
 /// Tokens of a step of a few: experts get so few rows each that small tiles pay.
@@ -115,7 +128,22 @@ const FEW: usize = 64;
 const ATTENTION_BYTES: usize = 256 << 20;
 
 /// A class of step: the most tokens it takes, and which logits it computes.
-type Class = (usize, Logits);
+pub type Class = (usize, Logits);
+
+/// The classes that every session needs, with steps of at most `chunk` tokens: compiled in one batch when a model is loaded.
+pub fn classes(chunk: usize) -> Vec<Class> {
+    let mut all =
+        vec![(1, Logits::Last), (FEW.min(chunk), Logits::Last), (chunk, Logits::None), (chunk, Logits::Last)];
+    all.retain(|c| c.0 > 1 || c.1 == Logits::Last);
+    all.dedup();
+    all
+}
+
+/// Rows of every state for a context: in large steps, so that nearby contexts share their kernels; rows that are never touched take no
+/// memory.
+pub fn cache_rows(context: usize, chunk: usize) -> usize {
+    Options::rows_for(context, chunk).next_multiple_of(ROWS_STEP)
+}
 
 struct Captured {
     replay: Box<dyn Replay>,
@@ -163,18 +191,14 @@ impl Engine {
         };
         let state = model.state(&probe);
         let per_token = (state.width * state.scalar.bytes() * model.layers()) as u64;
-        let context = choose_context(
-            &settings,
-            model.context(),
-            per_token,
-            gristmill_runtime::memory::available().unwrap_or(u64::MAX / 2).saturating_sub(file_bytes(
-                file,
-                model.as_ref(),
-                &probe,
-            )),
-        )?;
-        // In large steps, so that nearby contexts share their kernels; rows that are never touched take no memory.
-        let rows = Options::rows_for(context, chunk).next_multiple_of(ROWS_STEP);
+        let weights = file_bytes(file, model.as_ref(), &probe);
+        let available = if device.holds_data() { gristmill_runtime::memory::available() } else { None };
+        let available = available.unwrap_or(u64::MAX / 2);
+        let Some(left) = available.checked_sub(weights) else {
+            return Err(Error::Weights { need: weights >> 20, available: available >> 20 });
+        };
+        let context = choose_context(&settings, model.context(), per_token, left)?;
+        let rows = cache_rows(context, chunk);
         // Weights.
         let plan = model.plan(&probe, &mut functions);
         let weights = load_weights(file, &device, &plan, progress)?;
@@ -209,8 +233,7 @@ impl Engine {
             rope_filled: 0,
         };
         // What every session needs, in one batch: a token, and chunks of a prompt.
-        let few = engine.class(2, Logits::Last);
-        engine.prepare(&[(1, Logits::Last), few, (chunk, Logits::None), (chunk, Logits::Last)], progress)?;
+        engine.prepare(&classes(chunk), progress)?;
         Ok(engine)
     }
     /// Tokens of context.
@@ -473,8 +496,12 @@ fn choose_context(settings: &Settings, most: usize, per_token: u64, available: u
         Some(context) => Ok(context),
         None => {
             let share = (available as f64 * CONTEXT_SHARE) as u64;
+            if fits(available) < CONTEXT_LEAST.min(most) {
+                let (need, available) = ((CONTEXT_LEAST as u64 * per_token) >> 20, available >> 20);
+                return Err(Error::Context { context: CONTEXT_LEAST, need, available, fits: 0 });
+            }
             // A power of two: kernels know the cache's size, and those compiled when a little less memory was free still fit.
-            Ok((1 << fits(share).clamp(512, CONTEXT_DEFAULT).ilog2()).min(most))
+            Ok((1 << fits(share).clamp(CONTEXT_LEAST, CONTEXT_DEFAULT).ilog2()).min(most))
         }
     }
 }
@@ -566,6 +593,7 @@ mod tests {
         assert_eq!(choose(None, 60 << 20).unwrap(), 8192);
         assert_eq!(choose(None, 50 << 20).unwrap(), 8192);
         assert_eq!(choose(None, 1 << 40).unwrap(), CONTEXT_DEFAULT);
-        assert_eq!(choose(None, 0).unwrap(), 512);
+        assert_eq!(choose(None, 1 << 20).unwrap(), 512);
+        assert!(matches!(choose(None, 0), Err(Error::Context { .. })));
     }
 }

@@ -91,6 +91,10 @@ pub trait Device: Send + Sync {
     fn name(&self) -> &str;
     /// Its numbers.
     fn target(&self) -> &Target;
+    /// Does it hold what is written to it? A device that runs nothing need not.
+    fn holds_data(&self) -> bool {
+        true
+    }
     /// Lines for `gristmill devices`: what was found, what is missing.
     fn describe(&self) -> Vec<String>;
     /// A new buffer.

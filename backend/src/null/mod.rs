@@ -76,6 +76,9 @@ impl Device for NullDevice {
     fn target(&self) -> &Target {
         &self.target
     }
+    fn holds_data(&self) -> bool {
+        false
+    }
     fn describe(&self) -> Vec<String> {
         vec![format!("runs nothing, with the numbers of {}", self.target.name)]
     }

@@ -78,7 +78,7 @@ pub fn run(options: Options) -> Result {
         bandwidth.map_or("read bandwidth unknown".into(), |b| format!("read bandwidth {:.1} GB/s", b / 1e9)),
     );
     if options.json {
-        eprintln!("{about}");
+        say!("{about}");
     } else {
         writeln!(out, "{about}")?;
         writeln!(

@@ -63,19 +63,19 @@ pub fn run(options: Options) -> Result {
     talk.messages.clone_from(&talk.system);
     let mut input = Input::open()?;
     if input.is_terminal() {
-        eprintln!("{}, {} tokens of context; /help for commands", model.name, talk.session.engine().context());
+        say!("{}, {} tokens of context; /help for commands", model.name, talk.session.engine().context());
     }
     while let Some(line) = input.line()? {
         match line.trim() {
             "" => {}
             "/exit" | "/quit" => break,
-            "/help" => eprintln!("{HELP}"),
+            "/help" => say!("{HELP}"),
             "/reset" => {
                 talk.messages.clone_from(&talk.system);
                 talk.session.clear();
             }
             command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
-                eprintln!("no command {command}; /help lists them");
+                say!("no command {command}; /help lists them");
             }
             _ => talk.turn(&line)?,
         }
@@ -112,7 +112,7 @@ impl Talk<'_> {
                     return Err(failure);
                 }
                 failure.report();
-                eprintln!("hint: /reset begins a new conversation");
+                say!("hint: /reset begins a new conversation");
                 Ok(())
             }
         }
@@ -132,7 +132,7 @@ impl Talk<'_> {
         let answer = answer?;
         writeln!(out)?;
         out.flush()?;
-        eprintln!("{}", answer.summary());
+        say!("{}", answer.summary());
         Ok(answer.text)
     }
 }
@@ -208,13 +208,13 @@ impl Input {
                         if !line.trim().is_empty() && editor.add_history_entry(&line).unwrap_or(false) {
                             let saved = history.as_ref().map(|path| editor.append_history(path));
                             if let Some(Err(error)) = saved {
-                                eprintln!("warning: the history is not kept: {error}");
+                                say!("warning: the history is not kept: {error}");
                                 *history = None;
                             }
                         }
                         return Ok(Some(line));
                     }
-                    Err(ReadlineError::Interrupted) => eprintln!("(/exit or Ctrl-D leaves)"),
+                    Err(ReadlineError::Interrupted) => say!("(/exit or Ctrl-D leaves)"),
                     Err(ReadlineError::Eof) => return Ok(None),
                     Err(error) => {
                         return Err(Failure::new(format_args!("the terminal: {error}"), "pipe the messages in instead"));

@@ -6,7 +6,8 @@ use crate::model::Model;
 use clap::{Args, ValueEnum};
 use gristmill_backend::Opened;
 use gristmill_compiler::lower;
-use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options as PlanOptions, Plan, TokenClass};
+use gristmill_llm::arch::{AttentionForm, Functions, Options as PlanOptions, Plan, TokenClass};
+use gristmill_llm::engine::{cache_rows, classes};
 use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::graph::Id;
 use gristmill_uop::target::Target;
@@ -66,13 +67,15 @@ pub fn run(options: Options) -> Result {
     let mut jit = Jit::new(opened);
     let mut functions = Functions::new();
     let mut shown = 0;
-    for tokens in [TokenClass::One, TokenClass::Chunk { max: chunk }] {
+    let mut seen: Vec<std::sync::Arc<Ready>> = Vec::new();
+    for (max, logits) in classes(chunk) {
+        let tokens = if max > 1 { TokenClass::Chunk { max } } else { TokenClass::One };
         let plan_options = PlanOptions {
             tokens,
-            rows: PlanOptions::rows_for(context, chunk),
+            rows: cache_rows(context, chunk),
             cache: settings.cache,
             attention: AttentionForm::Absorbed,
-            logits: Logits::Last,
+            logits,
         };
         let plan = described.plan(&plan_options, &mut functions);
         let all: Vec<_> = plan.functions().into_iter().cloned().collect();
@@ -82,6 +85,11 @@ pub fn run(options: Options) -> Result {
                 continue;
             }
             shown += 1;
+            // Steps that differ only in their logits share their layers.
+            if seen.iter().any(|s| std::sync::Arc::ptr_eq(s, ready)) {
+                continue;
+            }
+            seen.push(ready.clone());
             let calls = plan.calls.iter().filter(|c| std::sync::Arc::ptr_eq(&c.function, &ready.function)).count();
             match options.stage {
                 None => prices(ready, calls, &mut out)?,

@@ -69,7 +69,7 @@ pub fn run(options: Options) -> Result {
     }
     let greedy = sampler.params().temperature <= 0.0;
     let seed = if greedy { String::new() } else { format!(" seed {}", sampler.params().seed) };
-    eprintln!("{}{seed}", answer.summary());
+    say!("{}{seed}", answer.summary());
     Ok(())
 }
 
