@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::RefCell;
 
 const BYTES: &str = "{msg:>9} {bar:40} {bytes}/{total_bytes} {bytes_per_sec}";
-const COUNT: &str = "{msg:>9} {bar:40} {pos}/{len} {per_sec}";
+const COUNT: &str = "{msg:>9} {bar:40} {pos}/{len}";
 
 /// A bar that measures bytes.
 pub fn bytes(what: &'static str, total: u64) -> ProgressBar {

@@ -132,8 +132,7 @@ pub type Class = (usize, Logits);
 
 /// The classes that every session needs, with steps of at most `chunk` tokens: compiled in one batch when a model is loaded.
 pub fn classes(chunk: usize) -> Vec<Class> {
-    let mut all =
-        vec![(1, Logits::Last), (FEW.min(chunk), Logits::Last), (chunk, Logits::None), (chunk, Logits::Last)];
+    let mut all = vec![(1, Logits::Last), (FEW.min(chunk), Logits::Last), (chunk, Logits::None), (chunk, Logits::Last)];
     all.retain(|c| c.0 > 1 || c.1 == Logits::Last);
     all.dedup();
     all

@@ -109,7 +109,8 @@ impl Cc {
         if !output.status.success() {
             return Err(Error::Compile { kernel: what.into(), message: complaint(&output) });
         }
-        std::fs::read(directory.join("unit.so")).map_err(io("reading what the C compiler made"))
+        std::fs::read(directory.join("unit.so"))
+            .map_err(|_| Error::NoCompiler(format!("`{}` ran, but made no library", self.command.join(" "))))
     }
 }
 

@@ -117,8 +117,13 @@ impl<'a> Unit<'a> {
         let place = store.temporary()?;
         let bytes = cc.compile(&self.describe(), &self.source, isa, &place).map_err(|e| self.with_names(e))?;
         drop(place);
-        let loaded =
-            Loaded::new(&bytes, store).map_err(|message| Error::Compile { kernel: self.describe(), message })?;
+        let loaded = Loaded::new(&bytes, store).map_err(|message| match message.contains("ELF") {
+            // The compiler's target is not this machine: `CC="gcc -m32"`, or a cross compiler.
+            true => {
+                Error::NoCompiler(format!("{} makes libraries that cannot be loaded here: {message}", cc.describe()))
+            }
+            false => Error::Compile { kernel: self.describe(), message },
+        })?;
         store.put(&key, &bytes)?;
         Ok((loaded, true))
     }

@@ -65,6 +65,7 @@ pub fn run(options: Options) -> Result {
     if input.is_terminal() {
         say!("{}, {} tokens of context; /help for commands", model.name, talk.session.engine().context());
     }
+    let mut unanswered = 0;
     while let Some(line) = input.line()? {
         match line.trim() {
             "" => {}
@@ -77,8 +78,12 @@ pub fn run(options: Options) -> Result {
             command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
                 say!("no command {command}; /help lists them");
             }
-            _ => talk.turn(&line)?,
+            _ => unanswered += usize::from(!talk.turn(&line)?),
         }
+    }
+    // A person has seen it; a script looks at the exit code.
+    if unanswered > 0 && !input.is_terminal() {
+        return Err(Failure::new(format_args!("{unanswered} messages got no answer"), "what was wrong with each is above"));
     }
     Ok(())
 }
@@ -97,13 +102,13 @@ struct Talk<'t> {
 }
 
 impl Talk<'_> {
-    /// One question and its answer. What goes wrong with a message is told, and the message forgotten.
-    fn turn(&mut self, text: &str) -> Result {
+    /// One question and its answer: was it answered? What goes wrong with a message is told, and the message forgotten.
+    fn turn(&mut self, text: &str) -> Result<bool> {
         self.messages.push(Message::user(text));
         match self.reply() {
             Ok(reply) => {
                 self.messages.push(Message::assistant(reply));
-                Ok(())
+                Ok(true)
             }
             Err(failure) => {
                 self.messages.pop();
@@ -112,8 +117,10 @@ impl Talk<'_> {
                     return Err(failure);
                 }
                 failure.report();
-                say!("hint: /reset begins a new conversation");
-                Ok(())
+                if self.messages.len() > self.system.len() {
+                    say!("(/reset begins a new conversation)");
+                }
+                Ok(false)
             }
         }
     }
