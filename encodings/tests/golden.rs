@@ -106,6 +106,46 @@ fn golden_blocks() {
     }
 }
 
+/// Integer dot products of the golden blocks with `qa[i] = ((73 i + 19) mod 255) - 127`: Σ sc·q·qa and, where there are minima, Σ m·qa.
+const DOTS: &[(&str, i64, i64)] = &[
+    ("q4_0", 667, 0),
+    ("q4_1", 2124, 0),
+    ("q5_0", 361, 0),
+    ("q5_1", -6272, 0),
+    ("q8_0", -70934, 0),
+    ("iq4_nl", 17260, 0),
+    ("mxfp4", -2576, 0),
+    ("q2_k", 14938, 5174),
+    ("q3_k", -117528, 0),
+    ("q4_k", -186573, 23464),
+    ("q5_k", -702205, 23464),
+    ("q6_k", 1807398, 0),
+    ("iq4_xs", -3424642, 0),
+];
+
+/// What the description decodes to is what the formulas for integer products say: Σ w·qa = d·A − dmin·B, and d·A + m·Σqa for formats with a
+/// plain minimum. Up to the rounding of each decoded value to f32.
+#[test]
+fn integer_dots() {
+    assert_eq!(DOTS.len(), GOLDEN.len());
+    let (d, minimum) = (f16::from_bits(0x2e66).to_f64(), f16::from_bits(0x2a3d).to_f64());
+    for (golden, &(name, a, b)) in GOLDEN.iter().zip(DOTS) {
+        assert_eq!(golden.name, name);
+        let e = gristmill_encodings::by_name(name).expect(name);
+        let w = decode(e, &block(golden, e.bytes));
+        let qa: Vec<f64> = (0..e.elements as i64).map(|i| ((73 * i + 19) % 255 - 127) as f64).collect();
+        let sum: f64 = qa.iter().sum();
+        assert_eq!(sum, if e.elements == 32 { 112.0 } else { -108.0 });
+        let terms = || w.iter().zip(&qa).map(|(&w, q)| f64::from(w) * q);
+        let (dot, size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
+        let scale = if name == "mxfp4" { 2f64.powi(0x7b - 128) } else { d };
+        // A format with a field for minima but no integer ones adds the field once for every activation.
+        let plain = if golden.fields.1.is_some() && b == 0 { minimum * sum } else { 0.0 };
+        let expected = scale * a as f64 - minimum * b as f64 + plain;
+        assert!((dot - expected).abs() <= 1e-6 * size, "{name}: {dot} should be {expected}");
+    }
+}
+
 #[test]
 fn every_block_format_has_a_golden_block() {
     for e in gristmill_encodings::TABLE {
