@@ -10,7 +10,6 @@ use gristmill_backend::Opened;
 use gristmill_runtime::{Buffer, Device, Memory, Replay};
 use gristmill_tensor::jit::{Call, Jit, Ready};
 use gristmill_uop::dtype::Scalar;
-use gristmill_uop::function::SlotKind;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -349,8 +348,7 @@ impl Engine {
             let mut calls = Vec::new();
             for call in &plan.calls {
                 let function = by_function[&Arc::as_ptr(&call.function)].clone();
-                let args =
-                    call.binds.iter().zip(&function.function.slots).map(|(b, s)| self.bound(b, s.kind)).collect();
+                let args = call.binds.iter().map(|b| self.bound(b)).collect();
                 calls.push(Call { function, args });
             }
             let replay = self.jit.capture(&calls, &self.arena)?;
@@ -362,7 +360,7 @@ impl Engine {
         }
         Ok(())
     }
-    fn bound(&self, bind: &Bind, _: SlotKind) -> Buffer {
+    fn bound(&self, bind: &Bind) -> Buffer {
         match bind {
             Bind::Tokens => self.tokens.clone(),
             Bind::Rope => self.rope.clone(),
@@ -450,17 +448,6 @@ impl Engine {
     /// The function and program number of every launch of a decoding step, in order.
     pub fn step_launches(&self) -> &[(Arc<Ready>, usize)] {
         self.captured.get(&(1, Logits::Last)).map_or(&[], |c| &c.launches)
-    }
-    /// As `timed_step`, for a chunk of a prompt; with the function and program number of every launch.
-    pub fn timed_chunk(&mut self, tokens: &[u32], position: usize) -> Result<Vec<(f64, Arc<Ready>, usize)>, Error> {
-        let class = self.class(tokens.len(), Logits::Last);
-        self.prepare(&[class], &|_| ())?;
-        self.fill_rope(position + tokens.len())?;
-        let ids: Vec<u8> = tokens.iter().flat_map(|t| (*t as i32).to_le_bytes()).collect();
-        self.device().write(&self.tokens, 0, &ids)?;
-        let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
-        let times = captured.replay.replay_timed(&[("pos", position as i64), ("n", tokens.len() as i64)])?;
-        Ok(times.into_iter().zip(&captured.launches).map(|(t, (f, k))| (t, f.clone(), *k)).collect())
     }
     /// The rope table grows with the context in use.
     fn fill_rope(&mut self, positions: usize) -> Result<(), Error> {

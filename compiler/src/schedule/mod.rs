@@ -11,7 +11,7 @@ use crate::decision::Decider;
 use crate::price::Price;
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
+use gristmill_uop::{Graph, Id, Op};
 use memory::Lifetime;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -196,12 +196,4 @@ fn merge(
         out.push(Launch { bodies: vec![k.nests.clone()], roots: vec![k.root], level: level[i], price: *price });
     }
     out
-}
-
-/// Scalar type of a slot's elements as kernels see it: bytes for packed slots.
-pub fn slot_of(g: &Graph, buffer: Id) -> Option<(u32, Scalar)> {
-    match g[buffer].arg {
-        Arg::Param(s) | Arg::Packed(s, _) => Some((s, g.scalar(buffer))),
-        _ => None,
-    }
 }
