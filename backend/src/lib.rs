@@ -16,11 +16,13 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Instruction set of a CPU: `auto` or a name of [`cpu::ISAS`].
     pub isa: String,
+    /// Float arithmetic throughout: activations are not encoded in eight bits.
+    pub exact: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { threads: None, isa: "auto".into() }
+        Options { threads: None, isa: "auto".into(), exact: false }
     }
 }
 
@@ -74,12 +76,30 @@ pub struct Opened {
     pub device: Arc<dyn Device>,
     /// Its dialect, if it has one.
     pub dialect: Option<&'static dyn Dialect>,
+    /// The device as kernels are written for it.
+    pub target: Target,
+}
+
+impl Opened {
+    /// That device, with kernels written as its own numbers ask for.
+    pub fn new(device: Arc<dyn Device>, dialect: Option<&'static dyn Dialect>) -> Opened {
+        let target = device.target().clone();
+        Opened { device, dialect, target }
+    }
+    /// With float arithmetic throughout.
+    pub fn exact(mut self) -> Opened {
+        self.target.int8 = false;
+        self
+    }
 }
 
 /// The device of that name.
 pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
     match DEVICES.iter().find(|row| row.name == name) {
-        Some(row) => Ok(Opened { device: (row.open)(options)?, dialect: row.dialect }),
+        Some(row) => {
+            let opened = Opened::new((row.open)(options)?, row.dialect);
+            Ok(if options.exact { opened.exact() } else { opened })
+        }
         None => {
             let names: Vec<&str> = DEVICES.iter().map(|row| row.name).collect();
             Err(Error::NoDevice(name.into(), format!("there is no such device, only {}", names.join(", "))))

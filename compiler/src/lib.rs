@@ -2,9 +2,12 @@
 
 mod attention;
 pub mod decision;
+pub mod derive;
+pub mod layout;
 pub mod lower;
 pub mod opt;
 pub mod pipeline;
+pub mod prepack;
 pub mod price;
 pub mod schedule;
 

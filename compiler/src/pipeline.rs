@@ -2,6 +2,8 @@
 
 use crate::attention;
 use crate::decision::{Decider, Decision, Policy};
+use crate::derive;
+use crate::layout::Layout;
 use crate::lower::{Code, lower_body};
 use crate::opt;
 use crate::price::global_ranges;
@@ -43,6 +45,8 @@ pub struct Compiled {
     pub programs: Vec<Arc<Program>>,
     /// Level of each launch.
     pub levels: Vec<usize>,
+    /// Layout that each packed slot must have; the file's for those that are not listed.
+    pub layouts: Vec<(u32, Layout)>,
     /// Bytes and arena offset of each intermediate; its slot is its number plus [`TEMP`].
     pub temps: Vec<(usize, usize)>,
     /// Bytes of the arena.
@@ -66,12 +70,13 @@ pub fn compile(
     let mut hints = FxHashMap::default();
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     attention::expand(&mut graph, &mut roots, &mut hints);
+    let derived = derive::derive(&mut graph, &mut roots, &mut hints, function, target);
     let outputs: Vec<(u32, Id)> = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
     for &root in &roots {
         verify(&graph, root, Level::Tensor, "derive");
     }
     // rangeify, place, merge, plan memory.
-    let scheduled = schedule::schedule(function, graph, &outputs, &hints, target, &mut decider);
+    let scheduled = schedule::schedule(function, graph, &outputs, &hints, &derived, target, &mut decider);
     let mut graph = scheduled.graph;
     // optimise, lower, render: kernel by kernel.
     let mut programs = Vec::new();
@@ -80,8 +85,11 @@ pub fn compile(
         seconds += launch.price.seconds;
         programs.push(Arc::new(program(&mut graph, launch, function, target, dialect)));
     }
+    let mut layouts: Vec<(u32, Layout)> = derived.layouts.iter().map(|(&slot, l)| (slot, l.0)).collect();
+    layouts.sort_by_key(|l| l.0);
     Compiled {
         programs,
+        layouts,
         levels: scheduled.launches.iter().map(|l| l.level).collect(),
         temps: scheduled.temps,
         arena: scheduled.arena,
@@ -90,7 +98,7 @@ pub fn compile(
     }
 }
 
-fn program(
+pub(crate) fn program(
     g: &mut Graph,
     launch: &Launch,
     function: &Function,
@@ -212,7 +220,7 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         scratch_bytes = scratch_bytes.max(size);
         for &n in nests {
             let buffer = g[n].src[0];
-            if let Arg::Param(slot) = g[buffer].arg {
+            if let Arg::Param(slot) | Arg::Packed(slot, _) = g[buffer].arg {
                 let state = function.slots.get(slot as usize).is_some_and(|s| s.kind == SlotKind::State);
                 for p in params.iter_mut().filter(|p| p.0 == slot) {
                     p.1 = if state { Access::ReadWrite } else { Access::Write };

@@ -5,7 +5,7 @@
 
 use gristmill_uop::program::Estimate;
 use gristmill_uop::target::{Style, Target};
-use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Largest value at which a variable is priced.
@@ -135,7 +135,9 @@ fn work(
                     Arg::Packed(_, e) => {
                         // A block is several loads: count its bytes once, by the elements that are decoded.
                         if seen.insert((node.src[0], free.clone())) {
-                            let most = c.product(free.iter().copied());
+                            // A word is of four elements.
+                            let each = if node.dtype.scalar == Scalar::U32 { 4.0 } else { 1.0 };
+                            let most = each * c.product(free.iter().copied());
                             let bytes = most * e.bytes as f64 / e.elements as f64;
                             // Fields that depend on fewer ranges are part of the same blocks.
                             let already = seen
@@ -168,7 +170,7 @@ fn work(
                 };
                 ops += weight * c.product(inside.iter().copied());
             }
-            op if op.is_elementwise() && node.dtype.scalar != gristmill_uop::Scalar::I64 => {
+            op if op.is_elementwise() && node.dtype.scalar != Scalar::I64 => {
                 ops += 0.25 * c.product(inside.iter().copied());
             }
             _ => {}

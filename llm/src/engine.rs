@@ -5,6 +5,7 @@
 
 use crate::arch::{self, AttentionForm, Bind, Functions, Logits, Model, Options, Plan, TokenClass};
 use crate::gguf::{self, Gguf};
+use crate::load;
 use crate::traffic::{self, Traffic};
 use gristmill_backend::Opened;
 use gristmill_runtime::{Buffer, Device, Memory, Replay};
@@ -12,7 +13,6 @@ use gristmill_tensor::jit::{Call, Jit, Ready};
 use gristmill_uop::dtype::Scalar;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// How a model is run.
 #[derive(Clone, Debug)]
@@ -137,6 +137,16 @@ pub fn classes(chunk: usize) -> Vec<Class> {
     all
 }
 
+fn options((max, logits): Class, rows: usize, settings: &Settings) -> Options {
+    Options {
+        tokens: if max > 1 { TokenClass::Chunk { max } } else { TokenClass::One },
+        rows,
+        cache: settings.cache,
+        attention: AttentionForm::Absorbed,
+        logits,
+    }
+}
+
 /// Rows of every state for a context: in large steps, so that nearby contexts share their kernels; rows that are never touched take no
 /// memory.
 pub fn cache_rows(context: usize, chunk: usize) -> usize {
@@ -174,7 +184,7 @@ impl Engine {
     /// Loads a model onto a device and compiles what it needs. `progress` is called from this thread.
     pub fn load(file: &Gguf, opened: Opened, settings: Settings, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
         let model = arch::load(file.metadata(), file)?;
-        let jit = Jit::new(opened);
+        let mut jit = Jit::new(opened);
         let device = jit.device().clone();
         let mut functions = Functions::new();
         let chunk = settings.chunk.clamp(1, model.context());
@@ -197,9 +207,14 @@ impl Engine {
         };
         let context = choose_context(&settings, model.context(), per_token, left)?;
         let rows = cache_rows(context, chunk);
-        // Weights.
-        let plan = model.plan(&probe, &mut functions);
-        let weights = load_weights(file, &device, &plan, progress)?;
+        // Kernels before weights: they say how weights lie in memory.
+        let plans: Vec<Plan> = classes(chunk)
+            .into_iter()
+            .map(|class| model.plan(&options(class, rows, &settings), &mut functions))
+            .collect();
+        let all: Vec<_> = plans.iter().flat_map(|p| p.functions().into_iter().cloned()).collect();
+        jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
+        let weights = load::weights(file, &mut jit, &plans, progress)?;
         let weight_bytes = weights.values().map(|b| b.len as u64).sum();
         let row_bytes = state.width * state.scalar.bytes();
         let states = (0..model.layers())
@@ -224,7 +239,7 @@ impl Engine {
             tokens,
             rope,
             logits,
-            functions: Functions::new(),
+            functions,
             captured: FxHashMap::default(),
             weight_bytes,
             logits_host: Vec::new(),
@@ -313,14 +328,8 @@ impl Engine {
         };
         (max, logits)
     }
-    fn options(&self, (max, logits): Class) -> Options {
-        Options {
-            tokens: if max > 1 { TokenClass::Chunk { max } } else { TokenClass::One },
-            rows: self.rows,
-            cache: self.settings.cache,
-            attention: AttentionForm::Absorbed,
-            logits,
-        }
+    fn options(&self, class: Class) -> Options {
+        options(class, self.rows, &self.settings)
     }
     /// Compiles and captures what logits of every one of `tokens` tokens need, with progress; else that happens at their first step.
     pub fn prepare_all_logits(&mut self, tokens: usize, progress: &dyn Fn(Progress)) -> Result<(), Error> {
@@ -490,73 +499,6 @@ fn choose_context(settings: &Settings, most: usize, per_token: u64, available: u
             Ok((1 << fits(share).clamp(CONTEXT_LEAST, CONTEXT_DEFAULT).ilog2()).min(most))
         }
     }
-}
-
-/// Bytes of one piece read by one thread: small enough for progress, large enough for the disk.
-const PIECE: u64 = 8 << 20;
-
-fn load_weights(
-    file: &Gguf,
-    device: &Arc<dyn Device>,
-    plan: &Plan,
-    progress: &dyn Fn(Progress),
-) -> Result<FxHashMap<String, Buffer>, Error> {
-    let mut out = FxHashMap::default();
-    let mut pieces: Vec<(&gguf::TensorInfo, Buffer, u64, u64)> = Vec::new();
-    for name in plan.weights() {
-        let info = file.tensor(name).ok_or_else(|| gguf::Error::Missing(name.to_string()))?;
-        let buffer = device.alloc(info.bytes as usize, Memory::Weights)?;
-        let mut at = 0;
-        while at < info.bytes {
-            let n = PIECE.min(info.bytes - at);
-            pieces.push((info, buffer.clone(), at, n));
-            at += n;
-        }
-        out.insert(name.to_string(), buffer);
-    }
-    let total: u64 = pieces.iter().map(|p| p.3).sum();
-    progress(Progress::Loading(0, total));
-    let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
-    let workers = std::thread::available_parallelism().map_or(1, |n| n.get()).min(8);
-    let result = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers)
-            .map(|_| {
-                let (pieces, next, done, device) = (&pieces, &next, &done, device);
-                scope.spawn(move || -> Result<(), Error> {
-                    let mut staging = Vec::new();
-                    loop {
-                        let Some((info, buffer, at, n)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) else {
-                            return Ok(());
-                        };
-                        match buffer.raw.host() {
-                            // Straight into the device's memory where it is the host's.
-                            Some(host) => {
-                                // SAFETY: pieces do not overlap, and nothing runs on the device yet.
-                                let to = unsafe {
-                                    std::slice::from_raw_parts_mut(host.add(buffer.offset + *at as usize), *n as usize)
-                                };
-                                file.read_range(info, *at, to)?;
-                            }
-                            None => {
-                                staging.resize(*n as usize, 0);
-                                file.read_range(info, *at, &mut staging)?;
-                                device.write(buffer, *at as usize, &staging)?;
-                            }
-                        }
-                        done.fetch_add(*n, Ordering::Relaxed);
-                    }
-                })
-            })
-            .collect();
-        while threads.iter().any(|t| !t.is_finished()) {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-            progress(Progress::Loading(done.load(Ordering::Relaxed), total));
-        }
-        threads.into_iter().try_for_each(|t| t.join().unwrap_or(Ok(())))
-    });
-    result?;
-    progress(Progress::Loading(total, total));
-    Ok(out)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ pub mod engine;
 pub mod file;
 pub mod gguf;
 pub mod language;
+mod load;
 pub mod perplexity;
 pub mod sampling;
 pub mod session;

@@ -60,7 +60,7 @@ fn a_second_start_compiles_nothing() {
         let store = Store::open(folder.path().join("store"), 1 << 28).expect("a store");
         let isa = Isa::parse("auto").expect("an instruction set");
         let device = Arc::new(CpuDevice::with(2, isa, Cc::find().expect("a C compiler"), store).expect("a cpu"));
-        let opened = Opened { device: device.clone(), dialect: Some(&dialect::C) };
+        let opened = Opened::new(device.clone(), Some(&dialect::C));
         let settings = Settings { context: Some(64), cache: Scalar::F32, chunk: 8 };
         let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
         // A token; chunks without logits and with the last: blocks are shared between those.

@@ -5,8 +5,11 @@
 
 use crate::function::{ContentKey, Key};
 use gristmill_backend::Opened;
+use gristmill_compiler::layout::{Layout, Packing};
+use gristmill_compiler::prepack::prepack;
 use gristmill_compiler::{Cheapest, Compiled, Policy, compile};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
+use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::Function;
 use gristmill_uop::program::Program;
 use rustc_hash::FxHashMap;
@@ -35,12 +38,13 @@ pub struct Call {
 pub struct Jit {
     opened: Opened,
     ready: FxHashMap<Key, Arc<Ready>>,
+    packers: FxHashMap<(EncodingRef, Layout, usize), Arc<dyn Kernel>>,
 }
 
 impl Jit {
     /// For that device.
     pub fn new(opened: Opened) -> Jit {
-        Jit { opened, ready: FxHashMap::default() }
+        Jit { opened, ready: FxHashMap::default(), packers: FxHashMap::default() }
     }
     /// The device.
     pub fn device(&self) -> &Arc<dyn Device> {
@@ -69,7 +73,7 @@ impl Jit {
         let mut new: Vec<(Key, Arc<Function>, Compiled)> = Vec::new();
         for (key, function) in keys.iter().zip(functions) {
             if !self.ready.contains_key(key) && !new.iter().any(|n| n.0 == *key) {
-                let compiled = compile(function, self.opened.device.target(), self.opened.dialect, policy);
+                let compiled = compile(function, &self.opened.target, self.opened.dialect, policy);
                 new.push((*key, Arc::clone(function), compiled));
             }
         }
@@ -80,6 +84,37 @@ impl Jit {
             self.ready.insert(key, Arc::new(Ready { function, compiled, kernels }));
         }
         Ok(keys.iter().map(|k| self.ready[k].clone()).collect())
+    }
+    /// Loads the kernels that bring rows of `columns` elements from the layout of their file into another, in one batch.
+    pub fn prepare_packers(&mut self, wanted: &[(EncodingRef, Layout, usize)]) -> Result<(), Error> {
+        let mut new: Vec<(EncodingRef, Layout, usize)> = Vec::new();
+        let mut programs = Vec::new();
+        for &(e, layout, columns) in wanted {
+            let key = (e, layout, columns);
+            if layout == Layout::FILE || self.packers.contains_key(&key) || new.contains(&key) {
+                continue;
+            }
+            let packing = Packing::of(e).ok_or_else(|| Error::invalid(e.name, "has no other layout than its file's"))?;
+            let (target, dialect) = (&self.opened.target, self.opened.dialect);
+            programs.push(prepack(e, &packing, layout.lanes, columns, target, dialect));
+            new.push(key);
+        }
+        let kernels = self.opened.device.load(&programs, &|_, _| ())?;
+        self.packers.extend(new.into_iter().zip(kernels));
+        Ok(())
+    }
+    /// Brings `rows` rows of `columns` elements from `file` into `packed`. Their kernel has been prepared.
+    pub fn pack(
+        &self,
+        (e, layout, columns): (EncodingRef, Layout, usize),
+        file: &Buffer,
+        packed: &Buffer,
+        rows: usize,
+    ) -> Result<(), Error> {
+        let kernel = self.packers.get(&(e, layout, columns)).ok_or_else(|| Error::invalid(e.name, "was not prepared"))?;
+        let buffers = kernel.program().params.iter().map(|p| if p.0 == 0 { file.clone() } else { packed.clone() }).collect();
+        let launch = Launch { kernel: kernel.clone(), buffers, level: 0 };
+        self.opened.device.capture(vec![launch])?.replay(&[("groups", (rows / layout.lanes as usize) as i64)])
     }
     /// Bytes that intermediates of these functions need at most.
     pub fn arena(functions: &[Arc<Ready>]) -> usize {

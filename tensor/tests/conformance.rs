@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 /// The interpreter: the cheapest schedule and perturbed ones.
 fn interp() -> Vec<Way> {
-    let device = Opened { device: Arc::new(InterpDevice::new()), dialect: None };
+    let device = Opened::new(Arc::new(InterpDevice::new()), None);
     let way = |seed: Option<u64>| {
         let name = seed.map_or("interp".into(), |s| format!("interp, seed {s}"));
         Way { name, device: device.clone(), seed, same_as: None }
@@ -47,7 +47,7 @@ fn on_cpu(isa: Isa, threads: usize) -> Opened {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     let store = Store::open(path, 1 << 30).expect("a store");
     let cc = Cc::find().expect("a C compiler");
-    Opened { device: Arc::new(CpuDevice::with(threads, isa, cc, store).expect("a cpu")), dialect: Some(&dialect::C) }
+    Opened::new(Arc::new(CpuDevice::with(threads, isa, cc, store).expect("a cpu")), Some(&dialect::C))
 }
 
 /// The processor: its best instruction set with 1, 2 and 3 threads, AVX2 and the plain path; perturbed schedules.
@@ -87,7 +87,7 @@ macro_rules! conformance {
                 packed_rows packed::gather; one_token_experts experts::one_token; grouped_experts experts::grouped;
                 network network::cases; choosing network::choosing; attention attention::cases;
                 long_attention attention::long; dynamic_dims dynamic::cases; states dynamic::states;
-                invented_format invented::cases;
+                invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
             }
         }
     };
@@ -96,6 +96,9 @@ macro_rules! conformance {
         fn $test() {
             use super::*;
             let mut ways = $device();
+            if !stringify!($test).starts_with("integer") {
+                ways.iter_mut().for_each(|w| w.device.target.int8 = false);
+            }
             if stringify!($group).starts_with("elementwise") {
                 // One kernel each, nothing to decide.
                 ways.retain(|w| w.seed.is_none());

@@ -104,6 +104,16 @@ impl Graph {
         let d = self[x].dtype;
         self.build(Op::Table, DType { scalar: Scalar::I32, ..d }, smallvec![x] as Sources, Arg::Ints(values.into()))
     }
+    /// The four bytes of word `a` (none above `most`) times those of `b`, which are signed, summed onto `c`.
+    pub fn dot4(&mut self, a: Id, b: Id, c: Id, most: i64) -> Id {
+        let d = self[c].dtype;
+        self.build(Op::Dot4, d, smallvec![a, b, c] as Sources, Arg::Int(most))
+    }
+    /// Every byte of word `x` as an entry of a table of 16 bytes.
+    pub fn table4(&mut self, x: Id, values: &[i32]) -> Id {
+        let d = self[x].dtype;
+        self.build(Op::Table4, d, smallvec![x] as Sources, Arg::Ints(values.into()))
+    }
     /// What `buffer` holds at `offset` (elements, or bytes of a packed buffer), as `dtype`.
     pub fn load(&mut self, buffer: Id, offset: Id, dtype: impl Into<DType>) -> Id {
         self.build(Op::Load, dtype.into(), smallvec![buffer, offset] as Sources, Arg::None)

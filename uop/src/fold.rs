@@ -116,6 +116,10 @@ pub fn apply(op: Op, x: &[Value], out: Scalar) -> Option<Value> {
             }
         }
         Op::Fma => Float(f(0).mul_add(f(1), f(2))),
+        Op::Dot4 => {
+            let byte = |w: i64, i: u32| (w >> (8 * i)) as u8;
+            Int((0..4).fold(n(2), |sum, i| sum + byte(n(0), i) as i64 * (byte(n(1), i) as i8) as i64))
+        }
         _ => return None,
     };
     Some(v.stored_as(out))

@@ -96,6 +96,9 @@ ops! {
     Where Elementwise Exact(3), "c ? a : b";
     Fma Elementwise Exact(3), "a * b + c, rounded once where the target can";
     Table Elementwise Exact(1), "entry of a constant table of i32; arg Ints";
+    // Words: four bytes as one u32, the first the lowest
+    Dot4 Elementwise Exact(3), "c + the sum of the products of a's four bytes (from 0 to arg Int) with b's (signed), i32";
+    Table4 Elementwise Exact(1), "each byte of a word (0 to 15) replaced by that entry of a table of 16 bytes; arg Ints";
     // Tensor level
     Reduce Tensor AtLeast(1), "tensor level: over arg axes, which vanish; kernel level: over the ranges after the value; arg Reduce(op, axes)";
     Gather Tensor Exact(2), "x[idx[i..], rest..]: rows of x by an integer tensor; an indirect base address, never a copy";

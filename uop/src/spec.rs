@@ -77,7 +77,7 @@ rows! {
     tensor [Param] "a packed row is a whole number of blocks" packed;
     tensor [Iota] "one axis, within the rank; i64" |_, n| one_axis(n, n.src.len()) && n.dtype == Scalar::I64.one();
     // Elementwise.
-    kernel [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Reduce]
+    kernel [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 Table4 Reduce]
         "operands are values, neither buffers nor effects" |g, n| n.src.iter().all(|&s| is_value(g, s));
     any [Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Fma] "operands have the dtype of the result"
         |g, n| n.src.iter().all(|&s| g[s].dtype == n.dtype);
@@ -100,6 +100,14 @@ rows! {
         d.scalar.bytes() * d.lanes as usize == n.dtype.scalar.bytes() * n.dtype.lanes as usize
     };
     any [Table] "an integer within a table of i32" table;
+    any [Dot4] "two words and a sum, and the largest byte of the first" |g, n| {
+        let words = n.src[..2].iter().all(|&s| g.scalar(s) == Scalar::U32);
+        words && g.scalar(n.src[2]) == Scalar::I32 && n.dtype.scalar == Scalar::I32 && matches!(n.arg, Arg::Int(0..=255))
+    };
+    any [Table4] "a word and sixteen bytes" |g, n| {
+        let bytes = matches!(&n.arg, Arg::Ints(t) if t.len() == 16 && t.iter().all(|v| (0..256).contains(v)));
+        bytes && n.dtype.scalar == Scalar::U32 && g[n.src[0]].dtype == n.dtype
+    };
     tensor [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table]
         "operands have the dims of the result, or none" |g, n| {
             let dims: Vec<&[Id]> = n.src.iter().map(|&s| g.dims(s)).filter(|d| !d.is_empty()).collect();
@@ -169,9 +177,13 @@ rows! {
     };
     kernel [Load Store] "of a parameter or a local buffer" |g, n| is_buffer(g, n.src[0]);
     kernel [Load Store] "at an i64 offset" |g, n| g.scalar(n.src[1]) == Scalar::I64 && is_value(g, n.src[1]);
-    kernel [Load] "the buffer's dtype, unless packed" |g, n| is_packed(g, n.src[0]) || g.scalar(n.src[0]) == n.dtype.scalar;
-    kernel [Store] "a value of the buffer's dtype" |g, n| {
-        is_value(g, n.src[2]) && g.scalar(n.src[2]) == g.scalar(n.src[0]) && g[n.src[2]].dtype == n.dtype
+    kernel [Load] "the buffer's dtype, unless packed, or a word of its bytes" |g, n| {
+        let word = n.dtype.scalar == Scalar::U32 && g.scalar(n.src[0]).bytes() == 1;
+        is_packed(g, n.src[0]) || word || g.scalar(n.src[0]) == n.dtype.scalar
+    };
+    kernel [Store] "a value of the buffer's dtype, unless packed" |g, n| {
+        let same = is_packed(g, n.src[0]) || g.scalar(n.src[2]) == g.scalar(n.src[0]);
+        is_value(g, n.src[2]) && same && g[n.src[2]].dtype == n.dtype
     };
     kernel [Store] "closes ranges" |g, n| n.src[3..].iter().all(|&r| g[r].op == Op::Range);
     kernel [Store] "a global range that it closes is one that it depends on" |g, n| {

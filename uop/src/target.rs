@@ -22,6 +22,8 @@ pub struct Target {
     pub registers: usize,
     /// Does one instruction look up all lanes in a table of 16 floats?
     pub table_lookup: bool,
+    /// Are activations encoded in eight bits where they meet packed weights?
+    pub int8: bool,
     /// Workgroups that run at the same time: threads, or multiprocessors.
     pub workers: usize,
     /// Bytes of stages one workgroup may hold.
@@ -47,6 +49,7 @@ impl Target {
             lanes,
             registers: if lanes >= 16 { 32 } else { 16 },
             table_lookup: lanes == 16,
+            int8: true,
             workers: threads,
             stage_bytes: 256 << 10,
             bandwidth: 12e9 * threads as f64,
@@ -64,6 +67,7 @@ impl Target {
             lanes: 1,
             registers: 128,
             table_lookup: false,
+            int8: false,
             workers: 132,
             stage_bytes: 96 << 10,
             bandwidth: 4.6e12,

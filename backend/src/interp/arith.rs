@@ -26,6 +26,9 @@ pub(super) fn run(file: &mut File, i: &Instr, n: usize) -> Result<(), Fault> {
             }
             file.map1(i.out, i.src[0], n, |v: i64| table[v as usize] as i64);
         }
+        Kind::Table4(table) => file.map1(i.out, i.src[0], n, |v: i64| {
+            (0..4).fold(0, |w, c| w | (table[(v >> (8 * c)) as usize & 15] as i64) << (8 * c))
+        }),
         Kind::Start(how) => start(file, i, *how, n),
         Kind::Accumulate(how) => accumulate(file, i, *how, n),
         Kind::Load(_) | Kind::Store(_) => {}
@@ -62,6 +65,10 @@ fn int(file: &mut File, i: &Instr, op: Op, n: usize) -> Result<(), Fault> {
         Op::Lt => file.map2(out, a, b, n, |x: i64, y| (x < y) as i64),
         Op::Eq => file.map2(out, a, b, n, |x: i64, y| (x == y) as i64),
         Op::Where => file.map3(out, [a, b, c], n, |x: i64, y: i64, z| if x != 0 { y } else { z }),
+        Op::Dot4 => file.map3(out, [a, b, c], n, |x: i64, y: i64, z: i64| {
+            let byte = |w: i64, i: u32| (w >> (8 * i)) as u8;
+            (0..4).fold(z, |sum, i| sum + byte(x, i) as i64 * (byte(y, i) as i8) as i64)
+        }),
         Op::IDiv | Op::Mod => {
             check(file, i, op, n, |v| v > 0)?;
             match op {
@@ -78,7 +85,7 @@ fn int(file: &mut File, i: &Instr, op: Op, n: usize) -> Result<(), Fault> {
         }
         _ => return Err(no_meaning(op, i.dtype)),
     }
-    if !i.safe && matches!(op, Op::Add | Op::Sub | Op::Mul | Op::Neg | Op::Shl) {
+    if !i.safe && matches!(op, Op::Add | Op::Sub | Op::Mul | Op::Neg | Op::Shl | Op::Dot4) {
         wrap(file, i, n);
     }
     Ok(())

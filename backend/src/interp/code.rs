@@ -50,6 +50,8 @@ pub(super) enum Kind {
     Bitcast(Scalar),
     /// Entry of a table.
     Table(Arc<[i32]>),
+    /// Entries of a table at the four bytes of a word.
+    Table4(Arc<[i32]>),
     /// Source 0 is the offset.
     Load(Place),
     /// Source 0 is the offset, 1 the value; `dtype` is that of the value.

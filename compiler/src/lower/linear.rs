@@ -270,7 +270,7 @@ impl Emitter<'_> {
             for &(id, acc, op) in &accumulators {
                 let value = self.g[id].src[0];
                 let value = substitute_raw(self.g, value, map);
-                values.push((acc, value, op));
+                terms(self.g, value, op, &mut |term| values.push((acc, term, op)));
             }
         }
         let mut roots: Vec<Id> = Vec::new();
@@ -279,7 +279,12 @@ impl Emitter<'_> {
             let n = self.g[value].clone();
             let product =
                 op == ReduceOp::Add && n.op == Op::Mul && n.dtype.scalar.is_float() && !self.is_defined(value);
-            let update = if product {
+            let dot = op == ReduceOp::Add && n.op == Op::Dot4 && self.g.int_value(n.src[2]) == Some(0);
+            let update = if dot && !self.is_defined(value) {
+                roots.extend(n.src[..2].iter().copied());
+                let src: Sources = smallvec![n.src[0], n.src[1], acc];
+                self.g.intern(Node { op: Op::Dot4, dtype: n.dtype, src, arg: n.arg })
+            } else if product {
                 roots.extend(n.src.iter().copied());
                 let src: Sources = smallvec![n.src[0], n.src[1], acc];
                 self.g.intern(Node { op: Op::Fma, dtype: n.dtype, src, arg: Arg::None })
@@ -335,6 +340,18 @@ impl Emitter<'_> {
                 stack.extend(missing);
             }
         }
+    }
+}
+
+/// The terms of a sum of floats that is added up: each goes to the accumulator by itself.
+fn terms(g: &Graph, value: Id, op: ReduceOp, each: &mut impl FnMut(Id)) {
+    let n = &g[value];
+    if op == ReduceOp::Add && n.op == Op::Add && n.dtype.scalar.is_float() {
+        for &s in &n.src {
+            terms(g, s, op, each);
+        }
+    } else {
+        each(value);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Which nodes could have a place of their own: reductions, joins, and elementwise results that are dear and read more than once.
 
+use crate::derive::Derived;
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -26,9 +27,13 @@ fn weight(op: Op) -> u32 {
     }
 }
 
-/// Candidates below `roots`, which are forced.
-pub fn find(g: &Graph, roots: &[Id]) -> Candidates {
-    let order = g.toposort(roots);
+/// Candidates below `roots`, which are forced; planes are among them.
+pub fn find(g: &Graph, roots: &[Id], derived: &Derived) -> Candidates {
+    // Sums of activations are read by contractions in integers, which do not name them.
+    let mut all: Vec<Id> = derived.dots.values().map(|d| d.s).collect();
+    all.sort();
+    all.extend(roots);
+    let order = g.toposort(&all);
     let mut out =
         Candidates { order: order.iter().enumerate().map(|(i, &n)| (n, i)).collect(), ..Candidates::default() };
     // Readers of every node, movement ops looked through, and whether one of them reads an element more than once.
@@ -79,6 +84,7 @@ pub fn find(g: &Graph, roots: &[Id]) -> Candidates {
         let scalar = g.shape(n).is_empty();
         let yes = forced
             || reduction
+            || derived.planes.contains(&n)
             || elementwise && several && below + own >= DEAR && (!scalar || node.dtype.scalar.is_float());
         if yes {
             is_candidate.insert(n);

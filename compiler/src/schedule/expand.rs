@@ -1,8 +1,9 @@
 //! Rangeify: the value of a tensor-level node at given indices, as a kernel-level expression. Movement ops vanish into index
 //! arithmetic; a reduction gets ranges; a node that has a place of its own is read from there.
 
+use crate::derive::{Derived, Dot};
 use gristmill_uop::shape::Dims;
-use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar, Sources};
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar, Sources, rules};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
@@ -17,6 +18,9 @@ pub struct Expander<'a> {
     pub candidates: &'a FxHashSet<Id>,
     /// Number of the next range.
     pub next_range: u32,
+    derived: &'a Derived,
+    /// Where planes were read: the kernel-level value, the node, its indices.
+    reads: FxHashMap<Id, (Id, Indices)>,
     memo: FxHashMap<(Id, Indices), Id>,
 }
 
@@ -35,8 +39,14 @@ pub fn flatten(g: &mut Graph, dims: &[Id], index: &[Id]) -> Id {
 
 impl<'a> Expander<'a> {
     /// An expander that numbers its ranges from `next_range`.
-    pub fn new(buffers: &'a FxHashMap<Id, Id>, candidates: &'a FxHashSet<Id>, next_range: u32) -> Expander<'a> {
-        Expander { buffers, candidates, next_range, memo: FxHashMap::default() }
+    pub fn new(
+        buffers: &'a FxHashMap<Id, Id>,
+        candidates: &'a FxHashSet<Id>,
+        derived: &'a Derived,
+        next_range: u32,
+    ) -> Expander<'a> {
+        let (reads, memo) = (FxHashMap::default(), FxHashMap::default());
+        Expander { buffers, candidates, next_range, derived, reads, memo }
     }
     /// A new range of that kind; an axis of one element needs none.
     pub fn range(&mut self, g: &mut Graph, bound: Id, kind: RangeKind) -> Id {
@@ -70,8 +80,65 @@ impl<'a> Expander<'a> {
         } else {
             self.compute(g, node, &index)
         };
+        if self.derived.planes.contains(&node) {
+            self.reads.insert(v, (node, index.clone()));
+        }
         self.memo.insert((node, index), v);
         v
+    }
+    /// A contraction in integers at `index`, by the rules of `uop/src/rules/dot.rs`: its range is cut into blocks of the weight, units whose
+    /// codes share vectors, groups that share scales, words, and bytes.
+    fn dot(&mut self, g: &mut Graph, node: Id, index: &[Id], dot: &Dot) -> Id {
+        let p = &dot.packing;
+        let product = g[node].src[0];
+        let columns = g.max_of(*g.dims(product).last().expect("a contraction has an axis"));
+        let sizes = [
+            (columns / p.elements, p.elements, RangeKind::Reduce),
+            (p.elements / p.unit, p.unit, RangeKind::Reduce),
+            (p.unit / p.group, p.group, RangeKind::Unroll),
+            (p.group / 4, 4, RangeKind::Unroll),
+            (4, 1, RangeKind::Unroll),
+        ];
+        let mut k = g.int(0);
+        let mut ranges = Vec::new();
+        for (count, step, kind) in sizes {
+            let (bound, step) = (g.int(count), g.int(step));
+            let r = self.range(g, bound, kind);
+            ranges.push(r);
+            let part = g.mul(r, step);
+            k = g.add(k, part);
+        }
+        let mut inner: Indices = index.into();
+        inner.push(k);
+        let value = self.value(g, product, &inner);
+        let is_range = |g: &Graph, r: &Id| g[*r].op == Op::Range;
+        let of_group: Vec<Id> = ranges[3..].iter().copied().filter(|r| is_range(g, r)).collect();
+        let sum = g.reduce_ranges(value, &of_group, ReduceOp::Add);
+        let sum = rules::dot::derive(g, sum, &|_| true);
+        // Sums of activations alone are a plane.
+        let zero = g.int(0);
+        let mut map = FxHashMap::default();
+        for id in g.toposort(&[sum]) {
+            let n = &g[id];
+            if n.op != Op::Reduce || n.src[1..] != of_group || g[n.src[0]].op != Op::Cast {
+                continue;
+            }
+            let Some((q, at)) = self.reads.get(&g[n.src[0]].src[0]).cloned() else { continue };
+            if q != dot.q {
+                continue;
+            }
+            let mut at = at;
+            let mut first = FxHashMap::from_iter(of_group.iter().map(|&r| (r, zero)));
+            let last = at.pop().expect("planes have an axis");
+            let last = g.substitute(last, &mut first);
+            let group = g.int(p.group);
+            at.push(g.idiv(last, group));
+            let s = self.value(g, dot.s, &at);
+            map.insert(id, s);
+        }
+        let sum = g.substitute(sum, &mut map);
+        let outer: Vec<Id> = ranges[..3].iter().copied().filter(|r| is_range(g, r)).collect();
+        g.reduce_ranges(sum, &outer, ReduceOp::Add)
     }
     /// The value of `node` at `index`, computed here.
     pub fn compute(&mut self, g: &mut Graph, node: Id, index: &[Id]) -> Id {
@@ -89,11 +156,14 @@ impl<'a> Expander<'a> {
             },
             Op::Decode => {
                 let packed = n.src[0];
-                let Arg::Packed(_, encoding) = g[packed].arg else { unreachable!("decode of a plain tensor") };
+                let Arg::Packed(slot, encoding) = g[packed].arg else { unreachable!("decode of a plain tensor") };
                 let dims = g.shape(packed);
                 let (&last, front) = dims.split_last().expect("a packed tensor has rows");
                 let row = flatten(g, front, &index[..front.len()]);
                 let columns = g.max_of(last) as usize;
+                if let Some((layout, packing)) = self.derived.layouts.get(&slot) {
+                    return packing.decode(g, packed, layout.lanes as i64, row, index[front.len()], columns as i64);
+                }
                 let row_bytes = encoding.row_bytes(columns).expect("rows are whole blocks: checked at load");
                 let k = index[front.len()];
                 let c = g.int(row_bytes as i64);
@@ -142,6 +212,10 @@ impl<'a> Expander<'a> {
                 inner.push(g.cast(at, Scalar::I64));
                 inner.extend(index[rank..].iter().copied());
                 self.value(g, n.src[0], &inner)
+            }
+            Op::Reduce if self.derived.dots.contains_key(&node) => {
+                let derived = self.derived;
+                self.dot(g, node, index, &derived.dots[&node])
             }
             Op::Reduce => {
                 let Arg::Reduce(op, axes) = &n.arg else { unreachable!("reduce without axes") };

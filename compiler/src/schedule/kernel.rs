@@ -3,6 +3,7 @@
 //! A nest is an `Op::Store`: loops over its closed ranges around one expression. A kernel is a list of nests that a workgroup runs in
 //! order; the last ones write the kernel's outputs, those before fill the workgroup's own stages.
 
+use crate::derive::Derived;
 use super::expand::{Expander, Indices, flatten};
 use super::workgroup;
 use gristmill_uop::shape::Dims;
@@ -41,6 +42,8 @@ pub struct Surroundings<'a> {
     pub order: &'a FxHashMap<Id, usize>,
     /// Workgroup shapes that a derivation asks for.
     pub hints: &'a FxHashMap<Id, workgroup::Hint>,
+    /// Integer contractions and layouts.
+    pub derived: &'a Derived,
     /// For whom.
     pub target: &'a Target,
 }
@@ -106,7 +109,7 @@ fn nests_for(
 
 /// Cuts the kernel that computes `root` into `target_buffer`.
 pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -> Result<Draft, Illegal> {
-    let mut x = Expander::new(around.buffers, around.fused, first_range);
+    let mut x = Expander::new(around.buffers, around.fused, around.derived, first_range);
     let mut out = Draft { root, nests: Vec::new(), stages: Vec::new(), stage_bytes: 0 };
     let buffer = around.buffers[&root];
     // What is computed, and where its rows begin in the buffer.
@@ -199,7 +202,7 @@ fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft) {
         for (&node, reads) in &found {
             if let [(read, nest)] = reads[..] {
                 let closed: FxHashSet<Id> = closed_ranges(g, out.nests[nest]).into_iter().collect();
-                if g[node].op != Op::Cat && ranges_of(g, read) == closed {
+                if g[node].op != Op::Cat && g[read].dtype == g[node].dtype && ranges_of(g, read) == closed {
                     next = next.max(Some((node, read)));
                 }
             }
@@ -217,7 +220,7 @@ fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings)
         let found = placeholders(g, &out.nests);
         let Some((&node, reads)) = found.iter().max_by_key(|(n, _)| around.order[n]) else { return Ok(()) };
         let distinct: FxHashSet<Id> = reads.iter().map(|r| r.0).collect();
-        let mut in_place = distinct.len() == 1 && g[node].op != Op::Cat;
+        let mut in_place = distinct.len() == 1 && g[node].op != Op::Cat && g[reads[0].0].dtype == g[node].dtype;
         if in_place {
             // Computed once for each of its own indices only if the loops around it are all its own, or come first.
             for &(read, nest) in reads {
@@ -261,13 +264,16 @@ fn stage(
     // Per axis: what the workgroup fixes, and how many elements from there it reads.
     let mut region: Vec<(Id, Id)> = Vec::new();
     for (axis, &dim) in dims.iter().enumerate() {
+        let last = axis + 1 == dims.len();
         let mut agreed: Option<(Id, i64)> = None;
         let mut whole = false;
         for &read in reads {
             let (base, rest) = split_global(g, g[read].src[1 + axis]);
+            // A word is the four bytes from its index on.
+            let more = if last { (g[read].dtype.scalar.bytes() / g[node].dtype.scalar.bytes()) as i64 } else { 1 };
             match (g.linear_bounds(&rest), agreed) {
-                (Some((lo, hi)), None) if lo >= 0 => agreed = Some((base, hi + 1)),
-                (Some((lo, hi)), Some((b, n))) if lo >= 0 && b == base => agreed = Some((b, n.max(hi + 1))),
+                (Some((lo, hi)), None) if lo >= 0 => agreed = Some((base, hi + more)),
+                (Some((lo, hi)), Some((b, n))) if lo >= 0 && b == base => agreed = Some((b, n.max(hi + more))),
                 _ => whole = true,
             }
         }
@@ -301,7 +307,8 @@ fn stage(
         let index: Indices = g[read].src[1..].into();
         let local_index: Indices = index.iter().zip(&region).map(|(&i, r)| g.sub(i, r.0)).collect();
         let offset = flatten(g, &extents, &local_index);
-        map.insert(read, g.load(local, offset, dtype));
+        let as_read = g[read].dtype;
+        map.insert(read, g.load(local, offset, as_read));
     }
     replace(g, &mut out.nests, map);
     let tail = out.nests.split_off(first_reader);

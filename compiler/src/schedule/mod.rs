@@ -8,6 +8,7 @@ pub mod place;
 pub mod workgroup;
 
 use crate::decision::Decider;
+use crate::derive::Derived;
 use crate::price::Price;
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
@@ -49,11 +50,12 @@ pub fn schedule(
     mut g: Graph,
     outputs: &[(u32, Id)],
     hints: &FxHashMap<Id, workgroup::Hint>,
+    derived: &Derived,
     target: &Target,
     decider: &mut Decider,
 ) -> Scheduled {
     let roots: Vec<Id> = outputs.iter().map(|o| o.1).collect();
-    let found = candidates::find(&g, &roots);
+    let found = candidates::find(&g, &roots, derived);
     // A place for every candidate: an output's or state's own slot, or an intermediate.
     let mut buffers: FxHashMap<Id, Id> = FxHashMap::default();
     let mut temp_nodes: Vec<Id> = Vec::new();
@@ -74,8 +76,8 @@ pub fn schedule(
         };
         buffers.insert(n, buffer);
     }
-    let placement = place::place(&mut g, &found, &buffers, hints, target, decider);
-    let reads = place::reads(&g, &found);
+    let placement = place::place(&mut g, &found, &buffers, hints, derived, target, decider);
+    let reads = place::reads(&g, &found, derived);
     let kernels = placement.kernels;
     let fused = placement.fused;
     let number: FxHashMap<Id, usize> = kernels.iter().enumerate().map(|(i, k)| (k.0.root, i)).collect();

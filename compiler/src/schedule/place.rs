@@ -9,6 +9,7 @@ use super::candidates::Candidates;
 use super::kernel::{Draft, Illegal, Surroundings, draft};
 use super::workgroup::Hint;
 use crate::decision::{Decider, Decision};
+use crate::derive::Derived;
 use crate::price::{self, Price};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
@@ -36,6 +37,7 @@ struct Search<'a> {
     candidates: &'a Candidates,
     all_buffers: &'a FxHashMap<Id, Id>,
     hints: &'a FxHashMap<Id, Hint>,
+    derived: &'a Derived,
     target: &'a Target,
     /// Candidates read directly (through nodes that are none) by each candidate.
     reads: FxHashMap<Id, Vec<Id>>,
@@ -71,6 +73,7 @@ impl Search<'_> {
             fused: &inside_set,
             order: &self.candidates.order,
             hints: self.hints,
+            derived: self.derived,
             target: self.target,
         };
         let result = draft(self.g, root, &around, 0).map(|d| {
@@ -107,18 +110,18 @@ impl Search<'_> {
 }
 
 /// Direct reads between candidates.
-pub fn reads(g: &Graph, candidates: &Candidates) -> FxHashMap<Id, Vec<Id>> {
+pub fn reads(g: &Graph, candidates: &Candidates, derived: &Derived) -> FxHashMap<Id, Vec<Id>> {
     let set: FxHashSet<Id> = candidates.nodes.iter().copied().collect();
     let mut out = FxHashMap::default();
     for &c in &candidates.nodes {
         let mut found = Vec::new();
         let mut seen = FxHashSet::default();
-        let mut stack: Vec<Id> = g[c].src.to_vec();
+        let mut stack: Vec<Id> = derived.sources(g, c).collect();
         while let Some(n) = stack.pop() {
             if !seen.insert(n) {
                 continue;
             }
-            if set.contains(&n) { found.push(n) } else { stack.extend(g[n].src.iter().copied()) }
+            if set.contains(&n) { found.push(n) } else { stack.extend(derived.sources(g, n)) }
         }
         found.sort();
         out.insert(c, found);
@@ -132,11 +135,12 @@ pub fn place(
     candidates: &Candidates,
     all_buffers: &FxHashMap<Id, Id>,
     hints: &FxHashMap<Id, Hint>,
+    derived: &Derived,
     target: &Target,
     decider: &mut Decider,
 ) -> Placement {
-    let reads = reads(g, candidates);
-    let mut s = Search { g, candidates, all_buffers, hints, target, reads, memo: FxHashMap::default() };
+    let reads = reads(g, candidates, derived);
+    let mut s = Search { g, candidates, all_buffers, hints, derived, target, reads, memo: FxHashMap::default() };
     let mut fused: FxHashSet<Id> = FxHashSet::default();
     // Savings of earlier rounds stay valid unless a kernel they touch has changed.
     let mut savings: FxHashMap<Id, Option<(f64, f64)>> = FxHashMap::default();

@@ -5,6 +5,7 @@
 
 use super::expand::Expander;
 use super::kernel::{Draft, Surroundings};
+use crate::derive::Derived;
 use gristmill_uop::target::Style;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -20,6 +21,8 @@ pub struct Hint {
 
 /// Rows a workgroup keeps in registers when there is one token.
 const MATVEC_ROWS: i64 = 4;
+/// The same in groups of interleaved rows.
+const MATVEC_GROUPS: i64 = 2;
 /// Tokens a workgroup keeps in registers when there are several; rows as many as leave half of the registers free, at most four.
 const MATMUL_TOKENS: i64 = 8;
 const MATMUL_ROWS: i64 = 4;
@@ -48,17 +51,22 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
             }
         }
     } else {
-        let rows = row_axes(g, &nests);
+        let (rows, lanes) = row_axes(g, &nests, around.derived);
         if rows.is_empty() {
             plain(g, &mut s, &spread, &nests, around);
         } else {
             // Reductions of one nest share a loop, and with it the registers.
             let together = nests
                 .iter()
-                .map(|&n| g.toposort(&[n]).into_iter().filter(|&m| g[m].op == Op::Reduce).count())
+                .map(|&n| {
+                    let order = g.toposort(&[n]);
+                    // One inside another has registers only while the other waits.
+                    let inside = |m: Id| order.iter().any(|&o| o != m && g[o].op == Op::Reduce && g.any(g[o].src[0], |x, _| x == m));
+                    order.iter().filter(|&&m| g[m].op == Op::Reduce && !inside(m)).count()
+                })
                 .max()
                 .unwrap_or(1);
-            contraction(g, &mut s, &axes, &rows, together as i64, around);
+            contraction(g, &mut s, &axes, &rows, lanes, together as i64, around);
         }
     }
     let (map, order) = (s.map, s.order);
@@ -135,15 +143,18 @@ impl Splitter<'_, '_> {
         }
         self.map.insert(r, index);
     }
-    /// An axis cut into (workgroups, a loop of `per_group`, registers of `tile`), which divide it; the loop's range comes from the caller, who
+    /// An axis cut into (workgroups, a loop of `per_group`, registers of `tile`, lanes), which divide it; the loop's range comes from the caller, who
     /// may want others between.
-    fn nested(&mut self, g: &mut Graph, r: Id, group: Id, within: Id, per_group: i64, tile: i64) {
-        let (per, t) = (g.int(per_group), g.int(tile));
+    fn nested(&mut self, g: &mut Graph, r: Id, group: Id, within: Id, per_group: i64, [tile, lanes]: [i64; 2]) {
+        let (per, t, l) = (g.int(per_group), g.int(tile), g.int(lanes));
         let i = self.new_range(g, t, RangeKind::Upcast);
+        let lane = self.new_range(g, l, RangeKind::Loop);
         let at = g.mul(group, per);
         let at = g.add(at, within);
         let at = g.mul(at, t);
         let at = g.add(at, i);
+        let at = g.mul(at, l);
+        let at = g.add(at, lane);
         self.map.insert(r, at);
     }
 }
@@ -153,9 +164,11 @@ fn host_bound(g: &Graph, r: Id) -> bool {
     !g.any(g[r].src[0], |_, n| matches!(n.op, Op::Load | Op::Range))
 }
 
-/// Closed ranges on which the packed operand of a contraction depends; empty if there is no such contraction.
-fn row_axes(g: &Graph, nests: &[Id]) -> FxHashSet<Id> {
+/// Closed ranges on which the packed operand of a contraction depends, none if there is no such contraction; and how many of its rows are
+/// interleaved.
+fn row_axes(g: &Graph, nests: &[Id], derived: &Derived) -> (FxHashSet<Id>, i64) {
     let mut rows = FxHashSet::default();
+    let mut lanes = 1;
     for &nest in nests {
         let closed = &g[nest].src[3..];
         for n in g.toposort(&[nest]) {
@@ -163,16 +176,19 @@ fn row_axes(g: &Graph, nests: &[Id]) -> FxHashSet<Id> {
                 continue;
             }
             for m in g.toposort(&[g[n].src[0]]) {
-                if g[m].op == Op::Load && matches!(g[g[m].src[0]].arg, Arg::Packed(..)) {
+                if g[m].op == Op::Load
+                    && let Arg::Packed(slot, _) = g[g[m].src[0]].arg
+                {
                     let free = g.free_ranges(m);
                     if free.iter().any(|r| g[n].src[1..].contains(r)) {
+                        lanes = derived.layouts.get(&slot).map_or(lanes, |l| lanes.max(l.0.lanes as i64));
                         rows.extend(free.iter().copied().filter(|r| closed.contains(r)));
                     }
                 }
             }
         }
     }
-    rows
+    (rows, lanes)
 }
 
 /// The largest divisor of `n` that is at most `limit`.
@@ -185,6 +201,7 @@ fn contraction(
     s: &mut Splitter,
     axes: &[Id],
     rows: &FxHashSet<Id>,
+    lanes: i64,
     together: i64,
     around: &Surroundings,
 ) {
@@ -204,9 +221,12 @@ fn contraction(
         }
         return;
     };
-    let n = g.max_of(g[row].src[0]);
+    // Rows that are interleaved become the lanes of vectors: what follows counts groups of them.
+    let whole = g.max_of(g[row].src[0]);
+    let lanes = if whole % lanes == 0 { lanes } else { 1 };
+    let n = whole / lanes;
     if !many {
-        let tile = divisor(n, MATVEC_ROWS);
+        let tile = divisor(n, if lanes > 1 { MATVEC_GROUPS } else { MATVEC_ROWS });
         if around.target.style == Style::Gpu {
             // As many workgroups as run at once, so that what each stages is staged as rarely as possible.
             let others: i64 = row_axes.iter().filter(|&&r| r != row).map(|&r| g.max_of(g[r].src[0])).product();
@@ -215,9 +235,11 @@ fn contraction(
             let (bound, per) = (g.int(n / tile / per_group), g.int(per_group));
             let group = s.new_range(g, bound, RangeKind::Global);
             let within = s.new_range(g, per, RangeKind::Loop);
-            s.nested(g, row, group, within, per_group, tile);
+            s.nested(g, row, group, within, per_group, [tile, lanes]);
         } else {
-            s.tiled(g, row, tile, RangeKind::Global, RangeKind::Upcast);
+            let (bound, zero) = (g.int(n / tile), g.int(0));
+            let group = s.new_range(g, bound, RangeKind::Global);
+            s.nested(g, row, group, zero, 1, [tile, lanes]);
         }
         return;
     }
@@ -228,8 +250,8 @@ fn contraction(
         None => MATMUL_TOKENS,
     });
     let room = (around.target.registers as i64 / 2 / token_tile / together.max(1)).clamp(1, MATMUL_ROWS);
-    let tile = divisor(n, room);
-    let limit = (n / (4 * around.target.workers.max(1) as i64)).clamp(tile, PANEL_ROWS) / tile;
+    let tile = if lanes > 1 { 1 } else { divisor(n, room) };
+    let limit = (n / (4 * around.target.workers.max(1) as i64)).clamp(tile, (PANEL_ROWS / lanes).max(1)) / tile;
     let per_panel = divisor(n / tile, limit);
     let (panels, rows_of_panel) = (g.int(n / tile / per_panel), g.int(per_panel));
     let panel = s.new_range(g, panels, RangeKind::Global);
@@ -240,7 +262,7 @@ fn contraction(
         let token_tiles = s.tiles(g, r, token_tile, RangeKind::Loop);
         let in_panel = s.new_range(g, rows_of_panel, RangeKind::Loop);
         s.within(g, r, token_tiles, token_tile, RangeKind::Upcast);
-        s.nested(g, row, panel, in_panel, per_panel, tile);
+        s.nested(g, row, panel, in_panel, per_panel, [tile, lanes]);
     }
 }
 

@@ -342,8 +342,8 @@ pub fn check(cases: Vec<Case>, ways: Vec<Way>) {
                     .for_each(|p| println!("// {} / {}\n{}", case.name, way.name, p.source));
             }
             for (j, run) in truth[i].iter().enumerate() {
-                let d = jit.device();
-                let args: Vec<_> = run
+                let d = jit.device().clone();
+                let mut args: Vec<_> = run
                     .before
                     .iter()
                     .map(|bytes| {
@@ -352,6 +352,18 @@ pub fn check(cases: Vec<Case>, ways: Vec<Way>) {
                         b
                     })
                     .collect();
+                for &(slot, layout) in &function.compiled.layouts {
+                    let info = &case.function.slots[slot as usize];
+                    let (Storage::Packed(e), Some((&columns, front))) = (info.storage, info.dims.split_last()) else {
+                        panic!("{slot} is not packed");
+                    };
+                    let packed = d.alloc(layout.bytes(e, &info.dims).expect("a layout"), Memory::Scratch).expect("memory");
+                    let key = (e, layout, columns as usize);
+                    let rows = front.iter().product::<i64>() as usize;
+                    jit.prepare_packers(&[key]).expect("a kernel");
+                    jit.pack(key, &args[slot as usize], &packed, rows).expect("packed");
+                    args[slot as usize] = packed;
+                }
                 let call = Call { function: function.clone(), args: args.clone() };
                 let at = format!("{} / {} {:?}", case.name, way.name, run.vars);
                 if let Err(e) = jit.run(&[call], &run.vars) {

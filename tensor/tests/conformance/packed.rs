@@ -1,5 +1,6 @@
 //! Packed weights: every encoding of the table, in every kind of contraction.
 
+use crate::{experts, invented, network};
 use crate::harness::{Case, Fill, Within};
 use gristmill_encodings::TABLE;
 use gristmill_tensor::dims;
@@ -86,4 +87,27 @@ pub fn gather() -> Vec<Case> {
         );
     }
     out
+}
+
+/// How near the product of activations encoded in eight bits is to the exact one, of its largest element: each activation is off by at most
+/// half of a 127th of the largest beside it.
+const ENCODED: Within = Within::Scale(2e-2);
+
+/// Contractions in integers, of every format.
+pub fn integer() -> Vec<Case> {
+    let mut out = Vec::new();
+    for &e in TABLE {
+        for (rows, many) in [(64, false), (32, true), (33, false), (16, true)] {
+            let mut case = contraction(e, rows, many).within(ENCODED);
+            case.name.push_str(", integers");
+            out.push(case);
+        }
+    }
+    out.extend(gather());
+    out
+}
+
+/// What surrounds contractions in a model.
+pub fn integer_network() -> Vec<Case> {
+    network::cases().into_iter().chain(experts::one_token()).chain(experts::grouped()).chain(invented::cases()).map(|c| c.within(ENCODED)).collect()
 }

@@ -11,7 +11,9 @@ use crate::op::Op;
 use crate::shape;
 
 pub mod algebra;
+pub mod dot;
 pub mod index;
+pub mod lift;
 
 /// One rewrite rule.
 pub struct Rule {

@@ -2,6 +2,7 @@
 //! launch; everything it needs is in the prelude (`prelude.rs`).
 
 mod prelude;
+mod words;
 
 use prelude::CONVERSIONS;
 pub use prelude::prelude;
@@ -209,7 +210,8 @@ impl Writer<'_> {
             (Scalar::Bool, l) => format!("cvt_i32_u8_{l}({v} & 1)"),
             _ => v,
         };
-        if d.lanes == 1 {
+        let packed = matches!(self.g[buffer].arg, Arg::Packed(..));
+        if d.lanes == 1 && !packed {
             self.line(format_args!("{b}[{at}] = {v};"));
         } else {
             self.line(format_args!("*({}_u *)({b} + {at}) = {v};", stored(d)));
@@ -281,7 +283,8 @@ impl Writer<'_> {
             Op::Load => {
                 let packed = matches!(self.g[n.src[0]].arg, Arg::Packed(..));
                 let memory = stored(d);
-                let raw = match (packed, lanes) {
+                let wide = self.g.scalar(n.src[0]).bytes() < d.scalar.bytes();
+                let raw = match (packed || wide, lanes) {
                     (false, 1) => format!("{}[{}]", s[0], s[1]),
                     _ => format!("*(const {memory}_u *)({} + {})", s[0], s[1]),
                 };
@@ -298,8 +301,12 @@ impl Writer<'_> {
             Op::And => format!("{} & {}", s[0], s[1]),
             Op::Or => format!("{} | {}", s[0], s[1]),
             Op::Xor => format!("{} ^ {}", s[0], s[1]),
-            Op::Shl => format!("{} << {}", s[0], s[1]),
-            Op::Shr => format!("{} >> {}", s[0], s[1]),
+            Op::Shl | Op::Shr => {
+                // Vectors are shifted by vectors of their own width.
+                let by = self.g[n.src[1]].dtype;
+                let by = if lanes > 1 && by.scalar.bytes() != d.scalar.bytes() { cast(by, d, &s[1]) } else { s[1].clone() };
+                format!("{} {} {by}", s[0], if n.op == Op::Shl { "<<" } else { ">>" })
+            }
             Op::IDiv if lanes == 1 && not_negative(0) => format!("(i64)((u64)({}) / (u64)({}))", s[0], s[1]),
             Op::Mod if lanes == 1 && not_negative(0) => format!("(i64)((u64)({}) % (u64)({}))", s[0], s[1]),
             Op::IDiv if lanes > 1 && not_negative(0) => format!("{} / {}", s[0], s[1]),
@@ -326,6 +333,17 @@ impl Writer<'_> {
                 let index = cast(from, Scalar::I32.one().with_lanes(lanes), &s[0]);
                 let (name, of) = if d.scalar == Scalar::F32 { ("table_f32", "f32x16") } else { ("table", "i32x16") };
                 format!("{name}_{lanes}(({of}){{{}}}, {index})", entries.join(","))
+            }
+            Op::Dot4 => {
+                let Arg::Int(most) = n.arg else { return "0".into() };
+                // Without an instruction for it, products of two bytes are added in 16 bits, signed.
+                let how = if most * 2 * 128 <= i16::MAX as i64 { "small" } else { "any" };
+                format!("dot4_{how}_{lanes}({}, {}, {})", s[0], s[1], s[2])
+            }
+            Op::Table4 => {
+                let Arg::Ints(table) = &n.arg else { return "0".into() };
+                let entries: Vec<String> = table.iter().map(i32::to_string).collect();
+                format!("table4_{lanes}((u8x16){{{}}}, {})", entries.join(","), s[0])
             }
             Op::Fold => {
                 let Arg::Reduce(op, _) = n.arg else { return "0".into() };

@@ -1,5 +1,6 @@
 //! What every translation unit begins with: types, conversions and the few functions that have no operator, per instruction set.
 
+use super::words;
 use std::fmt::Write;
 
 /// Scalar types: name, C type, bytes.
@@ -90,6 +91,7 @@ pub fn prelude() -> String {
     }
     line(saturating(1));
     line(SCALAR_FUNCTIONS.into());
+    line(words::functions(LANES));
     s
 }
 

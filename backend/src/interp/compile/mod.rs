@@ -208,11 +208,13 @@ impl Nest<'_, '_> {
     fn place(&self, id: Id, accessed: Scalar) -> Result<(Place, Scalar), Fault> {
         let node = &self.c.g[id];
         let bound = |slot| self.c.program.params.iter().position(|p| p.0 == slot);
-        let held = node.dtype.scalar;
+        let unit = node.dtype.scalar.bytes();
+        // A word of a buffer of bytes.
+        let held = if unit == 1 && accessed == Scalar::U32 { accessed } else { node.dtype.scalar };
         match (node.op, &node.arg) {
             (Op::Local, _) => Ok((self.locals[&id], held)),
             (Op::Param, Arg::Param(slot)) => match bound(*slot) {
-                Some(i) => Ok((Place { buffer: i as u32, unit: held.bytes() }, held)),
+                Some(i) => Ok((Place { buffer: i as u32, unit }, held)),
                 None => self.c.reject(id, "a slot that is not among the program's parameters"),
             },
             (Op::Param, Arg::Packed(slot, _)) => match bound(*slot) {
@@ -300,6 +302,7 @@ impl Nest<'_, '_> {
                     (Op::Cast, _) => Kind::Cast(operand),
                     (Op::Bitcast, _) => Kind::Bitcast(operand),
                     (Op::Table, Arg::Ints(t)) => Kind::Table(t.clone()),
+                    (Op::Table4, Arg::Ints(t)) => Kind::Table4(t.clone()),
                     _ => Kind::Apply(op, Bank::of(operand)),
                 };
                 let out = self.c.register();

@@ -1,0 +1,111 @@
+//! Words: vectors of u32 whose bytes are what is meant. Dot products of four bytes and tables of sixteen, per instruction set.
+
+use std::fmt::Write;
+
+/// One byte at a time: what every machine can.
+const ONE: &str = r#"
+FN i32 dot4_any_1(u32 a, u32 b, i32 c) {
+  return c + (i32)(a & 255) * (i8)b + (i32)(a >> 8 & 255) * (i8)(b >> 8) + (i32)(a >> 16 & 255) * (i8)(b >> 16) + (i32)(a >> 24) * (i8)(b >> 24);
+}
+FN i32 dot4_small_1(u32 a, u32 b, i32 c) { return dot4_any_1(a, b, c); }
+FN u32 table4_1(u8x16 t, u32 x) {
+  return (u32)t[x & 15] | (u32)t[x >> 8 & 15] << 8 | (u32)t[x >> 16 & 15] << 16 | (u32)t[x >> 24 & 15] << 24;
+}
+"#;
+
+/// A way to do it: lanes, what the preprocessor must know, the body of the function. `any` is of all bytes, `small` of such that two products
+/// fit 16 bits. The first that fits is taken.
+struct Way {
+    lanes: usize,
+    needs: &'static str,
+    any: &'static str,
+    small: &'static str,
+}
+
+/// One instruction.
+const fn one(lanes: usize, needs: &'static str, body: &'static str) -> Way {
+    Way { lanes, needs, any: body, small: body }
+}
+
+const DOT4: &[Way] = &[
+    one(16, "defined(__AVX512VNNI__) && defined(__clang__)", "return (i32x16)__builtin_ia32_vpdpbusd512(c, (i32x16)a, (i32x16)b);"),
+    one(16, "defined(__AVX512VNNI__)", "return (i32x16)__builtin_ia32_vpdpbusd_v16si(c, (i32x16)a, (i32x16)b);"),
+    one(8, "defined(__AVXVNNI__) && defined(__clang__)", "return (i32x8)__builtin_ia32_vpdpbusd256(c, (i32x8)a, (i32x8)b);"),
+    one(8, "defined(__AVXVNNI__)", "return (i32x8)__builtin_ia32_vpdpbusd_v8si(c, (i32x8)a, (i32x8)b);"),
+    Way {
+        lanes: 8,
+        needs: "defined(__AVX2__)",
+        any: "i16x16 x = (i16x16)a, y = (i16x16)b; \
+              i16x16 lo = x & 255, hi = (i16x16)((u16x16)x >> 8), p = (i16x16)((u16x16)y << 8) >> 8, q = y >> 8; \
+              return c + (i32x8)__builtin_ia32_pmaddwd256(lo, p) + (i32x8)__builtin_ia32_pmaddwd256(hi, q);",
+        small: "i16x16 ones = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}; \
+                return c + (i32x8)__builtin_ia32_pmaddwd256((i16x16)__builtin_ia32_pmaddubsw256((q32)a, (q32)b), ones);",
+    },
+    Way {
+        lanes: 4,
+        needs: "defined(__ARM_FEATURE_DOTPROD)",
+        any: "i8x16 x = (i8x16)(a ^ 0x80808080u), y = (i8x16)b, ones = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}; i32x4 s = {0, 0, 0, 0}; \
+              __asm__(\"sdot %0.4s, %1.16b, %2.16b\" : \"+w\"(c) : \"w\"(x), \"w\"(y)); \
+              __asm__(\"sdot %0.4s, %1.16b, %2.16b\" : \"+w\"(s) : \"w\"(ones), \"w\"(y)); return c + (s << 7);",
+        small: "__asm__(\"sdot %0.4s, %1.16b, %2.16b\" : \"+w\"(c) : \"w\"((i8x16)a), \"w\"((i8x16)b)); return c;",
+    },
+    one(
+        4,
+        "defined(__SSE2__)",
+        "i16x8 x = (i16x8)a, y = (i16x8)b; \
+         i16x8 lo = x & 255, hi = (i16x8)((u16x8)x >> 8), p = (i16x8)((u16x8)y << 8) >> 8, q = y >> 8; \
+         return c + (i32x4)__builtin_ia32_pmaddwd128(lo, p) + (i32x4)__builtin_ia32_pmaddwd128(hi, q);",
+    ),
+];
+
+/// Tables in every 128 bits of a vector: lanes, needs, body.
+const TABLE4: &[(usize, &str, &str)] = &[
+    (
+        16,
+        "defined(__AVX512BW__) && !defined(__clang__)",
+        "q64 s = (q64)__builtin_shufflevector(t, t, SIXTEENS); \
+         return (u32x16)__builtin_ia32_pshufb512_mask(s, (q64)x, s, ~0ull);",
+    ),
+    (16, "defined(__AVX512BW__)", "q64 s = (q64)__builtin_shufflevector(t, t, SIXTEENS); return (u32x16)__builtin_ia32_pshufb512(s, (q64)x);"),
+    (8, "defined(__AVX2__)", "q32 s = (q32)__builtin_shufflevector(t, t, SIXTEENS); return (u32x8)__builtin_ia32_pshufb256(s, (q32)x);"),
+    (
+        4,
+        "defined(__aarch64__)",
+        "u8x16 r; __asm__(\"tbl %0.16b, {%1.16b}, %2.16b\" : \"=w\"(r) : \"w\"(t), \"w\"((u8x16)x)); return (u32x4)r;",
+    ),
+];
+
+/// The functions, for the lanes that there are.
+pub fn functions(lanes: &[usize]) -> String {
+    let mut s = String::from("typedef char q32 __attribute__((vector_size(32)));\ntypedef char q64 __attribute__((vector_size(64)));\n");
+    s.push_str(ONE);
+    for &l in lanes {
+        let each = |f: &dyn Fn(usize) -> String| (0..l).map(f).collect::<Vec<_>>().join(", ");
+        let alone = each(&|i| format!("dot4_any_1(a[{i}], b[{i}], c[{i}])"));
+        let alone = format!("return (i32x{l}){{{alone}}};");
+        let mut text = String::new();
+        for way in DOT4.iter().filter(|w| w.lanes == l) {
+            let _ = writeln!(text, "{} {}", if text.is_empty() { "#if" } else { "#elif" }, way.needs);
+            for (how, body) in [("any", way.any), ("small", way.small)] {
+                let _ = writeln!(text, "FN i32x{l} dot4_{how}_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {body} }}");
+            }
+        }
+        let _ = writeln!(text, "#else");
+        for how in ["any", "small"] {
+            let _ = writeln!(text, "FN i32x{l} dot4_{how}_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {alone} }}");
+        }
+        let _ = writeln!(text, "#endif");
+        s.push_str(&text);
+        let sixteens = (0..4 * l).map(|i| (i % 16).to_string()).collect::<Vec<_>>().join(", ");
+        let alone = each(&|i| format!("table4_1(t, x[{i}])"));
+        let mut text = String::new();
+        for (_, needs, body) in TABLE4.iter().filter(|w| w.0 == l) {
+            let _ = writeln!(text, "{} {needs}", if text.is_empty() { "#if" } else { "#elif" });
+            let body = body.replace("SIXTEENS", &sixteens);
+            let _ = writeln!(text, "FN u32x{l} table4_{l}(u8x16 t, u32x{l} x) {{ {body} }}");
+        }
+        let _ = writeln!(text, "#else\nFN u32x{l} table4_{l}(u8x16 t, u32x{l} x) {{ return (u32x{l}){{{alone}}}; }}\n#endif");
+        s.push_str(&text);
+    }
+    s
+}

@@ -1,0 +1,236 @@
+//! Derive: contractions of packed weights with activations take their integer form. At this level that is a choice of layout for each weight
+//! and of what stands in for the activations: their encoding in eight bits, as ordinary nodes, *planes*:
+//!
+//! - `q`, whole numbers from −127 to 127, as i8;
+//! - `d`, a scale for every [`GROUP`] elements, their largest magnitude over 127;
+//! - `s`, sums of `q` over as many elements as share their scales, which is what a weight's zero is multiplied by.
+//!
+//! The contraction then is of `float(q)·d`. That the sum of products is one of integers follows from rules (`uop/src/rules/dot.rs`),
+//! which are applied when the contraction's ranges are known (`schedule/expand.rs`).
+
+use crate::layout::{GROUP, Layout, Packing};
+use crate::schedule::workgroup::Hint;
+use gristmill_uop::function::{Function, Storage};
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar, Sources};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+/// A contraction in integers.
+#[derive(Clone, Debug)]
+pub struct Dot {
+    /// Activations as whole numbers.
+    pub q: Id,
+    /// Their sums.
+    pub s: Id,
+    /// The weight's format, taken apart.
+    pub packing: Arc<Packing>,
+}
+
+/// What the derivation chose.
+#[derive(Clone, Debug, Default)]
+pub struct Derived {
+    /// Layout of every weight that is not as in its file, by slot, with its format taken apart.
+    pub layouts: FxHashMap<u32, (Layout, Arc<Packing>)>,
+    /// Contractions in integers: reductions, by node.
+    pub dots: FxHashMap<Id, Dot>,
+    /// Planes: nodes that have a place of their own.
+    pub planes: FxHashSet<Id>,
+}
+
+impl Derived {
+    /// What a node is computed from: its sources, and of a contraction in integers the sums of its activations.
+    pub fn sources(&self, g: &Graph, id: Id) -> impl Iterator<Item = Id> {
+        let sums = self.dots.get(&id).map(|d| d.s);
+        g[id].src.clone().into_iter().chain(sums)
+    }
+}
+
+/// The packed parameter whose rows `id` moves, with its slot: the last axis is the row's.
+fn packed_rows(g: &Graph, mut id: Id) -> Option<(Id, u32)> {
+    loop {
+        let n = &g[id];
+        if n.op == Op::Decode {
+            let Arg::Packed(slot, _) = g[n.src[0]].arg else { return None };
+            return Some((n.src[0], slot));
+        }
+        id = below(g, id)?;
+    }
+}
+
+/// The source of a movement that leaves the last axis as it is.
+fn below(g: &Graph, id: Id) -> Option<Id> {
+    let n = &g[id];
+    let (&from, new) = (n.src.first()?, g.dims(id));
+    let old = g.dims(from);
+    let (last, kept) = (old.last()?, old.last() == new.last());
+    let same = match n.op {
+        Op::Reshape | Op::Expand => kept,
+        Op::Permute => matches!(&n.arg, Arg::Axes(a) if a.last() == Some(&(a.len() as u8 - 1))),
+        Op::Shrink => kept && g.int_value(n.src[n.src.len() - 2]) == Some(0),
+        Op::Gather => old.len() > 1,
+        _ => false,
+    };
+    (same && g.int_value(*last).is_some()).then_some(from)
+}
+
+/// The layout of each packed slot: rows interleaved where every use reads along rows and vectors divide their number.
+fn layouts(function: &Function, target: &Target) -> FxHashMap<u32, (Layout, Arc<Packing>)> {
+    let g = &function.graph;
+    let mut known: FxHashMap<&str, Option<Arc<Packing>>> = FxHashMap::default();
+    let mut out = FxHashMap::default();
+    let lanes = target.lanes as i64;
+    if !target.int8 || lanes < 2 {
+        return out;
+    }
+    for (slot, info) in function.slots.iter().enumerate() {
+        let (Storage::Packed(e), [.., rows, columns]) = (info.storage, &info.dims[..]) else { continue };
+        let packing = known.entry(e.name).or_insert_with(|| Packing::of(e).map(Arc::new));
+        if let Some(p) = packing
+            && rows % lanes == 0
+            && columns % GROUP == 0
+        {
+            out.insert(slot as u32, (Layout { lanes: lanes as u16 }, p.clone()));
+        }
+    }
+    // A weight that is read along another axis stays as it is.
+    let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+    for id in g.toposort(&roots) {
+        if g[id].op == Op::Permute
+            && below(g, id).is_none()
+            && let Some((_, slot)) = packed_rows(g, g[id].src[0])
+        {
+            out.remove(&slot);
+        }
+    }
+    out
+}
+
+/// Rewrites the contractions below `roots`.
+pub fn derive(
+    g: &mut Graph,
+    roots: &mut [Id],
+    hints: &mut FxHashMap<Id, Hint>,
+    function: &Function,
+    target: &Target,
+) -> Derived {
+    let mut derived = Derived { layouts: layouts(function, target), ..Derived::default() };
+    if derived.layouts.is_empty() {
+        return derived;
+    }
+    let mut map: FxHashMap<Id, Id> = FxHashMap::default();
+    let mut encoded: FxHashMap<Id, (Id, Id)> = FxHashMap::default();
+    let mut sums: FxHashMap<(Id, i64), Id> = FxHashMap::default();
+    for id in g.toposort(roots) {
+        let n = g[id].clone();
+        let src: Sources = n.src.iter().map(|s| map[s]).collect();
+        let new = if src == n.src { id } else { g.build(n.op, n.dtype, src, n.arg) };
+        let new = match contraction(g, new, &derived) {
+            Some((w, x, packing)) => {
+                let base = base_of(g, x);
+                let (q, decoded) = *encoded.entry(base).or_insert_with(|| encode(g, base, &mut derived.planes));
+                let group = packing.group;
+                let s = *sums.entry((q, group)).or_insert_with(|| {
+                    let wide = g.cast(q, Scalar::I32);
+                    let s = by_groups(g, wide, group, ReduceOp::Add);
+                    derived.planes.insert(s);
+                    s
+                });
+                let x = moved(g, x, base, decoded);
+                let product = g.mul(w, x);
+                let last = g.dims(product).len() - 1;
+                let sum = g.reduce(product, &[last], ReduceOp::Add);
+                derived.dots.insert(sum, Dot { q, s, packing });
+                sum
+            }
+            None => new,
+        };
+        map.insert(id, new);
+    }
+    for r in roots {
+        *r = map[r];
+    }
+    *hints = hints.drain().map(|(id, hint)| (map.get(&id).copied().unwrap_or(id), hint)).collect();
+    derived
+}
+
+/// Weight and activations of a contraction that can be one of integers.
+fn contraction(g: &Graph, id: Id, derived: &Derived) -> Option<(Id, Id, Arc<Packing>)> {
+    let n = &g[id];
+    let Arg::Reduce(ReduceOp::Add, axes) = &n.arg else { return None };
+    let product = &g[n.src[0]];
+    let last = g.dims(n.src[0]).len().checked_sub(1)?;
+    if product.op != Op::Mul || axes[..] != [last as u8] || g.scalar(id) != Scalar::F32 {
+        return None;
+    }
+    let sides = [(product.src[0], product.src[1]), (product.src[1], product.src[0])];
+    let (w, x, slot) = sides.into_iter().find_map(|(w, x)| Some((w, x, packed_rows(g, w)?.1)))?;
+    let columns = g.int_value(*g.dims(n.src[0]).last()?)?;
+    let (_, packing) = derived.layouts.get(&slot)?;
+    // Activations of one dim too few are a constant.
+    let fits = columns % GROUP == 0 && columns % packing.elements == 0 && g.dims(x).len() == last + 1;
+    (fits && packed_rows(g, x).is_none()).then(|| (w, x, packing.clone()))
+}
+
+/// What the activations are made of by moving whole rows.
+fn base_of(g: &Graph, mut x: Id) -> Id {
+    while let Some(from) = below(g, x) {
+        x = from;
+    }
+    x
+}
+
+/// `x` with `new` in place of `base`, of which it moves the rows.
+fn moved(g: &mut Graph, x: Id, base: Id, new: Id) -> Id {
+    if x == base {
+        return new;
+    }
+    let n = g[x].clone();
+    let mut src = n.src;
+    src[0] = moved(g, src[0], base, new);
+    g.build(n.op, n.dtype, src, n.arg)
+}
+
+/// `x [.., n]` reduced over groups of its last axis: `[.., n/group]`.
+fn by_groups(g: &mut Graph, x: Id, group: i64, op: ReduceOp) -> Id {
+    let mut dims = g.shape(x);
+    let n = dims.pop().map_or(0, |d| g.max_of(d));
+    let (count, size) = (g.int(n / group), g.int(group));
+    dims.extend([count, size]);
+    let x = g.reshape(x, &dims);
+    g.reduce(x, &[dims.len() - 1], op)
+}
+
+/// `x [.., n/group]`, each element `group` times.
+fn repeated(g: &mut Graph, x: Id, group: i64, dims: &[Id]) -> Id {
+    let mut narrow = g.shape(x);
+    let (one, size) = (g.int(1), g.int(group));
+    let mut wide = narrow.clone();
+    narrow.push(one);
+    wide.push(size);
+    let x = g.reshape(x, &narrow);
+    let x = g.expand(x, &wide);
+    g.reshape(x, dims)
+}
+
+/// Planes of `x [.., n]`: `q`, and `float(q)·d` in the shape of `x`.
+fn encode(g: &mut Graph, x: Id, planes: &mut FxHashSet<Id>) -> (Id, Id) {
+    let dims = g.shape(x);
+    let minus = g.neg(x);
+    let magnitude = g.max(x, minus);
+    let most = by_groups(g, magnitude, GROUP, ReduceOp::Max);
+    let part = g.f32(1.0 / 127.0);
+    let d = g.mul(most, part);
+    let (zero, all) = (g.f32(0.0), g.f32(127.0));
+    let any = g.lt(zero, most);
+    let inverse = g.div(all, most);
+    let inverse = g.select(any, inverse, zero);
+    let inverse = repeated(g, inverse, GROUP, &dims);
+    let scaled = g.mul(x, inverse);
+    let rounded = g.round(scaled);
+    let q = g.cast(rounded, Scalar::I8);
+    planes.extend([q, d]);
+    let wide = g.cast(q, Scalar::F32);
+    let d = repeated(g, d, GROUP, &dims);
+    (q, g.mul(wide, d))
+}

@@ -1,0 +1,368 @@
+//! How a packed weight lies in memory: as in its file, or with the rows of a vector interleaved.
+//!
+//! The second is derived from the format's description. What a block holds is taken apart into *leaves*: codes, one for each element, and
+//! scales, one for each group of elements. Codes are stored without their sign and cut into powers of two of bits, and elements are paired so
+//! that the lanes of one vector operation share their shift and mask; scales keep their type, or take a byte where the file packs them
+//! tighter. Of `lanes` consecutive rows, block after block:
+//!
+//! ```text
+//! scale 0 of each row · scale 1 of each row · … · codes of elements 0..4 of each row (4 bytes a row) · codes of 4..8 of each row · …
+//! ```
+//!
+//! so that one vector load gives four elements of as many rows as a vector has lanes, and a kernel reads its rows as one stream.
+
+use gristmill_uop::encoding::EncodingRef;
+use gristmill_uop::function::Storage;
+use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar, Sources};
+use rustc_hash::FxHashMap;
+use smallvec::smallvec;
+
+/// How the rows of a packed weight lie in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Layout {
+    /// Rows that are interleaved; 0 for the layout of the file.
+    pub lanes: u16,
+}
+
+impl Layout {
+    /// The layout of the file.
+    pub const FILE: Layout = Layout { lanes: 0 };
+
+    /// Bytes of a weight of these dims; `None` if it cannot be laid out so.
+    pub fn bytes(self, e: EncodingRef, dims: &[i64]) -> Option<usize> {
+        if self == Layout::FILE {
+            return Storage::Packed(e).bytes(dims);
+        }
+        let (&columns, front) = dims.split_last()?;
+        let rows: i64 = front.iter().product();
+        let packing = Packing::of(e)?;
+        (rows % self.lanes as i64 == 0 && columns % packing.elements == 0)
+            .then(|| packing.weight_bytes(rows, columns) as usize)
+    }
+}
+
+/// Elements of a group of codes that share vectors, if the block has so many.
+const UNIT: i64 = 32;
+/// An activation has one scale for so many elements.
+pub const GROUP: i64 = 32;
+
+/// A power of two of bits of a code.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// Its bits.
+    pub bits: i64,
+    /// Its place in the code.
+    pub shift: i64,
+    /// Bytes of a row's block before it.
+    pub offset: i64,
+}
+
+/// What is stored for the elements of a block.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// One number for so many elements.
+    Scale {
+        /// Elements.
+        every: i64,
+        /// How it is stored.
+        stored: Scalar,
+        /// Bytes of a row's block before it.
+        offset: i64,
+    },
+    /// A whole number for each element, from 0 up.
+    Code {
+        /// Its parts, the lowest first.
+        pieces: Vec<Piece>,
+    },
+}
+
+/// A number of the block that the value of an element is computed from.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// What stands for it in [`Packing::value`].
+    hole: Id,
+    /// The number, from the bytes of the file's block.
+    source: Id,
+    /// Where it is kept.
+    pub kind: Kind,
+}
+
+/// An encoding taken apart.
+#[derive(Clone, Debug)]
+pub struct Packing {
+    graph: Graph,
+    /// The number of the element in its block, in `graph`.
+    element: Id,
+    /// Address of the block in the file's layout.
+    base: Id,
+    value: Id,
+    /// What is stored.
+    pub leaves: Vec<Leaf>,
+    /// Elements of a block.
+    pub elements: i64,
+    /// Bytes of a row's block.
+    pub bytes: i64,
+    /// Elements whose codes share vectors.
+    pub unit: i64,
+    /// Elements that share every scale, their own and the activation's.
+    pub group: i64,
+}
+
+struct Parts<'a> {
+    p: &'a mut Packing,
+    memo: FxHashMap<Id, Option<Id>>,
+    next: u32,
+}
+
+/// A power of two of elements that divides `n`, at most `most`.
+fn power_of_two(n: i64, most: i64) -> i64 {
+    (1i64 << n.trailing_zeros().min(62)).min(most)
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+impl Packing {
+    /// Takes a format apart; `None` if its elements are no whole numbers of at most eight bits with scales.
+    pub fn of(e: EncodingRef) -> Option<Packing> {
+        let elements = e.elements as i64;
+        let unit = power_of_two(elements, UNIT);
+        if unit < 4 {
+            return None;
+        }
+        let mut graph = Graph::new();
+        let buffer = graph.packed(0, &[elements], e);
+        let base = graph.var("base", 0, 1 << 40);
+        let element = graph.var("element", 0, elements - 1);
+        let whole = e.decode(&mut graph, buffer, base, element);
+        let mut p = Packing { graph, element, base, value: whole, leaves: vec![], elements, bytes: 0, unit, group: 1 };
+        let mut parts = Parts { p: &mut p, memo: FxHashMap::default(), next: 0 };
+        let value = parts.strip(whole)?;
+        p.value = value;
+        p.group = gcd(unit, GROUP);
+        // Scales first, so that they are known when the codes come; the wide ones before the narrow.
+        let mut order: Vec<usize> = (0..p.leaves.len()).collect();
+        let wide = |l: &Leaf| match &l.kind {
+            Kind::Scale { stored, .. } => -(stored.bytes() as i64),
+            Kind::Code { .. } => 1,
+        };
+        order.sort_by_key(|&i| wide(&p.leaves[i]));
+        let mut at = 0;
+        for i in order {
+            match &mut p.leaves[i].kind {
+                Kind::Scale { every, stored, offset } => {
+                    *offset = at;
+                    at += elements / *every * stored.bytes() as i64;
+                    p.group = gcd(p.group, *every);
+                }
+                Kind::Code { pieces } => {
+                    for piece in pieces {
+                        piece.offset = at;
+                        at += elements * piece.bits / 8;
+                    }
+                }
+            }
+        }
+        p.bytes = at;
+        let codes = p.leaves.iter().any(|l| matches!(l.kind, Kind::Code { .. }));
+        (codes && p.group >= 4).then_some(p)
+    }
+
+    /// Bytes of a weight of so many rows.
+    pub fn weight_bytes(&self, rows: i64, columns: i64) -> i64 {
+        rows * columns / self.elements * self.bytes
+    }
+
+    /// The value of element `k` of row `row`, of `columns`, in the layout with `lanes` rows interleaved: as the format's own
+    /// description gives it, bit for bit.
+    pub fn decode(&self, g: &mut Graph, buffer: Id, lanes: i64, row: Id, k: Id, columns: i64) -> Id {
+        let place = self.place(g, lanes, row, k, columns);
+        let mut map = FxHashMap::from_iter([(self.element, place.element)]);
+        for leaf in &self.leaves {
+            let v = self.read(g, buffer, leaf, &place);
+            map.insert(leaf.hole, v);
+        }
+        import(g, &self.graph, self.value, &mut map)
+    }
+
+    /// What a leaf is in the file: at element `within` of the block at address `base` of `buffer`.
+    pub fn source(&self, g: &mut Graph, leaf: &Leaf, buffer: Id, base: Id, within: Id) -> Id {
+        let mut map = FxHashMap::from_iter([(self.element, within), (self.base, base)]);
+        for id in self.graph.toposort(&[leaf.source]) {
+            if self.graph[id].op == Op::Param {
+                map.insert(id, buffer);
+            }
+        }
+        import(g, &self.graph, leaf.source, &mut map)
+    }
+
+    /// Where element `k` of row `row` is.
+    pub fn place(&self, g: &mut Graph, lanes: i64, row: Id, k: Id, columns: i64) -> Place {
+        let [l, e, blocks, bytes] = [lanes, self.elements, columns / self.elements, lanes * self.bytes].map(|v| g.int(v));
+        let (group, lane) = (g.idiv(row, l), g.modulo(row, l));
+        let (block, element) = (g.idiv(k, e), g.modulo(k, e));
+        let at = g.mul(group, blocks);
+        let at = g.add(at, block);
+        let base = g.mul(at, bytes);
+        Place { base, lane, element, lanes }
+    }
+
+    /// Address of a scale.
+    pub fn scale_at(&self, g: &mut Graph, place: &Place, every: i64, stored: Scalar, offset: i64) -> Id {
+        let (size, every) = (stored.bytes() as i64, g.int(every));
+        let number = g.idiv(place.element, every);
+        let [row, all, start] = [size, size * place.lanes, offset * place.lanes].map(|v| g.int(v));
+        let (number, lane) = (g.mul(number, all), g.mul(place.lane, row));
+        let at = g.add(place.base, start);
+        let at = g.add(at, number);
+        g.add(at, lane)
+    }
+
+    /// Address of the byte that holds a piece of a code, and the piece's shift in it.
+    pub fn piece_at(&self, g: &mut Graph, place: &Place, piece: &Piece) -> (Id, Id) {
+        // Vectors of a unit: each holds as many quads of elements as pieces fit into a byte.
+        let vectors = self.unit * piece.bits / 32;
+        let quad = 4 * place.lanes;
+        let [unit, four, vs, start] = [self.unit, 4, vectors, piece.offset * place.lanes].map(|v| g.int(v));
+        let (number, within) = (g.idiv(place.element, unit), g.modulo(place.element, unit));
+        let (q, byte) = (g.idiv(within, four), g.modulo(within, four));
+        let (slot, vector) = (g.idiv(q, vs), g.modulo(q, vs));
+        let [of_unit, of_vector, bits] = [vectors * quad, quad, piece.bits].map(|v| g.int(v));
+        let mut at = g.add(place.base, start);
+        for (part, step) in [(number, of_unit), (vector, of_vector), (place.lane, four)] {
+            let part = g.mul(part, step);
+            at = g.add(at, part);
+        }
+        (g.add(at, byte), g.mul(slot, bits))
+    }
+
+    fn read(&self, g: &mut Graph, buffer: Id, leaf: &Leaf, place: &Place) -> Id {
+        match &leaf.kind {
+            Kind::Scale { every, stored, offset } => {
+                let at = self.scale_at(g, place, *every, *stored, *offset);
+                let raw = g.load(buffer, at, *stored);
+                g.cast(raw, self.graph.scalar(leaf.hole))
+            }
+            Kind::Code { pieces } => {
+                let mut code = g.int_of(Scalar::I32, 0);
+                for piece in pieces {
+                    let (at, shift) = self.piece_at(g, place, piece);
+                    let raw = g.load(buffer, at, Scalar::U8);
+                    let byte = g.cast(raw, Scalar::I32);
+                    let part = g.shr(byte, shift);
+                    let (mask, up) = (g.int_of(Scalar::I32, (1 << piece.bits) - 1), g.int(piece.shift));
+                    let part = g.and(part, mask);
+                    let part = g.shl(part, up);
+                    code = g.or(code, part);
+                }
+                code
+            }
+        }
+    }
+}
+
+/// An element's place: the block's address, the row among those interleaved, the element in the block.
+pub struct Place {
+    base: Id,
+    lane: Id,
+    element: Id,
+    lanes: i64,
+}
+
+/// As [`Graph::import`], but what is below a node that `map` knows is not visited.
+fn import(g: &mut Graph, from: &Graph, root: Id, map: &mut FxHashMap<Id, Id>) -> Id {
+    if let Some(&id) = map.get(&root) {
+        return id;
+    }
+    let node = &from[root];
+    let src: Sources = node.src.iter().map(|&s| import(g, from, s, map)).collect();
+    let new = g.build(node.op, node.dtype, src, node.arg.clone());
+    map.insert(root, new);
+    new
+}
+
+impl Parts<'_> {
+    /// `id` with leaves replaced by holes; `None` if that cannot be done.
+    fn strip(&mut self, id: Id) -> Option<Id> {
+        if let Some(known) = self.memo.get(&id) {
+            return *known;
+        }
+        let new = self.stripped(id);
+        self.memo.insert(id, new);
+        new
+    }
+    fn stripped(&mut self, id: Id) -> Option<Id> {
+        let n = self.p.graph[id].clone();
+        if n.op == Op::Const {
+            return Some(id);
+        }
+        let every = self.every(id);
+        let float = n.dtype.scalar.is_float();
+        if n.op == Op::Load {
+            // An element that is not made of whole numbers, or a byte that nobody has looked at as a number.
+            let wide = every >= 4 && n.dtype.scalar != Scalar::U8 && n.dtype.scalar != Scalar::I8;
+            return wide.then(|| self.leaf(id, Kind::Scale { every, stored: n.dtype.scalar, offset: 0 }));
+        }
+        if !float && n.dtype.scalar != Scalar::I64 && n.dtype.scalar != Scalar::Bool {
+            let (lo, hi) = self.p.graph.bounds(id)?;
+            if every >= 4 {
+                let byte = [Scalar::U8, Scalar::I8].into_iter().find(|s| s.range().is_some_and(|r| r.0 <= lo && hi <= r.1));
+                if let Some(stored) = byte {
+                    return Some(self.leaf(id, Kind::Scale { every, stored, offset: 0 }));
+                }
+            } else if !matches!(n.op, Op::Table) && !(n.op == Op::Add && self.p.graph[n.src[1]].op == Op::Const) && hi - lo < 256 {
+                return self.code(id, lo, hi);
+            }
+        }
+        let src: Option<Sources> = n.src.iter().map(|&s| self.strip(s)).collect();
+        Some(self.p.graph.build(n.op, n.dtype, src?, n.arg))
+    }
+    /// A code between `lo` and `hi`, which is stored from 0 up.
+    fn code(&mut self, id: Id, lo: i64, hi: i64) -> Option<Id> {
+        let least = 32 / self.p.unit;
+        let bits = 64 - ((hi - lo) as u64).leading_zeros() as i64;
+        let bits = (bits.max(1) as u64).next_multiple_of(least as u64) as i64;
+        let mut pieces = Vec::new();
+        let mut shift = 0;
+        for size in [8, 4, 2, 1] {
+            if bits & size != 0 {
+                pieces.push(Piece { bits: size, shift, offset: 0 });
+                shift += size;
+            }
+        }
+        let scalar = self.p.graph.scalar(id);
+        let minus = self.p.graph.int_of(scalar, -lo);
+        let source = self.p.graph.add(id, minus);
+        let hole = self.leaf(source, Kind::Code { pieces });
+        let lo = self.p.graph.int_of(scalar, lo);
+        Some(self.p.graph.add(hole, lo))
+    }
+    fn leaf(&mut self, source: Id, kind: Kind) -> Id {
+        let dtype = self.p.graph[source].dtype;
+        let number = self.p.graph.int(self.next as i64);
+        self.next += 1;
+        let hole = self.p.graph.intern(Node { op: Op::Index, dtype, src: smallvec![number], arg: Arg::None });
+        self.p.leaves.push(Leaf { hole, source, kind });
+        hole
+    }
+    /// The largest number of consecutive elements that have `id` in common.
+    fn every(&mut self, id: Id) -> i64 {
+        let (element, elements) = (self.p.element, self.p.elements);
+        let g = &mut self.p.graph;
+        if !g.any(id, |n, _| n == element) {
+            return elements;
+        }
+        for size in (2..elements).rev().filter(|s| elements % s == 0) {
+            let (outer, inner) = (g.var("outer", 0, elements / size - 1), g.var("inner", 0, size - 1));
+            let step = g.int(size);
+            let k = g.mul(outer, step);
+            let k = g.add(k, inner);
+            let new = g.substitute(id, &mut FxHashMap::from_iter([(element, k)]));
+            if !g.any(new, |n, _| n == inner) {
+                return size;
+            }
+        }
+        1
+    }
+}

@@ -1,0 +1,148 @@
+//! Prepack: the kernel that brings a weight from the layout of its file into the one its kernels read. Slot 0 holds the rows as in the file,
+//! slot 1 receives them interleaved; the variable `groups` is the number of groups of rows.
+
+use crate::layout::{Kind, Leaf, Packing};
+use crate::pipeline::{self, Dialect};
+use crate::price::Price;
+use crate::schedule::Launch;
+use gristmill_uop::encoding::EncodingRef;
+use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
+use gristmill_uop::program::Program;
+use gristmill_uop::rules::lift;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
+use smallvec::smallvec;
+
+/// Most groups of rows of one launch.
+const MOST: i64 = 1 << 31;
+
+/// The kernel for rows of `columns` elements, `lanes` of them interleaved.
+pub fn prepack(
+    e: EncodingRef,
+    packing: &Packing,
+    lanes: u16,
+    columns: usize,
+    target: &Target,
+    dialect: Option<&dyn Dialect>,
+) -> Program {
+    let mut g = Graph::new();
+    let (lanes, columns) = (lanes as i64, columns as i64);
+    let mut packed =
+        |slot| g.intern(Node { op: Op::Param, dtype: Scalar::U8.one(), src: smallvec![], arg: Arg::Packed(slot, e) });
+    let (file, out) = (packed(0), packed(1));
+    let mut p = Prepack { g, packing, e, lanes, columns, file, out, next: 0 };
+    let groups = p.g.var("groups", 1, MOST);
+    let group = p.range(groups, RangeKind::Global);
+    let mut nests = Vec::new();
+    for leaf in &packing.leaves {
+        match &leaf.kind {
+            Kind::Scale { every, stored, .. } => nests.push(p.scale(group, leaf, *every, *stored)),
+            Kind::Code { pieces } => nests.extend((0..pieces.len()).map(|i| p.code(group, leaf, i)).collect::<Vec<_>>()),
+        }
+    }
+    let slot = |name: &str, kind| Slot { name: name.into(), kind, dims: vec![lanes, columns], storage: Storage::Packed(e) };
+    let slots = vec![slot("file", SlotKind::Weight), slot("packed", SlotKind::Output)];
+    let mut g = p.g;
+    let function = Function { name: "prepack".into(), graph: Graph::new(), slots, outputs: vec![] };
+    let launch = Launch { bodies: vec![nests], roots: vec![], level: 0, price: Price::default() };
+    pipeline::program(&mut g, &launch, &function, target, dialect)
+}
+
+struct Prepack<'a> {
+    g: Graph,
+    packing: &'a Packing,
+    e: EncodingRef,
+    lanes: i64,
+    columns: i64,
+    file: Id,
+    out: Id,
+    next: u32,
+}
+
+impl Prepack<'_> {
+    fn range(&mut self, bound: Id, kind: RangeKind) -> Id {
+        if self.g.int_value(bound) == Some(1) {
+            return self.g.int(0);
+        }
+        self.next += 1;
+        self.g.range(bound, self.next, kind)
+    }
+    fn looped(&mut self, n: i64) -> Id {
+        let n = self.g.int(n);
+        self.range(n, RangeKind::Loop)
+    }
+    /// `a·step + b`
+    fn at(&mut self, a: Id, step: i64, b: Id) -> Id {
+        let step = self.g.int(step);
+        let a = self.g.mul(a, step);
+        self.g.add(a, b)
+    }
+    /// Address of a block in the file.
+    fn block(&mut self, row: Id, block: Id) -> Id {
+        let row_bytes = self.columns / self.packing.elements * self.e.bytes as i64;
+        let zero = self.g.int(0);
+        let block = self.at(block, self.e.bytes as i64, zero);
+        self.at(row, row_bytes, block)
+    }
+    fn store(&mut self, at: Id, value: Id, ranges: &[Id]) -> Id {
+        let ranges: Vec<Id> = ranges.iter().copied().filter(|&r| self.g[r].op == Op::Range).collect();
+        self.g.store(self.out, at, value, &ranges)
+    }
+    /// A scale of every row, for every group of elements.
+    fn scale(&mut self, group: Id, leaf: &Leaf, every: i64, stored: Scalar) -> Id {
+        let p = self.packing;
+        let (block, lane) = (self.looped(self.columns / p.elements), self.looped(self.lanes));
+        let number = self.looped(p.elements / every);
+        let row = self.at(group, self.lanes, lane);
+        let zero = self.g.int(0);
+        let element = self.at(number, every, zero);
+        let k = self.at(block, p.elements, element);
+        let place = p.place(&mut self.g, self.lanes, row, k, self.columns);
+        let Kind::Scale { offset, .. } = leaf.kind else { unreachable!("a scale") };
+        let to = p.scale_at(&mut self.g, &place, every, stored, offset);
+        let from = self.block(row, block);
+        let value = p.source(&mut self.g, leaf, self.file, from, element);
+        let value = self.g.cast(value, stored);
+        self.store(to, value, &[block, lane, number])
+    }
+    /// Words of one piece of the codes: in every byte the pieces of as many elements as fit.
+    fn code(&mut self, group: Id, leaf: &Leaf, piece: usize) -> Id {
+        let p = self.packing;
+        let Kind::Code { pieces } = &leaf.kind else { unreachable!("a code") };
+        let piece = &pieces[piece];
+        let vectors = p.unit * piece.bits / 32;
+        let (block, lane) = (self.looped(self.columns / p.elements), self.looped(self.lanes));
+        let (unit, vector) = (self.looped(p.elements / p.unit), self.looped(vectors));
+        let four = self.g.int(4);
+        let byte = self.range(four, RangeKind::Unroll);
+        let row = self.at(group, self.lanes, lane);
+        let from = self.block(row, block);
+        let mut all = self.g.int_of(Scalar::I32, 0);
+        let mut first = None;
+        for slot in 0..8 / piece.bits {
+            let slots = self.g.int(slot * vectors);
+            let quad = self.g.add(vector, slots);
+            let within = self.at(quad, 4, byte);
+            let within = self.at(unit, p.unit, within);
+            let code = p.source(&mut self.g, leaf, self.file, from, within);
+            let (down, mask, up) = (
+                self.g.int(piece.shift),
+                self.g.int_of(Scalar::I32, (1 << piece.bits) - 1),
+                self.g.int(slot * piece.bits),
+            );
+            let part = self.g.cast(code, Scalar::I32);
+            let part = self.g.shr(part, down);
+            let part = self.g.and(part, mask);
+            let part = self.g.shl(part, up);
+            all = self.g.or(all, part);
+            first.get_or_insert(within);
+        }
+        let word = lift::word(&mut self.g, all, byte);
+        let k = self.at(block, p.elements, first.expect("a slot"));
+        let place = p.place(&mut self.g, self.lanes, row, k, self.columns);
+        let (to, _) = p.piece_at(&mut self.g, &place, piece);
+        let zero = self.g.int(0);
+        let to = self.g.substitute(to, &mut [(byte, zero)].into_iter().collect());
+        self.store(to, word, &[block, unit, vector, lane])
+    }
+}

@@ -1,0 +1,178 @@
+//! Loading: weights from their file into the device's memory, in the layout that kernels read.
+//!
+//! A piece of the file at a time: all cores read it, then the device packs it. What follows is asked for ahead, so that a disk reads while
+//! the cores pack; pieces are small beside the model, so its memory is the model once and a little.
+
+use crate::arch::{Bind, Plan};
+use crate::engine::{Error, Progress};
+use crate::gguf::{self, Gguf, TensorInfo};
+use gristmill_compiler::layout::Layout;
+use gristmill_runtime::{Buffer, Device, Memory};
+use gristmill_tensor::jit::Jit;
+use gristmill_uop::encoding::EncodingRef;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Bytes read by one thread at a time: small enough for progress, large enough for the disk.
+const READ: u64 = 4 << 20;
+/// Bytes packed at a time.
+const PIECE: u64 = 32 << 20;
+
+/// A weight on its way.
+struct Weight<'a> {
+    info: &'a TensorInfo,
+    buffer: Buffer,
+    /// Format, layout and columns, unless it stays as in the file.
+    packed: Option<(EncodingRef, Layout, usize)>,
+}
+
+/// Layout of every weight, as the functions that it is bound to have it. Without a layout in one of them it is the file's in all.
+fn layouts(jit: &mut Jit, plans: &[Plan]) -> Result<FxHashMap<String, Layout>, Error> {
+    let mut out: FxHashMap<String, Layout> = FxHashMap::default();
+    for call in plans.iter().flat_map(|p| &p.calls) {
+        let ready = jit.prepare(std::slice::from_ref(&call.function), &|_, _| ())?;
+        for (slot, bind) in call.binds.iter().enumerate() {
+            let Bind::Weight(name) = bind else { continue };
+            let layouts = &ready[0].compiled.layouts;
+            let layout = layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::FILE, |l| l.1);
+            if *out.entry(name.to_string()).or_insert(layout) != layout {
+                let message = "is read in two layouts by different functions";
+                return Err(gristmill_runtime::Error::invalid(name.to_string(), message).into());
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Loads every weight of the plans, whose functions the jit has compiled.
+pub fn weights(
+    file: &Gguf,
+    jit: &mut Jit,
+    plans: &[Plan],
+    progress: &dyn Fn(Progress),
+) -> Result<FxHashMap<String, Buffer>, Error> {
+    let layouts = layouts(jit, plans)?;
+    let device = jit.device().clone();
+    let mut names: Vec<&String> = layouts.keys().collect();
+    names.sort_unstable();
+    let mut all = Vec::new();
+    let mut kinds = Vec::new();
+    for name in names {
+        let info = file.tensor(name).ok_or_else(|| gguf::Error::Missing(name.to_string()))?;
+        let layout = layouts[name];
+        let packed = match layout {
+            Layout::FILE => None,
+            layout => Some((info.encoding, layout, info.dims[0] as usize)),
+        };
+        kinds.extend(packed);
+        let dims: Vec<i64> = info.dims.iter().rev().map(|&d| d as i64).collect();
+        let bytes = layout.bytes(info.encoding, &dims).unwrap_or(info.bytes as usize);
+        all.push((name.clone(), Weight { info, buffer: device.alloc(bytes, Memory::Weights)?, packed }));
+    }
+    jit.prepare_packers(&kinds)?;
+    // In the order of the file.
+    all.sort_by_key(|w| w.1.info.offset);
+    let total: u64 = all.iter().map(|w| w.1.info.bytes).sum();
+    progress(Progress::Loading(0, total));
+    if device.holds_data() {
+        let mut done = 0;
+        let staging = device.alloc(PIECE as usize, Memory::Scratch)?;
+        for (_, weight) in &all {
+            load(file, jit, &device, weight, &staging, &mut |bytes| {
+                done += bytes;
+                progress(Progress::Loading(done, total));
+            })?;
+        }
+    }
+    progress(Progress::Loading(total, total));
+    Ok(all.into_iter().map(|(name, w)| (name, w.buffer)).collect())
+}
+
+fn load(
+    file: &Gguf,
+    jit: &Jit,
+    device: &Arc<dyn Device>,
+    weight: &Weight,
+    staging: &Buffer,
+    done: &mut dyn FnMut(u64),
+) -> Result<(), Error> {
+    let info = weight.info;
+    let Some((e, layout, columns)) = weight.packed else {
+        let mut at = 0;
+        while at < info.bytes {
+            let n = PIECE.min(info.bytes - at);
+            read(file, device, info, at, &weight.buffer.slice(at as usize, n as usize))?;
+            at += n;
+            done(n);
+        }
+        return Ok(());
+    };
+    let rows: u64 = info.dims[1..].iter().product();
+    let row = info.bytes / rows;
+    // Whole groups of rows.
+    let group = layout.lanes as u64;
+    let step = (PIECE / row / group).max(1) * group;
+    let grown;
+    let staging = if step * row > staging.len as u64 {
+        grown = device.alloc((step * row) as usize, Memory::Scratch)?;
+        &grown
+    } else {
+        staging
+    };
+    let packed_row = weight.buffer.len as u64 / rows;
+    let mut first = 0;
+    while first < rows {
+        let n = step.min(rows - first);
+        let piece = staging.slice(0, (n * row) as usize);
+        read(file, device, info, first * row, &piece)?;
+        let to = weight.buffer.slice((first * packed_row) as usize, (n * packed_row) as usize);
+        jit.pack((e, layout, columns), &piece, &to, n as usize)?;
+        first += n;
+        done(n * row);
+    }
+    Ok(())
+}
+
+/// Bytes `at..` of a tensor into a buffer, with all cores.
+fn read(file: &Gguf, device: &Arc<dyn Device>, info: &TensorInfo, at: u64, to: &Buffer) -> Result<(), Error> {
+    let total = to.len as u64;
+    let workers = std::thread::available_parallelism().map_or(1, |n| n.get()).min(8).min(total.div_ceil(READ) as usize);
+    let next = AtomicUsize::new(0);
+    let failed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers)
+            .map(|_| {
+                scope.spawn(|| -> Result<(), Error> {
+                    let mut staging = Vec::new();
+                    loop {
+                        let from = next.fetch_add(1, Ordering::Relaxed) as u64 * READ;
+                        if from >= total || failed.load(Ordering::Relaxed) > 0 {
+                            return Ok(());
+                        }
+                        let n = READ.min(total - from) as usize;
+                        let piece = to.slice(from as usize, n);
+                        let result = match piece.raw.host() {
+                            // Straight into the device's memory where it is the host's.
+                            Some(host) => {
+                                // SAFETY: pieces do not overlap, and nothing runs on the device meanwhile.
+                                let to = unsafe { std::slice::from_raw_parts_mut(host.add(piece.offset), n) };
+                                file.read_range(info, at + from, to).map_err(Error::from)
+                            }
+                            None => {
+                                staging.resize(n, 0);
+                                let read = file.read_range(info, at + from, &mut staging).map_err(Error::from);
+                                read.and_then(|()| Ok(device.write(&piece, 0, &staging)?))
+                            }
+                        };
+                        if result.is_err() {
+                            failed.store(1, Ordering::Relaxed);
+                            return result;
+                        }
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|t| t.join().unwrap_or(Ok(())))
+    })
+}

@@ -1,0 +1,124 @@
+//! Lane lifting: an expression of a byte, for four bytes side by side, as one expression of a 32-bit word. A byte's shift becomes a
+//! word's shift and a mask, because bits cross from one byte to its neighbour.
+
+use crate::dtype::Scalar;
+use crate::graph::{Arg, Graph, Id, Node};
+use crate::op::Op;
+use rustc_hash::FxHashMap;
+
+/// The word whose byte number `i` is `x` (between −128 and 255) where the range `byte`, of four, is `i`.
+pub fn word(g: &mut Graph, x: Id, byte: Id) -> Id {
+    match bits(g, x, byte, 255) {
+        Some(w) => w,
+        None => packed(g, x, byte),
+    }
+}
+
+/// `v` in each of the four bytes.
+fn each(g: &mut Graph, v: i64) -> Id {
+    g.int_of(Scalar::U32, (v & 255) * 0x0101_0101)
+}
+
+fn at(g: &mut Graph, x: Id, byte: Id, i: i64) -> Id {
+    let i = g.int(i);
+    g.substitute(x, &mut FxHashMap::from_iter([(byte, i)]))
+}
+
+/// Byte by byte: always possible.
+fn packed(g: &mut Graph, x: Id, byte: Id) -> Id {
+    let low = g.int_of(Scalar::U32, 255);
+    let mut w = g.int_of(Scalar::U32, 0);
+    for i in 0..4 {
+        let one = at(g, x, byte, i);
+        let one = g.cast(one, Scalar::U32);
+        let one = g.and(one, low);
+        let by = g.int_of(Scalar::U32, 8 * i);
+        let one = g.shl(one, by);
+        w = g.or(w, one);
+    }
+    w
+}
+
+/// A word that agrees with `x` in the bits of `mask` of each byte; the others may be anything.
+fn bits(g: &mut Graph, x: Id, byte: Id, mask: i64) -> Option<Id> {
+    let n = g[x].clone();
+    if let Some(v) = g.int_value(x) {
+        return Some(each(g, v));
+    }
+    if !g.free_ranges(x).contains(&byte) {
+        let w = g.cast(x, Scalar::U32);
+        let low = g.int_of(Scalar::U32, 255);
+        let w = g.and(w, low);
+        let ones = g.int_of(Scalar::U32, 0x0101_0101);
+        return Some(g.mul(w, ones));
+    }
+    // Exactly these bits, the others zero.
+    let only = |g: &mut Graph, w: Id, keep: i64| {
+        if keep & 255 == 255 {
+            return w;
+        }
+        let keep = each(g, keep);
+        g.and(w, keep)
+    };
+    match n.op {
+        Op::Cast if g.scalar(n.src[0]).is_int() => bits(g, n.src[0], byte, mask),
+        Op::Load if n.dtype.scalar.bytes() == 1 && g.linear(n.src[1]).coefficient(byte) == 1 => {
+            let first = at(g, n.src[1], byte, 0);
+            let rest_free = !g.free_ranges(first).contains(&byte);
+            rest_free.then(|| g.load(n.src[0], first, Scalar::U32))
+        }
+        // A placeholder while kernels are cut: elements along its last axis lie side by side.
+        Op::Index if n.dtype.scalar.bytes() == 1 => {
+            let (&last, front) = n.src.split_last()?;
+            let straight = g.linear(last).coefficient(byte) == 1
+                && !front[1..].iter().any(|&i| g.free_ranges(i).contains(&byte));
+            let mut src = n.src.clone();
+            *src.last_mut()? = at(g, last, byte, 0);
+            straight.then(|| g.intern(Node { op: Op::Index, dtype: Scalar::U32.one(), src, arg: Arg::None }))
+        }
+        Op::And => {
+            let keep = g.int_value(n.src[1])?;
+            let w = bits(g, n.src[0], byte, mask & keep)?;
+            Some(if mask & !keep == 0 { w } else { only(g, w, keep) })
+        }
+        Op::Or => {
+            let (a, b) = (bits(g, n.src[0], byte, mask)?, bits(g, n.src[1], byte, mask)?);
+            Some(g.or(a, b))
+        }
+        Op::Xor => {
+            let (a, b) = (bits(g, n.src[0], byte, mask)?, bits(g, n.src[1], byte, mask)?);
+            Some(g.xor(a, b))
+        }
+        Op::Shr if !g.free_ranges(n.src[1]).contains(&byte) && g.within(n.src[0], 0, 255) => {
+            let (lo, hi) = g.bounds(n.src[1]).filter(|b| b.0 >= 0 && b.1 < 8)?;
+            let needed = (lo..=hi).fold(0, |m, s| m | mask << s) & 255;
+            let w = bits(g, n.src[0], byte, needed)?;
+            let by = g.cast(n.src[1], Scalar::U32);
+            let w = g.shr(w, by);
+            match mask << hi <= 255 {
+                true => Some(w),
+                // What came in from the neighbour.
+                false if lo == hi => Some(only(g, w, 255 >> hi)),
+                false => None,
+            }
+        }
+        Op::Shl => {
+            let by = g.int_value(n.src[1]).filter(|s| (0..8).contains(s))?;
+            let w = bits(g, n.src[0], byte, mask >> by)?;
+            let w = only(g, w, mask >> by);
+            let by = g.int_of(Scalar::U32, by);
+            Some(g.shl(w, by))
+        }
+        Op::Table => {
+            let Arg::Ints(t) = &n.arg else { return None };
+            if t.len() > 16 || !t.iter().all(|v| (0..256).contains(v)) || !g.within(n.src[0], 0, 15) {
+                return None;
+            }
+            let mut t = t.to_vec();
+            t.resize(16, 0);
+            let w = bits(g, n.src[0], byte, 255)?;
+            Some(g.table4(w, &t))
+        }
+        _ => None,
+    }
+}
