@@ -299,10 +299,14 @@ impl Parts<'_> {
         }
         let every = self.every(id);
         let float = n.dtype.scalar.is_float();
+        if n.op == Op::Load && matches!(n.dtype.scalar, Scalar::U8 | Scalar::I8) {
+            // A byte is looked at as a number.
+            let number = self.p.graph.cast(id, Scalar::I32);
+            return self.strip(number);
+        }
         if n.op == Op::Load {
-            // An element that is not made of whole numbers, or a byte that nobody has looked at as a number.
-            let wide = every >= 4 && n.dtype.scalar != Scalar::U8 && n.dtype.scalar != Scalar::I8;
-            return wide.then(|| self.leaf(id, Kind::Scale { every, stored: n.dtype.scalar, offset: 0 }));
+            // If elements have one each, they are not whole numbers with scales.
+            return (every >= 4).then(|| self.leaf(id, Kind::Scale { every, stored: n.dtype.scalar, offset: 0 }));
         }
         if !float && n.dtype.scalar != Scalar::I64 && n.dtype.scalar != Scalar::Bool {
             let (lo, hi) = self.p.graph.bounds(id)?;

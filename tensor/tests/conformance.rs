@@ -1,6 +1,8 @@
 //! The conformance suite: every device computes what the tensor-level evaluator says, however its schedule is chosen.
 //!
 //! A case is a captured function with random inputs. `conformance!(name, ways)` instantiates the whole suite for a device.
+//! The kernels of `neon` run as AArch64 code in an emulator: without the tools that takes, its tests say so and pass, or fail where
+//! `GRISTMILL_REQUIRE_NEON` is set (the gate sets it).
 //! `GRISTMILL_PERTURB=n` runs n perturbed schedules instead of two, `GRISTMILL_CASE=text` only the cases whose names contain the text;
 //! with `GRISTMILL_SOURCE` set the kernels are printed.
 
@@ -10,6 +12,8 @@ mod attention;
 mod dynamic;
 #[path = "conformance/elementwise.rs"]
 mod elementwise;
+#[path = "conformance/emulated.rs"]
+mod emulated;
 #[path = "conformance/experts.rs"]
 mod experts;
 #[path = "conformance/harness.rs"]
@@ -25,6 +29,7 @@ mod packed;
 #[path = "conformance/reductions.rs"]
 mod reductions;
 
+use emulated::{Emulated, Emulator};
 use gristmill_backend::Opened;
 use gristmill_backend::cpu::{Cc, CpuDevice, ISAS, Isa, dialect};
 use gristmill_backend::interp::InterpDevice;
@@ -42,12 +47,15 @@ fn interp() -> Vec<Way> {
     std::iter::once(None).chain((1..=seeds()).map(Some)).map(way).collect()
 }
 
-fn on_cpu(isa: Isa, threads: usize) -> Opened {
-    // The tests' own store: what was compiled once is not compiled again.
+/// The tests' own store: what was compiled once is not compiled again.
+fn store() -> Store {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
-    let store = Store::open(path, 1 << 30).expect("a store");
+    Store::open(path, 1 << 30).expect("a store")
+}
+
+fn on_cpu(isa: Isa, threads: usize) -> Opened {
     let cc = Cc::find().expect("a C compiler");
-    Opened::new(Arc::new(CpuDevice::with(threads, isa, cc, store).expect("a cpu")), Some(&dialect::C))
+    Opened::new(Arc::new(CpuDevice::with(threads, isa, cc, store()).expect("a cpu")), Some(&dialect::C))
 }
 
 /// The processor: its best instruction set with 1, 2 and 3 threads, AVX2 and the plain path; perturbed schedules.
@@ -75,6 +83,26 @@ fn cpu() -> Vec<Way> {
     ways
 }
 
+/// NEON with dot product, emulated: one schedule shared among 1 and 3 workers, perturbed schedules. None without the tools.
+fn neon() -> Vec<Way> {
+    let emulator = match Emulator::start(&store()) {
+        Ok(emulator) => Arc::new(emulator),
+        Err(missing) => {
+            emulated::skip(&missing);
+            return vec![];
+        }
+    };
+    let device = Emulated::new(emulator, store());
+    let way = |name: String, workers: usize, seed: Option<u64>, same_as: Option<&'static str>| {
+        let device = Opened::new(Arc::new(device.with_workers(workers)), Some(&dialect::C));
+        Way { name, device, seed, same_as }
+    };
+    let mut ways: Vec<Way> =
+        [1, 3].into_iter().map(|n| way(format!("neon workers {n}"), n, None, Some("workers"))).collect();
+    ways.extend((1..=seeds()).map(|s| way(format!("neon, seed {s}"), 2, Some(s), None)));
+    ways
+}
+
 /// One test for each group of cases.
 macro_rules! conformance {
     ($device:ident) => {
@@ -96,6 +124,9 @@ macro_rules! conformance {
         fn $test() {
             use super::*;
             let mut ways = $device();
+            if ways.is_empty() {
+                return;
+            }
             if !stringify!($test).starts_with("integer") {
                 ways.iter_mut().for_each(|w| w.device.target.int8 = false);
             }
@@ -110,3 +141,4 @@ macro_rules! conformance {
 
 conformance!(cpu);
 conformance!(interp);
+conformance!(neon);

@@ -105,18 +105,27 @@ impl<'a> Unit<'a> {
         }
     }
 
+    /// Name of its library in a store.
+    pub fn key(&self, cc: &Cc, isa: Isa) -> Key {
+        cc.key(&self.source, isa)
+    }
+
+    /// The bytes of its library, from the compiler.
+    pub fn compile(&self, cc: &Cc, isa: Isa, store: &Store) -> Result<Vec<u8>, Error> {
+        let place = store.temporary()?;
+        cc.compile(&self.describe(), &self.source, isa, &place).map_err(|e| self.with_names(e))
+    }
+
     /// The unit as a loaded library, from the store or from the compiler; whether it was compiled.
-    pub fn load(&self, cc: &Cc, isa: Isa, store: &Store) -> Result<(Loaded, bool), Error> {
-        let key = cc.key(&self.source, isa);
+    pub(super) fn load(&self, cc: &Cc, isa: Isa, store: &Store) -> Result<(Loaded, bool), Error> {
+        let key = self.key(cc, isa);
         if let Some(bytes) = store.get(&key)? {
             // An entry that does not load (symbols of another system's library) is compiled again.
             if let Ok(loaded) = Loaded::new(&bytes, store) {
                 return Ok((loaded, false));
             }
         }
-        let place = store.temporary()?;
-        let bytes = cc.compile(&self.describe(), &self.source, isa, &place).map_err(|e| self.with_names(e))?;
-        drop(place);
+        let bytes = self.compile(cc, isa, store)?;
         let loaded = Loaded::new(&bytes, store).map_err(|message| match message.contains("ELF") {
             // The compiler's target is not this machine: `CC="gcc -m32"`, or a cross compiler.
             true => {

@@ -100,6 +100,9 @@ const HALF: &str = r#"
 #if defined(__F16C__)
 FN f32 cvt_f16_f32_1(u16 x) { return ((f32x4)__builtin_ia32_vcvtph2ps((i16x8){(i16)x}))[0]; }
 FN u16 cvt_f32_f16_1(f32 x) { return (u16)((i16x8)__builtin_ia32_vcvtps2ph((f32x4){x}, 0))[0]; }
+#elif defined(__aarch64__)
+FN f32 cvt_f16_f32_1(u16 x) { union { u16 i; __fp16 f; } u = {x}; return u.f; }
+FN u16 cvt_f32_f16_1(f32 x) { union { __fp16 f; u16 i; } u = {(__fp16)x}; return u.i; }
 #else
 FN f32 cvt_f16_f32_1(u16 x) {
   u32 sign = (u32)(x & 0x8000) << 16, e = (x >> 10) & 31, m = x & 1023;
@@ -172,7 +175,9 @@ fn vector_functions(l: usize) -> String {
     if let Some((needs, e)) = builtin {
         let _ = writeln!(
             s,
-            "#if defined({needs})\nFN f32x{l} fma_{l}(f32x{l} a, f32x{l} b, f32x{l} c) {{ return {e}; }}\n#else\nFN f32x{l} fma_{l}(f32x{l} a, f32x{l} b, f32x{l} c) {{ return a * b + c; }}\n#endif"
+            "#if defined({needs})\nFN f32x{l} fma_{l}(f32x{l} a, f32x{l} b, f32x{l} c) {{ return {e}; }}\n#elif defined(__aarch64__)\nFN f32x{l} fma_{l}(f32x{l} a, f32x{l} b, f32x{l} c) {{ return (f32x{l}){{{lanes}}}; }}\n#else\nFN f32x{l} fma_{l}(f32x{l} a, f32x{l} b, f32x{l} c) {{ return a * b + c; }}\n#endif",
+            // Compilers make `fmla` of these.
+            lanes = each(&|i| format!("__builtin_fmaf(a[{i}], b[{i}], c[{i}])"))
         );
     }
     // f16 and bf16.
@@ -182,12 +187,16 @@ fn vector_functions(l: usize) -> String {
             "(u16x16)__builtin_ia32_vcvtps2ph512_mask(x, 0, (i16x16){}, (u16)-1)",
         ),
         8 => ("(f32x8)__builtin_ia32_vcvtph2ps256((i16x8)x)", "(u16x8)__builtin_ia32_vcvtps2ph256(x, 0)"),
-        _ => ("", ""),
+        // Written lane by lane, compilers convert lane by lane.
+        _ => (
+            "({ f32x4 y; __asm__(\"fcvtl %0.4s, %1.4h\" : \"=w\"(y) : \"w\"(x)); y; })",
+            "({ u16x4 y; __asm__(\"fcvtn %0.4h, %1.4s\" : \"=w\"(y) : \"w\"(x)); y; })",
+        ),
     };
     let needs = match l {
         16 => "__AVX512F__",
         8 => "__F16C__",
-        _ => "GRISTMILL_NEVER",
+        _ => "__aarch64__",
     };
     let lane_in = each(&|i| format!("cvt_f16_f32_1(x[{i}])"));
     let lane_out = each(&|i| format!("cvt_f32_f16_1(x[{i}])"));

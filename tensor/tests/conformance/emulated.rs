@@ -1,0 +1,314 @@
+//! A device whose kernels run as AArch64 code in an emulator, while all else runs here.
+//!
+//! The kernels are the CPU's own: its dialect, its translation units, `Isa::Neon`, compiled by a cross compiler. A small program
+//! (`emulated.c`), compiled by the same, runs in the emulator for as long as the device lives; buffers live in it, and what
+//! is to be done goes through its pipes.
+
+use gristmill_backend::cpu::{Cc, Isa, Text, Unit, dialect, partition};
+use gristmill_runtime::store::{Store, Temporary};
+use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, RawBuffer, Replay};
+use gristmill_uop::program::Program;
+use gristmill_uop::target::Target;
+use std::any::Any;
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::time::Instant;
+
+const COMPILER: &str = "aarch64-linux-gnu-gcc";
+const EMULATORS: &[&str] = &["qemu-aarch64", "qemu-aarch64-static"];
+/// A processor that has the dot product instructions and little beyond: what else a kernel used would be an illegal instruction.
+const PROCESSOR: &str = "neoverse-n1";
+
+/// Says that NEON is not tested, past the capture of tests' output; panics where it must be.
+pub fn skip(missing: &str) {
+    assert!(std::env::var_os("GRISTMILL_REQUIRE_NEON").is_none(), "GRISTMILL_REQUIRE_NEON is set, but {missing}");
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        let _ = writeln!(std::io::stderr(), "skipped: conformance of neon: {missing}");
+    });
+}
+
+/// The emulator, with the far end running in it.
+pub struct Emulator {
+    cc: Cc,
+    version: String,
+    pipes: Mutex<(ChildStdin, ChildStdout)>,
+    child: Child,
+    /// For libraries until they are loaded.
+    place: Temporary,
+}
+
+impl Emulator {
+    /// Starts it; what is missing, if it cannot.
+    pub fn start(store: &Store) -> Result<Emulator, String> {
+        let cc = Cc::named(COMPILER).map_err(|e| format!("{COMPILER} {e}"))?;
+        let (emulator, version) = EMULATORS
+            .iter()
+            .find_map(|name| {
+                let output = Command::new(name).arg("--version").stdin(Stdio::null()).output().ok()?;
+                let text = String::from_utf8_lossy(&output.stdout).into_owned();
+                Some((*name, text.lines().next()?.to_owned()))
+            })
+            .ok_or_else(|| format!("none of {} runs", EMULATORS.join(" and ")))?;
+        let place = store.temporary().map_err(|e| e.to_string())?;
+        std::fs::write(place.path().join("emulated.c"), include_str!("emulated.c")).map_err(|e| e.to_string())?;
+        // Kernels may call `memcpy` and the like, and find them in the process that loads them.
+        let arguments = ["-O1", "-rdynamic", "-Wl,--no-as-needed", "-o", "emulated", "emulated.c", "-lm", "-ldl"];
+        let output = Command::new(COMPILER).args(arguments).current_dir(place.path()).output();
+        let output = output.map_err(|e| format!("{COMPILER} does not run: {e}"))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(format!("{COMPILER} makes no program (is the C library for AArch64 there?): {said}"));
+        }
+        let libraries = Command::new(COMPILER).arg("-print-file-name=libc.so.6").output().map_err(|e| e.to_string())?;
+        // The folder whose `lib` has the C library: where the emulator looks for the program's loader.
+        let libc = Path::new(String::from_utf8_lossy(&libraries.stdout).trim()).canonicalize();
+        let libc = libc.map_err(|e| format!("{COMPILER} does not say where its C library is: {e}"))?;
+        let prefix = libc.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+        let mut child = Command::new(emulator)
+            .args(["-cpu", PROCESSOR, "-L"])
+            .args([prefix, &place.path().join("emulated")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("{emulator} does not run: {e}"))?;
+        let pipes = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+        let emulator = Emulator { cc, version, pipes: Mutex::new(pipes), child, place };
+        match emulator.say('a', 0, 0, &[]).and_then(|at| emulator.say('f', at, 0, &[])) {
+            Ok(_) => Ok(emulator),
+            Err(e) => Err(format!("{} does not run a program: {e}", emulator.version)),
+        }
+    }
+
+    /// Sends a message; its reply.
+    fn say(&self, what: char, a: u64, b: u64, data: &[u8]) -> Result<u64, Error> {
+        self.converse(what, a, b, data, &mut [])
+    }
+
+    fn converse(&self, what: char, a: u64, b: u64, data: &[u8], back: &mut [u8]) -> Result<u64, Error> {
+        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut talk = || {
+            let header: Vec<u8> = [what as u64, a, b].iter().flat_map(|w| w.to_ne_bytes()).collect();
+            pipes.0.write_all(&header)?;
+            pipes.0.write_all(data)?;
+            pipes.0.flush()?;
+            let mut reply = [0; 8];
+            pipes.1.read_exact(&mut reply)?;
+            pipes.1.read_exact(back)?;
+            Ok(u64::from_ne_bytes(reply))
+        };
+        talk().map_err(Error::io(format!("talking to the emulator (`{what}`; a signal has ended it?)")))
+    }
+
+    /// As `say` with bytes whose number is the second word.
+    fn send(&self, what: char, a: u64, data: &[u8]) -> Result<u64, Error> {
+        self.say(what, a, data.len() as u64, data)
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A piece of the emulated machine's memory.
+struct Remote {
+    address: u64,
+    len: usize,
+    emulator: Arc<Emulator>,
+}
+
+impl RawBuffer for Remote {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn host(&self) -> Option<*mut u8> {
+        None
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        let _ = self.emulator.say('f', self.address, self.len as u64, &[]);
+    }
+}
+
+struct EmulatedKernel {
+    program: Program,
+    function: u64,
+}
+
+impl Kernel for EmulatedKernel {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn program(&self) -> &Program {
+        &self.program
+    }
+}
+
+/// The device.
+#[derive(Clone)]
+pub struct Emulated {
+    emulator: Arc<Emulator>,
+    target: Target,
+    workers: usize,
+    store: Arc<Store>,
+    prelude: String,
+    /// Addresses of functions by symbol, which is made of the text's hash. Libraries are never closed.
+    loaded: Arc<Mutex<HashMap<String, u64>>>,
+}
+
+impl Emulated {
+    /// With one worker. Kernels are scheduled for three, however many there are.
+    pub fn new(emulator: Arc<Emulator>, store: Store) -> Emulated {
+        let (target, store, prelude) = (Isa::Neon.target(3), Arc::new(store), dialect::prelude());
+        Emulated { emulator, target, workers: 1, store, prelude, loaded: Arc::default() }
+    }
+
+    /// The same machine, the same kernels, so many workers: they share the workgroups, and work one after the other.
+    pub fn with_workers(&self, workers: usize) -> Emulated {
+        Emulated { workers, ..self.clone() }
+    }
+
+    /// A unit's library in the emulated process, from the store or from the compiler.
+    fn library(&self, unit: &Unit) -> Result<u64, Error> {
+        let key = unit.key(&self.emulator.cc, Isa::Neon);
+        let bytes = match self.store.get(&key)? {
+            Some(bytes) => bytes,
+            None => {
+                let bytes = unit.compile(&self.emulator.cc, Isa::Neon, &self.store)?;
+                self.store.put(&key, &bytes)?;
+                bytes
+            }
+        };
+        let path = self.emulator.place.path().join(format!("{}.so", key.hex()));
+        std::fs::write(&path, bytes).map_err(Error::io("writing a library"))?;
+        let handle = self.emulator.send('l', 0, path.as_os_str().as_encoded_bytes())?;
+        let _ = std::fs::remove_file(&path);
+        if handle == 0 { Err(Error::invalid("a library", "the emulated machine does not load it")) } else { Ok(handle) }
+    }
+}
+
+/// Address of a byte of a buffer.
+fn address(what: &str, buffer: &Buffer, offset: usize, len: usize) -> Result<u64, Error> {
+    buffer.check(what, offset, len)?;
+    let raw = buffer.raw.as_any().downcast_ref::<Remote>();
+    let raw = raw.ok_or_else(|| Error::invalid(what, "the buffer is another device's"))?;
+    Ok(raw.address + (buffer.offset + offset) as u64)
+}
+
+impl Device for Emulated {
+    fn name(&self) -> &str {
+        "emulated"
+    }
+    fn target(&self) -> &Target {
+        &self.target
+    }
+    fn describe(&self) -> Vec<String> {
+        vec![format!("{}, {}", self.emulator.version, self.emulator.cc.describe())]
+    }
+    fn alloc(&self, bytes: usize, _: Memory) -> Result<Buffer, Error> {
+        let address = self.emulator.say('a', bytes as u64, 0, &[])?;
+        let raw = Remote { address, len: bytes, emulator: self.emulator.clone() };
+        if address == 0 {
+            return Err(Error::invalid("a buffer", format!("the emulated machine has no {bytes} bytes")));
+        }
+        Ok(Buffer { raw: Arc::new(raw), offset: 0, len: bytes })
+    }
+    fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
+        self.emulator.send('w', address("write", to, offset, data.len())?, data).map(drop)
+    }
+    fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
+        let at = address("read", from, offset, data.len())?;
+        self.emulator.converse('r', at, data.len() as u64, &[], data).map(drop)
+    }
+
+    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let texts: Vec<Text> = programs.iter().map(Text::of).collect();
+        let mut missing: Vec<&Text> = texts.iter().filter(|t| !loaded.contains_key(&t.symbol)).collect();
+        missing.sort_by_key(|t| t.key);
+        missing.dedup_by_key(|t| t.key);
+        let lengths: Vec<usize> = missing.iter().map(|t| t.source.len()).collect();
+        // The tests of the suite run side by side, so that units need not.
+        for part in partition(&lengths, 1) {
+            let unit = Unit::new(&self.prelude, part.iter().map(|&i| missing[i]).collect());
+            let library = self.library(&unit)?;
+            for i in part {
+                let symbol = &missing[i].symbol;
+                let function = self.emulator.send('s', library, symbol.as_bytes())?;
+                if function == 0 {
+                    return Err(Error::invalid(&missing[i].name, "its text does not define it"));
+                }
+                loaded.insert(symbol.clone(), function);
+            }
+        }
+        progress(programs.len(), programs.len());
+        let kernel = |(text, program): (&Text, &Program)| -> Arc<dyn Kernel> {
+            Arc::new(EmulatedKernel { program: program.clone(), function: loaded[&text.symbol] })
+        };
+        Ok(texts.iter().zip(programs).map(kernel).collect())
+    }
+
+    fn capture(&self, mut launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
+        launches.sort_by_key(|l| l.level);
+        Ok(Box::new(EmulatedReplay { emulator: self.emulator.clone(), workers: self.workers, launches }))
+    }
+}
+
+struct EmulatedReplay {
+    emulator: Arc<Emulator>,
+    workers: usize,
+    /// By level.
+    launches: Vec<Launch>,
+}
+
+impl EmulatedReplay {
+    fn launch(&self, launch: &Launch, vars: &[(&str, i64)]) -> Result<(), Error> {
+        let program = launch.kernel.program();
+        let invalid = |message: &str| Error::invalid(&program.name, message);
+        let kernel = launch.kernel.as_any().downcast_ref::<EmulatedKernel>();
+        let kernel = kernel.ok_or_else(|| invalid("was loaded by another device"))?;
+        if launch.buffers.len() != program.params.len() {
+            return Err(invalid("is launched with another number of buffers than it has"));
+        }
+        let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
+        let groups = program.graph.evaluate_index(program.groups, &value);
+        let groups = groups.ok_or_else(|| invalid("its workgroups cannot be counted"))?.max(0);
+        let counts = [program.params.len(), program.vars.len(), program.scratch, self.workers];
+        let mut words = vec![kernel.function];
+        words.extend(counts.map(|n| n as u64));
+        words.push(groups as u64);
+        for buffer in &launch.buffers {
+            words.push(address(&program.name, buffer, 0, buffer.len)?);
+        }
+        for name in &program.vars {
+            words.push(value(name).ok_or_else(|| invalid("ran without one of its variables"))? as u64);
+        }
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        match self.emulator.send('c', 0, &bytes)? {
+            0 => Ok(()),
+            1 => Err(invalid("no scratch on the emulated machine")),
+            _ => Err(invalid("wrote past the end of its scratch")),
+        }
+    }
+}
+
+impl Replay for EmulatedReplay {
+    fn replay(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+        self.replay_timed(vars).map(drop)
+    }
+    fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
+        let timed = |launch: &Launch| {
+            let start = Instant::now();
+            self.launch(launch, vars).map(|()| start.elapsed().as_secs_f64())
+        };
+        self.launches.iter().map(timed).collect()
+    }
+}
