@@ -109,6 +109,13 @@ const CASES: &[(&str, Case)] = &[
         let x = b.op(Op::Shr, &[x, p]);
         b.op(Op::Shr, &[x, q])
     }),
+    ("((x >> a) & m) << b -> (x << (b - a)) & (m << b)", |b| {
+        let (x, a) = (b.leaf(0, Scalar::U32), b.int_of(Scalar::U32, 6));
+        let (m, by) = (b.int_of(Scalar::U32, 0x0303_0303), b.int_of(Scalar::U32, 4));
+        let shifted = b.op(Op::Shr, &[x, a]);
+        let masked = b.op(Op::And, &[shifted, m]);
+        b.op(Op::Shl, &[masked, by])
+    }),
     ("cast(cast(x)) -> cast(x) where nothing is lost", |b| {
         let x = b.leaf(0, Scalar::I8);
         let x = b.cast(x, Scalar::I32);

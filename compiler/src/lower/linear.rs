@@ -185,12 +185,15 @@ impl Emitter<'_> {
     }
     /// Defines all of `roots`.
     fn all(&mut self, roots: &[Id]) {
-        // Reductions first, each at its depth, those that others need before them; equal ranges at equal depth together.
-        while let Some(group) = self.ready(roots) {
-            self.reduce(&group);
-        }
+        self.reductions(roots);
         for &r in roots {
             self.define(r);
+        }
+    }
+    /// Defines the reductions below `roots`, each at its depth, those that others need before them; equal ranges at equal depth together.
+    fn reductions(&mut self, roots: &[Id]) {
+        while let Some(group) = self.ready(roots) {
+            self.reduce(&group);
         }
     }
     /// Reductions below `roots` that can be computed now and of which none needs another one first.
@@ -273,13 +276,13 @@ impl Emitter<'_> {
                 terms(self.g, value, op, &mut |term| values.push((acc, term, op)));
             }
         }
-        let mut roots: Vec<Id> = Vec::new();
-        let mut updates = Vec::new();
+        let mut updates: Vec<(Id, Id, Vec<Id>)> = Vec::new();
         for (acc, value, op) in values {
             let n = self.g[value].clone();
             let product =
                 op == ReduceOp::Add && n.op == Op::Mul && n.dtype.scalar.is_float() && !self.is_defined(value);
             let dot = op == ReduceOp::Add && n.op == Op::Dot4 && self.g.int_value(n.src[2]) == Some(0);
+            let mut roots = Vec::new();
             let update = if dot && !self.is_defined(value) {
                 roots.extend(n.src[..2].iter().copied());
                 let src: Sources = smallvec![n.src[0], n.src[1], acc];
@@ -293,10 +296,15 @@ impl Emitter<'_> {
                 let src: Sources = smallvec![acc, value];
                 self.g.intern(Node { op: op.combine(), dtype: n.dtype, src, arg: Arg::None })
             };
-            updates.push((acc, update));
+            updates.push((acc, update, roots));
         }
-        self.all(&roots);
-        for (acc, update) in updates {
+        // Loops first; then each term as late as possible, so that few values wait in registers.
+        let all: Vec<Id> = updates.iter().flat_map(|u| u.2.iter().copied()).collect();
+        self.reductions(&all);
+        for (acc, update, roots) in updates {
+            for r in roots {
+                self.define(r);
+            }
             self.push_here(Statement::Accumulate(acc, update));
         }
         while self.scopes.len() > before {

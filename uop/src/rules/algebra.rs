@@ -25,6 +25,7 @@ rules! { RULES:
     "x & mask -> x where x fits" [And] mask_fits;
     "(x & a) & b -> x & (a & b)" [And] mask_mask;
     "(x >> a) >> b -> x >> (a + b)" [Shr] shift_shift;
+    "((x >> a) & m) << b -> (x << (b - a)) & (m << b)" [Shl] shift_mask_shift;
     "cast(cast(x)) -> cast(x) where nothing is lost" [Cast] cast_cast;
     "cast(x) -> x of the same dtype" [Cast Bitcast] cast_same;
 }
@@ -163,6 +164,28 @@ fn shift_shift(g: &mut Graph, n: &Node) -> Option<Id> {
     }
     let both = g.int_of(n.dtype, a + b);
     Some(g.shr(inner.src[0], both))
+}
+
+/// Of words: one shift less. Bits that leave at the top are masked on both sides.
+fn shift_mask_shift(g: &mut Graph, n: &Node) -> Option<Id> {
+    let b = g.int_value(n.src[1])?;
+    let masked = g[n.src[0]].clone();
+    if n.dtype.scalar != Scalar::U32 || masked.op != Op::And || !(0..32).contains(&b) {
+        return None;
+    }
+    let m = g.int_value(masked.src[1])?;
+    let shifted = g[masked.src[0]].clone();
+    let (x, a) = match shifted.op {
+        Op::Shr => (shifted.src[0], g.int_value(shifted.src[1])?),
+        _ => return None,
+    };
+    if !(0..32).contains(&a) || m << b > u32::MAX as i64 {
+        return None;
+    }
+    let by = g.int_of(n.dtype, (b - a).abs());
+    let x = if b > a { g.shl(x, by) } else { g.shr(x, by) };
+    let m = g.int_of(n.dtype, m << b);
+    Some(g.and(x, m))
 }
 
 fn cast_cast(g: &mut Graph, n: &Node) -> Option<Id> {

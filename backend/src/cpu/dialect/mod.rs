@@ -13,7 +13,7 @@ use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 use half::{bf16, f16};
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 /// The dialect; what depends on the instruction set is in the prelude alone.
@@ -45,6 +45,8 @@ struct Writer<'a> {
     around: Vec<Id>,
     /// For every open brace, whether it put a range there.
     open: Vec<bool>,
+    /// What is asked for already in this loop, by halves of cache lines: buffer, terms of the address, number of the half.
+    fetched: HashSet<(Id, Vec<(Id, i64)>, i64)>,
     numbers: RefCell<HashMap<Id, usize>>,
     out: String,
 }
@@ -56,6 +58,7 @@ impl Dialect for C {
             signature,
             around: Vec::new(),
             open: Vec::new(),
+            fetched: HashSet::new(),
             numbers: RefCell::default(),
             out: String::new(),
         };
@@ -126,6 +129,9 @@ impl Writer<'_> {
         self.line(format_args!("}} base += count; }}"));
     }
     fn statement(&mut self, s: &Statement) {
+        if matches!(s, Statement::Loop(_) | Statement::End | Statement::Nest { .. }) {
+            self.fetched.clear();
+        }
         match s {
             Statement::Define(id) => {
                 let (t, e) = (type_of(self.g[*id].dtype), self.expression(*id));
@@ -181,7 +187,10 @@ impl Writer<'_> {
         }
         let at = self.g.linear(n.src[1]);
         let stride = self.around.iter().rev().map(|&r| at.coefficient(r)).find(|&s| s > 0);
-        if let Some(stride) = stride {
+        let line = (n.src[0], at.terms.to_vec(), at.constant.div_euclid(32));
+        if let Some(stride) = stride
+            && self.fetched.insert(line)
+        {
             let (b, at) = (self.buffer(n.src[0]), self.name(n.src[1]));
             self.line(format_args!("__builtin_prefetch({b} + {at} + {stride});"));
         }

@@ -73,8 +73,14 @@ pub fn prelude() -> String {
     line("FN u32 bits_f32_u32(f32 x) { union { f32 f; u32 i; } u = {x}; return u.i; }".into());
     for (from, to) in CONVERSIONS {
         for l in LANES {
+            // Narrow integers by way of i32, whose conversion is one instruction everywhere.
+            let x = if *to == "f32" && !from.ends_with("32") && !from.ends_with("64") {
+                format!("cvt_{from}_i32_{l}(x)")
+            } else {
+                "x".into()
+            };
             let generic = format!(
-                "FN {to}x{l} cvt_{from}_{to}_{l}({from}x{l} x) {{ return __builtin_convertvector(x, {to}x{l}); }}"
+                "FN {to}x{l} cvt_{from}_{to}_{l}({from}x{l} x) {{ return __builtin_convertvector({x}, {to}x{l}); }}"
             );
             match WIDENING.iter().find(|w| w.0 == format!("{from}_{to}") && w.1 == *l) {
                 Some((_, _, needs, e)) => line(format!(

@@ -1,0 +1,43 @@
+//! Formats taken apart: what is stored of them in layouts with interleaved rows.
+
+use gristmill_compiler::layout::{Kind, Packing};
+use gristmill_encodings::TABLE;
+use gristmill_uop::EncodingRef;
+
+/// Leaves of a format: scales with the elements that share one, codes as the bits of their pieces.
+fn shape(e: EncodingRef) -> String {
+    let Some(p) = Packing::of(e) else { return "as in the file".into() };
+    let mut out: Vec<String> = p
+        .leaves
+        .iter()
+        .map(|l| match &l.kind {
+            Kind::Scale { every, stored, .. } => format!("{} every {every}", stored.name()),
+            Kind::Code { pieces } => format!("code {:?}", pieces.iter().map(|p| p.bits).collect::<Vec<_>>()),
+        })
+        .collect();
+    out.sort();
+    format!("{}; {} bytes, groups of {}", out.join(", "), p.bytes, p.group)
+}
+
+#[test]
+fn every_format_is_taken_apart() {
+    let all: Vec<String> = TABLE.iter().map(|e| format!("{}: {}", e.name, shape(e))).collect();
+    insta::assert_snapshot!(all.join("\n"), @r"
+    f32: as in the file
+    f16: as in the file
+    bf16: as in the file
+    q8_0: code [8], f16 every 32; 34 bytes, groups of 32
+    q4_0: code [4], f16 every 32; 18 bytes, groups of 32
+    q4_1: code [4], f16 every 32, f16 every 32; 20 bytes, groups of 32
+    q5_0: code [4, 1], f16 every 32; 22 bytes, groups of 32
+    q5_1: code [4, 1], f16 every 32, f16 every 32; 24 bytes, groups of 32
+    q2_k: code [2], f16 every 256, f16 every 256, u8 every 16, u8 every 16; 100 bytes, groups of 16
+    q3_k: code [2, 1], f16 every 256, i8 every 16; 114 bytes, groups of 16
+    q4_k: code [4], f16 every 256, f16 every 256, u8 every 32, u8 every 32; 148 bytes, groups of 32
+    q5_k: code [4, 1], f16 every 256, f16 every 256, u8 every 32, u8 every 32; 180 bytes, groups of 32
+    q6_k: code [4, 2], f16 every 256, i8 every 16; 210 bytes, groups of 16
+    iq4_nl: code [4], f16 every 32; 18 bytes, groups of 32
+    iq4_xs: code [4], f16 every 256, i8 every 32; 138 bytes, groups of 32
+    mxfp4: code [4], u8 every 32, u8 every 32; 18 bytes, groups of 32
+    ");
+}
