@@ -427,8 +427,7 @@ impl Engine {
         let logits = if tokens.len() > 1 || logits == Logits::None { logits } else { Logits::Last };
         let class = self.class(tokens.len(), logits);
         self.prepare(&[class], &|_| ())?;
-        let ids: Vec<u8> = tokens.iter().flat_map(|t| (*t as i32).to_le_bytes()).collect();
-        self.device().write(&self.tokens, 0, &ids)?;
+        self.set_tokens(tokens)?;
         let vars = [("pos", position as i64), ("n", tokens.len() as i64)];
         let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
         captured.replay.replay(&vars)?;
@@ -446,17 +445,23 @@ impl Engine {
         }
         Ok(())
     }
-    /// Time of every launch of one decoding step, with its program: for `bench` and `profile`.
-    pub fn timed_step(&mut self, token: u32, position: usize) -> Result<Vec<f64>, Error> {
-        self.prepare(&[(1, Logits::Last)], &|_| ())?;
-        self.fill_rope(position + 1)?;
-        self.device().write(&self.tokens, 0, &(token as i32).to_le_bytes())?;
-        let captured = self.captured.get_mut(&(1, Logits::Last)).ok_or(Error::Empty)?;
-        Ok(captured.replay.replay_timed(&[("pos", position as i64), ("n", 1)])?)
+    /// Time of every launch of the step that these tokens take, at most a chunk, at that position: for `profile`.
+    pub fn timed_step(&mut self, tokens: &[u32], position: usize) -> Result<Vec<f64>, Error> {
+        self.check(tokens)?;
+        let class = self.class(tokens.len(), Logits::Last);
+        self.prepare(&[class], &|_| ())?;
+        self.fill_rope(position + tokens.len())?;
+        self.set_tokens(tokens)?;
+        let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
+        Ok(captured.replay.replay_timed(&[("pos", position as i64), ("n", tokens.len() as i64)])?)
     }
-    /// The function and program number of every launch of a decoding step, in order.
-    pub fn step_launches(&self) -> &[(Arc<Ready>, usize)] {
-        self.captured.get(&(1, Logits::Last)).map_or(&[], |c| &c.launches)
+    /// The function and program number of every launch of a step of so many tokens, in order.
+    pub fn step_launches(&self, tokens: usize) -> &[(Arc<Ready>, usize)] {
+        self.captured.get(&self.class(tokens, Logits::Last)).map_or(&[], |c| &c.launches)
+    }
+    fn set_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
+        let ids: Vec<u8> = tokens.iter().flat_map(|t| (*t as i32).to_le_bytes()).collect();
+        Ok(self.device().write(&self.tokens, 0, &ids)?)
     }
     /// The rope table grows with the context in use.
     fn fill_rope(&mut self, positions: usize) -> Result<(), Error> {

@@ -8,6 +8,9 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
+/// Registers that the sums of a group of integers need beside their accumulators: its words, a product, a constant.
+pub const WORDS: usize = 12;
+
 /// One statement of linear code. Values are named by the node they compute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Statement {
@@ -185,20 +188,23 @@ impl Emitter<'_> {
     }
     /// Defines all of `roots`.
     fn all(&mut self, roots: &[Id]) {
-        self.reductions(roots);
+        self.reductions(roots, true);
+        self.reductions(roots, false);
         for &r in roots {
             self.define(r);
         }
     }
     /// Defines the reductions below `roots`, each at its depth, those that others need before them; equal ranges at equal depth together.
-    fn reductions(&mut self, roots: &[Id]) {
-        while let Some(group) = self.ready(roots) {
+    /// With `loops`, only those that need a loop: the others are straight code, which may come later.
+    fn reductions(&mut self, roots: &[Id], loops: bool) {
+        while let Some(group) = self.ready(roots, loops) {
             self.reduce(&group);
         }
     }
     /// Reductions below `roots` that can be computed now and of which none needs another one first.
-    fn ready(&self, roots: &[Id]) -> Option<Vec<Id>> {
+    fn ready(&self, roots: &[Id], loops: bool) -> Option<Vec<Id>> {
         let g = &*self.g;
+        let straight = |n: &Node| n.src[1..].iter().all(|&r| g.range_kind(r) == Some(RangeKind::Unroll));
         // Nodes that are not yet defined, in order; stop at what is.
         let mut order = Vec::new();
         let mut seen = FxHashSet::default();
@@ -225,6 +231,7 @@ impl Emitter<'_> {
             let below = node.src.iter().any(|s| needs.get(s).copied().unwrap_or(false));
             let mut mine = below;
             if node.op == Op::Reduce
+                && !(loops && straight(node))
                 && let Some(depth) = self.depth(id)
             {
                 mine = true;
@@ -233,7 +240,13 @@ impl Emitter<'_> {
                     if first.is_none() {
                         first = Some(key.clone());
                     }
-                    if first.as_ref() == Some(&key) {
+                    // Sums of integer sums need registers beside their own: more than there are go into another loop.
+                    let room = if g.any(node.src[0], |_, n| n.op == Op::Reduce) {
+                        self.target.registers.saturating_sub(WORDS).max(1)
+                    } else {
+                        usize::MAX
+                    };
+                    if first.as_ref() == Some(&key) && group.len() < if straight(node) { 1 } else { room } {
                         group.push(id);
                     }
                 }
@@ -298,10 +311,11 @@ impl Emitter<'_> {
             };
             updates.push((acc, update, roots));
         }
-        // Loops first; then each term as late as possible, so that few values wait in registers.
+        // Loops first, shared by all; then each term as late as possible, so that few values wait in registers.
         let all: Vec<Id> = updates.iter().flat_map(|u| u.2.iter().copied()).collect();
-        self.reductions(&all);
+        self.reductions(&all, true);
         for (acc, update, roots) in updates {
+            self.reductions(&roots, false);
             for r in roots {
                 self.define(r);
             }

@@ -6,6 +6,7 @@
 use super::expand::Expander;
 use super::kernel::{Draft, Surroundings};
 use crate::derive::Derived;
+use crate::lower::linear::WORDS;
 use gristmill_uop::target::Style;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -245,9 +246,15 @@ fn contraction(
     }
     // Panel of rows per workgroup, tiles of tokens inside, rows of the panel inside these.
     let last_token = tokens.iter().copied().rev().find(|&r| g.max_of(g[r].src[0]) > 1);
+    // With interleaved rows an accumulator is a vector of rows and one token, and a word of each quad of a group waits beside them.
+    let most = match lanes {
+        1 => MATMUL_TOKENS,
+        _ => (around.target.registers.saturating_sub(WORDS) as i64 / 4 * 4).clamp(4, 2 * MATMUL_TOKENS),
+    };
     let token_tile = last_token.map_or(1, |r| match g.int_value(g[r].src[0]) {
-        Some(b) => divisor(b, MATMUL_TOKENS).max(if b > MATMUL_TOKENS { 4 } else { 1 }),
-        None => MATMUL_TOKENS,
+        Some(b) => divisor(b, most).max(if b > most { 4 } else { 1 }),
+        None if g.max_of(g[r].src[0]) < 16 * most => most.min(MATMUL_TOKENS),
+        None => most,
     });
     let room = (around.target.registers as i64 / 2 / token_tile / together.max(1)).clamp(1, MATMUL_ROWS);
     let tile = if lanes > 1 { 1 } else { divisor(n, room) };
