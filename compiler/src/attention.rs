@@ -74,6 +74,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let queries = g.expand(queries, &[chunks, tokens, heads, chunk, depth]);
     let products = g.mul(queries, keys);
     let scores = g.sum(products, &[4]);
+    let mut inside = vec![scores];
     let factor = g.constant(Scalar::F32, scale);
     let scores = g.mul(scores, factor);
     // Causal mask.
@@ -99,7 +100,8 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let (mc, lc) = (column(g, m), column(g, l));
     let parts = g.cat(&[o, mc, lc], 3);
     let tile = (1..=HEADS.min(h)).rev().find(|d| h % d == 0).unwrap_or(1);
-    hints.insert(parts, Hint { globals: 3, tile });
+    inside.extend([scores, m, p, l, o]);
+    hints.insert(parts, Hint { globals: 3, tile, inside });
     // Combine.
     let d = g.max_of(out_depth);
     let o = g.slice(parts, 3, 0, d);
