@@ -12,8 +12,16 @@ use rustc_hash::FxHashMap;
 
 /// Positions of a chunk.
 const CHUNK: i64 = 128;
+/// Positions of a chunk where more than [`FEW`] tokens attend: every chunk leaves a partial result per token and head.
+const CHUNK_MANY: i64 = 256;
+const FEW: i64 = 64;
 /// Heads of a workgroup.
 const HEADS: i64 = 4;
+
+/// Positions of a chunk where at most so many tokens attend in one step.
+pub fn chunk_positions(tokens: i64) -> i64 {
+    if tokens > FEW { CHUNK_MANY } else { CHUNK }
+}
 
 /// Replaces every `ATTENTION` below `roots`; workgroup shapes of the new nodes go to `hints`.
 pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>) {
@@ -39,7 +47,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let (kv_heads, out_depth) = (kd[1], vd[2]);
     let (h, kvh) = (g.max_of(heads), g.max_of(kv_heads));
     let positions = g.max_of(kd[0]);
-    let c = CHUNK.min(positions.max(1));
+    let c = chunk_positions(g.max_of(tokens)).min(positions.max(1));
     let chunk = g.int(c);
     // The number of chunks in use.
     let up = g.int(c - 1);

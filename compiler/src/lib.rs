@@ -8,5 +8,6 @@ pub mod pipeline;
 pub mod price;
 pub mod schedule;
 
+pub use attention::chunk_positions;
 pub use decision::{Cheapest, Decision, Perturb, Policy};
 pub use pipeline::{Compiled, Dialect, Signature, compile};
