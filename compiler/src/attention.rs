@@ -1,6 +1,7 @@
 //! `ATTENTION` in terms of other ops: the cache is cut into chunks of positions, each chunk gives a partial result with its maximum and its
 //! sum, and a second step combines the chunks. All heads of a workgroup share each tile of the cache. A workgroup is one
-//! (chunk, token, group of heads); scores and probabilities of the chunk are its stages.
+//! (chunk, token, group of heads); scores and probabilities of the chunk are its stages, by a hint: priced one by one, each of them looks
+//! better in a buffer, where the workgroup's shape no longer holds.
 //!
 //! With m_c the maximum of a chunk's scores, l_c = Σ exp(s − m_c) and o_c = Σ exp(s − m_c)·v:
 //! out = Σ_c exp(m_c − m)·o_c / Σ_c exp(m_c − m)·l_c, m = max m_c. Positions behind the token's own count as −1e30.
