@@ -56,10 +56,7 @@ pub const DEVICES: &[DeviceInfo] = &[
         name: "null",
         doc: "runs nothing; scheduled as for this processor",
         dialect: Some(&cpu::dialect::C),
-        open: |options| {
-            let threads = options.threads.unwrap_or(1).max(1);
-            Ok(Arc::new(null::NullDevice::new("null", cpu::Isa::parse(&options.isa)?.target(threads))))
-        },
+        open: |options| Ok(Arc::new(null::NullDevice::new("null", cpu::Isa::parse(&options.isa)?.target()))),
     },
     DeviceInfo {
         name: "null:gpu",

@@ -1,6 +1,7 @@
 //! `ATTENTION` in terms of other ops: the cache is cut into chunks of positions, each chunk gives a partial result with its maximum and its
 //! sum, and a second step combines the chunks. All heads of a workgroup share each tile of the cache. A workgroup is one
-//! (chunk, token, group of heads); scores and probabilities of the chunk are its stages.
+//! (chunk, token, group of heads); scores and probabilities of the chunk are its stages, by a hint: priced one by one, each of them looks
+//! better in a buffer, where the workgroup's shape no longer holds.
 //!
 //! With m_c the maximum of a chunk's scores, l_c = Σ exp(s − m_c) and o_c = Σ exp(s − m_c)·v:
 //! out = Σ_c exp(m_c − m)·o_c / Σ_c exp(m_c − m)·l_c, m = max m_c. Positions behind the token's own count as −1e30.
@@ -12,8 +13,16 @@ use rustc_hash::FxHashMap;
 
 /// Positions of a chunk.
 const CHUNK: i64 = 128;
+/// Positions of a chunk where more than [`FEW`] tokens attend: every chunk leaves a partial result per token and head.
+const CHUNK_MANY: i64 = 256;
+const FEW: i64 = 64;
 /// Heads of a workgroup.
 const HEADS: i64 = 4;
+
+/// Positions of a chunk where at most so many tokens attend in one step.
+pub fn chunk_positions(tokens: i64) -> i64 {
+    if tokens > FEW { CHUNK_MANY } else { CHUNK }
+}
 
 /// Replaces every `ATTENTION` below `roots`; workgroup shapes of the new nodes go to `hints`.
 pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>) {
@@ -39,7 +48,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let (kv_heads, out_depth) = (kd[1], vd[2]);
     let (h, kvh) = (g.max_of(heads), g.max_of(kv_heads));
     let positions = g.max_of(kd[0]);
-    let c = CHUNK.min(positions.max(1));
+    let c = chunk_positions(g.max_of(tokens)).min(positions.max(1));
     let chunk = g.int(c);
     // The number of chunks in use.
     let up = g.int(c - 1);
@@ -74,6 +83,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let queries = g.expand(queries, &[chunks, tokens, heads, chunk, depth]);
     let products = g.mul(queries, keys);
     let scores = g.sum(products, &[4]);
+    let mut inside = vec![scores];
     let factor = g.constant(Scalar::F32, scale);
     let scores = g.mul(scores, factor);
     // Causal mask.
@@ -99,7 +109,8 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let (mc, lc) = (column(g, m), column(g, l));
     let parts = g.cat(&[o, mc, lc], 3);
     let tile = (1..=HEADS.min(h)).rev().find(|d| h % d == 0).unwrap_or(1);
-    hints.insert(parts, Hint { globals: 3, tile });
+    inside.extend([scores, m, p, l, o]);
+    hints.insert(parts, Hint { globals: 3, tile, inside });
     // Combine.
     let d = g.max_of(out_depth);
     let o = g.slice(parts, 3, 0, d);

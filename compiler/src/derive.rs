@@ -150,7 +150,11 @@ pub fn derive(
     for r in roots {
         *r = map[r];
     }
-    *hints = hints.drain().map(|(id, hint)| (map.get(&id).copied().unwrap_or(id), hint)).collect();
+    let new = |id: Id| map.get(&id).copied().unwrap_or(id);
+    *hints = hints
+        .drain()
+        .map(|(id, hint)| (new(id), Hint { inside: hint.inside.iter().map(|&n| new(n)).collect(), ..hint }))
+        .collect();
     derived
 }
 

@@ -11,5 +11,6 @@ pub mod prepack;
 pub mod price;
 pub mod schedule;
 
+pub use attention::chunk_positions;
 pub use decision::{Cheapest, Decision, Perturb, Policy};
 pub use pipeline::{Compiled, Dialect, Signature, compile};

@@ -13,7 +13,8 @@ use rustc_hash::FxHashMap;
 
 /// Statements of one loop body above which unrolling stops.
 const BODY_LIMIT: i64 = 320;
-/// Iterations of a plain (not packed) reduction that are unrolled, in vectors.
+/// Most iterations of a plain (not packed) reduction that are unrolled, in vectors. With the accumulators there will be, their operands
+/// have room in the registers.
 const PLAIN_UNROLL: i64 = 4;
 
 /// Rewrites a nest's ranges for the target.
@@ -154,7 +155,8 @@ impl Optimiser<'_> {
                 let new = if has_lanes {
                     self.g.reduce_ranges(src[0], &src[1..], op)
                 } else {
-                    self.lanes_of(src[0], &src[1..], lanes, upcasts, op)
+                    let accumulators = self.accumulators(store, n);
+                    self.lanes_of(src[0], &src[1..], lanes, [upcasts, accumulators], op)
                 };
                 map.insert(n, new);
             }
@@ -163,7 +165,15 @@ impl Optimiser<'_> {
         self.g.store(buffer, offset, value, &closed)
     }
 
-    fn lanes_of(&mut self, value: Id, ranges: &[Id], lanes: i64, upcasts: i64, op: gristmill_uop::ReduceOp) -> Id {
+    fn lanes_of(
+        &mut self,
+        value: Id,
+        ranges: &[Id],
+        lanes: i64,
+        [upcasts, accumulators]: [i64; 2],
+        op: gristmill_uop::ReduceOp,
+    ) -> Id {
+        let room = (self.registers / 2 / accumulators).max(1);
         for (i, &r) in ranges.iter().enumerate().rev() {
             let Some(n) = self.fixed(r) else { continue };
             let Some(l) = fitting(n, lanes) else { continue };
@@ -186,7 +196,7 @@ impl Optimiser<'_> {
                     }
                     b
                 }
-                _ => (1..=PLAIN_UNROLL).rev().find(|u| n % (l * u) == 0 && u * upcasts <= 32).unwrap_or(1) * l,
+                _ => (1..=PLAIN_UNROLL.min(room)).rev().find(|u| n % (l * u) == 0).unwrap_or(1) * l,
             };
             let statements = (whole / l) * upcasts * if block.is_some() { 4 } else { 1 };
             let unroll = if statements <= BODY_LIMIT * 2 { whole / l } else { (whole / l).min(2) };
@@ -232,25 +242,45 @@ impl Optimiser<'_> {
         }
         let mut store = store;
         for r in self.closed(store).into_iter().rev() {
-            let room = self.registers / 2 / self.upcasts(store).max(1);
-            if room < 2 || self.g.range_kind(r) != Some(RangeKind::Loop) {
-                continue;
-            }
-            let Some(n) = self.fixed(r) else { continue };
-            // Only where the reduction depends on it: else it is hoisted anyway.
-            let dependent = self
-                .g
-                .toposort(&[self.g[store].src[2]])
-                .into_iter()
-                .any(|m| self.g[m].op == Op::Reduce && self.g.free_ranges(m).contains(&r));
-            if !dependent {
-                continue;
-            }
-            let copies = (1..=room.min(4)).rev().find(|c| n % c == 0).unwrap_or(1);
+            let copies = self.copies(store, r, self.upcasts(store));
             if copies > 1 {
                 store = self.tiled(store, r, copies, RangeKind::Loop);
             }
         }
         store
+    }
+    /// Copies that a loop around a reduction gets in registers, where there are so many already.
+    fn copies(&self, store: Id, r: Id, upcasts: i64) -> i64 {
+        let room = self.registers / 2 / upcasts.max(1);
+        if room < 2 || self.g.range_kind(r) != Some(RangeKind::Loop) {
+            return 1;
+        }
+        let Some(n) = self.fixed(r) else { return 1 };
+        // Only where the reduction depends on it: else it is hoisted anyway.
+        let dependent = self
+            .g
+            .toposort(&[self.g[store].src[2]])
+            .into_iter()
+            .any(|m| self.g[m].op == Op::Reduce && self.g.free_ranges(m).contains(&r));
+        let most = if dependent { room.min(4) } else { 1 };
+        (1..=most).rev().find(|c| n % c == 0).unwrap_or(1)
+    }
+    /// Accumulators that a reduction of this nest will have once it is tiled.
+    fn accumulators(&self, store: Id, reduce: Id) -> i64 {
+        let mine = self.g.free_ranges(reduce);
+        let (mut all, mut upcasts) = (1, self.upcasts(store));
+        for r in self.closed(store).into_iter().rev() {
+            let copies = match self.g.range_kind(r) {
+                Some(RangeKind::Upcast) => self.fixed(r).unwrap_or(1),
+                _ => self.copies(store, r, upcasts),
+            };
+            if self.g.range_kind(r) == Some(RangeKind::Loop) {
+                upcasts *= copies;
+            }
+            if mine.contains(&r) {
+                all *= copies;
+            }
+        }
+        all
     }
 }

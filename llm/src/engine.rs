@@ -382,9 +382,15 @@ impl Engine {
     /// The most tokens one step at that position may take, so that attention's partial results stay bounded.
     fn step_limit(&self, position: usize) -> usize {
         let state = self.model.state(&self.options((1, Logits::None)));
-        let chunks = (position + self.settings.chunk).div_ceil(128).max(1);
-        // Heads are unknown here; 32 is an upper bound of today's models' ratio to the state's width.
-        (ATTENTION_BYTES / (chunks * 32 * state.width * 4)).max(8).min(self.settings.chunk)
+        // A partial result is about a row of the state in f32, for every head.
+        let row = self.model.heads() * state.width * 4;
+        let limit = |most: usize| {
+            let chunk = gristmill_compiler::chunk_positions(most as i64) as usize;
+            let chunks = (position + most).div_ceil(chunk).max(1);
+            (ATTENTION_BYTES / (chunks * row)).max(8).min(most)
+        };
+        let few = FEW.min(self.settings.chunk);
+        Some(limit(self.settings.chunk)).filter(|&n| n > few).unwrap_or_else(|| limit(few))
     }
     /// Runs `tokens` at `position` and after; returns logits: of the last token, or of every token (row-major `[n, vocabulary]`).
     pub fn forward(&mut self, tokens: &[u32], position: usize, all: bool) -> Result<&[f32], Error> {

@@ -60,7 +60,7 @@ impl CpuDevice {
         let pin = std::env::var("GRISTMILL_PIN").is_ok_and(|v| !v.is_empty() && v != "0");
         Ok(CpuDevice {
             isa,
-            target: isa.target(threads),
+            target: isa.target(),
             prelude: super::dialect::prelude(),
             cc,
             store,

@@ -135,9 +135,11 @@ impl Isa {
         let isa = TABLE.iter().find(|row| row.name == text).ok_or_else(|| refuse("no such instruction set"))?.isa;
         if isa.available() { Ok(isa) } else { Err(refuse("this machine does not have that instruction set")) }
     }
-    /// The CPU as the compiler sees it, with this set and so many threads.
-    pub fn target(self, threads: usize) -> Target {
-        Target::cpu(self.name(), self.lanes(), threads)
+    /// The CPU as the compiler sees it, with this set: as many workers as the machine has, however many run, so that kernels and their
+    /// results do not depend on the number of threads.
+    pub fn target(self) -> Target {
+        let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Target::cpu(self.name(), self.lanes(), workers)
     }
 }
 
@@ -152,8 +154,7 @@ mod tests {
         assert_eq!(Isa::all_available()[0], best);
         assert_eq!(*Isa::all_available().last().unwrap(), Isa::Plain);
         assert_eq!(Isa::parse("plain").unwrap(), Isa::Plain);
-        assert_eq!(best.target(3).workers, 3);
-        assert_eq!(best.target(1).name, format!("cpu-{}", best.name()));
+        assert_eq!(best.target().name, format!("cpu-{}", best.name()));
     }
 
     #[test]

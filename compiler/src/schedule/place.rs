@@ -141,7 +141,7 @@ pub fn place(
 ) -> Placement {
     let reads = reads(g, candidates, derived);
     let mut s = Search { g, candidates, all_buffers, hints, derived, target, reads, memo: FxHashMap::default() };
-    let mut fused: FxHashSet<Id> = FxHashSet::default();
+    let mut fused = asked_for(&mut s);
     // Savings of earlier rounds stay valid unless a kernel they touch has changed.
     let mut savings: FxHashMap<Id, Option<(f64, f64)>> = FxHashMap::default();
     let mut refused: FxHashSet<Id> = FxHashSet::default();
@@ -149,7 +149,8 @@ pub fn place(
         let depth = s.depth(&fused);
         let mut best: Option<(Id, f64, f64)> = None;
         for &node in &candidates.nodes {
-            if candidates.forced.contains(&node) || fused.contains(&node) || refused.contains(&node) {
+            let fixed = candidates.forced.contains(&node) || hints.contains_key(&node);
+            if fixed || fused.contains(&node) || refused.contains(&node) {
                 continue;
             }
             let entry = match savings.get(&node) {
@@ -193,7 +194,7 @@ pub fn place(
         }
     }
     for &node in &candidates.nodes {
-        if candidates.forced.contains(&node) || fused.contains(&node) {
+        if candidates.forced.contains(&node) || hints.contains_key(&node) || fused.contains(&node) {
             continue;
         }
         let site = format!("kept {:?} {}", s.g[node].op, s.g.show_dims(&s.g.shape(node)));
@@ -215,6 +216,20 @@ pub fn place(
         }
     }
     Placement { fused, kernels }
+}
+
+/// What derivations want inside their kernels, where that is legal.
+fn asked_for(s: &mut Search) -> FxHashSet<Id> {
+    let mut fused = FxHashSet::default();
+    for &node in &s.candidates.nodes {
+        let Some(hint) = s.hints.get(&node) else { continue };
+        let mut more = fused.clone();
+        more.extend(hint.inside.iter().copied().filter(|n| s.reads.contains_key(n)));
+        if s.kernel(node, &more).is_ok() {
+            fused = more;
+        }
+    }
+    fused
 }
 
 /// Seconds of the kernels concerned, with a buffer for `node` and without; `None` if it cannot be fused.

@@ -11,13 +11,15 @@ use gristmill_uop::target::Style;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// A workgroup shape asked for by a derivation: how many leading axes the launch is spread over.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A workgroup shape asked for by a derivation: how many leading axes the launch is spread over. The node has a buffer.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Hint {
     /// Leading axes over which the launch is spread.
     pub globals: usize,
     /// Elements of the last of them in one workgroup.
     pub tile: i64,
+    /// Nodes that only this kernel reads, and computes inside.
+    pub inside: Vec<Id>,
 }
 
 /// Rows a workgroup keeps in registers when there is one token.

@@ -16,6 +16,9 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
+/// Workgroups after which rows prefetched are still there.
+const SOON: i64 = 8;
+
 /// The dialect; what depends on the instruction set is in the prelude alone.
 pub struct C;
 
@@ -43,8 +46,10 @@ struct Writer<'a> {
     signature: &'a Signature,
     /// Ranges around the statement being written that choose what is computed (workgroup ranges and loops, not reductions).
     around: Vec<Id>,
-    /// For every open brace, whether it put a range there.
-    open: Vec<bool>,
+    /// Ranges of the reductions whose loops are open.
+    reducing: Vec<Id>,
+    /// For every open brace, whether it put a range into `around`, or into `reducing`.
+    open: Vec<[bool; 2]>,
     /// What is asked for already in this loop, by halves of cache lines: buffer, terms of the address, number of the half.
     fetched: HashSet<(Id, Vec<(Id, i64)>, i64)>,
     numbers: RefCell<HashMap<Id, usize>>,
@@ -57,6 +62,7 @@ impl Dialect for C {
             g: graph,
             signature,
             around: Vec::new(),
+            reducing: Vec::new(),
             open: Vec::new(),
             fetched: HashSet::new(),
             numbers: RefCell::default(),
@@ -141,16 +147,19 @@ impl Writer<'_> {
             }
             Statement::Loop(r) => {
                 let chooses = self.g.range_kind(*r) == Some(RangeKind::Loop);
-                if chooses {
-                    self.around.push(*r);
-                }
-                self.open.push(chooses);
+                let into = if chooses { &mut self.around } else { &mut self.reducing };
+                into.push(*r);
+                self.open.push([chooses, !chooses]);
                 let (n, bound) = (self.g.range_number(*r), self.name(self.g[*r].src[0]));
                 self.line(format_args!("for (i64 r{n} = 0; r{n} < {bound}; r{n}++) {{"));
             }
             Statement::End => {
-                if self.open.pop() == Some(true) {
+                let [around, reducing] = self.open.pop().unwrap_or_default();
+                if around {
                     self.around.pop();
+                }
+                if reducing {
+                    self.reducing.pop();
                 }
                 self.line(format_args!("}}"));
             }
@@ -167,7 +176,7 @@ impl Writer<'_> {
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
             Statement::Nest { staged, globals, .. } => {
-                self.open.push(false);
+                self.open.push([false; 2]);
                 if *staged {
                     let changed: Vec<String> =
                         globals.iter().map(|&r| format!(" || r{0} != r{0}_last", self.g.range_number(r))).collect();
@@ -178,17 +187,33 @@ impl Writer<'_> {
             }
         }
     }
-    /// A vector of packed bytes: those of the next rows are on their way while these are worked on. Rows are too short for the hardware
-    /// to find the stream by itself.
+    /// A vector of packed bytes, or of halves (a cache): those of the next rows are on their way while these are worked on. Rows are too
+    /// short for the hardware to find the stream by itself. The next rows lie behind all that the reductions around read: of a tile of
+    /// the cache whose rows are summed up, they are those of the next workgroup.
     fn prefetch(&mut self, id: Id) {
         let n = &self.g[id];
-        if n.op != Op::Load || n.dtype.lanes == 1 || !matches!(self.g[n.src[0]].arg, Arg::Packed(..)) {
+        if n.op != Op::Load || n.dtype.lanes == 1 {
+            return;
+        }
+        let packed = matches!(self.g[n.src[0]].arg, Arg::Packed(..));
+        let cache = n.dtype.scalar.is_half() && self.g[n.src[0]].op == Op::Param;
+        if !(packed || cache) {
             return;
         }
         let at = self.g.linear(n.src[1]);
-        let stride = self.around.iter().rev().map(|&r| at.coefficient(r)).find(|&s| s > 0);
+        let reach = |&r: &Id| at.coefficient(r) * (self.g.bounds(self.g[r].src[0]).map_or(1, |b| b.1) - 1);
+        let read: i64 = self.reducing.iter().map(reach).sum();
+        // Workgroups that read the same again before those rows are wanted: after many, the cache holds other things.
+        let mut between = 1;
+        let stride = self.around.iter().rev().find_map(|&r| {
+            let stride = at.coefficient(r);
+            if stride == 0 && self.g.range_kind(r) == Some(RangeKind::Global) {
+                between *= self.g.max_of(self.g[r].src[0]);
+            }
+            (stride > read).then_some(stride)
+        });
         let line = (n.src[0], at.terms.to_vec(), at.constant.div_euclid(32));
-        if let Some(stride) = stride
+        if let Some(stride) = stride.filter(|_| packed || between <= SOON)
             && self.fetched.insert(line)
         {
             let (b, at) = (self.buffer(n.src[0]), self.name(n.src[1]));

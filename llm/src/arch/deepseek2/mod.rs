@@ -62,6 +62,9 @@ impl Model for Deepseek2 {
     fn width(&self) -> usize {
         self.hyper.d
     }
+    fn heads(&self) -> usize {
+        self.hyper.heads
+    }
     fn context(&self) -> usize {
         self.hyper.context
     }
