@@ -5,8 +5,10 @@
 //!
 //! With m_c the maximum of a chunk's scores, l_c = Σ exp(s − m_c) and o_c = Σ exp(s − m_c)·v:
 //! out = Σ_c exp(m_c − m)·o_c / Σ_c exp(m_c − m)·l_c, m = max m_c. Positions behind the token's own count as −1e30.
+//!
+//! Where every head has keys or values of its own, tokens share the tiles instead, and chunks that lie in a token's future are left out.
 
-use crate::schedule::workgroup::Hint;
+use crate::schedule::workgroup::{Future, Hint};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
@@ -16,8 +18,8 @@ const CHUNK: i64 = 128;
 /// Positions of a chunk where more than [`FEW`] tokens attend: every chunk leaves a partial result per token and head.
 const CHUNK_MANY: i64 = 256;
 const FEW: i64 = 64;
-/// Heads of a workgroup.
-const HEADS: i64 = 4;
+/// Heads, or tokens, of a workgroup.
+const SHARING: i64 = 4;
 
 /// Positions of a chunk where at most so many tokens attend in one step.
 pub fn chunk_positions(tokens: i64) -> i64 {
@@ -107,17 +109,36 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let o = g.sum(o, &[3]);
     let column = |g: &mut Graph, x: Id| g.reshape(x, &[chunks, tokens, heads, one]);
     let (mc, lc) = (column(g, m), column(g, l));
-    let parts = g.cat(&[o, mc, lc], 3);
-    let tile = (1..=HEADS.min(h)).rev().find(|d| h % d == 0).unwrap_or(1);
     inside.extend([scores, m, p, l, o]);
-    hints.insert(parts, Hint { globals: 3, tile, inside });
+    let many = g.max_of(tokens) > 1;
+    // Who shares a tile of the cache: heads, or, where each has rows of its own, tokens. Then heads come first, which divide the work evenly:
+    // a token reads no chunk of its future, so chunks and tokens would not.
+    let own = kvh == h && many;
+    let (order, back) = if own { ([2, 0, 1, 3], [1, 2, 0, 3]) } else { ([0, 1, 2, 3], [0, 1, 2, 3]) };
+    let tile = if own { SHARING } else { (1..=SHARING.min(h)).rev().find(|d| h % d == 0).unwrap_or(1) };
+    let [o, mc, lc] = [o, mc, lc].map(|x| g.permute(x, &order));
+    let parts = g.cat(&[o, mc, lc], 3);
+    let future = own.then_some(Future { chunk: 1, token: 2, size: c, first });
+    hints.insert(parts, Hint { globals: 3, tile, inside, future });
+    let parts = g.permute(parts, &back);
     // Combine.
     let d = g.max_of(out_depth);
-    let o = g.slice(parts, 3, 0, d);
+    let mut o = g.slice(parts, 3, 0, d);
     let m = g.slice(parts, 3, d, 1);
     let l = g.slice(parts, 3, d + 1, 1);
     let flat = [chunks, tokens, heads];
-    let (m, l) = (g.reshape(m, &flat), g.reshape(l, &flat));
+    let (mut m, mut l) = (g.reshape(m, &flat), g.reshape(l, &flat));
+    if own {
+        // What was not computed counts as nothing.
+        let (at, t) = (g.iota(&flat, 0), g.iota(&flat, 1));
+        let (begin, own) = (g.mul(at, chunk), g.add(t, first));
+        let absent = g.lt(own, begin);
+        let (zero, low) = (g.f32(0.0), g.constant(Scalar::F32, -1e30));
+        m = g.select(absent, low, m);
+        l = g.select(absent, zero, l);
+        let absent = spread(g, absent, out_depth);
+        o = g.select(absent, zero, o);
+    }
     let best = g.reduce(m, &[0], ReduceOp::Max);
     let best = g.reshape(best, &[one, tokens, heads]);
     let best = g.expand(best, &flat);

@@ -125,6 +125,7 @@ pub(crate) fn program(
             own.intern(Node { op: Op::Body, dtype, src, arg: Arg::None })
         })
         .collect();
+    let skips: Vec<Option<Id>> = launch.skips.iter().map(|s| s.map(|s| strip(g, &mut own, s, &mut map))).collect();
     let dtype = own[body_nodes[0]].dtype;
     let root = own.intern(Node { op: Op::Kernel, dtype, src: body_nodes, arg: Arg::None });
     verify(&own, root, Level::Kernel, "optimise");
@@ -135,7 +136,11 @@ pub(crate) fn program(
     };
     // Linear code lives in a copy: `own` stays what the oracle runs.
     let mut linear = own.clone();
-    let codes: Vec<Code> = bodies.iter().map(|nests| lower_body(&mut linear, nests, target)).collect();
+    let codes: Vec<Code> = bodies
+        .iter()
+        .zip(&skips)
+        .map(|(nests, &skip)| Code { skip, ..lower_body(&mut linear, nests, target) })
+        .collect();
     let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
     // Named by what it is, so that equal kernels of different models are one.
     let draft = dialect.map(|d| d.render("KERNEL", &linear, &codes, &signature));

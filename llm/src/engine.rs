@@ -142,7 +142,7 @@ fn options((max, logits): Class, rows: usize, settings: &Settings) -> Options {
         tokens: if max > 1 { TokenClass::Chunk { max } } else { TokenClass::One },
         rows,
         cache: settings.cache,
-        attention: AttentionForm::Absorbed,
+        attention: if max > FEW { AttentionForm::Values } else { AttentionForm::Absorbed },
         logits,
     }
 }
@@ -381,10 +381,8 @@ impl Engine {
     }
     /// The most tokens one step at that position may take, so that attention's partial results stay bounded.
     fn step_limit(&self, position: usize) -> usize {
-        let state = self.model.state(&self.options((1, Logits::None)));
-        // A partial result is about a row of the state in f32, for every head.
-        let row = self.model.heads() * state.width * 4;
         let limit = |most: usize| {
+            let row = self.model.partial(self.options((most, Logits::None)).attention) * 4;
             let chunk = gristmill_compiler::chunk_positions(most as i64) as usize;
             let chunks = (position + most).div_ceil(chunk).max(1);
             (ATTENTION_BYTES / (chunks * row)).max(8).min(most)

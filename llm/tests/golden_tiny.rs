@@ -3,7 +3,7 @@
 mod golden_support;
 
 use golden_support::{Fixture, TOKENS, Tiny, Way, generate, logits, run};
-use gristmill_llm::arch::AttentionForm::{self, Absorbed, Expanded};
+use gristmill_llm::arch::AttentionForm::{self, Absorbed, Expanded, Values};
 use gristmill_llm::arch::Bind;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
@@ -77,9 +77,11 @@ fn every_way(tiny: Tiny) {
         (&split, "expanded", Way { form: Expanded, ..STEPS }),
         (&split, "chunk of 8", chunk(Absorbed, 8)),
         (&split, "chunk of 8, expanded", chunk(Expanded, 8)),
+        (&split, "chunk of 8, values", chunk(Values, 8)),
         (&split, "chunks of 3", chunk(Expanded, 3)),
         (&legacy, "legacy", STEPS),
         (&legacy, "legacy chunk, expanded", chunk(Expanded, 8)),
+        (&legacy, "legacy chunk, values", chunk(Values, 8)),
         (&legacy, "legacy chunk, absorbed", chunk(Absorbed, 8)),
     ];
     for (fixture, name, way) in ways {

@@ -6,7 +6,7 @@ use golden_support::{Fixture, Tiny};
 use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::{Cheapest, Perturb, Policy, compile};
 use gristmill_encodings::by_name;
-use gristmill_llm::arch::AttentionForm::{Absorbed, Expanded};
+use gristmill_llm::arch::AttentionForm::{Absorbed, Expanded, Values};
 use gristmill_llm::arch::{Functions, Logits, Model, Options, TokenClass};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
@@ -16,11 +16,11 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, text};
 use std::sync::Arc;
 
-/// Every function of a model: both forms of attention, both classes of step, all logits and the last.
+/// Every function of a model: every form of attention, both classes of step, all logits and the last.
 fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
     let mut shared = Functions::new();
     let mut out: Vec<Arc<Function>> = Vec::new();
-    for attention in [Absorbed, Expanded] {
+    for attention in [Absorbed, Values, Expanded] {
         for tokens in [TokenClass::One, TokenClass::Chunk { max: 8 }] {
             for (logits, cache) in [(Logits::Last, Scalar::F16), (Logits::All, Scalar::F32)] {
                 let options = Options { tokens, rows: 192, cache, attention, logits };
@@ -48,7 +48,9 @@ fn round_trip(g: &Graph, roots: &[Id], level: Level, what: &str) {
 }
 
 fn check(model: &dyn Model, name: &str) {
-    let open = |name: &str, isa: &str| open(name, &Device { threads: Some(2), isa: isa.into() }).expect("a device");
+    let open = |name: &str, isa: &str| {
+        open(name, &Device { threads: Some(2), isa: isa.into(), ..Device::default() }).expect("a device")
+    };
     let targets: Vec<Target> = [("null", "auto"), ("null", "plain"), ("null:gpu", "auto"), ("interp", "auto")]
         .map(|(device, isa)| open(device, isa).device.target().clone())
         .into();

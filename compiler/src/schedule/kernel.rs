@@ -3,9 +3,9 @@
 //! A nest is an `Op::Store`: loops over its closed ranges around one expression. A kernel is a list of nests that a workgroup runs in
 //! order; the last ones write the kernel's outputs, those before fill the workgroup's own stages.
 
-use crate::derive::Derived;
 use super::expand::{Expander, Indices, flatten};
 use super::workgroup;
+use crate::derive::Derived;
 use gristmill_uop::shape::Dims;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};
@@ -23,6 +23,8 @@ pub struct Draft {
     pub stages: Vec<Id>,
     /// Bytes of the stages.
     pub stage_bytes: usize,
+    /// A condition on the workgroup: where it holds, nobody reads what the workgroup computes.
+    pub skip: Option<Id>,
 }
 
 /// Why a kernel cannot be cut that way.
@@ -63,6 +65,14 @@ fn parts(g: &mut Graph, node: Id) -> Vec<(Id, Option<(usize, Id)>)> {
     out
 }
 
+/// Elements of an axis: from `base` on, as many as `extent`, none behind `last`: where the axis ends, the last one repeats.
+#[derive(Clone, Copy)]
+struct Span {
+    base: Id,
+    extent: Id,
+    last: Option<Id>,
+}
+
 /// Nests that write `node` into `buffer`, whose elements are addressed by `address(indices)`. `index` gives an index for each axis:
 /// a base to add to a fresh range of that extent.
 fn nests_for(
@@ -70,7 +80,7 @@ fn nests_for(
     x: &mut Expander,
     node: Id,
     buffer: Id,
-    region: &[(Id, Id)],
+    region: &[Span],
     address: &mut dyn FnMut(&mut Graph, &[Id]) -> Id,
 ) -> Vec<Id> {
     let mut shared: Vec<Option<Id>> = vec![None; region.len()];
@@ -79,7 +89,7 @@ fn nests_for(
         let mut index = Indices::new();
         let mut local = Indices::new();
         let mut closed = Vec::new();
-        for (axis, &(base, extent)) in region.iter().enumerate() {
+        for (axis, &Span { base, extent, last }) in region.iter().enumerate() {
             let r = match place {
                 Some((a, _)) if a == axis => {
                     let d = g.shape(part)[axis];
@@ -91,7 +101,11 @@ fn nests_for(
             if g[r].op == Op::Range {
                 closed.push(r);
             }
-            index.push(g.add(base, r));
+            let at = g.add(base, r);
+            index.push(match last {
+                Some(last) => g.min(at, last),
+                None => at,
+            });
             local.push(match place {
                 Some((a, at)) if a == axis => g.add(at, r),
                 _ => r,
@@ -110,7 +124,7 @@ fn nests_for(
 /// Cuts the kernel that computes `root` into `target_buffer`.
 pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -> Result<Draft, Illegal> {
     let mut x = Expander::new(around.buffers, around.fused, around.derived, first_range);
-    let mut out = Draft { root, nests: Vec::new(), stages: Vec::new(), stage_bytes: 0 };
+    let mut out = Draft { root, nests: Vec::new(), stages: Vec::new(), stage_bytes: 0, skip: None };
     let buffer = around.buffers[&root];
     // What is computed, and where its rows begin in the buffer.
     let (node, dims, start) = match g[root].op {
@@ -122,7 +136,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
     };
     let zero = g.int(0);
     let extents = g.shape(node);
-    let region: Vec<(Id, Id)> = extents.iter().map(|&d| (zero, x.dim(g, d))).collect();
+    let region: Vec<Span> = extents.iter().map(|&d| Span { base: zero, extent: x.dim(g, d), last: None }).collect();
     let mut address = |g: &mut Graph, index: &[Id]| {
         let mut index: Indices = index.into();
         if let Some(start) = start {
@@ -135,7 +149,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
         // An assigned value that has a place of its own, or is fused: read through `value`.
         let mut index = Indices::new();
         let mut closed = Vec::new();
-        for &(_, extent) in &region {
+        for &Span { extent, .. } in &region {
             let r = x.range(g, extent, RangeKind::Loop);
             if g[r].op == Op::Range {
                 closed.push(r);
@@ -262,34 +276,34 @@ fn stage(
     let dims: Dims = g.shape(node);
     let zero = g.int(0);
     // Per axis: what the workgroup fixes, and how many elements from there it reads.
-    let mut region: Vec<(Id, Id)> = Vec::new();
+    let mut region: Vec<Span> = Vec::new();
     for (axis, &dim) in dims.iter().enumerate() {
         let last = axis + 1 == dims.len();
-        let mut agreed: Option<(Id, i64)> = None;
+        let mut agreed: Option<(Fixed, i64)> = None;
         let mut whole = false;
         for &read in reads {
-            let (base, rest) = split_global(g, g[read].src[1 + axis]);
+            let (fixed, bounds) = split_global(g, g[read].src[1 + axis]);
             // A word is the four bytes from its index on.
             let more = if last { (g[read].dtype.scalar.bytes() / g[node].dtype.scalar.bytes()) as i64 } else { 1 };
-            match (g.linear_bounds(&rest), agreed) {
-                (Some((lo, hi)), None) if lo >= 0 => agreed = Some((base, hi + more)),
-                (Some((lo, hi)), Some((b, n))) if lo >= 0 && b == base => agreed = Some((b, n.max(hi + more))),
+            match (bounds, agreed) {
+                (Some((lo, hi)), None) if lo >= 0 => agreed = Some((fixed, hi + more)),
+                (Some((lo, hi)), Some((f, n))) if lo >= 0 && f == fixed => agreed = Some((f, n.max(hi + more))),
                 _ => whole = true,
             }
         }
         let full = x.dim(g, dim);
         let max = g.max_of(full);
         region.push(match agreed {
-            Some((base, n)) if !whole && n < max => (base, g.int(n)),
-            _ => (zero, full),
+            Some((f, n)) if !whole && n < max => Span { base: f.base, extent: g.int(n), last: f.last },
+            _ => Span { base: zero, extent: full, last: None },
         });
     }
     // `Cat` is staged whole along its axis.
     if let (Op::Cat, Arg::Axes(a)) = (g[node].op, g[node].arg.clone()) {
         let full = x.dim(g, dims[a[0] as usize]);
-        region[a[0] as usize] = (zero, full);
+        region[a[0] as usize] = Span { base: zero, extent: full, last: None };
     }
-    let extents: Dims = region.iter().map(|r| r.1).collect();
+    let extents: Dims = region.iter().map(|r| r.extent).collect();
     let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
     let dtype = g[node].dtype;
     out.stage_bytes += size as usize * dtype.scalar.bytes();
@@ -305,7 +319,7 @@ fn stage(
     let mut map = FxHashMap::default();
     for &read in reads {
         let index: Indices = g[read].src[1..].into();
-        let local_index: Indices = index.iter().zip(&region).map(|(&i, r)| g.sub(i, r.0)).collect();
+        let local_index: Indices = index.iter().zip(&region).map(|(&i, r)| g.sub(i, r.base)).collect();
         let offset = flatten(g, &extents, &local_index);
         let as_read = g[read].dtype;
         map.insert(read, g.load(local, offset, as_read));
@@ -317,16 +331,34 @@ fn stage(
     Ok(())
 }
 
-/// An index as (what depends on the workgroup alone, the rest).
-fn split_global(g: &mut Graph, index: Id) -> (Id, gristmill_uop::linear::Linear) {
+/// What of an index depends on the workgroup alone.
+#[derive(Clone, Copy, PartialEq)]
+struct Fixed {
+    /// The smallest value.
+    base: Id,
+    /// What it does not exceed.
+    last: Option<Id>,
+}
+
+/// An index as what depends on the workgroup alone, and the bounds of the rest.
+fn split_global(g: &mut Graph, index: Id) -> (Fixed, Option<(i64, i64)>) {
+    let global = |g: &Graph, id: Id| g.free_ranges(id).iter().all(|&r| g.range_kind(r) == Some(RangeKind::Global));
+    // Held below a last element: min(b + r, last) lies between min(b, last) and that plus r.
+    let n = &g[index];
+    if n.op == Op::Min && global(g, n.src[1]) && !global(g, n.src[0]) {
+        let (x, last) = (n.src[0], n.src[1]);
+        let (fixed, bounds) = split_global(g, x);
+        if fixed.last.is_none() {
+            let base = g.min(fixed.base, last);
+            return (Fixed { base, last: Some(last) }, bounds.filter(|b| b.0 >= 0).map(|b| (0, b.1)));
+        }
+    }
     let sum = g.linear(index);
     let (mut base, mut rest) = (gristmill_uop::linear::Linear::default(), sum.clone());
     rest.terms.clear();
     for &(t, c) in &sum.terms {
-        let free = g.free_ranges(t);
-        let global = free.iter().all(|&r| g.range_kind(r) == Some(RangeKind::Global));
-        if global { base.terms.push((t, c)) } else { rest.terms.push((t, c)) }
+        if global(g, t) { base.terms.push((t, c)) } else { rest.terms.push((t, c)) }
     }
     let dtype = g[index].dtype;
-    (g.from_linear(&base, dtype), rest)
+    (Fixed { base: g.from_linear(&base, dtype), last: None }, g.linear_bounds(&rest))
 }

@@ -24,6 +24,8 @@ pub const TEMP: u32 = 1 << 16;
 pub struct Launch {
     /// Nests of each body.
     pub bodies: Vec<Vec<Id>>,
+    /// For each body, when its workgroups may be left out.
+    pub skips: Vec<Option<Id>>,
     /// Tensor-level nodes that the bodies compute.
     pub roots: Vec<Id>,
     /// Launches of one level are independent.
@@ -186,6 +188,7 @@ fn merge(
             let site = format!("merge {:?} {} into level {}", g[k.root].op, g.show_dims(&g.shape(k.root)), level[i]);
             if decider.choose(site, vec![("apart".into(), apart), ("together".into(), together)]) == 1 {
                 mate.bodies.push(k.nests.clone());
+                mate.skips.push(k.skip);
                 mate.roots.push(k.root);
                 mate.price.seconds = together;
                 mate.price.stages = mate.price.stages.max(price.stages);
@@ -195,7 +198,13 @@ fn merge(
                 continue;
             }
         }
-        out.push(Launch { bodies: vec![k.nests.clone()], roots: vec![k.root], level: level[i], price: *price });
+        out.push(Launch {
+            bodies: vec![k.nests.clone()],
+            skips: vec![k.skip],
+            roots: vec![k.root],
+            level: level[i],
+            price: *price,
+        });
     }
     out
 }

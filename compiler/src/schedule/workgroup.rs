@@ -20,6 +20,22 @@ pub struct Hint {
     pub tile: i64,
     /// Nodes that only this kernel reads, and computes inside.
     pub inside: Vec<Id>,
+    /// Workgroups whose results nobody reads.
+    pub future: Option<Future>,
+}
+
+/// What of a node nobody reads: elements of chunk c and token t with `c·size > first + t`. A device may leave workgroups out that compute
+/// nothing else.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Future {
+    /// Axis of the chunks.
+    pub chunk: usize,
+    /// Axis of the tokens.
+    pub token: usize,
+    /// Positions of a chunk.
+    pub size: i64,
+    /// Position of the first token: a scalar.
+    pub first: Id,
 }
 
 /// Rows a workgroup keeps in registers when there is one token.
@@ -53,6 +69,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
                 s.global(g, r);
             }
         }
+        out.skip = hint.future.and_then(|f| s.skip(g, &f, &axes, node, hint.tile));
     } else {
         let (rows, lanes) = row_axes(g, &nests, around.derived);
         if rows.is_empty() {
@@ -64,7 +81,9 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
                 .map(|&n| {
                     let order = g.toposort(&[n]);
                     // One inside another has registers only while the other waits.
-                    let inside = |m: Id| order.iter().any(|&o| o != m && g[o].op == Op::Reduce && g.any(g[o].src[0], |x, _| x == m));
+                    let inside = |m: Id| {
+                        order.iter().any(|&o| o != m && g[o].op == Op::Reduce && g.any(g[o].src[0], |x, _| x == m))
+                    };
                     order.iter().filter(|&&m| g[m].op == Op::Reduce && !inside(m)).count()
                 })
                 .max()
@@ -113,6 +132,26 @@ impl Splitter<'_, '_> {
         let bound = g[r].src[0];
         let new = self.new_range(g, bound, RangeKind::Global);
         self.map.insert(r, new);
+    }
+    /// Is every element of the workgroup one that nobody reads?
+    fn skip(&mut self, g: &mut Graph, f: &Future, axes: &[Id], node: Id, tile: i64) -> Option<Id> {
+        // Axes of one element have no range.
+        let dims = g.shape(node);
+        let ranged = |axis: usize| dims[..axis].iter().filter(|&&d| g.int_value(d) != Some(1)).count();
+        let (chunk, token) = (*axes.get(ranged(f.chunk))?, *axes.get(ranged(f.token))?);
+        let zero = g.int(0);
+        let chunk = if g.int_value(dims[f.chunk]) == Some(1) { zero } else { self.map[&chunk] };
+        let token = if g.int_value(dims[f.token]) == Some(1) { zero } else { self.map[&token] };
+        // The last token of the tile.
+        let inner: Vec<Id> =
+            g.free_ranges(token).iter().copied().filter(|&r| g.range_kind(r) != Some(RangeKind::Global)).collect();
+        let last = g.int(tile - 1);
+        let mut map = FxHashMap::from_iter(inner.into_iter().map(|r| (r, last)));
+        let token = g.substitute(token, &mut map);
+        let first = self.x.dim(g, f.first);
+        let (size, own) = (g.int(f.size), g.add(first, token));
+        let begin = g.mul(chunk, size);
+        Some(g.lt(own, begin))
     }
     /// The axis stays inside the workgroup, as a loop at this place of the order.
     fn keep(&mut self, r: Id) {

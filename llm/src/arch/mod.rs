@@ -24,8 +24,8 @@ pub trait Model {
     fn vocabulary(&self) -> usize;
     /// Length of a hidden row.
     fn width(&self) -> usize;
-    /// Attention heads of a layer.
-    fn heads(&self) -> usize;
+    /// Numbers that a partial result of attention takes for one token, all heads together.
+    fn partial(&self, form: AttentionForm) -> usize;
     /// The longest context the model was made for, in tokens.
     fn context(&self) -> usize;
     /// Cosine and sine of every angle: `[positions, rope/2, 2]`, row-major.

@@ -28,12 +28,14 @@ impl TokenClass {
     }
 }
 
-/// How attention reads a cache of latents. Both compute the same.
+/// How attention reads a cache of latents. All compute the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AttentionForm {
     /// Queries move into the latent space; all heads share each cached row. For decoding and short chunks.
     Absorbed,
-    /// Keys and values of every head are computed from the cached rows. For long chunks.
+    /// Scores in the latent space; values of every head are computed from the cached rows, once a step. For long chunks.
+    Values,
+    /// Keys and values of every head are computed from the cached rows.
     Expanded,
 }
 

@@ -174,7 +174,7 @@ pub fn on_device(
     let rows = Options::rows_for(tokens.len(), class.max());
     let options = Options { tokens: class, rows, cache: way.cache, attention: way.form, logits: Logits::All };
     let plan = model.plan(&options, &mut Functions::new());
-    let mut jit = Jit::new(open(device, &DeviceOptions::default()).expect("a device"));
+    let mut jit = Jit::new(open(device, &DeviceOptions { exact: true, ..DeviceOptions::default() }).expect("a device"));
     let functions: Vec<_> = plan.calls.iter().map(|c| c.function.clone()).collect();
     let ready = jit.prepare_with(&functions, policy, &|_, _| ()).expect("compiled");
     let d = jit.device().clone();

@@ -53,6 +53,8 @@ struct Writer<'a> {
     /// What is asked for already in this loop, by halves of cache lines: buffer, terms of the address, number of the half.
     fetched: HashSet<(Id, Vec<(Id, i64)>, i64)>,
     numbers: RefCell<HashMap<Id, usize>>,
+    /// May workgroups of this body be left out? Its first one is then not the first of the interval.
+    skipping: bool,
     out: String,
 }
 
@@ -66,6 +68,7 @@ impl Dialect for C {
             open: Vec::new(),
             fetched: HashSet::new(),
             numbers: RefCell::default(),
+            skipping: false,
             out: String::new(),
         };
         w.kernel(name, bodies);
@@ -112,6 +115,9 @@ impl Writer<'_> {
         for &r in &code.globals {
             self.line(format_args!("i64 r{}_last = -1;", self.g.range_number(r)));
         }
+        if code.skip.is_some() {
+            self.line(format_args!("i64 fresh = 1;"));
+        }
         self.line(format_args!("for (i64 w = lo; w < hi; w++) {{"));
         // Row-major over the workgroup ranges.
         let mut rest = String::from("(u64)w");
@@ -125,12 +131,20 @@ impl Writer<'_> {
                 rest = format!("{rest} / (u64)({bound})");
             }
         }
+        if let Some(skip) = code.skip {
+            let skip = self.index(skip);
+            self.line(format_args!("if ({skip}) continue;"));
+        }
+        self.skipping = code.skip.is_some();
         for s in &code.statements {
             self.statement(s);
         }
         for &r in &code.globals {
             let n = self.g.range_number(r);
             self.line(format_args!("r{n}_last = r{n};"));
+        }
+        if self.skipping {
+            self.line(format_args!("fresh = 0;"));
         }
         self.line(format_args!("}} base += count; }}"));
     }
@@ -180,7 +194,8 @@ impl Writer<'_> {
                 if *staged {
                     let changed: Vec<String> =
                         globals.iter().map(|&r| format!(" || r{0} != r{0}_last", self.g.range_number(r))).collect();
-                    self.line(format_args!("if (w == lo{}) {{", changed.concat()));
+                    let first = if self.skipping { "fresh" } else { "w == lo" };
+                    self.line(format_args!("if ({first}{}) {{", changed.concat()));
                 } else {
                     self.line(format_args!("{{"));
                 }
@@ -285,7 +300,12 @@ impl Writer<'_> {
         match n.op {
             Op::Const | Op::Var | Op::Range => self.name(id),
             _ => {
-                let s: Vec<String> = n.src.iter().map(|&s| self.index(s)).collect();
+                // Operators of C bind less tightly than those around them.
+                let loose = |of: Op| {
+                    matches!(of, Op::Min | Op::Max | Op::Where | Op::Lt | Op::Eq) || of == Op::Add && n.op == Op::Mul
+                };
+                let part = |&s: &Id| if loose(self.g[s].op) { format!("({})", self.index(s)) } else { self.index(s) };
+                let s: Vec<String> = n.src.iter().map(part).collect();
                 self.operator(id, &s)
             }
         }
@@ -338,7 +358,8 @@ impl Writer<'_> {
             Op::Shl | Op::Shr => {
                 // Vectors are shifted by vectors of their own width.
                 let by = self.g[n.src[1]].dtype;
-                let by = if lanes > 1 && by.scalar.bytes() != d.scalar.bytes() { cast(by, d, &s[1]) } else { s[1].clone() };
+                let by =
+                    if lanes > 1 && by.scalar.bytes() != d.scalar.bytes() { cast(by, d, &s[1]) } else { s[1].clone() };
                 format!("{} {} {by}", s[0], if n.op == Op::Shl { "<<" } else { ">>" })
             }
             Op::IDiv if lanes == 1 && not_negative(0) => format!("(i64)((u64)({}) / (u64)({}))", s[0], s[1]),

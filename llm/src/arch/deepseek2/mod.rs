@@ -9,7 +9,7 @@ mod step;
 mod summary;
 mod weights;
 
-use super::{Bind, Call, Functions, Logits, Model, Options, Plan, Result, StateSpec, Tensors};
+use super::{AttentionForm, Bind, Call, Functions, Logits, Model, Options, Plan, Result, StateSpec, Tensors};
 use crate::gguf::Metadata;
 use gristmill_uop::function::Function;
 pub use hyper::Hyper;
@@ -62,8 +62,10 @@ impl Model for Deepseek2 {
     fn width(&self) -> usize {
         self.hyper.d
     }
-    fn heads(&self) -> usize {
-        self.hyper.heads
+    fn partial(&self, form: AttentionForm) -> usize {
+        let h = &self.hyper;
+        // With its largest score and its sum.
+        h.heads * (2 + if form == AttentionForm::Absorbed { h.kv_rank } else { h.value })
     }
     fn context(&self) -> usize {
         self.hyper.context
