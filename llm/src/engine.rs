@@ -137,11 +137,12 @@ pub fn classes(chunk: usize) -> Vec<Class> {
     all
 }
 
-fn options((max, logits): Class, rows: usize, settings: &Settings) -> Options {
+/// How the steps of a class are planned.
+pub fn plan_options((max, logits): Class, rows: usize, cache: Scalar) -> Options {
     Options {
         tokens: if max > 1 { TokenClass::Chunk { max } } else { TokenClass::One },
         rows,
-        cache: settings.cache,
+        cache,
         attention: if max > FEW { AttentionForm::Values } else { AttentionForm::Absorbed },
         logits,
     }
@@ -210,7 +211,7 @@ impl Engine {
         // Kernels before weights: they say how weights lie in memory.
         let plans: Vec<Plan> = classes(chunk)
             .into_iter()
-            .map(|class| model.plan(&options(class, rows, &settings), &mut functions))
+            .map(|class| model.plan(&plan_options(class, rows, settings.cache), &mut functions))
             .collect();
         let all: Vec<_> = plans.iter().flat_map(|p| p.functions().into_iter().cloned()).collect();
         jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
@@ -329,7 +330,7 @@ impl Engine {
         (max, logits)
     }
     fn options(&self, class: Class) -> Options {
-        options(class, self.rows, &self.settings)
+        plan_options(class, self.rows, self.settings.cache)
     }
     /// Compiles and captures what logits of every one of `tokens` tokens need, with progress; else that happens at their first step.
     pub fn prepare_all_logits(&mut self, tokens: usize, progress: &dyn Fn(Progress)) -> Result<(), Error> {

@@ -109,6 +109,16 @@ const CASES: &[(&str, Case)] = &[
         let x = b.op(Op::Shr, &[x, p]);
         b.op(Op::Shr, &[x, q])
     }),
+    ("min(min(x, y), y) -> min(x, y)", |b| {
+        let (x, y) = (b.var("x", -9, 9), b.var("y", -9, 9));
+        let inner = b.op(Op::Min, &[x, y]);
+        b.op(Op::Min, &[inner, y])
+    }),
+    ("min(min(x, y), y) -> min(x, y)", |b| {
+        let (x, y) = (b.leaf(0, Scalar::I32), b.leaf(1, Scalar::I32));
+        let inner = b.op(Op::Max, &[x, y]);
+        b.op(Op::Max, &[x, inner])
+    }),
     ("((x >> a) & m) << b -> (x << (b - a)) & (m << b)", |b| {
         let (x, a) = (b.leaf(0, Scalar::U32), b.int_of(Scalar::U32, 6));
         let (m, by) = (b.int_of(Scalar::U32, 0x0303_0303), b.int_of(Scalar::U32, 4));

@@ -6,8 +6,8 @@ use crate::model::Model;
 use clap::{Args, ValueEnum};
 use gristmill_backend::Opened;
 use gristmill_compiler::lower;
-use gristmill_llm::arch::{AttentionForm, Functions, Options as PlanOptions, Plan, TokenClass};
-use gristmill_llm::engine::{cache_rows, classes};
+use gristmill_llm::arch::{Functions, Plan, TokenClass};
+use gristmill_llm::engine::{cache_rows, classes, plan_options};
 use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::graph::Id;
 use gristmill_uop::target::Target;
@@ -69,14 +69,7 @@ pub fn run(options: Options) -> Result {
     let mut shown = 0;
     let mut seen: Vec<std::sync::Arc<Ready>> = Vec::new();
     for (max, logits) in classes(chunk) {
-        let tokens = if max > 1 { TokenClass::Chunk { max } } else { TokenClass::One };
-        let plan_options = PlanOptions {
-            tokens,
-            rows: cache_rows(context, chunk),
-            cache: settings.cache,
-            attention: AttentionForm::Absorbed,
-            logits,
-        };
+        let plan_options = plan_options((max, logits), cache_rows(context, chunk), settings.cache);
         let plan = described.plan(&plan_options, &mut functions);
         let all: Vec<_> = plan.functions().into_iter().cloned().collect();
         let ready = jit.prepare(&all, &|_, _| ())?;
@@ -103,7 +96,7 @@ pub fn run(options: Options) -> Result {
             }
         }
         if options.stage.is_none() && options.function.is_none() {
-            step(&plan, &ready, tokens, &mut out)?;
+            step(&plan, &ready, plan_options.tokens, &mut out)?;
         }
     }
     if shown == 0 {

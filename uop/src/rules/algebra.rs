@@ -22,6 +22,7 @@ rules! { RULES:
     "c ? a : a -> a" [Where] where_same;
     "max(x, y) -> x where x >= y" [Max] max_bounds;
     "min(x, y) -> x where x <= y" [Min] min_bounds;
+    "min(min(x, y), y) -> min(x, y)" [Min Max] again;
     "x & mask -> x where x fits" [And] mask_fits;
     "(x & a) & b -> x & (a & b)" [And] mask_mask;
     "(x >> a) >> b -> x >> (a + b)" [Shr] shift_shift;
@@ -133,6 +134,12 @@ fn max_bounds(g: &mut Graph, n: &Node) -> Option<Id> {
 fn min_bounds(g: &mut Graph, n: &Node) -> Option<Id> {
     let (a, b) = (g.bounds(n.src[0])?, g.bounds(n.src[1])?);
     (a.1 <= b.0).then_some(n.src[0]).or((b.1 <= a.0).then_some(n.src[1]))
+}
+
+fn again(g: &mut Graph, n: &Node) -> Option<Id> {
+    let has = |outer: Id, inner: Id| g[outer].op == n.op && g[outer].src.contains(&inner);
+    let (a, b) = (n.src[0], n.src[1]);
+    has(a, b).then_some(a).or(has(b, a).then_some(b))
 }
 
 fn mask_fits(g: &mut Graph, n: &Node) -> Option<Id> {
