@@ -9,6 +9,7 @@ mod programs;
 use crate::benchmarks::report::{Peer, Report, Row, Side, Test, markdown};
 use crate::shell;
 use anyhow::{Context, Result, anyhow, bail};
+use machine::Ticks;
 use programs::{Gristmill, LlamaBench};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -141,10 +142,13 @@ fn measure(
         let place = if counts { format!("sample {round} of {}", options.r) } else { "not counted".to_owned() };
         let say = |who: &str, what: String| eprintln!("bench-peer: {name} {test} @ {depth}, {place}: {who} {what}");
         say("gristmill", "…".to_owned());
+        let before = Ticks::now();
         let sample = ours.sample(model, test, depth)?;
-        say("gristmill", test.show(sample.value));
+        let others = since(before);
+        say("gristmill", shown(test, sample.value, others));
         if counts {
             row.gristmill.samples.push(sample.value);
+            row.gristmill.others.extend(others);
             row.bytes_per_token = sample.bytes_per_token.or(row.bytes_per_token);
             // The best of all, as the program itself takes the best of its passes.
             if let Some(bandwidth) = sample.read_bandwidth {
@@ -153,12 +157,16 @@ fn measure(
             }
         }
         say("peer", "…".to_owned());
-        for found in peer.samples(model, test, depth)? {
+        let before = Ticks::now();
+        let samples = peer.samples(model, test, depth)?;
+        let others = since(before);
+        for found in samples {
             let label = flash_label(found.flash);
-            say(&format!("peer, {label}"), test.show(found.value));
+            say(&format!("peer, {label}"), shown(test, found.value, others));
             report.peer.build = found.build;
             if let Some(side) = row.peer.iter_mut().find(|side| side.label == label && counts) {
                 side.samples.push(found.value);
+                side.others.extend(others);
             }
         }
     }
@@ -173,6 +181,16 @@ fn measure(
         );
     }
     Ok(row)
+}
+
+/// The share of the cores that other programs have used since.
+fn since(before: Option<Ticks>) -> Option<f64> {
+    Some(before?.others(Ticks::now()?))
+}
+
+fn shown(test: Test, value: f64, others: Option<f64>) -> String {
+    let others = others.map_or(String::new(), |share| format!(" (others used {:.0} % of the cores)", share * 100.0));
+    test.show(value) + &others
 }
 
 /// How a row names the peer's way of computing attention.
@@ -230,7 +248,7 @@ fn save(path: &Path, report: &Report) -> Result<()> {
 
 impl Row {
     fn new(model: String, test: Test, depth: usize, flash: &[u8]) -> Row {
-        let side = |label: String| Side { label, samples: vec![] };
+        let side = |label: String| Side { label, samples: vec![], others: vec![] };
         Row {
             model,
             test,

@@ -55,6 +55,47 @@ fn kilobytes(value: &str) -> Option<u64> {
     value.strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
+/// What the machine's cores have done so far, in ticks.
+#[derive(Clone, Copy)]
+pub struct Ticks {
+    /// Of all cores, idle or not.
+    all: u64,
+    idle: u64,
+    /// Of the children of this process that have ended.
+    children: u64,
+}
+
+impl Ticks {
+    /// `None` where the system does not say.
+    pub fn now() -> Option<Ticks> {
+        let all = fs::read_to_string("/proc/stat").ok()?;
+        let own = fs::read_to_string("/proc/self/stat").ok()?;
+        Ticks::parse(&all, &own)
+    }
+
+    fn parse(all: &str, own: &str) -> Option<Ticks> {
+        // A process without a terminal has -1 for one.
+        let number = |word: &str| word.trim_start_matches('-').parse().ok();
+        let numbers = |words: &str| words.split_whitespace().map_while(number).collect::<Vec<u64>>();
+        // user nice system idle iowait irq softirq steal; what follows is counted in the first two already.
+        let cores = numbers(all.lines().find_map(|line| line.strip_prefix("cpu "))?);
+        // The name, in parentheses, may hold spaces. After it: state, then numbers; the 13th and 14th are cutime, cstime.
+        let children = numbers(own.rsplit_once(')')?.1.trim_start().split_once(' ')?.1);
+        Some(Ticks {
+            all: cores.get(..8)?.iter().sum(),
+            idle: cores[3] + cores[4],
+            children: children.get(12)? + children.get(13)?,
+        })
+    }
+
+    /// The share of all cores that other programs have used since.
+    pub fn others(self, now: Ticks) -> f64 {
+        let (all, idle) = (now.all - self.all, now.idle.saturating_sub(self.idle));
+        let busy = all.saturating_sub(idle + (now.children - self.children));
+        busy as f64 / all.max(1) as f64
+    }
+}
+
 /// The date in UTC, as in 2025-01-31.
 pub fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
@@ -76,6 +117,17 @@ fn date(days: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn others_are_what_is_neither_idle_nor_ours() {
+        let own = |c: u64| format!("7 (a ) b) S 1 2 3 4 -1 6 7 8 9 10 500 600 {c} {c} 20 0");
+        let before = Ticks::parse("cpu  100 0 50 800 50 0 0 0 9 9\ncpu0 1\n", &own(10)).unwrap();
+        let after = Ticks::parse("cpu  500 0 150 1200 150 0 0 0 9 9\ncpu0 1\n", &own(110)).unwrap();
+        // 1000 more, of which 500 idle and 200 of children.
+        assert_eq!(before.others(after), 0.3);
+        assert!(Ticks::parse("cpu  1 2\n", &own(1)).is_none());
+        assert!(Ticks::parse("", "").is_none());
+    }
 
     #[test]
     fn dates() {

@@ -55,6 +55,9 @@ pub struct Side {
     pub label: String,
     /// In the order they were taken: tokens a second, or seconds for the start.
     pub samples: Vec<f64>,
+    /// The share of all cores that other programs used during each sample; empty where the system does not say.
+    #[serde(default)]
+    pub others: Vec<f64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -164,6 +167,14 @@ fn write_markdown(out: &mut String, report: &Report) -> fmt::Result {
     writeln!(out, "- Peer: {}, {}", peer.name, peer.build)?;
     writeln!(out, "- Date: {date}")?;
     writeln!(out, "- Command: `{command}`")?;
+    let sides = rows.iter().flat_map(|row| row.peer.iter().chain([&row.gristmill]));
+    let others: Vec<f64> = sides.flat_map(|side| side.others.iter().map(|share| share * 100.0)).collect();
+    if let Some(Spread { least, median, most }) = Spread::of(&others) {
+        writeln!(
+            out,
+            "- Other programs used {least:.0} / **{median:.0}** / {most:.0} % of the cores during the samples"
+        )?;
+    }
     writeln!(out)?;
     writeln!(out, "| model | test | depth | gristmill | peer | its best | unit | ratio | bandwidth |")?;
     writeln!(out, "|---|---|---:|---:|---:|---|---|---:|---:|")?;
@@ -188,7 +199,11 @@ pub mod tests {
     use super::*;
 
     pub fn example() -> Report {
-        let side = |label: &str, samples: &[f64]| Side { label: label.to_owned(), samples: samples.to_vec() };
+        let side = |label: &str, samples: &[f64]| Side {
+            label: label.to_owned(),
+            samples: samples.to_vec(),
+            others: vec![0.25; samples.len()],
+        };
         let row = |test, ours: &[f64], zero: &[f64], one: &[f64], bytes| Row {
             model: "m.gguf".to_owned(),
             test,
@@ -247,6 +262,7 @@ pub mod tests {
         let start = "| m.gguf | start | 0 | 1.00 / **1.50** / 2.00 | 3.00 / **3.00** / 3.00 | -fa 1 | s | 2.00 |  |";
         assert_eq!(rows[0], start);
         assert!(text.starts_with("- Machine: CPU, 4 cores, 24 GiB, reads 40.0 GB/s with 2 threads; avx2\n"), "{text}");
+        assert!(text.contains("- Other programs used 25 / **25** / 25 % of the cores during the samples\n"), "{text}");
     }
 
     #[test]
