@@ -1,5 +1,7 @@
 //! Developer commands. `cargo xtask --help` lists them.
 
+mod bench_peer;
+mod benchmarks;
 mod bless;
 mod kernels_diff;
 mod shell;
@@ -23,6 +25,10 @@ enum Command {
     Bless(bless::Options),
     /// Diff the kernels of this tree against those of another revision
     KernelsDiff(kernels_diff::Options),
+    /// Measure gristmill beside llama.cpp on the same files, in turns
+    BenchPeer(bench_peer::Options),
+    /// Write docs/benchmarks.md from what bench-peer measured (docs/benchmarks/*.json)
+    Benchmarks(benchmarks::Options),
 }
 
 /// 0 clean, 1 there is something to look at (findings, a diff, a failing test), 2 the command itself failed.
@@ -31,6 +37,8 @@ fn main() -> ExitCode {
         Command::Tidy(options) => tidy::run(&options),
         Command::Bless(options) => bless::run(&options),
         Command::KernelsDiff(options) => kernels_diff::run(&options),
+        Command::BenchPeer(options) => bench_peer::run(&options),
+        Command::Benchmarks(options) => benchmarks::run(&options),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

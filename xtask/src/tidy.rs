@@ -3,6 +3,7 @@
 //! A check is one function over the [`Tree`] and one line in [`CHECKS`]; its tests show that it can fail.
 
 mod arrows;
+mod benchmarks;
 mod formats;
 mod house;
 mod kernel_text;
@@ -47,6 +48,11 @@ const CHECKS: &[Check] = &[
     Check { name: "big-files", absent: "a file of more than 16 MiB", run: house::big_files },
     Check { name: "machine-paths", absent: "an absolute path of one machine", run: house::machine_paths },
     Check { name: "registry-hosts", absent: "a package registry's host", run: house::registry_hosts },
+    Check {
+        name: "benchmarks",
+        absent: "a page of benchmarks that is not what its files give",
+        run: benchmarks::benchmarks,
+    },
 ];
 
 /// Something that should be absent, where it is, and what to do about it.

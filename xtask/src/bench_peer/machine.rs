@@ -1,0 +1,149 @@
+//! What the report says of the machine and the day.
+
+use crate::benchmarks::report::Machine;
+use anyhow::{Context, Result};
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Extensions that decide which kernels either program has.
+const FEATURES: &[&str] = &[
+    "avx2",
+    "fma",
+    "f16c",
+    "avx_vnni",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_int8",
+    "asimd",
+    "asimddp",
+    "i8mm",
+];
+
+pub fn cores() -> Result<usize> {
+    Ok(std::thread::available_parallelism().context("the number of cores is unknown\nhint: give --threads")?.get())
+}
+
+/// What the system says of itself; what it does not say stays empty.
+pub fn describe(threads: usize) -> Result<Machine> {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    Ok(Machine {
+        processor: field(&cpu, "model name").unwrap_or(std::env::consts::ARCH).to_owned(),
+        features: features(field(&cpu, "flags").or(field(&cpu, "Features")).unwrap_or_default()),
+        cores: cores()?,
+        threads,
+        memory_bytes: field(&memory, "MemTotal").and_then(kilobytes),
+        read_bandwidth: None,
+    })
+}
+
+fn features(flags: &str) -> Vec<String> {
+    let has = |name: &&str| flags.split_whitespace().any(|flag| flag == *name);
+    FEATURES.iter().copied().filter(has).map(str::to_owned).collect()
+}
+
+/// The value of the first line `name : value`.
+fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then_some(value.trim())
+    })
+}
+
+fn kilobytes(value: &str) -> Option<u64> {
+    value.strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// What the machine's cores have done so far, in ticks.
+#[derive(Clone, Copy)]
+pub struct Ticks {
+    /// Of all cores, idle or not.
+    all: u64,
+    idle: u64,
+    /// Of the children of this process that have ended.
+    children: u64,
+}
+
+impl Ticks {
+    /// `None` where the system does not say.
+    pub fn now() -> Option<Ticks> {
+        let all = fs::read_to_string("/proc/stat").ok()?;
+        let own = fs::read_to_string("/proc/self/stat").ok()?;
+        Ticks::parse(&all, &own)
+    }
+
+    fn parse(all: &str, own: &str) -> Option<Ticks> {
+        // A process without a terminal has -1 for one.
+        let number = |word: &str| word.trim_start_matches('-').parse().ok();
+        let numbers = |words: &str| words.split_whitespace().map_while(number).collect::<Vec<u64>>();
+        // user nice system idle iowait irq softirq steal; what follows is counted in the first two already.
+        let cores = numbers(all.lines().find_map(|line| line.strip_prefix("cpu "))?);
+        // The name, in parentheses, may hold spaces. After it: state, then numbers; the 13th and 14th are cutime, cstime.
+        let children = numbers(own.rsplit_once(')')?.1.trim_start().split_once(' ')?.1);
+        Some(Ticks {
+            all: cores.get(..8)?.iter().sum(),
+            idle: cores[3] + cores[4],
+            children: children.get(12)? + children.get(13)?,
+        })
+    }
+
+    /// The share of all cores that other programs have used since.
+    pub fn others(self, now: Ticks) -> f64 {
+        let (all, idle) = (now.all - self.all, now.idle.saturating_sub(self.idle));
+        let busy = all.saturating_sub(idle + (now.children - self.children));
+        busy as f64 / all.max(1) as f64
+    }
+}
+
+/// The date in UTC, as in 2025-01-31.
+pub fn today() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    date(seconds / 86_400)
+}
+
+/// The date so many days after 1970-01-01. Years are taken to begin in March, so that the leap day is their last.
+fn date(days: u64) -> String {
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, later) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    format!("{:04}-{month:02}-{day:02}", era * 400 + year + later)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_are_what_is_neither_idle_nor_ours() {
+        let own = |c: u64| format!("7 (a ) b) S 1 2 3 4 -1 6 7 8 9 10 500 600 {c} {c} 20 0");
+        let before = Ticks::parse("cpu  100 0 50 800 50 0 0 0 9 9\ncpu0 1\n", &own(10)).unwrap();
+        let after = Ticks::parse("cpu  500 0 150 1200 150 0 0 0 9 9\ncpu0 1\n", &own(110)).unwrap();
+        // 1000 more, of which 500 idle and 200 of children.
+        assert_eq!(before.others(after), 0.3);
+        assert!(Ticks::parse("cpu  1 2\n", &own(1)).is_none());
+        assert!(Ticks::parse("", "").is_none());
+    }
+
+    #[test]
+    fn dates() {
+        let days = [0, 59, 11_016, 11_017, 19_782, 20_453];
+        let named = ["1970-01-01", "1970-03-01", "2000-02-29", "2000-03-01", "2024-02-29", "2025-12-31"];
+        assert_eq!(days.map(date), named);
+    }
+
+    #[test]
+    fn fields_of_the_system_files() {
+        let text =
+            "processor\t: 0\nmodel name\t: Some CPU @ 2: fast\nflags\t\t: fpu avx2 avx512f\nMemTotal:  1024 kB\n";
+        assert_eq!(field(text, "model name"), Some("Some CPU @ 2: fast"));
+        assert_eq!(field(text, "model"), None);
+        assert_eq!(features(field(text, "flags").unwrap()), ["avx2", "avx512f"]);
+        assert_eq!(field(text, "MemTotal").and_then(kilobytes), Some(1 << 20));
+        assert_eq!(kilobytes("many kB"), None);
+    }
+}
