@@ -22,7 +22,8 @@ fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
     let mut out: Vec<Arc<Function>> = Vec::new();
     for attention in [Absorbed, Expanded] {
         for tokens in [TokenClass::One, TokenClass::Chunk { max: 8 }] {
-            for (logits, cache) in [(Logits::Last, Scalar::F16), (Logits::All, Scalar::F32), (Logits::Last, Scalar::I8)] {
+            for (logits, cache) in [(Logits::Last, Scalar::F16), (Logits::All, Scalar::F32), (Logits::Last, Scalar::I8)]
+            {
                 let options = Options { tokens, rows: 192, cache, attention, logits };
                 for f in model.plan(&options, &mut shared).functions() {
                     if !out.iter().any(|o| Arc::ptr_eq(o, f)) {
@@ -48,7 +49,9 @@ fn round_trip(g: &Graph, roots: &[Id], level: Level, what: &str) {
 }
 
 fn check(model: &dyn Model, name: &str) {
-    let open = |name: &str, isa: &str| open(name, &Device { threads: Some(2), isa: isa.into(), ..Device::default() }).expect("a device");
+    let open = |name: &str, isa: &str| {
+        open(name, &Device { threads: Some(2), isa: isa.into(), ..Device::default() }).expect("a device")
+    };
     let targets: Vec<Target> = [("null", "auto"), ("null", "plain"), ("null:gpu", "auto"), ("interp", "auto")]
         .map(|(device, isa)| open(device, isa).device.target().clone())
         .into();

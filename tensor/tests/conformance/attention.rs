@@ -65,6 +65,8 @@ fn bytes(heads: usize, tokens: usize, group: usize, vars: &[&[(&'static str, i64
         c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + n, 0.2));
     })
     .fill(1, Fill::Values(rows_of))
+    .fill(2, Fill::Whole(-127, 128))
+    .fill(3, Fill::Uniform(0.0, 0.02))
     .vars(vars)
 }
 

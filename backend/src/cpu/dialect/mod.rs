@@ -187,7 +187,7 @@ impl Writer<'_> {
             }
         }
     }
-    /// A vector of packed bytes, or of halves (a cache): those of the next rows are on their way while these are worked on. Rows are too
+    /// A vector of packed bytes, or of halves or bytes (a cache): those of the next rows are on their way while these are worked on. Rows are too
     /// short for the hardware to find the stream by itself. The next rows lie behind all that the reductions around read: of a tile of
     /// the cache whose rows are summed up, they are those of the next workgroup.
     fn prefetch(&mut self, id: Id) {
@@ -196,7 +196,8 @@ impl Writer<'_> {
             return;
         }
         let packed = matches!(self.g[n.src[0]].arg, Arg::Packed(..));
-        let cache = n.dtype.scalar.is_half() && self.g[n.src[0]].op == Op::Param;
+        let narrow = n.dtype.scalar.is_half() || n.dtype.scalar == Scalar::I8;
+        let cache = narrow && self.g[n.src[0]].op == Op::Param;
         if !(packed || cache) {
             return;
         }
@@ -212,7 +213,8 @@ impl Writer<'_> {
             }
             (stride > read).then_some(stride)
         });
-        let line = (n.src[0], at.terms.to_vec(), at.constant.div_euclid(32));
+        let elements = if packed { 32 } else { 64 / n.dtype.scalar.bytes() as i64 };
+        let line = (n.src[0], at.terms.to_vec(), at.constant.div_euclid(elements));
         if let Some(stride) = stride.filter(|_| packed || between <= SOON)
             && self.fetched.insert(line)
         {
@@ -338,7 +340,8 @@ impl Writer<'_> {
             Op::Shl | Op::Shr => {
                 // Vectors are shifted by vectors of their own width.
                 let by = self.g[n.src[1]].dtype;
-                let by = if lanes > 1 && by.scalar.bytes() != d.scalar.bytes() { cast(by, d, &s[1]) } else { s[1].clone() };
+                let by =
+                    if lanes > 1 && by.scalar.bytes() != d.scalar.bytes() { cast(by, d, &s[1]) } else { s[1].clone() };
                 format!("{} {} {by}", s[0], if n.op == Op::Shl { "<<" } else { ">>" })
             }
             Op::IDiv if lanes == 1 && not_negative(0) => format!("(i64)((u64)({}) / (u64)({}))", s[0], s[1]),
