@@ -14,7 +14,7 @@ pub const GROUP: i64 = 32;
 
 /// Elements that share a scale in rows of `n`: [`GROUP`], or of rows that it does not divide the largest power of two that does.
 pub fn group_of(n: usize) -> usize {
-    (1usize << n.trailing_zeros().min(GROUP.trailing_zeros())).max(1)
+    1 << n.trailing_zeros().min(GROUP.trailing_zeros())
 }
 
 impl Graph {
@@ -57,5 +57,17 @@ impl Graph {
         let d = self.cast(d, Scalar::F32);
         let d = self.repeated(d, group, &dims);
         self.mul(wide, d)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::group_of;
+
+    #[test]
+    fn a_group_divides_its_row() {
+        for (n, group) in [(576, 32), (32, 32), (48, 16), (20, 4), (7, 1)] {
+            assert_eq!(group_of(n), group, "{n}");
+        }
     }
 }

@@ -187,9 +187,9 @@ impl Writer<'_> {
             }
         }
     }
-    /// A vector of packed bytes, or of halves or bytes (a cache): those of the next rows are on their way while these are worked on. Rows are too
-    /// short for the hardware to find the stream by itself. The next rows lie behind all that the reductions around read: of a tile of
-    /// the cache whose rows are summed up, they are those of the next workgroup.
+    /// A vector of packed bytes, or of halves or bytes (a cache): those of the next rows are on their way while these are worked on. Rows
+    /// are too short for the hardware to find the stream by itself. The next rows lie behind all that the reductions around read: of a
+    /// tile of the cache whose rows are summed up, they are those of the next workgroup.
     fn prefetch(&mut self, id: Id) {
         let n = &self.g[id];
         if n.op != Op::Load || n.dtype.lanes == 1 {
