@@ -357,7 +357,8 @@ pub fn check(cases: Vec<Case>, ways: Vec<Way>) {
                     let (Storage::Packed(e), Some((&columns, front))) = (info.storage, info.dims.split_last()) else {
                         panic!("{slot} is not packed");
                     };
-                    let packed = d.alloc(layout.bytes(e, &info.dims).expect("a layout"), Memory::Scratch).expect("memory");
+                    let packed =
+                        d.alloc(layout.bytes(e, &info.dims).expect("a layout"), Memory::Scratch).expect("memory");
                     let key = (e, layout, columns as usize);
                     let rows = front.iter().product::<i64>() as usize;
                     jit.prepare_packers(&[key]).expect("a kernel");

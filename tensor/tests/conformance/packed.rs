@@ -1,7 +1,7 @@
 //! Packed weights: every encoding of the table, in every kind of contraction.
 
-use crate::{experts, invented, network};
 use crate::harness::{Case, Fill, Within};
+use crate::{experts, invented, network};
 use gristmill_encodings::TABLE;
 use gristmill_tensor::dims;
 use gristmill_uop::{EncodingRef, Scalar};
@@ -109,5 +109,11 @@ pub fn integer() -> Vec<Case> {
 
 /// What surrounds contractions in a model.
 pub fn integer_network() -> Vec<Case> {
-    network::cases().into_iter().chain(experts::one_token()).chain(experts::grouped()).chain(invented::cases()).map(|c| c.within(ENCODED)).collect()
+    network::cases()
+        .into_iter()
+        .chain(experts::one_token())
+        .chain(experts::grouped())
+        .chain(invented::cases())
+        .map(|c| c.within(ENCODED))
+        .collect()
 }
