@@ -90,7 +90,7 @@ impl Error {
             Error::Model(e) => e.hint(),
             Error::Device(e) => e.hint(),
             Error::Context { fits, .. } if *fits > 0 => {
-                Some(format!("--ctx {fits} would fit; --kv f16 halves an f32 cache, and --kv q8_0 that of f16"))
+                Some(format!("--ctx {fits} would fit; a cache of a narrower --kv takes less"))
             }
             Error::Context { .. } => Some("the model itself fills the memory: try a smaller one".into()),
             Error::Weights { .. } => {
