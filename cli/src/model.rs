@@ -73,7 +73,7 @@ impl Model {
         common: &Common,
         context: Option<usize>,
     ) -> Result<Engine> {
-        let settings = common.settings(context)?;
+        let settings = common.settings(context);
         self.file.architecture()?;
         let bars = Bars::new();
         let engine = Engine::load(&self.file, opened, settings, &|p| bars.show(p))?;

@@ -1,16 +1,14 @@
 //! Derive: contractions of packed weights with activations take their integer form. At this level that is a choice of layout for each weight
-//! and of what stands in for the activations: their encoding in eight bits, as ordinary nodes, *planes*:
-//!
-//! - `q`, whole numbers from −127 to 127, as i8;
-//! - `d`, a scale for every [`GROUP`] elements, their largest magnitude over 127;
-//! - `s`, sums of `q` over as many elements as share their scales, which is what a weight's zero is multiplied by.
+//! and of what stands in for the activations: their encoding in eight bits, as ordinary nodes, *planes*: `q` and `d` of `uop/src/rows.rs`,
+//! and `s`, sums of `q` over as many elements as share their scales, which is what a weight's zero is multiplied by.
 //!
 //! The contraction then is of `float(q)·d`. That the sum of products is one of integers follows from rules (`uop/src/rules/dot.rs`),
 //! which are applied when the contraction's ranges are known (`schedule/expand.rs`).
 
-use crate::layout::{GROUP, Layout, Packing};
+use crate::layout::{Layout, Packing};
 use crate::schedule::workgroup::Hint;
 use gristmill_uop::function::{Function, Storage};
+use gristmill_uop::rows::GROUP;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -128,11 +126,15 @@ pub fn derive(
         let new = match contraction(g, new, &derived) {
             Some((w, x, packing)) => {
                 let base = base_of(g, x);
-                let (q, decoded) = *encoded.entry(base).or_insert_with(|| encode(g, base, &mut derived.planes));
+                let (q, decoded) = *encoded.entry(base).or_insert_with(|| {
+                    let (q, d) = g.encode_rows(base, GROUP);
+                    derived.planes.extend([q, d]);
+                    (q, g.decode_rows(q, d, GROUP))
+                });
                 let group = packing.group;
                 let s = *sums.entry((q, group)).or_insert_with(|| {
                     let wide = g.cast(q, Scalar::I32);
-                    let s = by_groups(g, wide, group, ReduceOp::Add);
+                    let s = g.by_groups(wide, group, ReduceOp::Add);
                     derived.planes.insert(s);
                     s
                 });
@@ -193,48 +195,4 @@ fn moved(g: &mut Graph, x: Id, base: Id, new: Id) -> Id {
     let mut src = n.src;
     src[0] = moved(g, src[0], base, new);
     g.build(n.op, n.dtype, src, n.arg)
-}
-
-/// `x [.., n]` reduced over groups of its last axis: `[.., n/group]`.
-fn by_groups(g: &mut Graph, x: Id, group: i64, op: ReduceOp) -> Id {
-    let mut dims = g.shape(x);
-    let n = dims.pop().map_or(0, |d| g.max_of(d));
-    let (count, size) = (g.int(n / group), g.int(group));
-    dims.extend([count, size]);
-    let x = g.reshape(x, &dims);
-    g.reduce(x, &[dims.len() - 1], op)
-}
-
-/// `x [.., n/group]`, each element `group` times.
-fn repeated(g: &mut Graph, x: Id, group: i64, dims: &[Id]) -> Id {
-    let mut narrow = g.shape(x);
-    let (one, size) = (g.int(1), g.int(group));
-    let mut wide = narrow.clone();
-    narrow.push(one);
-    wide.push(size);
-    let x = g.reshape(x, &narrow);
-    let x = g.expand(x, &wide);
-    g.reshape(x, dims)
-}
-
-/// Planes of `x [.., n]`: `q`, and `float(q)·d` in the shape of `x`.
-fn encode(g: &mut Graph, x: Id, planes: &mut FxHashSet<Id>) -> (Id, Id) {
-    let dims = g.shape(x);
-    let minus = g.neg(x);
-    let magnitude = g.max(x, minus);
-    let most = by_groups(g, magnitude, GROUP, ReduceOp::Max);
-    let part = g.f32(1.0 / 127.0);
-    let d = g.mul(most, part);
-    let (zero, all) = (g.f32(0.0), g.f32(127.0));
-    let any = g.lt(zero, most);
-    let inverse = g.div(all, most);
-    let inverse = g.select(any, inverse, zero);
-    let inverse = repeated(g, inverse, GROUP, &dims);
-    let scaled = g.mul(x, inverse);
-    let rounded = g.round(scaled);
-    let q = g.cast(rounded, Scalar::I8);
-    planes.extend([q, d]);
-    let wide = g.cast(q, Scalar::F32);
-    let d = repeated(g, d, GROUP, &dims);
-    (q, g.mul(wide, d))
 }

@@ -13,6 +13,7 @@
 
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::Storage;
+use gristmill_uop::rows::GROUP;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
@@ -43,8 +44,6 @@ impl Layout {
 
 /// Elements of a group of codes that share vectors, if the block has so many.
 const UNIT: i64 = 32;
-/// An activation has one scale for so many elements.
-pub const GROUP: i64 = 32;
 
 /// A power of two of bits of a code.
 #[derive(Clone, Copy, Debug)]
@@ -317,8 +316,7 @@ impl Parts<'_> {
                 if let Some(stored) = byte {
                     return Some(self.leaf(id, Kind::Scale { every, stored, offset: 0 }));
                 }
-            } else if !matches!(n.op, Op::Table)
-                && !(n.op == Op::Add && self.p.graph[n.src[1]].op == Op::Const)
+            } else if !(matches!(n.op, Op::Table) || n.op == Op::Add && self.p.graph[n.src[1]].op == Op::Const)
                 && hi - lo < 256
             {
                 return self.code(id, lo, hi);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub struct Settings {
     /// Tokens of context; as many as the model allows within a share of memory unless said.
     pub context: Option<usize>,
-    /// Type of the cache: f16 or f32.
+    /// Type of the cache: f16, f32, or i8 for bytes with scales.
     pub cache: Scalar,
     /// Most tokens of one step.
     pub chunk: usize,
@@ -90,7 +90,7 @@ impl Error {
             Error::Model(e) => e.hint(),
             Error::Device(e) => e.hint(),
             Error::Context { fits, .. } if *fits > 0 => {
-                Some(format!("--ctx {fits} would fit; --kv f16 halves an f32 cache"))
+                Some(format!("--ctx {fits} would fit; a cache of a narrower --kv takes less"))
             }
             Error::Context { .. } => Some("the model itself fills the memory: try a smaller one".into()),
             Error::Weights { .. } => {
@@ -168,7 +168,8 @@ pub struct Engine {
     context: usize,
     rows: usize,
     weights: FxHashMap<String, Buffer>,
-    states: Vec<Buffer>,
+    /// Of each layer: its planes.
+    states: Vec<Vec<Buffer>>,
     hidden: [Buffer; 2],
     tokens: Buffer,
     rope: Buffer,
@@ -199,7 +200,7 @@ impl Engine {
             logits: Logits::Last,
         };
         let state = model.state(&probe);
-        let per_token = (state.width * state.scalar.bytes() * model.layers()) as u64;
+        let per_token = (state.row_bytes() * model.layers()) as u64;
         let weights = file_bytes(file, model.as_ref(), &probe);
         let available = if device.holds_data() { gristmill_runtime::memory::available() } else { None };
         let available = available.unwrap_or(u64::MAX / 2);
@@ -217,9 +218,8 @@ impl Engine {
         jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
         let weights = load::weights(file, &mut jit, &plans, progress)?;
         let weight_bytes = weights.values().map(|b| b.len as u64).sum();
-        let row_bytes = state.width * state.scalar.bytes();
         let states = (0..model.layers())
-            .map(|_| device.alloc(rows * row_bytes, Memory::State))
+            .map(|_| state.planes.iter().map(|p| device.alloc(rows * p.row_bytes(), Memory::State)).collect())
             .collect::<Result<Vec<_>, _>>()?;
         let hidden_bytes = chunk * model.width() * 4;
         let hidden = [device.alloc(hidden_bytes, Memory::State)?, device.alloc(hidden_bytes, Memory::State)?];
@@ -272,8 +272,7 @@ impl Engine {
     }
     /// Bytes of the cache that one token takes, in all layers.
     pub fn cache_bytes_per_token(&self) -> usize {
-        let state = self.model.state(&self.options((1, Logits::None)));
-        state.width * state.scalar.bytes() * self.model.layers()
+        self.model.state(&self.options((1, Logits::None))).row_bytes() * self.model.layers()
     }
     /// Launches of one step: of one token, or of a chunk with the logits after its last token.
     pub fn launches(&self, chunk: bool) -> usize {
@@ -291,27 +290,31 @@ impl Engine {
     /// real ones, so that the speed at a depth can be measured without running the tokens before it.
     pub fn pretend(&mut self, position: usize) -> Result<(), Error> {
         let state = self.model.state(&self.options((1, Logits::None)));
-        let bytes = position.min(self.rows) * state.width * state.scalar.bytes();
-        // xorshift64: all of f16 and f32 below 1/4, of either sign.
+        // xorshift64: all of what a row stands for below 1/4, of either sign.
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;
         let mut next = || {
             seed ^= seed << 13;
             seed ^= seed >> 7;
             seed ^= seed << 17;
-            let small = (seed >> 40) as f32 / (1u32 << 24) as f32 * 0.25;
+            let small = (seed >> 40) as f32 / (1u32 << 24) as f32;
             if seed & 1 == 0 { small } else { -small }
         };
-        let mut piece = Vec::with_capacity(1 << 20);
-        while piece.len() < 1 << 20 {
-            match state.scalar {
-                Scalar::F16 => piece.extend(half::f16::from_f32(next()).to_le_bytes()),
-                _ => piece.extend(next().to_le_bytes()),
+        let most = if self.settings.cache.is_float() { 0.25 } else { 0.25 / 127.0 };
+        for (i, plane) in state.planes.iter().enumerate() {
+            let mut piece = Vec::with_capacity(1 << 20);
+            while piece.len() < 1 << 20 {
+                match plane.scalar {
+                    Scalar::I8 => piece.push((next() * 127.0) as i8 as u8),
+                    Scalar::F16 => piece.extend(half::f16::from_f32(next() * most).to_le_bytes()),
+                    _ => piece.extend((next() * most).to_le_bytes()),
+                }
             }
-        }
-        for buffer in &self.states {
-            for at in (0..bytes).step_by(piece.len()) {
-                let n = piece.len().min(bytes - at);
-                self.jit.device().write(buffer, at, &piece[..n])?;
+            let bytes = position.min(self.rows) * plane.row_bytes();
+            for layer in &self.states {
+                for at in (0..bytes).step_by(piece.len()) {
+                    let n = piece.len().min(bytes - at);
+                    self.jit.device().write(&layer[i], at, &piece[..n])?;
+                }
             }
         }
         Ok(())
@@ -375,7 +378,7 @@ impl Engine {
             Bind::Tokens => self.tokens.clone(),
             Bind::Rope => self.rope.clone(),
             Bind::Hidden(i) => self.hidden[i % 2].clone(),
-            Bind::State(layer) => self.states[*layer].clone(),
+            Bind::State(layer, plane) => self.states[*layer][*plane].clone(),
             Bind::Weight(name) => self.weights[name].clone(),
             Bind::Logits => self.logits.clone(),
         }

@@ -133,7 +133,7 @@ fn slots_are_bound_to_what_they_are() {
             let fits = match bind {
                 Bind::Tokens | Bind::Rope => slot.kind == SlotKind::Input,
                 Bind::Hidden(_) => matches!(slot.kind, SlotKind::Input | SlotKind::Output),
-                Bind::State(_) => slot.kind == SlotKind::State && slot.dims == [4096, 576],
+                Bind::State(_, plane) => slot.kind == SlotKind::State && slot.dims == [4096, 576] && *plane == 0,
                 Bind::Weight(_) => slot.kind == SlotKind::Weight,
                 Bind::Logits => slot.kind == SlotKind::Output && slot.dims == [1, 154_880],
             };
@@ -141,10 +141,29 @@ fn slots_are_bound_to_what_they_are() {
         }
     }
     let (first, last) = (&plan.calls[1], &plan.calls[47]);
-    assert!(first.binds.contains(&Bind::State(0)) && first.binds.contains(&Bind::Hidden(1)));
+    assert!(first.binds.contains(&Bind::State(0, 0)) && first.binds.contains(&Bind::Hidden(1)));
     assert!(
-        last.binds.contains(&Bind::State(46)) && last.binds.contains(&Bind::Weight("blk.46.attn_q_a.weight".into()))
+        last.binds.contains(&Bind::State(46, 0)) && last.binds.contains(&Bind::Weight("blk.46.attn_q_a.weight".into()))
     );
+}
+
+#[test]
+fn a_cache_of_bytes_is_two_planes() {
+    let model = load(&glm(), &Glm(|_, _| &Q4_0)).expect("a model");
+    let bytes = Options { cache: Scalar::I8, ..options(ONE, AttentionForm::Absorbed) };
+    let row = |o: &Options| model.state(o).row_bytes();
+    assert_eq!((row(&options(ONE, AttentionForm::Absorbed)), row(&bytes)), (576 * 2, 576 + 576 / 32 * 2));
+    let plan = model.plan(&bytes, &mut Functions::new());
+    assert_eq!(plan.functions().len(), 4, "embed, dense, moe, head");
+    for (layer, call) in plan.calls[1..=47].iter().enumerate() {
+        let of = |plane| {
+            let at = call.binds.iter().position(|b| *b == Bind::State(layer, plane))?;
+            let slot = &call.function.slots[at];
+            (slot.kind == SlotKind::State).then(|| (slot.dims.clone(), slot.storage.bytes(&slot.dims)))
+        };
+        assert_eq!(of(0), Some((vec![4096, 576], Some(4096 * 576))));
+        assert_eq!(of(1), Some((vec![4096, 18], Some(4096 * 36))));
+    }
 }
 
 #[test]

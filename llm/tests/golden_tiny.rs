@@ -139,6 +139,19 @@ fn a_half_precision_cache_is_near() {
     assert!(d > 1e-9 && d < 1e-2, "{d}");
 }
 
+#[test]
+fn a_cache_of_bytes_is_near() {
+    let f = Fixture::new(Tiny::A, true);
+    let bytes = Way { cache: Scalar::I8, ..STEPS };
+    let d = distance(&logits(&f, &TOKENS, STEPS), &logits(&f, &TOKENS, bytes));
+    assert!(d > 1e-9 && d < 1e-1, "{d}");
+    for form in [Absorbed, Expanded] {
+        let chunked = Way { cache: Scalar::I8, ..chunk(form, 8) };
+        let d = distance(&logits(&f, &TOKENS, bytes), &logits(&f, &TOKENS, chunked));
+        assert!(d < 1e-6, "{form:?}: {d}");
+    }
+}
+
 /// The slot of the routed experts' down projection.
 fn experts_slot(f: &Function) -> Option<usize> {
     f.slots.iter().position(|s| s.name == "ffn_down_exps")

@@ -314,6 +314,22 @@ fn a_half_precision_cache_is_near() {
     assert!(error > 0.0 && error < 5e-3, "{error}");
 }
 
+/// Neither does one of bytes with scales by much, in any class of step.
+#[test]
+fn a_cache_of_bytes_is_near() {
+    let tokens = ids(&data("demo-glm-tokens.txt"));
+    let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("a GGUF file");
+    let full = engine(&file, "cpu", None, 32).forward(&tokens, 0, true).expect("logits").to_vec();
+    let opened = open("cpu", &Options::default()).expect("a device");
+    let settings = Settings { context: Some(256), cache: Scalar::I8, chunk: 32 };
+    let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
+    let chunked = e.forward(&tokens, 0, true).expect("logits").to_vec();
+    let stepped = by_steps(&mut e, &tokens);
+    let errors = [rms(&chunked, &full), rms(&stepped, &full), rms(&stepped, &chunked)];
+    println!("chunked, stepped, one against the other: {errors:?}");
+    assert!(errors[0] > 0.0 && errors.iter().all(|&e| e < 0.03), "{errors:?}");
+}
+
 #[test]
 fn every_device_by_name_runs_the_same_plan() {
     // The demo on the interpreter is slow: a prompt of few tokens.

@@ -22,7 +22,8 @@ fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
     let mut out: Vec<Arc<Function>> = Vec::new();
     for attention in [Absorbed, Values, Expanded] {
         for tokens in [TokenClass::One, TokenClass::Chunk { max: 8 }] {
-            for (logits, cache) in [(Logits::Last, Scalar::F16), (Logits::All, Scalar::F32)] {
+            for (logits, cache) in [(Logits::Last, Scalar::F16), (Logits::All, Scalar::F32), (Logits::Last, Scalar::I8)]
+            {
                 let options = Options { tokens, rows: 192, cache, attention, logits };
                 for f in model.plan(&options, &mut shared).functions() {
                     if !out.iter().any(|o| Arc::ptr_eq(o, f)) {

@@ -317,6 +317,17 @@ impl<'g> Tensor<'g> {
         let id = self.capture.graph.borrow_mut().assign(self.id, value.id, start.id);
         self.with(id)
     }
+    /// Rows in eight bits, with one scale for every `group` elements of the last axis: bytes, and scales in f32. See
+    /// [`gristmill_uop::rows`].
+    pub fn encode_rows(self, group: usize) -> (Tensor<'g>, Tensor<'g>) {
+        let (q, d) = self.capture.graph.borrow_mut().encode_rows(self.id, group as i64);
+        (self.with(q), self.with(d))
+    }
+    /// The numbers that these bytes with those scales stand for, f32.
+    pub fn decode_rows(self, scales: Tensor<'g>, group: usize) -> Tensor<'g> {
+        let id = self.capture.graph.borrow_mut().decode_rows(self.id, scales.id, group as i64);
+        self.with(id)
+    }
     /// Causal attention of queries `[tokens, heads, d]`; see [`gristmill_uop::graph::Graph::attention`].
     pub fn attention(
         self,

@@ -10,6 +10,7 @@ pub mod graph;
 pub mod linear;
 pub mod op;
 pub mod program;
+pub mod rows;
 pub mod rules;
 pub mod shape;
 pub mod spec;

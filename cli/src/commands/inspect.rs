@@ -73,8 +73,7 @@ fn totals(file: &ModelFile, out: &mut dyn Write) -> Result {
 fn cache(model: &dyn gristmill_llm::arch::Model, cache: Scalar) -> (u64, PlanOptions) {
     let (tokens, attention, logits) = (TokenClass::One, AttentionForm::Absorbed, Logits::Last);
     let options = PlanOptions { tokens, rows: 64, cache, attention, logits };
-    let state = model.state(&options);
-    ((state.width * state.scalar.bytes() * model.layers()) as u64, options)
+    ((model.state(&options).row_bytes() * model.layers()) as u64, options)
 }
 
 fn hyper(model: &Model, out: &mut dyn Write) -> Result {

@@ -48,7 +48,7 @@ const CONTEXT: usize = 4096;
 pub fn run(options: Options) -> Result {
     let model = Model::open(Some(&options.model))?;
     let described = model.describe()?;
-    let settings = options.common.settings(None)?;
+    let settings = options.common.settings(None);
     let context = settings.context.unwrap_or(CONTEXT).min(described.context());
     let chunk = settings.chunk.clamp(1, context);
     // A device that schedules and renders like the one asked for, and runs nothing.

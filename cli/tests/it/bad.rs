@@ -109,7 +109,6 @@ fn requests_that_cannot_be_met() {
         (&["run", "-p", "x", "--ctx", "100000"][..], "takes 1 to 2048"),
         (&["run", "-p", "What is this?", "--ctx", "4"], "prompt has"),
         (&["run", "-p", "", "--raw"], "no tokens"),
-        (&["run", "-p", "x", "--kv", "q8_0"], "later version"),
         (&["run", "-p", "x", "--device", "cuda"], "not in this version"),
         (&["logits", DEMO, "--tokens", "1,2048", "-o", "x.npy"], "2048 is not one of"),
         (&["logits", DEMO, "--tokens", "1,2", "-o", "none/such.npy"], "cannot write"),

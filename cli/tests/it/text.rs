@@ -40,6 +40,14 @@ fn the_template_is_applied_unless_raw() {
 }
 
 #[test]
+fn every_type_of_cache_runs() {
+    for kv in ["f32", "f16", "q8_0"] {
+        let text = run(&["run", "--temp", "0", "-p", "What is the capital of Japan?", "--kv", kv]).ok();
+        assert_eq!(text, "The capital of Japan is Tokyo.", "{kv}");
+    }
+}
+
+#[test]
 fn a_seed_gives_a_text() {
     let story = |seed: &str| run(&["run", "-p", "Tell me a story.", "--temp", "1", "-n", "40", "--seed", seed]).ok();
     assert_eq!(story("7"), story("7"));

@@ -9,7 +9,7 @@ mod error;
 mod plan;
 
 pub use error::{Error, Result};
-pub use plan::{AttentionForm, Bind, Call, Functions, Logits, Options, Plan, StateSpec, TokenClass};
+pub use plan::{AttentionForm, Bind, Call, Functions, Logits, Options, Plan, Plane, StateSpec, TokenClass};
 
 use crate::gguf::{Gguf, Metadata};
 use gristmill_uop::encoding::EncodingRef;

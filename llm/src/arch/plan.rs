@@ -3,6 +3,7 @@
 use gristmill_tensor::function::{ContentKey, Key};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
+use gristmill_uop::rows::group_of;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -58,7 +59,7 @@ pub struct Options {
     /// Rows of every state and of the rope table. The variable `pos`, the position of a step's first token, runs from 0 to
     /// `rows - tokens.max()`, so that a step never leaves the table: see [`Options::rows_for`].
     pub rows: usize,
-    /// How cached rows are stored: f16 or f32.
+    /// How cached rows are stored: f16, f32, or i8 for bytes with scales: see [`StateSpec`].
     pub cache: Scalar,
     /// How attention reads the cache.
     pub attention: AttentionForm,
@@ -74,15 +75,48 @@ impl Options {
     }
 }
 
-/// The state of one layer.
+/// A buffer of a state: of every row, the part of one type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plane {
+    /// What the part is called.
+    pub name: &'static str,
+    /// Its elements.
+    pub width: usize,
+    /// Their type.
+    pub scalar: Scalar,
+}
+
+/// The state of one layer.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StateSpec {
     /// Rows, one a position.
     pub rows: usize,
-    /// Elements of a row.
+    /// Numbers that a row stands for.
     pub width: usize,
-    /// Type of an element.
-    pub scalar: Scalar,
+    /// How they are stored: the numbers themselves, or bytes and their scales (`uop/src/rows.rs`).
+    pub planes: Vec<Plane>,
+}
+
+impl StateSpec {
+    /// Rows of `width` numbers stored as `cache`.
+    pub fn new(rows: usize, width: usize, cache: Scalar) -> StateSpec {
+        let mut planes = vec![Plane { name: "cache", width, scalar: cache }];
+        if !cache.is_float() {
+            planes.push(Plane { name: "scales", width: width / group_of(width), scalar: Scalar::F16 });
+        }
+        StateSpec { rows, width, planes }
+    }
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.planes.iter().map(|p| p.row_bytes()).sum()
+    }
+}
+
+impl Plane {
+    /// Bytes of its part of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.width * self.scalar.bytes()
+    }
 }
 
 /// What a slot of a call is bound to.
@@ -94,8 +128,8 @@ pub enum Bind {
     Rope,
     /// Hidden rows `[n, width]` f32, before layer `i` (after the last for `i` = layers). Two buffers in turn suffice.
     Hidden(usize),
-    /// The state of that layer.
-    State(usize),
+    /// The state of that layer: the plane of that number.
+    State(usize, usize),
     /// The packed tensor of that name.
     Weight(String),
     /// The step's logits, f32.

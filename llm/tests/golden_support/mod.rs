@@ -257,7 +257,9 @@ pub fn run(
     let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope, wide_rope_table(f, rows))]);
     for layer in 0..f.model.layers() {
         // A row that was never written must not be read: a single NaN would reach the logits.
-        values.insert(Bind::State(layer), vec![f64::NAN; rows * f.model.state(&options).width]);
+        for (plane, p) in f.model.state(&options).planes.iter().enumerate() {
+            values.insert(Bind::State(layer, plane), vec![f64::NAN; rows * p.width]);
+        }
     }
     let mut out = Vec::new();
     let mut pos = 0;

@@ -133,7 +133,9 @@ pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f6
     let table = model.rope_table(rows).into_iter().map(f64::from).collect();
     let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope, table)]);
     for layer in 0..model.layers() {
-        values.insert(Bind::State(layer), vec![0.0; rows * model.state(&options).width]);
+        for (plane, p) in model.state(&options).planes.iter().enumerate() {
+            values.insert(Bind::State(layer, plane), vec![0.0; rows * p.width]);
+        }
     }
     let mut out = Vec::new();
     for (pos, &token) in tokens.iter().enumerate() {
@@ -198,7 +200,7 @@ pub fn on_device(
                         filled(&table)
                     }
                     // As a device gives it: zeros.
-                    Bind::State(_) => filled(&vec![0; size]),
+                    Bind::State(..) => filled(&vec![0; size]),
                     _ => filled(&vec![0xff; size]),
                 };
                 buffers.entry(bind.clone()).or_insert_with(make).clone()

@@ -1,6 +1,6 @@
 //! Attention over a cache: shared and separate key heads, chunks of the cache that are full, begun or empty, masks.
 
-use crate::harness::{Case, Within};
+use crate::harness::{Case, Fill, Within};
 use gristmill_tensor::dims;
 use gristmill_uop::Scalar;
 
@@ -45,6 +45,31 @@ fn latent(heads: usize, tokens: usize, cache: Scalar, vars: &[&[(&'static str, i
     .vars(vars)
 }
 
+/// A latent cache of bytes with scales. Rows are multiples of a power of two whose largest is 127 of them, so that codes and scales have
+/// no rounding that could fall either way.
+fn bytes(heads: usize, tokens: usize, group: usize, vars: &[&[(&'static str, i64)]]) -> Case {
+    let (rank, rope, rows) = (64, 32, 320);
+    let width = rank + rope;
+    let row = |i: i64| if i % 16 == 5 { 127 } else { i * 37 % 253 - 126 };
+    let rows_of = (0..29 * group as i64).map(|i| row(i) as f64 / 64.0).collect();
+    Case::new(format!("latent cache of bytes, {group} a scale, {heads} heads, {tokens} tokens"), |c| {
+        let pos = c.var("pos", 0, rows - tokens);
+        let n = if tokens == 1 { c.int(1) } else { c.var("n", 1, tokens) };
+        let q = c.input("q", dims![n, heads, width], Scalar::F32);
+        let (codes, scales) = c.input("row", dims![n, width], Scalar::F32).encode_rows(group);
+        let codes = c.state("cache", dims![rows, width], Scalar::I8).assign(codes, pos);
+        c.output_state(codes);
+        let scales = c.state("scales", dims![rows, width / group], Scalar::F16).assign(scales.cast(Scalar::F16), pos);
+        c.output_state(scales);
+        let k = codes.decode_rows(scales, group).unsqueeze(1);
+        c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + n, 0.2));
+    })
+    .fill(1, Fill::Values(rows_of))
+    .fill(2, Fill::Whole(-127, 128))
+    .fill(3, Fill::Uniform(0.0, 0.02))
+    .vars(vars)
+}
+
 pub fn cases() -> Vec<Case> {
     let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 1)], &[("pos", 63)], &[("pos", 127)]];
     let few: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 1)], &[("pos", 0), ("n", 9)], &[("pos", 55), ("n", 9)]];
@@ -81,6 +106,11 @@ pub fn long() -> Vec<Case> {
         out.push(latent(4, 1, cache, one));
         out.push(latent(20, 1, cache, one));
         out.push(latent(4, 13, cache, few));
+    }
+    for group in [16, 32] {
+        out.push(bytes(4, 1, group, one));
+        out.push(bytes(20, 1, group, one));
+        out.push(bytes(4, 13, group, few));
     }
     out
 }

@@ -41,6 +41,9 @@ fn stored(d: DType) -> String {
     }
 }
 
+/// A cache line, of packed bytes half of one: its buffer, the terms of its address, and its number after those.
+type Line = (Id, Vec<(Id, i64)>, i64);
+
 struct Writer<'a> {
     g: &'a Graph,
     signature: &'a Signature,
@@ -50,8 +53,8 @@ struct Writer<'a> {
     reducing: Vec<Id>,
     /// For every open brace, whether it put a range into `around`, or into `reducing`.
     open: Vec<[bool; 2]>,
-    /// What is asked for already in this loop, by halves of cache lines: buffer, terms of the address, number of the half.
-    fetched: HashSet<(Id, Vec<(Id, i64)>, i64)>,
+    /// What is asked for already in this loop.
+    fetched: HashSet<Line>,
     numbers: RefCell<HashMap<Id, usize>>,
     /// May workgroups of this body be left out? Its first one is then not the first of the interval.
     skipping: bool,
@@ -202,16 +205,17 @@ impl Writer<'_> {
             }
         }
     }
-    /// A vector of packed bytes, or of halves (a cache): those of the next rows are on their way while these are worked on. Rows are too
-    /// short for the hardware to find the stream by itself. The next rows lie behind all that the reductions around read: of a tile of
-    /// the cache whose rows are summed up, they are those of the next workgroup.
+    /// A vector of packed bytes, or of halves or bytes (a cache): those of the next rows are on their way while these are worked on. Rows
+    /// are too short for the hardware to find the stream by itself. The next rows lie behind all that the reductions around read: of a
+    /// tile of the cache whose rows are summed up, they are those of the next workgroup.
     fn prefetch(&mut self, id: Id) {
         let n = &self.g[id];
         if n.op != Op::Load || n.dtype.lanes == 1 {
             return;
         }
         let packed = matches!(self.g[n.src[0]].arg, Arg::Packed(..));
-        let cache = n.dtype.scalar.is_half() && self.g[n.src[0]].op == Op::Param;
+        let narrow = n.dtype.scalar.is_half() || n.dtype.scalar == Scalar::I8;
+        let cache = narrow && self.g[n.src[0]].op == Op::Param;
         if !(packed || cache) {
             return;
         }
@@ -227,7 +231,8 @@ impl Writer<'_> {
             }
             (stride > read).then_some(stride)
         });
-        let line = (n.src[0], at.terms.to_vec(), at.constant.div_euclid(32));
+        let elements = if packed { 32 } else { 64 / n.dtype.scalar.bytes() as i64 };
+        let line = (n.src[0], at.terms.to_vec(), at.constant.div_euclid(elements));
         if let Some(stride) = stride.filter(|_| packed || between <= SOON)
             && self.fetched.insert(line)
         {

@@ -86,16 +86,14 @@ fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g
     let row = x.linear(s.weight(w, "attn_kv_a_mqa.weight"));
     let latent = nn::rms_norm(row.slice(1, 0, h.kv_rank), s.weight(w, "attn_kv_a_norm.weight"), h.latent_eps);
     let key = nn::rope(row.slice(1, h.kv_rank, h.rope).unsqueeze(1), table, pos).squeeze(1);
-    let row = Tensor::cat(&[latent, key], 1).cast(s.options.cache);
-    let cache = s.state(layer, h.cached()).assign(row, pos);
-    s.output_state(cache);
+    let cache = s.cached(layer, h.cached(), Tensor::cat(&[latent, key], 1));
 
     let (k_b, v_b) = latent_heads(s, h, w);
     let length = pos + n;
     let heads_out = match s.options.attention {
         AttentionForm::Absorbed => {
             let q = Tensor::cat(&[q_nope.contract(k_b), q_pe], 2);
-            let k = cache.cast(Scalar::F32).unsqueeze(1);
+            let k = cache.unsqueeze(1);
             let latents = q.attention(k, k.slice(2, 0, h.kv_rank), pos, length, h.score_scale);
             latents.contract(v_b)
         }
@@ -107,7 +105,7 @@ fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g
             q.attention(k, v, pos, length, h.score_scale)
         }
         AttentionForm::Expanded => {
-            let rows = cache.slice(0, 0, length).cast(Scalar::F32);
+            let rows = cache.slice(0, 0, length);
             let latents = rows.slice(1, 0, h.kv_rank).unsqueeze(1);
             let k_nope = latents.contract(k_b.permute(&[0, 2, 1]));
             let k_pe = rows.slice(1, h.kv_rank, h.rope).unsqueeze(1).expand(dims![length, heads, h.rope]);

@@ -74,7 +74,7 @@ impl Model for Deepseek2 {
         rope::table(&self.hyper, positions)
     }
     fn state(&self, options: &Options) -> StateSpec {
-        StateSpec { rows: options.rows, width: self.hyper.cached(), scalar: options.cache }
+        StateSpec::new(options.rows, self.hyper.cached(), options.cache)
     }
     fn summary(&self) -> Vec<(&'static str, String)> {
         summary::summary(&self.hyper)

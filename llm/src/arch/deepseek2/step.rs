@@ -1,12 +1,13 @@
 //! A function while it is written, with what its slots are bound to.
 
-use super::super::{Bind, Options, TokenClass};
+use super::super::{Bind, Options, StateSpec, TokenClass};
 use super::weights::Weights;
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::{Dim, Tensor};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
+use gristmill_uop::rows::group_of;
 use std::cell::RefCell;
 
 /// A capture of one call of a step.
@@ -52,10 +53,23 @@ impl<'o> Step<'o> {
     pub fn hidden(&self, layer: usize, d: usize) -> Tensor<'_> {
         self.input("x", Bind::Hidden(layer), dims![self.tokens(), d], Scalar::F32)
     }
-    /// The state of a layer, `[rows, width]`.
-    pub fn state(&self, layer: usize, width: usize) -> Tensor<'_> {
-        let dims = dims![self.options.rows, width];
-        self.bound(Bind::State(layer), self.capture.state("cache", dims, self.options.cache))
+    /// Writes `row [n, width]` into the state of a layer, at the position of these tokens and after. Returns what the state then holds, in
+    /// f32: `[rows, width]`.
+    pub fn cached<'g>(&'g self, layer: usize, width: usize, row: Tensor<'g>) -> Tensor<'g> {
+        let spec = StateSpec::new(self.options.rows, width, self.options.cache);
+        let written = |plane: usize, value: Tensor<'g>| {
+            let p = &spec.planes[plane];
+            let state = self.capture.state(p.name, dims![spec.rows, p.width], p.scalar);
+            let state = self.bound(Bind::State(layer, plane), state).assign(value.cast(p.scalar), self.position());
+            self.capture.output_state(state);
+            state
+        };
+        if self.options.cache.is_float() {
+            return written(0, row).cast(Scalar::F32);
+        }
+        let group = group_of(width);
+        let (bytes, scales) = row.encode_rows(group);
+        written(0, bytes).decode_rows(written(1, scales), group)
     }
     /// The values of a tensor, f32. At most one call for each.
     pub fn weight(&self, weights: &Weights, name: &str) -> Tensor<'_> {
@@ -66,10 +80,6 @@ impl<'o> Step<'o> {
     /// A result.
     pub fn output(&self, name: &str, bind: Bind, value: Tensor<'_>) {
         self.bound(bind, self.capture.output(name, value));
-    }
-    /// A state's last version.
-    pub fn output_state(&self, assigned: Tensor<'_>) {
-        self.capture.output_state(assigned);
     }
     /// The function and the bind of each slot.
     pub fn finish(self) -> (Function, Vec<Bind>) {

@@ -1,0 +1,73 @@
+//! Rows in eight bits: of `x [.., n]`, two planes of ordinary nodes.
+//!
+//! - `q [.., n]`, whole numbers from −127 to 127, as i8;
+//! - `d [.., n/group]`, a scale for every group of elements, their largest magnitude over 127.
+//!
+//! `float(q)·d` stands for `x`. Activations of contractions in integers and caches of bytes are both this.
+
+use crate::dtype::Scalar;
+use crate::graph::{Graph, Id};
+use crate::op::ReduceOp;
+
+/// Most elements that share a scale.
+pub const GROUP: i64 = 32;
+
+/// Elements that share a scale in rows of `n`: [`GROUP`], or of rows that it does not divide the largest power of two that does.
+pub fn group_of(n: usize) -> usize {
+    1 << n.trailing_zeros().min(GROUP.trailing_zeros())
+}
+
+impl Graph {
+    /// `x [.., n]` reduced over groups of its last axis: `[.., n/group]`.
+    pub fn by_groups(&mut self, x: Id, group: i64, op: ReduceOp) -> Id {
+        let mut dims = self.shape(x);
+        let n = dims.pop().map_or(0, |d| self.max_of(d));
+        let (count, size) = (self.int(n / group), self.int(group));
+        dims.extend([count, size]);
+        let x = self.reshape(x, &dims);
+        self.reduce(x, &[dims.len() - 1], op)
+    }
+    /// `x [.., n/group]`, each element `group` times, as `dims`.
+    fn repeated(&mut self, x: Id, group: i64, dims: &[Id]) -> Id {
+        let size = self.int(group);
+        let x = self.broadcast_back(x, size);
+        self.reshape(x, dims)
+    }
+    /// The planes `q` and `d` (f32) of `x [.., n]`.
+    pub fn encode_rows(&mut self, x: Id, group: i64) -> (Id, Id) {
+        let dims = self.shape(x);
+        let minus = self.neg(x);
+        let magnitude = self.max(x, minus);
+        let most = self.by_groups(magnitude, group, ReduceOp::Max);
+        let part = self.f32(1.0 / 127.0);
+        let d = self.mul(most, part);
+        let (zero, all) = (self.f32(0.0), self.f32(127.0));
+        let any = self.lt(zero, most);
+        let inverse = self.div(all, most);
+        let inverse = self.select(any, inverse, zero);
+        let inverse = self.repeated(inverse, group, &dims);
+        let scaled = self.mul(x, inverse);
+        let rounded = self.round(scaled);
+        (self.cast(rounded, Scalar::I8), d)
+    }
+    /// `float(q)·d` of planes: f32.
+    pub fn decode_rows(&mut self, q: Id, d: Id, group: i64) -> Id {
+        let dims = self.shape(q);
+        let wide = self.cast(q, Scalar::F32);
+        let d = self.cast(d, Scalar::F32);
+        let d = self.repeated(d, group, &dims);
+        self.mul(wide, d)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::group_of;
+
+    #[test]
+    fn a_group_divides_its_row() {
+        for (n, group) in [(576, 32), (32, 32), (48, 16), (20, 4), (7, 1)] {
+            assert_eq!(group_of(n), group, "{n}");
+        }
+    }
+}
