@@ -167,7 +167,7 @@ pub struct Emulated {
 impl Emulated {
     /// With one worker. Kernels are scheduled for three, however many there are.
     pub fn new(emulator: Arc<Emulator>, store: Store) -> Emulated {
-        let (target, store, prelude) = (Isa::Neon.target(3), Arc::new(store), dialect::prelude());
+        let (target, store, prelude) = (Isa::Neon.target(), Arc::new(store), dialect::prelude());
         Emulated { emulator, target, workers: 1, store, prelude, loaded: Arc::default() }
     }
 
