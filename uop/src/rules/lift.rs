@@ -70,8 +70,8 @@ fn bits(g: &mut Graph, x: Id, byte: Id, mask: i64) -> Option<Id> {
         // A placeholder while kernels are cut: elements along its last axis lie side by side.
         Op::Index if n.dtype.scalar.bytes() == 1 => {
             let (&last, front) = n.src.split_last()?;
-            let straight = g.linear(last).coefficient(byte) == 1
-                && !front[1..].iter().any(|&i| g.free_ranges(i).contains(&byte));
+            let straight =
+                g.linear(last).coefficient(byte) == 1 && !front[1..].iter().any(|&i| g.free_ranges(i).contains(&byte));
             let mut src = n.src.clone();
             *src.last_mut()? = at(g, last, byte, 0);
             straight.then(|| g.intern(Node { op: Op::Index, dtype: Scalar::U32.one(), src, arg: Arg::None }))
