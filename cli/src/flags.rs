@@ -69,7 +69,11 @@ impl Common {
                 "`gristmill devices` lists what there is; --device cpu is the default",
             ));
         }
-        let options = gristmill_backend::Options { threads: self.threads.map(usize::from), isa: self.isa.clone(), exact: self.exact };
+        let options = gristmill_backend::Options {
+            threads: self.threads.map(usize::from),
+            isa: self.isa.clone(),
+            exact: self.exact,
+        };
         Ok(gristmill_backend::open(device, &options)?)
     }
     /// How a model is run. `context` stands in for --ctx.

@@ -199,7 +199,8 @@ impl Packing {
 
     /// Where element `k` of row `row` is.
     pub fn place(&self, g: &mut Graph, lanes: i64, row: Id, k: Id, columns: i64) -> Place {
-        let [l, e, blocks, bytes] = [lanes, self.elements, columns / self.elements, lanes * self.bytes].map(|v| g.int(v));
+        let [l, e, blocks, bytes] =
+            [lanes, self.elements, columns / self.elements, lanes * self.bytes].map(|v| g.int(v));
         let (group, lane) = (g.idiv(row, l), g.modulo(row, l));
         let (block, element) = (g.idiv(k, e), g.modulo(k, e));
         let at = g.mul(group, blocks);
@@ -311,11 +312,15 @@ impl Parts<'_> {
         if !float && n.dtype.scalar != Scalar::I64 && n.dtype.scalar != Scalar::Bool {
             let (lo, hi) = self.p.graph.bounds(id)?;
             if every >= 4 {
-                let byte = [Scalar::U8, Scalar::I8].into_iter().find(|s| s.range().is_some_and(|r| r.0 <= lo && hi <= r.1));
+                let byte =
+                    [Scalar::U8, Scalar::I8].into_iter().find(|s| s.range().is_some_and(|r| r.0 <= lo && hi <= r.1));
                 if let Some(stored) = byte {
                     return Some(self.leaf(id, Kind::Scale { every, stored, offset: 0 }));
                 }
-            } else if !matches!(n.op, Op::Table) && !(n.op == Op::Add && self.p.graph[n.src[1]].op == Op::Const) && hi - lo < 256 {
+            } else if !matches!(n.op, Op::Table)
+                && !(n.op == Op::Add && self.p.graph[n.src[1]].op == Op::Const)
+                && hi - lo < 256
+            {
                 return self.code(id, lo, hi);
             }
         }

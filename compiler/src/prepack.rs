@@ -37,10 +37,13 @@ pub fn prepack(
     for leaf in &packing.leaves {
         match &leaf.kind {
             Kind::Scale { every, stored, .. } => nests.push(p.scale(group, leaf, *every, *stored)),
-            Kind::Code { pieces } => nests.extend((0..pieces.len()).map(|i| p.code(group, leaf, i)).collect::<Vec<_>>()),
+            Kind::Code { pieces } => {
+                nests.extend((0..pieces.len()).map(|i| p.code(group, leaf, i)).collect::<Vec<_>>())
+            }
         }
     }
-    let slot = |name: &str, kind| Slot { name: name.into(), kind, dims: vec![lanes, columns], storage: Storage::Packed(e) };
+    let slot =
+        |name: &str, kind| Slot { name: name.into(), kind, dims: vec![lanes, columns], storage: Storage::Packed(e) };
     let slots = vec![slot("file", SlotKind::Weight), slot("packed", SlotKind::Output)];
     let mut g = p.g;
     let function = Function { name: "prepack".into(), graph: Graph::new(), slots, outputs: vec![] };

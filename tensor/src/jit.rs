@@ -94,7 +94,8 @@ impl Jit {
             if layout == Layout::FILE || self.packers.contains_key(&key) || new.contains(&key) {
                 continue;
             }
-            let packing = Packing::of(e).ok_or_else(|| Error::invalid(e.name, "has no other layout than its file's"))?;
+            let packing =
+                Packing::of(e).ok_or_else(|| Error::invalid(e.name, "has no other layout than its file's"))?;
             let (target, dialect) = (&self.opened.target, self.opened.dialect);
             programs.push(prepack(e, &packing, layout.lanes, columns, target, dialect));
             new.push(key);
@@ -111,8 +112,10 @@ impl Jit {
         packed: &Buffer,
         rows: usize,
     ) -> Result<(), Error> {
-        let kernel = self.packers.get(&(e, layout, columns)).ok_or_else(|| Error::invalid(e.name, "was not prepared"))?;
-        let buffers = kernel.program().params.iter().map(|p| if p.0 == 0 { file.clone() } else { packed.clone() }).collect();
+        let kernel =
+            self.packers.get(&(e, layout, columns)).ok_or_else(|| Error::invalid(e.name, "was not prepared"))?;
+        let buffers =
+            kernel.program().params.iter().map(|p| if p.0 == 0 { file.clone() } else { packed.clone() }).collect();
         let launch = Launch { kernel: kernel.clone(), buffers, level: 0 };
         self.opened.device.capture(vec![launch])?.replay(&[("groups", (rows / layout.lanes as usize) as i64)])
     }

@@ -3,9 +3,9 @@
 //! A nest is an `Op::Store`: loops over its closed ranges around one expression. A kernel is a list of nests that a workgroup runs in
 //! order; the last ones write the kernel's outputs, those before fill the workgroup's own stages.
 
-use crate::derive::Derived;
 use super::expand::{Expander, Indices, flatten};
 use super::workgroup;
+use crate::derive::Derived;
 use gristmill_uop::shape::Dims;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};

@@ -64,7 +64,9 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
                 .map(|&n| {
                     let order = g.toposort(&[n]);
                     // One inside another has registers only while the other waits.
-                    let inside = |m: Id| order.iter().any(|&o| o != m && g[o].op == Op::Reduce && g.any(g[o].src[0], |x, _| x == m));
+                    let inside = |m: Id| {
+                        order.iter().any(|&o| o != m && g[o].op == Op::Reduce && g.any(g[o].src[0], |x, _| x == m))
+                    };
                     order.iter().filter(|&&m| g[m].op == Op::Reduce && !inside(m)).count()
                 })
                 .max()

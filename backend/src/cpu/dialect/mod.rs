@@ -338,7 +338,8 @@ impl Writer<'_> {
             Op::Shl | Op::Shr => {
                 // Vectors are shifted by vectors of their own width.
                 let by = self.g[n.src[1]].dtype;
-                let by = if lanes > 1 && by.scalar.bytes() != d.scalar.bytes() { cast(by, d, &s[1]) } else { s[1].clone() };
+                let by =
+                    if lanes > 1 && by.scalar.bytes() != d.scalar.bytes() { cast(by, d, &s[1]) } else { s[1].clone() };
                 format!("{} {} {by}", s[0], if n.op == Op::Shl { "<<" } else { ">>" })
             }
             Op::IDiv if lanes == 1 && not_negative(0) => format!("(i64)((u64)({}) / (u64)({}))", s[0], s[1]),

@@ -28,9 +28,17 @@ const fn one(lanes: usize, needs: &'static str, body: &'static str) -> Way {
 }
 
 const DOT4: &[Way] = &[
-    one(16, "defined(__AVX512VNNI__) && defined(__clang__)", "return (i32x16)__builtin_ia32_vpdpbusd512(c, (i32x16)a, (i32x16)b);"),
+    one(
+        16,
+        "defined(__AVX512VNNI__) && defined(__clang__)",
+        "return (i32x16)__builtin_ia32_vpdpbusd512(c, (i32x16)a, (i32x16)b);",
+    ),
     one(16, "defined(__AVX512VNNI__)", "return (i32x16)__builtin_ia32_vpdpbusd_v16si(c, (i32x16)a, (i32x16)b);"),
-    one(8, "defined(__AVXVNNI__) && defined(__clang__)", "return (i32x8)__builtin_ia32_vpdpbusd256(c, (i32x8)a, (i32x8)b);"),
+    one(
+        8,
+        "defined(__AVXVNNI__) && defined(__clang__)",
+        "return (i32x8)__builtin_ia32_vpdpbusd256(c, (i32x8)a, (i32x8)b);",
+    ),
     one(8, "defined(__AVXVNNI__)", "return (i32x8)__builtin_ia32_vpdpbusd_v8si(c, (i32x8)a, (i32x8)b);"),
     Way {
         lanes: 8,
@@ -66,8 +74,16 @@ const TABLE4: &[(usize, &str, &str)] = &[
         "q64 s = (q64)__builtin_shufflevector(t, t, SIXTEENS); \
          return (u32x16)__builtin_ia32_pshufb512_mask(s, (q64)x, s, ~0ull);",
     ),
-    (16, "defined(__AVX512BW__)", "q64 s = (q64)__builtin_shufflevector(t, t, SIXTEENS); return (u32x16)__builtin_ia32_pshufb512(s, (q64)x);"),
-    (8, "defined(__AVX2__)", "q32 s = (q32)__builtin_shufflevector(t, t, SIXTEENS); return (u32x8)__builtin_ia32_pshufb256(s, (q32)x);"),
+    (
+        16,
+        "defined(__AVX512BW__)",
+        "q64 s = (q64)__builtin_shufflevector(t, t, SIXTEENS); return (u32x16)__builtin_ia32_pshufb512(s, (q64)x);",
+    ),
+    (
+        8,
+        "defined(__AVX2__)",
+        "q32 s = (q32)__builtin_shufflevector(t, t, SIXTEENS); return (u32x8)__builtin_ia32_pshufb256(s, (q32)x);",
+    ),
     (
         4,
         "defined(__aarch64__)",
@@ -77,7 +93,9 @@ const TABLE4: &[(usize, &str, &str)] = &[
 
 /// The functions, for the lanes that there are.
 pub fn functions(lanes: &[usize]) -> String {
-    let mut s = String::from("typedef char q32 __attribute__((vector_size(32)));\ntypedef char q64 __attribute__((vector_size(64)));\n");
+    let mut s = String::from(
+        "typedef char q32 __attribute__((vector_size(32)));\ntypedef char q64 __attribute__((vector_size(64)));\n",
+    );
     s.push_str(ONE);
     for &l in lanes {
         let each = |f: &dyn Fn(usize) -> String| (0..l).map(f).collect::<Vec<_>>().join(", ");
@@ -104,7 +122,10 @@ pub fn functions(lanes: &[usize]) -> String {
             let body = body.replace("SIXTEENS", &sixteens);
             let _ = writeln!(text, "FN u32x{l} table4_{l}(u8x16 t, u32x{l} x) {{ {body} }}");
         }
-        let _ = writeln!(text, "#else\nFN u32x{l} table4_{l}(u8x16 t, u32x{l} x) {{ return (u32x{l}){{{alone}}}; }}\n#endif");
+        let _ = writeln!(
+            text,
+            "#else\nFN u32x{l} table4_{l}(u8x16 t, u32x{l} x) {{ return (u32x{l}){{{alone}}}; }}\n#endif"
+        );
         s.push_str(&text);
     }
     s
