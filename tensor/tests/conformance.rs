@@ -34,6 +34,7 @@ use gristmill_backend::Opened;
 use gristmill_backend::cpu::{Cc, CpuDevice, ISAS, Isa, dialect};
 use gristmill_backend::interp::InterpDevice;
 use gristmill_runtime::store::Store;
+use gristmill_uop::target::FLAGS;
 use harness::{Way, check, seeds};
 use std::sync::Arc;
 
@@ -170,6 +171,26 @@ fn kernels_multiply_integers() {
             }
         }
     }
+}
+
+/// Every optimisation can be switched off.
+#[test]
+fn results_are_correct_without_each_optimisation() {
+    let best = Isa::parse("auto").expect("an instruction set");
+    let device = on_cpu(best, 2);
+    let mut ways = Vec::new();
+    let mut off_all = device.clone();
+    for flag in FLAGS {
+        let mut device = device.clone();
+        (flag.off)(&mut device.target);
+        (flag.off)(&mut off_all.target);
+        ways.push(Way { name: format!("without {}", flag.name), device, seed: None, same_as: None });
+    }
+    ways.push(Way { name: "without anything".into(), device: off_all, seed: None, same_as: None });
+    let mut cases = packed::integer_network();
+    cases.retain(|c| c.name.contains("q4_0") || c.name.contains("swiglu, q6_k"));
+    cases.extend(attention::cases().into_iter().take(2));
+    check(cases, ways);
 }
 
 conformance!(cpu);

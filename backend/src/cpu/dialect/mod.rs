@@ -192,7 +192,8 @@ impl Writer<'_> {
     /// the cache whose rows are summed up, they are those of the next workgroup.
     fn prefetch(&mut self, id: Id) {
         let n = &self.g[id];
-        if n.op != Op::Load || n.dtype.lanes == 1 {
+        let ahead = self.signature.prefetch as i64;
+        if n.op != Op::Load || n.dtype.lanes == 1 || ahead == 0 {
             return;
         }
         let packed = matches!(self.g[n.src[0]].arg, Arg::Packed(..));
@@ -210,7 +211,7 @@ impl Writer<'_> {
             if stride == 0 && self.g.range_kind(r) == Some(RangeKind::Global) {
                 between *= self.g.max_of(self.g[r].src[0]);
             }
-            (stride > read).then_some(stride)
+            (stride > read).then_some(stride * ahead)
         });
         let line = (n.src[0], at.terms.to_vec(), at.constant.div_euclid(32));
         if let Some(stride) = stride.filter(|_| packed || between <= SOON)
