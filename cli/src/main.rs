@@ -12,6 +12,7 @@ mod answer;
 mod commands;
 mod failure;
 mod flags;
+mod measure;
 mod model;
 mod npy;
 mod progress;

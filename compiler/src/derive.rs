@@ -160,6 +160,16 @@ pub fn derive(
     derived
 }
 
+/// What the kernels for `target` compute of `function`, as a function of the tensor level: contractions are of activations that went through
+/// their encoding in eight bits. `None` where that changes nothing.
+pub fn meaning(function: &Function, target: &Target) -> Option<Function> {
+    let mut graph = function.graph.clone();
+    let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+    let derived = derive(&mut graph, &mut roots, &mut FxHashMap::default(), function, target);
+    let outputs = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
+    (!derived.dots.is_empty()).then(|| Function { graph, outputs, ..function.clone() })
+}
+
 /// Weight and activations of a contraction that can be one of integers.
 fn contraction(g: &Graph, id: Id, derived: &Derived) -> Option<(Id, Id, Arc<Packing>)> {
     let n = &g[id];

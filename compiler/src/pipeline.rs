@@ -36,6 +36,8 @@ pub struct Signature {
     pub scratch: Vec<(Id, usize)>,
     /// Bytes of scratch.
     pub scratch_bytes: usize,
+    /// How many iterations ahead the next rows are asked for; 0 for not at all.
+    pub prefetch: u8,
 }
 
 /// A compiled function.
@@ -129,7 +131,7 @@ pub(crate) fn program(
     let dtype = own[body_nodes[0]].dtype;
     let root = own.intern(Node { op: Op::Kernel, dtype, src: body_nodes, arg: Arg::None });
     verify(&own, root, Level::Kernel, "optimise");
-    let signature = signature(&mut own, &bodies, function);
+    let signature = Signature { prefetch: target.tuning.prefetch, ..signature(&mut own, &bodies, function) };
     let groups = {
         let zero = own.int(0);
         signature.groups.iter().fold(zero, |sum, &n| own.add(sum, n))
@@ -236,7 +238,7 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         let bounds: Vec<Id> = global_ranges(g, nests).iter().map(|&r| g[r].src[0]).collect();
         groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
     }
-    Signature { params, vars, groups, scratch, scratch_bytes }
+    Signature { params, vars, groups, scratch, scratch_bytes, prefetch: 0 }
 }
 
 /// FNV-1a, 64 bits: kernels are named by it; the store on disk has a real hash.

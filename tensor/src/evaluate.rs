@@ -321,6 +321,16 @@ impl Step<'_> {
             (ReduceOp::Max, Some((lo, _))) => Value::Int(lo),
         };
         let held = if scalar.is_float() { Scalar::F64 } else { scalar };
+        if let (Data::Float(all), true) = (&x.data, inner.len() == 1 && inner[0] + 1 == x.dims.len()) {
+            // Most reductions are of rows of floats: as below, without a look at every element's kind.
+            let row = reduced[0].max(1);
+            let combine = if op == ReduceOp::Add { |a: f64, b: f64| a + b } else { f64::max };
+            let data = match reduced[0] {
+                0 => vec![first.float(); dims.iter().product()],
+                _ => all.chunks(row).map(|r| r.iter().copied().fold(first.float(), combine)).collect(),
+            };
+            return Tensor { dims, data: Data::Float(data) };
+        }
         let combine = |a: Value, b: Value| fold::apply(op.combine(), &[a, b], held).unwrap_or(a);
         let sum = |base| walk(&reduced, &inner_stride, base).fold(first, |acc, i| combine(acc, x.get(i)));
         Tensor::of(dims.clone(), scalar, walk(&dims, &outer_stride, 0).map(sum))
@@ -399,6 +409,19 @@ impl Step<'_> {
             s if s.is_float() => Scalar::F64,
             s => s,
         };
+        if let ([a, b], Scalar::F64) = (self.src, held)
+            && let (Data::Float(x), Data::Float(y)) = (&a.data, &b.data)
+            && let Some(f) = match op {
+                Op::Add => Some((|a, b| a + b) as fn(f64, f64) -> f64),
+                Op::Mul => Some((|a, b| a * b) as fn(f64, f64) -> f64),
+                _ => None,
+            }
+        {
+            // The most frequent: as below, without a look at every element's kind.
+            let all = |v: &[f64], one: &Tensor, i: usize| if one.dims.is_empty() { v[0] } else { v[i] };
+            let n = dims.iter().product();
+            return Tensor { dims, data: Data::Float((0..n).map(|i| f(all(x, a, i), all(y, b, i))).collect()) };
+        }
         let element = |i: usize| {
             let mut x = [Value::Int(0); 3];
             for (x, s) in x.iter_mut().zip(self.src) {
@@ -429,29 +452,39 @@ pub fn decode(encoding: EncodingRef, bytes: &[u8]) -> Vec<f64> {
     let order = g.toposort(&[root]);
     let place: FxHashMap<Id, usize> = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
     let sources: Vec<Vec<usize>> = order.iter().map(|&id| g[id].src.iter().map(|s| place[s]).collect()).collect();
+    let mut reads = vec![false; order.len()];
+    for (at, &id) in order.iter().enumerate() {
+        reads[at] = g[id].op == Op::Load || sources[at].iter().any(|&s| reads[s]);
+    }
+    let (of_element, of_block): (Vec<usize>, Vec<usize>) = (0..order.len()).partition(|&at| !reads[at]);
     let mut values = vec![Value::Int(0); order.len()];
-    let mut out = Vec::with_capacity(bytes.len() / encoding.bytes * encoding.elements);
-    for block in bytes.chunks_exact(encoding.bytes) {
-        for element in 0..encoding.elements {
-            for (at, &id) in order.iter().enumerate() {
-                let n = &g[id];
-                let x = |i: usize| values[sources[at][i]];
-                values[at] = match (n.op, &n.arg) {
-                    (Op::Const, Arg::Int(v)) => Value::Int(*v),
-                    (Op::Const, Arg::Float(b)) => Value::Float(f64::from_bits(*b)),
-                    (Op::Var, _) => Value::Int(element as i64),
-                    (Op::Param, _) => continue,
-                    (Op::Load, _) => load(block, x(1).int(), n.dtype.scalar),
-                    (Op::Bitcast, _) => x(0).bitcast(g.scalar(n.src[0]), n.dtype.scalar),
-                    (Op::Table, Arg::Ints(t)) => Value::Int(t[x(0).int() as usize] as i64),
-                    _ => {
-                        let operands: Vec<Value> = (0..n.src.len()).map(x).collect();
-                        fold::apply(n.op, &operands, n.dtype.scalar)
-                            .unwrap_or_else(|| panic!("{}: {}", encoding.name, text::print_node(&g, id)))
-                    }
-                };
-            }
-            out.push(values[order.len() - 1].float());
+    let mut out = vec![0.0; bytes.len() / encoding.bytes * encoding.elements];
+    for element in 0..encoding.elements {
+        let step = |values: &mut [Value], at: usize, block: &[u8]| {
+            let n = &g[order[at]];
+            let x = |i: usize| values[sources[at][i]];
+            values[at] = match (n.op, &n.arg) {
+                (Op::Const, Arg::Int(v)) => Value::Int(*v),
+                (Op::Const, Arg::Float(b)) => Value::Float(f64::from_bits(*b)),
+                (Op::Var, _) => Value::Int(element as i64),
+                (Op::Param, _) => return,
+                (Op::Load, _) => load(block, x(1).int(), n.dtype.scalar),
+                (Op::Bitcast, _) => x(0).bitcast(g.scalar(n.src[0]), n.dtype.scalar),
+                (Op::Table, Arg::Ints(t)) => Value::Int(t[x(0).int() as usize] as i64),
+                _ => {
+                    let count = n.src.len().min(3);
+                    let mut operands = [Value::Int(0); 3];
+                    (0..count).for_each(|i| operands[i] = x(i));
+                    fold::apply(n.op, &operands[..count], n.dtype.scalar)
+                        .unwrap_or_else(|| panic!("{}: {}", encoding.name, text::print_node(&g, order[at])))
+                }
+            };
+        };
+        // Where the element is, once for all blocks.
+        of_element.iter().for_each(|&at| step(&mut values, at, &[]));
+        for (number, block) in bytes.chunks_exact(encoding.bytes).enumerate() {
+            of_block.iter().for_each(|&at| step(&mut values, at, block));
+            out[number * encoding.elements + element] = values[order.len() - 1].float();
         }
     }
     out

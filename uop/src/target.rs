@@ -9,6 +9,65 @@ pub enum Style {
     Gpu,
 }
 
+/// Parameters of the hot kernels that only trying them out on a machine decides: the tuner does. The default is good everywhere.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tuning {
+    /// Groups of interleaved rows that a workgroup keeps in registers when there is one token; of single rows twice as many.
+    pub groups: u8,
+    /// Most tokens that a workgroup keeps in registers when there are several; of single rows half as many.
+    pub tokens: u8,
+    /// How many iterations ahead the next rows are asked for; 0 for not at all.
+    pub prefetch: u8,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning { groups: 2, tokens: 16, prefetch: 1 }
+    }
+}
+
+/// One of them, for the tuner.
+pub struct Parameter {
+    /// Its name.
+    pub name: &'static str,
+    /// Values worth trying, the default among them.
+    pub values: &'static [u8],
+    /// Where it is kept.
+    pub field: fn(&mut Tuning) -> &mut u8,
+}
+
+/// The parameters that the tuner tries, in this order.
+pub const PARAMETERS: &[Parameter] = &[
+    Parameter { name: "groups", values: &[1, 2, 4], field: |t| &mut t.groups },
+    Parameter { name: "prefetch", values: &[0, 1, 2, 4], field: |t| &mut t.prefetch },
+    Parameter { name: "tokens", values: &[4, 8, 12, 16], field: |t| &mut t.tokens },
+];
+
+/// An optimisation that can be switched off. Results stay correct without it.
+pub struct Flag {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+    /// Switches it off.
+    pub off: fn(&mut Target),
+}
+
+/// The optimisations that can be switched off one by one: what each is worth is a matter of measurement.
+pub const FLAGS: &[Flag] = &[
+    Flag {
+        name: "int8",
+        doc: "products of integers over interleaved rows, activations encoded in eight bits",
+        off: |t| t.int8 = false,
+    },
+    Flag { name: "prefetch", doc: "the next rows are asked for ahead of time", off: |t| t.tuning.prefetch = 0 },
+    Flag { name: "lookup", doc: "functions of four bits by one table lookup", off: |t| t.table_lookup = false },
+    Flag { name: "groups", doc: "several groups of rows at once for one token", off: |t| t.tuning.groups = 1 },
+    Flag { name: "tiles", doc: "several tokens at once in registers", off: |t| t.tuning.tokens = 1 },
+    Flag { name: "fusion", doc: "intermediates computed inside the kernels that read them", off: |t| t.fusion = false },
+    Flag { name: "merge", doc: "independent kernels in one launch", off: |t| t.merge = false },
+];
+
 /// A device, as the compiler sees it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Target {
@@ -24,6 +83,12 @@ pub struct Target {
     pub table_lookup: bool,
     /// Are activations encoded in eight bits where they meet packed weights?
     pub int8: bool,
+    /// Are intermediates computed inside the kernels that read them, where that is cheaper?
+    pub fusion: bool,
+    /// Do independent kernels share a launch?
+    pub merge: bool,
+    /// What was, or may be, tuned.
+    pub tuning: Tuning,
     /// Workgroups that run at the same time: threads, or multiprocessors.
     pub workers: usize,
     /// Bytes of stages one workgroup may hold.
@@ -50,6 +115,9 @@ impl Target {
             registers: if lanes >= 16 { 32 } else { 16 },
             table_lookup: lanes == 16,
             int8: true,
+            fusion: true,
+            merge: true,
+            tuning: Tuning::default(),
             workers: threads,
             stage_bytes: 256 << 10,
             bandwidth: 12e9 * threads as f64,
@@ -68,6 +136,9 @@ impl Target {
             registers: 128,
             table_lookup: false,
             int8: false,
+            fusion: true,
+            merge: true,
+            tuning: Tuning::default(),
             workers: 132,
             stage_bytes: 96 << 10,
             bandwidth: 4.6e12,
@@ -75,6 +146,28 @@ impl Target {
             operations: 60e12,
             launch: 0.7e-6,
             barrier: 0.05e-6,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flag_and_every_parameter_changes_a_cpu() {
+        let on = Target::cpu("test", 16, 2);
+        for flag in FLAGS {
+            let mut off = on.clone();
+            (flag.off)(&mut off);
+            assert_ne!(off, on, "{}", flag.name);
+            assert_eq!(FLAGS.iter().filter(|f| f.name == flag.name).count(), 1);
+        }
+        for p in PARAMETERS {
+            let mut tuning = Tuning::default();
+            assert!(p.values.contains((p.field)(&mut tuning)), "{}", p.name);
+            *(p.field)(&mut tuning) = 99;
+            assert_ne!(tuning, Tuning::default());
         }
     }
 }

@@ -44,6 +44,10 @@ const BAD: &[(Level, &str, &str)] = &[
     (K, "a cast keeps the lanes", "%0 = Cast f32x2 1:i32\nreturn %0"),
     (T, "a bitcast keeps the size", "%0 = Bitcast f32 1:i64\nreturn %0"),
     (T, "an integer within a table of i32", "%0 = Table i32 3:i64 table=[1,2,3]\nreturn %0"),
+    (K, "two words and a sum, and the largest byte of the first", "%0 = Dot4 i32 1:i32 2:u32 0:i32 int=15\nreturn %0"),
+    (K, "two words and a sum, and the largest byte of the first", "%0 = Dot4 i32 1:u32 2:u32 0:i32 int=256\nreturn %0"),
+    (K, "a word and sixteen bytes", "%0 = Table4 u32 1:u32 table=[1,2,3]\nreturn %0"),
+    (K, "a word and sixteen bytes", "%0 = Table4 u32 1:u32 table=[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,256]\nreturn %0"),
     (
         T,
         "operands have the dims of the result, or none",
@@ -108,8 +112,21 @@ const BAD: &[(Level, &str, &str)] = &[
     (K, "an i64 with a number, a kind and an i64 bound", "%0 = Range i64 4:i32 range=0 kind=loop\nreturn %0"),
     (K, "of a parameter or a local buffer", "%0 = Load f32 1.0:f32 0:i64\nreturn %0"),
     (K, "at an i64 offset", "%0 = Param f32 4:i64 slot=0\n%1 = Load f32 %0 0:i32\nreturn %1"),
-    (K, "the buffer's dtype, unless packed", "%0 = Param f32 4:i64 slot=0\n%1 = Load f16 %0 0:i64\nreturn %1"),
-    (K, "a value of the buffer's dtype", "%0 = Param f32 4:i64 slot=0\n%1 = Store f16 %0 0:i64 1.0:f16\nreturn %1"),
+    (
+        K,
+        "the buffer's dtype, unless packed, or a word of its bytes",
+        "%0 = Param f32 4:i64 slot=0\n%1 = Load f16 %0 0:i64\nreturn %1",
+    ),
+    (
+        K,
+        "the buffer's dtype, unless packed, or a word of its bytes",
+        "%0 = Param f16 4:i64 slot=0\n%1 = Load u32 %0 0:i64\nreturn %1",
+    ),
+    (
+        K,
+        "a value of the buffer's dtype, unless packed",
+        "%0 = Param f32 4:i64 slot=0\n%1 = Store f16 %0 0:i64 1.0:f16\nreturn %1",
+    ),
     (K, "closes ranges", "%0 = Param f32 4:i64 slot=0\n%1 = Store f32 %0 0:i64 1.0:f32 4:i64\nreturn %1"),
     (
         K,

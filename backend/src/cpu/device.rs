@@ -5,6 +5,7 @@ use super::isa::Isa;
 use super::memory::{Allocator, huge_pages};
 use super::replay::CpuReplay;
 use super::team::{MOST, Team};
+use super::tuning;
 use super::unit::{Function, Loaded, Text, Unit, partition};
 use gristmill_runtime::store::{Key, Store};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay, memory};
@@ -58,9 +59,10 @@ impl CpuDevice {
     /// The CPU with this compiler and store.
     pub fn with(threads: usize, isa: Isa, cc: Cc, store: Store) -> Result<CpuDevice, Error> {
         let pin = std::env::var("GRISTMILL_PIN").is_ok_and(|v| !v.is_empty() && v != "0");
+        let tuned = tuning::read(&store, isa);
         Ok(CpuDevice {
             isa,
-            target: isa.target(),
+            target: Target { tuning: tuned.unwrap_or_default(), ..isa.target() },
             prelude: super::dialect::prelude(),
             cc,
             store,
@@ -137,6 +139,10 @@ impl Device for CpuDevice {
                 mib(self.store.size()),
                 mib(self.store.limit())
             ),
+            match tuning::read(&self.store, self.isa) {
+                Some(found) => format!("tuned: {}", tuning::text(found)),
+                None => "not tuned: `gristmill tune MODEL` tries what suits this machine".into(),
+            },
             huge_pages(),
             match memory::available() {
                 Some(bytes) => format!("memory: {} MiB available", mib(bytes)),

@@ -7,6 +7,7 @@ mod isa;
 mod memory;
 mod replay;
 mod team;
+pub mod tuning;
 mod unit;
 
 pub use cc::Cc;

@@ -2,11 +2,14 @@
 
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
+use crate::measure::{Ids, Rivals, Work, seconds, shown};
 use crate::model::Model;
 use crate::progress;
 use clap::Args;
+use gristmill_backend::Opened;
 use gristmill_llm::engine::Engine;
 use gristmill_runtime::{Device, Memory};
+use gristmill_uop::target::FLAGS;
 use serde_json::json;
 use std::io::{self, Write};
 use std::sync::Barrier;
@@ -16,7 +19,9 @@ const NOTES: &str = "\
 Depths are measured on a cache filled with numbers that mean nothing: the time of a step depends on how many rows it
 reads, not on what is in them. Bytes per token are what must be read: the weights in use and the cache. For a prompt they
 are those of one chunk, each expert that is expected to be hit counted once, divided by its tokens. Bandwidth is their
-share of what this machine's memory delivers when it is only read.";
+share of what this machine's memory delivers when it is only read.
+--ablate loads the model once for every optimisation, with it off, and measures it turn by turn with the base at depth 0,
+where memory holds both; else one after the other. A ratio below 1 is what the optimisation gains.";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
@@ -35,6 +40,9 @@ pub struct Options {
     /// Repetitions
     #[arg(short, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     r: u16,
+    /// What each optimisation is worth: the same with one after the other switched off
+    #[arg(long)]
+    ablate: bool,
     /// One JSON object a line instead of a table
     #[arg(long)]
     json: bool,
@@ -59,12 +67,15 @@ pub fn run(options: Options) -> Result {
         ));
     }
     let opened = options.common.open()?;
+    if options.ablate {
+        return ablate(&options, &model, opened, context);
+    }
     // Before the model takes its memory.
     let bandwidth = read_bandwidth(opened.device.as_ref());
     let start = Instant::now();
     let mut engine = model.load_on(opened, &options.common, Some(context))?;
     let load = start.elapsed().as_secs_f64();
-    let mut ids = Ids { state: 1, vocabulary: engine.model().vocabulary() };
+    let mut ids = Ids::of(&engine);
     let start = Instant::now();
     engine.forward(&ids.some(FIRST.min(engine.context())), 0, false)?;
     let first = start.elapsed().as_secs_f64();
@@ -140,38 +151,62 @@ fn measure(engine: &mut Engine, ids: &mut Ids, prompt: bool, tokens: usize, dept
     engine.forward(&ids.some(if prompt { tokens.min(engine.chunk()) } else { 1 }), depth, false)?;
     let mut times = Vec::new();
     for _ in 0..r {
-        let ids = ids.some(tokens);
-        let start = Instant::now();
-        if prompt {
-            engine.forward(&ids, depth, false)?;
-        } else {
-            for (i, id) in ids.iter().enumerate() {
-                engine.forward(&[*id], depth + i, false)?;
-            }
-        }
-        // A device that runs nothing may take no time.
-        times.push(start.elapsed().as_secs_f64().max(1e-9));
+        times.push(seconds(engine, &ids.some(tokens), prompt, depth)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
     Ok(times)
 }
 
-/// Random tokens, the same for every run: equal ones would all choose the same experts.
-struct Ids {
-    state: u64,
-    vocabulary: usize,
-}
-
-impl Ids {
-    fn some(&mut self, n: usize) -> Vec<u32> {
-        // Knuth's MMIX generator; its upper half is good enough.
-        let mut next = || {
-            self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            ((self.state >> 33) % self.vocabulary as u64) as u32
-        };
-        (0..n).map(|_| next()).collect()
+/// Each optimisation off, against all of them on.
+fn ablate(options: &Options, model: &Model, opened: Opened, context: usize) -> Result {
+    let work = Work { prompt: options.p, tokens: options.n, times: options.r.into() };
+    let mut rivals = Rivals::new(model, &options.common, opened, context, work);
+    let base = rivals.target().clone();
+    let mut out = io::stdout().lock();
+    if !options.json {
+        writeln!(
+            out,
+            "{:<10} {:>13} {:>7} {:>14} {:>7}  what is off",
+            "without", "decode tok/s", "ratio", "prefill tok/s", "ratio"
+        )?;
     }
+    for flag in FLAGS {
+        let mut without = base.clone();
+        (flag.off)(&mut without);
+        if without == base {
+            // The device does without it anyway.
+            continue;
+        }
+        let [with, off] = rivals.compare(&base, &without)?;
+        let ratio = off.over(&with);
+        if options.json {
+            let line = json!({
+                "model": model.name,
+                "flag": flag.name,
+                "decode_tokens_per_second": off.decode,
+                "decode_ratio": ratio.decode,
+                "prefill_tokens_per_second": off.prefill,
+                "prefill_ratio": ratio.prefill,
+                "base_decode_tokens_per_second": with.decode,
+                "base_prefill_tokens_per_second": with.prefill,
+            });
+            writeln!(out, "{line}")?;
+        } else {
+            writeln!(
+                out,
+                "{:<10} {:>13} {:>7} {:>14} {:>7}  {}",
+                flag.name,
+                shown(off.decode),
+                shown(ratio.decode),
+                shown(off.prefill),
+                shown(ratio.prefill),
+                flag.doc
+            )?;
+        }
+        out.flush()?;
+    }
+    Ok(())
 }
 
 /// Bytes that are read; more than any cache.

@@ -26,6 +26,8 @@ commands! {
     chat Chat;
     /// Measure tokens per second of prompts and of generation
     bench Bench;
+    /// Try what suits this machine best, and remember it
+    tune Tune;
     /// Show what is compiled for a model, and why it looks so
     kernels Kernels;
     /// Show a file's metadata and tensors, and whether it can be run

@@ -181,7 +181,7 @@ fn merge(
 ) -> Vec<Launch> {
     let mut out: Vec<Launch> = Vec::new();
     for (i, (k, price)) in kernels.iter().enumerate() {
-        let mate = out.iter_mut().find(|l| l.level == level[i]);
+        let mate = out.iter_mut().find(|l| target.merge && l.level == level[i]);
         if let Some(mate) = mate {
             let apart = mate.price.seconds + price.seconds;
             let together = apart - target.launch;

@@ -38,12 +38,7 @@ pub struct Future {
     pub first: Id,
 }
 
-/// Rows a workgroup keeps in registers when there is one token.
-const MATVEC_ROWS: i64 = 4;
-/// The same in groups of interleaved rows.
-const MATVEC_GROUPS: i64 = 2;
-/// Tokens a workgroup keeps in registers when there are several; rows as many as leave half of the registers free, at most four.
-const MATMUL_TOKENS: i64 = 8;
+/// Rows that a workgroup keeps in registers beside several tokens: as many as leave half of the registers free, at most so many.
 const MATMUL_ROWS: i64 = 4;
 /// Rows of a panel that is read again for every tile of tokens: it stays in the L2 cache.
 const PANEL_ROWS: i64 = 128;
@@ -268,7 +263,8 @@ fn contraction(
     let lanes = if whole % lanes == 0 { lanes } else { 1 };
     let n = whole / lanes;
     if !many {
-        let tile = divisor(n, if lanes > 1 { MATVEC_GROUPS } else { MATVEC_ROWS });
+        let groups = around.target.tuning.groups.max(1) as i64;
+        let tile = divisor(n, if lanes > 1 { groups } else { 2 * groups });
         if around.target.style == Style::Gpu {
             // As many workgroups as run at once, so that what each stages is staged as rarely as possible.
             let others: i64 = row_axes.iter().filter(|&&r| r != row).map(|&r| g.max_of(g[r].src[0])).product();
@@ -288,13 +284,15 @@ fn contraction(
     // Panel of rows per workgroup, tiles of tokens inside, rows of the panel inside these.
     let last_token = tokens.iter().copied().rev().find(|&r| g.max_of(g[r].src[0]) > 1);
     // With interleaved rows an accumulator is a vector of rows and one token, and a word of each quad of a group waits beside them.
+    let tokens_most = around.target.tuning.tokens.max(1) as i64;
+    let few = (tokens_most / 2).max(1);
     let most = match lanes {
-        1 => MATMUL_TOKENS,
-        _ => (around.target.registers.saturating_sub(WORDS) as i64 / 4 * 4).clamp(4, 2 * MATMUL_TOKENS),
+        1 => few,
+        _ => (around.target.registers.saturating_sub(WORDS) as i64 / 4 * 4).max(4).min(tokens_most),
     };
     let token_tile = last_token.map_or(1, |r| match g.int_value(g[r].src[0]) {
-        Some(b) => divisor(b, most).max(if b > most { 4 } else { 1 }),
-        None if g.max_of(g[r].src[0]) < 16 * most => most.min(MATMUL_TOKENS),
+        Some(b) => divisor(b, most).max(if b > most { most.min(4) } else { 1 }),
+        None if g.max_of(g[r].src[0]) < 16 * most => most.min(few),
         None => most,
     });
     let room = (around.target.registers as i64 / 2 / token_tile / together.max(1)).clamp(1, MATMUL_ROWS);

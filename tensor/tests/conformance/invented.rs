@@ -3,7 +3,7 @@
 use crate::harness::Case;
 use crate::packed;
 use gristmill_tensor::{dims, nn};
-use gristmill_uop::{Encoding, Scalar};
+use gristmill_uop::{Encoding, EncodingRef, Scalar};
 
 /// Blocks of 48: an f16 scale, six 8-bit group scales, two low bits a number (four a byte) and a third in a plane of its own; the
 /// three bits look into a table.
@@ -43,9 +43,12 @@ static SIXTEEN: Encoding = Encoding {
     },
 };
 
+/// All of them.
+pub const ALL: [EncodingRef; 3] = [&PLANES, &FORTY, &SIXTEEN];
+
 pub fn cases() -> Vec<Case> {
     let mut out = Vec::new();
-    for e in [&PLANES, &FORTY, &SIXTEEN] {
+    for e in ALL {
         let width = 4 * e.elements;
         out.push(packed::decoding_of(e));
         for (rows, many) in [(64, false), (33, false), (32, true), (6, true)] {

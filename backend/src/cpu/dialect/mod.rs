@@ -210,7 +210,8 @@ impl Writer<'_> {
     /// tile of the cache whose rows are summed up, they are those of the next workgroup.
     fn prefetch(&mut self, id: Id) {
         let n = &self.g[id];
-        if n.op != Op::Load || n.dtype.lanes == 1 {
+        let ahead = self.signature.prefetch as i64;
+        if n.op != Op::Load || n.dtype.lanes == 1 || ahead == 0 {
             return;
         }
         let packed = matches!(self.g[n.src[0]].arg, Arg::Packed(..));
@@ -229,7 +230,7 @@ impl Writer<'_> {
             if stride == 0 && self.g.range_kind(r) == Some(RangeKind::Global) {
                 between *= self.g.max_of(self.g[r].src[0]);
             }
-            (stride > read).then_some(stride)
+            (stride > read).then_some(stride * ahead)
         });
         let elements = if packed { 32 } else { 64 / n.dtype.scalar.bytes() as i64 };
         let line = (n.src[0], at.terms.to_vec(), at.constant.div_euclid(elements));

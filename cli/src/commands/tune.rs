@@ -1,0 +1,100 @@
+//! `gristmill tune`: the parameters of the hot kernels, tried inside the real steps of a model.
+
+use crate::failure::{Failure, Result};
+use crate::flags::Common;
+use crate::measure::{Rivals, Work, shown};
+use crate::model::Model;
+use clap::Args;
+use gristmill_backend::cpu::tuning;
+use gristmill_uop::target::{PARAMETERS, Tuning};
+use std::io::{self, Write};
+
+const NOTES: &str = "\
+Every value of a parameter is measured against the best so far, turn by turn, and kept if decoding and prompts together
+gain more than 2 %. The answer is stored beside the compiled kernels for this processor, instruction set and number of
+cores, and used from then on; `gristmill devices` shows it. Without one the defaults are good.";
+
+#[derive(Args)]
+#[command(after_help = NOTES)]
+pub struct Options {
+    /// A .gguf file, or synth:PRESET:QUANT; best the one you mean to use
+    model: String,
+    /// Tokens of the prompts measured; 0 for none
+    #[arg(short, value_name = "N", default_value_t = 128)]
+    p: usize,
+    /// Tokens of the generations measured; 0 for none
+    #[arg(short, value_name = "N", default_value_t = 32)]
+    n: usize,
+    /// Repetitions
+    #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    r: u16,
+    /// Forget what was stored, and measure nothing
+    #[arg(long)]
+    reset: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What a change must gain.
+const GAIN: f64 = 1.02;
+
+pub fn run(options: Options) -> Result {
+    if options.common.device != "cpu" {
+        return Err(Failure::new(
+            format_args!("there is nothing to tune on {}", options.common.device),
+            "the cpu device is the one with a tuner",
+        ));
+    }
+    let isa = gristmill_backend::cpu::Isa::parse(&options.common.isa)?;
+    let store = gristmill_runtime::store::Store::user()?;
+    let mut out = io::stdout().lock();
+    if options.reset {
+        tuning::write(&store, isa, Tuning::default())?;
+        writeln!(out, "back to the defaults: {}", tuning::text(Tuning::default()))?;
+        return Ok(());
+    }
+    let model = Model::open(Some(&options.model))?;
+    let context = options.p.max(options.n).max(1);
+    let most = model.describe()?.context();
+    if context > most || (options.p == 0 && options.n == 0) {
+        return Err(Failure::new(
+            format_args!("there is nothing to measure with -p {} and -n {}", options.p, options.n),
+            format!("this model takes 1 to {most} tokens"),
+        ));
+    }
+    let work = Work { prompt: options.p, tokens: options.n, times: options.r.into() };
+    let mut rivals = Rivals::new(&model, &options.common, options.common.open()?, context, work);
+    let mut best = rivals.target().clone();
+    best.tuning = Tuning::default();
+    writeln!(out, "{:<16} {:>13} {:>7} {:>14} {:>7}", "tried", "decode tok/s", "ratio", "prefill tok/s", "ratio")?;
+    for parameter in PARAMETERS {
+        for &value in parameter.values {
+            let mut rival = best.clone();
+            *(parameter.field)(&mut rival.tuning) = value;
+            if rival == best {
+                continue;
+            }
+            let [base, other] = rivals.compare(&best, &rival)?;
+            let ratio = other.over(&base);
+            // Where a parameter has no part the ratio is about 1.
+            let keep = ratio.decode.unwrap_or(1.0) * ratio.prefill.unwrap_or(1.0) > GAIN;
+            writeln!(
+                out,
+                "{:<16} {:>13} {:>7} {:>14} {:>7}{}",
+                format!("{} {value}", parameter.name),
+                shown(other.decode),
+                shown(ratio.decode),
+                shown(other.prefill),
+                shown(ratio.prefill),
+                if keep { "  kept" } else { "" }
+            )?;
+            out.flush()?;
+            if keep {
+                best = rival;
+            }
+        }
+    }
+    tuning::write(&store, isa, best.tuning)?;
+    writeln!(out, "stored for {}: {}", tuning::machine(isa), tuning::text(best.tuning))?;
+    Ok(())
+}

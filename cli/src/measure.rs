@@ -1,0 +1,168 @@
+//! Steps of a model, timed: for `bench` and `tune`.
+
+use crate::failure::Result;
+use crate::flags::Common;
+use crate::model::Model;
+use gristmill_backend::Opened;
+use gristmill_llm::engine::Engine;
+use gristmill_uop::target::Target;
+use std::time::Instant;
+
+/// Random tokens, the same for every run: equal ones would all choose the same experts.
+pub struct Ids {
+    state: u64,
+    vocabulary: usize,
+}
+
+impl Ids {
+    /// For that model.
+    pub fn of(engine: &Engine) -> Ids {
+        Ids { state: 1, vocabulary: engine.model().vocabulary() }
+    }
+    /// The next `n`.
+    pub fn some(&mut self, n: usize) -> Vec<u32> {
+        // Knuth's MMIX generator; its upper half is good enough.
+        let mut next = || {
+            self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((self.state >> 33) % self.vocabulary as u64) as u32
+        };
+        (0..n).map(|_| next()).collect()
+    }
+}
+
+/// Seconds that a prompt of these tokens takes, or a generation of as many.
+pub fn seconds(engine: &mut Engine, ids: &[u32], prompt: bool, depth: usize) -> Result<f64> {
+    let start = Instant::now();
+    if prompt {
+        engine.forward(ids, depth, false)?;
+    } else {
+        for (i, id) in ids.iter().enumerate() {
+            engine.forward(&[*id], depth + i, false)?;
+        }
+    }
+    // A device that runs nothing may take no time.
+    Ok(start.elapsed().as_secs_f64().max(1e-9))
+}
+
+/// What is measured of each of two rivals.
+#[derive(Clone, Copy)]
+pub struct Work {
+    /// Tokens of a prompt; 0 for none.
+    pub prompt: usize,
+    /// Tokens of a generation; 0 for none.
+    pub tokens: usize,
+    /// Repetitions.
+    pub times: usize,
+}
+
+/// Tokens per second, medians; `None` for what was not measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Speed {
+    /// Of generation.
+    pub decode: Option<f64>,
+    /// Of a prompt.
+    pub prefill: Option<f64>,
+}
+
+impl Speed {
+    /// How many times as fast as the other.
+    pub fn over(&self, other: &Speed) -> Speed {
+        let ratio = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a / b);
+        Speed { decode: ratio(self.decode, other.decode), prefill: ratio(self.prefill, other.prefill) }
+    }
+}
+
+/// One model compiled for variants of a device, measured against each other.
+pub struct Rivals<'a> {
+    model: &'a Model,
+    common: &'a Common,
+    opened: Opened,
+    context: usize,
+    work: Work,
+    /// The engine of the variant that stays, where memory holds two.
+    kept: Option<(Target, Engine)>,
+}
+
+/// Memory that must be left when two engines are loaded.
+const SPARE: u64 = 1 << 30;
+
+impl<'a> Rivals<'a> {
+    /// Of that model on that device.
+    pub fn new(model: &'a Model, common: &'a Common, opened: Opened, context: usize, work: Work) -> Rivals<'a> {
+        Rivals { model, common, opened, context, work, kept: None }
+    }
+    /// The device as it is.
+    pub fn target(&self) -> &Target {
+        &self.opened.target
+    }
+    fn load(&self, target: &Target) -> Result<Engine> {
+        let opened = Opened { target: target.clone(), ..self.opened.clone() };
+        self.model.load_on(opened, self.common, Some(self.context))
+    }
+    /// Both targets, turn by turn, so that what else the machine does hits both.
+    pub fn compare(&mut self, base: &Target, other: &Target) -> Result<[Speed; 2]> {
+        if self.kept.as_ref().is_none_or(|k| k.0 != *base) {
+            // The old one goes before the new one comes.
+            self.kept = None;
+            self.kept = Some((base.clone(), self.load(base)?));
+        }
+        let need = self.kept.as_ref().map_or(0, |k| k.1.weight_bytes() + k.1.weight_bytes() / 8) + SPARE;
+        let room = gristmill_runtime::memory::available().is_none_or(|free| free >= need);
+        let mut times: [[Vec<f64>; 2]; 2] = Default::default();
+        if room {
+            let mut rival = self.load(other)?;
+            if let Some((_, kept)) = &mut self.kept {
+                for turn in 0..=self.work.times {
+                    // The first turn is for what is only done once.
+                    self.work.turn(kept, &mut times[0], turn > 0)?;
+                    self.work.turn(&mut rival, &mut times[1], turn > 0)?;
+                }
+            }
+        } else {
+            // One after the other, each alone, and the first again at the end.
+            for (which, target) in [(0, base), (1, other), (0, base)] {
+                if self.kept.as_ref().is_none_or(|k| k.0 != *target) {
+                    self.kept = None;
+                    self.kept = Some((target.clone(), self.load(target)?));
+                }
+                if let Some((_, engine)) = &mut self.kept {
+                    for turn in 0..=self.work.times {
+                        self.work.turn(engine, &mut times[which], turn > 0)?;
+                    }
+                }
+            }
+        }
+        let work = self.work;
+        Ok(times.map(|[decode, prefill]| Speed {
+            decode: median(decode).map(|t| work.tokens as f64 / t),
+            prefill: median(prefill).map(|t| work.prompt as f64 / t),
+        }))
+    }
+}
+
+impl Work {
+    fn turn(&self, engine: &mut Engine, times: &mut [Vec<f64>; 2], counts: bool) -> Result<()> {
+        // The same tokens every turn: experts they choose are read by both.
+        let mut ids = Ids::of(engine);
+        for (prompt, n) in [(false, self.tokens), (true, self.prompt)] {
+            if n > 0 {
+                let n = if counts || prompt { n } else { n.min(4) };
+                let seconds = seconds(engine, &ids.some(n), prompt, 0)?;
+                if counts {
+                    times[prompt as usize].push(seconds);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn median(mut v: Vec<f64>) -> Option<f64> {
+    v.sort_by(f64::total_cmp);
+    v.get(v.len() / 2).copied()
+}
+
+/// A rate, or a ratio, in a column of a table.
+pub fn shown(v: Option<f64>) -> String {
+    v.map_or("-".into(), |v| format!("{v:.2}"))
+}
