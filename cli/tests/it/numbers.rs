@@ -106,3 +106,26 @@ fn bench_prints_the_fields_of_the_contract() {
     assert!(run(&["bench", DEMO, "-p", "8", "-n", "0", "-r", "1"]).ok().contains("pp8"));
     assert!(run(&["bench", DEMO, "-d", "2000"]).failed().contains("2512"));
 }
+
+#[test]
+fn ablation_and_tuning_go_through_their_tables() {
+    use gristmill_uop::target::{FLAGS, PARAMETERS};
+    // The null device compiles and runs nothing: numbers mean nothing, the rest is as it is. One class of step is enough for that.
+    let null = ["--device", "null", "-p", "8", "-n", "2", "-r", "1", "--chunk", "1"];
+    let with = |command: &[&str]| run(&[command, &null].concat()).ok();
+    let out = with(&["bench", DEMO, "--ablate", "--json"]);
+    let lines: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let flags: Vec<_> = lines.iter().map(|l| l["flag"].as_str().unwrap()).collect();
+    assert!(flags.contains(&"int8") && flags.iter().all(|f| FLAGS.iter().any(|row| row.name == *f)), "{out}");
+    assert!(
+        lines.iter().all(|l| l["decode_ratio"].as_f64().unwrap() > 0.0 && l["prefill_ratio"].as_f64().unwrap() > 0.0)
+    );
+    let table = run(&[&["bench", DEMO, "--ablate"], &null[..5], &["0"], &null[6..]].concat()).ok();
+    assert!(table.lines().next().unwrap().contains("without") && table.lines().count() == lines.len() + 1, "{table}");
+    let out = with(&["tune", DEMO]);
+    assert!(PARAMETERS.iter().all(|p| out.contains(p.name)) && out.contains("nothing is stored for null"), "{out}");
+    assert!(run(&["tune", DEMO, "--device", "interp"]).failed().contains("nothing to tune"));
+    assert!(run(&["tune", DEMO, "-p", "0", "-n", "0"]).failed().contains("nothing to measure"));
+    assert!(run(&["tune", DEMO, "--reset"]).ok().contains("back to the defaults: groups 2"));
+    assert!(run(&["devices"]).ok().contains("tuned: groups 2"));
+}
