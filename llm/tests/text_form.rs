@@ -48,7 +48,9 @@ fn round_trip(g: &Graph, roots: &[Id], level: Level, what: &str) {
 }
 
 fn check(model: &dyn Model, name: &str) {
-    let open = |name: &str, isa: &str| open(name, &Device { threads: Some(2), isa: isa.into() }).expect("a device");
+    let open = |name: &str, isa: &str| {
+        open(name, &Device { threads: Some(2), isa: isa.into(), ..Device::default() }).expect("a device")
+    };
     let targets: Vec<Target> = [("null", "auto"), ("null", "plain"), ("null:gpu", "auto"), ("interp", "auto")]
         .map(|(device, isa)| open(device, isa).device.target().clone())
         .into();

@@ -41,6 +41,9 @@ fn stored(d: DType) -> String {
     }
 }
 
+/// Half of a cache line: buffer, terms of the address, number of the half.
+type Line = (Id, Vec<(Id, i64)>, i64);
+
 struct Writer<'a> {
     g: &'a Graph,
     signature: &'a Signature,
@@ -50,8 +53,8 @@ struct Writer<'a> {
     reducing: Vec<Id>,
     /// For every open brace, whether it put a range into `around`, or into `reducing`.
     open: Vec<[bool; 2]>,
-    /// What is asked for already in this loop, by halves of cache lines: buffer, terms of the address, number of the half.
-    fetched: HashSet<(Id, Vec<(Id, i64)>, i64)>,
+    /// What is asked for already in this loop.
+    fetched: HashSet<Line>,
     numbers: RefCell<HashMap<Id, usize>>,
     out: String,
 }
