@@ -316,8 +316,7 @@ impl Parts<'_> {
                 if let Some(stored) = byte {
                     return Some(self.leaf(id, Kind::Scale { every, stored, offset: 0 }));
                 }
-            } else if !(matches!(n.op, Op::Table) || n.op == Op::Add && self.p.graph[n.src[1]].op == Op::Const)
-                && hi - lo < 256
+            } else if !(n.op == Op::Table || n.op == Op::Add && self.p.graph[n.src[1]].op == Op::Const) && hi - lo < 256
             {
                 return self.code(id, lo, hi);
             }

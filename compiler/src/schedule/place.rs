@@ -145,7 +145,10 @@ pub fn place(
     // Savings of earlier rounds stay valid unless a kernel they touch has changed.
     let mut savings: FxHashMap<Id, Option<(f64, f64)>> = FxHashMap::default();
     let mut refused: FxHashSet<Id> = FxHashSet::default();
-    while target.fusion {
+    loop {
+        if !target.fusion {
+            break;
+        }
         let depth = s.depth(&fused);
         let mut best: Option<(Id, f64, f64)> = None;
         for &node in &candidates.nodes {
