@@ -6,7 +6,8 @@
 //! tighter. Of `lanes` consecutive rows, block after block:
 //!
 //! ```text
-//! scale 0 of each row · scale 1 of each row · … · codes of elements 0..4 of each row (4 bytes a row) · codes of 4..8 of each row · …
+//! scales of the block, of each row · then for every unit of 32 elements:
+//!   scales of the unit, of each row · codes of elements 0..4 of each row (4 bytes a row) · codes of 4..8 of each row · …
 //! ```
 //!
 //! so that one vector load gives four elements of as many rows as a vector has lanes, and a kernel reads its rows as one stream.
@@ -52,7 +53,7 @@ pub struct Piece {
     pub bits: i64,
     /// Its place in the code.
     pub shift: i64,
-    /// Bytes of a row's block before it.
+    /// Bytes of a row's unit before it.
     pub offset: i64,
 }
 
@@ -65,7 +66,7 @@ pub enum Kind {
         every: i64,
         /// How it is stored.
         stored: Scalar,
-        /// Bytes of a row's block before it.
+        /// Bytes of a row's unit before it; of its block, if it serves more than a unit.
         offset: i64,
     },
     /// A whole number for each element, from 0 up.
@@ -101,6 +102,9 @@ pub struct Packing {
     pub elements: i64,
     /// Bytes of a row's block.
     pub bytes: i64,
+    /// Of these, those before its units, and those of a unit.
+    head: i64,
+    unit_bytes: i64,
     /// Elements whose codes share vectors.
     pub unit: i64,
     /// Elements that share every scale, their own and the activation's.
@@ -135,7 +139,7 @@ impl Packing {
         let base = graph.var("base", 0, 1 << 40);
         let element = graph.var("element", 0, elements - 1);
         let whole = e.decode(&mut graph, buffer, base, element);
-        let mut p = Packing { graph, element, base, value: whole, leaves: vec![], elements, bytes: 0, unit, group: 1 };
+        let mut p = Packing { graph, element, base, value: whole, leaves: vec![], elements, bytes: 0, head: 0, unit_bytes: 0, unit, group: 1 };
         let mut parts = Parts { p: &mut p, memo: FxHashMap::default(), next: 0 };
         let value = parts.strip(whole)?;
         p.value = value;
@@ -147,23 +151,24 @@ impl Packing {
             Kind::Code { .. } => 1,
         };
         order.sort_by_key(|&i| wide(&p.leaves[i]));
-        let mut at = 0;
+        // What serves more than a unit comes first; then, unit by unit, the rest: a kernel reads all of it as one stream.
         for i in order {
             match &mut p.leaves[i].kind {
                 Kind::Scale { every, stored, offset } => {
-                    *offset = at;
-                    at += elements / *every * stored.bytes() as i64;
                     p.group = gcd(p.group, *every);
+                    let (at, of) = if unit % *every == 0 { (&mut p.unit_bytes, unit) } else { (&mut p.head, elements) };
+                    *offset = *at;
+                    *at += of / *every * stored.bytes() as i64;
                 }
                 Kind::Code { pieces } => {
                     for piece in pieces {
-                        piece.offset = at;
-                        at += elements * piece.bits / 8;
+                        piece.offset = p.unit_bytes;
+                        p.unit_bytes += unit * piece.bits / 8;
                     }
                 }
             }
         }
-        p.bytes = at;
+        p.bytes = p.head + elements / unit * p.unit_bytes;
         let codes = p.leaves.iter().any(|l| matches!(l.kind, Kind::Code { .. }));
         (codes && p.group >= 4).then_some(p)
     }
@@ -210,13 +215,29 @@ impl Packing {
 
     /// Address of a scale.
     pub fn scale_at(&self, g: &mut Graph, place: &Place, every: i64, stored: Scalar, offset: i64) -> Id {
-        let (size, every) = (stored.bytes() as i64, g.int(every));
-        let number = g.idiv(place.element, every);
-        let [row, all, start] = [size, size * place.lanes, offset * place.lanes].map(|v| g.int(v));
+        let (size, number) = (stored.bytes() as i64, g.int(every));
+        let [row, all] = [size, size * place.lanes].map(|v| g.int(v));
+        let (start, within) = match self.unit % every {
+            0 => self.unit_at(g, place, offset),
+            _ => {
+                let start = g.int(offset * place.lanes);
+                (g.add(place.base, start), place.element)
+            }
+        };
+        let number = g.idiv(within, number);
         let (number, lane) = (g.mul(number, all), g.mul(place.lane, row));
-        let at = g.add(place.base, start);
-        let at = g.add(at, number);
+        let at = g.add(start, number);
         g.add(at, lane)
+    }
+
+    /// Address of what is `offset` bytes of a row behind the beginning of the element's unit, and the element's number in it.
+    fn unit_at(&self, g: &mut Graph, place: &Place, offset: i64) -> (Id, Id) {
+        let [unit, step, start] =
+            [self.unit, self.unit_bytes * place.lanes, (self.head + offset) * place.lanes].map(|v| g.int(v));
+        let (number, within) = (g.idiv(place.element, unit), g.modulo(place.element, unit));
+        let number = g.mul(number, step);
+        let at = g.add(place.base, start);
+        (g.add(at, number), within)
     }
 
     /// Address of the byte that holds a piece of a code, and the piece's shift in it.
@@ -224,13 +245,13 @@ impl Packing {
         // Vectors of a unit: each holds as many quads of elements as pieces fit into a byte.
         let vectors = self.unit * piece.bits / 32;
         let quad = 4 * place.lanes;
-        let [unit, four, vs, start] = [self.unit, 4, vectors, piece.offset * place.lanes].map(|v| g.int(v));
-        let (number, within) = (g.idiv(place.element, unit), g.modulo(place.element, unit));
+        let [four, vs] = [4, vectors].map(|v| g.int(v));
+        let (start, within) = self.unit_at(g, place, piece.offset);
         let (q, byte) = (g.idiv(within, four), g.modulo(within, four));
         let (slot, vector) = (g.idiv(q, vs), g.modulo(q, vs));
-        let [of_unit, of_vector, bits] = [vectors * quad, quad, piece.bits].map(|v| g.int(v));
-        let mut at = g.add(place.base, start);
-        for (part, step) in [(number, of_unit), (vector, of_vector), (place.lane, four)] {
+        let [of_vector, bits] = [quad, piece.bits].map(|v| g.int(v));
+        let mut at = start;
+        for (part, step) in [(vector, of_vector), (place.lane, four)] {
             let part = g.mul(part, step);
             at = g.add(at, part);
         }

@@ -38,6 +38,8 @@ pub struct Signature {
     pub scratch_bytes: usize,
     /// How many iterations ahead the next rows are asked for; 0 for not at all.
     pub prefetch: u8,
+    /// Slots whose rows are interleaved: they are read as one stream, which the machine finds by itself.
+    pub streams: Vec<u32>,
 }
 
 /// A compiled function.
@@ -81,11 +83,12 @@ pub fn compile(
     let scheduled = schedule::schedule(function, graph, &outputs, &hints, &derived, target, &mut decider);
     let mut graph = scheduled.graph;
     // optimise, lower, render: kernel by kernel.
+    let streams: Vec<u32> = derived.layouts.keys().copied().collect();
     let mut programs = Vec::new();
     let mut seconds = 0.0;
     for launch in &scheduled.launches {
         seconds += launch.price.seconds;
-        programs.push(Arc::new(program(&mut graph, launch, function, target, dialect)));
+        programs.push(Arc::new(program(&mut graph, launch, function, &streams, target, dialect)));
     }
     let mut layouts: Vec<(u32, Layout)> = derived.layouts.iter().map(|(&slot, l)| (slot, l.0)).collect();
     layouts.sort_by_key(|l| l.0);
@@ -104,6 +107,7 @@ pub(crate) fn program(
     g: &mut Graph,
     launch: &Launch,
     function: &Function,
+    streams: &[u32],
     target: &Target,
     dialect: Option<&dyn Dialect>,
 ) -> Program {
@@ -131,7 +135,11 @@ pub(crate) fn program(
     let dtype = own[body_nodes[0]].dtype;
     let root = own.intern(Node { op: Op::Kernel, dtype, src: body_nodes, arg: Arg::None });
     verify(&own, root, Level::Kernel, "optimise");
-    let signature = Signature { prefetch: target.tuning.prefetch, ..signature(&mut own, &bodies, function) };
+    let signature = Signature {
+        prefetch: target.tuning.prefetch,
+        streams: streams.to_vec(),
+        ..signature(&mut own, &bodies, function)
+    };
     let groups = {
         let zero = own.int(0);
         signature.groups.iter().fold(zero, |sum, &n| own.add(sum, n))
@@ -238,7 +246,7 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         let bounds: Vec<Id> = global_ranges(g, nests).iter().map(|&r| g[r].src[0]).collect();
         groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
     }
-    Signature { params, vars, groups, scratch, scratch_bytes, prefetch: 0 }
+    Signature { params, vars, groups, scratch, scratch_bytes, prefetch: 0, streams: vec![] }
 }
 
 /// FNV-1a, 64 bits: kernels are named by it; the store on disk has a real hash.

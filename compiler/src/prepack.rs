@@ -48,7 +48,7 @@ pub fn prepack(
     let mut g = p.g;
     let function = Function { name: "prepack".into(), graph: Graph::new(), slots, outputs: vec![] };
     let launch = Launch { bodies: vec![nests], skips: vec![None], roots: vec![], level: 0, price: Price::default() };
-    pipeline::program(&mut g, &launch, &function, target, dialect)
+    pipeline::program(&mut g, &launch, &function, &[], target, dialect)
 }
 
 struct Prepack<'a> {

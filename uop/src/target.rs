@@ -12,17 +12,17 @@ pub enum Style {
 /// Parameters of the hot kernels that only trying them out on a machine decides: the tuner does. The default is good everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tuning {
-    /// Groups of interleaved rows that a workgroup keeps in registers when there is one token; of single rows twice as many.
+    /// Groups of interleaved rows that a workgroup keeps in registers when there is one token; of single rows four times as many.
     pub groups: u8,
     /// Most tokens that a workgroup keeps in registers when there are several; of single rows half as many.
     pub tokens: u8,
-    /// How many iterations ahead the next rows are asked for; 0 for not at all.
+    /// How many iterations ahead the next rows are asked for, where they do not follow at once; 0 for not at all.
     pub prefetch: u8,
 }
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { groups: 2, tokens: 16, prefetch: 1 }
+        Tuning { groups: 1, tokens: 16, prefetch: 1 }
     }
 }
 
@@ -62,7 +62,6 @@ pub const FLAGS: &[Flag] = &[
     },
     Flag { name: "prefetch", doc: "the next rows are asked for ahead of time", off: |t| t.tuning.prefetch = 0 },
     Flag { name: "lookup", doc: "functions of four bits by one table lookup", off: |t| t.table_lookup = false },
-    Flag { name: "groups", doc: "several groups of rows at once for one token", off: |t| t.tuning.groups = 1 },
     Flag { name: "tiles", doc: "several tokens at once in registers", off: |t| t.tuning.tokens = 1 },
     Flag { name: "fusion", doc: "intermediates computed inside the kernels that read them", off: |t| t.fusion = false },
     Flag { name: "merge", doc: "independent kernels in one launch", off: |t| t.merge = false },

@@ -206,7 +206,7 @@ impl Writer<'_> {
         }
     }
     /// A vector of packed bytes, or of halves or bytes (a cache): those of the next rows are on their way while these are worked on. Rows
-    /// are too short for the hardware to find the stream by itself. The next rows lie behind all that the reductions around read: of a
+    /// are too short for the hardware to find the stream by itself, but where they are interleaved and so follow one another. The next rows lie behind all that the reductions around read: of a
     /// tile of the cache whose rows are summed up, they are those of the next workgroup.
     fn prefetch(&mut self, id: Id) {
         let n = &self.g[id];
@@ -214,7 +214,11 @@ impl Writer<'_> {
         if n.op != Op::Load || n.dtype.lanes == 1 || ahead == 0 {
             return;
         }
-        let packed = matches!(self.g[n.src[0]].arg, Arg::Packed(..));
+        let packed = match self.g[n.src[0]].arg {
+            Arg::Packed(slot, _) if self.signature.streams.contains(&slot) => return,
+            Arg::Packed(..) => true,
+            _ => false,
+        };
         let narrow = n.dtype.scalar.is_half() || n.dtype.scalar == Scalar::I8;
         let cache = narrow && self.g[n.src[0]].op == Op::Param;
         if !(packed || cache) {
