@@ -320,7 +320,7 @@ fn a_cache_of_bytes_is_near() {
     let tokens = ids(&data("demo-glm-tokens.txt"));
     let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("a GGUF file");
     let full = engine(&file, "cpu", None, 32).forward(&tokens, 0, true).expect("logits").to_vec();
-    let opened = open("cpu", &Options::default()).expect("a device");
+    let opened = open("cpu", &Options { exact: true, ..Options::default() }).expect("a device");
     let settings = Settings { context: Some(256), cache: Scalar::I8, chunk: 32 };
     let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
     let chunked = e.forward(&tokens, 0, true).expect("logits").to_vec();
