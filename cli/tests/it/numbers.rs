@@ -48,7 +48,9 @@ fn logits_are_those_of_llama_cpp() {
         all.push(found);
     }
     assert!(difference(&all[2], &all[1]) < 1e-4 && difference(&all[3], &all[1]) < 1e-4);
-    assert!(difference(&all[0], &all[1]) < 5e-3);
+    // Activations in eight bits, and a half-precision cache: 3 % of exact, but not nothing.
+    let error = difference(&all[0], &all[1]);
+    assert!((1e-4..0.03).contains(&error), "{error}");
 }
 
 #[test]

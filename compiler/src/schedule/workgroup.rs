@@ -264,7 +264,7 @@ fn contraction(
     let n = whole / lanes;
     if !many {
         let groups = around.target.tuning.groups.max(1) as i64;
-        let tile = divisor(n, if lanes > 1 { groups } else { 2 * groups });
+        let tile = divisor(n, if lanes > 1 { groups } else { 4 * groups });
         if around.target.style == Style::Gpu {
             // As many workgroups as run at once, so that what each stages is staged as rarely as possible.
             let others: i64 = row_axes.iter().filter(|&&r| r != row).map(|&r| g.max_of(g[r].src[0])).product();
