@@ -139,7 +139,19 @@ impl Packing {
         let base = graph.var("base", 0, 1 << 40);
         let element = graph.var("element", 0, elements - 1);
         let whole = e.decode(&mut graph, buffer, base, element);
-        let mut p = Packing { graph, element, base, value: whole, leaves: vec![], elements, bytes: 0, head: 0, unit_bytes: 0, unit, group: 1 };
+        let mut p = Packing {
+            graph,
+            element,
+            base,
+            value: whole,
+            leaves: vec![],
+            elements,
+            bytes: 0,
+            head: 0,
+            unit_bytes: 0,
+            unit,
+            group: 1,
+        };
         let mut parts = Parts { p: &mut p, memo: FxHashMap::default(), next: 0 };
         let value = parts.strip(whole)?;
         p.value = value;

@@ -1,7 +1,7 @@
 //! Which nodes could have a place of their own: reductions, joins, and elementwise results that are dear and read more than once.
 
 use crate::derive::Derived;
-use gristmill_uop::{Graph, Id, Op};
+use gristmill_uop::{Graph, Id, Node, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Weight from which an elementwise result that several elements read is worth a place.
@@ -24,6 +24,16 @@ fn weight(op: Op) -> u32 {
         Op::Sqrt | Op::Recip | Op::Div => 4,
         Op::Cast | Op::Bitcast => 0,
         _ => 1,
+    }
+}
+
+/// How many of a node's sources are values; dims follow.
+fn values(node: &Node) -> usize {
+    match node.op {
+        Op::Param | Op::Iota => 0,
+        Op::Cat => node.src.len() - 1,
+        op if op.is_movement() => node.src.len().min(1),
+        _ => node.src.len(),
     }
 }
 
@@ -57,13 +67,7 @@ pub fn find(g: &Graph, roots: &[Id], derived: &Derived) -> Candidates {
         .iter()
         .flat_map(|&n| {
             let node = &g[n];
-            let from = match node.op {
-                Op::Param | Op::Iota => 0,
-                Op::Cat => node.src.len() - 1,
-                op if op.is_movement() => 1,
-                _ => node.src.len(),
-            };
-            node.src[from.min(node.src.len())..].iter().copied()
+            node.src[values(node)..].iter().copied()
         })
         .collect();
     let below_dims: FxHashSet<Id> =
@@ -73,8 +77,11 @@ pub fn find(g: &Graph, roots: &[Id], derived: &Derived) -> Candidates {
     for &n in &order {
         let node = &g[n];
         // What computing it in place would cost, down to candidates and leaves.
-        let below: u32 =
-            node.src.iter().filter(|s| !is_candidate.contains(s)).map(|s| cost.get(s).copied().unwrap_or(0)).sum();
+        let below: u32 = node.src[..values(node)]
+            .iter()
+            .filter(|s| !is_candidate.contains(s))
+            .map(|s| cost.get(s).copied().unwrap_or(0))
+            .sum();
         let elementwise = node.op.is_elementwise();
         let own = if elementwise && node.dtype.scalar != gristmill_uop::Scalar::I64 { weight(node.op) } else { 0 };
         cost.insert(n, below + own);
