@@ -174,6 +174,7 @@ pub(crate) fn program(
         params: signature.params.iter().map(|p| (p.0, p.1)).collect(),
         vars: signature.vars.clone(),
         groups,
+        threads: 1,
         scratch: signature.scratch_bytes,
         estimate: launch.price.estimate,
         notes,
