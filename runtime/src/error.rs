@@ -38,7 +38,7 @@ pub enum Error {
     #[error("device {0} is not available: {1}")]
     NoDevice(String, String),
     /// A device that lacks something it takes to use it.
-    #[error("device {device} is not available: {message}")]
+    #[error("{message}: device {device} cannot be used")]
     Lacking {
         /// Which device.
         device: String,

@@ -24,6 +24,38 @@ const ADD: &str = "KERNEL NAME(f32 *out, const f32 *x, const f32 *y, const i64 *
     out[i] = x[i] + y[i] / 3.0f;
 }";
 
+/// `out = sum over n of x`, one thread; reads what the level before wrote.
+const SUM: &str = "KERNEL NAME(f32 *out, const f32 *x, const i64 *v) {
+    wait();
+    f32 s = 0;
+    for (i64 i = 0; i < v[0] * 8; i++) s += x[i];
+    out[0] = s;
+}";
+/// Carries `n` on: any order but the right one shows.
+const CARRY: &str = "KERNEL NAME(i64 *x, const i64 *v) { wait(); x[0] = x[0] * 3 + v[0]; }";
+/// Every workgroup reads its neighbour's cell of the other buffer.
+const TURN: &str = "KERNEL NAME(i64 *to, const i64 *from, const i64 *v) {
+    wait();
+    to[blockIdx.x * 32 + threadIdx.x] = from[((blockIdx.x + 1) % 256) * 32 + threadIdx.x] + 1;
+}";
+/// Reverses 24 Ki floats by way of shared memory.
+const REVERSE: &str = "KERNEL NAME(f32 *x, const i64 *v) {
+    extern __shared__ f32 s[];
+    wait();
+    for (int i = threadIdx.x; i < 24576; i += 256) s[i] = x[i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < 24576; i += 256) x[i] = s[24575 - i];
+}";
+/// Takes its time.
+const SLOW: &str = "KERNEL NAME(i64 *x, const i64 *v) {
+    wait();
+    i64 t = clock64();
+    while (clock64() - t < 1000000) {}
+    x[0] = 1;
+}";
+
+const KERNELS: &[&str] = &[ADD, SUM, CARRY, TURN, REVERSE, SLOW];
+
 /// A store of one test's own, removed at its end.
 struct Place(PathBuf);
 
@@ -63,7 +95,8 @@ fn kernels_compile_for_every_architecture_and_are_kept() {
     let Some(compiler) = nvrtc() else { return };
     let place = Place::new("nvrtc");
     let store = place.store();
-    let source = format!("{PRELUDE}{ADD}");
+    let all: String = (0..).zip(KERNELS).map(|(i, text)| text.replace("NAME", &format!("e_test_{i}"))).collect();
+    let source = format!("{PRELUDE}{all}");
     let mut keys = Vec::new();
     for sm in [75, 80, 86, 89, 90, 100, 120] {
         compiler.check(sm).unwrap();

@@ -1,6 +1,6 @@
 //! On the first GPU.
 
-use super::{ADD, PRELUDE, Place};
+use super::{ADD, CARRY, PRELUDE, Place, REVERSE, SLOW, SUM, TURN};
 use crate::cuda::CudaDevice;
 use crate::null::NullDevice;
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory};
@@ -8,36 +8,6 @@ use gristmill_uop::Graph;
 use gristmill_uop::program::{Access, Estimate, Program};
 use gristmill_uop::target::Target;
 use std::sync::Arc;
-
-/// `out = sum over n of x`, one thread; reads what the level before wrote.
-const SUM: &str = "KERNEL NAME(f32 *out, const f32 *x, const i64 *v) {
-    wait();
-    f32 s = 0;
-    for (i64 i = 0; i < v[0] * 8; i++) s += x[i];
-    out[0] = s;
-}";
-/// Carries `n` on: any order but the right one shows.
-const CARRY: &str = "KERNEL NAME(i64 *x, const i64 *v) { wait(); x[0] = x[0] * 3 + v[0]; }";
-/// Every workgroup reads its neighbour's cell of the other buffer.
-const TURN: &str = "KERNEL NAME(i64 *to, const i64 *from, const i64 *v) {
-    wait();
-    to[blockIdx.x * 32 + threadIdx.x] = from[((blockIdx.x + 1) % 256) * 32 + threadIdx.x] + 1;
-}";
-/// Reverses 24 Ki floats by way of shared memory.
-const REVERSE: &str = "KERNEL NAME(f32 *x, const i64 *v) {
-    extern __shared__ f32 s[];
-    wait();
-    for (int i = threadIdx.x; i < 24576; i += 256) s[i] = x[i];
-    __syncthreads();
-    for (int i = threadIdx.x; i < 24576; i += 256) x[i] = s[24575 - i];
-}";
-/// Takes its time.
-const SLOW: &str = "KERNEL NAME(i64 *x, const i64 *v) {
-    wait();
-    i64 t = clock64();
-    while (clock64() - t < 1000000) {}
-    x[0] = 1;
-}";
 
 /// Workgroups of a test kernel.
 enum Groups {
