@@ -1,8 +1,10 @@
-//! Devices: cpu, interp, null. Each is a folder, with one row in [`DEVICES`].
+//! Devices: cpu, cuda, interp, null. Each is a folder, with one row in [`DEVICES`].
 
 pub mod cpu;
+pub mod cuda;
 pub mod interp;
 pub mod null;
+pub mod text;
 
 use gristmill_compiler::Dialect;
 use gristmill_runtime::{Device, Error};
