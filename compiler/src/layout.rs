@@ -65,6 +65,8 @@ const WIDEST: i64 = 16;
 pub struct Piece {
     /// Its bits.
     pub bits: i64,
+    /// Of these, those that the code may have set.
+    kept: i64,
     /// Its place in the code.
     pub shift: i64,
     /// Bytes of a row's unit before it.
@@ -326,7 +328,7 @@ impl Packing {
                     let raw = g.load(buffer, at, Scalar::U8);
                     let byte = g.cast(raw, Scalar::I32);
                     let part = g.shr(byte, shift);
-                    let (mask, up) = (g.int_of(Scalar::I32, (1 << piece.bits) - 1), g.int(piece.shift));
+                    let (mask, up) = (g.int_of(Scalar::I32, (1 << piece.kept) - 1), g.int(piece.shift));
                     let part = g.and(part, mask);
                     let part = g.shl(part, up);
                     code = g.or(code, part);
@@ -392,13 +394,13 @@ impl Parts<'_> {
     /// A code between `lo` and `hi`, which is stored from 0 up.
     fn code(&mut self, id: Id, lo: i64, hi: i64) -> Option<Id> {
         let least = 32 / self.p.unit;
-        let bits = 64 - ((hi - lo) as u64).leading_zeros() as i64;
-        let bits = (bits.max(1) as u64).next_multiple_of(least as u64) as i64;
+        let needed = (64 - ((hi - lo) as u64).leading_zeros() as i64).max(1);
+        let bits = (needed as u64).next_multiple_of(least as u64) as i64;
         let mut pieces = Vec::new();
         let mut shift = 0;
         for size in [8, 4, 2, 1] {
             if bits & size != 0 {
-                pieces.push(Piece { bits: size, shift, offset: 0, plane: 0 });
+                pieces.push(Piece { bits: size, kept: (needed - shift).min(size), shift, offset: 0, plane: 0 });
                 shift += size;
             }
         }

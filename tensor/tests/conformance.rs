@@ -5,6 +5,9 @@
 //! `GRISTMILL_REQUIRE_NEON` is set (the gate sets it).
 //! `GRISTMILL_PERTURB=n` runs n perturbed schedules instead of two, `GRISTMILL_CASE=text` only the cases whose names contain the text;
 //! with `GRISTMILL_SOURCE` set the kernels are printed.
+//!
+//! `cuda` needs a GPU and the feature `cuda-tests`. Where there is a GPU and no Rust, carry the test's binary there:
+//! `cargo test -p gristmill-tensor --features cuda-tests --test conformance --no-run` names it, and `conformance cuda::` runs it.
 
 #[path = "conformance/attention.rs"]
 mod attention;
@@ -130,6 +133,24 @@ fn threads() -> Vec<Way> {
     ways
 }
 
+/// The first GPU: its cheapest schedule twice, to the same bits; perturbed ones.
+#[cfg(feature = "cuda-tests")]
+fn cuda() -> Vec<Way> {
+    // Not under the target directory, which is another machine's when the binary is carried.
+    let store = Store::open(std::env::temp_dir().join("gristmill-conformance"), 1 << 30).expect("a store");
+    let device = Arc::new(gristmill_backend::cuda::CudaDevice::with(0, store).expect("a GPU"));
+    let (row, _) = gristmill_backend::find("cuda").expect("a row");
+    let device = Opened::new(device, row.dialect);
+    let way = |name: String, seed: Option<u64>, same_as: Option<&'static str>| Way {
+        name,
+        device: device.clone(),
+        seed,
+        same_as,
+    };
+    let again = ["cuda", "cuda again"].map(|name| way(name.into(), None, Some("cuda")));
+    again.into_iter().chain((1..=seeds()).map(|s| way(format!("cuda, seed {s}"), Some(s), None))).collect()
+}
+
 /// One test for each group of cases.
 macro_rules! conformance {
     ($device:ident) => {
@@ -223,3 +244,5 @@ conformance!(cpu);
 conformance!(interp);
 conformance!(neon);
 conformance!(threads);
+#[cfg(feature = "cuda-tests")]
+conformance!(cuda);

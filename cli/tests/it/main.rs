@@ -25,6 +25,8 @@ fn gristmill(arguments: &[&str]) -> Command {
     let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     command.env("GRISTMILL_CACHE", home.join("gristmill-cache")).env("XDG_DATA_HOME", home.join("data"));
     command.env_remove("CC");
+    // The same on a machine with a GPU: the processor is the default.
+    command.env("CUDA_VISIBLE_DEVICES", "");
     command
 }
 

@@ -6,7 +6,7 @@ mod words;
 
 pub use prelude::prelude;
 
-use crate::text::{Text, Values, stored, type_of};
+use crate::expressions::{Expressions, Values, stored, type_of};
 use gristmill_compiler::lower::{Code, Statement};
 use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;
@@ -24,7 +24,7 @@ pub struct C;
 type Line = (Id, Vec<(Id, i64)>, i64);
 
 struct Writer<'a> {
-    t: Text<'a>,
+    t: Expressions<'a>,
     /// Ranges around the statement being written that choose what is computed (workgroup ranges and loops, not reductions).
     around: Vec<Id>,
     /// Ranges of the reductions whose loops are open.
@@ -41,7 +41,7 @@ struct Writer<'a> {
 impl Dialect for C {
     fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
         let mut w = Writer {
-            t: Text::new(graph, signature, Values::Vectors),
+            t: Expressions::new(graph, signature, Values::Vectors),
             around: Vec::new(),
             reducing: Vec::new(),
             open: Vec::new(),

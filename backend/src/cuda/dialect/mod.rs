@@ -7,7 +7,7 @@ mod prelude;
 
 pub use prelude::{common, prelude};
 
-use crate::text::{Text, Values, cast, stored};
+use crate::expressions::{Expressions, Values, cast, stored};
 use gristmill_compiler::lower::{Code, Statement};
 use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;
@@ -27,7 +27,7 @@ pub struct Cuda;
 
 impl Dialect for Cuda {
     fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
-        let t = Text::new(graph, signature, Values::Threads);
+        let t = Expressions::new(graph, signature, Values::Threads);
         let mut w = Writer { t, threads: Threads::default(), unsynchronised: HashSet::new(), out: String::new() };
         w.kernel(name, bodies);
         w.out
@@ -44,7 +44,7 @@ struct Threads {
 }
 
 struct Writer<'a> {
-    t: Text<'a>,
+    t: Expressions<'a>,
     threads: Threads,
     /// Shared buffers written since the last barrier.
     unsynchronised: HashSet<Id>,
@@ -295,7 +295,7 @@ impl Writer<'_> {
 }
 
 /// The shared buffers that each nest reads.
-fn reads(t: &Text, statements: &[Statement]) -> Vec<HashSet<Id>> {
+fn reads(t: &Expressions, statements: &[Statement]) -> Vec<HashSet<Id>> {
     let mut out: Vec<HashSet<Id>> = Vec::new();
     for s in statements {
         let mut note = |id: Id| {
