@@ -4,6 +4,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod interp;
 pub mod null;
+mod expressions;
 mod parallel;
 mod text;
 mod variables;
@@ -60,7 +61,7 @@ pub const DEVICES: &[DeviceInfo] = &[
         name: "cuda",
         several: true,
         doc: "an NVIDIA GPU, or `cuda:N` for one of several: CUDA C kernels compiled by NVRTC",
-        dialect: None,
+        dialect: Some(&cuda::dialect::Cuda),
         open: |options| Ok(Arc::new(cuda::CudaDevice::new(options.number)?)),
     },
     DeviceInfo {
@@ -81,7 +82,7 @@ pub const DEVICES: &[DeviceInfo] = &[
         name: "null:gpu",
         several: false,
         doc: "runs nothing; scheduled as for an H200",
-        dialect: None,
+        dialect: Some(&cuda::dialect::Cuda),
         open: |_| Ok(Arc::new(null::NullDevice::new("null:gpu", Target::gpu_h200()))),
     },
 ];

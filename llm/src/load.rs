@@ -36,7 +36,7 @@ fn layouts(jit: &mut Jit, plans: &[Plan]) -> Result<FxHashMap<String, Layout>, E
         for (slot, bind) in call.binds.iter().enumerate() {
             let Bind::Weight(name) = bind else { continue };
             let layouts = &ready[0].compiled.layouts;
-            let layout = layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::FILE, |l| l.1);
+            let layout = layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::File, |l| l.1);
             if *out.entry(name.to_string()).or_insert(layout) != layout {
                 let message = "is read in two layouts by different functions";
                 return Err(gristmill_runtime::Error::invalid(name.to_string(), message).into());
@@ -63,7 +63,7 @@ pub fn weights(
         let info = file.tensor(name).ok_or_else(|| gguf::Error::Missing(name.to_string()))?;
         let layout = layouts[name];
         let packed = match layout {
-            Layout::FILE => None,
+            Layout::File => None,
             layout => Some((info.encoding, layout, info.dims[0] as usize)),
         };
         kinds.extend(packed);
@@ -160,7 +160,7 @@ fn load(
     let rows: u64 = info.dims[1..].iter().product();
     let row = info.bytes / rows;
     // Whole groups of rows.
-    let group = layout.lanes as u64;
+    let group = layout.lanes() as u64;
     let step = (PIECE / row / group).max(1) * group;
     let packed_row = weight.buffer.len as u64 / rows;
     let mut first = 0;

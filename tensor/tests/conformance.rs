@@ -31,14 +31,19 @@ mod network;
 mod packed;
 #[path = "conformance/reductions.rs"]
 mod reductions;
+#[path = "conformance/simulated.rs"]
+mod simulated;
 
 use emulated::{Emulated, Emulator};
 use gristmill_backend::Opened;
 use gristmill_backend::cpu::{Cc, CpuDevice, ISAS, Isa, dialect};
+use gristmill_backend::cuda;
 use gristmill_backend::interp::InterpDevice;
+use gristmill_runtime::Device;
 use gristmill_runtime::store::Store;
-use gristmill_uop::target::FLAGS;
+use gristmill_uop::target::{FLAGS, Target};
 use harness::{Way, check, seeds};
+use simulated::Simulated;
 use std::sync::Arc;
 
 /// The interpreter: the cheapest schedule and perturbed ones.
@@ -104,6 +109,27 @@ fn neon() -> Vec<Way> {
     let mut ways: Vec<Way> =
         [1, 3].into_iter().map(|n| way(format!("neon workers {n}"), n, None, Some("workers"))).collect();
     ways.extend((1..=seeds()).map(|s| way(format!("neon, seed {s}"), 2, Some(s), None)));
+    ways
+}
+
+/// Kernels of CUDA C, run on the processor: workgroups of 256 threads and of 64, perturbed schedules. None without a C++ compiler.
+fn threads() -> Vec<Way> {
+    let mut ways = Vec::new();
+    for threads in [256, 64] {
+        let target = Target { threads, ..Target::gpu_h200() };
+        let device: Arc<dyn Device> = match Simulated::new(target, store()) {
+            Ok(device) => Arc::new(device),
+            Err(missing) => {
+                simulated::skip(&missing);
+                return vec![];
+            }
+        };
+        let mut way = |name: String, seed| {
+            ways.push(Way { name, device: Opened::new(device.clone(), Some(&cuda::dialect::Cuda)), seed, same_as: None });
+        };
+        way(format!("{threads} threads"), None);
+        (1..=seeds()).for_each(|s| way(format!("{threads} threads, seed {s}"), Some(s)));
+    }
     ways
 }
 
@@ -217,5 +243,6 @@ fn results_are_correct_without_each_optimisation() {
 conformance!(cpu);
 conformance!(interp);
 conformance!(neon);
+conformance!(threads);
 #[cfg(feature = "cuda-tests")]
 conformance!(cuda);

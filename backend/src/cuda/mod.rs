@@ -10,20 +10,13 @@
 
 mod copies;
 mod device;
+pub mod dialect;
 mod driver;
 mod graph;
 mod memory;
 mod nvrtc;
 mod replay;
 mod step;
-
-/// How kernels are written.
-pub mod dialect {
-    /// What stands before every kernel.
-    pub fn prelude() -> String {
-        String::new()
-    }
-}
 
 #[cfg(test)]
 mod tests;
