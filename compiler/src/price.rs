@@ -95,8 +95,9 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
             let seconds = runs * (ops / target.operations).max(cached / target.cache_bandwidth);
             price.stages += seconds + target.barrier;
             if target.style == Style::Gpu {
-                // One workgroup alone does not fill the machine: latency of its loads.
-                price.stages += 0.15e-6;
+                // One workgroup alone does not fill the machine: latency of its loads, those from memory before all.
+                let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
+                price.stages += if far { target.latency } else { 0.2 * target.latency };
             }
         } else {
             main_ops += runs * ops;

@@ -20,6 +20,8 @@ const WIDEST: i64 = 16;
 const FEW: i64 = 8;
 /// Steps of a reduction that a warp's matrix products take at once.
 const STEPS: i64 = 4;
+/// Most output elements of a thread that share an operand.
+const REPEATED: i64 = 8;
 /// Most accumulators of a thread.
 const ACCUMULATORS: i64 = 32;
 
@@ -87,6 +89,9 @@ impl Sharing<'_> {
         if along == Along::Output {
             self.widen(value, &mut shared, &mut closed, &mut map);
         }
+        if along == Along::Reduction {
+            self.repeat(value, &own, &mut shared, &mut closed, &mut map);
+        }
         let outputs: i64 = shared.iter().map(|&r| self.most(r)).product();
         // How the threads are divided.
         let lanes = self.lanes(&own, outputs, along);
@@ -102,11 +107,23 @@ impl Sharing<'_> {
         if along == Along::Reduction && lanes > 1 {
             lane = Some(self.fixed_range(lanes, RangeKind::VectorReduce));
         }
+        // What is left of the output once the reductions are known is shared among the lanes of the group.
+        let rest: Vec<Id> = closed
+            .iter()
+            .copied()
+            .filter(|&r| self.is(r, RangeKind::Loop) && self.fixed(r).is_some() && !shared.contains(&r))
+            .filter(|r| !own.iter().any(|&n| self.g.free_ranges(n).contains(r)))
+            .collect();
         let mut order: Vec<Id> = Vec::new();
         let mut indices = FxHashMap::default();
         if let Some(group) = group {
             order.extend(self.spread(&shared, group, groups, &mut indices));
             order.push(group);
+        }
+        if !own.is_empty() && !rest.is_empty() && along == Along::Reduction && lanes > 1 {
+            let lane = self.fixed_range(lanes, RangeKind::Vector);
+            order.extend(self.spread(&rest, lane, lanes, &mut indices));
+            order.push(lane);
         }
         for (_, index) in map.iter_mut() {
             *index = self.g.substitute(*index, &mut indices.clone());
@@ -253,6 +270,29 @@ impl Sharing<'_> {
         };
         let wide = self.widest(self.g[n].src[0], r);
         divisor(wide).or_else(|| divisor(1)).unwrap_or_else(|| wanted.min(floor_power(self.most(r) / 2)))
+    }
+
+    /// Loops over output elements that share an operand become copies, so that it is read once for all of them.
+    fn repeat(&mut self, value: Id, own: &[Id], shared: &mut Vec<Id>, closed: &mut Vec<Id>, map: &mut FxHashMap<Id, Id>) {
+        let walked: Vec<Id> = own.iter().flat_map(|&n| self.walked(n)).collect();
+        let mut copies = closed.iter().filter(|&&r| self.is(r, RangeKind::Upcast)).map(|&r| self.most(r)).product::<i64>();
+        let mut outputs: i64 = shared.iter().map(|&r| self.most(r)).product();
+        for r in shared.clone() {
+            let Some(n) = self.fixed(r) else { continue };
+            let loads = self.loads(value);
+            let walks = |at: Id| walked.iter().any(|w| self.g.free_ranges(at).contains(w));
+            let again = loads.iter().any(|&(at, _)| walks(at) && !self.g.free_ranges(at).contains(&r));
+            if !again || n * copies > REPEATED || outputs / n * WARP < self.threads {
+                continue;
+            }
+            let copy = self.fixed_range(n, RangeKind::Upcast);
+            map.insert(r, copy);
+            shared.retain(|&s| s != r);
+            closed.retain(|&c| c != r);
+            closed.push(copy);
+            copies *= n;
+            outputs /= n;
+        }
     }
 
     /// Several neighbouring output elements for each thread, where operands are contiguous along them: the last loop as (loop, copies).

@@ -18,7 +18,8 @@ struct Place {
 
 fn place(g: &Graph, load: Id) -> Option<Place> {
     let n = &g[load];
-    if n.op != Op::Load || n.dtype.lanes != 1 {
+    // Parts are taken from words.
+    if n.op != Op::Load || n.dtype.lanes != 1 || n.dtype.scalar.bytes() > 4 {
         return None;
     }
     let buffer = n.src[0];

@@ -46,7 +46,7 @@ const PANEL_ROWS: i64 = 128;
 const WARP_ROWS: i64 = 16;
 const WARP_TOKENS: i64 = 32;
 /// Workgroups of a contraction for each multiprocessor, at least.
-const ROUNDS: i64 = 4;
+const ROUNDS: i64 = 2;
 /// Terms that a thread computes of what is no contraction of weights.
 const TERMS: i64 = 4;
 /// Below this many elements, one workgroup does everything.

@@ -19,6 +19,8 @@ use std::fmt::Write;
 const UNROLLED: i64 = 8;
 /// Copies of other such loops.
 const COPIES: i64 = 4;
+/// Statements of a loop that are few enough to be copied.
+const SHORT: usize = 120;
 /// Most loads of one kind that a thread asks for ahead of the wait: where there are more, memory is busy for long anyway.
 const ASKED: i64 = 32;
 
@@ -28,7 +30,7 @@ pub struct Cuda;
 impl Dialect for Cuda {
     fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
         let t = Expressions::new(graph, signature, Values::Threads);
-        let mut w = Writer { t, threads: Threads::default(), unsynchronised: HashSet::new(), out: String::new() };
+        let mut w = Writer { t, threads: Threads::default(), unsynchronised: HashSet::new(), statements_of_loop: 0, out: String::new() };
         w.kernel(name, bodies);
         w.out
     }
@@ -48,6 +50,8 @@ struct Writer<'a> {
     threads: Threads,
     /// Shared buffers written since the last barrier.
     unsynchronised: HashSet<Id>,
+    /// Statements of the loop that is being opened.
+    statements_of_loop: usize,
     out: String,
 }
 
@@ -112,7 +116,8 @@ impl Writer<'_> {
         self.line(format_args!("PREDECESSORS_ENDED;"));
         self.unsynchronised.clear();
         let mut reads = reads(&self.t, &code.statements).into_iter();
-        for s in &code.statements {
+        for (i, s) in code.statements.iter().enumerate() {
+            self.statements_of_loop = length(&code.statements[i..]);
             if let Statement::Nest { .. } = s
                 && reads.next().is_some_and(|r| r.iter().any(|b| self.unsynchronised.contains(b)))
             {
@@ -188,6 +193,8 @@ impl Writer<'_> {
                 let unroll = match (g.range_kind(*r), g.int_value(g[*r].src[0])) {
                     (Some(RangeKind::Reduce), Some(n)) if n <= UNROLLED => n,
                     (Some(RangeKind::Reduce), _) => COPIES,
+                    // What follows another waits for its loads, unless they are asked for together.
+                    (_, Some(n)) if n <= COPIES && self.statements_of_loop <= SHORT => n,
                     _ => 1,
                 };
                 let (t, n, bound) = (self.t.type_of(*r), g.range_number(*r), self.t.name(g[*r].src[0]));
@@ -223,9 +230,14 @@ impl Writer<'_> {
             let mut stride = 1;
             for &r in ranges.iter().rev() {
                 let (t, n, bound) = (self.t.type_of(r), g.range_number(r), g.int_value(g[r].src[0]).unwrap_or(1));
-                self.line(format_args!("const {t} r{n} = thread / {stride} % {bound};"));
-                stride *= bound;
+                if g.range_kind(r) == Some(RangeKind::VectorReduce) {
+                    self.line(format_args!("const {t} r{n} = thread % {bound};"));
+                } else {
+                    self.line(format_args!("const {t} r{n} = thread / {stride} % {bound};"));
+                    stride *= bound;
+                }
             }
+            self.threads = Threads { groups: 1, group: None };
             return;
         }
         let group = ranges.iter().copied().find(|&r| g.range_kind(r) == Some(RangeKind::Vector));
@@ -299,6 +311,22 @@ impl Writer<'_> {
             self.line(format_args!("{b}[{at}] = {v};"));
         }
     }
+}
+
+/// Statements up to the end of the loop that the first one opens.
+fn length(statements: &[Statement]) -> usize {
+    let mut depth = 0;
+    for (i, s) in statements.iter().enumerate() {
+        match s {
+            Statement::Loop(_) | Statement::Nest { .. } => depth += 1,
+            Statement::End => depth -= 1,
+            _ => {}
+        }
+        if depth <= 0 {
+            return i;
+        }
+    }
+    statements.len()
 }
 
 /// The shared buffers that each nest reads.
