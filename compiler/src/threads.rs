@@ -182,7 +182,8 @@ impl Sharing<'_> {
         self.g.store(buffer, offset, value, &closed)
     }
 
-    /// Reductions below `value` that depend on no range of a reduction around them.
+    /// Reductions below `value` that lanes share: those that depend on no range of a reduction around them, or what such a one sums up, if
+    /// that is longer.
     fn reductions(&self, value: Id) -> Vec<Id> {
         let g = &*self.g;
         let all: Vec<Id> = g.toposort(&[value]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
@@ -194,8 +195,21 @@ impl Sharing<'_> {
                 }
             }
         }
-        let alone = |n: &Id| around.get(n).is_none_or(|a| g.free_ranges(*n).iter().all(|r| !a.contains(r)));
-        all.into_iter().filter(alone).collect()
+        let longest = |n: Id| self.walked(n).iter().map(|&r| self.most(r)).max().unwrap_or(1);
+        let depends = |n: Id, on: Id| g.free_ranges(n).iter().any(|r| g[on].src[1..].contains(r));
+        let mut found: Vec<Id> = all
+            .iter()
+            .copied()
+            .filter(|n| around.get(n).is_none_or(|a| g.free_ranges(*n).iter().all(|r| !a.contains(r))))
+            .collect();
+        for n in found.clone() {
+            let inner: Vec<Id> = all.iter().copied().filter(|&m| depends(m, n) && longest(m) > longest(n)).collect();
+            if !inner.is_empty() {
+                found.retain(|&x| x != n);
+                found.extend(inner);
+            }
+        }
+        found
     }
 
     /// Loops that are spread over threads: those on which every reduction depends (others would compute it again), and of those without a
@@ -233,7 +247,7 @@ impl Sharing<'_> {
     }
 
     fn along(&self, value: Id, reductions: &[Id], shared: &[Id]) -> Along {
-        let (Some(&last), Some(_)) = (shared.last(), reductions.first()) else { return Along::Reduction };
+        let Some(&last) = shared.last() else { return Along::Reduction };
         let inner: Vec<Id> = reductions.iter().flat_map(|&n| self.walked(n)).collect();
         let (mut output, mut reduction) = (0, 0);
         for (at, unit) in self.loads(value) {
@@ -299,7 +313,9 @@ impl Sharing<'_> {
     fn widen(&mut self, value: Id, shared: &mut Vec<Id>, closed: &mut Vec<Id>, map: &mut FxHashMap<Id, Id>) {
         let Some(&last) = shared.last() else { return };
         let copies = closed.iter().filter(|&&r| self.is(r, RangeKind::Upcast)).map(|&r| self.most(r)).product::<i64>();
-        let most = self.widest(value, last).min(ACCUMULATORS / copies.max(1));
+        // Threads before width: partial results that threads have to fold cost more than narrow loads.
+        let each = shared.iter().map(|&r| self.most(r)).product::<i64>() / self.threads;
+        let most = self.widest(value, last).min(ACCUMULATORS / copies.max(1)).min(each);
         let Some(bound) = self.fixed(last) else { return };
         let Some(wide) = (2..=most).rev().find(|w| bound % w == 0) else { return };
         let (outer, inner) =

@@ -274,7 +274,11 @@ fn contraction(
         if Some(r) == row {
             continue;
         }
-        if host_bound(g, r) { s.global(g, r) } else { s.keep(r) }
+        match host_bound(g, r) {
+            true => s.global(g, r),
+            false if around.target.style == Style::Gpu => s.at_most(g, r),
+            false => s.keep(r),
+        }
     }
     let Some(row) = row else {
         for &r in &tokens {

@@ -194,7 +194,7 @@ impl Writer<'_> {
                     (Some(RangeKind::Reduce), Some(n)) if n <= UNROLLED => n,
                     (Some(RangeKind::Reduce), _) => COPIES,
                     // What follows another waits for its loads, unless they are asked for together.
-                    (_, Some(n)) if n <= COPIES && self.statements_of_loop <= SHORT => n,
+                    (_, Some(n)) if self.statements_of_loop <= SHORT => n.min(UNROLLED),
                     _ => 1,
                 };
                 let (t, n, bound) = (self.t.type_of(*r), g.range_number(*r), self.t.name(g[*r].src[0]));
