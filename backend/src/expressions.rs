@@ -255,7 +255,11 @@ impl<'a> Expressions<'a> {
                 let (name, of) = if d.scalar == Scalar::F32 { ("table_f32", "f32x16") } else { ("table", "i32x16") };
                 format!("{name}_{lanes}(({of}){{{}}}, {index})", entries.join(","))
             }
-            Op::Mma => format!("mma_{}({})", n.src.len() / 3 * 16, s.join(", ")),
+            Op::Mma => {
+                let signed = if n.arg == Arg::None { "signed_" } else { "" };
+                format!("mma_{signed}{}({})", n.src.len() / 3 * 16, s.join(", "))
+            }
+            Op::SignedDot4 => format!("dot4_signed_{lanes}({}, {}, {})", s[0], s[1], s[2]),
             Op::Part => {
                 let part = self.g.int_value(n.src[1]).unwrap_or(0) as usize;
                 format!("{}.{}", s[0], ["x", "y", "z", "w"][part])

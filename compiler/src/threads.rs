@@ -287,9 +287,17 @@ impl Sharing<'_> {
     }
 
     /// Loops over output elements that share an operand become copies, so that it is read once for all of them.
-    fn repeat(&mut self, value: Id, own: &[Id], shared: &mut Vec<Id>, closed: &mut Vec<Id>, map: &mut FxHashMap<Id, Id>) {
+    fn repeat(
+        &mut self,
+        value: Id,
+        own: &[Id],
+        shared: &mut Vec<Id>,
+        closed: &mut Vec<Id>,
+        map: &mut FxHashMap<Id, Id>,
+    ) {
         let walked: Vec<Id> = own.iter().flat_map(|&n| self.walked(n)).collect();
-        let mut copies = closed.iter().filter(|&&r| self.is(r, RangeKind::Upcast)).map(|&r| self.most(r)).product::<i64>();
+        let mut copies =
+            closed.iter().filter(|&&r| self.is(r, RangeKind::Upcast)).map(|&r| self.most(r)).product::<i64>();
         let mut outputs: i64 = shared.iter().map(|&r| self.most(r)).product();
         for r in shared.clone() {
             let Some(n) = self.fixed(r) else { continue };

@@ -319,7 +319,8 @@ fn contraction(
         for &r in tokens.iter().filter(|&&r| r != token) {
             if host_bound(g, r) { s.global(g, r) } else { s.at_most(g, r) }
         }
-        warps(g, s, row, n, token, around.target);
+        let others = axes.iter().filter(|&&r| r != row && r != token).map(|&r| g.max_of(g[r].src[0])).product();
+        warps(g, s, row, [n, others], token, around.target);
         return;
     }
     // Panel of rows per workgroup, tiles of tokens inside, rows of the panel inside these.
@@ -354,15 +355,26 @@ fn contraction(
 
 /// Rows and tokens as tiles of warps, laid out over a warp as its matrix product wants them (`lower/mma.rs`): lane 4g + t has rows g + 8i and tokens
 /// 2t + j.
-fn warps(g: &mut Graph, s: &mut Splitter, row: Id, n: i64, token: Id, target: &Target) {
+fn warps(g: &mut Graph, s: &mut Splitter, row: Id, [n, others]: [i64; 2], token: Id, target: &Target) {
     let warps = (target.threads as i64 / 32).max(1);
     let most = g.max_of(g[token].src[0]);
     // Tokens of a warp: as many as rows share; and of the warps of a workgroup, as many side by side as there are rows, the others for more tokens.
     let up_to_power = |n: i64| (n.max(1) as u64).next_power_of_two() as i64;
-    let tiles = up_to_power((most + 7) / 8).min(WARP_TOKENS / 8);
+    let mut tiles = up_to_power((most + 7) / 8).min(WARP_TOKENS / 8);
     let rows = (0..=warps.ilog2()).rev().map(|p| 1 << p).find(|p| n / WARP_ROWS % p == 0).unwrap_or(1);
-    let beside = up_to_power(most / (8 * tiles)).min(warps / rows);
-    let (panels, tile) = (g.int(n / WARP_ROWS / rows), g.int(8 * tiles * beside));
+    let mut beside = up_to_power(most / (8 * tiles)).min(warps / rows);
+    // Rows of a warp, as long as every multiprocessor has something to do; fewer tokens, until it has.
+    let groups = |rows: i64, tiles: i64, beside: i64| {
+        others * (n / WARP_ROWS / rows) * ((most + 8 * tiles * beside - 1) / (8 * tiles * beside))
+    };
+    let mut high = 1;
+    if n / WARP_ROWS % (2 * rows) == 0 && groups(2 * rows, tiles, beside) >= target.workers as i64 {
+        high = 2;
+    }
+    while groups(rows * high, tiles, beside) < target.workers as i64 && tiles * beside > 1 {
+        if tiles > 1 { tiles /= 2 } else { beside /= 2 }
+    }
+    let (panels, tile) = (g.int(n / WARP_ROWS / rows / high), g.int(8 * tiles * beside));
     let panel = s.new_range(g, panels, RangeKind::Global);
     let bound = g[token].src[0];
     let up = g.int(8 * tiles * beside - 1);
@@ -379,7 +391,7 @@ fn warps(g: &mut Graph, s: &mut Splitter, row: Id, n: i64, token: Id, target: &T
     };
     let (warp_row, warp_token) = (range(g, rows, RangeKind::Vector), range(g, beside, RangeKind::Vector));
     let (lane_group, lane) = (range(g, 8, RangeKind::Vector), range(g, 4, RangeKind::Vector));
-    let copy = range(g, tiles, RangeKind::Upcast);
+    let (copy_row, copy) = (range(g, high, RangeKind::Upcast), range(g, tiles, RangeKind::Upcast));
     let (i, j) = (range(g, 2, RangeKind::Upcast), range(g, 2, RangeKind::Upcast));
     let sum = |g: &mut Graph, parts: &[(Id, i64)]| {
         let mut at = g.int(0);
@@ -390,7 +402,9 @@ fn warps(g: &mut Graph, s: &mut Splitter, row: Id, n: i64, token: Id, target: &T
         }
         at
     };
-    let of_row = sum(g, &[(panel, rows * WARP_ROWS), (warp_row, WARP_ROWS), (i, 8), (lane_group, 1)]);
+    let of_warp = WARP_ROWS * high;
+    let of_row =
+        sum(g, &[(panel, rows * of_warp), (warp_row, of_warp), (copy_row, WARP_ROWS), (i, 8), (lane_group, 1)]);
     let mut of_token = sum(g, &[(block, 8 * tiles * beside), (warp_token, 8 * tiles), (copy, 8), (lane, 2), (j, 1)]);
     if g.int_value(bound).is_none_or(|b| b % (8 * tiles * beside) != 0) {
         let minus = g.int(-1);

@@ -19,15 +19,27 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 const COMPILER: &str = "c++";
 /// A load that is not aligned, or reads past an array, traps.
 const ARGUMENTS: &[&str] = &[
-    "-std=c++17", "-O1", "-w", "-x", "c++", "-shared", "-fPIC", "-fno-fast-math", "-ffp-contract=off",
-    "-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error",
+    "-std=c++17",
+    "-O1",
+    "-w",
+    "-x",
+    "c++",
+    "-shared",
+    "-fPIC",
+    "-fno-fast-math",
+    "-ffp-contract=off",
+    "-fsanitize=alignment,bounds",
+    "-fsanitize-undefined-trap-on-error",
 ];
 
 type Run = unsafe extern "C" fn(*const *mut u8, i32, i64, usize) -> i32;
 
 /// Says that it is not tested, past the capture of tests' output; panics where it must be.
 pub fn skip(missing: &str) {
-    assert!(std::env::var_os("GRISTMILL_REQUIRE_SIMULATED").is_none(), "GRISTMILL_REQUIRE_SIMULATED is set, but {missing}");
+    assert!(
+        std::env::var_os("GRISTMILL_REQUIRE_SIMULATED").is_none(),
+        "GRISTMILL_REQUIRE_SIMULATED is set, but {missing}"
+    );
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         let _ = writeln!(std::io::stderr(), "skipped: conformance of simulated threads: {missing}");
@@ -77,10 +89,17 @@ impl Simulated {
         }
         let place = self.store.temporary()?;
         std::fs::write(place.path().join("kernels.cc"), source).map_err(Error::io("writing kernels"))?;
-        let output = Command::new(COMPILER).args(ARGUMENTS).args(["-o", "kernels.so", "kernels.cc"]).current_dir(place.path()).output();
+        let output = Command::new(COMPILER)
+            .args(ARGUMENTS)
+            .args(["-o", "kernels.so", "kernels.cc"])
+            .current_dir(place.path())
+            .output();
         let output = output.map_err(Error::io("running the compiler"))?;
         if !output.status.success() {
-            return Err(Error::Compile { kernel: "simulated".into(), message: String::from_utf8_lossy(&output.stderr).into_owned() });
+            return Err(Error::Compile {
+                kernel: "simulated".into(),
+                message: String::from_utf8_lossy(&output.stderr).into_owned(),
+            });
         }
         let bytes = std::fs::read(place.path().join("kernels.so")).map_err(Error::io("reading kernels"))?;
         self.store.put(&key, &bytes)?;
@@ -131,7 +150,8 @@ impl Device for Simulated {
             // SAFETY: defined above with this type.
             let run = unsafe { library.0.get::<Run>(format!("run_{}", Text::of(program).symbol).as_bytes()) };
             let run = *run.map_err(|e| Error::invalid(&program.name, e.to_string()))?;
-            Ok(Arc::new(SimulatedKernel { program: program.clone(), run, _library: library.clone() }) as Arc<dyn Kernel>)
+            Ok(Arc::new(SimulatedKernel { program: program.clone(), run, _library: library.clone() })
+                as Arc<dyn Kernel>)
         };
         programs.iter().map(kernel).collect()
     }
@@ -149,16 +169,28 @@ impl SimulatedReplay {
     fn launch(launch: &Launch, vars: &[(&str, i64)]) -> Result<(), Error> {
         let program = launch.kernel.program();
         let invalid = |message: &str| Error::invalid(&program.name, message);
-        let kernel = launch.kernel.as_any().downcast_ref::<SimulatedKernel>().ok_or_else(|| invalid("was loaded by another device"))?;
+        let kernel = launch
+            .kernel
+            .as_any()
+            .downcast_ref::<SimulatedKernel>()
+            .ok_or_else(|| invalid("was loaded by another device"))?;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
-        let groups = program.graph.evaluate_index(program.groups, &value).ok_or_else(|| invalid("its workgroups cannot be counted"))?;
+        let groups = program
+            .graph
+            .evaluate_index(program.groups, &value)
+            .ok_or_else(|| invalid("its workgroups cannot be counted"))?;
         let mut arguments: Vec<*mut u8> = Vec::new();
         for b in &launch.buffers {
             // SAFETY: a piece lies inside its buffer.
-            arguments.push(b.raw.host().map(|at| unsafe { at.add(b.offset) }).ok_or_else(|| invalid("no memory of the host"))?);
+            arguments.push(
+                b.raw.host().map(|at| unsafe { at.add(b.offset) }).ok_or_else(|| invalid("no memory of the host"))?,
+            );
         }
-        let mut values: Vec<i64> =
-            program.vars.iter().map(|n| value(n).ok_or_else(|| invalid("ran without a variable"))).collect::<Result<_, _>>()?;
+        let mut values: Vec<i64> = program
+            .vars
+            .iter()
+            .map(|n| value(n).ok_or_else(|| invalid("ran without a variable")))
+            .collect::<Result<_, _>>()?;
         arguments.push(values.as_mut_ptr().cast());
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: buffers and variables in the order of the program's parameters.

@@ -30,7 +30,13 @@ pub struct Cuda;
 impl Dialect for Cuda {
     fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
         let t = Expressions::new(graph, signature, Values::Threads);
-        let mut w = Writer { t, threads: Threads::default(), unsynchronised: HashSet::new(), statements_of_loop: 0, out: String::new() };
+        let mut w = Writer {
+            t,
+            threads: Threads::default(),
+            unsynchronised: HashSet::new(),
+            statements_of_loop: 0,
+            out: String::new(),
+        };
         w.kernel(name, bodies);
         w.out
     }
