@@ -8,7 +8,7 @@ use crate::gguf::{self, Gguf};
 use crate::load;
 use crate::traffic::{self, Traffic};
 use gristmill_backend::Opened;
-use gristmill_runtime::{Buffer, Device, Memory, Replay};
+use gristmill_runtime::{Buffer, Device, Memory, Replay, Span};
 use gristmill_tensor::jit::{Call, Jit, Ready};
 use gristmill_uop::dtype::Scalar;
 use rustc_hash::FxHashMap;
@@ -455,13 +455,28 @@ impl Engine {
     }
     /// Time of every launch of the step that these tokens take, at most a chunk, at that position: for `profile`.
     pub fn timed_step(&mut self, tokens: &[u32], position: usize) -> Result<Vec<f64>, Error> {
+        let (class, vars) = self.ready_step(tokens, position)?;
+        let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
+        Ok(captured.replay.replay_timed(&vars)?)
+    }
+    /// As [`Engine::timed_step`], with when each worker was at each launch.
+    pub fn traced_step(&mut self, tokens: &[u32], position: usize) -> Result<Vec<Span>, Error> {
+        let (class, vars) = self.ready_step(tokens, position)?;
+        let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
+        Ok(captured.replay.replay_traced(&vars)?)
+    }
+    /// Makes the step of these tokens, at most a chunk, at that position ready to be replayed: its class and variables.
+    fn ready_step(&mut self, tokens: &[u32], position: usize) -> Result<(Class, [(&'static str, i64); 2]), Error> {
         self.check(tokens)?;
         let class = self.class(tokens.len(), Logits::Last);
         self.prepare(&[class], &|_| ())?;
         self.fill_rope(position + tokens.len())?;
         self.set_tokens(tokens)?;
-        let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
-        Ok(captured.replay.replay_timed(&[("pos", position as i64), ("n", tokens.len() as i64)])?)
+        Ok((class, [("pos", position as i64), ("n", tokens.len() as i64)]))
+    }
+    /// The most tokens that the step of so many tokens is compiled for.
+    pub fn step_tokens(&self, tokens: usize) -> usize {
+        self.class(tokens, Logits::Last).0
     }
     /// The function and program number of every launch of a step of so many tokens, in order.
     pub fn step_launches(&self, tokens: usize) -> &[(Arc<Ready>, usize)] {

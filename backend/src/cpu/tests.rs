@@ -134,6 +134,13 @@ fn step(place: &Place, threads: usize, n: i64, timed: bool) -> Vec<u8> {
             assert_eq!(times.len(), 4);
             assert!(times.iter().all(|&t| (0.0..1.0).contains(&t)));
             assert!(n == 0 || times.iter().all(|&t| t > 0.0), "{times:?}");
+            let spans = replay.replay_traced(&[("n", n)]).unwrap();
+            assert!(spans.iter().all(|s| s.worker < threads && 0.0 <= s.start && s.start <= s.end), "{spans:?}");
+            // The numbers are those of the capture, and a level begins when the one before has ended.
+            let ends = |launch: usize| spans.iter().filter(|s| s.launch == launch).map(|s| s.end).fold(0.0, f64::max);
+            let starts = |launch| spans.iter().filter(|s| s.launch == launch).map(|s| s.start).fold(1e9, f64::min);
+            assert!([0, 1, 2, 3].iter().all(|&l| n == 0 || ends(l) > 0.0), "{spans:?}");
+            assert!([(1, 2), (1, 3), (2, 0), (3, 0)].iter().all(|&(a, b)| ends(a) <= starts(b)), "{spans:?}");
         } else {
             replay.replay(&[("n", n)]).unwrap();
         }
