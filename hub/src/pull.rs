@@ -16,7 +16,7 @@ const TRIES: u32 = 5;
 const PIECE: usize = 1 << 20;
 
 /// What is going on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
     /// Bytes of a file that are there, of how many.
     Fetched {

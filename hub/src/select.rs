@@ -72,9 +72,14 @@ fn part(path: &str) -> Option<(&str, usize, usize)> {
     Some((stem, digits(number)?, digits(count)?))
 }
 
+/// A file's path without its ending and, of a part of a split model, its number.
+pub fn model(path: &str) -> &str {
+    part(path).map(|p| p.0).or(stem(path)).unwrap_or(path)
+}
+
 /// Is `wanted` the last word, or the last few, of the model's name?
-fn ends_in(path: &str, wanted: &str) -> bool {
-    let name = part(path).map(|p| p.0).or(stem(path)).unwrap_or(path).to_lowercase();
+pub fn ends_in(path: &str, wanted: &str) -> bool {
+    let name = model(path).to_lowercase();
     let wanted = stem(wanted).unwrap_or(wanted).to_lowercase();
     name.strip_suffix(wanted.as_str()).is_some_and(|before| before.is_empty() || before.ends_with(['-', '.', '_', '/']))
 }

@@ -105,20 +105,21 @@ impl Store {
         let all: Vec<Kept> = self.list()?.into_iter().filter(same).collect();
         let gone: Vec<Kept> = match &name.file {
             None => all,
-            Some(_) => {
-                let mut paths: Vec<&str> = all.iter().filter_map(|k| k.name.file.as_deref()).collect();
-                // A file, and a part of the one that is to take its place.
-                paths.dedup();
-                // What is cut off has the name of what it would have been.
-                let chosen =
-                    select::select(name, &paths).map(|c| c.files.iter().map(|f| f.to_string()).collect::<Vec<_>>());
-                match chosen {
-                    Ok(files) => {
-                        all.into_iter().filter(|k| k.name.file.as_ref().is_some_and(|f| files.contains(f))).collect()
-                    }
-                    Err(Error::NoFile { .. }) => all.into_iter().filter(|k| k.name.file == name.file).collect(),
-                    Err(error) => return Err(error),
+            Some(wanted) => {
+                // What has come in part has the name of what it would have been.
+                let file = |kept: &Kept| kept.name.file.clone().unwrap_or_default();
+                let exact = all.iter().any(|k| select::model(&file(k)) == select::model(wanted));
+                let fits = |kept: &Kept| match exact {
+                    true => select::model(&file(kept)) == select::model(wanted),
+                    false => select::ends_in(&file(kept), wanted),
+                };
+                let gone: Vec<Kept> = all.into_iter().filter(fits).collect();
+                let mut models: Vec<String> = gone.iter().map(|k| select::model(&file(k)).to_owned()).collect();
+                models.dedup();
+                if models.len() > 1 {
+                    return Err(Error::Several { repository: name.repository.clone(), files: models });
                 }
+                gone
             }
         };
         if gone.is_empty() {

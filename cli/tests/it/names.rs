@@ -75,8 +75,7 @@ fn what_is_not_here_is_fetched_when_it_is_asked_for() {
     let outcome = case.run(&["tokenize", &format!("hf:{REPOSITORY}:q4_0"), "<|user|>", "--special"]);
     assert!(outcome.stderr.contains("trying again"), "{}", outcome.stderr);
     assert_eq!(outcome.ok(), "2044\n");
-    let starts: Vec<_> = case.server.requests().iter().map(|r| r.from).collect();
-    assert_eq!(starts, [None, Some(1 << 20)]);
+    assert_eq!(case.server.starts(), [0, 1 << 20]);
 }
 
 #[test]
@@ -100,6 +99,8 @@ fn names_that_name_nothing() {
         let error = case.run(arguments).failed();
         assert!(error.contains(message), "{arguments:?}: {error}");
     }
+    case.server.faults(&[Fault::Status(403)]);
+    assert!(case.run(&["pull", "hf:some/models:q4_0"]).failed().contains("HF_TOKEN"));
     assert_eq!(case.run(&["pull", "demo.gguf"]).code, 2);
     let nobody = outcome(case.command(&["pull", "glm-4.7-flash"]).env("HF_ENDPOINT", "http://127.0.0.1:1")).failed();
     assert!(nobody.contains("HF_ENDPOINT"), "{nobody}");

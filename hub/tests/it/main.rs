@@ -3,7 +3,7 @@
 mod server;
 
 use gristmill_hub::{Client, Error, Kept, Name, Progress, Pulled, Store, pull};
-use server::{Fault, REPOSITORY, Server};
+use server::{ELSEWHERE, Fault, REPOSITORY, Server};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,10 +54,6 @@ impl Case {
     fn bytes(&self, file: &str) -> Vec<u8> {
         self.server.state.lock().unwrap().files.iter().find(|f| f.0 == file).unwrap().1.clone()
     }
-    /// Where each request for bytes began.
-    fn starts(&self) -> Vec<usize> {
-        self.server.requests().iter().map(|r| r.from.unwrap_or(0)).collect()
-    }
     /// What the folder holds.
     fn files(&self) -> Vec<String> {
         let mut out = vec![];
@@ -95,12 +91,16 @@ fn a_file_comes_whole_and_once() {
     assert_eq!(case.files(), ["m-Q4_0.gguf", "m-Q4_0.gguf.sha256"]);
     let line = std::fs::read_to_string(pulled.file.with_file_name("m-Q4_0.gguf.sha256")).unwrap();
     assert_eq!(line, format!("{}  m-Q4_0.gguf\n", sha256(&case.bytes("m-Q4_0.gguf"))));
+    // Who asks is told to the hub, and not to where it sends on.
     let requests = case.server.requests();
-    // The same host here, so who asks is still told.
-    assert!(requests.len() == 1 && requests[0].path.starts_with("/elsewhere/"), "{requests:?}");
+    assert_eq!(requests.len(), 3);
+    for request in requests {
+        let token = (!request.path.starts_with(ELSEWHERE)).then(|| "secret".to_owned());
+        assert_eq!(request.token, token, "{}", request.path);
+    }
     // A second time nothing comes, until the hub has another file.
     assert_eq!(case.pull("Q4_0").unwrap().fetched, 0);
-    assert_eq!(case.starts(), [0; 0]);
+    assert_eq!(case.server.starts(), [0; 0]);
     let other = some_bytes(SIZE, 9);
     case.server.state.lock().unwrap().files[0] = ("m-Q4_0.gguf".into(), other.clone(), Some(sha256(&other)));
     assert_eq!(case.pull("Q4_0").unwrap().fetched, SIZE as u64);
@@ -116,7 +116,7 @@ fn a_connection_that_breaks_goes_on_where_it_was() {
         again += usize::from(matches!(p, Progress::Again { .. }));
     });
     assert_eq!(pulled.unwrap().fetched, SIZE as u64);
-    assert_eq!((again, case.starts()), (4, vec![0, 1 << 20, 1 << 20, 3 << 20, 3 << 20]));
+    assert_eq!((again, case.server.starts()), (4, vec![0, 1 << 20, 1 << 20, 3 << 20, 3 << 20]));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn another_run_goes_on_where_the_last_was() {
     let error = case.pull("Q4_0").unwrap_err();
     assert!(matches!(error, Error::Transport { .. }) && error.hint().unwrap().contains("kept"), "{error}");
     assert!(case.files()[0].ends_with(".part") && case.store.find(&name("Q4_0")).unwrap().is_none());
-    case.starts();
+    case.server.starts();
     case.server.faults(&[]);
     let mut checked = 0;
     let pulled = pull(&case.client(), &case.store, &name("Q4_0"), &mut |p| {
@@ -136,7 +136,7 @@ fn another_run_goes_on_where_the_last_was() {
         }
     });
     let pulled = pulled.unwrap();
-    assert_eq!((pulled.fetched, checked, case.starts()), (2 << 20, 3 << 20, vec![3 << 20]));
+    assert_eq!((pulled.fetched, checked, case.server.starts()), (2 << 20, 3 << 20, vec![3 << 20]));
     assert_eq!(std::fs::read(&pulled.file).unwrap(), case.bytes("m-Q4_0.gguf"));
 }
 
@@ -146,7 +146,7 @@ fn a_server_without_ranges_begins_again() {
     case.server.faults(&[Fault::Cut(1 << 20), Fault::NoRanges]);
     let pulled = case.pull("Q4_0").unwrap();
     assert_eq!(std::fs::read(&pulled.file).unwrap(), case.bytes("m-Q4_0.gguf"));
-    assert_eq!(case.starts(), [0, 1 << 20]);
+    assert_eq!(case.server.starts(), [0, 1 << 20]);
 }
 
 #[test]

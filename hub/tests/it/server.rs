@@ -23,7 +23,7 @@ pub struct Request {
     pub path: String,
     /// Where the range it asks for begins.
     pub from: Option<usize>,
-    /// Who asks.
+    /// What it is asked with.
     pub token: Option<String>,
 }
 
@@ -34,7 +34,7 @@ pub struct State {
     pub files: Vec<(String, Vec<u8>, Option<String>)>,
     /// For the answers to come, in order; then all goes well.
     pub faults: VecDeque<Fault>,
-    /// All requests for bytes.
+    /// All requests.
     pub requests: Vec<Request>,
 }
 
@@ -49,6 +49,8 @@ pub struct Server {
 /// The one repository.
 pub const REPOSITORY: &str = "some/models";
 const COMMIT: &str = "0123abcd";
+/// Where large files lie, as the hub's do.
+pub const ELSEWHERE: &str = "/elsewhere/";
 
 impl Server {
     /// Serves these files.
@@ -70,9 +72,14 @@ impl Server {
     pub fn faults(&self, faults: &[Fault]) {
         self.state.lock().expect("whole").faults = faults.iter().copied().collect();
     }
-    /// Where the requests for bytes since the last call began.
+    /// The requests since the last call, in order.
     pub fn requests(&self) -> Vec<Request> {
         std::mem::take(&mut self.state.lock().expect("whole").requests)
+    }
+    /// Of these, those for bytes: where each began.
+    pub fn starts(&self) -> Vec<usize> {
+        let bytes = self.requests().into_iter().filter(|r| r.path.starts_with(ELSEWHERE));
+        bytes.map(|r| r.from.unwrap_or(0)).collect()
     }
 }
 
@@ -101,6 +108,7 @@ fn answer(mut stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
 
 fn respond(state: &mut State, request: Request) -> (u16, String, Vec<u8>) {
     let text = |status, body: String| (status, format!("content-length: {}\r\n", body.len()), body.into_bytes());
+    state.requests.push(request.clone());
     let files = format!("/{REPOSITORY}/resolve/{COMMIT}/");
     if request.path == format!("/api/models/{REPOSITORY}/revision/main?blobs=true") {
         let sibling = |(path, bytes, sha256): &(String, Vec<u8>, Option<String>)| match sha256 {
@@ -113,17 +121,15 @@ fn respond(state: &mut State, request: Request) -> (u16, String, Vec<u8>) {
         let siblings: Vec<String> = state.files.iter().map(sibling).collect();
         return text(200, format!(r#"{{"id":"{REPOSITORY}","sha":"{COMMIT}","siblings":[{}]}}"#, siblings.join(",")));
     }
-    // Large files lie elsewhere, as the hub's do.
     if let Some(path) = request.path.strip_prefix(&files) {
-        return (302, format!("location: /elsewhere/{path}\r\ncontent-length: 0\r\n"), vec![]);
+        return (302, format!("location: {ELSEWHERE}{path}\r\ncontent-length: 0\r\n"), vec![]);
     }
-    let Some(path) = request.path.strip_prefix("/elsewhere/") else { return text(404, "no".into()) };
+    let Some(path) = request.path.strip_prefix(ELSEWHERE) else { return text(404, "no".into()) };
     let Some(bytes) = state.files.iter().find(|f| f.0 == path).map(|f| f.1.clone()) else {
         return text(404, "no".into());
     };
     let fault = state.faults.pop_front();
     let from = request.from.filter(|_| fault != Some(Fault::NoRanges));
-    state.requests.push(request);
     if let Some(Fault::Status(status)) = fault {
         return text(status, "no".into());
     }
