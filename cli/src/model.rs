@@ -108,6 +108,15 @@ fn no_file(name: &str, error: std::io::Error) -> Failure {
     match error.kind() {
         std::io::ErrorKind::NotFound => {
             let short: Vec<&str> = SHORT.iter().map(|row| row.name).collect();
+            // As other programs write it.
+            if !name.ends_with(".gguf")
+                && let Ok(Some(meant)) = Name::parse(&format!("hf:{name}"))
+            {
+                return Failure::new(
+                    format_args!("there is no file {name}"),
+                    format!("if the model of the hub is meant, write {meant}"),
+                );
+            }
             Failure::new(
                 format_args!("there is no file {name}, and it is not the name of a model"),
                 format!(

@@ -129,6 +129,9 @@ const ATTENTION_BYTES: usize = 256 << 20;
 /// A class of step: the most tokens it takes, and which logits it computes.
 pub type Class = (usize, Logits);
 
+/// Values of the variables of a step.
+type Variables = [(&'static str, i64); 2];
+
 /// The classes that every session needs, with steps of at most `chunk` tokens: compiled in one batch when a model is loaded.
 pub fn classes(chunk: usize) -> Vec<Class> {
     let mut all = vec![(1, Logits::Last), (FEW.min(chunk), Logits::Last), (chunk, Logits::None), (chunk, Logits::Last)];
@@ -466,7 +469,7 @@ impl Engine {
         Ok(captured.replay.replay_traced(&vars)?)
     }
     /// Makes the step of these tokens, at most a chunk, at that position ready to be replayed: its class and variables.
-    fn ready_step(&mut self, tokens: &[u32], position: usize) -> Result<(Class, [(&'static str, i64); 2]), Error> {
+    fn ready_step(&mut self, tokens: &[u32], position: usize) -> Result<(Class, Variables), Error> {
         self.check(tokens)?;
         let class = self.class(tokens.len(), Logits::Last);
         self.prepare(&[class], &|_| ())?;

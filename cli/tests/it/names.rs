@@ -95,6 +95,7 @@ fn names_that_name_nothing() {
         (&["pull", "hf:some/models:q5_0"], "demo-Q4_0.gguf, other-Q8_0.gguf"),
         (&["pull", "hf:some/models:../../x"], "not a path inside"),
         (&["inspect", "glm-5"], "glm-4.7-flash"),
+        (&["inspect", "some/models:q4_0"], "write hf:some/models:q4_0"),
     ] {
         let error = case.run(arguments).failed();
         assert!(error.contains(message), "{arguments:?}: {error}");
