@@ -442,11 +442,14 @@ impl Engine {
         let vars = [("pos", position as i64), ("n", tokens.len() as i64)];
         let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
         captured.replay.replay(&vars)?;
-        let rows = match logits {
+        self.read_logits(match logits {
             Logits::None => 0,
             Logits::Last => 1,
             Logits::All => tokens.len(),
-        };
+        })
+    }
+    /// Appends so many rows of logits to those on the host.
+    fn read_logits(&mut self, rows: usize) -> Result<(), Error> {
         if rows > 0 {
             let old = self.logits_host.len();
             let vocabulary = self.model.vocabulary();
@@ -462,11 +465,14 @@ impl Engine {
         let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
         Ok(captured.replay.replay_timed(&vars)?)
     }
-    /// As [`Engine::timed_step`], with when each worker was at each launch.
+    /// As [`Engine::timed_step`], with when each worker was at each launch, and the logits read as they are for a caller.
     pub fn traced_step(&mut self, tokens: &[u32], position: usize) -> Result<Vec<Span>, Error> {
         let (class, vars) = self.ready_step(tokens, position)?;
         let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
-        Ok(captured.replay.replay_traced(&vars)?)
+        let spans = captured.replay.replay_traced(&vars)?;
+        self.logits_host.clear();
+        self.read_logits(1)?;
+        Ok(spans)
     }
     /// Makes the step of these tokens, at most a chunk, at that position ready to be replayed: its class and variables.
     fn ready_step(&mut self, tokens: &[u32], position: usize) -> Result<(Class, Variables), Error> {

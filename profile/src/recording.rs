@@ -55,9 +55,9 @@ pub struct Launch {
 /// One run of the step.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Step {
-    /// Seconds from its start to its logits, nothing being traced.
+    /// Seconds from its tokens to its logits.
     pub wall: f64,
-    /// When each worker was at each launch, in a run beside it.
+    /// When each worker was at each launch, in seconds since the device began.
     pub spans: Vec<Span>,
 }
 

@@ -90,8 +90,7 @@ impl Report {
         rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         Report { wall, covered, launches, rows, kinds, bytes, typical }
     }
-    /// Seconds in which no worker was at a kernel. Wall and kernels are measured in turns, so that on a restless machine it
-    /// may come out below 0.
+    /// Seconds in which no worker was at a kernel.
     pub fn between(&self) -> f64 {
         self.wall - self.covered
     }

@@ -8,10 +8,12 @@ use crate::model::Model;
 use crate::progress;
 use crate::stages::{self, computes, modelled};
 use clap::{Args, ValueHint};
+use gristmill_compiler::layout::Layout;
 use gristmill_llm::engine::Engine;
+use gristmill_llm::traffic;
 use gristmill_profile::{Kernel, Launch, Limits, Recording, Report, Stage, Step, page, text, trace};
 use gristmill_tensor::jit::Ready;
-use gristmill_uop::function::{Function, SlotKind, Storage};
+use gristmill_uop::function::{SlotKind, Storage};
 use gristmill_uop::program::{Access, Program};
 use gristmill_uop::target::Target;
 use std::io::{self, Write};
@@ -20,8 +22,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const NOTES: &str = "\
-Every run measures the step twice: as it is, and with the clock read before and after each worker's part of each launch.
-Times are medians over the runs. `limit` is the time that a kernel would take at the machine's read bandwidth, or at the
+The clock is read before and after each worker's part of each launch. Times are medians over the runs. `limit` is the time that a kernel would take at the machine's read bandwidth, or at the
 operations a second of the cost model if that is longer, over the time it took. `between kernels` is when no worker was at a
 kernel: barriers, the logits' way to the host.
 
@@ -140,7 +141,7 @@ fn write(path: &Path, text: &str) -> Result {
 /// Runs that count for nothing: what is only done once, and caches that have yet to settle.
 const WARM: usize = 2;
 
-/// The step, run `n` times as it is and `n` times traced, in turns.
+/// The step, run `n` times.
 fn steps(engine: &mut Engine, tokens: usize, depth: usize, n: u16) -> Result<Vec<Step>> {
     let mut ids = Ids::of(engine);
     let bar = progress::count("steps", u64::from(n));
@@ -148,9 +149,8 @@ fn steps(engine: &mut Engine, tokens: usize, depth: usize, n: u16) -> Result<Vec
     for run in 0..WARM + usize::from(n) {
         let ids = ids.some(tokens);
         let start = Instant::now();
-        engine.forward(&ids, depth, false)?;
-        let wall = start.elapsed().as_secs_f64();
         let spans = engine.traced_step(&ids, depth)?;
+        let wall = start.elapsed().as_secs_f64();
         if run >= WARM {
             steps.push(Step { wall, spans });
             bar.inc(1);
@@ -188,7 +188,7 @@ fn describe(
                     function: name.clone(),
                     place,
                     about: computes(program),
-                    bytes: bytes(&ready.function, program, depth, tokens),
+                    bytes: bytes(ready, program, depth, tokens),
                     operations: program.estimate.operations * share,
                     modelled: modelled(program),
                     stages: stages_of(program, target, &tensor),
@@ -215,21 +215,25 @@ fn stages_of(program: &Program, target: &Target, tensor: &str) -> Vec<Stage> {
     stages
 }
 
-/// Bytes that a launch must read from memory: weights, and the cache up to its last token. Activations come from nearer.
-fn bytes(function: &Function, program: &Program, depth: usize, tokens: usize) -> f64 {
-    let mut sum = program.estimate.weight_bytes;
-    for &(slot, access) in &program.params {
+/// Bytes that a launch must read from memory: weights in use, and the cache up to its last token. Activations come from nearer.
+fn bytes(ready: &Ready, program: &Program, depth: usize, tokens: usize) -> f64 {
+    let mut sum = 0.0;
+    for &(number, access) in &program.params {
         // What is no slot of the function is an intermediate.
-        let Some(slot) = function.slots.get(slot as usize) else { continue };
-        let Storage::Plain(scalar) = slot.storage else { continue };
-        let row = slot.dims.iter().skip(1).product::<i64>() as f64 * scalar.bytes() as f64;
-        sum += match (slot.kind, access) {
-            // Of a table only the rows that are looked up.
-            (SlotKind::Weight, _) => {
-                (row * slot.dims.first().map_or(1.0, |&n| n as f64)).min(program.estimate.other_bytes)
+        let Some(slot) = ready.function.slots.get(number as usize) else { continue };
+        let elements = |dims: &[i64]| dims.iter().product::<i64>() as f64;
+        sum += match (slot.kind, slot.storage, access) {
+            (SlotKind::Weight, Storage::Packed(e), _) => {
+                let layout = ready.compiled.layouts.iter().find(|l| l.0 == number).map_or(Layout::FILE, |l| l.1);
+                let dense = elements(&slot.dims) * e.bytes as f64 / e.elements as f64;
+                let all = layout.bytes(e, &slot.dims).map_or(dense, |n| n as f64);
+                all * traffic::share(&ready.function, number, tokens)
             }
-            (SlotKind::State, Access::Read) => row * (depth + tokens) as f64,
-            (SlotKind::State, _) => row * tokens as f64,
+            (SlotKind::Weight, Storage::Plain(scalar), _) => elements(&slot.dims) * scalar.bytes() as f64,
+            (SlotKind::State, Storage::Plain(scalar), access) => {
+                let rows = if access == Access::Read { depth + tokens } else { tokens };
+                rows as f64 * elements(&slot.dims[1..]) * scalar.bytes() as f64
+            }
             _ => 0.0,
         };
     }

@@ -34,17 +34,19 @@ const kinds = new Map(data.kinds.map((kind, i) => [kind.function, `var(--c${i % 
 const colour = (kernel) => kinds.get(kernel.function) || "var(--gap)";
 const short = (name) => name.split(".").slice(-2).join(".");
 const label = (kernel) => `${short(kernel.function)} ${kernel.place}`;
-const rowOf = new Map(data.rows.map((row) => [row.kernel, row]));
+// Within a kind, the later kernels of a layer are paler.
+const longest = new Map();
+for (const kernel of data.kernels) longest.set(kernel.function, Math.max(longest.get(kernel.function) || 1, kernel.place + 1));
+const strength = (kernel) => 1 - (0.6 * kernel.place) / longest.get(kernel.function);
 
 function heading() {
   $("model").textContent = data.model;
-  $("what").textContent = `${data.what} · ${data.device}, ${data.limits.workers} workers · ${data.runs} runs`;
+  $("what").textContent = `${data.what} · ${data.device}, ${data.limits.workers} ${data.limits.workers === 1 ? "worker" : "workers"} · ${data.runs} runs`;
   const gap = data.wall - data.covered;
   const rate = data.bytes / data.wall;
   const limit = data.limits.bandwidth;
   const tiles = [
-    [time(data.wall), data.tokens === 1 ? "a token" : `a step of ${data.tokens} tokens`],
-    [(data.tokens / data.wall).toFixed(1), "tokens a second"],
+    [time(data.wall), `${data.tokens === 1 ? "a token" : "a step"}, ${(data.tokens / data.wall).toFixed(1)} tokens a second`],
     [time(data.covered), `in kernels, ${percent(data.covered / data.wall)}`],
     [time(gap), `between kernels, ${percent(gap / data.wall)}`],
     [mega(data.bytes) + " MB", "must be read"],
@@ -107,7 +109,7 @@ function timeline() {
         `${label(kernel)} · ${kernel.about} · launch ${launch}, call ${call} · worker ${worker}: ` +
         `${time((stop - start) * 1e-6)} from ${time(start * 1e-6)}`;
     };
-    const attributes = { y: top + worker * (lane + gap), height: lane, fill: colour(kernel), "fill-opacity": number % 2 ? 0.7 : 1 };
+    const attributes = { y: top + worker * (lane + gap), height: lane, fill: colour(kernel), "fill-opacity": strength(kernel) };
     const rect = make("rect", { ...attributes, onmouseenter: tell, onclick: () => moved || open(number, true) });
     bars.append(rect);
     return [rect, start, stop];
@@ -223,6 +225,11 @@ function roofline() {
     }
     // Small ones stay within reach.
     [...points.values()].sort((a, b) => b.getAttribute("r") - a.getAttribute("r")).forEach((c) => svg.append(c));
+    for (const row of rows.filter((row) => row.share > 0.05)) {
+      const circle = points.get(row.kernel);
+      const beside = Number(circle.getAttribute("cx")) + Number(circle.getAttribute("r")) + 5;
+      svg.append(make("text", { class: "name", x: beside, y: Number(circle.getAttribute("cy")) + 4 }, label(data.kernels[row.kernel])));
+    }
   }
   $("roofs").textContent = `The roof: ${giga(bandwidth)} GB/s, measured before the model was loaded, and ${power(operations)}op/s, the cost model's.`;
   addEventListener("resize", draw);
@@ -275,6 +282,18 @@ function table() {
   }
 }
 
+// Text of a kernel, its blocks set in.
+function indented(text) {
+  let depth = 0;
+  return text.split("\n").map((line) => {
+    const inner = line.trim();
+    const shut = inner.startsWith("}") ? 1 : 0;
+    const out = "  ".repeat(Math.max(depth - shut, 0)) + inner;
+    for (const c of inner) depth += c === "{" ? 1 : c === "}" ? -1 : 0;
+    return out;
+  }).join("\n");
+}
+
 function detail(row) {
   const kernel = data.kernels[row.kernel];
   const fact = (name, value) => make("span", {}, name + " ", make("b", {}, value));
@@ -289,7 +308,7 @@ function detail(row) {
   const shown = make("pre", {});
   const tabs = stages.map((stage) => make("button", { onclick: () => choose(stage) }, stage.name));
   function choose(stage) {
-    shown.textContent = stage.text;
+    shown.textContent = stage.name === "source" ? indented(stage.text) : stage.text;
     tabs.forEach((tab, i) => tab.classList.toggle("on", stages[i] === stage));
   }
   if (stages.length) choose(stages.find((s) => s.name === "source") || stages[0]);
