@@ -40,6 +40,10 @@ impl Bars {
             Progress::Loading(done, total) => ("loading", done, total),
             Progress::Compiling(done, total) => ("compiling", done as u64, total as u64),
         };
+        // All was in the store.
+        if total == 0 {
+            return;
+        }
         let mut current = self.current.borrow_mut();
         if current.as_ref().is_none_or(|(stage, _)| *stage != what) {
             if let Some((_, bar)) = current.take() {

@@ -112,7 +112,7 @@ mod tests {
         }
         let (_, rest) = page.split_once("type=\"application/json\">").unwrap();
         let data: Value = serde_json::from_str(rest.split_once("</script").unwrap().0).unwrap();
-        assert_eq!((data["model"].as_str(), data["wall"].as_f64()), (Some("<b>@DATA@</b>"), Some(10.0)));
+        assert_eq!((data["model"].as_str(), data["wall"].as_f64()), (Some("<b>@DATA@</b>"), Some(9.5)));
         assert_eq!((data["spans"].as_array().unwrap().len(), &data["spans"][4]), (5, &json!([2, 0, 7e6, 8e6])));
     }
 }

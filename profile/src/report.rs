@@ -1,4 +1,4 @@
-//! The sums: medians over the runs of a step, of each launch, kernel and kind of layer.
+//! The sums, of each launch, kernel and kind of layer: means over the faster half of the runs of a step.
 
 use crate::recording::{Kernel, Limits, Recording, Step};
 use gristmill_runtime::Span;
@@ -10,7 +10,7 @@ pub struct Row {
     pub kernel: usize,
     /// Launches in a step.
     pub calls: usize,
-    /// Seconds of all of them: the sum of the launches' medians.
+    /// Seconds of all of them.
     pub seconds: f64,
     /// Bytes that they must read.
     pub bytes: f64,
@@ -49,11 +49,11 @@ pub struct Kind {
 /// What a step costs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report {
-    /// Seconds of a step: the median.
+    /// Seconds of a step.
     pub wall: f64,
-    /// Seconds in which a worker was at some kernel: the median.
+    /// Of these, those in which a worker was at some kernel.
     pub covered: f64,
-    /// Seconds of each launch: the longest of its workers' parts, the median over the runs.
+    /// Seconds of each launch: the longest of its workers' parts.
     pub launches: Vec<f64>,
     /// Kernels, the most expensive first.
     pub rows: Vec<Row>,
@@ -61,21 +61,24 @@ pub struct Report {
     pub kinds: Vec<Kind>,
     /// Bytes of a step.
     pub bytes: f64,
-    /// Which run is nearest to the median: the one to show.
+    /// Which run is nearest to the mean: the one to show.
     pub typical: usize,
 }
 
 impl Report {
     /// Of that recording.
     pub fn of(recording: &Recording) -> Report {
-        let wall = median(recording.steps.iter().map(|s| s.wall).collect());
-        let covers: Vec<f64> = recording.steps.iter().map(|s| covered(&s.spans)).collect();
-        let covered = median(covers.clone());
-        let far = |i: &usize| (covers[*i] - covered).abs();
-        let typical = (0..covers.len()).min_by(|a, b| far(a).total_cmp(&far(b))).unwrap_or(0);
-        let runs: Vec<Vec<f64>> = recording.steps.iter().map(|s| longest(s, recording.launches.len())).collect();
-        let launches: Vec<f64> =
-            (0..recording.launches.len()).map(|i| median(runs.iter().map(|r| r[i]).collect())).collect();
+        // What else the machine did is in the slower half; and means, unlike medians, add up.
+        let mut order: Vec<usize> = (0..recording.steps.len()).collect();
+        order.sort_by(|&a, &b| recording.steps[a].wall.total_cmp(&recording.steps[b].wall));
+        order.truncate(order.len().div_ceil(2));
+        let chosen: Vec<&Step> = order.iter().map(|&i| &recording.steps[i]).collect();
+        let wall = mean(chosen.iter().map(|s| s.wall));
+        let covered = mean(chosen.iter().map(|s| covered(&s.spans)));
+        let far = |i: &usize| (recording.steps[*i].wall - wall).abs();
+        let typical = order.into_iter().min_by(|a, b| far(a).total_cmp(&far(b))).unwrap_or(0);
+        let runs: Vec<Vec<f64>> = chosen.iter().map(|s| longest(s, recording.launches.len())).collect();
+        let launches: Vec<f64> = (0..recording.launches.len()).map(|i| mean(runs.iter().map(|r| r[i]))).collect();
         let mut rows: Vec<Row> = Vec::new();
         for (number, kernel) in recording.kernels.iter().enumerate() {
             let mine = recording.launches.iter().zip(&launches).filter(|(l, _)| l.kernel == number);
@@ -142,15 +145,9 @@ fn covered(spans: &[Span]) -> f64 {
     sum
 }
 
-/// The middle one; of an even number the mean of the two.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let n = values.len();
-    match n {
-        0 => 0.0,
-        _ if n % 2 == 1 => values[n / 2],
-        _ => (values[n / 2 - 1] + values[n / 2]) / 2.0,
-    }
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let n = values.len().max(1);
+    values.sum::<f64>() / n as f64
 }
 
 #[cfg(test)]
@@ -201,18 +198,18 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn medians_of_launches_make_the_sums() {
+    fn the_faster_half_makes_the_sums() {
         let report = Report::of(&recording());
-        assert_eq!((report.wall, report.launches.as_slice()), (10.0, &[2.0, 1.0, 1.0][..]));
-        // 0 to 2, 3 to 4.5, 7 to 8.
-        assert_eq!((report.covered, report.between(), report.typical), (4.5, 5.5, 2));
+        assert_eq!((report.wall, report.launches.as_slice()), (9.5, &[2.0, 1.25, 1.0][..]));
+        // 0 to 2, 3 to 4 or 5, 7 to 8.
+        assert_eq!((report.covered, report.between(), report.typical), (4.5, 5.0, 1));
         let rows: Vec<_> = report.rows.iter().map(|r| (r.kernel, r.calls, r.seconds, r.share)).collect();
-        assert_eq!(rows, [(0, 2, 3.0, 0.3), (1, 1, 1.0, 0.1)]);
+        assert_eq!(rows, [(0, 2, 3.0, 3.0 / 9.5), (1, 1, 1.25, 1.25 / 9.5)]);
         assert_eq!((report.rows[0].bytes, report.rows[0].rate(), report.bytes), (20e9, 20e9 / 3.0, 20e9));
-        // Memory would take two seconds of three, arithmetic half a second of one.
-        assert_eq!((report.rows[0].fraction, report.rows[1].fraction), (Some(2.0 / 3.0), Some(0.5)));
+        // Memory would take two seconds of three, arithmetic half a second of one and a quarter.
+        assert_eq!((report.rows[0].fraction, report.rows[1].fraction), (Some(2.0 / 3.0), Some(0.4)));
         let kind = &report.kinds[..];
-        assert_eq!((kind.len(), kind[0].calls, kind[0].launches, kind[0].seconds), (1, 2, 3, 4.0));
+        assert_eq!((kind.len(), kind[0].calls, kind[0].launches, kind[0].seconds), (1, 2, 3, 4.25));
     }
 
     #[test]

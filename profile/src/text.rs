@@ -132,7 +132,7 @@ mod tests {
         let mut recording = recording();
         let text = tables(&recording, &Report::of(&recording), false);
         for part in
-            ["10.00 s a step, 0.1 tokens a second", "between kernels", "5.50 s", "55.0 %", "r_1", "67 %", "Reduce [64]"]
+            ["9.50 s a step, 0.1 tokens a second", "between kernels", "5.00 s", "52.6 %", "r_1", "67 %", "Reduce [64]"]
         {
             assert!(text.contains(part), "{part} in\n{text}");
         }

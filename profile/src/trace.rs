@@ -54,7 +54,7 @@ mod tests {
             .iter()
             .map(|e| (e["ts"].as_f64().unwrap(), e["dur"].as_f64().unwrap(), e["tid"].as_u64().unwrap()))
             .collect();
-        assert_eq!(found, [(0.0, 1e6, 0), (0.0, 2e6, 1), (3e6, 1e6, 0), (3.5e6, 1e6, 1), (7e6, 1e6, 0)]);
+        assert_eq!(found, [(0.0, 1e6, 0), (0.0, 2e6, 1), (3e6, 1e6, 0), (3.5e6, 1.5e6, 1), (7e6, 1e6, 0)]);
         assert_eq!((&events[2]["args"]["kernel"], &events[4]["args"]["call"]), (&json!("r_2"), &json!(1)));
     }
 }
