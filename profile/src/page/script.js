@@ -225,10 +225,25 @@ function roofline() {
     }
     // Small ones stay within reach.
     [...points.values()].sort((a, b) => b.getAttribute("r") - a.getAttribute("r")).forEach((c) => svg.append(c));
-    for (const row of rows.filter((row) => row.share > 0.05)) {
-      const circle = points.get(row.kernel);
-      const beside = Number(circle.getAttribute("cx")) + Number(circle.getAttribute("r")) + 5;
-      svg.append(make("text", { class: "name", x: beside, y: Number(circle.getAttribute("cy")) + 4 }, label(data.kernels[row.kernel])));
+    names();
+  }
+  // The names of the dearest: beside their circles, one below the other where these crowd.
+  function names() {
+    const place = (row) => ["cx", "cy", "r"].map((name) => Number(points.get(row.kernel).getAttribute(name)));
+    const named = rows.filter((row) => row.share > 0.05).sort((a, b) => place(a)[1] - place(b)[1]);
+    const put = [];
+    for (const row of named) {
+      const [cx, cy, r] = place(row);
+      const crowd = named.map(place).filter(([x, y]) => Math.abs(x - cx) < 130 && Math.abs(y - cy) < 60);
+      const right = Math.max(...crowd.map(([x, , radius]) => x + radius));
+      const before = svg.clientWidth - right < 120;
+      const x = before ? Math.min(...crowd.map(([x, , radius]) => x - radius)) - 14 : right + 14;
+      let y = cy + 4;
+      for (const [px, py] of put) if (Math.abs(px - x) < 130 && y < py + 14) y = py + 14;
+      put.push([x, y]);
+      svg.append(make("line", { class: "axis", x1: cx + (before ? -r : r), y1: cy, x2: x + (before ? 3 : -3), y2: y - 4 }));
+      const anchor = before ? "end" : "start";
+      svg.append(make("text", { class: "name", x, y, "text-anchor": anchor }, label(data.kernels[row.kernel])));
     }
   }
   $("roofs").textContent = `The roof: ${giga(bandwidth)} GB/s, measured before the model was loaded, and ${power(operations)}op/s, the cost model's.`;
