@@ -22,9 +22,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const NOTES: &str = "\
-The clock is read before and after each worker's part of each launch. Times are means over the faster half of the runs. `limit` is the time that a kernel would take at the machine's read bandwidth, or at the
-operations a second of the cost model if that is longer, over the time it took. `between kernels` is when no worker was at a
-kernel: barriers, the logits' way to the host.
+The clock is read before and after each worker's part of each launch. Times are means over the faster half of the runs.
+`limit` is the time that a kernel would take at the machine's read bandwidth, or at the operations a second of the cost model
+if that is longer, over the time it took. `between kernels` is when no worker was at a kernel: barriers, the logits' way to
+the host.
 
 Examples:
   gristmill profile glm-4.7-flash                               where a token's time goes
