@@ -1,17 +1,25 @@
-//! Devices: cpu, interp, null. Each is a folder, with one row in [`DEVICES`].
+//! Devices: cpu, cuda, interp, null. Each is a folder, with one row in [`DEVICES`].
 
 pub mod cpu;
+pub mod cuda;
 pub mod interp;
 pub mod null;
+mod expressions;
+mod parallel;
+mod text;
+mod variables;
 
 use gristmill_compiler::Dialect;
 use gristmill_runtime::{Device, Error};
 use gristmill_uop::target::Target;
 use std::sync::Arc;
+pub use text::Text;
 
 /// What the user may say about a device.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Which of several GPUs: N of `cuda:N`.
+    pub number: usize,
     /// Threads of a CPU; all there are unless said.
     pub threads: Option<usize>,
     /// Instruction set of a CPU: `auto` or a name of [`cpu::ISAS`].
@@ -22,7 +30,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { threads: None, isa: "auto".into(), exact: false }
+        Options { number: 0, threads: None, isa: "auto".into(), exact: false }
     }
 }
 
@@ -30,6 +38,8 @@ impl Default for Options {
 pub struct DeviceInfo {
     /// Name after `--device`.
     pub name: &'static str,
+    /// Is there more than one, called `name:N`?
+    pub several: bool,
     /// What it is.
     pub doc: &'static str,
     /// How kernels are written for it; none if it runs kernel-level graphs itself.
@@ -42,26 +52,37 @@ pub struct DeviceInfo {
 pub const DEVICES: &[DeviceInfo] = &[
     DeviceInfo {
         name: "cpu",
+        several: false,
         doc: "the processor: C kernels compiled by this machine's compiler",
         dialect: Some(&cpu::dialect::C),
         open: |options| Ok(Arc::new(cpu::CpuDevice::new(options.threads, &options.isa)?)),
     },
     DeviceInfo {
+        name: "cuda",
+        several: true,
+        doc: "an NVIDIA GPU, or `cuda:N` for one of several: CUDA C kernels compiled by NVRTC",
+        dialect: Some(&cuda::dialect::Cuda),
+        open: |options| Ok(Arc::new(cuda::CudaDevice::new(options.number)?)),
+    },
+    DeviceInfo {
         name: "interp",
+        several: false,
         doc: "the oracle: kernels run in plain Rust, slowly; needs no compiler",
         dialect: None,
         open: |_| Ok(Arc::new(interp::InterpDevice::new())),
     },
     DeviceInfo {
         name: "null",
+        several: false,
         doc: "runs nothing; scheduled as for this processor",
         dialect: Some(&cpu::dialect::C),
         open: |options| Ok(Arc::new(null::NullDevice::new("null", cpu::Isa::parse(&options.isa)?.target()))),
     },
     DeviceInfo {
         name: "null:gpu",
+        several: false,
         doc: "runs nothing; scheduled as for an H200",
-        dialect: None,
+        dialect: Some(&cuda::dialect::Cuda),
         open: |_| Ok(Arc::new(null::NullDevice::new("null:gpu", Target::gpu_h200()))),
     },
 ];
@@ -90,18 +111,39 @@ impl Opened {
     }
 }
 
+/// The row of a name, and the number after it: 1 of `cuda:1`.
+pub fn find(name: &str) -> Result<(&'static DeviceInfo, usize), Error> {
+    let row = |name: &str| DEVICES.iter().find(|row| row.name == name);
+    let numbered = || {
+        let (name, number) = name.split_once(':')?;
+        Some((row(name).filter(|row| row.several)?, number.parse().ok()?))
+    };
+    row(name).map(|row| (row, 0)).or_else(numbered).ok_or_else(|| {
+        let names: Vec<&str> = DEVICES.iter().map(|row| row.name).collect();
+        Error::NoDevice(name.into(), format!("there is no such device, only {}", names.join(", ")))
+    })
+}
+
 /// The device of that name.
 pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
-    match DEVICES.iter().find(|row| row.name == name) {
-        Some(row) => {
-            let opened = Opened::new((row.open)(options)?, row.dialect);
-            Ok(if options.exact { opened.exact() } else { opened })
-        }
-        None => {
-            let names: Vec<&str> = DEVICES.iter().map(|row| row.name).collect();
-            Err(Error::NoDevice(name.into(), format!("there is no such device, only {}", names.join(", "))))
-        }
-    }
+    let (row, number) = find(name)?;
+    let options = Options { number, ..options.clone() };
+    let opened = Opened::new((row.open)(&options)?, row.dialect);
+    Ok(if options.exact { opened.exact() } else { opened })
+}
+
+/// The best device there is for whoever names none: the first GPU if it can be used, else the processor. With what an unused GPU
+/// lacks.
+pub fn best(options: &Options) -> Result<(Opened, Option<Error>), Error> {
+    let written = |name| find(name).is_ok_and(|(row, _)| row.dialect.is_some());
+    let lacking = match written("cuda") && cuda::present() {
+        true => match open("cuda", options) {
+            Ok(opened) => return Ok((opened, None)),
+            Err(error) => Some(error),
+        },
+        false => None,
+    };
+    Ok((open("cpu", options)?, lacking))
 }
 
 #[cfg(test)]
@@ -113,7 +155,10 @@ mod tests {
         for name in ["null", "null:gpu"] {
             assert_eq!(open(name, &Options::default()).unwrap().device.name(), name);
         }
+        let found = |name| find(name).map(|(row, number)| (row.name, number)).ok();
+        assert_eq!(found("cuda:12"), Some(("cuda", 12)));
+        assert!(["cuda:", "cuda:x", "cuda:-1", "cpu:1", "null:0", ":1"].iter().all(|name| found(name).is_none()));
         let error = open("tpu", &Options::default()).err().unwrap();
-        assert!(error.to_string().contains("cpu, interp, null, null:gpu") && error.hint().is_some(), "{error}");
+        assert!(error.to_string().contains("cpu, cuda, interp, null, null:gpu") && error.hint().is_some(), "{error}");
     }
 }

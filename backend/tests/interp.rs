@@ -51,6 +51,7 @@ impl Run {
             params: (0..buffers.len() as u32).map(|slot| (slot, Access::ReadWrite)).collect(),
             vars: Vec::new(),
             groups,
+            threads: 1,
             scratch: 0,
             estimate: Estimate::default(),
             notes: Vec::new(),

@@ -50,6 +50,7 @@ fn run(inputs: &[(Scalar, Vec<u8>)], out: Scalar, f: impl Fn(&mut Graph, &[Id]) 
         params: (0..=inputs.len() as u32).map(|slot| (slot, Access::ReadWrite)).collect(),
         vars: Vec::new(),
         groups: one,
+        threads: 1,
         scratch: 0,
         estimate: Estimate::default(),
         notes: Vec::new(),

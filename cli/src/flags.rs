@@ -7,11 +7,16 @@ use gristmill_backend::{DEVICES, Opened, cpu};
 use gristmill_llm::engine::Settings;
 use gristmill_uop::dtype::Scalar;
 
-/// Devices of later versions, which have their own message.
-const LATER: &[&str] = &["cuda", "wgpu"];
+/// A device of a later version, which has its own message.
+const LATER: &str = "wgpu";
 
-fn devices() -> PossibleValuesParser {
-    PossibleValuesParser::new(DEVICES.iter().map(|row| row.name).chain(LATER.iter().copied()))
+/// A name of the table, `name:N` of a row that has several, or that of a later version.
+fn device(name: &str) -> std::result::Result<String, String> {
+    let names = || DEVICES.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
+    match name == LATER || gristmill_backend::find(name).is_ok() {
+        true => Ok(name.into()),
+        false => Err(format!("there are {}, and cuda:N", names())),
+    }
 }
 
 fn isas() -> PossibleValuesParser {
@@ -33,9 +38,9 @@ pub enum Cache {
 /// Where and how a model is run.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// Where to run; `gristmill devices` lists what there is
-    #[arg(long, default_value = "cpu", value_parser = devices(), value_name = "NAME", help_heading = "Device")]
-    pub device: String,
+    /// Where to run; `gristmill devices` lists what there is [default: cuda if it can be used, else cpu]
+    #[arg(long, value_parser = device, value_name = "NAME", help_heading = "Device")]
+    pub device: Option<String>,
     /// Threads of the cpu device [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Device")]
     pub threads: Option<u16>,
@@ -57,24 +62,39 @@ pub struct Common {
 }
 
 impl Common {
-    /// The device, ready.
+    /// The device, ready: the one named, else the best there is.
     pub fn open(&self) -> Result<Opened> {
-        self.open_as(&self.device)
+        if let Some(device) = &self.device {
+            return self.open_as(device);
+        }
+        // These say which device is meant.
+        if self.threads.is_some() || self.isa != "auto" {
+            return self.open_as("cpu");
+        }
+        let (opened, lacking) = gristmill_backend::best(&self.device_options())?;
+        if let Some(error) = lacking {
+            let text = Failure::from(error).text();
+            say!("note: the GPU is not used: {text}");
+        }
+        Ok(opened)
     }
     /// The device of that name, with these flags.
     pub fn open_as(&self, device: &str) -> Result<Opened> {
-        if LATER.contains(&device) {
+        if device == LATER {
             return Err(Failure::new(
                 format_args!("device {device} is not in this version yet"),
-                "`gristmill devices` lists what there is; --device cpu is the default",
+                "`gristmill devices` lists what there is; --device cpu is always there",
             ));
         }
-        let options = gristmill_backend::Options {
+        Ok(gristmill_backend::open(device, &self.device_options())?)
+    }
+    fn device_options(&self) -> gristmill_backend::Options {
+        gristmill_backend::Options {
             threads: self.threads.map(usize::from),
             isa: self.isa.clone(),
             exact: self.exact,
-        };
-        Ok(gristmill_backend::open(device, &options)?)
+            ..Default::default()
+        }
     }
     /// Threads of the cpu device's team.
     pub fn team(&self) -> usize {

@@ -107,7 +107,7 @@ impl<'a> Rivals<'a> {
             self.kept = Some((base.clone(), self.load(base)?));
         }
         let need = self.kept.as_ref().map_or(0, |k| k.1.weight_bytes() + k.1.weight_bytes() / 8) + SPARE;
-        let room = gristmill_runtime::memory::available().is_none_or(|free| free >= need);
+        let room = self.opened.device.available().is_none_or(|free| free >= need);
         let mut times: [[Vec<f64>; 2]; 2] = Default::default();
         if room {
             let mut rival = self.load(other)?;

@@ -6,10 +6,10 @@
 //! which are applied when the contraction's ranges are known (`schedule/expand.rs`).
 
 use crate::layout::{Layout, Packing};
-use crate::schedule::workgroup::Hint;
+use crate::schedule::workgroup::{Future, Hint};
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::rows::GROUP;
-use gristmill_uop::target::Target;
+use gristmill_uop::target::{Style, Target};
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -21,6 +21,8 @@ pub struct Dot {
     pub q: Id,
     /// Their sums.
     pub s: Id,
+    /// The weight's layout.
+    pub layout: Layout,
     /// The weight's format, taken apart.
     pub packing: Arc<Packing>,
 }
@@ -44,13 +46,13 @@ impl Derived {
     }
 }
 
-/// The packed parameter whose rows `id` moves, with its slot: the last axis is the row's.
-fn packed_rows(g: &Graph, mut id: Id) -> Option<(Id, u32)> {
+/// The slot of the packed parameter whose rows `id` moves: the last axis is the row's.
+fn packed_rows(g: &Graph, mut id: Id) -> Option<u32> {
     loop {
         let n = &g[id];
         if n.op == Op::Decode {
             let Arg::Packed(slot, _) = g[n.src[0]].arg else { return None };
-            return Some((n.src[0], slot));
+            return Some(slot);
         }
         id = below(g, id)?;
     }
@@ -72,23 +74,27 @@ fn below(g: &Graph, id: Id) -> Option<Id> {
     (same && g.int_value(*last).is_some()).then_some(from)
 }
 
-/// The layout of each packed slot: rows interleaved where every use reads along rows and vectors divide their number.
+/// The layout of each packed slot: for vectors with rows interleaved, if they divide their number, for threads as planes; where every use reads
+/// along rows.
 fn layouts(function: &Function, target: &Target) -> FxHashMap<u32, (Layout, Arc<Packing>)> {
     let g = &function.graph;
     let mut known: FxHashMap<&str, Option<Arc<Packing>>> = FxHashMap::default();
     let mut out = FxHashMap::default();
-    let lanes = target.lanes as i64;
-    if !target.int8 || lanes < 2 {
+    let layout = match target.style {
+        Style::Cpu => Layout::Rows(target.lanes as u16),
+        Style::Gpu => Layout::Planes,
+    };
+    if !target.int8 || layout == Layout::Rows(1) {
         return out;
     }
     for (slot, info) in function.slots.iter().enumerate() {
         let (Storage::Packed(e), [.., rows, columns]) = (info.storage, &info.dims[..]) else { continue };
         let packing = known.entry(e.name).or_insert_with(|| Packing::of(e).map(Arc::new));
         if let Some(p) = packing
-            && rows % lanes == 0
+            && rows % layout.lanes() == 0
             && columns % GROUP == 0
         {
-            out.insert(slot as u32, (Layout { lanes: lanes as u16 }, p.clone()));
+            out.insert(slot as u32, (layout, p.clone()));
         }
     }
     // A weight that is read along another axis stays as it is.
@@ -96,7 +102,7 @@ fn layouts(function: &Function, target: &Target) -> FxHashMap<u32, (Layout, Arc<
     for id in g.toposort(&roots) {
         if g[id].op == Op::Permute
             && below(g, id).is_none()
-            && let Some((_, slot)) = packed_rows(g, g[id].src[0])
+            && let Some(slot) = packed_rows(g, g[id].src[0])
         {
             out.remove(&slot);
         }
@@ -124,7 +130,7 @@ pub fn derive(
         let src: Sources = n.src.iter().map(|s| map[s]).collect();
         let new = if src == n.src { id } else { g.build(n.op, n.dtype, src, n.arg) };
         let new = match contraction(g, new, &derived) {
-            Some((w, x, packing)) => {
+            Some((w, x, layout, packing)) => {
                 let base = base_of(g, x);
                 let (q, decoded) = *encoded.entry(base).or_insert_with(|| {
                     let (q, d) = g.encode_rows(base, GROUP);
@@ -142,7 +148,7 @@ pub fn derive(
                 let product = g.mul(w, x);
                 let last = g.dims(product).len() - 1;
                 let sum = g.reduce(product, &[last], ReduceOp::Add);
-                derived.dots.insert(sum, Dot { q, s, packing });
+                derived.dots.insert(sum, Dot { q, s, layout, packing });
                 sum
             }
             None => new,
@@ -155,7 +161,11 @@ pub fn derive(
     let new = |id: Id| map.get(&id).copied().unwrap_or(id);
     *hints = hints
         .drain()
-        .map(|(id, hint)| (new(id), Hint { inside: hint.inside.iter().map(|&n| new(n)).collect(), ..hint }))
+        .map(|(id, hint)| {
+            let inside = hint.inside.iter().map(|&n| new(n)).collect();
+            let future = hint.future.map(|f| Future { first: new(f.first), ..f });
+            (new(id), Hint { inside, future, ..hint })
+        })
         .collect();
     derived
 }
@@ -171,7 +181,7 @@ pub fn meaning(function: &Function, target: &Target) -> Option<Function> {
 }
 
 /// Weight and activations of a contraction that can be one of integers.
-fn contraction(g: &Graph, id: Id, derived: &Derived) -> Option<(Id, Id, Arc<Packing>)> {
+fn contraction(g: &Graph, id: Id, derived: &Derived) -> Option<(Id, Id, Layout, Arc<Packing>)> {
     let n = &g[id];
     let Arg::Reduce(ReduceOp::Add, axes) = &n.arg else { return None };
     let product = &g[n.src[0]];
@@ -180,12 +190,12 @@ fn contraction(g: &Graph, id: Id, derived: &Derived) -> Option<(Id, Id, Arc<Pack
         return None;
     }
     let sides = [(product.src[0], product.src[1]), (product.src[1], product.src[0])];
-    let (w, x, slot) = sides.into_iter().find_map(|(w, x)| Some((w, x, packed_rows(g, w)?.1)))?;
+    let (w, x, slot) = sides.into_iter().find_map(|(w, x)| Some((w, x, packed_rows(g, w)?)))?;
     let columns = g.int_value(*g.dims(n.src[0]).last()?)?;
-    let (_, packing) = derived.layouts.get(&slot)?;
+    let (layout, packing) = derived.layouts.get(&slot)?;
     // Activations of one dim too few are a constant.
     let fits = columns % GROUP == 0 && columns % packing.elements == 0 && g.dims(x).len() == last + 1;
-    (fits && packed_rows(g, x).is_none()).then(|| (w, x, packing.clone()))
+    (fits && packed_rows(g, x).is_none()).then(|| (w, x, *layout, packing.clone()))
 }
 
 /// What the activations are made of by moving whole rows.

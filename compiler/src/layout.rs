@@ -1,6 +1,6 @@
-//! How a packed weight lies in memory: as in its file, or with the rows of a vector interleaved.
+//! How a packed weight lies in memory: as in its file, with the rows of a vector interleaved, or with its rows as planes.
 //!
-//! The second is derived from the format's description. What a block holds is taken apart into *leaves*: codes, one for each element, and
+//! The others are derived from the format's description. What a block holds is taken apart into *leaves*: codes, one for each element, and
 //! scales, one for each group of elements. Codes are stored without their sign and cut into powers of two of bits, and elements are paired so
 //! that the lanes of one vector operation share their shift and mask; scales keep their type, or take a byte where the file packs them
 //! tighter. Of `lanes` consecutive rows, block after block:
@@ -11,50 +11,68 @@
 //! ```
 //!
 //! so that one vector load gives four elements of as many rows as a vector has lanes, and a kernel reads its rows as one stream.
+//!
+//! Threads that share a row want their codes side by side instead: of each row, one leaf after the other, its numbers in the order of the
+//! elements, each plane aligned for the widest load. Codes are cut and paired in units as above.
 
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::Storage;
-use gristmill_uop::rows::GROUP;
+use gristmill_uop::rows::group_of;
+use gristmill_uop::rules::index::gcd;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
 /// How the rows of a packed weight lie in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Layout {
-    /// Rows that are interleaved; 0 for the layout of the file.
-    pub lanes: u16,
+pub enum Layout {
+    /// As in the file.
+    #[default]
+    File,
+    /// So many rows interleaved.
+    Rows(u16),
+    /// Each row as planes.
+    Planes,
 }
 
 impl Layout {
-    /// The layout of the file.
-    pub const FILE: Layout = Layout { lanes: 0 };
+    /// Rows that are interleaved.
+    pub fn lanes(self) -> i64 {
+        match self {
+            Layout::Rows(n) => n as i64,
+            Layout::File | Layout::Planes => 1,
+        }
+    }
 
     /// Bytes of a weight of these dims; `None` if it cannot be laid out so.
     pub fn bytes(self, e: EncodingRef, dims: &[i64]) -> Option<usize> {
-        if self == Layout::FILE {
+        if self == Layout::File {
             return Storage::Packed(e).bytes(dims);
         }
         let (&columns, front) = dims.split_last()?;
         let rows: i64 = front.iter().product();
         let packing = Packing::of(e)?;
-        (rows % self.lanes as i64 == 0 && columns % packing.elements == 0)
-            .then(|| packing.weight_bytes(rows, columns) as usize)
+        (rows % self.lanes() == 0 && columns % packing.elements == 0)
+            .then(|| (rows * packing.row_bytes(self, columns)) as usize)
     }
 }
 
-/// Elements of a group of codes that share vectors, if the block has so many.
-const UNIT: i64 = 32;
+/// Bytes of the widest load, to which planes are aligned.
+const WIDEST: i64 = 16;
 
 /// A power of two of bits of a code.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     /// Its bits.
     pub bits: i64,
+    /// Of these, those that the code may have set.
+    kept: i64,
     /// Its place in the code.
     pub shift: i64,
     /// Bytes of a row's unit before it.
     pub offset: i64,
+    /// Its number among the planes.
+    plane: usize,
 }
 
 /// What is stored for the elements of a block.
@@ -68,6 +86,8 @@ pub enum Kind {
         stored: Scalar,
         /// Bytes of a row's unit before it; of its block, if it serves more than a unit.
         offset: i64,
+        /// Its number among the planes.
+        plane: usize,
     },
     /// A whole number for each element, from 0 up.
     Code {
@@ -95,6 +115,8 @@ pub struct Packing {
     element: Id,
     /// Address of the block in the file's layout.
     base: Id,
+    /// The file's bytes, in `graph`.
+    buffer: Id,
     value: Id,
     /// What is stored.
     pub leaves: Vec<Leaf>,
@@ -105,6 +127,8 @@ pub struct Packing {
     /// Of these, those before its units, and those of a unit.
     head: i64,
     unit_bytes: i64,
+    /// Planes of a row: so many bytes for so many elements.
+    planes: Vec<(i64, i64)>,
     /// Elements whose codes share vectors.
     pub unit: i64,
     /// Elements that share every scale, their own and the activation's.
@@ -114,23 +138,13 @@ pub struct Packing {
 struct Parts<'a> {
     p: &'a mut Packing,
     memo: FxHashMap<Id, Option<Id>>,
-    next: u32,
-}
-
-/// A power of two of elements that divides `n`, at most `most`.
-fn power_of_two(n: i64, most: i64) -> i64 {
-    (1i64 << n.trailing_zeros().min(62)).min(most)
-}
-
-fn gcd(a: i64, b: i64) -> i64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 impl Packing {
     /// Takes a format apart; `None` if its elements are no whole numbers of at most eight bits with scales.
     pub fn of(e: EncodingRef) -> Option<Packing> {
         let elements = e.elements as i64;
-        let unit = power_of_two(elements, UNIT);
+        let unit = group_of(e.elements) as i64;
         if unit < 4 {
             return None;
         }
@@ -143,19 +157,20 @@ impl Packing {
             graph,
             element,
             base,
+            buffer,
             value: whole,
             leaves: vec![],
             elements,
             bytes: 0,
             head: 0,
             unit_bytes: 0,
+            planes: vec![],
             unit,
-            group: 1,
+            group: unit,
         };
-        let mut parts = Parts { p: &mut p, memo: FxHashMap::default(), next: 0 };
+        let mut parts = Parts { p: &mut p, memo: FxHashMap::default() };
         let value = parts.strip(whole)?;
         p.value = value;
-        p.group = gcd(unit, GROUP);
         // Scales first, so that they are known when the codes come; the wide ones before the narrow.
         let mut order: Vec<usize> = (0..p.leaves.len()).collect();
         let wide = |l: &Leaf| match &l.kind {
@@ -166,7 +181,9 @@ impl Packing {
         // What serves more than a unit comes first; then, unit by unit, the rest: a kernel reads all of it as one stream.
         for i in order {
             match &mut p.leaves[i].kind {
-                Kind::Scale { every, stored, offset } => {
+                Kind::Scale { every, stored, offset, plane } => {
+                    *plane = p.planes.len();
+                    p.planes.push((*every, stored.bytes() as i64));
                     p.group = gcd(p.group, *every);
                     let (at, of) = if unit % *every == 0 { (&mut p.unit_bytes, unit) } else { (&mut p.head, elements) };
                     *offset = *at;
@@ -175,6 +192,8 @@ impl Packing {
                 Kind::Code { pieces } => {
                     for piece in pieces {
                         piece.offset = p.unit_bytes;
+                        piece.plane = p.planes.len();
+                        p.planes.push((unit, unit * piece.bits / 8));
                         p.unit_bytes += unit * piece.bits / 8;
                     }
                 }
@@ -185,48 +204,70 @@ impl Packing {
         (codes && p.group >= 4).then_some(p)
     }
 
-    /// Bytes of a weight of so many rows.
-    pub fn weight_bytes(&self, rows: i64, columns: i64) -> i64 {
-        rows * columns / self.elements * self.bytes
+    /// Bytes of a row.
+    fn row_bytes(&self, layout: Layout, columns: i64) -> i64 {
+        match layout {
+            Layout::Planes => self.plane_at(self.planes.len(), columns),
+            _ => columns / self.elements * self.bytes,
+        }
+    }
+    /// Bytes of a row before that plane.
+    fn plane_at(&self, number: usize, columns: i64) -> i64 {
+        let bytes = |&(elements, bytes): &(i64, i64)| ((columns / elements * bytes) as u64).next_multiple_of(WIDEST as u64);
+        self.planes[..number].iter().map(bytes).sum::<u64>() as i64
     }
 
-    /// The value of element `k` of row `row`, of `columns`, in the layout with `lanes` rows interleaved: as the format's own
-    /// description gives it, bit for bit.
-    pub fn decode(&self, g: &mut Graph, buffer: Id, lanes: i64, row: Id, k: Id, columns: i64) -> Id {
-        let place = self.place(g, lanes, row, k, columns);
+    /// The value of element `k` of row `row`, of `columns`, in that layout: as the format's own description gives it, bit for bit.
+    pub fn decode(&self, g: &mut Graph, buffer: Id, layout: Layout, row: Id, k: Id, columns: i64) -> Id {
+        let place = self.place(g, layout, row, k, columns);
         let mut map = FxHashMap::from_iter([(self.element, place.element)]);
         for leaf in &self.leaves {
             let v = self.read(g, buffer, leaf, &place);
             map.insert(leaf.hole, v);
         }
-        import(g, &self.graph, self.value, &mut map)
+        g.import(&self.graph, self.value, &mut map)
     }
 
     /// What a leaf is in the file: at element `within` of the block at address `base` of `buffer`.
     pub fn source(&self, g: &mut Graph, leaf: &Leaf, buffer: Id, base: Id, within: Id) -> Id {
-        let mut map = FxHashMap::from_iter([(self.element, within), (self.base, base)]);
-        for id in self.graph.toposort(&[leaf.source]) {
-            if self.graph[id].op == Op::Param {
-                map.insert(id, buffer);
-            }
-        }
-        import(g, &self.graph, leaf.source, &mut map)
+        let mut map = FxHashMap::from_iter([(self.element, within), (self.base, base), (self.buffer, buffer)]);
+        g.import(&self.graph, leaf.source, &mut map)
     }
 
     /// Where element `k` of row `row` is.
-    pub fn place(&self, g: &mut Graph, lanes: i64, row: Id, k: Id, columns: i64) -> Place {
-        let [l, e, blocks, bytes] =
-            [lanes, self.elements, columns / self.elements, lanes * self.bytes].map(|v| g.int(v));
-        let (group, lane) = (g.idiv(row, l), g.modulo(row, l));
+    pub fn place(&self, g: &mut Graph, layout: Layout, row: Id, k: Id, columns: i64) -> Place {
+        let lanes = layout.lanes();
+        let e = g.int(self.elements);
         let (block, element) = (g.idiv(k, e), g.modulo(k, e));
+        if layout == Layout::Planes {
+            let bytes = g.int(self.row_bytes(layout, columns));
+            let (base, lane) = (g.mul(row, bytes), g.int(0));
+            return Place { base, lane, element, lanes, planes: Some((k, columns)) };
+        }
+        let [l, blocks, bytes] = [lanes, columns / self.elements, lanes * self.bytes].map(|v| g.int(v));
+        let (group, lane) = (g.idiv(row, l), g.modulo(row, l));
         let at = g.mul(group, blocks);
         let at = g.add(at, block);
         let base = g.mul(at, bytes);
-        Place { base, lane, element, lanes }
+        Place { base, lane, element, lanes, planes: None }
+    }
+
+    /// Address of the group of elements with the element in it, in a plane; and the element's number in its group.
+    fn in_plane(&self, g: &mut Graph, place: &Place, (k, columns): (Id, i64), plane: usize) -> (Id, Id) {
+        let (elements, bytes) = self.planes[plane];
+        let [elements, bytes, start] = [elements, bytes, self.plane_at(plane, columns)].map(|v| g.int(v));
+        let (number, within) = (g.idiv(k, elements), g.modulo(k, elements));
+        let number = g.mul(number, bytes);
+        let at = g.add(place.base, start);
+        (g.add(at, number), within)
     }
 
     /// Address of a scale.
-    pub fn scale_at(&self, g: &mut Graph, place: &Place, every: i64, stored: Scalar, offset: i64) -> Id {
+    pub fn scale_at(&self, g: &mut Graph, place: &Place, kind: &Kind) -> Id {
+        let &Kind::Scale { every, stored, offset, plane } = kind else { unreachable!("a scale") };
+        if let Some(k) = place.planes {
+            return self.in_plane(g, place, k, plane).0;
+        }
         let (size, number) = (stored.bytes() as i64, g.int(every));
         let [row, all] = [size, size * place.lanes].map(|v| g.int(v));
         let (start, within) = match self.unit % every {
@@ -258,7 +299,10 @@ impl Packing {
         let vectors = self.unit * piece.bits / 32;
         let quad = 4 * place.lanes;
         let [four, vs] = [4, vectors].map(|v| g.int(v));
-        let (start, within) = self.unit_at(g, place, piece.offset);
+        let (start, within) = match place.planes {
+            Some(k) => self.in_plane(g, place, k, piece.plane),
+            None => self.unit_at(g, place, piece.offset),
+        };
         let (q, byte) = (g.idiv(within, four), g.modulo(within, four));
         let (slot, vector) = (g.idiv(q, vs), g.modulo(q, vs));
         let [of_vector, bits] = [quad, piece.bits].map(|v| g.int(v));
@@ -272,8 +316,8 @@ impl Packing {
 
     fn read(&self, g: &mut Graph, buffer: Id, leaf: &Leaf, place: &Place) -> Id {
         match &leaf.kind {
-            Kind::Scale { every, stored, offset } => {
-                let at = self.scale_at(g, place, *every, *stored, *offset);
+            Kind::Scale { stored, .. } => {
+                let at = self.scale_at(g, place, &leaf.kind);
                 let raw = g.load(buffer, at, *stored);
                 g.cast(raw, self.graph.scalar(leaf.hole))
             }
@@ -284,7 +328,7 @@ impl Packing {
                     let raw = g.load(buffer, at, Scalar::U8);
                     let byte = g.cast(raw, Scalar::I32);
                     let part = g.shr(byte, shift);
-                    let (mask, up) = (g.int_of(Scalar::I32, (1 << piece.bits) - 1), g.int(piece.shift));
+                    let (mask, up) = (g.int_of(Scalar::I32, (1 << piece.kept) - 1), g.int(piece.shift));
                     let part = g.and(part, mask);
                     let part = g.shl(part, up);
                     code = g.or(code, part);
@@ -301,18 +345,8 @@ pub struct Place {
     lane: Id,
     element: Id,
     lanes: i64,
-}
-
-/// As [`Graph::import`], but what is below a node that `map` knows is not visited.
-fn import(g: &mut Graph, from: &Graph, root: Id, map: &mut FxHashMap<Id, Id>) -> Id {
-    if let Some(&id) = map.get(&root) {
-        return id;
-    }
-    let node = &from[root];
-    let src: Sources = node.src.iter().map(|&s| import(g, from, s, map)).collect();
-    let new = g.build(node.op, node.dtype, src, node.arg.clone());
-    map.insert(root, new);
-    new
+    /// With rows as planes: the element in its row, and how many there are.
+    planes: Option<(Id, i64)>,
 }
 
 impl Parts<'_> {
@@ -339,7 +373,7 @@ impl Parts<'_> {
         }
         if n.op == Op::Load {
             // If elements have one each, they are not whole numbers with scales.
-            return (every >= 4).then(|| self.leaf(id, Kind::Scale { every, stored: n.dtype.scalar, offset: 0 }));
+            return (every >= 4).then(|| self.leaf(id, Kind::Scale { every, stored: n.dtype.scalar, offset: 0, plane: 0 }));
         }
         if !float && n.dtype.scalar != Scalar::I64 && n.dtype.scalar != Scalar::Bool {
             let (lo, hi) = self.p.graph.bounds(id)?;
@@ -347,7 +381,7 @@ impl Parts<'_> {
                 let byte =
                     [Scalar::U8, Scalar::I8].into_iter().find(|s| s.range().is_some_and(|r| r.0 <= lo && hi <= r.1));
                 if let Some(stored) = byte {
-                    return Some(self.leaf(id, Kind::Scale { every, stored, offset: 0 }));
+                    return Some(self.leaf(id, Kind::Scale { every, stored, offset: 0, plane: 0 }));
                 }
             } else if !(n.op == Op::Table || n.op == Op::Add && self.p.graph[n.src[1]].op == Op::Const) && hi - lo < 256
             {
@@ -360,13 +394,13 @@ impl Parts<'_> {
     /// A code between `lo` and `hi`, which is stored from 0 up.
     fn code(&mut self, id: Id, lo: i64, hi: i64) -> Option<Id> {
         let least = 32 / self.p.unit;
-        let bits = 64 - ((hi - lo) as u64).leading_zeros() as i64;
-        let bits = (bits.max(1) as u64).next_multiple_of(least as u64) as i64;
+        let needed = (64 - ((hi - lo) as u64).leading_zeros() as i64).max(1);
+        let bits = (needed as u64).next_multiple_of(least as u64) as i64;
         let mut pieces = Vec::new();
         let mut shift = 0;
         for size in [8, 4, 2, 1] {
             if bits & size != 0 {
-                pieces.push(Piece { bits: size, shift, offset: 0 });
+                pieces.push(Piece { bits: size, kept: (needed - shift).min(size), shift, offset: 0, plane: 0 });
                 shift += size;
             }
         }
@@ -379,8 +413,7 @@ impl Parts<'_> {
     }
     fn leaf(&mut self, source: Id, kind: Kind) -> Id {
         let dtype = self.p.graph[source].dtype;
-        let number = self.p.graph.int(self.next as i64);
-        self.next += 1;
+        let number = self.p.graph.int(self.p.leaves.len() as i64);
         let hole = self.p.graph.intern(Node { op: Op::Index, dtype, src: smallvec![number], arg: Arg::None });
         self.p.leaves.push(Leaf { hole, source, kind });
         hole

@@ -10,6 +10,7 @@ pub mod pipeline;
 pub mod prepack;
 pub mod price;
 pub mod schedule;
+pub mod threads;
 
 pub use attention::chunk_positions;
 pub use decision::{Cheapest, Decision, Perturb, Policy};

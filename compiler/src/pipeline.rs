@@ -8,10 +8,11 @@ use crate::lower::{Code, lower_body};
 use crate::opt;
 use crate::price::global_ranges;
 use crate::schedule::{self, Launch, TEMP};
+use crate::threads;
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::program::{Access, Program};
 use gristmill_uop::spec::{self, Level};
-use gristmill_uop::target::Target;
+use gristmill_uop::target::{Style, Target};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
@@ -28,14 +29,16 @@ pub trait Dialect: Send + Sync {
 pub struct Signature {
     /// Slots in the order of the buffer arguments, with how each is used and the node that stands for it.
     pub params: Vec<(u32, Access, Id)>,
-    /// Variables in the order of the scalar arguments.
-    pub vars: Vec<Arc<str>>,
+    /// Variables in the order of the scalar arguments, with the nodes that stand for them.
+    pub vars: Vec<(Arc<str>, Id)>,
     /// Number of workgroups of each body.
     pub groups: Vec<Id>,
     /// Offset of each workgroup buffer in a worker's scratch.
     pub scratch: Vec<(Id, usize)>,
     /// Bytes of scratch.
     pub scratch_bytes: usize,
+    /// Threads of a workgroup.
+    pub threads: usize,
     /// How many iterations ahead the next rows are asked for; 0 for not at all.
     pub prefetch: u8,
     /// Slots whose rows are interleaved: they are read as one stream, which the machine finds by itself.
@@ -118,7 +121,13 @@ pub(crate) fn program(
     for nests in &launch.bodies {
         // Ranges of the optimiser are numbered after all of the scheduler's.
         let mut next = g.toposort(nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0);
-        let nests: Vec<Id> = nests.iter().map(|&n| opt::nest(g, n, target, &mut next)).collect();
+        let nests: Vec<Id> = nests
+            .iter()
+            .map(|&n| match target.style {
+                Style::Cpu => opt::nest(g, n, target, &mut next),
+                Style::Gpu => threads::nest(g, n, target, &mut next),
+            })
+            .collect();
         bodies.push(nests);
     }
     // The kernel-level graph alone, for `interp` and for the text form.
@@ -141,6 +150,7 @@ pub(crate) fn program(
     let signature = Signature {
         prefetch: target.tuning.prefetch,
         streams: streams.to_vec(),
+        threads: target.threads,
         ..signature(&mut own, &bodies, function)
     };
     let groups = {
@@ -175,8 +185,9 @@ pub(crate) fn program(
         graph: Arc::new(own),
         root,
         params: signature.params.iter().map(|p| (p.0, p.1)).collect(),
-        vars: signature.vars.clone(),
+        vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
         groups,
+        threads: target.threads,
         scratch: signature.scratch_bytes,
         estimate: launch.price.estimate,
         notes,
@@ -208,7 +219,7 @@ fn strip(from: &Graph, to: &mut Graph, nest: Id, map: &mut FxHashMap<Id, Id>) ->
 
 fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signature {
     let mut params: Vec<(u32, Access, Id)> = Vec::new();
-    let mut vars: Vec<Arc<str>> = Vec::new();
+    let mut vars: Vec<(Arc<str>, Id)> = Vec::new();
     let mut scratch: Vec<(Id, usize)> = Vec::new();
     let mut scratch_bytes = 0;
     let mut groups = Vec::new();
@@ -227,7 +238,7 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
                 (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _)) if !params.iter().any(|p| p.0 == *slot) => {
                     params.push((*slot, Access::Read, n));
                 }
-                (Op::Var, Arg::Var(name, ..)) if !vars.contains(name) => vars.push(name.clone()),
+                (Op::Var, Arg::Var(name, ..)) if !vars.iter().any(|v| v.0 == *name) => vars.push((name.clone(), n)),
                 (Op::Local, _) if !scratch.iter().any(|s| s.0 == n) => {
                     scratch.push((n, size));
                     size += bytes_of(g, n);
@@ -249,7 +260,7 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         let bounds: Vec<Id> = global_ranges(g, nests).iter().map(|&r| g[r].src[0]).collect();
         groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
     }
-    Signature { params, vars, groups, scratch, scratch_bytes, prefetch: 0, streams: vec![] }
+    Signature { params, vars, groups, scratch, scratch_bytes, threads: 1, prefetch: 0, streams: vec![] }
 }
 
 /// FNV-1a, 64 bits: kernels are named by it; the store on disk has a real hash.

@@ -1,7 +1,7 @@
 //! Prepack: the kernel that brings a weight from the layout of its file into the one its kernels read. Slot 0 holds the rows as in the file,
-//! slot 1 receives them interleaved; the variable `groups` is the number of groups of rows.
+//! slot 1 receives them in their layout; the variable `groups` is the number of groups of rows that lie together.
 
-use crate::layout::{Kind, Leaf, Packing};
+use crate::layout::{Kind, Layout, Leaf, Packing};
 use crate::pipeline::{self, Dialect};
 use crate::price::Price;
 use crate::schedule::Launch;
@@ -16,21 +16,21 @@ use smallvec::smallvec;
 /// Most groups of rows of one launch.
 const MOST: i64 = 1 << 31;
 
-/// The kernel for rows of `columns` elements, `lanes` of them interleaved.
+/// The kernel for rows of `columns` elements.
 pub fn prepack(
     e: EncodingRef,
     packing: &Packing,
-    lanes: u16,
+    layout: Layout,
     columns: usize,
     target: &Target,
     dialect: Option<&dyn Dialect>,
 ) -> Program {
     let mut g = Graph::new();
-    let (lanes, columns) = (lanes as i64, columns as i64);
+    let (lanes, columns) = (layout.lanes(), columns as i64);
     let mut packed =
         |slot| g.intern(Node { op: Op::Param, dtype: Scalar::U8.one(), src: smallvec![], arg: Arg::Packed(slot, e) });
     let (file, out) = (packed(0), packed(1));
-    let mut p = Prepack { g, packing, e, lanes, columns, file, out, next: 0 };
+    let mut p = Prepack { g, packing, e, layout, lanes, columns, file, out, next: 0 };
     let groups = p.g.var("groups", 1, MOST);
     let group = p.range(groups, RangeKind::Global);
     let mut nests = Vec::new();
@@ -55,6 +55,7 @@ struct Prepack<'a> {
     g: Graph,
     packing: &'a Packing,
     e: EncodingRef,
+    layout: Layout,
     lanes: i64,
     columns: i64,
     file: Id,
@@ -100,9 +101,8 @@ impl Prepack<'_> {
         let zero = self.g.int(0);
         let element = self.at(number, every, zero);
         let k = self.at(block, p.elements, element);
-        let place = p.place(&mut self.g, self.lanes, row, k, self.columns);
-        let Kind::Scale { offset, .. } = leaf.kind else { unreachable!("a scale") };
-        let to = p.scale_at(&mut self.g, &place, every, stored, offset);
+        let place = p.place(&mut self.g, self.layout, row, k, self.columns);
+        let to = p.scale_at(&mut self.g, &place, &leaf.kind);
         let from = self.block(row, block);
         let value = p.source(&mut self.g, leaf, self.file, from, element);
         let value = self.g.cast(value, stored);
@@ -142,7 +142,7 @@ impl Prepack<'_> {
         }
         let word = lift::word(&mut self.g, all, byte);
         let k = self.at(block, p.elements, first.expect("a slot"));
-        let place = p.place(&mut self.g, self.lanes, row, k, self.columns);
+        let place = p.place(&mut self.g, self.layout, row, k, self.columns);
         let (to, _) = p.piece_at(&mut self.g, &place, piece);
         let zero = self.g.int(0);
         let to = self.g.substitute(to, &mut [(byte, zero)].into_iter().collect());

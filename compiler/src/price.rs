@@ -71,6 +71,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
     let groups = c.product(globals.iter().copied());
     let mut price = Price::default();
     let mut seen_bytes: FxHashSet<(Id, Vec<Id>)> = FxHashSet::default();
+    let mut seen_weights: FxHashSet<Id> = FxHashSet::default();
     let (mut main_ops, mut main_cached) = (0.0, 0.0);
     for &nest in nests {
         let staged = g[g[nest].src[0]].op == Op::Local;
@@ -87,6 +88,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
         };
         let closed: Vec<Id> = g[nest].src[3..].to_vec();
         let (ops, cached) = work(&mut c, nest, &closed, &mut price.estimate, &mut seen_bytes);
+        weights(&mut c, nest, &mut price.estimate, &mut seen_weights);
         if staged {
             // Every worker does its share of the runs; nothing else of the workgroup proceeds meanwhile.
             let seconds = runs * (ops / target.operations).max(cached / target.cache_bandwidth);
@@ -112,7 +114,33 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
     price
 }
 
-/// Operations and bytes of one run of a nest (its closed and reduce ranges); weights and their footprint go to the estimate.
+/// Bytes of the packed weights that a nest reads, each weight once: the elements that any of its loads tells apart. A block is several loads, scales
+/// depend on fewer ranges than codes, and the parts of a code on different ones.
+fn weights(c: &mut Counter, nest: Id, estimate: &mut Estimate, seen: &mut FxHashSet<Id>) {
+    let g = c.g;
+    let mut found: Vec<(Id, FxHashSet<Id>, bool)> = Vec::new();
+    for n in g.toposort(&[g[nest].src[2]]) {
+        let node = &g[n];
+        if node.op != Op::Load || !matches!(g[node.src[0]].arg, Arg::Packed(..)) || seen.contains(&node.src[0]) {
+            continue;
+        }
+        let at = found.iter().position(|f| f.0 == node.src[0]).unwrap_or_else(|| {
+            found.push((node.src[0], FxHashSet::default(), false));
+            found.len() - 1
+        });
+        found[at].1.extend(g.free_ranges(n).iter().copied());
+        found[at].2 |= node.dtype.scalar == Scalar::U32;
+    }
+    for (buffer, ranges, words) in found {
+        let Arg::Packed(_, e) = g[buffer].arg else { continue };
+        // A word is of four elements.
+        let elements = c.product(ranges) * if words { 4.0 } else { 1.0 };
+        estimate.weight_bytes += elements * e.bytes as f64 / e.elements as f64;
+        seen.insert(buffer);
+    }
+}
+
+/// Operations and bytes of one run of a nest (its closed and reduce ranges); what it reads but weights goes to the estimate.
 fn work(
     c: &mut Counter,
     nest: Id,
@@ -131,30 +159,11 @@ fn work(
             Op::Load => {
                 let times = c.product(inside.iter().copied());
                 let buffer = &g[node.src[0]];
-                match &buffer.arg {
-                    Arg::Packed(_, e) => {
-                        // A block is several loads: count its bytes once, by the elements that are decoded.
-                        if seen.insert((node.src[0], free.clone())) {
-                            // A word is of four elements.
-                            let each = if node.dtype.scalar == Scalar::U32 { 4.0 } else { 1.0 };
-                            let most = each * c.product(free.iter().copied());
-                            let bytes = most * e.bytes as f64 / e.elements as f64;
-                            // Fields that depend on fewer ranges are part of the same blocks.
-                            let already = seen
-                                .iter()
-                                .filter(|(b, f)| *b == node.src[0] && *f != free)
-                                .any(|(_, f)| f.len() >= free.len());
-                            if !already {
-                                estimate.weight_bytes += bytes;
-                            }
-                        }
-                    }
-                    _ => {
-                        let bytes = node.dtype.scalar.bytes() as f64;
-                        cached += times * bytes;
-                        if buffer.op == Op::Param && seen.insert((node.src[0], free.clone())) {
-                            estimate.other_bytes += c.product(free.iter().copied()) * bytes;
-                        }
+                if !matches!(buffer.arg, Arg::Packed(..)) {
+                    let bytes = node.dtype.scalar.bytes() as f64;
+                    cached += times * bytes;
+                    if buffer.op == Op::Param && seen.insert((node.src[0], free.clone())) {
+                        estimate.other_bytes += c.product(free.iter().copied()) * bytes;
                     }
                 }
             }

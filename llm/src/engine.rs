@@ -205,8 +205,7 @@ impl Engine {
         let state = model.state(&probe);
         let per_token = (state.row_bytes() * model.layers()) as u64;
         let weights = file_bytes(file, model.as_ref(), &probe);
-        let available = if device.holds_data() { gristmill_runtime::memory::available() } else { None };
-        let available = available.unwrap_or(u64::MAX / 2);
+        let available = device.available().unwrap_or(u64::MAX / 2);
         let Some(left) = available.checked_sub(weights) else {
             return Err(Error::Weights { need: weights >> 20, available: available >> 20 });
         };

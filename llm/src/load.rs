@@ -1,18 +1,19 @@
 //! Loading: weights from their file into the device's memory, in the layout that kernels read.
 //!
 //! A piece of the file at a time: all cores read it, then the device packs it. What follows is asked for ahead, so that a disk reads while
-//! the cores pack; pieces are small beside the model, so its memory is the model once and a little.
+//! the cores pack; pieces are small beside the model, so its memory is the model once and a little. A device with memory of its own packs
+//! one piece while the next is read.
 
 use crate::arch::{Bind, Plan};
 use crate::engine::{Error, Progress};
 use crate::gguf::{self, Gguf, TensorInfo};
 use gristmill_compiler::layout::Layout;
-use gristmill_runtime::{Buffer, Device, Memory};
+use gristmill_runtime::{Buffer, Device, Memory, Replay};
 use gristmill_tensor::jit::Jit;
 use gristmill_uop::encoding::EncodingRef;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes read by one thread at a time: small enough for progress, large enough for the disk.
 const READ: u64 = 4 << 20;
@@ -35,7 +36,7 @@ fn layouts(jit: &mut Jit, plans: &[Plan]) -> Result<FxHashMap<String, Layout>, E
         for (slot, bind) in call.binds.iter().enumerate() {
             let Bind::Weight(name) = bind else { continue };
             let layouts = &ready[0].compiled.layouts;
-            let layout = layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::FILE, |l| l.1);
+            let layout = layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::File, |l| l.1);
             if *out.entry(name.to_string()).or_insert(layout) != layout {
                 let message = "is read in two layouts by different functions";
                 return Err(gristmill_runtime::Error::invalid(name.to_string(), message).into());
@@ -62,7 +63,7 @@ pub fn weights(
         let info = file.tensor(name).ok_or_else(|| gguf::Error::Missing(name.to_string()))?;
         let layout = layouts[name];
         let packed = match layout {
-            Layout::FILE => None,
+            Layout::File => None,
             layout => Some((info.encoding, layout, info.dims[0] as usize)),
         };
         kinds.extend(packed);
@@ -77,16 +78,64 @@ pub fn weights(
     progress(Progress::Loading(0, total));
     if device.holds_data() {
         let mut done = 0;
-        let staging = device.alloc(PIECE as usize, Memory::Scratch)?;
+        let mut staging = Staging::new(&device)?;
         for (_, weight) in &all {
-            load(file, jit, &device, weight, &staging, &mut |bytes| {
+            load(file, jit, &device, weight, &mut staging, &mut |bytes| {
                 done += bytes;
                 progress(Progress::Loading(done, total));
             })?;
         }
+        staging.wait()?;
     }
     progress(Progress::Loading(total, total));
     Ok(all.into_iter().map(|(name, w)| (name, w.buffer)).collect())
+}
+
+/// The device's memory for a piece as it is in the file, and what still packs from it.
+struct Piece {
+    buffer: Buffer,
+    packs: Option<Box<dyn Replay>>,
+}
+
+impl Piece {
+    fn new(device: &Arc<dyn Device>) -> Result<Piece, Error> {
+        Ok(Piece { buffer: device.alloc(PIECE as usize, Memory::Scratch)?, packs: None })
+    }
+    /// Waits until nothing packs from it.
+    fn wait(&mut self) -> Result<(), Error> {
+        Ok(self.packs.take().map_or(Ok(()), |mut step| step.wait())?)
+    }
+}
+
+/// Pieces, in turn.
+struct Staging {
+    pieces: Vec<Piece>,
+    turn: usize,
+}
+
+impl Staging {
+    /// One, where the host's memory is the device's and it packs while the host waits; else two.
+    fn new(device: &Arc<dyn Device>) -> Result<Staging, Error> {
+        let mut pieces = vec![Piece::new(device)?];
+        if pieces[0].buffer.raw.host().is_none() {
+            pieces.push(Piece::new(device)?);
+        }
+        Ok(Staging { pieces, turn: 0 })
+    }
+    /// The next, of at least that size, free.
+    fn next(&mut self, device: &Arc<dyn Device>, bytes: usize) -> Result<&mut Piece, Error> {
+        self.turn = (self.turn + 1) % self.pieces.len();
+        let piece = &mut self.pieces[self.turn];
+        piece.wait()?;
+        if piece.buffer.len < bytes {
+            piece.buffer = device.alloc(bytes, Memory::Scratch)?;
+        }
+        Ok(piece)
+    }
+    /// Waits until everything is packed.
+    fn wait(&mut self) -> Result<(), Error> {
+        self.pieces.iter_mut().try_for_each(Piece::wait)
+    }
 }
 
 fn load(
@@ -94,7 +143,7 @@ fn load(
     jit: &Jit,
     device: &Arc<dyn Device>,
     weight: &Weight,
-    staging: &Buffer,
+    staging: &mut Staging,
     done: &mut dyn FnMut(u64),
 ) -> Result<(), Error> {
     let info = weight.info;
@@ -111,23 +160,18 @@ fn load(
     let rows: u64 = info.dims[1..].iter().product();
     let row = info.bytes / rows;
     // Whole groups of rows.
-    let group = layout.lanes as u64;
+    let group = layout.lanes() as u64;
     let step = (PIECE / row / group).max(1) * group;
-    let grown;
-    let staging = if step * row > staging.len as u64 {
-        grown = device.alloc((step * row) as usize, Memory::Scratch)?;
-        &grown
-    } else {
-        staging
-    };
     let packed_row = weight.buffer.len as u64 / rows;
     let mut first = 0;
     while first < rows {
         let n = step.min(rows - first);
-        let piece = staging.slice(0, (n * row) as usize);
-        read(file, device, info, first * row, &piece)?;
+        let bytes = (n * row) as usize;
+        let piece = staging.next(device, bytes)?;
+        let from = piece.buffer.slice(0, bytes);
+        read(file, device, info, first * row, &from)?;
         let to = weight.buffer.slice((first * packed_row) as usize, (n * packed_row) as usize);
-        jit.pack((e, layout, columns), &piece, &to, n as usize)?;
+        piece.packs = Some(jit.start_pack((e, layout, columns), &from, &to, n as usize)?);
         first += n;
         done(n * row);
     }
@@ -138,41 +182,23 @@ fn load(
 fn read(file: &Gguf, device: &Arc<dyn Device>, info: &TensorInfo, at: u64, to: &Buffer) -> Result<(), Error> {
     let total = to.len as u64;
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get()).min(8).min(total.div_ceil(READ) as usize);
-    let next = AtomicUsize::new(0);
-    let failed = AtomicU64::new(0);
+    let next = AtomicU64::new(0);
+    let failed = AtomicBool::new(false);
+    let part = || -> Result<(), Error> {
+        loop {
+            let from = next.fetch_add(READ, Ordering::Relaxed);
+            if from >= total || failed.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let n = READ.min(total - from) as usize;
+            let mut piece = device.stage(to, from as usize, n)?;
+            file.read_range(info, at + from, piece.bytes())?;
+            piece.send()?;
+        }
+    };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers)
-            .map(|_| {
-                scope.spawn(|| -> Result<(), Error> {
-                    let mut staging = Vec::new();
-                    loop {
-                        let from = next.fetch_add(1, Ordering::Relaxed) as u64 * READ;
-                        if from >= total || failed.load(Ordering::Relaxed) > 0 {
-                            return Ok(());
-                        }
-                        let n = READ.min(total - from) as usize;
-                        let piece = to.slice(from as usize, n);
-                        let result = match piece.raw.host() {
-                            // Straight into the device's memory where it is the host's.
-                            Some(host) => {
-                                // SAFETY: pieces do not overlap, and nothing runs on the device meanwhile.
-                                let to = unsafe { std::slice::from_raw_parts_mut(host.add(piece.offset), n) };
-                                file.read_range(info, at + from, to).map_err(Error::from)
-                            }
-                            None => {
-                                staging.resize(n, 0);
-                                let read = file.read_range(info, at + from, &mut staging).map_err(Error::from);
-                                read.and_then(|()| Ok(device.write(&piece, 0, &staging)?))
-                            }
-                        };
-                        if result.is_err() {
-                            failed.store(1, Ordering::Relaxed);
-                            return result;
-                        }
-                    }
-                })
-            })
-            .collect();
-        threads.into_iter().try_for_each(|t| t.join().unwrap_or(Ok(())))
+        let run = || part().inspect_err(|_| failed.store(true, Ordering::Relaxed));
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(run)).collect();
+        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
 }

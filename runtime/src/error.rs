@@ -4,12 +4,14 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The device cannot provide that much memory.
-    #[error("out of memory: {wanted} bytes for {what} on {device}")]
+    #[error("out of memory: {wanted} bytes for {what} on {device}{}", .free.map_or(String::new(), |n| format!(", which has {n} free")))]
     OutOfMemory {
         /// What it was for.
         what: String,
         /// Bytes asked for.
         wanted: usize,
+        /// Bytes that are free there, if it says.
+        free: Option<u64>,
         /// Which device.
         device: String,
     },
@@ -35,6 +37,28 @@ pub enum Error {
     /// A device that is not there.
     #[error("device {0} is not available: {1}")]
     NoDevice(String, String),
+    /// A device that lacks something it takes to use it.
+    #[error("{message}: device {device} cannot be used")]
+    Lacking {
+        /// Which device.
+        device: String,
+        /// What is missing.
+        message: String,
+        /// How to get it.
+        hint: String,
+    },
+    /// A device's driver refused or failed.
+    #[error("{device}: {what} failed: {message}")]
+    Driver {
+        /// Which device.
+        device: String,
+        /// What was asked of it.
+        what: String,
+        /// The driver's name for the error, and its words.
+        message: String,
+        /// What to do.
+        hint: String,
+    },
     /// A setting (flag or environment variable) that cannot be honoured.
     #[error("{setting}: {message}")]
     Setting {
@@ -74,7 +98,7 @@ impl Error {
             Error::Compile { .. } => "this is a bug in gristmill: please report it with the kernel's text".into(),
             Error::Cache { .. } => "set GRISTMILL_CACHE to a directory that you own and can write to".into(),
             Error::NoDevice(..) => "`gristmill devices` lists what there is".into(),
-            Error::Setting { hint, .. } => hint.clone(),
+            Error::Setting { hint, .. } | Error::Lacking { hint, .. } | Error::Driver { hint, .. } => hint.clone(),
             Error::Invalid { .. } => "this is a bug in gristmill: please report it with the command that led here".into(),
             Error::Io { .. } => return None,
         })

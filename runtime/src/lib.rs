@@ -4,11 +4,13 @@ mod error;
 pub mod image;
 pub mod index;
 pub mod memory;
+pub mod staging;
 pub mod store;
 
 pub use error::Error;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
+use staging::Piece;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -68,6 +70,18 @@ pub struct Launch {
     pub level: usize,
 }
 
+impl Launch {
+    /// Are there as many buffers as the program has?
+    pub fn check(&self) -> Result<(), Error> {
+        let program = self.kernel.program();
+        if self.buffers.len() == program.params.len() {
+            return Ok(());
+        }
+        let message = format!("launched with {} buffers, has {}", self.buffers.len(), program.params.len());
+        Err(Error::invalid(&program.name, message))
+    }
+}
+
 /// A compiled program on a device.
 pub trait Kernel: Any + Send + Sync {
     /// For downcasting by the device that made it.
@@ -91,9 +105,21 @@ pub struct Span {
 
 /// A captured step.
 pub trait Replay: Send {
-    /// Runs every launch with these values of the variables (by name; others may be among them), and waits for the end.
-    /// A variable that is missing or outside its bounds is an error, and then nothing has run.
-    fn replay(&mut self, vars: &[(&str, i64)]) -> Result<(), Error>;
+    /// Starts every launch with these values of the variables (by name; others may be among them). A variable that is missing or
+    /// outside its bounds is an error, and then nothing has been started.
+    ///
+    /// What was started on a device before, this step or another, ends before it begins. Whether it has ended when this returns is the
+    /// device's affair; until it is waited for, its buffers may be neither read nor written.
+    fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error>;
+    /// Waits for the end of the earliest `start` that has not been waited for; if there is none, returns at once.
+    fn wait(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+    /// Runs every launch and waits for the end. What was started before has been waited for.
+    fn replay(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+        self.start(vars)?;
+        self.wait()
+    }
     /// As `replay`, with the time of each launch in seconds, in order.
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error>;
     /// As `replay`, with when each worker was at each launch. A device that cannot tell gives what it has timed, end to end.
@@ -120,12 +146,19 @@ pub trait Device: Send + Sync {
     }
     /// Lines for `gristmill devices`: what was found, what is missing.
     fn describe(&self) -> Vec<String>;
+    /// Bytes that buffers may still take, if that can be said.
+    fn available(&self) -> Option<u64> {
+        memory::available()
+    }
     /// A new buffer.
     fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error>;
     /// Copies to the device.
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error>;
     /// Copies from the device.
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error>;
+    /// A piece of a buffer, to be filled by the host and sent: for what is large. Several threads may have pieces of their own; one
+    /// may have to wait until an earlier piece has arrived. Until it is sent, nothing else uses these bytes.
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error>;
     /// Compiles programs, or finds them in the cache. `progress(done, total)` is called as they finish.
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error>;
     /// Binds launches, in a valid order, into a step that can be replayed.

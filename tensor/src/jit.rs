@@ -91,13 +91,13 @@ impl Jit {
         let mut programs = Vec::new();
         for &(e, layout, columns) in wanted {
             let key = (e, layout, columns);
-            if layout == Layout::FILE || self.packers.contains_key(&key) || new.contains(&key) {
+            if layout == Layout::File || self.packers.contains_key(&key) || new.contains(&key) {
                 continue;
             }
             let packing =
                 Packing::of(e).ok_or_else(|| Error::invalid(e.name, "has no other layout than its file's"))?;
             let (target, dialect) = (&self.opened.target, self.opened.dialect);
-            programs.push(prepack(e, &packing, layout.lanes, columns, target, dialect));
+            programs.push(prepack(e, &packing, layout, columns, target, dialect));
             new.push(key);
         }
         let kernels = self.opened.device.load(&programs, &|_, _| ())?;
@@ -107,17 +107,29 @@ impl Jit {
     /// Brings `rows` rows of `columns` elements from `file` into `packed`. Their kernel has been prepared.
     pub fn pack(
         &self,
-        (e, layout, columns): (EncodingRef, Layout, usize),
+        kind: (EncodingRef, Layout, usize),
         file: &Buffer,
         packed: &Buffer,
         rows: usize,
     ) -> Result<(), Error> {
+        self.start_pack(kind, file, packed, rows)?.wait()
+    }
+    /// Starts that; to be waited for before `file` is changed.
+    pub fn start_pack(
+        &self,
+        (e, layout, columns): (EncodingRef, Layout, usize),
+        file: &Buffer,
+        packed: &Buffer,
+        rows: usize,
+    ) -> Result<Box<dyn Replay>, Error> {
         let kernel =
             self.packers.get(&(e, layout, columns)).ok_or_else(|| Error::invalid(e.name, "was not prepared"))?;
         let buffers =
             kernel.program().params.iter().map(|p| if p.0 == 0 { file.clone() } else { packed.clone() }).collect();
         let launch = Launch { kernel: kernel.clone(), buffers, level: 0 };
-        self.opened.device.capture(vec![launch])?.replay(&[("groups", (rows / layout.lanes as usize) as i64)])
+        let mut step = self.opened.device.capture(vec![launch])?;
+        step.start(&[("groups", rows as i64 / layout.lanes())])?;
+        Ok(step)
     }
     /// Bytes that intermediates of these functions need at most.
     pub fn arena(functions: &[Arc<Ready>]) -> usize {

@@ -5,6 +5,9 @@
 //! `GRISTMILL_REQUIRE_NEON` is set (the gate sets it).
 //! `GRISTMILL_PERTURB=n` runs n perturbed schedules instead of two, `GRISTMILL_CASE=text` only the cases whose names contain the text;
 //! with `GRISTMILL_SOURCE` set the kernels are printed.
+//!
+//! `cuda` needs a GPU and the feature `cuda-tests`. Where there is a GPU and no Rust, carry the test's binary there:
+//! `cargo test -p gristmill-tensor --features cuda-tests --test conformance --no-run` names it, and `conformance cuda::` runs it.
 
 #[path = "conformance/attention.rs"]
 mod attention;
@@ -28,14 +31,19 @@ mod network;
 mod packed;
 #[path = "conformance/reductions.rs"]
 mod reductions;
+#[path = "conformance/simulated.rs"]
+mod simulated;
 
 use emulated::{Emulated, Emulator};
 use gristmill_backend::Opened;
 use gristmill_backend::cpu::{Cc, CpuDevice, ISAS, Isa, dialect};
+use gristmill_backend::cuda;
 use gristmill_backend::interp::InterpDevice;
+use gristmill_runtime::Device;
 use gristmill_runtime::store::Store;
-use gristmill_uop::target::FLAGS;
+use gristmill_uop::target::{FLAGS, Target};
 use harness::{Way, check, seeds};
+use simulated::Simulated;
 use std::sync::Arc;
 
 /// The interpreter: the cheapest schedule and perturbed ones.
@@ -102,6 +110,45 @@ fn neon() -> Vec<Way> {
         [1, 3].into_iter().map(|n| way(format!("neon workers {n}"), n, None, Some("workers"))).collect();
     ways.extend((1..=seeds()).map(|s| way(format!("neon, seed {s}"), 2, Some(s), None)));
     ways
+}
+
+/// Kernels of CUDA C, run on the processor: workgroups of 256 threads and of 64, perturbed schedules. None without a C++ compiler.
+fn threads() -> Vec<Way> {
+    let mut ways = Vec::new();
+    for threads in [256, 64] {
+        let target = Target { threads, ..Target::gpu_h200() };
+        let device: Arc<dyn Device> = match Simulated::new(target, store()) {
+            Ok(device) => Arc::new(device),
+            Err(missing) => {
+                simulated::skip(&missing);
+                return vec![];
+            }
+        };
+        let mut way = |name: String, seed| {
+            ways.push(Way { name, device: Opened::new(device.clone(), Some(&cuda::dialect::Cuda)), seed, same_as: None });
+        };
+        way(format!("{threads} threads"), None);
+        (1..=seeds()).for_each(|s| way(format!("{threads} threads, seed {s}"), Some(s)));
+    }
+    ways
+}
+
+/// The first GPU: its cheapest schedule twice, to the same bits; perturbed ones.
+#[cfg(feature = "cuda-tests")]
+fn cuda() -> Vec<Way> {
+    // Not under the target directory, which is another machine's when the binary is carried.
+    let store = Store::open(std::env::temp_dir().join("gristmill-conformance"), 1 << 30).expect("a store");
+    let device = Arc::new(gristmill_backend::cuda::CudaDevice::with(0, store).expect("a GPU"));
+    let (row, _) = gristmill_backend::find("cuda").expect("a row");
+    let device = Opened::new(device, row.dialect);
+    let way = |name: String, seed: Option<u64>, same_as: Option<&'static str>| Way {
+        name,
+        device: device.clone(),
+        seed,
+        same_as,
+    };
+    let again = ["cuda", "cuda again"].map(|name| way(name.into(), None, Some("cuda")));
+    again.into_iter().chain((1..=seeds()).map(|s| way(format!("cuda, seed {s}"), Some(s), None))).collect()
 }
 
 /// One test for each group of cases.
@@ -196,3 +243,6 @@ fn results_are_correct_without_each_optimisation() {
 conformance!(cpu);
 conformance!(interp);
 conformance!(neon);
+conformance!(threads);
+#[cfg(feature = "cuda-tests")]
+conformance!(cuda);

@@ -210,14 +210,24 @@ impl Graph {
         }
         map[&root]
     }
-    /// `root`, a node of `from`, rebuilt in this graph. `map` remembers what has been copied.
+    /// `root`, a node of `from`, rebuilt in this graph. `map` remembers what has been copied; what lies only below nodes that it knows is not
+    /// visited.
     pub fn import(&mut self, from: &Graph, root: Id, map: &mut FxHashMap<Id, Id>) -> Id {
-        for id in from.toposort(&[root]) {
-            if !map.contains_key(&id) {
-                let node = &from[id];
+        let mut stack = vec![root];
+        while let Some(&id) = stack.last() {
+            if map.contains_key(&id) {
+                stack.pop();
+                continue;
+            }
+            let node = &from[id];
+            let missing: Sources = node.src.iter().copied().filter(|s| !map.contains_key(s)).collect();
+            if missing.is_empty() {
                 let src: Sources = node.src.iter().map(|s| map[s]).collect();
                 let new = self.build(node.op, node.dtype, src, node.arg.clone());
                 map.insert(id, new);
+                stack.pop();
+            } else {
+                stack.extend(missing.into_iter().rev());
             }
         }
         map[&root]

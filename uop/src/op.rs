@@ -117,7 +117,9 @@ ops! {
     Lanes Linear Exact(0), "0, 1, 2, ... across the lanes";
     Pack Linear AtLeast(1), "a vector of its sources, one a lane";
     Splat Linear Exact(1), "one value in every lane";
-    Fold Linear Exact(1), "the lanes reduced to one, in a fixed tree; arg Reduce";
+    Fold Linear AtLeast(1), "the lanes of a vector, or threads of that range, reduced to one, in a fixed tree; arg Reduce";
+    Mma Linear AtLeast(3), "a warp's product of 16 rows and 8 tokens: words of the rows (bytes from 0 to arg Int), words of the tokens (signed); four sums a lane";
+    Part Linear Exact(2), "one lane of a vector: the vector, the number";
     Acc Linear Exact(2), "an accumulator: its first value and the reduction it is for";
 }
 
@@ -183,13 +185,13 @@ pub enum RangeKind {
     Loop,
     /// Copies of the code, side by side in registers.
     Upcast,
-    /// The lanes of a vector.
+    /// The lanes of a vector; threads of a workgroup where it has several.
     Vector,
     /// A sequential loop that accumulates.
     Reduce,
     /// Unrolled copies that accumulate.
     Unroll,
-    /// Lanes that accumulate apart and are folded at the end.
+    /// Lanes or threads that accumulate apart and are folded at the end.
     VectorReduce,
 }
 

@@ -47,7 +47,9 @@ pub struct Program {
     pub vars: Vec<Arc<str>>,
     /// Number of workgroups: an index expression of `graph` over its variables.
     pub groups: Id,
-    /// Bytes of scratch one worker needs.
+    /// Threads of a workgroup; 1 where a workgroup is part of one thread's work.
+    pub threads: usize,
+    /// Bytes of scratch one worker needs; of a workgroup of threads, what they share.
     pub scratch: usize,
     /// What it moves and computes.
     pub estimate: Estimate,

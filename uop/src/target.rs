@@ -76,6 +76,8 @@ pub struct Target {
     pub style: Style,
     /// f32 lanes of a vector register.
     pub lanes: usize,
+    /// Threads of a workgroup.
+    pub threads: usize,
     /// Vector registers.
     pub registers: usize,
     /// Does one instruction look up all lanes in a table of 16 floats?
@@ -111,6 +113,7 @@ impl Target {
             name: format!("cpu-{isa}"),
             style: Style::Cpu,
             lanes,
+            threads: 1,
             registers: if lanes >= 16 { 32 } else { 16 },
             table_lookup: lanes == 16,
             int8: true,
@@ -132,9 +135,10 @@ impl Target {
             name: "gpu-h200".into(),
             style: Style::Gpu,
             lanes: 1,
+            threads: 256,
             registers: 128,
             table_lookup: false,
-            int8: false,
+            int8: true,
             fusion: true,
             merge: true,
             tuning: Tuning::default(),

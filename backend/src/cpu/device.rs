@@ -6,15 +6,18 @@ use super::memory::{Allocator, huge_pages};
 use super::replay::CpuReplay;
 use super::team::{MOST, Team};
 use super::tuning;
-use super::unit::{Function, Loaded, Text, Unit, partition};
+use super::unit::{Function, Loaded, Unit, partition};
+use crate::parallel::{cores, each};
+use crate::text::{Libraries, Text};
+use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::{Key, Store};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay, memory};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The CPU.
 pub struct CpuDevice {
@@ -25,8 +28,8 @@ pub struct CpuDevice {
     store: Store,
     team: Arc<Team>,
     allocator: Allocator,
-    /// Libraries in use by kernel: what two schedules share is compiled once even where their units differ.
-    loaded: Mutex<HashMap<Key, Weak<Loaded>>>,
+    /// What two schedules share is compiled once even where their units differ.
+    loaded: Libraries<Loaded>,
     compiled: AtomicUsize,
 }
 
@@ -68,7 +71,7 @@ impl CpuDevice {
             store,
             team: Arc::new(Team::new(team_size(Some(threads))?, pin)?),
             allocator: Allocator::default(),
-            loaded: Mutex::default(),
+            loaded: Libraries::default(),
             compiled: AtomicUsize::new(0),
         })
     }
@@ -95,11 +98,6 @@ impl CpuDevice {
     pub fn compiled(&self) -> usize {
         self.compiled.load(Ordering::Relaxed)
     }
-
-    /// A library that has this kernel already.
-    fn find(&self, text: &Text) -> Option<Arc<Loaded>> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).get(&text.key)?.upgrade()
-    }
 }
 
 fn team_size(asked: Option<usize>) -> Result<usize, Error> {
@@ -113,10 +111,6 @@ fn team_size(asked: Option<usize>) -> Result<usize, Error> {
             hint: format!("this process may use {there} cores; without the flag it uses them all"),
         }),
     }
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 impl Device for CpuDevice {
@@ -168,21 +162,12 @@ impl Device for CpuDevice {
         Ok(())
     }
 
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+        staging::in_place(to, offset, len)
+    }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
-        if let Some(empty) = programs.iter().find(|p| p.source.is_empty()) {
-            return Err(Error::invalid(&empty.name, "has no source text"));
-        }
-        let texts: Vec<Text> = programs.iter().map(Text::of).collect();
-        let mut libraries: HashMap<Key, Arc<Loaded>> = HashMap::new();
-        let mut missing: HashMap<Key, &Text> = HashMap::new();
-        for text in &texts {
-            match self.find(text) {
-                Some(library) => drop(libraries.insert(text.key, library)),
-                None => drop(missing.insert(text.key, text)),
-            }
-        }
-        let mut missing: Vec<&Text> = missing.into_values().collect();
-        missing.sort_by_key(|t| t.key);
+        let texts = Text::all(programs)?;
+        let (mut libraries, missing) = self.loaded.find(&texts);
         let lengths: Vec<usize> = missing.iter().map(|t| t.source.len()).collect();
         let parts = partition(&lengths, cores());
         let units: Vec<Unit> =
@@ -192,39 +177,16 @@ impl Device for CpuDevice {
             progress(texts.iter().filter(|t| libraries.contains_key(&t.key)).count(), texts.len())
         };
         done(&libraries);
-        let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let (send, receive) = mpsc::channel();
-        std::thread::scope(|scope| {
-            for _ in 0..cores().min(units.len()) {
-                let send = send.clone();
-                let (units, next, failed) = (&units, &next, &failed);
-                scope.spawn(move || {
-                    loop {
-                        let number = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(unit) = units.get(number).filter(|_| !failed.load(Ordering::Relaxed)) else { return };
-                        let result = unit.load(&self.cc, self.isa, &self.store);
-                        failed.fetch_or(result.is_err(), Ordering::Relaxed);
-                        let _ = send.send((number, result)); // fails only when the receiver has met an error
-                    }
-                });
-            }
-            drop(send);
-            // `progress` is called here, on the caller's thread.
-            for (number, result) in receive {
-                let (library, was_compiled) = result?;
-                self.compiled.fetch_add(usize::from(was_compiled), Ordering::Relaxed);
-                let library = Arc::new(library);
-                libraries.extend(parts[number].iter().map(|&i| (missing[i].key, library.clone())));
-                done(&libraries);
-            }
-            Ok::<(), Error>(())
+        let load = |number: usize| units[number].load(&self.cc, self.isa, &self.store);
+        each(units.len(), cores(), load, |number, (library, was_compiled)| {
+            self.compiled.fetch_add(usize::from(was_compiled), Ordering::Relaxed);
+            let library = Arc::new(library);
+            libraries.extend(parts[number].iter().map(|&i| (missing[i].key, library.clone())));
+            done(&libraries);
+            Ok(())
         })?;
 
-        {
-            let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-            loaded.retain(|_, library| library.strong_count() > 0);
-            loaded.extend(libraries.iter().map(|(key, library)| (*key, Arc::downgrade(library))));
-        }
+        self.loaded.keep(&libraries);
         let kernel = |(text, program): (&Text, &Program)| -> Result<Arc<dyn Kernel>, Error> {
             let library = libraries[&text.key].clone();
             let function = library.function(text)?;

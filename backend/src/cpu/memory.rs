@@ -33,6 +33,7 @@ impl Map {
             }
             .into(),
             wanted: bytes,
+            free: memory::available(),
             device: "cpu".into(),
         };
         // Linux promises more than it has, and then kills. Large requests are worth a look at what there is; a state is not

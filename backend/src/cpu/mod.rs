@@ -15,7 +15,7 @@ pub use device::CpuDevice;
 pub use isa::{Isa, IsaInfo, TABLE as ISAS};
 pub use team::{MOST as MOST_THREADS, Team, Worker};
 // For a device that compiles as this one does and runs elsewhere: the conformance suite's emulated processor.
-pub use unit::{Text, Unit, partition};
+pub use unit::{Unit, partition};
 
 #[cfg(test)]
 mod tests;

@@ -3,23 +3,13 @@
 use super::device::CpuKernel;
 use super::team::{Team, Worker};
 use super::unit::Function;
-use gristmill_runtime::index::Index;
+use crate::variables::{Variables, by_level, kernel_of};
 use gristmill_runtime::{Error, Kernel, Launch, Replay, Span};
-use gristmill_uop::{Arg, Op};
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-
-/// A variable of the step.
-struct Variable {
-    name: Arc<str>,
-    /// Bounds that every kernel which reads it was compiled for.
-    min: i64,
-    max: i64,
-}
 
 /// A launch, bound.
 struct Task {
@@ -38,10 +28,7 @@ struct Task {
 pub struct CpuReplay {
     team: Arc<Team>,
     scratch: usize,
-    variables: Vec<Variable>,
-    /// Values of `variables` in this replay.
-    current: Vec<i64>,
-    counts: Vec<(Index, String)>,
+    variables: Variables,
     /// For each element of `Step::values`, the variable it is.
     reads: Vec<usize>,
     step: Step,
@@ -74,119 +61,50 @@ impl CpuReplay {
     /// Binds launches, sorted by level.
     pub fn new(team: Arc<Team>, launches: Vec<Launch>) -> Result<CpuReplay, Error> {
         let step = Step { tasks: vec![], levels: vec![], addresses: vec![], values: vec![], counts: vec![] };
-        let mut replay = CpuReplay {
-            team,
-            scratch: 0,
-            variables: vec![],
-            current: vec![],
-            counts: vec![],
-            reads: vec![],
-            step,
-            launches,
-        };
+        let mut replay = CpuReplay { team, scratch: 0, variables: Variables::default(), reads: vec![], step, launches };
         let launches = std::mem::take(&mut replay.launches);
-        let mut order: Vec<usize> = (0..launches.len()).collect();
-        order.sort_by_key(|&i| launches[i].level);
-        // The calls of one function are launches of one kernel: its workgroups are counted once.
-        let mut counts: HashMap<*const (), usize> = HashMap::new();
         let mut level = None;
-        for number in order {
+        for number in by_level(&launches) {
             let launch = &launches[number];
             if level != Some(launch.level) {
                 level = Some(launch.level);
                 let at = replay.step.tasks.len();
                 replay.step.levels.push(Level { tasks: at..at, barrier: true });
             }
-            let kernel = launch
-                .kernel
-                .as_any()
-                .downcast_ref::<CpuKernel>()
-                .ok_or_else(|| Error::invalid(&launch.kernel.program().name, "was loaded by another device"))?;
-            replay.bind(kernel, launch, number, &mut counts)?;
+            replay.bind(launch, number)?;
             replay.step.levels.last_mut().expect("just pushed").tasks.end += 1;
         }
         replay.launches = launches;
-        replay.step.counts = vec![0; replay.counts.len()];
         replay.step.values = vec![0; replay.reads.len()];
-        replay.current = vec![0; replay.variables.len()];
         replay.team.reserve(replay.scratch)?;
         Ok(replay)
     }
 
-    fn bind(
-        &mut self,
-        kernel: &CpuKernel,
-        launch: &Launch,
-        number: usize,
-        counts: &mut HashMap<*const (), usize>,
-    ) -> Result<(), Error> {
+    fn bind(&mut self, launch: &Launch, number: usize) -> Result<(), Error> {
+        launch.check()?;
+        let kernel: &CpuKernel = kernel_of(launch)?;
         let program = kernel.program();
-        let name = &program.name;
-        if launch.buffers.len() != program.params.len() {
-            let message = format!("launched with {} buffers, has {}", launch.buffers.len(), program.params.len());
-            return Err(Error::invalid(name, message));
-        }
         let buffers = self.step.addresses.len();
         for buffer in &launch.buffers {
-            let host = buffer.raw.host().ok_or_else(|| Error::invalid(name, "a buffer is not in the host's memory"))?;
+            let host = buffer.raw.host();
+            let host = host.ok_or_else(|| Error::invalid(&program.name, "a buffer is not in the host's memory"))?;
             // SAFETY: a buffer lies inside its mapping.
             self.step.addresses.push(unsafe { host.add(buffer.offset) });
         }
-        let identity: *const () = Arc::as_ptr(&launch.kernel).cast();
-        let count = match counts.get(&identity) {
-            Some(&count) => count,
-            None => {
-                self.learn_bounds(program);
-                let index = Index::compile(&program.graph, program.groups, &mut |v| slot(&mut self.variables, v))
-                    .ok_or_else(|| Error::invalid(name, "its count of workgroups is not an index expression"))?;
-                self.counts.push((index, name.clone()));
-                counts.insert(identity, self.counts.len() - 1);
-                self.counts.len() - 1
-            }
-        };
-        let first = self.reads.len();
-        for var in &program.vars {
-            let slot = slot(&mut self.variables, var);
-            self.reads.push(slot);
-        }
+        let (count, slots) = self.variables.bind(launch)?;
+        let vars = self.reads.len()..self.reads.len() + slots.len();
+        self.reads.extend(slots);
         self.scratch = self.scratch.max(program.scratch);
-        let vars = first..self.reads.len();
         self.step.tasks.push(Task { function: kernel.function, buffers, vars, count, number });
         Ok(())
     }
 
-    /// Narrows the bounds of variables to those of this program: kernels address memory without checks.
-    fn learn_bounds(&mut self, program: &gristmill_uop::program::Program) {
-        for id in program.graph.toposort(&[program.root, program.groups]) {
-            let node = &program.graph[id];
-            if let (Op::Var, Arg::Var(name, min, max)) = (node.op, &node.arg) {
-                let slot = slot(&mut self.variables, name);
-                let variable = &mut self.variables[slot];
-                variable.min = variable.min.max(*min);
-                variable.max = variable.max.min(*max);
-            }
-        }
-    }
-
     /// Sets variables, values and counts for a replay.
     fn prepare(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
-        for (value, variable) in self.current.iter_mut().zip(&self.variables) {
-            let name = &*variable.name;
-            let given = vars.iter().find(|v| v.0 == name);
-            *value = given.ok_or_else(|| Error::invalid(format!("variable {name}"), "the step ran without it"))?.1;
-            if !(variable.min..=variable.max).contains(value) {
-                let message = format!("{value} is not in {}..={}", variable.min, variable.max);
-                return Err(Error::invalid(format!("variable {name}"), message));
-            }
-        }
-        for (count, (index, name)) in self.step.counts.iter_mut().zip(&mut self.counts) {
-            *count = index
-                .evaluate(&self.current)
-                .ok_or_else(|| Error::invalid(&*name, "its workgroups cannot be counted"))?
-                .max(0);
-        }
+        self.variables.set(vars)?;
+        self.variables.count(&mut self.step.counts)?;
         for (value, &variable) in self.step.values.iter_mut().zip(&self.reads) {
-            *value = self.current[variable];
+            *value = self.variables.values()[variable];
         }
         // One workgroup, or none, needs worker 0 only; between two such levels there is nothing to wait for.
         let (tasks, counts) = (&self.step.tasks, &self.step.counts);
@@ -201,14 +119,6 @@ impl CpuReplay {
         }
         Ok(())
     }
-}
-
-/// The number of a variable, a new one if it has none.
-fn slot(variables: &mut Vec<Variable>, name: &Arc<str>) -> usize {
-    variables.iter().position(|v| v.name == *name).unwrap_or_else(|| {
-        variables.push(Variable { name: name.clone(), min: i64::MIN, max: i64::MAX });
-        variables.len() - 1
-    })
 }
 
 /// The workgroups of worker `index` of `workers`: contiguous, the first `count % workers` intervals one longer. `shift` turns
@@ -256,7 +166,7 @@ impl Step {
 }
 
 impl Replay for CpuReplay {
-    fn replay(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+    fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.prepare(vars)?;
         let step = &self.step;
         self.team.run(self.scratch, &|worker| step.run(worker, || None, |_, _| ()))

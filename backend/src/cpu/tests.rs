@@ -54,6 +54,7 @@ fn program(name: &str, source: &str, params: usize, groups: Groups) -> Program {
         params: (0..params as u32).map(|slot| (slot, Access::ReadWrite)).collect(),
         vars,
         groups,
+        threads: 1,
         scratch: 4096,
         estimate: Estimate::default(),
         notes: vec![],

@@ -2,10 +2,10 @@
 
 use super::cc::Cc;
 use super::isa::Isa;
+use crate::text::Text;
 use gristmill_runtime::Error;
 use gristmill_runtime::image::Image;
 use gristmill_runtime::store::{Key, Store};
-use gristmill_uop::program::Program;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::error::Error as _;
 
@@ -16,51 +16,6 @@ pub type Function = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, *
 const UNIT_KERNELS: usize = 24;
 /// Bytes of source in a unit at most (one kernel may be longer): bounds the memory of the C compiler.
 const UNIT_BYTES: usize = 400 << 10;
-
-/// A kernel's text without its name: programs of different schedules may do the same under different names, or different things
-/// under one.
-pub struct Text {
-    /// Hash of the nameless text.
-    pub key: Key,
-    /// Name of its function, made of the hash.
-    pub symbol: String,
-    /// The text with `symbol` for a name.
-    pub source: String,
-    /// A name that it has in some program, for people.
-    pub name: String,
-}
-
-impl Text {
-    /// Of a program's source.
-    pub fn of(program: &Program) -> Text {
-        let key = Key::of([rename(&program.source, &program.name, "KERNEL")]);
-        let symbol = format!("k_{}", &key.hex()[..24]);
-        Text { source: rename(&program.source, &program.name, &symbol), key, symbol, name: program.name.clone() }
-    }
-}
-
-/// `source` with `to` for the identifier `name`, and for the beginning of identifiers that continue it with `__`: whatever else a
-/// kernel defines at file scope is named so.
-fn rename(source: &str, name: &str, to: &str) -> String {
-    let mut out = String::with_capacity(source.len() + 64);
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let mut rest = source;
-    while let Some(start) = rest.find(is_word) {
-        let (before, word) = rest.split_at(start);
-        let (word, after) = word.split_at(word.find(|c| !is_word(c)).unwrap_or(word.len()));
-        out.push_str(before);
-        match word.strip_prefix(name) {
-            Some(end) if !name.is_empty() && (end.is_empty() || end.starts_with("__")) => {
-                out.push_str(to);
-                out.push_str(end);
-            }
-            _ => out.push_str(word),
-        }
-        rest = after;
-    }
-    out.push_str(rest);
-    out
-}
 
 /// Divides kernels of these lengths among at least `least` units of about equal length: the numbers of the kernels in each.
 pub fn partition(lengths: &[usize], least: usize) -> Vec<Vec<usize>> {
@@ -181,14 +136,6 @@ impl Loaded {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_the_kernels_own_names_change() {
-        let source = "static int e_1__t; void e_1(int e_10, int xe_1, float e_1x) { e_1__t = e_10; } // e_1";
-        let renamed = rename(source, "e_1", "K");
-        assert_eq!(renamed, "static int K__t; void K(int e_10, int xe_1, float e_1x) { K__t = e_10; } // K");
-        assert_eq!(rename("é(x)", "", "K"), "é(x)");
-    }
 
     #[test]
     fn units_are_bounded_balanced_and_complete() {

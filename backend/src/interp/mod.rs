@@ -26,6 +26,7 @@ mod run;
 pub use fault::Fault;
 
 use access::View;
+use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -111,6 +112,7 @@ impl Device for InterpDevice {
         let out_of_memory = || Error::OutOfMemory {
             what: format!("{memory:?}").to_lowercase(),
             wanted: bytes,
+            free: None,
             device: "interp".into(),
         };
         let raw = HostMemory::new(bytes).ok_or_else(out_of_memory)?;
@@ -127,6 +129,9 @@ impl Device for InterpDevice {
         // SAFETY: inside the buffer, which is not `data`.
         unsafe { start.copy_to_nonoverlapping(data.as_mut_ptr(), data.len()) };
         Ok(())
+    }
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+        staging::in_place(to, offset, len)
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut kernels: Vec<Arc<dyn Kernel>> = Vec::with_capacity(programs.len());
@@ -165,7 +170,7 @@ impl Step {
 }
 
 impl Replay for Step {
-    fn replay(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+    fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         (0..self.launches.len()).try_for_each(|i| self.launch(i, vars))
     }
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {

@@ -1,5 +1,6 @@
 //! A device that keeps books and runs nothing: scheduling tests, and the size of a model, on a machine without hardware.
 
+use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, RawBuffer, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -61,7 +62,7 @@ struct NullReplay {
 }
 
 impl Replay for NullReplay {
-    fn replay(&mut self, _: &[(&str, i64)]) -> Result<(), Error> {
+    fn start(&mut self, _: &[(&str, i64)]) -> Result<(), Error> {
         Ok(())
     }
     fn replay_timed(&mut self, _: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
@@ -82,6 +83,9 @@ impl Device for NullDevice {
     fn describe(&self) -> Vec<String> {
         vec![format!("runs nothing, with the numbers of {}", self.target.name)]
     }
+    fn available(&self) -> Option<u64> {
+        None
+    }
     fn alloc(&self, bytes: usize, _: Memory) -> Result<Buffer, Error> {
         self.used.fetch_add(bytes, Ordering::Relaxed);
         Ok(Buffer { raw: Arc::new(NullBuffer { bytes, used: self.used.clone() }), offset: 0, len: bytes })
@@ -95,17 +99,16 @@ impl Device for NullDevice {
         data.fill(0);
         Ok(())
     }
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+        staging::through(self, to, offset, len)
+    }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         progress(programs.len(), programs.len());
         Ok(programs.iter().map(|p| Arc::new(NullKernel(p.clone())) as Arc<dyn Kernel>).collect())
     }
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
         for launch in &launches {
-            let program = launch.kernel.program();
-            if launch.buffers.len() != program.params.len() {
-                let message = format!("launched with {} buffers, has {}", launch.buffers.len(), program.params.len());
-                return Err(Error::invalid(&program.name, message));
-            }
+            launch.check()?;
         }
         Ok(Box::new(NullReplay { launches }))
     }

@@ -64,9 +64,10 @@ pub fn run(options: Options) -> Result {
     let context = settings.context.unwrap_or(CONTEXT).min(described.context());
     let chunk = settings.chunk.clamp(1, context);
     // A device that schedules and renders like the one asked for, and runs nothing.
-    let device = match options.common.device.as_str() {
-        "cpu" | "interp" => "null",
-        name => name,
+    let device = match options.common.device.as_deref() {
+        None | Some("cpu" | "interp") => "null",
+        Some(name) if name.starts_with("cuda") => "null:gpu",
+        Some(name) => name,
     };
     let opened = options.common.open_as(device)?;
     let has_text = opened.dialect.is_some();

@@ -8,7 +8,6 @@ use crate::model::Model;
 use crate::progress;
 use crate::stages::{self, computes, modelled};
 use clap::{Args, ValueHint};
-use gristmill_compiler::layout::Layout;
 use gristmill_llm::engine::Engine;
 use gristmill_llm::traffic;
 use gristmill_profile::{Kernel, Launch, Limits, Recording, Report, Stage, Step, page, text, trace};
@@ -225,9 +224,10 @@ fn bytes(ready: &Ready, program: &Program, depth: usize, tokens: usize) -> f64 {
         let elements = |dims: &[i64]| dims.iter().product::<i64>() as f64;
         sum += match (slot.kind, slot.storage, access) {
             (SlotKind::Weight, Storage::Packed(e), _) => {
-                let layout = ready.compiled.layouts.iter().find(|l| l.0 == number).map_or(Layout::FILE, |l| l.1);
+                // As in the file, unless the function has it otherwise.
+                let layout = ready.compiled.layouts.iter().find(|l| l.0 == number).map(|l| l.1);
                 let dense = elements(&slot.dims) * e.bytes as f64 / e.elements as f64;
-                let all = layout.bytes(e, &slot.dims).map_or(dense, |n| n as f64);
+                let all = layout.and_then(|l| l.bytes(e, &slot.dims)).map_or(dense, |n| n as f64);
                 all * traffic::share(&ready.function, number, tokens)
             }
             (SlotKind::Weight, Storage::Plain(scalar), _) => elements(&slot.dims) * scalar.bytes() as f64,

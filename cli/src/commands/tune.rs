@@ -46,10 +46,11 @@ const GAIN: f64 = 1.02;
 
 pub fn run(options: Options) -> Result {
     // The null device goes through the motions: for tests.
-    let stores = options.common.device == "cpu";
-    if !stores && options.common.device != "null" {
+    let device = options.common.device.as_deref().unwrap_or("cpu");
+    let stores = device == "cpu";
+    if !stores && device != "null" {
         return Err(Failure::new(
-            format_args!("there is nothing to tune on {}", options.common.device),
+            format_args!("there is nothing to tune on {device}"),
             "the cpu device is the one with a tuner",
         ));
     }
@@ -71,7 +72,7 @@ pub fn run(options: Options) -> Result {
         ));
     }
     let work = Work { prompt: options.p, tokens: options.n, times: options.r.into() };
-    let mut rivals = Rivals::new(&model, &options.common, options.common.open()?, context, work);
+    let mut rivals = Rivals::new(&model, &options.common, options.common.open_as(device)?, context, work);
     let mut best = rivals.target().clone();
     best.tuning = Tuning::default();
     writeln!(out, "{:<16} {:>13} {:>7} {:>14} {:>7}", "tried", "decode tok/s", "ratio", "prefill tok/s", "ratio")?;
@@ -108,7 +109,7 @@ pub fn run(options: Options) -> Result {
         }
     }
     if !stores {
-        writeln!(out, "nothing is stored for {}: {}", options.common.device, tuning::text(best.tuning))?;
+        writeln!(out, "nothing is stored for {device}: {}", tuning::text(best.tuning))?;
         return Ok(());
     }
     tuning::write(&store, isa, best.tuning)?;

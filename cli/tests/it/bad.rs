@@ -109,7 +109,7 @@ fn requests_that_cannot_be_met() {
         (&["run", "-p", "x", "--ctx", "100000"][..], "takes 1 to 2048"),
         (&["run", "-p", "What is this?", "--ctx", "4"], "prompt has"),
         (&["run", "-p", "", "--raw"], "no tokens"),
-        (&["run", "-p", "x", "--device", "cuda"], "not in this version"),
+        (&["run", "-p", "x", "--device", "wgpu"], "not in this version"),
         (&["logits", DEMO, "--tokens", "1,2048", "-o", "x.npy"], "2048 is not one of"),
         (&["logits", DEMO, "--tokens", "1,2", "-o", "none/such.npy"], "cannot write"),
         (&["logits", DEMO, "--tokens", "1,2,3", "--ctx", "2", "-o", "x.npy"], "context of 2 tokens is full"),

@@ -28,6 +28,8 @@ fn gristmill(arguments: &[&str]) -> Command {
     command.env("GRISTMILL_CACHE", home.join("gristmill-cache")).env("XDG_DATA_HOME", home.join("data"));
     command.env("XDG_STATE_HOME", home.join("state"));
     command.env_remove("CC");
+    // The same on a machine with a GPU: the processor is the default.
+    command.env("CUDA_VISIBLE_DEVICES", "");
     command
 }
 

@@ -76,7 +76,7 @@ fn kernels_come_with_their_prices() {
 #[test]
 fn devices_say_what_they_are_or_lack() {
     let out = run(&["devices"]).ok();
-    for part in ["cpu ", "interp ", "null ", "null:gpu ", "C compiler"] {
+    for part in ["cpu ", "cuda ", "device cuda cannot be used", "interp ", "null ", "null:gpu ", "C compiler"] {
         assert!(out.contains(part), "{out}");
     }
     let out = outcome(gristmill(&["devices"]).env("CC", "/nonexistent")).ok();

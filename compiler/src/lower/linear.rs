@@ -2,9 +2,11 @@
 //! depends on is known; reductions over the same ranges share a loop, and copies of an `Upcast` or `Unroll` range share what is common to
 //! them, because equal nodes are one node.
 
+use super::mma;
 use super::vector::vectorise;
-use gristmill_uop::target::Target;
-use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
+use super::wide;
+use gristmill_uop::target::{Style, Target};
+use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
@@ -26,6 +28,8 @@ pub enum Statement {
     Accumulate(Id, Id),
     /// Buffer, offset, value.
     Write(Id, Id, Id),
+    /// One load of so many bytes, for several: buffer, offset, and each load with the byte where it begins.
+    Wide(Id, Id, usize, Vec<(Id, usize)>),
     /// A nest: its statements up to `End`. Stages are computed again only if one of these workgroup indices has changed.
     Nest {
         /// The buffer written.
@@ -34,6 +38,8 @@ pub enum Statement {
         staged: bool,
         /// Workgroup indices it depends on.
         globals: Vec<Id>,
+        /// Ranges that its threads are counted over, outermost first.
+        threads: Vec<Id>,
     },
 }
 
@@ -74,14 +80,30 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
                 code.locals.push(buffer);
             }
         }
-        code.statements.push(Statement::Nest { buffer, staged, globals: globals.clone() });
-        let mut e = Emitter { g, target, scopes: vec![Scope::default()], outer: globals.into_iter().collect() };
+        let threads = threads_of(g, nest, target);
+        code.statements.push(Statement::Nest { buffer, staged, globals: globals.clone(), threads: threads.clone() });
+        let outer = globals.into_iter().chain(threads).collect();
+        let mut e = Emitter { g, target, scopes: vec![Scope::default()], outer };
         e.nest(nest);
         let scope = e.scopes.pop().expect("one scope is left");
-        code.statements.extend(scope.statements);
+        match target.style {
+            Style::Cpu => code.statements.extend(scope.statements),
+            Style::Gpu => code.statements.extend(wide::loads(g, scope.statements)),
+        }
         code.statements.push(Statement::End);
     }
     code
+}
+
+/// Ranges of a nest that are its threads.
+fn threads_of(g: &Graph, nest: Id, target: &Target) -> Vec<Id> {
+    if target.style == Style::Cpu {
+        return vec![];
+    }
+    let kinds = [Some(RangeKind::Vector), Some(RangeKind::VectorReduce)];
+    let mut found: Vec<Id> = g.toposort(&[nest]).into_iter().filter(|&n| kinds.contains(&g.range_kind(n))).collect();
+    found.sort_by_key(|&r| g.range_number(r));
+    found
 }
 
 #[derive(Default)]
@@ -110,13 +132,18 @@ impl Emitter<'_> {
                 copies = self.times(&copies, r);
             }
         }
-        let (buffer, offset, value) = (self.g[nest].src[0], self.g[nest].src[1], self.g[nest].src[2]);
-        let lane = closed.iter().copied().find(|&r| self.g.range_kind(r) == Some(RangeKind::Vector));
+        let (buffer, offset, mut value) = (self.g[nest].src[0], self.g[nest].src[1], self.g[nest].src[2]);
+        if self.target.style == Style::Gpu {
+            value = mma::products(self.g, value, &closed);
+        }
+        let gpu = self.target.style == Style::Gpu;
+        let is_lane = |g: &Graph, r: Id| !gpu && g.range_kind(r) == Some(RangeKind::Vector);
+        let lane = closed.iter().copied().find(|&r| is_lane(self.g, r));
         let mut stores: Vec<(Id, Id)> = Vec::new();
         for map in copies {
             let at = self.g.substitute(offset, &mut map.clone());
             let v = self.g.substitute(value, &mut map.clone());
-            let v = vectorise(self.g, v, self.target);
+            let v = if gpu { fold_threads(self.g, v) } else { vectorise(self.g, v, self.target) };
             let (at, v) = match lane {
                 Some(l) => {
                     let zero = self.g.int(0);
@@ -273,7 +300,7 @@ impl Emitter<'_> {
         for &id in group {
             let n = self.g[id].clone();
             let Arg::Reduce(op, _) = n.arg else { unreachable!("reduce without an op") };
-            let first = identity(self.g, op, &n);
+            let first = identity(self.g, op, n.dtype);
             self.define(first);
             let acc = self.g.intern(Node { op: Op::Acc, dtype: n.dtype, src: smallvec![first, id], arg: Arg::None });
             self.push_here(Statement::Accumulator(acc));
@@ -384,8 +411,31 @@ fn substitute_raw(g: &mut Graph, id: Id, map: &FxHashMap<Id, Id>) -> Id {
     if map.is_empty() { id } else { g.substitute(id, &mut map.clone()) }
 }
 
-fn identity(g: &mut Graph, op: ReduceOp, n: &Node) -> Id {
-    let s = n.dtype.scalar;
+/// Reductions over lanes that are threads: each thread's own part, and the parts folded.
+fn fold_threads(g: &mut Graph, value: Id) -> Id {
+    let mut map = FxHashMap::default();
+    for n in g.toposort(&[value]) {
+        let node = g[n].clone();
+        let src: Sources = node.src.iter().map(|s| map.get(s).copied().unwrap_or(*s)).collect();
+        let lane = src.iter().skip(1).copied().find(|&r| g.range_kind(r) == Some(RangeKind::VectorReduce));
+        let new = match lane.filter(|_| node.op == Op::Reduce) {
+            Some(lane) => {
+                let mut own = src;
+                own.retain(|r| *r != lane);
+                let part = if own.len() == 1 { own[0] } else { g.intern(Node { src: own, ..node.clone() }) };
+                g.intern(Node { op: Op::Fold, dtype: node.dtype, src: smallvec![part, lane], arg: node.arg })
+            }
+            None if src == node.src => n,
+            None => g.intern(Node { src, ..node }),
+        };
+        map.insert(n, new);
+    }
+    map[&value]
+}
+
+/// The value that changes nothing when it is combined with another.
+pub fn identity(g: &mut Graph, op: ReduceOp, dtype: DType) -> Id {
+    let s = dtype.scalar;
     let one = match op {
         ReduceOp::Add => g.constant(s, 0.0),
         ReduceOp::Max if s.is_float() => g.constant(s, f64::NEG_INFINITY),
@@ -394,8 +444,8 @@ fn identity(g: &mut Graph, op: ReduceOp, n: &Node) -> Id {
             g.int_of(s, lo)
         }
     };
-    if n.dtype.lanes == 1 {
+    if dtype.lanes == 1 {
         return one;
     }
-    g.intern(Node { op: Op::Splat, dtype: n.dtype, src: smallvec![one], arg: Arg::None })
+    g.intern(Node { op: Op::Splat, dtype, src: smallvec![one], arg: Arg::None })
 }

@@ -1,7 +1,9 @@
 //! Lower: from the nests of a kernel to a linear list of statements.
 
 pub mod linear;
+mod mma;
 pub mod print;
 pub mod vector;
+pub mod wide;
 
-pub use linear::{Code, Statement, lower_body};
+pub use linear::{Code, Statement, identity, lower_body};

@@ -34,7 +34,11 @@ pub fn print(g: &Graph, code: &Code) -> String {
             Statement::Write(buffer, at, v) => {
                 writeln!(out, "%{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v))
             }
-            Statement::Nest { buffer, staged, globals } => {
+            Statement::Wide(buffer, at, bytes, parts) => {
+                let parts: Vec<String> = parts.iter().map(|p| format!("%{} at {}", p.0.0, p.1)).collect();
+                writeln!(out, "{} = {bytes} bytes of %{}[{}]", parts.join(", "), buffer.0, value(g, *at))
+            }
+            Statement::Nest { buffer, staged, globals, .. } => {
                 let per: Vec<String> = globals.iter().map(|g| format!("%{}", g.0)).collect();
                 let what = if *staged { "stage" } else { "nest" };
                 writeln!(out, "{what} %{} for [{}] {{", buffer.0, per.join(", "))
@@ -55,6 +59,7 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
             Statement::Define(id) | Statement::Loop(id) | Statement::Accumulator(id) => roots.push(*id),
             Statement::Accumulate(_, id) => roots.push(*id),
             Statement::Write(buffer, at, v) => roots.extend([*buffer, *at, *v]),
+            Statement::Wide(_, _, _, parts) => roots.extend(parts.iter().map(|p| p.0)),
             Statement::Nest { buffer, .. } => roots.push(*buffer),
             Statement::End => {}
         }

@@ -2,6 +2,7 @@
 //! arithmetic; a reduction gets ranges; a node that has a place of its own is read from there.
 
 use crate::derive::{Derived, Dot};
+use crate::layout::Layout;
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar, Sources, rules};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -92,9 +93,11 @@ impl<'a> Expander<'a> {
         let p = &dot.packing;
         let product = g[node].src[0];
         let columns = g.max_of(*g.dims(product).last().expect("a contraction has an axis"));
+        // Of rows as planes, units follow one another.
+        let block = if dot.layout == Layout::Planes { p.unit } else { p.elements };
         let sizes = [
-            (columns / p.elements, p.elements, RangeKind::Reduce),
-            (p.elements / p.unit, p.unit, RangeKind::Reduce),
+            (columns / block, block, RangeKind::Reduce),
+            (block / p.unit, p.unit, RangeKind::Reduce),
             (p.unit / p.group, p.group, RangeKind::Unroll),
             (p.group / 4, 4, RangeKind::Unroll),
             (4, 1, RangeKind::Unroll),
@@ -162,7 +165,7 @@ impl<'a> Expander<'a> {
                 let row = flatten(g, front, &index[..front.len()]);
                 let columns = g.max_of(last) as usize;
                 if let Some((layout, packing)) = self.derived.layouts.get(&slot) {
-                    return packing.decode(g, packed, layout.lanes as i64, row, index[front.len()], columns as i64);
+                    return packing.decode(g, packed, *layout, row, index[front.len()], columns as i64);
                 }
                 let row_bytes = encoding.row_bytes(columns).expect("rows are whole blocks: checked at load");
                 let k = index[front.len()];

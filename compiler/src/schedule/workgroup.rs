@@ -7,7 +7,7 @@ use super::expand::Expander;
 use super::kernel::{Draft, Surroundings};
 use crate::derive::Derived;
 use crate::lower::linear::WORDS;
-use gristmill_uop::target::Style;
+use gristmill_uop::target::{Style, Target};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -42,6 +42,11 @@ pub struct Future {
 const MATMUL_ROWS: i64 = 4;
 /// Rows of a panel that is read again for every tile of tokens: it stays in the L2 cache.
 const PANEL_ROWS: i64 = 128;
+/// Rows of a warp's matrix product, and tokens that a warp multiplies them with.
+const WARP_ROWS: i64 = 16;
+const WARP_TOKENS: i64 = 32;
+/// Terms that a thread computes of what is no contraction of weights.
+const TERMS: i64 = 4;
 /// Below this many elements, one workgroup does everything.
 const SMALL: i64 = 2048;
 
@@ -127,6 +132,16 @@ impl Splitter<'_, '_> {
         let bound = g[r].src[0];
         let new = self.new_range(g, bound, RangeKind::Global);
         self.map.insert(r, new);
+    }
+    /// The whole axis over the launch, whose host does not know how long it is: workgroups beyond its end repeat the last.
+    fn at_most(&mut self, g: &mut Graph, r: Id) {
+        let bound = g[r].src[0];
+        let (most, minus) = (g.max_of(bound), g.int(-1));
+        let most = g.int(most);
+        let new = self.new_range(g, most, RangeKind::Global);
+        let last = g.add(bound, minus);
+        let index = g.min(new, last);
+        self.map.insert(r, index);
     }
     /// Is every element of the workgroup one that nobody reads?
     fn skip(&mut self, g: &mut Graph, f: &Future, axes: &[Id], node: Id, tile: i64) -> Option<Id> {
@@ -218,7 +233,7 @@ fn row_axes(g: &Graph, nests: &[Id], derived: &Derived) -> (FxHashSet<Id>, i64) 
                 {
                     let free = g.free_ranges(m);
                     if free.iter().any(|r| g[n].src[1..].contains(r)) {
-                        lanes = derived.layouts.get(&slot).map_or(lanes, |l| lanes.max(l.0.lanes as i64));
+                        lanes = derived.layouts.get(&slot).map_or(lanes, |l| lanes.max(l.0.lanes()));
                         rows.extend(free.iter().copied().filter(|r| closed.contains(r)));
                     }
                 }
@@ -281,8 +296,18 @@ fn contraction(
         }
         return;
     }
-    // Panel of rows per workgroup, tiles of tokens inside, rows of the panel inside these.
     let last_token = tokens.iter().copied().rev().find(|&r| g.max_of(g[r].src[0]) > 1);
+    if around.target.style == Style::Gpu
+        && n % WARP_ROWS == 0
+        && let Some(token) = last_token
+    {
+        for &r in tokens.iter().filter(|&&r| r != token) {
+            if host_bound(g, r) { s.global(g, r) } else { s.at_most(g, r) }
+        }
+        warps(g, s, row, n, token, around.target);
+        return;
+    }
+    // Panel of rows per workgroup, tiles of tokens inside, rows of the panel inside these.
     // With interleaved rows an accumulator is a vector of rows and one token, and a word of each quad of a group waits beside them.
     let tokens_most = around.target.tuning.tokens.max(1) as i64;
     let few = (tokens_most / 2).max(1);
@@ -312,6 +337,77 @@ fn contraction(
     }
 }
 
+/// Rows and tokens as tiles of warps, laid out over a warp as its matrix product wants them (`lower/mma.rs`): lane 4g + t has rows g + 8i and tokens
+/// 2t + j.
+fn warps(g: &mut Graph, s: &mut Splitter, row: Id, n: i64, token: Id, target: &Target) {
+    let warps = (target.threads as i64 / 32).max(1);
+    let most = g.max_of(g[token].src[0]);
+    // Tokens of a warp: as many as rows share; and of the warps of a workgroup, as many side by side as there are rows, the others for more tokens.
+    let up_to_power = |n: i64| (n.max(1) as u64).next_power_of_two() as i64;
+    let tiles = up_to_power((most + 7) / 8).min(WARP_TOKENS / 8);
+    let rows = (0..=warps.ilog2()).rev().map(|p| 1 << p).find(|p| n / WARP_ROWS % p == 0).unwrap_or(1);
+    let beside = up_to_power(most / (8 * tiles)).min(warps / rows);
+    let (panels, tile) = (g.int(n / WARP_ROWS / rows), g.int(8 * tiles * beside));
+    let panel = s.new_range(g, panels, RangeKind::Global);
+    let bound = g[token].src[0];
+    let up = g.int(8 * tiles * beside - 1);
+    let count = g.add(bound, up);
+    let count = g.idiv(count, tile);
+    let block = if host_bound(g, token) { s.new_range(g, count, RangeKind::Global) } else { s.new_range(g, count, RangeKind::Loop) };
+    let mut range = |g: &mut Graph, n: i64, kind| {
+        let n = g.int(n);
+        s.new_range(g, n, kind)
+    };
+    let (warp_row, warp_token) = (range(g, rows, RangeKind::Vector), range(g, beside, RangeKind::Vector));
+    let (lane_group, lane) = (range(g, 8, RangeKind::Vector), range(g, 4, RangeKind::Vector));
+    let copy = range(g, tiles, RangeKind::Upcast);
+    let (i, j) = (range(g, 2, RangeKind::Upcast), range(g, 2, RangeKind::Upcast));
+    let sum = |g: &mut Graph, parts: &[(Id, i64)]| {
+        let mut at = g.int(0);
+        for &(part, step) in parts {
+            let step = g.int(step);
+            let part = g.mul(part, step);
+            at = g.add(at, part);
+        }
+        at
+    };
+    let of_row = sum(g, &[(panel, rows * WARP_ROWS), (warp_row, WARP_ROWS), (i, 8), (lane_group, 1)]);
+    let mut of_token =
+        sum(g, &[(block, 8 * tiles * beside), (warp_token, 8 * tiles), (copy, 8), (lane, 2), (j, 1)]);
+    if g.int_value(bound).is_none_or(|b| b % (8 * tiles * beside) != 0) {
+        let minus = g.int(-1);
+        let last = g.add(bound, minus);
+        of_token = g.min(of_token, last);
+    }
+    s.map.insert(row, of_row);
+    s.map.insert(token, of_token);
+}
+
+/// Everything else, for workgroups of threads: a few terms for each thread, the last axes inside.
+fn for_threads(g: &mut Graph, s: &mut Splitter, spread: &[Id], total: i64, work: i64, target: &Target) {
+    let most = TERMS * target.threads as i64;
+    let share = (total / target.workers as i64).max(target.threads as i64 / 8);
+    let mut left = (most / work.clamp(1, most)).min(share).max(1);
+    for &r in spread.iter().rev() {
+        match g.int_value(g[r].src[0]) {
+            Some(n) if n <= left => left /= n,
+            Some(n) if left > 1 => {
+                let chunk = divisor(n, left);
+                if chunk > 1 {
+                    s.tiled(g, r, chunk, RangeKind::Global, RangeKind::Loop);
+                } else {
+                    s.global(g, r);
+                }
+                left = 1;
+            }
+            _ => {
+                s.global(g, r);
+                left = 1;
+            }
+        }
+    }
+}
+
 /// Everything else: enough workgroups for the machine, the last axis inside.
 fn plain(g: &mut Graph, s: &mut Splitter, spread: &[Id], nests: &[Id], around: &Surroundings) {
     let sizes: Vec<i64> = spread.iter().map(|&r| g.max_of(g[r].src[0])).collect();
@@ -321,7 +417,10 @@ fn plain(g: &mut Graph, s: &mut Splitter, spread: &[Id], nests: &[Id], around: &
         .map(|n| g[n].src[1..].iter().map(|&r| g.bounds(g[r].src[0]).map_or(1, |b| b.1)).product::<i64>())
         .max()
         .unwrap_or(1);
-    if around.target.style == Style::Cpu && total.saturating_mul(work) < SMALL {
+    if around.target.style == Style::Gpu {
+        return for_threads(g, s, spread, total, work, around.target);
+    }
+    if total.saturating_mul(work) < SMALL {
         return;
     }
     let enough = 8 * around.target.workers.max(1) as i64;

@@ -4,7 +4,9 @@
 //! (`emulated.c`), compiled by the same, runs in the emulator for as long as the device lives; buffers live in it, and what
 //! is to be done goes through its pipes.
 
-use gristmill_backend::cpu::{Cc, Isa, Text, Unit, dialect, partition};
+use gristmill_backend::Text;
+use gristmill_backend::cpu::{Cc, Isa, Unit, dialect, partition};
+use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::{Store, Temporary};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, RawBuffer, Replay};
 use gristmill_uop::program::Program;
@@ -229,6 +231,9 @@ impl Device for Emulated {
         self.emulator.converse('r', at, data.len() as u64, &[], data).map(drop)
     }
 
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+        staging::through(self, to, offset, len)
+    }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let texts: Vec<Text> = programs.iter().map(Text::of).collect();
@@ -275,9 +280,7 @@ impl EmulatedReplay {
         let invalid = |message: &str| Error::invalid(&program.name, message);
         let kernel = launch.kernel.as_any().downcast_ref::<EmulatedKernel>();
         let kernel = kernel.ok_or_else(|| invalid("was loaded by another device"))?;
-        if launch.buffers.len() != program.params.len() {
-            return Err(invalid("is launched with another number of buffers than it has"));
-        }
+        launch.check()?;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
         let groups = program.graph.evaluate_index(program.groups, &value);
         let groups = groups.ok_or_else(|| invalid("its workgroups cannot be counted"))?.max(0);
@@ -301,7 +304,7 @@ impl EmulatedReplay {
 }
 
 impl Replay for EmulatedReplay {
-    fn replay(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+    fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.replay_timed(vars).map(drop)
     }
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {

@@ -7,7 +7,7 @@
 use crate::dtype::Scalar;
 use crate::graph::{Arg, Graph, Id, Node, Sources};
 use crate::op::{Op, ReduceOp};
-use crate::rules::{Rule, count_dot, lift, rules};
+use crate::rules::{count_dot, lift, rules};
 use rustc_hash::FxHashMap;
 
 rules! { RULES:
@@ -190,9 +190,4 @@ fn words(g: &mut Graph, n: &Node) -> Option<Id> {
     let zero = g.int_of(Scalar::I32, 0);
     let dot = g.dot4(a, b, zero, most);
     Some(if rest.is_empty() { dot } else { g.reduce_ranges(dot, rest, ReduceOp::Add) })
-}
-
-/// The rule of that name.
-pub fn rule(name: &str) -> Option<&'static Rule> {
-    RULES.iter().find(|r| r.name == name)
 }

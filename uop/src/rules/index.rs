@@ -47,7 +47,8 @@ fn normal_product(g: &mut Graph, n: &Node) -> Option<Id> {
     Some(g.from_linear(&sum, n.dtype))
 }
 
-fn gcd(a: i64, b: i64) -> i64 {
+/// The greatest common divisor, not negative.
+pub fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a.abs() } else { gcd(b, a % b) }
 }
 

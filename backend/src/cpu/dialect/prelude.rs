@@ -1,6 +1,7 @@
 //! What every translation unit begins with: types, conversions and the few functions that have no operator, per instruction set.
 
 use super::words;
+use crate::expressions::CONVERSIONS;
 use std::fmt::Write;
 
 /// Scalar types: name, C type, bytes.
@@ -17,24 +18,6 @@ const SCALARS: &[(&str, &str, usize)] = &[
     ("f64", "double", 8),
 ];
 const LANES: &[usize] = &[4, 8, 16];
-
-/// Conversions between vectors that have a function here; others are written out. Between f16 or bf16 and f32, and from f32 to
-/// integers, see below.
-pub const CONVERSIONS: &[(&str, &str)] = &[
-    ("u8", "i32"),
-    ("i8", "i32"),
-    ("u16", "i32"),
-    ("i16", "i32"),
-    ("i32", "u8"),
-    ("i32", "i8"),
-    ("i32", "f32"),
-    ("i32", "i16"),
-    ("i64", "i32"),
-    ("i32", "i64"),
-    ("i64", "f32"),
-    ("u8", "f32"),
-    ("i8", "f32"),
-];
 
 /// gcc turns `__builtin_convertvector` to a wider element into one scalar move an element, so widening has builtins of its own there:
 /// (conversion, lanes, needs, expression of x).
@@ -66,6 +49,7 @@ pub fn prelude() -> String {
     }
     line("typedef char q16 __attribute__((vector_size(16)));".into());
     line("typedef i64 i64x2 __attribute__((vector_size(16)));".into());
+    line("#define INFINITE __builtin_inff()\n#define NOT_A_NUMBER __builtin_nanf(\"\")".into());
     line("#define FN static inline __attribute__((always_inline, unused))".into());
     line("FN f32 bits_i32_f32(i32 x) { union { i32 i; f32 f; } u = {x}; return u.f; }".into());
     line("FN i32 bits_f32_i32(f32 x) { union { f32 f; i32 i; } u = {x}; return u.i; }".into());

@@ -1,0 +1,318 @@
+//! CUDA C without headers: what a kernel needs is in the prelude (`prelude.rs`), and only there does the language of the device show.
+//!
+//! A kernel is `ENTRY(threads, name)(buffers…, const i64 *v)`: a workgroup is a block of threads, its number is `GROUP_INDEX`, a
+//! thread's is `THREAD_INDEX`. Workgroups beyond the last one return at once, so that a launch may be larger than needed.
+
+mod prelude;
+
+pub use prelude::{common, prelude};
+
+use crate::expressions::{Expressions, Values, cast, stored};
+use gristmill_compiler::lower::{Code, Statement};
+use gristmill_compiler::pipeline::{Dialect, Signature};
+use gristmill_uop::program::Access;
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
+use std::collections::HashSet;
+use std::fmt::Write;
+
+/// Most iterations of a loop over a reduction that are written out one after the other.
+const UNROLLED: i64 = 8;
+/// Copies of other such loops.
+const COPIES: i64 = 4;
+/// Most loads of one kind that a thread asks for ahead of the wait: where there are more, memory is busy for long anyway.
+const ASKED: i64 = 32;
+
+/// The dialect.
+pub struct Cuda;
+
+impl Dialect for Cuda {
+    fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
+        let t = Expressions::new(graph, signature, Values::Threads);
+        let mut w = Writer { t, threads: Threads::default(), unsynchronised: HashSet::new(), out: String::new() };
+        w.kernel(name, bodies);
+        w.out
+    }
+}
+
+/// How the threads of a nest are counted.
+#[derive(Default)]
+struct Threads {
+    /// Groups of threads that share an output element.
+    groups: i64,
+    /// Range number of the groups.
+    group: Option<u32>,
+}
+
+struct Writer<'a> {
+    t: Expressions<'a>,
+    threads: Threads,
+    /// Shared buffers written since the last barrier.
+    unsynchronised: HashSet<Id>,
+    out: String,
+}
+
+impl Writer<'_> {
+    fn line(&mut self, text: std::fmt::Arguments) {
+        let _ = self.out.write_fmt(text);
+        self.out.push('\n');
+    }
+    fn kernel(&mut self, name: &str, bodies: &[Code]) {
+        let mut arguments = Vec::new();
+        for (i, &(_, access, node)) in self.t.signature.params.iter().enumerate() {
+            let packed = matches!(self.t.g[node].arg, Arg::Packed(..));
+            let t = if packed { "u8".into() } else { stored(self.t.g[node].dtype) };
+            arguments.push(match access {
+                Access::Read => format!("const {t} *RESTRICT p{i}"),
+                Access::Write => format!("{t} *RESTRICT p{i}"),
+                Access::ReadWrite => format!("{t} *p{i}"),
+            });
+        }
+        arguments.push("const i64 *RESTRICT v".into());
+        self.line(format_args!("ENTRY({}, {name})({}) {{", self.t.signature.threads, arguments.join(", ")));
+        self.line(format_args!("const i32 thread = THREAD_INDEX;"));
+        for (i, node) in self.t.signature.vars.iter().map(|v| v.1).enumerate() {
+            let t = self.t.type_of(node);
+            self.line(format_args!("const {t} var{i} = ({t})v[{i}];"));
+        }
+        if self.t.signature.scratch_bytes > 0 {
+            self.line(format_args!("SHARED(scratch);"));
+        }
+        for (i, &(local, at)) in self.t.signature.scratch.iter().enumerate() {
+            let t = stored(self.t.g[local].dtype);
+            self.line(format_args!("{t} *const l{i} = ({t} *)(scratch + {at});"));
+        }
+        self.line(format_args!("i64 w = GROUP_INDEX;"));
+        self.line(format_args!("DEPENDENTS_MAY_START;"));
+        for (i, code) in bodies.iter().enumerate() {
+            self.body(i, code);
+        }
+        self.line(format_args!("PREDECESSORS_ENDED;\n}}"));
+    }
+    fn body(&mut self, number: usize, code: &Code) {
+        let count = self.t.index(self.t.signature.groups[number]);
+        self.line(format_args!("{{ const i64 count = {count};\nif (w >= 0 && w < count) {{"));
+        let mut rest = String::from("(u32)w");
+        for (i, &r) in code.globals.iter().enumerate().rev() {
+            let (t, n) = (self.t.type_of(r), self.t.g.range_number(r));
+            if i == 0 {
+                self.line(format_args!("const {t} r{n} = ({t})({rest});"));
+            } else {
+                let bound = self.t.index(self.t.g[r].src[0]);
+                self.line(format_args!("const {t} r{n} = ({t})({rest} % (u32)({bound}));"));
+                rest = format!("{rest} / (u32)({bound})");
+            }
+        }
+        // What the workgroup does not compute it need not wait for, but what it is waited for it must.
+        if let Some(skip) = code.skip {
+            let skip = self.t.index(skip);
+            self.line(format_args!("if ({skip}) {{ PREDECESSORS_ENDED; return; }}"));
+        }
+        self.ahead(&code.statements);
+        self.line(format_args!("PREDECESSORS_ENDED;"));
+        self.unsynchronised.clear();
+        let mut reads = reads(&self.t, &code.statements).into_iter();
+        for s in &code.statements {
+            if let Statement::Nest { .. } = s
+                && reads.next().is_some_and(|r| r.iter().any(|b| self.unsynchronised.contains(b)))
+            {
+                self.line(format_args!("BARRIER;"));
+                self.unsynchronised.clear();
+            }
+            self.statement(s);
+        }
+        self.line(format_args!("return; }}\nw -= count; }}"));
+    }
+    /// Weights whose address does not depend on what comes before are asked for ahead of the wait: loops of the nests with nothing but those
+    /// loads in them.
+    fn ahead(&mut self, statements: &[Statement]) {
+        let g = self.t.g;
+        let mut loops: Vec<Id> = Vec::new();
+        let mut open: Vec<bool> = Vec::new();
+        for s in statements {
+            match s {
+                Statement::Nest { threads, .. } => {
+                    open.push(false);
+                    self.line(format_args!("{{"));
+                    self.count(threads);
+                }
+                Statement::Loop(r) => {
+                    open.push(true);
+                    loops.push(*r);
+                }
+                Statement::End => {
+                    if open.pop() == Some(true) {
+                        loops.pop();
+                    } else {
+                        self.line(format_args!("}}"));
+                    }
+                }
+                Statement::Define(id) if matches!(g[*id].op, Op::Load) => self.ask(g[*id].src[0], g[*id].src[1], &loops),
+                Statement::Wide(buffer, at, ..) => self.ask(*buffer, *at, &loops),
+                _ => {}
+            }
+        }
+    }
+    fn ask(&mut self, buffer: Id, at: Id, loops: &[Id]) {
+        let g = self.t.g;
+        let mine: Vec<Id> = loops.iter().copied().filter(|r| g.free_ranges(at).contains(r)).collect();
+        let count: Option<i64> = mine.iter().map(|&r| g.int_value(g[r].src[0])).product();
+        if !matches!(g[buffer].arg, Arg::Packed(..)) || count.is_none_or(|n| n > ASKED) || g.any(at, |_, n| n.op == Op::Load) {
+            return;
+        }
+        for &r in &mine {
+            let (t, n, bound) = (self.t.type_of(r), g.range_number(r), self.t.name(g[r].src[0]));
+            self.line(format_args!("UNROLL({UNROLLED}) for ({t} r{n} = 0; r{n} < {bound}; r{n}++)"));
+        }
+        let (b, at) = (self.t.buffer(buffer), self.t.index(at));
+        self.line(format_args!("ASK_FOR({b} + ({at}));"));
+    }
+    fn statement(&mut self, s: &Statement) {
+        match s {
+            Statement::Define(id) => {
+                let e = match self.t.g[*id].op {
+                    Op::Fold => self.fold(*id),
+                    _ => self.t.expression(*id),
+                };
+                let (t, v) = (self.t.type_of(*id), self.t.number(*id));
+                self.line(format_args!("const {t} v{v} = {e};"));
+            }
+            Statement::Wide(buffer, at, bytes, parts) => self.wide(*buffer, *at, *bytes, parts),
+            Statement::Loop(r) => {
+                let g = self.t.g;
+                let unroll = match (g.range_kind(*r), g.int_value(g[*r].src[0])) {
+                    (Some(RangeKind::Reduce), Some(n)) if n <= UNROLLED => n,
+                    (Some(RangeKind::Reduce), _) => COPIES,
+                    _ => 1,
+                };
+                let (t, n, bound) = (self.t.type_of(*r), g.range_number(*r), self.t.name(g[*r].src[0]));
+                self.line(format_args!("UNROLL({unroll}) for ({t} r{n} = 0; r{n} < {bound}; r{n}++) {{"));
+            }
+            Statement::End => self.line(format_args!("}}")),
+            Statement::Accumulator(acc) => {
+                let node = &self.t.g[*acc];
+                let (t, first, a) = (self.t.type_of(node.src[0]), self.t.name(node.src[0]), self.t.number(node.src[1]));
+                self.line(format_args!("{t} a{a} = {first};"));
+            }
+            Statement::Accumulate(acc, value) => {
+                let (e, a) = (self.t.expression(*value), self.t.number(self.t.g[*acc].src[1]));
+                self.line(format_args!("a{a} = {e};"));
+            }
+            Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
+            Statement::Nest { threads, buffer, staged, .. } => {
+                self.line(format_args!("{{"));
+                self.count(threads);
+                if *staged {
+                    self.unsynchronised.insert(*buffer);
+                }
+            }
+        }
+    }
+    /// The ranges that are threads, from the thread's number. Counted row-major in the order of the ranges; a range of all threads is
+    /// counted apart.
+    fn count(&mut self, ranges: &[Id]) {
+        let g = self.t.g;
+        let all = self.t.signature.threads as i64;
+        let is_group = |r: &&Id| g.range_kind(**r) == Some(RangeKind::Vector);
+        if ranges.iter().filter(is_group).count() > 1 {
+            let mut stride = 1;
+            for &r in ranges.iter().rev() {
+                let (t, n, bound) = (self.t.type_of(r), g.range_number(r), g.int_value(g[r].src[0]).unwrap_or(1));
+                self.line(format_args!("const {t} r{n} = thread / {stride} % {bound};"));
+                stride *= bound;
+            }
+            return;
+        }
+        let group = ranges.iter().copied().find(|&r| g.range_kind(r) == Some(RangeKind::Vector));
+        let groups = group.and_then(|r| g.int_value(g[r].src[0])).unwrap_or(1);
+        self.threads = Threads { groups, group: group.map(|r| g.range_number(r)) };
+        for &r in ranges {
+            let (t, n) = (self.t.type_of(r), g.range_number(r));
+            let bound = g.int_value(g[r].src[0]).unwrap_or(1);
+            let index = if Some(r) == group {
+                let outer = ranges.iter().any(|&x| x != r && g.range_number(x) < n && g.int_value(g[x].src[0]) != Some(all));
+                if outer { format!("thread % {groups}") } else { format!("thread / {}", all / groups) }
+            } else {
+                format!("thread / {} % {bound}", self.stride(r))
+            };
+            self.line(format_args!("const {t} r{n} = {index};"));
+        }
+    }
+    /// Threads from one lane of a range to the next.
+    fn stride(&self, lane: Id) -> i64 {
+        let g = self.t.g;
+        let (n, bound) = (g.range_number(lane), g.int_value(g[lane].src[0]).unwrap_or(1));
+        let outer = self.threads.group.is_some_and(|group| n < group) && bound < self.t.signature.threads as i64;
+        if outer { self.threads.groups } else { 1 }
+    }
+    /// The sum or maximum over lanes.
+    fn fold(&self, id: Id) -> String {
+        let n = &self.t.g[id];
+        let Arg::Reduce(op, _) = n.arg else { return "0".into() };
+        let how = match op {
+            ReduceOp::Add => "add",
+            ReduceOp::Max => "max",
+        };
+        let lanes = self.t.g.int_value(self.t.g[n.src[1]].src[0]).unwrap_or(1);
+        let (x, stride) = (self.t.name(n.src[0]), self.stride(n.src[1]));
+        // Partial results of narrow types are folded in wider ones.
+        let own = n.dtype;
+        let folded = match own.scalar {
+            Scalar::I64 if self.t.type_of(id) == "i32" => Scalar::I32,
+            s @ (Scalar::I32 | Scalar::U32 | Scalar::I64 | Scalar::F32) => s,
+            s if s.is_half() => Scalar::F32,
+            _ => Scalar::I32,
+        };
+        let x = if own.scalar == Scalar::I64 { x } else { cast(own, folded.one(), &x) };
+        let fold = format!("fold_{how}_{}({x}, {lanes}, {stride})", folded.name());
+        if own.scalar == Scalar::I64 { fold } else { cast(folded.one(), own, &fold) }
+    }
+    fn wide(&mut self, buffer: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) {
+        let (b, at, number) = (self.t.buffer(buffer), self.t.name(at), self.t.number(parts[0].0));
+        self.line(format_args!("const u32x{} w{number} = *(const u32x{0} *)({b} + {at});", bytes / 4));
+        for &(load, byte) in parts {
+            let d = self.t.g[load].dtype.scalar;
+            let word = format!("w{number}.{}", ["x", "y", "z", "w"][byte / 4]);
+            let shifted = if byte % 4 == 0 { word } else { format!("{word} >> {}", 8 * (byte % 4)) };
+            let value = match d {
+                Scalar::U32 => shifted,
+                Scalar::F32 => format!("bits_u32_f32({shifted})"),
+                d => format!("({})({shifted})", stored(d.one())),
+            };
+            let (t, v) = (self.t.type_of(load), self.t.number(load));
+            self.line(format_args!("const {t} v{v} = {value};"));
+        }
+    }
+    fn write(&mut self, buffer: Id, at: Id, value: Id) {
+        let d = self.t.g[value].dtype;
+        let (b, at, v) = (self.t.buffer(buffer), self.t.name(at), self.t.name(value));
+        let packed = matches!(self.t.g[buffer].arg, Arg::Packed(..));
+        if packed && d.scalar.bytes() > 1 {
+            self.line(format_args!("*({0} *)({b} + {at}) = {v};", stored(d)));
+        } else {
+            self.line(format_args!("{b}[{at}] = {v};"));
+        }
+    }
+}
+
+/// The shared buffers that each nest reads.
+fn reads(t: &Expressions, statements: &[Statement]) -> Vec<HashSet<Id>> {
+    let mut out: Vec<HashSet<Id>> = Vec::new();
+    for s in statements {
+        let mut note = |id: Id| {
+            let n = &t.g[id];
+            if n.op == Op::Load
+                && t.g[n.src[0]].op == Op::Local
+                && let Some(last) = out.last_mut()
+            {
+                last.insert(n.src[0]);
+            }
+        };
+        match s {
+            Statement::Define(id) => note(*id),
+            Statement::Wide(_, _, _, parts) => parts.iter().for_each(|p| note(p.0)),
+            Statement::Nest { .. } => out.push(HashSet::new()),
+            _ => {}
+        }
+    }
+    out
+}

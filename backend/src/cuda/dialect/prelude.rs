@@ -1,0 +1,164 @@
+//! What every translation unit begins with: types, the words of the language that kernels are written in, conversions, and the few functions
+//! that have no operator.
+
+/// Scalar types: name, C type.
+const SCALARS: &[(&str, &str)] = &[
+    ("i8", "signed char"),
+    ("u8", "unsigned char"),
+    ("i16", "short"),
+    ("u16", "unsigned short"),
+    ("i32", "int"),
+    ("u32", "unsigned int"),
+    ("i64", "long long"),
+    ("u64", "unsigned long long"),
+    ("f32", "float"),
+    ("f64", "double"),
+];
+
+/// The prelude for CUDA.
+pub fn prelude() -> String {
+    format!("{DEVICE}{}", common())
+}
+
+/// What does not depend on how threads run.
+pub fn common() -> String {
+    let mut s = String::new();
+    for (name, c) in SCALARS {
+        s += &format!("typedef {c} {name};\ntypedef {name} {name}_u;\n");
+    }
+    for t in ["i32", "u32", "i64", "f32"] {
+        for (how, combine) in [("add", "x + y"), ("max", "x > y ? x : y")] {
+            s += &format!("FOLD(fold_{how}_{t}, {t}, {combine})\n");
+        }
+    }
+    for (t, bits) in [("u8", 8u32), ("i8", 7), ("u16", 16), ("i16", 15), ("u32", 32), ("i32", 31), ("i64", 63)] {
+        let signed = t.starts_with('i');
+        let (lo, hi) = if signed { (-(2f64.powi(bits as i32)), 2f64.powi(bits as i32)) } else { (0.0, 2f64.powi(bits as i32)) };
+        let (least, most) = match signed {
+            true => (format!("(-{0}ll - 1ll)", (1u64 << bits) - 1), format!("{}ll", (1u64 << bits) - 1)),
+            false => ("0".into(), format!("{}ll", (1u64 << bits) - 1)),
+        };
+        s += &format!(
+            "FN {t} cvt_f32_{t}_1(f32 x) {{ return x >= {hi:e}f ? ({t}){most} : x > {lo:e}f ? ({t})x : x <= {lo:e}f ? ({t}){least} : ({t})0; }}\n"
+        );
+    }
+    s + COMMON
+}
+
+/// CUDA's words.
+const DEVICE: &str = r#"
+#define FN static __device__ __forceinline__
+#define ENTRY(threads, name) extern "C" __global__ void __launch_bounds__(threads) name
+#define RESTRICT __restrict__
+#define SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#define THREAD_INDEX ((int)threadIdx.x)
+#define THREADS ((int)blockDim.x)
+#define GROUP_INDEX ((long long)blockIdx.x)
+#define BARRIER __syncthreads()
+#define PRAGMA(x) _Pragma(#x)
+#define UNROLL(n) PRAGMA(unroll n)
+#if __CUDA_ARCH__ >= 900
+#define PREDECESSORS_ENDED asm volatile("griddepcontrol.wait;" ::: "memory")
+#define DEPENDENTS_MAY_START asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#else
+#define PREDECESSORS_ENDED
+#define DEPENDENTS_MAY_START
+#endif
+#if __CUDA_ARCH__ >= 800
+#define ASK_FOR(p) asm volatile("prefetch.global.L2 [%0];" :: "l"(p))
+#else
+#define ASK_FOR(p)
+#endif
+#define INFINITE __int_as_float(0x7f800000)
+#define NOT_A_NUMBER __int_as_float(0x7fffffff)
+struct __align__(8) u32x2 { unsigned int x, y; };
+struct __align__(16) u32x4 { unsigned int x, y, z, w; };
+struct __align__(16) i32x4 { int x, y, z, w; };
+template <class T, int N> struct Array { T at[N]; };
+FN float bits_i32_f32(int x) { return __int_as_float(x); }
+FN int bits_f32_i32(float x) { return __float_as_int(x); }
+FN float bits_u32_f32(unsigned int x) { return __uint_as_float(x); }
+FN unsigned int bits_f32_u32(float x) { return __float_as_uint(x); }
+FN float cvt_f16_f32_1(unsigned short x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y; }
+FN unsigned short cvt_f32_f16_1(float x) { unsigned short y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }
+FN float exp_1(float x) { return expf(x); }
+FN float log_1(float x) { return logf(x); }
+FN float sqrt_1(float x) { return sqrtf(x); }
+FN float round_1(float x) { return rintf(x); }
+FN float fma_1(float a, float b, float c) { return fmaf(a, b, c); }
+FN int dot4_any_1(unsigned int a, unsigned int b, int c) { int d; asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c)); return d; }
+FN int dot4_small_1(unsigned int a, unsigned int b, int c) { return dot4_any_1(a, b, c); }
+FN unsigned int permuted(unsigned int a, unsigned int b, unsigned int by) { return __byte_perm(a, b, by); }
+template <class T> FN T shuffled(T x, int by) { return __shfl_xor_sync(0xffffffffu, x, by); }
+#if __CUDA_ARCH__ < 800
+template <int N> FN i32x4 mma(const unsigned int (&own)[N]) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, halves = N / 3;
+  int sums[4];
+  for (int i = 0; i < 2; i++)
+    for (int j = 0; j < 2; j++) {
+      int sum = 0;
+      for (int h = 0; h < halves; h++)
+        for (int k = 0; k < 4; k++) {
+          const unsigned int a = __shfl_sync(0xffffffffu, own[2 * h + i], g * 4 + k);
+          const unsigned int b = __shfl_sync(0xffffffffu, own[2 * halves + h], (2 * t + j) * 4 + k);
+          sum = dot4_any_1(a, b, sum);
+        }
+      sums[2 * i + j] = sum;
+    }
+  return {sums[0], sums[1], sums[2], sums[3]};
+}
+FN i32x4 mma_16(unsigned int a, unsigned int b, unsigned int x) { const unsigned int own[] = {a, b, x}; return mma(own); }
+FN i32x4 mma_32(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y) {
+  const unsigned int own[] = {a, b, c, e, x, y};
+  return mma(own);
+}
+#else
+FN i32x4 mma_16(unsigned int a, unsigned int b, unsigned int x) {
+  i32x4 d;
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+      : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w) : "r"(a), "r"(b), "r"(x), "r"(0));
+  return d;
+}
+FN i32x4 mma_32(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y) {
+  i32x4 d;
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+      : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w) : "r"(a), "r"(b), "r"(c), "r"(e), "r"(x), "r"(y), "r"(0));
+  return d;
+}
+#endif
+#define FOLD(name, T, COMBINE) \
+FN T name(T x, int lanes, int stride) { \
+  _Pragma("unroll") for (int m = stride; m < 32 && m < lanes * stride; m <<= 1) { T y = shuffled(x, m); x = COMBINE; } \
+  if (lanes * stride > 32) { \
+    __shared__ T parts[1024]; \
+    const int thread = THREAD_INDEX, next = stride < 32 ? 32 : stride, count = lanes * stride / next; \
+    BARRIER; parts[thread] = x; BARRIER; \
+    const int first = thread - thread % (lanes * stride) + thread % next; \
+    x = parts[first]; \
+    _Pragma("unroll") for (int i = 1; i < count; i++) { T y = parts[first + i * next]; x = COMBINE; } \
+  } \
+  return x; \
+}
+"#;
+
+/// What any C++ understands.
+const COMMON: &str = r#"
+FN f32 cvt_bf16_f32_1(u16 x) { return bits_u32_f32((u32)x << 16); }
+FN u16 cvt_f32_bf16_1(f32 f) {
+  u32 x = bits_f32_u32(f);
+  if ((x & 0x7fffffffu) > 0x7f800000u) return (u16)((x >> 16) | 64);
+  return (u16)((x + 0x7fffu + ((x >> 16) & 1)) >> 16);
+}
+FN u16 unaligned_u16(const void *p) { const u8 *b = (const u8 *)p; return (u16)(b[0] | b[1] << 8); }
+FN u32 unaligned_u32(const void *p) { const u8 *b = (const u8 *)p; return (u32)b[0] | (u32)b[1] << 8 | (u32)b[2] << 16 | (u32)b[3] << 24; }
+FN i16 unaligned_i16(const void *p) { return (i16)unaligned_u16(p); }
+FN i32 unaligned_i32(const void *p) { return (i32)unaligned_u32(p); }
+FN f32 unaligned_f32(const void *p) { return bits_u32_f32(unaligned_u32(p)); }
+FN u32 table4(u32 a, u32 b, u32 c, u32 d, u32 x) {
+  u32 s = x | x >> 4;
+  s = (s & 0xff) | (s >> 8 & 0xff00);
+  u32 low = permuted(a, b, s & 0x7777u), high = permuted(c, d, s & 0x7777u), up = (x & 0x08080808u) >> 3;
+  up = up * 255;
+  return (low & ~up) | (high & up);
+}
+"#;

@@ -1,0 +1,139 @@
+//! A step as a graph of the driver's: one kernel after the other.
+
+use super::driver::{Context, Event, Handle, Stream, check, get};
+use cudarc::driver::sys::{self, CUdeviceptr};
+use gristmill_runtime::Error;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// A kernel of a step, but for its number of workgroups.
+pub struct Node {
+    /// What runs.
+    pub function: sys::CUfunction,
+    /// Addresses of its buffers, then that of its variables.
+    pub arguments: Vec<CUdeviceptr>,
+    /// Threads of a workgroup.
+    pub threads: u32,
+    /// Bytes that they share.
+    pub shared: u32,
+}
+
+impl Node {
+    /// Calls `with` with the parameters of its launch.
+    fn launch<T>(&self, groups: u32, with: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> T) -> T {
+        // The driver copies the arguments during the call and writes to none of them.
+        let mut arguments: Vec<*mut c_void> =
+            self.arguments.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
+        with(&sys::CUDA_KERNEL_NODE_PARAMS {
+            func: self.function,
+            gridDimX: groups,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared,
+            kernelParams: arguments.as_mut_ptr(),
+            extra: std::ptr::null_mut(),
+            kern: std::ptr::null_mut(),
+            ctx: std::ptr::null_mut(),
+        })
+    }
+}
+
+/// How one kernel follows another.
+pub enum Follow<'a> {
+    /// When it has ended.
+    Plainly,
+    /// It may start early, and waits itself for the end of the other before it reads what may change or writes anything
+    /// (programmatic dependent launch, from sm_90 on).
+    Early,
+    /// When it has ended and the time has been noted: one event more than kernels.
+    Timed(&'a [Event]),
+}
+
+/// A graph, ready to be launched.
+pub struct Graph {
+    // Before the graph that it was made of, whose nodes are its too.
+    exec: Handle<sys::CUgraphExec>,
+    _graph: Handle<sys::CUgraph>,
+    nodes: Vec<sys::CUgraphNode>,
+    /// Workgroups of each.
+    groups: Vec<u32>,
+}
+
+// SAFETY: nodes are handles into the graph, which belongs to no thread; whoever changes or launches it has it to himself.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    /// Of these kernels in this order, with so many workgroups each.
+    pub fn new(context: &Arc<Context>, kernels: &[Node], groups: Vec<u32>, follow: Follow) -> Result<Graph, Error> {
+        // SAFETY: writes a handle.
+        let make = |out| unsafe { sys::cuGraphCreate(out, 0) };
+        let graph = Handle::new(context, "cuGraphCreate", sys::cuGraphDestroy, make)?;
+        let note = |event: &Event, after: &[sys::CUgraphNode]| {
+            // SAFETY: nodes of this graph, as many as are said; the event outlives the graph: both are the replay's.
+            get("cuGraphAddEventRecordNode", |out| unsafe {
+                sys::cuGraphAddEventRecordNode(out, graph.raw(), after.as_ptr(), after.len(), event.raw())
+            })
+        };
+        let mut last: Vec<sys::CUgraphNode> = Vec::new();
+        if let Follow::Timed(events) = follow {
+            last.push(note(&events[0], &[])?);
+        }
+        let mut nodes = Vec::with_capacity(kernels.len());
+        for (number, (kernel, &groups)) in kernels.iter().zip(&groups).enumerate() {
+            let early = matches!(follow, Follow::Early);
+            let after: &[sys::CUgraphNode] = if early { &[] } else { &last };
+            let node = kernel.launch(groups, |params| {
+                // SAFETY: a loaded function with the arguments it takes, behind nodes of this graph.
+                get("cuGraphAddKernelNode", |out| unsafe {
+                    sys::cuGraphAddKernelNode_v2(out, graph.raw(), after.as_ptr(), after.len(), params)
+                })
+            })?;
+            if let (true, [before]) = (early, &last[..]) {
+                let edge = sys::CUgraphEdgeData {
+                    from_port: sys::CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC as u8,
+                    to_port: 0,
+                    type_: sys::CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8,
+                    reserved: [0; 5],
+                };
+                // SAFETY: two kernels of this graph, one edge.
+                let added = unsafe { sys::cuGraphAddDependencies_v2(graph.raw(), before, &node, &edge, 1) };
+                check("cuGraphAddDependencies", added)?;
+            }
+            nodes.push(node);
+            last = vec![match follow {
+                Follow::Timed(events) => note(&events[number + 1], &[node])?,
+                _ => node,
+            }];
+        }
+        // SAFETY: a whole graph.
+        let make = |out| unsafe { sys::cuGraphInstantiateWithFlags(out, graph.raw(), 0) };
+        let exec = Handle::new(context, "cuGraphInstantiate", sys::cuGraphExecDestroy, make)?;
+        Ok(Graph { exec, _graph: graph, nodes, groups })
+    }
+
+    /// Changes numbers of workgroups, for launches from now on. `kernels` are those it was made of.
+    pub fn resize(&mut self, kernels: &[Node], groups: &[u32]) -> Result<(), Error> {
+        for (i, &wanted) in groups.iter().enumerate() {
+            if self.groups[i] == wanted {
+                continue;
+            }
+            kernels[i].launch(wanted, |params| {
+                // SAFETY: a node of the graph that this was made of, with the function and arguments that it had.
+                check("cuGraphExecKernelNodeSetParams", unsafe {
+                    sys::cuGraphExecKernelNodeSetParams_v2(self.exec.raw(), self.nodes[i], params)
+                })
+            })?;
+            self.groups[i] = wanted;
+        }
+        Ok(())
+    }
+
+    /// Queues it. Nobody else changes it meanwhile: `&mut`.
+    pub fn launch(&mut self, stream: &Stream) -> Result<(), Error> {
+        // SAFETY: both live; buffers that its kernels use live as long as the replay that owns it.
+        check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.exec.raw(), stream.raw()) })
+    }
+}

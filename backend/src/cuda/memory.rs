@@ -1,0 +1,67 @@
+//! Memory of a device.
+
+use super::driver::{Context, Handle, Stream, check};
+use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
+use gristmill_runtime::{Buffer, Error, Memory, RawBuffer};
+use std::any::Any;
+use std::sync::Arc;
+
+/// An allocation.
+pub struct DeviceMemory(Handle<CUdeviceptr>);
+
+impl RawBuffer for DeviceMemory {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn host(&self) -> Option<*mut u8> {
+        None
+    }
+}
+
+/// A buffer of `bytes`; all but weights start as zeros.
+pub fn alloc(context: &Arc<Context>, copies: &Stream, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
+    let mut refused = false;
+    let made = Handle::new(context, "cuMemAlloc", sys::cuMemFree_v2, |out| {
+        // SAFETY: writes an address; none has no bytes.
+        let result = unsafe { sys::cuMemAlloc_v2(out, bytes.max(1)) };
+        refused = result == CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+        result
+    });
+    let handle = made.map_err(|error| match refused {
+        true => Error::OutOfMemory {
+            what: match memory {
+                Memory::Weights => "weights",
+                Memory::State => "the context's state",
+                Memory::Scratch => "activations",
+            }
+            .into(),
+            wanted: bytes,
+            free: context.memory().ok().map(|m| m.0 as u64),
+            device: format!("cuda:{} ({})", context.number, context.model),
+        },
+        false => error,
+    })?;
+    if memory != Memory::Weights && bytes > 0 {
+        // SAFETY: inside the allocation; nobody has its address yet.
+        check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(handle.raw(), 0, bytes, copies.raw()) })?;
+        copies.wait()?;
+    }
+    Ok(Buffer { raw: Arc::new(DeviceMemory(handle)), offset: 0, len: bytes })
+}
+
+/// Address of `len` bytes at `offset` of a buffer, as an error if they are not there or not this device's.
+pub fn address(
+    context: &Arc<Context>,
+    what: &str,
+    buffer: &Buffer,
+    offset: usize,
+    len: usize,
+) -> Result<CUdeviceptr, Error> {
+    buffer.check(what, offset, len)?;
+    match buffer.raw.as_any().downcast_ref::<DeviceMemory>() {
+        Some(DeviceMemory(handle)) if handle.context().number == context.number => {
+            Ok(handle.raw() + (buffer.offset + offset) as CUdeviceptr)
+        }
+        _ => Err(Error::invalid(what, "the buffer is another device's")),
+    }
+}

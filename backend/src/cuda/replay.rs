@@ -1,0 +1,200 @@
+//! A captured step: its launches as one graph, with the variables in device memory.
+
+use super::copies::Copies;
+use super::device::CudaKernel;
+use super::driver::{Context, Event, Stream, check, event};
+use super::graph::{Follow, Graph, Node};
+use super::memory::address;
+use super::step::{Regions, bucket};
+use crate::variables::{Variables, by_level, kernel_of};
+use cudarc::driver::sys::{self, CUdeviceptr};
+use gristmill_runtime::{Buffer, Error, Kernel, Launch, Replay};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The first architecture whose kernels may start before their predecessor has ended.
+const EARLY: u32 = 90;
+/// Most writes that the driver takes at once.
+const WRITES: usize = 256;
+
+/// A captured step.
+pub struct CudaReplay {
+    context: Arc<Context>,
+    stream: Arc<Stream>,
+    copies: Arc<Copies>,
+    variables: Variables,
+    /// Workgroups of every count of `variables`: now, and at most.
+    counts: Vec<i64>,
+    most: Vec<Option<i64>>,
+    /// The variables on the device: an address and a variable for each eight bytes.
+    cells: Vec<(CUdeviceptr, usize)>,
+    values: Buffer,
+    kernels: Vec<Node>,
+    /// Of every kernel, its count and its place among the launches that were captured.
+    order: Vec<(usize, usize)>,
+    /// Workgroups to launch, of every kernel.
+    groups: Vec<u32>,
+    graph: Graph,
+    timed: Option<(Graph, Vec<Event>)>,
+    /// Ends of what was started and not waited for, and events to use again.
+    started: VecDeque<Event>,
+    spare: Vec<Event>,
+    /// Keeps memory and modules.
+    launches: Vec<Launch>,
+}
+
+// SAFETY: functions and addresses belong to the context, not to a thread; `launches` keeps them.
+unsafe impl Send for CudaReplay {}
+
+impl CudaReplay {
+    /// Binds launches, sorted by level, into a graph.
+    pub fn new(stream: Arc<Stream>, copies: Arc<Copies>, launches: Vec<Launch>) -> Result<CudaReplay, Error> {
+        let context = stream.context().clone();
+        let mut variables = Variables::default();
+        let mut regions = Regions::default();
+        let (mut kernels, mut order, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        for number in by_level(&launches) {
+            let launch = &launches[number];
+            launch.check()?;
+            let kernel: &CudaKernel = kernel_of(launch)?;
+            let program = kernel.program();
+            let arguments: Result<Vec<CUdeviceptr>, Error> =
+                launch.buffers.iter().map(|b| address(&context, &program.name, b, 0, b.len)).collect();
+            let (count, slots) = variables.bind(launch)?;
+            places.push(regions.place(&slots));
+            order.push((count, number));
+            let (threads, shared) = (program.threads as u32, program.scratch as u32);
+            kernels.push(Node { function: kernel.function, arguments: arguments?, threads, shared });
+        }
+        let bytes = regions.cells().len() * 8;
+        let values = copies.variables(bytes)?;
+        let base = address(&context, "variables", &values, 0, bytes)?;
+        for (kernel, place) in kernels.iter_mut().zip(places) {
+            kernel.arguments.push(base + place as CUdeviceptr);
+        }
+        let cells = regions.cells().iter().enumerate().map(|(i, &slot)| (base + 8 * i as CUdeviceptr, slot)).collect();
+        let most = variables.most();
+        // Numbers of workgroups that depend on variables are set before the first launch.
+        let groups = vec![1; kernels.len()];
+        let follow = if context.sm >= EARLY { Follow::Early } else { Follow::Plainly };
+        let graph = Graph::new(&context, &kernels, groups.clone(), follow)?;
+        Ok(CudaReplay {
+            context,
+            stream,
+            copies,
+            variables,
+            counts: vec![],
+            most,
+            cells,
+            values,
+            kernels,
+            order,
+            groups,
+            graph,
+            timed: None,
+            started: VecDeque::new(),
+            spare: vec![],
+            launches,
+        })
+    }
+
+    /// Takes values of the variables and works out the workgroups of every kernel.
+    fn prepare(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+        self.variables.set(vars)?;
+        self.variables.count(&mut self.counts)?;
+        for (groups, &(count, number)) in self.groups.iter_mut().zip(&self.order) {
+            let wanted = bucket(self.counts[count], self.most[count]);
+            *groups = i32::try_from(wanted).map_err(|_| {
+                let name = &self.launches[number].kernel.program().name;
+                Error::invalid(name, format!("has {wanted} workgroups"))
+            })? as u32;
+        }
+        Ok(())
+    }
+
+    /// Queues writes of the variables: their values travel with the commands, so that those of the next step may follow before
+    /// this one has run.
+    fn write_variables(&self) -> Result<(), Error> {
+        let values = self.variables.values();
+        let mut writes: Vec<sys::CUstreamBatchMemOpParams> = self
+            .cells
+            .iter()
+            .map(|&(address, slot)| sys::CUstreamBatchMemOpParams {
+                writeValue: sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
+                    operation: sys::CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64,
+                    address,
+                    __bindgen_anon_1:
+                        sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 {
+                            value64: values[slot] as u64,
+                        },
+                    flags: sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER as u32,
+                    alias: 0,
+                },
+            })
+            .collect();
+        writes.chunks_mut(WRITES).try_for_each(|part| {
+            // SAFETY: addresses inside `values`, at multiples of eight; as many writes as are said.
+            check("cuStreamBatchMemOp", unsafe {
+                sys::cuStreamBatchMemOp_v2(self.stream.raw(), part.len() as u32, part.as_mut_ptr(), 0)
+            })
+        })
+    }
+}
+
+impl Replay for CudaReplay {
+    fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+        self.context.enter()?;
+        self.prepare(vars)?;
+        self.graph.resize(&self.kernels, &self.groups)?;
+        let end = match self.spare.pop() {
+            Some(event) => event,
+            None => event(&self.context, false)?,
+        };
+        self.copies.before(&self.stream)?;
+        self.write_variables()?;
+        self.graph.launch(&self.stream)?;
+        self.stream.mark(&end)?;
+        self.started.push_back(end);
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), Error> {
+        let Some(end) = self.started.pop_front() else { return Ok(()) };
+        let result = end.wait();
+        self.spare.push(end);
+        result
+    }
+
+    /// The time of a launch is that from the end of the one before to its own end, none starting early: what it costs to start a kernel
+    /// that depends on another, and to note the time (about a microsecond), is in it.
+    fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
+        self.context.enter()?;
+        self.prepare(vars)?;
+        if self.timed.is_none() {
+            let events = (0..=self.kernels.len()).map(|_| event(&self.context, true)).collect::<Result<Vec<_>, _>>()?;
+            let graph = Graph::new(&self.context, &self.kernels, self.groups.clone(), Follow::Timed(&events))?;
+            self.timed = Some((graph, events));
+        }
+        self.copies.before(&self.stream)?;
+        self.write_variables()?;
+        let (graph, events) = self.timed.as_mut().expect("just made");
+        graph.resize(&self.kernels, &self.groups)?;
+        graph.launch(&self.stream)?;
+        self.stream.wait()?;
+        let mut times = vec![0.0; self.order.len()];
+        for (pair, &(_, number)) in events.windows(2).zip(&self.order) {
+            times[number] = pair[1].since(&pair[0])?;
+        }
+        Ok(times)
+    }
+}
+
+impl Drop for CudaReplay {
+    /// What was started uses the buffers that go with this.
+    fn drop(&mut self) {
+        if !self.started.is_empty() {
+            let _ = self.stream.wait(); // whoever did not wait does not want to know
+        }
+        self.copies.give_back(self.values.clone());
+    }
+}

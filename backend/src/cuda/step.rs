@@ -1,0 +1,66 @@
+//! What a step is before there is a graph of it: where its variables lie on the device, and how many workgroups are launched. Pure
+//! functions.
+
+/// Where the variables of a step lie on the device: each list of variables that a kernel reads, once.
+#[derive(Default)]
+pub struct Regions {
+    /// The variable of every eight bytes.
+    cells: Vec<usize>,
+    /// Lists that have a place: where, and how many.
+    lists: Vec<(usize, usize)>,
+}
+
+impl Regions {
+    /// The offset in bytes of a list of variables; a new place if it has none.
+    pub fn place(&mut self, list: &[usize]) -> usize {
+        let found = self.lists.iter().find(|(at, len)| self.cells[*at..at + len] == *list);
+        let at = found.map_or(self.cells.len(), |l| l.0);
+        if found.is_none() {
+            self.cells.extend(list);
+            self.lists.push((at, list.len()));
+        }
+        at * 8
+    }
+    /// The variable of every eight bytes.
+    pub fn cells(&self) -> &[usize] {
+        &self.cells
+    }
+}
+
+/// Workgroups that are launched where `count` are wanted and at most `most` ever will be: a power of two, or `most`, so that a growing
+/// count changes it seldom. Kernels return at once in those beyond their count.
+pub fn bucket(count: i64, most: Option<i64>) -> u64 {
+    let count = count.max(1) as u64;
+    let wide = count.checked_next_power_of_two().unwrap_or(count);
+    match most {
+        Some(most) if most > 0 => wide.min(most as u64).max(count),
+        _ => wide,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_has_one_place() {
+        let mut regions = Regions::default();
+        let places: Vec<usize> =
+            [&[0][..], &[1, 0], &[], &[0], &[1], &[0, 1], &[1, 0]].iter().map(|list| regions.place(list)).collect();
+        assert_eq!(places, [0, 8, 24, 0, 24, 32, 8]);
+        assert_eq!(regions.cells(), [0, 1, 0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn a_growing_count_changes_its_bucket_a_few_times() {
+        for most in [1, 7, 64, 1000, 5000] {
+            let buckets: Vec<u64> = (0..=most).map(|n| bucket(n, Some(most))).collect();
+            assert!(buckets.iter().enumerate().all(|(n, &b)| b >= n.max(1) as u64 && b <= most as u64));
+            let changes = buckets.windows(2).filter(|w| w[0] != w[1]).count();
+            assert!(changes <= (most as f64).log2().ceil() as usize, "{changes} of {most}");
+        }
+        // A bound that is none: more than it says.
+        assert_eq!((bucket(9, Some(3)), bucket(9, None), bucket(0, Some(0)), bucket(-1, None)), (9, 16, 1, 1));
+        assert_eq!(bucket(i64::MAX, None), 1 << 63);
+    }
+}

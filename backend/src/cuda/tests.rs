@@ -1,0 +1,142 @@
+//! NVRTC is tested where it is found, and must be where `GRISTMILL_REQUIRE_NVRTC` is set. The rest needs a GPU: the feature `cuda-tests`.
+
+use super::nvrtc::Compiler;
+use gristmill_runtime::Error;
+use gristmill_runtime::store::Store;
+use std::path::PathBuf;
+
+const PRELUDE: &str = r#"
+typedef long long i64;
+typedef float f32;
+#define KERNEL extern "C" __global__ void
+static __device__ __forceinline__ void wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+"#;
+/// `out[i] = x[i] + y[i] / 3`, eight elements a workgroup.
+const ADD: &str = "KERNEL NAME(f32 *out, const f32 *x, const f32 *y, const i64 *v) {
+    wait();
+    if (blockIdx.x >= v[0]) return;
+    i64 i = blockIdx.x * 8 + threadIdx.x;
+    out[i] = x[i] + y[i] / 3.0f;
+}";
+
+/// `out = sum over n of x`, one thread; reads what the level before wrote.
+const SUM: &str = "KERNEL NAME(f32 *out, const f32 *x, const i64 *v) {
+    wait();
+    f32 s = 0;
+    for (i64 i = 0; i < v[0] * 8; i++) s += x[i];
+    out[0] = s;
+}";
+/// Carries `n` on: any order but the right one shows.
+const CARRY: &str = "KERNEL NAME(i64 *x, const i64 *v) { wait(); x[0] = x[0] * 3 + v[0]; }";
+/// Every workgroup reads its neighbour's cell of the other buffer.
+const TURN: &str = "KERNEL NAME(i64 *to, const i64 *from, const i64 *v) {
+    wait();
+    to[blockIdx.x * 32 + threadIdx.x] = from[((blockIdx.x + 1) % 256) * 32 + threadIdx.x] + 1;
+}";
+/// Reverses 24 Ki floats by way of shared memory.
+const REVERSE: &str = "KERNEL NAME(f32 *x, const i64 *v) {
+    extern __shared__ f32 s[];
+    wait();
+    for (int i = threadIdx.x; i < 24576; i += 256) s[i] = x[i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < 24576; i += 256) x[i] = s[24575 - i];
+}";
+/// Takes its time.
+const SLOW: &str = "KERNEL NAME(i64 *x, const i64 *v) {
+    wait();
+    i64 t = clock64();
+    while (clock64() - t < 1000000) {}
+    x[0] = 1;
+}";
+
+const KERNELS: &[&str] = &[ADD, SUM, CARRY, TURN, REVERSE, SLOW];
+
+/// A store of one test's own, removed at its end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        Place(std::env::temp_dir().join(format!("gristmill-cuda-{name}-{}", std::process::id())))
+    }
+    fn store(&self) -> Store {
+        Store::open(&self.0, 1 << 28).unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// NVRTC; none where it need not be there.
+fn nvrtc() -> Option<Compiler> {
+    match Compiler::find() {
+        Ok(compiler) => Some(compiler),
+        Err(error) => {
+            assert!(
+                std::env::var_os("GRISTMILL_REQUIRE_NVRTC").is_none(),
+                "GRISTMILL_REQUIRE_NVRTC is set, but {error}"
+            );
+            assert!(error.hint().unwrap().contains("pip install"), "{error}");
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn kernels_compile_for_every_architecture_and_are_kept() {
+    let Some(compiler) = nvrtc() else { return };
+    let place = Place::new("nvrtc");
+    let store = place.store();
+    let all: String = (0..).zip(KERNELS).map(|(i, text)| text.replace("NAME", &format!("e_test_{i}"))).collect();
+    let source = format!("{PRELUDE}{all}");
+    let mut keys = Vec::new();
+    for sm in [75, 80, 86, 89, 90, 100, 120] {
+        compiler.check(sm).unwrap();
+        let (cubin, compiled) = compiler.load("NAME", &source, sm, &store).unwrap();
+        assert!(compiled && cubin.starts_with(b"\x7fELF"), "sm_{sm}");
+        assert_eq!(compiler.load("NAME", &source, sm, &store).unwrap(), (cubin, false));
+        keys.push(compiler.key(&source, sm));
+    }
+    keys.push(compiler.key(&format!("{source} "), 90));
+    let distinct: std::collections::HashSet<_> = keys.iter().collect();
+    assert_eq!(distinct.len(), keys.len());
+    assert!(compiler.check(20).unwrap_err().to_string().contains("sm_20"));
+}
+
+#[test]
+fn a_kernel_that_does_not_compile_is_named_with_its_line() {
+    let Some(compiler) = nvrtc() else { return };
+    let error = compiler.compile("e_bad_1", "extern \"C\" __global__ void e_bad_1() {\n  none();\n}", 90, &[]);
+    let Err(Error::Compile { kernel, message }) = error.map(|c| c.log) else { panic!("it compiles") };
+    assert!(kernel == "e_bad_1" && message.contains("e_bad_1.cu(2)") && message.contains("none"), "{message}");
+    assert!(matches!(compiler.compile("e_bad_2", "\0", 90, &[]), Err(Error::Compile { .. })));
+}
+
+#[test]
+fn the_assembler_says_what_a_kernel_takes() {
+    let Some(compiler) = nvrtc() else { return };
+    let compiled = compiler.compile("NAME", &format!("{PRELUDE}{ADD}"), 90, &["--ptxas-options=-v"]).unwrap();
+    assert!(compiled.log.contains("registers"), "{}", compiled.log);
+}
+
+#[test]
+#[cfg(not(feature = "cuda-tests"))]
+fn what_is_missing_is_said_with_a_way_out() {
+    // Without a GPU an error, with one none; never a panic.
+    if let Err(error) = super::CudaDevice::new(0) {
+        assert!(matches!(error, Error::Lacking { .. } | Error::Driver { .. }), "{error}");
+        assert!(error.hint().is_some());
+        assert!(!super::present() || Compiler::find().is_err() || matches!(error, Error::Driver { .. }), "{error}");
+    }
+}
+
+#[cfg(feature = "cuda-tests")]
+mod gpu;

@@ -1,0 +1,384 @@
+//! Expressions in C, which every dialect writes alike: values by number, buffers by argument, functions from the prelude by name.
+
+use gristmill_compiler::pipeline::Signature;
+use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
+use half::{bf16, f16};
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+/// Conversions between vectors that have a function in the prelude; others are written out. Between f16 or bf16 and f32, and from f32 to
+/// integers, there are always functions.
+pub const CONVERSIONS: &[(&str, &str)] = &[
+    ("u8", "i32"),
+    ("i8", "i32"),
+    ("u16", "i32"),
+    ("i16", "i32"),
+    ("i32", "u8"),
+    ("i32", "i8"),
+    ("i32", "f32"),
+    ("i32", "i16"),
+    ("i64", "i32"),
+    ("i32", "i64"),
+    ("i64", "f32"),
+    ("u8", "f32"),
+    ("i8", "f32"),
+];
+/// C type of a value.
+pub fn type_of(d: DType) -> String {
+    let scalar = match d.scalar {
+        // Truth is a mask in vectors, 0 or 1 alone.
+        Scalar::Bool => "i32",
+        Scalar::F16 | Scalar::BF16 => "u16",
+        s => s.name(),
+    };
+    if d.lanes == 1 { scalar.into() } else { format!("{scalar}x{}", d.lanes) }
+}
+
+/// C type of an element in memory.
+pub fn stored(d: DType) -> String {
+    match d.scalar {
+        Scalar::Bool => type_of(DType { scalar: Scalar::U8, ..d }),
+        _ => type_of(d),
+    }
+}
+
+/// What values are on a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Values {
+    /// Vectors of a CPU, whose loads may be unaligned.
+    Vectors,
+    /// Each thread's own: indices take 32 bits where they fit, loads must be aligned, the language is C++.
+    Threads,
+}
+
+/// The text of one kernel's expressions.
+pub struct Expressions<'a> {
+    /// What the values are nodes of.
+    pub g: &'a Graph,
+    /// The kernel's arguments.
+    pub signature: &'a Signature,
+    /// On what kind of device.
+    pub values: Values,
+    numbers: RefCell<HashMap<Id, usize>>,
+}
+
+impl<'a> Expressions<'a> {
+    /// For that kernel.
+    pub fn new(g: &'a Graph, signature: &'a Signature, values: Values) -> Expressions<'a> {
+        Expressions { g, signature, values, numbers: RefCell::default() }
+    }
+    /// Is it an index that fits in 32 bits, where those are computed so?
+    fn is_narrow(&self, id: Id) -> bool {
+        self.values == Values::Threads && self.g.scalar(id) == Scalar::I64 && self.g.within(id, i32::MIN as i64, i32::MAX as i64)
+    }
+    /// C type of a value.
+    pub fn type_of(&self, id: Id) -> String {
+        let d = self.g[id].dtype;
+        type_of(if self.is_narrow(id) { DType { scalar: Scalar::I32, ..d } } else { d })
+    }
+    /// The buffer of a node.
+    pub fn buffer(&self, id: Id) -> String {
+        match self.g[id].op {
+            Op::Local => {
+                let i = self.signature.scratch.iter().position(|s| s.0 == id).unwrap_or(0);
+                format!("l{i}")
+            }
+            _ => {
+                let slot = |id: Id| match self.g[id].arg {
+                    Arg::Param(s) | Arg::Packed(s, _) => s,
+                    _ => u32::MAX,
+                };
+                let i = self.signature.params.iter().position(|p| p.0 == slot(id)).unwrap_or(0);
+                format!("p{i}")
+            }
+        }
+    }
+    /// A value's number in the text: in the order in which they are met, so that equal kernels have equal text.
+    pub fn number(&self, id: Id) -> usize {
+        let mut numbers = self.numbers.borrow_mut();
+        let next = numbers.len();
+        *numbers.entry(id).or_insert(next)
+    }
+    /// How a source is written inside an expression.
+    pub fn name(&self, id: Id) -> String {
+        let n = &self.g[id];
+        match (&n.op, &n.arg) {
+            (Op::Const, _) if n.dtype.lanes == 1 => literal(self.g, id),
+            (Op::Var, Arg::Var(name, ..)) => {
+                let i = self.signature.vars.iter().position(|v| v.0 == *name).unwrap_or(0);
+                format!("var{i}")
+            }
+            (Op::Param | Op::Local, _) => self.buffer(id),
+            (Op::Range, _) => format!("r{}", self.g.range_number(id)),
+            (Op::Reduce, _) => format!("a{}", self.number(id)),
+            (Op::Acc, _) => format!("a{}", self.number(n.src[1])),
+            _ => format!("v{}", self.number(id)),
+        }
+    }
+    /// Arithmetic of halves: in f32, and each result rounded.
+    fn half(&self, op: Op, d: DType, from: DType, s: &[String]) -> String {
+        let wide = |d: DType| DType { scalar: if d.scalar.is_half() { Scalar::F32 } else { d.scalar }, ..d };
+        let s: Vec<String> = s.iter().map(|x| cast(from, wide(from), x)).collect();
+        cast(wide(d), d, &format!("({})", elementwise(op, wide(d), wide(from), &s)))
+    }
+    /// A scalar index expression, written out: for launch dimensions.
+    pub fn index(&self, id: Id) -> String {
+        let n = &self.g[id];
+        match n.op {
+            Op::Const | Op::Var | Op::Range => self.name(id),
+            _ => {
+                // Operators of C bind less tightly than those around them.
+                let loose = |of: Op| {
+                    matches!(of, Op::Min | Op::Max | Op::Where | Op::Lt | Op::Eq) || of == Op::Add && n.op == Op::Mul
+                };
+                let part = |&s: &Id| if loose(self.g[s].op) { format!("({})", self.index(s)) } else { self.index(s) };
+                let s: Vec<String> = n.src.iter().map(part).collect();
+                self.operator(id, &s)
+            }
+        }
+    }
+    /// The text of what a node computes.
+    pub fn expression(&self, id: Id) -> String {
+        let names: Vec<String> = self.g[id].src.iter().map(|&s| self.name(s)).collect();
+        self.operator(id, &names)
+    }
+    fn unsigned(&self, [signed, unsigned]: [&str; 2], operator: &str, s: &[String]) -> String {
+        format!("({signed})(({unsigned})({}) {operator} ({unsigned})({}))", s[0], s[1])
+    }
+    /// Is the address of a load of packed bytes a multiple of its size?
+    fn aligned(&self, load: Id) -> bool {
+        let n = &self.g[load];
+        let sum = self.g.linear(n.src[1]);
+        let unit = match self.g[n.src[0]].arg {
+            Arg::Packed(..) => 1,
+            _ => self.g.scalar(n.src[0]).bytes() as i64,
+        };
+        let size = n.dtype.scalar.bytes() as i64;
+        std::iter::once(sum.constant).chain(sum.terms.iter().map(|t| t.1)).all(|c| c * unit % size == 0)
+    }
+    fn operator(&self, id: Id, s: &[String]) -> String {
+        let n = &self.g[id];
+        let (d, lanes) = (n.dtype, n.dtype.lanes);
+        let from = n.src.first().map(|&x| self.g[x].dtype).unwrap_or(d);
+        let t = type_of(d);
+        if from.scalar.is_half() && is_arithmetic(n.op) {
+            return self.half(n.op, d, from, s);
+        }
+        let (narrow, long) = (self.is_narrow(id), self.values == Values::Threads && d.scalar == Scalar::I64 && !self.is_narrow(id));
+        // Operands of 32 bits would overflow.
+        let widened: Vec<String>;
+        let s = match n.op {
+            Op::Add | Op::Mul | Op::Shl if long => {
+                widened = std::iter::once(format!("(i64)({})", s[0])).chain(s[1..].iter().cloned()).collect();
+                &widened[..]
+            }
+            _ => s,
+        };
+        let unsigned = match narrow && n.src.iter().all(|&x| self.is_narrow(x)) {
+            true => ["i32", "u32"],
+            false => ["i64", "u64"],
+        };
+        let not_negative = |i: usize| self.g.bounds(n.src[i]).is_some_and(|b| b.0 >= 0);
+        match n.op {
+            Op::Const => {
+                let one = lane(d, &literal(self.g, id));
+                format!("({t}){{{}}}", vec![one; lanes as usize].join(","))
+            }
+            Op::Lanes => {
+                let all: Vec<String> = (0..lanes).map(|i| i.to_string()).collect();
+                format!("({t}){{{}}}", all.join(","))
+            }
+            Op::Splat => format!("({t}){{{}}}", vec![lane(d, &s[0]); lanes as usize].join(",")),
+            Op::Pack => format!("({t}){{{}}}", s.iter().map(|x| lane(d, x)).collect::<Vec<_>>().join(",")),
+            Op::Load => {
+                let packed = matches!(self.g[n.src[0]].arg, Arg::Packed(..));
+                let memory = stored(d);
+                let wide = self.g.scalar(n.src[0]).bytes() < d.scalar.bytes();
+                let raw = match (packed || wide, lanes) {
+                    (false, 1) => format!("{}[{}]", s[0], s[1]),
+                    (true, 1) if self.values == Values::Threads && !self.aligned(id) => {
+                        format!("unaligned_{memory}({} + {})", s[0], s[1])
+                    }
+                    _ => format!("*(const {memory}_u *)({} + {})", s[0], s[1]),
+                };
+                match (d.scalar, lanes) {
+                    (Scalar::Bool, l) if l > 1 => format!("-cvt_u8_i32_{l}({raw})"),
+                    _ => raw,
+                }
+            }
+            Op::Cast => cast(from, d, &s[0]),
+            // Halves are kept as their bits.
+            Op::Bitcast if lanes > 1 || from.scalar.is_float() == d.scalar.is_float() => format!("({t})({})", s[0]),
+            Op::Bitcast if from.scalar.is_half() || d.scalar.is_half() => format!("({t})({})", s[0]),
+            Op::Bitcast => format!("bits_{}_{}({})", from.scalar.name(), d.scalar.name(), s[0]),
+            Op::And => format!("{} & {}", s[0], s[1]),
+            Op::Or => format!("{} | {}", s[0], s[1]),
+            Op::Xor => format!("{} ^ {}", s[0], s[1]),
+            Op::Shl | Op::Shr => {
+                // Vectors are shifted by vectors of their own width.
+                let by = self.g[n.src[1]].dtype;
+                let by =
+                    if lanes > 1 && by.scalar.bytes() != d.scalar.bytes() { cast(by, d, &s[1]) } else { s[1].clone() };
+                format!("{} {} {by}", s[0], if n.op == Op::Shl { "<<" } else { ">>" })
+            }
+            Op::IDiv if lanes == 1 && not_negative(0) => self.unsigned(unsigned, "/", s),
+            Op::Mod if lanes == 1 && not_negative(0) => self.unsigned(unsigned, "%", s),
+            Op::IDiv if lanes > 1 && not_negative(0) => format!("{} / {}", s[0], s[1]),
+            Op::Mod if lanes > 1 && not_negative(0) => format!("{} % {}", s[0], s[1]),
+            // floor, for a positive divisor; a vector's comparison is -1 where it holds
+            Op::IDiv if lanes == 1 => format!("{0} / {1} - ({0} % {1} < 0)", s[0], s[1]),
+            Op::Mod if lanes == 1 => format!("{0} % {1} + ({0} % {1} < 0 ? {1} : 0)", s[0], s[1]),
+            Op::IDiv => format!("{0} / {1} + (({t})({0} % {1} < 0))", s[0], s[1]),
+            Op::Mod => format!("{0} % {1} + ({1} & ({t})({0} % {1} < 0))", s[0], s[1]),
+            Op::Where if lanes == 1 => format!("{} ? {} : {}", s[0], s[1], s[2]),
+            Op::Where => format!("select_{t}({}, {}, {})", s[0], s[1], s[2]),
+            Op::Table => {
+                let Arg::Ints(table) = &n.arg else { return "0".into() };
+                let mut entries: Vec<String> = table.iter().map(i32::to_string).collect();
+                if self.values == Values::Threads {
+                    let t = d.scalar.name();
+                    return format!("Array<{t}, {}>{{{{{}}}}}.at[{}]", entries.len(), entries.join(","), s[0]);
+                }
+                if lanes == 1 || table.len() > 16 {
+                    let array = format!("((const {}[{}]){{{}}})", d.scalar.name(), entries.len(), entries.join(","));
+                    if lanes == 1 {
+                        return format!("{array}[{}]", s[0]);
+                    }
+                    let all: Vec<String> = (0..lanes).map(|i| format!("{array}[{}[{i}]]", s[0])).collect();
+                    return format!("({t}){{{}}}", all.join(","));
+                }
+                entries.resize(16, "0".into());
+                let index = cast(from, Scalar::I32.one().with_lanes(lanes), &s[0]);
+                let (name, of) = if d.scalar == Scalar::F32 { ("table_f32", "f32x16") } else { ("table", "i32x16") };
+                format!("{name}_{lanes}(({of}){{{}}}, {index})", entries.join(","))
+            }
+            Op::Mma => format!("mma_{}({})", n.src.len() / 3 * 16, s.join(", ")),
+            Op::Part => {
+                let part = self.g.int_value(n.src[1]).unwrap_or(0) as usize;
+                format!("{}.{}", s[0], ["x", "y", "z", "w"][part])
+            }
+            Op::Dot4 => {
+                let Arg::Int(most) = n.arg else { return "0".into() };
+                // Without an instruction for it, products of two bytes are added in 16 bits, signed.
+                let how = if most * 2 * 128 <= i16::MAX as i64 { "small" } else { "any" };
+                format!("dot4_{how}_{lanes}({}, {}, {})", s[0], s[1], s[2])
+            }
+            Op::Table4 => {
+                let Arg::Ints(table) = &n.arg else { return "0".into() };
+                if self.values == Values::Threads {
+                    let words = table.chunks(4).map(|w| w.iter().rev().fold(0u32, |word, &b| word << 8 | b as u32 & 255));
+                    let words: Vec<String> = words.map(|w| format!("{w}u")).collect();
+                    return format!("table4({}, {})", words.join(", "), s[0]);
+                }
+                let entries: Vec<String> = table.iter().map(i32::to_string).collect();
+                format!("table4_{lanes}((u8x16){{{}}}, {})", entries.join(","), s[0])
+            }
+            Op::Fold => {
+                let Arg::Reduce(op, _) = n.arg else { return "0".into() };
+                let how = match op {
+                    ReduceOp::Add => "add",
+                    ReduceOp::Max => "max",
+                };
+                let fold = |s: Scalar, x: &str| format!("fold_{how}_{}_{}({x})", s.name(), from.lanes);
+                if from.scalar.is_half() {
+                    let wide = cast(from, Scalar::F32.one().with_lanes(from.lanes), &s[0]);
+                    return cast(Scalar::F32.one(), d, &fold(Scalar::F32, &wide));
+                }
+                fold(from.scalar, &s[0])
+            }
+            op => elementwise(op, d, from, s),
+        }
+    }
+}
+
+/// Arithmetic and comparisons, which floats have too: the text of `op` on `s`, of type `from`.
+fn elementwise(op: Op, d: DType, from: DType, s: &[String]) -> String {
+    let (lanes, t) = (d.lanes, type_of(d));
+    match op {
+        Op::Neg => format!("-{}", s[0]),
+        Op::Exp => format!("exp_{lanes}({})", s[0]),
+        Op::Log => format!("log_{lanes}({})", s[0]),
+        Op::Sqrt => format!("sqrt_{lanes}({})", s[0]),
+        Op::Round => format!("round_{lanes}({})", s[0]),
+        Op::Recip => format!("1.0f / {}", s[0]),
+        Op::Add => format!("{} + {}", s[0], s[1]),
+        Op::Sub => format!("{} - {}", s[0], s[1]),
+        Op::Mul => format!("{} * {}", s[0], s[1]),
+        Op::Div => format!("{} / {}", s[0], s[1]),
+        Op::Max if lanes == 1 => format!("{0} > {1} ? {0} : {1}", s[0], s[1]),
+        Op::Min if lanes == 1 => format!("{0} < {1} ? {0} : {1}", s[0], s[1]),
+        Op::Max => format!("select_{0}({1}({2} > {3}), {2}, {3})", t, mask(d), s[0], s[1]),
+        Op::Min => format!("select_{0}({1}({2} < {3}), {2}, {3})", t, mask(d), s[0], s[1]),
+        Op::Lt if lanes == 1 => format!("{} < {}", s[0], s[1]),
+        Op::Eq if lanes == 1 => format!("{} == {}", s[0], s[1]),
+        Op::Lt if from.scalar == Scalar::Bool => format!("~{} & {}", s[0], s[1]),
+        Op::Lt => format!("{}({} < {})", mask(from), s[0], s[1]),
+        Op::Eq => format!("{}({} == {})", mask(from), s[0], s[1]),
+        Op::Fma => format!("fma_{lanes}({}, {}, {})", s[0], s[1], s[2]),
+        op => unreachable!("{op:?} has no text"),
+    }
+}
+
+/// One lane of a vector of that type: truth is a mask there.
+fn lane(d: DType, x: &str) -> String {
+    if d.scalar == Scalar::Bool && d.lanes > 1 { format!("-({x})") } else { x.into() }
+}
+
+/// Ops that halves know only as f32.
+fn is_arithmetic(op: Op) -> bool {
+    use Op::{Add, Div, Eq, Exp, Fma, Log, Lt, Max, Min, Mul, Neg, Recip, Round, Sqrt, Sub};
+    matches!(op, Add | Div | Eq | Exp | Fma | Log | Lt | Max | Min | Mul | Neg | Recip | Round | Sqrt | Sub)
+}
+
+/// How a vector comparison of that type becomes a mask of i32.
+fn mask(of: DType) -> String {
+    match of.scalar.bytes() {
+        _ if of.scalar == Scalar::Bool => format!("(i32x{})", of.lanes),
+        4 => format!("(i32x{})", of.lanes),
+        bytes => format!("cvt_i{}_i32_{}", 8 * bytes, of.lanes),
+    }
+}
+
+/// `x` of one type as another.
+pub fn cast(from: DType, to: DType, x: &str) -> String {
+    let l = to.lanes;
+    match (from.scalar, to.scalar) {
+        (a, b) if a == b => x.into(),
+        (Scalar::Bool, s) if l > 1 => {
+            cast(Scalar::I32.one().with_lanes(l), s.one().with_lanes(l), &format!("({x} & 1)"))
+        }
+        (Scalar::F16 | Scalar::BF16, Scalar::F32) | (Scalar::F32, Scalar::F16 | Scalar::BF16) => {
+            format!("cvt_{}_{}_{l}({x})", from.scalar.name(), to.scalar.name())
+        }
+        (Scalar::F16 | Scalar::BF16, _) => {
+            let middle = format!("cvt_{}_f32_{l}({x})", from.scalar.name());
+            cast(Scalar::F32.one().with_lanes(l), to, &middle)
+        }
+        (_, Scalar::F16 | Scalar::BF16) => {
+            let middle = cast(from, Scalar::F32.one().with_lanes(l), x);
+            format!("cvt_f32_{}_{l}({middle})", to.scalar.name())
+        }
+        (Scalar::F32, b) if b.is_int() => format!("cvt_f32_{}_{l}({x})", b.name()),
+        (_, Scalar::Bool) if l == 1 => format!("{x} != 0"),
+        (_, Scalar::Bool) => format!("{}({x} != 0)", mask(from)),
+        _ if l == 1 => format!("({})({x})", type_of(to)),
+        (a, b) if CONVERSIONS.contains(&(a.name(), b.name())) => format!("cvt_{}_{}_{l}({x})", a.name(), b.name()),
+        _ => format!("__builtin_convertvector({x}, {})", type_of(to)),
+    }
+}
+
+fn literal(g: &Graph, id: Id) -> String {
+    match (g.int_value(id), g.float_value(id)) {
+        (_, Some(v)) if g.scalar(id) == Scalar::F16 => f16::from_f64(v).to_bits().to_string(),
+        (_, Some(v)) if g.scalar(id) == Scalar::BF16 => bf16::from_f64(v).to_bits().to_string(),
+        (Some(v), _) if v == i64::MIN => "(-9223372036854775807 - 1)".into(),
+        (Some(v), _) if g.scalar(id) == Scalar::I32 && v == i32::MIN as i64 => "(-2147483647 - 1)".into(),
+        (Some(v), _) if v < 0 => format!("({v})"),
+        (Some(v), _) => v.to_string(),
+        (_, Some(v)) if v.is_infinite() => if v > 0.0 { "INFINITE" } else { "(-INFINITE)" }.into(),
+        (_, Some(v)) if v.is_nan() => "NOT_A_NUMBER".into(),
+        // Hexadecimal would be exact too; nine digits are, and can be read.
+        (_, Some(v)) => format!("({:.9e}f)", v as f32),
+        _ => "0".into(),
+    }
+}

@@ -1,0 +1,62 @@
+//! Independent pieces of work on several threads.
+
+use gristmill_runtime::Error;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+/// Cores that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// Does `work` for every number below `count` on at most `threads` threads. `done` gets each result on the caller's thread, as it
+/// comes. After an error nothing new is begun, and that error is returned.
+pub fn each<T: Send>(
+    count: usize,
+    threads: usize,
+    work: impl Fn(usize) -> Result<T, Error> + Sync,
+    mut done: impl FnMut(usize, T) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (send, receive) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(count) {
+            let send = send.clone();
+            let (work, next, failed) = (&work, &next, &failed);
+            scope.spawn(move || {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= count || failed.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let _ = send.send((number, work(number))); // fails only when the receiver has met an error
+                }
+            });
+        }
+        drop(send);
+        let result = receive.into_iter().try_for_each(|(number, result)| done(number, result?));
+        failed.store(result.is_err(), Ordering::Relaxed);
+        result
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_done_once_and_an_error_ends_it() {
+        for threads in 1..4 {
+            let mut seen = [0; 20];
+            let add = |number: usize, square: usize| {
+                seen[number] += square;
+                Ok(())
+            };
+            each(20, threads, |n| Ok(n * n), add).unwrap();
+            assert!(seen.iter().enumerate().all(|(n, &s)| s == n * n));
+            let work = |n| if n == 3 { Err(Error::invalid("three", "is not wanted")) } else { Ok(n) };
+            assert!(each(1000, threads, work, |_, _| Ok(())).unwrap_err().to_string().contains("three"));
+        }
+        each(0, 4, |_| Ok(()), |_, _| Err(Error::invalid("nothing", "comes"))).unwrap();
+    }
+}

@@ -1,0 +1,114 @@
+//! Kernels' texts, whatever they are called, and the libraries that have been made of them.
+
+use gristmill_runtime::Error;
+use gristmill_runtime::store::Key;
+use gristmill_uop::program::Program;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// A kernel's text without its name: programs of different schedules may do the same under different names, or different things
+/// under one.
+pub struct Text {
+    /// Hash of the nameless text.
+    pub key: Key,
+    /// Name of its function, made of the hash.
+    pub symbol: String,
+    /// The text with `symbol` for a name.
+    pub source: String,
+    /// A name that it has in some program, for people.
+    pub name: String,
+}
+
+impl Text {
+    /// Of a program's source.
+    pub fn of(program: &Program) -> Text {
+        let key = Key::of([rename(&program.source, &program.name, "KERNEL")]);
+        let symbol = format!("k_{}", &key.hex()[..24]);
+        Text { source: rename(&program.source, &program.name, &symbol), key, symbol, name: program.name.clone() }
+    }
+    /// Of every program; one without a source is an error.
+    pub fn all(programs: &[Program]) -> Result<Vec<Text>, Error> {
+        match programs.iter().find(|p| p.source.is_empty()) {
+            Some(empty) => Err(Error::invalid(&empty.name, "has no source text")),
+            None => Ok(programs.iter().map(Text::of).collect()),
+        }
+    }
+    /// What a compiler said, with the kernel's name for its symbol.
+    pub fn with_name(&self, error: Error) -> Error {
+        match error {
+            Error::Compile { message, .. } => {
+                Error::Compile { kernel: self.name.clone(), message: message.replace(&self.symbol, &self.name) }
+            }
+            other => other,
+        }
+    }
+}
+
+/// Libraries in use, by kernel: what two schedules share is compiled once.
+pub struct Libraries<L>(Mutex<HashMap<Key, Weak<L>>>);
+
+impl<L> Default for Libraries<L> {
+    fn default() -> Libraries<L> {
+        Libraries(Mutex::default())
+    }
+}
+
+impl<L> Libraries<L> {
+    /// Those that have one of these texts, and the texts that none has, each once, by key.
+    pub fn find<'a>(&self, texts: &'a [Text]) -> (HashMap<Key, Arc<L>>, Vec<&'a Text>) {
+        let loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = HashMap::new();
+        let mut missing: Vec<&Text> = Vec::new();
+        for text in texts {
+            match loaded.get(&text.key).and_then(Weak::upgrade) {
+                Some(library) => drop(found.insert(text.key, library)),
+                None => missing.push(text),
+            }
+        }
+        missing.sort_by_key(|t| t.key);
+        missing.dedup_by_key(|t| t.key);
+        (found, missing)
+    }
+    /// Remembers these for as long as somebody has them.
+    pub fn keep(&self, libraries: &HashMap<Key, Arc<L>>) {
+        let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.retain(|_, library| library.strong_count() > 0);
+        loaded.extend(libraries.iter().map(|(key, library)| (*key, Arc::downgrade(library))));
+    }
+}
+
+/// `source` with `to` for the identifier `name`, and for the beginning of identifiers that continue it with `__`: whatever else a
+/// kernel defines at file scope is named so.
+fn rename(source: &str, name: &str, to: &str) -> String {
+    let mut out = String::with_capacity(source.len() + 64);
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut rest = source;
+    while let Some(start) = rest.find(is_word) {
+        let (before, word) = rest.split_at(start);
+        let (word, after) = word.split_at(word.find(|c| !is_word(c)).unwrap_or(word.len()));
+        out.push_str(before);
+        match word.strip_prefix(name) {
+            Some(end) if !name.is_empty() && (end.is_empty() || end.starts_with("__")) => {
+                out.push_str(to);
+                out.push_str(end);
+            }
+            _ => out.push_str(word),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_kernels_own_names_change() {
+        let source = "static int e_1__t; void e_1(int e_10, int xe_1, float e_1x) { e_1__t = e_10; } // e_1";
+        let renamed = rename(source, "e_1", "K");
+        assert_eq!(renamed, "static int K__t; void K(int e_10, int xe_1, float e_1x) { K__t = e_10; } // K");
+        assert_eq!(rename("é(x)", "", "K"), "é(x)");
+    }
+}

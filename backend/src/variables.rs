@@ -1,0 +1,118 @@
+//! The variables of a captured step: which there are, what each may be, and the workgroups that launches have for their values.
+
+use gristmill_runtime::index::Index;
+use gristmill_runtime::{Error, Kernel, Launch};
+use gristmill_uop::program::Program;
+use gristmill_uop::{Arg, Op};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A variable of the step.
+struct Variable {
+    name: Arc<str>,
+    /// Bounds that every kernel which reads it was compiled for.
+    min: i64,
+    max: i64,
+}
+
+/// The variables of a step and the numbers of workgroups that follow from them.
+#[derive(Default)]
+pub struct Variables {
+    list: Vec<Variable>,
+    /// Values of `list` in this replay.
+    current: Vec<i64>,
+    counts: Vec<(Index, String)>,
+    /// Counts by address of their kernel: the calls of one function are launches of one, and its workgroups are counted once.
+    known: HashMap<usize, usize>,
+}
+
+impl Variables {
+    /// Adds what a launch's kernel reads. The numbers of its count of workgroups and of its variables, in their order.
+    pub fn bind(&mut self, launch: &Launch) -> Result<(usize, Vec<usize>), Error> {
+        let program = launch.kernel.program();
+        let identity = Arc::as_ptr(&launch.kernel).addr();
+        let count = match self.known.get(&identity) {
+            Some(&count) => count,
+            None => {
+                self.learn_bounds(program);
+                let index = Index::compile(&program.graph, program.groups, &mut |v| self.slot(v)).ok_or_else(|| {
+                    Error::invalid(&program.name, "its count of workgroups is not an index expression")
+                })?;
+                self.counts.push((index, program.name.clone()));
+                self.known.insert(identity, self.counts.len() - 1);
+                self.counts.len() - 1
+            }
+        };
+        Ok((count, program.vars.iter().map(|v| self.slot(v)).collect()))
+    }
+
+    /// Narrows the bounds of variables to those of this program: kernels address memory without checks.
+    fn learn_bounds(&mut self, program: &Program) {
+        for id in program.graph.toposort(&[program.root, program.groups]) {
+            let node = &program.graph[id];
+            if let (Op::Var, Arg::Var(name, min, max)) = (node.op, &node.arg) {
+                let slot = self.slot(name);
+                let variable = &mut self.list[slot];
+                variable.min = variable.min.max(*min);
+                variable.max = variable.max.min(*max);
+            }
+        }
+    }
+
+    /// The number of a variable, a new one if it has none.
+    fn slot(&mut self, name: &Arc<str>) -> usize {
+        self.list.iter().position(|v| v.name == *name).unwrap_or_else(|| {
+            self.list.push(Variable { name: name.clone(), min: i64::MIN, max: i64::MAX });
+            self.current.push(0);
+            self.list.len() - 1
+        })
+    }
+
+    /// Takes values by name; one that is missing or out of bounds is an error.
+    pub fn set(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+        for (value, variable) in self.current.iter_mut().zip(&self.list) {
+            let name = &*variable.name;
+            let given = vars.iter().find(|v| v.0 == name);
+            *value = given.ok_or_else(|| Error::invalid(format!("variable {name}"), "the step ran without it"))?.1;
+            if !(variable.min..=variable.max).contains(value) {
+                let message = format!("{value} is not in {}..={}", variable.min, variable.max);
+                return Err(Error::invalid(format!("variable {name}"), message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Values in the order of their numbers.
+    pub fn values(&self) -> &[i64] {
+        &self.current
+    }
+
+    /// The workgroups of every count, for the values that were set, into `out`.
+    pub fn count(&mut self, out: &mut Vec<i64>) -> Result<(), Error> {
+        out.clear();
+        for (index, name) in &mut self.counts {
+            let count = index.evaluate(&self.current);
+            out.push(count.ok_or_else(|| Error::invalid(&*name, "its workgroups cannot be counted"))?.max(0));
+        }
+        Ok(())
+    }
+
+    /// The workgroups of every count with each variable at its largest. `None` where that cannot be counted.
+    pub fn most(&mut self) -> Vec<Option<i64>> {
+        let largest: Vec<i64> = self.list.iter().map(|v| v.max).collect();
+        self.counts.iter_mut().map(|(index, _)| index.evaluate(&largest)).collect()
+    }
+}
+
+/// Numbers of launches, by level.
+pub fn by_level(launches: &[Launch]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..launches.len()).collect();
+    order.sort_by_key(|&i| launches[i].level);
+    order
+}
+
+/// The kernel of a launch as the type that this device makes.
+pub fn kernel_of<K: Kernel>(launch: &Launch) -> Result<&K, Error> {
+    let kernel = launch.kernel.as_any().downcast_ref();
+    kernel.ok_or_else(|| Error::invalid(&launch.kernel.program().name, "was loaded by another device"))
+}

@@ -1,0 +1,146 @@
+// The words of the CUDA dialect (backend/src/cuda/dialect/prelude.rs) for one processor: a workgroup's threads are coroutines that take turns at
+// barriers, in an order that changes from turn to turn, so that a missing barrier shows.
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+#include <utility>
+
+#define FN static inline
+#define ENTRY(threads, name) static void name
+#define RESTRICT
+#define SHARED(name) unsigned char *const name = sim::scratch
+#define THREAD_INDEX (sim::current)
+#define THREADS (sim::threads)
+#define GROUP_INDEX ((long long)sim::group)
+#define BARRIER sim::barrier()
+#define UNROLL(n)
+#define PREDECESSORS_ENDED (sim::waited[sim::current] = true)
+#define DEPENDENTS_MAY_START
+#define ASK_FOR(p) (void)(p)
+#define INFINITE ((float)INFINITY)
+#define NOT_A_NUMBER ((float)NAN)
+
+namespace sim {
+static int current, threads;
+static long long group;
+static unsigned char *scratch;
+static ucontext_t scheduler, contexts[1024];
+static bool done[1024], waited[1024];
+static uint64_t exchange[1024];
+static void (*body)(void *);
+static void *argument;
+static void barrier() { swapcontext(&contexts[current], &scheduler); }
+static void start() {
+  body(argument);
+  done[current] = true;
+  swapcontext(&contexts[current], &scheduler);
+}
+// 0, or what went wrong: 1 threads part at a barrier, 2 a thread ended without having waited for its predecessors, 3 no memory.
+static int run(void (*f)(void *), void *with, int n, long long groups, size_t shared) {
+  const size_t STACK = 64 << 10, GUARD = 64;
+  static unsigned char *stacks = (unsigned char *)malloc(1024 * STACK);
+  unsigned char *memory = (unsigned char *)aligned_alloc(64, (shared + GUARD + 63) / 64 * 64);
+  if (!stacks || !memory) return 3;
+  body = f, argument = with, threads = n, scratch = memory;
+  int wrong = 0;
+  // One workgroup more than there are: the last must know by itself that it has nothing to do.
+  for (group = 0; group <= groups && !wrong; group++) {
+    memset(memory, 0xA5, (shared + GUARD + 63) / 64 * 64);
+    for (int i = 0; i < n; i++) {
+      done[i] = waited[i] = false;
+      getcontext(&contexts[i]);
+      contexts[i].uc_stack.ss_sp = stacks + i * STACK;
+      contexts[i].uc_stack.ss_size = STACK;
+      contexts[i].uc_link = &scheduler;
+      makecontext(&contexts[i], start, 0);
+    }
+    for (int turn = 0, left = n; left && !wrong; turn++) {
+      int ended = 0;
+      for (int i = 0; i < n; i++) {
+        current = (turn & 1 ? n - 1 - i : i) ^ (turn & 2 && n >= 64 ? 32 : 0);
+        swapcontext(&scheduler, &contexts[current]);
+        ended += done[current];
+      }
+      if (ended && ended < n) wrong = 1;
+      if (ended) left = 0;
+    }
+    for (int i = 0; i < n && !wrong; i++) if (!waited[i]) wrong = 2;
+  }
+  for (size_t i = shared; i < shared + GUARD; i++) if (memory[i] != 0xA5) wrong = 4;
+  free(memory);
+  return wrong;
+}
+template <class... A, size_t... I> static void call(void (*f)(A...), void **b, std::index_sequence<I...>) { f((A)b[I]...); }
+template <class... A> static void call(void (*f)(A...), void **b) { call(f, b, std::index_sequence_for<A...>()); }
+}
+
+struct alignas(8) u32x2 { unsigned int x, y; };
+struct alignas(16) u32x4 { unsigned int x, y, z, w; };
+struct alignas(16) i32x4 { int x, y, z, w; };
+template <class T, int N> struct Array { T at[N]; };
+template <class A, class B> static inline B bits(A x) { B y; memcpy(&y, &x, sizeof y); return y; }
+FN float bits_i32_f32(int x) { return bits<int, float>(x); }
+FN int bits_f32_i32(float x) { return bits<float, int>(x); }
+FN float bits_u32_f32(unsigned int x) { return bits<unsigned int, float>(x); }
+FN unsigned int bits_f32_u32(float x) { return bits<float, unsigned int>(x); }
+FN float cvt_f16_f32_1(unsigned short x) { return (float)bits<unsigned short, _Float16>(x); }
+FN unsigned short cvt_f32_f16_1(float x) { return bits<_Float16, unsigned short>((_Float16)x); }
+FN float exp_1(float x) { return expf(x); }
+FN float log_1(float x) { return logf(x); }
+FN float sqrt_1(float x) { return sqrtf(x); }
+FN float round_1(float x) { return rintf(x); }
+FN float fma_1(float a, float b, float c) { return fmaf(a, b, c); }
+FN int dot4_any_1(unsigned int a, unsigned int b, int c) {
+  for (int i = 0; i < 4; i++) c += (int)(a >> 8 * i & 255) * (signed char)(b >> 8 * i);
+  return c;
+}
+FN int dot4_small_1(unsigned int a, unsigned int b, int c) { return dot4_any_1(a, b, c); }
+FN unsigned int permuted(unsigned int a, unsigned int b, unsigned int by) {
+  uint64_t all = (uint64_t)b << 32 | a;
+  unsigned int r = 0;
+  for (int i = 0; i < 4; i++) r |= (unsigned int)(all >> 8 * (by >> 4 * i & 7) & 255) << 8 * i;
+  return r;
+}
+template <class T> static inline T shuffled(T x, int by) {
+  uint64_t word = 0;
+  memcpy(&word, &x, sizeof x);
+  BARRIER;
+  sim::exchange[sim::current] = word;
+  BARRIER;
+  T y;
+  memcpy(&y, &sim::exchange[sim::current ^ by], sizeof y);
+  return y;
+}
+// Words `n` of each lane of this warp: a[0..n/3*2] of rows, b[..] of tokens; as the instruction defines its fragments.
+static inline i32x4 mma(int n, const unsigned int *own) {
+  static unsigned int words[1024][6];
+  BARRIER;
+  memcpy(words[sim::current], own, n * sizeof *own);
+  BARRIER;
+  const int lane = sim::current % 32, first = sim::current - lane, g = lane / 4, t = lane % 4, halves = n / 3;
+  int sums[4];
+  for (int i = 0; i < 2; i++)
+    for (int j = 0; j < 2; j++) {
+      int sum = 0;
+      for (int h = 0; h < halves; h++)
+        for (int k = 0; k < 4; k++)
+          sum = dot4_any_1(words[first + g * 4 + k][2 * h + i], words[first + (2 * t + j) * 4 + k][2 * halves + h], sum);
+      sums[2 * i + j] = sum;
+    }
+  return {sums[0], sums[1], sums[2], sums[3]};
+}
+FN i32x4 mma_16(unsigned int a, unsigned int b, unsigned int x) {
+  const unsigned int own[] = {a, b, x};
+  return mma(3, own);
+}
+FN i32x4 mma_32(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y) {
+  const unsigned int own[] = {a, b, c, e, x, y};
+  return mma(6, own);
+}
+#define FOLD(name, T, COMBINE) \
+FN T name(T x, int lanes, int stride) { \
+  for (int m = stride; m < lanes * stride; m <<= 1) { T y = shuffled(x, m); x = COMBINE; } \
+  return x; \
+}

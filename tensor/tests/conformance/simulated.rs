@@ -1,0 +1,178 @@
+//! A device that runs the kernels of the CUDA dialect on the processor, as C++ (`simulated.h`): what is wrong with a kernel, its barriers
+//! among that, shows without a GPU.
+
+use gristmill_backend::cpu::Text;
+use gristmill_backend::cuda::dialect;
+use gristmill_backend::interp::InterpDevice;
+use gristmill_runtime::image::Image;
+use gristmill_runtime::store::{Key, Store};
+use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
+use gristmill_uop::program::Program;
+use gristmill_uop::target::Target;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::any::Any;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+
+const COMPILER: &str = "c++";
+/// A load that is not aligned, or reads past an array, traps.
+const ARGUMENTS: &[&str] = &[
+    "-std=c++17", "-O1", "-w", "-x", "c++", "-shared", "-fPIC", "-fno-fast-math", "-ffp-contract=off",
+    "-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error",
+];
+
+type Run = unsafe extern "C" fn(*const *mut u8, i32, i64, usize) -> i32;
+
+/// Says that it is not tested, past the capture of tests' output; panics where it must be.
+pub fn skip(missing: &str) {
+    assert!(std::env::var_os("GRISTMILL_REQUIRE_SIMULATED").is_none(), "GRISTMILL_REQUIRE_SIMULATED is set, but {missing}");
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        let _ = writeln!(std::io::stderr(), "skipped: conformance of simulated threads: {missing}");
+    });
+}
+
+/// The device.
+pub struct Simulated {
+    memory: InterpDevice,
+    target: Target,
+    version: String,
+    store: Store,
+    prelude: String,
+}
+
+/// Only one workgroup runs at a time: the coroutines are the library's own, and there is a library for each batch of programs.
+static TURN: Mutex<()> = Mutex::new(());
+
+struct SimulatedKernel {
+    program: Program,
+    run: Run,
+    _library: Arc<(Library, Image)>,
+}
+
+impl Kernel for SimulatedKernel {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn program(&self) -> &Program {
+        &self.program
+    }
+}
+
+impl Simulated {
+    /// With kernels for that target; what is missing, if there is no C++ compiler.
+    pub fn new(target: Target, store: Store) -> Result<Simulated, String> {
+        let output = Command::new(COMPILER).arg("--version").stdin(Stdio::null()).output();
+        let output = output.map_err(|e| format!("{COMPILER} does not run: {e}"))?;
+        let version = String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
+        let prelude = format!("{}{}", include_str!("simulated.h"), dialect::common());
+        Ok(Simulated { memory: InterpDevice::new(), target, version, store, prelude })
+    }
+    fn library(&self, source: &str) -> Result<Vec<u8>, Error> {
+        let key = Key::of([source, &self.version, &ARGUMENTS.join(" ")]);
+        if let Some(bytes) = self.store.get(&key)? {
+            return Ok(bytes);
+        }
+        let place = self.store.temporary()?;
+        std::fs::write(place.path().join("kernels.cc"), source).map_err(Error::io("writing kernels"))?;
+        let output = Command::new(COMPILER).args(ARGUMENTS).args(["-o", "kernels.so", "kernels.cc"]).current_dir(place.path()).output();
+        let output = output.map_err(Error::io("running the compiler"))?;
+        if !output.status.success() {
+            return Err(Error::Compile { kernel: "simulated".into(), message: String::from_utf8_lossy(&output.stderr).into_owned() });
+        }
+        let bytes = std::fs::read(place.path().join("kernels.so")).map_err(Error::io("reading kernels"))?;
+        self.store.put(&key, &bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl Device for Simulated {
+    fn name(&self) -> &str {
+        "simulated"
+    }
+    fn target(&self) -> &Target {
+        &self.target
+    }
+    fn describe(&self) -> Vec<String> {
+        vec![self.version.clone()]
+    }
+    fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
+        self.memory.alloc(bytes, memory)
+    }
+    fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
+        self.memory.write(to, offset, data)
+    }
+    fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
+        self.memory.read(from, offset, data)
+    }
+    fn load(&self, programs: &[Program], _: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+        let mut texts: Vec<Text> = programs.iter().map(Text::of).collect();
+        texts.sort_by_key(|t| t.key);
+        texts.dedup_by_key(|t| t.key);
+        let mut source = self.prelude.clone();
+        for t in &texts {
+            let symbol = &t.symbol;
+            source += &t.source;
+            source += &format!(
+                "extern \"C\" int run_{symbol}(void **b, int threads, i64 groups, size_t shared) {{\n\
+                 return sim::run([](void *b) {{ sim::call({symbol}, (void **)b); }}, b, threads, groups, shared);\n}}\n"
+            );
+        }
+        let image = Image::new(&self.library(&source)?, &self.store)?;
+        // SAFETY: compiled from our text.
+        let library = unsafe { Library::open(Some(image.path()), RTLD_NOW | RTLD_LOCAL) };
+        let library = Arc::new((library.map_err(|e| Error::invalid("a library", e.to_string()))?, image));
+        let kernel = |program: &Program| {
+            // SAFETY: defined above with this type.
+            let run = unsafe { library.0.get::<Run>(format!("run_{}", Text::of(program).symbol).as_bytes()) };
+            let run = *run.map_err(|e| Error::invalid(&program.name, e.to_string()))?;
+            Ok(Arc::new(SimulatedKernel { program: program.clone(), run, _library: library.clone() }) as Arc<dyn Kernel>)
+        };
+        programs.iter().map(kernel).collect()
+    }
+    fn capture(&self, mut launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
+        launches.sort_by_key(|l| l.level);
+        Ok(Box::new(SimulatedReplay { launches }))
+    }
+}
+
+struct SimulatedReplay {
+    launches: Vec<Launch>,
+}
+
+impl SimulatedReplay {
+    fn launch(launch: &Launch, vars: &[(&str, i64)]) -> Result<(), Error> {
+        let program = launch.kernel.program();
+        let invalid = |message: &str| Error::invalid(&program.name, message);
+        let kernel = launch.kernel.as_any().downcast_ref::<SimulatedKernel>().ok_or_else(|| invalid("was loaded by another device"))?;
+        let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
+        let groups = program.graph.evaluate_index(program.groups, &value).ok_or_else(|| invalid("its workgroups cannot be counted"))?;
+        let mut arguments: Vec<*mut u8> = Vec::new();
+        for b in &launch.buffers {
+            // SAFETY: a piece lies inside its buffer.
+            arguments.push(b.raw.host().map(|at| unsafe { at.add(b.offset) }).ok_or_else(|| invalid("no memory of the host"))?);
+        }
+        let mut values: Vec<i64> =
+            program.vars.iter().map(|n| value(n).ok_or_else(|| invalid("ran without a variable"))).collect::<Result<_, _>>()?;
+        arguments.push(values.as_mut_ptr().cast());
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: buffers and variables in the order of the program's parameters.
+        match unsafe { (kernel.run)(arguments.as_ptr(), program.threads as i32, groups, program.scratch) } {
+            0 => Ok(()),
+            1 => Err(invalid("its threads part at a barrier")),
+            2 => Err(invalid("a thread ended without waiting for what comes before")),
+            4 => Err(invalid("wrote past the end of its scratch")),
+            _ => Err(invalid("no memory")),
+        }
+    }
+}
+
+impl Replay for SimulatedReplay {
+    fn replay(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+        self.launches.iter().try_for_each(|l| SimulatedReplay::launch(l, vars))
+    }
+    fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
+        self.replay(vars).map(|()| vec![0.0; self.launches.len()])
+    }
+}
