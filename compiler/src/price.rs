@@ -79,7 +79,8 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
         // How often the nest runs: once a workgroup; on a CPU once a chunk, or whenever an index it depends on changes.
         let runs = match (staged, target.style) {
             (false, _) => c.product(mine.iter().copied()),
-            (true, Style::Gpu) => groups,
+            // Workgroups run side by side: one alone takes as long as one on every multiprocessor.
+            (true, Style::Gpu) => groups.max(target.workers as f64),
             (true, Style::Cpu) => {
                 let last = globals.iter().rposition(|r| mine.contains(r));
                 let n = c.product(globals[..last.map_or(0, |l| l + 1)].iter().copied());
@@ -159,9 +160,13 @@ fn work(
             Op::Load => {
                 let times = c.product(inside.iter().copied());
                 let buffer = &g[node.src[0]];
-                if !matches!(buffer.arg, Arg::Packed(..)) {
-                    let bytes = node.dtype.scalar.bytes() as f64;
+                let packed = matches!(buffer.arg, Arg::Packed(..));
+                let bytes = node.dtype.scalar.bytes() as f64;
+                // Weights of a stage are read again by every workgroup.
+                if !packed || g[g[nest].src[0]].op == Op::Local {
                     cached += times * bytes;
+                }
+                if !packed {
                     if buffer.op == Op::Param && seen.insert((node.src[0], free.clone())) {
                         estimate.other_bytes += c.product(free.iter().copied()) * bytes;
                     }

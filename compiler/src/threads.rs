@@ -18,6 +18,8 @@ pub const WARP: i64 = 32;
 const WIDEST: i64 = 16;
 /// Lanes that are enough for loads of whole sectors.
 const FEW: i64 = 8;
+/// Steps of a reduction that a warp's matrix products take at once.
+const STEPS: i64 = 4;
 /// Most accumulators of a thread.
 const ACCUMULATORS: i64 = 32;
 
@@ -73,10 +75,12 @@ impl Sharing<'_> {
         if closed.iter().any(|&r| self.is(r, RangeKind::Vector)) {
             return self.stepped(store);
         }
-        // Reductions that every output element has in common use all threads; the others the lanes of a group.
-        let (own, common): (Vec<Id>, Vec<Id>) = self.outermost(value).into_iter().partition(|&n| {
-            self.g.free_ranges(n).iter().any(|&r| closed.contains(&r) && self.is(r, RangeKind::Loop))
-        });
+        // Reductions that every output element has in common use all threads; the others the lanes of a group. What a reduction computes anew
+        // for each of its terms, each lane does alone.
+        let (own, common): (Vec<Id>, Vec<Id>) = self
+            .reductions(value)
+            .into_iter()
+            .partition(|&n| self.g.free_ranges(n).iter().any(|&r| closed.contains(&r) && self.is(r, RangeKind::Loop)));
         let mut shared = self.shared(&closed, &own);
         let along = self.along(value, &own, &shared);
         let mut map = FxHashMap::default();
@@ -141,13 +145,14 @@ impl Sharing<'_> {
         let (buffer, offset, value) = (self.g[store].src[0], self.g[store].src[1], self.g[store].src[2]);
         let closed: Vec<Id> = self.g[store].src[3..].to_vec();
         let mut map = FxHashMap::default();
-        for n in self.outermost(value) {
+        for n in self.reductions(value) {
             let node = self.g[n].clone();
             let Arg::Reduce(op, _) = node.arg else { continue };
             let Some(&r) = self.walked(n).iter().max_by_key(|&&r| self.most(r)) else { continue };
-            let wide = self.wide(node.src[0], r, 1);
+            let wide = if self.fixed(r).is_some_and(|b| b % STEPS == 0) { STEPS } else { 1 };
             let bound = self.most(r);
-            let (step, part) = (self.fixed_range(bound / wide, RangeKind::Reduce), self.fixed_range(wide, RangeKind::Unroll));
+            let (step, part) =
+                (self.fixed_range(bound / wide, RangeKind::Reduce), self.fixed_range(wide, RangeKind::Unroll));
             let w = self.g.int(wide);
             let at = self.g.mul(step, w);
             let at = self.g.add(at, part);
@@ -160,34 +165,33 @@ impl Sharing<'_> {
         self.g.store(buffer, offset, value, &closed)
     }
 
-    /// Reductions below `value` that are in no other.
-    fn outermost(&self, value: Id) -> Vec<Id> {
-        let mut found = Vec::new();
-        let mut seen = FxHashSet::from_iter([value]);
-        let mut stack = vec![value];
-        while let Some(n) = stack.pop() {
-            if self.g[n].op == Op::Reduce {
-                found.push(n);
-                continue;
-            }
-            for &s in &self.g[n].src {
-                if seen.insert(s) {
-                    stack.push(s);
+    /// Reductions below `value` that depend on no range of a reduction around them.
+    fn reductions(&self, value: Id) -> Vec<Id> {
+        let g = &*self.g;
+        let all: Vec<Id> = g.toposort(&[value]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
+        let mut around: FxHashMap<Id, FxHashSet<Id>> = FxHashMap::default();
+        for &outer in &all {
+            for n in g.toposort(&[g[outer].src[0]]) {
+                if g[n].op == Op::Reduce {
+                    around.entry(n).or_default().extend(g[outer].src[1..].iter().copied());
                 }
             }
         }
-        found
+        let alone = |n: &Id| around.get(n).is_none_or(|a| g.free_ranges(*n).iter().all(|r| !a.contains(r)));
+        all.into_iter().filter(alone).collect()
     }
 
     /// Loops that are spread over threads: those on which every reduction depends (others would compute it again), and of those without a
     /// fixed bound only the outermost, if the others leave threads idle.
     fn shared(&self, closed: &[Id], reductions: &[Id]) -> Vec<Id> {
         let loops = closed.iter().copied().filter(|&r| self.is(r, RangeKind::Loop));
-        let wanted: Vec<Id> =
-            loops.filter(|r| reductions.iter().all(|&n| self.g.free_ranges(n).contains(r))).collect();
+        let wanted: Vec<Id> = loops.filter(|r| reductions.iter().all(|&n| self.g.free_ranges(n).contains(r))).collect();
         let fixed: Vec<Id> = wanted.iter().copied().filter(|&r| self.fixed(r).is_some()).collect();
         let count: i64 = fixed.iter().map(|&r| self.most(r)).product();
-        let open = wanted.iter().copied().find(|&r| self.fixed(r).is_none() && self.g.free_ranges(self.g[r].src[0]).is_empty());
+        let open = wanted
+            .iter()
+            .copied()
+            .find(|&r| self.fixed(r).is_none() && self.g.free_ranges(self.g[r].src[0]).is_empty());
         match open {
             Some(open) if count < self.threads => [open].into_iter().chain(fixed).collect(),
             _ => fixed,
@@ -244,32 +248,36 @@ impl Sharing<'_> {
         // So many that wide loads divide the terms among them, or at least single ones do; else half as many as there are terms.
         let divisor = |each: i64| {
             let bound = self.fixed(r)?;
-            (0..=wanted.ilog2()).rev().map(|i| 1 << i).find(|l| bound % (l * each) == 0).filter(|&l| l >= wanted.min(FEW))
+            let enough = wanted.min(FEW).min(bound / each);
+            (0..=wanted.ilog2()).rev().map(|i| 1 << i).find(|l| bound % (l * each) == 0).filter(|&l| l >= enough)
         };
         let wide = self.widest(self.g[n].src[0], r);
         divisor(wide).or_else(|| divisor(1)).unwrap_or_else(|| wanted.min(floor_power(self.most(r) / 2)))
     }
 
     /// Several neighbouring output elements for each thread, where operands are contiguous along them: the last loop as (loop, copies).
-    fn widen(&mut self, value: Id, shared: &mut [Id], closed: &mut Vec<Id>, map: &mut FxHashMap<Id, Id>) {
-        let Some(last) = shared.last_mut() else { return };
+    fn widen(&mut self, value: Id, shared: &mut Vec<Id>, closed: &mut Vec<Id>, map: &mut FxHashMap<Id, Id>) {
+        let Some(&last) = shared.last() else { return };
         let copies = closed.iter().filter(|&&r| self.is(r, RangeKind::Upcast)).map(|&r| self.most(r)).product::<i64>();
-        let most = self.widest(value, *last).min(ACCUMULATORS / copies.max(1));
-        let Some(bound) = self.fixed(*last) else { return };
+        let most = self.widest(value, last).min(ACCUMULATORS / copies.max(1));
+        let Some(bound) = self.fixed(last) else { return };
         let Some(wide) = (2..=most).rev().find(|w| bound % w == 0) else { return };
-        let (outer, inner) = (self.fixed_range(bound / wide, RangeKind::Loop), self.fixed_range(wide, RangeKind::Upcast));
+        let (outer, inner) =
+            (self.fixed_range(bound / wide, RangeKind::Loop), self.fixed_range(wide, RangeKind::Upcast));
         let w = self.g.int(wide);
         let at = self.g.mul(outer, w);
         let at = self.g.add(at, inner);
-        map.insert(*last, at);
-        for r in closed.iter_mut().filter(|r| **r == *last) {
+        map.insert(last, at);
+        for r in closed.iter_mut().filter(|r| **r == last) {
             *r = outer;
         }
-        if self.g[outer].op != Op::Range {
+        shared.pop();
+        if self.g[outer].op == Op::Range {
+            shared.push(outer);
+        } else {
             closed.retain(|&r| r != outer);
         }
         closed.push(inner);
-        *last = outer;
     }
 
     /// The ranges `shared` as (steps, groups of threads): `map` gets their indices.
@@ -303,9 +311,8 @@ impl Sharing<'_> {
         let walked: Vec<Id> = ranges.iter().copied().filter(|&r| self.is(r, RangeKind::Reduce)).collect();
         let Some(lane) = lane else { return self.g.reduce_ranges(value, ranges, op) };
         // The range whose terms divide among the lanes, or the longest.
-        let Some(&r) = walked
-            .iter()
-            .max_by_key(|&&r| (self.fixed(r).is_some_and(|b| b % lanes == 0), self.most(r).min(1 << 20)))
+        let Some(&r) =
+            walked.iter().max_by_key(|&&r| (self.fixed(r).is_some_and(|b| b % lanes == 0), self.most(r).min(1 << 20)))
         else {
             // Straight code: every lane computes all of it, and one counts.
             return self.only_first(value, ranges, op, lane);
@@ -355,9 +362,16 @@ impl Sharing<'_> {
         let Some(bound) = self.fixed(r) else { return 1 };
         (1..=self.widest(value, r)).rev().find(|w| bound % (w * lanes) == 0).unwrap_or(1)
     }
-    /// Elements in a wide load of the narrowest plain operand that is contiguous along `r`.
+    /// Elements in a wide load of the narrowest plain operand that is contiguous along `r`; one where there are packed ones too, of which a step is
+    /// a wide load by itself.
     fn widest(&self, value: Id, r: Id) -> i64 {
         let g = &*self.g;
+        let packed = |n: &gristmill_uop::Node| {
+            n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(_, e) if e.elements > 1)
+        };
+        if g.any(value, |n, node| packed(node) && g.free_ranges(n).contains(&r)) {
+            return 1;
+        }
         let mut most = 1;
         for n in g.toposort(&[value]) {
             let node = &g[n];

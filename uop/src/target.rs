@@ -147,7 +147,7 @@ impl Target {
             bandwidth: 4.6e12,
             cache_bandwidth: 10e12,
             operations: 60e12,
-            launch: 0.7e-6,
+            launch: 1.5e-6,
             barrier: 0.05e-6,
         }
     }

@@ -1,10 +1,11 @@
 //! A device that runs the kernels of the CUDA dialect on the processor, as C++ (`simulated.h`): what is wrong with a kernel, its barriers
 //! among that, shows without a GPU.
 
-use gristmill_backend::cpu::Text;
+use gristmill_backend::Text;
 use gristmill_backend::cuda::dialect;
 use gristmill_backend::interp::InterpDevice;
 use gristmill_runtime::image::Image;
+use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::{Key, Store};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
@@ -106,6 +107,9 @@ impl Device for Simulated {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.memory.read(from, offset, data)
     }
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+        staging::in_place(to, offset, len)
+    }
     fn load(&self, programs: &[Program], _: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut texts: Vec<Text> = programs.iter().map(Text::of).collect();
         texts.sort_by_key(|t| t.key);
@@ -169,10 +173,10 @@ impl SimulatedReplay {
 }
 
 impl Replay for SimulatedReplay {
-    fn replay(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+    fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.launches.iter().try_for_each(|l| SimulatedReplay::launch(l, vars))
     }
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
-        self.replay(vars).map(|()| vec![0.0; self.launches.len()])
+        self.start(vars).map(|()| vec![0.0; self.launches.len()])
     }
 }

@@ -61,10 +61,11 @@ impl Writer<'_> {
         for (i, &(_, access, node)) in self.t.signature.params.iter().enumerate() {
             let packed = matches!(self.t.g[node].arg, Arg::Packed(..));
             let t = if packed { "u8".into() } else { stored(self.t.g[node].dtype) };
+            // Of what does not change the compiler may read ahead, also ahead of the wait.
             arguments.push(match access {
-                Access::Read => format!("const {t} *RESTRICT p{i}"),
-                Access::Write => format!("{t} *RESTRICT p{i}"),
-                Access::ReadWrite => format!("{t} *p{i}"),
+                Access::Read if packed => format!("const {t} *RESTRICT p{i}"),
+                Access::Read => format!("const {t} *p{i}"),
+                Access::Write | Access::ReadWrite => format!("{t} *p{i}"),
             });
         }
         arguments.push("const i64 *RESTRICT v".into());
@@ -146,7 +147,9 @@ impl Writer<'_> {
                         self.line(format_args!("}}"));
                     }
                 }
-                Statement::Define(id) if matches!(g[*id].op, Op::Load) => self.ask(g[*id].src[0], g[*id].src[1], &loops),
+                Statement::Define(id) if matches!(g[*id].op, Op::Load) => {
+                    self.ask(g[*id].src[0], g[*id].src[1], &loops)
+                }
                 Statement::Wide(buffer, at, ..) => self.ask(*buffer, *at, &loops),
                 _ => {}
             }
@@ -156,7 +159,10 @@ impl Writer<'_> {
         let g = self.t.g;
         let mine: Vec<Id> = loops.iter().copied().filter(|r| g.free_ranges(at).contains(r)).collect();
         let count: Option<i64> = mine.iter().map(|&r| g.int_value(g[r].src[0])).product();
-        if !matches!(g[buffer].arg, Arg::Packed(..)) || count.is_none_or(|n| n > ASKED) || g.any(at, |_, n| n.op == Op::Load) {
+        if !matches!(g[buffer].arg, Arg::Packed(..))
+            || count.is_none_or(|n| n > ASKED)
+            || g.any(at, |_, n| n.op == Op::Load)
+        {
             return;
         }
         for &r in &mine {
@@ -190,7 +196,7 @@ impl Writer<'_> {
             Statement::End => self.line(format_args!("}}")),
             Statement::Accumulator(acc) => {
                 let node = &self.t.g[*acc];
-                let (t, first, a) = (self.t.type_of(node.src[0]), self.t.name(node.src[0]), self.t.number(node.src[1]));
+                let (t, first, a) = (self.t.type_of(node.src[1]), self.t.name(node.src[0]), self.t.number(node.src[1]));
                 self.line(format_args!("{t} a{a} = {first};"));
             }
             Statement::Accumulate(acc, value) => {
@@ -229,7 +235,8 @@ impl Writer<'_> {
             let (t, n) = (self.t.type_of(r), g.range_number(r));
             let bound = g.int_value(g[r].src[0]).unwrap_or(1);
             let index = if Some(r) == group {
-                let outer = ranges.iter().any(|&x| x != r && g.range_number(x) < n && g.int_value(g[x].src[0]) != Some(all));
+                let outer =
+                    ranges.iter().any(|&x| x != r && g.range_number(x) < n && g.int_value(g[x].src[0]) != Some(all));
                 if outer { format!("thread % {groups}") } else { format!("thread / {}", all / groups) }
             } else {
                 format!("thread / {} % {bound}", self.stride(r))

@@ -33,7 +33,8 @@ pub fn common() -> String {
     }
     for (t, bits) in [("u8", 8u32), ("i8", 7), ("u16", 16), ("i16", 15), ("u32", 32), ("i32", 31), ("i64", 63)] {
         let signed = t.starts_with('i');
-        let (lo, hi) = if signed { (-(2f64.powi(bits as i32)), 2f64.powi(bits as i32)) } else { (0.0, 2f64.powi(bits as i32)) };
+        let (lo, hi) =
+            if signed { (-(2f64.powi(bits as i32)), 2f64.powi(bits as i32)) } else { (0.0, 2f64.powi(bits as i32)) };
         let (least, most) = match signed {
             true => (format!("(-{0}ll - 1ll)", (1u64 << bits) - 1), format!("{}ll", (1u64 << bits) - 1)),
             false => ("0".into(), format!("{}ll", (1u64 << bits) - 1)),
