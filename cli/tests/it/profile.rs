@@ -39,11 +39,11 @@ fn a_token_is_accounted_for() {
         kinds.contains(&("deepseek2.moe.one".into(), 5)) && kinds.contains(&("deepseek2.dense.one".into(), 1)),
         "{kinds:?}"
     );
-    // What is read is what `bench` says is read.
+    // What is read is what `bench` says is read, but for what two kernels both read.
     let bench = run(&["bench", DEMO, "-p", "0", "-n", "1", "-d", "64", "-r", "1", "--json"]).ok();
     let expected = number(&serde_json::from_str::<Value>(bench.trim()).unwrap()["bytes_per_token"]);
     let found = number(&data["bytes"]);
-    assert!((found / expected - 1.0).abs() < 0.01, "{found} and {expected}");
+    assert!((found / expected - 1.0).abs() < 0.03, "{found} and {expected}");
     for kernel in &kernels {
         let stages: Vec<String> =
             list(&kernel["stages"]).iter().map(|s| s["name"].as_str().unwrap().to_owned()).collect();
