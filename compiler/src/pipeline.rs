@@ -60,6 +60,8 @@ pub struct Compiled {
     pub arena: usize,
     /// What was decided.
     pub decisions: Vec<Decision>,
+    /// Which rules fired, and how often, also for kernels that were only tried.
+    pub rules: Vec<(&'static str, u32)>,
     /// Modelled seconds of one call: the sum over its launches.
     pub seconds: f64,
 }
@@ -102,6 +104,7 @@ pub fn compile(
         temps: scheduled.temps,
         arena: scheduled.arena,
         decisions: decider.log,
+        rules: gristmill_uop::rules::fired(&graph),
         seconds,
     }
 }

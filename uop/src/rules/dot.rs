@@ -7,7 +7,7 @@
 use crate::dtype::Scalar;
 use crate::graph::{Arg, Graph, Id, Node, Sources};
 use crate::op::{Op, ReduceOp};
-use crate::rules::{lift, rules};
+use crate::rules::{count_dot, lift, rules};
 use rustc_hash::FxHashMap;
 
 rules! { RULES:
@@ -30,9 +30,13 @@ fn rewrite(g: &mut Graph, id: Id, on: &dyn Fn(&str) -> bool, done: &mut FxHashMa
         return new;
     }
     let node = g[id].clone();
-    let fired = RULES.iter().filter(|r| r.ops.contains(&node.op) && on(r.name)).find_map(|r| (r.apply)(g, &node));
+    let mut may = RULES.iter().enumerate().filter(|(_, r)| r.ops.contains(&node.op) && on(r.name));
+    let fired = may.find_map(|(number, r)| Some((number, (r.apply)(g, &node)?)));
     let new = match fired {
-        Some(next) => rewrite(g, next, on, done),
+        Some((number, next)) => {
+            count_dot(g, number);
+            rewrite(g, next, on, done)
+        }
         None => {
             let src: Sources = node.src.iter().map(|&s| rewrite(g, s, on, done)).collect();
             if src == node.src { id } else { g.build(node.op, node.dtype, src, node.arg) }
