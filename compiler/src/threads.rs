@@ -27,7 +27,7 @@ const ACCUMULATORS: i64 = 32;
 
 /// Rewrites a nest's ranges for the threads of a workgroup.
 pub fn nest(g: &mut Graph, store: Id, target: &Target, next_range: &mut u32) -> Id {
-    let mut o = Sharing { g, next: next_range, threads: target.threads as i64 };
+    let mut o = Sharing { g, next: next_range, threads: target.threads as i64, steps: FxHashMap::default() };
     o.nest(store)
 }
 
@@ -35,6 +35,8 @@ struct Sharing<'a> {
     g: &'a mut Graph,
     next: &'a mut u32,
     threads: i64,
+    /// Ranges that a range of reductions was cut into, for lanes and a width: reductions over the same terms share their loop.
+    steps: FxHashMap<(Id, Option<Id>, i64), [Id; 2]>,
 }
 
 /// What the operands of a nest are contiguous along.
@@ -77,6 +79,7 @@ impl Sharing<'_> {
         if closed.iter().any(|&r| self.is(r, RangeKind::Vector)) {
             return self.stepped(store);
         }
+        let value = self.together(value);
         // Reductions that every output element has in common use all threads; the others the lanes of a group. What a reduction computes anew
         // for each of its terms, each lane does alone.
         let (own, common): (Vec<Id>, Vec<Id>) = self
@@ -157,9 +160,31 @@ impl Sharing<'_> {
         self.g.store(buffer, offset, value, &order)
     }
 
+    /// `value` with reductions of equal bounds over the same ranges, so that they share a loop, and wait for their loads together.
+    fn together(&mut self, value: Id) -> Id {
+        let all = self.reductions(value);
+        let mut map: FxHashMap<Id, Id> = FxHashMap::default();
+        for (i, &n) in all.iter().enumerate() {
+            let shape = |n: Id| -> Vec<(Id, Option<RangeKind>)> {
+                self.g[n].src[1..].iter().map(|&r| (self.g[r].src[0], self.g.range_kind(r))).collect()
+            };
+            let apart = |a: Id, b: Id| !self.g.any(a, |x, _| x == b) && !self.g.any(b, |x, _| x == a);
+            let earlier = all[..i].iter().copied().find(|&m| shape(m) == shape(n) && apart(m, n));
+            let Some(m) = earlier else { continue };
+            for (&from, &to) in self.g[n].src[1..].iter().zip(&self.g[m].src[1..]) {
+                let to = map.get(&to).copied().unwrap_or(to);
+                if from != to {
+                    map.insert(from, to);
+                }
+            }
+        }
+        if map.is_empty() { value } else { self.g.substitute(value, &mut map) }
+    }
+
     /// A nest whose threads are counted already: several steps of a reduction at once, where that makes loads wide.
     fn stepped(&mut self, store: Id) -> Id {
         let (buffer, offset, value) = (self.g[store].src[0], self.g[store].src[1], self.g[store].src[2]);
+        let value = self.together(value);
         let closed: Vec<Id> = self.g[store].src[3..].to_vec();
         let mut map = FxHashMap::default();
         for n in self.reductions(value) {
@@ -168,8 +193,9 @@ impl Sharing<'_> {
             let Some(&r) = self.walked(n).iter().max_by_key(|&&r| self.most(r)) else { continue };
             let wide = if self.fixed(r).is_some_and(|b| b % STEPS == 0) { STEPS } else { 1 };
             let bound = self.most(r);
-            let (step, part) =
-                (self.fixed_range(bound / wide, RangeKind::Reduce), self.fixed_range(wide, RangeKind::Unroll));
+            let [step, part] = self.cut(r, None, wide, |o| {
+                [o.fixed_range(bound / wide, RangeKind::Reduce), o.fixed_range(wide, RangeKind::Unroll)]
+            });
             let w = self.g.int(wide);
             let at = self.g.mul(step, w);
             let at = self.g.add(at, part);
@@ -387,8 +413,9 @@ impl Sharing<'_> {
         let up = self.g.int(lanes * wide - 1);
         let steps = self.g.add(bound, up);
         let steps = self.g.idiv(steps, by);
-        let step = self.range(steps, RangeKind::Reduce);
-        let part = self.fixed_range(wide, RangeKind::Unroll);
+        let [step, part] = self.cut(r, Some(lane), wide, |o| {
+            [o.range(steps, RangeKind::Reduce), o.fixed_range(wide, RangeKind::Unroll)]
+        });
         let at = self.g.mul(step, by);
         let of_lane = self.g.mul(lane, w);
         let at = self.g.add(at, of_lane);
@@ -409,6 +436,15 @@ impl Sharing<'_> {
         let mut all: Vec<Id> = ranges.iter().copied().filter(|&x| x != r).collect();
         all.extend([step, part, lane].into_iter().filter(|&x| self.g[x].op == Op::Range));
         self.g.reduce_ranges(new, &all, op)
+    }
+    /// The ranges that a range of reductions is cut into, once for all of them.
+    fn cut(&mut self, r: Id, lane: Option<Id>, wide: i64, make: impl FnOnce(&mut Self) -> [Id; 2]) -> [Id; 2] {
+        if let Some(&known) = self.steps.get(&(r, lane, wide)) {
+            return known;
+        }
+        let new = make(self);
+        self.steps.insert((r, lane, wide), new);
+        new
     }
     fn only_first(&mut self, value: Id, ranges: &[Id], op: ReduceOp, lane: Id) -> Id {
         let (zero, none) = (self.g.int(0), self.identity(value, op));

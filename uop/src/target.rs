@@ -150,7 +150,7 @@ impl Target {
             bandwidth: 4.6e12,
             cache_bandwidth: 10e12,
             operations: 60e12,
-            launch: 2.0e-6,
+            launch: 3.0e-6,
             latency: 0.35e-6,
             barrier: 0.05e-6,
         }
