@@ -24,6 +24,8 @@ commands! {
     run Run;
     /// Hold a conversation; without MODEL, with the demo model
     chat Chat;
+    /// Serve OpenAI's interface and a chat page; without MODEL, with the demo model
+    serve Serve;
     /// Measure tokens per second of prompts and of generation
     bench Bench;
     /// Try what suits this machine best, and remember it

@@ -2,6 +2,7 @@
 
 mod bad;
 mod numbers;
+mod serve;
 mod show;
 mod text;
 
