@@ -27,6 +27,7 @@ use crate::metrics::Metrics;
 use crate::model::Served;
 use crate::queue::Queue;
 use crate::worker::Worker;
+use axum::serve::ListenerExt;
 use gristmill_llm::engine::Engine;
 use gristmill_llm::session::Session;
 use std::future::Future;
@@ -143,6 +144,10 @@ impl Server {
             // Who waits is let go, and who is being answered too: connections end by themselves then.
             closing.close();
         };
+        let listener = listener.tap_io(|stream| {
+            // Pieces of a stream are small; none shall wait for the next. Without that they are only later.
+            let _ = stream.set_nodelay(true);
+        });
         let connections = runtime.spawn(async move {
             let result = axum::serve(listener, router).with_graceful_shutdown(shutdown).await;
             queue.close();
