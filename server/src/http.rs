@@ -37,7 +37,7 @@ pub struct App {
     /// What the server was told.
     pub config: Config,
     /// Requests that are read and checked at a time: they take the cores from the model.
-    pub preparing: Semaphore,
+    pub preparing: Arc<Semaphore>,
 }
 
 /// The page.
@@ -202,9 +202,14 @@ pub async fn prepare<T: Send + 'static>(
     app: &Arc<App>,
     work: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let _turn = app.preparing.acquire().await.map_err(|_| ApiError::closing())?;
+    // The turn ends with the work, also where its client has left.
+    let turn = app.preparing.clone().acquire_owned().await.map_err(|_| ApiError::closing())?;
     let shared = app.clone();
-    let done = tokio::task::spawn_blocking(move || work(&shared)).await;
+    let done = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        work(&shared)
+    });
+    let done = done.await;
     done.unwrap_or_else(|_| Err(ApiError::internal("the request failed; the server's log says why")))
 }
 

@@ -136,7 +136,13 @@ impl Server {
             queue: queue.clone(),
             metrics: metrics.clone(),
         };
-        let app = Arc::new(App { served, queue: queue.clone(), metrics, config, preparing: Semaphore::new(PREPARING) });
+        let app = Arc::new(App {
+            served,
+            queue: queue.clone(),
+            metrics,
+            config,
+            preparing: Arc::new(Semaphore::new(PREPARING)),
+        });
         let router = http::router(app).into_make_service_with_connect_info::<SocketAddr>();
         let closing = queue.clone();
         let shutdown = async move {

@@ -137,7 +137,7 @@ const checks = {
     const show = text => evaluate(`show({ id: 'sample', title: 'Formats', updated: Date.now(), messages: [{ role: 'user', content: 'How many bits does a weight take?' }, { role: 'assistant', content: ${JSON.stringify(text)}, reasoning: 'The user wants a table.', thought: 2300, stats: { tokens: 181, rate: 54.2, prompt: 24 } }] })`);
     await show(SAMPLE);
     const count = selector => evaluate(`document.querySelectorAll('.assistant .md ${selector}').length`);
-    const expected = { strong: 1, em: 1, s: 1, 'p code': 1, a: 2, h2: 1, ol: 1, 'ol > li': 3, 'ol ul li': 2, blockquote: 1, 'tbody tr': 2, '.block': 1, '.k': 2, '.c': 1 };
+    const expected = { strong: 1, em: 1, s: 1, 'p code': 1, a: 2, h2: 1, ol: 1, 'ol > li': 3, 'ol ul li': 2, blockquote: 1, 'tbody tr': 2, '.block': 1, '.k': 4, '.c': 1 };
     for (const [selector, n] of Object.entries(expected)) assert.strictEqual(await count(selector), n, selector);
     assert.strictEqual(await evaluate(`document.querySelector('.thought').open`), false, 'reasoning is folded');
     await shoot('markdown-light');
