@@ -19,7 +19,7 @@ fn session(keep: usize) -> (Session, Vec<u32>) {
     let tokenizer = language::tokenizer(file.metadata()).expect("a tokenizer");
     let story =
         "Once upon a time there was a green frog who asked: what is 17 plus 25? The capital of Japan is Tokyo. ";
-    (Session::with_prefixes(engine, keep), tokenizer.encode(&story.repeat(30), false, false))
+    (Session::with_prefixes(engine, keep), tokenizer.encode(&story.repeat(60), false, false))
 }
 
 fn feed(session: &mut Session, prompt: &[u32], reuse: Reuse) -> Fed {
