@@ -53,7 +53,7 @@ impl ApiError {
     /// A prompt that does not fit.
     pub fn context(prompt: usize, context: usize) -> ApiError {
         let message = format!(
-            "the prompt has {prompt} tokens, and the context takes {context}, of which one must be left for the answer"
+            "the prompt takes at least {prompt} tokens, and the context has {context}, of which one must be left for the answer"
         );
         ApiError::parameter("messages", message).code("context_length_exceeded")
     }

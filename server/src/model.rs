@@ -38,6 +38,8 @@ pub struct Served {
     pub created: u64,
     /// Special tokens that structure a reply.
     markers: HashSet<u32>,
+    /// Most bytes of a token.
+    longest: usize,
 }
 
 impl Served {
@@ -45,8 +47,10 @@ impl Served {
     pub fn new(text: Text, vocabulary: usize, context: usize) -> Served {
         let Text { name, tokenizer, template, sampling } = text;
         let markers = MARKERS.iter().filter_map(|marker| tokenizer.token_id(marker)).collect();
+        let lengths = (0..tokenizer.n_tokens() as u32).filter_map(|id| tokenizer.token_bytes(id)).map(<[u8]>::len);
+        let longest = lengths.max().unwrap_or(1).max(1);
         let grammars = Grammars::new(&tokenizer, vocabulary);
-        Served { name, tokenizer, template, sampling, context, grammars, created: now(), markers }
+        Served { name, tokenizer, template, sampling, context, grammars, created: now(), markers, longest }
     }
     /// The bytes that a token adds to an answer; with `markers`, those of special tokens that structure a reply too.
     pub fn shown(&self, token: u32, markers: bool) -> &[u8] {
@@ -55,6 +59,10 @@ impl Served {
             _ => markers && self.markers.contains(&token),
         };
         if show { self.bytes(token) } else { &[] }
+    }
+    /// The fewest tokens that a text of so many bytes can have.
+    pub fn least_tokens(&self, bytes: usize) -> usize {
+        bytes / self.longest
     }
     /// The bytes of a token, special or not.
     pub fn bytes(&self, token: u32) -> &[u8] {

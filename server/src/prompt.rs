@@ -31,6 +31,8 @@ pub fn chat(
     tools: &[Value],
     thinking: Option<bool>,
 ) -> Result<Prompt, ApiError> {
+    let bytes = messages.iter().filter_map(|message| message.content.as_str()).map(str::len).sum();
+    plausible(served, bytes)?;
     if !tools.is_empty() && !served.template.mentions("tools") {
         introduce(&mut messages, tools);
     }
@@ -58,7 +60,16 @@ pub fn chat(
 /// # Errors
 /// When it is empty or does not fit.
 pub fn text(served: &Served, text: &str) -> Result<Prompt, ApiError> {
+    plausible(served, text.len())?;
     tokens(served, served.tokenizer.encode(text, true, true))
+}
+
+/// Refuses what cannot fit before it is looked at: megabytes take a while to cut into tokens.
+fn plausible(served: &Served, bytes: usize) -> Result<(), ApiError> {
+    match served.least_tokens(bytes) {
+        least if least >= served.context => Err(ApiError::context(least, served.context)),
+        _ => Ok(()),
+    }
 }
 
 /// The prompt of tokens.

@@ -102,7 +102,7 @@ fn what_is_too_long_is_refused() {
     assert_eq!(error["code"], "context_length_exceeded");
     let begin = Instant::now();
     client.ask(&"x".repeat(3_000_000), json!({})).refused(400);
-    client.ask(&" \n".repeat(1_500_000), json!({})).refused(400);
+    client.ask(&"ab ".repeat(1_000_000), json!({})).refused(400);
     assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
     client.ask(&"x".repeat(5_000_000), json!({})).refused(413);
     // And it still answers.
