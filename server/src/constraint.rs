@@ -5,6 +5,7 @@ use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Compiles grammars for one vocabulary.
@@ -40,7 +41,9 @@ impl Grammars {
     /// What is wrong with it.
     pub fn compile(&self, grammar: TopLevelGrammar, thinking: bool) -> Result<Constraint, String> {
         let Some(factory) = &self.factory else { return Err("grammars are not possible with this vocabulary".into()) };
-        let matcher = Matcher::new(factory.create_parser(grammar));
+        // It comes from a client, and the compiler is not ours: should it panic, the grammar is what is refused.
+        let parser = catch_unwind(AssertUnwindSafe(|| factory.create_parser(grammar)));
+        let matcher = Matcher::new(parser.map_err(|_| "it cannot be compiled")?);
         match matcher.get_error() {
             Some(error) => Err(error),
             None => {

@@ -129,3 +129,114 @@ fn compact(schema: &Value) -> Value {
     schema.entry("x-guidance").or_insert(spaced);
     schema.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::constraint::Grammars;
+    use crate::reply::MARKERS;
+    use gristmill_llm::tokenizer::TokenizerSpec;
+
+    /// Printable characters, and the markers as special tokens.
+    fn tokenizer() -> Tokenizer {
+        let plain = ('!'..='~').map(String::from).chain(["\u{120}".into(), "\u{10a}".into()]);
+        let markers = MARKERS.iter().map(|marker| marker.to_string()).chain(["<|end|>".into()]);
+        let tokens: Vec<Vec<u8>> = plain.chain(markers).map(String::into_bytes).collect();
+        let token_types = Some((0..tokens.len()).map(|i| if i < 96 { 1 } else { 3 }).collect());
+        let eos = Some(tokens.len() as u32 - 1);
+        let spec = TokenizerSpec {
+            model: "gpt2".into(),
+            pre: "glm4".into(),
+            tokens,
+            token_types,
+            eos,
+            ..TokenizerSpec::default()
+        };
+        Tokenizer::new(spec).expect("a tokenizer")
+    }
+
+    /// Follows a text as far as the grammar allows: how much of it that is, and whether the answer is complete then.
+    fn follow(form: &Form, style: Style, thinking: bool, text: &str) -> (String, bool) {
+        let tokenizer = tokenizer();
+        let grammars = Grammars::new(&tokenizer, tokenizer.n_tokens());
+        let mut constraint = grammars.compile(grammar(form, style, &tokenizer), thinking).expect("a grammar");
+        let (mut done, mut complete) = (String::new(), false);
+        for id in tokenizer.encode(text, true, false) {
+            let mut logits = vec![0.0; tokenizer.n_tokens()];
+            constraint.mask(&mut logits).expect("a mask");
+            if complete || logits[id as usize] < 0.0 {
+                return (done, complete);
+            }
+            let bytes = tokenizer.token_bytes(id).expect("bytes");
+            complete = constraint.accept(id, bytes).expect("accepted");
+            done += &tokenizer.decode(&[id], true);
+        }
+        (done, complete)
+    }
+
+    fn weather() -> Value {
+        json!({
+            "$defs": { "days": { "type": "integer", "minimum": 1, "maximum": 9 } },
+            "properties": { "city": { "type": "string" }, "days": { "$ref": "#/$defs/days" }, "unit": { "enum": ["c", "f"] } },
+            "required": ["city"], "additionalProperties": false,
+        })
+    }
+
+    #[test]
+    fn calls_in_either_style_follow_the_schema() {
+        let parameters = weather();
+        let calls = || {
+            vec![
+                Callable { name: "weather", parameters: Some(&parameters) },
+                Callable { name: "now", parameters: None },
+            ]
+        };
+        let form = Form { calls: calls(), ..Form::default() };
+        let pair = |key: &str, value: &str| format!("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>");
+        let tags = |arguments: &str| format!("<tool_call>weather{arguments}</tool_call>");
+        let good = [
+            (Style::Tags, tags(&pair("city", "New York"))),
+            (Style::Tags, tags(&[pair("city", "Rome"), pair("days", "3"), pair("unit", "f")].concat())),
+            (Style::Tags, "<tool_call>now</tool_call>".into()),
+            (
+                Style::Json,
+                "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\", \"days\": 3}}</tool_call>"
+                    .into(),
+            ),
+            (Style::Json, "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>".into()),
+        ];
+        for (style, text) in good {
+            assert_eq!(follow(&form, style, false, &text), (text.clone(), true));
+        }
+        for (style, text, until) in [
+            (Style::Tags, tags(""), "<tool_call>weather"),
+            (Style::Tags, tags(&[pair("city", "Rome"), pair("days", "0")].concat()), "<arg_value>"),
+            (Style::Tags, "<tool_call>never</tool_call>".into(), "<tool_call>n"),
+            (Style::Json, "<tool_call>{\"name\": \"other\"".into(), "{\"name\": \""),
+            (Style::Json, "Hello".into(), ""),
+        ] {
+            let (done, complete) = follow(&form, style, false, &text);
+            assert!(!complete && done.ends_with(until) && done.len() < text.len(), "{text}: {done}");
+        }
+    }
+
+    #[test]
+    fn several_calls_only_where_they_are_wanted() {
+        let call = "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>";
+        for several in [false, true] {
+            let form = Form { calls: vec![Callable { name: "now", parameters: None }], several, ..Form::default() };
+            let (done, complete) = follow(&form, Style::Json, false, &call.repeat(2));
+            assert_eq!((done.matches("now").count(), complete), if several { (2, false) } else { (1, true) });
+        }
+    }
+
+    #[test]
+    fn reasoning_is_free_and_the_answer_is_not() {
+        let schema = json!({ "type": "object", "properties": { "x": { "type": "boolean" } }, "required": ["x"], "additionalProperties": false });
+        let form = Form { schema: Some(&schema), ..Form::default() };
+        let text = "Hm. So?</think>{\"x\": true}";
+        assert_eq!(follow(&form, Style::Json, true, text), (text.into(), true));
+        assert_eq!(follow(&form, Style::Json, true, "Hm.</think>No").0, "Hm.</think>");
+        assert_eq!(follow(&form, Style::Json, false, "Hm.").0, "");
+    }
+}
