@@ -16,7 +16,7 @@ pub struct Metrics {
     pub requests: Counter,
     /// Requests that were refused for lack of room.
     pub refused: Counter,
-    /// Answers that ended before their end, because nobody waited for them any more.
+    /// Requests that were broken off while they were answered: nobody waited any more, or the server was closing.
     pub abandoned: Counter,
     /// Answers that failed.
     pub failed: Counter,
@@ -52,7 +52,7 @@ impl Default for Metrics {
         };
         let requests = counter("requests", "Requests taken in");
         let refused = counter("requests_refused", "Requests refused because the queue was full");
-        let abandoned = counter("requests_abandoned", "Requests whose client went away before the end");
+        let abandoned = counter("requests_abandoned", "Requests broken off while they were answered");
         let failed = counter("requests_failed", "Requests that failed");
         let prompt_tokens = counter("prompt_tokens", "Tokens of prompts that were run");
         let cached_tokens = counter("prompt_tokens_cached", "Tokens of prompts found in the cache");
