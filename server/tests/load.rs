@@ -1,8 +1,14 @@
-//! Many at once, a third of whom hang up.
+//! Many at once, a third of whom hang up. In a process of its own, whose memory is the server's and its clients' alone.
 
-use super::client::{asking, joined};
-use super::start;
+#[path = "it/client.rs"]
+#[expect(dead_code, reason = "it uses its part")]
+mod client;
+#[path = "it/running.rs"]
+mod running;
+
+use client::{asking, joined};
 use gristmill_server::Config;
+use running::start;
 use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
