@@ -18,7 +18,7 @@ pub const WARP: i64 = 32;
 const WIDEST: i64 = 16;
 /// Lanes that are enough for loads of whole sectors.
 const FEW: i64 = 8;
-/// Steps of a reduction that a warp's matrix products take at once.
+/// Steps of a reduction that are taken at once.
 const STEPS: i64 = 4;
 /// Most output elements of a thread that share an operand.
 const REPEATED: i64 = 8;
@@ -413,9 +413,7 @@ impl Sharing<'_> {
         let up = self.g.int(lanes * wide - 1);
         let steps = self.g.add(bound, up);
         let steps = self.g.idiv(steps, by);
-        let [step, part] = self.cut(r, Some(lane), wide, |o| {
-            [o.range(steps, RangeKind::Reduce), o.fixed_range(wide, RangeKind::Unroll)]
-        });
+        let [step, part] = self.cut(r, Some(lane), wide, |o| [o.steps(steps), o.fixed_range(wide, RangeKind::Unroll)]);
         let at = self.g.mul(step, by);
         let of_lane = self.g.mul(lane, w);
         let at = self.g.add(at, of_lane);
@@ -434,8 +432,24 @@ impl Sharing<'_> {
             new = self.g.select(inside, new, none);
         }
         let mut all: Vec<Id> = ranges.iter().copied().filter(|&x| x != r).collect();
-        all.extend([step, part, lane].into_iter().filter(|&x| self.g[x].op == Op::Range));
+        let stepped: Vec<Id> = self.g.free_ranges(step).to_vec();
+        all.extend(stepped.into_iter().chain([part, lane]).filter(|&x| self.g[x].op == Op::Range));
         self.g.reduce_ranges(new, &all, op)
+    }
+    /// A loop over so many steps; where they are few, copies, whose loads wait for memory together.
+    fn steps(&mut self, steps: Id) -> Id {
+        match self.g.int_value(steps) {
+            Some(n) if n <= STEPS => self.fixed_range(n, RangeKind::Unroll),
+            Some(n) => {
+                let copies = (1..=STEPS).rev().find(|c| n % c == 0).unwrap_or(1);
+                let (outer, inner) =
+                    (self.fixed_range(n / copies, RangeKind::Reduce), self.fixed_range(copies, RangeKind::Unroll));
+                let by = self.g.int(copies);
+                let at = self.g.mul(outer, by);
+                self.g.add(at, inner)
+            }
+            None => self.range(steps, RangeKind::Reduce),
+        }
     }
     /// The ranges that a range of reductions is cut into, once for all of them.
     fn cut(&mut self, r: Id, lane: Option<Id>, wide: i64, make: impl FnOnce(&mut Self) -> [Id; 2]) -> [Id; 2] {

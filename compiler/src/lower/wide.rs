@@ -7,6 +7,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Bytes of a wide load, the widest first.
 const WIDTHS: [i64; 2] = [16, 8];
 
+/// Most registers whose loads are under way before the first is used.
+const WAITING: i64 = 80;
+
 /// A load's address in bytes: what varies, and a constant.
 struct Place {
     load: Id,
@@ -49,27 +52,28 @@ pub fn loads(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     out
 }
 
-/// One stretch without loops.
+/// One stretch without loops: loads that become one, and those from memory before all else, as many as registers can wait for.
 fn straight(g: &Graph, run: Vec<Statement>, out: &mut Vec<Statement>) {
     let groups = groups(g, &run);
-    if groups.is_empty() {
-        out.extend(run);
-        return;
-    }
     let mut of: FxHashMap<Id, usize> = FxHashMap::default();
     for (i, group) in groups.iter().enumerate() {
         of.extend(group.parts.iter().map(|p| (p.0, i)));
     }
-    let defined_here: FxHashSet<Id> =
+    let here: FxHashSet<Id> =
         run.iter().filter_map(|s| if let Statement::Define(id) = s { Some(*id) } else { None }).collect();
-    let mut done: FxHashSet<Id> = FxHashSet::default();
-    for s in run {
-        let Statement::Define(id) = s else {
-            out.push(s);
-            continue;
-        };
-        if !done.contains(&id) {
-            define(g, id, &groups, &of, &defined_here, &mut done, out);
+    let mut o = Order { g, groups: &groups, of: &of, here: &here, done: FxHashSet::default(), out };
+    o.early(&run);
+    for (i, s) in run.iter().enumerate() {
+        match s {
+            Statement::Define(id) if o.done.contains(id) => {}
+            Statement::Define(id) => {
+                o.define(*id);
+                // What lanes have folded may be part of an address.
+                if g[*id].op == Op::Fold {
+                    o.early(&run[i + 1..]);
+                }
+            }
+            s => o.out.push(s.clone()),
         }
     }
 }
@@ -131,32 +135,70 @@ fn groups(g: &Graph, run: &[Statement]) -> Vec<Group> {
     out
 }
 
-fn define(
-    g: &Graph,
-    id: Id,
-    groups: &[Group],
-    of: &FxHashMap<Id, usize>,
-    here: &FxHashSet<Id>,
-    done: &mut FxHashSet<Id>,
-    out: &mut Vec<Statement>,
-) {
-    let group = of.get(&id).map(|&i| &groups[i]);
-    // The address first: it may come later in the stretch.
-    let needs = group.map_or(id, |group| group.first);
-    for &s in &g[needs].src {
-        if here.contains(&s) && !done.contains(&s) {
-            define(g, s, groups, of, here, done, out);
+/// Definitions, each after what it needs.
+struct Order<'a> {
+    g: &'a Graph,
+    groups: &'a [Group],
+    of: &'a FxHashMap<Id, usize>,
+    /// What this stretch defines.
+    here: &'a FxHashSet<Id>,
+    done: FxHashSet<Id>,
+    out: &'a mut Vec<Statement>,
+}
+
+impl Order<'_> {
+    /// Does the address need nothing of this stretch but arithmetic? An accumulator that it adds up is not known before its place.
+    fn is_early(&self, load: Id) -> bool {
+        let mut stack = vec![self.of.get(&load).map_or(load, |&i| self.groups[i].first)];
+        let mut first = true;
+        while let Some(n) = stack.pop() {
+            let node = &self.g[n];
+            if !first
+                && matches!(node.op, Op::Load | Op::Reduce | Op::Fold | Op::Acc | Op::Mma)
+                && (self.here.contains(&n) || node.op != Op::Load)
+            {
+                return false;
+            }
+            first = false;
+            stack.extend(node.src.iter().copied().filter(|s| self.here.contains(s) && !self.done.contains(s)));
+        }
+        true
+    }
+    /// Defines the loads from memory that can be, of what is left.
+    fn early(&mut self, run: &[Statement]) {
+        let mut waiting = 0;
+        for s in run {
+            let Statement::Define(id) = s else { continue };
+            let n = &self.g[*id];
+            let far = n.op == Op::Load && self.g[n.src[0]].op == Op::Param;
+            if far && !self.done.contains(id) && self.is_early(*id) {
+                waiting += self.of.get(id).map_or(1, |&i| self.groups[i].width / 4);
+                if waiting > WAITING {
+                    break;
+                }
+                self.define(*id);
+            }
         }
     }
-    match group {
-        Some(group) => {
-            done.extend(group.parts.iter().map(|p| p.0));
-            let n = &g[group.first];
-            out.push(Statement::Wide(n.src[0], n.src[1], group.width as usize, group.parts.clone()));
+    fn define(&mut self, id: Id) {
+        let group = self.of.get(&id).map(|&i| &self.groups[i]);
+        // The address first: it may come later in the stretch.
+        let needs = group.map_or(id, |group| group.first);
+        for &s in &self.g[needs].src {
+            if self.here.contains(&s) && !self.done.contains(&s) {
+                self.define(s);
+            }
         }
-        None => {
-            done.insert(id);
-            out.push(Statement::Define(id));
+        match group {
+            Some(group) => {
+                self.done.extend(group.parts.iter().map(|p| p.0));
+                let n = &self.g[group.first];
+                self.out.push(Statement::Wide(n.src[0], n.src[1], group.width as usize, group.parts.clone()));
+            }
+            None => {
+                self.done.insert(id);
+                self.out.push(Statement::Define(id));
+            }
         }
     }
 }

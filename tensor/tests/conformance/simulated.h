@@ -8,7 +8,7 @@
 #include <utility>
 
 #define FN static inline
-#define ENTRY(threads, name) static void name
+#define ENTRY(threads, beside, name) static void name
 #define RESTRICT
 #define SHARED(name) unsigned char *const name = sim::scratch
 #define THREAD_INDEX (sim::current)

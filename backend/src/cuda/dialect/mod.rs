@@ -1,6 +1,6 @@
 //! CUDA C without headers: what a kernel needs is in the prelude (`prelude.rs`), and only there does the language of the device show.
 //!
-//! A kernel is `ENTRY(threads, name)(buffers…, const i64 *v)`: a workgroup is a block of threads, its number is `GROUP_INDEX`, a
+//! A kernel is `ENTRY(threads, beside, name)(buffers…, const i64 *v)`: a workgroup is a block of threads, its number is `GROUP_INDEX`, a
 //! thread's is `THREAD_INDEX`. Workgroups beyond the last one return at once, so that a launch may be larger than needed.
 
 mod prelude;
@@ -19,6 +19,8 @@ use std::fmt::Write;
 const UNROLLED: i64 = 8;
 /// Copies of other such loops.
 const COPIES: i64 = 4;
+/// Workgroups beside one another on a multiprocessor, at least.
+const BESIDE: i64 = 2;
 /// Statements of a loop that are few enough to be copied.
 const SHORT: usize = 120;
 /// Most loads of one kind that a thread asks for ahead of the wait: where there are more, memory is busy for long anyway.
@@ -79,7 +81,11 @@ impl Writer<'_> {
             });
         }
         arguments.push("const i64 *RESTRICT v".into());
-        self.line(format_args!("ENTRY({}, {name})({}) {{", self.t.signature.threads, arguments.join(", ")));
+        // How many workgroups a multiprocessor shall have room for. Without a number the compiler takes so few registers that loads wait for
+        // one another.
+        let products = |s: &Statement| matches!(s, Statement::Define(id) if self.t.g[*id].op == Op::Mma);
+        let blocks = if bodies.iter().flat_map(|b| &b.statements).any(products) { 1 } else { BESIDE };
+        self.line(format_args!("ENTRY({}, {blocks}, {name})({}) {{", self.t.signature.threads, arguments.join(", ")));
         self.line(format_args!("const i32 thread = THREAD_INDEX;"));
         for (i, node) in self.t.signature.vars.iter().map(|v| v.1).enumerate() {
             let t = self.t.type_of(node);
