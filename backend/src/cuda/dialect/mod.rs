@@ -19,6 +19,8 @@ use std::fmt::Write;
 const UNROLLED: i64 = 8;
 /// Copies of other such loops.
 const COPIES: i64 = 4;
+/// Accumulators of a nest above which a workgroup has a multiprocessor's registers to itself.
+const ACCUMULATORS: usize = 12;
 /// Workgroups beside one another on a multiprocessor, at least.
 const BESIDE: i64 = 2;
 /// Statements of a loop that are few enough to be copied.
@@ -83,8 +85,8 @@ impl Writer<'_> {
         arguments.push("const i64 *RESTRICT v".into());
         // How many workgroups a multiprocessor shall have room for. Without a number the compiler takes so few registers that loads wait for
         // one another.
-        let products = |s: &Statement| matches!(s, Statement::Define(id) if self.t.g[*id].op == Op::Mma);
-        let blocks = if bodies.iter().flat_map(|b| &b.statements).any(products) { 1 } else { BESIDE };
+        let many = bodies.iter().any(|b| accumulators(&b.statements) > ACCUMULATORS);
+        let blocks = if many { 1 } else { BESIDE };
         self.line(format_args!("ENTRY({}, {blocks}, {name})({}) {{", self.t.signature.threads, arguments.join(", ")));
         self.line(format_args!("const i32 thread = THREAD_INDEX;"));
         for (i, node) in self.t.signature.vars.iter().map(|v| v.1).enumerate() {
@@ -323,6 +325,12 @@ impl Writer<'_> {
             self.line(format_args!("{b}[{at}] = {v};"));
         }
     }
+}
+
+/// The most accumulators of a nest.
+fn accumulators(statements: &[Statement]) -> usize {
+    let nests = statements.split(|s| matches!(s, Statement::Nest { .. }));
+    nests.map(|nest| nest.iter().filter(|s| matches!(s, Statement::Accumulator(_))).count()).max().unwrap_or(0)
 }
 
 /// Statements up to the end of the loop that the first one opens.
