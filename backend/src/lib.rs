@@ -2,12 +2,15 @@
 
 pub mod cpu;
 pub mod cuda;
-mod expressions;
 pub mod interp;
 pub mod null;
 mod parallel;
+mod render;
 mod text;
 mod variables;
+
+/// For devices that tests make.
+pub use libloading;
 
 use gristmill_compiler::Dialect;
 use gristmill_runtime::{Device, Error};

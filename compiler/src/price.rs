@@ -167,10 +167,8 @@ fn work(
                 if !packed || g[g[nest].src[0]].op == Op::Local {
                     cached += times * bytes;
                 }
-                if !packed {
-                    if buffer.op == Op::Param && seen.insert((node.src[0], free.clone())) {
-                        estimate.other_bytes += c.product(free.iter().copied()) * bytes;
-                    }
+                if !packed && buffer.op == Op::Param && seen.insert((node.src[0], free.clone())) {
+                    estimate.other_bytes += c.product(free.iter().copied()) * bytes;
                 }
             }
             Op::Reduce => {

@@ -34,16 +34,16 @@ fn modelled(step: &[(String, usize, Compiled)]) -> f64 {
 }
 
 #[test]
-fn glm_moe_layer_is_at_most_twelve_launches() {
+fn glm_moe_layer_is_at_most_ten_launches() {
     let step = decode_step("glm-4.7-flash", "q4_0", "null:gpu");
     let moe: Vec<_> = step.iter().filter(|s| s.0.contains("moe")).collect();
     assert_eq!(moe.len(), 1, "46 equal layers are one function");
     assert_eq!(moe[0].1, 46);
     let launches = moe[0].2.programs.len();
-    assert!(launches <= 12, "{launches} launches in a MoE layer:\n{}", explain(&moe[0].2));
-    // 2.1 GB at 4.6 TB/s are 0.46 ms; launches and stages may not more than double that.
+    assert!(launches <= 10, "{launches} launches in a MoE layer:\n{}", explain(&moe[0].2));
+    // 2.1 GB at 4.6 TB/s are 0.46 ms. A launch is priced with what it was measured to cost with its latency, 3 us: 430 of them are 1.3 ms.
     let seconds = modelled(&step);
-    assert!(seconds < 1.5e-3, "modelled {:.3} ms a token", seconds * 1e3);
+    assert!(seconds < 3.0e-3, "modelled {:.3} ms a token", seconds * 1e3);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn other_models_keep_the_budget() {
         ("youtu-llm-2b", "q4_0"),
     ] {
         for (name, _, c) in decode_step(preset, quant, "null:gpu") {
-            assert!(c.programs.len() <= 12, "{preset} {quant} {name}: {} launches\n{}", c.programs.len(), explain(&c));
+            assert!(c.programs.len() <= 11, "{preset} {quant} {name}: {} launches\n{}", c.programs.len(), explain(&c));
         }
     }
 }

@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 const WIDTHS: [i64; 2] = [16, 8];
 
 /// Most registers whose loads are under way before the first is used.
-const WAITING: i64 = 80;
+const WAITING: i64 = 64;
 
 /// A load's address in bytes: what varies, and a constant.
 struct Place {
@@ -86,8 +86,11 @@ struct Group {
     parts: Vec<(Id, usize)>,
 }
 
+/// A buffer and the terms of an address in it.
+type Base = (Id, Vec<(Id, i64)>);
+
 fn groups(g: &Graph, run: &[Statement]) -> Vec<Group> {
-    let mut by: FxHashMap<(Id, Vec<(Id, i64)>), Vec<Place>> = FxHashMap::default();
+    let mut by: FxHashMap<Base, Vec<Place>> = FxHashMap::default();
     let mut order = Vec::new();
     for s in run {
         let Statement::Define(id) = s else { continue };

@@ -4,13 +4,13 @@
 use gristmill_backend::Text;
 use gristmill_backend::cuda::dialect;
 use gristmill_backend::interp::InterpDevice;
+use gristmill_backend::libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use gristmill_runtime::image::Image;
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::{Key, Store};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::any::Any;
 use std::io::Write;
 use std::process::{Command, Stdio};

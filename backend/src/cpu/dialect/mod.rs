@@ -6,7 +6,7 @@ mod words;
 
 pub use prelude::prelude;
 
-use crate::expressions::{Expressions, Values, stored, type_of};
+use crate::render::{Expressions, Values, stored, type_of};
 use gristmill_compiler::lower::{Code, Statement};
 use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;

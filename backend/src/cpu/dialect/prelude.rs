@@ -1,7 +1,7 @@
 //! What every translation unit begins with: types, conversions and the few functions that have no operator, per instruction set.
 
 use super::words;
-use crate::expressions::CONVERSIONS;
+use crate::render::CONVERSIONS;
 use std::fmt::Write;
 
 /// Scalar types: name, C type, bytes.

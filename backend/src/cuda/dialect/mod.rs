@@ -7,7 +7,7 @@ mod prelude;
 
 pub use prelude::{common, prelude};
 
-use crate::expressions::{Expressions, Values, cast, stored};
+use crate::render::{Expressions, Values, cast, stored};
 use gristmill_compiler::lower::{Code, Statement};
 use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;
@@ -20,11 +20,11 @@ const UNROLLED: i64 = 8;
 /// Copies of other such loops.
 const COPIES: i64 = 4;
 /// Accumulators of a nest above which a workgroup has a multiprocessor's registers to itself.
-const ACCUMULATORS: usize = 12;
+const ACCUMULATORS: usize = 8;
 /// Workgroups beside one another on a multiprocessor, at least.
 const BESIDE: i64 = 2;
 /// Statements of a loop that are few enough to be copied.
-const SHORT: usize = 120;
+const SHORT: usize = 160;
 /// Most loads of one kind that a thread asks for ahead of the wait: where there are more, memory is busy for long anyway.
 const ASKED: i64 = 32;
 
@@ -205,10 +205,11 @@ impl Writer<'_> {
             Statement::Loop(r) => {
                 let g = self.t.g;
                 let unroll = match (g.range_kind(*r), g.int_value(g[*r].src[0])) {
+                    _ if self.statements_of_loop > SHORT => 1,
                     (Some(RangeKind::Reduce), Some(n)) if n <= UNROLLED => n,
                     (Some(RangeKind::Reduce), _) => COPIES,
                     // What follows another waits for its loads, unless they are asked for together.
-                    (_, Some(n)) if self.statements_of_loop <= SHORT => n.min(UNROLLED),
+                    (_, Some(n)) => n.min(UNROLLED),
                     _ => 1,
                 };
                 let (t, n, bound) = (self.t.type_of(*r), g.range_number(*r), self.t.name(g[*r].src[0]));
