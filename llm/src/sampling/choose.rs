@@ -6,7 +6,7 @@
 //! last that stays ([`wide`](super::wide)).
 
 use super::best::best;
-use super::wide::wide;
+use super::wide::{Cut, wide};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::Tensor;
@@ -25,23 +25,22 @@ pub enum Choice {
     Greedy,
     /// One of the first k, at most [`BEST`].
     Best,
-    /// One of all, or of any number.
-    Wide {
-        /// Is top-k on?
-        k: bool,
-        /// Is top-p on?
-        p: bool,
-    },
+    /// One of the first k, however many.
+    First,
+    /// One of the fewest that have a probability together.
+    Nucleus,
+    /// One of all.
+    All,
 }
 
 impl Choice {
-    fn name(self) -> String {
+    fn name(self) -> &'static str {
         match self {
-            Choice::Greedy => "sample.greedy".into(),
-            Choice::Best => "sample.best".into(),
-            Choice::Wide { k, p } => {
-                format!("sample.wide{}{}", if k { ".k" } else { "" }, if p { ".p" } else { "" })
-            }
+            Choice::Greedy => "sample.greedy",
+            Choice::Best => "sample.best",
+            Choice::First => "sample.first",
+            Choice::Nucleus => "sample.nucleus",
+            Choice::All => "sample.all",
         }
     }
     /// Do a request's numbers and random numbers decide?
@@ -79,7 +78,7 @@ pub fn function(choice: Choice, vocabulary: usize, rows: usize) -> Function {
     let grid = Grid::new(logits, vocabulary);
     let id = match choice {
         Choice::Greedy => grid.first_of(grid.largest),
-        Choice::Best | Choice::Wide { .. } => {
+        _ => {
             let numbers = c.input("request", dims![NUMBERS], Scalar::F32);
             let random = c.input("random", dims![rows], Scalar::F32);
             let number = |i: usize| numbers.slice(0, i, 1).reshape(dims![]);
@@ -91,8 +90,10 @@ pub fn function(choice: Choice, vocabulary: usize, rows: usize) -> Function {
                 random: random.slice(0, pos, 1).reshape(dims![]),
             };
             match choice {
-                Choice::Wide { k, p } => wide(&grid, &request, k, p),
-                _ => best(&grid, &request, BEST),
+                Choice::First => wide(&grid, &request, Cut::First),
+                Choice::Nucleus => wide(&grid, &request, Cut::Nucleus),
+                Choice::All => wide(&grid, &request, Cut::None),
+                Choice::Greedy | Choice::Best => best(&grid, &request, BEST),
             }
         }
     };

@@ -115,8 +115,7 @@ fn every_truncation_leaves_the_hosts_distribution() {
         SamplingParams { top_p: 0.7, ..d() },
         SamplingParams { top_p: 0.9, min_p: 0.05, temperature: 1.5, ..d() },
         SamplingParams { top_k: 100, ..d() },
-        SamplingParams { top_k: 90, top_p: 0.6, temperature: 2.0, ..d() },
-        SamplingParams { top_k: 300, top_p: 0.999_999_9, ..d() },
+        SamplingParams { top_p: 0.999_999_9, ..d() },
         SamplingParams { top_k: 40, ..d() },
         SamplingParams { top_k: 64, top_p: 0.8, min_p: 0.02, temperature: 0.8, ..d() },
         SamplingParams { top_k: 1, temperature: 3.0, ..d() },
@@ -173,13 +172,15 @@ fn a_seed_gives_what_it_gives_on_the_host() {
 }
 
 #[test]
-fn penalties_stay_on_the_host() {
+fn what_takes_the_history_or_two_long_searches_stays_on_the_host() {
     let of = |params| Sampler::new(params).unwrap().choice();
     assert_eq!(of(SamplingParams::greedy()), Some(Choice::Greedy));
     assert_eq!(of(SamplingParams::default()), Some(Choice::Best));
     assert_eq!(of(SamplingParams { top_k: BEST, ..off() }), Some(Choice::Best));
-    assert_eq!(of(SamplingParams { top_k: BEST + 1, ..off() }), Some(Choice::Wide { k: true, p: false }));
-    assert_eq!(of(SamplingParams { top_p: 0.5, ..off() }), Some(Choice::Wide { k: false, p: true }));
+    assert_eq!(of(SamplingParams { top_k: BEST + 1, ..off() }), Some(Choice::First));
+    assert_eq!(of(SamplingParams { top_p: 0.5, ..off() }), Some(Choice::Nucleus));
+    assert_eq!(of(off()), Some(Choice::All));
+    assert_eq!(of(SamplingParams { top_k: BEST + 1, top_p: 0.5, ..off() }), None);
     assert_eq!(of(SamplingParams { repeat_penalty: 1.1, ..SamplingParams::default() }), None);
     assert_eq!(of(SamplingParams { presence_penalty: 0.5, ..SamplingParams::greedy() }), None);
 }

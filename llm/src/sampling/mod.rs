@@ -51,17 +51,21 @@ impl Sampler {
         &self.params
     }
 
-    /// How a device can make this choice: not where penalties want to know the history.
+    /// How a device can make this choice: not where penalties want to know the history, nor where more than [`BEST`] are cut to
+    /// those that have a probability together.
     pub fn choice(&self) -> Option<Choice> {
         let params = &self.params;
         if params.has_penalties() {
             return None;
         }
-        Some(match params.top_k {
-            _ if params.temperature <= 0.0 => Choice::Greedy,
-            1..=BEST => Choice::Best,
-            k => Choice::Wide { k: k > 0, p: params.top_p < 1.0 },
-        })
+        match (params.top_k, params.top_p < 1.0) {
+            _ if params.temperature <= 0.0 => Some(Choice::Greedy),
+            (1..=BEST, _) => Some(Choice::Best),
+            (0, false) => Some(Choice::All),
+            (0, true) => Some(Choice::Nucleus),
+            (_, false) => Some(Choice::First),
+            (_, true) => None,
+        }
     }
 
     /// The numbers that it takes, see [`function`].

@@ -2,7 +2,7 @@
 //! of ids.
 //!
 //! A logit's key is a whole number in the same order. The last that stays has the least key v for which those above v are too few, or not
-//! probable enough together; eight questions about fifteen keys each find it, four bits at a time.
+//! probable enough together; four questions about 255 keys each find it, eight bits at a time.
 
 use super::choose::{Grid, Request, at_least, count, sums_before, sums_up_to};
 use gristmill_tensor::dims;
@@ -10,7 +10,7 @@ use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
 
 /// Bits of a key that one question finds.
-const BITS: usize = 4;
+const BITS: usize = 8;
 
 /// A whole number of the same order as these floats; both zeros are one.
 fn key(x: Tensor<'_>) -> Tensor<'_> {
@@ -62,42 +62,47 @@ impl<'g> Keys<'_, 'g> {
         }
         base.cast(Scalar::I32)
     }
-    /// Sums of `mass` of those above that key and of those of that key.
-    fn sums(&self, mass: Tensor<'g>, key: Tensor<'g>) -> (Tensor<'g>, Tensor<'g>) {
-        let none = self.float(0.0);
-        let of = |hit: Tensor<'g>| self.grid.sum(hit.select(mass, none));
-        (of(key.lt(self.key)), of(self.key.equals(key)))
+    /// The sum of `mass` of those above that key.
+    fn above(&self, mass: Tensor<'g>, key: Tensor<'g>) -> Tensor<'g> {
+        self.grid.sum(key.lt(self.key).select(mass, 0.0))
     }
 }
 
-/// The id drawn after truncation to the first k (if `k`), then to those that have a probability together (if `p`).
-pub(super) fn wide<'g>(grid: &Grid<'g>, request: &Request<'g>, k: bool, p: bool) -> Tensor<'g> {
+/// What truncates, besides min-p.
+pub(super) enum Cut {
+    /// Nothing.
+    None,
+    /// Top-k.
+    First,
+    /// Top-p.
+    Nucleus,
+}
+
+/// The id drawn after truncation.
+pub(super) fn wide<'g>(grid: &Grid<'g>, request: &Request<'g>, cut: Cut) -> Tensor<'g> {
     let keys = Keys { grid, key: key(grid.x) };
     let none = keys.float(0.0);
     let below = grid.x - grid.largest;
-    let mass = grid.inside.select(below.exp(), none);
-    let ones = grid.inside.select(keys.float(1.0), none);
-    let of_one = |key: Tensor<'g>| (of_key(key) - grid.largest).exp();
-    let first = k.then(|| {
-        let key = keys.least(ones, request.top_k);
-        let (above, same) = keys.sums(ones, key);
-        Last { key, ties: (request.top_k - above).minimum(same) }
-    });
-    let nucleus = p.then(|| {
-        // Probabilities are those among the first k.
-        let total = first.map_or(grid.sum(mass), |last| {
-            let ties = last.ties.gt(0.0).select(last.ties * of_one(last.key), none);
-            keys.sums(mass, last.key).0 + ties
-        });
-        let wanted = request.top_p * total;
-        let key = keys.least(mass, wanted);
-        Last { key, ties: (wanted - keys.sums(mass, key).0) / of_one(key) }
-    });
     let mut stays = grid.inside & at_least(grid.x, grid.largest + request.min_p);
-    for last in first.into_iter().chain(nucleus) {
+    let last = match cut {
+        Cut::None => None,
+        Cut::First => {
+            let ones = grid.inside.select(keys.float(1.0), none);
+            let key = keys.least(ones, request.top_k);
+            Some(Last { key, ties: request.top_k - keys.above(ones, key) })
+        }
+        Cut::Nucleus => {
+            let mass = grid.inside.select(below.exp(), none);
+            let wanted = request.top_p * grid.sum(mass);
+            let key = keys.least(mass, wanted);
+            let each = (of_key(key) - grid.largest).exp();
+            Some(Last { key, ties: (wanted - keys.above(mass, key)) / each })
+        }
+    };
+    if let Some(last) = last {
         let same = keys.key.equals(last.key) & grid.inside;
-        let cut = locate(grid, same.select(keys.float(1.0), none), last.ties, at_least);
-        stays = stays & (last.key.lt(keys.key) | (same & grid.id.lt(cut + 1)));
+        let end = locate(grid, same.select(keys.float(1.0), none), last.ties, at_least);
+        stays = stays & (last.key.lt(keys.key) | (same & grid.id.lt(end + 1)));
     }
     let weight = stays.select((below * request.coldness).exp(), none);
     locate(grid, weight, request.random * grid.sum(weight), Tensor::gt)
