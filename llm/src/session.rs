@@ -1,7 +1,7 @@
 //! One conversation with a model: what its cache holds, what is to be run, when an answer ends.
 
 use crate::arch::Logits;
-use crate::engine::{self, Engine};
+use crate::engine::{self, Draw, Engine};
 use crate::sampling::{Sampler, SamplingError};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -180,9 +180,16 @@ impl Session {
         each: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Generated, Error> {
         let mut out = Generated { tokens: 0, time: Duration::ZERO, steps: 0, finish: Finish::Limit };
+        // Does the device choose? From the second token on: the first comes from the prompt's logits.
+        let mut chooses = false;
         while out.tokens < limit {
             let start = Instant::now();
-            let token = sampler.sample(&self.logits, &self.tokens)?;
+            let chosen = if chooses { self.chosen(sampler)? } else { None };
+            chooses = chosen.is_some();
+            let token = match chosen {
+                Some(token) => token,
+                None => sampler.sample(&self.logits, &self.tokens)?,
+            };
             out.time += start.elapsed();
             if ends(token) {
                 out.finish = Finish::EndOfText;
@@ -196,18 +203,49 @@ impl Session {
             if out.tokens == limit {
                 break;
             }
-            if self.tokens.len() >= self.engine.context() {
+            let (position, context) = (self.tokens.len(), self.engine.context());
+            if position >= context {
                 out.finish = Finish::ContextFull;
                 break;
             }
             let start = Instant::now();
-            let logits = self.engine.forward_with(&[token], self.tokens.len(), Logits::Last)?;
-            self.logits.clear();
-            self.logits.extend_from_slice(logits);
+            if !chooses {
+                let steps = (limit - out.tokens).min(context - position);
+                match sampler.choice().filter(|&c| self.engine.decides(c)).and_then(|_| Draw::of(sampler, steps)) {
+                    Some(draw) => {
+                        let ahead = self.engine.device().overlaps();
+                        self.logits.clear();
+                        self.engine.decode(token, position, steps, &draw, ahead)?;
+                        chooses = true;
+                    }
+                    None => self.forward(token)?,
+                }
+            }
             self.tokens.push(token);
             out.time += start.elapsed();
             out.steps += 1;
         }
+        self.engine.finish()?;
         Ok(out)
+    }
+    /// Runs a token behind the others, for its logits.
+    fn forward(&mut self, token: u32) -> Result<(), Error> {
+        let logits = self.engine.forward_with(&[token], self.tokens.len(), Logits::Last)?;
+        self.logits.clear();
+        self.logits.extend_from_slice(logits);
+        Ok(())
+    }
+    /// What the device chose after the last token. If there is nothing to choose from, the logits, so that the host can say what is wrong
+    /// with them.
+    fn chosen(&mut self, sampler: &mut Sampler) -> Result<Option<u32>, Error> {
+        let token = self.engine.next_token()?;
+        if token.is_some() {
+            sampler.used(usize::from(sampler.choice().is_some_and(|c| c.draws())));
+        } else if let Some(last) = self.tokens.pop() {
+            // Computed again: a step that was started after may have overwritten them.
+            self.forward(last)?;
+            self.tokens.push(last);
+        }
+        Ok(token)
     }
 }

@@ -148,7 +148,7 @@ pub fn run(options: Options) -> Result {
 fn measure(engine: &mut Engine, ids: &mut Ids, prompt: bool, tokens: usize, depth: usize, r: u16) -> Result<Vec<f64>> {
     let bar = progress::count(if prompt { "prompts" } else { "tokens" }, u64::from(r));
     // Once for what is only done once.
-    engine.forward(&ids.some(if prompt { tokens.min(engine.chunk()) } else { 1 }), depth, false)?;
+    seconds(engine, &ids.some(if prompt { tokens.min(engine.chunk()) } else { 1 }), prompt, depth)?;
     let mut times = Vec::new();
     for _ in 0..r {
         times.push(seconds(engine, &ids.some(tokens), prompt, depth)?);
