@@ -69,7 +69,9 @@ impl<'a> Expressions<'a> {
     }
     /// Is it an index that fits in 32 bits, where those are computed so?
     fn is_narrow(&self, id: Id) -> bool {
-        self.values == Values::Threads && self.g.scalar(id) == Scalar::I64 && self.g.within(id, i32::MIN as i64, i32::MAX as i64)
+        self.values == Values::Threads
+            && self.g.scalar(id) == Scalar::I64
+            && self.g.within(id, i32::MIN as i64, i32::MAX as i64)
     }
     /// C type of a value.
     pub fn type_of(&self, id: Id) -> String {
@@ -164,7 +166,8 @@ impl<'a> Expressions<'a> {
         if from.scalar.is_half() && is_arithmetic(n.op) {
             return self.half(n.op, d, from, s);
         }
-        let (narrow, long) = (self.is_narrow(id), self.values == Values::Threads && d.scalar == Scalar::I64 && !self.is_narrow(id));
+        let (narrow, long) =
+            (self.is_narrow(id), self.values == Values::Threads && d.scalar == Scalar::I64 && !self.is_narrow(id));
         // Operands of 32 bits would overflow.
         let widened: Vec<String>;
         let s = match n.op {
@@ -252,7 +255,11 @@ impl<'a> Expressions<'a> {
                 let (name, of) = if d.scalar == Scalar::F32 { ("table_f32", "f32x16") } else { ("table", "i32x16") };
                 format!("{name}_{lanes}(({of}){{{}}}, {index})", entries.join(","))
             }
-            Op::Mma => format!("mma_{}({})", n.src.len() / 3 * 16, s.join(", ")),
+            Op::Mma => {
+                let signed = if n.arg == Arg::None { "signed_" } else { "" };
+                format!("mma_{signed}{}({})", n.src.len() / 3 * 16, s.join(", "))
+            }
+            Op::SignedDot4 => format!("dot4_signed_{lanes}({}, {}, {})", s[0], s[1], s[2]),
             Op::Part => {
                 let part = self.g.int_value(n.src[1]).unwrap_or(0) as usize;
                 format!("{}.{}", s[0], ["x", "y", "z", "w"][part])
@@ -266,7 +273,8 @@ impl<'a> Expressions<'a> {
             Op::Table4 => {
                 let Arg::Ints(table) = &n.arg else { return "0".into() };
                 if self.values == Values::Threads {
-                    let words = table.chunks(4).map(|w| w.iter().rev().fold(0u32, |word, &b| word << 8 | b as u32 & 255));
+                    let words =
+                        table.chunks(4).map(|w| w.iter().rev().fold(0u32, |word, &b| word << 8 | b as u32 & 255));
                     let words: Vec<String> = words.map(|w| format!("{w}u")).collect();
                     return format!("table4({}, {})", words.join(", "), s[0]);
                 }

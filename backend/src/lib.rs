@@ -2,9 +2,9 @@
 
 pub mod cpu;
 pub mod cuda;
+mod expressions;
 pub mod interp;
 pub mod null;
-mod expressions;
 mod parallel;
 mod text;
 mod variables;

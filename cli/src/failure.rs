@@ -1,5 +1,6 @@
 //! How a command fails: a message, a way out, an exit code.
 
+use crate::style::{alarming, helpful};
 use gristmill_llm::{arch, chat, engine, file, language, sampling, session, synth, tokenizer};
 use std::fmt::Display;
 use std::io;
@@ -41,6 +42,11 @@ impl Failure {
         };
         Failure::new(format_args!("cannot {what} {}: {error}", path.display()), hint)
     }
+    /// The same with more of a hint.
+    pub fn with_hint(mut self, more: &str) -> Failure {
+        self.hint = self.hint.map(|hint| hint + more);
+        self
+    }
     /// Is there nothing to tell: has the reader gone away?
     pub fn is_quiet(&self) -> bool {
         self.message.is_empty()
@@ -49,8 +55,8 @@ impl Failure {
     pub fn report(&self) -> u8 {
         // A reader that has gone away (`gristmill … | head`) is no failure worth a word.
         if !self.is_quiet() {
-            say!("error: {}", printable(&self.message));
-            say!("hint: {}", printable(self.hint.as_deref().unwrap_or(ASK_FOR_HELP)));
+            say!("{} {}", alarming("error:"), printable(&self.message));
+            say!("{} {}", helpful("hint:"), printable(self.hint.as_deref().unwrap_or(ASK_FOR_HELP)));
         }
         self.code
     }
@@ -105,6 +111,7 @@ failures! {
     synth::Error, ASK_FOR_HELP;
     sampling::SamplingError, ASK_FOR_HELP;
     gristmill_runtime::Error, "check the disk and the permissions";
+    gristmill_hub::Error, ASK_FOR_HELP;
 }
 
 #[cfg(test)]

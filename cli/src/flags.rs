@@ -96,6 +96,11 @@ impl Common {
             ..Default::default()
         }
     }
+    /// Threads of the cpu device's team.
+    pub fn team(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
+        self.threads.map_or_else(cores, usize::from)
+    }
     /// How a model is run. `context` stands in for --ctx.
     pub fn settings(&self, context: Option<usize>) -> Settings {
         let cache = match self.kv {

@@ -9,21 +9,38 @@ macro_rules! say {
 }
 
 mod answer;
+mod bandwidth;
 mod commands;
 mod failure;
 mod flags;
+mod input;
+mod interrupt;
 mod measure;
 mod model;
 mod npy;
 mod progress;
 mod sampler;
+mod size;
+mod stages;
+mod style;
 
 use clap::Parser;
 use std::process::ExitCode;
 
+const NOTES: &str = "\
+Examples:
+  gristmill chat                                       talk to the demo model, which is inside the program
+  gristmill chat glm-4.7-flash                         to another, fetched the first time
+  gristmill run MODEL.gguf -p 'What is this?'          one answer
+  gristmill bench MODEL.gguf                           how fast it is
+  gristmill profile MODEL.gguf --html profile.html     and where the time goes
+
+MODEL is a .gguf file, hf:ORG/REPO:FILE, a short name (`gristmill list`), or synth:PRESET:QUANT.
+`gristmill COMMAND --help` has examples of each.";
+
 /// Runs quantised language models with kernels it writes itself.
 #[derive(Parser)]
-#[command(name = "gristmill", version, about, max_term_width = 110)]
+#[command(name = "gristmill", version, about, max_term_width = 110, after_help = NOTES)]
 struct Arguments {
     #[command(subcommand)]
     command: commands::Command,

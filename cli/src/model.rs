@@ -1,14 +1,15 @@
-//! MODEL on the command line: a file, `synth:PRESET:QUANT`, or nothing.
+//! MODEL on the command line: a file, a name of the hub or a short one, `synth:PRESET:QUANT`, or nothing.
 
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
-use crate::progress::Bars;
+use crate::progress::{Bars, Fetching};
+use gristmill_hub::{Client, Name, SHORT, Store};
 use gristmill_llm::arch;
 use gristmill_llm::engine::Engine;
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::tokenizer::Tokenizer;
 use gristmill_llm::{language, synth};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The model that ships inside the program.
 static DEMO: &[u8] = include_bytes!("../../assets/demo-glm-Q4_0.gguf");
@@ -38,18 +39,16 @@ impl Model {
             return Ok(Model { name: name.into(), file: ModelFile::synth(preset, quant)? });
         }
         let path = Path::new(name);
+        let path = match std::fs::metadata(path) {
+            Ok(_) => path.to_owned(),
+            // What is no file may be a name.
+            Err(error) => match Name::parse(name)? {
+                Some(name) => fetched(&name)?,
+                None => return Err(no_file(name, error)),
+            },
+        };
         let shown = path.file_name().map_or(name.into(), |n| n.to_string_lossy().into_owned());
-        // The commonest mistake deserves its own words.
-        match std::fs::metadata(path) {
-            Err(error) => Err(match error.kind() {
-                std::io::ErrorKind::NotFound => Failure::new(
-                    format_args!("there is no file {name}"),
-                    "MODEL is the path of a .gguf file, or synth:PRESET:QUANT; run and chat without one use the demo model",
-                ),
-                _ => Failure::file("open", path, error),
-            }),
-            Ok(_) => Ok(Model { name: shown, file: ModelFile::open(path)? }),
-        }
+        Ok(Model { name: shown, file: ModelFile::open(path)? })
     }
     /// Its tokenizer. Remarks go to standard error.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
@@ -80,6 +79,54 @@ impl Model {
         drop(bars);
         warn(engine.model().warnings());
         Ok(engine)
+    }
+}
+
+/// The file of that name, fetched if it is not kept here.
+pub fn fetched(name: &Name) -> Result<PathBuf> {
+    let store = Store::user()?;
+    match store.find(name)? {
+        Some(path) => Ok(path),
+        None => Ok(pull(&store, name)?.file),
+    }
+}
+
+/// Fetches what that name means, with a bar, and says what came of it.
+pub fn pull(store: &Store, name: &Name) -> Result<gristmill_hub::Pulled> {
+    let client = Client::from_environment();
+    let fetching = Fetching::new();
+    let pulled = gristmill_hub::pull(&client, store, name, &mut |p| fetching.show(p));
+    drop(fetching);
+    let pulled = pulled?;
+    let unchecked: Vec<String> = pulled.unchecked.iter().map(|f| format!("the hub has no checksum of {f}")).collect();
+    warn(&unchecked);
+    Ok(pulled)
+}
+
+/// The commonest mistake deserves its own words.
+fn no_file(name: &str, error: std::io::Error) -> Failure {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            let short: Vec<&str> = SHORT.iter().map(|row| row.name).collect();
+            // As other programs write it.
+            if !name.ends_with(".gguf")
+                && let Ok(Some(meant)) = Name::parse(&format!("hf:{name}"))
+            {
+                return Failure::new(
+                    format_args!("there is no file {name}"),
+                    format!("if the model of the hub is meant, write {meant}"),
+                );
+            }
+            Failure::new(
+                format_args!("there is no file {name}, and it is not the name of a model"),
+                format!(
+                    "MODEL is the path of a .gguf file, hf:ORG/REPO:FILE, {}, or synth:PRESET:QUANT; \
+                     run and chat without one use the demo model",
+                    short.join(", ")
+                ),
+            )
+        }
+        _ => Failure::file("open", Path::new(name), error),
     }
 }
 

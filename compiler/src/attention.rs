@@ -10,11 +10,14 @@
 
 use crate::schedule::workgroup::{Future, Hint};
 use gristmill_uop::shape::Dims;
+use gristmill_uop::target::Style;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
 /// Positions of a chunk.
 const CHUNK: i64 = 128;
+/// As many on a GPU, where a chunk is a workgroup's: a short context should still keep several busy.
+const CHUNK_THREADS: i64 = 64;
 /// Positions of a chunk where more than [`FEW`] tokens attend: every chunk leaves a partial result per token and head.
 const CHUNK_MANY: i64 = 256;
 const FEW: i64 = 64;
@@ -22,19 +25,23 @@ const FEW: i64 = 64;
 const SHARING: i64 = 4;
 
 /// Positions of a chunk where at most so many tokens attend in one step.
-pub fn chunk_positions(tokens: i64) -> i64 {
-    if tokens > FEW { CHUNK_MANY } else { CHUNK }
+pub fn chunk_positions(tokens: i64, style: Style) -> i64 {
+    match style {
+        _ if tokens > FEW => CHUNK_MANY,
+        Style::Cpu => CHUNK,
+        Style::Gpu => CHUNK_THREADS,
+    }
 }
 
 /// Replaces every `ATTENTION` below `roots`; workgroup shapes of the new nodes go to `hints`.
-pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>) {
+pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>, style: Style) {
     let order = g.toposort(roots);
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in order {
         if g[id].op == Op::Attention {
             let src: Vec<Id> = g[id].src.clone().iter().map(|&s| g.substitute(s, &mut map)).collect();
             let Arg::Float(scale) = g[id].arg else { continue };
-            let new = chunked(g, &src, f64::from_bits(scale), hints);
+            let new = chunked(g, &src, f64::from_bits(scale), hints, style);
             map.insert(id, new);
         }
     }
@@ -43,14 +50,14 @@ pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>) 
     }
 }
 
-fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint>) -> Id {
+fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint>, style: Style) -> Id {
     let [q, k, v, first, length] = *src else { unreachable!("attention takes five sources") };
     let (qd, kd, vd) = (g.shape(q), g.shape(k), g.shape(v));
     let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
     let (kv_heads, out_depth) = (kd[1], vd[2]);
     let (h, kvh) = (g.max_of(heads), g.max_of(kv_heads));
     let positions = g.max_of(kd[0]);
-    let c = chunk_positions(g.max_of(tokens)).min(positions.max(1));
+    let c = chunk_positions(g.max_of(tokens), style).min(positions.max(1));
     let chunk = g.int(c);
     // The number of chunks in use.
     let up = g.int(c - 1);

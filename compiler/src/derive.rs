@@ -36,6 +36,8 @@ pub struct Derived {
     pub dots: FxHashMap<Id, Dot>,
     /// Planes: nodes that have a place of their own.
     pub planes: FxHashSet<Id>,
+    /// Does the machine multiply signed bytes?
+    pub signed: bool,
 }
 
 impl Derived {
@@ -118,7 +120,8 @@ pub fn derive(
     function: &Function,
     target: &Target,
 ) -> Derived {
-    let mut derived = Derived { layouts: layouts(function, target), ..Derived::default() };
+    let signed = target.style == Style::Gpu;
+    let mut derived = Derived { layouts: layouts(function, target), signed, ..Derived::default() };
     if derived.layouts.is_empty() {
         return derived;
     }

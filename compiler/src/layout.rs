@@ -213,7 +213,8 @@ impl Packing {
     }
     /// Bytes of a row before that plane.
     fn plane_at(&self, number: usize, columns: i64) -> i64 {
-        let bytes = |&(elements, bytes): &(i64, i64)| ((columns / elements * bytes) as u64).next_multiple_of(WIDEST as u64);
+        let bytes =
+            |&(elements, bytes): &(i64, i64)| ((columns / elements * bytes) as u64).next_multiple_of(WIDEST as u64);
         self.planes[..number].iter().map(bytes).sum::<u64>() as i64
     }
 
@@ -373,7 +374,8 @@ impl Parts<'_> {
         }
         if n.op == Op::Load {
             // If elements have one each, they are not whole numbers with scales.
-            return (every >= 4).then(|| self.leaf(id, Kind::Scale { every, stored: n.dtype.scalar, offset: 0, plane: 0 }));
+            return (every >= 4)
+                .then(|| self.leaf(id, Kind::Scale { every, stored: n.dtype.scalar, offset: 0, plane: 0 }));
         }
         if !float && n.dtype.scalar != Scalar::I64 && n.dtype.scalar != Scalar::Bool {
             let (lo, hi) = self.p.graph.bounds(id)?;

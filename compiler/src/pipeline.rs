@@ -60,6 +60,8 @@ pub struct Compiled {
     pub arena: usize,
     /// What was decided.
     pub decisions: Vec<Decision>,
+    /// Which rules fired, and how often, also for kernels that were only tried.
+    pub rules: Vec<(&'static str, u32)>,
     /// Modelled seconds of one call: the sum over its launches.
     pub seconds: f64,
 }
@@ -76,7 +78,7 @@ pub fn compile(
     let mut graph = function.graph.clone();
     let mut hints = FxHashMap::default();
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
-    attention::expand(&mut graph, &mut roots, &mut hints);
+    attention::expand(&mut graph, &mut roots, &mut hints, target.style);
     let derived = derive::derive(&mut graph, &mut roots, &mut hints, function, target);
     let outputs: Vec<(u32, Id)> = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
     for &root in &roots {
@@ -102,6 +104,7 @@ pub fn compile(
         temps: scheduled.temps,
         arena: scheduled.arena,
         decisions: decider.log,
+        rules: gristmill_uop::rules::fired(&graph),
         seconds,
     }
 }

@@ -79,7 +79,8 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
         // How often the nest runs: once a workgroup; on a CPU once a chunk, or whenever an index it depends on changes.
         let runs = match (staged, target.style) {
             (false, _) => c.product(mine.iter().copied()),
-            (true, Style::Gpu) => groups,
+            // Workgroups run side by side: one alone takes as long as one on every multiprocessor.
+            (true, Style::Gpu) => groups.max(target.workers as f64),
             (true, Style::Cpu) => {
                 let last = globals.iter().rposition(|r| mine.contains(r));
                 let n = c.product(globals[..last.map_or(0, |l| l + 1)].iter().copied());
@@ -94,8 +95,9 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
             let seconds = runs * (ops / target.operations).max(cached / target.cache_bandwidth);
             price.stages += seconds + target.barrier;
             if target.style == Style::Gpu {
-                // One workgroup alone does not fill the machine: latency of its loads.
-                price.stages += 0.15e-6;
+                // One workgroup alone does not fill the machine: latency of its loads, those from memory before all.
+                let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
+                price.stages += if far { target.latency } else { 0.2 * target.latency };
             }
         } else {
             main_ops += runs * ops;
@@ -159,9 +161,13 @@ fn work(
             Op::Load => {
                 let times = c.product(inside.iter().copied());
                 let buffer = &g[node.src[0]];
-                if !matches!(buffer.arg, Arg::Packed(..)) {
-                    let bytes = node.dtype.scalar.bytes() as f64;
+                let packed = matches!(buffer.arg, Arg::Packed(..));
+                let bytes = node.dtype.scalar.bytes() as f64;
+                // Weights of a stage are read again by every workgroup.
+                if !packed || g[g[nest].src[0]].op == Op::Local {
                     cached += times * bytes;
+                }
+                if !packed {
                     if buffer.op == Op::Param && seen.insert((node.src[0], free.clone())) {
                         estimate.other_bytes += c.product(free.iter().copied()) * bytes;
                     }

@@ -18,12 +18,16 @@ pub const WARP: i64 = 32;
 const WIDEST: i64 = 16;
 /// Lanes that are enough for loads of whole sectors.
 const FEW: i64 = 8;
+/// Steps of a reduction that a warp's matrix products take at once.
+const STEPS: i64 = 4;
+/// Most output elements of a thread that share an operand.
+const REPEATED: i64 = 8;
 /// Most accumulators of a thread.
 const ACCUMULATORS: i64 = 32;
 
 /// Rewrites a nest's ranges for the threads of a workgroup.
 pub fn nest(g: &mut Graph, store: Id, target: &Target, next_range: &mut u32) -> Id {
-    let mut o = Sharing { g, next: next_range, threads: target.threads as i64 };
+    let mut o = Sharing { g, next: next_range, threads: target.threads as i64, steps: FxHashMap::default() };
     o.nest(store)
 }
 
@@ -31,6 +35,8 @@ struct Sharing<'a> {
     g: &'a mut Graph,
     next: &'a mut u32,
     threads: i64,
+    /// Ranges that a range of reductions was cut into, for lanes and a width: reductions over the same terms share their loop.
+    steps: FxHashMap<(Id, Option<Id>, i64), [Id; 2]>,
 }
 
 /// What the operands of a nest are contiguous along.
@@ -73,15 +79,21 @@ impl Sharing<'_> {
         if closed.iter().any(|&r| self.is(r, RangeKind::Vector)) {
             return self.stepped(store);
         }
-        // Reductions that every output element has in common use all threads; the others the lanes of a group.
-        let (own, common): (Vec<Id>, Vec<Id>) = self.outermost(value).into_iter().partition(|&n| {
-            self.g.free_ranges(n).iter().any(|&r| closed.contains(&r) && self.is(r, RangeKind::Loop))
-        });
+        let value = self.together(value);
+        // Reductions that every output element has in common use all threads; the others the lanes of a group. What a reduction computes anew
+        // for each of its terms, each lane does alone.
+        let (own, common): (Vec<Id>, Vec<Id>) = self
+            .reductions(value)
+            .into_iter()
+            .partition(|&n| self.g.free_ranges(n).iter().any(|&r| closed.contains(&r) && self.is(r, RangeKind::Loop)));
         let mut shared = self.shared(&closed, &own);
         let along = self.along(value, &own, &shared);
         let mut map = FxHashMap::default();
         if along == Along::Output {
             self.widen(value, &mut shared, &mut closed, &mut map);
+        }
+        if along == Along::Reduction {
+            self.repeat(value, &own, &mut shared, &mut closed, &mut map);
         }
         let outputs: i64 = shared.iter().map(|&r| self.most(r)).product();
         // How the threads are divided.
@@ -98,11 +110,23 @@ impl Sharing<'_> {
         if along == Along::Reduction && lanes > 1 {
             lane = Some(self.fixed_range(lanes, RangeKind::VectorReduce));
         }
+        // What is left of the output once the reductions are known is shared among the lanes of the group.
+        let rest: Vec<Id> = closed
+            .iter()
+            .copied()
+            .filter(|&r| self.is(r, RangeKind::Loop) && self.fixed(r).is_some() && !shared.contains(&r))
+            .filter(|r| !own.iter().any(|&n| self.g.free_ranges(n).contains(r)))
+            .collect();
         let mut order: Vec<Id> = Vec::new();
         let mut indices = FxHashMap::default();
         if let Some(group) = group {
             order.extend(self.spread(&shared, group, groups, &mut indices));
             order.push(group);
+        }
+        if !own.is_empty() && !rest.is_empty() && along == Along::Reduction && lanes > 1 {
+            let lane = self.fixed_range(lanes, RangeKind::Vector);
+            order.extend(self.spread(&rest, lane, lanes, &mut indices));
+            order.push(lane);
         }
         for (_, index) in map.iter_mut() {
             *index = self.g.substitute(*index, &mut indices.clone());
@@ -136,18 +160,42 @@ impl Sharing<'_> {
         self.g.store(buffer, offset, value, &order)
     }
 
+    /// `value` with reductions of equal bounds over the same ranges, so that they share a loop, and wait for their loads together.
+    fn together(&mut self, value: Id) -> Id {
+        let all = self.reductions(value);
+        let mut map: FxHashMap<Id, Id> = FxHashMap::default();
+        for (i, &n) in all.iter().enumerate() {
+            let shape = |n: Id| -> Vec<(Id, Option<RangeKind>)> {
+                self.g[n].src[1..].iter().map(|&r| (self.g[r].src[0], self.g.range_kind(r))).collect()
+            };
+            let apart = |a: Id, b: Id| !self.g.any(a, |x, _| x == b) && !self.g.any(b, |x, _| x == a);
+            let earlier = all[..i].iter().copied().find(|&m| shape(m) == shape(n) && apart(m, n));
+            let Some(m) = earlier else { continue };
+            for (&from, &to) in self.g[n].src[1..].iter().zip(&self.g[m].src[1..]) {
+                let to = map.get(&to).copied().unwrap_or(to);
+                if from != to {
+                    map.insert(from, to);
+                }
+            }
+        }
+        if map.is_empty() { value } else { self.g.substitute(value, &mut map) }
+    }
+
     /// A nest whose threads are counted already: several steps of a reduction at once, where that makes loads wide.
     fn stepped(&mut self, store: Id) -> Id {
         let (buffer, offset, value) = (self.g[store].src[0], self.g[store].src[1], self.g[store].src[2]);
+        let value = self.together(value);
         let closed: Vec<Id> = self.g[store].src[3..].to_vec();
         let mut map = FxHashMap::default();
-        for n in self.outermost(value) {
+        for n in self.reductions(value) {
             let node = self.g[n].clone();
             let Arg::Reduce(op, _) = node.arg else { continue };
             let Some(&r) = self.walked(n).iter().max_by_key(|&&r| self.most(r)) else { continue };
-            let wide = self.wide(node.src[0], r, 1);
+            let wide = if self.fixed(r).is_some_and(|b| b % STEPS == 0) { STEPS } else { 1 };
             let bound = self.most(r);
-            let (step, part) = (self.fixed_range(bound / wide, RangeKind::Reduce), self.fixed_range(wide, RangeKind::Unroll));
+            let [step, part] = self.cut(r, None, wide, |o| {
+                [o.fixed_range(bound / wide, RangeKind::Reduce), o.fixed_range(wide, RangeKind::Unroll)]
+            });
             let w = self.g.int(wide);
             let at = self.g.mul(step, w);
             let at = self.g.add(at, part);
@@ -160,20 +208,31 @@ impl Sharing<'_> {
         self.g.store(buffer, offset, value, &closed)
     }
 
-    /// Reductions below `value` that are in no other.
-    fn outermost(&self, value: Id) -> Vec<Id> {
-        let mut found = Vec::new();
-        let mut seen = FxHashSet::from_iter([value]);
-        let mut stack = vec![value];
-        while let Some(n) = stack.pop() {
-            if self.g[n].op == Op::Reduce {
-                found.push(n);
-                continue;
-            }
-            for &s in &self.g[n].src {
-                if seen.insert(s) {
-                    stack.push(s);
+    /// Reductions below `value` that lanes share: those that depend on no range of a reduction around them, or what such a one sums up, if
+    /// that is longer.
+    fn reductions(&self, value: Id) -> Vec<Id> {
+        let g = &*self.g;
+        let all: Vec<Id> = g.toposort(&[value]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
+        let mut around: FxHashMap<Id, FxHashSet<Id>> = FxHashMap::default();
+        for &outer in &all {
+            for n in g.toposort(&[g[outer].src[0]]) {
+                if g[n].op == Op::Reduce {
+                    around.entry(n).or_default().extend(g[outer].src[1..].iter().copied());
                 }
+            }
+        }
+        let longest = |n: Id| self.walked(n).iter().map(|&r| self.most(r)).max().unwrap_or(1);
+        let depends = |n: Id, on: Id| g.free_ranges(n).iter().any(|r| g[on].src[1..].contains(r));
+        let mut found: Vec<Id> = all
+            .iter()
+            .copied()
+            .filter(|n| around.get(n).is_none_or(|a| g.free_ranges(*n).iter().all(|r| !a.contains(r))))
+            .collect();
+        for n in found.clone() {
+            let inner: Vec<Id> = all.iter().copied().filter(|&m| depends(m, n) && longest(m) > longest(n)).collect();
+            if !inner.is_empty() {
+                found.retain(|&x| x != n);
+                found.extend(inner);
             }
         }
         found
@@ -183,11 +242,13 @@ impl Sharing<'_> {
     /// fixed bound only the outermost, if the others leave threads idle.
     fn shared(&self, closed: &[Id], reductions: &[Id]) -> Vec<Id> {
         let loops = closed.iter().copied().filter(|&r| self.is(r, RangeKind::Loop));
-        let wanted: Vec<Id> =
-            loops.filter(|r| reductions.iter().all(|&n| self.g.free_ranges(n).contains(r))).collect();
+        let wanted: Vec<Id> = loops.filter(|r| reductions.iter().all(|&n| self.g.free_ranges(n).contains(r))).collect();
         let fixed: Vec<Id> = wanted.iter().copied().filter(|&r| self.fixed(r).is_some()).collect();
         let count: i64 = fixed.iter().map(|&r| self.most(r)).product();
-        let open = wanted.iter().copied().find(|&r| self.fixed(r).is_none() && self.g.free_ranges(self.g[r].src[0]).is_empty());
+        let open = wanted
+            .iter()
+            .copied()
+            .find(|&r| self.fixed(r).is_none() && self.g.free_ranges(self.g[r].src[0]).is_empty());
         match open {
             Some(open) if count < self.threads => [open].into_iter().chain(fixed).collect(),
             _ => fixed,
@@ -212,7 +273,7 @@ impl Sharing<'_> {
     }
 
     fn along(&self, value: Id, reductions: &[Id], shared: &[Id]) -> Along {
-        let (Some(&last), Some(_)) = (shared.last(), reductions.first()) else { return Along::Reduction };
+        let Some(&last) = shared.last() else { return Along::Reduction };
         let inner: Vec<Id> = reductions.iter().flat_map(|&n| self.walked(n)).collect();
         let (mut output, mut reduction) = (0, 0);
         for (at, unit) in self.loads(value) {
@@ -244,32 +305,69 @@ impl Sharing<'_> {
         // So many that wide loads divide the terms among them, or at least single ones do; else half as many as there are terms.
         let divisor = |each: i64| {
             let bound = self.fixed(r)?;
-            (0..=wanted.ilog2()).rev().map(|i| 1 << i).find(|l| bound % (l * each) == 0).filter(|&l| l >= wanted.min(FEW))
+            let enough = wanted.min(FEW).min(bound / each);
+            (0..=wanted.ilog2()).rev().map(|i| 1 << i).find(|l| bound % (l * each) == 0).filter(|&l| l >= enough)
         };
         let wide = self.widest(self.g[n].src[0], r);
         divisor(wide).or_else(|| divisor(1)).unwrap_or_else(|| wanted.min(floor_power(self.most(r) / 2)))
     }
 
+    /// Loops over output elements that share an operand become copies, so that it is read once for all of them.
+    fn repeat(
+        &mut self,
+        value: Id,
+        own: &[Id],
+        shared: &mut Vec<Id>,
+        closed: &mut Vec<Id>,
+        map: &mut FxHashMap<Id, Id>,
+    ) {
+        let walked: Vec<Id> = own.iter().flat_map(|&n| self.walked(n)).collect();
+        let mut copies =
+            closed.iter().filter(|&&r| self.is(r, RangeKind::Upcast)).map(|&r| self.most(r)).product::<i64>();
+        let mut outputs: i64 = shared.iter().map(|&r| self.most(r)).product();
+        for r in shared.clone() {
+            let Some(n) = self.fixed(r) else { continue };
+            let loads = self.loads(value);
+            let walks = |at: Id| walked.iter().any(|w| self.g.free_ranges(at).contains(w));
+            let again = loads.iter().any(|&(at, _)| walks(at) && !self.g.free_ranges(at).contains(&r));
+            if !again || n * copies > REPEATED || outputs / n * WARP < self.threads {
+                continue;
+            }
+            let copy = self.fixed_range(n, RangeKind::Upcast);
+            map.insert(r, copy);
+            shared.retain(|&s| s != r);
+            closed.retain(|&c| c != r);
+            closed.push(copy);
+            copies *= n;
+            outputs /= n;
+        }
+    }
+
     /// Several neighbouring output elements for each thread, where operands are contiguous along them: the last loop as (loop, copies).
-    fn widen(&mut self, value: Id, shared: &mut [Id], closed: &mut Vec<Id>, map: &mut FxHashMap<Id, Id>) {
-        let Some(last) = shared.last_mut() else { return };
+    fn widen(&mut self, value: Id, shared: &mut Vec<Id>, closed: &mut Vec<Id>, map: &mut FxHashMap<Id, Id>) {
+        let Some(&last) = shared.last() else { return };
         let copies = closed.iter().filter(|&&r| self.is(r, RangeKind::Upcast)).map(|&r| self.most(r)).product::<i64>();
-        let most = self.widest(value, *last).min(ACCUMULATORS / copies.max(1));
-        let Some(bound) = self.fixed(*last) else { return };
+        // Threads before width: partial results that threads have to fold cost more than narrow loads.
+        let each = shared.iter().map(|&r| self.most(r)).product::<i64>() / self.threads;
+        let most = self.widest(value, last).min(ACCUMULATORS / copies.max(1)).min(each);
+        let Some(bound) = self.fixed(last) else { return };
         let Some(wide) = (2..=most).rev().find(|w| bound % w == 0) else { return };
-        let (outer, inner) = (self.fixed_range(bound / wide, RangeKind::Loop), self.fixed_range(wide, RangeKind::Upcast));
+        let (outer, inner) =
+            (self.fixed_range(bound / wide, RangeKind::Loop), self.fixed_range(wide, RangeKind::Upcast));
         let w = self.g.int(wide);
         let at = self.g.mul(outer, w);
         let at = self.g.add(at, inner);
-        map.insert(*last, at);
-        for r in closed.iter_mut().filter(|r| **r == *last) {
+        map.insert(last, at);
+        for r in closed.iter_mut().filter(|r| **r == last) {
             *r = outer;
         }
-        if self.g[outer].op != Op::Range {
+        shared.pop();
+        if self.g[outer].op == Op::Range {
+            shared.push(outer);
+        } else {
             closed.retain(|&r| r != outer);
         }
         closed.push(inner);
-        *last = outer;
     }
 
     /// The ranges `shared` as (steps, groups of threads): `map` gets their indices.
@@ -303,9 +401,8 @@ impl Sharing<'_> {
         let walked: Vec<Id> = ranges.iter().copied().filter(|&r| self.is(r, RangeKind::Reduce)).collect();
         let Some(lane) = lane else { return self.g.reduce_ranges(value, ranges, op) };
         // The range whose terms divide among the lanes, or the longest.
-        let Some(&r) = walked
-            .iter()
-            .max_by_key(|&&r| (self.fixed(r).is_some_and(|b| b % lanes == 0), self.most(r).min(1 << 20)))
+        let Some(&r) =
+            walked.iter().max_by_key(|&&r| (self.fixed(r).is_some_and(|b| b % lanes == 0), self.most(r).min(1 << 20)))
         else {
             // Straight code: every lane computes all of it, and one counts.
             return self.only_first(value, ranges, op, lane);
@@ -316,8 +413,9 @@ impl Sharing<'_> {
         let up = self.g.int(lanes * wide - 1);
         let steps = self.g.add(bound, up);
         let steps = self.g.idiv(steps, by);
-        let step = self.range(steps, RangeKind::Reduce);
-        let part = self.fixed_range(wide, RangeKind::Unroll);
+        let [step, part] = self.cut(r, Some(lane), wide, |o| {
+            [o.range(steps, RangeKind::Reduce), o.fixed_range(wide, RangeKind::Unroll)]
+        });
         let at = self.g.mul(step, by);
         let of_lane = self.g.mul(lane, w);
         let at = self.g.add(at, of_lane);
@@ -339,6 +437,15 @@ impl Sharing<'_> {
         all.extend([step, part, lane].into_iter().filter(|&x| self.g[x].op == Op::Range));
         self.g.reduce_ranges(new, &all, op)
     }
+    /// The ranges that a range of reductions is cut into, once for all of them.
+    fn cut(&mut self, r: Id, lane: Option<Id>, wide: i64, make: impl FnOnce(&mut Self) -> [Id; 2]) -> [Id; 2] {
+        if let Some(&known) = self.steps.get(&(r, lane, wide)) {
+            return known;
+        }
+        let new = make(self);
+        self.steps.insert((r, lane, wide), new);
+        new
+    }
     fn only_first(&mut self, value: Id, ranges: &[Id], op: ReduceOp, lane: Id) -> Id {
         let (zero, none) = (self.g.int(0), self.identity(value, op));
         let first = self.g.eq(lane, zero);
@@ -355,9 +462,16 @@ impl Sharing<'_> {
         let Some(bound) = self.fixed(r) else { return 1 };
         (1..=self.widest(value, r)).rev().find(|w| bound % (w * lanes) == 0).unwrap_or(1)
     }
-    /// Elements in a wide load of the narrowest plain operand that is contiguous along `r`.
+    /// Elements in a wide load of the narrowest plain operand that is contiguous along `r`; one where there are packed ones too, of which a step is
+    /// a wide load by itself.
     fn widest(&self, value: Id, r: Id) -> i64 {
         let g = &*self.g;
+        let packed = |n: &gristmill_uop::Node| {
+            n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(_, e) if e.elements > 1)
+        };
+        if g.any(value, |n, node| packed(node) && g.free_ranges(n).contains(&r)) {
+            return 1;
+        }
         let mut most = 1;
         for n in g.toposort(&[value]) {
             let node = &g[n];

@@ -11,7 +11,7 @@ use crate::load;
 use crate::sampling::{self, Choice, NUMBERS};
 use crate::traffic::{self, Traffic};
 use gristmill_backend::Opened;
-use gristmill_runtime::{Buffer, Device, Memory, Replay};
+use gristmill_runtime::{Buffer, Device, Memory, Replay, Span};
 use gristmill_tensor::jit::{Call, Jit, Ready};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
@@ -133,6 +133,9 @@ const ATTENTION_BYTES: usize = 256 << 20;
 
 /// A class of step: the most tokens it takes, and which logits it computes.
 pub type Class = (usize, Logits);
+
+/// Values of the variables of a step.
+type Variables = [(&'static str, i64); 2];
 
 /// The classes that every session needs, with steps of at most `chunk` tokens: compiled in one batch when a model is loaded.
 pub fn classes(chunk: usize) -> Vec<Class> {
@@ -419,9 +422,10 @@ impl Engine {
     }
     /// The most tokens one step at that position may take, so that attention's partial results stay bounded.
     fn step_limit(&self, position: usize) -> usize {
+        let style = self.device().target().style;
         let limit = |most: usize| {
             let row = self.model.partial(self.options((most, Logits::None)).attention) * 4;
-            let chunk = gristmill_compiler::chunk_positions(most as i64) as usize;
+            let chunk = gristmill_compiler::chunk_positions(most as i64, style) as usize;
             let chunks = (position + most).div_ceil(chunk).max(1);
             (ATTENTION_BYTES / (chunks * row)).max(8).min(most)
         };
@@ -474,11 +478,14 @@ impl Engine {
         let vars = [("pos", position as i64), ("n", tokens.len() as i64)];
         let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
         captured.replay.replay(&vars)?;
-        let rows = match logits {
+        self.read_logits(match logits {
             Logits::None => 0,
             Logits::Last => 1,
             Logits::All => tokens.len(),
-        };
+        })
+    }
+    /// Appends so many rows of logits to those on the host.
+    fn read_logits(&mut self, rows: usize) -> Result<(), Error> {
         if rows > 0 {
             let old = self.logits_host.len();
             let vocabulary = self.model.vocabulary();
@@ -490,14 +497,32 @@ impl Engine {
     }
     /// Time of every launch of the step that these tokens take, at most a chunk, at that position: for `profile`.
     pub fn timed_step(&mut self, tokens: &[u32], position: usize) -> Result<Vec<f64>, Error> {
+        let (class, vars) = self.ready_step(tokens, position)?;
+        let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
+        Ok(captured.replay.replay_timed(&vars)?)
+    }
+    /// As [`Engine::timed_step`], with when each worker was at each launch, and the logits read as they are for a caller.
+    pub fn traced_step(&mut self, tokens: &[u32], position: usize) -> Result<Vec<Span>, Error> {
+        let (class, vars) = self.ready_step(tokens, position)?;
+        let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
+        let spans = captured.replay.replay_traced(&vars)?;
+        self.logits_host.clear();
+        self.read_logits(1)?;
+        Ok(spans)
+    }
+    /// Makes the step of these tokens, at most a chunk, at that position ready to be replayed: its class and variables.
+    fn ready_step(&mut self, tokens: &[u32], position: usize) -> Result<(Class, Variables), Error> {
         self.check(tokens)?;
         self.finish()?;
         let class = self.class(tokens.len(), Logits::Last);
         self.prepare(&[class], &|_| ())?;
         self.fill_rope(position + tokens.len())?;
         self.set_tokens(tokens)?;
-        let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
-        Ok(captured.replay.replay_timed(&[("pos", position as i64), ("n", tokens.len() as i64)])?)
+        Ok((class, [("pos", position as i64), ("n", tokens.len() as i64)]))
+    }
+    /// The most tokens that the step of so many tokens is compiled for.
+    pub fn step_tokens(&self, tokens: usize) -> usize {
+        self.class(tokens, Logits::Last).0
     }
     /// The function and program number of every launch of a step of so many tokens, in order.
     pub fn step_launches(&self, tokens: usize) -> &[(Arc<Ready>, usize)] {

@@ -29,15 +29,17 @@ pub fn weights(plan: &Plan, tokens: usize, bytes: &dyn Fn(&str) -> u64) -> f64 {
     for call in &plan.calls {
         for (slot, bind) in call.binds.iter().enumerate() {
             if let Bind::Weight(name) = bind {
-                let share = match chosen(&call.function, slot as u32) {
-                    Some(share) => 1.0 - (1.0 - share).powi(tokens as i32),
-                    None => 1.0,
-                };
-                sum += share * bytes(name) as f64;
+                sum += share(&call.function, slot as u32, tokens) * bytes(name) as f64;
             }
         }
     }
     sum
+}
+
+/// The share of a weight that a step of `tokens` tokens is expected to read: all of it, or of one that is read through an index
+/// alone the rows that are hit.
+pub fn share(function: &Function, slot: u32, tokens: usize) -> f64 {
+    chosen(function, slot).map_or(1.0, |share| 1.0 - (1.0 - share).powi(tokens as i32))
 }
 
 /// The share of a weight that one token reads, if it reads it only through indices.

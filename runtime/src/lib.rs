@@ -90,6 +90,19 @@ pub trait Kernel: Any + Send + Sync {
     fn program(&self) -> &Program;
 }
 
+/// One worker's part of one launch, in seconds since the step began.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Span {
+    /// Which launch, counted in the order of the capture.
+    pub launch: usize,
+    /// Which worker.
+    pub worker: usize,
+    /// When it began.
+    pub start: f64,
+    /// When it ended.
+    pub end: f64,
+}
+
 /// A captured step.
 pub trait Replay: Send {
     /// Starts every launch with these values of the variables (by name; others may be among them). A variable that is missing or
@@ -109,6 +122,16 @@ pub trait Replay: Send {
     }
     /// As `replay`, with the time of each launch in seconds, in order.
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error>;
+    /// As `replay`, with when each worker was at each launch. A device that cannot tell gives what it has timed, end to end.
+    fn replay_traced(&mut self, vars: &[(&str, i64)]) -> Result<Vec<Span>, Error> {
+        let mut start = 0.0;
+        let after = |(launch, seconds): (usize, f64)| {
+            let span = Span { launch, worker: 0, start, end: start + seconds };
+            start = span.end;
+            span
+        };
+        Ok(self.replay_timed(vars)?.into_iter().enumerate().map(after).collect())
+    }
 }
 
 /// A device.

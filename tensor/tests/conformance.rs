@@ -37,7 +37,7 @@ mod simulated;
 use emulated::{Emulated, Emulator};
 use gristmill_backend::Opened;
 use gristmill_backend::cpu::{Cc, CpuDevice, ISAS, Isa, dialect};
-use gristmill_backend::cuda;
+use gristmill_backend::cuda::dialect::Cuda;
 use gristmill_backend::interp::InterpDevice;
 use gristmill_runtime::Device;
 use gristmill_runtime::store::Store;
@@ -125,7 +125,7 @@ fn threads() -> Vec<Way> {
             }
         };
         let mut way = |name: String, seed| {
-            ways.push(Way { name, device: Opened::new(device.clone(), Some(&cuda::dialect::Cuda)), seed, same_as: None });
+            ways.push(Way { name, device: Opened::new(device.clone(), Some(&Cuda)), seed, same_as: None });
         };
         way(format!("{threads} threads"), None);
         (1..=seeds()).for_each(|s| way(format!("{threads} threads, seed {s}"), Some(s)));

@@ -109,6 +109,11 @@ impl Graph {
         let d = self[c].dtype;
         self.build(Op::Dot4, d, smallvec![a, b, c] as Sources, Arg::Int(most))
     }
+    /// The four bytes of word `a` times those of `b`, all signed, summed onto `c`.
+    pub fn signed_dot4(&mut self, a: Id, b: Id, c: Id) -> Id {
+        let d = self[c].dtype;
+        self.build(Op::SignedDot4, d, smallvec![a, b, c] as Sources, Arg::None)
+    }
     /// Every byte of word `x` as an entry of a table of 16 bytes.
     pub fn table4(&mut self, x: Id, values: &[i32]) -> Id {
         let d = self[x].dtype;

@@ -120,6 +120,10 @@ pub fn apply(op: Op, x: &[Value], out: Scalar) -> Option<Value> {
             let byte = |w: i64, i: u32| (w >> (8 * i)) as u8;
             Int((0..4).fold(n(2), |sum, i| sum + byte(n(0), i) as i64 * (byte(n(1), i) as i8) as i64))
         }
+        Op::SignedDot4 => {
+            let byte = |w: i64, i: u32| ((w >> (8 * i)) as i8) as i64;
+            Int((0..4).fold(n(2), |sum, i| sum + byte(n(0), i) * byte(n(1), i)))
+        }
         _ => return None,
     };
     Some(v.stored_as(out))

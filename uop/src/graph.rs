@@ -84,7 +84,7 @@ pub struct Graph {
     /// Dims of each node; `None` for scalars. Equal shapes of elementwise chains are shared.
     shapes: Vec<Option<Arc<[Id]>>>,
     ids: FxHashMap<Node, Id>,
-    /// How often each always-on rule fired, by its index in the table.
+    /// How often each rule fired, by its number: see [`crate::rules::fired`].
     pub fired: Vec<u32>,
 }
 

@@ -98,6 +98,7 @@ ops! {
     Table Elementwise Exact(1), "entry of a constant table of i32; arg Ints";
     // Words: four bytes as one u32, the first the lowest
     Dot4 Elementwise Exact(3), "c + the sum of the products of a's four bytes (from 0 to arg Int) with b's (signed), i32";
+    SignedDot4 Elementwise Exact(3), "c + the sum of the products of a's four bytes with b's, all signed, i32";
     Table4 Elementwise Exact(1), "each byte of a word (0 to 15) replaced by that entry of a table of 16 bytes; arg Ints";
     // Tensor level
     Reduce Tensor AtLeast(1), "tensor level: over arg axes, which vanish; kernel level: over the ranges after the value; arg Reduce(op, axes)";
@@ -118,7 +119,7 @@ ops! {
     Pack Linear AtLeast(1), "a vector of its sources, one a lane";
     Splat Linear Exact(1), "one value in every lane";
     Fold Linear AtLeast(1), "the lanes of a vector, or threads of that range, reduced to one, in a fixed tree; arg Reduce";
-    Mma Linear AtLeast(3), "a warp's product of 16 rows and 8 tokens: words of the rows (bytes from 0 to arg Int), words of the tokens (signed); four sums a lane";
+    Mma Linear AtLeast(3), "a warp's product of 16 rows and 8 tokens: words of the rows (bytes from 0 to arg Int, signed without), words of the tokens (signed); four sums a lane";
     Part Linear Exact(2), "one lane of a vector: the vector, the number";
     Acc Linear Exact(2), "an accumulator: its first value and the reduction it is for";
 }

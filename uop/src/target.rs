@@ -102,6 +102,8 @@ pub struct Target {
     pub operations: f64,
     /// Seconds that one more dependent launch costs.
     pub launch: f64,
+    /// Seconds until a load from memory is there, where nothing else is done meanwhile.
+    pub latency: f64,
     /// Seconds of one dependent step inside a kernel (a barrier between a stage and its reader).
     pub barrier: f64,
 }
@@ -126,6 +128,7 @@ impl Target {
             cache_bandwidth: 60e9 * threads as f64,
             operations: 6e9 * lanes as f64 * threads as f64,
             launch: 1.5e-6,
+            latency: 0.0,
             barrier: 0.0,
         }
     }
@@ -147,7 +150,8 @@ impl Target {
             bandwidth: 4.6e12,
             cache_bandwidth: 10e12,
             operations: 60e12,
-            launch: 0.7e-6,
+            launch: 3.0e-6,
+            latency: 0.35e-6,
             barrier: 0.05e-6,
         }
     }

@@ -5,7 +5,7 @@ mod common;
 
 use common::Random;
 use gristmill_uop::fold::{self, Value};
-use gristmill_uop::rules::{dot, lift};
+use gristmill_uop::rules::{self, dot, lift};
 use gristmill_uop::{Arg, Encoding, Graph, Id, Op, RangeKind, ReduceOp, Scalar, text};
 use half::f16;
 use std::collections::HashMap;
@@ -410,6 +410,10 @@ fn a_contraction_becomes_dot4_by_all_the_rules() {
         let root = contraction(&mut g, e);
         let whole = dot::derive(&mut g, root, &|_| true);
         assert!(dots(&g, whole) > 0, "{}", text::print(&g, &[whole]));
+        // What fired is counted, under its own name.
+        let fired = rules::fired(&g);
+        assert!(fired.iter().any(|f| f.0.starts_with("sum(a*b) of bytes") && f.1 > 0), "{fired:?}");
+        assert_eq!(fired.iter().any(|f| f.0.starts_with("sum(table")), e.name == TABLE.name, "{fired:?}");
         // What is summed a byte at a time is the activations alone.
         let mut forms = vec![whole];
         for rule in dot::RULES {

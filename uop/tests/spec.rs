@@ -44,6 +44,7 @@ const BAD: &[(Level, &str, &str)] = &[
     (K, "a cast keeps the lanes", "%0 = Cast f32x2 1:i32\nreturn %0"),
     (T, "a bitcast keeps the size", "%0 = Bitcast f32 1:i64\nreturn %0"),
     (T, "an integer within a table of i32", "%0 = Table i32 3:i64 table=[1,2,3]\nreturn %0"),
+    (K, "two words and a sum", "%0 = SignedDot4 i32 1:u32 2:u32 0:u32\nreturn %0"),
     (K, "two words and a sum, and the largest byte of the first", "%0 = Dot4 i32 1:i32 2:u32 0:i32 int=15\nreturn %0"),
     (K, "two words and a sum, and the largest byte of the first", "%0 = Dot4 i32 1:u32 2:u32 0:i32 int=256\nreturn %0"),
     (K, "a word and sixteen bytes", "%0 = Table4 u32 1:u32 table=[1,2,3]\nreturn %0"),

@@ -4,10 +4,11 @@ use super::device::CpuKernel;
 use super::team::{Team, Worker};
 use super::unit::Function;
 use crate::variables::{Variables, by_level, kernel_of};
-use gristmill_runtime::{Error, Kernel, Launch, Replay};
+use gristmill_runtime::{Error, Kernel, Launch, Replay, Span};
+use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// A launch, bound.
@@ -186,6 +187,30 @@ impl Replay for CpuReplay {
             )
         })?;
         Ok(longest.into_iter().map(|n| n.into_inner() as f64 * 1e-9).collect())
+    }
+
+    fn replay_traced(&mut self, vars: &[(&str, i64)]) -> Result<Vec<Span>, Error> {
+        self.prepare(vars)?;
+        let step = &self.step;
+        let all = Mutex::new(Vec::new());
+        let origin = Instant::now();
+        self.team.run(self.scratch, &|worker| {
+            // Shared only when all is done: the clock runs.
+            let mine = RefCell::new(Vec::with_capacity(step.tasks.len()));
+            step.run(
+                worker,
+                || Some(Instant::now()),
+                |task, start| {
+                    let end = origin.elapsed().as_secs_f64();
+                    let start = start.map_or(end, |s| s.duration_since(origin).as_secs_f64());
+                    mine.borrow_mut().push(Span { launch: task.number, worker: worker.index, start, end });
+                },
+            );
+            all.lock().unwrap_or_else(PoisonError::into_inner).extend(mine.into_inner());
+        })?;
+        let mut spans = all.into_inner().unwrap_or_else(PoisonError::into_inner);
+        spans.sort_by(|a, b| a.start.total_cmp(&b.start));
+        Ok(spans)
     }
 }
 

@@ -129,12 +129,20 @@ fn step(place: &Place, threads: usize, n: i64, timed: bool) -> Vec<u8> {
         launch(&kernels[1], &[&sum.slice(8, 4), &out], 4),
     ];
     let mut replay = device.capture(launches).unwrap();
-    for _ in 0..10 {
-        if timed {
+    for turn in 0..10 {
+        if timed && turn % 2 == 0 {
             let times = replay.replay_timed(&[("n", n), ("unused", 3)]).unwrap();
             assert_eq!(times.len(), 4);
             assert!(times.iter().all(|&t| (0.0..1.0).contains(&t)));
             assert!(n == 0 || times.iter().all(|&t| t > 0.0), "{times:?}");
+        } else if timed {
+            let spans = replay.replay_traced(&[("n", n)]).unwrap();
+            assert!(spans.iter().all(|s| s.worker < threads && 0.0 <= s.start && s.start <= s.end), "{spans:?}");
+            // The numbers are those of the capture, and a level begins when the one before has ended.
+            let ends = |launch: usize| spans.iter().filter(|s| s.launch == launch).map(|s| s.end).fold(0.0, f64::max);
+            let starts = |launch| spans.iter().filter(|s| s.launch == launch).map(|s| s.start).fold(1e9, f64::min);
+            assert!([0, 1, 2, 3].iter().all(|&l| n == 0 || ends(l) > 0.0), "{spans:?}");
+            assert!([(1, 2), (1, 3), (2, 0), (3, 0)].iter().all(|&(a, b)| ends(a) <= starts(b)), "{spans:?}");
         } else {
             replay.replay(&[("n", n)]).unwrap();
         }

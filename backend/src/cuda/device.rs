@@ -115,8 +115,8 @@ impl CudaDevice {
         if program.threads == 0 || program.threads > threads.max(0) as usize {
             return invalid(format!("has workgroups of {} threads, compiled for {threads}", program.threads));
         }
-        if program.scratch > SHARED {
-            let fixed = of(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+        let fixed = of(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+        if program.scratch + fixed.max(0) as usize > SHARED {
             let most = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
             let most = self.context.attribute(most)? - fixed;
             if program.scratch > most.max(0) as usize {

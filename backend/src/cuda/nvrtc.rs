@@ -7,7 +7,7 @@ use gristmill_runtime::store::{Key, Store};
 use std::ffi::{CStr, CString, c_char, c_int};
 
 /// What else it is told: kernels include nothing.
-const OPTIONS: &[&str] = &["--std=c++17", "--no-source-include"];
+const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17", "--no-source-include"];
 const INSTALL: &str =
     "`pip install nvidia-cuda-nvrtc` and LD_LIBRARY_PATH=<site-packages>/nvidia/cu13/lib, or the CUDA toolkit";
 

@@ -14,8 +14,6 @@ use std::sync::Arc;
 
 /// The first architecture whose kernels may start before their predecessor has ended.
 const EARLY: u32 = 90;
-/// Most writes that the driver takes at once.
-const WRITES: usize = 256;
 
 /// A captured step.
 pub struct CudaReplay {
@@ -112,31 +110,15 @@ impl CudaReplay {
         Ok(())
     }
 
-    /// Queues writes of the variables: their values travel with the commands, so that those of the next step may follow before
-    /// this one has run.
+    /// Queues a write of the variables. From memory that is not pinned, so little of it travels with the command: what is written here may be
+    /// other values before this step has run.
     fn write_variables(&self) -> Result<(), Error> {
         let values = self.variables.values();
-        let mut writes: Vec<sys::CUstreamBatchMemOpParams> = self
-            .cells
-            .iter()
-            .map(|&(address, slot)| sys::CUstreamBatchMemOpParams {
-                writeValue: sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
-                    operation: sys::CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64,
-                    address,
-                    __bindgen_anon_1:
-                        sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 {
-                            value64: values[slot] as u64,
-                        },
-                    flags: sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER as u32,
-                    alias: 0,
-                },
-            })
-            .collect();
-        writes.chunks_mut(WRITES).try_for_each(|part| {
-            // SAFETY: addresses inside `values`, at multiples of eight; as many writes as are said.
-            check("cuStreamBatchMemOp", unsafe {
-                sys::cuStreamBatchMemOp_v2(self.stream.raw(), part.len() as u32, part.as_mut_ptr(), 0)
-            })
+        let words: Vec<i64> = self.cells.iter().map(|&(_, slot)| values[slot]).collect();
+        let Some(&(first, _)) = self.cells.first() else { return Ok(()) };
+        // SAFETY: cells lie one after the other in `values`.
+        check("cuMemcpyHtoDAsync", unsafe {
+            sys::cuMemcpyHtoDAsync_v2(first, words.as_ptr().cast(), words.len() * 8, self.stream.raw())
         })
     }
 }

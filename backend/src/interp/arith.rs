@@ -69,6 +69,10 @@ fn int(file: &mut File, i: &Instr, op: Op, n: usize) -> Result<(), Fault> {
             let byte = |w: i64, i: u32| (w >> (8 * i)) as u8;
             (0..4).fold(z, |sum, i| sum + byte(x, i) as i64 * (byte(y, i) as i8) as i64)
         }),
+        Op::SignedDot4 => file.map3(out, [a, b, c], n, |x: i64, y: i64, z: i64| {
+            let byte = |w: i64, i: u32| ((w >> (8 * i)) as i8) as i64;
+            (0..4).fold(z, |sum, i| sum + byte(x, i) * byte(y, i))
+        }),
         Op::IDiv | Op::Mod => {
             check(file, i, op, n, |v| v > 0)?;
             match op {
@@ -85,7 +89,7 @@ fn int(file: &mut File, i: &Instr, op: Op, n: usize) -> Result<(), Fault> {
         }
         _ => return Err(no_meaning(op, i.dtype)),
     }
-    if !i.safe && matches!(op, Op::Add | Op::Sub | Op::Mul | Op::Neg | Op::Shl | Op::Dot4) {
+    if !i.safe && matches!(op, Op::Add | Op::Sub | Op::Mul | Op::Neg | Op::Shl | Op::Dot4 | Op::SignedDot4) {
         wrap(file, i, n);
     }
     Ok(())

@@ -1,18 +1,17 @@
 //! `gristmill bench`: the decode step is the unit of truth; its speed stands beside the machine's read bandwidth.
 
+use crate::bandwidth::read_bandwidth;
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
 use crate::measure::{Ids, Rivals, Work, seconds, shown};
 use crate::model::Model;
 use crate::progress;
-use clap::Args;
+use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_llm::engine::Engine;
-use gristmill_runtime::{Device, Memory};
 use gristmill_uop::target::FLAGS;
 use serde_json::json;
 use std::io::{self, Write};
-use std::sync::Barrier;
 use std::time::Instant;
 
 const NOTES: &str = "\
@@ -21,12 +20,19 @@ reads, not on what is in them. Bytes per token are what must be read: the weight
 are those of one chunk, each expert that is expected to be hit counted once, divided by its tokens. Bandwidth is their
 share of what this machine's memory delivers when it is only read.
 --ablate loads the model once for every optimisation, with it off, and measures it turn by turn with the base at depth 0,
-where memory holds both; else one after the other. A ratio below 1 is what the optimisation gains.";
+where memory holds both; else one after the other. `worth` is how much faster the model is with it.
+
+Examples:
+  gristmill bench glm-4.7-flash                                       512 tokens of a prompt, 128 that are generated
+  gristmill bench MODEL.gguf -p 0 -n 64 -d 0,4096,16384               generation at three depths
+  gristmill bench MODEL.gguf --threads 1 --json | jq .tokens_per_second
+  gristmill bench synth:youtu-llm-2b:q4_0 --ablate -p 128 -n 32       what each optimisation is worth";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, or synth:PRESET:QUANT
+    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT
+    #[arg(value_hint = ValueHint::FilePath)]
     model: String,
     /// Tokens of the prompts measured; 0 for none
     #[arg(short, value_name = "N", default_value_t = 512)]
@@ -71,7 +77,7 @@ pub fn run(options: Options) -> Result {
         return ablate(&options, &model, opened, context);
     }
     // Before the model takes its memory.
-    let bandwidth = read_bandwidth(opened.device.as_ref());
+    let bandwidth = read_bandwidth(opened.device.as_ref(), options.common.team());
     let start = Instant::now();
     let mut engine = model.load_on(opened, &options.common, Some(context))?;
     let load = start.elapsed().as_secs_f64();
@@ -158,6 +164,11 @@ fn measure(engine: &mut Engine, ids: &mut Ids, prompt: bool, tokens: usize, dept
     Ok(times)
 }
 
+/// How much faster the model is with an optimisation, from the ratio of its speeds without and with it.
+fn worth(ratio: Option<f64>) -> String {
+    ratio.map_or("-".into(), |r| format!("{:+.1} %", 100.0 * (1.0 / r - 1.0)))
+}
+
 /// Each optimisation off, against all of them on.
 fn ablate(options: &Options, model: &Model, opened: Opened, context: usize) -> Result {
     let work = Work { prompt: options.p, tokens: options.n, times: options.r.into() };
@@ -167,8 +178,8 @@ fn ablate(options: &Options, model: &Model, opened: Opened, context: usize) -> R
     if !options.json {
         writeln!(
             out,
-            "{:<10} {:>13} {:>7} {:>14} {:>7}  what is off",
-            "without", "decode tok/s", "ratio", "prefill tok/s", "ratio"
+            "{:<10} {:>13} {:>9} {:>9} {:>14} {:>9} {:>9}  what is off",
+            "without", "decode tok/s", "with", "worth", "prefill tok/s", "with", "worth"
         )?;
     }
     for flag in FLAGS {
@@ -195,66 +206,18 @@ fn ablate(options: &Options, model: &Model, opened: Opened, context: usize) -> R
         } else {
             writeln!(
                 out,
-                "{:<10} {:>13} {:>7} {:>14} {:>7}  {}",
+                "{:<10} {:>13} {:>9} {:>9} {:>14} {:>9} {:>9}  {}",
                 flag.name,
                 shown(off.decode),
-                shown(ratio.decode),
+                shown(with.decode),
+                worth(ratio.decode),
                 shown(off.prefill),
-                shown(ratio.prefill),
+                shown(with.prefill),
+                worth(ratio.prefill),
                 flag.doc
             )?;
         }
         out.flush()?;
     }
     Ok(())
-}
-
-/// Bytes that are read; more than any cache.
-const BUFFER: u64 = 1 << 30;
-/// Passes, of which the best counts.
-const PASSES: usize = 4;
-
-/// Bytes a second that the device's threads read together, from memory like that of weights. `None` where the host cannot
-/// reach it.
-fn read_bandwidth(device: &dyn Device) -> Option<f64> {
-    let bytes = gristmill_runtime::memory::available().map_or(BUFFER, |n| BUFFER.min(n / 4)) as usize;
-    let buffer = device.alloc(bytes, Memory::Weights).ok()?;
-    let threads = device.target().workers.max(1);
-    let part = bytes / 8 / threads;
-    // SAFETY: host memory of `bytes` bytes, aligned to pages, that nothing else uses.
-    let words = unsafe { std::slice::from_raw_parts_mut(buffer.raw.host()?.add(buffer.offset).cast::<u64>(), bytes / 8) };
-    let barrier = Barrier::new(threads + 1);
-    let best = std::thread::scope(|scope| {
-        for words in words.chunks_mut(part).take(threads) {
-            let barrier = &barrier;
-            scope.spawn(move || {
-                // Pages come to be where they are first written.
-                words.fill(1);
-                for _ in 0..PASSES {
-                    barrier.wait();
-                    std::hint::black_box(sum(words));
-                    barrier.wait();
-                }
-            });
-        }
-        let mut best = f64::INFINITY;
-        for _ in 0..PASSES {
-            barrier.wait();
-            let start = Instant::now();
-            barrier.wait();
-            best = best.min(start.elapsed().as_secs_f64());
-        }
-        best
-    });
-    Some((part * threads * 8) as f64 / best)
-}
-
-fn sum(words: &[u64]) -> u64 {
-    let mut sums = [0u64; 16];
-    for group in words.chunks_exact(16) {
-        for (s, w) in sums.iter_mut().zip(group) {
-            *s = s.wrapping_add(*w);
-        }
-    }
-    sums.iter().fold(0, |a, b| a.wrapping_add(*b))
 }

@@ -1,26 +1,40 @@
 //! `gristmill chat`.
 
-use crate::answer::answer;
+use crate::answer::{Answer, answer};
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
+use crate::input::Input;
+use crate::interrupt::Interrupt;
 use crate::model::{Model, warn};
 use crate::sampler::Sampling;
-use clap::Args;
+use crate::size::size;
+use crate::style::{Shaded, begins_thinking, faint};
+use clap::{Args, ValueHint};
 use gristmill_llm::chat::{ChatTemplate, Message, RenderOptions, Span};
 use gristmill_llm::language;
 use gristmill_llm::sampling::Sampler;
 use gristmill_llm::session::Session;
 use gristmill_llm::tokenizer::Tokenizer;
-use rustyline::DefaultEditor;
-use rustyline::error::ReadlineError;
-use std::io::{self, BufRead, IsTerminal, Write};
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const NOTES: &str = "\
+On a terminal lines are edited and remembered, Tab completes commands, and Ctrl-C stops an answer. From a pipe each line is a
+message; the answers, alone, go to standard output.
+
+Examples:
+  gristmill chat                                       the demo model
+  gristmill chat glm-4.7-flash --system 'Be brief.'    a model by its short name; fetched the first time
+  gristmill chat MODEL.gguf --no-think --temp 0        no reasoning, always the most probable token
+  printf 'Hello!\\n/save talk.json\\n' | gristmill chat  from a script";
 
 #[derive(Args)]
+#[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, or synth:PRESET:QUANT [default: the demo model]
+    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT [default: the demo model]
+    #[arg(value_hint = ValueHint::FilePath)]
     model: Option<String>,
     /// What to tell the model before
     #[arg(long, value_name = "TEXT")]
@@ -37,11 +51,18 @@ pub struct Options {
     common: Common,
 }
 
-const HELP: &str = "\
-/reset   forget the conversation
-/help    this list
-/exit    leave (as Ctrl-D does)
-Ctrl-C   stop the answer";
+/// What may be said to the program instead of to the model.
+const COMMANDS: &[(&str, &str, &str)] = &[
+    ("/help", "", "this list"),
+    ("/system", "[TEXT]", "what the model is told before all else; without TEXT, what that is"),
+    ("/reset", "", "forget the conversation"),
+    ("/save", "FILE", "write the conversation"),
+    ("/load", "FILE", "go on with one that was written"),
+    ("/stats", "", "tokens, speeds, memory"),
+    ("/exit", "", "leave, as Ctrl-D does"),
+];
+
+const LINES: &str = "Several lines: between \"\"\" and \"\"\", or each but the last ending in \\. Ctrl-C stops an answer.";
 
 pub fn run(options: Options) -> Result {
     options.sampling.check()?;
@@ -52,192 +73,236 @@ pub fn run(options: Options) -> Result {
     let mut talk = Talk {
         sampler: options.sampling.sampler(&model)?,
         session: Session::new(model.load(&options.common, None)?),
-        system: options.system.iter().map(Message::system).collect(),
+        model: model.name,
+        system: options.system,
         messages: Vec::new(),
         thinking: options.no_think.then_some(false),
         limit: options.n.unwrap_or(usize::MAX),
         interrupt: Interrupt::install()?,
         tokenizer: &tokenizer,
         template,
+        sums: Sums::default(),
     };
-    talk.messages.clone_from(&talk.system);
-    let mut input = Input::open()?;
+    let mut input = Input::open(COMMANDS.iter().map(|c| c.0).collect())?;
     if input.is_terminal() {
-        say!("{}, {} tokens of context; /help for commands", model.name, talk.session.engine().context());
+        say!("{}, {} tokens of context; /help for commands", talk.model, talk.session.engine().context());
     }
-    let mut unanswered = 0;
-    while let Some(line) = input.line()? {
-        match line.trim() {
-            "" => {}
+    let mut failed = 0;
+    while let Some(text) = input.message()? {
+        let (word, rest) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
+        let done = match word {
+            "" => Ok(()),
             "/exit" | "/quit" => break,
-            "/help" => say!("{HELP}"),
-            "/reset" => {
-                talk.messages.clone_from(&talk.system);
-                talk.session.clear();
+            word if COMMANDS.iter().any(|c| c.0 == word) => talk.command(word, rest.trim()),
+            // A message may begin with a path.
+            word if word.starts_with('/') && rest.is_empty() => {
+                say!("no command {word}; /help lists them");
+                Ok(())
             }
-            command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
-                say!("no command {command}; /help lists them");
+            _ => talk.turn(&text),
+        };
+        if let Err(failure) = done {
+            // A reader that has gone away ends the conversation; what else goes wrong is told and left behind.
+            if failure.is_quiet() {
+                return Err(failure);
             }
-            _ => unanswered += usize::from(!talk.turn(&line)?),
+            failure.report();
+            failed += 1;
         }
     }
     // A person has seen it; a script looks at the exit code.
-    if unanswered > 0 && !input.is_terminal() {
-        return Err(Failure::new(format_args!("{unanswered} messages got no answer"), "what was wrong with each is above"));
+    if failed > 0 && !input.is_terminal() {
+        return Err(Failure::new(format_args!("{failed} messages or commands failed"), "what was wrong with each is above"));
     }
     Ok(())
 }
 
 struct Talk<'t> {
+    /// What it is called.
+    model: String,
     session: Session,
     sampler: Sampler,
     tokenizer: &'t Tokenizer,
     template: ChatTemplate,
-    /// What every conversation begins with.
-    system: Vec<Message>,
+    /// What the model is told before all else.
+    system: Option<String>,
     messages: Vec<Message>,
     thinking: Option<bool>,
     limit: usize,
     interrupt: Interrupt,
+    sums: Sums,
+}
+
+/// What a conversation has taken so far.
+#[derive(Default)]
+struct Sums {
+    prompt: usize,
+    prompt_time: Duration,
+    reused: usize,
+    tokens: usize,
+    steps: usize,
+    time: Duration,
+}
+
+impl Sums {
+    fn add(&mut self, answer: &Answer) {
+        self.prompt += answer.fed.run;
+        self.prompt_time += answer.fed.time;
+        self.reused += answer.fed.reused;
+        if let Some(generated) = answer.generated {
+            self.tokens += generated.tokens;
+            self.steps += generated.steps;
+            self.time += generated.time;
+        }
+    }
 }
 
 impl Talk<'_> {
-    /// One question and its answer: was it answered? What goes wrong with a message is told, and the message forgotten.
-    fn turn(&mut self, text: &str) -> Result<bool> {
+    /// One question and its answer. A message that gets none is forgotten.
+    fn turn(&mut self, text: &str) -> Result {
         self.messages.push(Message::user(text));
         match self.reply() {
             Ok(reply) => {
                 self.messages.push(Message::assistant(reply));
-                Ok(true)
+                Ok(())
             }
             Err(failure) => {
                 self.messages.pop();
-                // A reader that has gone away ends the conversation.
-                if failure.is_quiet() {
-                    return Err(failure);
-                }
-                failure.report();
-                if self.messages.len() > self.system.len() {
-                    say!("(/reset begins a new conversation)");
-                }
-                Ok(false)
+                let hint = if self.messages.is_empty() { "" } else { "; /reset begins a new conversation" };
+                Err(failure.with_hint(hint))
             }
         }
     }
     fn reply(&mut self) -> Result<String> {
         let render =
             RenderOptions { add_generation_prompt: true, enable_thinking: self.thinking, ..RenderOptions::default() };
-        let spans = self.template.render(&self.messages, &render)?;
+        let spans = self.template.render(&self.all(), &render)?;
         let prompt = self.tokenizer.encode_spans(&Span::pairs(&spans), true);
-        let mut out = io::stdout().lock();
+        let mut out = Shaded::new(io::stdout().lock(), begins_thinking(&Span::concat(&spans)))?;
         let interrupt = &self.interrupt;
         interrupt.begin();
         let stop = || interrupt.is_asked();
         let answer =
             answer(&mut self.session, self.tokenizer, &mut self.sampler, &prompt, self.limit, &mut out, &stop);
         interrupt.end();
+        out.end()?;
         let answer = answer?;
         writeln!(out)?;
         out.flush()?;
-        say!("{}", answer.summary());
+        say!("{}", faint(&answer.summary()));
+        self.sums.add(&answer);
         Ok(answer.text)
     }
-}
-
-const IDLE: u8 = 0;
-const ANSWERING: u8 = 1;
-const ASKED: u8 = 2;
-
-/// Ctrl-C: stops an answer, and ends the program only where there is none to stop.
-struct Interrupt(Arc<AtomicU8>);
-
-impl Interrupt {
-    fn install() -> Result<Interrupt> {
-        let state = Arc::new(AtomicU8::new(IDLE));
-        let seen = state.clone();
-        let handler = move || {
-            // At the prompt the line editor takes Ctrl-C; a second one means it.
-            if seen.compare_exchange(ANSWERING, ASKED, Ordering::AcqRel, Ordering::Acquire).is_err() {
-                std::process::exit(130);
-            }
-        };
-        match ctrlc::set_handler(handler) {
-            Ok(()) => Ok(Interrupt(state)),
-            Err(error) => Err(Failure::new(format_args!("Ctrl-C cannot be caught: {error}"), "try another terminal")),
-        }
+    /// What the template gets.
+    fn all(&self) -> Vec<Message> {
+        self.system.iter().map(Message::system).chain(self.messages.iter().cloned()).collect()
     }
-    fn begin(&self) {
-        self.0.store(ANSWERING, Ordering::Release);
-    }
-    fn end(&self) {
-        self.0.store(IDLE, Ordering::Release);
-    }
-    fn is_asked(&self) -> bool {
-        self.0.load(Ordering::Acquire) == ASKED
-    }
-}
-
-/// Where lines come from: an editor with a history on a terminal, standard input otherwise.
-enum Input {
-    Terminal(Box<DefaultEditor>, Option<PathBuf>),
-    Pipe(io::StdinLock<'static>),
-}
-
-impl Input {
-    fn open() -> Result<Input> {
-        if !io::stdin().is_terminal() {
-            return Ok(Input::Pipe(io::stdin().lock()));
-        }
-        let failed = |e: ReadlineError| Failure::new(format_args!("the terminal: {e}"), "pipe the messages in instead");
-        let mut editor = Box::new(DefaultEditor::new().map_err(failed)?);
-        let history = history();
-        if let Some(path) = &history {
-            // The first time there is none.
-            let _ = editor.load_history(path);
-        }
-        Ok(Input::Terminal(editor, history))
-    }
-    fn is_terminal(&self) -> bool {
-        matches!(self, Input::Terminal(..))
-    }
-    /// The next line; none at the end.
-    fn line(&mut self) -> Result<Option<String>> {
-        match self {
-            Input::Pipe(input) => {
-                let mut bytes = Vec::new();
-                let read = input.read_until(b'\n', &mut bytes)?;
-                let line = String::from_utf8_lossy(&bytes);
-                Ok((read > 0).then(|| line.trim_end_matches(['\n', '\r']).to_owned()))
-            }
-            Input::Terminal(editor, history) => loop {
-                match editor.readline("> ") {
-                    Ok(line) => {
-                        if !line.trim().is_empty() && editor.add_history_entry(&line).unwrap_or(false) {
-                            let saved = history.as_ref().map(|path| editor.append_history(path));
-                            if let Some(Err(error)) = saved {
-                                say!("warning: the history is not kept: {error}");
-                                *history = None;
-                            }
-                        }
-                        return Ok(Some(line));
-                    }
-                    Err(ReadlineError::Interrupted) => say!("(/exit or Ctrl-D leaves)"),
-                    Err(ReadlineError::Eof) => return Ok(None),
-                    Err(error) => {
-                        return Err(Failure::new(format_args!("the terminal: {error}"), "pipe the messages in instead"));
-                    }
+    fn command(&mut self, word: &str, rest: &str) -> Result {
+        match word {
+            "/help" => {
+                for (name, takes, does) in COMMANDS {
+                    say!("{:16} {does}", format!("{name} {takes}"));
                 }
+                say!("{LINES}");
+            }
+            "/system" if rest.is_empty() => match &self.system {
+                Some(text) => say!("{text}"),
+                None => say!("nothing; /system TEXT tells the model something"),
             },
+            "/system" => self.system = Some(rest.to_owned()),
+            "/reset" => {
+                self.messages.clear();
+                self.session.clear();
+            }
+            "/save" => self.save(&file(word, rest)?)?,
+            "/load" => self.load(&file(word, rest)?)?,
+            _ => self.stats(),
         }
+        Ok(())
+    }
+    fn save(&self, path: &Path) -> Result {
+        let messages: Vec<Value> = self.all().iter().map(Message::to_json).collect();
+        let text = format!("{:#}\n", json!({ "model": self.model, "messages": messages }));
+        std::fs::write(path, text).map_err(|e| Failure::file("write", path, e))?;
+        say!("{} messages in {}", messages.len(), path.display());
+        Ok(())
+    }
+    /// Everything is read before anything is forgotten.
+    fn load(&mut self, path: &Path) -> Result {
+        let text = std::fs::read_to_string(path).map_err(|e| Failure::file("read", path, e))?;
+        let (system, messages) = conversation(&text).ok_or_else(|| {
+            Failure::new(
+                format_args!("{} holds no conversation", path.display()),
+                "/save writes one: {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}, …]}",
+            )
+        })?;
+        say!("{} messages from {}", messages.len() + usize::from(system.is_some()), path.display());
+        (self.system, self.messages) = (system, messages);
+        // What it shares with the cache is found when it goes on.
+        Ok(())
+    }
+    fn stats(&self) {
+        let rate = |n: usize, time: Duration| match n {
+            0 => "-".into(),
+            n => format!("{:.1} tok/s", n as f64 / time.as_secs_f64().max(1e-9)),
+        };
+        let engine = self.session.engine();
+        let (held, context) = (self.session.tokens().len(), engine.context());
+        let Sums { prompt, prompt_time, reused, tokens, steps, time } = self.sums;
+        say!("{}", self.model);
+        say!("  messages    {}", self.all().len());
+        say!("  context     {held} of {context} tokens, {:.0} %", 100.0 * held as f64 / context as f64);
+        say!("  prompts     {prompt} tokens, {}; {reused} more were in the cache", rate(prompt, prompt_time));
+        say!("  answers     {tokens} tokens, {}", rate(steps, time));
+        let cache = (held * engine.cache_bytes_per_token()) as u64;
+        say!("  memory      {} of weights, {} of cache", size(engine.weight_bytes()), size(cache));
+        let params = self.sampler.params();
+        say!("  sampling    temperature {}, seed {}", params.temperature, params.seed);
     }
 }
 
-/// `$XDG_DATA_HOME/gristmill/history` or `~/.local/share/gristmill/history`, its folder made, private to the user.
-fn history() -> Option<PathBuf> {
-    use std::os::unix::fs::DirBuilderExt;
-    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let data = variable("XDG_DATA_HOME").or_else(|| Some(variable("HOME")?.join(".local").join("share")))?;
-    let folder = data.join("gristmill");
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
-    Some(folder.join("history"))
+/// The file after a command.
+fn file(word: &str, rest: &str) -> Result<PathBuf> {
+    match rest.strip_prefix("~/") {
+        _ if rest.is_empty() => Err(Failure::new(format_args!("{word} takes a file"), format!("{word} talk.json"))),
+        Some(inside) => match std::env::var_os("HOME") {
+            Some(home) => Ok(PathBuf::from(home).join(inside)),
+            None => Ok(rest.into()),
+        },
+        None => Ok(rest.into()),
+    }
+}
+
+/// A conversation as `/save` writes it, or its messages alone: what the model is told before, and what was said.
+fn conversation(text: &str) -> Option<(Option<String>, Vec<Message>)> {
+    let value: Value = serde_json::from_str(text).ok()?;
+    let list = value.get("messages").unwrap_or(&value).as_array()?;
+    let message = |m: &Value| Some(Message::new(m["role"].as_str()?, m["content"].as_str()?));
+    let mut messages = list.iter().map(message).collect::<Option<Vec<_>>>()?;
+    let first = messages.first().filter(|m| m.role == "system").and_then(|m| m.content.as_str()).map(str::to_owned);
+    if first.is_some() {
+        messages.remove(0);
+    }
+    Some((first, messages))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_is_read_as_it_was_written() {
+        let said = vec![Message::user("a\n\"b\""), Message::assistant("c")];
+        let whole = |system: Option<&str>| -> String {
+            let all: Vec<Value> =
+                system.map(Message::system).iter().chain(&said).map(Message::to_json).collect();
+            json!({ "model": "m", "messages": all }).to_string()
+        };
+        assert_eq!(conversation(&whole(None)), Some((None, said.clone())));
+        assert_eq!(conversation(&whole(Some("s"))), Some((Some("s".into()), said.clone())));
+        assert_eq!(conversation("[]"), Some((None, vec![])));
+        for text in ["", "{}", "3", "[1]", "[{\"role\": \"user\"}]", "{\"messages\": {}}"] {
+            assert_eq!(conversation(text), None, "{text}");
+        }
+    }
 }

@@ -5,7 +5,12 @@ use clap::Args;
 use gristmill_backend::{DEVICES, Options as DeviceOptions};
 use std::io::{self, Write};
 
+const NOTES: &str = "\
+Examples:
+  gristmill devices                                 what --device may name, and what is missing for the rest";
+
 #[derive(Args)]
+#[command(after_help = NOTES)]
 pub struct Options {}
 
 pub fn run(Options {}: Options) -> Result {

@@ -2,16 +2,25 @@
 
 use crate::failure::{Result, printable};
 use crate::model::{Model, warn};
-use clap::Args;
+use crate::size::size;
+use clap::{Args, ValueHint};
 use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options as PlanOptions, TokenClass};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
 use gristmill_uop::dtype::Scalar;
 use std::io::{self, Write};
 
+const NOTES: &str = "\
+Examples:
+  gristmill inspect MODEL.gguf --brief              whether it can be run, and the memory it takes
+  gristmill inspect MODEL.gguf | less               its metadata and every tensor
+  gristmill inspect synth:youtu-llm-2b:q4_0         what a preset looks like";
+
 #[derive(Args)]
+#[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, or synth:PRESET:QUANT
+    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT
+    #[arg(value_hint = ValueHint::FilePath)]
     model: String,
     /// Leave out the table of tensors
     #[arg(long)]
@@ -131,14 +140,4 @@ fn text(model: &Model, out: &mut dyn Write) -> Result {
 /// Text from the file, on one line.
 fn oneline(text: &str) -> String {
     printable(text).replace('\n', "\\n")
-}
-
-/// Bytes for people.
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.2} GB", bytes as f64 / 1e9),
-    }
 }

@@ -3,22 +3,32 @@
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
 use crate::model::Model;
-use clap::{Args, ValueEnum};
+use crate::stages::{self, computes, modelled};
+use clap::{Args, ValueEnum, ValueHint};
 use gristmill_backend::Opened;
-use gristmill_compiler::lower;
 use gristmill_llm::arch::{Functions, Plan, TokenClass};
 use gristmill_llm::engine::{cache_rows, classes, plan_options};
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_tensor::jit::{Jit, Ready};
-use gristmill_uop::graph::Id;
 use gristmill_uop::target::Target;
-use gristmill_uop::program::Program;
-use gristmill_uop::text;
 use std::io::{self, Write};
 
+const NOTES: &str = "\
+Without --stage: every kernel with its price, what was decided and what the alternatives would have cost. Needs neither the
+model's weights nor the device.
+
+Examples:
+  gristmill kernels synth:glm-4.7-flash:q4_0                        a model of real shape, without a download
+  gristmill kernels MODEL.gguf --function moe.one                   of one kind of layer
+  gristmill kernels MODEL.gguf --function moe.one --stage decisions how it was cut into kernels, and why
+  gristmill kernels MODEL.gguf --function moe.one --stage source    the text that is compiled
+  gristmill kernels MODEL.gguf --device null:gpu                    as it would be for a GPU";
+
 #[derive(Args)]
+#[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, or synth:PRESET:QUANT
+    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT
+    #[arg(value_hint = ValueHint::FilePath)]
     model: String,
     /// Show the programs themselves instead of what they cost
     #[arg(long, value_name = "STAGE")]
@@ -35,6 +45,8 @@ pub struct Options {
 pub enum Stage {
     /// The function as the model wrote it
     Tensor,
+    /// How it was cut into kernels: the rules that fired, the decisions and what each option would have cost
+    Decisions,
     /// Kernels: loops and loads
     Kernel,
     /// Statements in order
@@ -58,10 +70,7 @@ pub fn run(options: Options) -> Result {
         Some(name) if name.starts_with("cuda") => "null:gpu",
         Some(name) => name,
     };
-    let mut common = options.common.clone();
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u16);
-    common.threads.get_or_insert(cores);
-    let opened = common.open_as(device)?;
+    let opened = options.common.open_as(device)?;
     let has_text = opened.dialect.is_some();
     let mut out = io::stdout().lock();
     heading(&opened, context, &mut out)?;
@@ -131,18 +140,12 @@ fn heading(opened: &Opened, context: usize, out: &mut dyn Write) -> Result {
     Ok(())
 }
 
-/// Modelled microseconds of a launch: the compiler leaves them in its notes.
-fn modelled(program: &Program) -> f64 {
-    let number = |note: &String| note.strip_prefix("modelled ")?.split(' ').next()?.parse().ok();
-    program.notes.iter().find_map(number).unwrap_or(0.0)
-}
-
 /// Modelled microseconds of one call: launches of one level run side by side, levels one after the other.
 fn critical_path(ready: &Ready) -> f64 {
     let mut levels: Vec<f64> = Vec::new();
     for (program, &level) in ready.compiled.programs.iter().zip(&ready.compiled.levels) {
         levels.resize(levels.len().max(level + 1), 0.0);
-        levels[level] = levels[level].max(modelled(program));
+        levels[level] = levels[level].max(1e6 * modelled(program));
     }
     levels.iter().sum()
 }
@@ -152,16 +155,14 @@ fn prices(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
     writeln!(out, "\n{} × {calls}", ready.function.name)?;
     writeln!(out, "  {:>3} {:>5} {:18} {:>10} {:>11} {:>11}  roots", "", "level", "kernel", "model us", "weights kB", "other kB")?;
     for (i, (program, level)) in compiled.programs.iter().zip(&compiled.levels).enumerate() {
-        let roots: Vec<&str> =
-            program.notes.iter().map(String::as_str).filter(|n| !n.starts_with("modelled ")).collect();
         writeln!(
             out,
             "  {i:>3} {level:>5} {:18} {:>10.2} {:>11.1} {:>11.1}  {}",
             program.name,
-            modelled(program),
+            1e6 * modelled(program),
             program.estimate.weight_bytes / 1e3,
             program.estimate.other_bytes / 1e3,
-            printable(&roots.join("; "))
+            computes(program)
         )?;
     }
     let levels = compiled.levels.iter().max().map_or(0, |l| l + 1);
@@ -173,11 +174,8 @@ fn prices(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
         critical_path(ready),
         compiled.arena as f64 / 1e3
     )?;
-    if !compiled.decisions.is_empty() {
-        writeln!(out, "  decisions, * what was chosen:")?;
-    }
-    for decision in &compiled.decisions {
-        writeln!(out, "    {}", printable(&decision.explain()))?;
+    for line in stages::decisions(compiled) {
+        writeln!(out, "  {line}")?;
     }
     Ok(())
 }
@@ -207,32 +205,23 @@ fn programs(ready: &Ready, stage: Stage, target: &Target, out: &mut dyn Write) -
     let function = &ready.function;
     writeln!(out, "\n## {}", function.name)?;
     if stage == Stage::Tensor {
-        for (i, slot) in function.slots.iter().enumerate() {
-            writeln!(out, "# slot {i}: {} {:?} {:?} {:?}", printable(&slot.name), slot.kind, slot.dims, slot.storage)?;
+        out.write_all(stages::tensor(function).as_bytes())?;
+        return Ok(());
+    }
+    if stage == Stage::Decisions {
+        for line in stages::decisions(&ready.compiled).into_iter().chain(stages::rules(&ready.compiled)) {
+            writeln!(out, "{line}")?;
         }
-        let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
-        out.write_all(text::print(&function.graph, &roots).as_bytes())?;
         return Ok(());
     }
     for program in &ready.compiled.programs {
         writeln!(out, "\n# {}: {}", program.name, printable(&program.notes.join("; ")))?;
-        match stage {
-            Stage::Kernel => out.write_all(text::print(&program.graph, &[program.root]).as_bytes())?,
-            Stage::Source => out.write_all(program.source.as_bytes())?,
-            _ => {
-                // The root is a KERNEL of BODYs of nests.
-                let mut g = program.graph.as_ref().clone();
-                for body in g[program.root].src.clone() {
-                    let nests = g[body].src.clone();
-                    let code = lower::lower_body(&mut g, &nests, target);
-                    writeln!(out, "body {{")?;
-                    for line in lower::print::print(&g, &code).lines() {
-                        writeln!(out, "  {line}")?;
-                    }
-                    writeln!(out, "}}")?;
-                }
-            }
-        }
+        let text = match stage {
+            Stage::Source => program.source.clone(),
+            Stage::Linear => stages::linear(program, target),
+            _ => stages::kernel(program),
+        };
+        out.write_all(text.as_bytes())?;
     }
     Ok(())
 }

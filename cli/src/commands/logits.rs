@@ -5,14 +5,21 @@ use crate::flags::Common;
 use crate::model::Model;
 use crate::npy;
 use crate::progress::{self, Bars};
-use clap::Args;
+use clap::{Args, ValueHint};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
+const NOTES: &str = "\
+Examples:
+  gristmill logits MODEL.gguf --tokens 1,2,3 -o logits.npy           then numpy.load(\"logits.npy\")
+  gristmill logits MODEL.gguf --tokens 1,2,3 --exact -o exact.npy    float arithmetic throughout, to compare with";
+
 #[derive(Args)]
+#[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, or synth:PRESET:QUANT
+    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT
+    #[arg(value_hint = ValueHint::FilePath)]
     model: String,
     /// Token ids, separated by commas
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]

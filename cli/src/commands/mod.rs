@@ -24,10 +24,18 @@ commands! {
     run Run;
     /// Hold a conversation; without MODEL, with the demo model
     chat Chat;
+    /// Fetch a model by its name
+    pull Pull;
+    /// Show the models that are kept here, and the short names
+    list List;
+    /// Remove models that were fetched
+    rm Rm;
     /// Measure tokens per second of prompts and of generation
     bench Bench;
     /// Try what suits this machine best, and remember it
     tune Tune;
+    /// Show what a token costs, kernel by kernel
+    profile Profile;
     /// Show what is compiled for a model, and why it looks so
     kernels Kernels;
     /// Show a file's metadata and tensors, and whether it can be run
@@ -42,4 +50,8 @@ commands! {
     perplexity Perplexity;
     /// Write a model of real shape with random weights
     synth Synth;
+    /// Print what a shell needs to complete commands and flags
+    completions Completions;
+    /// Print the manual page
+    man Man;
 }

@@ -4,14 +4,22 @@ use crate::failure::{Failure, Result};
 use crate::flags::Common;
 use crate::model::Model;
 use crate::progress::{self, Bars};
-use clap::Args;
+use clap::{Args, ValueHint};
 use gristmill_llm::perplexity::perplexity;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+const NOTES: &str = "\
+Examples:
+  gristmill perplexity MODEL.gguf text.txt               of windows of 2048 tokens
+  gristmill perplexity MODEL.gguf text.txt --ctx 512     of shorter ones
+  gristmill perplexity MODEL.gguf text.txt --exact       what arithmetic in eight bits costs is the difference";
+
 #[derive(Args)]
+#[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, or synth:PRESET:QUANT
+    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT
+    #[arg(value_hint = ValueHint::FilePath)]
     model: String,
     /// The text, UTF-8
     file: PathBuf,

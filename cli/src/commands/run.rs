@@ -5,15 +5,24 @@ use crate::failure::{Failure, Result};
 use crate::flags::Common;
 use crate::model::{Model, warn};
 use crate::sampler::Sampling;
-use clap::Args;
+use clap::{Args, ValueHint};
 use gristmill_llm::chat::{Message, RenderOptions, Span};
 use gristmill_llm::language;
 use gristmill_llm::session::Session;
 use std::io::{self, Write};
 
+const NOTES: &str = "\
+Examples:
+  gristmill run -p 'What is the capital of Japan?'                  the demo model
+  gristmill run glm-4.7-flash -p 'Explain mmap.' -n 200             at most 200 tokens
+  gristmill run MODEL.gguf -p - < question.txt > answer.txt         from a file, the answer alone into another
+  gristmill run MODEL.gguf --raw -p 'Once upon a time' --seed 7     without the chat template; the same text each time";
+
 #[derive(Args)]
+#[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, or synth:PRESET:QUANT [default: the demo model]
+    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT [default: the demo model]
+    #[arg(value_hint = ValueHint::FilePath)]
     model: Option<String>,
     /// What to say to the model; `-` reads standard input
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]

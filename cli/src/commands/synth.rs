@@ -8,7 +8,13 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;
 
+const NOTES: &str = "\
+Examples:
+  gristmill synth youtu-llm-2b --quant q4_0 -o youtu.gguf     a file of 1.2 GB that loads and runs like the real one
+  gristmill bench synth:youtu-llm-2b:q4_0                     most commands take it without a file";
+
 #[derive(Args)]
+#[command(after_help = NOTES)]
 pub struct Options {
     /// Which model's shape
     preset: String,

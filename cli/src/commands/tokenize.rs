@@ -3,12 +3,20 @@
 use super::run::read_input;
 use crate::failure::{Failure, Result};
 use crate::model::Model;
-use clap::Args;
+use clap::{Args, ValueHint};
 use std::io::{self, Write};
 
+const NOTES: &str = "\
+Examples:
+  gristmill tokenize MODEL.gguf 'Hello, world'      ids on one line
+  gristmill tokenize MODEL.gguf < text.txt | wc -w  how many tokens a file has
+  gristmill tokenize MODEL.gguf '<|user|>' --special  special tokens are plain text unless asked for";
+
 #[derive(Args)]
+#[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, or synth:PRESET:QUANT
+    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT
+    #[arg(value_hint = ValueHint::FilePath)]
     model: String,
     /// The text [default: all of standard input]
     #[arg(allow_hyphen_values = true)]

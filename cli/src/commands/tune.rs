@@ -4,7 +4,7 @@ use crate::failure::{Failure, Result};
 use crate::flags::Common;
 use crate::measure::{Rivals, Speed, Work, shown};
 use crate::model::Model;
-use clap::Args;
+use clap::{Args, ValueHint};
 use gristmill_backend::cpu::tuning;
 use gristmill_uop::target::{PARAMETERS, Tuning};
 use std::io::{self, Write};
@@ -12,13 +12,19 @@ use std::io::{self, Write};
 const NOTES: &str = "\
 Every value of a parameter is measured against the best so far, turn by turn, and kept if decoding and prompts together
 gain more than 2 %, twice. The answer is stored beside the compiled kernels for this processor, instruction set and number of
-cores, and used from then on; `gristmill devices` shows it. Without one the defaults are good.";
+cores, and used from then on; `gristmill devices` shows it. Without one the defaults are good.
+
+Examples:
+  gristmill tune MODEL.gguf                 a few minutes; best on a machine that does nothing else
+  gristmill tune MODEL.gguf -p 0            with an eye to generation alone
+  gristmill tune --reset                    back to the defaults";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, or synth:PRESET:QUANT; best the one you mean to use
-    model: String,
+    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT; best the one you mean to use
+    #[arg(value_hint = ValueHint::FilePath, required_unless_present = "reset")]
+    model: Option<String>,
     /// Tokens of the prompts measured; 0 for none
     #[arg(short, value_name = "N", default_value_t = 128)]
     p: usize,
@@ -56,7 +62,7 @@ pub fn run(options: Options) -> Result {
         writeln!(out, "back to the defaults: {}", tuning::text(Tuning::default()))?;
         return Ok(());
     }
-    let model = Model::open(Some(&options.model))?;
+    let model = Model::open(options.model.as_deref())?;
     let context = options.p.max(options.n).max(1);
     let most = model.describe()?.context();
     if context > most || (options.p == 0 && options.n == 0) {

@@ -1,7 +1,9 @@
 //! The program as its users have it: the built binary, on the demo model.
 
 mod bad;
+mod names;
 mod numbers;
+mod profile;
 mod show;
 mod text;
 
@@ -24,6 +26,7 @@ fn gristmill(arguments: &[&str]) -> Command {
     command.args(arguments).stdin(Stdio::null());
     let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     command.env("GRISTMILL_CACHE", home.join("gristmill-cache")).env("XDG_DATA_HOME", home.join("data"));
+    command.env("XDG_STATE_HOME", home.join("state"));
     command.env_remove("CC");
     // The same on a machine with a GPU: the processor is the default.
     command.env("CUDA_VISIBLE_DEVICES", "");

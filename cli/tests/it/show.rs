@@ -56,6 +56,16 @@ fn kernels_come_with_their_prices() {
         assert!(text.contains(part) || name == "tensor" && text.contains(" = Attention "), "{name}:\n{text}");
         assert!(!text.contains("chunk512"), "{name}");
     }
+    let how = stage("decisions");
+    for part in [
+        "decisions, * what was chosen",
+        "*fuse",
+        "rules that fired",
+        "x + 0 -> x",
+        "sum(a*b) of bytes -> sum(dot4(words))",
+    ] {
+        assert!(how.contains(part), "{part} in {how}");
+    }
     let out = run(&["kernels", "synth:glm-4.7-flash:q4_0", "--device", "null:gpu"]).ok();
     assert!(out.contains("deepseek2.moe.one × 46") && out.contains("gpu-h200"), "{out}");
     assert!(run(&["kernels", DEMO, "--function", "none such"]).failed().contains("deepseek2.moe.one"));

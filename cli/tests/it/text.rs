@@ -83,8 +83,70 @@ fn a_conversation_survives_a_message_that_is_too_long() {
     let talk = format!("{}\nWhat is 17 plus 25?\n", "long ".repeat(100));
     let outcome = piped(&["chat", "--temp", "0", "--ctx", "64"], talk.as_bytes());
     let stderr = &outcome.stderr;
-    assert!(stderr.contains("error: the prompt has") && stderr.contains("1 messages got no answer"), "{stderr}");
+    assert!(stderr.contains("error: the prompt has") && stderr.contains("1 messages or commands failed"), "{stderr}");
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, "17 plus 25 is 42.\n"));
+}
+
+#[test]
+fn a_conversation_is_saved_and_gone_on_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("talk.json");
+    let path = file.display();
+    let talk = format!("What is 17 plus 25?\n/system Be kind.\n/system\n/save {path}\n/stats\n/help\n");
+    let outcome = piped(&["chat", "--temp", "0"], talk.as_bytes());
+    for part in
+        ["Be kind.", "3 messages in", "messages    3", "prompts     14 tokens", "of weights", "/load FILE", "seed"]
+    {
+        assert!(outcome.stderr.contains(part), "{part} in {}", outcome.stderr);
+    }
+    assert_eq!(outcome.ok(), "17 plus 25 is 42.\n");
+    let saved: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let message =
+        |i: usize| (saved["messages"][i]["role"].as_str().unwrap(), saved["messages"][i]["content"].as_str().unwrap());
+    assert_eq!((message(0), message(2)), (("system", "Be kind."), ("assistant", "17 plus 25 is 42.")));
+    // Another program goes on where this one ended: the prompt holds all that was said.
+    let talk = format!("/load {path}\n/system\nWhat is the capital of Japan?\n/reset\n/stats\n");
+    let outcome = piped(&["chat", "--temp", "0"], talk.as_bytes());
+    assert!(outcome.stderr.contains("3 messages from") && outcome.stderr.contains("Be kind."), "{}", outcome.stderr);
+    let prompt = |stderr: &str| -> usize {
+        let line = stderr.lines().find(|l| l.contains(" prompt tokens")).unwrap();
+        line.trim_start_matches('[').split(' ').next().unwrap().parse().unwrap()
+    };
+    assert!(prompt(&outcome.stderr) > 30, "{}", outcome.stderr);
+    // What it is told before stays after /reset.
+    assert!(
+        outcome.stderr.contains("messages    1") && outcome.stderr.contains("context     0 of"),
+        "{}",
+        outcome.stderr
+    );
+    // What cannot be loaded changes nothing.
+    std::fs::write(&file, "[1]").unwrap();
+    let talk = format!("/load {path}\n/load\n/load none/such\n/save none/such/file\nWhat is 17 plus 25?\n");
+    let outcome = piped(&["chat", "--temp", "0"], talk.as_bytes());
+    let stderr = &outcome.stderr;
+    for part in [
+        "holds no conversation",
+        "/load takes a file",
+        "cannot read none/such",
+        "cannot write none/such/file",
+        "4 messages or commands",
+    ] {
+        assert!(stderr.contains(part), "{part} in {stderr}");
+    }
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (1, "17 plus 25 is 42.\n"));
+}
+
+#[test]
+fn a_message_may_have_several_lines() {
+    let count = |talk: &str| -> usize {
+        let outcome = piped(&["chat", "--temp", "0", "-n", "1"], talk.as_bytes());
+        assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+        outcome.stderr.matches(" prompt tokens").count()
+    };
+    assert_eq!(count("What is\n17 plus 25?\n"), 2);
+    assert_eq!(count("What is\\\n17 plus 25?\n"), 1);
+    assert_eq!(count("\"\"\"\nWhat is\n\n17 plus 25?\n\"\"\"\n"), 1);
+    assert_eq!(count("\"\"\"What is"), 1);
 }
 
 #[test]
@@ -119,12 +181,27 @@ fn a_reader_that_leaves_is_no_failure() {
 }
 
 #[test]
-fn help_is_there_for_every_command() {
+fn help_teaches_every_command() {
     let help = run(&["--help"]).ok();
-    let commands =
-        ["run", "chat", "bench", "kernels", "inspect", "devices", "tokenize", "logits", "perplexity", "synth"];
-    for command in commands {
-        assert!(help.contains(&format!("\n  {command} ")), "{help}");
-        assert!(outcome(&mut gristmill(&[command, "--help"])).ok().contains("Usage: gristmill"));
+    let (_, rest) = help.split_once("Commands:\n").unwrap();
+    let commands: Vec<&str> =
+        rest.lines().take_while(|l| !l.is_empty()).filter_map(|l| l.split_whitespace().next()).collect();
+    assert!(commands.len() > 15 && commands.contains(&"profile") && help.contains("Examples:"), "{help}");
+    for command in commands.iter().filter(|c| **c != "help") {
+        let help = outcome(&mut gristmill(&[command, "--help"])).ok();
+        let usage = format!("Usage: gristmill {command}");
+        assert!(help.contains(&usage) && help.contains(&format!("\n  gristmill {command}")), "{command}: {help}");
+        // And its page of the manual, and what a shell completes.
+        assert!(run(&["man", command]).ok().contains(&format!("gristmill\\-{command}")), "{command}");
     }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let text = run(&["completions", shell]).ok();
+        assert!(commands.iter().all(|c| text.contains(c)) && text.contains("no-think"), "{shell}");
+    }
+    assert!(run(&["man"]).ok().starts_with(".ie"), "a page of the manual");
+    let folder = tempfile::tempdir().unwrap();
+    run(&["man", "--dir", folder.path().to_str().unwrap()]).ok();
+    assert!(folder.path().join("gristmill-profile.1").exists());
+    assert_eq!(run(&["man", "none"]).code, 2);
+    assert_eq!(run(&["completions", "none"]).code, 2);
 }

@@ -323,12 +323,13 @@ impl Emitter<'_> {
             let n = self.g[value].clone();
             let product =
                 op == ReduceOp::Add && n.op == Op::Mul && n.dtype.scalar.is_float() && !self.is_defined(value);
-            let dot = op == ReduceOp::Add && n.op == Op::Dot4 && self.g.int_value(n.src[2]) == Some(0);
+            let is_dot = matches!(n.op, Op::Dot4 | Op::SignedDot4);
+            let dot = op == ReduceOp::Add && is_dot && self.g.int_value(n.src[2]) == Some(0);
             let mut roots = Vec::new();
             let update = if dot && !self.is_defined(value) {
                 roots.extend(n.src[..2].iter().copied());
                 let src: Sources = smallvec![n.src[0], n.src[1], acc];
-                self.g.intern(Node { op: Op::Dot4, dtype: n.dtype, src, arg: n.arg })
+                self.g.intern(Node { op: n.op, dtype: n.dtype, src, arg: n.arg })
             } else if product {
                 roots.extend(n.src.iter().copied());
                 let src: Sources = smallvec![n.src[0], n.src[1], acc];

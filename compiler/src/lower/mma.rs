@@ -49,10 +49,11 @@ fn product(g: &mut Graph, id: Id, tile: &Tile) -> Option<Id> {
     }
     let (dot, word) = (g[n.src[0]].clone(), n.src[1]);
     let words = g.int_value(g[word].src[0])?;
-    if dot.op != Op::Dot4 || g.int_value(dot.src[2]) != Some(0) || ![4, 8].contains(&words) {
+    if !matches!(dot.op, Op::Dot4 | Op::SignedDot4) || g.int_value(dot.src[2]) != Some(0) || ![4, 8].contains(&words) {
         return None;
     }
     let (a, b) = (dot.src[0], dot.src[1]);
+    // Its argument says how large the rows' bytes are: none if they are signed.
     let free = |x: Id, r: Id| !g.free_ranges(x).contains(&r);
     if !(free(a, tile.t) && free(a, tile.j) && free(b, tile.g) && free(b, tile.i)) {
         return None;

@@ -18,7 +18,8 @@ struct Place {
 
 fn place(g: &Graph, load: Id) -> Option<Place> {
     let n = &g[load];
-    if n.op != Op::Load || n.dtype.lanes != 1 {
+    // Parts are taken from words.
+    if n.op != Op::Load || n.dtype.lanes != 1 || n.dtype.scalar.bytes() > 4 {
         return None;
     }
     let buffer = n.src[0];
@@ -59,7 +60,8 @@ fn straight(g: &Graph, run: Vec<Statement>, out: &mut Vec<Statement>) {
     for (i, group) in groups.iter().enumerate() {
         of.extend(group.parts.iter().map(|p| (p.0, i)));
     }
-    let defined_here: FxHashSet<Id> = run.iter().filter_map(|s| if let Statement::Define(id) = s { Some(*id) } else { None }).collect();
+    let defined_here: FxHashSet<Id> =
+        run.iter().filter_map(|s| if let Statement::Define(id) = s { Some(*id) } else { None }).collect();
     let mut done: FxHashSet<Id> = FxHashSet::default();
     for s in run {
         let Statement::Define(id) = s else {

@@ -117,7 +117,8 @@ impl<'a> Expander<'a> {
         let is_range = |g: &Graph, r: &Id| g[*r].op == Op::Range;
         let of_group: Vec<Id> = ranges[3..].iter().copied().filter(|r| is_range(g, r)).collect();
         let sum = g.reduce_ranges(value, &of_group, ReduceOp::Add);
-        let sum = rules::dot::derive(g, sum, &|_| true);
+        let signed = self.derived.signed;
+        let sum = rules::dot::derive(g, sum, &|rule| signed || rule != rules::dot::SIGNED);
         // Sums of activations alone are a plane.
         let zero = g.int(0);
         let mut map = FxHashMap::default();

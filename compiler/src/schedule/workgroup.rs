@@ -45,6 +45,8 @@ const PANEL_ROWS: i64 = 128;
 /// Rows of a warp's matrix product, and tokens that a warp multiplies them with.
 const WARP_ROWS: i64 = 16;
 const WARP_TOKENS: i64 = 32;
+/// Workgroups of a contraction for each multiprocessor, at least.
+const ROUNDS: i64 = 2;
 /// Terms that a thread computes of what is no contraction of weights.
 const TERMS: i64 = 4;
 /// Below this many elements, one workgroup does everything.
@@ -71,7 +73,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
         }
         out.skip = hint.future.and_then(|f| s.skip(g, &f, &axes, node, hint.tile));
     } else {
-        let (rows, lanes) = row_axes(g, &nests, around.derived);
+        let (rows, lanes, steps) = row_axes(g, &nests, around.derived);
         if rows.is_empty() {
             plain(g, &mut s, &spread, &nests, around);
         } else {
@@ -88,7 +90,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
                 })
                 .max()
                 .unwrap_or(1);
-            contraction(g, &mut s, &axes, &rows, lanes, together as i64, around);
+            contraction(g, &mut s, &axes, &rows, [lanes, steps], together as i64, around);
         }
     }
     let (map, order) = (s.map, s.order);
@@ -217,10 +219,10 @@ fn host_bound(g: &Graph, r: Id) -> bool {
 }
 
 /// Closed ranges on which the packed operand of a contraction depends, none if there is no such contraction; and how many of its rows are
-/// interleaved.
-fn row_axes(g: &Graph, nests: &[Id], derived: &Derived) -> (FxHashSet<Id>, i64) {
+/// interleaved, and how many steps a row takes.
+fn row_axes(g: &Graph, nests: &[Id], derived: &Derived) -> (FxHashSet<Id>, i64, i64) {
     let mut rows = FxHashSet::default();
-    let mut lanes = 1;
+    let (mut lanes, mut steps) = (1, 1);
     for &nest in nests {
         let closed = &g[nest].src[3..];
         for n in g.toposort(&[nest]) {
@@ -233,6 +235,8 @@ fn row_axes(g: &Graph, nests: &[Id], derived: &Derived) -> (FxHashSet<Id>, i64) 
                 {
                     let free = g.free_ranges(m);
                     if free.iter().any(|r| g[n].src[1..].contains(r)) {
+                        let walked = g[n].src[1..].iter().filter(|&&r| g.range_kind(r) == Some(RangeKind::Reduce));
+                        steps = walked.map(|&r| g.max_of(g[r].src[0])).max().unwrap_or(1).max(steps);
                         lanes = derived.layouts.get(&slot).map_or(lanes, |l| lanes.max(l.0.lanes()));
                         rows.extend(free.iter().copied().filter(|r| closed.contains(r)));
                     }
@@ -240,7 +244,12 @@ fn row_axes(g: &Graph, nests: &[Id], derived: &Derived) -> (FxHashSet<Id>, i64) 
             }
         }
     }
-    (rows, lanes)
+    (rows, lanes, steps)
+}
+
+/// Threads that share a row of so many steps, as `threads.rs` will have it: a warp, or fewer that divide the steps.
+fn threads_of_row(steps: i64) -> i64 {
+    [32, 16, 8].into_iter().find(|l| steps % l == 0).unwrap_or(8)
 }
 
 /// The largest divisor of `n` that is at most `limit`.
@@ -253,7 +262,7 @@ fn contraction(
     s: &mut Splitter,
     axes: &[Id],
     rows: &FxHashSet<Id>,
-    lanes: i64,
+    [lanes, steps]: [i64; 2],
     together: i64,
     around: &Surroundings,
 ) {
@@ -265,7 +274,11 @@ fn contraction(
         if Some(r) == row {
             continue;
         }
-        if host_bound(g, r) { s.global(g, r) } else { s.keep(r) }
+        match host_bound(g, r) {
+            true => s.global(g, r),
+            false if around.target.style == Style::Gpu => s.at_most(g, r),
+            false => s.keep(r),
+        }
     }
     let Some(row) = row else {
         for &r in &tokens {
@@ -281,10 +294,12 @@ fn contraction(
         let groups = around.target.tuning.groups.max(1) as i64;
         let tile = divisor(n, if lanes > 1 { groups } else { 4 * groups });
         if around.target.style == Style::Gpu {
-            // As many workgroups as run at once, so that what each stages is staged as rarely as possible.
+            // A row for each group of threads; where there are many rows several, so that what a workgroup stages is staged as rarely as possible.
             let others: i64 = row_axes.iter().filter(|&&r| r != row).map(|&r| g.max_of(g[r].src[0])).product();
-            let rows = (n * others / (2 * around.target.workers as i64)).clamp(tile, n);
-            let per_group = divisor(n / tile, rows / tile);
+            let groups = around.target.threads as i64 / threads_of_row(steps);
+            let share = n * others / (ROUNDS * around.target.workers as i64);
+            let tile = [4, 2].into_iter().find(|t| n % t == 0 && share >= t * groups).unwrap_or(1);
+            let per_group = divisor(n / tile, groups.max(share / tile));
             let (bound, per) = (g.int(n / tile / per_group), g.int(per_group));
             let group = s.new_range(g, bound, RangeKind::Global);
             let within = s.new_range(g, per, RangeKind::Loop);
@@ -304,7 +319,8 @@ fn contraction(
         for &r in tokens.iter().filter(|&&r| r != token) {
             if host_bound(g, r) { s.global(g, r) } else { s.at_most(g, r) }
         }
-        warps(g, s, row, n, token, around.target);
+        let others = axes.iter().filter(|&&r| r != row && r != token).map(|&r| g.max_of(g[r].src[0])).product();
+        warps(g, s, row, [n, others], token, around.target);
         return;
     }
     // Panel of rows per workgroup, tiles of tokens inside, rows of the panel inside these.
@@ -339,28 +355,43 @@ fn contraction(
 
 /// Rows and tokens as tiles of warps, laid out over a warp as its matrix product wants them (`lower/mma.rs`): lane 4g + t has rows g + 8i and tokens
 /// 2t + j.
-fn warps(g: &mut Graph, s: &mut Splitter, row: Id, n: i64, token: Id, target: &Target) {
+fn warps(g: &mut Graph, s: &mut Splitter, row: Id, [n, others]: [i64; 2], token: Id, target: &Target) {
     let warps = (target.threads as i64 / 32).max(1);
     let most = g.max_of(g[token].src[0]);
     // Tokens of a warp: as many as rows share; and of the warps of a workgroup, as many side by side as there are rows, the others for more tokens.
     let up_to_power = |n: i64| (n.max(1) as u64).next_power_of_two() as i64;
-    let tiles = up_to_power((most + 7) / 8).min(WARP_TOKENS / 8);
+    let mut tiles = up_to_power((most + 7) / 8).min(WARP_TOKENS / 8);
     let rows = (0..=warps.ilog2()).rev().map(|p| 1 << p).find(|p| n / WARP_ROWS % p == 0).unwrap_or(1);
-    let beside = up_to_power(most / (8 * tiles)).min(warps / rows);
-    let (panels, tile) = (g.int(n / WARP_ROWS / rows), g.int(8 * tiles * beside));
+    let mut beside = up_to_power(most / (8 * tiles)).min(warps / rows);
+    // Rows of a warp, as long as every multiprocessor has something to do; fewer tokens, until it has.
+    let groups = |rows: i64, tiles: i64, beside: i64| {
+        others * (n / WARP_ROWS / rows) * ((most + 8 * tiles * beside - 1) / (8 * tiles * beside))
+    };
+    let mut high = 1;
+    if n / WARP_ROWS % (2 * rows) == 0 && groups(2 * rows, tiles, beside) >= target.workers as i64 {
+        high = 2;
+    }
+    while groups(rows * high, tiles, beside) < target.workers as i64 && tiles * beside > 1 {
+        if tiles > 1 { tiles /= 2 } else { beside /= 2 }
+    }
+    let (panels, tile) = (g.int(n / WARP_ROWS / rows / high), g.int(8 * tiles * beside));
     let panel = s.new_range(g, panels, RangeKind::Global);
     let bound = g[token].src[0];
     let up = g.int(8 * tiles * beside - 1);
     let count = g.add(bound, up);
     let count = g.idiv(count, tile);
-    let block = if host_bound(g, token) { s.new_range(g, count, RangeKind::Global) } else { s.new_range(g, count, RangeKind::Loop) };
+    let block = if host_bound(g, token) {
+        s.new_range(g, count, RangeKind::Global)
+    } else {
+        s.new_range(g, count, RangeKind::Loop)
+    };
     let mut range = |g: &mut Graph, n: i64, kind| {
         let n = g.int(n);
         s.new_range(g, n, kind)
     };
     let (warp_row, warp_token) = (range(g, rows, RangeKind::Vector), range(g, beside, RangeKind::Vector));
     let (lane_group, lane) = (range(g, 8, RangeKind::Vector), range(g, 4, RangeKind::Vector));
-    let copy = range(g, tiles, RangeKind::Upcast);
+    let (copy_row, copy) = (range(g, high, RangeKind::Upcast), range(g, tiles, RangeKind::Upcast));
     let (i, j) = (range(g, 2, RangeKind::Upcast), range(g, 2, RangeKind::Upcast));
     let sum = |g: &mut Graph, parts: &[(Id, i64)]| {
         let mut at = g.int(0);
@@ -371,9 +402,10 @@ fn warps(g: &mut Graph, s: &mut Splitter, row: Id, n: i64, token: Id, target: &T
         }
         at
     };
-    let of_row = sum(g, &[(panel, rows * WARP_ROWS), (warp_row, WARP_ROWS), (i, 8), (lane_group, 1)]);
-    let mut of_token =
-        sum(g, &[(block, 8 * tiles * beside), (warp_token, 8 * tiles), (copy, 8), (lane, 2), (j, 1)]);
+    let of_warp = WARP_ROWS * high;
+    let of_row =
+        sum(g, &[(panel, rows * of_warp), (warp_row, of_warp), (copy_row, WARP_ROWS), (i, 8), (lane_group, 1)]);
+    let mut of_token = sum(g, &[(block, 8 * tiles * beside), (warp_token, 8 * tiles), (copy, 8), (lane, 2), (j, 1)]);
     if g.int_value(bound).is_none_or(|b| b % (8 * tiles * beside) != 0) {
         let minus = g.int(-1);
         let last = g.add(bound, minus);

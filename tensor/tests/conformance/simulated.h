@@ -96,6 +96,10 @@ FN int dot4_any_1(unsigned int a, unsigned int b, int c) {
   for (int i = 0; i < 4; i++) c += (int)(a >> 8 * i & 255) * (signed char)(b >> 8 * i);
   return c;
 }
+FN int dot4_signed_1(unsigned int a, unsigned int b, int c) {
+  for (int i = 0; i < 4; i++) c += (int)(signed char)(a >> 8 * i) * (signed char)(b >> 8 * i);
+  return c;
+}
 FN int dot4_small_1(unsigned int a, unsigned int b, int c) { return dot4_any_1(a, b, c); }
 FN unsigned int permuted(unsigned int a, unsigned int b, unsigned int by) {
   uint64_t all = (uint64_t)b << 32 | a;
@@ -114,7 +118,7 @@ template <class T> static inline T shuffled(T x, int by) {
   return y;
 }
 // Words `n` of each lane of this warp: a[0..n/3*2] of rows, b[..] of tokens; as the instruction defines its fragments.
-static inline i32x4 mma(int n, const unsigned int *own) {
+static inline i32x4 mma(bool is_signed, int n, const unsigned int *own) {
   static unsigned int words[1024][6];
   BARRIER;
   memcpy(words[sim::current], own, n * sizeof *own);
@@ -126,19 +130,22 @@ static inline i32x4 mma(int n, const unsigned int *own) {
       int sum = 0;
       for (int h = 0; h < halves; h++)
         for (int k = 0; k < 4; k++)
-          sum = dot4_any_1(words[first + g * 4 + k][2 * h + i], words[first + (2 * t + j) * 4 + k][2 * halves + h], sum);
+          sum = (is_signed ? dot4_signed_1 : dot4_any_1)(words[first + g * 4 + k][2 * h + i], words[first + (2 * t + j) * 4 + k][2 * halves + h], sum);
       sums[2 * i + j] = sum;
     }
   return {sums[0], sums[1], sums[2], sums[3]};
 }
-FN i32x4 mma_16(unsigned int a, unsigned int b, unsigned int x) {
-  const unsigned int own[] = {a, b, x};
-  return mma(3, own);
+#define MMA(name, is_signed) \
+FN i32x4 name##16(unsigned int a, unsigned int b, unsigned int x) { \
+  const unsigned int own[] = {a, b, x}; \
+  return mma(is_signed, 3, own); \
+} \
+FN i32x4 name##32(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y) { \
+  const unsigned int own[] = {a, b, c, e, x, y}; \
+  return mma(is_signed, 6, own); \
 }
-FN i32x4 mma_32(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y) {
-  const unsigned int own[] = {a, b, c, e, x, y};
-  return mma(6, own);
-}
+MMA(mma_, false)
+MMA(mma_signed_, true)
 #define FOLD(name, T, COMBINE) \
 FN T name(T x, int lanes, int stride) { \
   for (int m = stride; m < lanes * stride; m <<= 1) { T y = shuffled(x, m); x = COMBINE; } \

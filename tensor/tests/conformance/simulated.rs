@@ -1,10 +1,11 @@
 //! A device that runs the kernels of the CUDA dialect on the processor, as C++ (`simulated.h`): what is wrong with a kernel, its barriers
 //! among that, shows without a GPU.
 
-use gristmill_backend::cpu::Text;
+use gristmill_backend::Text;
 use gristmill_backend::cuda::dialect;
 use gristmill_backend::interp::InterpDevice;
 use gristmill_runtime::image::Image;
+use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::{Key, Store};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
@@ -18,15 +19,27 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 const COMPILER: &str = "c++";
 /// A load that is not aligned, or reads past an array, traps.
 const ARGUMENTS: &[&str] = &[
-    "-std=c++17", "-O1", "-w", "-x", "c++", "-shared", "-fPIC", "-fno-fast-math", "-ffp-contract=off",
-    "-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error",
+    "-std=c++17",
+    "-O1",
+    "-w",
+    "-x",
+    "c++",
+    "-shared",
+    "-fPIC",
+    "-fno-fast-math",
+    "-ffp-contract=off",
+    "-fsanitize=alignment,bounds",
+    "-fsanitize-undefined-trap-on-error",
 ];
 
 type Run = unsafe extern "C" fn(*const *mut u8, i32, i64, usize) -> i32;
 
 /// Says that it is not tested, past the capture of tests' output; panics where it must be.
 pub fn skip(missing: &str) {
-    assert!(std::env::var_os("GRISTMILL_REQUIRE_SIMULATED").is_none(), "GRISTMILL_REQUIRE_SIMULATED is set, but {missing}");
+    assert!(
+        std::env::var_os("GRISTMILL_REQUIRE_SIMULATED").is_none(),
+        "GRISTMILL_REQUIRE_SIMULATED is set, but {missing}"
+    );
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         let _ = writeln!(std::io::stderr(), "skipped: conformance of simulated threads: {missing}");
@@ -76,10 +89,17 @@ impl Simulated {
         }
         let place = self.store.temporary()?;
         std::fs::write(place.path().join("kernels.cc"), source).map_err(Error::io("writing kernels"))?;
-        let output = Command::new(COMPILER).args(ARGUMENTS).args(["-o", "kernels.so", "kernels.cc"]).current_dir(place.path()).output();
+        let output = Command::new(COMPILER)
+            .args(ARGUMENTS)
+            .args(["-o", "kernels.so", "kernels.cc"])
+            .current_dir(place.path())
+            .output();
         let output = output.map_err(Error::io("running the compiler"))?;
         if !output.status.success() {
-            return Err(Error::Compile { kernel: "simulated".into(), message: String::from_utf8_lossy(&output.stderr).into_owned() });
+            return Err(Error::Compile {
+                kernel: "simulated".into(),
+                message: String::from_utf8_lossy(&output.stderr).into_owned(),
+            });
         }
         let bytes = std::fs::read(place.path().join("kernels.so")).map_err(Error::io("reading kernels"))?;
         self.store.put(&key, &bytes)?;
@@ -106,6 +126,9 @@ impl Device for Simulated {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.memory.read(from, offset, data)
     }
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+        staging::in_place(to, offset, len)
+    }
     fn load(&self, programs: &[Program], _: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut texts: Vec<Text> = programs.iter().map(Text::of).collect();
         texts.sort_by_key(|t| t.key);
@@ -127,7 +150,8 @@ impl Device for Simulated {
             // SAFETY: defined above with this type.
             let run = unsafe { library.0.get::<Run>(format!("run_{}", Text::of(program).symbol).as_bytes()) };
             let run = *run.map_err(|e| Error::invalid(&program.name, e.to_string()))?;
-            Ok(Arc::new(SimulatedKernel { program: program.clone(), run, _library: library.clone() }) as Arc<dyn Kernel>)
+            Ok(Arc::new(SimulatedKernel { program: program.clone(), run, _library: library.clone() })
+                as Arc<dyn Kernel>)
         };
         programs.iter().map(kernel).collect()
     }
@@ -145,16 +169,28 @@ impl SimulatedReplay {
     fn launch(launch: &Launch, vars: &[(&str, i64)]) -> Result<(), Error> {
         let program = launch.kernel.program();
         let invalid = |message: &str| Error::invalid(&program.name, message);
-        let kernel = launch.kernel.as_any().downcast_ref::<SimulatedKernel>().ok_or_else(|| invalid("was loaded by another device"))?;
+        let kernel = launch
+            .kernel
+            .as_any()
+            .downcast_ref::<SimulatedKernel>()
+            .ok_or_else(|| invalid("was loaded by another device"))?;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
-        let groups = program.graph.evaluate_index(program.groups, &value).ok_or_else(|| invalid("its workgroups cannot be counted"))?;
+        let groups = program
+            .graph
+            .evaluate_index(program.groups, &value)
+            .ok_or_else(|| invalid("its workgroups cannot be counted"))?;
         let mut arguments: Vec<*mut u8> = Vec::new();
         for b in &launch.buffers {
             // SAFETY: a piece lies inside its buffer.
-            arguments.push(b.raw.host().map(|at| unsafe { at.add(b.offset) }).ok_or_else(|| invalid("no memory of the host"))?);
+            arguments.push(
+                b.raw.host().map(|at| unsafe { at.add(b.offset) }).ok_or_else(|| invalid("no memory of the host"))?,
+            );
         }
-        let mut values: Vec<i64> =
-            program.vars.iter().map(|n| value(n).ok_or_else(|| invalid("ran without a variable"))).collect::<Result<_, _>>()?;
+        let mut values: Vec<i64> = program
+            .vars
+            .iter()
+            .map(|n| value(n).ok_or_else(|| invalid("ran without a variable")))
+            .collect::<Result<_, _>>()?;
         arguments.push(values.as_mut_ptr().cast());
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: buffers and variables in the order of the program's parameters.
@@ -169,10 +205,10 @@ impl SimulatedReplay {
 }
 
 impl Replay for SimulatedReplay {
-    fn replay(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+    fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.launches.iter().try_for_each(|l| SimulatedReplay::launch(l, vars))
     }
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
-        self.replay(vars).map(|()| vec![0.0; self.launches.len()])
+        self.start(vars).map(|()| vec![0.0; self.launches.len()])
     }
 }

@@ -7,10 +7,11 @@
 use crate::dtype::Scalar;
 use crate::graph::{Arg, Graph, Id, Node, Sources};
 use crate::op::{Op, ReduceOp};
-use crate::rules::{lift, rules};
+use crate::rules::{count_dot, lift, rules};
 use rustc_hash::FxHashMap;
 
 rules! { RULES:
+    "sum(a*b) of signed bytes -> sum(signed dot4(words))" [Reduce] signed_words;
     "sum((a + b)*x) -> sum(a*x) + sum(b*x), b free of the ranges" [Reduce] distribute;
     "sum(f*x) -> f*sum(x), f free of the ranges" [Reduce] hoist;
     "sum(float(a)*float(b)) -> float(sum(a*b)) where exact" [Reduce] whole;
@@ -29,9 +30,13 @@ fn rewrite(g: &mut Graph, id: Id, on: &dyn Fn(&str) -> bool, done: &mut FxHashMa
         return new;
     }
     let node = g[id].clone();
-    let fired = RULES.iter().filter(|r| r.ops.contains(&node.op) && on(r.name)).find_map(|r| (r.apply)(g, &node));
+    let mut may = RULES.iter().enumerate().filter(|(_, r)| r.ops.contains(&node.op) && on(r.name));
+    let fired = may.find_map(|(number, r)| Some((number, (r.apply)(g, &node)?)));
     let new = match fired {
-        Some(next) => rewrite(g, next, on, done),
+        Some((number, next)) => {
+            count_dot(g, number);
+            rewrite(g, next, on, done)
+        }
         None => {
             let src: Sources = node.src.iter().map(|&s| rewrite(g, s, on, done)).collect();
             if src == node.src { id } else { g.build(node.op, node.dtype, src, node.arg) }
@@ -169,6 +174,27 @@ fn positive_table(g: &mut Graph, n: &Node) -> Option<Id> {
     let lo = g.int_of(Scalar::I32, lo as i64);
     let second = g.mul(second, lo);
     Some(g.add(first, second))
+}
+
+/// The rule for machines that multiply signed bytes: a code keeps its zero, and its sums with it.
+pub const SIGNED: &str = "sum(a*b) of signed bytes -> sum(signed dot4(words))";
+
+fn signed_words(g: &mut Graph, n: &Node) -> Option<Id> {
+    let [a, b] = pair(g, n)?;
+    let (&byte, rest) = n.src[1..].split_last()?;
+    // Without a zero of its own, unsigned bytes do.
+    let zero = |g: &Graph, x: Id| g[x].op == Op::Add && g.int_value(g[x].src[1]).is_some();
+    if g.int_value(g[byte].src[0]) != Some(4)
+        || !(zero(g, a) || zero(g, b))
+        || ![a, b].iter().all(|&x| g.within(x, -128, 127))
+    {
+        return None;
+    }
+    let (a, b) = if zero(g, a) { (a, b) } else { (b, a) };
+    let (a, b) = (lift::signed_word(g, a, byte)?, lift::word(g, b, byte));
+    let none = g.int_of(Scalar::I32, 0);
+    let dot = g.signed_dot4(a, b, none);
+    Some(if rest.is_empty() { dot } else { g.reduce_ranges(dot, rest, ReduceOp::Add) })
 }
 
 fn words(g: &mut Graph, n: &Node) -> Option<Id> {

@@ -14,6 +14,28 @@ pub fn word(g: &mut Graph, x: Id, byte: Id) -> Id {
     }
 }
 
+/// The word whose signed byte number `i` is `code + zero`, a constant, where the range `byte` is `i`: one subtraction of all bytes, whose highest
+/// bits keep what it borrows.
+pub fn signed_word(g: &mut Graph, x: Id, byte: Id) -> Option<Id> {
+    let n = g[x].clone();
+    let zero = g.int_value(*n.src.get(1)?).filter(|_| n.op == Op::Add)?;
+    let code = n.src[0];
+    let high = each(g, 128);
+    if zero == -128 && g.within(code, 0, 255) {
+        let w = bits(g, code, byte, 255)?;
+        return Some(g.xor(w, high));
+    }
+    if !g.within(code, 0, 127) || !(-128..=0).contains(&zero) {
+        return None;
+    }
+    let w = bits(g, code, byte, 255)?;
+    let w = g.or(w, high);
+    // (x | 128) − |zero| borrows nothing; as an addition modulo 2^32, of the whole word's negative.
+    let minus = g.int_of(Scalar::U32, (-((-zero) * 0x0101_0101)).rem_euclid(1 << 32));
+    let w = g.add(w, minus);
+    Some(g.xor(w, high))
+}
+
 /// `v` in each of the four bytes.
 fn each(g: &mut Graph, v: i64) -> Id {
     g.int_of(Scalar::U32, (v & 255) * 0x0101_0101)

@@ -56,14 +56,24 @@ fn by_op(op: Op) -> &'static [(usize, &'static Rule)] {
 pub(crate) fn apply(g: &mut Graph, node: &Node) -> Option<Id> {
     for &(number, rule) in by_op(node.op) {
         if let Some(id) = (rule.apply)(g, node) {
-            if g.fired.len() <= number {
-                g.fired.resize(number + 1, 0);
-            }
-            g.fired[number] += 1;
+            count(g, number);
             return Some(with_dims_of(g, node, id));
         }
     }
     None
+}
+
+/// Counts that the rule of that number has fired.
+fn count(g: &mut Graph, number: usize) {
+    if g.fired.len() <= number {
+        g.fired.resize(number + 1, 0);
+    }
+    g.fired[number] += 1;
+}
+
+/// Counts that a rule of integer products has fired: they are numbered after the always-on ones.
+fn count_dot(g: &mut Graph, number: usize) {
+    count(g, ALWAYS.iter().map(|t| t.len()).sum::<usize>() + number);
 }
 
 /// `id`, or, where a rule left only a scalar of an elementwise op on tensors (`x & 0`), the scalar in their shape.
@@ -75,6 +85,12 @@ fn with_dims_of(g: &mut Graph, node: &Node, id: Id) -> Id {
         Some(dims) => g.spread(id, &dims),
         None => id,
     }
+}
+
+/// The rules that fired while a graph was built, and how often: always-on ones, then those of integer products.
+pub fn fired(g: &Graph) -> Vec<(&'static str, u32)> {
+    let all = ALWAYS.iter().copied().chain([dot::RULES]).flatten();
+    all.map(|r| r.name).zip(g.fired.iter().copied()).filter(|f| f.1 > 0).collect()
 }
 
 /// Names of the always-on rules, in the order of [`Graph::fired`].

@@ -22,6 +22,7 @@ const BACKEND: &str = "gristmill-backend";
 const TENSOR: &str = "gristmill-tensor";
 const LLM: &str = "gristmill-llm";
 const PROFILE: &str = "gristmill-profile";
+const HUB: &str = "gristmill-hub";
 const SERVER: &str = "gristmill-server";
 
 /// The picture in ARCHITECTURE.md, bottom to top. An arrow that is not here does not exist.
@@ -35,10 +36,12 @@ const CRATES: &[Crate] = &[
     Crate { package: TENSOR, imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND], tests: &[] },
     Crate { package: LLM, imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND, TENSOR], tests: &[] },
     Crate { package: PROFILE, imports: &[UOP, RUNTIME], tests: &[] },
+    // Beside all of them: it fetches files and does not look into them.
+    Crate { package: HUB, imports: &[], tests: &[] },
     Crate { package: SERVER, imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND, TENSOR, LLM, PROFILE], tests: &[] },
     Crate {
         package: "gristmill",
-        imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND, TENSOR, LLM, PROFILE, SERVER],
+        imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND, TENSOR, LLM, PROFILE, HUB, SERVER],
         tests: &[],
     },
     Crate { package: "xtask", imports: &[], tests: &[] },
@@ -53,6 +56,7 @@ struct Only {
 
 const ONLY: &[Only] = &[
     Only { libraries: &["axum", "hyper", "tower-http"], package: SERVER, hint: "only server knows HTTP" },
+    Only { libraries: &["ureq", "reqwest", "hf-hub"], package: HUB, hint: "only hub fetches from elsewhere" },
     Only { libraries: &["libloading", "cudarc", "wgpu"], package: BACKEND, hint: "only backend opens devices" },
 ];
 

@@ -19,6 +19,8 @@ use std::fmt::Write;
 const UNROLLED: i64 = 8;
 /// Copies of other such loops.
 const COPIES: i64 = 4;
+/// Statements of a loop that are few enough to be copied.
+const SHORT: usize = 120;
 /// Most loads of one kind that a thread asks for ahead of the wait: where there are more, memory is busy for long anyway.
 const ASKED: i64 = 32;
 
@@ -28,7 +30,13 @@ pub struct Cuda;
 impl Dialect for Cuda {
     fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
         let t = Expressions::new(graph, signature, Values::Threads);
-        let mut w = Writer { t, threads: Threads::default(), unsynchronised: HashSet::new(), out: String::new() };
+        let mut w = Writer {
+            t,
+            threads: Threads::default(),
+            unsynchronised: HashSet::new(),
+            statements_of_loop: 0,
+            out: String::new(),
+        };
         w.kernel(name, bodies);
         w.out
     }
@@ -48,6 +56,8 @@ struct Writer<'a> {
     threads: Threads,
     /// Shared buffers written since the last barrier.
     unsynchronised: HashSet<Id>,
+    /// Statements of the loop that is being opened.
+    statements_of_loop: usize,
     out: String,
 }
 
@@ -61,10 +71,11 @@ impl Writer<'_> {
         for (i, &(_, access, node)) in self.t.signature.params.iter().enumerate() {
             let packed = matches!(self.t.g[node].arg, Arg::Packed(..));
             let t = if packed { "u8".into() } else { stored(self.t.g[node].dtype) };
+            // Of what does not change the compiler may read ahead, also ahead of the wait.
             arguments.push(match access {
-                Access::Read => format!("const {t} *RESTRICT p{i}"),
-                Access::Write => format!("{t} *RESTRICT p{i}"),
-                Access::ReadWrite => format!("{t} *p{i}"),
+                Access::Read if packed => format!("const {t} *RESTRICT p{i}"),
+                Access::Read => format!("const {t} *p{i}"),
+                Access::Write | Access::ReadWrite => format!("{t} *p{i}"),
             });
         }
         arguments.push("const i64 *RESTRICT v".into());
@@ -111,7 +122,8 @@ impl Writer<'_> {
         self.line(format_args!("PREDECESSORS_ENDED;"));
         self.unsynchronised.clear();
         let mut reads = reads(&self.t, &code.statements).into_iter();
-        for s in &code.statements {
+        for (i, s) in code.statements.iter().enumerate() {
+            self.statements_of_loop = length(&code.statements[i..]);
             if let Statement::Nest { .. } = s
                 && reads.next().is_some_and(|r| r.iter().any(|b| self.unsynchronised.contains(b)))
             {
@@ -146,7 +158,9 @@ impl Writer<'_> {
                         self.line(format_args!("}}"));
                     }
                 }
-                Statement::Define(id) if matches!(g[*id].op, Op::Load) => self.ask(g[*id].src[0], g[*id].src[1], &loops),
+                Statement::Define(id) if matches!(g[*id].op, Op::Load) => {
+                    self.ask(g[*id].src[0], g[*id].src[1], &loops)
+                }
                 Statement::Wide(buffer, at, ..) => self.ask(*buffer, *at, &loops),
                 _ => {}
             }
@@ -156,7 +170,10 @@ impl Writer<'_> {
         let g = self.t.g;
         let mine: Vec<Id> = loops.iter().copied().filter(|r| g.free_ranges(at).contains(r)).collect();
         let count: Option<i64> = mine.iter().map(|&r| g.int_value(g[r].src[0])).product();
-        if !matches!(g[buffer].arg, Arg::Packed(..)) || count.is_none_or(|n| n > ASKED) || g.any(at, |_, n| n.op == Op::Load) {
+        if !matches!(g[buffer].arg, Arg::Packed(..))
+            || count.is_none_or(|n| n > ASKED)
+            || g.any(at, |_, n| n.op == Op::Load)
+        {
             return;
         }
         for &r in &mine {
@@ -182,6 +199,8 @@ impl Writer<'_> {
                 let unroll = match (g.range_kind(*r), g.int_value(g[*r].src[0])) {
                     (Some(RangeKind::Reduce), Some(n)) if n <= UNROLLED => n,
                     (Some(RangeKind::Reduce), _) => COPIES,
+                    // What follows another waits for its loads, unless they are asked for together.
+                    (_, Some(n)) if self.statements_of_loop <= SHORT => n.min(UNROLLED),
                     _ => 1,
                 };
                 let (t, n, bound) = (self.t.type_of(*r), g.range_number(*r), self.t.name(g[*r].src[0]));
@@ -190,7 +209,7 @@ impl Writer<'_> {
             Statement::End => self.line(format_args!("}}")),
             Statement::Accumulator(acc) => {
                 let node = &self.t.g[*acc];
-                let (t, first, a) = (self.t.type_of(node.src[0]), self.t.name(node.src[0]), self.t.number(node.src[1]));
+                let (t, first, a) = (self.t.type_of(node.src[1]), self.t.name(node.src[0]), self.t.number(node.src[1]));
                 self.line(format_args!("{t} a{a} = {first};"));
             }
             Statement::Accumulate(acc, value) => {
@@ -217,9 +236,14 @@ impl Writer<'_> {
             let mut stride = 1;
             for &r in ranges.iter().rev() {
                 let (t, n, bound) = (self.t.type_of(r), g.range_number(r), g.int_value(g[r].src[0]).unwrap_or(1));
-                self.line(format_args!("const {t} r{n} = thread / {stride} % {bound};"));
-                stride *= bound;
+                if g.range_kind(r) == Some(RangeKind::VectorReduce) {
+                    self.line(format_args!("const {t} r{n} = thread % {bound};"));
+                } else {
+                    self.line(format_args!("const {t} r{n} = thread / {stride} % {bound};"));
+                    stride *= bound;
+                }
             }
+            self.threads = Threads { groups: 1, group: None };
             return;
         }
         let group = ranges.iter().copied().find(|&r| g.range_kind(r) == Some(RangeKind::Vector));
@@ -229,7 +253,8 @@ impl Writer<'_> {
             let (t, n) = (self.t.type_of(r), g.range_number(r));
             let bound = g.int_value(g[r].src[0]).unwrap_or(1);
             let index = if Some(r) == group {
-                let outer = ranges.iter().any(|&x| x != r && g.range_number(x) < n && g.int_value(g[x].src[0]) != Some(all));
+                let outer =
+                    ranges.iter().any(|&x| x != r && g.range_number(x) < n && g.int_value(g[x].src[0]) != Some(all));
                 if outer { format!("thread % {groups}") } else { format!("thread / {}", all / groups) }
             } else {
                 format!("thread / {} % {bound}", self.stride(r))
@@ -292,6 +317,22 @@ impl Writer<'_> {
             self.line(format_args!("{b}[{at}] = {v};"));
         }
     }
+}
+
+/// Statements up to the end of the loop that the first one opens.
+fn length(statements: &[Statement]) -> usize {
+    let mut depth = 0;
+    for (i, s) in statements.iter().enumerate() {
+        match s {
+            Statement::Loop(_) | Statement::Nest { .. } => depth += 1,
+            Statement::End => depth -= 1,
+            _ => {}
+        }
+        if depth <= 0 {
+            return i;
+        }
+    }
+    statements.len()
 }
 
 /// The shared buffers that each nest reads.

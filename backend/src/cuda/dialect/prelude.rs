@@ -33,7 +33,8 @@ pub fn common() -> String {
     }
     for (t, bits) in [("u8", 8u32), ("i8", 7), ("u16", 16), ("i16", 15), ("u32", 32), ("i32", 31), ("i64", 63)] {
         let signed = t.starts_with('i');
-        let (lo, hi) = if signed { (-(2f64.powi(bits as i32)), 2f64.powi(bits as i32)) } else { (0.0, 2f64.powi(bits as i32)) };
+        let (lo, hi) =
+            if signed { (-(2f64.powi(bits as i32)), 2f64.powi(bits as i32)) } else { (0.0, 2f64.powi(bits as i32)) };
         let (least, most) = match signed {
             true => (format!("(-{0}ll - 1ll)", (1u64 << bits) - 1), format!("{}ll", (1u64 << bits) - 1)),
             false => ("0".into(), format!("{}ll", (1u64 << bits) - 1)),
@@ -87,11 +88,12 @@ FN float sqrt_1(float x) { return sqrtf(x); }
 FN float round_1(float x) { return rintf(x); }
 FN float fma_1(float a, float b, float c) { return fmaf(a, b, c); }
 FN int dot4_any_1(unsigned int a, unsigned int b, int c) { int d; asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c)); return d; }
+FN int dot4_signed_1(unsigned int a, unsigned int b, int c) { int d; asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c)); return d; }
 FN int dot4_small_1(unsigned int a, unsigned int b, int c) { return dot4_any_1(a, b, c); }
 FN unsigned int permuted(unsigned int a, unsigned int b, unsigned int by) { return __byte_perm(a, b, by); }
 template <class T> FN T shuffled(T x, int by) { return __shfl_xor_sync(0xffffffffu, x, by); }
 #if __CUDA_ARCH__ < 800
-template <int N> FN i32x4 mma(const unsigned int (&own)[N]) {
+template <bool SIGNED, int N> FN i32x4 mma(const unsigned int (&own)[N]) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, halves = N / 3;
   int sums[4];
   for (int i = 0; i < 2; i++)
@@ -101,31 +103,39 @@ template <int N> FN i32x4 mma(const unsigned int (&own)[N]) {
         for (int k = 0; k < 4; k++) {
           const unsigned int a = __shfl_sync(0xffffffffu, own[2 * h + i], g * 4 + k);
           const unsigned int b = __shfl_sync(0xffffffffu, own[2 * halves + h], (2 * t + j) * 4 + k);
-          sum = dot4_any_1(a, b, sum);
+          sum = SIGNED ? dot4_signed_1(a, b, sum) : dot4_any_1(a, b, sum);
         }
       sums[2 * i + j] = sum;
     }
   return {sums[0], sums[1], sums[2], sums[3]};
 }
-FN i32x4 mma_16(unsigned int a, unsigned int b, unsigned int x) { const unsigned int own[] = {a, b, x}; return mma(own); }
-FN i32x4 mma_32(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y) {
-  const unsigned int own[] = {a, b, c, e, x, y};
-  return mma(own);
+FN i32x4 mma_16(unsigned int a, unsigned int b, unsigned int x) { const unsigned int own[] = {a, b, x}; return mma<false>(own); }
+FN i32x4 mma_signed_16(unsigned int a, unsigned int b, unsigned int x) { const unsigned int own[] = {a, b, x}; return mma<true>(own); }
+#define MMA_32(name, SIGNED, type) \
+FN i32x4 name(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y) { \
+  const unsigned int own[] = {a, b, c, e, x, y}; \
+  return mma<SIGNED>(own); \
 }
 #else
-FN i32x4 mma_16(unsigned int a, unsigned int b, unsigned int x) {
-  i32x4 d;
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
-      : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w) : "r"(a), "r"(b), "r"(x), "r"(0));
-  return d;
+#define MMA_16(name, type) \
+FN i32x4 name(unsigned int a, unsigned int b, unsigned int x) { \
+  i32x4 d; \
+  asm("mma.sync.aligned.m16n8k16.row.col.s32." type ".s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};" \
+      : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w) : "r"(a), "r"(b), "r"(x), "r"(0)); \
+  return d; \
 }
-FN i32x4 mma_32(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y) {
-  i32x4 d;
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-      : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w) : "r"(a), "r"(b), "r"(c), "r"(e), "r"(x), "r"(y), "r"(0));
-  return d;
+MMA_16(mma_16, "u8")
+MMA_16(mma_signed_16, "s8")
+#define MMA_32(name, SIGNED, type) \
+FN i32x4 name(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y) { \
+  i32x4 d; \
+  asm("mma.sync.aligned.m16n8k32.row.col.s32." type ".s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};" \
+      : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w) : "r"(a), "r"(b), "r"(c), "r"(e), "r"(x), "r"(y), "r"(0)); \
+  return d; \
 }
 #endif
+MMA_32(mma_32, false, "u8")
+MMA_32(mma_signed_32, true, "s8")
 #define FOLD(name, T, COMBINE) \
 FN T name(T x, int lanes, int stride) { \
   _Pragma("unroll") for (int m = stride; m < 32 && m < lanes * stride; m <<= 1) { T y = shuffled(x, m); x = COMBINE; } \

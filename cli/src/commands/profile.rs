@@ -1,0 +1,280 @@
+//! `gristmill profile`: what a token costs, kernel by kernel.
+
+use crate::bandwidth::read_bandwidth;
+use crate::failure::{Failure, Result, printable};
+use crate::flags::Common;
+use crate::measure::Ids;
+use crate::model::Model;
+use crate::progress;
+use crate::stages::{self, computes, modelled};
+use clap::{Args, ValueHint};
+use gristmill_llm::engine::Engine;
+use gristmill_llm::traffic;
+use gristmill_profile::{Kernel, Launch, Limits, Recording, Report, Stage, Step, page, text, trace};
+use gristmill_tensor::jit::Ready;
+use gristmill_uop::function::{SlotKind, Storage};
+use gristmill_uop::program::{Access, Program};
+use gristmill_uop::target::Target;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+const NOTES: &str = "\
+The clock is read before and after each worker's part of each launch. Times are means over the faster half of the runs.
+`limit` is the time that a kernel would take at the machine's read bandwidth, or at the operations a second of the cost model
+if that is longer, over the time it took. `between kernels` is when no worker was at a kernel: barriers, the logits' way to
+the host.
+
+Examples:
+  gristmill profile glm-4.7-flash                               where a token's time goes
+  gristmill profile MODEL.gguf -d 4096                          the same after 4096 tokens
+  gristmill profile MODEL.gguf -p 512                           a step of a prompt instead
+  gristmill profile MODEL.gguf --html profile.html              a page: timeline, roofline, every kernel's source
+  gristmill profile MODEL.gguf --trace trace.json               for Perfetto and chrome://tracing
+  gristmill profile MODEL.gguf --kernel r_01ab --source         one kernel, by the start of its name, and its text";
+
+#[derive(Args)]
+#[command(after_help = NOTES)]
+pub struct Options {
+    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT
+    #[arg(value_hint = ValueHint::FilePath)]
+    model: String,
+    /// Runs of the step
+    #[arg(short, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
+    n: u16,
+    /// Tokens of a prompt in one step, instead of a token that is generated
+    #[arg(short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    p: Option<u16>,
+    /// Tokens in the cache before
+    #[arg(short, value_name = "DEPTH", default_value_t = 0)]
+    d: usize,
+    /// All kernels, not only the most expensive
+    #[arg(long)]
+    all: bool,
+    /// Write a page with a timeline, a roofline plot and each kernel's stages and source
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the timeline as a Chrome trace
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Only the kernels whose names begin so
+    #[arg(long, value_name = "NAME")]
+    kernel: Option<String>,
+    /// With its text
+    #[arg(long, requires = "kernel")]
+    source: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub fn run(options: Options) -> Result {
+    // Before minutes are spent on what cannot be written.
+    for path in options.html.iter().chain(&options.trace) {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if folder.is_some_and(|folder| !folder.is_dir()) || path.is_dir() {
+            return Err(Failure::new(format_args!("cannot write {}", path.display()), "give a file in a folder that is there"));
+        }
+    }
+    let model = Model::open(Some(&options.model))?;
+    let tokens = options.p.map_or(1, usize::from);
+    let most = options.common.ctx.map_or(model.describe()?.context(), |c| c as usize);
+    let needed = options.d.saturating_add(tokens);
+    if needed > most {
+        return Err(Failure::new(
+            format_args!("the step needs {needed} tokens of context, and there are {most}"),
+            format!("choose -d and -p so that they make at most {most} together"),
+        ));
+    }
+    let opened = options.common.open()?;
+    // Before the model takes its memory.
+    let bandwidth = read_bandwidth(opened.device.as_ref(), options.common.team());
+    let target = opened.target.clone();
+    let mut engine = model.load_on(opened, &options.common, Some(needed.max(512).min(most)))?;
+    if tokens > engine.chunk() {
+        return Err(Failure::usage(
+            format_args!("a step takes at most {} tokens", engine.chunk()),
+            format!("try -p {}", engine.chunk()),
+        ));
+    }
+    engine.pretend(options.d)?;
+    let steps = steps(&mut engine, tokens, options.d, options.n)?;
+    let after = if options.d > 0 { format!(" after {}", options.d) } else { String::new() };
+    let what = if tokens == 1 { format!("one token{after}") } else { format!("{tokens} tokens of a prompt{after}") };
+    let workers = if engine.device().name() == "cpu" { options.common.team() } else { 1 };
+    // The cost model's number is of all cores.
+    let operations = target.operations * workers.min(target.workers) as f64 / target.workers.max(1) as f64;
+    let mut recording = Recording {
+        model: printable(&model.name),
+        device: format!("{} ({})", engine.device().name(), target.name),
+        what,
+        tokens,
+        limits: Limits { bandwidth, operations, workers },
+        kernels: vec![],
+        launches: vec![],
+        decisions: vec![],
+        steps,
+    };
+    let size = (options.d, tokens, engine.step_tokens(tokens));
+    describe(engine.step_launches(tokens), &target, size, &mut recording);
+    let report = Report::of(&recording);
+    let mut out = io::stdout().lock();
+    match &options.kernel {
+        Some(name) => kernels(&recording, &report, name, options.source, &mut out)?,
+        None => out.write_all(text::tables(&recording, &report, options.all).as_bytes())?,
+    }
+    if let Some(path) = &options.html {
+        write(path, &page::html(&recording, &report))?;
+    }
+    if let Some(path) = &options.trace {
+        write(path, &trace::chrome(&recording, &report).to_string())?;
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result {
+    std::fs::write(path, text).map_err(|e| Failure::file("write", path, e))?;
+    say!("{} written", path.display());
+    Ok(())
+}
+
+/// Runs that count for nothing: what is only done once, and caches that have yet to settle.
+const WARM: usize = 2;
+
+/// The step, run `n` times.
+fn steps(engine: &mut Engine, tokens: usize, depth: usize, n: u16) -> Result<Vec<Step>> {
+    let mut ids = Ids::of(engine);
+    let bar = progress::count("steps", u64::from(n));
+    let mut steps = Vec::new();
+    for run in 0..WARM + usize::from(n) {
+        let ids = ids.some(tokens);
+        let start = Instant::now();
+        let spans = engine.traced_step(&ids, depth)?;
+        let wall = start.elapsed().as_secs_f64();
+        if run >= WARM {
+            steps.push(Step { wall, spans });
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(steps)
+}
+
+/// Kernels, launches and decisions of a step of `tokens` tokens at `depth`, of a class that takes at most `most`.
+fn describe(
+    launches: &[(Arc<Ready>, usize)],
+    target: &Target,
+    (depth, tokens, most): (usize, usize, usize),
+    recording: &mut Recording,
+) {
+    let mut functions: Vec<(&Arc<Ready>, String, usize)> = Vec::new();
+    let mut call = 0;
+    for (at, (ready, place)) in launches.iter().enumerate() {
+        if at > 0 && *place == 0 {
+            call += 1;
+        }
+        let known = functions.iter().find(|f| Arc::ptr_eq(f.0, ready)).map(|f| f.2);
+        let first = known.unwrap_or_else(|| {
+            let first = recording.kernels.len();
+            // Layers of one kind that differ in how they are quantised are functions of one name.
+            let same = functions.iter().filter(|f| f.0.function.name == ready.function.name).count();
+            let number = if same > 0 { format!(" ({})", same + 1) } else { String::new() };
+            let name = format!("{}{number}", ready.function.name);
+            let tensor = stages::tensor(&ready.function);
+            for (place, program) in ready.compiled.programs.iter().enumerate() {
+                let share = tokens as f64 / most as f64;
+                recording.kernels.push(Kernel {
+                    name: program.name.clone(),
+                    function: name.clone(),
+                    place,
+                    about: computes(program),
+                    bytes: bytes(ready, program, depth, tokens),
+                    operations: program.estimate.operations * share,
+                    modelled: modelled(program),
+                    stages: stages_of(program, target, &tensor),
+                });
+            }
+            let lines = [stages::decisions(&ready.compiled), stages::rules(&ready.compiled)].concat();
+            recording.decisions.push((name.clone(), lines));
+            functions.push((ready, name, first));
+            first
+        });
+        recording.launches.push(Launch { kernel: first + place, call });
+    }
+}
+
+fn stages_of(program: &Program, target: &Target, tensor: &str) -> Vec<Stage> {
+    let mut stages = vec![
+        Stage { name: "tensor", text: tensor.to_owned() },
+        Stage { name: "kernel", text: stages::kernel(program) },
+        Stage { name: "linear", text: stages::linear(program, target) },
+    ];
+    if !program.source.is_empty() {
+        stages.push(Stage { name: "source", text: program.source.clone() });
+    }
+    stages
+}
+
+/// Bytes that a launch must read from memory: weights in use, and the cache up to its last token. Activations come from nearer.
+fn bytes(ready: &Ready, program: &Program, depth: usize, tokens: usize) -> f64 {
+    let mut sum = 0.0;
+    for &(number, access) in &program.params {
+        // What is no slot of the function is an intermediate.
+        let Some(slot) = ready.function.slots.get(number as usize) else { continue };
+        let elements = |dims: &[i64]| dims.iter().product::<i64>() as f64;
+        sum += match (slot.kind, slot.storage, access) {
+            (SlotKind::Weight, Storage::Packed(e), _) => {
+                // As in the file, unless the function has it otherwise.
+                let layout = ready.compiled.layouts.iter().find(|l| l.0 == number).map(|l| l.1);
+                let dense = elements(&slot.dims) * e.bytes as f64 / e.elements as f64;
+                let all = layout.and_then(|l| l.bytes(e, &slot.dims)).map_or(dense, |n| n as f64);
+                all * traffic::share(&ready.function, number, tokens)
+            }
+            (SlotKind::Weight, Storage::Plain(scalar), _) => elements(&slot.dims) * scalar.bytes() as f64,
+            (SlotKind::State, Storage::Plain(scalar), access) => {
+                let rows = if access == Access::Read { depth + tokens } else { tokens };
+                rows as f64 * elements(&slot.dims[1..]) * scalar.bytes() as f64
+            }
+            _ => 0.0,
+        };
+    }
+    sum
+}
+
+/// The kernels of that name, one by one.
+fn kernels(recording: &Recording, report: &Report, name: &str, source: bool, out: &mut dyn Write) -> Result {
+    let chosen: Vec<_> = report.rows.iter().filter(|r| recording.kernels[r.kernel].name.starts_with(name)).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = report.rows.iter().take(6).map(|r| recording.kernels[r.kernel].name.as_str()).collect();
+        return Err(Failure::new(
+            format_args!("no kernel's name begins with {name}"),
+            format!("the most expensive are {}; without --kernel there is a table", names.join(", ")),
+        ));
+    }
+    for row in chosen {
+        let kernel = &recording.kernels[row.kernel];
+        let each = row.seconds / row.calls.max(1) as f64;
+        writeln!(out, "{} of {} {}: {}", kernel.name, kernel.function, kernel.place, kernel.about)?;
+        writeln!(
+            out,
+            "  {} launches of {}, modelled {}: {:.1} % of the step",
+            row.calls,
+            text::time(each),
+            text::time(kernel.modelled),
+            100.0 * row.share
+        )?;
+        let limit = row.fraction.map_or("unknown".into(), |f| format!("{:.0} %", 100.0 * f));
+        writeln!(
+            out,
+            "  each reads {:.3} MB, {:.2} GB/s, and does {:.1} M operations; of its limit {limit}",
+            kernel.bytes / 1e6,
+            row.rate() / 1e9,
+            kernel.operations / 1e6
+        )?;
+        if source {
+            let text = kernel.stages.last().map_or("", |s| s.text.as_str());
+            writeln!(out, "\n{text}")?;
+        }
+    }
+    Ok(())
+}

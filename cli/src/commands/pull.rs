@@ -1,0 +1,53 @@
+//! `gristmill pull`.
+
+use crate::failure::{Failure, Result};
+use crate::model;
+use crate::size::size;
+use clap::Args;
+use gristmill_hub::{Name, SHORT, Store};
+use std::io::{self, Write};
+
+const NOTES: &str = "\
+Files are kept in the folder that GRISTMILL_MODELS names, else in gristmill/models of the user's data folder. A fetch that
+breaks off goes on where it stopped, now or when it is asked for again, and a file counts only once its SHA-256 is the
+hub's. HF_ENDPOINT names another hub, HF_TOKEN a token for private and gated repositories.
+
+Examples:
+  gristmill pull glm-4.7-flash                                a model by its short name
+  gristmill pull youtu-llm-2b:F16                             the same in another quantisation
+  gristmill pull hf:unsloth/GLM-4.7-Flash-GGUF:Q4_0           any file of the hub; the end of its name will do
+  HF_ENDPOINT=https://hub.example gristmill pull hf:a/b       from another hub
+  gristmill chat glm-4.7-flash                                the same names stand wherever a MODEL is expected";
+
+#[derive(Args)]
+#[command(after_help = NOTES)]
+pub struct Options {
+    /// hf:ORG/REPO, hf:ORG/REPO:FILE, or a short name (`gristmill list` shows them)
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+}
+
+pub fn run(options: Options) -> Result {
+    let names = options.names.iter().map(|text| named(text)).collect::<Result<Vec<_>>>()?;
+    let store = Store::user()?;
+    let mut out = io::stdout().lock();
+    for name in names {
+        let pulled = model::pull(&store, &name)?;
+        let came = if pulled.fetched == 0 { "was here already".into() } else { format!("{} fetched", size(pulled.fetched)) };
+        say!("{}: {came}", pulled.name);
+        // The path alone, for programs.
+        writeln!(out, "{}", pulled.file.display())?;
+    }
+    Ok(())
+}
+
+/// What a text names, or why it names nothing.
+pub fn named(text: &str) -> Result<Name> {
+    Name::parse(text)?.ok_or_else(|| {
+        let short: Vec<&str> = SHORT.iter().map(|row| row.name).collect();
+        Failure::usage(
+            format_args!("{text} is not the name of a model"),
+            format!("names are hf:ORG/REPO, hf:ORG/REPO:FILE, and for short {}", short.join(", ")),
+        )
+    })
+}

@@ -1,0 +1,73 @@
+//! What a kernel was on its way to text, for `kernels` and `profile`.
+
+use crate::failure::printable;
+use gristmill_compiler::{Compiled, lower};
+use gristmill_uop::function::Function;
+use gristmill_uop::graph::Id;
+use gristmill_uop::program::Program;
+use gristmill_uop::target::Target;
+use gristmill_uop::text;
+use std::fmt::Write;
+
+/// The function as the model wrote it.
+pub fn tensor(function: &Function) -> String {
+    let mut out = String::new();
+    for (i, slot) in function.slots.iter().enumerate() {
+        let _ =
+            writeln!(out, "# slot {i}: {} {:?} {:?} {:?}", printable(&slot.name), slot.kind, slot.dims, slot.storage);
+    }
+    let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+    out + &text::print(&function.graph, &roots)
+}
+
+/// What was decided when a function was compiled: a line of heading, a line for each decision.
+pub fn decisions(compiled: &Compiled) -> Vec<String> {
+    let heading = (!compiled.decisions.is_empty()).then(|| "decisions, * what was chosen:".to_owned());
+    let lines = compiled.decisions.iter().map(|d| format!("  {}", printable(&d.explain())));
+    heading.into_iter().chain(lines).collect()
+}
+
+/// The rules that fired meanwhile, the most frequent first.
+pub fn rules(compiled: &Compiled) -> Vec<String> {
+    let mut rules = compiled.rules.clone();
+    rules.sort_by_key(|rule| std::cmp::Reverse(rule.1));
+    let heading = (!rules.is_empty()).then(|| "rules that fired, also for kernels that were only tried:".to_owned());
+    heading.into_iter().chain(rules.iter().map(|(name, times)| format!("  {times:>7}  {name}"))).collect()
+}
+
+/// A kernel as loops and loads.
+pub fn kernel(program: &Program) -> String {
+    text::print(&program.graph, &[program.root])
+}
+
+/// A kernel as statements in order.
+pub fn linear(program: &Program, target: &Target) -> String {
+    let mut out = String::new();
+    // The root is a KERNEL of BODYs of nests.
+    let mut g = program.graph.as_ref().clone();
+    for body in g[program.root].src.clone() {
+        let nests = g[body].src.clone();
+        let code = lower::lower_body(&mut g, &nests, target);
+        out.push_str("body {\n");
+        for line in lower::print::print(&g, &code).lines() {
+            let _ = writeln!(out, "  {line}");
+        }
+        out.push_str("}\n");
+    }
+    out
+}
+
+/// What the compiler's note on the price of a launch begins with.
+const MODELLED: &str = "modelled ";
+
+/// Modelled seconds of a launch: the compiler leaves them in its notes.
+pub fn modelled(program: &Program) -> f64 {
+    let number = |note: &String| note.strip_prefix(MODELLED)?.split(' ').next()?.parse::<f64>().ok();
+    program.notes.iter().find_map(number).unwrap_or(0.0) * 1e-6
+}
+
+/// What a kernel computes: its roots, with their shapes.
+pub fn computes(program: &Program) -> String {
+    let roots: Vec<&str> = program.notes.iter().map(String::as_str).filter(|n| !n.starts_with(MODELLED)).collect();
+    printable(&roots.join("; "))
+}

@@ -1,0 +1,112 @@
+//! Models by name: pull, list, rm, and the names wherever a MODEL is expected. The hub is the tests' own.
+
+#[path = "../../../hub/tests/it/server.rs"]
+mod server;
+
+use super::{DEMO, gristmill, outcome};
+use server::{Fault, REPOSITORY, Server};
+use sha2::{Digest, Sha256};
+use std::process::Command;
+
+struct Case {
+    server: Server,
+    folder: tempfile::TempDir,
+}
+
+impl Case {
+    /// A hub with the demo model, and an empty folder.
+    fn new() -> Case {
+        let bytes = std::fs::read(DEMO).unwrap();
+        let sum: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
+        let files = vec![
+            ("demo-Q4_0.gguf".to_owned(), bytes, Some(sum)),
+            ("other-Q8_0.gguf".to_owned(), b"other".to_vec(), None),
+        ];
+        Case { server: Server::start(files), folder: tempfile::tempdir().unwrap() }
+    }
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = gristmill(arguments);
+        command.env("GRISTMILL_MODELS", self.folder.path()).env("HF_ENDPOINT", &self.server.endpoint);
+        command.env_remove("HF_TOKEN");
+        for proxy in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
+            command.env_remove(proxy);
+        }
+        command
+    }
+    fn run(&self, arguments: &[&str]) -> super::Outcome {
+        outcome(&mut self.command(arguments))
+    }
+}
+
+#[test]
+fn a_model_is_fetched_listed_run_and_removed() {
+    let case = Case::new();
+    let name = format!("hf:{REPOSITORY}:demo-Q4_0.gguf");
+    let short = format!("hf:{REPOSITORY}:q4_0");
+    assert!(case.run(&["list"]).ok().contains("nothing yet"));
+    let pulled = case.run(&["pull", &short]);
+    assert!(pulled.stderr.contains(&name) && pulled.stderr.contains("fetched"), "{}", pulled.stderr);
+    // The path, for scripts.
+    let path = pulled.ok();
+    assert_eq!(std::fs::read(path.trim_end()).unwrap(), std::fs::read(DEMO).unwrap());
+    assert!(case.run(&["pull", &short]).stderr.contains("was here already"));
+    let list = case.run(&["list"]).ok();
+    assert!(list.contains(&name) && list.contains("glm-4.7-flash") && !list.contains("in part"), "{list}");
+    let line: serde_json::Value = serde_json::from_str(case.run(&["list", "--json"]).ok().trim()).unwrap();
+    assert_eq!((line["name"].as_str(), line["whole"].as_bool()), (Some(name.as_str()), Some(true)));
+    // Wherever a MODEL is expected; nobody is asked for what is here.
+    case.server.requests();
+    let text = outcome(
+        case.command(&["run", &short, "--temp", "0", "-p", "What is 17 plus 25?"])
+            .env("HF_ENDPOINT", "http://127.0.0.1:1"),
+    );
+    assert_eq!(text.ok(), "17 plus 25 is 42.");
+    assert_eq!(case.run(&["tokenize", &format!("hf:{REPOSITORY}"), "<|user|>", "--special"]).ok(), "2044\n");
+    assert_eq!(case.server.requests(), []);
+    assert!(case.run(&["rm", &short]).stderr.contains("removed"));
+    assert_eq!(std::fs::read_dir(case.folder.path()).unwrap().count(), 0);
+    assert!(case.run(&["rm", &short]).failed().contains("gristmill list"));
+}
+
+#[test]
+fn what_is_not_here_is_fetched_when_it_is_asked_for() {
+    let case = Case::new();
+    case.server.faults(&[Fault::Cut(1 << 20)]);
+    let outcome = case.run(&["tokenize", &format!("hf:{REPOSITORY}:q4_0"), "<|user|>", "--special"]);
+    assert!(outcome.stderr.contains("trying again"), "{}", outcome.stderr);
+    assert_eq!(outcome.ok(), "2044\n");
+    assert_eq!(case.server.starts(), [0, 1 << 20]);
+}
+
+#[test]
+fn who_asks_is_told() {
+    let case = Case::new();
+    outcome(case.command(&["pull", &format!("hf:{REPOSITORY}:q4_0")]).env("HF_TOKEN", "secret")).ok();
+    assert_eq!(case.server.requests()[0].token.as_deref(), Some("secret"));
+}
+
+#[test]
+fn names_that_name_nothing() {
+    let case = Case::new();
+    for (arguments, message) in [
+        (&["run", "hf:some", "-p", "x"][..], "does not name a model"),
+        (&["run", "hf:some/none", "-p", "x"], "has no repository some/none"),
+        (&["pull", "hf:some/models"], "choose one"),
+        (&["pull", "hf:some/models:q5_0"], "demo-Q4_0.gguf, other-Q8_0.gguf"),
+        (&["pull", "hf:some/models:../../x"], "not a path inside"),
+        (&["inspect", "glm-5"], "glm-4.7-flash"),
+        (&["inspect", "some/models:q4_0"], "write hf:some/models:q4_0"),
+    ] {
+        let error = case.run(arguments).failed();
+        assert!(error.contains(message), "{arguments:?}: {error}");
+    }
+    case.server.faults(&[Fault::Status(403)]);
+    assert!(case.run(&["pull", "hf:some/models:q4_0"]).failed().contains("HF_TOKEN"));
+    assert_eq!(case.run(&["pull", "demo.gguf"]).code, 2);
+    let nobody = outcome(case.command(&["pull", "glm-4.7-flash"]).env("HF_ENDPOINT", "http://127.0.0.1:1")).failed();
+    assert!(nobody.contains("HF_ENDPOINT"), "{nobody}");
+    let nowhere = case.folder.path().join("file");
+    std::fs::write(&nowhere, "").unwrap();
+    let nowhere = outcome(case.command(&["pull", "hf:some/models:q4_0"]).env("GRISTMILL_MODELS", nowhere)).failed();
+    assert!(nowhere.contains("GRISTMILL_MODELS"), "{nowhere}");
+}

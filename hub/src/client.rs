@@ -1,0 +1,175 @@
+//! What the hub is asked: what a repository holds, and the bytes of its files.
+
+use crate::error::Error;
+use crate::name::Repository;
+use serde_json::Value;
+use std::io::Read;
+use std::time::Duration;
+use ureq::http::{Response, StatusCode, header};
+use ureq::{Agent, Body};
+
+/// The hub that is meant unless `HF_ENDPOINT` names another.
+const DEFAULT: &str = "https://huggingface.co";
+/// Branch of a repository.
+const BRANCH: &str = "main";
+/// More than any listing.
+const LISTING_BYTES: u64 = 64 << 20;
+/// Silence after which a connection counts as broken.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// A file of the hub.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RemoteFile {
+    /// Its path in the repository.
+    pub path: String,
+    /// Bytes.
+    pub size: u64,
+    /// SHA-256 in hexadecimal, where the hub knows it: of all large files.
+    pub sha256: Option<String>,
+}
+
+/// What a repository holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listing {
+    /// The commit that this is true of.
+    pub commit: String,
+    /// Its files.
+    pub files: Vec<RemoteFile>,
+}
+
+/// A hub, and who asks.
+pub struct Client {
+    agent: Agent,
+    endpoint: String,
+    token: Option<String>,
+    /// How long to wait before a request that failed is sent again.
+    pub(crate) pause: Duration,
+}
+
+/// An answer: from where its bytes are, and they.
+pub(crate) struct Bytes {
+    pub from: u64,
+    pub reader: Box<dyn Read>,
+}
+
+impl Client {
+    /// The hub at `endpoint`, asked with that token.
+    pub fn new(endpoint: &str, token: Option<String>) -> Client {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(SILENCE))
+            .timeout_recv_response(Some(SILENCE))
+            .timeout_per_read(Some(SILENCE))
+            .user_agent(concat!("gristmill/", env!("CARGO_PKG_VERSION")))
+            .build();
+        let endpoint = endpoint.trim_end_matches('/').to_owned();
+        Client { agent: config.into(), endpoint, token, pause: Duration::from_secs(1) }
+    }
+    /// The hub of the environment: `HF_ENDPOINT`, asked with `HF_TOKEN`.
+    pub fn from_environment() -> Client {
+        let variable = |name| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
+        Client::new(&variable("HF_ENDPOINT").unwrap_or(DEFAULT.into()), variable("HF_TOKEN"))
+    }
+    /// That pause between tries instead of a second.
+    pub fn pause(mut self, pause: Duration) -> Client {
+        self.pause = pause;
+        self
+    }
+    /// The hub's address.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// What a repository holds now.
+    ///
+    /// # Errors
+    /// When there is none of that name, it is closed to this user, or the hub does not answer.
+    pub fn listing(&self, repository: &Repository) -> Result<Listing, Error> {
+        let url = format!("{}/api/models/{repository}/revision/{BRANCH}?blobs=true", self.endpoint);
+        let mut response = self.get(&url, None)?;
+        self.check(&response, repository)?;
+        let body = response.body_mut().with_config().limit(LISTING_BYTES).read_to_string();
+        let body = body.map_err(|e| self.transport(e))?;
+        let listing = serde_json::from_str(&body).ok().as_ref().and_then(parse);
+        listing.ok_or_else(|| self.answer("with something that is no listing of a repository"))
+    }
+
+    /// Bytes of a file from `from` on; the hub may begin earlier.
+    pub(crate) fn bytes(&self, repository: &Repository, commit: &str, path: &str, from: u64) -> Result<Bytes, Error> {
+        let path: Vec<String> = path.split('/').map(escaped).collect();
+        let url = format!("{}/{repository}/resolve/{commit}/{}", self.endpoint, path.join("/"));
+        let response = self.get(&url, Some(from).filter(|&n| n > 0))?;
+        self.check(&response, repository)?;
+        let from = match response.status() {
+            StatusCode::PARTIAL_CONTENT => begins(&response).ok_or_else(|| self.answer("with a part of no range"))?,
+            _ => 0,
+        };
+        Ok(Bytes { from, reader: Box::new(response.into_body().into_reader()) })
+    }
+
+    fn get(&self, url: &str, from: Option<u64>) -> Result<Response<Body>, Error> {
+        let mut request = self.agent.get(url);
+        // ureq takes it off where a redirection leads to another host.
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if let Some(from) = from {
+            request = request.header(header::RANGE, format!("bytes={from}-"));
+        }
+        request.call().map_err(|e| self.transport(e))
+    }
+
+    fn check(&self, response: &Response<Body>, repository: &Repository) -> Result<(), Error> {
+        match response.status() {
+            status if status.is_success() => Ok(()),
+            // To who has no token the hub does not say which of them are there.
+            StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED => Err(Error::NoRepository(repository.clone())),
+            StatusCode::FORBIDDEN => Err(Error::Refused(repository.clone())),
+            // What may be better a moment later.
+            status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+                Err(self.transport(format!("answers {status}")))
+            }
+            status => Err(self.answer(&status.to_string())),
+        }
+    }
+
+    pub(crate) fn transport(&self, error: impl ToString) -> Error {
+        Error::Transport { endpoint: self.endpoint.clone(), message: error.to_string() }
+    }
+    fn answer(&self, answer: &str) -> Error {
+        Error::Answer { endpoint: self.endpoint.clone(), answer: answer.into() }
+    }
+}
+
+/// Where a part begins: `Content-Range: bytes 5-9/10`.
+fn begins(response: &Response<Body>) -> Option<u64> {
+    let range = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
+    range.strip_prefix("bytes ")?.split_once('-')?.0.parse().ok()
+}
+
+fn parse(body: &Value) -> Option<Listing> {
+    let file = |file: &Value| {
+        let large = &file["lfs"];
+        let sha256 = large["sha256"].as_str().map(str::to_ascii_lowercase).filter(|s| is_sha256(s));
+        let size = large["size"].as_u64().or(file["size"].as_u64())?;
+        Some(RemoteFile { path: file["rfilename"].as_str()?.to_owned(), size, sha256 })
+    };
+    let commit = body["sha"].as_str().filter(|c| c.bytes().all(|b| b.is_ascii_alphanumeric()))?.to_owned();
+    Some(Listing { commit, files: body["siblings"].as_array()?.iter().filter_map(file).collect() })
+}
+
+pub(crate) fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// Part of a path as it stands in an address.
+fn escaped(part: &str) -> String {
+    let mut out = String::new();
+    for b in part.bytes() {
+        match b {
+            b if b.is_ascii_alphanumeric() || b"-_.~".contains(&b) => out.push(b as char),
+            b => out.push_str(&format!("%{b:02X}")),
+        }
+    }
+    out
+}

@@ -1,0 +1,130 @@
+//! What goes wrong between a name and its file.
+
+use crate::name::{Name, Repository};
+use std::io;
+use std::path::PathBuf;
+
+/// Why a model could not be named, fetched or removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A name that is none.
+    #[error("{0} does not name a model: {1}")]
+    Name(String, &'static str),
+    /// The hub knows no such repository, or does not say.
+    #[error("the hub has no repository {0}, or shows it only to some")]
+    NoRepository(Repository),
+    /// The hub does not let this user in.
+    #[error("the hub refuses {0}")]
+    Refused(Repository),
+    /// No file of the repository is the one asked for.
+    #[error("{repository} has no model {wanted}")]
+    NoFile {
+        /// Where it was looked for.
+        repository: Repository,
+        /// What was looked for.
+        wanted: String,
+        /// What there is.
+        files: Vec<String>,
+    },
+    /// The name fits several files.
+    #[error("{repository} has {} models", .files.len())]
+    Several {
+        /// Where.
+        repository: Repository,
+        /// Which.
+        files: Vec<String>,
+    },
+    /// Nothing of that name is kept here.
+    #[error("{0} is not among the models that are kept here")]
+    NotKept(Name),
+    /// The hub cannot be reached, or breaks off.
+    #[error("{endpoint}: {message}")]
+    Transport {
+        /// Who was asked.
+        endpoint: String,
+        /// What the connection came to.
+        message: String,
+    },
+    /// The hub answers, but not with what was asked for.
+    #[error("{endpoint} answers {answer}")]
+    Answer {
+        /// Who was asked.
+        endpoint: String,
+        /// What came instead.
+        answer: String,
+    },
+    /// What was fetched is not what the hub has.
+    #[error("{file} has the SHA-256 {found} and should have {expected}: what was fetched is thrown away")]
+    Checksum {
+        /// Which.
+        file: String,
+        /// Of the hub's.
+        expected: String,
+        /// Of what came.
+        found: String,
+    },
+    /// Another process is at it.
+    #[error("{0} is being fetched by another process")]
+    Busy(String),
+    /// The disk.
+    #[error("cannot {what} {}: {error}", .path.display())]
+    Disk {
+        /// What was tried.
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What came of it.
+        error: io::Error,
+    },
+    /// Nowhere to keep models.
+    #[error("there is no folder to keep models in")]
+    NoHome,
+}
+
+/// Names in a hint before it says how many more there are.
+const SHOWN: usize = 12;
+
+impl Error {
+    /// A way out, for the user.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Error::Name(..) => "write hf:ORG/REPO, or hf:ORG/REPO:FILE where there are several".into(),
+            Error::NoRepository(_) => {
+                "check the name; for a private or gated one, set HF_TOKEN to a token that may read it".into()
+            }
+            Error::Refused(_) => {
+                "accept the model's terms on its page, and set HF_TOKEN to a token that may read it".into()
+            }
+            Error::NoFile { files, .. } if files.is_empty() => {
+                "the repository holds no .gguf files: try another".into()
+            }
+            Error::NoFile { files, .. } => format!("there are {}", list(files)),
+            Error::Several { repository, files } => {
+                format!("choose one, hf:{repository}:FILE, of {}; the end of its name will do", list(files))
+            }
+            Error::NotKept(_) => "`gristmill list` shows what is".into(),
+            Error::Transport { .. } => {
+                "check the connection and try again: what was fetched is kept. HF_ENDPOINT names another hub".into()
+            }
+            Error::Answer { .. } => "try again later, or name another hub with HF_ENDPOINT".into(),
+            Error::Checksum { .. } => "try again; if it happens twice, the hub or the way to it is at fault".into(),
+            Error::Busy(_) => "wait for it, or end it".into(),
+            Error::Disk { error, .. } => match error.kind() {
+                io::ErrorKind::StorageFull => {
+                    "make room, or keep models elsewhere: GRISTMILL_MODELS names a folder".into()
+                }
+                _ => "check the folder and its permissions; GRISTMILL_MODELS names another".into(),
+            },
+            Error::NoHome => "set GRISTMILL_MODELS to a folder, or HOME".into(),
+        })
+    }
+}
+
+fn list(files: &[String]) -> String {
+    let mut text = files.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if files.len() > SHOWN {
+        text.push_str(&format!(" and {} more", files.len() - SHOWN));
+    }
+    text
+}

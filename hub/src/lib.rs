@@ -1,0 +1,21 @@
+//! Models by name: what `hf:ORG/REPO:FILE` means, where it is kept, how it is fetched.
+//!
+//! A fetch that breaks off goes on where it stopped, within a run and in the next one; a file has its name only once its
+//! SHA-256 is the one that the hub gives for it. The client is our own, over `ureq`: the hub's own crate brings a runtime
+//! and some 280 crates with it, and neither resumes a file nor compares its checksum.
+
+mod client;
+mod error;
+mod name;
+mod pull;
+mod select;
+mod store;
+
+pub use client::{Client, Listing, RemoteFile};
+pub use error::Error;
+pub use name::{Name, Repository, SHORT, Short};
+pub use pull::{Progress, Pulled, pull};
+pub use store::{Kept, Store};
+
+/// What the files of models end in.
+const ENDING: &str = ".gguf";

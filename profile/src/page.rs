@@ -1,0 +1,118 @@
+//! The report as one HTML file that fetches nothing: its style, its script and its data are inside.
+
+use crate::recording::Recording;
+use crate::report::Report;
+use serde_json::{Value, json};
+
+const PAGE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/style.css");
+const SCRIPT: &str = include_str!("page/script.js");
+
+/// The page.
+pub fn html(recording: &Recording, report: &Report) -> String {
+    // JSON inside a script: no `<` may end it early.
+    let data = data(recording, report).to_string().replace('<', "\\u003c");
+    let title = escaped(&format!("{}: {}", recording.model, recording.what));
+    let mut out = String::with_capacity(PAGE.len() + STYLE.len() + SCRIPT.len() + data.len());
+    let mut rest = PAGE;
+    // In their order in the page, and only there: what is put in may hold such marks too.
+    for (mark, text) in [("@TITLE@", title.as_str()), ("@STYLE@", STYLE), ("@DATA@", &data), ("@SCRIPT@", SCRIPT)] {
+        let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
+        out.push_str(before);
+        out.push_str(text);
+        rest = after;
+    }
+    out + rest
+}
+
+fn data(recording: &Recording, report: &Report) -> Value {
+    let limits = &recording.limits;
+    let spans = recording.steps.get(report.typical).map_or(&[][..], |s| &s.spans);
+    let kernels: Vec<Value> = recording
+        .kernels
+        .iter()
+        .map(|k| {
+            let stages: Vec<Value> = k.stages.iter().map(|s| json!({ "name": s.name, "text": s.text })).collect();
+            json!({
+                "name": k.name, "function": k.function, "place": k.place, "about": k.about, "bytes": k.bytes,
+                "operations": k.operations, "modelled": k.modelled, "stages": stages,
+            })
+        })
+        .collect();
+    let rows: Vec<Value> = report
+        .rows
+        .iter()
+        .map(|r| {
+            json!({
+                "kernel": r.kernel, "calls": r.calls, "seconds": r.seconds, "bytes": r.bytes, "operations": r.operations,
+                "share": r.share, "fraction": r.fraction,
+            })
+        })
+        .collect();
+    let kinds: Vec<Value> = report
+        .kinds
+        .iter()
+        .map(|k| {
+            json!({
+                "function": k.function, "calls": k.calls, "launches": k.launches, "seconds": k.seconds, "bytes": k.bytes,
+                "share": k.share,
+            })
+        })
+        .collect();
+    json!({
+        "model": recording.model,
+        "device": recording.device,
+        "what": recording.what,
+        "tokens": recording.tokens,
+        "runs": recording.steps.len(),
+        "limits": { "bandwidth": limits.bandwidth, "operations": limits.operations, "workers": limits.workers },
+        "wall": report.wall,
+        "covered": report.covered,
+        "bytes": report.bytes,
+        "kernels": kernels,
+        "rows": rows,
+        "kinds": kinds,
+        "decisions": recording.decisions.iter().map(|d| json!({ "function": d.0, "lines": d.1 })).collect::<Vec<_>>(),
+        "launches": recording.launches.iter().map(|l| [l.kernel, l.call]).collect::<Vec<_>>(),
+        // Launch, worker, start and end in microseconds.
+        "spans": spans
+            .iter()
+            .map(|s| json!([s.launch, s.worker, rounded(s.start), rounded(s.end)]))
+            .collect::<Vec<_>>(),
+    })
+}
+
+/// Microseconds, to a nanosecond.
+fn rounded(seconds: f64) -> f64 {
+    (seconds * 1e9).round() / 1e3
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::recording;
+
+    #[test]
+    fn the_page_is_whole_and_fetches_nothing() {
+        let mut recording = recording();
+        recording.model = "<b>@DATA@</b>".into();
+        let page = html(&recording, &Report::of(&recording));
+        assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
+        // One script for the data, one for what is done with it: text of a kernel ends neither.
+        assert_eq!((page.matches("</script").count(), page.matches("<script").count()), (2, 2));
+        assert!(page.contains("\\u003c/script>\\u003c!--"));
+        // What it refers to is in it.
+        let page = page.replace("url(#", "");
+        for outside in ["src=", "href=", "url(", "@import", "fetch(", "XMLHttpRequest", "https:"] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        let (_, rest) = page.split_once("type=\"application/json\">").unwrap();
+        let data: Value = serde_json::from_str(rest.split_once("</script").unwrap().0).unwrap();
+        assert_eq!((data["model"].as_str(), data["wall"].as_f64()), (Some("<b>@DATA@</b>"), Some(9.5)));
+        assert_eq!((data["spans"].as_array().unwrap().len(), &data["spans"][4]), (5, &json!([2, 0, 7e6, 8e6])));
+    }
+}

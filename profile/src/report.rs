@@ -1,0 +1,221 @@
+//! The sums, of each launch, kernel and kind of layer: means over the faster half of the runs of a step.
+
+use crate::recording::{Kernel, Limits, Recording, Step};
+use gristmill_runtime::Span;
+
+/// What a kernel costs a step.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Row {
+    /// Which kernel of the recording.
+    pub kernel: usize,
+    /// Launches in a step.
+    pub calls: usize,
+    /// Seconds of all of them.
+    pub seconds: f64,
+    /// Bytes that they must read.
+    pub bytes: f64,
+    /// Operations.
+    pub operations: f64,
+    /// Share of the step's wall time.
+    pub share: f64,
+    /// The time that its limit would take, memory or arithmetic, over the time it took; none if no limit is known.
+    pub fraction: Option<f64>,
+}
+
+impl Row {
+    /// Bytes a second.
+    pub fn rate(&self) -> f64 {
+        self.bytes / self.seconds.max(1e-12)
+    }
+}
+
+/// What a kind of layer costs a step.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Kind {
+    /// The function.
+    pub function: String,
+    /// Its calls in a step.
+    pub calls: usize,
+    /// Launches of all calls.
+    pub launches: usize,
+    /// Seconds of all of them.
+    pub seconds: f64,
+    /// Bytes.
+    pub bytes: f64,
+    /// Share of the step's wall time.
+    pub share: f64,
+}
+
+/// What a step costs.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Report {
+    /// Seconds of a step.
+    pub wall: f64,
+    /// Of these, those in which a worker was at some kernel.
+    pub covered: f64,
+    /// Seconds of each launch: the longest of its workers' parts.
+    pub launches: Vec<f64>,
+    /// Kernels, the most expensive first.
+    pub rows: Vec<Row>,
+    /// Kinds of layer, in the order of the step.
+    pub kinds: Vec<Kind>,
+    /// Bytes of a step.
+    pub bytes: f64,
+    /// Which run is nearest to the mean: the one to show.
+    pub typical: usize,
+}
+
+impl Report {
+    /// Of that recording.
+    pub fn of(recording: &Recording) -> Report {
+        // What else the machine did is in the slower half; and means, unlike medians, add up.
+        let mut order: Vec<usize> = (0..recording.steps.len()).collect();
+        order.sort_by(|&a, &b| recording.steps[a].wall.total_cmp(&recording.steps[b].wall));
+        order.truncate(order.len().div_ceil(2));
+        let chosen: Vec<&Step> = order.iter().map(|&i| &recording.steps[i]).collect();
+        let wall = mean(chosen.iter().map(|s| s.wall));
+        let covered = mean(chosen.iter().map(|s| covered(&s.spans)));
+        let far = |i: &usize| (recording.steps[*i].wall - wall).abs();
+        let typical = order.into_iter().min_by(|a, b| far(a).total_cmp(&far(b))).unwrap_or(0);
+        let runs: Vec<Vec<f64>> = chosen.iter().map(|s| longest(s, recording.launches.len())).collect();
+        let launches: Vec<f64> = (0..recording.launches.len()).map(|i| mean(runs.iter().map(|r| r[i]))).collect();
+        let mut rows: Vec<Row> = Vec::new();
+        for (number, kernel) in recording.kernels.iter().enumerate() {
+            let mine = recording.launches.iter().zip(&launches).filter(|(l, _)| l.kernel == number);
+            let (calls, seconds) = mine.fold((0, 0.0), |(n, sum), (_, s)| (n + 1, sum + s));
+            let (bytes, operations) = (kernel.bytes * calls as f64, kernel.operations * calls as f64);
+            let least = limit(kernel, &recording.limits).map(|s| s * calls as f64);
+            let fraction = least.map(|least| least / seconds.max(1e-12));
+            rows.push(Row { kernel: number, calls, seconds, bytes, operations, share: seconds / wall, fraction });
+        }
+        let kinds = kinds(recording, &rows, wall);
+        let bytes = rows.iter().map(|r| r.bytes).sum();
+        rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        Report { wall, covered, launches, rows, kinds, bytes, typical }
+    }
+    /// Seconds in which no worker was at a kernel.
+    pub fn between(&self) -> f64 {
+        self.wall - self.covered
+    }
+}
+
+/// Seconds that a launch takes at least; none where nothing is known to bound it.
+fn limit(kernel: &Kernel, limits: &Limits) -> Option<f64> {
+    Some((kernel.bytes / limits.bandwidth?).max(kernel.operations / limits.operations))
+}
+
+fn kinds(recording: &Recording, rows: &[Row], wall: f64) -> Vec<Kind> {
+    let mut kinds: Vec<Kind> = Vec::new();
+    let mut last = None;
+    for launch in &recording.launches {
+        let function = &recording.kernels[launch.kernel].function;
+        let at = kinds.iter().position(|k| k.function == *function).unwrap_or_else(|| {
+            let mine = || rows.iter().filter(|r| recording.kernels[r.kernel].function == *function);
+            let seconds = mine().map(|r| r.seconds).sum();
+            let (launches, bytes) = (mine().map(|r| r.calls).sum(), mine().map(|r| r.bytes).sum());
+            kinds.push(Kind { function: function.clone(), calls: 0, launches, seconds, bytes, share: seconds / wall });
+            kinds.len() - 1
+        });
+        if last != Some(launch.call) {
+            kinds[at].calls += 1;
+            last = Some(launch.call);
+        }
+    }
+    kinds
+}
+
+/// Of each launch, the longest of its workers' parts.
+fn longest(step: &Step, launches: usize) -> Vec<f64> {
+    let mut out = vec![0.0f64; launches];
+    for span in &step.spans {
+        out[span.launch] = out[span.launch].max(span.end - span.start);
+    }
+    out
+}
+
+/// Seconds in which at least one span is open.
+fn covered(spans: &[Span]) -> f64 {
+    let mut sorted: Vec<(f64, f64)> = spans.iter().map(|s| (s.start, s.end)).collect();
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut sum, mut until) = (0.0, f64::NEG_INFINITY);
+    for (start, end) in sorted {
+        sum += (end - start.max(until)).max(0.0);
+        until = until.max(end);
+    }
+    sum
+}
+
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let n = values.len().max(1);
+    values.sum::<f64>() / n as f64
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::recording::{Launch, Stage};
+
+    pub fn span(launch: usize, worker: usize, start: f64, end: f64) -> Span {
+        Span { launch, worker, start, end }
+    }
+
+    /// Two kernels in three calls of two functions, on two workers.
+    pub fn recording() -> Recording {
+        let kernel = |name: &str, function: &str, place, bytes| Kernel {
+            name: name.into(),
+            function: function.into(),
+            place,
+            about: "Reduce [64]".into(),
+            bytes,
+            operations: 4e9,
+            modelled: 0.5,
+            stages: vec![
+                Stage { name: "kernel", text: "%0 = Range".into() },
+                Stage { name: "source", text: "if (a < b) x(\"</script><!--\");".into() },
+            ],
+        };
+        let step = |wall, late: f64| Step {
+            wall,
+            spans: vec![
+                span(0, 0, 0.0, 1.0),
+                span(0, 1, 0.0, 2.0),
+                span(1, 0, 3.0, 4.0),
+                span(1, 1, 3.5, 4.0 + late),
+                span(2, 0, 7.0, 8.0),
+            ],
+        };
+        Recording {
+            model: "a model".into(),
+            device: "cpu".into(),
+            what: "one token".into(),
+            tokens: 1,
+            limits: Limits { bandwidth: Some(10e9), operations: 8e9, workers: 2 },
+            kernels: vec![kernel("r_1", "layer", 0, 10e9), kernel("r_2", "layer", 1, 0.0)],
+            launches: vec![Launch { kernel: 0, call: 0 }, Launch { kernel: 1, call: 0 }, Launch { kernel: 0, call: 1 }],
+            decisions: vec![("layer".into(), vec!["place x: *fuse 1.00 us, keep 2.00 us".into()])],
+            steps: vec![step(10.0, 0.0), step(9.0, 1.0), step(20.0, 0.5)],
+        }
+    }
+
+    #[test]
+    fn the_faster_half_makes_the_sums() {
+        let report = Report::of(&recording());
+        assert_eq!((report.wall, report.launches.as_slice()), (9.5, &[2.0, 1.25, 1.0][..]));
+        // 0 to 2, 3 to 4 or 5, 7 to 8.
+        assert_eq!((report.covered, report.between(), report.typical), (4.5, 5.0, 1));
+        let rows: Vec<_> = report.rows.iter().map(|r| (r.kernel, r.calls, r.seconds, r.share)).collect();
+        assert_eq!(rows, [(0, 2, 3.0, 3.0 / 9.5), (1, 1, 1.25, 1.25 / 9.5)]);
+        assert_eq!((report.rows[0].bytes, report.rows[0].rate(), report.bytes), (20e9, 20e9 / 3.0, 20e9));
+        // Memory would take two seconds of three, arithmetic half a second of one and a quarter.
+        assert_eq!((report.rows[0].fraction, report.rows[1].fraction), (Some(2.0 / 3.0), Some(0.4)));
+        let kind = &report.kinds[..];
+        assert_eq!((kind.len(), kind[0].calls, kind[0].launches, kind[0].seconds), (1, 2, 3, 4.25));
+    }
+
+    #[test]
+    fn without_a_limit_there_is_no_fraction_of_it() {
+        let mut recording = recording();
+        recording.limits.bandwidth = None;
+        assert!(Report::of(&recording).rows.iter().all(|r| r.fraction.is_none()));
+    }
+}

@@ -1,0 +1,151 @@
+//! The report as tables, for a terminal.
+
+use crate::recording::Recording;
+use crate::report::{Report, Row};
+use std::fmt::Write;
+
+/// Rows of the table of kernels unless all are wanted.
+const SHOWN: usize = 20;
+
+/// Kinds of layer, kernels, and what lies between them.
+pub fn tables(recording: &Recording, report: &Report, all: bool) -> String {
+    let mut out = String::new();
+    // Into a string nothing fails.
+    let _ = write(&mut out, recording, report, all);
+    out
+}
+
+fn write(out: &mut String, recording: &Recording, report: &Report, all: bool) -> std::fmt::Result {
+    let percent = |x: f64| format!("{:.1} %", 100.0 * x);
+    writeln!(out, "{}, {}: {}, {} runs", recording.model, recording.device, recording.what, recording.steps.len())?;
+    let of_limit = recording.limits.bandwidth.map_or("read bandwidth unknown".into(), |b| {
+        format!(
+            "{} of the {:.1} GB/s that memory delivers when it is only read",
+            percent(report.bytes / report.wall / b),
+            b / 1e9
+        )
+    });
+    writeln!(
+        out,
+        "{} a step, {:.1} tokens a second; {:.1} MB must be read, {:.2} GB/s: {of_limit}",
+        time(report.wall),
+        recording.tokens as f64 / report.wall,
+        report.bytes / 1e6,
+        report.bytes / report.wall / 1e9,
+    )?;
+    writeln!(
+        out,
+        "\n{:<28} {:>6} {:>8} {:>10} {:>9} {:>8} {:>7}",
+        "layers", "calls", "launches", "time", "MB", "GB/s", "share"
+    )?;
+    for kind in &report.kinds {
+        writeln!(
+            out,
+            "{:<28} {:>6} {:>8} {:>10} {:>9.2} {:>8.2} {:>7}",
+            kind.function,
+            kind.calls,
+            kind.launches,
+            time(kind.seconds),
+            kind.bytes / 1e6,
+            kind.bytes / kind.seconds.max(1e-12) / 1e9,
+            percent(kind.share)
+        )?;
+    }
+    let (gap, share) = (report.between(), report.between() / report.wall);
+    writeln!(
+        out,
+        "{:<28} {:>6} {:>8} {:>10} {:>9} {:>8} {:>7}",
+        "between kernels",
+        "",
+        "",
+        time(gap),
+        "",
+        "",
+        percent(share)
+    )?;
+    writeln!(
+        out,
+        "\n{:<21} {:<24} {:>5} {:>10} {:>10} {:>9} {:>8} {:>7} {:>7}  computes",
+        "kernel", "of", "calls", "time", "each", "MB", "GB/s", "limit", "share"
+    )?;
+    let most = if all { usize::MAX } else { SHOWN };
+    for row in report.rows.iter().take(most) {
+        kernel(out, recording, row)?;
+    }
+    let rest: Vec<&Row> = report.rows.iter().skip(most).collect();
+    if !rest.is_empty() {
+        let (seconds, share) = rest.iter().fold((0.0, 0.0), |(s, h), r| (s + r.seconds, h + r.share));
+        let what = format!("and {} more (--all)", rest.len());
+        writeln!(
+            out,
+            "{what:<52} {:>10} {:>10} {:>9} {:>8} {:>7} {:>7}",
+            time(seconds),
+            "",
+            "",
+            "",
+            "",
+            percent(share)
+        )?;
+    }
+    Ok(())
+}
+
+fn kernel(out: &mut String, recording: &Recording, row: &Row) -> std::fmt::Result {
+    let kernel = &recording.kernels[row.kernel];
+    writeln!(
+        out,
+        "{:<21} {:<24} {:>5} {:>10} {:>10} {:>9.2} {:>8.2} {:>7} {:>7}  {}",
+        kernel.name,
+        format!("{} {}", kernel.function, kernel.place),
+        row.calls,
+        time(row.seconds),
+        time(row.seconds / row.calls.max(1) as f64),
+        row.bytes / 1e6,
+        row.rate() / 1e9,
+        row.fraction.map_or("?".into(), |f| format!("{:.0} %", 100.0 * f)),
+        format!("{:.1} %", 100.0 * row.share),
+        shortened(&kernel.about)
+    )
+}
+
+/// Seconds in the unit that suits them.
+pub fn time(seconds: f64) -> String {
+    match seconds.abs() {
+        s if s >= 1.0 => format!("{seconds:.2} s"),
+        s if s >= 1e-3 => format!("{:.2} ms", seconds * 1e3),
+        _ => format!("{:.1} us", seconds * 1e6),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    const MOST: usize = 60;
+    if text.chars().count() <= MOST { text.into() } else { text.chars().take(MOST - 1).chain(['…']).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::recording;
+
+    #[test]
+    fn the_tables_say_what_the_sums_are() {
+        let mut recording = recording();
+        let text = tables(&recording, &Report::of(&recording), false);
+        for part in
+            ["9.50 s a step, 0.1 tokens a second", "between kernels", "5.00 s", "52.6 %", "r_1", "67 %", "Reduce [64]"]
+        {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        let one = recording.kernels[1].clone();
+        recording.kernels.extend((0..30).map(|i| crate::Kernel { name: format!("r_more{i}"), ..one.clone() }));
+        let report = Report::of(&recording);
+        assert!(tables(&recording, &report, false).contains("and 12 more"));
+        let all = tables(&recording, &report, true);
+        assert!(all.contains("r_more29") && !all.contains(" more ("), "{all}");
+    }
+
+    #[test]
+    fn times_have_units_that_suit_them() {
+        assert_eq!([2.0, 0.0123, 4.56e-6, -0.001].map(time), ["2.00 s", "12.30 ms", "4.6 us", "-1.00 ms"]);
+    }
+}
