@@ -10,12 +10,12 @@ use crate::gguf::{self, Gguf};
 use crate::load;
 use crate::sampling::{self, Choice, NUMBERS};
 use crate::traffic::{self, Traffic};
+pub use decode::Draw;
 use gristmill_backend::Opened;
 use gristmill_runtime::{Buffer, Device, Memory, Replay, Span};
 use gristmill_tensor::jit::{Call, Jit, Ready};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
-pub use decode::Draw;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 

@@ -77,7 +77,7 @@ pub fn run(options: Options) -> Result {
         return ablate(&options, &model, opened, context);
     }
     // Before the model takes its memory.
-    let bandwidth = read_bandwidth(opened.device.as_ref(), options.common.team());
+    let bandwidth = read_bandwidth(&opened, options.common.team());
     let start = Instant::now();
     let mut engine = model.load_on(opened, &options.common, Some(context))?;
     let load = start.elapsed().as_secs_f64();

@@ -23,7 +23,7 @@ impl Chooser {
         let args: Vec<Buffer> = function
             .slots
             .iter()
-            .map(|s| device.alloc(s.storage.bytes(&s.dims).unwrap() as usize, Memory::State).unwrap())
+            .map(|s| device.alloc(s.storage.bytes(&s.dims).unwrap(), Memory::State).unwrap())
             .collect();
         let ready = jit.prepare(&[function.into()], &|_, _| ()).unwrap().remove(0);
         let arena = device.alloc(Jit::arena(std::slice::from_ref(&ready)).max(64), Memory::Scratch).unwrap();
