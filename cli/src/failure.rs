@@ -110,6 +110,7 @@ failures! {
     session::Error, ASK_FOR_HELP;
     synth::Error, ASK_FOR_HELP;
     sampling::SamplingError, ASK_FOR_HELP;
+    gristmill_server::Error, ASK_FOR_HELP;
     gristmill_runtime::Error, "check the disk and the permissions";
     gristmill_hub::Error, ASK_FOR_HELP;
 }

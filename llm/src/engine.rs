@@ -19,6 +19,8 @@ use gristmill_uop::function::Function;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
+mod rows;
+
 /// How a model is run.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -130,6 +132,15 @@ const ROWS_STEP: usize = 2048;
 const FEW: usize = 64;
 /// Bytes that the partial results of attention in one step may take; longer prompts go in smaller steps.
 const ATTENTION_BYTES: usize = 256 << 20;
+
+/// Which class a step is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Steps {
+    /// The smallest that takes its tokens: the fastest.
+    Fitting,
+    /// The largest.
+    Chunks,
+}
 
 /// A class of step: the most tokens it takes, and which logits it computes.
 pub type Class = (usize, Logits);
@@ -421,7 +432,7 @@ impl Engine {
         }
     }
     /// The most tokens one step at that position may take, so that attention's partial results stay bounded.
-    fn step_limit(&self, position: usize) -> usize {
+    fn step_limit(&self, position: usize, steps: Steps) -> usize {
         let style = self.device().target().style;
         let limit = |most: usize| {
             let row = self.model.partial(self.options((most, Logits::None)).attention) * 4;
@@ -430,7 +441,8 @@ impl Engine {
             (ATTENTION_BYTES / (chunks * row)).max(8).min(most)
         };
         let few = FEW.min(self.settings.chunk);
-        Some(limit(self.settings.chunk)).filter(|&n| n > few).unwrap_or_else(|| limit(few))
+        let chunk = limit(self.settings.chunk);
+        if chunk > few || steps == Steps::Chunks { chunk } else { limit(few) }
     }
     /// Runs `tokens` at `position` and after; returns logits: of the last token, or of every token (row-major `[n, vocabulary]`).
     pub fn forward(&mut self, tokens: &[u32], position: usize, all: bool) -> Result<&[f32], Error> {
@@ -449,6 +461,14 @@ impl Engine {
     }
     /// As [`Engine::forward`], with those logits.
     pub fn forward_with(&mut self, tokens: &[u32], position: usize, wanted: Logits) -> Result<&[f32], Error> {
+        self.forward_in(tokens, position, wanted, Steps::Fitting)
+    }
+    /// As [`Engine::forward_with`], always in steps of the largest class, however few the tokens. What a token leaves in the cache
+    /// is then the same to the bit wherever the steps are cut: it depends on that token and those before it alone.
+    pub fn forward_chunks(&mut self, tokens: &[u32], position: usize, wanted: Logits) -> Result<&[f32], Error> {
+        self.forward_in(tokens, position, wanted, Steps::Chunks)
+    }
+    fn forward_in(&mut self, tokens: &[u32], position: usize, wanted: Logits, steps: Steps) -> Result<&[f32], Error> {
         self.check(tokens)?;
         if position.checked_add(tokens.len()).is_none_or(|end| end > self.context) {
             return Err(Error::Full(self.context));
@@ -458,21 +478,24 @@ impl Engine {
         self.fill_rope(position + tokens.len())?;
         let mut at = 0;
         while at < tokens.len() {
-            let n = (tokens.len() - at).min(self.step_limit(position + at));
+            let n = (tokens.len() - at).min(self.step_limit(position + at, steps));
             let last = at + n == tokens.len();
             let logits = match (wanted, last) {
                 (Logits::Last, false) => Logits::None,
                 _ => wanted,
             };
-            self.step(&tokens[at..at + n], position + at, logits)?;
+            self.step(&tokens[at..at + n], position + at, logits, steps)?;
             at += n;
         }
         Ok(&self.logits_host)
     }
-    fn step(&mut self, tokens: &[u32], position: usize, logits: Logits) -> Result<(), Error> {
+    fn step(&mut self, tokens: &[u32], position: usize, logits: Logits, steps: Steps) -> Result<(), Error> {
         // One token's logits are all of its logits.
         let logits = if tokens.len() > 1 || logits == Logits::None { logits } else { Logits::Last };
-        let class = self.class(tokens.len(), logits);
+        let class = match steps {
+            Steps::Fitting => self.class(tokens.len(), logits),
+            Steps::Chunks => (self.settings.chunk, logits),
+        };
         self.prepare(&[class], &|_| ())?;
         self.set_tokens(tokens)?;
         let vars = [("pos", position as i64), ("n", tokens.len() as i64)];

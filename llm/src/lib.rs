@@ -8,6 +8,7 @@ pub mod gguf;
 pub mod language;
 mod load;
 pub mod perplexity;
+pub mod prefix;
 pub mod sampling;
 pub mod session;
 pub mod synth;

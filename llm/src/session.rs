@@ -1,7 +1,12 @@
 //! One conversation with a model: what its cache holds, what is to be run, when an answer ends.
 
 use crate::arch::Logits;
+<<<<<<< HEAD
 use crate::engine::{self, Draw, Engine};
+=======
+use crate::engine::{self, Engine};
+use crate::prefix::{BLOCK, Prefixes, Reuse};
+>>>>>>> main
 use crate::sampling::{Sampler, SamplingError};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -90,20 +95,29 @@ pub struct Generated {
 
 /// Tokens between two looks at the caller while a prompt is run.
 const PIECE: usize = 512;
+/// A prompt's rest of no more tokens is one small step.
+const SHORT: usize = 64;
 
-/// A model and one sequence of tokens in its cache.
+/// A model and one sequence of tokens in its cache, which may remember what earlier sequences left there.
 pub struct Session {
     engine: Engine,
     /// What the cache holds.
     tokens: Vec<u32>,
+    /// How many of them, from the first, have rows that depend on the tokens alone: see [`crate::prefix`].
+    exact: usize,
     /// After the last of them; empty where it was not computed.
     logits: Vec<f32>,
+    prefixes: Option<Prefixes>,
 }
 
 impl Session {
     /// An empty one.
     pub fn new(engine: Engine) -> Session {
-        Session { engine, tokens: Vec::new(), logits: Vec::new() }
+        Session { engine, tokens: Vec::new(), exact: 0, logits: Vec::new(), prefixes: None }
+    }
+    /// One that keeps what sequences have in common on the host, in at most that many bytes.
+    pub fn with_prefixes(engine: Engine, bytes: usize) -> Session {
+        Session { prefixes: Some(Prefixes::new(bytes)), ..Session::new(engine) }
     }
     /// The model.
     pub fn engine(&self) -> &Engine {
@@ -117,6 +131,14 @@ impl Session {
     pub fn logits(&self) -> &[f32] {
         &self.logits
     }
+    /// Is there no room for another token?
+    pub fn is_full(&self) -> bool {
+        self.tokens.len() >= self.engine.context()
+    }
+    /// Bytes on the host that earlier sequences take.
+    pub fn kept_bytes(&self) -> usize {
+        self.prefixes.as_ref().map_or(0, Prefixes::bytes)
+    }
     /// Forgets the sequence.
     pub fn clear(&mut self) {
         self.truncate(0);
@@ -124,11 +146,17 @@ impl Session {
     fn truncate(&mut self, len: usize) {
         if len < self.tokens.len() {
             self.tokens.truncate(len);
+            self.exact = self.exact.min(len);
             self.logits.clear();
         }
     }
-    /// Makes `prompt` the sequence. What it shares with the start of the cache stays there; only the rest is run. `progress`
-    /// is told the tokens done and in all after every piece and may break off, which leaves the pieces done in the cache.
+    /// Back to where the sequence had `len` tokens and these logits: another answer to the same prompt.
+    pub fn rewind(&mut self, len: usize, logits: &[f32]) {
+        self.truncate(len);
+        self.logits.clear();
+        self.logits.extend_from_slice(logits);
+    }
+    /// Makes `prompt` the sequence, as [`Session::feed_with`] does with whatever can be reused.
     ///
     /// # Errors
     /// When the prompt is empty, does not leave room for one more token, or the model fails.
@@ -137,35 +165,109 @@ impl Session {
         prompt: &[u32],
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<Fed, Error> {
+        self.feed_with(prompt, Reuse::Any, progress)
+    }
+    /// Makes `prompt` the sequence. What it shares with the start of the cache, or with a sequence that is kept, is not run again,
+    /// as far as `reuse` allows. `progress` is told the tokens done and in all before every piece and may break off, which
+    /// leaves the pieces done in the cache.
+    ///
+    /// # Errors
+    /// When the prompt is empty, does not leave room for one more token, or the model fails.
+    pub fn feed_with(
+        &mut self,
+        prompt: &[u32],
+        reuse: Reuse,
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<Fed, Error> {
         let context = self.engine.context();
         if prompt.len() >= context {
             return Err(Error::Prompt { prompt: prompt.len(), context });
         }
         self.engine.check(prompt)?;
-        let mut shared = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        // The logits after the last token are needed: they may be there, or that token must be run again.
-        if shared == prompt.len() && (shared < self.tokens.len() || self.logits.is_empty()) {
-            shared -= 1;
-        }
-        self.truncate(shared);
         let start = Instant::now();
+        // The last tokens are not part of a block, so that there is always one to take the logits from.
+        let whole = (prompt.len() - 1) / BLOCK * BLOCK;
+        self.reuse(prompt, whole, reuse)?;
+        let shared = self.tokens.len();
         let mut fed = Fed { reused: shared, complete: true, ..Fed::default() };
         let total = prompt.len() - shared;
-        for piece in prompt[shared..].chunks(PIECE) {
+        // Exact rows cost one more step, of what does not fill a block: too much where nobody needs them, or for a short message.
+        let worth = self.prefixes.is_some() && self.exact == shared && total > SHORT;
+        let exact = reuse == Reuse::Exact || worth;
+        let border = if exact { whole.saturating_sub(shared) } else { 0 };
+        let (blocks, rest) = prompt[shared..].split_at(border);
+        let pieces = blocks.chunks(PIECE).map(|p| (p, true)).chain(rest.chunks(PIECE).map(|p| (p, false)));
+        for (piece, exact) in pieces {
             if progress(fed.run, total).is_break() {
                 fed.complete = false;
                 break;
             }
-            let last = fed.run + piece.len() == total;
-            let wanted = if last { Logits::Last } else { Logits::None };
-            let logits = self.engine.forward_with(piece, self.tokens.len(), wanted)?;
+            let at = self.tokens.len();
             self.logits.clear();
+            let logits = match exact {
+                true => self.engine.forward_chunks(piece, at, Logits::None)?,
+                false if at + piece.len() < prompt.len() => self.engine.forward_with(piece, at, Logits::None)?,
+                false => self.engine.forward_with(piece, at, Logits::Last)?,
+            };
             self.logits.extend_from_slice(logits);
             self.tokens.extend_from_slice(piece);
+            if exact {
+                self.exact = self.tokens.len();
+            }
             fed.run += piece.len();
         }
         fed.time = start.elapsed();
         Ok(fed)
+    }
+    /// Makes the sequence the longest beginning of `prompt` that need not be run; its first `whole` tokens are blocks.
+    fn reuse(&mut self, prompt: &[u32], whole: usize, reuse: Reuse) -> Result<(), Error> {
+        let shared = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let mut have = match reuse {
+            Reuse::Any => shared,
+            Reuse::Exact => shared.min(self.exact).min(whole),
+        };
+        // The logits after the last token are needed: they may be there, or that token must be run again.
+        if have == prompt.len() && (have < self.tokens.len() || self.logits.is_empty()) {
+            have -= 1;
+        }
+        let Some(prefixes) = &mut self.prefixes else {
+            self.truncate(have);
+            return Ok(());
+        };
+        if have < self.tokens.len() {
+            let engine = &self.engine;
+            prefixes.keep(&self.tokens, self.exact, &mut |positions| engine.read_rows(positions))?;
+        }
+        let found = prefixes.find(&prompt[..whole], reuse);
+        if found.len() * BLOCK <= have {
+            self.truncate(have);
+            return Ok(());
+        }
+        // From the block on that is not wholly there. An error on the way leaves what is there.
+        let first = have / BLOCK;
+        self.tokens.truncate(first * BLOCK);
+        self.exact = self.exact.min(self.tokens.len());
+        self.logits.clear();
+        for (i, block) in found.iter().enumerate().skip(first) {
+            self.engine.write_rows(i * BLOCK, prefixes.rows(*block))?;
+            let end = (i + 1) * BLOCK;
+            if block.exact && self.exact == i * BLOCK {
+                self.exact = end;
+            }
+            self.tokens.extend_from_slice(&prompt[i * BLOCK..end]);
+        }
+        Ok(())
+    }
+    /// Runs one more token.
+    ///
+    /// # Errors
+    /// When the context is full, or the model fails.
+    pub fn advance(&mut self, token: u32) -> Result<(), Error> {
+        let logits = self.engine.forward_with(&[token], self.tokens.len(), Logits::Last)?;
+        self.logits.clear();
+        self.logits.extend_from_slice(logits);
+        self.tokens.push(token);
+        Ok(())
     }
     /// Continues the sequence: at most `limit` tokens, up to one that `ends` it (which the callback does not get and the
     /// cache does not keep). The callback gets each token as it is chosen and may break off.
@@ -203,12 +305,17 @@ impl Session {
             if out.tokens == limit {
                 break;
             }
+<<<<<<< HEAD
             let (position, context) = (self.tokens.len(), self.engine.context());
             if position >= context {
+=======
+            if self.is_full() {
+>>>>>>> main
                 out.finish = Finish::ContextFull;
                 break;
             }
             let start = Instant::now();
+<<<<<<< HEAD
             if !chooses {
                 let steps = (limit - out.tokens).min(context - position);
                 match sampler.choice().filter(|&c| self.engine.decides(c)).and_then(|_| Draw::of(sampler, steps)) {
@@ -222,6 +329,9 @@ impl Session {
                 }
             }
             self.tokens.push(token);
+=======
+            self.advance(token)?;
+>>>>>>> main
             out.time += start.elapsed();
             out.steps += 1;
         }

@@ -30,6 +30,8 @@ commands! {
     list List;
     /// Remove models that were fetched
     rm Rm;
+    /// Serve OpenAI's interface and a chat page; without MODEL, with the demo model
+    serve Serve;
     /// Measure tokens per second of prompts and of generation
     bench Bench;
     /// Try what suits this machine best, and remember it

@@ -4,6 +4,7 @@ mod bad;
 mod names;
 mod numbers;
 mod profile;
+mod serve;
 mod show;
 mod text;
 

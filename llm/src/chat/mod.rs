@@ -109,6 +109,11 @@ impl ChatTemplate {
         Ok((Self::new(source, specials)?, Some(format!("{why}; using the built-in template {name:?}"))))
     }
 
+    /// Does the template's source speak of `name`: of `tools`, say? One that does not will leave them out.
+    pub fn mentions(&self, name: &str) -> bool {
+        self.source.contains(name)
+    }
+
     /// Renders a conversation. The concatenated spans are exactly what the template yields.
     ///
     /// # Errors

@@ -1,0 +1,122 @@
+//! `gristmill serve`, and the programs that people use with it: OpenAI's clients, a browser.
+
+use super::{gristmill, run};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// A server of the built binary.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+fn serve(arguments: &[&str]) -> Server {
+    // Kernels are compiled before anything waits for them.
+    run(&["run", "-p", "x", "-n", "1"]).ok();
+    let mut command = gristmill(&[&["serve", "--port", "0"], arguments].concat());
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let address = loop {
+        let line = lines.next().expect("it says where it is").expect("text");
+        if let Some((_, rest)) = line.split_once("chat: http://") {
+            break rest.split('/').next().unwrap_or_default().to_owned();
+        }
+    };
+    // Whoever writes there must not be stopped by a full pipe.
+    std::thread::spawn(move || lines.for_each(drop));
+    Server { child, address }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It was killed already where a test wanted to see it end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[test]
+fn without_a_model_it_serves_the_demo_and_ends_when_asked() {
+    let mut server = serve(&[]);
+    assert!(get(&server.address, "/").contains("<title>Gristmill</title>"));
+    assert!(get(&server.address, "/v1/models").contains("\"id\":\"demo\""));
+    let asked = Command::new("kill").args(["-TERM", &server.child.id().to_string()]).status().expect("kill");
+    assert!(asked.success());
+    assert_eq!(server.child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn a_port_that_is_taken_is_no_riddle() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let error = run(&["serve", "--port", &port]).failed();
+    assert!(error.contains("cannot listen") && error.contains("--port"), "{error}");
+}
+
+/// Runs a script against two servers, one of which has a key; or says why not, if that is allowed.
+fn client(program: &str, check: &[&str], script: &str) {
+    let found = Command::new(program).args(check).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !found.is_ok_and(|status| status.success()) {
+        let what = format!("{program} with the package openai, which .ci/run installs");
+        assert!(std::env::var_os("GRISTMILL_REQUIRE_CLIENTS").is_none(), "there is no {what}");
+        eprintln!("skipped: there is no {what}");
+        return;
+    }
+    let (open, guarded) = (serve(&[]), serve(&["--api-key", "sesame"]));
+    let url = |server: &Server| format!("http://{}/v1", server.address);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
+    let output =
+        Command::new(program).arg(path).args([&url(&open), &url(&guarded), "sesame"]).output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(text(&output.stdout).lines().count() >= 7, "{}", text(&output.stdout));
+}
+
+#[test]
+fn the_official_python_client_works() {
+    let python = std::env::var("GRISTMILL_PYTHON").unwrap_or_else(|_| "python3".into());
+    client(&python, &["-c", "import openai"], "client.py");
+}
+
+#[test]
+fn the_official_javascript_client_works() {
+    let folder = std::env::var("GRISTMILL_NODE_MODULES").unwrap_or_else(|_| ".".into());
+    let find =
+        format!("require('node:module').createRequire(require('node:path').resolve({folder:?}, 'x.js'))('openai')");
+    client("node", &["-e", &find], "client.cjs");
+}
+
+#[test]
+fn the_page_works_in_a_browser() {
+    let browser = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
+        Command::new(name)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|s| s.success())
+    });
+    let node = Command::new("node").arg("--version").stdout(Stdio::null()).status();
+    let (Some(browser), true) = (browser, node.is_ok_and(|status| status.success())) else {
+        let what = "chromium or no node, which drives it; .ci/run installs both";
+        assert!(std::env::var_os("GRISTMILL_REQUIRE_CLIENTS").is_none(), "there is no {what}");
+        eprintln!("skipped: there is no {what}");
+        return;
+    };
+    let server = serve(&[]);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients/page.cjs");
+    let output = Command::new("node").arg(path).args([browser, &server.address]).output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(text(&output.stdout).contains("all passed"), "{}", text(&output.stdout));
+}

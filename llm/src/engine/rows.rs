@@ -1,0 +1,52 @@
+//! Rows of the cache on their way to the host and back: what a prefix that is kept is made of.
+
+use super::{Engine, Error};
+use crate::arch::Logits;
+use std::ops::Range;
+
+impl Engine {
+    /// What the cache holds of the tokens at these positions: of each layer, of each of its planes, the rows.
+    ///
+    /// # Errors
+    /// When positions lie outside the context, or the device fails.
+    pub fn read_rows(&self, positions: Range<usize>) -> Result<Vec<u8>, Error> {
+        let mut out = vec![0; positions.len() * self.cache_bytes_per_token()];
+        let mut at = 0;
+        self.each_plane(positions, |buffer, offset, len| {
+            self.device().read(buffer, offset, &mut out[at..at + len])?;
+            at += len;
+            Ok(())
+        })?;
+        Ok(out)
+    }
+    /// Puts back what [`Engine::read_rows`] gave, at the position it came from: rows know where they stand.
+    ///
+    /// # Errors
+    /// When they do not fit there, or the device fails.
+    pub fn write_rows(&mut self, position: usize, rows: &[u8]) -> Result<(), Error> {
+        let tokens = rows.len() / self.cache_bytes_per_token().max(1);
+        let mut at = 0;
+        self.each_plane(position..position + tokens, |buffer, offset, len| {
+            self.device().write(buffer, offset, &rows[at..at + len])?;
+            at += len;
+            Ok(())
+        })
+    }
+    /// Calls `visit` with every plane of every layer, and where these positions begin and how many bytes they take there.
+    fn each_plane(
+        &self,
+        positions: Range<usize>,
+        mut visit: impl FnMut(&gristmill_runtime::Buffer, usize, usize) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if positions.end > self.context {
+            return Err(Error::Full(self.context));
+        }
+        let state = self.model.state(&self.options((1, Logits::None)));
+        for layer in &self.states {
+            for (buffer, plane) in layer.iter().zip(&state.planes) {
+                visit(buffer, positions.start * plane.row_bytes(), positions.len() * plane.row_bytes())?;
+            }
+        }
+        Ok(())
+    }
+}

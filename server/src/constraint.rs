@@ -1,0 +1,112 @@
+//! Answers that must have a form: a grammar says, token by token, which may come next.
+
+use crate::reply::THOUGHT;
+use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Compiles grammars for one vocabulary.
+pub struct Grammars {
+    factory: Option<ParserFactory>,
+    /// The token that stands for all that end a text.
+    end: u32,
+    ends: Arc<[u32]>,
+}
+
+impl Grammars {
+    /// For the tokens of a model with so many logits.
+    pub fn new(tokenizer: &Tokenizer, vocabulary: usize) -> Grammars {
+        let ends: Arc<[u32]> = tokenizer.eog().into();
+        let end = ends.first().copied().unwrap_or(0);
+        let words: Vec<Vec<u8>> = (0..vocabulary as u32).map(|id| word(tokenizer, id)).collect();
+        let info = TokRxInfo::new(vocabulary as u32, end);
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&info, &words)));
+        let factory = ParserFactory::new_simple(&env).ok().map(|mut factory| {
+            factory.quiet();
+            let limits = factory.limits_mut();
+            // What a client reads is about its schema, not about the parser.
+            limits.verbose_errors = false;
+            // A schema comes from anybody: a tenth of the default, still more than real ones need.
+            limits.max_grammar_size = 50_000;
+            factory
+        });
+        Grammars { factory, end, ends }
+    }
+    /// A grammar, ready for an answer; `thinking` if the answer begins within reasoning, which it does not bind.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn compile(&self, grammar: TopLevelGrammar, thinking: bool) -> Result<Constraint, String> {
+        let Some(factory) = &self.factory else { return Err("grammars are not possible with this vocabulary".into()) };
+        // It comes from a client, and the compiler is not ours: should it panic, the grammar is what is refused.
+        let parser = catch_unwind(AssertUnwindSafe(|| factory.create_parser(grammar)));
+        let matcher = Matcher::new(parser.map_err(|_| "it cannot be compiled")?);
+        match matcher.get_error() {
+            Some(error) => Err(error),
+            None => {
+                Ok(Constraint { matcher, end: self.end, ends: self.ends.clone(), thinking: thinking.then(String::new) })
+            }
+        }
+    }
+}
+
+/// A token as grammars see it: special ones cannot be spelt, and what prints nothing cannot be chosen.
+fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
+    let bytes = tokenizer.token_bytes(id).unwrap_or_default();
+    match tokenizer.token_kind(id) {
+        Some(TokenKind::Normal | TokenKind::UserDefined) => bytes.to_vec(),
+        Some(TokenKind::Control) => [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes].concat(),
+        _ => Vec::new(),
+    }
+}
+
+/// A grammar within an answer.
+#[derive(Clone)]
+pub struct Constraint {
+    matcher: Matcher,
+    end: u32,
+    ends: Arc<[u32]>,
+    /// The end of the reasoning so far, where it goes on.
+    thinking: Option<String>,
+}
+
+impl Constraint {
+    /// Makes impossible what may not come next.
+    ///
+    /// # Errors
+    /// When the grammar became too large to follow.
+    pub fn mask(&mut self, logits: &mut [f32]) -> Result<(), String> {
+        if self.thinking.is_some() {
+            return Ok(());
+        }
+        let mask = self.matcher.compute_mask_or_eos().map_err(|error| error.to_string())?;
+        let may_end = mask.is_allowed(self.end);
+        for (id, logit) in (0u32..).zip(logits) {
+            let allowed = mask.is_allowed(id) || may_end && self.ends.contains(&id);
+            if !allowed {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(())
+    }
+    /// Goes on with a token, whose text is `text`. Is the answer complete?
+    ///
+    /// # Errors
+    /// As for [`Constraint::mask`].
+    pub fn accept(&mut self, token: u32, text: &[u8]) -> Result<bool, String> {
+        if let Some(thought) = &mut self.thinking {
+            thought.push_str(&String::from_utf8_lossy(text));
+            if thought.contains(THOUGHT) {
+                self.thinking = None;
+            } else if let Some((cut, _)) = thought.char_indices().rev().nth(THOUGHT.len()) {
+                thought.drain(..cut);
+            }
+            return Ok(false);
+        }
+        self.matcher.consume_token(token).map_err(|error| error.to_string())?;
+        Ok(self.matcher.is_stopped())
+    }
+}

@@ -1,0 +1,163 @@
+//! One answer while it is made: logits in, a token chosen, text out.
+
+use crate::constraint::Constraint;
+use crate::error::ApiError;
+use crate::job::{Chosen, Delta, Event, Finish, Job};
+use crate::model::Served;
+use gristmill_llm::sampling::{Sampler, StopMatcher};
+use gristmill_llm::session::Session;
+use gristmill_llm::tokenizer::Utf8Stream;
+use std::time::{Duration, Instant};
+
+/// Text is told no more often than this, but for the first: faster than eyes, and each telling wakes two programs that take the cores
+/// from the model. An answer slower than that is told token by token.
+const TELL: Duration = Duration::from_millis(20);
+
+/// An answer.
+pub struct Generation<'j> {
+    served: &'j Served,
+    job: &'j Job,
+    sampler: Sampler,
+    constraint: Option<Constraint>,
+    stop: StopMatcher,
+    characters: Utf8Stream,
+    /// Logits, where they are not taken as they are.
+    logits: Vec<f32>,
+    /// What was not told yet.
+    pending: Delta,
+    begun: Instant,
+    told: Option<Instant>,
+}
+
+impl<'j> Generation<'j> {
+    /// The answer of that number.
+    ///
+    /// # Errors
+    /// When its sampling parameters are out of range.
+    pub fn new(served: &'j Served, job: &'j Job, choice: usize) -> Result<Generation<'j>, ApiError> {
+        let mut sampling = job.sampling.clone();
+        sampling.seed = sampling.seed.wrapping_add(choice as u64);
+        Ok(Generation {
+            served,
+            job,
+            sampler: Sampler::new(sampling).map_err(|error| ApiError::internal(error.to_string()))?,
+            constraint: job.constraint.clone(),
+            stop: StopMatcher::new(job.stop.iter().cloned()),
+            characters: Utf8Stream::default(),
+            logits: Vec::new(),
+            pending: Delta { choice, ..Delta::default() },
+            begun: Instant::now(),
+            told: None,
+        })
+    }
+    /// Tokens so far.
+    pub fn tokens(&self) -> usize {
+        self.pending.so_far
+    }
+    /// The next token: chosen, told, and run; or why there is none.
+    ///
+    /// # Errors
+    /// When the choice or the model fails.
+    pub fn step(&mut self, session: &mut Session) -> Result<Option<Finish>, ApiError> {
+        let token = self.choose(session)?;
+        if self.served.tokenizer.is_eog(token) && !self.job.endless {
+            return Ok(Some(self.end(Finish::Stop)));
+        }
+        self.pending.so_far += 1;
+        if let Some(top) = self.job.logprobs {
+            self.pending.tokens.push(probabilities(session.logits(), token, top));
+        }
+        let bytes = self.served.shown(token, self.job.markers);
+        let complete = match &mut self.constraint {
+            Some(constraint) => constraint.accept(token, bytes).map_err(ApiError::internal)?,
+            None => false,
+        };
+        let mut text = String::new();
+        self.characters.push(bytes, &mut text);
+        self.pending.text += &self.stop.push(&text);
+        if complete || self.stop.stopped().is_some() {
+            return Ok(Some(self.end(Finish::Stop)));
+        }
+        if self.pending.so_far >= self.job.limit || session.is_full() {
+            return Ok(Some(self.end(Finish::Length)));
+        }
+        self.tell_in_time();
+        session.advance(token).map_err(|error| ApiError::internal(error.to_string()))?;
+        Ok(None)
+    }
+    fn choose(&mut self, session: &Session) -> Result<u32, ApiError> {
+        let failed = |error: gristmill_llm::sampling::SamplingError| ApiError::internal(error.to_string());
+        if self.constraint.is_none() && self.job.bias.is_empty() {
+            return self.sampler.sample(session.logits(), session.tokens()).map_err(failed);
+        }
+        self.logits.clear();
+        self.logits.extend_from_slice(session.logits());
+        for (token, bias) in &self.job.bias {
+            if let Some(logit) = self.logits.get_mut(*token as usize) {
+                *logit += bias;
+            }
+        }
+        if let Some(constraint) = &mut self.constraint {
+            constraint.mask(&mut self.logits).map_err(ApiError::internal)?;
+        }
+        self.sampler.sample(&self.logits, session.tokens()).map_err(failed)
+    }
+    /// Nothing follows: what was held back is told.
+    fn end(&mut self, reason: Finish) -> Finish {
+        let mut text = String::new();
+        self.characters.finish(&mut text);
+        self.pending.text += &self.stop.push(&text);
+        self.pending.text += &self.stop.finish();
+        self.tell();
+        // Nobody there is no failure: the thread sees that before the next token.
+        let _ = self.job.events.send(Event::Finish { choice: self.pending.choice, reason });
+        reason
+    }
+    fn tell_in_time(&mut self) {
+        let something = !self.pending.text.is_empty() || !self.pending.tokens.is_empty();
+        if self.job.stream && something && self.told.is_none_or(|told| told.elapsed() >= TELL) {
+            self.tell();
+        }
+    }
+    fn tell(&mut self) {
+        let Delta { choice, so_far, .. } = self.pending;
+        let next = Delta { choice, so_far, ..Delta::default() };
+        let mut delta = std::mem::replace(&mut self.pending, next);
+        delta.time = self.begun.elapsed();
+        let _ = self.job.events.send(Event::Delta(delta));
+        self.told = Some(Instant::now());
+    }
+}
+
+/// The probability of a token, and the `top` most probable ones.
+fn probabilities(logits: &[f32], token: u32, top: usize) -> Chosen {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|l| f64::from(l - max).exp()).sum();
+    let logprob =
+        |id: u32| logits.get(id as usize).map_or(f32::NEG_INFINITY, |l| (f64::from(l - max) - sum.ln()) as f32);
+    let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
+    let descending = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    let top = top.min(ids.len());
+    if top > 0 && top < ids.len() {
+        ids.select_nth_unstable_by(top - 1, descending);
+    }
+    ids.truncate(top);
+    ids.sort_unstable_by(descending);
+    Chosen { token, logprob: logprob(token), top: ids.into_iter().map(|id| (id, logprob(id))).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probabilities_sum_to_one_and_are_in_order() {
+        let chosen = probabilities(&[0.0, 2.0, -1.0, 2.0], 0, 3);
+        assert_eq!(chosen.top.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 3, 0]);
+        assert_eq!(chosen.logprob, chosen.top[2].1);
+        let all = probabilities(&[0.0, 2.0, -1.0, 2.0], 0, 9);
+        let sum: f32 = all.top.iter().map(|t| t.1.exp()).sum();
+        assert!((sum - 1.0).abs() < 1e-6, "{sum}");
+        assert!(probabilities(&[1.0], 0, 0).top.is_empty());
+    }
+}

@@ -1,0 +1,202 @@
+//! OpenAI-compatible HTTP for one model, and a chat page.
+//!
+//! Connections are served by a small tokio runtime; the engine stays on the thread that made it ([`worker`]), which takes requests from
+//! a fair queue ([`queue`]) and tells its answers over channels. A client that hangs up closes its channel, which the thread sees before the
+//! next token.
+
+mod config;
+mod constraint;
+mod error;
+mod generation;
+mod grammar;
+mod http;
+mod job;
+mod metrics;
+mod model;
+mod openai;
+mod prompt;
+mod queue;
+mod reply;
+mod worker;
+
+pub use config::Config;
+pub use model::Text;
+
+use crate::http::App;
+use crate::metrics::Metrics;
+use crate::model::Served;
+use crate::queue::Queue;
+use crate::worker::Worker;
+use axum::serve::ListenerExt;
+use gristmill_llm::engine::Engine;
+use gristmill_llm::session::Session;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
+
+/// Why a server cannot run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The address is not to be had.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// It.
+        address: SocketAddr,
+        /// Why not.
+        error: io::Error,
+    },
+    /// Something else of the system.
+    #[error("the server: {0}")]
+    System(#[from] io::Error),
+}
+
+impl Error {
+    /// A way out, for the user.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Error::Listen { error, .. } if error.kind() == io::ErrorKind::AddrInUse => {
+                Some("something else listens there: choose another --port, or 0 for any that is free".into())
+            }
+            Error::Listen { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {
+                Some("ports below 1024 are for the system: choose another --port".into())
+            }
+            Error::Listen { .. } => Some("check --host and --port".into()),
+            Error::System(_) => None,
+        }
+    }
+}
+
+/// A server that listens.
+pub struct Server {
+    runtime: Runtime,
+    listener: TcpListener,
+    address: SocketAddr,
+    config: Config,
+}
+
+/// Threads that serve connections.
+const THREADS: usize = 2;
+/// Requests that are read and checked at a time.
+const PREPARING: usize = 2;
+/// How long connections may take to end once nobody is answered any more.
+const PARTING: Duration = Duration::from_secs(2);
+/// Conversations of the longest kind whose rows are kept, where memory allows.
+const KEPT: usize = 4;
+/// Share of the available memory that they may take.
+const KEPT_SHARE: u64 = 8;
+
+impl Server {
+    /// Listens. Nobody is answered before [`Server::run`].
+    ///
+    /// # Errors
+    /// When the address is not to be had.
+    pub fn bind(config: Config) -> Result<Server, Error> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;
+        let address = SocketAddr::new(config.host, config.port);
+        let listener =
+            runtime.block_on(TcpListener::bind(address)).map_err(|error| Error::Listen { address, error })?;
+        let address = listener.local_addr()?;
+        Ok(Server { runtime, listener, address, config })
+    }
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+    /// Serves until the process is asked to end (SIGINT, SIGTERM), and ends in good order.
+    ///
+    /// # Errors
+    /// When the system fails.
+    pub fn run(self, text: Text, engine: Engine) -> Result<(), Error> {
+        self.run_until(text, engine, signal())
+    }
+    /// Serves until `end`, the model on this thread.
+    ///
+    /// # Errors
+    /// When the system fails.
+    pub fn run_until(
+        self,
+        text: Text,
+        engine: Engine,
+        end: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), Error> {
+        let Server { runtime, listener, config, .. } = self;
+        let served = Arc::new(Served::new(text, engine.model().vocabulary(), engine.context()));
+        let queue = Arc::new(Queue::new(config.queue));
+        let metrics = Arc::new(Metrics::default());
+        let keep = config.keep.unwrap_or_else(|| kept_bytes(&engine));
+        let worker = Worker {
+            session: Session::with_prefixes(engine, keep),
+            served: served.clone(),
+            queue: queue.clone(),
+            metrics: metrics.clone(),
+        };
+        let app = Arc::new(App {
+            served,
+            queue: queue.clone(),
+            metrics,
+            config,
+            preparing: Arc::new(Semaphore::new(PREPARING)),
+        });
+        let router = http::router(app).into_make_service_with_connect_info::<SocketAddr>();
+        let closing = queue.clone();
+        let shutdown = async move {
+            end.await;
+            // Who waits is let go, and who is being answered too: connections end by themselves then.
+            closing.close();
+        };
+        let listener = listener.tap_io(|stream| {
+            // Pieces of a stream are small; none shall wait for the next. Without that they are only later.
+            let _ = stream.set_nodelay(true);
+        });
+        let connections = runtime.spawn(async move {
+            let result = axum::serve(listener, router).with_graceful_shutdown(shutdown).await;
+            queue.close();
+            result
+        });
+        worker.run();
+        // Who does not take the rest of an answer, or has not finished a question, is not waited for.
+        let result = runtime.block_on(async { tokio::time::timeout(PARTING, connections).await });
+        runtime.shutdown_background();
+        match result {
+            Ok(Ok(result)) => Ok(result?),
+            Ok(Err(_)) | Err(_) => Ok(()),
+        }
+    }
+}
+
+fn kept_bytes(engine: &Engine) -> usize {
+    let whole = engine.context() * engine.cache_bytes_per_token();
+    let share = gristmill_runtime::memory::available().unwrap_or(u64::MAX) / KEPT_SHARE;
+    (whole * KEPT).min(usize::try_from(share).unwrap_or(usize::MAX))
+}
+
+/// The process is asked to end; a second time, it does so at once.
+async fn signal() {
+    asked_to_end().await;
+    tokio::spawn(async {
+        asked_to_end().await;
+        std::process::exit(130);
+    });
+}
+
+async fn asked_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (interrupt, terminate) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    match (interrupt, terminate) {
+        (Ok(mut interrupt), Ok(mut terminate)) => {
+            std::future::poll_fn(|context| {
+                let asked = interrupt.poll_recv(context).is_ready() || terminate.poll_recv(context).is_ready();
+                if asked { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+            })
+            .await;
+        }
+        // Signals that cannot be caught end the process without us.
+        _ => std::future::pending().await,
+    }
+}

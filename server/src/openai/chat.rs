@@ -1,0 +1,324 @@
+//! `/v1/chat/completions`.
+
+use super::events::{self, Teller};
+use super::messages::{RequestMessage, convert};
+use super::settings::{Settings, request};
+use super::tools::{ResponseFormat, Tool, ToolChoice, Wishes};
+use super::{finish_name, fresh_id, logprobs, rate, timings_json, usage_json};
+use crate::constraint::Constraint;
+use crate::error::ApiError;
+use crate::http::{App, Asked};
+use crate::job::{Chosen, Delta, Finish, Usage};
+use crate::model::{Served, now};
+use crate::prompt::{self, Prompt};
+use crate::reply::{Part, Reply, Schemas};
+use crate::{grammar, http};
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+request! {
+    /// A request.
+    ChatRequest {
+        /// The conversation.
+        messages: Vec<RequestMessage>,
+        /// What newer clients call `max_tokens`.
+        max_completion_tokens: Option<u64>,
+        /// Tools that may be called.
+        tools: Option<Vec<Tool>>,
+        /// Whether they may or must.
+        tool_choice: Option<ToolChoice>,
+        /// Several calls in one answer?
+        parallel_tool_calls: Option<bool>,
+        /// What form the answer must have.
+        response_format: Option<ResponseFormat>,
+        /// Tell the probability of every token?
+        logprobs: Option<bool>,
+        /// And of so many others?
+        top_logprobs: Option<u64>,
+        /// "none" switches reasoning off, where the model can.
+        reasoning_effort: Option<String>,
+        /// Switches of the template.
+        chat_template_kwargs: Option<TemplateSettings>,
+        /// The predecessor of `tools`.
+        functions: Option<Value>,
+        /// The predecessor of `tool_choice`.
+        function_call: Option<Value>,
+    }
+}
+
+/// Switches of the template.
+#[derive(Deserialize, Clone, Copy, Debug)]
+struct TemplateSettings {
+    enable_thinking: Option<bool>,
+}
+
+/// Most alternatives to a token.
+const TOP: u64 = 20;
+
+/// A request, checked.
+struct Ready {
+    settings: Settings,
+    prompt: Prompt,
+    constraint: Option<Constraint>,
+    schemas: Option<Schemas>,
+    several: bool,
+    logprobs: Option<usize>,
+}
+
+impl ChatRequest {
+    fn check(&self, app: &App) -> Result<Ready, ApiError> {
+        let mut settings = self.raw().check(app)?;
+        if let Some(limit) = self.max_completion_tokens {
+            if limit == 0 {
+                let message = "max_completion_tokens is 0; it must be at least 1";
+                return Err(ApiError::parameter("max_completion_tokens", message));
+            }
+            settings.limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        }
+        if self.functions.is_some() || self.function_call.is_some() {
+            let message = "functions and function_call are of an older interface: use tools and tool_choice";
+            return Err(ApiError::parameter("functions", message));
+        }
+        let logprobs = match (self.logprobs.unwrap_or(false), self.top_logprobs) {
+            (_, Some(top)) if top > TOP => {
+                return Err(ApiError::parameter("top_logprobs", format!("top_logprobs may be at most {TOP}")));
+            }
+            (false, Some(top)) if top > 0 => {
+                return Err(ApiError::parameter("top_logprobs", "top_logprobs is for logprobs only: set that to true"));
+            }
+            (false, _) => None,
+            (true, top) => Some(top.unwrap_or(0) as usize),
+        };
+        let several = self.parallel_tool_calls.unwrap_or(true);
+        let wishes =
+            Wishes::new(self.tools.as_deref(), self.tool_choice.as_ref(), self.response_format.as_ref(), several)?;
+        let served = &app.served;
+        let switch = self.chat_template_kwargs.and_then(|settings| settings.enable_thinking);
+        let thinking = switch.or((self.reasoning_effort.as_deref() == Some("none")).then_some(false));
+        let prompt = prompt::chat(served, convert(&self.messages)?, &wishes.to_json(), thinking)?;
+        let constraint = wishes.form().map(|(form, parameter)| {
+            let grammar = grammar::grammar(&form, prompt::style(served), &served.tokenizer);
+            let compiled = served.grammars.compile(grammar, prompt.thinking);
+            compiled.map_err(|why| ApiError::parameter(parameter, format!("this schema is not possible: {why}")))
+        });
+        let constraint = constraint.transpose()?;
+        Ok(Ready { settings, prompt, constraint, schemas: wishes.schemas(), several, logprobs })
+    }
+}
+
+/// Answers one.
+pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, ApiError> {
+    let (request, client, when) = asked.json::<ChatRequest>(&app).await?;
+    let ready = http::prepare(&app, move |app| request.check(app)).await?;
+    let Ready { settings, prompt, constraint, schemas, several, logprobs } = ready;
+    let telling = Telling {
+        served: app.served.clone(),
+        id: fresh_id("chatcmpl-"),
+        created: now(),
+        include_usage: settings.include_usage,
+        timings: settings.timings,
+        logprobs: logprobs.is_some(),
+        answers: (0..settings.choices).map(|_| Answer::new(prompt.thinking, schemas.clone(), several)).collect(),
+    };
+    let stream = settings.stream;
+    let mut events = app.submit(client, when, settings, prompt.tokens, constraint, true, logprobs)?;
+    if stream {
+        return Ok(events::respond(events, telling));
+    }
+    let mut telling = telling;
+    let mut ends: Vec<(usize, Finish)> = Vec::new();
+    let answers = &mut telling.answers;
+    let usage = events::collect(
+        &mut events,
+        |delta| {
+            let answer = &mut answers[delta.choice];
+            answer.tokens.extend(delta.tokens);
+            answer.push(&delta.text);
+        },
+        |choice, reason| ends.push((choice, reason)),
+    )
+    .await?;
+    Ok(Json(telling.whole(&ends, &usage)).into_response())
+}
+
+/// One answer, as far as it has come.
+struct Answer {
+    reply: Reply,
+    begun: bool,
+    several: bool,
+    content: String,
+    reasoning: String,
+    calls: Vec<Call>,
+    tokens: Vec<Chosen>,
+}
+
+struct Call {
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl Answer {
+    fn new(thinking: bool, schemas: Option<Schemas>, several: bool) -> Answer {
+        let (content, reasoning) = Default::default();
+        let reply = Reply::new(thinking, schemas);
+        Answer { reply, begun: false, several, content, reasoning, calls: Vec::new(), tokens: Vec::new() }
+    }
+    /// More text; the deltas it makes.
+    fn push(&mut self, text: &str) -> Vec<Value> {
+        let parts = self.reply.push(text);
+        parts.into_iter().filter_map(|part| self.take(part)).collect()
+    }
+    fn finish(&mut self) -> Vec<Value> {
+        let parts = self.reply.finish();
+        parts.into_iter().filter_map(|part| self.take(part)).collect()
+    }
+    fn take(&mut self, part: Part) -> Option<Value> {
+        match part {
+            Part::Reasoning(text) => {
+                self.reasoning += &text;
+                Some(json!({ "reasoning_content": text }))
+            }
+            Part::Content(text) => {
+                self.content += &text;
+                Some(json!({ "content": text }))
+            }
+            Part::Call(name) => {
+                let index = self.calls.len();
+                self.calls.push(Call { id: fresh_id("call_"), name, arguments: String::new() });
+                let call = self.calls.last().filter(|_| index == 0 || self.several)?;
+                let function = json!({ "name": call.name, "arguments": "" });
+                let call = json!({ "index": index, "id": call.id, "type": "function", "function": function });
+                Some(json!({ "tool_calls": [call] }))
+            }
+            Part::Arguments(text) => {
+                let index = self.calls.len().checked_sub(1)?;
+                self.calls[index].arguments += &text;
+                let more = json!({ "index": index, "function": { "arguments": text } });
+                (index == 0 || self.several).then(|| json!({ "tool_calls": [more] }))
+            }
+        }
+    }
+    fn finish_name(&self, reason: Finish) -> &'static str {
+        if reason == Finish::Stop && !self.calls.is_empty() { "tool_calls" } else { finish_name(reason) }
+    }
+    /// The message, whole.
+    fn message(&self) -> Value {
+        let content =
+            if self.content.is_empty() && !self.calls.is_empty() { Value::Null } else { self.content.clone().into() };
+        let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+        if !self.reasoning.is_empty() {
+            message["reasoning_content"] = self.reasoning.clone().into();
+        }
+        if !self.calls.is_empty() {
+            let calls = self.calls.iter().take(if self.several { usize::MAX } else { 1 }).map(|call| {
+                let function = json!({ "name": call.name, "arguments": call.arguments });
+                json!({ "id": call.id, "type": "function", "function": function })
+            });
+            message["tool_calls"] = calls.collect();
+        }
+        message
+    }
+}
+
+/// How a chat completion is told.
+struct Telling {
+    served: Arc<Served>,
+    id: String,
+    created: u64,
+    include_usage: bool,
+    timings: bool,
+    logprobs: bool,
+    answers: Vec<Answer>,
+}
+
+impl Telling {
+    fn envelope(&self, object: &str, choices: Value) -> Value {
+        json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.served.name,
+            "system_fingerprint": concat!("gristmill-", env!("CARGO_PKG_VERSION")),
+            "choices": choices,
+        })
+    }
+    fn chunk(&self, choices: Value) -> Value {
+        let mut chunk = self.envelope("chat.completion.chunk", choices);
+        if self.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+    fn choice(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
+        self.chunk(json!([{ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish }]))
+    }
+    /// Says who speaks, once.
+    fn begin(&mut self, choice: usize, chunks: &mut VecDeque<Value>) {
+        if !std::mem::replace(&mut self.answers[choice].begun, true) {
+            let role = json!({ "role": "assistant", "content": "" });
+            chunks.push_back(self.choice(choice, role, Value::Null, Value::Null));
+        }
+    }
+    /// All of it at once.
+    fn whole(&mut self, ends: &[(usize, Finish)], usage: &Usage) -> Value {
+        let choices: Vec<Value> = ends
+            .iter()
+            .map(|&(index, reason)| {
+                let answer = &mut self.answers[index];
+                answer.finish();
+                let logprobs = if self.logprobs { logprobs::chat(&self.served, &answer.tokens) } else { Value::Null };
+                json!({
+                    "index": index,
+                    "message": answer.message(),
+                    "logprobs": logprobs,
+                    "finish_reason": answer.finish_name(reason),
+                })
+            })
+            .collect();
+        let mut whole = self.envelope("chat.completion", choices.into());
+        whole["usage"] = usage_json(usage);
+        whole["timings"] = timings_json(usage);
+        whole
+    }
+}
+
+impl Teller for Telling {
+    fn delta(&mut self, delta: Delta, chunks: &mut VecDeque<Value>) {
+        self.begin(delta.choice, chunks);
+        let mut probabilities = if self.logprobs { logprobs::chat(&self.served, &delta.tokens) } else { Value::Null };
+        let mut deltas = self.answers[delta.choice].push(&delta.text);
+        if deltas.is_empty() && !delta.tokens.is_empty() {
+            deltas.push(json!({}));
+        }
+        for part in deltas {
+            let mut chunk = self.choice(delta.choice, part, probabilities.take(), Value::Null);
+            if self.timings {
+                let speed = rate(delta.so_far, delta.time);
+                chunk["timings"] = json!({ "predicted_n": delta.so_far, "predicted_per_second": speed });
+            }
+            chunks.push_back(chunk);
+        }
+    }
+    fn finish(&mut self, choice: usize, reason: Finish, chunks: &mut VecDeque<Value>) {
+        self.begin(choice, chunks);
+        for part in self.answers[choice].finish() {
+            chunks.push_back(self.choice(choice, part, Value::Null, Value::Null));
+        }
+        let reason = self.answers[choice].finish_name(reason);
+        chunks.push_back(self.choice(choice, json!({}), Value::Null, reason.into()));
+    }
+    fn end(&mut self, usage: &Usage, chunks: &mut VecDeque<Value>) {
+        if self.include_usage {
+            let mut chunk = self.chunk(json!([]));
+            chunk["usage"] = usage_json(usage);
+            chunk["timings"] = timings_json(usage);
+            chunks.push_back(chunk);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! `/v1/completions`: a text goes on.
+
+use super::events::{self, Teller};
+use super::settings::{Settings, request};
+use super::{finish_name, fresh_id, logprobs, timings_json, usage_json};
+use crate::error::ApiError;
+use crate::http::{self, App, Asked};
+use crate::job::{Chosen, Delta, Finish, Usage};
+use crate::model::{Served, now};
+use crate::prompt::{self, Prompt};
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+request! {
+    /// A request.
+    CompletionRequest {
+        /// The text.
+        prompt: PromptText,
+        /// Tell the probability of every token, and of so many others?
+        logprobs: Option<u64>,
+        /// Not possible.
+        suffix: Option<String>,
+        /// Not possible.
+        echo: Option<bool>,
+        /// Not possible but as `n`.
+        best_of: Option<u64>,
+    }
+}
+
+/// A text, in one of the forms that the interface allows.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(untagged, expecting = "expected a string or an array of tokens")]
+enum PromptText {
+    Text(String),
+    Tokens(Vec<u32>),
+    Texts(Vec<String>),
+    TokenLists(Vec<Vec<u32>>),
+}
+
+/// Tokens of an answer unless said, as the interface has it.
+const LIMIT: usize = 16;
+/// Most alternatives to a token.
+const TOP: u64 = 20;
+
+impl CompletionRequest {
+    fn check(&self, app: &App) -> Result<(Settings, Prompt, Option<usize>), ApiError> {
+        let mut settings = self.raw().check(app)?;
+        if self.max_tokens.is_none() {
+            settings.limit = LIMIT;
+        }
+        for (name, asked) in [
+            ("suffix", self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty())),
+            ("echo", self.echo == Some(true)),
+            ("best_of", self.best_of.is_some_and(|best| best != settings.choices as u64)),
+        ] {
+            if asked {
+                return Err(ApiError::parameter(name, format!("{name} is not possible here")));
+            }
+        }
+        let logprobs = match self.logprobs {
+            Some(top) if top > TOP => {
+                return Err(ApiError::parameter("logprobs", format!("logprobs may be at most {TOP}")));
+            }
+            top => top.map(|top| top as usize),
+        };
+        let served = &app.served;
+        let single = || ApiError::parameter("prompt", "one prompt a request is possible here");
+        let prompt = match &self.prompt {
+            PromptText::Text(text) => prompt::text(served, text),
+            PromptText::Tokens(tokens) => prompt::tokens(served, tokens.clone()),
+            PromptText::Texts(texts) => {
+                prompt::text(served, texts.first().filter(|_| texts.len() == 1).ok_or_else(single)?)
+            }
+            PromptText::TokenLists(lists) => {
+                prompt::tokens(served, lists.first().filter(|_| lists.len() == 1).ok_or_else(single)?.clone())
+            }
+        };
+        Ok((settings, prompt?, logprobs))
+    }
+}
+
+/// Answers one.
+pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, ApiError> {
+    let (request, client, when) = asked.json::<CompletionRequest>(&app).await?;
+    let (settings, prompt, logprobs) = http::prepare(&app, move |app| request.check(app)).await?;
+    let mut telling = Telling {
+        served: app.served.clone(),
+        id: fresh_id("cmpl-"),
+        created: now(),
+        include_usage: settings.include_usage,
+        logprobs: logprobs.is_some(),
+        offsets: vec![0; settings.choices],
+    };
+    let (stream, choices) = (settings.stream, settings.choices);
+    let mut events = app.submit(client, when, settings, prompt.tokens, None, false, logprobs)?;
+    if stream {
+        return Ok(events::respond(events, telling));
+    }
+    let mut texts: Vec<(String, Vec<Chosen>)> = vec![Default::default(); choices];
+    let mut ends: Vec<(usize, Finish)> = Vec::new();
+    let usage = events::collect(
+        &mut events,
+        |delta| {
+            let (text, tokens) = &mut texts[delta.choice];
+            text.push_str(&delta.text);
+            tokens.extend(delta.tokens);
+        },
+        |choice, reason| ends.push((choice, reason)),
+    )
+    .await?;
+    let choices: Vec<Value> = ends
+        .iter()
+        .map(|&(index, reason)| {
+            let (text, tokens) = &texts[index];
+            telling.choice(index, text, tokens, finish_name(reason).into())
+        })
+        .collect();
+    let mut whole = telling.envelope(choices.into());
+    whole["usage"] = usage_json(&usage);
+    whole["timings"] = timings_json(&usage);
+    Ok(Json(whole).into_response())
+}
+
+/// How a completion is told.
+struct Telling {
+    served: Arc<Served>,
+    id: String,
+    created: u64,
+    include_usage: bool,
+    logprobs: bool,
+    /// Characters of each answer so far.
+    offsets: Vec<usize>,
+}
+
+impl Telling {
+    fn envelope(&self, choices: Value) -> Value {
+        json!({
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.served.name,
+            "system_fingerprint": concat!("gristmill-", env!("CARGO_PKG_VERSION")),
+            "choices": choices,
+        })
+    }
+    fn chunk(&self, choices: Value) -> Value {
+        let mut chunk = self.envelope(choices);
+        if self.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+    fn choice(&mut self, index: usize, text: &str, tokens: &[Chosen], finish: Value) -> Value {
+        let logprobs = match self.logprobs {
+            true => logprobs::completion(&self.served, tokens, &mut self.offsets[index]),
+            false => Value::Null,
+        };
+        json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
+    }
+}
+
+impl Teller for Telling {
+    fn delta(&mut self, delta: Delta, chunks: &mut VecDeque<Value>) {
+        if !delta.text.is_empty() || !delta.tokens.is_empty() {
+            let choice = self.choice(delta.choice, &delta.text, &delta.tokens, Value::Null);
+            chunks.push_back(self.chunk(json!([choice])));
+        }
+    }
+    fn finish(&mut self, choice: usize, reason: Finish, chunks: &mut VecDeque<Value>) {
+        let choice = self.choice(choice, "", &[], finish_name(reason).into());
+        chunks.push_back(self.chunk(json!([choice])));
+    }
+    fn end(&mut self, usage: &Usage, chunks: &mut VecDeque<Value>) {
+        if self.include_usage {
+            let mut chunk = self.chunk(json!([]));
+            chunk["usage"] = usage_json(usage);
+            chunk["timings"] = timings_json(usage);
+            chunks.push_back(chunk);
+        }
+    }
+}

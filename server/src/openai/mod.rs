@@ -1,0 +1,63 @@
+//! OpenAI's interface: an endpoint a file.
+
+pub mod chat;
+pub mod completions;
+pub mod models;
+pub mod settings;
+
+mod events;
+mod logprobs;
+mod messages;
+mod tools;
+
+use crate::job::Usage;
+use serde_json::{Value, json};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+/// An identifier that no other request has.
+fn fresh_id(prefix: &str) -> String {
+    // Every RandomState has keys of its own.
+    let part = || RandomState::new().build_hasher().finish();
+    format!("{prefix}{:016x}{:08x}", part(), part() as u32)
+}
+
+/// Tokens, as clients count them.
+fn usage_json(usage: &Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.answer,
+        "total_tokens": usage.prompt + usage.answer,
+        "prompt_tokens_details": { "cached_tokens": usage.cached },
+    })
+}
+
+/// How long it took: beyond OpenAI's interface, in the words of llama.cpp's server.
+fn timings_json(usage: &Usage) -> Value {
+    let run = usage.prompt - usage.cached;
+    json!({
+        "cache_n": usage.cached,
+        "prompt_n": run,
+        "prompt_ms": milliseconds(usage.prompt_time),
+        "prompt_per_second": rate(run, usage.prompt_time),
+        "predicted_n": usage.answer,
+        "predicted_ms": milliseconds(usage.answer_time),
+        "predicted_per_second": rate(usage.answer, usage.answer_time),
+    })
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn rate(tokens: usize, time: Duration) -> f64 {
+    tokens as f64 / time.as_secs_f64().max(1e-9)
+}
+
+/// Why an answer ended, as the interface says it.
+fn finish_name(reason: crate::job::Finish) -> &'static str {
+    match reason {
+        crate::job::Finish::Stop => "stop",
+        crate::job::Finish::Length => "length",
+    }
+}

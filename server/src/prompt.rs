@@ -1,0 +1,130 @@
+//! From a conversation to tokens.
+
+use crate::error::ApiError;
+use crate::grammar::Style;
+use crate::model::Served;
+use crate::reply::{CALL, CALLED, THINK};
+use gristmill_llm::chat::{Message, RenderOptions, Span};
+use serde_json::{Value, json};
+
+/// A prompt.
+pub struct Prompt {
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// Does it end within reasoning, which the answer goes on with?
+    pub thinking: bool,
+}
+
+/// How the model's template wants calls written.
+pub fn style(served: &Served) -> Style {
+    if served.template.mentions("<arg_key>") { Style::Tags } else { Style::Json }
+}
+
+/// The prompt of a conversation. `tools` is the list of tools as the request has it, empty for none; `thinking` switches reasoning on or
+/// off, where the model can.
+///
+/// # Errors
+/// When the template refuses the conversation, or it does not fit into the context.
+pub fn chat(
+    served: &Served,
+    mut messages: Vec<Message>,
+    tools: &[Value],
+    thinking: Option<bool>,
+) -> Result<Prompt, ApiError> {
+    let bytes = messages.iter().filter_map(|message| message.content.as_str()).map(str::len).sum();
+    plausible(served, bytes)?;
+    if !tools.is_empty() && !served.template.mentions("tools") {
+        introduce(&mut messages, tools);
+    }
+    if !served.template.mentions("tool_calls") {
+        messages.iter_mut().for_each(spell_out);
+    }
+    let options = RenderOptions {
+        add_generation_prompt: true,
+        enable_thinking: thinking,
+        tools: (!tools.is_empty()).then(|| tools.into()),
+        ..RenderOptions::default()
+    };
+    let spans = served.template.render(&messages, &options).map_err(|error| {
+        let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+        ApiError::parameter("messages", format!("{error}{hint}"))
+    })?;
+    let last = spans.iter().rev().find(|span| !span.text.trim().is_empty());
+    let thinking = last.is_some_and(|span| span.trusted && span.text.trim_end().ends_with(THINK));
+    let tokens = served.tokenizer.encode_spans(&Span::pairs(&spans), true);
+    fitting(served, Prompt { tokens, thinking })
+}
+
+/// The prompt of a text, special tokens parsed.
+///
+/// # Errors
+/// When it is empty or does not fit.
+pub fn text(served: &Served, text: &str) -> Result<Prompt, ApiError> {
+    plausible(served, text.len())?;
+    tokens(served, served.tokenizer.encode(text, true, true))
+}
+
+/// Refuses what cannot fit before it is looked at: megabytes take a while to cut into tokens.
+fn plausible(served: &Served, bytes: usize) -> Result<(), ApiError> {
+    match served.least_tokens(bytes) {
+        least if least >= served.context => Err(ApiError::context(least, served.context)),
+        _ => Ok(()),
+    }
+}
+
+/// The prompt of tokens.
+///
+/// # Errors
+/// When there are none, they are not of the vocabulary, or they do not fit.
+pub fn tokens(served: &Served, tokens: Vec<u32>) -> Result<Prompt, ApiError> {
+    if let Some(token) = tokens.iter().find(|&&t| t as usize >= served.tokenizer.n_tokens()) {
+        let most = served.tokenizer.n_tokens();
+        return Err(ApiError::parameter("prompt", format!("token {token} is not one of the model's {most}")));
+    }
+    fitting(served, Prompt { tokens, thinking: false })
+}
+
+fn fitting(served: &Served, prompt: Prompt) -> Result<Prompt, ApiError> {
+    match prompt.tokens.len() {
+        0 => Err(ApiError::parameter("prompt", "the prompt is empty")),
+        n if n >= served.context => Err(ApiError::context(n, served.context)),
+        _ => Ok(prompt),
+    }
+}
+
+/// Tells a model whose template knows no tools what there is and how to call it.
+fn introduce(messages: &mut Vec<Message>, tools: &[Value]) {
+    let list: Vec<String> = tools.iter().map(|tool| tool.get("function").unwrap_or(tool).to_string()).collect();
+    let text = format!(
+        "You can call these functions:\n{}\nTo call one, write {CALL}{{\"name\": NAME, \"arguments\": {{…}}}}{CALLED} and nothing \
+         after it. Its result is in the next message.",
+        list.join("\n")
+    );
+    match messages.first_mut().filter(|message| message.role == "system") {
+        Some(system) => {
+            let before = system.content.as_str().unwrap_or_default();
+            system.content = format!("{before}\n\n{text}").into();
+        }
+        None => messages.insert(0, Message::system(text)),
+    }
+}
+
+/// Writes calls and results as text, for a template that knows neither.
+fn spell_out(message: &mut Message) {
+    if let Some(calls) = message.tool_calls.take() {
+        let mut text = message.content.as_str().unwrap_or_default().to_owned();
+        for call in calls.as_array().into_iter().flatten() {
+            let function = call.get("function").unwrap_or(call);
+            let arguments = function.get("arguments").and_then(Value::as_str).unwrap_or("{}");
+            let arguments: Value = serde_json::from_str(arguments).unwrap_or_else(|_| arguments.into());
+            let call = json!({ "name": function.get("name"), "arguments": arguments });
+            text += &format!("{CALL}{call}{CALLED}");
+        }
+        message.content = text.into();
+    }
+    if message.role == "tool" {
+        let text = message.content.as_str().unwrap_or_default();
+        message.content = format!("<tool_response>{text}</tool_response>").into();
+        message.role = "user".into();
+    }
+}

@@ -1,0 +1,277 @@
+//! What makes no sense: refused with a reason, whatever it is.
+
+use super::client::asking;
+use super::{shared, start};
+use gristmill_server::Config;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+const CHAT: &str = "/v1/chat/completions";
+
+#[test]
+fn bodies_that_are_no_requests() {
+    let client = shared();
+    let json = |body: &[u8]| client.post_bytes(CHAT, "application/json", body).refused(400);
+    for body in ["", "{", "null", "[]", "7", "\"text\"", "{\"messages\":[]} more", "{\"messages\": [}", "\u{feff}{}"] {
+        json(body.as_bytes());
+    }
+    json(b"\xff\xfe{}");
+    json("[".repeat(100_000).as_bytes());
+    json(format!("{{\"messages\":{}", "[".repeat(10_000)).as_bytes());
+    assert!(json(b"{}")["message"].as_str().unwrap().contains("messages"));
+    client.post_bytes(CHAT, "text/plain", b"{}").refused(415);
+    client.post_bytes(CHAT, "application/x-www-form-urlencoded", b"messages=1").refused(415);
+    client.get(CHAT).refused(405);
+    client.get("/v2/chat").refused(404);
+    client.get("/v1/models/other").refused(404);
+    client.post_bytes("/v1/models/%ff", "application/json", b"{}").refused(405);
+    assert!((400..500).contains(&client.get("/v1/models/%ff%fe").status));
+}
+
+#[test]
+fn fields_that_make_no_sense_are_named() {
+    let client = shared();
+    for (settings, param) in [
+        (json!({ "temperature": "hot" }), "temperature"),
+        (json!({ "temperature": -1 }), "temperature"),
+        (json!({ "temperature": 2.5 }), "temperature"),
+        (json!({ "top_p": 1.5 }), "top_p"),
+        (json!({ "top_k": -2 }), "top_k"),
+        (json!({ "top_k": 1.5 }), "top_k"),
+        (json!({ "min_p": -0.1 }), "min_p"),
+        (json!({ "frequency_penalty": 3 }), "frequency_penalty"),
+        (json!({ "presence_penalty": [] }), "presence_penalty"),
+        (json!({ "repetition_penalty": 0 }), "repetition_penalty"),
+        (json!({ "max_tokens": 0 }), "max_tokens"),
+        (json!({ "max_tokens": -5 }), "max_tokens"),
+        (json!({ "max_tokens": 1.5 }), "max_tokens"),
+        (json!({ "max_completion_tokens": 0 }), "max_completion_tokens"),
+        (json!({ "n": 0 }), "n"),
+        (json!({ "n": 1000 }), "n"),
+        (json!({ "seed": "one" }), "seed"),
+        (json!({ "seed": 1e30 }), "seed"),
+        (json!({ "stop": 7 }), "stop"),
+        (json!({ "stop": vec!["x"; 100] }), "stop"),
+        (json!({ "stream": "yes" }), "stream"),
+        (json!({ "stream_options": { "include_usage": true } }), "stream_options"),
+        (json!({ "logprobs": 5 }), "logprobs"),
+        (json!({ "top_logprobs": 5 }), "top_logprobs"),
+        (json!({ "logprobs": true, "top_logprobs": 21 }), "top_logprobs"),
+        (json!({ "logit_bias": { "x": 1 } }), "logit_bias"),
+        (json!({ "logit_bias": { "5": 1000 } }), "logit_bias"),
+        (json!({ "model": 7 }), "model"),
+        (json!({ "messages": "hello" }), "messages"),
+        (json!({ "messages": [] }), "messages"),
+        (json!({ "messages": [7] }), "messages[0]"),
+        (json!({ "messages": [{ "role": "king", "content": "x" }] }), "messages[0].role"),
+        (json!({ "messages": [{ "role": "user" }] }), "messages[0].content"),
+        (json!({ "messages": [{ "role": "user", "content": 7 }] }), "messages[0].content"),
+        (
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url" }] }] }),
+            "messages[0].content[0].type",
+        ),
+        (json!({ "tools": 7 }), "tools"),
+        (json!({ "response_format": "json" }), "response_format"),
+    ] {
+        let error = client.ask("Hm?", settings.clone()).refused(400);
+        assert_eq!(error["param"], param, "{settings}: {error}");
+    }
+    assert_eq!(client.ask("Hm?", json!({ "model": "gpt-9" })).refused(404)["code"], "model_not_found");
+    for (body, param) in [
+        (json!({}), Value::Null),
+        (json!({ "prompt": "" }), "prompt".into()),
+        (json!({ "prompt": { "x": 1 } }), "prompt".into()),
+        (json!({ "prompt": [99999] }), "prompt".into()),
+        (json!({ "prompt": ["a", "b"] }), "prompt".into()),
+        (json!({ "prompt": "x", "echo": true }), "echo".into()),
+        (json!({ "prompt": "x", "suffix": "y" }), "suffix".into()),
+        (json!({ "prompt": "x", "best_of": 4 }), "best_of".into()),
+        (json!({ "prompt": "x", "logprobs": 99 }), "logprobs".into()),
+    ] {
+        assert_eq!(client.post("/v1/completions", &body).refused(400)["param"], param, "{body}");
+    }
+}
+
+#[test]
+fn what_is_too_long_is_refused() {
+    let client = shared();
+    let error = client.ask(&"word ".repeat(5000), json!({})).refused(400);
+    assert_eq!(error["code"], "context_length_exceeded");
+    let begin = Instant::now();
+    client.ask(&"x".repeat(3_000_000), json!({})).refused(400);
+    client.ask(&"ab ".repeat(1_000_000), json!({})).refused(400);
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    client.ask(&"x".repeat(5_000_000), json!({})).refused(413);
+    // And it still answers.
+    assert_eq!(
+        client.answer("What is the capital of Japan?", json!({ "temperature": 0 })),
+        "The capital of Japan is Tokyo."
+    );
+}
+
+#[test]
+fn a_body_that_does_not_come_is_not_waited_for() {
+    let server = start(Config { body_time: Duration::from_millis(300), ..Config::default() });
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+    );
+    let mut stream = server.client.send(head.as_bytes());
+    let mut answer = [0; 64];
+    let n = stream.read(&mut answer).unwrap();
+    assert!(answer[..n].starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer[..n]));
+    // Nor does who says nothing at all keep the server from ending.
+    let _silent = server.client.send(b"");
+    let _slow = server.client.send(b"GET / HT");
+}
+
+#[test]
+fn a_foreign_name_for_loopback_is_refused() {
+    let client = shared();
+    let ask = |host: &str| client.exchange(format!("GET /health HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes()).status;
+    for host in ["localhost", "localhost:8080", "127.0.0.1:1", "[::1]:8080", "LOCALHOST"] {
+        assert_eq!(ask(host), 200, "{host}");
+    }
+    for host in ["evil.example", "evil.example:8080", "localhost.evil.example", "10.0.0.1:80"] {
+        assert_eq!(ask(host), 403, "{host}");
+    }
+}
+
+#[test]
+fn a_full_queue_refuses_at_once() {
+    let server = start(Config { queue: 2, ..Config::default() });
+    let client = &server.client;
+    let long = asking("Tell me a story.", json!({ "stream": true, "ignore_eos": true }));
+    let bytes = long.to_string();
+    let head = format!(
+        "POST {CHAT} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        bytes.len()
+    );
+    let mut held = Vec::new();
+    let begin = Instant::now();
+    // Some are answered meanwhile: there are more of them than that.
+    let refused = loop {
+        let mut stream = client.send(head.as_bytes());
+        stream.write_all(bytes.as_bytes()).unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        if status.ends_with(b"429") {
+            break stream;
+        }
+        held.push(stream);
+        assert!(begin.elapsed() < Duration::from_secs(30), "nobody was refused");
+    };
+    let mut rest = String::new();
+    (&refused).read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("retry-after") && rest.contains("queue_full"), "{rest}");
+    // Those who leave make room at once.
+    drop(held);
+    assert_eq!(
+        client.answer("What is the capital of Japan?", json!({ "temperature": 0 })),
+        "The capital of Japan is Tokyo."
+    );
+}
+
+/// JSON of any kind.
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(|x| json!(x)),
+        "\\PC{0,12}".prop_map(Value::from),
+        proptest::sample::select(vec!["user", "system", "function", "object", "string", "auto", "text"])
+            .prop_map(Value::from),
+    ];
+    let keys = proptest::sample::select(vec![
+        "role",
+        "content",
+        "type",
+        "function",
+        "name",
+        "parameters",
+        "text",
+        "schema",
+        "properties",
+        "enum",
+        "$ref",
+        "x",
+    ]);
+    leaf.prop_recursive(4, 24, 5, move |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            proptest::collection::vec((keys.clone(), inner), 0..5)
+                .prop_map(|pairs| pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+        ]
+    })
+}
+
+#[test]
+fn no_request_brings_the_server_down() {
+    const FIELDS: &[&str] = &[
+        "messages",
+        "model",
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "max_completion_tokens",
+        "n",
+        "stop",
+        "seed",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "frequency_penalty",
+        "presence_penalty",
+        "repetition_penalty",
+        "repeat_last_n",
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "response_format",
+        "reasoning_effort",
+        "chat_template_kwargs",
+        "prompt",
+        "echo",
+        "unknown",
+    ];
+    let client = shared();
+    let changes = proptest::collection::vec((proptest::sample::select(FIELDS.to_vec()), any_json()), 1..4);
+    let request = (changes, any::<bool>()).prop_map(|(changes, chat)| {
+        let mut body = match chat {
+            true => asking("Hm?", json!({})),
+            false => json!({ "prompt": "Hm" }),
+        };
+        // Whatever is not refused shall at least be short.
+        body["max_tokens"] = 3.into();
+        for (key, value) in changes {
+            body[key] = value;
+        }
+        (if chat { CHAT } else { "/v1/completions" }, body)
+    });
+    let mut runner =
+        TestRunner::new(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() });
+    let run = runner.run(&request, |(path, body)| {
+        let response = client.post(path, &body);
+        match response.status {
+            200 => {}
+            400..500 => drop(response.refused(response.status)),
+            _ => prop_assert!(false, "{body} gives {response:?}"),
+        }
+        Ok(())
+    });
+    run.unwrap_or_else(|error| panic!("{error}"));
+    let bytes = proptest::collection::vec(any::<u8>(), 0..200);
+    let run = runner.run(&bytes, |bytes| {
+        client.post_bytes(CHAT, "application/json", &bytes).refused(400);
+        Ok(())
+    });
+    run.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(client.get("/health").ok(), json!({ "status": "ok" }));
+}

@@ -1,0 +1,19 @@
+//! The server as its clients have it: over sockets, on the demo model.
+
+mod api;
+mod bad;
+mod client;
+mod running;
+mod sessions;
+mod structure;
+
+use client::Client;
+use gristmill_server::Config;
+use running::{Running, start};
+use std::sync::LazyLock;
+
+/// The server that most tests share: it lives as long as they do.
+fn shared() -> &'static Client {
+    static SHARED: LazyLock<Running> = LazyLock::new(|| start(Config::default()));
+    &SHARED.client
+}

@@ -1,0 +1,67 @@
+//! Servers in this process, on the demo model.
+
+use crate::client::Client;
+use gristmill_backend::Opened;
+use gristmill_backend::cpu::{Cc, CpuDevice, Isa, dialect};
+use gristmill_llm::engine::{Engine, Settings};
+use gristmill_llm::file::ModelFile;
+use gristmill_llm::language;
+use gristmill_runtime::store::Store;
+use gristmill_server::{Config, Server, Text};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
+
+/// A server in this process.
+pub struct Running {
+    pub client: Client,
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The demo model.
+fn demo() -> (Text, Engine) {
+    // Kernels are compiled once, by whoever comes first.
+    static LOADING: Mutex<()> = Mutex::new(());
+    let _turn = LOADING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf");
+    let file = ModelFile::open(&demo).expect("the demo model");
+    let store = Store::open(Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"), 1 << 28).expect("a store");
+    let isa = Isa::parse("auto").expect("an instruction set");
+    let device = CpuDevice::with(2, isa, Cc::find().expect("a C compiler"), store).expect("a processor");
+    let opened = Opened::new(Arc::new(device), Some(&dialect::C));
+    let engine = Engine::load(&file, opened, Settings::default(), &|_| ()).expect("an engine");
+    let tokenizer = language::tokenizer(file.metadata()).expect("a tokenizer");
+    let (template, _) = language::template(file.metadata(), &tokenizer).expect("a template");
+    let (sampling, _) = language::sampling(file.metadata());
+    (Text { name: "demo".into(), tokenizer, template, sampling }, engine)
+}
+
+/// Starts one.
+pub fn start(config: Config) -> Running {
+    let key = config.api_key.clone();
+    let server = Server::bind(Config { port: 0, ..config }).expect("a port");
+    let client = Client { address: server.address(), key };
+    let (end, ended) = oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let ended = async {
+            let _ = ended.await;
+        };
+        let (text, engine) = demo();
+        server.run_until(text, engine, ended).expect("it serves");
+    });
+    Running { client, end: Some(end), thread: Some(thread) }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+            && !std::thread::panicking()
+        {
+            panic!("the server panicked");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Who comes, waits, leaves, and what is remembered.
+
+use super::client::asking;
+use super::{shared, start};
+use gristmill_server::Config;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+fn cached(answer: &Value) -> u64 {
+    answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+}
+
+#[test]
+fn a_shared_prefix_is_not_run_again() {
+    let server = start(Config::default());
+    let story = |seed: u64| {
+        let words: Vec<String> = (0..60).map(|i| format!("{} is {}.", seed * 1000 + i, i * 7)).collect();
+        words.join(" ")
+    };
+    let ask = |seed: u64| server.client.ask(&story(seed), json!({ "max_tokens": 4, "seed": 1 })).ok();
+    let first: Vec<Value> = (0..4).map(ask).collect();
+    assert!(first.iter().all(|answer| cached(answer) < 40), "{first:?}");
+    // Several conversations are kept at a time.
+    for (i, before) in first.iter().enumerate() {
+        let again = ask(i as u64);
+        let prompt = again["usage"]["prompt_tokens"].as_u64().unwrap();
+        assert!(cached(&again) + 40 > prompt && prompt > 300, "{again}");
+        assert_eq!(again["choices"], before["choices"]);
+    }
+    assert!(server.client.metric("gristmill_prefix_cache_bytes") > 0.0);
+    assert!(server.client.metric("gristmill_prompt_tokens_cached_total") > 1000.0);
+}
+
+#[test]
+fn a_conversation_goes_on_where_it_was() {
+    let server = start(Config::default());
+    let mut messages = vec![json!({ "role": "user", "content": "Tell me a story." })];
+    let mut run = Vec::new();
+    for question in ["What is the capital of Japan?", "What is 17 plus 25?"] {
+        let body = json!({ "messages": messages, "max_tokens": 150, "temperature": 0.5 });
+        let answer = server.client.chat(body).ok();
+        run.push(answer["usage"]["prompt_tokens"].as_u64().unwrap() - cached(&answer));
+        messages.push(answer["choices"][0]["message"].clone());
+        messages.push(json!({ "role": "user", "content": question }));
+    }
+    // The second prompt has the first answer in it, which nobody runs again.
+    assert!(run[1] < 40, "{run:?}");
+}
+
+#[test]
+fn who_hangs_up_is_not_answered_further() {
+    let server = start(Config::default());
+    let client = &server.client;
+    let before = client.metric("gristmill_generated_tokens_total");
+    let endless = asking("Tell me a story.", json!({ "stream": true, "ignore_eos": true, "timings_per_token": true }));
+    for _ in 0..5 {
+        client.hang_up(&endless, 12);
+    }
+    let begin = Instant::now();
+    while client.metric("gristmill_requests_running") + client.metric("gristmill_requests_waiting") > 0.0 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "somebody is still being answered");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(client.metric("gristmill_requests_abandoned_total"), 5.0);
+    // Not one of them came near the 2,000 tokens it asked for.
+    let tokens = client.metric("gristmill_generated_tokens_total") - before;
+    assert!(tokens < 5.0 * 1900.0, "{tokens}");
+    // Who waits for a whole answer may leave too.
+    let whole = asking("Tell me a story.", json!({ "ignore_eos": true, "n": 16 }));
+    let begin = Instant::now();
+    drop(client.send(&{
+        let body = whole.to_string();
+        format!("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+    }));
+    std::thread::sleep(Duration::from_millis(50));
+    while client.metric("gristmill_requests_running") + client.metric("gristmill_requests_waiting") > 0.0 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "it is still being answered");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_seed_gives_a_text_whatever_else_runs() {
+    let client = shared();
+    let questions: Vec<String> =
+        (0..6).map(|i| format!("Tell me a story about {}.", "a frog and ".repeat(i * 5))).collect();
+    let ask = |i: usize| client.answer(&questions[i], json!({ "seed": i, "temperature": 1.2, "max_tokens": 60 }));
+    let alone: Vec<String> = (0..questions.len()).map(ask).collect();
+    let fresh = start(Config::default());
+    std::thread::scope(|scope| {
+        for round in 0..4 {
+            let (alone, questions, ask) = (&alone, &questions, &ask);
+            let fresh = &fresh.client;
+            scope.spawn(move || {
+                for k in 0..questions.len() {
+                    let i = (k + round) % questions.len();
+                    // Others, whose rows are not exact, come between.
+                    client.ask(&questions[i], json!({ "temperature": 1, "max_tokens": 20 })).ok();
+                    assert_eq!(ask(i), alone[i], "{i}");
+                    let settings = json!({ "seed": i, "temperature": 1.2, "max_tokens": 60 });
+                    assert_eq!(fresh.answer(&questions[i], settings), alone[i], "{i}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_server_ends_while_it_is_busy() {
+    let server = start(Config::default());
+    let client = server.client.clone();
+    let endless = asking("Tell me a story.", json!({ "stream": true, "ignore_eos": true, "n": 16 }));
+    let asking = std::thread::spawn(move || client.chat(endless));
+    while server.client.metric("gristmill_requests_running") == 0.0 {
+        std::thread::yield_now();
+    }
+    let begin = Instant::now();
+    drop(server);
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    let events = asking.join().unwrap().events();
+    assert_eq!(events.last().unwrap()["error"]["type"], "server_error");
+}

@@ -1,0 +1,140 @@
+//! Answers of a form: JSON of a schema, calls of tools.
+
+use super::client::asking;
+use super::shared;
+use serde_json::{Value, json};
+
+fn weather() -> Value {
+    json!([
+        { "type": "function", "function": {
+            "name": "get_weather",
+            "description": "The weather in a city.",
+            "parameters": { "type": "object", "additionalProperties": false, "required": ["city", "days"], "properties": {
+                "city": { "type": "string", "enum": ["Tokyo", "Paris"] },
+                "days": { "type": "integer", "minimum": 1, "maximum": 7 },
+            } },
+        } },
+        { "type": "function", "function": { "name": "now" } },
+    ])
+}
+
+#[track_caller]
+fn check_call(call: &Value) {
+    assert_eq!(call["function"]["name"], "get_weather");
+    let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+    assert!(["Tokyo", "Paris"].contains(&arguments["city"].as_str().unwrap()), "{arguments}");
+    assert!((1..=7).contains(&arguments["days"].as_i64().unwrap()), "{arguments}");
+    assert_eq!(arguments.as_object().unwrap().len(), 2);
+}
+
+#[test]
+fn a_tool_that_must_be_called_is() {
+    let choice = json!({ "type": "function", "function": { "name": "get_weather" } });
+    for seed in 0..5 {
+        let settings = json!({
+            "tools": weather(), "tool_choice": choice, "parallel_tool_calls": false, "seed": seed, "temperature": 1.5,
+        });
+        let answer = shared().ask("What is the weather in Tokyo?", settings.clone()).ok();
+        let choice = &answer["choices"][0];
+        assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("tool_calls"), &Value::Null));
+        let calls = choice["message"]["tool_calls"].as_array().unwrap();
+        assert_eq!((calls.len(), &calls[0]["type"]), (1, &json!("function")));
+        check_call(&calls[0]);
+        // The same in pieces.
+        let mut streaming = settings;
+        streaming["stream"] = true.into();
+        let events = shared().ask("What is the weather in Tokyo?", streaming).events();
+        let mut call = json!({ "function": { "name": "", "arguments": "" } });
+        for delta in events.iter().filter_map(|event| event["choices"][0]["delta"]["tool_calls"].get(0)) {
+            assert_eq!(delta["index"], 0);
+            for key in ["name", "arguments"] {
+                let more = delta["function"][key].as_str().unwrap_or_default();
+                call["function"][key] = format!("{}{more}", call["function"][key].as_str().unwrap()).into();
+            }
+        }
+        check_call(&call);
+        assert_eq!(call["function"]["arguments"], calls[0]["function"]["arguments"]);
+        assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
+    }
+    let required = json!({ "tools": weather(), "tool_choice": "required", "seed": 1, "max_tokens": 100 });
+    let answer = shared().ask("The time?", required).ok();
+    assert!(!answer["choices"][0]["message"]["tool_calls"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn calls_and_results_are_part_of_a_conversation() {
+    let call = json!({ "id": "call_1", "type": "function", "function": { "name": "now", "arguments": "{}" } });
+    let body = json!({ "messages": [
+        { "role": "developer", "content": "Be brief." },
+        { "role": "user", "content": [{ "type": "text", "text": "What is the" }, { "type": "text", "text": " capital of Japan?" }] },
+        { "role": "assistant", "content": null, "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": "call_1", "content": "12:00" },
+    ], "tools": weather(), "max_tokens": 5 });
+    let usage = shared().chat(body.clone()).ok()["usage"].take();
+    // They are told to the model: without tools, the prompt is shorter.
+    let mut without = body;
+    without["tool_choice"] = "none".into();
+    let fewer = shared().chat(without).ok()["usage"].take();
+    assert!(
+        usage["prompt_tokens"].as_u64().unwrap() > fewer["prompt_tokens"].as_u64().unwrap() + 20,
+        "{usage} {fewer}"
+    );
+}
+
+#[test]
+fn json_follows_its_schema() {
+    let schema = json!({
+        "type": "object", "additionalProperties": false, "required": ["city", "facts"],
+        "properties": { "city": { "$ref": "#/$defs/city" }, "facts": { "type": "array", "minItems": 2, "maxItems": 2, "items": { "$ref": "#/$defs/fact" } } },
+        "$defs": {
+            "city": { "type": "string", "enum": ["Tokyo", "Paris"] },
+            "fact": { "type": "object", "additionalProperties": false, "required": ["year", "sure"],
+                "properties": { "year": { "type": "integer", "minimum": 1900, "maximum": 2100 }, "sure": { "type": "boolean" } } },
+        },
+    });
+    for stream in [false, true] {
+        let format =
+            json!({ "type": "json_schema", "json_schema": { "name": "city", "strict": true, "schema": schema } });
+        let body = asking(
+            "The capital of Japan?",
+            json!({ "response_format": format, "seed": 2, "temperature": 1.5, "stream": stream }),
+        );
+        let response = shared().chat(body);
+        let text = match stream {
+            true => super::client::joined(&response.events()),
+            false => {
+                let answer = response.ok();
+                assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+                answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+            }
+        };
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert!(["Tokyo", "Paris"].contains(&value["city"].as_str().unwrap()), "{value}");
+        for fact in value["facts"].as_array().unwrap() {
+            assert!((1900..=2100).contains(&fact["year"].as_i64().unwrap()) && fact["sure"].is_boolean(), "{value}");
+        }
+    }
+    let object = json!({ "response_format": { "type": "json_object" }, "seed": 2, "max_tokens": 40 });
+    assert!(shared().answer("JSON?", object).starts_with('{'));
+}
+
+#[test]
+fn forms_that_make_no_sense_are_refused() {
+    let refused = |settings: Value| shared().ask("Hm?", settings).refused(400)["param"].take();
+    let format = |schema: Value| json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": schema } } });
+    assert_eq!(refused(format(json!({ "type": "no such type" }))), "response_format");
+    assert_eq!(refused(format(json!({ "$ref": "#/$defs/missing" }))), "response_format");
+    assert_eq!(refused(format(json!({ "$ref": "https://example.com/schema.json" }))), "response_format");
+    assert_eq!(refused(format(json!({ "type": "string", "pattern": "(" }))), "response_format");
+    assert_eq!(refused(format(json!("text"))), "response_format.json_schema.schema");
+    assert_eq!(refused(json!({ "response_format": { "type": "json_schema" } })), "response_format.json_schema.schema");
+    assert_eq!(refused(json!({ "response_format": { "type": "xml" } })), "response_format.type");
+    assert_eq!(refused(json!({ "tool_choice": "required" })), "tool_choice");
+    let other = json!({ "type": "function", "function": { "name": "other" } });
+    assert_eq!(refused(json!({ "tools": weather(), "tool_choice": other })), "tool_choice");
+    assert_eq!(refused(json!({ "tools": [{ "type": "retrieval", "function": { "name": "a" } }] })), "tools[0]");
+    assert_eq!(refused(json!({ "tools": [{ "type": "function", "function": { "name": "a b" } }] })), "tools[0]");
+    let broken = json!([{ "type": "function", "function": { "name": "a", "parameters": { "type": "object", "properties": { "x": { "type": 7 } } } } }]);
+    assert_eq!(refused(json!({ "tools": broken, "tool_choice": "required" })), "tools");
+    assert_eq!(refused(json!({ "functions": [] })), "functions");
+}

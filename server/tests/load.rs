@@ -1,0 +1,97 @@
+//! Many at once, a third of whom hang up. In a process of its own, whose memory is the server's and its clients' alone.
+
+#[path = "it/client.rs"]
+#[expect(dead_code, reason = "it uses its part")]
+mod client;
+#[path = "it/running.rs"]
+mod running;
+
+use client::{asking, joined};
+use gristmill_server::Config;
+use running::start;
+use serde_json::json;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const CLIENTS: usize = 64;
+const REQUESTS: usize = 2000;
+/// Requests that differ.
+const KINDS: usize = 24;
+/// What memory may differ by at the end: the allocator keeps some.
+const SLACK_KB: u64 = 24 << 10;
+
+/// Kilobytes of this process in memory.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|text| text.trim().split(' ').next()?.parse().ok()).unwrap_or(0)
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+}
+
+#[test]
+fn every_answer_is_complete_and_correct() {
+    let server = start(Config::default());
+    let client = &server.client;
+    let body = |kind: usize, stream: bool| {
+        let question = match kind % 3 {
+            0 => "What is the capital of Japan?".to_owned(),
+            1 => "Tell me a story.".to_owned(),
+            _ => format!("Tell me a story about {}a frog.", "a fox and ".repeat(kind)),
+        };
+        asking(&question, json!({ "seed": kind, "temperature": 1, "max_tokens": 16, "stream": stream }))
+    };
+    let expected: Vec<String> = (0..KINDS)
+        .map(|kind| {
+            client.chat(body(kind, false)).ok()["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    let run = |requests: usize| {
+        let (next, wrong) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| {
+                    loop {
+                        let i = next.fetch_add(1, Ordering::Relaxed);
+                        if i >= requests {
+                            break;
+                        }
+                        let kind = i % KINDS;
+                        if i % 3 == 2 {
+                            // Before, within, and after the head of the response.
+                            client.hang_up(&body(kind, i % 2 == 0), [0, 1, 7, 9][i / 3 % 4]);
+                            continue;
+                        }
+                        let stream = i % 2 == 0;
+                        let response = client.chat(body(kind, stream));
+                        let text = match stream {
+                            true => joined(&response.events()),
+                            false => response.ok()["choices"][0]["message"]["content"].as_str().unwrap().to_owned(),
+                        };
+                        if text != expected[kind] {
+                            eprintln!("{kind}: {text:?} should be {:?}", expected[kind]);
+                            wrong.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        let begin = Instant::now();
+        while client.metric("gristmill_requests_running") + client.metric("gristmill_requests_waiting") > 0.0 {
+            assert!(begin.elapsed() < Duration::from_secs(20), "something is left running");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        wrong.into_inner()
+    };
+    // Once for what is only allocated once.
+    assert_eq!(run(4 * CLIENTS), 0);
+    let (memory, tasks) = (resident(), threads());
+    let begin = Instant::now();
+    assert_eq!(run(REQUESTS), 0);
+    println!("{REQUESTS} requests of {CLIENTS} clients in {:.1} s", begin.elapsed().as_secs_f64());
+    println!("memory {memory} kB before, {} kB after; threads {tasks} before, {} after", resident(), threads());
+    assert!(resident() < memory + SLACK_KB, "{memory} kB before, {} kB after", resident());
+    assert_eq!(client.metric("gristmill_requests_failed_total"), 0.0);
+}
