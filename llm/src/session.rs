@@ -1,12 +1,8 @@
 //! One conversation with a model: what its cache holds, what is to be run, when an answer ends.
 
 use crate::arch::Logits;
-<<<<<<< HEAD
 use crate::engine::{self, Draw, Engine};
-=======
-use crate::engine::{self, Engine};
 use crate::prefix::{BLOCK, Prefixes, Reuse};
->>>>>>> main
 use crate::sampling::{Sampler, SamplingError};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -281,6 +277,20 @@ impl Session {
         ends: &dyn Fn(u32) -> bool,
         each: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Generated, Error> {
+        let out = self.continued(sampler, limit, ends, each);
+        // Nothing runs behind the caller's back, whatever happened.
+        let finished = self.engine.finish();
+        let out = out?;
+        finished?;
+        Ok(out)
+    }
+    fn continued(
+        &mut self,
+        sampler: &mut Sampler,
+        limit: usize,
+        ends: &dyn Fn(u32) -> bool,
+        each: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Generated, Error> {
         let mut out = Generated { tokens: 0, time: Duration::ZERO, steps: 0, finish: Finish::Limit };
         // Does the device choose? From the second token on: the first comes from the prompt's logits.
         let mut chooses = false;
@@ -305,19 +315,14 @@ impl Session {
             if out.tokens == limit {
                 break;
             }
-<<<<<<< HEAD
-            let (position, context) = (self.tokens.len(), self.engine.context());
-            if position >= context {
-=======
             if self.is_full() {
->>>>>>> main
                 out.finish = Finish::ContextFull;
                 break;
             }
             let start = Instant::now();
-<<<<<<< HEAD
             if !chooses {
-                let steps = (limit - out.tokens).min(context - position);
+                let position = self.tokens.len();
+                let steps = (limit - out.tokens).min(self.engine.context() - position);
                 match sampler.choice().filter(|&c| self.engine.decides(c)).and_then(|_| Draw::of(sampler, steps)) {
                     Some(draw) => {
                         let ahead = self.engine.device().overlaps();
@@ -325,25 +330,17 @@ impl Session {
                         self.engine.decode(token, position, steps, &draw, ahead)?;
                         chooses = true;
                     }
-                    None => self.forward(token)?,
+                    None => self.advance(token)?,
                 }
             }
-            self.tokens.push(token);
-=======
-            self.advance(token)?;
->>>>>>> main
+            // What `advance` runs it adds itself.
+            if chooses {
+                self.tokens.push(token);
+            }
             out.time += start.elapsed();
             out.steps += 1;
         }
-        self.engine.finish()?;
         Ok(out)
-    }
-    /// Runs a token behind the others, for its logits.
-    fn forward(&mut self, token: u32) -> Result<(), Error> {
-        let logits = self.engine.forward_with(&[token], self.tokens.len(), Logits::Last)?;
-        self.logits.clear();
-        self.logits.extend_from_slice(logits);
-        Ok(())
     }
     /// What the device chose after the last token. If there is nothing to choose from, the logits, so that the host can say what is wrong
     /// with them.
@@ -353,8 +350,7 @@ impl Session {
             sampler.used(usize::from(sampler.choice().is_some_and(|c| c.draws())));
         } else if let Some(last) = self.tokens.pop() {
             // Computed again: a step that was started after may have overwritten them.
-            self.forward(last)?;
-            self.tokens.push(last);
+            self.advance(last)?;
         }
         Ok(token)
     }
