@@ -4,7 +4,7 @@ use crate::failure::Result;
 use crate::flags::Common;
 use crate::model::Model;
 use gristmill_backend::Opened;
-use gristmill_llm::engine::Engine;
+use gristmill_llm::engine::{Draw, Engine};
 use gristmill_uop::target::Target;
 use std::time::Instant;
 
@@ -30,14 +30,17 @@ impl Ids {
     }
 }
 
-/// Seconds that a prompt of these tokens takes, or a generation of as many.
+/// Seconds that a prompt of these tokens takes, or a generation of as many that begins with the first: each the most probable after the
+/// one before, as a session makes them.
 pub fn seconds(engine: &mut Engine, ids: &[u32], prompt: bool, depth: usize) -> Result<f64> {
     let start = Instant::now();
     if prompt {
         engine.forward(ids, depth, false)?;
     } else {
-        for (i, id) in ids.iter().enumerate() {
-            engine.forward(&[*id], depth + i, false)?;
+        let (first, ahead) = (ids.first().copied().unwrap_or(0), engine.device().overlaps());
+        engine.decode(first, depth, ids.len(), &Draw::greedy(), ahead)?;
+        for _ in ids {
+            engine.next_token()?;
         }
     }
     // A device that runs nothing may take no time.

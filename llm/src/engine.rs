@@ -3,14 +3,19 @@
 //! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`]. All share
 //! weights, states and tables.
 
+mod decode;
+
 use crate::arch::{self, AttentionForm, Bind, Functions, Logits, Model, Options, Plan, TokenClass};
 use crate::gguf::{self, Gguf};
 use crate::load;
+use crate::sampling::{self, Choice, NUMBERS};
 use crate::traffic::{self, Traffic};
+pub use decode::Draw;
 use gristmill_backend::Opened;
 use gristmill_runtime::{Buffer, Device, Memory, Replay, Span};
 use gristmill_tensor::jit::{Call, Jit, Ready};
 use gristmill_uop::dtype::Scalar;
+use gristmill_uop::function::Function;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -191,6 +196,13 @@ pub struct Engine {
     arena: Buffer,
     functions: Functions,
     captured: FxHashMap<Class, Captured>,
+    /// Steps of one token that end with the choice of the next.
+    decoders: FxHashMap<Choice, Captured>,
+    decoding: Option<decode::Decoding>,
+    /// Tokens chosen and random numbers, one each for a position; the numbers of the request.
+    chosen: Buffer,
+    random: Buffer,
+    request: Buffer,
     weight_bytes: u64,
     logits_host: Vec<f32>,
     rope_filled: usize,
@@ -227,7 +239,10 @@ impl Engine {
             .into_iter()
             .map(|class| model.plan(&plan_options(class, rows, settings.cache), &mut functions))
             .collect();
-        let all: Vec<_> = plans.iter().flat_map(|p| p.functions().into_iter().cloned()).collect();
+        let mut all: Vec<_> = plans.iter().flat_map(|p| p.functions().into_iter().cloned()).collect();
+        let usual: &[Choice] = if device.overlaps() { &[Choice::Greedy, Choice::Best] } else { &[Choice::Greedy] };
+        let choice = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
+        all.extend(usual.iter().map(choice));
         jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
         let weights = load::weights(file, &mut jit, &plans, progress)?;
         let weight_bytes = weights.values().map(|b| b.len as u64).sum();
@@ -255,12 +270,18 @@ impl Engine {
             logits,
             functions,
             captured: FxHashMap::default(),
+            decoders: FxHashMap::default(),
+            decoding: None,
+            chosen: device.alloc(rows * 4, Memory::State)?,
+            random: device.alloc(rows * 4, Memory::State)?,
+            request: device.alloc(NUMBERS * 4, Memory::Scratch)?,
             weight_bytes,
             logits_host: Vec::new(),
             rope_filled: 0,
         };
         // What every session needs, in one batch: a token, and chunks of a prompt.
         engine.prepare(&classes(chunk), progress)?;
+        usual.iter().try_for_each(|&choice| engine.prepare_choice(choice, progress))?;
         Ok(engine)
     }
     /// Tokens of context.
@@ -287,9 +308,13 @@ impl Engine {
     pub fn cache_bytes_per_token(&self) -> usize {
         self.model.state(&self.options((1, Logits::None))).row_bytes() * self.model.layers()
     }
-    /// Launches of one step: of one token, or of a chunk with the logits after its last token.
+    /// Launches of one step: of one token with the choice of the next, the largest, or of a chunk with the logits after its last token.
     pub fn launches(&self, chunk: bool) -> usize {
-        self.captured.get(&(if chunk { self.settings.chunk } else { 1 }, Logits::Last)).map_or(0, |c| c.launches.len())
+        let captured = match chunk {
+            true => self.captured.get(&(self.settings.chunk, Logits::Last)),
+            false => self.decoders.get(&Choice::Greedy),
+        };
+        captured.map_or(0, |c| c.launches.len())
     }
     /// What a step of so many tokens at that position must read.
     pub fn traffic(&mut self, tokens: usize, position: usize) -> Traffic {
@@ -302,6 +327,7 @@ impl Engine {
     /// Fills the cache of every layer before `position` with numbers that mean nothing but take the memory and the time of
     /// real ones, so that the speed at a depth can be measured without running the tokens before it.
     pub fn pretend(&mut self, position: usize) -> Result<(), Error> {
+        self.finish()?;
         let state = self.model.state(&self.options((1, Logits::None)));
         // xorshift64: all of what a row stands for below 1/4, of either sign.
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;
@@ -362,29 +388,38 @@ impl Engine {
         missing.dedup();
         let plans: Vec<Plan> =
             missing.iter().map(|&class| self.model.plan(&self.options(class), &mut self.functions)).collect();
-        let all: Vec<_> = plans.iter().flat_map(|p| p.functions().into_iter().cloned()).collect();
+        let all: Vec<_> = plans.iter().flat_map(|p| p.functions()).collect();
+        self.ready(&all, progress)?;
+        for (class, plan) in missing.into_iter().zip(&plans) {
+            let calls = self.calls(plan, progress)?;
+            let captured = self.capture(&calls)?;
+            self.captured.insert(class, captured);
+        }
+        Ok(())
+    }
+    /// Compiles functions in one batch and makes room for what they need.
+    fn ready(&mut self, all: &[&Arc<Function>], progress: &dyn Fn(Progress)) -> Result<Vec<Arc<Ready>>, Error> {
+        let all: Vec<Arc<Function>> = all.iter().map(|&f| f.clone()).collect();
         let ready = self.jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
         let need = Jit::arena(&ready);
         if need > self.arena.len {
             // Steps captured before keep the arena they were bound to.
             self.arena = self.device().alloc(need, Memory::State)?;
         }
-        let by_function: FxHashMap<*const _, Arc<Ready>> = all.iter().map(Arc::as_ptr).zip(ready).collect();
-        for (class, plan) in missing.into_iter().zip(&plans) {
-            let mut calls = Vec::new();
-            for call in &plan.calls {
-                let function = by_function[&Arc::as_ptr(&call.function)].clone();
-                let args = call.binds.iter().map(|b| self.bound(b)).collect();
-                calls.push(Call { function, args });
-            }
-            let replay = self.jit.capture(&calls, &self.arena)?;
-            let launches = calls
-                .iter()
-                .flat_map(|c| (0..c.function.compiled.programs.len()).map(|i| (c.function.clone(), i)))
-                .collect();
-            self.captured.insert(class, Captured { replay, launches });
-        }
-        Ok(())
+        Ok(ready)
+    }
+    /// The calls of a plan, their functions compiled.
+    fn calls(&mut self, plan: &Plan, progress: &dyn Fn(Progress)) -> Result<Vec<Call>, Error> {
+        let functions: Vec<_> = plan.calls.iter().map(|c| &c.function).collect();
+        let ready = self.ready(&functions, progress)?;
+        let args = |call: &arch::Call| call.binds.iter().map(|b| self.bound(b)).collect();
+        Ok(plan.calls.iter().zip(ready).map(|(call, function)| Call { function, args: args(call) }).collect())
+    }
+    fn capture(&self, calls: &[Call]) -> Result<Captured, Error> {
+        let replay = self.jit.capture(calls, &self.arena)?;
+        let programs = |c: &Call| c.function.compiled.programs.len();
+        let launches = calls.iter().flat_map(|c| (0..programs(c)).map(|i| (c.function.clone(), i))).collect();
+        Ok(Captured { replay, launches })
     }
     fn bound(&self, bind: &Bind) -> Buffer {
         match bind {
@@ -438,6 +473,7 @@ impl Engine {
         if position.checked_add(tokens.len()).is_none_or(|end| end > self.context) {
             return Err(Error::Full(self.context));
         }
+        self.finish()?;
         self.logits_host.clear();
         self.fill_rope(position + tokens.len())?;
         let mut at = 0;
@@ -500,6 +536,7 @@ impl Engine {
     /// Makes the step of these tokens, at most a chunk, at that position ready to be replayed: its class and variables.
     fn ready_step(&mut self, tokens: &[u32], position: usize) -> Result<(Class, Variables), Error> {
         self.check(tokens)?;
+        self.finish()?;
         let class = self.class(tokens.len(), Logits::Last);
         self.prepare(&[class], &|_| ())?;
         self.fill_rope(position + tokens.len())?;

@@ -1,7 +1,7 @@
 //! One conversation with a model: what its cache holds, what is to be run, when an answer ends.
 
 use crate::arch::Logits;
-use crate::engine::{self, Engine};
+use crate::engine::{self, Draw, Engine};
 use crate::prefix::{BLOCK, Prefixes, Reuse};
 use crate::sampling::{Sampler, SamplingError};
 use std::ops::ControlFlow;
@@ -277,10 +277,31 @@ impl Session {
         ends: &dyn Fn(u32) -> bool,
         each: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Generated, Error> {
+        let out = self.continued(sampler, limit, ends, each);
+        // Nothing runs behind the caller's back, whatever happened.
+        let finished = self.engine.finish();
+        let out = out?;
+        finished?;
+        Ok(out)
+    }
+    fn continued(
+        &mut self,
+        sampler: &mut Sampler,
+        limit: usize,
+        ends: &dyn Fn(u32) -> bool,
+        each: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Generated, Error> {
         let mut out = Generated { tokens: 0, time: Duration::ZERO, steps: 0, finish: Finish::Limit };
+        // Does the device choose? From the second token on: the first comes from the prompt's logits.
+        let mut chooses = false;
         while out.tokens < limit {
             let start = Instant::now();
-            let token = sampler.sample(&self.logits, &self.tokens)?;
+            let chosen = if chooses { self.chosen(sampler)? } else { None };
+            chooses = chosen.is_some();
+            let token = match chosen {
+                Some(token) => token,
+                None => sampler.sample(&self.logits, &self.tokens)?,
+            };
             out.time += start.elapsed();
             if ends(token) {
                 out.finish = Finish::EndOfText;
@@ -299,10 +320,38 @@ impl Session {
                 break;
             }
             let start = Instant::now();
-            self.advance(token)?;
+            if !chooses {
+                let position = self.tokens.len();
+                let steps = (limit - out.tokens).min(self.engine.context() - position);
+                match sampler.choice().filter(|&c| self.engine.decides(c)).and_then(|_| Draw::of(sampler, steps)) {
+                    Some(draw) => {
+                        let ahead = self.engine.device().overlaps();
+                        self.logits.clear();
+                        self.engine.decode(token, position, steps, &draw, ahead)?;
+                        chooses = true;
+                    }
+                    None => self.advance(token)?,
+                }
+            }
+            // What `advance` runs it adds itself.
+            if chooses {
+                self.tokens.push(token);
+            }
             out.time += start.elapsed();
             out.steps += 1;
         }
         Ok(out)
+    }
+    /// What the device chose after the last token. If there is nothing to choose from, the logits, so that the host can say what is wrong
+    /// with them.
+    fn chosen(&mut self, sampler: &mut Sampler) -> Result<Option<u32>, Error> {
+        let token = self.engine.next_token()?;
+        if token.is_some() {
+            sampler.used(usize::from(sampler.choice().is_some_and(|c| c.draws())));
+        } else if let Some(last) = self.tokens.pop() {
+            // Computed again: a step that was started after may have overwritten them.
+            self.advance(last)?;
+        }
+        Ok(token)
     }
 }

@@ -109,7 +109,7 @@ pub trait Replay: Send {
     /// outside its bounds is an error, and then nothing has been started.
     ///
     /// What was started on a device before, this step or another, ends before it begins. Whether it has ended when this returns is the
-    /// device's affair; until it is waited for, its buffers may be neither read nor written.
+    /// device's affair; until it is waited for, bytes that it writes may not be read, and bytes that it reads may not be written.
     fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error>;
     /// Waits for the end of the earliest `start` that has not been waited for; if there is none, returns at once.
     fn wait(&mut self) -> Result<(), Error> {
@@ -143,6 +143,10 @@ pub trait Device: Send + Sync {
     /// Does it hold what is written to it? A device that runs nothing need not.
     fn holds_data(&self) -> bool {
         true
+    }
+    /// Does a step run beside the host? Then `Replay::start` returns before it has ended.
+    fn overlaps(&self) -> bool {
+        false
     }
     /// Lines for `gristmill devices`: what was found, what is missing.
     fn describe(&self) -> Vec<String>;

@@ -204,6 +204,11 @@ impl<'g> Tensor<'g> {
         let id = self.capture.graph.borrow_mut().cast(self.id, to);
         self.with(id).shaped(&self.dims())
     }
+    /// The same bits as another type of that size.
+    pub fn bitcast(self, to: Scalar) -> Tensor<'g> {
+        let id = self.capture.graph.borrow_mut().bitcast(self.id, to);
+        self.with(id).shaped(&self.dims())
+    }
     /// 1/(1 + e^-x)
     pub fn sigmoid(self) -> Tensor<'g> {
         ((-self).exp() + 1.0).recip()
@@ -350,7 +355,7 @@ macro_rules! operators { ($($trait:ident $method:ident $op:ident;)*) => { $(
         fn $method(self, other: O) -> Tensor<'g> { self.binary(Op::$op, other) }
     }
 )* } }
-operators! { Add add Add; Sub sub Sub; Mul mul Mul; BitAnd bitand And; BitOr bitor Or; }
+operators! { Add add Add; Sub sub Sub; Mul mul Mul; BitAnd bitand And; BitOr bitor Or; BitXor bitxor Xor; Shr shr Shr; }
 
 impl<'g, O: Operand<'g>> std::ops::Div<O> for Tensor<'g> {
     type Output = Tensor<'g>;

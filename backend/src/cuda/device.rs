@@ -137,6 +137,9 @@ impl Device for CudaDevice {
     fn target(&self) -> &Target {
         &self.target
     }
+    fn overlaps(&self) -> bool {
+        true
+    }
     fn describe(&self) -> Vec<String> {
         let context = &self.context;
         let memory = context.memory().map_or("memory: the driver does not say".into(), |(free, total)| {

@@ -77,7 +77,7 @@ pub fn run(options: Options) -> Result {
         return ablate(&options, &model, opened, context);
     }
     // Before the model takes its memory.
-    let bandwidth = read_bandwidth(opened.device.as_ref(), options.common.team());
+    let bandwidth = read_bandwidth(&opened, options.common.team());
     let start = Instant::now();
     let mut engine = model.load_on(opened, &options.common, Some(context))?;
     let load = start.elapsed().as_secs_f64();
@@ -154,7 +154,7 @@ pub fn run(options: Options) -> Result {
 fn measure(engine: &mut Engine, ids: &mut Ids, prompt: bool, tokens: usize, depth: usize, r: u16) -> Result<Vec<f64>> {
     let bar = progress::count(if prompt { "prompts" } else { "tokens" }, u64::from(r));
     // Once for what is only done once.
-    engine.forward(&ids.some(if prompt { tokens.min(engine.chunk()) } else { 1 }), depth, false)?;
+    seconds(engine, &ids.some(if prompt { tokens.min(engine.chunk()) } else { 1 }), prompt, depth)?;
     let mut times = Vec::new();
     for _ in 0..r {
         times.push(seconds(engine, &ids.some(tokens), prompt, depth)?);

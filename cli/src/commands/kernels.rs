@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_llm::arch::{Functions, Plan, TokenClass};
 use gristmill_llm::engine::{cache_rows, classes, plan_options};
+use gristmill_llm::sampling::{self, Choice};
 use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::target::Target;
 use std::io::{self, Write};
@@ -78,10 +79,16 @@ pub fn run(options: Options) -> Result {
     let mut functions = Functions::new();
     let mut shown = 0;
     let mut seen: Vec<std::sync::Arc<Ready>> = Vec::new();
+    let rows = cache_rows(context, chunk);
     for (max, logits) in classes(chunk) {
-        let plan_options = plan_options((max, logits), cache_rows(context, chunk), settings.cache);
+        let plan_options = plan_options((max, logits), rows, settings.cache);
         let plan = described.plan(&plan_options, &mut functions);
-        let all: Vec<_> = plan.functions().into_iter().cloned().collect();
+        let mut all: Vec<_> = plan.functions().into_iter().cloned().collect();
+        if max == 1 {
+            let choices = [Choice::Greedy, Choice::Best];
+            let sample = |choice| functions.share(sampling::function(choice, described.vocabulary(), rows));
+            all.extend(choices.map(sample));
+        }
         let ready = jit.prepare(&all, &|_, _| ())?;
         for ready in &ready {
             if options.function.as_ref().is_some_and(|part| !ready.function.name.contains(part.as_str())) {
@@ -93,7 +100,8 @@ pub fn run(options: Options) -> Result {
                 continue;
             }
             seen.push(ready.clone());
-            let calls = plan.calls.iter().filter(|c| std::sync::Arc::ptr_eq(&c.function, &ready.function)).count();
+            // Choices stand beside the plan.
+            let calls = plan.calls.iter().filter(|c| std::sync::Arc::ptr_eq(&c.function, &ready.function)).count().max(1);
             match options.stage {
                 None => prices(ready, calls, &mut out)?,
                 Some(Stage::Source) if !has_text => {

@@ -88,7 +88,7 @@ pub fn run(options: Options) -> Result {
     }
     let opened = options.common.open()?;
     // Before the model takes its memory.
-    let bandwidth = read_bandwidth(opened.device.as_ref(), options.common.team());
+    let bandwidth = read_bandwidth(&opened, options.common.team());
     let target = opened.target.clone();
     let mut engine = model.load_on(opened, &options.common, Some(needed.max(512).min(most)))?;
     if tokens > engine.chunk() {

@@ -24,6 +24,7 @@ impl Engine {
     /// # Errors
     /// When they do not fit there, or the device fails.
     pub fn write_rows(&mut self, position: usize, rows: &[u8]) -> Result<(), Error> {
+        self.finish()?;
         let tokens = rows.len() / self.cache_bytes_per_token().max(1);
         let mut at = 0;
         self.each_plane(position..position + tokens, |buffer, offset, len| {

@@ -4,12 +4,16 @@
 //! (Hugging Face applies it before, so equal settings truncate differently there). The history and the logits determine
 //! the token together with the seed; one [`Sampler`] serves one sequence, whatever shares its batch.
 
+mod best;
+mod choose;
 mod params;
 mod rng;
 mod stop;
+mod wide;
 
 use rustc_hash::FxHashMap;
 
+pub use choose::{BEST, Choice, NUMBERS, function};
 pub use params::{SamplingError, SamplingParams};
 pub use rng::Rng;
 pub use stop::StopMatcher;
@@ -45,6 +49,44 @@ impl Sampler {
     /// The parameters.
     pub fn params(&self) -> &SamplingParams {
         &self.params
+    }
+
+    /// How a device can make this choice: not where penalties want to know the history, nor where more than [`BEST`] are cut to
+    /// those that have a probability together.
+    pub fn choice(&self) -> Option<Choice> {
+        let params = &self.params;
+        if params.has_penalties() {
+            return None;
+        }
+        match (params.top_k, params.top_p < 1.0) {
+            _ if params.temperature <= 0.0 => Some(Choice::Greedy),
+            (1..=BEST, _) => Some(Choice::Best),
+            (0, false) => Some(Choice::All),
+            (0, true) => Some(Choice::Nucleus),
+            (_, false) => Some(Choice::First),
+            (_, true) => None,
+        }
+    }
+
+    /// The numbers that it takes, see [`function`].
+    pub fn numbers(&self) -> [f32; NUMBERS] {
+        let SamplingParams { temperature, top_k, top_p, min_p, .. } = self.params;
+        // Of off, a probability that is never reached; of ln 0 and 1/0, what is left when multiplied by 0.
+        let top_p = if top_p < 1.0 { top_p } else { 2.0 };
+        [temperature.recip().min(f32::MAX), top_k as f32, top_p, min_p.ln().max(f32::MIN)]
+    }
+
+    /// The next `n` random numbers, each for one choice, as a device takes them: rounded down.
+    pub fn random(&self, n: usize) -> Vec<f32> {
+        let mut rng = self.rng.clone();
+        (0..n).map(|_| (rng.next_u64() >> 40) as f32 * (1.0 / (1u32 << 24) as f32)).collect()
+    }
+
+    /// Counts `n` of them as used.
+    pub fn used(&mut self, n: usize) {
+        for _ in 0..n {
+            self.rng.next_u64();
+        }
     }
 
     /// Chooses a token. `history` is the sequence so far, prompt included, for the penalties. Each call consumes one
@@ -197,3 +239,6 @@ fn largest(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod device_tests;

@@ -1,0 +1,152 @@
+//! Generation whose tokens stay on the device: a step ends with the choice of the token that the next one starts with.
+//!
+//! What the host does for a token is one launch and one read of four bytes; where steps run beside it, it starts step t + 1 before it reads
+//! the token of step t. A step that turns out to be one too many has written one row of the cache, which the next step there writes
+//! again, and nothing else that anybody reads.
+
+use super::{Captured, Engine, Error, Progress};
+use crate::arch::Logits;
+use crate::sampling::{self, Choice, NUMBERS, Sampler};
+use gristmill_runtime::Buffer;
+use gristmill_tensor::jit::Call;
+
+/// How tokens are chosen.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Draw {
+    /// The way.
+    pub choice: Choice,
+    /// Its numbers.
+    pub numbers: [f32; NUMBERS],
+    /// A random number for each step; none where nothing is drawn.
+    pub random: Vec<f32>,
+}
+
+impl Draw {
+    /// As that sampler would choose the next `steps` tokens; `None` where a device cannot.
+    pub fn of(sampler: &Sampler, steps: usize) -> Option<Draw> {
+        let choice = sampler.choice()?;
+        let random = if choice.draws() { sampler.random(steps) } else { Vec::new() };
+        Some(Draw { choice, numbers: sampler.numbers(), random })
+    }
+    /// The largest logit's token.
+    pub fn greedy() -> Draw {
+        Draw { choice: Choice::Greedy, numbers: [0.0; NUMBERS], random: Vec::new() }
+    }
+}
+
+/// A generation under way. Steps are told by their position.
+#[derive(Clone, Copy)]
+pub(super) struct Decoding {
+    choice: Choice,
+    /// Is a step started before the token of the one before is read?
+    ahead: bool,
+    /// The next to be started, the next to be waited for, the next whose token is read.
+    next: usize,
+    waited: usize,
+    read: usize,
+    /// Behind the last that may be started.
+    end: usize,
+}
+
+impl Engine {
+    /// Does it pay to leave this choice to the device? The largest always; to draw is a matter of many small kernels, which a host that
+    /// would have to run them itself does better in one pass.
+    pub fn decides(&self, choice: Choice) -> bool {
+        choice == Choice::Greedy || self.device().overlaps()
+    }
+
+    /// Compiles and captures steps that end with this choice; else that happens when the first starts.
+    pub fn prepare_choice(&mut self, choice: Choice, progress: &dyn Fn(Progress)) -> Result<(), Error> {
+        if self.decoders.contains_key(&choice) {
+            return Ok(());
+        }
+        let plan = self.model.plan(&self.options((1, Logits::Last)), &mut self.functions);
+        let function = sampling::function(choice, self.model.vocabulary(), self.rows);
+        let function = self.functions.share(function);
+        let sample = self.ready(&[&function], progress)?.remove(0);
+        let mut calls = self.calls(&plan, progress)?;
+        let mut args: Vec<Buffer> = vec![self.logits.clone()];
+        if choice.draws() {
+            args.extend([self.request.clone(), self.random.clone()]);
+        }
+        args.extend([self.chosen.clone(), self.tokens.clone()]);
+        calls.push(Call { function: sample, args });
+        let captured = self.capture(&calls)?;
+        self.decoders.insert(choice, captured);
+        Ok(())
+    }
+
+    /// Begins a generation: `token` at `position`, then what is chosen, `steps` steps at most. With `ahead` a step is started before
+    /// the token of the one before is read: the tokens are the same.
+    ///
+    /// # Errors
+    /// When there is no such token, the steps do not fit the context, or the device fails.
+    pub fn decode(&mut self, token: u32, position: usize, steps: usize, draw: &Draw, ahead: bool) -> Result<(), Error> {
+        self.check(&[token])?;
+        let Some(end) = position.checked_add(steps).filter(|&end| end <= self.context) else {
+            return Err(Error::Full(self.context));
+        };
+        self.finish()?;
+        self.prepare_choice(draw.choice, &|_| ())?;
+        self.set_tokens(&[token])?;
+        if draw.choice.draws() {
+            assert!(draw.random.len() >= steps, "{} random numbers for {steps} steps", draw.random.len());
+            self.device().write(&self.request, 0, bytemuck::cast_slice(&draw.numbers))?;
+            self.device().write(&self.random, 4 * position, bytemuck::cast_slice(&draw.random[..steps]))?;
+        }
+        let (next, waited, read) = (position, position, position);
+        self.decoding = Some(Decoding { choice: draw.choice, ahead, next, waited, read, end });
+        Ok(())
+    }
+
+    /// The next token of the generation; `None` where none can be chosen: a logit is not a number or infinite, or all are −∞.
+    ///
+    /// # Errors
+    /// When all its steps have been made, or the device fails.
+    pub fn next_token(&mut self) -> Result<Option<u32>, Error> {
+        let now = self.decoding.filter(|d| d.read < d.end).ok_or(Error::Empty)?;
+        let wanted = (now.read + 1 + usize::from(now.ahead)).min(now.end);
+        for position in now.next..wanted {
+            self.start(now.choice, position)?;
+        }
+        self.wait_for(now.read + 1)?;
+        let mut id = [0u8; 4];
+        self.device().read(&self.chosen, 4 * now.read, &mut id)?;
+        if let Some(decoding) = &mut self.decoding {
+            decoding.read += 1;
+        }
+        Ok(u32::try_from(i32::from_le_bytes(id)).ok())
+    }
+
+    /// Ends the generation, if there is one: waits for what was started. Whatever else is asked of the engine does so first.
+    pub fn finish(&mut self) -> Result<(), Error> {
+        let ended = self.wait_for(usize::MAX);
+        self.decoding = None;
+        ended
+    }
+
+    fn start(&mut self, choice: Choice, position: usize) -> Result<(), Error> {
+        if position >= self.rope_filled {
+            // The table is written while nothing reads it.
+            self.wait_for(usize::MAX)?;
+            self.fill_rope(position + 1)?;
+        }
+        let captured = self.decoders.get_mut(&choice).ok_or(Error::Empty)?;
+        captured.replay.start(&[("pos", position as i64), ("n", 1)])?;
+        if let Some(decoding) = &mut self.decoding {
+            decoding.next = position + 1;
+        }
+        Ok(())
+    }
+
+    /// Waits for the steps before that position, as far as they were started.
+    fn wait_for(&mut self, position: usize) -> Result<(), Error> {
+        let Some(decoding) = &mut self.decoding else { return Ok(()) };
+        let Some(Captured { replay, .. }) = self.decoders.get_mut(&decoding.choice) else { return Ok(()) };
+        while decoding.waited < decoding.next.min(position) {
+            decoding.waited += 1;
+            replay.wait()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,186 @@
+//! Choices on a device against those of the host.
+
+use super::*;
+use gristmill_backend::{Options, open};
+use gristmill_runtime::{Buffer, Device, Memory, Replay};
+use gristmill_tensor::jit::{Call, Jit};
+
+/// Positions there are.
+const ROWS: usize = 512;
+
+/// A choice on a device.
+struct Chooser {
+    device: std::sync::Arc<dyn Device>,
+    step: Box<dyn Replay>,
+    args: Vec<Buffer>,
+}
+
+impl Chooser {
+    fn new(device: &str, choice: Choice, vocabulary: usize) -> Chooser {
+        let mut jit = Jit::new(open(device, &Options { threads: Some(2), ..Options::default() }).unwrap());
+        let function = function(choice, vocabulary, ROWS);
+        let device = jit.device().clone();
+        let args: Vec<Buffer> = function
+            .slots
+            .iter()
+            .map(|s| device.alloc(s.storage.bytes(&s.dims).unwrap(), Memory::State).unwrap())
+            .collect();
+        let ready = jit.prepare(&[function.into()], &|_, _| ()).unwrap().remove(0);
+        let arena = device.alloc(Jit::arena(std::slice::from_ref(&ready)).max(64), Memory::Scratch).unwrap();
+        let step = jit.capture(&[Call { function: ready, args: args.clone() }], &arena).unwrap();
+        Chooser { device, step, args }
+    }
+    fn set(&self, logits: &[f32], numbers: &[f32], random: &[f32]) {
+        for (buffer, data) in self.args.iter().zip([logits, numbers, random]) {
+            self.device.write(buffer, 0, bytemuck::cast_slice(data)).unwrap();
+        }
+    }
+    /// The id at a position, which must stand in both places.
+    fn at(&mut self, pos: usize) -> i32 {
+        self.step.replay(&[("pos", pos as i64)]).unwrap();
+        let read = |slot: usize, at: usize| {
+            let mut id = [0i32];
+            self.device.read(&self.args[slot], 4 * at, bytemuck::cast_slice_mut(&mut id)).unwrap();
+            id[0]
+        };
+        let (chosen, token) = (self.args.len() - 2, self.args.len() - 1);
+        assert_eq!(read(chosen, pos), read(token, 0));
+        read(token, 0)
+    }
+}
+
+fn off() -> SamplingParams {
+    SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() }
+}
+
+/// Logits as a model's: a few stand out; on a coarse scale, so that there are ties.
+fn logits(n: usize, seed: u64) -> Vec<f32> {
+    let mut rng = Rng::new(seed);
+    let mut normal = || (0..6).map(|_| rng.next_f64() - 0.5).sum::<f64>() * 4.0;
+    (0..n).map(|_| (normal() * 8.0).round() as f32 / 8.0).collect()
+}
+
+/// The probability of every id, by the host.
+fn probabilities(params: &SamplingParams, logits: &[f32]) -> Vec<f64> {
+    let mut s = Sampler::new(params.clone()).unwrap();
+    s.sample(logits, &[]).unwrap();
+    let total: f64 = s.weights.iter().sum();
+    let mut out = vec![0.0; logits.len()];
+    s.candidates.iter().zip(&s.weights).for_each(|(c, w)| out[c.0 as usize] = w / total);
+    out
+}
+
+#[test]
+fn the_greatest_is_the_hosts_and_faults_are_told() {
+    for device in ["interp", "cpu"] {
+        for n in [1, 256, 1000] {
+            let mut chooser = Chooser::new(device, Choice::Greedy, n);
+            let mut host = Sampler::new(SamplingParams::greedy()).unwrap();
+            for seed in 0..4 {
+                let mut x = logits(n, seed);
+                if seed == 1 {
+                    x[0] = f32::NEG_INFINITY;
+                    x[n - 1] = -3e38;
+                }
+                if seed == 2 {
+                    x.fill(-1.0);
+                }
+                chooser.device.write(&chooser.args[0], 0, bytemuck::cast_slice(&x)).unwrap();
+                let want = host.sample(&x, &[]).unwrap();
+                assert_eq!(chooser.at(seed as usize * 100), want as i32, "{device}, {n}, {seed}");
+            }
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut x = logits(n, 9);
+                x[n / 2] = bad;
+                if bad == f32::NEG_INFINITY {
+                    x.fill(bad);
+                }
+                chooser.device.write(&chooser.args[0], 0, bytemuck::cast_slice(&x)).unwrap();
+                assert_eq!(chooser.at(1), -1, "{device}, {n}, {bad}");
+            }
+        }
+    }
+}
+
+/// Over evenly spread numbers in place of random ones, every id must come as often as its probability says: to one draw where ids lie side
+/// by side, and as those that cannot come never do, a cut at the wrong place shows.
+#[test]
+fn every_truncation_leaves_the_hosts_distribution() {
+    let d = off;
+    let cases = [
+        d(),
+        SamplingParams { temperature: 0.6, ..d() },
+        SamplingParams { temperature: 1e-30, ..d() },
+        SamplingParams { min_p: 0.2, ..d() },
+        SamplingParams { top_p: 0.7, ..d() },
+        SamplingParams { top_p: 0.9, min_p: 0.05, temperature: 1.5, ..d() },
+        SamplingParams { top_k: 100, ..d() },
+        SamplingParams { top_p: 0.999_999_9, ..d() },
+        SamplingParams { top_k: 40, ..d() },
+        SamplingParams { top_k: 64, top_p: 0.8, min_p: 0.02, temperature: 0.8, ..d() },
+        SamplingParams { top_k: 1, temperature: 3.0, ..d() },
+        SamplingParams { top_k: 5, top_p: 0.5, temperature: 100.0, ..d() },
+        SamplingParams::default(),
+    ];
+    for (device, draws, sizes) in [("interp", 12, &[70][..]), ("cpu", 400, &[13, 600, 3003])] {
+        let even: Vec<f32> = (0..draws).map(|i| (i as f32 + 0.5) / draws as f32).collect();
+        for &n in sizes {
+            let mut choosers: Vec<(Choice, Chooser)> = Vec::new();
+            for (number, params) in cases.iter().enumerate() {
+                let sampler = Sampler::new(params.clone()).unwrap();
+                let choice = sampler.choice().unwrap();
+                if choosers.iter().all(|c| c.0 != choice) {
+                    choosers.push((choice, Chooser::new(device, choice, n)));
+                }
+                let chooser = &mut choosers.iter_mut().find(|c| c.0 == choice).unwrap().1;
+                let x = logits(n, number as u64);
+                let want = probabilities(params, &x);
+                chooser.set(&x, &sampler.numbers(), &even);
+                let mut counts = vec![0usize; n];
+                for pos in 0..draws {
+                    counts[chooser.at(pos) as usize] += 1;
+                }
+                for (id, (&count, p)) in counts.iter().zip(&want).enumerate() {
+                    let near = (count as f64 - p * draws as f64).abs() <= 1.001;
+                    assert!(near && (*p > 0.0 || count == 0), "{device}, {n}, {params:?}: {id} {count} times, {p}");
+                }
+                // Of those that stay and are likely enough, all come.
+                let missing = (0..n).find(|&i| want[i] * draws as f64 > 1.01 && counts[i] == 0);
+                assert_eq!(missing, None, "{device}, {n}, {params:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_seed_gives_what_it_gives_on_the_host() {
+    let params = SamplingParams { seed: 7, ..SamplingParams::default() };
+    let mut host = Sampler::new(params).unwrap();
+    let mut chooser = Chooser::new("cpu", host.choice().unwrap(), 3000);
+    let x: Vec<f32> = {
+        let mut rng = Rng::new(3);
+        (0..3000).map(|_| (rng.next_f64() * 6.0) as f32).collect()
+    };
+    for round in 0..3 {
+        chooser.set(&x, &host.numbers(), &host.random(100));
+        let mut there = host.clone();
+        let want: Vec<i32> = (0..100).map(|_| host.sample(&x, &[]).unwrap() as i32).collect();
+        assert_eq!((0..100).map(|pos| chooser.at(pos)).collect::<Vec<_>>(), want, "{round}");
+        there.used(100);
+        assert_eq!(there.random(5), host.random(5));
+    }
+}
+
+#[test]
+fn what_takes_the_history_or_two_long_searches_stays_on_the_host() {
+    let of = |params| Sampler::new(params).unwrap().choice();
+    assert_eq!(of(SamplingParams::greedy()), Some(Choice::Greedy));
+    assert_eq!(of(SamplingParams::default()), Some(Choice::Best));
+    assert_eq!(of(SamplingParams { top_k: BEST, ..off() }), Some(Choice::Best));
+    assert_eq!(of(SamplingParams { top_k: BEST + 1, ..off() }), Some(Choice::First));
+    assert_eq!(of(SamplingParams { top_p: 0.5, ..off() }), Some(Choice::Nucleus));
+    assert_eq!(of(off()), Some(Choice::All));
+    assert_eq!(of(SamplingParams { top_k: BEST + 1, top_p: 0.5, ..off() }), None);
+    assert_eq!(of(SamplingParams { repeat_penalty: 1.1, ..SamplingParams::default() }), None);
+    assert_eq!(of(SamplingParams { presence_penalty: 0.5, ..SamplingParams::greedy() }), None);
+}

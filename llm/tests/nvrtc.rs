@@ -1,0 +1,171 @@
+//! Every kernel of the usual models as NVRTC compiles it for an H200: no GPU is needed. None may spill registers (but for what
+//! stands in [`KNOWN`]) or keep anything else in local memory, and the threads of a workgroup must find registers enough.
+//!
+//! Where libnvrtc is not found the test says so and passes; with `GRISTMILL_REQUIRE_NVRTC` set, as in the gate, it fails. What was compiled
+//! without a fault is remembered in the test's own store, so that a second run compiles only what is new; `GRISTMILL_CASE=text` selects
+//! models whose names contain the text.
+
+use gristmill_backend::cuda::{Compiler, dialect};
+use gristmill_backend::{Options, Text, open};
+use gristmill_llm::arch::{self, Functions};
+use gristmill_llm::engine::{cache_rows, classes, plan_options};
+use gristmill_llm::gguf::Gguf;
+use gristmill_llm::sampling::{self, Choice};
+use gristmill_runtime::store::{Key, Store};
+use gristmill_tensor::jit::Jit;
+use gristmill_uop::Scalar;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The architecture, and the registers of one of its multiprocessors.
+const SM: u32 = 90;
+const REGISTERS: usize = 65536;
+/// Registers that a thread can have.
+const MOST: usize = 255;
+/// Bytes that the assembler may spill of its own choice, to stay below a number of registers at which more warps run. It has done so at 32
+/// and 64 registers.
+const CHOSEN: usize = 16;
+/// Kernels that need more registers than there are, by model and function, with the bytes that they spill at most. A row is work left to do:
+/// the tiles of a prompt's products with six-bit scales are too high.
+const KNOWN: &[(&str, &str, usize)] = &[("q4_k_m", ".chunk512", 176)];
+const CONTEXT: usize = 4096;
+const CHUNK: usize = 512;
+
+/// A text, the threads of its workgroups, and where it is from.
+struct Case {
+    text: Text,
+    threads: usize,
+    place: String,
+}
+
+/// The kernels of a model's steps and of the choice of a token, as the engine compiles them for an H200.
+fn kernels(preset: &str, quant: &str) -> Vec<Case> {
+    let file = Gguf::synth(preset, quant).expect("a preset");
+    let model = arch::load(file.metadata(), &file).expect("a model");
+    let mut jit = Jit::new(open("null:gpu", &Options::default()).expect("a device"));
+    let mut functions = Functions::new();
+    let rows = cache_rows(CONTEXT, CHUNK);
+    let mut all = Vec::new();
+    for class in classes(CHUNK) {
+        let plan = model.plan(&plan_options(class, rows, Scalar::F16), &mut functions);
+        all.extend(plan.functions().into_iter().cloned());
+    }
+    // Choices differ in the vocabulary alone: of the largest, all of them.
+    let choices: &[Choice] = match preset {
+        "glm-4.7-flash" => &[Choice::Greedy, Choice::Best, Choice::First, Choice::Nucleus, Choice::All],
+        _ => &[Choice::Greedy, Choice::Best],
+    };
+    let sample = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
+    all.extend(choices.iter().map(sample));
+    let mut out = Vec::new();
+    for ready in jit.prepare(&all, &|_, _| ()).expect("scheduled") {
+        for program in &ready.compiled.programs {
+            let place = format!("{preset} {quant}, {} of {}", program.name, ready.function.name);
+            out.push(Case { text: Text::of(program), threads: program.threads, place });
+        }
+    }
+    out
+}
+
+/// What `work` makes of each of these, on as many threads as there are cores; in order.
+fn each<I: Sync, O: Send>(inputs: &[I], work: impl Fn(&I) -> O + Sync) -> Vec<O> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(input) = inputs.get(number) else { break };
+                    let output = work(input);
+                    done.lock().expect("no thread panicked").push((number, output));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().expect("no thread panicked");
+    done.sort_by_key(|d| d.0);
+    done.into_iter().map(|d| d.1).collect()
+}
+
+/// What the assembler says of a kernel: registers, bytes of stack, bytes spilled.
+fn taken(log: &str) -> Option<(usize, usize, usize)> {
+    let before = |what: &str| -> Option<usize> {
+        let end = log.find(what)?;
+        log[..end].split_whitespace().next_back()?.parse().ok()
+    };
+    let spilled = before(" bytes spill stores")? + before(" bytes spill loads")?;
+    Some((before(" registers")?, before(" bytes stack frame")?, spilled))
+}
+
+/// What is wrong with a kernel, if anything is.
+fn fault(compiler: &Compiler, case: &Case, prelude: &str) -> Option<String> {
+    let source = format!("{prelude}\n#line 1\n{}", case.text.source);
+    let compiled = match compiler.compile(&case.text.symbol, &source, SM, &["--ptxas-options=-v"]) {
+        Ok(compiled) => compiled,
+        Err(error) => return Some(error.to_string()),
+    };
+    let Some((registers, stack, spilled)) = taken(&compiled.log) else {
+        return Some(format!("the assembler does not say what it takes: {}", compiled.log));
+    };
+    // Registers are handed out to warps, eight at a time for each thread.
+    let fits = registers.next_multiple_of(8) * case.threads.next_multiple_of(32) <= REGISTERS;
+    let known =
+        KNOWN.iter().filter(|(model, function, _)| case.place.contains(model) && case.place.ends_with(function));
+    let allowed = known.map(|k| k.2).max().unwrap_or(if registers < MOST { CHOSEN } else { 0 });
+    // What lies on the stack is what was spilled: anything else is an array whose place is only known at run time.
+    let good = spilled <= allowed && stack <= spilled && registers <= MOST && fits;
+    (!good).then(|| {
+        format!("{registers} registers of {} threads, {stack} bytes of stack, {spilled} spilled", case.threads)
+    })
+}
+
+#[test]
+fn every_kernel_compiles_without_spills() {
+    let compiler = match Compiler::find() {
+        Ok(compiler) => compiler,
+        Err(error) => {
+            let needed = std::env::var_os("GRISTMILL_REQUIRE_NVRTC").is_some();
+            assert!(!needed, "GRISTMILL_REQUIRE_NVRTC is set, but {error}");
+            eprintln!("skipped: {error}");
+            return;
+        }
+    };
+    let wanted = std::env::var("GRISTMILL_CASE").unwrap_or_default();
+    let models = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"];
+    let models = models.iter().flat_map(|preset| ["q4_0", "q4_k_m"].map(|quant| (*preset, quant)));
+    let models: Vec<_> = models.filter(|(preset, quant)| format!("{preset} {quant}").contains(&wanted)).collect();
+    assert!(!models.is_empty(), "no model's name contains {wanted}");
+    let mut cases = BTreeMap::new();
+    for case in each(&models, |(preset, quant)| kernels(preset, quant)).into_iter().flatten() {
+        cases.entry(case.text.key.hex()).or_insert(case);
+    }
+    let cases: Vec<Case> = cases.into_values().collect();
+    let store = Store::open(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("nvrtc"), 1 << 26).expect("a store");
+    let prelude = dialect::prelude();
+    let compiled = AtomicUsize::new(0);
+    let faults = each(&cases, |case| {
+        let threads = case.threads.to_string();
+        let key = Key::of([&compiler.describe(), &threads, &prelude, &case.text.source]);
+        if store.get(&key).expect("a store").is_some() {
+            return None;
+        }
+        compiled.fetch_add(1, Ordering::Relaxed);
+        let fault = fault(&compiler, case, &prelude);
+        if fault.is_none() {
+            store.put(&key, b"sound").expect("a store");
+        }
+        fault.map(|fault| format!("{}: {fault}", case.place))
+    });
+    let faults: Vec<String> = faults.into_iter().flatten().collect();
+    println!("{} kernels, {} of them compiled now", cases.len(), compiled.into_inner());
+    assert!(faults.is_empty(), "{} kernels:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn what_the_assembler_says_is_read() {
+    let log = "ptxas info    : 0 bytes gmem\nptxas info    : Function properties for k\n    16 bytes stack frame, 4 bytes spill stores, \
+               8 bytes spill loads\nptxas info    : Used 40 registers, used 1 barriers";
+    assert_eq!(taken(log), Some((40, 16, 12)));
+    assert_eq!(taken("nothing"), None);
+}
