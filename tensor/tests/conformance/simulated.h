@@ -22,20 +22,51 @@
 #define INFINITE ((float)INFINITY)
 #define NOT_A_NUMBER ((float)NAN)
 
+#if defined(__x86_64__)
+// Coroutines without the system calls of <ucontext.h>: what a call preserves is on the stack, and the stack changes.
+extern "C" __attribute__((visibility("hidden"))) void sim_switch(void **from, void *to);
+asm(".text\n.globl sim_switch\n.hidden sim_switch\n.type sim_switch, @function\nsim_switch:\n"
+    "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+    "mov %rsp, (%rdi)\nmov %rsi, %rsp\n"
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
+struct Context {
+  void *at;
+  void start(unsigned char *stack, size_t size, void (*f)()) {
+    void **top = (void **)((uintptr_t)(stack + size) & ~(uintptr_t)63);
+    *--top = nullptr; // where `f` would return to
+    *--top = (void *)f;
+    for (int i = 0; i < 6; i++) *--top = nullptr;
+    at = top;
+  }
+  void resume(Context &from) { sim_switch(&from.at, at); }
+};
+#else
+struct Context {
+  ucontext_t at;
+  void start(unsigned char *stack, size_t size, void (*f)()) {
+    getcontext(&at);
+    at.uc_stack.ss_sp = stack;
+    at.uc_stack.ss_size = size;
+    makecontext(&at, f, 0);
+  }
+  void resume(Context &from) { swapcontext(&from.at, &at); }
+};
+#endif
+
 namespace sim {
 static int current, threads;
 static long long group;
 static unsigned char *scratch;
-static ucontext_t scheduler, contexts[1024];
+static Context scheduler, contexts[1024];
 static bool done[1024], waited[1024];
 static uint64_t exchange[1024];
 static void (*body)(void *);
 static void *argument;
-static void barrier() { swapcontext(&contexts[current], &scheduler); }
+static void barrier() { scheduler.resume(contexts[current]); }
 static void start() {
   body(argument);
   done[current] = true;
-  swapcontext(&contexts[current], &scheduler);
+  barrier();
 }
 // 0, or what went wrong: 1 threads part at a barrier, 2 a thread ended without having waited for its predecessors, 3 no memory.
 static int run(void (*f)(void *), void *with, int n, long long groups, size_t shared) {
@@ -50,17 +81,13 @@ static int run(void (*f)(void *), void *with, int n, long long groups, size_t sh
     memset(memory, 0xA5, (shared + GUARD + 63) / 64 * 64);
     for (int i = 0; i < n; i++) {
       done[i] = waited[i] = false;
-      getcontext(&contexts[i]);
-      contexts[i].uc_stack.ss_sp = stacks + i * STACK;
-      contexts[i].uc_stack.ss_size = STACK;
-      contexts[i].uc_link = &scheduler;
-      makecontext(&contexts[i], start, 0);
+      contexts[i].start(stacks + i * STACK, STACK, start);
     }
     for (int turn = 0, left = n; left && !wrong; turn++) {
       int ended = 0;
       for (int i = 0; i < n; i++) {
         current = (turn & 1 ? n - 1 - i : i) ^ (turn & 2 && n >= 64 ? 32 : 0);
-        swapcontext(&scheduler, &contexts[current]);
+        contexts[current].resume(scheduler);
         ended += done[current];
       }
       if (ended && ended < n) wrong = 1;
