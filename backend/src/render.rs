@@ -151,10 +151,7 @@ impl<'a> Expressions<'a> {
     fn aligned(&self, load: Id) -> bool {
         let n = &self.g[load];
         let sum = self.g.linear(n.src[1]);
-        let unit = match self.g[n.src[0]].arg {
-            Arg::Packed(..) => 1,
-            _ => self.g.scalar(n.src[0]).bytes() as i64,
-        };
+        let unit = self.g.unit_bytes(n.src[0]);
         let size = n.dtype.scalar.bytes() as i64;
         std::iter::once(sum.constant).chain(sum.terms.iter().map(|t| t.1)).all(|c| c * unit % size == 0)
     }

@@ -12,7 +12,7 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Lanes that fold without a barrier.
+/// Threads of a warp: lanes that fold without a barrier.
 pub const WARP: i64 = 32;
 /// Bytes of the widest load.
 const WIDEST: i64 = 16;
@@ -262,11 +262,7 @@ impl Sharing<'_> {
         for n in g.toposort(&[value]) {
             let node = &g[n];
             if node.op == Op::Load && g[node.src[0]].op == Op::Param {
-                let unit = match g[node.src[0]].arg {
-                    Arg::Packed(..) => 1,
-                    _ => g.scalar(node.src[0]).bytes() as i64,
-                };
-                out.push((node.src[1], unit));
+                out.push((node.src[1], g.unit_bytes(node.src[0])));
             }
         }
         out
@@ -325,9 +321,9 @@ impl Sharing<'_> {
         let mut copies =
             closed.iter().filter(|&&r| self.is(r, RangeKind::Upcast)).map(|&r| self.most(r)).product::<i64>();
         let mut outputs: i64 = shared.iter().map(|&r| self.most(r)).product();
+        let loads = self.loads(value);
         for r in shared.clone() {
             let Some(n) = self.fixed(r) else { continue };
-            let loads = self.loads(value);
             let walks = |at: Id| walked.iter().any(|w| self.g.free_ranges(at).contains(w));
             let again = loads.iter().any(|&(at, _)| walks(at) && !self.g.free_ranges(at).contains(&r));
             if !again || n * copies > REPEATED || outputs / n * WARP < self.threads {

@@ -25,6 +25,17 @@ pub enum Memory {
     Scratch,
 }
 
+impl Memory {
+    /// What is in it, for people.
+    pub fn what(self) -> &'static str {
+        match self {
+            Memory::Weights => "weights",
+            Memory::State => "the context's state",
+            Memory::Scratch => "activations",
+        }
+    }
+}
+
 /// A piece of a device's memory. Cheap to clone; freed with its last clone.
 #[derive(Clone)]
 pub struct Buffer {

@@ -267,6 +267,13 @@ impl Graph {
             _ => None,
         }
     }
+    /// Bytes of what an offset into a buffer counts: an element, or a byte of a packed buffer.
+    pub fn unit_bytes(&self, buffer: Id) -> i64 {
+        match self[buffer].arg {
+            Arg::Packed(..) => 1,
+            _ => self.scalar(buffer).bytes() as i64,
+        }
+    }
     /// Scalar type of a node.
     pub fn scalar(&self, id: Id) -> Scalar {
         self[id].dtype.scalar

@@ -26,12 +26,7 @@ impl Map {
     /// `bytes` of zeros (at least one page), at a multiple of 2 MiB for weights, else of the page size.
     pub fn new(bytes: usize, memory: Memory) -> Result<Map, Error> {
         let refuse = || Error::OutOfMemory {
-            what: match memory {
-                Memory::Weights => "weights",
-                Memory::State => "the context's state",
-                Memory::Scratch => "activations",
-            }
-            .into(),
+            what: memory.what().into(),
             wanted: bytes,
             free: memory::available(),
             device: "cpu".into(),

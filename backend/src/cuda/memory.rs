@@ -29,12 +29,7 @@ pub fn alloc(context: &Arc<Context>, copies: &Stream, bytes: usize, memory: Memo
     });
     let handle = made.map_err(|error| match refused {
         true => Error::OutOfMemory {
-            what: match memory {
-                Memory::Weights => "weights",
-                Memory::State => "the context's state",
-                Memory::Scratch => "activations",
-            }
-            .into(),
+            what: memory.what().into(),
             wanted: bytes,
             free: context.memory().ok().map(|m| m.0 as u64),
             device: format!("cuda:{} ({})", context.number, context.model),

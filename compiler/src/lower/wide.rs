@@ -1,7 +1,7 @@
 //! Wide loads: neighbouring loads of a thread become one of 8 or 16 bytes, where the address is known to be aligned.
 
 use super::linear::Statement;
-use gristmill_uop::{Arg, Graph, Id, Op};
+use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Bytes of a wide load, the widest first.
@@ -26,10 +26,7 @@ fn place(g: &Graph, load: Id) -> Option<Place> {
         return None;
     }
     let buffer = n.src[0];
-    let unit = match g[buffer].arg {
-        Arg::Packed(..) => 1,
-        _ => g.scalar(buffer).bytes() as i64,
-    };
+    let unit = g.unit_bytes(buffer);
     let sum = g.linear(n.src[1]);
     let terms = sum.terms.iter().map(|&(t, c)| (t, c * unit)).collect();
     Some(Place { load, buffer, terms, at: sum.constant * unit, bytes: n.dtype.scalar.bytes() as i64 })

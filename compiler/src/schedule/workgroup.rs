@@ -7,6 +7,7 @@ use super::expand::Expander;
 use super::kernel::{Draft, Surroundings};
 use crate::derive::Derived;
 use crate::lower::linear::WORDS;
+use crate::threads::WARP;
 use gristmill_uop::target::{Style, Target};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -356,7 +357,7 @@ fn contraction(
 /// Rows and tokens as tiles of warps, laid out over a warp as its matrix product wants them (`lower/mma.rs`): lane 4g + t has rows g + 8i and tokens
 /// 2t + j.
 fn warps(g: &mut Graph, s: &mut Splitter, row: Id, [n, others]: [i64; 2], token: Id, target: &Target) {
-    let warps = (target.threads as i64 / 32).max(1);
+    let warps = (target.threads as i64 / WARP).max(1);
     let most = g.max_of(g[token].src[0]);
     // Tokens of a warp: as many as rows share; and of the warps of a workgroup, as many side by side as there are rows, the others for more tokens.
     let up_to_power = |n: i64| (n.max(1) as u64).next_power_of_two() as i64;

@@ -4,7 +4,7 @@ use super::events::{self, Teller};
 use super::messages::{RequestMessage, convert};
 use super::settings::{Settings, request};
 use super::tools::{ResponseFormat, Tool, ToolChoice, Wishes};
-use super::{finish_name, fresh_id, logprobs, rate, timings_json, usage_json};
+use super::{finish_name, fresh_id, logprobs, rate, with_usage};
 use crate::constraint::Constraint;
 use crate::error::ApiError;
 use crate::http::{App, Asked};
@@ -281,10 +281,8 @@ impl Telling {
                 })
             })
             .collect();
-        let mut whole = self.envelope("chat.completion", choices.into());
-        whole["usage"] = usage_json(usage);
-        whole["timings"] = timings_json(usage);
-        whole
+        let whole = self.envelope("chat.completion", choices.into());
+        with_usage(whole, usage)
     }
 }
 
@@ -315,10 +313,7 @@ impl Teller for Telling {
     }
     fn end(&mut self, usage: &Usage, chunks: &mut VecDeque<Value>) {
         if self.include_usage {
-            let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = usage_json(usage);
-            chunk["timings"] = timings_json(usage);
-            chunks.push_back(chunk);
+            chunks.push_back(with_usage(self.chunk(json!([])), usage));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::events::{self, Teller};
 use super::settings::{Settings, request};
-use super::{finish_name, fresh_id, logprobs, timings_json, usage_json};
+use super::{finish_name, fresh_id, logprobs, with_usage};
 use crate::error::ApiError;
 use crate::http::{self, App, Asked};
 use crate::job::{Chosen, Delta, Finish, Usage};
@@ -120,9 +120,8 @@ pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Respo
             telling.choice(index, text, tokens, finish_name(reason).into())
         })
         .collect();
-    let mut whole = telling.envelope(choices.into());
-    whole["usage"] = usage_json(&usage);
-    whole["timings"] = timings_json(&usage);
+    let whole = telling.envelope(choices.into());
+    let whole = with_usage(whole, &usage);
     Ok(Json(whole).into_response())
 }
 
@@ -177,10 +176,7 @@ impl Teller for Telling {
     }
     fn end(&mut self, usage: &Usage, chunks: &mut VecDeque<Value>) {
         if self.include_usage {
-            let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = usage_json(usage);
-            chunk["timings"] = timings_json(usage);
-            chunks.push_back(chunk);
+            chunks.push_back(with_usage(self.chunk(json!([])), usage));
         }
     }
 }

@@ -32,6 +32,13 @@ fn usage_json(usage: &Usage) -> Value {
     })
 }
 
+/// A whole answer, or the last chunk of one, with what it took.
+fn with_usage(mut answer: Value, usage: &Usage) -> Value {
+    answer["usage"] = usage_json(usage);
+    answer["timings"] = timings_json(usage);
+    answer
+}
+
 /// How long it took: beyond OpenAI's interface, in the words of llama.cpp's server.
 fn timings_json(usage: &Usage) -> Value {
     let run = usage.prompt - usage.cached;

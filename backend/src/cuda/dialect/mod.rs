@@ -34,13 +34,7 @@ pub struct Cuda;
 impl Dialect for Cuda {
     fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
         let t = Expressions::new(graph, signature, Values::Threads);
-        let mut w = Writer {
-            t,
-            threads: Threads::default(),
-            unsynchronised: HashSet::new(),
-            statements_of_loop: 0,
-            out: String::new(),
-        };
+        let mut w = Writer { t, threads: Threads::default(), unsynchronised: HashSet::new(), out: String::new() };
         w.kernel(name, bodies);
         w.out
     }
@@ -60,8 +54,6 @@ struct Writer<'a> {
     threads: Threads,
     /// Shared buffers written since the last barrier.
     unsynchronised: HashSet<Id>,
-    /// Statements of the loop that is being opened.
-    statements_of_loop: usize,
     out: String,
 }
 
@@ -131,14 +123,13 @@ impl Writer<'_> {
         self.unsynchronised.clear();
         let mut reads = reads(&self.t, &code.statements).into_iter();
         for (i, s) in code.statements.iter().enumerate() {
-            self.statements_of_loop = length(&code.statements[i..]);
             if let Statement::Nest { .. } = s
                 && reads.next().is_some_and(|r| r.iter().any(|b| self.unsynchronised.contains(b)))
             {
                 self.line(format_args!("BARRIER;"));
                 self.unsynchronised.clear();
             }
-            self.statement(s);
+            self.statement(s, length(&code.statements[i..]));
         }
         self.line(format_args!("return; }}\nw -= count; }}"));
     }
@@ -191,7 +182,8 @@ impl Writer<'_> {
         let (b, at) = (self.t.buffer(buffer), self.t.index(at));
         self.line(format_args!("ASK_FOR({b} + ({at}));"));
     }
-    fn statement(&mut self, s: &Statement) {
+    /// A statement; if it opens a loop, one of so many statements.
+    fn statement(&mut self, s: &Statement, length: usize) {
         match s {
             Statement::Define(id) => {
                 let e = match self.t.g[*id].op {
@@ -205,7 +197,7 @@ impl Writer<'_> {
             Statement::Loop(r) => {
                 let g = self.t.g;
                 let unroll = match (g.range_kind(*r), g.int_value(g[*r].src[0])) {
-                    _ if self.statements_of_loop > SHORT => 1,
+                    _ if length > SHORT => 1,
                     (Some(RangeKind::Reduce), Some(n)) if n <= UNROLLED => n,
                     (Some(RangeKind::Reduce), _) => COPIES,
                     // What follows another waits for its loads, unless they are asked for together.
