@@ -147,16 +147,18 @@ struct Order<'a> {
 }
 
 impl Order<'_> {
-    /// Does the address need nothing of this stretch but arithmetic? An accumulator that it adds up is not known before its place.
+    /// Does the address need nothing of this stretch but arithmetic and what a stage has left? An accumulator that it adds up is not known before
+    /// its place.
     fn is_early(&self, load: Id) -> bool {
         let mut stack = vec![self.of.get(&load).map_or(load, |&i| self.groups[i].first)];
         let mut first = true;
         while let Some(n) = stack.pop() {
             let node = &self.g[n];
-            if !first
-                && matches!(node.op, Op::Load | Op::Reduce | Op::Fold | Op::Acc | Op::Mma)
-                && (self.here.contains(&n) || node.op != Op::Load)
-            {
+            let waits = match node.op {
+                Op::Load => self.here.contains(&n) && self.g[node.src[0]].op != Op::Local,
+                op => matches!(op, Op::Reduce | Op::Fold | Op::Acc | Op::Mma),
+            };
+            if !first && waits {
                 return false;
             }
             first = false;

@@ -165,6 +165,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
     inline_same(g, &mut x, &mut out);
     workgroup::split(g, &mut x, &mut out, node, around);
     fuse(g, &mut x, &mut out, around)?;
+    addresses_first(g, &mut out.nests);
     Ok(out)
 }
 
@@ -228,6 +229,50 @@ fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft) {
     }
 }
 
+/// Does computing `node` from what has a buffer take a reduction?
+fn reduces(g: &Graph, node: Id, around: &Surroundings) -> bool {
+    let mut stack = vec![node];
+    let mut seen = FxHashSet::default();
+    while let Some(n) = stack.pop() {
+        if g[n].op == Op::Reduce {
+            return true;
+        }
+        let below = g[n].src.iter().copied().filter(|s| !around.buffers.contains_key(s));
+        stack.extend(below.filter(|&s| seen.insert(s)));
+    }
+    false
+}
+
+/// Nests that fill the stages which addresses of weights are read from, and what these need, come before the others: the sooner an address is
+/// known, the sooner the weights are on their way.
+fn addresses_first(g: &Graph, nests: &mut Vec<Id>) {
+    let locals = |below: Id| -> Vec<Id> {
+        let order = g.toposort(&[below]);
+        order
+            .into_iter()
+            .filter(|&n| g[n].op == Op::Load)
+            .map(|n| g[n].src[0])
+            .filter(|&b| g[b].op == Op::Local)
+            .collect()
+    };
+    let mut needed: FxHashSet<Id> = FxHashSet::default();
+    for nest in nests.iter() {
+        for n in g.toposort(&[*nest]) {
+            if g[n].op == Op::Load && matches!(g[g[n].src[0]].arg, Arg::Packed(..)) {
+                needed.extend(locals(g[n].src[1]));
+            }
+        }
+    }
+    // Stages are filled in order: what a stage reads stands before it.
+    for &nest in nests.iter().rev() {
+        if needed.contains(&g[nest].src[0]) {
+            needed.extend(g[nest].src[1..].iter().flat_map(|&s| locals(s)));
+        }
+    }
+    let (first, rest): (Vec<Id>, Vec<Id>) = nests.iter().partition(|&&nest| needed.contains(&g[nest].src[0]));
+    *nests = first.into_iter().chain(rest).collect();
+}
+
 /// Decides for every fused node, readers before what they read, whether it is computed in place or in a stage.
 fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings) -> Result<(), Illegal> {
     loop {
@@ -235,6 +280,9 @@ fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings)
         let Some((&node, reads)) = found.iter().max_by_key(|(n, _)| around.order[n]) else { return Ok(()) };
         let distinct: FxHashSet<Id> = reads.iter().map(|r| r.0).collect();
         let mut in_place = distinct.len() == 1 && g[node].op != Op::Cat && g[reads[0].0].dtype == g[node].dtype;
+        // A sum that several nests need is not added up in each of them.
+        let several = reads.iter().any(|r| r.1 != reads[0].1);
+        in_place &= !(several && reduces(g, node, around));
         if in_place {
             // Computed once for each of its own indices only if the loops around it are all its own, or come first.
             for &(read, nest) in reads {

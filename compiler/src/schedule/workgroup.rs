@@ -295,11 +295,14 @@ fn contraction(
         let groups = around.target.tuning.groups.max(1) as i64;
         let tile = divisor(n, if lanes > 1 { groups } else { 4 * groups });
         if around.target.style == Style::Gpu {
-            // A row for each group of threads; where there are many rows several, so that what a workgroup stages is staged as rarely as possible.
+            // A row for each group of threads; where there are many rows so many that all workgroups run at once: what a workgroup stages is staged
+            // as rarely as possible, and nobody waits for another's end.
             let others: i64 = row_axes.iter().filter(|&&r| r != row).map(|&r| g.max_of(g[r].src[0])).product();
             let groups = around.target.threads as i64 / threads_of_row(steps);
-            let share = n * others / (ROUNDS * around.target.workers as i64);
-            let tile = [4, 2].into_iter().find(|t| n % t == 0 && share >= t * groups).unwrap_or(1);
+            let share =
+                (n * others + ROUNDS * around.target.workers as i64 - 1) / (ROUNDS * around.target.workers as i64);
+            let tile = [1, 2, 4].into_iter().filter(|t| n % t == 0).find(|t| t * groups >= share);
+            let tile = tile.unwrap_or_else(|| divisor(n, 4));
             let per_group = divisor(n / tile, groups.max(share / tile));
             let (bound, per) = (g.int(n / tile / per_group), g.int(per_group));
             let group = s.new_range(g, bound, RangeKind::Global);

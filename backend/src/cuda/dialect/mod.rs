@@ -19,7 +19,7 @@ use std::fmt::Write;
 const UNROLLED: i64 = 8;
 /// Copies of other such loops.
 const COPIES: i64 = 4;
-/// Accumulators of a nest above which a workgroup has a multiprocessor's registers to itself.
+/// Accumulators of a loop above which a workgroup has a multiprocessor's registers to itself.
 const ACCUMULATORS: usize = 8;
 /// Workgroups beside one another on a multiprocessor, at least.
 const BESIDE: i64 = 2;
@@ -118,24 +118,43 @@ impl Writer<'_> {
             let skip = self.t.index(skip);
             self.line(format_args!("if ({skip}) {{ PREDECESSORS_ENDED; return; }}"));
         }
-        self.ahead(&code.statements);
+        self.ahead(&code.statements, &HashSet::new());
         self.line(format_args!("PREDECESSORS_ENDED;"));
         self.unsynchronised.clear();
         let mut reads = reads(&self.t, &code.statements).into_iter();
         for (i, s) in code.statements.iter().enumerate() {
-            if let Statement::Nest { .. } = s
-                && reads.next().is_some_and(|r| r.iter().any(|b| self.unsynchronised.contains(b)))
-            {
-                self.line(format_args!("BARRIER;"));
-                self.unsynchronised.clear();
+            if let Statement::Nest { .. } = s {
+                // Stages that are filled, and tell later nests where their weights are.
+                let later = &code.statements[i + length(&code.statements[i..]) + 1..];
+                let fresh = self.addressing(later);
+                if reads.next().is_some_and(|r| r.iter().any(|b| self.unsynchronised.contains(b))) || !fresh.is_empty()
+                {
+                    self.line(format_args!("BARRIER;"));
+                    self.unsynchronised.clear();
+                }
+                if !fresh.is_empty() {
+                    self.ahead(later, &fresh);
+                }
             }
             self.statement(s, length(&code.statements[i..]));
         }
         self.line(format_args!("return; }}\nw -= count; }}"));
     }
-    /// Weights whose address does not depend on what comes before are asked for ahead of the wait: loops of the nests with nothing but those
-    /// loads in them.
-    fn ahead(&mut self, statements: &[Statement]) {
+    /// Stages not yet waited for that addresses of weights are read from.
+    fn addressing(&self, statements: &[Statement]) -> HashSet<Id> {
+        let g = self.t.g;
+        let addresses = statements.iter().filter_map(|s| match s {
+            Statement::Define(id) if g[*id].op == Op::Load => Some((g[*id].src[0], g[*id].src[1])),
+            Statement::Wide(buffer, at, ..) => Some((*buffer, *at)),
+            _ => None,
+        });
+        let weights = addresses.filter(|(buffer, _)| matches!(g[*buffer].arg, Arg::Packed(..)));
+        let stages = weights.flat_map(|(_, at)| sources(g, at).unwrap_or_default());
+        stages.filter(|s| self.unsynchronised.contains(s)).collect()
+    }
+    /// Weights whose address does not depend on what comes before, but for these `stages`, are asked for: loops of the nests with nothing but
+    /// those loads in them. Without stages this happens ahead of the wait.
+    fn ahead(&mut self, statements: &[Statement], stages: &HashSet<Id>) {
         let g = self.t.g;
         let mut loops: Vec<Id> = Vec::new();
         let mut open: Vec<bool> = Vec::new();
@@ -158,20 +177,20 @@ impl Writer<'_> {
                     }
                 }
                 Statement::Define(id) if matches!(g[*id].op, Op::Load) => {
-                    self.ask(g[*id].src[0], g[*id].src[1], &loops)
+                    self.ask(g[*id].src[0], g[*id].src[1], &loops, stages)
                 }
-                Statement::Wide(buffer, at, ..) => self.ask(*buffer, *at, &loops),
+                Statement::Wide(buffer, at, ..) => self.ask(*buffer, *at, &loops, stages),
                 _ => {}
             }
         }
     }
-    fn ask(&mut self, buffer: Id, at: Id, loops: &[Id]) {
+    fn ask(&mut self, buffer: Id, at: Id, loops: &[Id], stages: &HashSet<Id>) {
         let g = self.t.g;
         let mine: Vec<Id> = loops.iter().copied().filter(|r| g.free_ranges(at).contains(r)).collect();
         let count: Option<i64> = mine.iter().map(|&r| g.int_value(g[r].src[0])).product();
         if !matches!(g[buffer].arg, Arg::Packed(..))
             || count.is_none_or(|n| n > ASKED)
-            || g.any(at, |_, n| n.op == Op::Load)
+            || sources(g, at).is_none_or(|s| s.is_empty() != stages.is_empty() || !s.iter().all(|b| stages.contains(b)))
         {
             return;
         }
@@ -320,10 +339,34 @@ impl Writer<'_> {
     }
 }
 
-/// The most accumulators of a nest.
+/// The stages that an address is read from; `None` if anything else of the kernel's work is in it.
+fn sources(g: &Graph, at: Id) -> Option<Vec<Id>> {
+    let order = g.toposort(&[at]);
+    let known = |n: &Id| match g[*n].op {
+        Op::Load => g[g[*n].src[0]].op == Op::Local,
+        op => !matches!(op, Op::Reduce | Op::Fold | Op::Acc | Op::Mma),
+    };
+    order.iter().all(known).then(|| order.iter().filter(|n| g[**n].op == Op::Load).map(|n| g[*n].src[0]).collect())
+}
+
+/// The most accumulators that a loop adds to, with those of the loops around it.
 fn accumulators(statements: &[Statement]) -> usize {
-    let nests = statements.split(|s| matches!(s, Statement::Nest { .. }));
-    nests.map(|nest| nest.iter().filter(|s| matches!(s, Statement::Accumulator(_))).count()).max().unwrap_or(0)
+    let mut open = vec![0];
+    let mut most = 0;
+    for s in statements {
+        match s {
+            Statement::Accumulator(_) => *open.last_mut().expect("one for all") += 1,
+            Statement::Loop(_) | Statement::Nest { .. } => {
+                most = most.max(open.iter().sum());
+                open.push(0);
+            }
+            Statement::End => {
+                open.pop();
+            }
+            _ => {}
+        }
+    }
+    most
 }
 
 /// Statements up to the end of the loop that the first one opens.
