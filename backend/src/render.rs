@@ -291,6 +291,9 @@ impl<'a> Expressions<'a> {
                 }
                 fold(from.scalar, &s[0])
             }
+            // One instruction of a GPU, which comparisons are not.
+            Op::Max if self.values == Values::Threads && d == Scalar::F32.one() => format!("max_1({}, {})", s[0], s[1]),
+            Op::Min if self.values == Values::Threads && d == Scalar::F32.one() => format!("min_1({}, {})", s[0], s[1]),
             op => elementwise(op, d, from, s),
         }
     }

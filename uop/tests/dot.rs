@@ -227,6 +227,17 @@ const CASES: &[(&str, Case)] = &[
         sum(g, p, &[quad, byte])
     }),
     (dot::SIGNED, |g| {
+        let (quad, byte) = (range(g, 0, 8), range(g, 1, 4));
+        let k = at(g, quad, 4, byte);
+        let (a, b) = (byte_of(g, 0, k, Scalar::U8), byte_of(g, 1, k, Scalar::I8));
+        // No half of a power of two: the bytes are subtracted from.
+        let (mask, zero) = (g.int_of(Scalar::I32, 31), g.int_of(Scalar::I32, -13));
+        let a = g.and(a, mask);
+        let a = g.add(a, zero);
+        let p = g.mul(a, b);
+        sum(g, p, &[quad, byte])
+    }),
+    (dot::SIGNED, |g| {
         let byte = range(g, 1, 4);
         let (a, b) = (byte_of(g, 0, byte, Scalar::U8), byte_of(g, 1, byte, Scalar::I8));
         let zero = g.int_of(Scalar::I32, -128);

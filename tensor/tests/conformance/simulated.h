@@ -118,6 +118,8 @@ FN float exp_1(float x) { return expf(x); }
 FN float log_1(float x) { return logf(x); }
 FN float sqrt_1(float x) { return sqrtf(x); }
 FN float round_1(float x) { return rintf(x); }
+FN float max_1(float a, float b) { return fmaxf(a, b); }
+FN float min_1(float a, float b) { return fminf(a, b); }
 FN float fma_1(float a, float b, float c) { return fmaf(a, b, c); }
 FN int dot4_any_1(unsigned int a, unsigned int b, int c) {
   for (int i = 0; i < 4; i++) c += (int)(a >> 8 * i & 255) * (signed char)(b >> 8 * i);

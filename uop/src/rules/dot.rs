@@ -191,10 +191,13 @@ fn signed_words(g: &mut Graph, n: &Node) -> Option<Id> {
         return None;
     }
     let (a, b) = if zero(g, a) { (a, b) } else { (b, a) };
-    let (a, b) = (lift::signed_word(g, a, byte)?, lift::word(g, b, byte));
+    let ((a, shift), b) = (lift::signed_word(g, a, byte)?, lift::word(g, b, byte));
     let none = g.int_of(Scalar::I32, 0);
     let dot = g.signed_dot4(a, b, none);
-    Some(if rest.is_empty() { dot } else { g.reduce_ranges(dot, rest, ReduceOp::Add) })
+    let sum = if rest.is_empty() { dot } else { g.reduce_ranges(dot, rest, ReduceOp::Add) };
+    // All terms are multiples of the power of two: nothing is lost.
+    let by = g.int_of(Scalar::I32, shift);
+    Some(if shift == 0 { sum } else { g.shr(sum, by) })
 }
 
 fn words(g: &mut Graph, n: &Node) -> Option<Id> {

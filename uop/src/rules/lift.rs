@@ -14,16 +14,21 @@ pub fn word(g: &mut Graph, x: Id, byte: Id) -> Id {
     }
 }
 
-/// The word whose signed byte number `i` is `code + zero`, a constant, where the range `byte` is `i`: one subtraction of all bytes, whose highest
-/// bits keep what it borrows.
-pub fn signed_word(g: &mut Graph, x: Id, byte: Id) -> Option<Id> {
+/// A word whose signed byte number `i` is `(code + zero) << shift`, with `zero` a constant, where the range `byte` is `i`; and the shift. Where the
+/// zero is half of what a code of b bits can be, the code goes to the highest bits of its byte, whose first is then the sign turned over: one
+/// operation. Otherwise nothing is shifted, and one subtraction of all bytes does it, whose highest bits keep what it borrows.
+pub fn signed_word(g: &mut Graph, x: Id, byte: Id) -> Option<(Id, i64)> {
     let n = g[x].clone();
     let zero = g.int_value(*n.src.get(1)?).filter(|_| n.op == Op::Add)?;
     let code = n.src[0];
     let high = each(g, 128);
-    if zero == -128 && g.within(code, 0, 255) {
+    if let Some(shift) = (0..8).find(|s| zero << s == -128)
+        && g.within(code, 0, (256 >> shift) - 1)
+    {
+        let by = g.int_of(g.scalar(code), shift);
+        let code = g.shl(code, by);
         let w = bits(g, code, byte, 255)?;
-        return Some(g.xor(w, high));
+        return Some((g.xor(w, high), shift));
     }
     if !g.within(code, 0, 127) || !(-128..=0).contains(&zero) {
         return None;
@@ -33,7 +38,7 @@ pub fn signed_word(g: &mut Graph, x: Id, byte: Id) -> Option<Id> {
     // (x | 128) − |zero| borrows nothing; as an addition modulo 2^32, of the whole word's negative.
     let minus = g.int_of(Scalar::U32, (-((-zero) * 0x0101_0101)).rem_euclid(1 << 32));
     let w = g.add(w, minus);
-    Some(g.xor(w, high))
+    Some((g.xor(w, high), 0))
 }
 
 /// `v` in each of the four bytes.

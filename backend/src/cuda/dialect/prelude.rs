@@ -27,7 +27,8 @@ pub fn common() -> String {
         s += &format!("typedef {c} {name};\ntypedef {name} {name}_u;\n");
     }
     for t in ["i32", "u32", "i64", "f32"] {
-        for (how, combine) in [("add", "x + y"), ("max", "x > y ? x : y")] {
+        let max = if t == "f32" { "max_1(x, y)" } else { "x > y ? x : y" };
+        for (how, combine) in [("add", "x + y"), ("max", max)] {
             s += &format!("FOLD(fold_{how}_{t}, {t}, {combine})\n");
         }
     }
@@ -39,9 +40,17 @@ pub fn common() -> String {
             true => (format!("(-{0}ll - 1ll)", (1u64 << bits) - 1), format!("{}ll", (1u64 << bits) - 1)),
             false => ("0".into(), format!("{}ll", (1u64 << bits) - 1)),
         };
-        s += &format!(
+        let compared = format!(
             "FN {t} cvt_f32_{t}_1(f32 x) {{ return x >= {hi:e}f ? ({t}){most} : x > {lo:e}f ? ({t})x : x <= {lo:e}f ? ({t}){least} : ({t})0; }}\n"
         );
+        // One instruction for what has no more than 32 bits, where the language has a word for it.
+        s += &match bits {
+            0..=32 => {
+                let ptx = if signed { t.replace('i', "s") } else { t.into() };
+                format!("#ifdef SATURATED\nSATURATED({t}, {ptx})\n#else\n{compared}#endif\n")
+            }
+            _ => compared,
+        };
     }
     s + COMMON
 }
@@ -82,10 +91,14 @@ FN float bits_u32_f32(unsigned int x) { return __uint_as_float(x); }
 FN unsigned int bits_f32_u32(float x) { return __float_as_uint(x); }
 FN float cvt_f16_f32_1(unsigned short x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y; }
 FN unsigned short cvt_f32_f16_1(float x) { unsigned short y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }
+#define SATURATED(type, ptx) \
+FN type cvt_f32_##type##_1(float x) { int y; asm("cvt.rzi." #ptx ".f32 %0, %1;" : "=r"(y) : "f"(x)); return (type)y; }
 FN float exp_1(float x) { return expf(x); }
 FN float log_1(float x) { return logf(x); }
 FN float sqrt_1(float x) { return sqrtf(x); }
 FN float round_1(float x) { return rintf(x); }
+FN float max_1(float a, float b) { return fmaxf(a, b); }
+FN float min_1(float a, float b) { return fminf(a, b); }
 FN float fma_1(float a, float b, float c) { return fmaf(a, b, c); }
 FN int dot4_any_1(unsigned int a, unsigned int b, int c) { int d; asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c)); return d; }
 FN int dot4_signed_1(unsigned int a, unsigned int b, int c) { int d; asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c)); return d; }
