@@ -6,12 +6,13 @@
 //! which are applied when the contraction's ranges are known (`schedule/expand.rs`).
 
 use crate::layout::{Layout, Packing};
+use crate::schedule::expand::flatten;
 use crate::schedule::workgroup::{Future, Hint};
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::rows::GROUP;
 use gristmill_uop::target::{Style, Target};
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar, Sources};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// A contraction in integers.
@@ -34,13 +35,28 @@ pub struct Derived {
     pub layouts: FxHashMap<u32, (Layout, Arc<Packing>)>,
     /// Contractions in integers: reductions, by node.
     pub dots: FxHashMap<Id, Dot>,
-    /// Planes: nodes that have a place of their own.
-    pub planes: FxHashSet<Id>,
+    /// Planes: nodes that have a place of their own, with how many neighbours along a row belong together.
+    pub planes: FxHashMap<Id, i64>,
     /// Does the machine multiply signed bytes?
     pub signed: bool,
 }
 
 impl Derived {
+    /// Where an element of a node lies in its buffer: row by row; of planes, on machines whose matrix products take a few elements of many rows at
+    /// once, group by group, and in each group row by row.
+    pub fn place(&self, g: &mut Graph, node: Id, dims: &[Id], index: &[Id]) -> Id {
+        let (Some(&together), true) = (self.planes.get(&node), self.signed) else { return flatten(g, dims, index) };
+        let (Some((_, front)), Some((&last, leading))) = (dims.split_last(), index.split_last()) else {
+            return flatten(g, dims, index);
+        };
+        let rows: i64 = front.iter().map(|&d| g.max_of(d)).product();
+        let row = flatten(g, front, leading);
+        let (t, all) = (g.int(together), g.int(rows * together));
+        let (group, within) = (g.idiv(last, t), g.modulo(last, t));
+        let (group, row) = (g.mul(group, all), g.mul(row, t));
+        let at = g.add(group, row);
+        g.add(at, within)
+    }
     /// What a node is computed from: its sources, and of a contraction in integers the sums of its activations.
     pub fn sources(&self, g: &Graph, id: Id) -> impl Iterator<Item = Id> {
         let sums = self.dots.get(&id).map(|d| d.s);
@@ -137,14 +153,14 @@ pub fn derive(
                 let base = base_of(g, x);
                 let (q, decoded) = *encoded.entry(base).or_insert_with(|| {
                     let (q, d) = g.encode_rows(base, GROUP);
-                    derived.planes.extend([q, d]);
+                    derived.planes.extend([(q, GROUP), (d, 1)]);
                     (q, g.decode_rows(q, d, GROUP))
                 });
                 let group = packing.group;
                 let s = *sums.entry((q, group)).or_insert_with(|| {
                     let wide = g.cast(q, Scalar::I32);
                     let s = g.by_groups(wide, group, ReduceOp::Add);
-                    derived.planes.insert(s);
+                    derived.planes.insert(s, 1);
                     s
                 });
                 let x = moved(g, x, base, decoded);

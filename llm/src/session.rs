@@ -103,13 +103,15 @@ pub struct Session {
     exact: usize,
     /// After the last of them; empty where it was not computed.
     logits: Vec<f32>,
+    /// Does the device choose the tokens of the answer under way?
+    chooses: bool,
     prefixes: Option<Prefixes>,
 }
 
 impl Session {
     /// An empty one.
     pub fn new(engine: Engine) -> Session {
-        Session { engine, tokens: Vec::new(), exact: 0, logits: Vec::new(), prefixes: None }
+        Session { engine, tokens: Vec::new(), exact: 0, logits: Vec::new(), chooses: false, prefixes: None }
     }
     /// One that keeps what sequences have in common on the host, in at most that many bytes.
     pub fn with_prefixes(engine: Engine, bytes: usize) -> Session {
@@ -123,7 +125,7 @@ impl Session {
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
-    /// Logits after the last token.
+    /// Logits after the last token; none while the device chooses.
     pub fn logits(&self) -> &[f32] {
         &self.logits
     }
@@ -140,6 +142,7 @@ impl Session {
         self.truncate(0);
     }
     fn truncate(&mut self, len: usize) {
+        self.chooses = false;
         if len < self.tokens.len() {
             self.tokens.truncate(len);
             self.exact = self.exact.min(len);
@@ -259,11 +262,62 @@ impl Session {
     /// # Errors
     /// When the context is full, or the model fails.
     pub fn advance(&mut self, token: u32) -> Result<(), Error> {
+        self.chooses = false;
         let logits = self.engine.forward_with(&[token], self.tokens.len(), Logits::Last)?;
         self.logits.clear();
         self.logits.extend_from_slice(logits);
         self.tokens.push(token);
         Ok(())
+    }
+    /// The first token of an answer, chosen from the logits after the sequence.
+    ///
+    /// # Errors
+    /// When nothing was fed, or there is nothing to choose from.
+    pub fn first(&self, sampler: &mut Sampler) -> Result<u32, Error> {
+        Ok(sampler.sample(&self.logits, &self.tokens)?)
+    }
+    /// Runs `token`, the last of the answer, and chooses what follows: on the device where that can and it pays. At most `left` more tokens
+    /// will be asked for, this one included. Ends with [`Session::finish`].
+    ///
+    /// # Errors
+    /// When the context is full, or the model or the choice fails.
+    pub fn next(&mut self, token: u32, sampler: &mut Sampler, left: usize) -> Result<u32, Error> {
+        if !self.chooses {
+            let position = self.tokens.len();
+            let steps = left.min(self.engine.context().saturating_sub(position));
+            let Some(draw) =
+                sampler.choice().filter(|&c| self.engine.decides(c)).and_then(|_| Draw::of(sampler, steps))
+            else {
+                self.advance(token)?;
+                return self.first(sampler);
+            };
+            let ahead = self.engine.device().overlaps();
+            self.logits.clear();
+            self.engine.decode(token, position, steps, &draw, ahead)?;
+            self.chooses = true;
+        }
+        self.tokens.push(token);
+        match self.engine.next_token()? {
+            Some(next) => {
+                sampler.used(usize::from(sampler.choice().is_some_and(|c| c.draws())));
+                Ok(next)
+            }
+            // There is nothing to choose from: the logits, so that the host can say what is wrong with them. They are computed again, since a
+            // step that was started after may have overwritten them.
+            None => {
+                self.tokens.pop();
+                self.advance(token)?;
+                self.first(sampler)
+            }
+        }
+    }
+    /// Ends the answer under way: nothing runs behind the caller's back.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn finish(&mut self) -> Result<(), Error> {
+        self.chooses = false;
+        Ok(self.engine.finish()?)
     }
     /// Continues the sequence: at most `limit` tokens, up to one that `ends` it (which the callback does not get and the
     /// cache does not keep). The callback gets each token as it is chosen and may break off.
@@ -278,8 +332,7 @@ impl Session {
         each: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Generated, Error> {
         let out = self.continued(sampler, limit, ends, each);
-        // Nothing runs behind the caller's back, whatever happened.
-        let finished = self.engine.finish();
+        let finished = self.finish();
         let out = out?;
         finished?;
         Ok(out)
@@ -292,15 +345,15 @@ impl Session {
         each: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Generated, Error> {
         let mut out = Generated { tokens: 0, time: Duration::ZERO, steps: 0, finish: Finish::Limit };
-        // Does the device choose? From the second token on: the first comes from the prompt's logits.
-        let mut chooses = false;
+        let mut last = None;
         while out.tokens < limit {
             let start = Instant::now();
-            let chosen = if chooses { self.chosen(sampler)? } else { None };
-            chooses = chosen.is_some();
-            let token = match chosen {
-                Some(token) => token,
-                None => sampler.sample(&self.logits, &self.tokens)?,
+            let token = match last {
+                None => self.first(sampler)?,
+                Some(last) => {
+                    out.steps += 1;
+                    self.next(last, sampler, limit - out.tokens)?
+                }
             };
             out.time += start.elapsed();
             if ends(token) {
@@ -308,50 +361,16 @@ impl Session {
                 break;
             }
             out.tokens += 1;
+            last = Some(token);
             if each(token).is_break() {
                 out.finish = Finish::Stopped;
                 break;
             }
-            if out.tokens == limit {
-                break;
-            }
-            if self.is_full() {
+            if out.tokens < limit && self.is_full() {
                 out.finish = Finish::ContextFull;
                 break;
             }
-            let start = Instant::now();
-            if !chooses {
-                let position = self.tokens.len();
-                let steps = (limit - out.tokens).min(self.engine.context() - position);
-                match sampler.choice().filter(|&c| self.engine.decides(c)).and_then(|_| Draw::of(sampler, steps)) {
-                    Some(draw) => {
-                        let ahead = self.engine.device().overlaps();
-                        self.logits.clear();
-                        self.engine.decode(token, position, steps, &draw, ahead)?;
-                        chooses = true;
-                    }
-                    None => self.advance(token)?,
-                }
-            }
-            // What `advance` runs it adds itself.
-            if chooses {
-                self.tokens.push(token);
-            }
-            out.time += start.elapsed();
-            out.steps += 1;
         }
         Ok(out)
-    }
-    /// What the device chose after the last token. If there is nothing to choose from, the logits, so that the host can say what is wrong
-    /// with them.
-    fn chosen(&mut self, sampler: &mut Sampler) -> Result<Option<u32>, Error> {
-        let token = self.engine.next_token()?;
-        if token.is_some() {
-            sampler.used(usize::from(sampler.choice().is_some_and(|c| c.draws())));
-        } else if let Some(last) = self.tokens.pop() {
-            // Computed again: a step that was started after may have overwritten them.
-            self.advance(last)?;
-        }
-        Ok(token)
     }
 }

@@ -5,7 +5,7 @@ use crate::error::ApiError;
 use crate::job::{Chosen, Delta, Event, Finish, Job};
 use crate::model::Served;
 use gristmill_llm::sampling::{Sampler, StopMatcher};
-use gristmill_llm::session::Session;
+use gristmill_llm::session::{self, Session};
 use gristmill_llm::tokenizer::Utf8Stream;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,8 @@ pub struct Generation<'j> {
     constraint: Option<Constraint>,
     stop: StopMatcher,
     characters: Utf8Stream,
+    /// The last token, which the model has not run yet.
+    last: Option<u32>,
     /// Logits, where they are not taken as they are.
     logits: Vec<f32>,
     /// What was not told yet.
@@ -44,6 +46,7 @@ impl<'j> Generation<'j> {
             constraint: job.constraint.clone(),
             stop: StopMatcher::new(job.stop.iter().cloned()),
             characters: Utf8Stream::default(),
+            last: None,
             logits: Vec::new(),
             pending: Delta { choice, ..Delta::default() },
             begun: Instant::now(),
@@ -54,7 +57,7 @@ impl<'j> Generation<'j> {
     pub fn tokens(&self) -> usize {
         self.pending.so_far
     }
-    /// The next token: chosen, told, and run; or why there is none.
+    /// The next token: the one before is run, it is chosen and told; or why there is none.
     ///
     /// # Errors
     /// When the choice or the model fails.
@@ -82,13 +85,22 @@ impl<'j> Generation<'j> {
             return Ok(Some(self.end(Finish::Length)));
         }
         self.tell_in_time();
-        session.advance(token).map_err(|error| ApiError::internal(error.to_string()))?;
+        self.last = Some(token);
         Ok(None)
     }
-    fn choose(&mut self, session: &Session) -> Result<u32, ApiError> {
-        let failed = |error: gristmill_llm::sampling::SamplingError| ApiError::internal(error.to_string());
-        if self.constraint.is_none() && self.job.bias.is_empty() {
-            return self.sampler.sample(session.logits(), session.tokens()).map_err(failed);
+    fn choose(&mut self, session: &mut Session) -> Result<u32, ApiError> {
+        let failed = |error: session::Error| ApiError::internal(error.to_string());
+        let plain = self.constraint.is_none() && self.job.bias.is_empty();
+        // Where nobody looks at the logits they may stay where they are.
+        if let (Some(last), true, None) = (self.last, plain, self.job.logprobs) {
+            let left = self.job.limit - self.pending.so_far;
+            return session.next(last, &mut self.sampler, left).map_err(failed);
+        }
+        if let Some(last) = self.last {
+            session.advance(last).map_err(failed)?;
+        }
+        if plain {
+            return session.first(&mut self.sampler).map_err(failed);
         }
         self.logits.clear();
         self.logits.extend_from_slice(session.logits());
@@ -100,7 +112,7 @@ impl<'j> Generation<'j> {
         if let Some(constraint) = &mut self.constraint {
             constraint.mask(&mut self.logits).map_err(ApiError::internal)?;
         }
-        self.sampler.sample(&self.logits, session.tokens()).map_err(failed)
+        self.sampler.sample(&self.logits, session.tokens()).map_err(|error| ApiError::internal(error.to_string()))
     }
     /// Nothing follows: what was held back is told.
     fn end(&mut self, reason: Finish) -> Finish {

@@ -112,6 +112,7 @@ impl Worker {
                     Err(error) => break Err(Broken::Failed(error)),
                 }
             };
+            session.finish().map_err(|error| ApiError::internal(error.to_string()))?;
             let (tokens, time) = (generation.tokens(), start.elapsed());
             metrics.answer_tokens.inc_by(tokens as u64);
             if tokens > 1 {

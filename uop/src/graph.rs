@@ -10,6 +10,7 @@ use crate::encoding::EncodingRef;
 use crate::op::{Op, RangeKind, ReduceOp};
 use crate::rules;
 use crate::shape;
+use crate::visited::visiting;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -156,27 +157,26 @@ impl Graph {
     }
     /// The nodes that `roots` depend on, sources before their users, each once.
     pub fn toposort(&self, roots: &[Id]) -> Vec<Id> {
-        let mut state = vec![false; self.nodes.len()];
         let mut order = Vec::new();
         let mut stack: Vec<(Id, usize)> = Vec::new();
-        for &root in roots {
-            if state[root.index()] {
-                continue;
-            }
-            state[root.index()] = true;
-            stack.push((root, 0));
-            while let Some((id, next)) = stack.pop() {
-                if let Some(&s) = self[id].src.get(next) {
-                    stack.push((id, next + 1));
-                    if !state[s.index()] {
-                        state[s.index()] = true;
-                        stack.push((s, 0));
+        visiting(self.nodes.len(), |seen| {
+            for &root in roots {
+                if !seen.first(root) {
+                    continue;
+                }
+                stack.push((root, 0));
+                while let Some((id, next)) = stack.pop() {
+                    if let Some(&s) = self[id].src.get(next) {
+                        stack.push((id, next + 1));
+                        if seen.first(s) {
+                            stack.push((s, 0));
+                        }
+                    } else {
+                        order.push(id);
                     }
-                } else {
-                    order.push(id);
                 }
             }
-        }
+        });
         order
     }
     /// `root` with nodes replaced: `map` holds the replacements, and is filled with the image of every node met.
@@ -234,7 +234,18 @@ impl Graph {
     }
     /// Does `id` depend on a node for which `test` holds?
     pub fn any(&self, id: Id, mut test: impl FnMut(Id, &Node) -> bool) -> bool {
-        self.toposort(&[id]).into_iter().any(|n| test(n, &self[n]))
+        let mut stack = vec![id];
+        visiting(self.nodes.len(), |seen| {
+            seen.first(id);
+            while let Some(n) = stack.pop() {
+                let node = &self[n];
+                if test(n, node) {
+                    return true;
+                }
+                stack.extend(node.src.iter().copied().filter(|&s| seen.first(s)));
+            }
+            false
+        })
     }
     /// The ranges that `id` depends on and that no reduction inside it closes, in the order of their numbers.
     pub fn free_ranges(&self, id: Id) -> &[Id] {

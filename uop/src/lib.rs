@@ -16,6 +16,7 @@ pub mod shape;
 pub mod spec;
 pub mod target;
 pub mod text;
+mod visited;
 
 pub use dtype::{DType, Scalar};
 pub use encoding::{Encoding, EncodingRef};

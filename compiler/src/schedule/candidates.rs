@@ -91,7 +91,7 @@ pub fn find(g: &Graph, roots: &[Id], derived: &Derived) -> Candidates {
         let scalar = g.shape(n).is_empty();
         let yes = forced
             || reduction
-            || derived.planes.contains(&n)
+            || derived.planes.contains_key(&n)
             || elementwise && several && below + own >= DEAR && (!scalar || node.dtype.scalar.is_float());
         if yes {
             is_candidate.insert(n);

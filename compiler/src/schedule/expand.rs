@@ -69,7 +69,7 @@ impl<'a> Expander<'a> {
         }
         let v = if let Some(&buffer) = self.buffers.get(&node) {
             let dims = g.shape(node);
-            let offset = flatten(g, &dims, &index);
+            let offset = self.derived.place(g, node, &dims, &index);
             let dtype = g[node].dtype;
             g.load(buffer, offset, dtype)
         } else if self.candidates.contains(&node) {
@@ -81,7 +81,7 @@ impl<'a> Expander<'a> {
         } else {
             self.compute(g, node, &index)
         };
-        if self.derived.planes.contains(&node) {
+        if self.derived.planes.contains_key(&node) {
             self.reads.insert(v, (node, index.clone()));
         }
         self.memo.insert((node, index), v);

@@ -142,7 +142,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
         if let Some(start) = start {
             index[0] = g.add(start, index[0]);
         }
-        flatten(g, &dims, &index)
+        around.derived.place(g, node, &dims, &index)
     };
     let is_candidate = around.fused.contains(&node) || around.buffers.contains_key(&node);
     out.nests = if node != root && is_candidate {

@@ -18,7 +18,7 @@
 #define UNROLL(n)
 #define PREDECESSORS_ENDED (sim::waited[sim::current] = true)
 #define DEPENDENTS_MAY_START
-#define ASK_FOR(p) (void)(p)
+#define ASK_FOR(p, bytes) (void)(p)
 #define INFINITE ((float)INFINITY)
 #define NOT_A_NUMBER ((float)NAN)
 

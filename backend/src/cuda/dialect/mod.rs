@@ -3,6 +3,7 @@
 //! A kernel is `ENTRY(threads, beside, name)(buffers…, const i64 *v)`: a workgroup is a block of threads, its number is `GROUP_INDEX`, a
 //! thread's is `THREAD_INDEX`. Workgroups beyond the last one return at once, so that a launch may be larger than needed.
 
+mod ahead;
 mod prelude;
 
 pub use prelude::{common, prelude};
@@ -25,8 +26,6 @@ const ACCUMULATORS: usize = 8;
 const BESIDE: i64 = 2;
 /// Statements of a loop that are few enough to be copied.
 const SHORT: usize = 160;
-/// Most loads of one kind that a thread asks for ahead of the wait: where there are more, memory is busy for long anyway.
-const ASKED: i64 = 32;
 
 /// The dialect.
 pub struct Cuda;
@@ -118,7 +117,7 @@ impl Writer<'_> {
             let skip = self.t.index(skip);
             self.line(format_args!("if ({skip}) {{ PREDECESSORS_ENDED; return; }}"));
         }
-        self.ahead(&code.statements, &HashSet::new());
+        self.ask(&code.statements, &HashSet::new());
         self.line(format_args!("PREDECESSORS_ENDED;"));
         self.unsynchronised.clear();
         let mut reads = reads(&self.t, &code.statements).into_iter();
@@ -126,80 +125,33 @@ impl Writer<'_> {
             if let Statement::Nest { .. } = s {
                 // Stages that are filled, and tell later nests where their weights are.
                 let later = &code.statements[i + length(&code.statements[i..]) + 1..];
-                let fresh = self.addressing(later);
+                let fresh = ahead::stages(self.t.g, later, &self.unsynchronised);
                 if reads.next().is_some_and(|r| r.iter().any(|b| self.unsynchronised.contains(b))) || !fresh.is_empty()
                 {
                     self.line(format_args!("BARRIER;"));
                     self.unsynchronised.clear();
                 }
                 if !fresh.is_empty() {
-                    self.ahead(later, &fresh);
+                    self.ask(later, &fresh);
                 }
             }
             self.statement(s, length(&code.statements[i..]));
         }
         self.line(format_args!("return; }}\nw -= count; }}"));
     }
-    /// Stages not yet waited for that addresses of weights are read from.
-    fn addressing(&self, statements: &[Statement]) -> HashSet<Id> {
-        let g = self.t.g;
-        let addresses = statements.iter().filter_map(|s| match s {
-            Statement::Define(id) if g[*id].op == Op::Load => Some((g[*id].src[0], g[*id].src[1])),
-            Statement::Wide(buffer, at, ..) => Some((*buffer, *at)),
-            _ => None,
-        });
-        let weights = addresses.filter(|(buffer, _)| matches!(g[*buffer].arg, Arg::Packed(..)));
-        let stages = weights.flat_map(|(_, at)| sources(g, at).unwrap_or_default());
-        stages.filter(|s| self.unsynchronised.contains(s)).collect()
-    }
-    /// Weights whose address does not depend on what comes before, but for these `stages`, are asked for: loops of the nests with nothing but
-    /// those loads in them. Without stages this happens ahead of the wait.
-    fn ahead(&mut self, statements: &[Statement], stages: &HashSet<Id>) {
-        let g = self.t.g;
-        let mut loops: Vec<Id> = Vec::new();
-        let mut open: Vec<bool> = Vec::new();
-        for s in statements {
-            match s {
-                Statement::Nest { threads, .. } => {
-                    open.push(false);
-                    self.line(format_args!("{{"));
-                    self.count(threads);
-                }
-                Statement::Loop(r) => {
-                    open.push(true);
-                    loops.push(*r);
-                }
-                Statement::End => {
-                    if open.pop() == Some(true) {
-                        loops.pop();
-                    } else {
-                        self.line(format_args!("}}"));
-                    }
-                }
-                Statement::Define(id) if matches!(g[*id].op, Op::Load) => {
-                    self.ask(g[*id].src[0], g[*id].src[1], &loops, stages)
-                }
-                Statement::Wide(buffer, at, ..) => self.ask(*buffer, *at, &loops, stages),
-                _ => {}
+    /// Asks for the weights of these statements whose addresses are known once these stages are filled.
+    fn ask(&mut self, statements: &[Statement], stages: &HashSet<Id>) {
+        for span in ahead::spans(self.t.g, statements, stages) {
+            let g = self.t.g;
+            for &r in &span.loops {
+                let (t, n, bound) = (self.t.type_of(r), g.range_number(r), self.t.name(g[r].src[0]));
+                self.line(format_args!("for ({t} r{n} = 0; r{n} < {bound}; r{n}++)"));
             }
+            let terms: Vec<String> =
+                span.terms.iter().map(|&(t, c)| format!("(i64)({}) * {c} + ", self.t.index(t))).collect();
+            let b = self.t.buffer(span.buffer);
+            self.line(format_args!("ASK_FOR({b} + ({}{}), {});", terms.concat(), span.from, span.to - span.from));
         }
-    }
-    fn ask(&mut self, buffer: Id, at: Id, loops: &[Id], stages: &HashSet<Id>) {
-        let g = self.t.g;
-        let mine: Vec<Id> = loops.iter().copied().filter(|r| g.free_ranges(at).contains(r)).collect();
-        let count: Option<i64> = mine.iter().map(|&r| g.int_value(g[r].src[0])).product();
-        if !matches!(g[buffer].arg, Arg::Packed(..))
-            || count.is_none_or(|n| n > ASKED)
-            || sources(g, at).is_none_or(|s| s.is_empty() != stages.is_empty() || !s.iter().all(|b| stages.contains(b)))
-        {
-            return;
-        }
-        for &r in &mine {
-            let (t, n, bound) = (self.t.type_of(r), g.range_number(r), self.t.name(g[r].src[0]));
-            self.line(format_args!("UNROLL({UNROLLED}) for ({t} r{n} = 0; r{n} < {bound}; r{n}++)"));
-        }
-        let (b, at) = (self.t.buffer(buffer), self.t.index(at));
-        self.line(format_args!("ASK_FOR({b} + ({at}));"));
     }
     /// A statement; if it opens a loop, one of so many statements.
     fn statement(&mut self, s: &Statement, length: usize) {
@@ -337,16 +289,6 @@ impl Writer<'_> {
             self.line(format_args!("{b}[{at}] = {v};"));
         }
     }
-}
-
-/// The stages that an address is read from; `None` if anything else of the kernel's work is in it.
-fn sources(g: &Graph, at: Id) -> Option<Vec<Id>> {
-    let order = g.toposort(&[at]);
-    let known = |n: &Id| match g[*n].op {
-        Op::Load => g[g[*n].src[0]].op == Op::Local,
-        op => !matches!(op, Op::Reduce | Op::Fold | Op::Acc | Op::Mma),
-    };
-    order.iter().all(known).then(|| order.iter().filter(|n| g[**n].op == Op::Load).map(|n| g[*n].src[0]).collect())
 }
 
 /// The most accumulators that a loop adds to, with those of the loops around it.

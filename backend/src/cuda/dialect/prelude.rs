@@ -74,10 +74,12 @@ const DEVICE: &str = r#"
 #define PREDECESSORS_ENDED
 #define DEPENDENTS_MAY_START
 #endif
-#if __CUDA_ARCH__ >= 800
-#define ASK_FOR(p) asm volatile("prefetch.global.L2 [%0];" :: "l"(p))
+#if __CUDA_ARCH__ >= 900
+#define ASK_FOR(p, bytes) if (thread == 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(p), "r"(bytes))
+#elif __CUDA_ARCH__ >= 800
+#define ASK_FOR(p, bytes) for (int i = 32 * thread; i < bytes; i += 32 * THREADS) asm volatile("prefetch.global.L2 [%0];" :: "l"((p) + i))
 #else
-#define ASK_FOR(p)
+#define ASK_FOR(p, bytes)
 #endif
 #define INFINITE __int_as_float(0x7f800000)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
