@@ -78,19 +78,8 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
         if rows.is_empty() {
             plain(g, &mut s, &spread, &nests, around);
         } else {
-            // Reductions of one nest share a loop, and with it the registers.
-            let together = nests
-                .iter()
-                .map(|&n| {
-                    let order = g.toposort(&[n]);
-                    // One inside another has registers only while the other waits.
-                    let inside = |m: Id| {
-                        order.iter().any(|&o| o != m && g[o].op == Op::Reduce && g.any(g[o].src[0], |x, _| x == m))
-                    };
-                    order.iter().filter(|&&m| g[m].op == Op::Reduce && !inside(m)).count()
-                })
-                .max()
-                .unwrap_or(1);
+            // Reductions of one nest share a loop, and with it the registers; one inside another has them only while the other waits.
+            let together = nests.iter().map(|&n| outermost_reductions(g, n)).max().unwrap_or(1);
             contraction(g, &mut s, &axes, &rows, [lanes, steps], together as i64, around);
         }
     }
@@ -106,6 +95,14 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
         closed.extend(old.iter().copied().filter(|r| !map.contains_key(r) && !order.contains(r)));
         *nest = g.store(buffer, offset, value, &closed);
     }
+}
+
+/// Reductions of a nest that are inside no other.
+fn outermost_reductions(g: &Graph, nest: Id) -> usize {
+    let all: Vec<Id> = g.toposort(&[nest]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
+    let terms: Vec<Id> = all.iter().map(|&n| g[n].src[0]).collect();
+    let inside: FxHashSet<Id> = g.toposort(&terms).into_iter().collect();
+    all.iter().filter(|n| !inside.contains(n)).count()
 }
 
 /// The first `n` axes of the node that have a range.
