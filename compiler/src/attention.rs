@@ -8,10 +8,13 @@
 //!
 //! Where every head has keys or values of its own, tokens share the tiles instead, and chunks that lie in a token's future are left out.
 
+use crate::halves;
 use crate::schedule::workgroup::{Future, Hint};
+use crate::threads::WARP;
+use crate::tiles;
 use gristmill_uop::shape::Dims;
-use gristmill_uop::target::Style;
-use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
+use gristmill_uop::target::{Style, Target};
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
 /// Positions of a chunk.
@@ -34,14 +37,14 @@ pub fn chunk_positions(tokens: i64, style: Style) -> i64 {
 }
 
 /// Replaces every `ATTENTION` below `roots`; workgroup shapes of the new nodes go to `hints`.
-pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>, style: Style) {
+pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>, target: &Target) {
     let order = g.toposort(roots);
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in order {
         if g[id].op == Op::Attention {
             let src: Vec<Id> = g[id].src.clone().iter().map(|&s| g.substitute(s, &mut map)).collect();
             let Arg::Float(scale) = g[id].arg else { continue };
-            let new = chunked(g, &src, f64::from_bits(scale), hints, style);
+            let new = chunked(g, &src, f64::from_bits(scale), hints, target);
             map.insert(id, new);
         }
     }
@@ -50,14 +53,14 @@ pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>, 
     }
 }
 
-fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint>, style: Style) -> Id {
+fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint>, target: &Target) -> Id {
     let [q, k, v, first, length] = *src else { unreachable!("attention takes five sources") };
     let (qd, kd, vd) = (g.shape(q), g.shape(k), g.shape(v));
     let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
     let (kv_heads, out_depth) = (kd[1], vd[2]);
     let (h, kvh) = (g.max_of(heads), g.max_of(kv_heads));
     let positions = g.max_of(kd[0]);
-    let c = chunk_positions(g.max_of(tokens), style).min(positions.max(1));
+    let c = chunk_positions(g.max_of(tokens), target.style).min(positions.max(1));
     let chunk = g.int(c);
     // The number of chunks in use.
     let up = g.int(c - 1);
@@ -88,13 +91,47 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     };
     let one = g.int(1);
     let keys = full(g, k, depth);
-    let queries = g.reshape(q, &[one, tokens, heads, one, depth]);
-    let queries = g.expand(queries, &[chunks, tokens, heads, chunk, depth]);
-    let products = g.mul(queries, keys);
-    let scores = g.sum(products, &[4]);
-    let mut inside = vec![scores];
-    let factor = g.constant(Scalar::F32, scale);
-    let scores = g.mul(scores, factor);
+    let (mut inside, mut staged) = (Vec::new(), Vec::new());
+    // Products of halves, if there are enough of them.
+    let (rows, columns) = (g.max_of(depth), g.max_of(out_depth));
+    let tiled = target.style == Style::Gpu
+        && h / kvh >= tiles::ENOUGH
+        && [c, rows, columns].iter().all(|n| n % tiles::ROWS == 0)
+        && halves::are_halves(g, k)
+        && halves::are_halves(g, v);
+    let scores = if tiled {
+        // Where a chunk has fewer tiles than a workgroup warps, each of them has a part of the depth.
+        let warps = target.threads as i64 / WARP;
+        let cuts = (1..=warps).filter(|n| warps % n == 0 && rows % (n * 2 * tiles::TERMS) == 0);
+        let cut = cuts.take_while(|n| n * (c / tiles::ROWS) <= warps.max(c / tiles::ROWS)).last().unwrap_or(1);
+        let queries = halves::parts(g, q, scale);
+        inside.push(queries);
+        let (two, cut_id, depth) = (g.int(2), g.int(cut), g.int(rows / cut));
+        let queries = g.reshape(queries, &[tokens, heads, two, cut_id, depth]);
+        let queries = g.permute(queries, &[0, 3, 1, 2, 4]);
+        let queries = g.reshape(queries, &[one, tokens, cut_id, heads, one, two, depth]);
+        let dims = [chunks, tokens, cut_id, heads, chunk, two, depth];
+        let queries = g.expand(queries, &dims);
+        let queries = g.cast(queries, Scalar::F32);
+        let keys = g.reshape(keys, &[chunks, tokens, heads, chunk, cut_id, depth]);
+        let keys = g.permute(keys, &[0, 1, 4, 2, 3, 5]);
+        let keys = g.reshape(keys, &[chunks, tokens, cut_id, heads, chunk, one, depth]);
+        let keys = g.expand(keys, &dims);
+        let products = g.mul(queries, keys);
+        let sums = g.sum(products, &[5, 6]);
+        inside.push(sums);
+        staged.push(sums);
+        if cut == 1 { g.reshape(sums, &[chunks, tokens, heads, chunk]) } else { g.sum(sums, &[2]) }
+    } else {
+        let queries = g.reshape(q, &[one, tokens, heads, one, depth]);
+        let queries = g.expand(queries, &[chunks, tokens, heads, chunk, depth]);
+        let products = g.mul(queries, keys);
+        let scores = g.sum(products, &[4]);
+        inside.push(scores);
+        let factor = g.constant(Scalar::F32, scale);
+        g.mul(scores, factor)
+    };
+    inside.push(scores);
     // Causal mask.
     let dims = [chunks, tokens, heads, chunk];
     let t = g.iota(&dims, 1);
@@ -111,9 +148,22 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let p = g.exp(p);
     let l = g.sum(p, &[3]);
     let values = full(g, v, out_depth);
-    let weights = spread(g, p, out_depth);
-    let o = g.mul(weights, values);
-    let o = g.sum(o, &[3]);
+    let o = if tiled {
+        let parts = halves::parts(g, p, 1.0);
+        inside.push(parts);
+        let two = g.int(2);
+        let dims = [chunks, tokens, heads, two, chunk, out_depth];
+        let weights = g.broadcast_back(parts, out_depth);
+        let weights = g.cast(weights, Scalar::F32);
+        let values = g.reshape(values, &[chunks, tokens, heads, one, chunk, out_depth]);
+        let values = g.expand(values, &dims);
+        let o = g.mul(weights, values);
+        g.sum(o, &[3, 4])
+    } else {
+        let weights = spread(g, p, out_depth);
+        let o = g.mul(weights, values);
+        g.sum(o, &[3])
+    };
     let column = |g: &mut Graph, x: Id| g.reshape(x, &[chunks, tokens, heads, one]);
     let (mc, lc) = (column(g, m), column(g, l));
     inside.extend([scores, m, p, l, o]);
@@ -122,11 +172,18 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     // a token reads no chunk of its future, so chunks and tokens would not.
     let own = kvh == h && many;
     let (order, back) = if own { ([2, 0, 1, 3], [1, 2, 0, 3]) } else { ([0, 1, 2, 3], [0, 1, 2, 3]) };
-    let tile = if own { SHARING } else { (1..=SHARING.min(h)).rev().find(|d| h % d == 0).unwrap_or(1) };
+    let tile = if tiled {
+        h / kvh
+    } else if own {
+        SHARING
+    } else {
+        (1..=SHARING.min(h)).rev().find(|d| h % d == 0).unwrap_or(1)
+    };
     let [o, mc, lc] = [o, mc, lc].map(|x| g.permute(x, &order));
     let parts = g.cat(&[o, mc, lc], 3);
     let future = own.then_some(Future { chunk: 1, token: 2, size: c, first });
-    hints.insert(parts, Hint { globals: 3, tile, inside, future });
+    let inner = if tiled { RangeKind::Loop } else { RangeKind::Upcast };
+    hints.insert(parts, Hint { globals: 3, tile, inner, inside, staged, future });
     let parts = g.permute(parts, &back);
     // Combine.
     let d = g.max_of(out_depth);

@@ -19,8 +19,12 @@ pub struct Hint {
     pub globals: usize,
     /// Elements of the last of them in one workgroup.
     pub tile: i64,
+    /// What they become: copies in registers, or a loop for the threads to share.
+    pub inner: RangeKind,
     /// Nodes that only this kernel reads, and computes inside.
     pub inside: Vec<Id>,
+    /// Those of them that are stages, also where they could be computed in place: threads share the work in another way than the reader's.
+    pub staged: Vec<Id>,
     /// Workgroups whose results nobody reads.
     pub future: Option<Future>,
 }
@@ -67,7 +71,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
         let rank_of = leading(g, &axes, hint.globals, node);
         for (i, &r) in rank_of.iter().enumerate() {
             if i + 1 == rank_of.len() && hint.tile > 1 {
-                s.tiled(g, r, hint.tile, RangeKind::Global, RangeKind::Upcast);
+                s.tiled(g, r, hint.tile, RangeKind::Global, hint.inner);
             } else {
                 s.global(g, r);
             }
@@ -91,7 +95,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
                 })
                 .max()
                 .unwrap_or(1);
-            contraction(g, &mut s, &axes, &rows, [lanes, steps], together as i64, around);
+            contraction(g, &mut s, &nests, &axes, &rows, [lanes, steps], together as i64, around);
         }
     }
     let (map, order) = (s.map, s.order);
@@ -258,15 +262,31 @@ fn divisor(n: i64, limit: i64) -> i64 {
     (1..=limit.min(n)).rev().find(|d| n % d == 0).unwrap_or(1)
 }
 
+/// Does any reduction of the nests depend on that range?
+fn sums_depend(g: &Graph, nests: &[Id], r: Id) -> bool {
+    let order = g.toposort(nests);
+    order.iter().any(|&n| matches!(g[n].op, Op::Reduce | Op::Index) && g.free_ranges(n).contains(&r))
+}
+
 fn contraction(
     g: &mut Graph,
     s: &mut Splitter,
+    nests: &[Id],
     axes: &[Id],
     rows: &FxHashSet<Id>,
     [lanes, steps]: [i64; 2],
     together: i64,
     around: &Surroundings,
 ) {
+    // Along axes of what is made of the sums alone, the sums are the same: copies.
+    let alone =
+        |g: &Graph, r: Id| g.int_value(g[r].src[0]).is_some_and(|n| n <= MATMUL_ROWS) && !sums_depend(g, nests, r);
+    let (copies, axes): (Vec<Id>, Vec<Id>) = axes.iter().partition(|&&r| alone(g, r));
+    for r in copies {
+        let bound = g[r].src[0];
+        let new = s.new_range(g, bound, RangeKind::Upcast);
+        s.map.insert(r, new);
+    }
     let (row_axes, tokens): (Vec<Id>, Vec<Id>) = axes.iter().partition(|&r| rows.contains(r));
     let row = row_axes.iter().copied().rev().find(|&r| host_bound(g, r) && g.int_value(g[r].src[0]).is_some());
     let many = tokens.iter().any(|&r| g.max_of(g[r].src[0]) > 1);

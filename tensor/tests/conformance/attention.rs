@@ -2,6 +2,7 @@
 
 use crate::harness::{Case, Fill, Within};
 use gristmill_tensor::dims;
+use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::Scalar;
 
 struct Shape {
@@ -43,6 +44,38 @@ fn latent(heads: usize, tokens: usize, cache: Scalar, vars: &[&[(&'static str, i
         c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + n, 0.2));
     })
     .vars(vars)
+}
+
+/// Heads enough for products of halves: the latent part and the rotated part of a query come apart, and are joined.
+fn absorbed(heads: usize, rank: usize, rope: usize, rows: usize, positions: &[usize]) -> Case {
+    let name = format!("absorbed, {heads} heads of {rank} and {rope}, {rows} rows");
+    let vars: Vec<[(&'static str, i64); 1]> = positions.iter().map(|&p| [("pos", p as i64)]).collect();
+    let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(|v| &v[..]).collect();
+    Case::new(name, |c| {
+        let pos = c.var("pos", 0, rows - 1);
+        let latent = c.input("latent", dims![1, heads, rank], Scalar::F32);
+        let rotated = c.input("rotated", dims![1, heads, rope], Scalar::F32);
+        let row = c.input("row", dims![1, rank + rope], Scalar::F32);
+        let state = c.state("cache", dims![rows, rank + rope], Scalar::F16).assign(row.cast(Scalar::F16), pos);
+        c.output_state(state);
+        let k = state.cast(Scalar::F32).unsqueeze(1);
+        let q = Tensor::cat(&[latent, rotated + 0.5], 2);
+        c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + 1, 0.2));
+    })
+    .vars(&vars)
+    .within(Within::Scale(1e-5))
+}
+
+/// Products of halves: heads that tiles divide and others, chunks that are full, begun or of one position, a cache that chunks do not divide,
+/// and one of fewer tiles than a workgroup has warps.
+pub fn halves() -> Vec<Case> {
+    vec![
+        absorbed(20, 512, 64, 160, &[0, 63, 64, 130]),
+        absorbed(16, 512, 64, 128, &[0, 127]),
+        absorbed(18, 32, 16, 100, &[0, 62, 64, 98, 99]),
+        absorbed(8, 48, 16, 200, &[0, 199]),
+        absorbed(40, 64, 64, 16, &[0, 7, 15]),
+    ]
 }
 
 /// A latent cache of bytes with scales. Rows are multiples of a power of two whose largest is 127 of them, so that codes and scales have

@@ -237,6 +237,7 @@ impl Writer<'_> {
                 self.line(format_args!("a{a} = {e};"));
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
+            Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
             Statement::Nest { threads, buffer, staged, .. } => {
                 self.line(format_args!("{{"));
                 self.count(threads);
@@ -327,6 +328,17 @@ impl Writer<'_> {
             self.line(format_args!("const {t} v{v} = {value};"));
         }
     }
+    fn wide_write(&mut self, buffer: Id, at: Id, bytes: usize, values: &[Id]) {
+        let (b, at) = (self.t.buffer(buffer), self.t.name(at));
+        let word = |values: &[Id]| match values {
+            &[one] if self.t.g.scalar(one) == Scalar::F32 => format!("bits_f32_u32({})", self.t.name(one)),
+            &[low, high] => format!("(u32)(u16)({}) | (u32)(u16)({}) << 16", self.t.name(low), self.t.name(high)),
+            all => format!("(u32)({})", self.t.name(all[0])),
+        };
+        let words: Vec<String> = values.chunks(values.len() * 4 / bytes).map(word).collect();
+        let t = format!("u32x{}", words.len());
+        self.line(format_args!("*({t} *)({b} + {at}) = {t}{{{}}};", words.join(", ")));
+    }
     fn write(&mut self, buffer: Id, at: Id, value: Id) {
         let d = self.t.g[value].dtype;
         let (b, at, v) = (self.t.buffer(buffer), self.t.name(at), self.t.name(value));
@@ -344,7 +356,7 @@ fn sources(g: &Graph, at: Id) -> Option<Vec<Id>> {
     let order = g.toposort(&[at]);
     let known = |n: &Id| match g[*n].op {
         Op::Load => g[g[*n].src[0]].op == Op::Local,
-        op => !matches!(op, Op::Reduce | Op::Fold | Op::Acc | Op::Mma),
+        op => !matches!(op, Op::Reduce | Op::Fold | Op::Acc | Op::Mma | Op::MmaHalf),
     };
     order.iter().all(known).then(|| order.iter().filter(|n| g[**n].op == Op::Load).map(|n| g[*n].src[0]).collect())
 }
