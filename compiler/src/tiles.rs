@@ -46,12 +46,15 @@ impl Sum {
             return None;
         }
         let (a, b) = (half(product.src[0])?, half(product.src[1])?);
-        n.src[1..].iter().find_map(|&part| {
+        // Values in two parts are on both sides where neither are halves: columns are what a stage holds.
+        let mut found = n.src[1..].iter().filter_map(|&part| {
             let depends = |x: Id| g.free_ranges(x).contains(&part);
             let (rows, columns) = if depends(a) { (b, a) } else { (a, b) };
-            let is_part = g.int_value(g[part].src[0]) == Some(2) && depends(columns) && !depends(rows);
+            let staged = g[g[columns].src[0]].op == Op::Local;
+            let is_part = g.int_value(g[part].src[0]) == Some(2) && depends(columns) && !depends(rows) && staged;
             is_part.then_some(Sum { rows, columns, part })
-        })
+        });
+        found.next()
     }
 }
 
@@ -68,10 +71,11 @@ pub fn nest(g: &mut Graph, store: Id, threads: i64, next: &mut u32) -> Option<Id
     let &[id] = &sums[..] else { return None };
     let sum = Sum::of(g, id)?;
     let bound = |r: Id| g.int_value(g[r].src[0]);
-    let others: Vec<Id> = g[id].src[1..].iter().copied().filter(|&r| r != sum.part).collect();
-    let &[term] = &others[..] else { return None };
-    let terms = bound(term).filter(|n| n % TERMS == 0)?;
     let depends = |x: Id, r: &Id| g.free_ranges(x).contains(r);
+    let others = g[id].src[1..].iter().copied().filter(|&r| r != sum.part);
+    let (common, alone): (Vec<Id>, Vec<Id>) = others.partition(|r| depends(sum.columns, r));
+    let &[term] = &common[..] else { return None };
+    let terms = bound(term).filter(|n| n % TERMS == 0)?;
     let (rows, rest): (Vec<Id>, Vec<Id>) =
         closed.iter().partition(|r| depends(sum.rows, r) && !depends(sum.columns, r));
     let (columns, both): (Vec<Id>, Vec<Id>) =
@@ -126,7 +130,7 @@ pub fn nest(g: &mut Graph, store: Id, threads: i64, next: &mut u32) -> Option<Id
     let offset = g.substitute(offset, &mut map);
     let product = g.substitute(g[id].src[0], &mut map);
     let is_range = |g: &Graph, r: &Id| g[*r].op == Op::Range;
-    let over: Vec<Id> = [step, at, part].into_iter().filter(|r| is_range(g, r)).collect();
+    let over: Vec<Id> = alone.into_iter().chain([step, at, part]).filter(|r| is_range(g, r)).collect();
     map.insert(id, g.reduce_ranges(product, &over, ReduceOp::Add));
     let value = g.substitute(value, &mut map);
     let order = both_at.map(|b| b.1).into_iter();

@@ -160,7 +160,8 @@ macro_rules! conformance {
                 decoding packed::decoding; matvec packed::matvec; matmul packed::matmul; odd_rows packed::odd_rows;
                 packed_rows packed::gather; one_token_experts experts::one_token; grouped_experts experts::grouped;
                 network network::cases; choosing network::choosing; attention attention::cases;
-                long_attention attention::long; attention_of_halves attention::halves; dynamic_dims dynamic::cases; states dynamic::states;
+                long_attention attention::long; attention_of_halves attention::halves;
+                prompts_of_halves attention::prompts; dynamic_dims dynamic::cases; states dynamic::states;
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
             }
         }
@@ -222,7 +223,7 @@ fn kernels_multiply_integers() {
 #[test]
 fn warps_multiply_halves() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
-    for case in attention::halves() {
+    for case in attention::halves().into_iter().chain(attention::prompts()) {
         for threads in [64, 256] {
             let target = Target { threads, int8: false, ..Target::gpu_h200() };
             let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
@@ -235,7 +236,8 @@ fn warps_multiply_halves() {
     match Simulated::new(target, store()) {
         Ok(device) => {
             let device = Opened::new(Arc::new(device), Some(&Cuda));
-            check(attention::halves(), vec![Way { name: "256 threads".into(), device, seed: None, same_as: None }]);
+            let cases = attention::halves().into_iter().chain(attention::prompts()).collect();
+            check(cases, vec![Way { name: "256 threads".into(), device, seed: None, same_as: None }]);
         }
         Err(missing) => simulated::skip(&missing),
     }

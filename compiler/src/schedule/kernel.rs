@@ -162,7 +162,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
     } else {
         nests_for(g, &mut x, node, buffer, &region, &mut address)
     };
-    inline_same(g, &mut x, &mut out);
+    inline_same(g, &mut x, &mut out, around);
     workgroup::split(g, &mut x, &mut out, node, around);
     fuse(g, &mut x, &mut out, around)?;
     addresses_first(g, &mut out.nests);
@@ -209,15 +209,20 @@ fn replace(g: &mut Graph, nests: &mut [Id], map: FxHashMap<Id, Id>) {
     }
 }
 
-/// A node read once, at an index that every output element has for itself, is an epilogue: computed in place.
-fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft) {
+/// A node read once, at an index that every output element has for itself, is an epilogue: computed in place. So is a contraction whose few
+/// readers are copies beside one another.
+fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings) {
     loop {
         let found = placeholders(g, &out.nests);
         let mut next = None;
         for (&node, reads) in &found {
             if let [(read, nest)] = reads[..] {
                 let closed: FxHashSet<Id> = closed_ranges(g, out.nests[nest]).into_iter().collect();
-                if g[node].op != Op::Cat && g[read].dtype == g[node].dtype && ranges_of(g, read) == closed {
+                let mine = ranges_of(g, read);
+                let copies = closed.difference(&mine).map(|&r| g.max_of(g[r].src[0])).product::<i64>();
+                let shared = around.derived.dots.contains_key(&node) && copies <= workgroup::COPIES;
+                let same = mine.is_subset(&closed) && (copies == 1 || shared);
+                if g[node].op != Op::Cat && g[read].dtype == g[node].dtype && same {
                     next = next.max(Some((node, read)));
                 }
             }

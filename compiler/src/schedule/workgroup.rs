@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// A workgroup shape asked for by a derivation: how many leading axes the launch is spread over. The node has a buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hint {
-    /// Leading axes over which the launch is spread.
+    /// Leading axes over which the launch is spread; none for a node that only wants its buffer.
     pub globals: usize,
     /// Elements of the last of them in one workgroup.
     pub tile: i64,
@@ -27,6 +27,13 @@ pub struct Hint {
     pub staged: Vec<Id>,
     /// Workgroups whose results nobody reads.
     pub future: Option<Future>,
+}
+
+impl Hint {
+    /// A buffer, in whatever workgroups: readers want it in memory as it is.
+    pub fn buffer() -> Hint {
+        Hint { globals: 0, tile: 1, inner: RangeKind::Loop, inside: vec![], staged: vec![], future: None }
+    }
 }
 
 /// What of a node nobody reads: elements of chunk c and token t with `c·size > first + t`. A device may leave workgroups out that compute
@@ -45,6 +52,8 @@ pub struct Future {
 
 /// Rows that a workgroup keeps in registers beside several tokens: as many as leave half of the registers free, at most so many.
 const MATMUL_ROWS: i64 = 4;
+/// Elements made of one sum that a thread computes side by side, at most.
+pub const COPIES: i64 = 4;
 /// Rows of a panel that is read again for every tile of tokens: it stays in the L2 cache.
 const PANEL_ROWS: i64 = 128;
 /// Rows of a warp's matrix product, and tokens that a warp multiplies them with.
@@ -67,7 +76,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
     }
     let mut s = Splitter { x, map: FxHashMap::default(), order: Vec::new() };
     let spread: Vec<Id> = axes.iter().copied().filter(|&r| host_bound(g, r)).collect();
-    if let Some(hint) = around.hints.get(&node) {
+    if let Some(hint) = around.hints.get(&node).filter(|h| h.globals > 0) {
         let rank_of = leading(g, &axes, hint.globals, node);
         for (i, &r) in rank_of.iter().enumerate() {
             if i + 1 == rank_of.len() && hint.tile > 1 {
@@ -279,8 +288,7 @@ fn contraction(
     around: &Surroundings,
 ) {
     // Along axes of what is made of the sums alone, the sums are the same: copies.
-    let alone =
-        |g: &Graph, r: Id| g.int_value(g[r].src[0]).is_some_and(|n| n <= MATMUL_ROWS) && !sums_depend(g, nests, r);
+    let alone = |g: &Graph, r: Id| g.int_value(g[r].src[0]).is_some_and(|n| n <= COPIES) && !sums_depend(g, nests, r);
     let (copies, axes): (Vec<Id>, Vec<Id>) = axes.iter().partition(|&&r| alone(g, r));
     for r in copies {
         let bound = g[r].src[0];

@@ -66,6 +66,32 @@ fn absorbed(heads: usize, rank: usize, rope: usize, rows: usize, positions: &[us
     .within(Within::Scale(1e-5))
 }
 
+/// A prompt's: keys of a latent cache of halves that all heads share, values of f32 that each has for itself.
+fn prompt(heads: usize, [rank, rope, value]: [usize; 3], tokens: usize, vars: &[&[(&'static str, i64)]]) -> Case {
+    let rows = 320;
+    Case::new(format!("prompt of {tokens}, {heads} heads of {rank} and {rope}, {value} out"), |c| {
+        let pos = c.var("pos", 0, rows - tokens);
+        let n = c.var("n", 1, tokens);
+        let q = c.input("q", dims![n, heads, rank + rope], Scalar::F32);
+        let row = c.input("row", dims![n, rank + rope], Scalar::F32);
+        let state = c.state("cache", dims![rows, rank + rope], Scalar::F16).assign(row.cast(Scalar::F16), pos);
+        c.output_state(state);
+        let length = pos + n;
+        let k = state.slice(0, 0, length).cast(Scalar::F32).unsqueeze(1).expand(dims![length, heads, rank + rope]);
+        let v = c.input("v", dims![length, heads, value], Scalar::F32);
+        c.output("y", q.attention(k, v * 0.5, pos, length, 0.2));
+    })
+    .vars(vars)
+    .within(Within::Scale(1e-5))
+}
+
+/// Prompts whose chunks, tiles of tokens and depth are whole, and others; tokens in the first chunk and in the last.
+pub fn prompts() -> Vec<Case> {
+    let vars: &[&[(&str, i64)]] =
+        &[&[("pos", 0), ("n", 1)], &[("pos", 0), ("n", 17)], &[("pos", 250), ("n", 20)], &[("pos", 256), ("n", 20)]];
+    vec![prompt(2, [32, 16, 16], 20, vars), prompt(3, [128, 64, 32], 20, vars)]
+}
+
 /// Products of halves: heads that tiles divide and others, chunks that are full, begun or of one position, a cache that chunks do not divide,
 /// and one of fewer tiles than a workgroup has warps.
 pub fn halves() -> Vec<Case> {

@@ -77,7 +77,7 @@ impl Writer<'_> {
         arguments.push("const i64 *RESTRICT v".into());
         // How many workgroups a multiprocessor shall have room for. Without a number the compiler takes so few registers that loads wait for
         // one another.
-        let many = bodies.iter().any(|b| accumulators(&b.statements) > ACCUMULATORS);
+        let many = bodies.iter().any(|b| accumulators(self.t.g, &b.statements) > ACCUMULATORS);
         let blocks = if many { 1 } else { BESIDE };
         self.line(format_args!("ENTRY({}, {blocks}, {name})({}) {{", self.t.signature.threads, arguments.join(", ")));
         self.line(format_args!("const i32 thread = THREAD_INDEX;"));
@@ -361,13 +361,13 @@ fn sources(g: &Graph, at: Id) -> Option<Vec<Id>> {
     order.iter().all(known).then(|| order.iter().filter(|n| g[**n].op == Op::Load).map(|n| g[*n].src[0]).collect())
 }
 
-/// The most accumulators that a loop adds to, with those of the loops around it.
-fn accumulators(statements: &[Statement]) -> usize {
+/// The most accumulators that a loop adds to, with those of the loops around it. Tiles of matrix products are made to leave room (`tiles.rs`).
+fn accumulators(g: &Graph, statements: &[Statement]) -> usize {
     let mut open = vec![0];
     let mut most = 0;
     for s in statements {
         match s {
-            Statement::Accumulator(_) => *open.last_mut().expect("one for all") += 1,
+            Statement::Accumulator(acc) if g[*acc].dtype.lanes == 1 => *open.last_mut().expect("one for all") += 1,
             Statement::Loop(_) | Statement::Nest { .. } => {
                 most = most.max(open.iter().sum());
                 open.push(0);
