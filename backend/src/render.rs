@@ -144,6 +144,13 @@ impl<'a> Expressions<'a> {
         let names: Vec<String> = self.g[id].src.iter().map(|&s| self.name(s)).collect();
         self.operator(id, &names)
     }
+    /// A vector of these lanes.
+    fn vector(&self, t: &str, lanes: &[String]) -> String {
+        match self.values {
+            Values::Vectors => format!("({t}){{{}}}", lanes.join(",")),
+            Values::Threads => format!("{t}{{{}}}", lanes.join(",")),
+        }
+    }
     fn unsigned(&self, [signed, unsigned]: [&str; 2], operator: &str, s: &[String]) -> String {
         format!("({signed})(({unsigned})({}) {operator} ({unsigned})({}))", s[0], s[1])
     }
@@ -182,13 +189,13 @@ impl<'a> Expressions<'a> {
         match n.op {
             Op::Const => {
                 let one = lane(d, &literal(self.g, id));
-                format!("({t}){{{}}}", vec![one; lanes as usize].join(","))
+                self.vector(&t, &vec![one; lanes as usize])
             }
             Op::Lanes => {
                 let all: Vec<String> = (0..lanes).map(|i| i.to_string()).collect();
                 format!("({t}){{{}}}", all.join(","))
             }
-            Op::Splat => format!("({t}){{{}}}", vec![lane(d, &s[0]); lanes as usize].join(",")),
+            Op::Splat => self.vector(&t, &vec![lane(d, &s[0]); lanes as usize]),
             Op::Pack => format!("({t}){{{}}}", s.iter().map(|x| lane(d, x)).collect::<Vec<_>>().join(",")),
             Op::Load => {
                 let packed = matches!(self.g[n.src[0]].arg, Arg::Packed(..));
@@ -256,6 +263,7 @@ impl<'a> Expressions<'a> {
                 let signed = if n.arg == Arg::None { "signed_" } else { "" };
                 format!("mma_{signed}{}({})", n.src.len() / 3 * 16, s.join(", "))
             }
+            Op::MmaHalf => format!("mma_halves({})", s.join(", ")),
             Op::SignedDot4 => format!("dot4_signed_{lanes}({}, {}, {})", s[0], s[1], s[2]),
             Op::Part => {
                 let part = self.g.int_value(n.src[1]).unwrap_or(0) as usize;

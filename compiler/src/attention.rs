@@ -8,11 +8,17 @@
 //!
 //! Where every head has keys or values of its own, tokens share the tiles instead, and chunks that lie in a token's future are left out.
 
+mod tiled;
+
+use crate::halves;
 use crate::schedule::workgroup::{Future, Hint};
+use crate::threads::WARP;
+use crate::tiles;
 use gristmill_uop::shape::Dims;
-use gristmill_uop::target::Style;
-use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
+use gristmill_uop::target::{Style, Target};
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
+use tiled::Shape;
 
 /// Positions of a chunk.
 const CHUNK: i64 = 128;
@@ -21,27 +27,32 @@ const CHUNK_THREADS: i64 = 64;
 /// Positions of a chunk where more than [`FEW`] tokens attend: every chunk leaves a partial result per token and head.
 const CHUNK_MANY: i64 = 256;
 const FEW: i64 = 64;
+/// Tokens of a workgroup whose sums are matrix products: as many as there is room for in its stages.
+const SHARING_TILED: i64 = 16;
+/// Workgroups that run beside one another on a multiprocessor.
+const ROUND: i64 = 2;
 /// Heads, or tokens, of a workgroup.
 const SHARING: i64 = 4;
 
-/// Positions of a chunk where at most so many tokens attend in one step.
-pub fn chunk_positions(tokens: i64, style: Style) -> i64 {
-    match style {
+/// Positions of a chunk where at most so many tokens attend in one step, to a cache of so many rows.
+pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
+    match target.style {
         _ if tokens > FEW => CHUNK_MANY,
-        Style::Cpu => CHUNK,
-        Style::Gpu => CHUNK_THREADS,
+        // Partial results are written and read again: fewer, where all workgroups of a full cache still run at once.
+        Style::Gpu if rows <= ROUND * target.workers as i64 * CHUNK_THREADS => CHUNK_THREADS,
+        _ => CHUNK,
     }
 }
 
 /// Replaces every `ATTENTION` below `roots`; workgroup shapes of the new nodes go to `hints`.
-pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>, style: Style) {
+pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>, target: &Target) {
     let order = g.toposort(roots);
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in order {
         if g[id].op == Op::Attention {
             let src: Vec<Id> = g[id].src.clone().iter().map(|&s| g.substitute(s, &mut map)).collect();
             let Arg::Float(scale) = g[id].arg else { continue };
-            let new = chunked(g, &src, f64::from_bits(scale), hints, style);
+            let new = chunked(g, &src, f64::from_bits(scale), hints, target);
             map.insert(id, new);
         }
     }
@@ -50,14 +61,38 @@ pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>, 
     }
 }
 
-fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint>, style: Style) -> Id {
+/// Sums as matrix products of halves.
+struct Plan {
+    /// Heads, or tokens, of a workgroup.
+    sharing: i64,
+    /// Parts that the depth is cut into, each summed by warps of its own.
+    cut: i64,
+}
+
+/// Can warps multiply these keys and values, and are there enough heads or tokens beside one another?
+fn plan(g: &Graph, [k, v]: [Id; 2], shape: &Shape, own: bool, group: i64, target: &Target) -> Option<Plan> {
+    let [c, depth, out] = [shape.chunk, g.shape(k)[2], g.shape(v)[2]].map(|d| g.max_of(d));
+    let sharing = if own { SHARING_TILED.min(g.max_of(shape.tokens)) } else { group };
+    let whole = [c, depth, out].iter().all(|n| n % tiles::ROWS == 0);
+    let halves = halves::are_halves(g, k) && (own || halves::are_halves(g, v));
+    if target.style != Style::Gpu || sharing < tiles::ENOUGH || !whole || !halves {
+        return None;
+    }
+    // Where a chunk has fewer tiles than a workgroup warps, each of them has a part of the depth.
+    let warps = target.threads as i64 / WARP;
+    let cuts = (1..=warps).filter(|n| warps % n == 0 && depth % (n * 2 * tiles::TERMS) == 0);
+    let cut = cuts.take_while(|n| n * (c / tiles::ROWS) <= warps).last().unwrap_or(1);
+    Some(Plan { sharing, cut })
+}
+
+fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint>, target: &Target) -> Id {
     let [q, k, v, first, length] = *src else { unreachable!("attention takes five sources") };
     let (qd, kd, vd) = (g.shape(q), g.shape(k), g.shape(v));
     let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
     let (kv_heads, out_depth) = (kd[1], vd[2]);
     let (h, kvh) = (g.max_of(heads), g.max_of(kv_heads));
     let positions = g.max_of(kd[0]);
-    let c = chunk_positions(g.max_of(tokens), style).min(positions.max(1));
+    let c = chunk_positions(g.max_of(tokens), positions, target).min(positions.max(1));
     let chunk = g.int(c);
     // The number of chunks in use.
     let up = g.int(c - 1);
@@ -88,20 +123,36 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     };
     let one = g.int(1);
     let keys = full(g, k, depth);
-    let queries = g.reshape(q, &[one, tokens, heads, one, depth]);
-    let queries = g.expand(queries, &[chunks, tokens, heads, chunk, depth]);
-    let products = g.mul(queries, keys);
-    let scores = g.sum(products, &[4]);
-    let mut inside = vec![scores];
-    let factor = g.constant(Scalar::F32, scale);
-    let scores = g.mul(scores, factor);
+    let (mut inside, mut staged) = (Vec::new(), Vec::new());
+    let many = g.max_of(tokens) > 1;
+    let own = kvh == h && many;
+    let shape = Shape { chunks, tokens, heads, chunk };
+    let plan = plan(g, [k, v], &shape, own, h / kvh, target);
+    let scores = match &plan {
+        Some(plan) => {
+            let (sums, scores) = tiled::scores(g, q, keys, &shape, scale, plan.cut);
+            inside.extend(sums);
+            staged.push(sums[1]);
+            scores
+        }
+        None => {
+            let queries = g.reshape(q, &[one, tokens, heads, one, depth]);
+            let queries = g.expand(queries, &[chunks, tokens, heads, chunk, depth]);
+            let products = g.mul(queries, keys);
+            let scores = g.sum(products, &[4]);
+            inside.push(scores);
+            let factor = g.constant(Scalar::F32, scale);
+            g.mul(scores, factor)
+        }
+    };
+    inside.push(scores);
     // Causal mask.
     let dims = [chunks, tokens, heads, chunk];
     let t = g.iota(&dims, 1);
-    let own = g.add(t, first);
+    let mine = g.add(t, first);
     let position = g.reshape(real, &[chunks, one, one, chunk]);
     let position = g.expand(position, &dims);
-    let future = g.lt(own, position);
+    let future = g.lt(mine, position);
     let low = g.constant(Scalar::F32, -1e30);
     let scores = g.select(future, low, scores);
     let m = g.reduce(scores, &[3], ReduceOp::Max);
@@ -110,23 +161,42 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let p = g.sub(scores, m_all);
     let p = g.exp(p);
     let l = g.sum(p, &[3]);
-    let values = full(g, v, out_depth);
-    let weights = spread(g, p, out_depth);
-    let o = g.mul(weights, values);
-    let o = g.sum(o, &[3]);
+    let o = if plan.is_some() {
+        let exact = halves::are_halves(g, v);
+        let values = match exact {
+            true => v,
+            false => {
+                let (parts, values) = tiled::joined_parts(g, v);
+                hints.insert(parts, Hint::buffer());
+                values
+            }
+        };
+        let width = *g.shape(values).last().expect("rows of values");
+        let values = full(g, values, width);
+        let (weights, o) = tiled::weighted(g, p, values, &shape, out_depth);
+        inside.push(weights);
+        o
+    } else {
+        let values = full(g, v, out_depth);
+        let weights = spread(g, p, out_depth);
+        let o = g.mul(weights, values);
+        g.sum(o, &[3])
+    };
     let column = |g: &mut Graph, x: Id| g.reshape(x, &[chunks, tokens, heads, one]);
     let (mc, lc) = (column(g, m), column(g, l));
     inside.extend([scores, m, p, l, o]);
-    let many = g.max_of(tokens) > 1;
     // Who shares a tile of the cache: heads, or, where each has rows of its own, tokens. Then heads come first, which divide the work evenly:
     // a token reads no chunk of its future, so chunks and tokens would not.
-    let own = kvh == h && many;
     let (order, back) = if own { ([2, 0, 1, 3], [1, 2, 0, 3]) } else { ([0, 1, 2, 3], [0, 1, 2, 3]) };
-    let tile = if own { SHARING } else { (1..=SHARING.min(h)).rev().find(|d| h % d == 0).unwrap_or(1) };
+    let (tile, inner) = match &plan {
+        Some(plan) => (plan.sharing, RangeKind::Loop),
+        None if own => (SHARING, RangeKind::Upcast),
+        None => ((1..=SHARING.min(h)).rev().find(|d| h % d == 0).unwrap_or(1), RangeKind::Upcast),
+    };
     let [o, mc, lc] = [o, mc, lc].map(|x| g.permute(x, &order));
     let parts = g.cat(&[o, mc, lc], 3);
     let future = own.then_some(Future { chunk: 1, token: 2, size: c, first });
-    hints.insert(parts, Hint { globals: 3, tile, inside, future });
+    hints.insert(parts, Hint { globals: 3, tile, inner, inside, staged, future });
     let parts = g.permute(parts, &back);
     // Combine.
     let d = g.max_of(out_depth);

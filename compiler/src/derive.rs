@@ -182,8 +182,9 @@ pub fn derive(
         .drain()
         .map(|(id, hint)| {
             let inside = hint.inside.iter().map(|&n| new(n)).collect();
+            let staged = hint.staged.iter().map(|&n| new(n)).collect();
             let future = hint.future.map(|f| Future { first: new(f.first), ..f });
-            (new(id), Hint { inside, future, ..hint })
+            (new(id), Hint { inside, staged, future, ..hint })
         })
         .collect();
     derived

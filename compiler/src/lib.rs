@@ -3,6 +3,7 @@
 mod attention;
 pub mod decision;
 pub mod derive;
+pub mod halves;
 pub mod layout;
 pub mod lower;
 pub mod opt;
@@ -11,6 +12,7 @@ pub mod prepack;
 pub mod price;
 pub mod schedule;
 pub mod threads;
+pub mod tiles;
 
 pub use attention::chunk_positions;
 pub use decision::{Cheapest, Decision, Perturb, Policy};

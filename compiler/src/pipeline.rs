@@ -78,7 +78,7 @@ pub fn compile(
     let mut graph = function.graph.clone();
     let mut hints = FxHashMap::default();
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
-    attention::expand(&mut graph, &mut roots, &mut hints, target.style);
+    attention::expand(&mut graph, &mut roots, &mut hints, target);
     let derived = derive::derive(&mut graph, &mut roots, &mut hints, function, target);
     let outputs: Vec<(u32, Id)> = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
     for &root in &roots {

@@ -8,6 +8,7 @@
 //! Every choice is legal for any nest. Where a count does not divide, surplus elements repeat the last one, and surplus terms of a reduction
 //! count as its identity.
 
+use crate::tiles;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -27,6 +28,9 @@ const ACCUMULATORS: i64 = 32;
 
 /// Rewrites a nest's ranges for the threads of a workgroup.
 pub fn nest(g: &mut Graph, store: Id, target: &Target, next_range: &mut u32) -> Id {
+    if let Some(nest) = tiles::nest(g, store, target.threads as i64, next_range) {
+        return nest;
+    }
     let mut o = Sharing { g, next: next_range, threads: target.threads as i64, steps: FxHashMap::default() };
     o.nest(store)
 }

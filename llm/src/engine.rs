@@ -433,10 +433,10 @@ impl Engine {
     }
     /// The most tokens one step at that position may take, so that attention's partial results stay bounded.
     fn step_limit(&self, position: usize, steps: Steps) -> usize {
-        let style = self.device().target().style;
+        let target = self.device().target();
         let limit = |most: usize| {
             let row = self.model.partial(self.options((most, Logits::None)).attention) * 4;
-            let chunk = gristmill_compiler::chunk_positions(most as i64, style) as usize;
+            let chunk = gristmill_compiler::chunk_positions(most as i64, self.rows as i64, target) as usize;
             let chunks = (position + most).div_ceil(chunk).max(1);
             (ATTENTION_BYTES / (chunks * row)).max(8).min(most)
         };

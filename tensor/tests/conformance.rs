@@ -160,7 +160,8 @@ macro_rules! conformance {
                 decoding packed::decoding; matvec packed::matvec; matmul packed::matmul; odd_rows packed::odd_rows;
                 packed_rows packed::gather; one_token_experts experts::one_token; grouped_experts experts::grouped;
                 network network::cases; choosing network::choosing; attention attention::cases;
-                long_attention attention::long; dynamic_dims dynamic::cases; states dynamic::states;
+                long_attention attention::long; attention_of_halves attention::halves;
+                prompts_of_halves attention::prompts; dynamic_dims dynamic::cases; states dynamic::states;
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
             }
         }
@@ -215,6 +216,30 @@ fn kernels_multiply_integers() {
                 assert!(exact.layouts.is_empty() && !exact.programs.iter().any(|p| p.source.contains("dot4")));
             }
         }
+    }
+}
+
+/// A workgroup of eight warps computes the same, and warps do it: in kernels of every such case, for scores and for values.
+#[test]
+fn warps_multiply_halves() {
+    use gristmill_compiler::{Cheapest, Dialect, compile};
+    for case in attention::halves().into_iter().chain(attention::prompts()) {
+        for threads in [64, 256] {
+            let target = Target { threads, int8: false, ..Target::gpu_h200() };
+            let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
+            let loads = |source: &str| source.split("BARRIER;").filter(|nest| nest.contains("mma_halves(")).count();
+            let most = compiled.programs.iter().map(|p| loads(&p.source)).max();
+            assert_eq!(most, Some(2), "{} with {threads} threads", case.name);
+        }
+    }
+    let target = Target { int8: false, ..Target::gpu_h200() };
+    match Simulated::new(target, store()) {
+        Ok(device) => {
+            let device = Opened::new(Arc::new(device), Some(&Cuda));
+            let cases = attention::halves().into_iter().chain(attention::prompts()).collect();
+            check(cases, vec![Way { name: "256 threads".into(), device, seed: None, same_as: None }]);
+        }
+        Err(missing) => simulated::skip(&missing),
     }
 }
 

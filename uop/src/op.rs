@@ -120,6 +120,7 @@ ops! {
     Splat Linear Exact(1), "one value in every lane";
     Fold Linear AtLeast(1), "the lanes of a vector, or threads of that range, reduced to one, in a fixed tree; arg Reduce";
     Mma Linear AtLeast(3), "a warp's product of 16 rows and 8 tokens: words of the rows (bytes from 0 to arg Int, signed without), words of the tokens (signed); four sums a lane";
+    MmaHalf Linear Exact(7), "a warp's product of 16 rows and 8 columns over 16 terms, four words of rows and two of columns, of two f16 each, added to the last source: four f32 a lane";
     Part Linear Exact(2), "one lane of a vector: the vector, the number";
     Acc Linear Exact(2), "an accumulator: its first value and the reduction it is for";
 }

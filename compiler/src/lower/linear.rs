@@ -2,6 +2,7 @@
 //! depends on is known; reductions over the same ranges share a loop, and copies of an `Upcast` or `Unroll` range share what is common to
 //! them, because equal nodes are one node.
 
+use super::halves;
 use super::mma;
 use super::vector::vectorise;
 use super::wide;
@@ -30,6 +31,8 @@ pub enum Statement {
     Write(Id, Id, Id),
     /// One load of so many bytes, for several: buffer, offset, and each load with the byte where it begins.
     Wide(Id, Id, usize, Vec<(Id, usize)>),
+    /// One write of so many bytes, for several that are neighbours, in order: buffer, offset of the first, values.
+    WideWrite(Id, Id, usize, Vec<Id>),
     /// A nest: its statements up to `End`. Stages are computed again only if one of these workgroup indices has changed.
     Nest {
         /// The buffer written.
@@ -135,6 +138,7 @@ impl Emitter<'_> {
         let (buffer, offset, mut value) = (self.g[nest].src[0], self.g[nest].src[1], self.g[nest].src[2]);
         if self.target.style == Style::Gpu {
             value = mma::products(self.g, value, &closed);
+            value = halves::products(self.g, value, &closed);
         }
         let gpu = self.target.style == Style::Gpu;
         let is_lane = |g: &Graph, r: Id| !gpu && g.range_kind(r) == Some(RangeKind::Vector);
@@ -326,7 +330,13 @@ impl Emitter<'_> {
             let is_dot = matches!(n.op, Op::Dot4 | Op::SignedDot4);
             let dot = op == ReduceOp::Add && is_dot && self.g.int_value(n.src[2]) == Some(0);
             let mut roots = Vec::new();
-            let update = if dot && !self.is_defined(value) {
+            let update = if op == ReduceOp::Add && n.op == Op::MmaHalf && !self.is_defined(value) {
+                let (acc_at, words) = (n.src.len() - 1, &n.src[..n.src.len() - 1]);
+                roots.extend(words.iter().copied());
+                let mut src = n.src.clone();
+                src[acc_at] = acc;
+                self.g.intern(Node { src, ..n })
+            } else if dot && !self.is_defined(value) {
                 roots.extend(n.src[..2].iter().copied());
                 let src: Sources = smallvec![n.src[0], n.src[1], acc];
                 self.g.intern(Node { op: n.op, dtype: n.dtype, src, arg: n.arg })

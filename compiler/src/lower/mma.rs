@@ -29,15 +29,17 @@ pub fn products(g: &mut Graph, value: Id, closed: &[Id]) -> Id {
     if map.is_empty() { value } else { g.substitute(value, &mut map) }
 }
 
+/// The ranges of a kind, in the order of their numbers.
+pub(super) fn ranges(g: &Graph, all: &[Id], kind: RangeKind) -> Vec<Id> {
+    let mut found: Vec<Id> = all.iter().copied().filter(|&r| g.range_kind(r) == Some(kind)).collect();
+    found.sort_by_key(|&r| g.range_number(r));
+    found
+}
+
 /// The tile, if the nest has one: the last threads are 8 by 4, the last copies 2 by 2.
 fn tile(g: &Graph, closed: &[Id]) -> Option<Tile> {
-    let of = |kind: RangeKind| {
-        let mut found: Vec<Id> = closed.iter().copied().filter(|&r| g.range_kind(r) == Some(kind)).collect();
-        found.sort_by_key(|&r| g.range_number(r));
-        found
-    };
     let is = |r: Id, n: i64| g.int_value(g[r].src[0]) == Some(n);
-    let (threads, copies) = (of(RangeKind::Vector), of(RangeKind::Upcast));
+    let (threads, copies) = (ranges(g, closed, RangeKind::Vector), ranges(g, closed, RangeKind::Upcast));
     let (&[.., group, t], &[.., i, j]) = (&threads[..], &copies[..]) else { return None };
     (is(group, 8) && is(t, 4) && is(i, 2) && is(j, 2)).then_some(Tile { g: group, t, i, j })
 }

@@ -1,5 +1,6 @@
 //! Lower: from the nests of a kernel to a linear list of statements.
 
+mod halves;
 pub mod linear;
 mod mma;
 pub mod print;

@@ -34,6 +34,10 @@ pub fn print(g: &Graph, code: &Code) -> String {
             Statement::Write(buffer, at, v) => {
                 writeln!(out, "%{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v))
             }
+            Statement::WideWrite(buffer, at, bytes, values) => {
+                let values: Vec<String> = values.iter().map(|&v| value(g, v)).collect();
+                writeln!(out, "{bytes} bytes of %{}[{}] <- {}", buffer.0, value(g, *at), values.join(", "))
+            }
             Statement::Wide(buffer, at, bytes, parts) => {
                 let parts: Vec<String> = parts.iter().map(|p| format!("%{} at {}", p.0.0, p.1)).collect();
                 writeln!(out, "{} = {bytes} bytes of %{}[{}]", parts.join(", "), buffer.0, value(g, *at))
@@ -59,6 +63,7 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
             Statement::Define(id) | Statement::Loop(id) | Statement::Accumulator(id) => roots.push(*id),
             Statement::Accumulate(_, id) => roots.push(*id),
             Statement::Write(buffer, at, v) => roots.extend([*buffer, *at, *v]),
+            Statement::WideWrite(buffer, at, _, values) => roots.extend([*buffer, *at].iter().chain(values)),
             Statement::Wide(_, _, _, parts) => roots.extend(parts.iter().map(|p| p.0)),
             Statement::Nest { buffer, .. } => roots.push(*buffer),
             Statement::End => {}

@@ -1,4 +1,5 @@
-//! Wide loads: neighbouring loads of a thread become one of 8 or 16 bytes, where the address is known to be aligned.
+//! Wide loads and writes: neighbouring loads of a thread become one of 8 or 16 bytes, where the address is known to be aligned, and neighbouring
+//! writes of words or halves.
 
 use super::linear::Statement;
 use gristmill_uop::{Graph, Id, Op};
@@ -46,7 +47,66 @@ pub fn loads(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
         }
     }
     straight(g, run, &mut out);
+    writes(g, out)
+}
+
+/// `statements` with neighbouring writes joined, of those that follow one another.
+fn writes(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
+    let mut out = Vec::new();
+    let mut rest = statements.into_iter().peekable();
+    while let Some(s) = rest.next() {
+        let Statement::Write(first, ..) = s else {
+            out.push(s);
+            continue;
+        };
+        let mut run = vec![s];
+        while let Some(next) = rest.next_if(|s| matches!(s, Statement::Write(b, ..) if *b == first)) {
+            run.push(next);
+        }
+        joined(g, first, run, &mut out);
+    }
     out
+}
+
+/// Writes to one buffer, in order: each as the first of as many neighbours as a wide write holds.
+fn joined(g: &Graph, buffer: Id, run: Vec<Statement>, out: &mut Vec<Statement>) {
+    let unit = g.unit_bytes(buffer);
+    let plain = |v: Id| g[v].dtype.lanes == 1 && g.scalar(v) == g.scalar(buffer) && matches!(unit, 2 | 4);
+    let parts: Vec<(Id, Id)> =
+        run.iter().filter_map(|s| if let Statement::Write(_, at, v) = s { Some((*at, *v)) } else { None }).collect();
+    let sums: Vec<_> = parts.iter().map(|p| g.linear(p.0)).collect();
+    let mut done = vec![false; parts.len()];
+    for i in 0..parts.len() {
+        if done[i] {
+            continue;
+        }
+        let aligned = |width: i64| {
+            sums[i].constant * unit % width == 0 && sums[i].terms.iter().all(|&(_, c)| c * unit % width == 0)
+        };
+        let wide = WIDTHS.into_iter().filter(|&w| aligned(w)).find_map(|width| {
+            (0..width / unit)
+                .map(|n| {
+                    let is_it = |j: &usize| {
+                        let same = sums[*j].terms == sums[i].terms && sums[*j].constant == sums[i].constant + n;
+                        !done[*j] && plain(parts[*j].1) && same
+                    };
+                    (0..parts.len()).find(is_it)
+                })
+                .collect::<Option<Vec<usize>>>()
+                .map(|all| (width, all))
+        });
+        match wide {
+            Some((width, all)) => {
+                all.iter().for_each(|&j| done[j] = true);
+                let values = all.iter().map(|&j| parts[j].1).collect();
+                out.push(Statement::WideWrite(buffer, parts[i].0, width as usize, values));
+            }
+            None => {
+                done[i] = true;
+                out.push(run[i].clone());
+            }
+        }
+    }
 }
 
 /// One stretch without loops: loads that become one, and those from memory before all else, as many as registers can wait for.
@@ -156,7 +216,7 @@ impl Order<'_> {
             let node = &self.g[n];
             let waits = match node.op {
                 Op::Load => self.here.contains(&n) && self.g[node.src[0]].op != Op::Local,
-                op => matches!(op, Op::Reduce | Op::Fold | Op::Acc | Op::Mma),
+                op => matches!(op, Op::Reduce | Op::Fold | Op::Acc | Op::Mma | Op::MmaHalf),
             };
             if !first && waits {
                 return false;

@@ -7,8 +7,8 @@ use super::expand::{Expander, Indices, flatten};
 use super::workgroup;
 use crate::derive::Derived;
 use gristmill_uop::shape::Dims;
-use gristmill_uop::target::Target;
-use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};
+use gristmill_uop::target::{Style, Target};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
@@ -162,7 +162,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
     } else {
         nests_for(g, &mut x, node, buffer, &region, &mut address)
     };
-    inline_same(g, &mut x, &mut out);
+    inline_same(g, &mut x, &mut out, around);
     workgroup::split(g, &mut x, &mut out, node, around);
     fuse(g, &mut x, &mut out, around)?;
     addresses_first(g, &mut out.nests);
@@ -209,15 +209,20 @@ fn replace(g: &mut Graph, nests: &mut [Id], map: FxHashMap<Id, Id>) {
     }
 }
 
-/// A node read once, at an index that every output element has for itself, is an epilogue: computed in place.
-fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft) {
+/// A node read once, at an index that every output element has for itself, is an epilogue: computed in place. So is a contraction whose few
+/// readers are copies beside one another.
+fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings) {
     loop {
         let found = placeholders(g, &out.nests);
         let mut next = None;
         for (&node, reads) in &found {
             if let [(read, nest)] = reads[..] {
                 let closed: FxHashSet<Id> = closed_ranges(g, out.nests[nest]).into_iter().collect();
-                if g[node].op != Op::Cat && g[read].dtype == g[node].dtype && ranges_of(g, read) == closed {
+                let mine = ranges_of(g, read);
+                let copies = closed.difference(&mine).map(|&r| g.max_of(g[r].src[0])).product::<i64>();
+                let shared = around.derived.dots.contains_key(&node) && copies <= workgroup::COPIES;
+                let same = mine.is_subset(&closed) && (copies == 1 || shared);
+                if g[node].op != Op::Cat && g[read].dtype == g[node].dtype && same {
                     next = next.max(Some((node, read)));
                 }
             }
@@ -283,6 +288,7 @@ fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings)
         // A sum that several nests need is not added up in each of them.
         let several = reads.iter().any(|r| r.1 != reads[0].1);
         in_place &= !(several && reduces(g, node, around));
+        in_place &= !around.hints.get(&out.root).is_some_and(|h| h.staged.contains(&node));
         if in_place {
             // Computed once for each of its own indices only if the loops around it are all its own, or come first.
             for &(read, nest) in reads {
@@ -351,9 +357,14 @@ fn stage(
         let full = x.dim(g, dims[a[0] as usize]);
         region[a[0] as usize] = Span { base: zero, extent: full, last: None };
     }
-    let extents: Dims = region.iter().map(|r| r.extent).collect();
-    let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
+    let mut extents: Dims = region.iter().map(|r| r.extent).collect();
     let dtype = g[node].dtype;
+    if let Some(row) = extents.last_mut()
+        && around.target.style == Style::Gpu
+    {
+        *row = padded(g, *row, dtype.scalar);
+    }
+    let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
     out.stage_bytes += size as usize * dtype.scalar.bytes();
     if out.stage_bytes > around.target.stage_bytes {
         return Err(Illegal::StageTooLarge(out.stage_bytes));
@@ -377,6 +388,15 @@ fn stage(
     out.nests.append(&mut nests);
     out.nests.extend(tail);
     Ok(())
+}
+
+/// The length of a stage's rows. Rows of halves are operands of matrix products, of which the lanes of a warp read 64 bytes of eight rows at once:
+/// every other row begins in the other half of shared memory's 32 banks.
+fn padded(g: &mut Graph, row: Id, scalar: Scalar) -> Id {
+    match g.int_value(row).map(|n| 2 * n) {
+        Some(bytes) if scalar == Scalar::F16 && bytes % 32 == 0 => g.int((bytes + (192 - bytes % 128) % 128) / 2),
+        _ => row,
+    }
 }
 
 /// What of an index depends on the workgroup alone.

@@ -15,14 +15,25 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// A workgroup shape asked for by a derivation: how many leading axes the launch is spread over. The node has a buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hint {
-    /// Leading axes over which the launch is spread.
+    /// Leading axes over which the launch is spread; none for a node that only wants its buffer.
     pub globals: usize,
     /// Elements of the last of them in one workgroup.
     pub tile: i64,
+    /// What they become: copies in registers, or a loop for the threads to share.
+    pub inner: RangeKind,
     /// Nodes that only this kernel reads, and computes inside.
     pub inside: Vec<Id>,
+    /// Those of them that are stages, also where they could be computed in place: threads share the work in another way than the reader's.
+    pub staged: Vec<Id>,
     /// Workgroups whose results nobody reads.
     pub future: Option<Future>,
+}
+
+impl Hint {
+    /// A buffer, in whatever workgroups: readers want it in memory as it is.
+    pub fn buffer() -> Hint {
+        Hint { globals: 0, tile: 1, inner: RangeKind::Loop, inside: vec![], staged: vec![], future: None }
+    }
 }
 
 /// What of a node nobody reads: elements of chunk c and token t with `c·size > first + t`. A device may leave workgroups out that compute
@@ -41,6 +52,8 @@ pub struct Future {
 
 /// Rows that a workgroup keeps in registers beside several tokens: as many as leave half of the registers free, at most so many.
 const MATMUL_ROWS: i64 = 4;
+/// Elements made of one sum that a thread computes side by side, at most.
+pub const COPIES: i64 = 4;
 /// Rows of a panel that is read again for every tile of tokens: it stays in the L2 cache.
 const PANEL_ROWS: i64 = 128;
 /// Rows of a warp's matrix product, and tokens that a warp multiplies them with.
@@ -63,11 +76,11 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
     }
     let mut s = Splitter { x, map: FxHashMap::default(), order: Vec::new() };
     let spread: Vec<Id> = axes.iter().copied().filter(|&r| host_bound(g, r)).collect();
-    if let Some(hint) = around.hints.get(&node) {
+    if let Some(hint) = around.hints.get(&node).filter(|h| h.globals > 0) {
         let rank_of = leading(g, &axes, hint.globals, node);
         for (i, &r) in rank_of.iter().enumerate() {
             if i + 1 == rank_of.len() && hint.tile > 1 {
-                s.tiled(g, r, hint.tile, RangeKind::Global, RangeKind::Upcast);
+                s.tiled(g, r, hint.tile, RangeKind::Global, hint.inner);
             } else {
                 s.global(g, r);
             }
@@ -80,7 +93,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
         } else {
             // Reductions of one nest share a loop, and with it the registers; one inside another has them only while the other waits.
             let together = nests.iter().map(|&n| outermost_reductions(g, n)).max().unwrap_or(1);
-            contraction(g, &mut s, &axes, &rows, [lanes, steps], together as i64, around);
+            contraction(g, &mut s, &nests, &axes, &rows, [lanes, steps], together as i64, around);
         }
     }
     let (map, order) = (s.map, s.order);
@@ -255,15 +268,30 @@ fn divisor(n: i64, limit: i64) -> i64 {
     (1..=limit.min(n)).rev().find(|d| n % d == 0).unwrap_or(1)
 }
 
+/// Does any reduction of the nests depend on that range?
+fn sums_depend(g: &Graph, nests: &[Id], r: Id) -> bool {
+    let order = g.toposort(nests);
+    order.iter().any(|&n| matches!(g[n].op, Op::Reduce | Op::Index) && g.free_ranges(n).contains(&r))
+}
+
 fn contraction(
     g: &mut Graph,
     s: &mut Splitter,
+    nests: &[Id],
     axes: &[Id],
     rows: &FxHashSet<Id>,
     [lanes, steps]: [i64; 2],
     together: i64,
     around: &Surroundings,
 ) {
+    // Along axes of what is made of the sums alone, the sums are the same: copies.
+    let alone = |g: &Graph, r: Id| g.int_value(g[r].src[0]).is_some_and(|n| n <= COPIES) && !sums_depend(g, nests, r);
+    let (copies, axes): (Vec<Id>, Vec<Id>) = axes.iter().partition(|&&r| alone(g, r));
+    for r in copies {
+        let bound = g[r].src[0];
+        let new = s.new_range(g, bound, RangeKind::Upcast);
+        s.map.insert(r, new);
+    }
     let (row_axes, tokens): (Vec<Id>, Vec<Id>) = axes.iter().partition(|&r| rows.contains(r));
     let row = row_axes.iter().copied().rev().find(|&r| host_bound(g, r) && g.int_value(g[r].src[0]).is_some());
     let many = tokens.iter().any(|&r| g.max_of(g[r].src[0]) > 1);

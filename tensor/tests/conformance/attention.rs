@@ -2,6 +2,7 @@
 
 use crate::harness::{Case, Fill, Within};
 use gristmill_tensor::dims;
+use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::Scalar;
 
 struct Shape {
@@ -43,6 +44,64 @@ fn latent(heads: usize, tokens: usize, cache: Scalar, vars: &[&[(&'static str, i
         c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + n, 0.2));
     })
     .vars(vars)
+}
+
+/// Heads enough for products of halves: the latent part and the rotated part of a query come apart, and are joined.
+fn absorbed(heads: usize, rank: usize, rope: usize, rows: usize, positions: &[usize]) -> Case {
+    let name = format!("absorbed, {heads} heads of {rank} and {rope}, {rows} rows");
+    let vars: Vec<[(&'static str, i64); 1]> = positions.iter().map(|&p| [("pos", p as i64)]).collect();
+    let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(|v| &v[..]).collect();
+    Case::new(name, |c| {
+        let pos = c.var("pos", 0, rows - 1);
+        let latent = c.input("latent", dims![1, heads, rank], Scalar::F32);
+        let rotated = c.input("rotated", dims![1, heads, rope], Scalar::F32);
+        let row = c.input("row", dims![1, rank + rope], Scalar::F32);
+        let state = c.state("cache", dims![rows, rank + rope], Scalar::F16).assign(row.cast(Scalar::F16), pos);
+        c.output_state(state);
+        let k = state.cast(Scalar::F32).unsqueeze(1);
+        let q = Tensor::cat(&[latent, rotated + 0.5], 2);
+        c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + 1, 0.2));
+    })
+    .vars(&vars)
+    .within(Within::Scale(1e-5))
+}
+
+/// A prompt's: keys of a latent cache of halves that all heads share, values of f32 that each has for itself.
+fn prompt(heads: usize, [rank, rope, value]: [usize; 3], tokens: usize, vars: &[&[(&'static str, i64)]]) -> Case {
+    let rows = 320;
+    Case::new(format!("prompt of {tokens}, {heads} heads of {rank} and {rope}, {value} out"), |c| {
+        let pos = c.var("pos", 0, rows - tokens);
+        let n = c.var("n", 1, tokens);
+        let q = c.input("q", dims![n, heads, rank + rope], Scalar::F32);
+        let row = c.input("row", dims![n, rank + rope], Scalar::F32);
+        let state = c.state("cache", dims![rows, rank + rope], Scalar::F16).assign(row.cast(Scalar::F16), pos);
+        c.output_state(state);
+        let length = pos + n;
+        let k = state.slice(0, 0, length).cast(Scalar::F32).unsqueeze(1).expand(dims![length, heads, rank + rope]);
+        let v = c.input("v", dims![length, heads, value], Scalar::F32);
+        c.output("y", q.attention(k, v * 0.5, pos, length, 0.2));
+    })
+    .vars(vars)
+    .within(Within::Scale(1e-5))
+}
+
+/// Prompts whose chunks, tiles of tokens and depth are whole, and others; tokens in the first chunk and in the last.
+pub fn prompts() -> Vec<Case> {
+    let vars: &[&[(&str, i64)]] =
+        &[&[("pos", 0), ("n", 1)], &[("pos", 0), ("n", 17)], &[("pos", 250), ("n", 20)], &[("pos", 256), ("n", 20)]];
+    vec![prompt(2, [32, 16, 16], 20, vars), prompt(3, [128, 64, 32], 20, vars)]
+}
+
+/// Products of halves: heads that tiles divide and others, chunks that are full, begun or of one position, a cache that chunks do not divide,
+/// and one of fewer tiles than a workgroup has warps.
+pub fn halves() -> Vec<Case> {
+    vec![
+        absorbed(20, 512, 64, 160, &[0, 63, 64, 130]),
+        absorbed(16, 512, 64, 128, &[0, 127]),
+        absorbed(18, 32, 16, 100, &[0, 62, 64, 98, 99]),
+        absorbed(8, 48, 16, 200, &[0, 199]),
+        absorbed(40, 64, 64, 16, &[0, 7, 15]),
+    ]
 }
 
 /// A latent cache of bytes with scales. Rows are multiples of a power of two whose largest is 127 of them, so that codes and scales have

@@ -106,6 +106,7 @@ template <class... A> static void call(void (*f)(A...), void **b) { call(f, b, s
 struct alignas(8) u32x2 { unsigned int x, y; };
 struct alignas(16) u32x4 { unsigned int x, y, z, w; };
 struct alignas(16) i32x4 { int x, y, z, w; };
+struct alignas(16) f32x4 { float x, y, z, w; };
 template <class T, int N> struct Array { T at[N]; };
 template <class A, class B> static inline B bits(A x) { B y; memcpy(&y, &x, sizeof y); return y; }
 FN float bits_i32_f32(int x) { return bits<int, float>(x); }
@@ -175,6 +176,25 @@ FN i32x4 name##32(unsigned int a, unsigned int b, unsigned int c, unsigned int e
 }
 MMA(mma_, false)
 MMA(mma_signed_, true)
+// Two words of rows `g` and `g + 8` each, then two of columns, of two halves.
+FN f32x4 mma_halves(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y, f32x4 d) {
+  static unsigned int words[1024][6];
+  const unsigned int own[] = {a, b, c, e, x, y};
+  BARRIER;
+  memcpy(words[sim::current], own, sizeof own);
+  BARRIER;
+  const int lane = sim::current % 32, first = sim::current - lane, g = lane / 4, t = lane % 4;
+  float sums[] = {d.x, d.y, d.z, d.w};
+  for (int i = 0; i < 2; i++)
+    for (int j = 0; j < 2; j++)
+      for (int h = 0; h < 2; h++)
+        for (int k = 0; k < 8; k++) {
+          const unsigned int row = words[first + g * 4 + k / 2][2 * h + i], column = words[first + (2 * t + j) * 4 + k / 2][4 + h];
+          const float product = cvt_f16_f32_1(row >> k % 2 * 16) * cvt_f16_f32_1(column >> k % 2 * 16);
+          sums[2 * i + j] += product;
+        }
+  return {sums[0], sums[1], sums[2], sums[3]};
+}
 #define FOLD(name, T, COMBINE) \
 FN T name(T x, int lanes, int stride) { \
   for (int m = stride; m < lanes * stride; m <<= 1) { T y = shuffled(x, m); x = COMBINE; } \

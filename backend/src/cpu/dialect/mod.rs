@@ -167,7 +167,7 @@ impl Writer<'_> {
                 self.line(format_args!("a{a} = {e};"));
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
-            Statement::Wide(..) => unreachable!("vectors are loaded whole"),
+            Statement::Wide(..) | Statement::WideWrite(..) => unreachable!("vectors are loaded and written whole"),
             Statement::Nest { staged, globals, .. } => {
                 self.open.push([false; 2]);
                 if *staged {

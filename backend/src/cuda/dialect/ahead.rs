@@ -41,7 +41,7 @@ fn sources(g: &Graph, at: Id) -> Option<Vec<Id>> {
     let order = g.toposort(&[at]);
     let known = |n: &Id| match g[*n].op {
         Op::Load => g[g[*n].src[0]].op == Op::Local,
-        op => !matches!(op, Op::Reduce | Op::Fold | Op::Acc | Op::Mma),
+        op => !matches!(op, Op::Reduce | Op::Fold | Op::Acc | Op::Mma | Op::MmaHalf),
     };
     order.iter().all(known).then(|| order.iter().filter(|n| g[**n].op == Op::Load).map(|n| g[*n].src[0]).collect())
 }

@@ -76,7 +76,7 @@ impl Writer<'_> {
         arguments.push("const i64 *RESTRICT v".into());
         // How many workgroups a multiprocessor shall have room for. Without a number the compiler takes so few registers that loads wait for
         // one another.
-        let many = bodies.iter().any(|b| accumulators(&b.statements) > ACCUMULATORS);
+        let many = bodies.iter().any(|b| accumulators(self.t.g, &b.statements) > ACCUMULATORS);
         let blocks = if many { 1 } else { BESIDE };
         self.line(format_args!("ENTRY({}, {blocks}, {name})({}) {{", self.t.signature.threads, arguments.join(", ")));
         self.line(format_args!("const i32 thread = THREAD_INDEX;"));
@@ -189,6 +189,7 @@ impl Writer<'_> {
                 self.line(format_args!("a{a} = {e};"));
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
+            Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
             Statement::Nest { threads, buffer, staged, .. } => {
                 self.line(format_args!("{{"));
                 self.count(threads);
@@ -279,6 +280,17 @@ impl Writer<'_> {
             self.line(format_args!("const {t} v{v} = {value};"));
         }
     }
+    fn wide_write(&mut self, buffer: Id, at: Id, bytes: usize, values: &[Id]) {
+        let (b, at) = (self.t.buffer(buffer), self.t.name(at));
+        let word = |values: &[Id]| match values {
+            &[one] if self.t.g.scalar(one) == Scalar::F32 => format!("bits_f32_u32({})", self.t.name(one)),
+            &[low, high] => format!("(u32)(u16)({}) | (u32)(u16)({}) << 16", self.t.name(low), self.t.name(high)),
+            all => format!("(u32)({})", self.t.name(all[0])),
+        };
+        let words: Vec<String> = values.chunks(values.len() * 4 / bytes).map(word).collect();
+        let t = format!("u32x{}", words.len());
+        self.line(format_args!("*({t} *)({b} + {at}) = {t}{{{}}};", words.join(", ")));
+    }
     fn write(&mut self, buffer: Id, at: Id, value: Id) {
         let d = self.t.g[value].dtype;
         let (b, at, v) = (self.t.buffer(buffer), self.t.name(at), self.t.name(value));
@@ -291,13 +303,13 @@ impl Writer<'_> {
     }
 }
 
-/// The most accumulators that a loop adds to, with those of the loops around it.
-fn accumulators(statements: &[Statement]) -> usize {
+/// The most accumulators that a loop adds to, with those of the loops around it. Tiles of matrix products are made to leave room (`tiles.rs`).
+fn accumulators(g: &Graph, statements: &[Statement]) -> usize {
     let mut open = vec![0];
     let mut most = 0;
     for s in statements {
         match s {
-            Statement::Accumulator(_) => *open.last_mut().expect("one for all") += 1,
+            Statement::Accumulator(acc) if g[*acc].dtype.lanes == 1 => *open.last_mut().expect("one for all") += 1,
             Statement::Loop(_) | Statement::Nest { .. } => {
                 most = most.max(open.iter().sum());
                 open.push(0);

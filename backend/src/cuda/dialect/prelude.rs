@@ -86,6 +86,7 @@ const DEVICE: &str = r#"
 struct __align__(8) u32x2 { unsigned int x, y; };
 struct __align__(16) u32x4 { unsigned int x, y, z, w; };
 struct __align__(16) i32x4 { int x, y, z, w; };
+struct __align__(16) f32x4 { float x, y, z, w; };
 template <class T, int N> struct Array { T at[N]; };
 FN float bits_i32_f32(int x) { return __int_as_float(x); }
 FN int bits_f32_i32(float x) { return __float_as_int(x); }
@@ -131,7 +132,30 @@ FN i32x4 name(unsigned int a, unsigned int b, unsigned int c, unsigned int e, un
   const unsigned int own[] = {a, b, c, e, x, y}; \
   return mma<SIGNED>(own); \
 }
+FN float dot_halves(unsigned int a, unsigned int b, float c) {
+  c = fmaf(cvt_f16_f32_1((unsigned short)a), cvt_f16_f32_1((unsigned short)b), c);
+  return fmaf(cvt_f16_f32_1((unsigned short)(a >> 16)), cvt_f16_f32_1((unsigned short)(b >> 16)), c);
+}
+FN f32x4 mma_halves(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y, f32x4 d) {
+  const unsigned int rows[] = {a, b, c, e}, columns[] = {x, y};
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  float sums[] = {d.x, d.y, d.z, d.w};
+  for (int i = 0; i < 2; i++)
+    for (int j = 0; j < 2; j++)
+      for (int h = 0; h < 2; h++)
+        for (int k = 0; k < 4; k++) {
+          const unsigned int row = __shfl_sync(0xffffffffu, rows[2 * h + i], g * 4 + k);
+          const unsigned int column = __shfl_sync(0xffffffffu, columns[h], (2 * t + j) * 4 + k);
+          sums[2 * i + j] = dot_halves(row, column, sums[2 * i + j]);
+        }
+  return {sums[0], sums[1], sums[2], sums[3]};
+}
 #else
+FN f32x4 mma_halves(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y, f32x4 d) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d.x), "+f"(d.y), "+f"(d.z), "+f"(d.w) : "r"(a), "r"(b), "r"(c), "r"(e), "r"(x), "r"(y));
+  return d;
+}
 #define MMA_16(name, type) \
 FN i32x4 name(unsigned int a, unsigned int b, unsigned int x) { \
   i32x4 d; \

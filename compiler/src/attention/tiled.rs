@@ -1,0 +1,63 @@
+//! Attention's two sums as sums of products of halves (`crate::tiles`): a cache of halves as it is, and f32 values in two parts.
+
+use crate::halves;
+use gristmill_uop::{Graph, Id, Scalar};
+
+/// Dims of what attention computes: chunks of the cache, tokens, heads, positions of a chunk.
+pub(super) struct Shape {
+    pub chunks: Id,
+    pub tokens: Id,
+    pub heads: Id,
+    pub chunk: Id,
+}
+
+/// Scores `[chunks, tokens, heads, chunk]` of `q [tokens, heads, depth]` and `keys [chunks, tokens, heads, chunk, depth]`, times `scale`; before
+/// them the queries' parts, and the sums over each of `cut` parts of the depth.
+pub(super) fn scores(g: &mut Graph, q: Id, keys: Id, shape: &Shape, scale: f64, cut: i64) -> ([Id; 2], Id) {
+    let &Shape { chunks, tokens, heads, chunk } = shape;
+    let depth = g.max_of(g.shape(q)[2]);
+    let parts = halves::parts(g, q, scale);
+    let (one, two, cuts, depth) = (g.int(1), g.int(2), g.int(cut), g.int(depth / cut));
+    let queries = g.reshape(parts, &[tokens, heads, two, cuts, depth]);
+    let queries = g.permute(queries, &[0, 3, 1, 2, 4]);
+    let queries = g.reshape(queries, &[one, tokens, cuts, heads, one, two, depth]);
+    let dims = [chunks, tokens, cuts, heads, chunk, two, depth];
+    let queries = g.expand(queries, &dims);
+    let queries = g.cast(queries, Scalar::F32);
+    let keys = g.reshape(keys, &[chunks, tokens, heads, chunk, cuts, depth]);
+    let keys = g.permute(keys, &[0, 1, 4, 2, 3, 5]);
+    let keys = g.reshape(keys, &[chunks, tokens, cuts, heads, chunk, one, depth]);
+    let keys = g.expand(keys, &dims);
+    let products = g.mul(queries, keys);
+    let sums = g.sum(products, &[5, 6]);
+    let scores = if cut == 1 { g.reshape(sums, &[chunks, tokens, heads, chunk]) } else { g.sum(sums, &[2]) };
+    ([parts, sums], scores)
+}
+
+/// `x [positions, heads, d]`, f32, in parts, and these as `[positions, heads, 2·d]`, the parts of a row after one another.
+pub(super) fn joined_parts(g: &mut Graph, x: Id) -> (Id, Id) {
+    let mut dims = g.shape(x);
+    let parts = halves::parts(g, x, 1.0);
+    let two = g.int(2);
+    dims[2] = g.mul(two, dims[2]);
+    (parts, g.reshape(parts, &dims))
+}
+
+/// Sums `[chunks, tokens, heads, depth]` of `values [chunks, tokens, heads, chunk, depth]`, or the two parts of each row, with weights
+/// `p [chunks, tokens, heads, chunk]`; before them the weights' parts.
+pub(super) fn weighted(g: &mut Graph, p: Id, values: Id, shape: &Shape, depth: Id) -> (Id, Id) {
+    let &Shape { chunks, tokens, heads, chunk } = shape;
+    let (one, two) = (g.int(1), g.int(2));
+    let width = *g.shape(values).last().expect("rows of values");
+    let of_value = g.int(g.max_of(width) / g.max_of(depth));
+    let parts = halves::parts(g, p, 1.0);
+    let dims = [chunks, tokens, heads, two, chunk, of_value, depth];
+    let weights = g.reshape(parts, &[chunks, tokens, heads, two, chunk, one, one]);
+    let weights = g.expand(weights, &dims);
+    let weights = g.cast(weights, Scalar::F32);
+    let values = g.reshape(values, &[chunks, tokens, heads, one, chunk, of_value, depth]);
+    let values = g.expand(values, &dims);
+    let values = g.cast(values, Scalar::F32);
+    let products = g.mul(weights, values);
+    (parts, g.sum(products, &[3, 4, 5]))
+}

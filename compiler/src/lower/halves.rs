@@ -1,0 +1,126 @@
+//! Matrix products of halves: sums of products of two f16 values, added up in f32, in a nest that `tiles.rs` has laid out over warps.
+//!
+//! A warp multiplies 16 rows with 8 columns: four outputs beside one another, each the sum of two parts (`crate::halves`). Lane `4g + t` holds the
+//! sums of rows `g` and `g + 8` and of both parts of output `t`, so its own outputs are a sum of two of its registers. Its operands are words of
+//! two terms each: of rows `g` and `g + 8`, and of part `g mod 2` of output `g / 2`. Which terms a lane takes is free, as long as rows and columns
+//! agree: neighbours, so that their loads are wide.
+
+use super::mma::ranges;
+use crate::tiles::{LANES, ROWS, Sum, TERMS};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources};
+use rustc_hash::FxHashMap;
+use smallvec::smallvec;
+
+/// The ranges of a warp's tile: lanes, and the two rows of each.
+struct Tile {
+    g: Id,
+    t: Id,
+    i: Id,
+}
+
+/// `value` with such sums as matrix products; `closed` are the ranges of its nest.
+pub fn products(g: &mut Graph, value: Id, closed: &[Id]) -> Id {
+    let Some(tile) = tile(g, closed) else { return value };
+    let mut map = FxHashMap::default();
+    for n in g.toposort(&[value]) {
+        if let Some(new) = product(g, n, &tile) {
+            map.insert(n, new);
+        }
+    }
+    if map.is_empty() { value } else { g.substitute(value, &mut map) }
+}
+
+/// The tile, if the nest has one: the last threads are 8 by 4, the last copies 2.
+fn tile(g: &Graph, closed: &[Id]) -> Option<Tile> {
+    let (threads, copies) = (ranges(g, closed, RangeKind::Vector), ranges(g, closed, RangeKind::Upcast));
+    let is = |r: Id, n: i64| g.int_value(g[r].src[0]) == Some(n);
+    let (&[.., group, t], &[.., i]) = (&threads[..], &copies[..]) else { return None };
+    (is(group, LANES) && is(t, ROWS / 4) && is(i, 2)).then_some(Tile { g: group, t, i })
+}
+
+fn product(g: &mut Graph, id: Id, tile: &Tile) -> Option<Id> {
+    let sum = Sum::of(g, id)?;
+    // The terms of a step, which the lanes share, and the parts; what is left are loops.
+    let unrolled = ranges(g, &g[id].src[1..], RangeKind::Unroll);
+    let free = |x: Id, r: Id| !g.free_ranges(x).contains(&r);
+    let part = unrolled.iter().copied().find(|&r| free(sum.rows, r))?;
+    let term = unrolled.iter().copied().find(|&r| r != part)?;
+    let (terms, parts) = (g.int_value(g[term].src[0])?, g.int_value(g[part].src[0])?);
+    let apart = free(sum.rows, tile.t) && free(sum.columns, tile.g) && free(sum.columns, tile.i);
+    if parts != 2 || unrolled.len() != 2 || terms % TERMS != 0 || !apart {
+        return None;
+    }
+    let two = g.int(2);
+    let (half, odd) = (g.idiv(tile.g, two), g.modulo(tile.g, two));
+    let lane = g.int(terms / 4);
+    let lane = g.mul(tile.t, lane);
+    let vector = Scalar::F32.one().with_lanes(4);
+    let zero = g.constant(vector, 0.0);
+    let mut all = None;
+    for step in 0..terms / TERMS {
+        let mut src = Sources::new();
+        for word in [2 * step, 2 * step + 1] {
+            let at = g.int(2 * word);
+            let at = g.add(lane, at);
+            for i in 0..2 {
+                let map = FxHashMap::from_iter([(tile.i, g.int(i))]);
+                src.push(pair(g, sum.rows, term, at, &map));
+            }
+        }
+        for word in [2 * step, 2 * step + 1] {
+            let at = g.int(2 * word);
+            let at = g.add(lane, at);
+            src.push(pair(g, sum.columns, term, at, &FxHashMap::from_iter([(tile.t, half), (part, odd)])));
+        }
+        src.push(zero);
+        let new = g.intern(Node { op: Op::MmaHalf, dtype: vector, src, arg: Arg::None });
+        // Each product is added to the accumulator by itself.
+        all = Some(match all {
+            Some(all) => g.intern(Node { op: Op::Add, dtype: vector, src: smallvec![all, new], arg: Arg::None }),
+            None => new,
+        });
+    }
+    let loops: Sources = g[id].src[1..].iter().copied().filter(|r| !unrolled.contains(r)).collect();
+    let src: Sources = all.into_iter().chain(loops).collect();
+    let all = g.intern(Node { op: Op::Reduce, dtype: vector, src, arg: Arg::Reduce(ReduceOp::Add, smallvec![]) });
+    let row = g.mul(tile.i, two);
+    let [a, b] = [0, 1].map(|j| {
+        let j = g.int(j);
+        let at = g.add(row, j);
+        g.intern(Node { op: Op::Part, dtype: Scalar::F32.one(), src: smallvec![all, at], arg: Arg::None })
+    });
+    Some(g.add(a, b))
+}
+
+/// The word of the halves at terms `at` and the next.
+fn pair(g: &mut Graph, value: Id, term: Id, at: Id, map: &FxHashMap<Id, Id>) -> Id {
+    let one = g.int(1);
+    let next = g.add(at, one);
+    let [low, high] = [at, next].map(|k| {
+        let mut map = map.clone();
+        map.insert(term, k);
+        g.substitute(value, &mut map)
+    });
+    if let Some(word) = neighbours(g, low, high) {
+        return word;
+    }
+    let [low, high] = [low, high].map(|x| {
+        let bits = g.bitcast(x, Scalar::U16);
+        g.cast(bits, Scalar::U32)
+    });
+    let sixteen = g.int_of(Scalar::U32, 16);
+    let high = g.shl(high, sixteen);
+    g.or(low, high)
+}
+
+/// Two loads of halves that are a word in memory, as its load.
+fn neighbours(g: &mut Graph, low: Id, high: Id) -> Option<Id> {
+    let (a, b) = (g[low].clone(), g[high].clone());
+    if a.op != Op::Load || b.op != Op::Load || a.src[0] != b.src[0] || g.unit_bytes(a.src[0]) != 2 {
+        return None;
+    }
+    let (first, mut second) = (g.linear(a.src[1]), g.linear(b.src[1]));
+    let aligned = std::iter::once(first.constant).chain(first.terms.iter().map(|t| t.1)).all(|c| c % 2 == 0);
+    second.constant -= 1;
+    (aligned && first == second).then(|| g.load(a.src[0], a.src[1], Scalar::U32))
+}

@@ -1,0 +1,154 @@
+//! Optimise for a GPU: a nest that sums products of halves, laid out over warps as their matrix product wants it (`lower/halves.rs`).
+//!
+//! Such a nest has outputs of *rows*, on which one operand depends, and *columns*, on which the other does; the latter's values are f32 in two parts
+//! (`halves.rs`), over which the sum goes as well. A tile is 16 rows by 4 outputs; a warp keeps as many tiles as registers have room for, so that
+//! each operand is read once for several products. The rows of a lane are neighbours: where they are contiguous, one load brings them all.
+
+use crate::threads::WARP;
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
+use rustc_hash::FxHashMap;
+
+/// Rows of a product.
+pub const ROWS: i64 = 16;
+/// Lanes that hold different rows.
+pub const LANES: i64 = 8;
+/// Terms of a product.
+pub const TERMS: i64 = 16;
+/// Outputs of a product beside one another: a column for each of their parts.
+const OUTPUTS: i64 = 4;
+/// Fewer outputs beside one another are not worth it: half of the columns would be surplus.
+pub const ENOUGH: i64 = 8;
+/// Tiles of a warp, of four registers each: half of what a thread has where two workgroups share a multiprocessor.
+const TILES: i64 = 10;
+/// Tiles beside one another.
+const BESIDE: i64 = 6;
+
+/// A sum of products of halves.
+pub struct Sum {
+    /// What depends on the rows.
+    pub rows: Id,
+    /// What depends on the columns, and on the part.
+    pub columns: Id,
+    /// The range over the two parts.
+    pub part: Id,
+}
+
+impl Sum {
+    /// The sum that a node is, if it is one.
+    pub fn of(g: &Graph, id: Id) -> Option<Sum> {
+        let n = &g[id];
+        let product = (n.op == Op::Reduce && matches!(n.arg, Arg::Reduce(ReduceOp::Add, _))).then(|| &g[n.src[0]])?;
+        let half = |x: Id| {
+            let from = g[x].src.first().copied().filter(|_| g[x].op == Op::Cast && g.scalar(x) == Scalar::F32)?;
+            (g[from].op == Op::Load && g.scalar(from) == Scalar::F16).then_some(from)
+        };
+        if product.op != Op::Mul {
+            return None;
+        }
+        let (a, b) = (half(product.src[0])?, half(product.src[1])?);
+        // Values in two parts are on both sides where neither are halves: columns are what a stage holds.
+        let mut found = n.src[1..].iter().filter_map(|&part| {
+            let depends = |x: Id| g.free_ranges(x).contains(&part);
+            let (rows, columns) = if depends(a) { (b, a) } else { (a, b) };
+            let staged = g[g[columns].src[0]].op == Op::Local;
+            let is_part = g.int_value(g[part].src[0]) == Some(2) && depends(columns) && !depends(rows) && staged;
+            is_part.then_some(Sum { rows, columns, part })
+        });
+        found.next()
+    }
+}
+
+/// Largest power of two that divides `n` and is at most `limit`.
+fn power(n: i64, limit: i64) -> i64 {
+    (0..=limit.max(1).ilog2()).rev().map(|p| 1 << p).find(|p| n % p == 0).unwrap_or(1)
+}
+
+/// The nest of `store` for so many threads, if it is such a nest; new ranges are numbered after `next`.
+pub fn nest(g: &mut Graph, store: Id, threads: i64, next: &mut u32) -> Option<Id> {
+    let (buffer, offset, value) = (g[store].src[0], g[store].src[1], g[store].src[2]);
+    let closed: Vec<Id> = g[store].src[3..].to_vec();
+    let sums: Vec<Id> = g.toposort(&[value]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
+    let &[id] = &sums[..] else { return None };
+    let sum = Sum::of(g, id)?;
+    let bound = |r: Id| g.int_value(g[r].src[0]);
+    let depends = |x: Id, r: &Id| g.free_ranges(x).contains(r);
+    let others = g[id].src[1..].iter().copied().filter(|&r| r != sum.part);
+    let (common, alone): (Vec<Id>, Vec<Id>) = others.partition(|r| depends(sum.columns, r));
+    let &[term] = &common[..] else { return None };
+    let terms = bound(term).filter(|n| n % TERMS == 0)?;
+    let (rows, rest): (Vec<Id>, Vec<Id>) =
+        closed.iter().partition(|r| depends(sum.rows, r) && !depends(sum.columns, r));
+    let (columns, both): (Vec<Id>, Vec<Id>) =
+        rest.iter().partition(|r| depends(sum.columns, r) && !depends(sum.rows, r));
+    let (&[row], &[column]) = (&rows[..], &columns[..]) else { return None };
+    let loops = |r: &Id| g.range_kind(*r) == Some(RangeKind::Loop) && bound(*r).is_some();
+    let high = bound(row).filter(|n| n % ROWS == 0)? / ROWS;
+    let outputs = bound(column).filter(|&n| n >= ENOUGH)?;
+    if threads % WARP != 0 || !closed.iter().all(loops) || both.len() > 1 || !depends(sum.rows, &term) {
+        return None;
+    }
+    // Warps: first what shares nothing, then rows, then columns.
+    let mut warps = threads / WARP;
+    let apart = both.first().and_then(|&r| bound(r)).filter(|n| warps % n == 0);
+    warps /= apart.unwrap_or(1);
+    let rows_apart = power(high, warps);
+    let beside = (outputs + OUTPUTS - 1) / OUTPUTS;
+    let blocks = (beside + BESIDE - 1) / BESIDE;
+    let columns_apart = power(blocks, warps / rows_apart);
+    let wide = (beside + blocks - 1) / blocks;
+    let tall = power(high / rows_apart, TILES / wide);
+    let mut range = |g: &mut Graph, n: i64, kind: RangeKind| {
+        if n == 1 {
+            return g.int(0);
+        }
+        *next += 1;
+        let n = g.int(n);
+        g.range(n, *next, kind)
+    };
+    use RangeKind::{Loop, Reduce, Unroll, Upcast, Vector};
+    let both_at = both.first().map(|&r| (r, range(g, bound_of(g, r), if apart.is_some() { Vector } else { Loop })));
+    let (row_step, block_step) = (range(g, high / rows_apart / tall, Loop), range(g, blocks / columns_apart, Loop));
+    let (row_warp, block_warp) = (range(g, rows_apart, Vector), range(g, columns_apart, Vector));
+    let (lane, of_lane) = (range(g, LANES, Vector), range(g, OUTPUTS, Vector));
+    let (row_tile, tile, i) = (range(g, tall, Upcast), range(g, wide, Upcast), range(g, 2, Upcast));
+    let at_once = if terms % (2 * TERMS) == 0 { 2 * TERMS } else { TERMS };
+    let (step, at, part) = (range(g, terms / at_once, Reduce), range(g, at_once, Unroll), range(g, 2, Unroll));
+    let row_at = index(
+        g,
+        &[(row_warp, high / rows_apart * ROWS), (row_step, tall * ROWS), (lane, 2 * tall), (row_tile, 2), (i, 1)],
+    );
+    let block = blocks / columns_apart * wide * OUTPUTS;
+    let parts = [(block_warp, block), (block_step, wide * OUTPUTS), (tile, OUTPUTS), (of_lane, 1)];
+    let mut column_at = index(g, &parts);
+    if outputs != blocks * wide * OUTPUTS {
+        let last = g.int(outputs - 1);
+        column_at = g.min(column_at, last);
+    }
+    let term_at = index(g, &[(step, at_once), (at, 1)]);
+    let mut map = FxHashMap::from_iter([(row, row_at), (column, column_at), (term, term_at), (sum.part, part)]);
+    map.extend(both_at);
+    let offset = g.substitute(offset, &mut map);
+    let product = g.substitute(g[id].src[0], &mut map);
+    let is_range = |g: &Graph, r: &Id| g[*r].op == Op::Range;
+    let over: Vec<Id> = alone.into_iter().chain([step, at, part]).filter(|r| is_range(g, r)).collect();
+    map.insert(id, g.reduce_ranges(product, &over, ReduceOp::Add));
+    let value = g.substitute(value, &mut map);
+    let order = both_at.map(|b| b.1).into_iter();
+    let order = order.chain([row_step, block_step, row_warp, block_warp, lane, of_lane, row_tile, tile, i]);
+    let order: Vec<Id> = order.filter(|r| is_range(g, r)).collect();
+    Some(g.store(buffer, offset, value, &order))
+}
+
+fn bound_of(g: &Graph, r: Id) -> i64 {
+    g.max_of(g[r].src[0])
+}
+
+/// An index from ranges with the distances between their elements.
+fn index(g: &mut Graph, parts: &[(Id, i64)]) -> Id {
+    let zero = g.int(0);
+    parts.iter().fold(zero, |at, &(part, distance)| {
+        let distance = g.int(distance);
+        let part = g.mul(part, distance);
+        g.add(at, part)
+    })
+}
