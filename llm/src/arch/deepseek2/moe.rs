@@ -14,7 +14,11 @@ const FLOOR: f64 = 6.103515625e-5;
 /// Rows of a tile of tokens of one expert, in steps of at most `max` tokens: enough to unpack a weight once for several, few
 /// enough that the mean waste (half a tile an expert) stays below the rows an expert gets.
 fn tile(e: &Experts, max: usize) -> usize {
-    if max * e.used / e.count < 8 { 4 } else { 8 }
+    match max * e.used / e.count {
+        0..8 => 4,
+        8..32 => 8,
+        _ => 16,
+    }
 }
 
 /// Experts and weights of normed rows `x [n, d]`: indices `[n, k]` i32 and weights `[n, k]` f32. The router reads f32
