@@ -167,7 +167,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
             true => v,
             false => {
                 let (parts, values) = tiled::joined_parts(g, v);
-                hints.insert(parts, Hint::buffer());
+                hints.insert(parts, Hint::buffer(halves::computed(g, v)));
                 values
             }
         };

@@ -13,6 +13,15 @@ pub fn are_halves(g: &Graph, x: Id) -> bool {
     }
 }
 
+/// The sum that `x` is, moved or not, if it is one.
+pub fn computed(g: &Graph, x: Id) -> Vec<Id> {
+    match g[x].op {
+        Op::Reduce => vec![x],
+        op if op.is_movement() => computed(g, g[x].src[0]),
+        _ => vec![],
+    }
+}
+
 /// `x [.., d]` times `factor` as its parts, f16 `[.., 2, d]`. The parts of what is joined are joined: each is split where it is computed.
 pub fn parts(g: &mut Graph, x: Id, factor: f64) -> Id {
     let rank = g.shape(x).len();

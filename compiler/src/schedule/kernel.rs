@@ -162,7 +162,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
     } else {
         nests_for(g, &mut x, node, buffer, &region, &mut address)
     };
-    inline_same(g, &mut x, &mut out, around);
+    inline_same(g, &mut x, &mut out);
     workgroup::split(g, &mut x, &mut out, node, around);
     fuse(g, &mut x, &mut out, around)?;
     addresses_first(g, &mut out.nests);
@@ -209,9 +209,22 @@ fn replace(g: &mut Graph, nests: &mut [Id], map: FxHashMap<Id, Id>) {
     }
 }
 
+/// Is it a sum of products with a packed weight?
+fn contracts(g: &Graph, node: Id) -> bool {
+    let is_weight = |&x: &Id| {
+        let mut x = x;
+        while g[x].op.is_movement() || g[x].op == Op::Cast {
+            x = g[x].src[0];
+        }
+        g[x].op == Op::Decode
+    };
+    let of = &g[node];
+    of.op == Op::Reduce && g[of.src[0]].op == Op::Mul && g[of.src[0]].src.iter().any(is_weight)
+}
+
 /// A node read once, at an index that every output element has for itself, is an epilogue: computed in place. So is a contraction whose few
 /// readers are copies beside one another.
-fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings) {
+fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft) {
     loop {
         let found = placeholders(g, &out.nests);
         let mut next = None;
@@ -220,7 +233,7 @@ fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surrou
                 let closed: FxHashSet<Id> = closed_ranges(g, out.nests[nest]).into_iter().collect();
                 let mine = ranges_of(g, read);
                 let copies = closed.difference(&mine).map(|&r| g.max_of(g[r].src[0])).product::<i64>();
-                let shared = around.derived.dots.contains_key(&node) && copies <= workgroup::COPIES;
+                let shared = copies <= workgroup::COPIES && contracts(g, node);
                 let same = mine.is_subset(&closed) && (copies == 1 || shared);
                 if g[node].op != Op::Cat && g[read].dtype == g[node].dtype && same {
                     next = next.max(Some((node, read)));

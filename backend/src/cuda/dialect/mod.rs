@@ -24,6 +24,8 @@ const COPIES: i64 = 4;
 const ACCUMULATORS: usize = 8;
 /// Workgroups beside one another on a multiprocessor, at least.
 const BESIDE: i64 = 2;
+/// Registers in which words of several steps of a loop of matrix products wait, beside the tiles of their sums.
+const WAITING: i64 = 32;
 /// Statements of a loop that are few enough to be copied.
 const SHORT: usize = 160;
 
@@ -135,7 +137,7 @@ impl Writer<'_> {
                     self.ask(later, &fresh);
                 }
             }
-            self.statement(s, length(&code.statements[i..]));
+            self.statement(s, &code.statements[i..]);
         }
         self.line(format_args!("return; }}\nw -= count; }}"));
     }
@@ -153,8 +155,8 @@ impl Writer<'_> {
             self.line(format_args!("ASK_FOR({b} + ({}{}), {});", terms.concat(), span.from, span.to - span.from));
         }
     }
-    /// A statement; if it opens a loop, one of so many statements.
-    fn statement(&mut self, s: &Statement, length: usize) {
+    /// A statement, the first of these.
+    fn statement(&mut self, s: &Statement, all: &[Statement]) {
         match s {
             Statement::Define(id) => {
                 let e = match self.t.g[*id].op {
@@ -167,7 +169,9 @@ impl Writer<'_> {
             Statement::Wide(buffer, at, bytes, parts) => self.wide(*buffer, *at, *bytes, parts),
             Statement::Loop(r) => {
                 let g = self.t.g;
+                let length = length(all);
                 let unroll = match (g.range_kind(*r), g.int_value(g[*r].src[0])) {
+                    (_, Some(n)) if let Some(words) = waited_for(g, &all[..length]) => n.min(WAITING / words).max(1),
                     _ if length > SHORT => 1,
                     (Some(RangeKind::Reduce), Some(n)) if n <= UNROLLED => n,
                     (Some(RangeKind::Reduce), _) => COPIES,
@@ -301,6 +305,17 @@ impl Writer<'_> {
             self.line(format_args!("{b}[{at}] = {v};"));
         }
     }
+}
+
+/// Words that a loop of matrix products of halves loads from memory in one step; `None` for other loops.
+fn waited_for(g: &Graph, statements: &[Statement]) -> Option<i64> {
+    let is_product = |s: &Statement| matches!(s, Statement::Accumulate(_, value) if g[*value].op == Op::MmaHalf);
+    let words = statements.iter().map(|s| match s {
+        Statement::Wide(buffer, _, bytes, _) if g[*buffer].op == Op::Param => *bytes as i64 / 4,
+        Statement::Define(id) if g[*id].op == Op::Load && g[g[*id].src[0]].op == Op::Param => 1,
+        _ => 0,
+    });
+    statements.iter().any(is_product).then(|| words.sum::<i64>().max(1))
 }
 
 /// The most accumulators that a loop adds to, with those of the loops around it. Tiles of matrix products are made to leave room (`tiles.rs`).
