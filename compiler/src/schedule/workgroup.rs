@@ -93,7 +93,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
         } else {
             // Reductions of one nest share a loop, and with it the registers; one inside another has them only while the other waits.
             let together = nests.iter().map(|&n| outermost_reductions(g, n)).max().unwrap_or(1);
-            contraction(g, &mut s, &nests, &axes, &rows, [lanes, steps], together as i64, around);
+            contraction(g, &mut s, &nests, &axes, &rows, [lanes, steps, together as i64], around);
         }
     }
     let (map, order) = (s.map, s.order);
@@ -280,8 +280,7 @@ fn contraction(
     nests: &[Id],
     axes: &[Id],
     rows: &FxHashSet<Id>,
-    [lanes, steps]: [i64; 2],
-    together: i64,
+    [lanes, steps, together]: [i64; 3],
     around: &Surroundings,
 ) {
     // Along axes of what is made of the sums alone, the sums are the same: copies.
