@@ -61,6 +61,8 @@ const WARP_ROWS: i64 = 16;
 const WARP_TOKENS: i64 = 32;
 /// Workgroups of a contraction for each multiprocessor, at least.
 const ROUNDS: i64 = 2;
+/// Tokens that a thread multiplies a row with, where no matrix product does.
+const TOKENS: i64 = 4;
 /// Terms that a thread computes of what is no contraction of weights.
 const TERMS: i64 = 4;
 /// Below this many elements, one workgroup does everything.
@@ -274,6 +276,11 @@ fn sums_depend(g: &Graph, nests: &[Id], r: Id) -> bool {
     order.iter().any(|&n| matches!(g[n].op, Op::Reduce | Op::Index) && g.free_ranges(n).contains(&r))
 }
 
+/// Are there sums of products of integers?
+fn in_integers(g: &Graph, nests: &[Id]) -> bool {
+    g.toposort(nests).iter().any(|&n| matches!(g[n].op, Op::Dot4 | Op::SignedDot4))
+}
+
 fn contraction(
     g: &mut Graph,
     s: &mut Splitter,
@@ -340,6 +347,23 @@ fn contraction(
         return;
     }
     let last_token = tokens.iter().copied().rev().find(|&r| g.max_of(g[r].src[0]) > 1);
+    if around.target.style == Style::Gpu
+        && !in_integers(g, nests)
+        && let Some(token) = last_token
+        && host_bound(g, token)
+    {
+        // No matrix product: threads share the sums, a few tokens each.
+        for &r in tokens.iter().filter(|&&r| r != token) {
+            if host_bound(g, r) { s.global(g, r) } else { s.at_most(g, r) }
+        }
+        s.tiled(g, token, TOKENS, RangeKind::Global, RangeKind::Upcast);
+        let per_group = divisor(n, around.target.threads as i64 / threads_of_row(steps));
+        let (bound, per) = (g.int(n / per_group), g.int(per_group));
+        let group = s.new_range(g, bound, RangeKind::Global);
+        let within = s.new_range(g, per, RangeKind::Loop);
+        s.nested(g, row, group, within, per_group, [1, lanes]);
+        return;
+    }
     if around.target.style == Style::Gpu
         && n % WARP_ROWS == 0
         && let Some(token) = last_token
