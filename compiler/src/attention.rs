@@ -22,15 +22,15 @@ use tiled::Shape;
 
 /// Positions of a chunk.
 const CHUNK: i64 = 128;
-/// As many on a GPU, where a chunk is a workgroup's: a short context should still keep several busy.
+/// As many on a GPU, where a chunk is a workgroup's, unless the cache is long: a short context should still keep several busy.
 const CHUNK_THREADS: i64 = 64;
 /// Positions of a chunk where more than [`FEW`] tokens attend: every chunk leaves a partial result per token and head.
 const CHUNK_MANY: i64 = 256;
 const FEW: i64 = 64;
 /// Tokens of a workgroup whose sums are matrix products: as many as there is room for in its stages.
 const SHARING_TILED: i64 = 16;
-/// Workgroups that run beside one another on a multiprocessor.
-const ROUND: i64 = 2;
+/// Workgroups of a full cache for each multiprocessor, two rounds of two beside one another: where there are more, chunks are larger.
+const ENOUGH: i64 = 4;
 /// Heads, or tokens, of a workgroup.
 const SHARING: i64 = 4;
 
@@ -38,8 +38,8 @@ const SHARING: i64 = 4;
 pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
     match target.style {
         _ if tokens > FEW => CHUNK_MANY,
-        // Partial results are written and read again: fewer, where all workgroups of a full cache still run at once.
-        Style::Gpu if rows <= ROUND * target.workers as i64 * CHUNK_THREADS => CHUNK_THREADS,
+        // Partial results are written and read again: fewer, where there are workgroups enough.
+        Style::Gpu if rows <= ENOUGH * target.workers as i64 * CHUNK_THREADS => CHUNK_THREADS,
         _ => CHUNK,
     }
 }
