@@ -11,7 +11,7 @@
 mod tiled;
 
 use crate::halves;
-use crate::schedule::workgroup::{Future, Hint};
+use crate::schedule::workgroup::{Future, Hint, ROUNDS};
 use crate::threads::WARP;
 use crate::tiles;
 use gristmill_uop::shape::Dims;
@@ -22,15 +22,15 @@ use tiled::Shape;
 
 /// Positions of a chunk.
 const CHUNK: i64 = 128;
-/// As many on a GPU, where a chunk is a workgroup's: a short context should still keep several busy.
+/// As many on a GPU, where a chunk is a workgroup's, unless the cache is long: a short context should still keep several busy.
 const CHUNK_THREADS: i64 = 64;
 /// Positions of a chunk where more than [`FEW`] tokens attend: every chunk leaves a partial result per token and head.
 const CHUNK_MANY: i64 = 256;
 const FEW: i64 = 64;
 /// Tokens of a workgroup whose sums are matrix products: as many as there is room for in its stages.
 const SHARING_TILED: i64 = 16;
-/// Workgroups that run beside one another on a multiprocessor.
-const ROUND: i64 = 2;
+/// Workgroups of a full cache for each multiprocessor, two rounds of two beside one another: where there are more, chunks are larger.
+const ENOUGH: i64 = 4;
 /// Heads, or tokens, of a workgroup.
 const SHARING: i64 = 4;
 
@@ -38,8 +38,8 @@ const SHARING: i64 = 4;
 pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
     match target.style {
         _ if tokens > FEW => CHUNK_MANY,
-        // Partial results are written and read again: fewer, where all workgroups of a full cache still run at once.
-        Style::Gpu if rows <= ROUND * target.workers as i64 * CHUNK_THREADS => CHUNK_THREADS,
+        // Partial results are written and read again: fewer, where there are workgroups enough.
+        Style::Gpu if rows <= ENOUGH * target.workers as i64 * CHUNK_THREADS => CHUNK_THREADS,
         _ => CHUNK,
     }
 }
@@ -72,7 +72,14 @@ struct Plan {
 /// Can warps multiply these keys and values, and are there enough heads or tokens beside one another?
 fn plan(g: &Graph, [k, v]: [Id; 2], shape: &Shape, own: bool, group: i64, target: &Target) -> Option<Plan> {
     let [c, depth, out] = [shape.chunk, g.shape(k)[2], g.shape(v)[2]].map(|d| g.max_of(d));
-    let sharing = if own { SHARING_TILED.min(g.max_of(shape.tokens)) } else { group };
+    let tokens = g.max_of(shape.tokens);
+    // All heads of a group read each row of the cache once. A short context has few chunks: then heads are divided, as long as all workgroups of a
+    // full cache run at once.
+    let chunks = (g.max_of(g.shape(k)[0]) + c - 1) / c * tokens.max(1);
+    let groups = (ROUNDS * target.workers as i64 / chunks).max(1);
+    let divided = ((group + groups - 1) / groups).max(tiles::ENOUGH);
+    let divided = (divided + tiles::ENOUGH - 1) / tiles::ENOUGH * tiles::ENOUGH;
+    let sharing = if own { SHARING_TILED.min(tokens) } else { divided.min(group) };
     let whole = [c, depth, out].iter().all(|n| n % tiles::ROWS == 0);
     let halves = halves::are_halves(g, k) && (own || halves::are_halves(g, v));
     if target.style != Style::Gpu || sharing < tiles::ENOUGH || !whole || !halves {

@@ -3,6 +3,7 @@
 //!
 //! Variables are priced at a typical value, so that a context of 200,000 positions that is never filled does not decide.
 
+use crate::tiles::Sum;
 use gristmill_uop::program::Estimate;
 use gristmill_uop::target::{Style, Target};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
@@ -10,6 +11,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Largest value at which a variable is priced.
 const TYPICAL: i64 = 1024;
+/// Operations that a term of a matrix product of halves costs: `mma` does ten of them in the time of another product and its addition.
+const MATRIX: f64 = 0.2;
 
 /// What one kernel costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -43,6 +46,7 @@ fn typical_var(g: &Graph, root: Id, name: &str) -> Option<i64> {
 
 struct Counter<'a> {
     g: &'a Graph,
+    style: Style,
     sizes: FxHashMap<Id, f64>,
 }
 
@@ -66,7 +70,7 @@ pub fn global_ranges(g: &Graph, nests: &[Id]) -> Vec<Id> {
 
 /// The price of a kernel that consists of these nests.
 pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
-    let mut c = Counter { g, sizes: FxHashMap::default() };
+    let mut c = Counter { g, style: target.style, sizes: FxHashMap::default() };
     let globals = global_ranges(g, nests);
     let groups = c.product(globals.iter().copied());
     let mut price = Price::default();
@@ -152,9 +156,24 @@ fn work(
 ) -> (f64, f64) {
     let g = c.g;
     let (mut ops, mut cached) = (0.0, 0.0);
+    let order = g.toposort(&[g[nest].src[2], g[nest].src[1]]);
+    // What a matrix product contains is no operation of its own, nor are its operands from shared memory traffic of the cache: conversions, and
+    // loads from a stage beside those of rows.
+    let sums: Vec<(Id, Sum)> = match c.style {
+        Style::Gpu => order.iter().filter_map(|&n| Some((n, Sum::of(g, n)?))).collect(),
+        Style::Cpu => vec![],
+    };
+    let contained = |(n, sum): &(Id, Sum)| {
+        let product = g[*n].src[0];
+        [product, g[product].src[0], g[product].src[1], sum.columns]
+    };
+    let of_products: FxHashSet<Id> = sums.iter().flat_map(contained).collect();
     // Ranges each node is evaluated under: its own free ranges; an accumulation under its reduce ranges too.
-    for n in g.toposort(&[g[nest].src[2], g[nest].src[1]]) {
+    for n in order {
         let node = &g[n];
+        if of_products.contains(&n) {
+            continue;
+        }
         let free = g.free_ranges(n).to_vec();
         let inside: Vec<Id> = free.iter().copied().filter(|&r| g.range_kind(r) != Some(RangeKind::Global)).collect();
         match node.op {
@@ -172,7 +191,8 @@ fn work(
                 }
             }
             Op::Reduce => {
-                ops += c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));
+                let weight = if sums.iter().any(|s| s.0 == n) { MATRIX } else { 1.0 };
+                ops += weight * c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));
             }
             op if op.is_elementwise() && node.dtype.scalar.is_float() => {
                 let weight = match op {

@@ -16,8 +16,8 @@ pub const LANES: i64 = 8;
 pub const TERMS: i64 = 16;
 /// Outputs of a product beside one another: a column for each of their parts.
 const OUTPUTS: i64 = 4;
-/// Fewer outputs beside one another are not worth it: half of the columns would be surplus.
-pub const ENOUGH: i64 = 8;
+/// Fewer outputs beside one another are not worth it: columns would be surplus.
+pub const ENOUGH: i64 = OUTPUTS;
 /// Tiles of a warp, of four registers each: half of what a thread has where two workgroups share a multiprocessor.
 const TILES: i64 = 10;
 /// Tiles beside one another.

@@ -59,8 +59,8 @@ const PANEL_ROWS: i64 = 128;
 /// Rows of a warp's matrix product, and tokens that a warp multiplies them with.
 const WARP_ROWS: i64 = 16;
 const WARP_TOKENS: i64 = 32;
-/// Workgroups of a contraction for each multiprocessor, at least.
-const ROUNDS: i64 = 2;
+/// Workgroups for each multiprocessor: as many run at once, at least.
+pub const ROUNDS: i64 = 2;
 /// Tokens that a thread multiplies a row with, where no matrix product does.
 const TOKENS: i64 = 4;
 /// Terms that a thread computes of what is no contraction of weights.

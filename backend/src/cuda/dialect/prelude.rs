@@ -136,7 +136,7 @@ FN float dot_halves(unsigned int a, unsigned int b, float c) {
   c = fmaf(cvt_f16_f32_1((unsigned short)a), cvt_f16_f32_1((unsigned short)b), c);
   return fmaf(cvt_f16_f32_1((unsigned short)(a >> 16)), cvt_f16_f32_1((unsigned short)(b >> 16)), c);
 }
-FN f32x4 mma_halves(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y, f32x4 d) {
+static __device__ __noinline__ f32x4 mma_halves(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y, f32x4 d) {
   const unsigned int rows[] = {a, b, c, e}, columns[] = {x, y};
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   float sums[] = {d.x, d.y, d.z, d.w};
