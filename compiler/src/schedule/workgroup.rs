@@ -95,6 +95,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
         } else {
             // Reductions of one nest share a loop, and with it the registers; one inside another has them only while the other waits.
             let together = nests.iter().map(|&n| outermost_reductions(g, n)).max().unwrap_or(1);
+            let axes = copies(g, &mut s, &nests, &axes);
             contraction(g, &mut s, &nests, &axes, &rows, [lanes, steps, together as i64], around);
         }
     }
@@ -270,10 +271,21 @@ fn divisor(n: i64, limit: i64) -> i64 {
     (1..=limit.min(n)).rev().find(|d| n % d == 0).unwrap_or(1)
 }
 
-/// Does any reduction of the nests depend on that range?
-fn sums_depend(g: &Graph, nests: &[Id], r: Id) -> bool {
+/// Along axes of what is made of the sums alone, the sums are the same: copies, if they are few. Returns the other axes.
+fn copies(g: &mut Graph, s: &mut Splitter, nests: &[Id], axes: &[Id]) -> Vec<Id> {
     let order = g.toposort(nests);
-    order.iter().any(|&n| matches!(g[n].op, Op::Reduce | Op::Index) && g.free_ranges(n).contains(&r))
+    let sums: Vec<Id> = order.into_iter().filter(|&n| matches!(g[n].op, Op::Reduce | Op::Index)).collect();
+    let alone = |g: &Graph, r: Id| {
+        let few = g.int_value(g[r].src[0]).is_some_and(|n| n <= COPIES);
+        few && !sums.iter().any(|&n| g.free_ranges(n).contains(&r))
+    };
+    let (copies, axes): (Vec<Id>, Vec<Id>) = axes.iter().partition(|&&r| alone(g, r));
+    for r in copies {
+        let bound = g[r].src[0];
+        let new = s.new_range(g, bound, RangeKind::Upcast);
+        s.map.insert(r, new);
+    }
+    axes
 }
 
 /// Are there sums of products of integers?
@@ -290,14 +302,6 @@ fn contraction(
     [lanes, steps, together]: [i64; 3],
     around: &Surroundings,
 ) {
-    // Along axes of what is made of the sums alone, the sums are the same: copies.
-    let alone = |g: &Graph, r: Id| g.int_value(g[r].src[0]).is_some_and(|n| n <= COPIES) && !sums_depend(g, nests, r);
-    let (copies, axes): (Vec<Id>, Vec<Id>) = axes.iter().partition(|&&r| alone(g, r));
-    for r in copies {
-        let bound = g[r].src[0];
-        let new = s.new_range(g, bound, RangeKind::Upcast);
-        s.map.insert(r, new);
-    }
     let (row_axes, tokens): (Vec<Id>, Vec<Id>) = axes.iter().partition(|&r| rows.contains(r));
     let row = row_axes.iter().copied().rev().find(|&r| host_bound(g, r) && g.int_value(g[r].src[0]).is_some());
     let many = tokens.iter().any(|&r| g.max_of(g[r].src[0]) > 1);
