@@ -35,6 +35,7 @@ enum Input<'a> {
 pub struct Env<'a> {
     params: FxHashMap<u32, Input<'a>>,
     vars: FxHashMap<String, i64>,
+    nudge: f64,
 }
 
 impl<'a> Env<'a> {
@@ -50,6 +51,12 @@ impl<'a> Env<'a> {
     /// Sets a packed parameter: the bytes of its rows, one after the other.
     pub fn packed(mut self, slot: u32, bytes: &'a [u8]) -> Env<'a> {
         self.params.insert(slot, Input::Packed(bytes));
+        self
+    }
+    /// What is rounded to f16 or bf16 is this part of itself larger before: where that changes a result, other arithmetic may round to the other
+    /// side.
+    pub fn nudged(mut self, part: f64) -> Env<'a> {
+        self.nudge = part;
         self
     }
     /// Sets a variable.
@@ -422,10 +429,14 @@ impl Step<'_> {
             let n = dims.iter().product();
             return Tensor { dims, data: Data::Float((0..n).map(|i| f(all(x, a, i), all(y, b, i))).collect()) };
         }
+        let rounds = matches!(held, Scalar::F16 | Scalar::BF16) && from.is_float() && self.env.nudge != 0.0;
         let element = |i: usize| {
             let mut x = [Value::Int(0); 3];
             for (x, s) in x.iter_mut().zip(self.src) {
                 *x = s.get(if s.dims.is_empty() { 0 } else { i });
+            }
+            if let (true, Value::Float(v)) = (rounds, x[0]) {
+                x[0] = Value::Float(v * (1.0 + self.env.nudge));
             }
             let v = match (op, &self.node.arg) {
                 (Op::Bitcast, _) => Some(x[0].bitcast(from, scalar)),

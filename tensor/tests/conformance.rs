@@ -127,8 +127,7 @@ fn threads() -> Vec<Way> {
         let name = seed.map_or("threads".into(), |s| format!("threads, seed {s}"));
         Way { name, device: Opened::new(device.clone(), Some(&Cuda)), seed, same_as: None }
     };
-    // Seed 1 makes one activation of `swiglu, f16` round to another half, which the expectation of that case does not know of: see docs/next.md.
-    [None, Some(2)].into_iter().map(way).collect()
+    [None, Some(1)].into_iter().map(way).collect()
 }
 
 /// The first GPU: its cheapest schedule twice, to the same bits; perturbed ones.
