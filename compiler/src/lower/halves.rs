@@ -5,7 +5,7 @@
 //! two terms each: of rows `g` and `g + 8`, and of part `g mod 2` of output `g / 2`. Which terms a lane takes is free, as long as rows and columns
 //! agree: neighbours, so that their loads are wide.
 
-use super::mma::ranges;
+use super::mma::{ranges, replaced};
 use crate::tiles::{LANES, ROWS, Sum, TERMS};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources};
 use rustc_hash::FxHashMap;
@@ -21,13 +21,7 @@ struct Tile {
 /// `value` with such sums as matrix products; `closed` are the ranges of its nest.
 pub fn products(g: &mut Graph, value: Id, closed: &[Id]) -> Id {
     let Some(tile) = tile(g, closed) else { return value };
-    let mut map = FxHashMap::default();
-    for n in g.toposort(&[value]) {
-        if let Some(new) = product(g, n, &tile) {
-            map.insert(n, new);
-        }
-    }
-    if map.is_empty() { value } else { g.substitute(value, &mut map) }
+    replaced(g, value, |g, n| product(g, n, &tile))
 }
 
 /// The tile, if the nest has one: the last threads are 8 by 4, the last copies 2.

@@ -20,9 +20,14 @@ struct Tile {
 /// `value` with such sums as matrix products; `closed` are the ranges of its nest.
 pub fn products(g: &mut Graph, value: Id, closed: &[Id]) -> Id {
     let Some(tile) = tile(g, closed) else { return value };
+    replaced(g, value, |g, n| product(g, n, &tile))
+}
+
+/// `value` with what is `new` of the nodes below it.
+pub(super) fn replaced(g: &mut Graph, value: Id, new: impl Fn(&mut Graph, Id) -> Option<Id>) -> Id {
     let mut map = FxHashMap::default();
     for n in g.toposort(&[value]) {
-        if let Some(new) = product(g, n, &tile) {
+        if let Some(new) = new(g, n) {
             map.insert(n, new);
         }
     }
