@@ -77,8 +77,7 @@ fn plan(g: &Graph, [k, v]: [Id; 2], shape: &Shape, own: bool, group: i64, target
     // full cache run at once.
     let chunks = (g.max_of(g.shape(k)[0]) + c - 1) / c * tokens.max(1);
     let groups = (ROUNDS * target.workers as i64 / chunks).max(1);
-    let divided = ((group + groups - 1) / groups).max(tiles::ENOUGH);
-    let divided = (divided + tiles::ENOUGH - 1) / tiles::ENOUGH * tiles::ENOUGH;
+    let divided = ((group + groups - 1) / groups + tiles::ENOUGH - 1) / tiles::ENOUGH * tiles::ENOUGH;
     let sharing = if own { SHARING_TILED.min(tokens) } else { divided.min(group) };
     let whole = [c, depth, out].iter().all(|n| n % tiles::ROWS == 0);
     let halves = halves::are_halves(g, k) && (own || halves::are_halves(g, v));
