@@ -110,6 +110,6 @@ impl Common {
             Some(Cache::Q8_0) => Scalar::I8,
         };
         let chunk = self.chunk.map_or(Settings::default().chunk, usize::from);
-        Settings { context: self.ctx.map(|n| n as usize).or(context), cache, chunk }
+        Settings { context: self.ctx.map(|n| n as usize).or(context), cache, chunk, ..Settings::default() }
     }
 }

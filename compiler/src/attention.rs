@@ -29,17 +29,17 @@ const CHUNK_MANY: i64 = 256;
 const FEW: i64 = 64;
 /// Tokens of a workgroup whose sums are matrix products: as many as there is room for in its stages.
 const SHARING_TILED: i64 = 16;
-/// Workgroups of a full cache for each multiprocessor, two rounds of two beside one another: where there are more, chunks are larger.
-const ENOUGH: i64 = 4;
 /// Heads, or tokens, of a workgroup.
 const SHARING: i64 = 4;
+/// Columns of a maximum, and of a sum, beside a partial result.
+const COLUMNS: i64 = 2;
 
 /// Positions of a chunk where at most so many tokens attend in one step, to a cache of so many rows.
 pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
     match target.style {
         _ if tokens > FEW => CHUNK_MANY,
-        // Partial results are written and read again: fewer, where there are workgroups enough.
-        Style::Gpu if rows <= ENOUGH * target.workers as i64 * CHUNK_THREADS => CHUNK_THREADS,
+        // Partial results are written and read again: fewer, where every multiprocessor has a chunk.
+        Style::Gpu if rows <= target.workers as i64 * CHUNK_THREADS => CHUNK_THREADS,
         _ => CHUNK,
     }
 }
@@ -75,7 +75,7 @@ fn plan(g: &Graph, [k, v]: [Id; 2], shape: &Shape, own: bool, group: i64, target
     let tokens = g.max_of(shape.tokens);
     // All heads of a group read each row of the cache once. A short context has few chunks: then heads are divided, as long as all workgroups of a
     // full cache run at once.
-    let chunks = (g.max_of(g.shape(k)[0]) + c - 1) / c * tokens.max(1);
+    let chunks = (shape.positions + c - 1) / c * tokens.max(1);
     let groups = (ROUNDS * target.workers as i64 / chunks).max(1);
     let divided = ((group + groups - 1) / groups + tiles::ENOUGH - 1) / tiles::ENOUGH * tiles::ENOUGH;
     let sharing = if own { SHARING_TILED.min(tokens) } else { divided.min(group) };
@@ -97,7 +97,8 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
     let (kv_heads, out_depth) = (kd[1], vd[2]);
     let (h, kvh) = (g.max_of(heads), g.max_of(kv_heads));
-    let positions = g.max_of(kd[0]);
+    // As far as it may reach, which may be less than the cache.
+    let positions = g.max_of(length).min(g.max_of(kd[0]));
     let c = chunk_positions(g.max_of(tokens), positions, target).min(positions.max(1));
     let chunk = g.int(c);
     // The number of chunks in use.
@@ -132,7 +133,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let (mut inside, mut staged) = (Vec::new(), Vec::new());
     let many = g.max_of(tokens) > 1;
     let own = kvh == h && many;
-    let shape = Shape { chunks, tokens, heads, chunk };
+    let shape = Shape { chunks, tokens, heads, chunk, positions };
     let plan = plan(g, [k, v], &shape, own, h / kvh, target);
     let scores = match &plan {
         Some(plan) => {
@@ -188,7 +189,12 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
         let o = g.mul(weights, values);
         g.sum(o, &[3])
     };
-    let column = |g: &mut Graph, x: Id| g.reshape(x, &[chunks, tokens, heads, one]);
+    // Each twice, so that rows of partial results begin at multiples of four values.
+    let column = |g: &mut Graph, x: Id| {
+        let x = g.reshape(x, &[chunks, tokens, heads, one]);
+        let two = g.int(COLUMNS);
+        g.expand(x, &[chunks, tokens, heads, two])
+    };
     let (mc, lc) = (column(g, m), column(g, l));
     inside.extend([scores, m, p, l, o]);
     // Who shares a tile of the cache: heads, or, where each has rows of its own, tokens. Then heads come first, which divide the work evenly:
@@ -208,7 +214,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let d = g.max_of(out_depth);
     let mut o = g.slice(parts, 3, 0, d);
     let m = g.slice(parts, 3, d, 1);
-    let l = g.slice(parts, 3, d + 1, 1);
+    let l = g.slice(parts, 3, d + COLUMNS, 1);
     let flat = [chunks, tokens, heads];
     let (mut m, mut l) = (g.reshape(m, &flat), g.reshape(l, &flat));
     if own {

@@ -3,6 +3,7 @@
 //!
 //! Variables are priced at a typical value, so that a context of 200,000 positions that is never filled does not decide.
 
+use crate::schedule::workgroup::ROUNDS;
 use crate::tiles::Sum;
 use gristmill_uop::program::Estimate;
 use gristmill_uop::target::{Style, Target};
@@ -97,11 +98,16 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
         if staged {
             // Every worker does its share of the runs; nothing else of the workgroup proceeds meanwhile.
             let seconds = runs * (ops / target.operations).max(cached / target.cache_bandwidth);
-            price.stages += seconds + target.barrier;
+            price.stages += seconds;
             if target.style == Style::Gpu {
-                // One workgroup alone does not fill the machine: latency of its loads, those from memory before all.
+                // One workgroup alone does not fill the machine: latency of its loads, those from memory before all, for each of those that come
+                // one after the other.
                 let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
-                price.stages += if far { target.latency } else { 0.2 * target.latency };
+                let latency = if far { target.latency } else { 0.2 * target.latency };
+                price.stages +=
+                    (groups / (ROUNDS * target.workers as i64) as f64).max(1.0) * (target.barrier + latency);
+            } else {
+                price.stages += target.barrier;
             }
         } else {
             main_ops += runs * ops;

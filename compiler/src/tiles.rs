@@ -18,8 +18,8 @@ pub const TERMS: i64 = 16;
 const OUTPUTS: i64 = 4;
 /// Fewer outputs beside one another are not worth it: columns would be surplus.
 pub const ENOUGH: i64 = OUTPUTS;
-/// Tiles of a warp, of four registers each: half of what a thread has where two workgroups share a multiprocessor.
-const TILES: i64 = 10;
+/// Tiles of a warp, of four registers each.
+const TILES: i64 = 12;
 /// Tiles beside one another.
 const BESIDE: i64 = 6;
 

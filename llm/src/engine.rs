@@ -16,6 +16,7 @@ use gristmill_runtime::{Buffer, Device, Memory, Replay, Span};
 use gristmill_tensor::jit::{Call, Jit, Ready};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
+use gristmill_uop::target::{Style, Target};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -30,11 +31,13 @@ pub struct Settings {
     pub cache: Scalar,
     /// Most tokens of one step.
     pub chunk: usize,
+    /// Depths that have steps of one token of their own, before that of the whole cache; as the device is better for it unless said.
+    pub depths: Option<Vec<usize>>,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { context: None, cache: Scalar::F16, chunk: 512 }
+        Settings { context: None, cache: Scalar::F16, chunk: 512, depths: None }
     }
 }
 
@@ -142,25 +145,49 @@ enum Steps {
     Chunks,
 }
 
-/// A class of step: the most tokens it takes, and which logits it computes.
-pub type Class = (usize, Logits);
+/// A class of step.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Class {
+    /// The most tokens it takes.
+    pub tokens: usize,
+    /// Which logits it computes.
+    pub logits: Logits,
+    /// Positions within its reach.
+    pub depth: usize,
+}
+
+/// Depths of the steps of one token before that of the whole cache, on a GPU: how attention is divided depends on how far it may reach, so a
+/// long context has steps of their own for its start.
+const DEPTHS: [usize; 2] = [2048, 8192];
+
+/// Depths of the steps of one token, for a cache of so many rows.
+pub fn depths(settings: &Settings, rows: usize, target: &Target) -> Vec<usize> {
+    let usual: &[usize] = if target.style == Style::Gpu { &DEPTHS } else { &[] };
+    let short = settings.depths.as_deref().unwrap_or(usual);
+    short.iter().copied().filter(|&d| d < rows).chain([rows]).collect()
+}
 
 /// Values of the variables of a step.
 type Variables = [(&'static str, i64); 2];
 
-/// The classes that every session needs, with steps of at most `chunk` tokens: compiled in one batch when a model is loaded.
-pub fn classes(chunk: usize) -> Vec<Class> {
-    let mut all = vec![(1, Logits::Last), (FEW.min(chunk), Logits::Last), (chunk, Logits::None), (chunk, Logits::Last)];
-    all.retain(|c| c.0 > 1 || c.1 == Logits::Last);
+/// The classes that every session needs, with steps of at most `chunk` tokens and these depths, the last that of the cache: compiled in one batch when a model is loaded.
+pub fn classes(chunk: usize, depths: &[usize]) -> Vec<Class> {
+    let rows = *depths.last().expect("that of the cache");
+    let one = depths.iter().map(|&depth| Class { tokens: 1, logits: Logits::Last, depth });
+    let many = [(FEW.min(chunk), Logits::Last), (chunk, Logits::None), (chunk, Logits::Last)];
+    let many = many.into_iter().filter(|c| c.0 > 1).map(|(tokens, logits)| Class { tokens, logits, depth: rows });
+    let mut all: Vec<Class> = one.chain(many).collect();
     all.dedup();
     all
 }
 
 /// How the steps of a class are planned.
-pub fn plan_options((max, logits): Class, rows: usize, cache: Scalar) -> Options {
+pub fn plan_options(class: Class, rows: usize, cache: Scalar) -> Options {
+    let Class { tokens: max, logits, depth } = class;
     Options {
         tokens: if max > 1 { TokenClass::Chunk { max } } else { TokenClass::One },
         rows,
+        depth,
         cache,
         attention: if max > FEW { AttentionForm::Values } else { AttentionForm::Absorbed },
         logits,
@@ -186,6 +213,8 @@ pub struct Engine {
     settings: Settings,
     context: usize,
     rows: usize,
+    /// Depths of steps of one token, ascending; the last is all rows.
+    depths: Vec<usize>,
     weights: FxHashMap<String, Buffer>,
     /// Of each layer: its planes.
     states: Vec<Vec<Buffer>>,
@@ -196,8 +225,8 @@ pub struct Engine {
     arena: Buffer,
     functions: Functions,
     captured: FxHashMap<Class, Captured>,
-    /// Steps of one token that end with the choice of the next.
-    decoders: FxHashMap<Choice, Captured>,
+    /// Steps of one token that end with the choice of the next, by how deep they reach.
+    decoders: FxHashMap<(Choice, usize), Captured>,
     decoding: Option<decode::Decoding>,
     /// Tokens chosen and random numbers, one each for a position; the numbers of the request.
     chosen: Buffer,
@@ -221,6 +250,7 @@ impl Engine {
         let probe = Options {
             tokens: TokenClass::One,
             rows: 64,
+            depth: 64,
             cache: settings.cache,
             attention: AttentionForm::Absorbed,
             logits: Logits::Last,
@@ -234,8 +264,9 @@ impl Engine {
         };
         let context = choose_context(&settings, model.context(), per_token, left)?;
         let rows = cache_rows(context, chunk);
+        let depths = depths(&settings, rows, device.target());
         // Kernels before weights: they say how weights lie in memory.
-        let plans: Vec<Plan> = classes(chunk)
+        let plans: Vec<Plan> = classes(chunk, &depths)
             .into_iter()
             .map(|class| model.plan(&plan_options(class, rows, settings.cache), &mut functions))
             .collect();
@@ -262,6 +293,7 @@ impl Engine {
             settings,
             context,
             rows,
+            depths: depths.clone(),
             weights,
             states,
             hidden,
@@ -280,8 +312,10 @@ impl Engine {
             rope_filled: 0,
         };
         // What every session needs, in one batch: a token, and chunks of a prompt.
-        engine.prepare(&classes(chunk), progress)?;
-        usual.iter().try_for_each(|&choice| engine.prepare_choice(choice, progress))?;
+        engine.prepare(&classes(chunk, &depths), progress)?;
+        for depth in depths {
+            usual.iter().try_for_each(|&choice| engine.prepare_choice(choice, depth, progress))?;
+        }
         Ok(engine)
     }
     /// Tokens of context.
@@ -306,19 +340,19 @@ impl Engine {
     }
     /// Bytes of the cache that one token takes, in all layers.
     pub fn cache_bytes_per_token(&self) -> usize {
-        self.model.state(&self.options((1, Logits::None))).row_bytes() * self.model.layers()
+        self.model.state(&self.options(self.class(1, Logits::None, 0))).row_bytes() * self.model.layers()
     }
     /// Launches of one step: of one token with the choice of the next, the largest, or of a chunk with the logits after its last token.
     pub fn launches(&self, chunk: bool) -> usize {
         let captured = match chunk {
-            true => self.captured.get(&(self.settings.chunk, Logits::Last)),
-            false => self.decoders.get(&Choice::Greedy),
+            true => self.captured.get(&self.class(self.settings.chunk, Logits::Last, 0)),
+            false => self.decoders.get(&(Choice::Greedy, self.depth(0))),
         };
         captured.map_or(0, |c| c.launches.len())
     }
     /// What a step of so many tokens at that position must read.
     pub fn traffic(&mut self, tokens: usize, position: usize) -> Traffic {
-        let plan = self.model.plan(&self.options((1, Logits::Last)), &mut self.functions);
+        let plan = self.model.plan(&self.options(self.class(1, Logits::Last, position)), &mut self.functions);
         let bytes = |name: &str| self.weights.get(name).map_or(0, |b| b.len as u64);
         let rows = position + tokens.saturating_sub(1) / 2 + 1;
         let cache = (rows * self.cache_bytes_per_token()) as f64;
@@ -328,7 +362,7 @@ impl Engine {
     /// real ones, so that the speed at a depth can be measured without running the tokens before it.
     pub fn pretend(&mut self, position: usize) -> Result<(), Error> {
         self.finish()?;
-        let state = self.model.state(&self.options((1, Logits::None)));
+        let state = self.model.state(&self.options(self.class(1, Logits::None, 0)));
         // xorshift64: all of what a row stands for below 1/4, of either sign.
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;
         let mut next = || {
@@ -362,14 +396,18 @@ impl Engine {
     pub fn compiled(&self) -> usize {
         self.jit.compiled()
     }
-    /// The class of a step of `n` tokens.
-    fn class(&self, n: usize, logits: Logits) -> Class {
-        let max = match n {
+    /// The class of a step of `n` tokens at that position.
+    fn class(&self, n: usize, logits: Logits, position: usize) -> Class {
+        let tokens = match n {
             1 => 1,
             _ if n <= FEW => FEW.min(self.settings.chunk),
             _ => self.settings.chunk,
         };
-        (max, logits)
+        Class { tokens, logits, depth: if tokens > 1 { self.rows } else { self.depth(position) } }
+    }
+    /// The depth of a step of one token at that position: the least that reaches it.
+    fn depth(&self, position: usize) -> usize {
+        self.depths.iter().copied().find(|&d| position < d).unwrap_or(self.rows)
     }
     fn options(&self, class: Class) -> Options {
         plan_options(class, self.rows, self.settings.cache)
@@ -378,7 +416,7 @@ impl Engine {
     pub fn prepare_all_logits(&mut self, tokens: usize, progress: &dyn Fn(Progress)) -> Result<(), Error> {
         let chunk = self.settings.chunk;
         let steps = [tokens.min(chunk), tokens % chunk];
-        let classes: Vec<Class> = steps.into_iter().filter(|&n| n > 1).map(|n| self.class(n, Logits::All)).collect();
+        let classes: Vec<Class> = steps.into_iter().filter(|&n| n > 1).map(|n| self.class(n, Logits::All, 0)).collect();
         self.prepare(&classes, progress)
     }
     /// Compiles and captures these classes of step.
@@ -435,7 +473,7 @@ impl Engine {
     fn step_limit(&self, position: usize, steps: Steps) -> usize {
         let target = self.device().target();
         let limit = |most: usize| {
-            let row = self.model.partial(self.options((most, Logits::None)).attention) * 4;
+            let row = self.model.partial(self.options(self.class(most, Logits::None, position)).attention) * 4;
             let chunk = gristmill_compiler::chunk_positions(most as i64, self.rows as i64, target) as usize;
             let chunks = (position + most).div_ceil(chunk).max(1);
             (ATTENTION_BYTES / (chunks * row)).max(8).min(most)
@@ -493,8 +531,8 @@ impl Engine {
         // One token's logits are all of its logits.
         let logits = if tokens.len() > 1 || logits == Logits::None { logits } else { Logits::Last };
         let class = match steps {
-            Steps::Fitting => self.class(tokens.len(), logits),
-            Steps::Chunks => (self.settings.chunk, logits),
+            Steps::Fitting => self.class(tokens.len(), logits, position),
+            Steps::Chunks => Class { tokens: self.settings.chunk, logits, depth: self.rows },
         };
         self.prepare(&[class], &|_| ())?;
         self.set_tokens(tokens)?;
@@ -537,7 +575,7 @@ impl Engine {
     fn ready_step(&mut self, tokens: &[u32], position: usize) -> Result<(Class, Variables), Error> {
         self.check(tokens)?;
         self.finish()?;
-        let class = self.class(tokens.len(), Logits::Last);
+        let class = self.class(tokens.len(), Logits::Last, position);
         self.prepare(&[class], &|_| ())?;
         self.fill_rope(position + tokens.len())?;
         self.set_tokens(tokens)?;
@@ -545,11 +583,11 @@ impl Engine {
     }
     /// The most tokens that the step of so many tokens is compiled for.
     pub fn step_tokens(&self, tokens: usize) -> usize {
-        self.class(tokens, Logits::Last).0
+        self.class(tokens, Logits::Last, 0).tokens
     }
-    /// The function and program number of every launch of a step of so many tokens, in order.
-    pub fn step_launches(&self, tokens: usize) -> &[(Arc<Ready>, usize)] {
-        self.captured.get(&self.class(tokens, Logits::Last)).map_or(&[], |c| &c.launches)
+    /// The function and program number of every launch of a step of so many tokens at that position, in order.
+    pub fn step_launches(&self, tokens: usize, position: usize) -> &[(Arc<Ready>, usize)] {
+        self.captured.get(&self.class(tokens, Logits::Last, position)).map_or(&[], |c| &c.launches)
     }
     fn set_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
         let ids: Vec<u8> = tokens.iter().flat_map(|t| (*t as i32).to_le_bytes()).collect();

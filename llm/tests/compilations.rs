@@ -61,7 +61,7 @@ fn a_second_start_compiles_nothing() {
         let isa = Isa::parse("auto").expect("an instruction set");
         let device = Arc::new(CpuDevice::with(2, isa, Cc::find().expect("a C compiler"), store).expect("a cpu"));
         let opened = Opened::new(device.clone(), Some(&dialect::C));
-        let settings = Settings { context: Some(64), cache: Scalar::F32, chunk: 8 };
+        let settings = Settings { context: Some(64), cache: Scalar::F32, chunk: 8, ..Settings::default() };
         let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
         // A token and the choice of the next; chunks without logits and with the last: blocks are shared between those.
         let kinds = 2;

@@ -15,9 +15,13 @@ use std::ops::ControlFlow;
 const PROMPT: &[u32] = &[3, 50, 7, 120];
 
 fn engine(device: &str) -> Engine {
+    engine_of(device, None)
+}
+
+fn engine_of(device: &str, depths: Option<Vec<usize>>) -> Engine {
     let file = Gguf::open(parity_support::asset("demo-glm-Q4_0.gguf")).expect("the demo model");
     let opened = open(device, &Options { threads: Some(2), ..Options::default() }).expect("a device");
-    let settings = Settings { context: Some(96), cache: Scalar::F16, chunk: 8 };
+    let settings = Settings { context: Some(96), cache: Scalar::F16, chunk: 8, depths };
     Engine::load(&file, opened, settings, &|_| ()).expect("a model")
 }
 
@@ -62,6 +66,21 @@ fn the_device_chooses_what_the_host_would() {
             assert_eq!(by_host(&mut engine, &mut sampler(), n), want, "{device}, {params:?}");
         }
     }
+}
+
+#[test]
+fn steps_of_one_depth_go_on_with_those_of_the_next() {
+    let greedy = || Sampler::new(SamplingParams::greedy()).expect("parameters");
+    let want = by_device(&mut engine("cpu"), &mut greedy(), 40, false);
+    let mut divided = engine_of("cpu", Some(vec![16, 32]));
+    let kernels =
+        |e: &Engine, position| e.step_launches(1, position).iter().map(|l| l.0.function.name.clone()).collect();
+    let names: Vec<Vec<String>> = [15, 16, 32].iter().map(|&p| kernels(&divided, p)).collect();
+    assert!(names[0][1].ends_with(".16") && names[1][1].ends_with(".32") && names[2][1].ends_with(".one"), "{names:?}");
+    for ahead in [false, true] {
+        assert_eq!(by_device(&mut divided, &mut greedy(), 40, ahead), want, "ahead: {ahead}");
+    }
+    assert_eq!(by_host(&mut divided, &mut greedy(), 40), want);
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use gristmill_backend::cuda::{Compiler, dialect};
 use gristmill_backend::{Options, Text, open};
 use gristmill_llm::arch::{self, Functions};
-use gristmill_llm::engine::{cache_rows, classes, plan_options};
+use gristmill_llm::engine::{Settings, cache_rows, classes, depths, plan_options};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_runtime::store::{Key, Store};
@@ -29,7 +29,7 @@ const CHOSEN: usize = 16;
 /// Kernels that need more registers than there are, by model and function, with the bytes that they spill at most. A row is work left to do:
 /// the tiles of a prompt's products with six-bit scales are too high.
 const KNOWN: &[(&str, &str, usize)] = &[("q4_k_m", ".chunk512", 176)];
-const CONTEXT: usize = 4096;
+const CONTEXT: usize = 32768;
 const CHUNK: usize = 512;
 
 /// A text, the threads of its workgroups, and where it is from.
@@ -47,7 +47,7 @@ fn kernels(preset: &str, quant: &str) -> Vec<Case> {
     let mut functions = Functions::new();
     let rows = cache_rows(CONTEXT, CHUNK);
     let mut all = Vec::new();
-    for class in classes(CHUNK) {
+    for class in classes(CHUNK, &depths(&Settings::default(), rows, jit.device().target())) {
         let plan = model.plan(&plan_options(class, rows, Scalar::F16), &mut functions);
         all.extend(plan.functions().into_iter().cloned());
     }

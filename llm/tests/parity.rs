@@ -25,7 +25,7 @@ fn engine(file: &Gguf, device: &str, threads: Option<usize>, chunk: usize) -> En
 
 fn engine_of(file: &Gguf, device: &str, options: Options, chunk: usize) -> Engine {
     let opened = open(device, &options).expect("a device");
-    let settings = Settings { context: Some(256), cache: Scalar::F32, chunk };
+    let settings = Settings { context: Some(256), cache: Scalar::F32, chunk, ..Settings::default() };
     Engine::load(file, opened, settings, &|_| ()).expect("a model")
 }
 
@@ -308,7 +308,7 @@ fn a_half_precision_cache_is_near() {
     let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("a GGUF file");
     let full = engine(&file, "cpu", None, 32).forward(&tokens, 0, true).expect("logits").to_vec();
     let opened = open("cpu", &Options { exact: true, ..Options::default() }).expect("a device");
-    let settings = Settings { context: Some(256), cache: Scalar::F16, chunk: 32 };
+    let settings = Settings { context: Some(256), cache: Scalar::F16, chunk: 32, ..Settings::default() };
     let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
     let error = rms(e.forward(&tokens, 0, true).expect("logits"), &full);
     assert!(error > 0.0 && error < 5e-3, "{error}");
@@ -321,7 +321,7 @@ fn a_cache_of_bytes_is_near() {
     let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("a GGUF file");
     let full = engine(&file, "cpu", None, 32).forward(&tokens, 0, true).expect("logits").to_vec();
     let opened = open("cpu", &Options { exact: true, ..Options::default() }).expect("a device");
-    let settings = Settings { context: Some(256), cache: Scalar::I8, chunk: 32 };
+    let settings = Settings { context: Some(256), cache: Scalar::I8, chunk: 32, ..Settings::default() };
     let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
     let chunked = e.forward(&tokens, 0, true).expect("logits").to_vec();
     let stepped = by_steps(&mut e, &tokens);

@@ -6,8 +6,8 @@ use crate::model::Model;
 use crate::stages::{self, computes, modelled};
 use clap::{Args, ValueEnum, ValueHint};
 use gristmill_backend::Opened;
-use gristmill_llm::arch::{Functions, Plan, TokenClass};
-use gristmill_llm::engine::{cache_rows, classes, plan_options};
+use gristmill_llm::arch::{Functions, Options as PlanOptions, Plan, TokenClass};
+use gristmill_llm::engine::{cache_rows, classes, depths, plan_options};
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::target::Target;
@@ -80,11 +80,11 @@ pub fn run(options: Options) -> Result {
     let mut shown = 0;
     let mut seen: Vec<std::sync::Arc<Ready>> = Vec::new();
     let rows = cache_rows(context, chunk);
-    for (max, logits) in classes(chunk) {
-        let plan_options = plan_options((max, logits), rows, settings.cache);
+    for class in classes(chunk, &depths(&settings, rows, &target)) {
+        let plan_options = plan_options(class, rows, settings.cache);
         let plan = described.plan(&plan_options, &mut functions);
         let mut all: Vec<_> = plan.functions().into_iter().cloned().collect();
-        if max == 1 {
+        if class.tokens == 1 {
             let choices = [Choice::Greedy, Choice::Best];
             let sample = |choice| functions.share(sampling::function(choice, described.vocabulary(), rows));
             all.extend(choices.map(sample));
@@ -114,7 +114,7 @@ pub fn run(options: Options) -> Result {
             }
         }
         if options.stage.is_none() && options.function.is_none() {
-            step(&plan, &ready, plan_options.tokens, &mut out)?;
+            step(&plan, &ready, &plan_options, &mut out)?;
         }
     }
     if shown == 0 {
@@ -180,7 +180,7 @@ fn prices(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
     Ok(())
 }
 
-fn step(plan: &Plan, ready: &[std::sync::Arc<Ready>], tokens: TokenClass, out: &mut dyn Write) -> Result {
+fn step(plan: &Plan, ready: &[std::sync::Arc<Ready>], options: &PlanOptions, out: &mut dyn Write) -> Result {
     let (mut kernels, mut sum, mut path) = (0, 0.0, 0.0);
     for call in &plan.calls {
         let Some(ready) = ready.iter().find(|r| std::sync::Arc::ptr_eq(&r.function, &call.function)) else { continue };
@@ -188,7 +188,8 @@ fn step(plan: &Plan, ready: &[std::sync::Arc<Ready>], tokens: TokenClass, out: &
         sum += ready.compiled.seconds * 1e6;
         path += critical_path(ready);
     }
-    let what = match tokens {
+    let what = match options.tokens {
+        TokenClass::One if options.depth < options.rows => format!("one token before position {}", options.depth),
         TokenClass::One => "one token".to_string(),
         TokenClass::Chunk { max } => format!("a chunk of {max} tokens"),
     };

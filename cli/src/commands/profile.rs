@@ -116,7 +116,7 @@ pub fn run(options: Options) -> Result {
         steps,
     };
     let size = (options.d, tokens, engine.step_tokens(tokens));
-    describe(engine.step_launches(tokens), &target, size, &mut recording);
+    describe(engine.step_launches(tokens, options.d), &target, size, &mut recording);
     let report = Report::of(&recording);
     let mut out = io::stdout().lock();
     match &options.kernel {

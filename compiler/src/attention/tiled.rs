@@ -9,12 +9,14 @@ pub(super) struct Shape {
     pub tokens: Id,
     pub heads: Id,
     pub chunk: Id,
+    /// Most positions within reach.
+    pub positions: i64,
 }
 
 /// Scores `[chunks, tokens, heads, chunk]` of `q [tokens, heads, depth]` and `keys [chunks, tokens, heads, chunk, depth]`, times `scale`; before
 /// them the queries' parts, and the sums over each of `cut` parts of the depth.
 pub(super) fn scores(g: &mut Graph, q: Id, keys: Id, shape: &Shape, scale: f64, cut: i64) -> ([Id; 2], Id) {
-    let &Shape { chunks, tokens, heads, chunk } = shape;
+    let &Shape { chunks, tokens, heads, chunk, .. } = shape;
     let depth = g.max_of(g.shape(q)[2]);
     let parts = halves::parts(g, q, scale);
     let (one, two, cuts, depth) = (g.int(1), g.int(2), g.int(cut), g.int(depth / cut));
@@ -46,7 +48,7 @@ pub(super) fn joined_parts(g: &mut Graph, x: Id) -> (Id, Id) {
 /// Sums `[chunks, tokens, heads, depth]` of `values [chunks, tokens, heads, chunk, depth]`, or the two parts of each row, with weights
 /// `p [chunks, tokens, heads, chunk]`; before them the weights' parts.
 pub(super) fn weighted(g: &mut Graph, p: Id, values: Id, shape: &Shape, depth: Id) -> (Id, Id) {
-    let &Shape { chunks, tokens, heads, chunk } = shape;
+    let &Shape { chunks, tokens, heads, chunk, .. } = shape;
     let (one, two) = (g.int(1), g.int(2));
     let width = *g.shape(values).last().expect("rows of values");
     let of_value = g.int(g.max_of(width) / g.max_of(depth));

@@ -11,7 +11,7 @@ use crate::decision::Decider;
 use crate::derive::Derived;
 use crate::price::Price;
 use gristmill_uop::function::Function;
-use gristmill_uop::target::Target;
+use gristmill_uop::target::{Style, Target};
 use gristmill_uop::{Graph, Id, Op};
 use memory::Lifetime;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -171,6 +171,21 @@ fn later(needs: &[FxHashSet<usize>], level: &mut [usize]) {
     }
 }
 
+/// Seconds that bodies of one launch take longer than apart: on a GPU the registers of the largest bound all, so that fewer workgroups of the others
+/// run beside one another.
+fn crowding(g: &Graph, launch: &Launch, (new, price): (&kernel::Draft, &Price), target: &Target) -> f64 {
+    if target.style == Style::Cpu {
+        return 0.0;
+    }
+    let beside = |nests: &[Id]| workgroup::beside(g, nests, target);
+    let (of_launch, of_new) = (launch.bodies.iter().map(|b| beside(b)).fold(f64::MAX, f64::min), beside(&new.nests));
+    let (own, crowded, seconds) = match of_launch < of_new {
+        true => (of_new, of_launch, price.seconds),
+        false => (of_launch, of_new, launch.price.seconds),
+    };
+    (own / crowded - 1.0) * (seconds - target.launch)
+}
+
 /// Kernels of one level share a launch where that is cheaper.
 fn merge(
     g: &Graph,
@@ -184,7 +199,7 @@ fn merge(
         let mate = out.iter_mut().find(|l| target.merge && l.level == level[i]);
         if let Some(mate) = mate {
             let apart = mate.price.seconds + price.seconds;
-            let together = apart - target.launch;
+            let together = apart - target.launch + crowding(g, mate, (k, price), target);
             let site = format!("merge {:?} {} into level {}", g[k.root].op, g.show_dims(&g.shape(k.root)), level[i]);
             if decider.choose(site, vec![("apart".into(), apart), ("together".into(), together)]) == 1 {
                 mate.bodies.push(k.nests.clone());

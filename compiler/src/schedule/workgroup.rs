@@ -65,6 +65,10 @@ pub const ROUNDS: i64 = 2;
 const TOKENS: i64 = 4;
 /// Terms that a thread computes of what is no contraction of weights.
 const TERMS: i64 = 4;
+/// Registers of a thread beside its accumulators.
+const REGISTERS: i64 = 40;
+/// Workgroups for each multiprocessor beyond which another costs more than it spreads.
+const WAVES: i64 = 16;
 /// Below this many elements, one workgroup does everything.
 const SMALL: i64 = 2048;
 
@@ -77,7 +81,8 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
         axes.retain(|r| g[n].src[3..].contains(r));
     }
     let mut s = Splitter { x, map: FxHashMap::default(), order: Vec::new() };
-    let spread: Vec<Id> = axes.iter().copied().filter(|&r| host_bound(g, r)).collect();
+    let threads = around.target.style == Style::Gpu;
+    let spread: Vec<Id> = axes.iter().copied().filter(|&r| threads || host_bound(g, r)).collect();
     if let Some(hint) = around.hints.get(&node).filter(|h| h.globals > 0) {
         let rank_of = leading(g, &axes, hint.globals, node);
         for (i, &r) in rank_of.iter().enumerate() {
@@ -128,6 +133,16 @@ fn leading(g: &Graph, axes: &[Id], n: usize, node: Id) -> Vec<Id> {
     axes[..ranged.min(axes.len())].to_vec()
 }
 
+/// How many workgroups of these nests a multiprocessor has registers for, as counted from their accumulators.
+pub fn beside(g: &Graph, nests: &[Id], target: &Target) -> f64 {
+    let accumulators = nests.iter().map(|&n| {
+        let copies = g[n].src[3..].iter().filter(|&&r| g.range_kind(r) == Some(RangeKind::Upcast));
+        copies.map(|&r| g.max_of(g[r].src[0])).product::<i64>() * outermost_reductions(g, n).max(1) as i64
+    });
+    let registers = REGISTERS + 2 * accumulators.max().unwrap_or(1);
+    (65536 / (target.threads as i64 * registers)).max(1) as f64
+}
+
 struct Splitter<'a, 'b> {
     x: &'a mut Expander<'b>,
     map: FxHashMap<Id, Id>,
@@ -151,13 +166,16 @@ impl Splitter<'_, '_> {
     }
     /// The whole axis over the launch, whose host does not know how long it is: workgroups beyond its end repeat the last.
     fn at_most(&mut self, g: &mut Graph, r: Id) {
-        let bound = g[r].src[0];
+        let index = self.up_to(g, g[r].src[0]);
+        self.map.insert(r, index);
+    }
+    /// An index over the launch, up to a bound that the host does not know.
+    fn up_to(&mut self, g: &mut Graph, bound: Id) -> Id {
         let (most, minus) = (g.max_of(bound), g.int(-1));
         let most = g.int(most);
         let new = self.new_range(g, most, RangeKind::Global);
         let last = g.add(bound, minus);
-        let index = g.min(new, last);
-        self.map.insert(r, index);
+        g.min(new, last)
     }
     /// Is every element of the workgroup one that nobody reads?
     fn skip(&mut self, g: &mut Graph, f: &Future, axes: &[Id], node: Id, tile: i64) -> Option<Id> {
@@ -194,7 +212,10 @@ impl Splitter<'_, '_> {
         let (t, up) = (g.int(tile), g.int(tile - 1));
         let count = g.add(bound, up);
         let count = g.idiv(count, t);
-        self.new_range(g, count, kind)
+        match kind {
+            RangeKind::Global if !host_bound(g, r) => self.up_to(g, count),
+            _ => self.new_range(g, count, kind),
+        }
     }
     /// The inner range of an axis cut into tiles, of which `outer` is the number. Where the tile does not divide the bound, the last
     /// tile's surplus repeats the last element: it computes and writes the same value again.
@@ -473,38 +494,48 @@ fn warps(g: &mut Graph, s: &mut Splitter, row: Id, [n, others]: [i64; 2], token:
 
 /// Everything else, for workgroups of threads: a few terms for each thread, the last axes inside.
 fn for_threads(g: &mut Graph, s: &mut Splitter, spread: &[Id], total: i64, work: i64, target: &Target) {
-    let most = TERMS * target.threads as i64;
+    // As many elements as keep every thread busy, and as leave no more workgroups than the machine takes in a few rounds.
+    let most = TERMS * target.threads as i64 / work.max(1);
     let share = (total / target.workers as i64).max(target.threads as i64 / 8);
-    let mut left = (most / work.clamp(1, most)).min(share).max(1);
+    let mut left = most.max(total / (WAVES * target.workers as i64)).min(share).max(1);
     for &r in spread.iter().rev() {
-        match g.int_value(g[r].src[0]) {
+        let bound = g.int_value(g[r].src[0]);
+        let tile = bound.map_or(left.min(g.max_of(g[r].src[0])), |n| divisor(n, left));
+        match bound {
             Some(n) if n <= left => left /= n,
-            Some(n) if left > 1 => {
-                let chunk = divisor(n, left);
-                if chunk > 1 {
-                    s.tiled(g, r, chunk, RangeKind::Global, RangeKind::Loop);
-                } else {
-                    s.global(g, r);
-                }
+            _ if tile > 1 => {
+                s.tiled(g, r, tile, RangeKind::Global, RangeKind::Loop);
                 left = 1;
             }
             _ => {
-                s.global(g, r);
+                if host_bound(g, r) {
+                    s.global(g, r)
+                } else {
+                    s.at_most(g, r)
+                }
                 left = 1;
             }
         }
     }
 }
 
+/// Terms of a nest's longest reduction for each element: elements that have it in common share them.
+fn terms(g: &Graph, nest: Id) -> i64 {
+    let all = |ranges: &[Id]| -> i64 {
+        let most = ranges.iter().map(|&r| g.bounds(g[r].src[0]).map_or(1, |b| b.1));
+        most.fold(1, i64::saturating_mul)
+    };
+    let elements = all(&g[nest].src[3..]);
+    let sums = g.toposort(&[nest]).into_iter().filter(|&n| g[n].op == Op::Reduce);
+    let terms = sums.map(|n| all(g.free_ranges(g[n].src[0])) / elements.max(1));
+    terms.max().unwrap_or(1).max(1)
+}
+
 /// Everything else: enough workgroups for the machine, the last axis inside.
 fn plain(g: &mut Graph, s: &mut Splitter, spread: &[Id], nests: &[Id], around: &Surroundings) {
     let sizes: Vec<i64> = spread.iter().map(|&r| g.max_of(g[r].src[0])).collect();
     let total: i64 = sizes.iter().product();
-    let reduce = nests.iter().flat_map(|&n| g.toposort(&[n])).filter(|&n| g[n].op == Op::Reduce);
-    let work: i64 = reduce
-        .map(|n| g[n].src[1..].iter().map(|&r| g.bounds(g[r].src[0]).map_or(1, |b| b.1)).product::<i64>())
-        .max()
-        .unwrap_or(1);
+    let work = nests.iter().map(|&n| terms(g, n)).max().unwrap_or(1);
     if around.target.style == Style::Gpu {
         return for_threads(g, s, spread, total, work, around.target);
     }

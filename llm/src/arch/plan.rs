@@ -56,9 +56,11 @@ pub enum Logits {
 pub struct Options {
     /// Tokens of a step.
     pub tokens: TokenClass,
-    /// Rows of every state and of the rope table. The variable `pos`, the position of a step's first token, runs from 0 to
-    /// `rows - tokens.max()`, so that a step never leaves the table: see [`Options::rows_for`].
+    /// Rows of every state and of the rope table: see [`Options::rows_for`].
     pub rows: usize,
+    /// Positions within reach of a step: `rows`, or fewer for steps that are made for the start of a long context. The variable `pos`, the
+    /// position of a step's first token, runs from 0 to `depth - tokens.max()`, so that a step never leaves the table.
+    pub depth: usize,
     /// How cached rows are stored: f16, f32, or i8 for bytes with scales: see [`StateSpec`].
     pub cache: Scalar,
     /// How attention reads the cache.

@@ -4,7 +4,7 @@
 //! the token of step t. A step that turns out to be one too many has written one row of the cache, which the next step there writes
 //! again, and nothing else that anybody reads.
 
-use super::{Captured, Engine, Error, Progress};
+use super::{Captured, Class, Engine, Error, Progress};
 use crate::arch::Logits;
 use crate::sampling::{self, Choice, NUMBERS, Sampler};
 use gristmill_runtime::Buffer;
@@ -55,12 +55,18 @@ impl Engine {
         choice == Choice::Greedy || self.device().overlaps()
     }
 
-    /// Compiles and captures steps that end with this choice; else that happens when the first starts.
-    pub fn prepare_choice(&mut self, choice: Choice, progress: &dyn Fn(Progress)) -> Result<(), Error> {
-        if self.decoders.contains_key(&choice) {
+    /// Compiles and captures steps of that depth that end with this choice; else that happens when the first starts.
+    pub(super) fn prepare_choice(
+        &mut self,
+        choice: Choice,
+        depth: usize,
+        progress: &dyn Fn(Progress),
+    ) -> Result<(), Error> {
+        if self.decoders.contains_key(&(choice, depth)) {
             return Ok(());
         }
-        let plan = self.model.plan(&self.options((1, Logits::Last)), &mut self.functions);
+        let class = Class { tokens: 1, logits: Logits::Last, depth };
+        let plan = self.model.plan(&self.options(class), &mut self.functions);
         let function = sampling::function(choice, self.model.vocabulary(), self.rows);
         let function = self.functions.share(function);
         let sample = self.ready(&[&function], progress)?.remove(0);
@@ -72,7 +78,7 @@ impl Engine {
         args.extend([self.chosen.clone(), self.tokens.clone()]);
         calls.push(Call { function: sample, args });
         let captured = self.capture(&calls)?;
-        self.decoders.insert(choice, captured);
+        self.decoders.insert((choice, depth), captured);
         Ok(())
     }
 
@@ -87,7 +93,7 @@ impl Engine {
             return Err(Error::Full(self.context));
         };
         self.finish()?;
-        self.prepare_choice(draw.choice, &|_| ())?;
+        self.prepare_choice(draw.choice, self.depth(position), &|_| ())?;
         self.set_tokens(&[token])?;
         if draw.choice.draws() {
             assert!(draw.random.len() >= steps, "{} random numbers for {steps} steps", draw.random.len());
@@ -131,7 +137,12 @@ impl Engine {
             self.wait_for(usize::MAX)?;
             self.fill_rope(position + 1)?;
         }
-        let captured = self.decoders.get_mut(&choice).ok_or(Error::Empty)?;
+        let depth = self.depth(position);
+        if !self.decoders.contains_key(&(choice, depth)) {
+            self.wait_for(usize::MAX)?;
+            self.prepare_choice(choice, depth, &|_| ())?;
+        }
+        let captured = self.decoders.get_mut(&(choice, depth)).ok_or(Error::Empty)?;
         captured.replay.start(&[("pos", position as i64), ("n", 1)])?;
         if let Some(decoding) = &mut self.decoding {
             decoding.next = position + 1;
@@ -141,11 +152,16 @@ impl Engine {
 
     /// Waits for the steps before that position, as far as they were started.
     fn wait_for(&mut self, position: usize) -> Result<(), Error> {
-        let Some(decoding) = &mut self.decoding else { return Ok(()) };
-        let Some(Captured { replay, .. }) = self.decoders.get_mut(&decoding.choice) else { return Ok(()) };
-        while decoding.waited < decoding.next.min(position) {
-            decoding.waited += 1;
-            replay.wait()?;
+        while let Some(Decoding { choice, waited, next, .. }) = self.decoding
+            && waited < next.min(position)
+        {
+            if let Some(decoding) = &mut self.decoding {
+                decoding.waited += 1;
+            }
+            let key = (choice, self.depth(waited));
+            if let Some(Captured { replay, .. }) = self.decoders.get_mut(&key) {
+                replay.wait()?;
+            }
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ impl Engine {
         if positions.end > self.context {
             return Err(Error::Full(self.context));
         }
-        let state = self.model.state(&self.options((1, Logits::None)));
+        let state = self.model.state(&self.options(self.class(1, Logits::None, 0)));
         for layer in &self.states {
             for (buffer, plane) in layer.iter().zip(&state.planes) {
                 visit(buffer, positions.start * plane.row_bytes(), positions.len() * plane.row_bytes())?;

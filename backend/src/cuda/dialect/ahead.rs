@@ -1,4 +1,4 @@
-//! Which weights a workgroup asks for before it needs them: those whose addresses it knows before the kernels before it have ended, or as soon as a
+//! Which weights, and rows of a cache, a workgroup asks for before it needs them: those whose addresses it knows before the kernels before it have ended, or as soon as a
 //! stage tells it (the experts that were chosen). Rows of a workgroup lie side by side, so a few spans of bytes are all it reads; one instruction
 //! asks for each, and the memory pipelines of the threads stay free for what they wait for.
 
@@ -7,11 +7,13 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use std::collections::HashSet;
 
 /// Bytes of a span that are worth asking for: of more, the loads themselves keep memory busy.
-const MOST: i64 = 96 << 10;
+const MOST: i64 = 160 << 10;
+/// Bytes of a span of something else, of a cache above all, that are.
+const LEAST: i64 = 32 << 10;
 /// Steps of an address and of a length.
 const STEP: i64 = 16;
 
-/// Bytes of a buffer of weights, `from..to` behind an address that the workgroup alone decides.
+/// Bytes of a buffer, `from..to` behind an address that the workgroup alone decides.
 pub(super) struct Span {
     pub buffer: Id,
     /// The address: terms and their coefficients.
@@ -24,7 +26,7 @@ pub(super) struct Span {
     read: i64,
 }
 
-/// Buffer, address and bytes of the loads of weights.
+/// Buffer, address and bytes of the loads from memory.
 fn loads<'a>(g: &'a Graph, statements: &'a [Statement]) -> impl Iterator<Item = (Id, Id, i64)> + 'a {
     let all = statements.iter().filter_map(|s| match s {
         Statement::Define(id) if g[*id].op == Op::Load => {
@@ -33,7 +35,7 @@ fn loads<'a>(g: &'a Graph, statements: &'a [Statement]) -> impl Iterator<Item = 
         Statement::Wide(buffer, at, bytes, _) => Some((*buffer, *at, *bytes as i64)),
         _ => None,
     });
-    all.filter(|&(buffer, ..)| matches!(g[buffer].arg, Arg::Packed(..)))
+    all.filter(|&(buffer, ..)| g[buffer].op == Op::Param)
 }
 
 /// The stages that an address is read from; `None` if anything else of the kernel's work is in it.
@@ -72,13 +74,17 @@ pub(super) fn spans(g: &Graph, statements: &[Statement], stages: &HashSet<Id>) -
     let whole = |s: &Span| {
         let length = s.to - s.from;
         let even = s.terms.iter().map(|t| t.1).chain([s.from, length]).all(|x| x % STEP == 0);
-        even && length <= MOST && 2 * s.read >= length
+        let packed = matches!(g[s.buffer].arg, Arg::Packed(..));
+        // What kernels before this one wrote is near already, unless it is a part of something large.
+        let large = packed || length >= LEAST && !s.terms.is_empty();
+        even && large && length <= MOST && 2 * s.read >= length
     };
     out.retain(whole);
     out
 }
 
 fn span(g: &Graph, buffer: Id, at: Id, bytes: i64) -> Option<Span> {
+    let unit = g.unit_bytes(buffer);
     let mut moving = g.linear(at);
     let is_global = |r: &Id| g.range_kind(*r) == Some(RangeKind::Global);
     let (mut terms, mut loops) = (Vec::new(), Vec::new());
@@ -90,7 +96,7 @@ fn span(g: &Graph, buffer: Id, at: Id, bytes: i64) -> Option<Span> {
         }
         let fixed = staged || free.iter().all(is_global);
         if fixed {
-            terms.push((t, c));
+            terms.push((t, c * unit));
         }
         !fixed
     });
@@ -104,5 +110,5 @@ fn span(g: &Graph, buffer: Id, at: Id, bytes: i64) -> Option<Span> {
     let (low, high) = g.linear_bounds(&moving)?;
     let ranges: HashSet<Id> = moving.terms.iter().flat_map(|&(t, _)| g.free_ranges(t).to_vec()).collect();
     let times: i64 = ranges.iter().map(|&r| g.max_of(g[r].src[0])).product();
-    Some(Span { buffer, terms, from: low, to: high + bytes, loops, read: times.saturating_mul(bytes) })
+    Some(Span { buffer, terms, from: low * unit, to: high * unit + bytes, loops, read: times.saturating_mul(bytes) })
 }

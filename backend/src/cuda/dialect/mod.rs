@@ -26,6 +26,8 @@ const ACCUMULATORS: usize = 8;
 const BESIDE: i64 = 2;
 /// Registers in which words of several steps of a loop of matrix products wait, beside the tiles of their sums.
 const WAITING: i64 = 32;
+/// Tiles of matrix products of halves above which a workgroup has a multiprocessor to itself.
+const TILES: usize = 8;
 /// Statements of a loop that are few enough to be copied.
 const SHORT: usize = 160;
 
@@ -35,7 +37,8 @@ pub struct Cuda;
 impl Dialect for Cuda {
     fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
         let t = Expressions::new(graph, signature, Values::Threads);
-        let mut w = Writer { t, threads: Threads::default(), unsynchronised: HashSet::new(), out: String::new() };
+        let (threads, unsynchronised) = (Threads::default(), HashSet::new());
+        let mut w = Writer { t, threads, unsynchronised, waiting: WAITING, out: String::new() };
         w.kernel(name, bodies);
         w.out
     }
@@ -55,6 +58,8 @@ struct Writer<'a> {
     threads: Threads,
     /// Shared buffers written since the last barrier.
     unsynchronised: HashSet<Id>,
+    /// Registers for words to wait in.
+    waiting: i64,
     out: String,
 }
 
@@ -79,7 +84,9 @@ impl Writer<'_> {
         // How many workgroups a multiprocessor shall have room for. Without a number the compiler takes so few registers that loads wait for
         // one another.
         let many = bodies.iter().any(|b| accumulators(self.t.g, &b.statements) > ACCUMULATORS);
-        let blocks = if many { 1 } else { BESIDE };
+        let wide = bodies.iter().any(|b| tiles(self.t.g, &b.statements) > TILES);
+        let blocks = if many || wide { 1 } else { BESIDE };
+        self.waiting = if blocks == 1 { 2 * WAITING } else { WAITING };
         self.line(format_args!("ENTRY({}, {blocks}, {name})({}) {{", self.t.signature.threads, arguments.join(", ")));
         self.line(format_args!("const i32 thread = THREAD_INDEX;"));
         for (i, node) in self.t.signature.vars.iter().map(|v| v.1).enumerate() {
@@ -152,7 +159,12 @@ impl Writer<'_> {
             let terms: Vec<String> =
                 span.terms.iter().map(|&(t, c)| format!("(i64)({}) * {c} + ", self.t.index(t))).collect();
             let b = self.t.buffer(span.buffer);
-            self.line(format_args!("ASK_FOR({b} + ({}{}), {});", terms.concat(), span.from, span.to - span.from));
+            self.line(format_args!(
+                "ASK_FOR((const u8 *){b} + ({}{}), {});",
+                terms.concat(),
+                span.from,
+                span.to - span.from
+            ));
         }
     }
     /// A statement, the first of these.
@@ -171,10 +183,16 @@ impl Writer<'_> {
                 let g = self.t.g;
                 let length = length(all);
                 let unroll = match (g.range_kind(*r), g.int_value(g[*r].src[0])) {
-                    (_, Some(n)) if let Some(words) = waited_for(g, &all[..length]) => n.min(WAITING / words).max(1),
+                    (_, Some(n)) if let Some(words) = waited_for(g, &all[..length]) => {
+                        n.min(self.waiting / words).max(1)
+                    }
                     _ if length > SHORT => 1,
                     (Some(RangeKind::Reduce), Some(n)) if n <= UNROLLED => n,
-                    (Some(RangeKind::Reduce), _) => COPIES,
+                    // Of a long loop whose length is data, so many copies that their loads wait for memory together.
+                    (Some(RangeKind::Reduce), _) => {
+                        let wait = WAITING / words(g, &all[..length]).max(1);
+                        wait.min(g.max_of(g[*r].src[0]) / UNROLLED).clamp(COPIES, 2 * UNROLLED)
+                    }
                     // What follows another waits for its loads, unless they are asked for together.
                     (_, Some(n)) => n.min(UNROLLED),
                     _ => 1,
@@ -310,12 +328,24 @@ impl Writer<'_> {
 /// Words that a loop of matrix products of halves loads from memory in one step; `None` for other loops.
 fn waited_for(g: &Graph, statements: &[Statement]) -> Option<i64> {
     let is_product = |s: &Statement| matches!(s, Statement::Accumulate(_, value) if g[*value].op == Op::MmaHalf);
+    statements.iter().any(is_product).then(|| words(g, statements).max(1))
+}
+
+/// Words that these statements load from memory.
+fn words(g: &Graph, statements: &[Statement]) -> i64 {
     let words = statements.iter().map(|s| match s {
         Statement::Wide(buffer, _, bytes, _) if g[*buffer].op == Op::Param => *bytes as i64 / 4,
         Statement::Define(id) if g[*id].op == Op::Load && g[g[*id].src[0]].op == Op::Param => 1,
         _ => 0,
     });
-    statements.iter().any(is_product).then(|| words.sum::<i64>().max(1))
+    words.sum()
+}
+
+/// The most tiles of matrix products of halves that a nest keeps.
+fn tiles(g: &Graph, statements: &[Statement]) -> usize {
+    let nests = statements.split(|s| matches!(s, Statement::Nest { .. }));
+    let tiles = |s: &&Statement| matches!(s, Statement::Accumulator(acc) if g[*acc].dtype.lanes > 1);
+    nests.map(|nest| nest.iter().filter(tiles).count()).max().unwrap_or(0)
 }
 
 /// The most accumulators that a loop adds to, with those of the loops around it. Tiles of matrix products are made to leave room (`tiles.rs`).

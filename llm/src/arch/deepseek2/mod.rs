@@ -64,8 +64,8 @@ impl Model for Deepseek2 {
     }
     fn partial(&self, form: AttentionForm) -> usize {
         let h = &self.hyper;
-        // With its largest score and its sum.
-        h.heads * (2 + if form == AttentionForm::Absorbed { h.kv_rank } else { h.value })
+        // With its largest score and its sum, each twice.
+        h.heads * (4 + if form == AttentionForm::Absorbed { h.kv_rank } else { h.value })
     }
     fn context(&self) -> usize {
         self.hyper.context

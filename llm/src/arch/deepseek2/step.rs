@@ -19,13 +19,17 @@ pub(super) struct Step<'o> {
 }
 
 impl<'o> Step<'o> {
-    /// A function `deepseek2.<part>.<tokens>`.
+    /// A function `deepseek2.<part>.<tokens>`, with the depth where that is less than the cache's.
     pub fn new(part: &str, options: &'o Options) -> Step<'o> {
         let tokens = match options.tokens {
             TokenClass::One => "one".to_string(),
             TokenClass::Chunk { max } => format!("chunk{max}"),
         };
-        Step { capture: Capture::new(format!("deepseek2.{part}.{tokens}")), binds: RefCell::default(), options }
+        let depth = match options.depth {
+            depth if depth < options.rows => format!(".{depth}"),
+            _ => String::new(),
+        };
+        Step { capture: Capture::new(format!("deepseek2.{part}.{tokens}{depth}")), binds: RefCell::default(), options }
     }
     /// Number of tokens: a scalar.
     pub fn tokens(&self) -> Tensor<'_> {
@@ -36,9 +40,9 @@ impl<'o> Step<'o> {
     }
     /// Position of the first token: a scalar.
     pub fn position(&self) -> Tensor<'_> {
-        let (rows, max) = (self.options.rows, self.options.tokens.max());
-        assert!(rows >= max, "a cache of {rows} rows for steps of {max} tokens");
-        self.capture.var("pos", 0, rows - max)
+        let (depth, max) = (self.options.depth.min(self.options.rows), self.options.tokens.max());
+        assert!(depth >= max, "a cache of {depth} rows for steps of {max} tokens");
+        self.capture.var("pos", 0, depth - max)
     }
     fn bound<T>(&self, bind: Bind, slot: T) -> T {
         self.binds.borrow_mut().push(bind);
