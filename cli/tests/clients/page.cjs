@@ -91,7 +91,10 @@ const FORMATS = [
   [String.raw`Thus` + '\n\\[\nx\n- y\n= z\n\\]\nholds', '<p>Thus</p><p><code class="apart">\\[\nx\n- y\n= z\n\\]</code></p><p>holds</p>'],
   ['\\[no formula', '<p>[no formula</p>'],
 ];
-const LINKS = [['[a](https://e/a_(b))', 'https://e/a_(b)'], ['[a](<https://e/b> "c")', 'https://e/b'], ['(see https://e/a_(b).)', 'https://e/a_(b)'], ['([a](https://e/c))', 'https://e/c']];
+const LINKS = [
+  ['[a](https://e/a_(b)).', 'https://e/a_(b)', 'a.'], ['[a](<https://e/b> "c")', 'https://e/b', 'a'],
+  ['(see https://e/a_(b).)', 'https://e/a_(b)', '(see https://e/a_(b).)'], ['([a](https://e/c))', 'https://e/c', '(a)'],
+];
 const COLOURED = [['rust', `fn f<'a>(x: &'a str) -> char { '\\'' }`, ['fn', 'str', 'char', `'\\''`]], ['python', `x = 'one'`, [`'one'`]], ['', `let x = "1"`, []]];
 
 const checks = {
@@ -268,7 +271,7 @@ const checks = {
     await shoot('markdown-dark');
     const drawn = (text, what) => evaluate(`{ const node = el('div'); markdown(node, ${JSON.stringify(text)}); ${what}; }`);
     for (const [text, html] of FORMATS) assert.strictEqual(await drawn(text, 'node.innerHTML'), html);
-    for (const [text, target] of LINKS) assert.strictEqual(await drawn(text, `node.querySelector('a').getAttribute('href')`), target, text);
+    for (const [text, ...link] of LINKS) assert.deepStrictEqual(await drawn(text, `[node.querySelector('a').getAttribute('href'), node.textContent]`), link);
     for (const [language, code, marked] of COLOURED) assert.deepStrictEqual(await drawn('```' + language + '\n' + code, `[...node.querySelectorAll('pre span')].map(one => one.innerText)`), marked);
     await show(NASTY);
     await sleep(100);
