@@ -113,9 +113,10 @@ fn the_page_works_in_a_browser() {
         eprintln!("skipped: there is no {what}");
         return;
     };
-    let server = serve(&[]);
+    let (open, guarded) = (serve(&[]), serve(&["--api-key", "sesame"]));
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients/page.cjs");
-    let output = Command::new("node").arg(path).args([browser, &server.address]).output().expect("it runs");
+    let output = Command::new("node").arg(path).args([browser, &open.address, &guarded.address, "sesame"]).output();
+    let output = output.expect("it runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     assert!(text(&output.stdout).contains("all passed"), "{}", text(&output.stdout));
