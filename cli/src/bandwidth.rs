@@ -1,6 +1,10 @@
-//! What a device's memory delivers when it is only read.
+//! What memory delivers when it is only read: the limit of generation, which reads every weight in use once a token.
+//!
+//! A loop over a buffer of its own says little on a host whose memory others use too, or whose pages lie near one core and far from another. So,
+//! where the weights lie in the host's memory, it is they that are read, beside the tests that they are the limit of.
 
 use gristmill_backend::Opened;
+use gristmill_llm::engine::Engine;
 use gristmill_runtime::{Buffer, Memory};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
@@ -9,22 +13,30 @@ use gristmill_uop::dtype::Scalar;
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
-/// Bytes that are read; more than any cache.
+/// Bytes that a kernel reads; more than any cache.
 const BUFFER: u64 = 1 << 30;
 /// Passes, of which the best counts.
 const PASSES: usize = 4;
 
-/// Bytes a second that the device reads from memory like that of weights: by a kernel of its own, or, where its memory is the host's, by
-/// `threads` threads, as many as its team has. `None` where it runs nothing, or has no room.
-pub fn read_bandwidth(opened: &Opened, threads: usize) -> Option<f64> {
+/// Bytes a second that a device with memory of its own reads by a kernel. `None` where memory is the host's, where it runs nothing, or has no room.
+pub fn of_device(opened: &Opened) -> Option<f64> {
     let device = opened.device.as_ref();
     let bytes = device.available().map_or(BUFFER, |n| BUFFER.min(n / 4)) as usize;
-    let buffer = device.alloc(bytes, Memory::Weights).ok()?;
-    match buffer.raw.host() {
-        Some(start) => by_threads(start.wrapping_add(buffer.offset), bytes, threads),
-        None if device.holds_data() => by_kernel(opened, &buffer),
-        None => None,
-    }
+    let far = |b: &Buffer| b.raw.host().is_none() && device.holds_data();
+    let small = device.alloc(64, Memory::Weights).ok().filter(far)?;
+    drop(small);
+    by_kernel(opened, &device.alloc(bytes, Memory::Weights).ok()?)
+}
+
+/// Bytes a second at which `threads` threads, as many as the device's team has, read the model's weights in the host's memory; `None` where they lie
+/// elsewhere.
+pub fn of_weights(engine: &Engine, threads: usize) -> Option<f64> {
+    let slices = engine.weights().map(|b| {
+        let start = b.raw.host()?.wrapping_add(b.offset);
+        // SAFETY: host memory of the buffer's length, aligned to pages, which nothing writes while the engine is borrowed.
+        Some(unsafe { std::slice::from_raw_parts(start.cast::<u64>(), b.len / 8) })
+    });
+    by_threads(&slices.collect::<Option<Vec<&[u64]>>>()?, threads.max(1))
 }
 
 /// Numbers that one sum of [`by_kernel`] is of.
@@ -49,21 +61,19 @@ fn by_kernel(opened: &Opened, buffer: &Buffer) -> Option<f64> {
     Some((rows * ROW * 4) as f64 / best).filter(|b| b.is_finite())
 }
 
-fn by_threads(start: *mut u8, bytes: usize, threads: usize) -> Option<f64> {
-    let threads = threads.max(1);
-    let part = bytes / 8 / threads;
-    // SAFETY: host memory of `bytes` bytes, aligned to pages, that nothing else uses.
-    let words = unsafe { std::slice::from_raw_parts_mut(start.cast::<u64>(), bytes / 8) };
+fn by_threads(weights: &[&[u64]], threads: usize) -> Option<f64> {
     let barrier = Barrier::new(threads + 1);
     let best = std::thread::scope(|scope| {
-        for words in words.chunks_mut(part).take(threads) {
+        for thread in 0..threads {
             let barrier = &barrier;
             scope.spawn(move || {
-                // Pages come to be where they are first written.
-                words.fill(1);
                 for _ in 0..PASSES {
                     barrier.wait();
-                    std::hint::black_box(sum(words));
+                    // Of each weight a part, as kernels share their rows.
+                    for words in weights {
+                        let part = |i: usize| words.len() * i / threads;
+                        std::hint::black_box(sum(&words[part(thread)..part(thread + 1)]));
+                    }
                     barrier.wait();
                 }
             });
@@ -77,7 +87,8 @@ fn by_threads(start: *mut u8, bytes: usize, threads: usize) -> Option<f64> {
         }
         best
     });
-    Some((part * threads * 8) as f64 / best)
+    let bytes: usize = weights.iter().map(|w| size_of_val(*w)).sum();
+    Some(bytes as f64 / best).filter(|b| *b > 0.0 && b.is_finite())
 }
 
 fn sum(words: &[u64]) -> u64 {
@@ -96,13 +107,21 @@ mod tests {
     use gristmill_backend::{Options, open};
 
     #[test]
+    fn threads_read_all_there_is() {
+        let (a, b) = (vec![1u64; 1 << 20], vec![1u64; 3001]);
+        let found = by_threads(&[&a, &b], 2).unwrap();
+        assert!((1e6..1e13).contains(&found), "{found}");
+        assert_eq!(sum(&a) + sum(&b[..3000]) + sum(&b[3000..]), (1 << 20) + 2992, "groups of 16");
+    }
+
+    #[test]
     fn a_kernel_adds_up_what_it_reads() {
         // A device of the host's memory can be measured either way.
         let opened = open("cpu", &Options { threads: Some(1), ..Options::default() }).unwrap();
         let buffer = opened.device.alloc(8 << 20, Memory::Weights).unwrap();
         let found = by_kernel(&opened, &buffer).unwrap();
         assert!((1e6..1e13).contains(&found), "{found}");
-        let null = open("null", &Options::default()).unwrap();
-        assert_eq!(read_bandwidth(&null, 1), None);
+        assert_eq!(of_device(&opened), None, "its memory is the host's");
+        assert_eq!(of_device(&open("null", &Options::default()).unwrap()), None);
     }
 }

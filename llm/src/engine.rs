@@ -330,6 +330,10 @@ impl Engine {
     pub fn device(&self) -> &Arc<dyn Device> {
         self.jit.device()
     }
+    /// The weights on the device.
+    pub fn weights(&self) -> impl Iterator<Item = &Buffer> {
+        self.weights.values()
+    }
     /// Bytes of weights on the device.
     pub fn weight_bytes(&self) -> u64 {
         self.weight_bytes

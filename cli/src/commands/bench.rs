@@ -1,6 +1,6 @@
 //! `gristmill bench`: the decode step is the unit of truth; its speed stands beside the machine's read bandwidth.
 
-use crate::bandwidth::read_bandwidth;
+use crate::bandwidth;
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
 use crate::measure::{Ids, Rivals, Work, seconds, shown};
@@ -77,7 +77,7 @@ pub fn run(options: Options) -> Result {
         return ablate(&options, &model, opened, context);
     }
     // Before the model takes its memory.
-    let bandwidth = read_bandwidth(&opened, options.common.team());
+    let of_device = bandwidth::of_device(&opened);
     let start = Instant::now();
     let mut engine = model.load_on(opened, &options.common, Some(context))?;
     let load = start.elapsed().as_secs_f64();
@@ -86,13 +86,14 @@ pub fn run(options: Options) -> Result {
     engine.forward(&ids.some(FIRST.min(engine.context())), 0, false)?;
     let first = start.elapsed().as_secs_f64();
 
+    let read = |engine: &Engine| of_device.or_else(|| bandwidth::of_weights(engine, options.common.team()));
     let mut out = io::stdout().lock();
     let gb = engine.weight_bytes() as f64 / 1e9;
     let about = format!(
         "{}: {gb:.3} GB of weights in {load:.2} s (compilation included), first token of a {FIRST}-token prompt {:.0} ms, {}",
         model.name,
         first * 1e3,
-        bandwidth.map_or("read bandwidth unknown".into(), |b| format!("read bandwidth {:.1} GB/s", b / 1e9)),
+        read(&engine).map_or("read bandwidth unknown".into(), |b| format!("read bandwidth {:.1} GB/s", b / 1e9)),
     );
     if options.json {
         say!("{about}");
@@ -110,6 +111,7 @@ pub fn run(options: Options) -> Result {
             if tokens == 0 {
                 continue;
             }
+            let before = read(&engine);
             let times = measure(&mut engine, &mut ids, prompt, tokens, depth, options.r)?;
             let rates: Vec<f64> = times.iter().map(|t| tokens as f64 / t).collect();
             let mean = rates.iter().sum::<f64>() / rates.len() as f64;
@@ -118,7 +120,8 @@ pub fn run(options: Options) -> Result {
             // A prompt's chunks lie between its ends, a generation's steps too.
             let middle = depth + (tokens - step) / 2;
             let bytes = engine.traffic(step, middle).total() / step as f64;
-            let fraction = bandwidth.map(|b| bytes * mean / b);
+            // Memory that others use too is not as fast from one minute to the next.
+            let fraction = before.zip(read(&engine)).map(|(a, b)| bytes * mean / a.max(b));
             let launches = engine.launches(step > 1) as f64 / step as f64;
             let test = format!("{}{tokens}", if prompt { "pp" } else { "tg" });
             if options.json {

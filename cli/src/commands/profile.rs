@@ -1,6 +1,6 @@
 //! `gristmill profile`: what a token costs, kernel by kernel.
 
-use crate::bandwidth::read_bandwidth;
+use crate::bandwidth;
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
 use crate::measure::Ids;
@@ -88,7 +88,7 @@ pub fn run(options: Options) -> Result {
     }
     let opened = options.common.open()?;
     // Before the model takes its memory.
-    let bandwidth = read_bandwidth(&opened, options.common.team());
+    let of_device = bandwidth::of_device(&opened);
     let target = opened.target.clone();
     let mut engine = model.load_on(opened, &options.common, Some(needed.max(512).min(most)))?;
     if tokens > engine.chunk() {
@@ -98,6 +98,7 @@ pub fn run(options: Options) -> Result {
         ));
     }
     engine.pretend(options.d)?;
+    let bandwidth = of_device.or_else(|| bandwidth::of_weights(&engine, options.common.team()));
     let steps = steps(&mut engine, tokens, options.d, options.n)?;
     let after = if options.d > 0 { format!(" after {}", options.d) } else { String::new() };
     let what = if tokens == 1 { format!("one token{after}") } else { format!("{tokens} tokens of a prompt{after}") };
