@@ -145,7 +145,12 @@ pub fn pages(tree: &Tree) -> Vec<Finding> {
                 (None, Some(_)) => open = Some(line),
                 (Some(_), Some("")) => open = None,
                 (None, None) if text.starts_with('#') && !before.trim().is_empty() => {
-                    found.push(finding(file, line, "a heading right after text".into(), "leave a line empty before it"));
+                    found.push(finding(
+                        file,
+                        line,
+                        "a heading right after text".into(),
+                        "leave a line empty before it",
+                    ));
                 }
                 _ => {}
             }
