@@ -78,6 +78,10 @@ impl Common {
         }
         Ok(opened)
     }
+    /// Is the device one that computes nothing?
+    pub fn runs_nothing(&self) -> bool {
+        self.device.as_deref().is_some_and(|device| device.split(':').next() == Some("null"))
+    }
     /// The device of that name, with these flags.
     pub fn open_as(&self, device: &str) -> Result<Opened> {
         if device == LATER {

@@ -11,6 +11,7 @@ macro_rules! say {
 mod answer;
 mod bandwidth;
 mod commands;
+mod environment;
 mod failure;
 mod flags;
 mod input;
@@ -35,12 +36,16 @@ Examples:
   gristmill bench MODEL.gguf                           how fast it is
   gristmill profile MODEL.gguf --html profile.html     and where the time goes
 
-MODEL is a .gguf file, hf:ORG/REPO:FILE, a short name (`gristmill list`), or synth:PRESET:QUANT.
+MODEL is a .gguf file, hf:ORG/REPO:FILE, a short name (`gristmill list`), demo, or synth:PRESET:QUANT.
 `gristmill COMMAND --help` has examples of each.";
+
+fn notes() -> String {
+    format!("{NOTES}\n\n{}", environment::text())
+}
 
 /// Runs quantised language models with kernels it writes itself.
 #[derive(Parser)]
-#[command(name = "gristmill", version, about, max_term_width = 110, after_help = NOTES)]
+#[command(name = "gristmill", version, about, max_term_width = 110, after_help = notes())]
 struct Arguments {
     #[command(subcommand)]
     command: commands::Command,

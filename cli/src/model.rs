@@ -14,6 +14,24 @@ use std::path::{Path, PathBuf};
 /// The model that ships inside the program.
 static DEMO: &[u8] = include_bytes!("../../assets/demo-glm-Q4_0.gguf");
 
+/// What the demo model is called.
+pub const DEMO_NAME: &str = "demo";
+
+macro_rules! help {
+    ($more:literal) => {
+        concat!("A .gguf file, hf:ORG/REPO:FILE, a short name, demo (inside the program), or synth:PRESET:QUANT", $more)
+    };
+}
+/// What MODEL may be, wherever it is expected.
+pub const HELP: &str = help!("");
+/// The same where it may be left out.
+pub const HELP_OR_DEMO: &str = help!(" [default: demo]");
+
+/// All names that need no file and no hub's path.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    std::iter::once(DEMO_NAME).chain(SHORT.iter().map(|row| row.name))
+}
+
 /// A model file, open: its metadata read, its weights not.
 pub struct Model {
     /// What to call it: the file's name, or what was asked for.
@@ -25,9 +43,11 @@ pub struct Model {
 impl Model {
     /// The one named, or the demo model.
     pub fn open(name: Option<&str>) -> Result<Model> {
-        let Some(name) = name else {
-            return Ok(Model { name: "demo".into(), file: ModelFile::from_bytes(DEMO)? });
-        };
+        let name = name.unwrap_or(DEMO_NAME);
+        // A file of that name is ./demo.
+        if name == DEMO_NAME {
+            return Ok(Model { name: name.into(), file: ModelFile::from_bytes(DEMO)? });
+        }
         if name.starts_with("synth:") {
             let (preset, quant) = synth::parse_name(name).ok_or_else(|| {
                 let presets: Vec<_> = synth::presets().collect();
@@ -63,7 +83,11 @@ impl Model {
     }
     /// On its device, compiled. `context` stands in for --ctx.
     pub fn load(&self, common: &Common, context: Option<usize>) -> Result<Engine> {
-        self.load_on(common.open()?, common, context)
+        if common.runs_nothing() {
+            let hint = "it is for `bench`, `kernels` and `tune`; --device cpu and --device interp compute";
+            return Err(Failure::usage("the device null computes nothing: its answers would mean nothing", hint));
+        }
+        self.load_with(common.open()?, common, context, Bars::named(&self.name))
     }
     /// The same on a device that is open already.
     pub fn load_on(
@@ -72,9 +96,17 @@ impl Model {
         common: &Common,
         context: Option<usize>,
     ) -> Result<Engine> {
+        self.load_with(opened, common, context, Bars::new())
+    }
+    fn load_with(
+        &self,
+        opened: gristmill_backend::Opened,
+        common: &Common,
+        context: Option<usize>,
+        bars: Bars,
+    ) -> Result<Engine> {
         let settings = common.settings(context);
         self.file.architecture()?;
-        let bars = Bars::new();
         let engine = Engine::load(&self.file, opened, settings, &|p| bars.show(p))?;
         drop(bars);
         warn(engine.model().warnings());
@@ -107,7 +139,7 @@ pub fn pull(store: &Store, name: &Name) -> Result<gristmill_hub::Pulled> {
 fn no_file(name: &str, error: std::io::Error) -> Failure {
     match error.kind() {
         std::io::ErrorKind::NotFound => {
-            let short: Vec<&str> = SHORT.iter().map(|row| row.name).collect();
+            let names: Vec<&str> = names().collect();
             // As other programs write it.
             if !name.ends_with(".gguf")
                 && let Ok(Some(meant)) = Name::parse(&format!("hf:{name}"))
@@ -120,9 +152,8 @@ fn no_file(name: &str, error: std::io::Error) -> Failure {
             Failure::new(
                 format_args!("there is no file {name}, and it is not the name of a model"),
                 format!(
-                    "MODEL is the path of a .gguf file, hf:ORG/REPO:FILE, {}, or synth:PRESET:QUANT; \
-                     run and chat without one use the demo model",
-                    short.join(", ")
+                    "MODEL is the path of a .gguf file, hf:ORG/REPO:FILE, {}, or synth:PRESET:QUANT",
+                    names.join(", ")
                 ),
             )
         }

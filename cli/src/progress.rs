@@ -1,9 +1,13 @@
 //! Progress bars, on standard error when it is a terminal.
 
+use crate::failure::printable;
+use crate::size::size;
 use gristmill_hub::Progress as Fetch;
 use gristmill_llm::engine::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
 
 const BYTES: &str = "{msg:>9} {bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 const COUNT: &str = "{msg:>9} {bar:40} {pos}/{len}";
@@ -24,15 +28,32 @@ fn bar(what: &'static str, style: &str, total: u64) -> ProgressBar {
     ProgressBar::new(total).with_style(style.progress_chars("=> ")).with_message(what)
 }
 
+/// What takes no longer than that was in the store.
+const STORED: Duration = Duration::from_millis(700);
+
 /// What is going on while a model is made ready: one bar at a time.
 pub struct Bars {
     current: RefCell<Option<(&'static str, ProgressBar)>>,
+    /// Nobody sees bars: a line shall say that kernels are compiled, once.
+    lines: Cell<bool>,
+    /// Since when they may be.
+    compiling: Cell<Option<Instant>>,
 }
 
 impl Bars {
     /// None yet.
     pub fn new() -> Bars {
-        Bars { current: RefCell::default() }
+        Bars { current: RefCell::default(), lines: Cell::new(false), compiling: Cell::new(None) }
+    }
+    /// The same for a model of that name; where standard error is no terminal, the log of a service say, in lines.
+    pub fn named(name: &str) -> Bars {
+        let lines = !io::stderr().is_terminal();
+        if lines {
+            say!("loading {}", printable(name));
+        }
+        let bars = Bars::new();
+        bars.lines.set(lines);
+        bars
     }
     /// Moves the bar of that stage; a new stage begins where the last one has ended.
     pub fn show(&self, progress: Progress) {
@@ -43,6 +64,14 @@ impl Bars {
         // All was in the store.
         if total == 0 {
             return;
+        }
+        if what == "compiling" && done < total && self.lines.get() {
+            let since = self.compiling.get().unwrap_or_else(Instant::now);
+            self.compiling.set(Some(since));
+            if since.elapsed() > STORED {
+                say!("compiling {total} kernels (the first start takes about half a minute)");
+                self.lines.set(false);
+            }
         }
         let mut current = self.current.borrow_mut();
         if current.as_ref().is_none_or(|(stage, _)| *stage != what) {
@@ -98,6 +127,10 @@ impl Fetching {
                 bar.finish_and_clear();
             }
             let bar = bytes(what, total);
+            // A log shall not be silent for as long as that takes.
+            if bar.is_hidden() {
+                say!("{}, {}", printable(&name), size(total));
+            }
             // What is there already took no time.
             bar.set_position(done);
             bar.reset_eta();

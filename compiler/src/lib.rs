@@ -13,6 +13,7 @@ pub mod price;
 pub mod schedule;
 pub mod threads;
 pub mod tiles;
+pub mod together;
 
 pub use attention::chunk_positions;
 pub use decision::{Cheapest, Decision, Perturb, Policy};

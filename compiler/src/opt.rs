@@ -7,10 +7,13 @@
 //!
 //! Every choice is legal for any nest: what does not fit stays a scalar loop.
 
+use crate::together::{outermost, together};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashMap;
 
+/// Most sums that share a loop.
+const TOGETHER: i64 = 4;
 /// Statements of one loop body above which unrolling stops.
 const BODY_LIMIT: i64 = 320;
 /// Most iterations of a plain (not packed) reduction that are unrolled, in vectors. With the accumulators there will be, their operands
@@ -24,6 +27,7 @@ pub fn nest(g: &mut Graph, store: Id, target: &Target, next_range: &mut u32) -> 
         return store;
     }
     let mut o = Optimiser { g, next: next_range, registers: target.registers as i64 };
+    let store = o.together(store);
     let store = o.output_lanes(store, lanes);
     let store = o.reduce_lanes(store, lanes);
     o.tile(store)
@@ -41,6 +45,17 @@ fn fitting(n: i64, lanes: i64) -> Option<i64> {
 }
 
 impl Optimiser<'_> {
+    /// Sums of a few outputs share a loop: two rows of weights come from memory at once, and what they are multiplied with is read once.
+    fn together(&mut self, store: Id) -> Id {
+        let all = outermost(self.g, store);
+        if self.upcasts(store) * all.len() as i64 > TOGETHER {
+            return store;
+        }
+        let (buffer, offset, value) = (self.g[store].src[0], self.g[store].src[1], self.g[store].src[2]);
+        let closed = self.closed(store);
+        let value = together(self.g, value, &all);
+        self.g.store(buffer, offset, value, &closed)
+    }
     fn range(&mut self, bound: i64, kind: RangeKind) -> Id {
         if bound == 1 {
             return self.g.int(0);

@@ -9,6 +9,7 @@
 //! count as its identity.
 
 use crate::tiles;
+use crate::together::together;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -83,7 +84,7 @@ impl Sharing<'_> {
         if closed.iter().any(|&r| self.is(r, RangeKind::Vector)) {
             return self.stepped(store);
         }
-        let value = self.together(value);
+        let value = together(self.g, value, &self.reductions(value));
         // Reductions that every output element has in common use all threads; the others the lanes of a group. What a reduction computes anew
         // for each of its terms, each lane does alone.
         let (own, common): (Vec<Id>, Vec<Id>) = self
@@ -164,31 +165,10 @@ impl Sharing<'_> {
         self.g.store(buffer, offset, value, &order)
     }
 
-    /// `value` with reductions of equal bounds over the same ranges, so that they share a loop, and wait for their loads together.
-    fn together(&mut self, value: Id) -> Id {
-        let all = self.reductions(value);
-        let mut map: FxHashMap<Id, Id> = FxHashMap::default();
-        for (i, &n) in all.iter().enumerate() {
-            let shape = |n: Id| -> Vec<(Id, Option<RangeKind>)> {
-                self.g[n].src[1..].iter().map(|&r| (self.g[r].src[0], self.g.range_kind(r))).collect()
-            };
-            let apart = |a: Id, b: Id| !self.g.any(a, |x, _| x == b) && !self.g.any(b, |x, _| x == a);
-            let earlier = all[..i].iter().copied().find(|&m| shape(m) == shape(n) && apart(m, n));
-            let Some(m) = earlier else { continue };
-            for (&from, &to) in self.g[n].src[1..].iter().zip(&self.g[m].src[1..]) {
-                let to = map.get(&to).copied().unwrap_or(to);
-                if from != to {
-                    map.insert(from, to);
-                }
-            }
-        }
-        if map.is_empty() { value } else { self.g.substitute(value, &mut map) }
-    }
-
     /// A nest whose threads are counted already: several steps of a reduction at once, where that makes loads wide.
     fn stepped(&mut self, store: Id) -> Id {
         let (buffer, offset, value) = (self.g[store].src[0], self.g[store].src[1], self.g[store].src[2]);
-        let value = self.together(value);
+        let value = together(self.g, value, &self.reductions(value));
         let closed: Vec<Id> = self.g[store].src[3..].to_vec();
         let mut map = FxHashMap::default();
         for n in self.reductions(value) {

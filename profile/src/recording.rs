@@ -82,4 +82,6 @@ pub struct Recording {
     pub decisions: Vec<(String, Vec<String>)>,
     /// The runs; at least one.
     pub steps: Vec<Step>,
+    /// Seconds of whole steps that nothing timed within, run in turns with these.
+    pub plain: Vec<f64>,
 }

@@ -51,7 +51,9 @@ pub struct Kind {
 pub struct Report {
     /// Seconds of a step.
     pub wall: f64,
-    /// Of these, those in which a worker was at some kernel.
+    /// Seconds of a step in which nothing is timed; none if that was not measured.
+    pub plain: Option<f64>,
+    /// Of the seconds of a step, those in which a worker was at some kernel.
     pub covered: f64,
     /// Seconds of each launch: the longest of its workers' parts.
     pub launches: Vec<f64>,
@@ -74,6 +76,10 @@ impl Report {
         order.truncate(order.len().div_ceil(2));
         let chosen: Vec<&Step> = order.iter().map(|&i| &recording.steps[i]).collect();
         let wall = mean(chosen.iter().map(|s| s.wall));
+        let mut plain = recording.plain.clone();
+        plain.sort_by(f64::total_cmp);
+        plain.truncate(plain.len().div_ceil(2));
+        let plain = (!plain.is_empty()).then(|| mean(plain.iter().copied()));
         let covered = mean(chosen.iter().map(|s| covered(&s.spans)));
         let far = |i: &usize| (recording.steps[*i].wall - wall).abs();
         let typical = order.into_iter().min_by(|a, b| far(a).total_cmp(&far(b))).unwrap_or(0);
@@ -91,7 +97,7 @@ impl Report {
         let kinds = kinds(recording, &rows, wall);
         let bytes = rows.iter().map(|r| r.bytes).sum();
         rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-        Report { wall, covered, launches, rows, kinds, bytes, typical }
+        Report { wall, plain, covered, launches, rows, kinds, bytes, typical }
     }
     /// Seconds in which no worker was at a kernel.
     pub fn between(&self) -> f64 {
@@ -194,6 +200,7 @@ pub(crate) mod tests {
             launches: vec![Launch { kernel: 0, call: 0 }, Launch { kernel: 1, call: 0 }, Launch { kernel: 0, call: 1 }],
             decisions: vec![("layer".into(), vec!["place x: *fuse 1.00 us, keep 2.00 us".into()])],
             steps: vec![step(10.0, 0.0), step(9.0, 1.0), step(20.0, 0.5)],
+            plain: vec![8.5, 7.5, 30.0],
         }
     }
 
@@ -203,6 +210,7 @@ pub(crate) mod tests {
         assert_eq!((report.wall, report.launches.as_slice()), (9.5, &[2.0, 1.25, 1.0][..]));
         // 0 to 2, 3 to 4 or 5, 7 to 8.
         assert_eq!((report.covered, report.between(), report.typical), (4.5, 5.0, 1));
+        assert_eq!(report.plain, Some(8.0));
         let rows: Vec<_> = report.rows.iter().map(|r| (r.kernel, r.calls, r.seconds, r.share)).collect();
         assert_eq!(rows, [(0, 2, 3.0, 3.0 / 9.5), (1, 1, 1.25, 1.25 / 9.5)]);
         assert_eq!((report.rows[0].bytes, report.rows[0].rate(), report.bytes), (20e9, 20e9 / 3.0, 20e9));

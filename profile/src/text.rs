@@ -87,7 +87,26 @@ fn write(out: &mut String, recording: &Recording, report: &Report, all: bool) ->
             percent(share)
         )?;
     }
+    if report.rows.iter().take(most).any(above) {
+        let why = "what it reads comes from a cache nearer than memory, or the cost model takes the processor for slower than it is";
+        writeln!(out, "\n* faster than its limit: {why}")?;
+    }
+    if let Some(plain) = report.plain {
+        let cost = (report.wall - plain).max(0.0);
+        let rate = recording.tokens as f64 / plain;
+        let took = format!("{}, {rate:.1} tokens a second", time(plain));
+        writeln!(
+            out,
+            "\nThe timers themselves take {} of the step, most of it between kernels: without them it takes {took}.",
+            time(cost)
+        )?;
+    }
     Ok(())
+}
+
+/// Did it take less time than its limit says it must?
+fn above(row: &Row) -> bool {
+    row.fraction.is_some_and(|fraction| fraction > 1.005)
 }
 
 fn kernel(out: &mut String, recording: &Recording, row: &Row) -> std::fmt::Result {
@@ -102,7 +121,7 @@ fn kernel(out: &mut String, recording: &Recording, row: &Row) -> std::fmt::Resul
         time(row.seconds / row.calls.max(1) as f64),
         row.bytes / 1e6,
         row.rate() / 1e9,
-        row.fraction.map_or("?".into(), |f| format!("{:.0} %", 100.0 * f)),
+        row.fraction.map_or("?".into(), |f| format!("{:.0} %{}", 100.0 * f, if above(row) { "*" } else { "" })),
         format!("{:.1} %", 100.0 * row.share),
         shortened(&kernel.about)
     )
@@ -136,6 +155,15 @@ mod tests {
         {
             assert!(text.contains(part), "{part} in\n{text}");
         }
+        assert!(
+            text.contains("take 1.50 s of the step") && text.contains("takes 8.00 s, 0.1 tokens a second"),
+            "{text}"
+        );
+        assert!(!text.contains('*'), "{text}");
+        let mut fast = recording.clone();
+        fast.limits.bandwidth = Some(5e9);
+        let text = tables(&fast, &Report::of(&fast), false);
+        assert!(text.contains("133 %*") && text.contains("* faster than its limit"), "{text}");
         let one = recording.kernels[1].clone();
         recording.kernels.extend((0..30).map(|i| crate::Kernel { name: format!("r_more{i}"), ..one.clone() }));
         let report = Report::of(&recording);

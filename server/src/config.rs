@@ -8,6 +8,8 @@ use std::time::Duration;
 pub struct Config {
     /// The address; loopback unless said.
     pub host: IpAddr,
+    /// The name that the address was given by, if any: on loopback, requests may ask for it.
+    pub name: Option<String>,
     /// The port; 0 for any that is free.
     pub port: u16,
     /// What clients must show; nothing unless said.
@@ -28,6 +30,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             host: Ipv4Addr::LOCALHOST.into(),
+            name: None,
             port: 8080,
             api_key: None,
             body: 4 << 20,

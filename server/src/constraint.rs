@@ -45,12 +45,23 @@ impl Grammars {
         let parser = catch_unwind(AssertUnwindSafe(|| factory.create_parser(grammar)));
         let matcher = Matcher::new(parser.map_err(|_| "it cannot be compiled")?);
         match matcher.get_error() {
-            Some(error) => Err(error),
+            Some(error) => Err(reason(&error)),
             None => {
                 Ok(Constraint { matcher, end: self.end, ends: self.ends.clone(), thinking: thinking.then(String::new) })
             }
         }
     }
+}
+
+/// What is wrong with a schema, in a line: without the grammar around it, which is ours and holds all of the schema.
+fn reason(error: &str) -> String {
+    let listed = |line: &&str| line.split_once(" | ").is_some_and(|(n, _)| n.trim().parse::<usize>().is_ok());
+    let lines: Vec<&str> = error.lines().take_while(|line| !listed(line)).map(str::trim).collect();
+    let line = lines.join(" ");
+    let after = |text: &str, place: &str| text.split_once(place).map(|(_, rest)| rest.to_owned());
+    let placed = if line.starts_with("at ") { after(&line, "): ") } else { None };
+    let line = placed.unwrap_or(line);
+    after(&line, "failed to compile JSON schema: ").unwrap_or(line)
 }
 
 /// A token as grammars see it: special ones cannot be spelt, and what prints nothing cannot be chosen.

@@ -17,10 +17,20 @@ pub struct ApiError {
 }
 
 const INVALID: &str = "invalid_request_error";
+/// Most characters of a message, which may repeat what a client has sent.
+const MOST: usize = 300;
+
+fn short(mut message: String) -> String {
+    if let Some((end, _)) = message.char_indices().nth(MOST) {
+        message.truncate(end);
+        message.push('…');
+    }
+    message
+}
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> ApiError {
-        ApiError { status, kind, code: None, param: None, message: message.into() }
+        ApiError { status, kind, code: None, param: None, message: short(message.into()) }
     }
     fn code(mut self, code: &'static str) -> ApiError {
         self.code = Some(code);
@@ -30,6 +40,17 @@ impl ApiError {
     pub fn parameter(name: impl Into<String>, message: impl Into<String>) -> ApiError {
         let param = Some(name.into());
         ApiError { param, ..ApiError::new(StatusCode::BAD_REQUEST, INVALID, message) }
+    }
+    /// A parameter that must be there.
+    pub fn missing(name: impl Into<String>) -> ApiError {
+        let name = name.into();
+        let message = format!("Missing required parameter: '{name}'.");
+        ApiError::parameter(name, message).code("missing_required_parameter")
+    }
+    /// Parameters that nobody knows here, in the words of OpenAI.
+    pub fn unknown(names: &[&str]) -> ApiError {
+        let several = if names.len() > 1 { "s" } else { "" };
+        ApiError::body(format!("Unrecognized request argument{several} supplied: {}", names.join(", ")))
     }
     /// A body that is no request.
     pub fn body(message: impl Into<String>) -> ApiError {
@@ -50,12 +71,12 @@ impl ApiError {
         let message = "the body must be JSON, with the header Content-Type: application/json";
         ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, message)
     }
-    /// A prompt that does not fit.
-    pub fn context(prompt: usize, context: usize) -> ApiError {
+    /// A prompt that does not fit, of that parameter.
+    pub fn context(name: &str, prompt: usize, context: usize) -> ApiError {
         let message = format!(
             "the prompt takes at least {prompt} tokens, and the context has {context}, of which one must be left for the answer"
         );
-        ApiError::parameter("messages", message).code("context_length_exceeded")
+        ApiError::parameter(name, message).code("context_length_exceeded")
     }
     /// No key, or a wrong one.
     pub fn key() -> ApiError {
@@ -92,6 +113,12 @@ impl ApiError {
     /// The server is about to end.
     pub fn closing() -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "the server is shutting down")
+    }
+    /// The model is not there yet.
+    pub fn loading() -> ApiError {
+        let message =
+            "the model is being loaded, and its kernels compiled where that is the first time; try again in a moment";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("model_loading")
     }
     /// Something of ours that should not have happened.
     pub fn internal(message: impl Into<String>) -> ApiError {

@@ -1,4 +1,4 @@
-//! The way in: paths, keys, hosts, bodies.
+//! The way in: paths, keys, hosts.
 
 use crate::config::Config;
 use crate::constraint::Constraint;
@@ -9,21 +9,19 @@ use crate::model::Served;
 use crate::openai::settings::Settings;
 use crate::openai::{chat, completions, models};
 use crate::queue::{Queue, Refused};
-use axum::body::Body;
-use axum::extract::{ConnectInfo, FromRequest, Request, State};
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use futures_util::StreamExt;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::any::Any;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::{Semaphore, mpsc};
+use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanicLayer;
 
 /// What all requests share.
@@ -64,6 +62,34 @@ pub fn router(app: Arc<App>) -> Router {
         .layer(middleware::from_fn_with_state(app.clone(), check_host))
         .layer(CatchPanicLayer::custom(panicked))
         .with_state(app)
+}
+
+/// What connections meet: all paths once there is a model, and before that a word that it is on its way.
+#[derive(Clone, Default)]
+pub struct Front {
+    behind: Arc<OnceLock<Router>>,
+}
+
+impl Front {
+    /// From now on requests are answered.
+    pub fn open(&self, router: Router) {
+        // It is opened once.
+        let _ = self.behind.set(router);
+    }
+    /// As a service.
+    pub fn router(&self) -> Router {
+        Router::new().fallback(Front::answer).with_state(self.clone())
+    }
+    async fn answer(State(front): State<Front>, request: Request) -> Response {
+        match front.behind.get() {
+            // A router is always ready, and never fails.
+            Some(router) => router.clone().oneshot(request).await.unwrap_or_else(|never| match never {}),
+            None if request.uri().path() == "/health" => {
+                (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "loading" }))).into_response()
+            }
+            None => ApiError::loading().into_response(),
+        }
+    }
 }
 
 fn panicked(_: Box<dyn Any + Send>) -> Response {
@@ -117,81 +143,12 @@ async fn check_host(State(app): State<Arc<App>>, request: Request, next: Next) -
         let name = name.trim_matches(['[', ']']);
         name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
     };
+    // Who started it by another name meant that one.
+    let meant = |name: &str| app.config.name.as_ref().is_some_and(|meant| meant.eq_ignore_ascii_case(name));
     match named {
-        Some(name) if app.config.host.is_loopback() && !local(&name) => Err(ApiError::host()),
+        Some(name) if app.config.host.is_loopback() && !local(&name) && !meant(&name) => Err(ApiError::host()),
         _ => Ok(next.run(request).await),
     }
-}
-
-/// A request whose body was not read yet.
-pub struct Asked {
-    client: IpAddr,
-    when: Instant,
-    headers: HeaderMap,
-    body: Body,
-}
-
-impl<S: Sync> FromRequest<S> for Asked {
-    type Rejection = ApiError;
-    async fn from_request(request: Request, _: &S) -> Result<Asked, ApiError> {
-        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-        let client = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
-        let (parts, body) = request.into_parts();
-        Ok(Asked { client, when: Instant::now(), headers: parts.headers, body })
-    }
-}
-
-impl Asked {
-    /// The body, read and understood; who asks, and since when.
-    ///
-    /// # Errors
-    /// When it is not JSON, too long, too slow, or not such a request.
-    pub async fn json<T: DeserializeOwned>(self, app: &App) -> Result<(T, IpAddr, Instant), ApiError> {
-        let kind = self.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        let kind = kind.split(';').next().unwrap_or_default().trim();
-        // Browsers send other pages' requests unasked if they are plain text, but not if they are JSON.
-        if !kind.eq_ignore_ascii_case("application/json") {
-            return Err(ApiError::media_type());
-        }
-        let read = read(self.body, app.config.body);
-        let bytes = tokio::time::timeout(app.config.body_time, read).await.map_err(|_| ApiError::too_slow())??;
-        Ok((parse(&bytes)?, self.client, self.when))
-    }
-}
-
-/// How many times what it may be a body is read nevertheless: who is still sending does not read the refusal.
-const DRAINED: usize = 16;
-
-async fn read(body: Body, most: usize) -> Result<Vec<u8>, ApiError> {
-    let mut stream = body.into_data_stream();
-    let (mut bytes, mut length) = (Vec::new(), 0);
-    while let Some(piece) = stream.next().await {
-        let piece = piece.map_err(|_| ApiError::body("the body was cut off"))?;
-        length += piece.len();
-        if length <= most {
-            bytes.extend_from_slice(&piece);
-        } else if length > most.saturating_mul(DRAINED) {
-            break;
-        } else {
-            bytes = Vec::new();
-        }
-    }
-    if length > most { Err(ApiError::too_large(most)) } else { Ok(bytes) }
-}
-
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    let mut json = serde_json::Deserializer::from_slice(bytes);
-    let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.into_inner();
-        match inner.classify() {
-            serde_json::error::Category::Data if path != "." => ApiError::parameter(&path, format!("{path}: {inner}")),
-            serde_json::error::Category::Data => ApiError::body(inner.to_string()),
-            _ => ApiError::body(format!("the body is not JSON: {inner}")),
-        }
-    })?;
-    json.end().map_err(|error| ApiError::body(format!("the body is not JSON: {error}")))?;
-    Ok(parsed)
 }
 
 /// Runs what takes a while (templates, tokenizers, grammars) beside the threads that serve connections.

@@ -4,6 +4,7 @@
 //! a fair queue ([`queue`]) and tells its answers over channels. A client that hangs up closes its channel, which the thread sees before the
 //! next token.
 
+mod body;
 mod config;
 mod constraint;
 mod error;
@@ -22,7 +23,7 @@ mod worker;
 pub use config::Config;
 pub use model::Text;
 
-use crate::http::App;
+use crate::http::{App, Front};
 use crate::metrics::Metrics;
 use crate::model::Served;
 use crate::queue::Queue;
@@ -37,7 +38,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinHandle;
 
 /// Why a server cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -72,12 +74,15 @@ impl Error {
     }
 }
 
-/// A server that listens.
+/// A server that listens, and says that it is loading.
 pub struct Server {
     runtime: Runtime,
-    listener: TcpListener,
     address: SocketAddr,
     config: Config,
+    front: Front,
+    /// Ends the connections once it is dropped or used.
+    ending: oneshot::Sender<()>,
+    connections: JoinHandle<io::Result<()>>,
 }
 
 /// Threads that serve connections.
@@ -92,7 +97,7 @@ const KEPT: usize = 4;
 const KEPT_SHARE: u64 = 8;
 
 impl Server {
-    /// Listens. Nobody is answered before [`Server::run`].
+    /// Listens. Until [`Server::run`] has a model, whoever asks is told to come back.
     ///
     /// # Errors
     /// When the address is not to be had.
@@ -102,18 +107,31 @@ impl Server {
         let listener =
             runtime.block_on(TcpListener::bind(address)).map_err(|error| Error::Listen { address, error })?;
         let address = listener.local_addr()?;
-        Ok(Server { runtime, listener, address, config })
+        let listener = listener.tap_io(|stream| {
+            // Pieces of a stream are small; none shall wait for the next. Without that they are only later.
+            let _ = stream.set_nodelay(true);
+        });
+        let front = Front::default();
+        let service = front.router().into_make_service_with_connect_info::<SocketAddr>();
+        let (ending, ended) = oneshot::channel::<()>();
+        let connections = runtime.spawn(async move {
+            let ended = async {
+                let _ = ended.await;
+            };
+            axum::serve(listener, service).with_graceful_shutdown(ended).await
+        });
+        Ok(Server { runtime, address, config, front, ending, connections })
     }
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
-    /// Serves until the process is asked to end (SIGINT, SIGTERM), and ends in good order.
+    /// Serves until the process is asked to end (SIGINT, SIGTERM), and ends in good order. `ready` is called when requests are answered.
     ///
     /// # Errors
     /// When the system fails.
-    pub fn run(self, text: Text, engine: Engine) -> Result<(), Error> {
-        self.run_until(text, engine, signal())
+    pub fn run(self, text: Text, engine: Engine, ready: impl FnOnce()) -> Result<(), Error> {
+        self.run_until(text, engine, ready, signal())
     }
     /// Serves until `end`, the model on this thread.
     ///
@@ -123,9 +141,10 @@ impl Server {
         self,
         text: Text,
         engine: Engine,
+        ready: impl FnOnce(),
         end: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
-        let Server { runtime, listener, config, .. } = self;
+        let Server { runtime, config, front, ending, connections, .. } = self;
         let served = Arc::new(Served::new(text, engine.model().vocabulary(), engine.context()));
         let queue = Arc::new(Queue::new(config.queue));
         let metrics = Arc::new(Metrics::default());
@@ -143,22 +162,14 @@ impl Server {
             config,
             preparing: Arc::new(Semaphore::new(PREPARING)),
         });
-        let router = http::router(app).into_make_service_with_connect_info::<SocketAddr>();
-        let closing = queue.clone();
-        let shutdown = async move {
+        front.open(http::router(app));
+        runtime.spawn(async move {
             end.await;
             // Who waits is let go, and who is being answered too: connections end by themselves then.
-            closing.close();
-        };
-        let listener = listener.tap_io(|stream| {
-            // Pieces of a stream are small; none shall wait for the next. Without that they are only later.
-            let _ = stream.set_nodelay(true);
-        });
-        let connections = runtime.spawn(async move {
-            let result = axum::serve(listener, router).with_graceful_shutdown(shutdown).await;
             queue.close();
-            result
+            let _ = ending.send(());
         });
+        ready();
         worker.run();
         // Who does not take the rest of an answer, or has not finished a question, is not waited for.
         let result = runtime.block_on(async { tokio::time::timeout(PARTING, connections).await });

@@ -32,7 +32,7 @@ pub fn chat(
     thinking: Option<bool>,
 ) -> Result<Prompt, ApiError> {
     let bytes = messages.iter().filter_map(|message| message.content.as_str()).map(str::len).sum();
-    plausible(served, bytes)?;
+    plausible(served, "messages", bytes)?;
     if !tools.is_empty() && !served.template.mentions("tools") {
         introduce(&mut messages, tools);
     }
@@ -52,7 +52,7 @@ pub fn chat(
     let last = spans.iter().rev().find(|span| !span.text.trim().is_empty());
     let thinking = last.is_some_and(|span| span.trusted && span.text.trim_end().ends_with(THINK));
     let tokens = served.tokenizer.encode_spans(&Span::pairs(&spans), true);
-    fitting(served, Prompt { tokens, thinking })
+    fitting(served, "messages", Prompt { tokens, thinking })
 }
 
 /// The prompt of a text, special tokens parsed.
@@ -60,14 +60,14 @@ pub fn chat(
 /// # Errors
 /// When it is empty or does not fit.
 pub fn text(served: &Served, text: &str) -> Result<Prompt, ApiError> {
-    plausible(served, text.len())?;
+    plausible(served, "prompt", text.len())?;
     tokens(served, served.tokenizer.encode(text, true, true))
 }
 
 /// Refuses what cannot fit before it is looked at: megabytes take a while to cut into tokens.
-fn plausible(served: &Served, bytes: usize) -> Result<(), ApiError> {
+fn plausible(served: &Served, name: &str, bytes: usize) -> Result<(), ApiError> {
     match served.least_tokens(bytes) {
-        least if least >= served.context => Err(ApiError::context(least, served.context)),
+        least if least >= served.context => Err(ApiError::context(name, least, served.context)),
         _ => Ok(()),
     }
 }
@@ -81,13 +81,13 @@ pub fn tokens(served: &Served, tokens: Vec<u32>) -> Result<Prompt, ApiError> {
         let most = served.tokenizer.n_tokens();
         return Err(ApiError::parameter("prompt", format!("token {token} is not one of the model's {most}")));
     }
-    fitting(served, Prompt { tokens, thinking: false })
+    fitting(served, "prompt", Prompt { tokens, thinking: false })
 }
 
-fn fitting(served: &Served, prompt: Prompt) -> Result<Prompt, ApiError> {
+fn fitting(served: &Served, name: &str, prompt: Prompt) -> Result<Prompt, ApiError> {
     match prompt.tokens.len() {
-        0 => Err(ApiError::parameter("prompt", "the prompt is empty")),
-        n if n >= served.context => Err(ApiError::context(n, served.context)),
+        0 => Err(ApiError::parameter(name, "the prompt is empty")),
+        n if n >= served.context => Err(ApiError::context(name, n, served.context)),
         _ => Ok(prompt),
     }
 }

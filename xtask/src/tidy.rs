@@ -48,6 +48,7 @@ const CHECKS: &[Check] = &[
     Check { name: "big-files", absent: "a file of more than 16 MiB", run: house::big_files },
     Check { name: "machine-paths", absent: "an absolute path of one machine", run: house::machine_paths },
     Check { name: "registry-hosts", absent: "a package registry's host", run: house::registry_hosts },
+    Check { name: "pages", absent: "a page whose blocks of code or headings lost their lines", run: house::pages },
     Check {
         name: "benchmarks",
         absent: "a page of benchmarks that is not what its files give",

@@ -7,7 +7,7 @@ use crate::variables::{Variables, by_level, kernel_of};
 use gristmill_runtime::{Error, Kernel, Launch, Replay, Span};
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -22,7 +22,18 @@ struct Task {
     count: usize,
     /// Its place among the launches that were captured.
     number: usize,
+    /// Is it long enough that the ends of the workers' shares are given to whoever comes first?
+    long: bool,
+    /// How many of these ends were taken.
+    taken: AtomicUsize,
 }
+
+/// A launch of so many bytes is long: some ten microseconds.
+const LONG: f64 = 512e3;
+/// The part of a worker's share, one in so many, that others may take.
+const LEFT: i64 = 4;
+/// Pieces of it: each computes the stages of its kernel again.
+const PIECES: i64 = 2;
 
 /// A captured step.
 pub struct CpuReplay {
@@ -95,7 +106,9 @@ impl CpuReplay {
         let vars = self.reads.len()..self.reads.len() + slots.len();
         self.reads.extend(slots);
         self.scratch = self.scratch.max(program.scratch);
-        self.step.tasks.push(Task { function: kernel.function, buffers, vars, count, number });
+        let long = program.estimate.weight_bytes + program.estimate.other_bytes > LONG;
+        let taken = AtomicUsize::new(0);
+        self.step.tasks.push(Task { function: kernel.function, buffers, vars, count, number, long, taken });
         Ok(())
     }
 
@@ -106,6 +119,7 @@ impl CpuReplay {
         for (value, &variable) in self.step.values.iter_mut().zip(&self.reads) {
             *value = self.variables.values()[variable];
         }
+        self.step.tasks.iter().for_each(|t| t.taken.store(0, Ordering::Relaxed));
         // One workgroup, or none, needs worker 0 only; between two such levels there is nothing to wait for.
         let (tasks, counts) = (&self.step.tasks, &self.step.counts);
         let alone = |level: &Level| tasks[level.tasks.clone()].iter().map(|t| counts[t.count]).sum::<i64>() <= 1;
@@ -131,8 +145,18 @@ fn share(count: i64, shift: i64, index: usize, workers: usize) -> Range<i64> {
     first..first + each + i64::from(place < more)
 }
 
+/// What a worker runs of its share before it takes pieces, and piece `i` of the rest, which has [`PIECES`]. Cores are not equally fast, nor is one
+/// from one moment to the next, least of all where memory decides.
+fn own(share: &Range<i64>) -> Range<i64> {
+    share.start..share.end - (share.end - share.start) / LEFT
+}
+fn piece(share: &Range<i64>, i: i64) -> Range<i64> {
+    let (first, rest) = (own(share).end, (share.end - share.start) / LEFT);
+    first + rest * i / PIECES..first + rest * (i + 1) / PIECES
+}
+
 impl Step {
-    /// One worker's part. `done(task, start)` is called after each of its intervals.
+    /// One worker's part. `done(task, start)` is called after what it ran of each launch.
     #[inline]
     fn run(&self, worker: &Worker, begin: impl Fn() -> Option<Instant>, done: impl Fn(&Task, Option<Instant>)) {
         let workers = worker.count();
@@ -143,16 +167,18 @@ impl Step {
                 let part = share(count, shift, worker.index, workers);
                 if !part.is_empty() {
                     let start = begin();
-                    // SAFETY: the addresses and values are this launch's, in the order of its parameters; the scratch is
-                    // large enough and this worker's; launches of one level do not conflict, those of others are apart.
-                    unsafe {
-                        (task.function)(
-                            self.addresses.as_ptr().add(task.buffers),
-                            self.values.as_ptr().add(task.vars.start),
-                            part.start,
-                            part.end,
-                            worker.scratch,
-                        );
+                    if task.long && workers > 1 {
+                        self.call(task, own(&part), worker);
+                        loop {
+                            let next = task.taken.fetch_add(1, Ordering::Relaxed);
+                            if next >= workers * PIECES as usize {
+                                break;
+                            }
+                            let of = share(count, shift, next % workers, workers);
+                            self.call(task, piece(&of, (next / workers) as i64), worker);
+                        }
+                    } else {
+                        self.call(task, part, worker);
                     }
                     done(task, start);
                 }
@@ -161,6 +187,26 @@ impl Step {
             if level.barrier {
                 worker.barrier();
             }
+        }
+    }
+}
+
+impl Step {
+    #[inline]
+    fn call(&self, task: &Task, part: Range<i64>, worker: &Worker) {
+        if part.is_empty() {
+            return;
+        }
+        // SAFETY: the addresses and values are this launch's, in the order of its parameters; the scratch is large enough and this worker's;
+        // launches of one level do not conflict, those of others are apart, and no two parts of one share a workgroup.
+        unsafe {
+            (task.function)(
+                self.addresses.as_ptr().add(task.buffers),
+                self.values.as_ptr().add(task.vars.start),
+                part.start,
+                part.end,
+                worker.scratch,
+            );
         }
     }
 }
@@ -217,6 +263,19 @@ impl Replay for CpuReplay {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_is_what_its_worker_runs_and_its_pieces() {
+        for (start, end) in [(0, 0), (3, 4), (0, 7), (5, 69), (100, 1123)] {
+            let share = start..end;
+            let mut at = own(&share).end;
+            for i in 0..PIECES {
+                assert_eq!(piece(&share, i).start, at);
+                at = piece(&share, i).end;
+            }
+            assert_eq!((own(&share).start, at), (start, end));
+        }
+    }
 
     #[test]
     fn shares_are_contiguous_complete_and_turned() {

@@ -4,7 +4,7 @@ use crate::bandwidth;
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
 use crate::measure::{Ids, Rivals, Work, seconds, shown};
-use crate::model::Model;
+use crate::model::{self, Model};
 use crate::progress;
 use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
@@ -31,8 +31,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT
-    #[arg(value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath, help = model::HELP)]
     model: String,
     /// Tokens of the prompts measured; 0 for none
     #[arg(short, value_name = "N", default_value_t = 512)]
@@ -60,6 +59,9 @@ pub struct Options {
 const FIRST: usize = 32;
 
 pub fn run(options: Options) -> Result {
+    if options.p == 0 && options.n == 0 {
+        return Err(Failure::usage("-p 0 and -n 0 leave nothing to measure", "give tokens to one of them, -n 128 for example"));
+    }
     let model = Model::open(Some(&options.model))?;
     let most = model.describe()?.context();
     let longest = options.p.max(options.n).max(FIRST + 1).min(most);

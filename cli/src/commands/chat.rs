@@ -5,8 +5,8 @@ use crate::failure::{Failure, Result};
 use crate::flags::Common;
 use crate::input::Input;
 use crate::interrupt::Interrupt;
-use crate::model::{Model, warn};
-use crate::sampler::Sampling;
+use crate::model::{self, Model, warn};
+use crate::sampler::{self, Sampling};
 use crate::size::size;
 use crate::style::{Shaded, begins_thinking, faint};
 use clap::{Args, ValueHint};
@@ -33,8 +33,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT [default: the demo model]
-    #[arg(value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath, help = model::HELP_OR_DEMO)]
     model: Option<String>,
     /// What to tell the model before
     #[arg(long, value_name = "TEXT")]
@@ -42,8 +41,8 @@ pub struct Options {
     /// Ask a model that can reason first not to
     #[arg(long)]
     no_think: bool,
-    /// Most tokens of an answer [default: until the model ends it or the context is full]
-    #[arg(short, value_name = "N")]
+    /// Most tokens of an answer; -1 until the model ends it or the context is full [default: -1]
+    #[arg(short, value_name = "N", value_parser = sampler::count, allow_negative_numbers = true)]
     n: Option<usize>,
     #[command(flatten)]
     sampling: Sampling,
@@ -54,9 +53,9 @@ pub struct Options {
 /// What may be said to the program instead of to the model.
 const COMMANDS: &[(&str, &str, &str)] = &[
     ("/help", "", "this list"),
-    ("/system", "[TEXT]", "what the model is told before all else; without TEXT, what that is"),
-    ("/reset", "", "forget the conversation"),
-    ("/save", "FILE", "write the conversation"),
+    ("/system", "[TEXT]", "what the model is told before all else; - for nothing; without TEXT, what that is"),
+    ("/reset", "", "forget the conversation, but not what the model is told before it"),
+    ("/save", "FILE", "write the conversation; a file that is there is replaced"),
     ("/load", "FILE", "go on with one that was written"),
     ("/stats", "", "tokens, speeds, memory"),
     ("/exit", "", "leave, as Ctrl-D does"),
@@ -94,11 +93,7 @@ pub fn run(options: Options) -> Result {
             "" => Ok(()),
             "/exit" | "/quit" => break,
             word if COMMANDS.iter().any(|c| c.0 == word) => talk.command(word, rest.trim()),
-            // A message may begin with a path.
-            word if word.starts_with('/') && rest.is_empty() => {
-                say!("no command {word}; /help lists them");
-                Ok(())
-            }
+            word if is_command(&text) => Err(no_command(word)),
             _ => talk.turn(&text),
         };
         if let Err(failure) = done {
@@ -112,9 +107,23 @@ pub fn run(options: Options) -> Result {
     }
     // A person has seen it; a script looks at the exit code.
     if failed > 0 && !input.is_terminal() {
-        return Err(Failure::new(format_args!("{failed} messages or commands failed"), "what was wrong with each is above"));
+        let which = if failed == 1 { "a message or command".into() } else { format!("{failed} messages or commands") };
+        return Err(Failure::new(format_args!("{which} failed"), "what was wrong is above"));
     }
     Ok(())
+}
+
+/// Does it look like a command? A message may begin with a path, or with a space.
+fn is_command(text: &str) -> bool {
+    let word = text.split_whitespace().next().unwrap_or_default();
+    let name = text.strip_prefix('/').and_then(|_| word.strip_prefix('/'));
+    name.is_some_and(|name| !name.is_empty() && name.chars().all(char::is_alphabetic))
+}
+
+fn no_command(word: &str) -> Failure {
+    let names: Vec<&str> = COMMANDS.iter().map(|c| c.0).collect();
+    let hint = format!("there are {}; a message that begins so needs a space before it", names.join(", "));
+    Failure::new(format_args!("no command {word}"), hint)
 }
 
 struct Talk<'t> {
@@ -209,10 +218,19 @@ impl Talk<'_> {
                 Some(text) => say!("{text}"),
                 None => say!("nothing; /system TEXT tells the model something"),
             },
-            "/system" => self.system = Some(rest.to_owned()),
+            "/system" if rest == "-" => {
+                self.system = None;
+                say!("the model is told nothing before");
+            }
+            "/system" => {
+                self.system = Some(rest.to_owned());
+                say!("the model is told that from now on; `/system -` takes it back");
+            }
             "/reset" => {
                 self.messages.clear();
                 self.session.clear();
+                let stays = if self.system.is_some() { "; what /system said stays" } else { "" };
+                say!("the conversation is forgotten{stays}");
             }
             "/save" => self.save(&file(word, rest)?)?,
             "/load" => self.load(&file(word, rest)?)?,
@@ -223,8 +241,9 @@ impl Talk<'_> {
     fn save(&self, path: &Path) -> Result {
         let messages: Vec<Value> = self.all().iter().map(Message::to_json).collect();
         let text = format!("{:#}\n", json!({ "model": self.model, "messages": messages }));
+        let replaced = if path.exists() { ", in place of what was there" } else { "" };
         std::fs::write(path, text).map_err(|e| Failure::file("write", path, e))?;
-        say!("{} messages in {}", messages.len(), path.display());
+        say!("{} messages in {}{replaced}", messages.len(), path.display());
         Ok(())
     }
     /// Everything is read before anything is forgotten.

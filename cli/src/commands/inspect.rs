@@ -1,7 +1,7 @@
 //! `gristmill inspect`.
 
 use crate::failure::{Result, printable};
-use crate::model::{Model, warn};
+use crate::model::{self, Model, warn};
 use crate::size::size;
 use clap::{Args, ValueHint};
 use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options as PlanOptions, TokenClass};
@@ -19,8 +19,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT
-    #[arg(value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath, help = model::HELP)]
     model: String,
     /// Leave out the table of tensors
     #[arg(long)]

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
-use crate::model::Model;
+use crate::model::{self, Model};
 use crate::stages::{self, computes, modelled};
 use clap::{Args, ValueEnum, ValueHint};
 use gristmill_backend::Opened;
@@ -27,8 +27,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT
-    #[arg(value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath, help = model::HELP)]
     model: String,
     /// Show the programs themselves instead of what they cost
     #[arg(long, value_name = "STAGE")]

@@ -1,6 +1,7 @@
 //! `gristmill list`.
 
 use crate::failure::{Result, printable};
+use crate::model;
 use crate::size::size;
 use clap::Args;
 use gristmill_hub::{SHORT, Store};
@@ -46,6 +47,7 @@ pub fn run(options: Options) -> Result {
         writeln!(out, "  {:>9}  together", size(total))?;
     }
     writeln!(out, "\nSHORT NAMES")?;
+    writeln!(out, "  {:16}  inside the program", model::DEMO_NAME)?;
     for row in SHORT {
         writeln!(out, "  {:16}  {}", row.name, row.stands_for)?;
     }

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
-use crate::model::Model;
+use crate::model::{self, Model};
 use crate::progress::{self, Bars};
 use clap::{Args, ValueHint};
 use gristmill_llm::perplexity::perplexity;
@@ -18,8 +18,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT
-    #[arg(value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath, help = model::HELP)]
     model: String,
     /// The text, UTF-8
     file: PathBuf,

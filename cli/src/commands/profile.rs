@@ -3,8 +3,8 @@
 use crate::bandwidth;
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
-use crate::measure::Ids;
-use crate::model::Model;
+use crate::measure::{Ids, seconds};
+use crate::model::{self, Model};
 use crate::progress;
 use crate::stages::{self, computes, modelled};
 use clap::{Args, ValueHint};
@@ -23,8 +23,8 @@ use std::time::Instant;
 const NOTES: &str = "\
 The clock is read before and after each worker's part of each launch. Times are means over the faster half of the runs.
 `limit` is the time that a kernel would take at the machine's read bandwidth, or at the operations a second of the cost model
-if that is longer, over the time it took. `between kernels` is when no worker was at a kernel: barriers, the logits' way to
-the host.
+if that is longer, over the time it took; what a cache delivers is faster than that. `between kernels` is when no worker was at a
+kernel: barriers, the logits' way to the host, and the timers themselves, which the last line says the cost of.
 
 Examples:
   gristmill profile glm-4.7-flash                               where a token's time goes
@@ -37,8 +37,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT
-    #[arg(value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath, help = model::HELP)]
     model: String,
     /// Runs of the step
     #[arg(short, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
@@ -52,10 +51,10 @@ pub struct Options {
     /// All kernels, not only the most expensive
     #[arg(long)]
     all: bool,
-    /// Write a page with a timeline, a roofline plot and each kernel's stages and source
+    /// Write a page with a timeline, a roofline plot and each kernel's stages and source; `-` to standard output
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the timeline as a Chrome trace
+    /// Write the timeline as a Chrome trace; `-` to standard output
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Only the kernels whose names begin so
@@ -70,6 +69,11 @@ pub struct Options {
 
 pub fn run(options: Options) -> Result {
     // Before minutes are spent on what cannot be written.
+    let standard = |path: &&PathBuf| path.as_os_str() == "-";
+    let on_stdout = options.html.iter().chain(&options.trace).filter(standard).count();
+    if on_stdout > 1 {
+        return Err(Failure::usage("--html and --trace cannot both be standard output", "give one of them a file"));
+    }
     for path in options.html.iter().chain(&options.trace) {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if folder.is_some_and(|folder| !folder.is_dir()) || path.is_dir() {
@@ -99,7 +103,7 @@ pub fn run(options: Options) -> Result {
     }
     engine.pretend(options.d)?;
     let bandwidth = of_device.or_else(|| bandwidth::of_weights(&engine, options.common.team()));
-    let steps = steps(&mut engine, tokens, options.d, options.n)?;
+    let (steps, plain) = steps(&mut engine, tokens, options.d, options.n)?;
     let after = if options.d > 0 { format!(" after {}", options.d) } else { String::new() };
     let what = if tokens == 1 { format!("one token{after}") } else { format!("{tokens} tokens of a prompt{after}") };
     let workers = if engine.device().name() == "cpu" { options.common.team() } else { 1 };
@@ -115,11 +119,13 @@ pub fn run(options: Options) -> Result {
         launches: vec![],
         decisions: vec![],
         steps,
+        plain,
     };
     let size = (options.d, tokens, engine.step_tokens(tokens));
     describe(engine.step_launches(tokens, options.d), &target, size, &mut recording);
     let report = Report::of(&recording);
-    let mut out = io::stdout().lock();
+    // A page or a trace on standard output is there alone.
+    let mut out: Box<dyn Write> = if on_stdout > 0 { Box::new(io::stderr().lock()) } else { Box::new(io::stdout().lock()) };
     match &options.kernel {
         Some(name) => kernels(&recording, &report, name, options.source, &mut out)?,
         None => out.write_all(text::tables(&recording, &report, options.all).as_bytes())?,
@@ -134,6 +140,9 @@ pub fn run(options: Options) -> Result {
 }
 
 fn write(path: &Path, text: &str) -> Result {
+    if path.as_os_str() == "-" {
+        return Ok(io::stdout().lock().write_all(text.as_bytes())?);
+    }
     std::fs::write(path, text).map_err(|e| Failure::file("write", path, e))?;
     say!("{} written", path.display());
     Ok(())
@@ -142,23 +151,25 @@ fn write(path: &Path, text: &str) -> Result {
 /// Runs that count for nothing: what is only done once, and caches that have yet to settle.
 const WARM: usize = 2;
 
-/// The step, run `n` times.
-fn steps(engine: &mut Engine, tokens: usize, depth: usize, n: u16) -> Result<Vec<Step>> {
+/// The step, run `n` times; and the seconds of as many that nothing is timed within, in turns with them.
+fn steps(engine: &mut Engine, tokens: usize, depth: usize, n: u16) -> Result<(Vec<Step>, Vec<f64>)> {
     let mut ids = Ids::of(engine);
     let bar = progress::count("steps", u64::from(n));
-    let mut steps = Vec::new();
+    let (mut steps, mut plain) = (Vec::new(), Vec::new());
     for run in 0..WARM + usize::from(n) {
         let ids = ids.some(tokens);
         let start = Instant::now();
         let spans = engine.traced_step(&ids, depth)?;
         let wall = start.elapsed().as_secs_f64();
+        let untimed = seconds(engine, &ids, tokens > 1, depth)?;
         if run >= WARM {
             steps.push(Step { wall, spans });
+            plain.push(untimed);
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
-    Ok(steps)
+    Ok((steps, plain))
 }
 
 /// Kernels, launches and decisions of a step of `tokens` tokens at `depth`, of a class that takes at most `most`.

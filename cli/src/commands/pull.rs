@@ -43,6 +43,10 @@ pub fn run(options: Options) -> Result {
 
 /// What a text names, or why it names nothing.
 pub fn named(text: &str) -> Result<Name> {
+    if text == model::DEMO_NAME {
+        let message = format!("{text} is inside the program: there is nothing to fetch or to remove");
+        return Err(Failure::usage(message, format!("gristmill chat {text}")));
+    }
     Name::parse(text)?.ok_or_else(|| {
         let short: Vec<&str> = SHORT.iter().map(|row| row.name).collect();
         Failure::usage(

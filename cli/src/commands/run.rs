@@ -3,8 +3,8 @@
 use crate::answer::answer;
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
-use crate::model::{Model, warn};
-use crate::sampler::Sampling;
+use crate::model::{self, Model, warn};
+use crate::sampler::{self, Sampling};
 use clap::{Args, ValueHint};
 use gristmill_llm::chat::{Message, RenderOptions, Span};
 use gristmill_llm::language;
@@ -21,14 +21,13 @@ Examples:
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT [default: the demo model]
-    #[arg(value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath, help = model::HELP_OR_DEMO)]
     model: Option<String>,
     /// What to say to the model; `-` reads standard input
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: String,
-    /// Most tokens of the completion [default: until the model ends it or the context is full]
-    #[arg(short, value_name = "N")]
+    /// Most tokens of the completion; -1 until the model ends it or the context is full [default: -1]
+    #[arg(short, value_name = "N", value_parser = sampler::count, allow_negative_numbers = true)]
     n: Option<usize>,
     /// Take TEXT as the whole prompt, special tokens parsed, without the chat template
     #[arg(long)]

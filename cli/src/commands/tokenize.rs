@@ -2,7 +2,7 @@
 
 use super::run::read_input;
 use crate::failure::{Failure, Result};
-use crate::model::Model;
+use crate::model::{self, Model};
 use clap::{Args, ValueHint};
 use std::io::{self, Write};
 
@@ -15,8 +15,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT
-    #[arg(value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath, help = model::HELP)]
     model: String,
     /// The text [default: all of standard input]
     #[arg(allow_hyphen_values = true)]

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
 use crate::measure::{Rivals, Speed, Work, shown};
-use crate::model::Model;
+use crate::model::{self, Model};
 use clap::{Args, ValueHint};
 use gristmill_backend::cpu::tuning;
 use gristmill_uop::target::{PARAMETERS, Tuning};
@@ -22,8 +22,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// A .gguf file, hf:ORG/REPO:FILE, a short name, or synth:PRESET:QUANT; best the one you mean to use
-    #[arg(value_hint = ValueHint::FilePath, required_unless_present = "reset")]
+    #[arg(value_hint = ValueHint::FilePath, help = model::HELP, required_unless_present = "reset")]
     model: Option<String>,
     /// Tokens of the prompts measured; 0 for none
     #[arg(short, value_name = "N", default_value_t = 128)]

@@ -46,6 +46,7 @@ fn a_model_is_fetched_listed_run_and_removed() {
     assert!(case.run(&["list"]).ok().contains("nothing yet"));
     let pulled = case.run(&["pull", &short]);
     assert!(pulled.stderr.contains(&name) && pulled.stderr.contains("fetched"), "{}", pulled.stderr);
+    assert!(pulled.stderr.contains("fetching demo-Q4_0.gguf, "), "{}", pulled.stderr);
     // The path, for scripts.
     let path = pulled.ok();
     assert_eq!(std::fs::read(path.trim_end()).unwrap(), std::fs::read(DEMO).unwrap());

@@ -15,8 +15,14 @@ fn a_token_is_accounted_for() {
     let (page, trace) = (folder.path().join("page.html"), folder.path().join("trace.json"));
     let files = ["--html", page.to_str().unwrap(), "--trace", trace.to_str().unwrap()];
     let out = run(&[&["profile", DEMO, "-n", "5", "-d", "64", "--threads", "2"][..], &files].concat()).ok();
-    for part in ["one token after 64", "deepseek2.moe.one", "deepseek2.dense.one", "between kernels", "tokens a second"]
-    {
+    for part in [
+        "one token after 64",
+        "deepseek2.moe.one",
+        "deepseek2.dense.one",
+        "between kernels",
+        "tokens a second",
+        "The timers themselves",
+    ] {
         assert!(out.contains(part), "{part} in\n{out}");
     }
     let page = std::fs::read_to_string(page).unwrap();
@@ -70,6 +76,9 @@ fn prompts_and_other_devices() {
     assert!(out.contains("40 tokens of a prompt") && out.contains("chunk64"), "{out}");
     let out = run(&["profile", DEMO, "-n", "1", "--device", "interp"]).ok();
     assert!(out.contains("deepseek2.moe.one") && out.contains("interp"), "{out}");
+    let outcome = run(&["profile", DEMO, "-n", "1", "--trace", "-"]);
+    assert!(outcome.stderr.contains("between kernels"), "{}", outcome.stderr);
+    assert!(serde_json::from_str::<Value>(&outcome.ok()).unwrap()["traceEvents"].is_array());
     assert!(run(&["profile", DEMO, "-d", "5000"]).failed().contains("5001"));
     assert!(run(&["profile", DEMO, "--html", "none/such.html"]).failed().contains("cannot write"));
 }

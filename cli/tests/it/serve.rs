@@ -10,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 struct Server {
     child: Child,
     address: String,
+    /// What it wrote before it was ready.
+    said: Vec<String>,
 }
 
 fn serve(arguments: &[&str]) -> Server {
@@ -18,15 +20,17 @@ fn serve(arguments: &[&str]) -> Server {
     let mut command = gristmill(&[&["serve", "--port", "0"], arguments].concat());
     let mut child = command.stderr(Stdio::piped()).spawn().expect("it runs");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let mut said = Vec::new();
     let address = loop {
         let line = lines.next().expect("it says where it is").expect("text");
         if let Some((_, rest)) = line.split_once("chat: http://") {
             break rest.split('/').next().unwrap_or_default().to_owned();
         }
+        said.push(line);
     };
     // Whoever writes there must not be stopped by a full pipe.
     std::thread::spawn(move || lines.for_each(drop));
-    Server { child, address }
+    Server { child, address, said }
 }
 
 impl Drop for Server {
@@ -53,6 +57,26 @@ fn without_a_model_it_serves_the_demo_and_ends_when_asked() {
     let asked = Command::new("kill").args(["-TERM", &server.child.id().to_string()]).status().expect("kill");
     assert!(asked.success());
     assert_eq!(server.child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn it_listens_by_name_and_says_what_it_does() {
+    let server = serve(&["--host", "localhost"]);
+    assert!(server.address.starts_with("127.0.0.1:"), "{}", server.address);
+    let port = server.address.rsplit(':').next().unwrap_or_default();
+    let status = |host: &str| {
+        let mut stream = TcpStream::connect(&server.address).expect("a connection");
+        write!(stream, "GET /v1/models HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n").expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    assert_eq!(["localhost", "127.0.0.1", "evil.example"].map(status), ["200", "200", "403"]);
+    // What it said before it was ready, in a log that is no terminal.
+    assert!(server.said.iter().any(|line| line == "loading demo"), "{:?}", server.said);
+    let fresh = tempfile::tempdir().expect("a folder");
+    let first = super::outcome(gristmill(&["run", "-p", "x", "-n", "1"]).env("GRISTMILL_CACHE", fresh.path()));
+    assert!(first.stderr.contains("compiling ") && first.stderr.contains("half a minute"), "{}", first.stderr);
 }
 
 #[test]

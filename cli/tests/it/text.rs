@@ -67,11 +67,10 @@ fn the_interpreter_agrees() {
 
 #[test]
 fn a_conversation_keeps_what_is_in_the_cache() {
-    let talk =
-        b"What is 17 plus 25?\nWhat is the capital of Japan?\n\n/nonsense\n/reset\nWhat is 17 plus 25?\n/exit\nnever\n";
+    let talk = b"What is 17 plus 25?\nWhat is the capital of Japan?\n\n/reset\nWhat is 17 plus 25?\n/exit\nnever\n";
     let outcome = piped(&["chat", "--temp", "0"], talk);
     assert!(outcome.stderr.contains("more in the cache"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("no command /nonsense"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("the conversation is forgotten\n"), "{}", outcome.stderr);
     let stderr = outcome.stderr.clone();
     assert_eq!(outcome.ok(), "17 plus 25 is 42.\nThe capital of Japan is Tokyo.\n17 plus 25 is 42.\n");
     // After /reset as at the start.
@@ -83,7 +82,10 @@ fn a_conversation_survives_a_message_that_is_too_long() {
     let talk = format!("{}\nWhat is 17 plus 25?\n", "long ".repeat(100));
     let outcome = piped(&["chat", "--temp", "0", "--ctx", "64"], talk.as_bytes());
     let stderr = &outcome.stderr;
-    assert!(stderr.contains("error: the prompt has") && stderr.contains("1 messages or commands failed"), "{stderr}");
+    assert!(
+        stderr.contains("error: the prompt has") && stderr.contains("error: a message or command failed"),
+        "{stderr}"
+    );
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, "17 plus 25 is 42.\n"));
 }
 
@@ -134,6 +136,83 @@ fn a_conversation_is_saved_and_gone_on_with() {
         assert!(stderr.contains(part), "{part} in {stderr}");
     }
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, "17 plus 25 is 42.\n"));
+}
+
+#[test]
+fn a_command_that_is_none_is_not_said_to_the_model() {
+    for talk in ["/sytem be brief\n", "/nonsense\n", "  /loda x\n"] {
+        let outcome = piped(&["chat"], talk.trim_start().as_bytes());
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""), "{talk}: {}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("no command /") && outcome.stderr.contains("/system, /reset"),
+            "{}",
+            outcome.stderr
+        );
+    }
+    // Paths and what has a space before it are messages.
+    let outcome = piped(&["chat", "-n", "1"], b"/usr/bin is what?\n /so it is\n");
+    assert_eq!(outcome.stderr.matches(" prompt tokens").count(), 2, "{}", outcome.stderr);
+    outcome.ok();
+}
+
+#[test]
+fn what_a_command_did_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("talk.json");
+    let save = format!("/save {}\n", path.display());
+    let talk = format!("/system Be kind.\n/reset\n/system\n{save}{save}/system -\n/system\n/reset\n");
+    let outcome = piped(&["chat"], talk.as_bytes());
+    for part in [
+        "from now on",
+        "what /system said stays",
+        "\nBe kind.\n",
+        "talk.json\n",
+        "in place of what was there",
+        "nothing; /system TEXT",
+        "forgotten\n",
+    ] {
+        assert!(outcome.stderr.contains(part), "{part} in {}", outcome.stderr);
+    }
+    outcome.ok();
+}
+
+#[test]
+fn minus_one_is_as_much_as_there_is() {
+    let text = |more: &[&str]| run(&[&["run", "-p", "What is the capital of Japan?"], more].concat());
+    let greedy = text(&["--temp", "0"]).ok();
+    assert_eq!(text(&["--temp", "0", "-n", "-1"]).ok(), greedy);
+    assert_eq!(text(&["--temp", "0", "--top-k", "-1", "--repeat-last-n", "-1", "--seed", "-1"]).ok(), greedy);
+    let seeds: Vec<String> =
+        (0..2).map(|_| text(&["--seed", "-1", "-n", "1"]).stderr.split(" seed ").nth(1).unwrap().to_owned()).collect();
+    assert_ne!(seeds[0], seeds[1]);
+    for (flags, said) in [
+        (["-n", "-2"], "from 0 on, or -1"),
+        (["--top-k", "-2"], "from 0 on, or -1"),
+        (["--seed", "-2"], "from 0 on, or -1"),
+        (["--min-p", "-1"], "from 0 to 1"),
+        (["--temp", "-1"], "from 0 on"),
+        (["--temp", "nan"], "from 0 on"),
+    ] {
+        let outcome = text(&flags);
+        assert!(
+            outcome.code == 2 && outcome.stderr.contains(said) && !outcome.stderr.contains("tip"),
+            "{flags:?}: {}",
+            outcome.stderr
+        );
+    }
+}
+
+#[test]
+fn the_demo_model_has_a_name() {
+    let ask = |model: &[&str]| run(&[&["run", "--temp", "0", "-p", "What is the capital of Japan?"], model].concat());
+    assert_eq!(ask(&["demo"]).ok(), ask(&[]).ok());
+    assert!(run(&["inspect", "demo", "--brief"]).ok().contains("deepseek2"));
+    assert!(run(&["--help"]).ok().contains(" demo, "));
+    assert!(run(&["list"]).ok().contains("demo "));
+    assert!(ask(&["demmo"]).failed().contains(", demo, "));
+    let outcome = run(&["pull", "demo"]);
+    assert!(outcome.code == 2 && outcome.stderr.contains("inside the program"), "{}", outcome.stderr);
+    assert!(run(&["completions", "bash"]).ok().contains("demo glm-4.7-flash"));
 }
 
 #[test]
@@ -198,7 +277,21 @@ fn help_teaches_every_command() {
         let text = run(&["completions", shell]).ok();
         assert!(commands.iter().all(|c| text.contains(c)) && text.contains("no-think"), "{shell}");
     }
-    assert!(run(&["man"]).ok().starts_with(".ie"), "a page of the manual");
+    let page = run(&["man", "run"]).ok();
+    for part in [
+        ".TH",
+        "\\-n N]",
+        ".nf\n  gristmill run",
+        ".SH \"EXIT STATUS\"",
+        ".SH \"ENVIRONMENT\"",
+        "GRISTMILL_CACHE_LIMIT",
+    ] {
+        assert!(page.contains(part), "{part} in\n{page}");
+    }
+    assert!(!page.contains("EXTRA"), "{page}");
+    let page = run(&["man"]).ok();
+    assert!(page.contains("gristmill\\-run(1)") && !page.contains("gristmill\\-help(1)"), "{page}");
+    assert!(help.contains("GRISTMILL_CACHE_LIMIT"), "{help}");
     let folder = tempfile::tempdir().unwrap();
     run(&["man", "--dir", folder.path().to_str().unwrap()]).ok();
     assert!(folder.path().join("gristmill-profile.1").exists());

@@ -8,6 +8,7 @@ use super::kernel::{Draft, Surroundings};
 use crate::derive::Derived;
 use crate::lower::linear::WORDS;
 use crate::threads::WARP;
+use crate::together::outermost;
 use gristmill_uop::target::{Style, Target};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -99,7 +100,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
             plain(g, &mut s, &spread, &nests, around);
         } else {
             // Reductions of one nest share a loop, and with it the registers; one inside another has them only while the other waits.
-            let together = nests.iter().map(|&n| outermost_reductions(g, n)).max().unwrap_or(1);
+            let together = nests.iter().map(|&n| outermost(g, n).len()).max().unwrap_or(1);
             let axes = copies(g, &mut s, &nests, &axes);
             contraction(g, &mut s, &nests, &axes, &rows, [lanes, steps, together as i64], around);
         }
@@ -118,14 +119,6 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
     }
 }
 
-/// Reductions of a nest that are inside no other.
-fn outermost_reductions(g: &Graph, nest: Id) -> usize {
-    let all: Vec<Id> = g.toposort(&[nest]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
-    let terms: Vec<Id> = all.iter().map(|&n| g[n].src[0]).collect();
-    let inside: FxHashSet<Id> = g.toposort(&terms).into_iter().collect();
-    all.iter().filter(|n| !inside.contains(n)).count()
-}
-
 /// The first `n` axes of the node that have a range.
 fn leading(g: &Graph, axes: &[Id], n: usize, node: Id) -> Vec<Id> {
     let dims = g.shape(node);
@@ -137,7 +130,7 @@ fn leading(g: &Graph, axes: &[Id], n: usize, node: Id) -> Vec<Id> {
 pub fn beside(g: &Graph, nests: &[Id], target: &Target) -> f64 {
     let accumulators = nests.iter().map(|&n| {
         let copies = g[n].src[3..].iter().filter(|&&r| g.range_kind(r) == Some(RangeKind::Upcast));
-        copies.map(|&r| g.max_of(g[r].src[0])).product::<i64>() * outermost_reductions(g, n).max(1) as i64
+        copies.map(|&r| g.max_of(g[r].src[0])).product::<i64>() * outermost(g, n).len().max(1) as i64
     });
     let registers = REGISTERS + 2 * accumulators.max().unwrap_or(1);
     (65536 / (target.threads as i64 * registers)).max(1) as f64

@@ -5,9 +5,10 @@ use super::messages::{RequestMessage, convert};
 use super::settings::{Settings, request};
 use super::tools::{ResponseFormat, Tool, ToolChoice, Wishes};
 use super::{finish_name, fresh_id, logprobs, rate, with_usage};
+use crate::body::Asked;
 use crate::constraint::Constraint;
 use crate::error::ApiError;
-use crate::http::{App, Asked};
+use crate::http::App;
 use crate::job::{Chosen, Delta, Finish, Usage};
 use crate::model::{Served, now};
 use crate::prompt::{self, Prompt};
@@ -17,7 +18,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -52,10 +53,16 @@ request! {
 }
 
 /// Switches of the template.
-#[derive(Deserialize, Clone, Copy, Debug)]
+#[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
 struct TemplateSettings {
     enable_thinking: Option<bool>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
+
+/// What `reasoning_effort` may be: how much is a matter of the model, whether at all can be asked for.
+const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh"];
 
 /// Most alternatives to a token.
 const TOP: u64 = 20;
@@ -66,6 +73,7 @@ struct Ready {
     prompt: Prompt,
     constraint: Option<Constraint>,
     schemas: Option<Schemas>,
+    forced: bool,
     several: bool,
     logprobs: Option<usize>,
 }
@@ -98,8 +106,7 @@ impl ChatRequest {
         let wishes =
             Wishes::new(self.tools.as_deref(), self.tool_choice.as_ref(), self.response_format.as_ref(), several)?;
         let served = &app.served;
-        let switch = self.chat_template_kwargs.and_then(|settings| settings.enable_thinking);
-        let thinking = switch.or((self.reasoning_effort.as_deref() == Some("none")).then_some(false));
+        let thinking = self.thinking()?;
         let prompt = prompt::chat(served, convert(&self.messages)?, &wishes.to_json(), thinking)?;
         let constraint = wishes.form().map(|(form, parameter)| {
             let grammar = grammar::grammar(&form, prompt::style(served), &served.tokenizer);
@@ -107,7 +114,23 @@ impl ChatRequest {
             compiled.map_err(|why| ApiError::parameter(parameter, format!("this schema is not possible: {why}")))
         });
         let constraint = constraint.transpose()?;
-        Ok(Ready { settings, prompt, constraint, schemas: wishes.schemas(), several, logprobs })
+        let (schemas, forced) = (wishes.schemas(), wishes.forced());
+        Ok(Ready { settings, prompt, constraint, schemas, forced, several, logprobs })
+    }
+    /// Is reasoning switched on or off?
+    fn thinking(&self) -> Result<Option<bool>, ApiError> {
+        let kwargs = self.chat_template_kwargs.as_ref();
+        if let Some(name) = kwargs.and_then(|kwargs| kwargs.others.keys().next()) {
+            let message = format!("chat_template_kwargs can only be enable_thinking here, not {name}");
+            return Err(ApiError::parameter("chat_template_kwargs", message));
+        }
+        let effort = self.reasoning_effort.as_deref();
+        if let Some(effort) = effort.filter(|effort| !EFFORTS.contains(effort)) {
+            let message = format!("reasoning_effort is `{effort}`; it must be one of {}", EFFORTS.join(", "));
+            return Err(ApiError::parameter("reasoning_effort", message));
+        }
+        let switch = kwargs.and_then(|kwargs| kwargs.enable_thinking);
+        Ok(switch.or((effort == Some("none")).then_some(false)))
     }
 }
 
@@ -115,7 +138,8 @@ impl ChatRequest {
 pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, ApiError> {
     let (request, client, when) = asked.json::<ChatRequest>(&app).await?;
     let ready = http::prepare(&app, move |app| request.check(app)).await?;
-    let Ready { settings, prompt, constraint, schemas, several, logprobs } = ready;
+    let Ready { settings, prompt, constraint, schemas, forced, several, logprobs } = ready;
+    let reply = || Reply::new(prompt.thinking, schemas.clone(), forced);
     let telling = Telling {
         served: app.served.clone(),
         id: fresh_id("chatcmpl-"),
@@ -123,7 +147,7 @@ pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Respo
         include_usage: settings.include_usage,
         timings: settings.timings,
         logprobs: logprobs.is_some(),
-        answers: (0..settings.choices).map(|_| Answer::new(prompt.thinking, schemas.clone(), several)).collect(),
+        answers: (0..settings.choices).map(|_| Answer::new(reply(), several)).collect(),
     };
     let stream = settings.stream;
     let mut events = app.submit(client, when, settings, prompt.tokens, constraint, true, logprobs)?;
@@ -164,9 +188,8 @@ struct Call {
 }
 
 impl Answer {
-    fn new(thinking: bool, schemas: Option<Schemas>, several: bool) -> Answer {
+    fn new(reply: Reply, several: bool) -> Answer {
         let (content, reasoning) = Default::default();
-        let reply = Reply::new(thinking, schemas);
         Answer { reply, begun: false, several, content, reasoning, calls: Vec::new(), tokens: Vec::new() }
     }
     /// More text; the deltas it makes.
@@ -174,8 +197,8 @@ impl Answer {
         let parts = self.reply.push(text);
         parts.into_iter().filter_map(|part| self.take(part)).collect()
     }
-    fn finish(&mut self) -> Vec<Value> {
-        let parts = self.reply.finish();
+    fn finish(&mut self, reason: Finish) -> Vec<Value> {
+        let parts = self.reply.finish(reason == Finish::Length);
         parts.into_iter().filter_map(|part| self.take(part)).collect()
     }
     fn take(&mut self, part: Part) -> Option<Value> {
@@ -209,8 +232,8 @@ impl Answer {
     }
     /// The message, whole.
     fn message(&self) -> Value {
-        let content =
-            if self.content.is_empty() && !self.calls.is_empty() { Value::Null } else { self.content.clone().into() };
+        let calling = self.reply.is_forced() || !self.calls.is_empty();
+        let content = if self.content.is_empty() && calling { Value::Null } else { self.content.clone().into() };
         let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
         if !self.reasoning.is_empty() {
             message["reasoning_content"] = self.reasoning.clone().into();
@@ -261,7 +284,8 @@ impl Telling {
     /// Says who speaks, once.
     fn begin(&mut self, choice: usize, chunks: &mut VecDeque<Value>) {
         if !std::mem::replace(&mut self.answers[choice].begun, true) {
-            let role = json!({ "role": "assistant", "content": "" });
+            let content = if self.answers[choice].reply.is_forced() { Value::Null } else { "".into() };
+            let role = json!({ "role": "assistant", "content": content });
             chunks.push_back(self.choice(choice, role, Value::Null, Value::Null));
         }
     }
@@ -271,7 +295,7 @@ impl Telling {
             .iter()
             .map(|&(index, reason)| {
                 let answer = &mut self.answers[index];
-                answer.finish();
+                answer.finish(reason);
                 let logprobs = if self.logprobs { logprobs::chat(&self.served, &answer.tokens) } else { Value::Null };
                 json!({
                     "index": index,
@@ -305,7 +329,7 @@ impl Teller for Telling {
     }
     fn finish(&mut self, choice: usize, reason: Finish, chunks: &mut VecDeque<Value>) {
         self.begin(choice, chunks);
-        for part in self.answers[choice].finish() {
+        for part in self.answers[choice].finish(reason) {
             chunks.push_back(self.choice(choice, part, Value::Null, Value::Null));
         }
         let reason = self.answers[choice].finish_name(reason);

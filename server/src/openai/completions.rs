@@ -3,8 +3,9 @@
 use super::events::{self, Teller};
 use super::settings::{Settings, request};
 use super::{finish_name, fresh_id, logprobs, with_usage};
+use crate::body::Asked;
 use crate::error::ApiError;
-use crate::http::{self, App, Asked};
+use crate::http::{self, App};
 use crate::job::{Chosen, Delta, Finish, Usage};
 use crate::model::{Served, now};
 use crate::prompt::{self, Prompt};

@@ -1,5 +1,6 @@
 //! The messages of a chat request.
 
+use crate::body::Others;
 use crate::error::ApiError;
 use gristmill_llm::chat::Message;
 use serde::Deserialize;
@@ -7,6 +8,7 @@ use serde_json::{Value, json};
 
 /// A message as clients send it.
 #[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
 pub struct RequestMessage {
     role: Role,
     content: Option<Content>,
@@ -15,6 +17,8 @@ pub struct RequestMessage {
     name: Option<String>,
     tool_calls: Option<Vec<RequestCall>>,
     tool_call_id: Option<String>,
+    #[serde(flatten)]
+    _others: Others,
 }
 
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,24 +40,33 @@ enum Content {
 }
 
 #[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
 struct ContentPart {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
     refusal: Option<String>,
+    #[serde(flatten)]
+    _others: Others,
 }
 
 #[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
 struct RequestCall {
     id: Option<String>,
     function: CalledFunction,
+    #[serde(flatten)]
+    _others: Others,
 }
 
 #[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
 struct CalledFunction {
     name: String,
     /// JSON, as text.
     arguments: String,
+    #[serde(flatten)]
+    _others: Others,
 }
 
 /// The messages as templates take them.

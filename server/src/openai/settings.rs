@@ -1,5 +1,6 @@
 //! What requests of both kinds have in common: which model, how tokens are chosen, when to stop, how to answer.
 
+use crate::body::Others;
 use crate::error::ApiError;
 use crate::http::App;
 use gristmill_llm::prefix::Reuse;
@@ -18,17 +19,20 @@ pub enum Texts {
 }
 
 /// How a stream is to be.
-#[derive(Deserialize, Clone, Copy, Debug, Default)]
+#[derive(Deserialize, Clone, Copy, Debug)]
+#[serde(expecting = "an object")]
 pub struct StreamOptions {
     /// End with the numbers of tokens?
-    #[serde(default)]
     pub include_usage: Option<bool>,
+    #[serde(flatten)]
+    _others: Others,
 }
 
 /// Declares a request: its own fields, and those that all have.
 macro_rules! request { ($(#[$about:meta])* $Name:ident { $($(#[$doc:meta])* $field:ident: $Type:ty,)* }) => {
     $(#[$about])*
     #[derive(serde::Deserialize, Clone, Debug)]
+    #[serde(expecting = "an object")]
     struct $Name {
         $($(#[$doc])* $field: $Type,)*
         /// Which model.
@@ -68,6 +72,9 @@ macro_rules! request { ($(#[$about:meta])* $Name:ident { $($(#[$doc:meta])* $fie
         logit_bias: Option<serde_json::Map<String, serde_json::Value>>,
         /// Go on where the model would end? For measurements.
         ignore_eos: Option<bool>,
+        /// All others.
+        #[serde(flatten)]
+        others: serde_json::Map<String, serde_json::Value>,
     }
     impl $Name {
         /// The fields that all requests have, as they are.
@@ -91,6 +98,7 @@ macro_rules! request { ($(#[$about:meta])* $Name:ident { $($(#[$doc:meta])* $fie
                 repeat_last_n: self.repeat_last_n,
                 logit_bias: self.logit_bias.as_ref(),
                 ignore_eos: self.ignore_eos.unwrap_or(false),
+                others: &self.others,
             }
         }
     }
@@ -117,6 +125,7 @@ pub struct Raw<'r> {
     pub repeat_last_n: Option<i64>,
     pub logit_bias: Option<&'r Map<String, Value>>,
     pub ignore_eos: bool,
+    pub others: &'r Map<String, Value>,
 }
 
 /// The same, checked.
@@ -153,6 +162,7 @@ impl Raw<'_> {
     /// # Errors
     /// The first that cannot be honoured.
     pub fn check(&self, app: &App) -> Result<Settings, ApiError> {
+        known(self.others)?;
         let served = &app.served;
         if let Some(model) = self.model.filter(|model| !served.is_called(model)) {
             return Err(ApiError::model(model, &served.name));
@@ -215,6 +225,47 @@ impl Raw<'_> {
         p.seed = self.seed.map_or_else(any_seed, |seed| seed as u64);
         p.validate().map_err(|error| ApiError::body(error.to_string()))?;
         Ok(p)
+    }
+}
+
+/// Parameters that clients and pages send and that change no answer of ours, and why.
+const IGNORED: &[(&str, &str)] = &[
+    ("user", "whose request it is"),
+    ("safety_identifier", "whose request it is"),
+    ("metadata", "labels for a dashboard"),
+    ("store", "answers are kept nowhere"),
+    ("service_tier", "there is one"),
+    ("prompt_cache_key", "prompts that begin alike share their beginning by themselves"),
+    ("prompt_cache_retention", "what is kept is a matter of the server's --keep"),
+    ("cache_prompt", "of llama.cpp: as prompt_cache_key"),
+    ("keep_alive", "of Ollama: the model stays"),
+];
+
+/// Parameters that only these values are possible of, which is what there is without them. Null stands for leaving one out.
+const ONLY: &[(&str, &[&str])] = &[
+    ("modalities", &["[\"text\"]"]),
+    ("verbosity", &["\"medium\""]),
+    ("prediction", &[]),
+    ("audio", &[]),
+    ("web_search_options", &[]),
+];
+
+/// Refuses the parameters that nobody knows, lest a slip of the pen goes unnoticed, and those that cannot be honoured.
+fn known(others: &Map<String, Value>) -> Result<(), ApiError> {
+    let is_known = |name: &&str| IGNORED.iter().any(|row| row.0 == *name) || ONLY.iter().any(|row| row.0 == *name);
+    let unknown: Vec<&str> = others.keys().map(String::as_str).filter(|name| !is_known(name)).collect();
+    if !unknown.is_empty() {
+        return Err(ApiError::unknown(&unknown));
+    }
+    let refused = ONLY.iter().find(|(name, values)| {
+        others.get(*name).is_some_and(|value| !value.is_null() && !values.contains(&value.to_string().as_str()))
+    });
+    match refused {
+        None => Ok(()),
+        Some((name, [])) => Err(ApiError::parameter(*name, format!("{name} is not possible here"))),
+        Some((name, values)) => {
+            Err(ApiError::parameter(*name, format!("{name} can only be {} here", values.join(" or "))))
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tools that a request offers, and forms that it asks for.
 
+use crate::body::Others;
 use crate::error::ApiError;
 use crate::grammar::{Callable, Form};
 use crate::reply::Schemas;
@@ -9,17 +10,24 @@ use std::sync::LazyLock;
 
 /// A tool.
 #[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
 pub struct Tool {
     #[serde(rename = "type")]
     kind: String,
-    function: Function,
+    /// Tools of other types have none.
+    function: Option<Function>,
+    #[serde(flatten)]
+    _others: Others,
 }
 
 #[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
 struct Function {
     name: String,
     description: Option<String>,
     parameters: Option<Value>,
+    #[serde(flatten)]
+    _others: Others,
 }
 
 /// Which tools may, must or must not be called.
@@ -32,10 +40,16 @@ pub enum ToolChoice {
     /// In general.
     Mode(Mode),
     /// That one must.
-    Named {
-        /// It.
-        function: Named,
-    },
+    Named(Choice),
+}
+
+/// A tool that must be called.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
+pub struct Choice {
+    function: Named,
+    #[serde(flatten)]
+    _others: Others,
 }
 
 /// In general.
@@ -52,16 +66,22 @@ pub enum Mode {
 
 /// A tool's name.
 #[derive(Deserialize, Clone, Debug)]
-pub struct Named {
+#[serde(expecting = "an object")]
+struct Named {
     name: String,
+    #[serde(flatten)]
+    _others: Others,
 }
 
 /// What form an answer must have.
 #[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
 pub struct ResponseFormat {
     #[serde(rename = "type")]
     kind: FormatKind,
     json_schema: Option<JsonSchema>,
+    #[serde(flatten)]
+    _others: Others,
 }
 
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,8 +93,11 @@ enum FormatKind {
 }
 
 #[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
 struct JsonSchema {
     schema: Option<Value>,
+    #[serde(flatten)]
+    _others: Others,
 }
 
 /// Most tools of a request.
@@ -83,9 +106,9 @@ const TOOLS: usize = 128;
 /// Tools and forms, checked.
 pub struct Wishes<'r> {
     /// The tools that may be called; empty for none.
-    tools: &'r [Tool],
+    tools: Vec<&'r Function>,
     /// One of these must be called.
-    forced: Vec<&'r Tool>,
+    forced: Vec<&'r Function>,
     /// The answer must be JSON of that schema.
     schema: Option<&'r Value>,
     several: bool,
@@ -108,26 +131,28 @@ impl<'r> Wishes<'r> {
         if tools.len() > TOOLS {
             return Err(ApiError::parameter("tools", format!("{} tools are more than {TOOLS}", tools.len())));
         }
-        for (i, tool) in tools.iter().enumerate() {
-            tool.check().map_err(|message| ApiError::parameter(format!("tools[{i}]"), message))?;
-        }
+        let checked = tools.iter().enumerate().map(|(i, tool)| {
+            tool.check().map_err(|(place, message)| ApiError::parameter(format!("tools[{i}]{place}"), message))
+        });
+        let tools = checked.collect::<Result<Vec<_>, _>>()?;
         let needs_tools = |forced: bool| match tools.is_empty() && forced {
             true => Err(ApiError::parameter("tool_choice", "there are no tools to choose from")),
             false => Ok(()),
         };
         let (tools, forced) = match choice {
             None | Some(ToolChoice::Mode(Mode::Auto)) => (tools, Vec::new()),
-            Some(ToolChoice::Mode(Mode::None)) => (&[][..], Vec::new()),
+            Some(ToolChoice::Mode(Mode::None)) => (Vec::new(), Vec::new()),
             Some(ToolChoice::Mode(Mode::Required)) => {
                 needs_tools(true)?;
-                (tools, tools.iter().collect())
+                (tools.clone(), tools)
             }
-            Some(ToolChoice::Named { function }) => {
+            Some(ToolChoice::Named(Choice { function, .. })) => {
                 needs_tools(true)?;
-                let named = tools.iter().find(|tool| tool.function.name == function.name);
+                let named = tools.iter().copied().find(|tool| tool.name == function.name);
                 let missing =
                     || ApiError::parameter("tool_choice", format!("there is no tool named {:?}", function.name));
-                (tools, vec![named.ok_or_else(missing)?])
+                let named = named.ok_or_else(missing)?;
+                (tools, vec![named])
             }
         };
         let schema = format.map(ResponseFormat::schema).transpose()?.flatten();
@@ -135,48 +160,61 @@ impl<'r> Wishes<'r> {
     }
     /// The tools as templates take them.
     pub fn to_json(&self) -> Vec<Value> {
-        self.tools.iter().map(Tool::to_json).collect()
+        self.tools.iter().map(|tool| tool.to_json()).collect()
     }
     /// What a parser of calls needs; none where none can come.
     pub fn schemas(&self) -> Option<Schemas> {
-        let tools = self.tools.iter().map(|tool| (tool.function.name.as_str(), tool.function.parameters.as_ref()));
+        let tools = self.tools.iter().map(|tool| (tool.name.as_str(), tool.parameters.as_ref()));
         (!self.tools.is_empty()).then(|| Schemas::new(tools))
+    }
+    /// Must an answer consist of calls?
+    pub fn forced(&self) -> bool {
+        !self.forced.is_empty()
     }
     /// The form an answer must have, and which parameter asks for it.
     pub fn form(&self) -> Option<(Form<'r>, &'static str)> {
-        let callable =
-            |tool: &'r Tool| Callable { name: &tool.function.name, parameters: tool.function.parameters.as_ref() };
+        let callable = |tool: &'r Function| Callable { name: &tool.name, parameters: tool.parameters.as_ref() };
         let several = self.several;
         if !self.forced.is_empty() {
             let calls = self.forced.iter().copied().map(callable).collect();
             return Some((Form { schema: None, calls, several }, "tools"));
         }
-        let calls = self.tools.iter().map(callable).collect();
+        let calls = self.tools.iter().copied().map(callable).collect();
         self.schema.map(|schema| (Form { schema: Some(schema), calls, several }, "response_format"))
     }
 }
 
 impl Tool {
-    fn check(&self) -> Result<(), String> {
-        let name = &self.function.name;
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    /// The function that it is; or where in it something is wrong, and what.
+    fn check(&self) -> Result<&Function, (&'static str, String)> {
         if self.kind != "function" {
-            Err("only tools of type `function` can be called".into())
-        } else if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
-            Err("a function's name is 1 to 64 letters, digits, underscores, hyphens and dots".into())
-        } else if !self.function.parameters.as_ref().is_none_or(Value::is_object) {
-            Err("a function's parameters are a JSON schema, an object".into())
+            let message = format!("only tools of type `function` can be called here, not of type `{}`", self.kind);
+            return Err((".type", message));
+        }
+        let function =
+            self.function.as_ref().ok_or((".function", "a tool of type `function` needs a function".into()))?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        if function.name.is_empty() || function.name.len() > 64 || !function.name.chars().all(plain) {
+            Err((
+                ".function.name",
+                "a function's name is 1 to 64 letters, digits, underscores, hyphens and dots".into(),
+            ))
+        } else if !function.parameters.as_ref().is_none_or(Value::is_object) {
+            Err((".function.parameters", "a function's parameters are a JSON schema, an object".into()))
         } else {
-            Ok(())
+            Ok(function)
         }
     }
+}
+
+impl Function {
     fn to_json(&self) -> Value {
-        let Function { name, description, parameters } = &self.function;
-        let mut function = json!({ "name": name });
-        if let Some(description) = description {
+        let mut function = json!({ "name": self.name });
+        if let Some(description) = &self.description {
             function["description"] = description.clone().into();
         }
-        function["parameters"] = parameters.clone().unwrap_or_else(|| json!({ "type": "object", "properties": {} }));
+        let none = || json!({ "type": "object", "properties": {} });
+        function["parameters"] = self.parameters.clone().unwrap_or_else(none);
         json!({ "type": "function", "function": function })
     }
 }

@@ -43,6 +43,8 @@ pub struct Reply {
     /// Nothing of this kind has been told yet, so that white space before it is no part of it.
     fresh: bool,
     schemas: Option<Schemas>,
+    /// It consists of calls: what is none yet at its end is the beginning of one, and no text.
+    forced: bool,
 }
 
 enum State {
@@ -58,10 +60,14 @@ enum State {
 }
 
 impl Reply {
-    /// A reply; `reasoning` if the prompt has opened it. Calls are looked for where there are tools.
-    pub fn new(reasoning: bool, schemas: Option<Schemas>) -> Reply {
+    /// A reply; `reasoning` if the prompt has opened it. Calls are looked for where there are tools; `forced` if nothing but calls can come.
+    pub fn new(reasoning: bool, schemas: Option<Schemas>, forced: bool) -> Reply {
         let state = if reasoning { State::Reasoning } else { State::Start };
-        Reply { state, held: String::new(), fresh: reasoning, schemas }
+        Reply { state, held: String::new(), fresh: reasoning, schemas, forced }
+    }
+    /// Can it consist of nothing but calls?
+    pub fn is_forced(&self) -> bool {
+        self.forced
     }
     /// More text; what it makes certain.
     pub fn push(&mut self, text: &str) -> Vec<Part> {
@@ -70,13 +76,15 @@ impl Reply {
         while self.step(&mut parts) {}
         parts
     }
-    /// The end; the rest.
-    pub fn finish(&mut self) -> Vec<Part> {
+    /// The end; the rest. `cut` if more would have come: a call that has begun is markup then, and no text.
+    pub fn finish(&mut self, cut: bool) -> Vec<Part> {
         let mut parts = Vec::new();
         let held = std::mem::take(&mut self.held);
         match std::mem::replace(&mut self.state, State::Content) {
-            State::Start | State::Content => self.tell(Part::Content, held, &mut parts),
             State::Reasoning => self.tell(Part::Reasoning, held.trim_end().to_owned(), &mut parts),
+            _ if self.forced => {}
+            State::Start | State::Content => self.tell(Part::Content, held, &mut parts),
+            _ if cut => {}
             State::Opened => parts.push(Part::Content(format!("{CALL}{held}"))),
             State::Json(call) => parts.extend(call.abandon().map(|raw| Part::Content(format!("{CALL}{raw}")))),
             State::Tags(call) => parts.extend(call.abandon(&held).map(|raw| Part::Content(format!("{CALL}{raw}")))),

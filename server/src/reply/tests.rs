@@ -1,6 +1,6 @@
 //! Replies of every form, cut in every way.
 
-use super::{Part, Reply, Schemas};
+use super::{CALL, Part, Reply, Schemas};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -24,13 +24,16 @@ fn joined(parts: Vec<Part>) -> Vec<Part> {
 }
 
 fn cut(text: &str, size: usize, reasoning: bool, tools: bool) -> Vec<Part> {
-    let mut reply = Reply::new(reasoning, tools.then(schemas));
+    ended(text, size, Reply::new(reasoning, tools.then(schemas), false), false)
+}
+
+fn ended(text: &str, size: usize, mut reply: Reply, cut: bool) -> Vec<Part> {
     let chars: Vec<char> = text.chars().collect();
     let mut parts = Vec::new();
     for piece in chars.chunks(size) {
         parts.extend(reply.push(&piece.iter().collect::<String>()));
     }
-    parts.extend(reply.finish());
+    parts.extend(reply.finish(cut));
     joined(parts)
 }
 
@@ -104,6 +107,25 @@ fn what_is_no_call_is_text() {
     check("<tool_call>wea<arg", false, true, &[content("<tool_call>wea<arg")]);
     // A call that is cut off is one, with what there is of its arguments.
     check("<tool_call>{\"name\":\"a\",\"arguments\":{\"x\"", false, true, &[call("a"), arguments("{\"x\"")]);
+}
+
+#[test]
+fn a_call_that_is_cut_off_leaves_no_markup() {
+    let texts = [
+        "<tool_call>{\"name\": \"weather\", \"arguments\": {}}</tool_call>",
+        "<tool_call>weather<arg_key>city</arg_key>",
+    ];
+    for text in texts.iter().flat_map(|text| (0..text.len()).map(|n| &text[..n])) {
+        for forced in [false, true] {
+            let parts = ended(text, 3, Reply::new(false, Some(schemas()), forced), true);
+            // Without the whole marker, only who was forced cannot have meant a text.
+            let plain = !forced && text.len() < CALL.len();
+            assert!(plain || !parts.iter().any(|part| matches!(part, Part::Content(_))), "{text:?}: {parts:?}");
+        }
+    }
+    let thought = ended("hm</think><tool", 1, Reply::new(true, Some(schemas()), true), true);
+    assert_eq!(thought, [reasoning("hm")]);
+    assert_eq!(ended("a <", 1, Reply::new(false, Some(schemas()), false), true), [content("a <")]);
 }
 
 proptest! {

@@ -2,7 +2,7 @@
 
 use super::client::joined;
 use super::{shared, start};
-use gristmill_server::Config;
+use gristmill_server::{Config, Server};
 use serde_json::json;
 
 const JAPAN: &str = "What is the capital of Japan?";
@@ -193,5 +193,18 @@ fn a_key_is_asked_for_where_there_is_one() {
         }
         assert_eq!(stranger.ask(JAPAN, json!({})).refused(401)["type"], "invalid_request_error");
         assert_eq!((stranger.get("/health").status, stranger.get("/").status), (200, 200));
+    }
+}
+
+#[test]
+fn while_the_model_is_loaded_the_server_says_so() {
+    let server = Server::bind(Config { port: 0, ..Config::default() }).expect("a port");
+    let client = super::Client { address: server.address(), key: None };
+    let health = client.get("/health");
+    assert_eq!((health.status, health.json()), (503, json!({ "status": "loading" })));
+    assert!(health.head.contains("application/json"), "{}", health.head);
+    for response in [client.ask(JAPAN, json!({})), client.get("/v1/models"), client.get("/")] {
+        assert!(response.head.contains("retry-after"), "{}", response.head);
+        assert_eq!(response.refused(503)["code"], "model_loading");
     }
 }

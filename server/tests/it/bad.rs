@@ -75,31 +75,97 @@ fn fields_that_make_no_sense_are_named() {
         ),
         (json!({ "tools": 7 }), "tools"),
         (json!({ "response_format": "json" }), "response_format"),
+        (json!({ "response_format": ["json_object", null] }), "response_format"),
+        (json!({ "messages": [["user", "Hi", null, null, null, null]] }), "messages[0]"),
+        (
+            json!({ "messages": [{ "role": "assistant", "tool_calls": [["a", ["b", "{}"]]] }] }),
+            "messages[0].tool_calls[0]",
+        ),
+        (json!({ "tools": [["function", ["a", null, null]]] }), "tools[0]"),
+        (json!({ "stream": true, "stream_options": [true] }), "stream_options"),
+        (json!({ "chat_template_kwargs": [true] }), "chat_template_kwargs"),
+        (json!({ "chat_template_kwargs": { "foo": 1 } }), "chat_template_kwargs"),
+        (json!({ "reasoning_effort": "banana" }), "reasoning_effort"),
+        (json!({ "modalities": ["text", "audio"] }), "modalities"),
+        (json!({ "prediction": { "type": "content", "content": "x" } }), "prediction"),
     ] {
         let error = client.ask("Hm?", settings.clone()).refused(400);
         assert_eq!(error["param"], param, "{settings}: {error}");
     }
     assert_eq!(client.ask("Hm?", json!({ "model": "gpt-9" })).refused(404)["code"], "model_not_found");
     for (body, param) in [
-        (json!({}), Value::Null),
-        (json!({ "prompt": "" }), "prompt".into()),
-        (json!({ "prompt": { "x": 1 } }), "prompt".into()),
-        (json!({ "prompt": [99999] }), "prompt".into()),
-        (json!({ "prompt": ["a", "b"] }), "prompt".into()),
-        (json!({ "prompt": "x", "echo": true }), "echo".into()),
-        (json!({ "prompt": "x", "suffix": "y" }), "suffix".into()),
-        (json!({ "prompt": "x", "best_of": 4 }), "best_of".into()),
-        (json!({ "prompt": "x", "logprobs": 99 }), "logprobs".into()),
+        (json!({}), "prompt"),
+        (json!({ "prompt": "word ".repeat(5000) }), "prompt"),
+        (json!({ "prompt": "" }), "prompt"),
+        (json!({ "prompt": { "x": 1 } }), "prompt"),
+        (json!({ "prompt": [99999] }), "prompt"),
+        (json!({ "prompt": ["a", "b"] }), "prompt"),
+        (json!({ "prompt": "x", "echo": true }), "echo"),
+        (json!({ "prompt": "x", "suffix": "y" }), "suffix"),
+        (json!({ "prompt": "x", "best_of": 4 }), "best_of"),
+        (json!({ "prompt": "x", "logprobs": 99 }), "logprobs"),
     ] {
         assert_eq!(client.post("/v1/completions", &body).refused(400)["param"], param, "{body}");
     }
 }
 
 #[test]
+fn parameters_that_nobody_knows_are_not_overlooked() {
+    let client = shared();
+    let unknown = |error: Value| {
+        assert_eq!((&error["param"], &error["code"]), (&Value::Null, &Value::Null), "{error}");
+        error["message"].as_str().unwrap().to_owned()
+    };
+    let error = client.ask("Hm?", json!({ "max_token": 3 })).refused(400);
+    assert_eq!(unknown(error), "Unrecognized request argument supplied: max_token");
+    let error = client.ask("Hm?", json!({ "max_token": 3, "prompt": "Hm" })).refused(400);
+    assert_eq!(unknown(error), "Unrecognized request arguments supplied: max_token, prompt");
+    let error = client.post("/v1/completions", &json!({ "prompt": "Hm", "messages": [] })).refused(400);
+    assert_eq!(unknown(error), "Unrecognized request argument supplied: messages");
+    // What clients send without meaning anything by it here.
+    let harmless = json!({
+        "max_tokens": 1, "user": "me", "metadata": { "a": "b" }, "store": false, "service_tier": "auto", "parallel_tool_calls": true,
+        "safety_identifier": "x", "prompt_cache_key": "y", "modalities": ["text"], "verbosity": "medium", "prediction": null,
+        "audio": null, "stream": true, "stream_options": { "include_usage": true, "include_obfuscation": false },
+        "reasoning_effort": "low", "chat_template_kwargs": { "enable_thinking": false },
+    });
+    assert!(!client.ask("Hm?", harmless).events().is_empty());
+    // Nor in messages that come back as they went out.
+    let answer = json!({ "role": "assistant", "content": "Hm.", "refusal": null, "annotations": [], "audio": null });
+    let messages = json!([{ "role": "user", "content": "Hm?" }, answer, { "role": "user", "content": "Hm?" }]);
+    client.chat(json!({ "messages": messages, "max_tokens": 1 })).ok();
+}
+
+#[test]
+fn types_are_called_as_in_json() {
+    let client = shared();
+    for (settings, said) in [
+        (json!({ "temperature": "hot" }), "temperature: expected a number, found the string \"hot\""),
+        (json!({ "top_k": 1.5 }), "top_k: expected a whole number, found the number `1.5`"),
+        (json!({ "response_format": 7 }), "response_format: expected an object, found the number `7`"),
+        (json!({ "messages": [[]] }), "messages[0]: expected an object, found an array"),
+        (json!({ "stream": "yes" }), "stream: expected true or false, found the string \"yes\""),
+    ] {
+        assert_eq!(client.ask("Hm?", settings).refused(400)["message"], said);
+    }
+    let whole = json!([[{ "role": "user", "content": "Hm?" }]]);
+    assert_eq!(client.post(CHAT, &whole).refused(400)["message"], "the body: expected an object, found an array");
+    for (path, name) in [(CHAT, "messages"), ("/v1/completions", "prompt")] {
+        let error = client.post(path, &json!({ "temperature": 0 })).refused(400);
+        assert_eq!((&error["param"], &error["code"]), (&json!(name), &json!("missing_required_parameter")));
+    }
+    let error = client.ask("Hm?", json!({ "messages": [{ "content": "x" }] })).refused(400);
+    assert_eq!(error["param"], "messages[0].role");
+    // Not all of what was sent comes back.
+    let long = client.ask("Hm?", json!({ "temperature": "x".repeat(100_000) })).refused(400);
+    assert!(long["message"].as_str().unwrap().chars().count() <= 301);
+}
+
+#[test]
 fn what_is_too_long_is_refused() {
     let client = shared();
     let error = client.ask(&"word ".repeat(5000), json!({})).refused(400);
-    assert_eq!(error["code"], "context_length_exceeded");
+    assert_eq!((&error["code"], &error["param"]), (&json!("context_length_exceeded"), &json!("messages")));
     let begin = Instant::now();
     client.ask(&"x".repeat(3_000_000), json!({})).refused(400);
     client.ask(&"ab ".repeat(1_000_000), json!({})).refused(400);

@@ -44,13 +44,15 @@ pub fn start(config: Config) -> Running {
     let server = Server::bind(Config { port: 0, ..config }).expect("a port");
     let client = Client { address: server.address(), key };
     let (end, ended) = oneshot::channel::<()>();
+    let (is_ready, ready) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
         let ended = async {
             let _ = ended.await;
         };
         let (text, engine) = demo();
-        server.run_until(text, engine, ended).expect("it serves");
+        server.run_until(text, engine, || is_ready.send(()).expect("somebody waits"), ended).expect("it serves");
     });
+    ready.recv().expect("it is ready");
     Running { client, end: Some(end), thread: Some(thread) }
 }
 

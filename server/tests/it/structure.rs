@@ -132,9 +132,51 @@ fn forms_that_make_no_sense_are_refused() {
     assert_eq!(refused(json!({ "tool_choice": "required" })), "tool_choice");
     let other = json!({ "type": "function", "function": { "name": "other" } });
     assert_eq!(refused(json!({ "tools": weather(), "tool_choice": other })), "tool_choice");
-    assert_eq!(refused(json!({ "tools": [{ "type": "retrieval", "function": { "name": "a" } }] })), "tools[0]");
-    assert_eq!(refused(json!({ "tools": [{ "type": "function", "function": { "name": "a b" } }] })), "tools[0]");
+    assert_eq!(refused(json!({ "tools": [{ "type": "retrieval", "function": { "name": "a" } }] })), "tools[0].type");
+    assert_eq!(refused(json!({ "tools": [{ "type": "web_search" }] })), "tools[0].type");
+    assert_eq!(refused(json!({ "tools": [{ "type": "function" }] })), "tools[0].function");
+    assert_eq!(
+        refused(json!({ "tools": [{ "type": "function", "function": { "name": "a b" } }] })),
+        "tools[0].function.name"
+    );
     let broken = json!([{ "type": "function", "function": { "name": "a", "parameters": { "type": "object", "properties": { "x": { "type": 7 } } } } }]);
     assert_eq!(refused(json!({ "tools": broken, "tool_choice": "required" })), "tools");
     assert_eq!(refused(json!({ "functions": [] })), "functions");
+}
+
+#[test]
+fn a_forced_call_that_is_cut_off_is_no_text() {
+    for limit in [1, 5, 8, 14] {
+        let settings = json!({ "tools": weather(), "tool_choice": "required", "seed": 1, "max_tokens": limit });
+        let answer = shared().ask("The weather?", settings.clone()).ok();
+        let choice = &answer["choices"][0];
+        assert_eq!(
+            (&choice["message"]["content"], &choice["finish_reason"]),
+            (&Value::Null, &json!("length")),
+            "{limit}"
+        );
+        let mut streaming = settings;
+        streaming["stream"] = true.into();
+        let events = shared().ask("The weather?", streaming).events();
+        assert!(events.iter().all(|event| !event["choices"][0]["delta"]["content"].is_string()), "{limit}: {events:?}");
+        assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "length");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_schema_is_said_in_a_line() {
+    let schema = json!({ "type": "object", "properties": { "secret": { "not": { "type": "string" } } } });
+    let format =
+        json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": schema } } });
+    let tool = json!([{ "type": "function", "function": { "name": "a", "parameters": schema } }]);
+    for settings in [format, json!({ "tools": tool, "tool_choice": "required" })] {
+        let error = shared().ask("Hm?", settings).refused(400);
+        assert_eq!(error["message"], "this schema is not possible: Unimplemented keys: [\"not\"]");
+    }
+    let pattern = json!({ "type": "string", "pattern": "(".repeat(2000) });
+    let format =
+        json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": pattern } } });
+    let error = shared().ask("Hm?", format).refused(400);
+    let message = error["message"].as_str().unwrap();
+    assert!(message.chars().count() <= 301 && !message.contains('\n') && !message.contains("%json"), "{message}");
 }

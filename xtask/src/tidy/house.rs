@@ -135,6 +135,34 @@ pub fn registry_hosts(tree: &Tree) -> Vec<Finding> {
     found
 }
 
+/// No block of code in a page that nobody closes, and no heading that sticks to the text before it: a merge loses lines silently.
+pub fn pages(tree: &Tree) -> Vec<Finding> {
+    let mut found = vec![];
+    for file in tree.files.iter().filter(|file| file.path.ends_with(".md")) {
+        let (mut open, mut before) = (None, "");
+        for (line, text) in file.lines() {
+            match (open, text.trim_start().strip_prefix("```")) {
+                (None, Some(_)) => open = Some(line),
+                (Some(_), Some("")) => open = None,
+                (None, None) if text.starts_with('#') && !before.trim().is_empty() => {
+                    found.push(finding(
+                        file,
+                        line,
+                        "a heading right after text".into(),
+                        "leave a line empty before it",
+                    ));
+                }
+                _ => {}
+            }
+            before = text;
+        }
+        if let Some(line) = open {
+            found.push(finding(file, line, "a block of code that is not closed".into(), "close it with ```"));
+        }
+    }
+    found
+}
+
 fn finding(file: &File, line: usize, message: String, hint: &'static str) -> Finding {
     Finding { path: file.path.clone(), line, message, hint }
 }
@@ -166,6 +194,17 @@ mod tests {
         }
         assert_eq!(lines(globs, "a/tests/b.rs", "use a::*;"), [0; 0]);
         assert_eq!(lines(globs, "a/src/b.rs", "fn f(x: &u8) -> impl T + use<'_> { *x }"), [0; 0]);
+    }
+
+    #[test]
+    fn pages_that_lost_lines_fail() {
+        for text in ["a\n```sh\nb\n", "\n```sh\na\n```python\nb\n", "a\n## B\n", "```sh\n```\n## B\n"] {
+            assert_eq!(lines(pages, "a.md", text).len(), 1, "{text}");
+        }
+        for text in ["# A\n\n```sh\n# b\n```\n\n## C\n", "a\n```\nb\n# c\n```\n", "- a\n  ```sh\n  b\n  ```\n"] {
+            assert_eq!(lines(pages, "a.md", text), [0; 0], "{text}");
+        }
+        assert_eq!(lines(pages, "a.rs", "a\n## B\n"), [0; 0]);
     }
 
     #[test]

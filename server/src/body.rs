@@ -1,0 +1,164 @@
+//! Bodies of requests: read, parsed, and what is wrong with them said in the words of JSON.
+
+use crate::error::ApiError;
+use crate::http::App;
+use axum::body::Body;
+use axum::extract::{ConnectInfo, FromRequest, Request};
+use axum::http::{HeaderMap, header};
+use futures_util::StreamExt;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny};
+use serde_json::error::Category;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+/// Flattened into a struct, it takes the fields that the struct does not name; and serde reads that struct from objects alone, not from
+/// arrays too.
+#[derive(Clone, Copy, Debug)]
+pub struct Others;
+
+impl<'de> Deserialize<'de> for Others {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Others, D::Error> {
+        IgnoredAny::deserialize(from).map(|_| Others)
+    }
+}
+
+/// A request whose body was not read yet.
+pub struct Asked {
+    client: IpAddr,
+    when: Instant,
+    headers: HeaderMap,
+    body: Body,
+}
+
+impl<S: Sync> FromRequest<S> for Asked {
+    type Rejection = ApiError;
+    async fn from_request(request: Request, _: &S) -> Result<Asked, ApiError> {
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+        let client = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
+        let (parts, body) = request.into_parts();
+        Ok(Asked { client, when: Instant::now(), headers: parts.headers, body })
+    }
+}
+
+impl Asked {
+    /// The body, read and understood; who asks, and since when.
+    ///
+    /// # Errors
+    /// When it is not JSON, too long, too slow, or not such a request.
+    pub async fn json<T: DeserializeOwned>(self, app: &App) -> Result<(T, IpAddr, Instant), ApiError> {
+        let kind = self.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let kind = kind.split(';').next().unwrap_or_default().trim();
+        // Browsers send other pages' requests unasked if they are plain text, but not if they are JSON.
+        if !kind.eq_ignore_ascii_case("application/json") {
+            return Err(ApiError::media_type());
+        }
+        let read = read(self.body, app.config.body);
+        let bytes = tokio::time::timeout(app.config.body_time, read).await.map_err(|_| ApiError::too_slow())??;
+        Ok((parse(&bytes)?, self.client, self.when))
+    }
+}
+
+/// How many times what it may be a body is read nevertheless: who is still sending does not read the refusal.
+const DRAINED: usize = 16;
+
+async fn read(body: Body, most: usize) -> Result<Vec<u8>, ApiError> {
+    let mut stream = body.into_data_stream();
+    let (mut bytes, mut length) = (Vec::new(), 0);
+    while let Some(piece) = stream.next().await {
+        let piece = piece.map_err(|_| ApiError::body("the body was cut off"))?;
+        length += piece.len();
+        if length <= most {
+            bytes.extend_from_slice(&piece);
+        } else if length > most.saturating_mul(DRAINED) {
+            break;
+        } else {
+            bytes = Vec::new();
+        }
+    }
+    if length > most { Err(ApiError::too_large(most)) } else { Ok(bytes) }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        refusal(path.trim_start_matches('.'), error.inner())
+    })?;
+    json.end().map_err(|error| ApiError::body(format!("the body is not JSON: {error}")))?;
+    Ok(parsed)
+}
+
+/// What is wrong with a body, at that path in it.
+fn refusal(path: &str, error: &serde_json::Error) -> ApiError {
+    let text = error.to_string();
+    if error.classify() != Category::Data {
+        return ApiError::body(format!("the body is not JSON: {text}"));
+    }
+    // The path says better where.
+    let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+    let dot = if path.is_empty() { "" } else { "." };
+    if let Some(name) = what.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
+        return ApiError::missing(format!("{path}{dot}{name}"));
+    }
+    match path {
+        "" => ApiError::body(format!("the body: {}", plainly(what))),
+        path => ApiError::parameter(path, format!("{path}: {}", plainly(what))),
+    }
+}
+
+/// What serde calls what it expects, and what it is in JSON.
+const EXPECTED: &[(&str, &str)] = &[
+    ("f64", "a number"),
+    ("i64", "a whole number"),
+    ("u64", "a whole number, 0 or more"),
+    ("u32", "a whole number, 0 or more"),
+    ("a boolean", "true or false"),
+    ("a sequence", "an array"),
+    ("a map", "an object"),
+    ("string or map", "a string"),
+];
+
+/// What it calls the beginning of what it finds, likewise.
+const FOUND: &[(&str, &str)] = &[
+    ("sequence", "an array"),
+    ("map", "an object"),
+    ("floating point", "the number"),
+    ("integer", "the number"),
+    ("string", "the string"),
+];
+
+/// A mismatch of types as serde tells it, in the words of JSON.
+fn plainly(what: &str) -> String {
+    let mismatch = ["invalid type: ", "invalid value: "]
+        .iter()
+        .find_map(|kind| what.strip_prefix(kind)?.rsplit_once(", expected "));
+    let Some((found, expected)) = mismatch else { return what.to_owned() };
+    let expected = EXPECTED.iter().find(|row| row.0 == expected).map_or(expected, |row| row.1);
+    let found = FOUND
+        .iter()
+        .find_map(|row| Some(format!("{}{}", row.1, found.strip_prefix(row.0)?)))
+        .unwrap_or(found.to_owned());
+    format!("expected {expected}, found {found}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mismatches_are_told_in_the_words_of_json() {
+        for (told, plain) in [
+            ("invalid type: string \"hot\", expected f64", "expected a number, found the string \"hot\""),
+            ("invalid value: integer `-5`, expected u64", "expected a whole number, 0 or more, found the number `-5`"),
+            ("invalid type: sequence, expected an object", "expected an object, found an array"),
+            ("invalid type: null, expected a sequence", "expected an array, found null"),
+            (
+                "invalid type: string \", expected f64\", expected a boolean",
+                "expected true or false, found the string \", expected f64\"",
+            ),
+            ("unknown variant `king`, expected `user`", "unknown variant `king`, expected `user`"),
+        ] {
+            assert_eq!(plainly(told), plain);
+        }
+    }
+}
