@@ -66,7 +66,8 @@ pub const ROUNDS: i64 = 2;
 const TOKENS: i64 = 4;
 /// Terms that a thread computes of what is no contraction of weights.
 const TERMS: i64 = 4;
-/// Registers of a thread beside its accumulators.
+/// Registers of a multiprocessor, and of a thread beside its accumulators.
+const REGISTER_FILE: i64 = 64 << 10;
 const REGISTERS: i64 = 40;
 /// Workgroups for each multiprocessor beyond which another costs more than it spreads.
 const WAVES: i64 = 16;
@@ -133,7 +134,7 @@ pub fn beside(g: &Graph, nests: &[Id], target: &Target) -> f64 {
         copies.map(|&r| g.max_of(g[r].src[0])).product::<i64>() * outermost(g, n).len().max(1) as i64
     });
     let registers = REGISTERS + 2 * accumulators.max().unwrap_or(1);
-    (65536 / (target.threads as i64 * registers)).max(1) as f64
+    (REGISTER_FILE / (target.threads as i64 * registers)).max(1) as f64
 }
 
 struct Splitter<'a, 'b> {
