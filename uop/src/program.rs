@@ -27,7 +27,7 @@ pub struct Estimate {
 
 /// One kernel, ready to be compiled by a device.
 ///
-/// A device runs `body` for every workgroup `0..groups`. On a CPU, a worker runs a contiguous interval of them; the
+/// A device runs `body` for every workgroup `0..groups`. On a CPU, a worker runs contiguous intervals of them; the
 /// kernel's text is a function `void NAME(void *const *buffers, const int64_t *vars, int64_t first, int64_t end, void *scratch)`
 /// where `buffers` is in the order of `params` and `vars` in the order of `vars`, and `scratch` points to `scratch` bytes, 64-byte aligned,
 /// that belong to the calling worker and need no initialisation.

@@ -189,9 +189,6 @@ impl Step {
             }
         }
     }
-}
-
-impl Step {
     #[inline]
     fn call(&self, task: &Task, part: Range<i64>, worker: &Worker) {
         if part.is_empty() {

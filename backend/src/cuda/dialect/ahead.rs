@@ -1,5 +1,5 @@
-//! Which weights, and rows of a cache, a workgroup asks for before it needs them: those whose addresses it knows before the kernels before it have ended, or as soon as a
-//! stage tells it (the experts that were chosen). Rows of a workgroup lie side by side, so a few spans of bytes are all it reads; one instruction
+//! Which weights, and rows of a cache, a workgroup asks for before it needs them: those whose addresses it knows before the kernels before it
+//! have ended, or as soon as a stage tells it (the experts that were chosen). Rows of a workgroup lie side by side, so a few spans of bytes are all it reads; one instruction
 //! asks for each, and the memory pipelines of the threads stay free for what they wait for.
 
 use gristmill_compiler::lower::Statement;
