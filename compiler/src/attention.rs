@@ -33,6 +33,11 @@ const SHARING_TILED: i64 = 16;
 const SHARING: i64 = 4;
 /// Columns of a maximum, and of a sum, beside a partial result.
 const COLUMNS: i64 = 2;
+/// Partial results above which one token's are combined by a kernel of its own. Whoever reads the combination would combine them anew in each of its
+/// workgroups, of which a head has several: more bytes than a launch takes time for.
+const MANY: i64 = 128;
+/// Values of a head that a workgroup combines then: 256 bytes of each partial result.
+const COMBINED: i64 = 64;
 
 /// Positions of a chunk where at most so many tokens attend in one step, to a cache of so many rows.
 pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
@@ -229,16 +234,22 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
         o = g.select(absent, zero, o);
     }
     let best = g.reduce(m, &[0], ReduceOp::Max);
-    let best = g.reshape(best, &[one, tokens, heads]);
-    let best = g.expand(best, &flat);
-    let w = g.sub(m, best);
+    let best_of_all = g.reshape(best, &[one, tokens, heads]);
+    let best_of_all = g.expand(best_of_all, &flat);
+    let w = g.sub(m, best_of_all);
     let w = g.exp(w);
     let wl = g.mul(w, l);
     let total = g.sum(wl, &[0]);
-    let w = spread(g, w, out_depth);
-    let o = g.mul(w, o);
+    let weights = spread(g, w, out_depth);
+    let o = g.mul(weights, o);
     let o = g.sum(o, &[0]);
-    let total = g.recip(total);
-    let total = spread(g, total, out_depth);
-    g.mul(o, total)
+    let share = g.recip(total);
+    let shares = spread(g, share, out_depth);
+    let combined = g.mul(o, shares);
+    if target.style == Style::Gpu && !many && (positions + c - 1) / c > MANY {
+        let inside = vec![best, w, total, share, o];
+        let (tile, inner) = (COMBINED, RangeKind::Loop);
+        hints.insert(combined, Hint { globals: 3, tile, inner, inside, staged: vec![], future: None });
+    }
+    combined
 }

@@ -41,6 +41,7 @@ use gristmill_backend::cuda::dialect::Cuda;
 use gristmill_backend::interp::InterpDevice;
 use gristmill_runtime::Device;
 use gristmill_runtime::store::Store;
+use gristmill_uop::program::Program;
 use gristmill_uop::target::{FLAGS, Target};
 use harness::{Way, check, seeds};
 use simulated::Simulated;
@@ -240,6 +241,19 @@ fn warps_multiply_halves() {
         }
         Err(missing) => simulated::skip(&missing),
     }
+}
+
+/// A cache that a kernel before attention asks for, and partial results that a kernel of their own combines.
+#[test]
+fn attention_at_a_depth() {
+    use gristmill_compiler::{Cheapest, Dialect, compile};
+    let target = Target { int8: false, ..Target::gpu_h200() };
+    for case in attention::deep() {
+        let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
+        let asks = |p: &Arc<Program>| p.source.contains("i = GROUP_INDEX;");
+        assert!(compiled.programs.iter().any(asks), "{}: nobody asks for the cache", case.name);
+    }
+    check(attention::deep(), threads());
 }
 
 /// Every optimisation can be switched off.

@@ -1,5 +1,6 @@
 //! Which nodes could have a place of their own: reductions, joins, and elementwise results that are dear and read more than once.
 
+use super::workgroup::Hint;
 use crate::derive::Derived;
 use gristmill_uop::{Graph, Id, Node, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -37,8 +38,8 @@ fn values(node: &Node) -> usize {
     }
 }
 
-/// Candidates below `roots`, which are forced; planes are among them.
-pub fn find(g: &Graph, roots: &[Id], derived: &Derived) -> Candidates {
+/// Candidates below `roots`, which are forced; planes and what has a hint are among them.
+pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Derived) -> Candidates {
     // Sums of activations are read by contractions in integers, which do not name them.
     let mut all: Vec<Id> = derived.dots.values().map(|d| d.s).collect();
     all.sort();
@@ -91,6 +92,7 @@ pub fn find(g: &Graph, roots: &[Id], derived: &Derived) -> Candidates {
         let scalar = g.shape(n).is_empty();
         let yes = forced
             || reduction
+            || hints.contains_key(&n)
             || derived.planes.contains_key(&n)
             || elementwise && several && below + own >= DEAR && (!scalar || node.dtype.scalar.is_float());
         if yes {

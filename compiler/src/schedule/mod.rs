@@ -7,6 +7,7 @@ pub mod memory;
 pub mod place;
 pub mod workgroup;
 
+use crate::ahead::Ask;
 use crate::decision::Decider;
 use crate::derive::Derived;
 use crate::price::Price;
@@ -32,6 +33,8 @@ pub struct Launch {
     pub level: usize,
     /// Modelled cost.
     pub price: Price,
+    /// What it asks for, for launches after it.
+    pub asks: Vec<Ask>,
 }
 
 /// What `schedule` returns.
@@ -57,7 +60,7 @@ pub fn schedule(
     decider: &mut Decider,
 ) -> Scheduled {
     let roots: Vec<Id> = outputs.iter().map(|o| o.1).collect();
-    let found = candidates::find(&g, &roots, derived);
+    let found = candidates::find(&g, &roots, hints, derived);
     // A place for every candidate: an output's or state's own slot, or an intermediate.
     let mut buffers: FxHashMap<Id, Id> = FxHashMap::default();
     let mut temp_nodes: Vec<Id> = Vec::new();
@@ -219,6 +222,7 @@ fn merge(
             roots: vec![k.root],
             level: level[i],
             price: *price,
+            asks: vec![],
         });
     }
     out

@@ -104,6 +104,11 @@ pub fn halves() -> Vec<Case> {
     ]
 }
 
+/// So deep that partial results are combined by a kernel of their own, and that the cache is asked for by a kernel before.
+pub fn deep() -> Vec<Case> {
+    vec![absorbed(8, 192, 64, 8448, &[0, 200, 8447])]
+}
+
 /// A latent cache of bytes with scales. Rows are multiples of a power of two whose largest is 127 of them, so that codes and scales have
 /// no rounding that could fall either way.
 fn bytes(heads: usize, tokens: usize, group: usize, vars: &[&[(&'static str, i64)]]) -> Case {

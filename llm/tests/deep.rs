@@ -1,0 +1,51 @@
+//! What a step of one token does differently the deeper it may reach, on a GPU: without one.
+
+use gristmill_backend::{Options as Device, open};
+use gristmill_compiler::{Cheapest, Compiled, compile};
+use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options, TokenClass, load};
+use gristmill_llm::gguf::Gguf;
+use gristmill_uop::dtype::Scalar;
+
+/// The function of GLM's MoE layers, in steps that reach so far.
+fn layer(depth: usize) -> Compiled {
+    let file = Gguf::synth("glm-4.7-flash", "q4_0").unwrap();
+    let model = load(file.metadata(), &file).unwrap();
+    let opened = open("null:gpu", &Device::default()).unwrap();
+    let options = Options {
+        tokens: TokenClass::One,
+        rows: 18432,
+        depth,
+        cache: Scalar::F16,
+        attention: AttentionForm::Absorbed,
+        logits: Logits::Last,
+    };
+    let plan = model.plan(&options, &mut Functions::new());
+    let moe = plan.functions().into_iter().find(|f| f.name.contains("moe")).expect("MoE layers");
+    compile(moe, opened.device.target(), opened.dialect, &mut Cheapest)
+}
+
+/// Number of the launch whose root has such a name.
+fn launch(c: &Compiled, root: &str) -> Option<usize> {
+    c.programs.iter().position(|p| p.notes.iter().any(|n| n.starts_with(root)))
+}
+
+#[test]
+fn a_launch_before_attention_asks_for_the_cache() {
+    let deep = layer(18432);
+    let attention = launch(&deep, "Cat [").expect("attention");
+    let asks = |c: &Compiled, i: usize| c.programs[i].source.contains("i = GROUP_INDEX;");
+    let asking: Vec<usize> = (0..deep.programs.len()).filter(|&i| asks(&deep, i)).collect();
+    assert_eq!(asking, [attention - 1]);
+    assert!(deep.decisions.iter().any(|d| d.site == format!("ask for cache of level {attention}") && d.chosen == 1));
+    let short = layer(2048);
+    assert!((0..short.programs.len()).all(|i| !asks(&short, i)), "a short context comes by itself");
+}
+
+#[test]
+fn many_partial_results_are_combined_once() {
+    let (short, deep) = (layer(2048), layer(18432));
+    let combined = "Mul [1, 20, 512]";
+    assert_eq!(launch(&short, combined), None);
+    assert_eq!(launch(&deep, combined), launch(&deep, "Cat [").map(|i| i + 1));
+    assert_eq!([short.programs.len(), deep.programs.len()], [9, 10]);
+}
