@@ -1,6 +1,5 @@
 //! Tensor graph to kernel text, by pure functions: derive, schedule, price, optimise, lower, render. Opens no device.
 
-pub mod ahead;
 mod attention;
 pub mod decision;
 pub mod derive;

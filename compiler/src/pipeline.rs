@@ -1,6 +1,5 @@
 //! The pipeline, top to bottom: from a captured function to programs.
 
-use crate::ahead::{self, Ask};
 use crate::attention;
 use crate::decision::{Decider, Decision, Policy};
 use crate::derive;
@@ -44,8 +43,6 @@ pub struct Signature {
     pub prefetch: u8,
     /// Slots whose rows are interleaved: they are read as one stream, which the machine finds by itself.
     pub streams: Vec<u32>,
-    /// What the kernel asks for, for kernels after it.
-    pub asks: Vec<Ask>,
 }
 
 /// A compiled function.
@@ -89,14 +86,12 @@ pub fn compile(
     }
     // rangeify, place, merge, plan memory.
     let scheduled = schedule::schedule(function, graph, &outputs, &hints, &derived, target, &mut decider);
-    let (mut graph, mut launches) = (scheduled.graph, scheduled.launches);
-    // ahead: who asks for what.
-    ahead::ask(&mut graph, &mut launches, function, target, &mut decider);
+    let mut graph = scheduled.graph;
     // optimise, lower, render: kernel by kernel.
     let streams: Vec<u32> = derived.layouts.keys().copied().collect();
     let mut programs = Vec::new();
     let mut seconds = 0.0;
-    for launch in &launches {
+    for launch in &scheduled.launches {
         seconds += launch.price.seconds;
         programs.push(Arc::new(program(&mut graph, launch, function, &streams, target, dialect)));
     }
@@ -105,7 +100,7 @@ pub fn compile(
     Compiled {
         programs,
         layouts,
-        levels: launches.iter().map(|l| l.level).collect(),
+        levels: scheduled.launches.iter().map(|l| l.level).collect(),
         temps: scheduled.temps,
         arena: scheduled.arena,
         decisions: decider.log,
@@ -152,14 +147,11 @@ pub(crate) fn program(
     let dtype = own[body_nodes[0]].dtype;
     let root = own.intern(Node { op: Op::Kernel, dtype, src: body_nodes, arg: Arg::None });
     verify(&own, root, Level::Kernel, "optimise");
-    let mut own_copy = |n: Id| strip(g, &mut own, n, &mut map);
-    let asks =
-        launch.asks.iter().map(|a| Ask { buffer: own_copy(a.buffer), bytes: own_copy(a.bytes) }).collect::<Vec<Ask>>();
     let signature = Signature {
         prefetch: target.tuning.prefetch,
         streams: streams.to_vec(),
         threads: target.threads,
-        ..signature(&mut own, &bodies, asks, function)
+        ..signature(&mut own, &bodies, function)
     };
     let groups = {
         let zero = own.int(0);
@@ -225,7 +217,7 @@ fn strip(from: &Graph, to: &mut Graph, nest: Id, map: &mut FxHashMap<Id, Id>) ->
     map[&nest]
 }
 
-fn signature(g: &mut Graph, bodies: &[Vec<Id>], asks: Vec<Ask>, function: &Function) -> Signature {
+fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signature {
     let mut params: Vec<(u32, Access, Id)> = Vec::new();
     let mut vars: Vec<(Arc<str>, Id)> = Vec::new();
     let mut scratch: Vec<(Id, usize)> = Vec::new();
@@ -268,14 +260,7 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], asks: Vec<Ask>, function: &Funct
         let bounds: Vec<Id> = global_ranges(g, nests).iter().map(|&r| g[r].src[0]).collect();
         groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
     }
-    for n in asks.iter().flat_map(|a| g.toposort(&[a.buffer, a.bytes])) {
-        match &g[n].arg {
-            Arg::Param(slot) if !params.iter().any(|p| p.0 == *slot) => params.push((*slot, Access::Read, n)),
-            Arg::Var(name, ..) if !vars.iter().any(|v| v.0 == *name) => vars.push((name.clone(), n)),
-            _ => {}
-        }
-    }
-    Signature { params, vars, groups, scratch, scratch_bytes, threads: 1, prefetch: 0, streams: vec![], asks }
+    Signature { params, vars, groups, scratch, scratch_bytes, threads: 1, prefetch: 0, streams: vec![] }
 }
 
 /// FNV-1a, 64 bits: kernels are named by it; the store on disk has a real hash.

@@ -47,8 +47,7 @@ pub fn prepack(
     let slots = vec![slot("file", SlotKind::Weight), slot("packed", SlotKind::Output)];
     let mut g = p.g;
     let function = Function { name: "prepack".into(), graph: Graph::new(), slots, outputs: vec![] };
-    let (bodies, price) = (vec![nests], Price::default());
-    let launch = Launch { bodies, skips: vec![None], roots: vec![], level: 0, price, asks: vec![] };
+    let launch = Launch { bodies: vec![nests], skips: vec![None], roots: vec![], level: 0, price: Price::default() };
     pipeline::program(&mut g, &launch, &function, &[], target, dialect)
 }
 

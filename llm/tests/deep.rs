@@ -30,18 +30,6 @@ fn launch(c: &Compiled, root: &str) -> Option<usize> {
 }
 
 #[test]
-fn a_launch_before_attention_asks_for_the_cache() {
-    let deep = layer(18432);
-    let attention = launch(&deep, "Cat [").expect("attention");
-    let asks = |c: &Compiled, i: usize| c.programs[i].source.contains("i = GROUP_INDEX;");
-    let asking: Vec<usize> = (0..deep.programs.len()).filter(|&i| asks(&deep, i)).collect();
-    assert_eq!(asking, [attention - 1]);
-    assert!(deep.decisions.iter().any(|d| d.site == format!("ask for cache of level {attention}") && d.chosen == 1));
-    let short = layer(2048);
-    assert!((0..short.programs.len()).all(|i| !asks(&short, i)), "a short context comes by itself");
-}
-
-#[test]
 fn many_partial_results_are_combined_once() {
     let (short, deep) = (layer(2048), layer(18432));
     let combined = "Mul [1, 20, 512]";

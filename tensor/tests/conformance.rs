@@ -41,7 +41,6 @@ use gristmill_backend::cuda::dialect::Cuda;
 use gristmill_backend::interp::InterpDevice;
 use gristmill_runtime::Device;
 use gristmill_runtime::store::Store;
-use gristmill_uop::program::Program;
 use gristmill_uop::target::{FLAGS, Target};
 use harness::{Way, check, seeds};
 use simulated::Simulated;
@@ -243,17 +242,16 @@ fn warps_multiply_halves() {
     }
 }
 
-/// A cache that a kernel before attention asks for, and partial results that a kernel of their own combines.
+/// Partial results that whoever reads them combines, and more of them, which a kernel of their own does.
 #[test]
 fn attention_at_a_depth() {
-    use gristmill_compiler::{Cheapest, Dialect, compile};
-    let target = Target { int8: false, ..Target::gpu_h200() };
-    for case in attention::deep() {
-        let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
-        let asks = |p: &Arc<Program>| p.source.contains("i = GROUP_INDEX;");
-        assert!(compiled.programs.iter().any(asks), "{}: nobody asks for the cache", case.name);
-    }
     check(attention::deep(), threads());
+}
+
+#[cfg(feature = "cuda-tests")]
+#[test]
+fn cuda_attention_at_a_depth() {
+    check(attention::deep(), cuda());
 }
 
 /// Every optimisation can be switched off.

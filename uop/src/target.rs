@@ -92,8 +92,6 @@ pub struct Target {
     pub tuning: Tuning,
     /// Workgroups that run at the same time: threads, or multiprocessors.
     pub workers: usize,
-    /// Bytes of the cache that all workgroups share, where a kernel can ask for what later ones read; 0 where none can.
-    pub shared_cache: usize,
     /// Bytes of stages one workgroup may hold.
     pub stage_bytes: usize,
     /// Memory bandwidth of the whole device, bytes/s.
@@ -125,7 +123,6 @@ impl Target {
             merge: true,
             tuning: Tuning::default(),
             workers: threads,
-            shared_cache: 0,
             stage_bytes: 256 << 10,
             bandwidth: 12e9 * threads as f64,
             cache_bandwidth: 60e9 * threads as f64,
@@ -149,7 +146,6 @@ impl Target {
             merge: true,
             tuning: Tuning::default(),
             workers: 132,
-            shared_cache: 50 << 20,
             stage_bytes: 96 << 10,
             bandwidth: 4.6e12,
             cache_bandwidth: 10e12,

@@ -7,7 +7,6 @@ pub mod memory;
 pub mod place;
 pub mod workgroup;
 
-use crate::ahead::Ask;
 use crate::decision::Decider;
 use crate::derive::Derived;
 use crate::price::Price;
@@ -33,8 +32,6 @@ pub struct Launch {
     pub level: usize,
     /// Modelled cost.
     pub price: Price,
-    /// What it asks for, for launches after it.
-    pub asks: Vec<Ask>,
 }
 
 /// What `schedule` returns.
@@ -222,7 +219,6 @@ fn merge(
             roots: vec![k.root],
             level: level[i],
             price: *price,
-            asks: vec![],
         });
     }
     out

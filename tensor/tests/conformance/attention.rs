@@ -104,9 +104,9 @@ pub fn halves() -> Vec<Case> {
     ]
 }
 
-/// So deep that partial results are combined by a kernel of their own, and that the cache is asked for by a kernel before.
+/// The most partial results that the reader of attention's result combines, and more, for which there is a kernel.
 pub fn deep() -> Vec<Case> {
-    vec![absorbed(8, 192, 64, 8448, &[0, 200, 8447])]
+    [8192, 8448].map(|rows| absorbed(8, 192, 64, rows, &[0, 200, rows - 1])).into()
 }
 
 /// A latent cache of bytes with scales. Rows are multiples of a power of two whose largest is 127 of them, so that codes and scales have

@@ -10,8 +10,6 @@ use std::collections::HashSet;
 const MOST: i64 = 160 << 10;
 /// Bytes of a span of something else, of a cache above all, that are.
 const LEAST: i64 = 32 << 10;
-/// Bytes that a workgroup asks for at once of what later kernels read.
-pub(super) const PIECE: i64 = 32 << 10;
 /// Steps of an address and of a length.
 const STEP: i64 = 16;
 

@@ -9,7 +9,6 @@ mod prelude;
 pub use prelude::{common, prelude};
 
 use crate::render::{Expressions, Values, cast, stored};
-use ahead::PIECE;
 use gristmill_compiler::lower::{Code, Statement};
 use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;
@@ -128,7 +127,6 @@ impl Writer<'_> {
             self.line(format_args!("if ({skip}) {{ PREDECESSORS_ENDED; return; }}"));
         }
         self.ask(&code.statements, &HashSet::new());
-        self.ask_for_others();
         self.line(format_args!("PREDECESSORS_ENDED;"));
         self.unsynchronised.clear();
         let mut reads = reads(&self.t, &code.statements).into_iter();
@@ -166,17 +164,6 @@ impl Writer<'_> {
                 terms.concat(),
                 span.from,
                 span.to - span.from
-            ));
-        }
-    }
-    /// Asks for what launches after this one read, all workgroups in turns.
-    fn ask_for_others(&mut self) {
-        let groups: Vec<String> = self.t.signature.groups.iter().map(|&n| format!("({})", self.t.index(n))).collect();
-        for ask in &self.t.signature.asks {
-            let (b, bytes) = (self.t.buffer(ask.buffer), self.t.index(ask.bytes));
-            self.line(format_args!(
-                "for (i64 i = GROUP_INDEX; i < ({bytes}) / {PIECE}; i += {}) ASK_FOR((const u8 *){b} + i * {PIECE}, {PIECE});",
-                groups.join(" + ")
             ));
         }
     }
