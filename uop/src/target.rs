@@ -61,6 +61,7 @@ pub const FLAGS: &[Flag] = &[
         off: |t| t.int8 = false,
     },
     Flag { name: "prefetch", doc: "the next rows are asked for ahead of time", off: |t| t.tuning.prefetch = 0 },
+    Flag { name: "pairs", doc: "products of bytes added in 16 bits, where AVX2 has to", off: |t| t.pairs = false },
     Flag { name: "lookup", doc: "functions of four bits by one table lookup", off: |t| t.table_lookup = false },
     Flag { name: "tiles", doc: "several tokens at once in registers", off: |t| t.tuning.tokens = 1 },
     Flag { name: "fusion", doc: "intermediates computed inside the kernels that read them", off: |t| t.fusion = false },
@@ -82,6 +83,8 @@ pub struct Target {
     pub registers: usize,
     /// Does one instruction look up all lanes in a table of 16 floats?
     pub table_lookup: bool,
+    /// Are products of bytes best added in 16 bits, since no instruction adds four of them to 32?
+    pub pairs: bool,
     /// Are activations encoded in eight bits where they meet packed weights?
     pub int8: bool,
     /// Are intermediates computed inside the kernels that read them, where that is cheaper?
@@ -118,6 +121,7 @@ impl Target {
             threads: 1,
             registers: if lanes >= 16 { 32 } else { 16 },
             table_lookup: lanes == 16,
+            pairs: false,
             int8: true,
             fusion: true,
             merge: true,
@@ -141,6 +145,7 @@ impl Target {
             threads: 256,
             registers: 128,
             table_lookup: false,
+            pairs: false,
             int8: true,
             fusion: true,
             merge: true,
