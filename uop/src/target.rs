@@ -99,6 +99,8 @@ pub struct Target {
     pub stage_bytes: usize,
     /// Memory bandwidth of the whole device, bytes/s.
     pub bandwidth: f64,
+    /// Seconds that a worker loses where it goes on reading at another place in memory.
+    pub jump: f64,
     /// Bandwidth of the cache from which every workgroup reads activations again, whole device, bytes/s.
     pub cache_bandwidth: f64,
     /// f32 operations per second of the whole device.
@@ -129,6 +131,7 @@ impl Target {
             workers: threads,
             stage_bytes: 256 << 10,
             bandwidth: 12e9 * threads as f64,
+            jump: 0.4e-6,
             cache_bandwidth: 60e9 * threads as f64,
             operations: 6e9 * lanes as f64 * threads as f64,
             launch: 1.5e-6,
@@ -153,6 +156,7 @@ impl Target {
             workers: 132,
             stage_bytes: 96 << 10,
             bandwidth: 4.6e12,
+            jump: 0.0,
             cache_bandwidth: 10e12,
             operations: 60e12,
             launch: 3.0e-6,
@@ -168,7 +172,7 @@ mod tests {
 
     #[test]
     fn every_flag_and_every_parameter_changes_a_cpu() {
-        let on = Target::cpu("test", 16, 2);
+        let on = Target { pairs: true, ..Target::cpu("test", 16, 2) };
         for flag in FLAGS {
             let mut off = on.clone();
             (flag.off)(&mut off);

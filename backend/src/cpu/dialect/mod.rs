@@ -1,6 +1,7 @@
 //! C for the CPU: GNU vector extensions and compiler builtins, no system headers. A kernel is one function that runs an interval of the
 //! launch; everything it needs is in the prelude (`prelude.rs`).
 
+mod ahead;
 mod prelude;
 mod words;
 
@@ -31,6 +32,8 @@ struct Writer<'a> {
     reducing: Vec<Id>,
     /// For every open brace, whether it put a range into `around`, or into `reducing`.
     open: Vec<[bool; 2]>,
+    /// Tiles of caches that are asked for ahead, and the loops that do.
+    ahead: Vec<ahead::Ahead>,
     /// What is asked for already in this loop.
     fetched: HashSet<Line>,
     /// May workgroups of this body be left out? Its first one is then not the first of the interval.
@@ -45,6 +48,7 @@ impl Dialect for C {
             around: Vec::new(),
             reducing: Vec::new(),
             open: Vec::new(),
+            ahead: Vec::new(),
             fetched: HashSet::new(),
             skipping: false,
             out: String::new(),
@@ -85,6 +89,7 @@ impl Writer<'_> {
     }
     fn body(&mut self, number: usize, code: &Code) {
         self.around = code.globals.clone();
+        self.ahead = if self.t.signature.prefetch > 0 { ahead::plan(self.t.g, code) } else { Vec::new() };
         let count = self.t.index(self.t.signature.groups[number]);
         self.line(format_args!("{{ const i64 count = {count};"));
         self.line(format_args!(
@@ -144,6 +149,7 @@ impl Writer<'_> {
                 self.open.push([chooses, !chooses]);
                 let (n, bound) = (self.t.g.range_number(*r), self.t.name(self.t.g[*r].src[0]));
                 self.line(format_args!("for (i64 r{n} = 0; r{n} < {bound}; r{n}++) {{"));
+                self.ask(*r);
             }
             Statement::End => {
                 let [around, reducing] = self.open.pop().unwrap_or_default();
@@ -181,6 +187,25 @@ impl Writer<'_> {
             }
         }
     }
+    /// The lines of the next tile that a turn of this loop asks for.
+    fn ask(&mut self, innermost: Id) {
+        for i in 0..self.ahead.len() {
+            let a = &self.ahead[i];
+            if a.loops.last() != Some(&innermost) {
+                continue;
+            }
+            let number = |r: &Id| self.t.g.range_number(*r);
+            let turn = a.sharing.iter().chain(&a.loops).fold("0".to_string(), |turn, r| {
+                format!("({turn} * {} + r{})", self.t.index(self.t.g[*r].src[0]), number(r))
+            });
+            let base: String = a.terms.iter().map(|&(t, c)| format!(" + {} * {c}", self.t.index(t))).collect();
+            let (buffer, from, line, lines) = (self.t.buffer(a.buffer), a.from, a.line, a.lines);
+            let step = line * lines;
+            self.line(format_args!(
+                "for (i64 j = 0; j < {lines}; j++) __builtin_prefetch({buffer}{base} + {from} + {turn} * {step} + j * {line}, 0, 2);"
+            ));
+        }
+    }
     /// A vector of packed bytes, or of halves or bytes (a cache): those of the next rows are on their way while these are worked on. Rows
     /// are too short for the hardware to find the stream by itself, but where they are interleaved and so follow one another. The next rows lie behind all that the reductions around read: of a
     /// tile of the cache whose rows are summed up, they are those of the next workgroup.
@@ -195,6 +220,9 @@ impl Writer<'_> {
             Arg::Packed(..) => true,
             _ => false,
         };
+        if self.ahead.iter().any(|a| a.buffer == n.src[0]) {
+            return;
+        }
         let narrow = n.dtype.scalar.is_half() || n.dtype.scalar == Scalar::I8;
         let cache = narrow && self.t.g[n.src[0]].op == Op::Param;
         if !(packed || cache) {
