@@ -16,7 +16,7 @@ pub struct Tuning {
     pub groups: u8,
     /// Most tokens that a workgroup keeps in registers when there are several; of single rows half as many.
     pub tokens: u8,
-    /// How many iterations ahead the next rows are asked for, where they do not follow at once; 0 for not at all.
+    /// How many iterations ahead the next rows are asked for, or so many times 2 KB where rows follow one another; 0 for not at all.
     pub prefetch: u8,
 }
 

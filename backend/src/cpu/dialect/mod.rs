@@ -15,6 +15,8 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use std::collections::HashSet;
 use std::fmt::Write;
 
+/// Bytes behind what is read, of rows that follow one another, for each iteration ahead.
+const BEHIND: i64 = 2048;
 /// Workgroups after which rows prefetched are still there.
 const SOON: i64 = 8;
 
@@ -216,7 +218,7 @@ impl Writer<'_> {
             return;
         }
         let packed = match self.t.g[n.src[0]].arg {
-            Arg::Packed(slot, _) if self.t.signature.streams.contains(&slot) => return,
+            Arg::Packed(slot, _) if self.t.signature.streams.contains(&slot) => return self.stream(id),
             Arg::Packed(..) => true,
             _ => false,
         };
@@ -247,6 +249,20 @@ impl Writer<'_> {
         {
             let (b, at) = (self.t.buffer(n.src[0]), self.t.name(n.src[1]));
             self.line(format_args!("__builtin_prefetch({b} + {at} + {stride});"));
+        }
+    }
+    /// Interleaved rows follow one another, but the hardware's own prefetch keeps too few lines on their way: those further behind are asked for too, where
+    /// everything is read once. Rows that tokens share are in a cache.
+    fn stream(&mut self, id: Id) {
+        let (buffer, at) = (self.t.g[id].src[0], self.t.g[id].src[1]);
+        let free = self.t.g.free_ranges(at);
+        if self.around.iter().any(|r| !free.contains(r)) {
+            return;
+        }
+        let linear = self.t.g.linear(at);
+        if self.fetched.insert((buffer, linear.terms.to_vec(), linear.constant.div_euclid(64))) {
+            let (b, at, behind) = (self.t.buffer(buffer), self.t.name(at), self.t.signature.prefetch as i64 * BEHIND);
+            self.line(format_args!("__builtin_prefetch({b} + {at} + {behind});"));
         }
     }
     fn write(&mut self, buffer: Id, at: Id, value: Id) {
