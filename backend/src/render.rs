@@ -275,6 +275,8 @@ impl<'a> Expressions<'a> {
                 let how = if most * 2 * 128 <= i16::MAX as i64 { "small" } else { "any" };
                 format!("dot4_{how}_{lanes}({}, {}, {})", s[0], s[1], s[2])
             }
+            Op::Dot2 => format!("dot2_{lanes}({}, {}, {})", s[0], s[1], s[2]),
+            Op::Halves => format!("halves_{lanes}({}, {})", s[0], s[1]),
             Op::Table4 => {
                 let Arg::Ints(table) = &n.arg else { return "0".into() };
                 if self.values == Values::Threads {

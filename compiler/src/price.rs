@@ -77,7 +77,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
     let mut price = Price::default();
     let mut seen_bytes: FxHashSet<(Id, Vec<Id>)> = FxHashSet::default();
     let mut seen_weights: FxHashSet<Id> = FxHashSet::default();
-    let (mut main_ops, mut main_cached) = (0.0, 0.0);
+    let (mut main_ops, mut main_cached, mut jumps) = (0.0, 0.0, 0.0);
     for &nest in nests {
         let staged = g[g[nest].src[0]].op == Op::Local;
         let mine = g.free_ranges(nest);
@@ -94,10 +94,19 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
         };
         let closed: Vec<Id> = g[nest].src[3..].to_vec();
         let (ops, cached) = work(&mut c, nest, &closed, &mut price.estimate, &mut seen_bytes);
-        weights(&mut c, nest, &mut price.estimate, &mut seen_weights);
+        let bytes = weights(&mut c, nest, &mut seen_weights);
+        price.estimate.weight_bytes += bytes;
+        if target.style == Style::Cpu {
+            jumps += jumps_of(&mut c, nest, &globals);
+        }
         if staged {
             // Every worker does its share of the runs; nothing else of the workgroup proceeds meanwhile.
-            let seconds = runs * (ops / target.operations).max(cached / target.cache_bandwidth);
+            let mut seconds = runs * (ops / target.operations).max(cached / target.cache_bandwidth);
+            if target.style == Style::Cpu && bytes > target.stage_bytes as f64 {
+                // More weights than a cache keeps: each run reads them again.
+                let different = c.product(globals.iter().copied().filter(|r| mine.contains(r)));
+                seconds = seconds.max(bytes * (runs / different).max(1.0) / target.bandwidth);
+            }
             price.stages += seconds;
             if target.style == Style::Gpu {
                 // One workgroup alone does not fill the machine: latency of its loads, those from memory before all, for each of those that come
@@ -115,7 +124,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
         }
     }
     price.estimate.operations += main_ops;
-    let memory = price.estimate.weight_bytes / target.bandwidth;
+    let memory = price.estimate.weight_bytes / target.bandwidth + jumps * target.jump / target.workers as f64;
     let fill = match target.style {
         // Too few workgroups leave workers idle.
         Style::Cpu => (target.workers as f64 / groups.max(1.0)).clamp(1.0, target.workers as f64),
@@ -128,8 +137,8 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
 
 /// Bytes of the packed weights that a nest reads, each weight once: the elements that any of its loads tells apart. A block is several loads, scales
 /// depend on fewer ranges than codes, and the parts of a code on different ones.
-fn weights(c: &mut Counter, nest: Id, estimate: &mut Estimate, seen: &mut FxHashSet<Id>) {
-    let g = c.g;
+fn weights(c: &mut Counter, nest: Id, seen: &mut FxHashSet<Id>) -> f64 {
+    let (g, mut bytes) = (c.g, 0.0);
     let mut found: Vec<(Id, FxHashSet<Id>, bool)> = Vec::new();
     for n in g.toposort(&[g[nest].src[2]]) {
         let node = &g[n];
@@ -147,9 +156,36 @@ fn weights(c: &mut Counter, nest: Id, estimate: &mut Estimate, seen: &mut FxHash
         let Arg::Packed(_, e) = g[buffer].arg else { continue };
         // A word is of four elements.
         let elements = c.product(ranges) * if words { 4.0 } else { 1.0 };
-        estimate.weight_bytes += elements * e.bytes as f64 / e.elements as f64;
+        bytes += elements * e.bytes as f64 / e.elements as f64;
         seen.insert(buffer);
     }
+    bytes
+}
+
+/// How often a nest goes on reading packed weights elsewhere, because data decides where (a chosen expert): whenever an index changes that the
+/// choice depends on. In the order of the loops, that is once for all values of those up to the innermost such index.
+fn jumps_of(c: &mut Counter, nest: Id, globals: &[Id]) -> f64 {
+    let g = c.g;
+    let mut most = 0.0f64;
+    for n in g.toposort(&[g[nest].src[2]]) {
+        let node = &g[n];
+        if node.op != Op::Load || !matches!(g[node.src[0]].arg, Arg::Packed(..)) {
+            continue;
+        }
+        let inside = g.toposort(&[node.src[1]]);
+        let chosen: FxHashSet<Id> =
+            inside.iter().filter(|&&m| g[m].op == Op::Load).flat_map(|&m| g.free_ranges(m).to_vec()).collect();
+        if chosen.is_empty() {
+            continue;
+        }
+        // Indices of the launch are outside those of a workgroup, and among themselves in order.
+        let last = globals.iter().rposition(|r| chosen.contains(r)).map_or(0, |l| l + 1);
+        let within: Vec<Id> = chosen.into_iter().filter(|r| !globals.contains(r)).collect();
+        let outer = if within.is_empty() { &globals[..last] } else { globals };
+        let ranges: Vec<Id> = outer.iter().copied().chain(within).collect();
+        most = most.max(c.product(ranges));
+    }
+    most
 }
 
 /// Operations and bytes of one run of a nest (its closed and reduce ranges); what it reads but weights goes to the estimate.

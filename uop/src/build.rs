@@ -114,6 +114,16 @@ impl Graph {
         let d = self[c].dtype;
         self.build(Op::SignedDot4, d, smallvec![a, b, c] as Sources, Arg::None)
     }
+    /// The products of two bytes each of word `a` (none above `most`) with those of `b`, which are signed, added to the halves of `c`.
+    pub fn dot2(&mut self, a: Id, b: Id, c: Id, most: i64) -> Id {
+        let d = self[c].dtype;
+        self.build(Op::Dot2, d, smallvec![a, b, c] as Sources, Arg::Int(most))
+    }
+    /// The two signed halves of word `x`, summed onto `c`.
+    pub fn halves(&mut self, x: Id, c: Id) -> Id {
+        let d = self[c].dtype;
+        self.build(Op::Halves, d, smallvec![x, c] as Sources, Arg::None)
+    }
     /// Every byte of word `x` as an entry of a table of 16 bytes.
     pub fn table4(&mut self, x: Id, values: &[i32]) -> Id {
         let d = self[x].dtype;

@@ -116,15 +116,37 @@ pub fn apply(op: Op, x: &[Value], out: Scalar) -> Option<Value> {
             }
         }
         Op::Fma => Float(f(0).mul_add(f(1), f(2))),
-        Op::Dot4 => {
-            let byte = |w: i64, i: u32| (w >> (8 * i)) as u8;
-            Int((0..4).fold(n(2), |sum, i| sum + byte(n(0), i) as i64 * (byte(n(1), i) as i8) as i64))
-        }
-        Op::SignedDot4 => {
-            let byte = |w: i64, i: u32| ((w >> (8 * i)) as i8) as i64;
-            Int((0..4).fold(n(2), |sum, i| sum + byte(n(0), i) * byte(n(1), i)))
-        }
+        Op::Dot4 => Int(dot4(n(0), n(1), n(2))),
+        Op::SignedDot4 => Int(signed_dot4(n(0), n(1), n(2))),
+        Op::Dot2 => Int(dot2(n(0), n(1), n(2))),
+        Op::Halves => Int(halves(n(0), n(1))),
         _ => return None,
     };
     Some(v.stored_as(out))
+}
+
+/// Byte `i` of a word, signed.
+fn byte(word: i64, i: u32) -> i64 {
+    ((word >> (8 * i)) as i8) as i64
+}
+
+/// [`Op::Dot4`]: `c` plus the products of the bytes of `a` with the signed bytes of `b`.
+pub fn dot4(a: i64, b: i64, c: i64) -> i64 {
+    (0..4).fold(c, |sum, i| sum + (a >> (8 * i) & 255) * byte(b, i))
+}
+
+/// [`Op::SignedDot4`]: `c` plus the products of the signed bytes of `a` and `b`.
+pub fn signed_dot4(a: i64, b: i64, c: i64) -> i64 {
+    (0..4).fold(c, |sum, i| sum + byte(a, i) * byte(b, i))
+}
+
+/// [`Op::Dot2`]: [`dot4`] of the lower and of the upper two bytes, onto the halves of `c`.
+pub fn dot2(a: i64, b: i64, c: i64) -> i64 {
+    let half = |low: i64, shift: u32| dot4(a & (0xffff << shift), b, low) & 0xffff;
+    half(c, 0) | half(c >> 16, 16) << 16
+}
+
+/// [`Op::Halves`]: `c` plus the signed halves of `word`.
+pub fn halves(word: i64, c: i64) -> i64 {
+    c + word as i16 as i64 + (word >> 16) as i16 as i64
 }

@@ -77,7 +77,7 @@ rows! {
     tensor [Param] "a packed row is a whole number of blocks" packed;
     tensor [Iota] "one axis, within the rank; i64" |_, n| one_axis(n, n.src.len()) && n.dtype == Scalar::I64.one();
     // Elementwise.
-    kernel [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Table4 Reduce]
+    kernel [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4 Reduce]
         "operands are values, neither buffers nor effects" |g, n| n.src.iter().all(|&s| is_value(g, s));
     any [Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Fma] "operands have the dtype of the result"
         |g, n| n.src.iter().all(|&s| g[s].dtype == n.dtype);
@@ -107,6 +107,13 @@ rows! {
     any [SignedDot4] "two words and a sum" |g, n| {
         let words = n.src[..2].iter().all(|&s| g.scalar(s) == Scalar::U32);
         words && g.scalar(n.src[2]) == Scalar::I32 && n.dtype.scalar == Scalar::I32
+    };
+    any [Dot2] "three words, and the largest byte of the first" |g, n| {
+        let words = n.src.iter().all(|&s| g.scalar(s) == Scalar::U32);
+        words && n.dtype.scalar == Scalar::U32 && matches!(n.arg, Arg::Int(0..=255))
+    };
+    any [Halves] "a word and a sum" |g, n| {
+        g.scalar(n.src[0]) == Scalar::U32 && g.scalar(n.src[1]) == Scalar::I32 && n.dtype.scalar == Scalar::I32
     };
     any [Table4] "a word and sixteen bytes" |g, n| {
         let bytes = matches!(&n.arg, Arg::Ints(t) if t.len() == 16 && t.iter().all(|v| (0..256).contains(v)));

@@ -16,7 +16,7 @@ pub struct Tuning {
     pub groups: u8,
     /// Most tokens that a workgroup keeps in registers when there are several; of single rows half as many.
     pub tokens: u8,
-    /// How many iterations ahead the next rows are asked for, where they do not follow at once; 0 for not at all.
+    /// How many iterations ahead the next rows are asked for, or so many times 2 KB where rows follow one another; 0 for not at all.
     pub prefetch: u8,
 }
 
@@ -61,6 +61,7 @@ pub const FLAGS: &[Flag] = &[
         off: |t| t.int8 = false,
     },
     Flag { name: "prefetch", doc: "the next rows are asked for ahead of time", off: |t| t.tuning.prefetch = 0 },
+    Flag { name: "pairs", doc: "products of bytes added in 16 bits, where AVX2 has to", off: |t| t.pairs = false },
     Flag { name: "lookup", doc: "functions of four bits by one table lookup", off: |t| t.table_lookup = false },
     Flag { name: "tiles", doc: "several tokens at once in registers", off: |t| t.tuning.tokens = 1 },
     Flag { name: "fusion", doc: "intermediates computed inside the kernels that read them", off: |t| t.fusion = false },
@@ -82,6 +83,8 @@ pub struct Target {
     pub registers: usize,
     /// Does one instruction look up all lanes in a table of 16 floats?
     pub table_lookup: bool,
+    /// Are products of bytes best added in 16 bits, since no instruction adds four of them to 32?
+    pub pairs: bool,
     /// Are activations encoded in eight bits where they meet packed weights?
     pub int8: bool,
     /// Are intermediates computed inside the kernels that read them, where that is cheaper?
@@ -96,6 +99,8 @@ pub struct Target {
     pub stage_bytes: usize,
     /// Memory bandwidth of the whole device, bytes/s.
     pub bandwidth: f64,
+    /// Seconds that a worker loses where it goes on reading at another place in memory.
+    pub jump: f64,
     /// Bandwidth of the cache from which every workgroup reads activations again, whole device, bytes/s.
     pub cache_bandwidth: f64,
     /// f32 operations per second of the whole device.
@@ -118,6 +123,7 @@ impl Target {
             threads: 1,
             registers: if lanes >= 16 { 32 } else { 16 },
             table_lookup: lanes == 16,
+            pairs: false,
             int8: true,
             fusion: true,
             merge: true,
@@ -125,6 +131,7 @@ impl Target {
             workers: threads,
             stage_bytes: 256 << 10,
             bandwidth: 12e9 * threads as f64,
+            jump: 0.4e-6,
             cache_bandwidth: 60e9 * threads as f64,
             operations: 6e9 * lanes as f64 * threads as f64,
             launch: 1.5e-6,
@@ -141,6 +148,7 @@ impl Target {
             threads: 256,
             registers: 128,
             table_lookup: false,
+            pairs: false,
             int8: true,
             fusion: true,
             merge: true,
@@ -148,6 +156,7 @@ impl Target {
             workers: 132,
             stage_bytes: 96 << 10,
             bandwidth: 4.6e12,
+            jump: 0.0,
             cache_bandwidth: 10e12,
             operations: 60e12,
             launch: 3.0e-6,
@@ -163,7 +172,7 @@ mod tests {
 
     #[test]
     fn every_flag_and_every_parameter_changes_a_cpu() {
-        let on = Target::cpu("test", 16, 2);
+        let on = Target { pairs: true, ..Target::cpu("test", 16, 2) };
         for flag in FLAGS {
             let mut off = on.clone();
             (flag.off)(&mut off);

@@ -139,7 +139,7 @@ impl Isa {
     /// results do not depend on the number of threads.
     pub fn target(self) -> Target {
         let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Target::cpu(self.name(), self.lanes(), workers)
+        Target { pairs: self == Isa::Avx2, ..Target::cpu(self.name(), self.lanes(), workers) }
     }
 }
 

@@ -4,6 +4,7 @@ use super::code::{Bank, Instr, Kind};
 use super::fault::Fault;
 use super::lanes::{File, Lane};
 use gristmill_uop::dtype::Scalar;
+use gristmill_uop::fold;
 use gristmill_uop::op::{Op, ReduceOp};
 use half::{bf16, f16};
 
@@ -65,14 +66,10 @@ fn int(file: &mut File, i: &Instr, op: Op, n: usize) -> Result<(), Fault> {
         Op::Lt => file.map2(out, a, b, n, |x: i64, y| (x < y) as i64),
         Op::Eq => file.map2(out, a, b, n, |x: i64, y| (x == y) as i64),
         Op::Where => file.map3(out, [a, b, c], n, |x: i64, y: i64, z| if x != 0 { y } else { z }),
-        Op::Dot4 => file.map3(out, [a, b, c], n, |x: i64, y: i64, z: i64| {
-            let byte = |w: i64, i: u32| (w >> (8 * i)) as u8;
-            (0..4).fold(z, |sum, i| sum + byte(x, i) as i64 * (byte(y, i) as i8) as i64)
-        }),
-        Op::SignedDot4 => file.map3(out, [a, b, c], n, |x: i64, y: i64, z: i64| {
-            let byte = |w: i64, i: u32| ((w >> (8 * i)) as i8) as i64;
-            (0..4).fold(z, |sum, i| sum + byte(x, i) * byte(y, i))
-        }),
+        Op::Dot4 => file.map3(out, [a, b, c], n, fold::dot4),
+        Op::SignedDot4 => file.map3(out, [a, b, c], n, fold::signed_dot4),
+        Op::Dot2 => file.map3(out, [a, b, c], n, fold::dot2),
+        Op::Halves => file.map2(out, a, b, n, fold::halves),
         Op::IDiv | Op::Mod => {
             check(file, i, op, n, |v| v > 0)?;
             match op {
@@ -89,7 +86,8 @@ fn int(file: &mut File, i: &Instr, op: Op, n: usize) -> Result<(), Fault> {
         }
         _ => return Err(no_meaning(op, i.dtype)),
     }
-    if !i.safe && matches!(op, Op::Add | Op::Sub | Op::Mul | Op::Neg | Op::Shl | Op::Dot4 | Op::SignedDot4) {
+    if !i.safe && matches!(op, Op::Add | Op::Sub | Op::Mul | Op::Neg | Op::Shl | Op::Dot4 | Op::SignedDot4 | Op::Halves)
+    {
         wrap(file, i, n);
     }
     Ok(())

@@ -4,6 +4,7 @@
 
 use super::halves;
 use super::mma;
+use super::pairs;
 use super::vector::vectorise;
 use super::wide;
 use gristmill_uop::target::{Style, Target};
@@ -322,13 +323,17 @@ impl Emitter<'_> {
                 terms(self.g, value, op, &mut |term| values.push((acc, term, op)));
             }
         }
+        if self.target.pairs {
+            values = pairs::join(self.g, values);
+        }
         let mut updates: Vec<(Id, Id, Vec<Id>)> = Vec::new();
         for (acc, value, op) in values {
             let n = self.g[value].clone();
             let product =
                 op == ReduceOp::Add && n.op == Op::Mul && n.dtype.scalar.is_float() && !self.is_defined(value);
-            let is_dot = matches!(n.op, Op::Dot4 | Op::SignedDot4);
-            let dot = op == ReduceOp::Add && is_dot && self.g.int_value(n.src[2]) == Some(0);
+            // Ops whose last source is the sum they add to.
+            let is_dot = matches!(n.op, Op::Dot4 | Op::SignedDot4 | Op::Halves);
+            let dot = op == ReduceOp::Add && is_dot && self.g.int_value(n.src[n.src.len() - 1]) == Some(0);
             let mut roots = Vec::new();
             let update = if op == ReduceOp::Add && n.op == Op::MmaHalf && !self.is_defined(value) {
                 let (acc_at, words) = (n.src.len() - 1, &n.src[..n.src.len() - 1]);
@@ -337,9 +342,11 @@ impl Emitter<'_> {
                 src[acc_at] = acc;
                 self.g.intern(Node { src, ..n })
             } else if dot && !self.is_defined(value) {
-                roots.extend(n.src[..2].iter().copied());
-                let src: Sources = smallvec![n.src[0], n.src[1], acc];
-                self.g.intern(Node { op: n.op, dtype: n.dtype, src, arg: n.arg })
+                let mut src = n.src.clone();
+                let sum = src.len() - 1;
+                roots.extend(src[..sum].iter().copied());
+                src[sum] = acc;
+                self.g.intern(Node { src, ..n })
             } else if product {
                 roots.extend(n.src.iter().copied());
                 let src: Sources = smallvec![n.src[0], n.src[1], acc];

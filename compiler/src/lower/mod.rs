@@ -3,6 +3,7 @@
 mod halves;
 pub mod linear;
 mod mma;
+mod pairs;
 pub mod print;
 pub mod vector;
 pub mod wide;

@@ -1,6 +1,7 @@
 //! C for the CPU: GNU vector extensions and compiler builtins, no system headers. A kernel is one function that runs an interval of the
 //! launch; everything it needs is in the prelude (`prelude.rs`).
 
+mod ahead;
 mod prelude;
 mod words;
 
@@ -14,6 +15,8 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use std::collections::HashSet;
 use std::fmt::Write;
 
+/// Bytes behind what is read, of rows that follow one another, for each iteration ahead.
+const BEHIND: i64 = 2048;
 /// Workgroups after which rows prefetched are still there.
 const SOON: i64 = 8;
 
@@ -31,6 +34,8 @@ struct Writer<'a> {
     reducing: Vec<Id>,
     /// For every open brace, whether it put a range into `around`, or into `reducing`.
     open: Vec<[bool; 2]>,
+    /// Tiles of caches that are asked for ahead, and the loops that do.
+    ahead: Vec<ahead::Ahead>,
     /// What is asked for already in this loop.
     fetched: HashSet<Line>,
     /// May workgroups of this body be left out? Its first one is then not the first of the interval.
@@ -45,6 +50,7 @@ impl Dialect for C {
             around: Vec::new(),
             reducing: Vec::new(),
             open: Vec::new(),
+            ahead: Vec::new(),
             fetched: HashSet::new(),
             skipping: false,
             out: String::new(),
@@ -85,6 +91,7 @@ impl Writer<'_> {
     }
     fn body(&mut self, number: usize, code: &Code) {
         self.around = code.globals.clone();
+        self.ahead = if self.t.signature.prefetch > 0 { ahead::plan(self.t.g, code) } else { Vec::new() };
         let count = self.t.index(self.t.signature.groups[number]);
         self.line(format_args!("{{ const i64 count = {count};"));
         self.line(format_args!(
@@ -144,6 +151,7 @@ impl Writer<'_> {
                 self.open.push([chooses, !chooses]);
                 let (n, bound) = (self.t.g.range_number(*r), self.t.name(self.t.g[*r].src[0]));
                 self.line(format_args!("for (i64 r{n} = 0; r{n} < {bound}; r{n}++) {{"));
+                self.ask(*r);
             }
             Statement::End => {
                 let [around, reducing] = self.open.pop().unwrap_or_default();
@@ -181,6 +189,25 @@ impl Writer<'_> {
             }
         }
     }
+    /// The lines of the next tile that a turn of this loop asks for.
+    fn ask(&mut self, innermost: Id) {
+        for i in 0..self.ahead.len() {
+            let a = &self.ahead[i];
+            if a.loops.last() != Some(&innermost) {
+                continue;
+            }
+            let number = |r: &Id| self.t.g.range_number(*r);
+            let turn = a.sharing.iter().chain(&a.loops).fold("0".to_string(), |turn, r| {
+                format!("({turn} * {} + r{})", self.t.index(self.t.g[*r].src[0]), number(r))
+            });
+            let base: String = a.terms.iter().map(|&(t, c)| format!(" + {} * {c}", self.t.index(t))).collect();
+            let (buffer, from, line, lines) = (self.t.buffer(a.buffer), a.from, a.line, a.lines);
+            let step = line * lines;
+            self.line(format_args!(
+                "for (i64 j = 0; j < {lines}; j++) __builtin_prefetch({buffer}{base} + {from} + {turn} * {step} + j * {line}, 0, 2);"
+            ));
+        }
+    }
     /// A vector of packed bytes, or of halves or bytes (a cache): those of the next rows are on their way while these are worked on. Rows
     /// are too short for the hardware to find the stream by itself, but where they are interleaved and so follow one another. The next rows lie behind all that the reductions around read: of a
     /// tile of the cache whose rows are summed up, they are those of the next workgroup.
@@ -191,10 +218,13 @@ impl Writer<'_> {
             return;
         }
         let packed = match self.t.g[n.src[0]].arg {
-            Arg::Packed(slot, _) if self.t.signature.streams.contains(&slot) => return,
+            Arg::Packed(slot, _) if self.t.signature.streams.contains(&slot) => return self.stream(id),
             Arg::Packed(..) => true,
             _ => false,
         };
+        if self.ahead.iter().any(|a| a.buffer == n.src[0]) {
+            return;
+        }
         let narrow = n.dtype.scalar.is_half() || n.dtype.scalar == Scalar::I8;
         let cache = narrow && self.t.g[n.src[0]].op == Op::Param;
         if !(packed || cache) {
@@ -219,6 +249,20 @@ impl Writer<'_> {
         {
             let (b, at) = (self.t.buffer(n.src[0]), self.t.name(n.src[1]));
             self.line(format_args!("__builtin_prefetch({b} + {at} + {stride});"));
+        }
+    }
+    /// Interleaved rows follow one another, but the hardware's own prefetch keeps too few lines on their way: those further behind are asked for too, where
+    /// everything is read once. Rows that tokens share are in a cache.
+    fn stream(&mut self, id: Id) {
+        let (buffer, at) = (self.t.g[id].src[0], self.t.g[id].src[1]);
+        let free = self.t.g.free_ranges(at);
+        if self.around.iter().any(|r| !free.contains(r)) {
+            return;
+        }
+        let linear = self.t.g.linear(at);
+        if self.fetched.insert((buffer, linear.terms.to_vec(), linear.constant.div_euclid(64))) {
+            let (b, at, behind) = (self.t.buffer(buffer), self.t.name(at), self.t.signature.prefetch as i64 * BEHIND);
+            self.line(format_args!("__builtin_prefetch({b} + {at} + {behind});"));
         }
     }
     fn write(&mut self, buffer: Id, at: Id, value: Id) {

@@ -8,6 +8,10 @@ FN i32 dot4_any_1(u32 a, u32 b, i32 c) {
   return c + (i32)(a & 255) * (i8)b + (i32)(a >> 8 & 255) * (i8)(b >> 8) + (i32)(a >> 16 & 255) * (i8)(b >> 16) + (i32)(a >> 24) * (i8)(b >> 24);
 }
 FN i32 dot4_small_1(u32 a, u32 b, i32 c) { return dot4_any_1(a, b, c); }
+FN u32 dot2_1(u32 a, u32 b, u32 c) {
+  return ((u32)dot4_any_1(a & 0xffff, b, (i32)c) & 0xffff) | (u32)dot4_any_1(a >> 16, b >> 16, (i32)(c >> 16)) << 16;
+}
+FN i32 halves_1(u32 x, i32 c) { return c + (i16)x + (i16)(x >> 16); }
 FN u32 table4_1(u8x16 t, u32 x) {
   return (u32)t[x & 15] | (u32)t[x >> 8 & 15] << 8 | (u32)t[x >> 16 & 15] << 16 | (u32)t[x >> 24 & 15] << 24;
 }
@@ -66,6 +70,14 @@ const DOT4: &[Way] = &[
     ),
 ];
 
+/// Products added in 16 bits: lanes, needs, the bodies of `dot2` and `halves`.
+const DOT2: &[(usize, &str, &str, &str)] = &[(
+    8,
+    "defined(__AVX2__)",
+    "return (u32x8)((i16x16)c + (i16x16)__builtin_ia32_pmaddubsw256((q32)a, (q32)b));",
+    "i16x16 ones = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}; return c + (i32x8)__builtin_ia32_pmaddwd256((i16x16)x, ones);",
+)];
+
 /// Tables in every 128 bits of a vector: lanes, needs, body.
 const TABLE4: &[(usize, &str, &str)] = &[
     (
@@ -114,6 +126,20 @@ pub fn functions(lanes: &[usize]) -> String {
         }
         let _ = writeln!(text, "#endif");
         s.push_str(&text);
+        let both = |dot2: &str, halves: &str| {
+            format!(
+                "FN u32x{l} dot2_{l}(u32x{l} a, u32x{l} b, u32x{l} c) {{ {dot2} }}\nFN i32x{l} halves_{l}(u32x{l} x, i32x{l} c) {{ {halves} }}\n"
+            )
+        };
+        let (dot2, halves) =
+            (each(&|i| format!("dot2_1(a[{i}], b[{i}], c[{i}])")), each(&|i| format!("halves_1(x[{i}], c[{i}])")));
+        let alone = both(&format!("return (u32x{l}){{{dot2}}};"), &format!("return (i32x{l}){{{halves}}};"));
+        match DOT2.iter().find(|w| w.0 == l) {
+            Some((_, needs, dot2, halves)) => {
+                let _ = writeln!(s, "#if {needs}\n{}#else\n{alone}#endif", both(dot2, halves));
+            }
+            None => s.push_str(&alone),
+        }
         let sixteens = (0..4 * l).map(|i| (i % 16).to_string()).collect::<Vec<_>>().join(", ");
         let alone = each(&|i| format!("table4_1(t, x[{i}])"));
         let mut text = String::new();

@@ -1,0 +1,94 @@
+//! The next tile of a cache, asked for while this one is worked on. Workgroups that follow one another read the same tile (groups of heads)
+//! or the one behind it; each of them asks for its share of the latter, a few lines in every turn of the loops around its sums, so that
+//! memory is read all the time and no line twice.
+
+use gristmill_compiler::lower::{Code, Statement};
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
+
+/// Workgroups that read the same tile, at most: after more of them, a cache holds other things.
+const SOON: i64 = 8;
+/// Bytes of a tile that is worth it: less is what a kernel before has just written, or is there with the first misses.
+const LEAST: i64 = 32 << 10;
+/// Bytes of a cache line.
+const LINE: i64 = 64;
+/// Lines that one turn may ask for.
+const MOST: i64 = 32;
+
+/// What to ask for in each turn of some loops.
+pub(super) struct Ahead {
+    pub buffer: Id,
+    /// The loops, outermost first; the innermost asks.
+    pub loops: Vec<Id>,
+    /// Workgroup indices, which all read the same tile.
+    pub sharing: Vec<Id>,
+    /// Where the next tile begins: terms and their coefficients, and a number of elements.
+    pub terms: Vec<(Id, i64)>,
+    pub from: i64,
+    /// Elements of a line, and lines of a turn.
+    pub line: i64,
+    pub lines: i64,
+    /// Bytes that the loops read.
+    read: i64,
+}
+
+/// Of every cache that a body reads in tiles, where to ask for the next one: in the nest that reads most of it.
+pub(super) fn plan(g: &Graph, code: &Code) -> Vec<Ahead> {
+    let mut out: Vec<Ahead> = Vec::new();
+    let mut open: Vec<Option<Id>> = Vec::new();
+    for s in &code.statements {
+        match s {
+            Statement::Nest { .. } => open.push(None),
+            Statement::Loop(r) => open.push(Some(*r).filter(|&r| g.range_kind(r) == Some(RangeKind::Loop))),
+            Statement::End => drop(open.pop()),
+            Statement::Define(id) => {
+                let loops: Vec<Id> = open.iter().flatten().copied().collect();
+                let Some(new) = ahead(g, code, *id, loops) else { continue };
+                match out.iter_mut().find(|a| a.buffer == new.buffer && a.loops == new.loops) {
+                    Some(a) => a.read += new.read,
+                    None => out.push(new),
+                }
+            }
+            _ => {}
+        }
+    }
+    out.sort_by_key(|a| (a.buffer, -a.read));
+    out.dedup_by_key(|a| a.buffer);
+    out
+}
+
+/// The plan of one load.
+fn ahead(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<Ahead> {
+    let n = &g[load];
+    let narrow = n.dtype.scalar.bytes() <= 2;
+    if n.op != Op::Load || n.dtype.lanes == 1 || !narrow || !matches!(g[n.src[0]].arg, Arg::Param(_)) {
+        return None;
+    }
+    let size = n.dtype.scalar.bytes() as i64;
+    let known = |r: Id| g.int_value(g[r].src[0]);
+    let mut inside = g.linear(n.src[1]);
+    let at = code.globals.iter().rposition(|&r| inside.coefficient(r) != 0)?;
+    let (last, sharing) = (code.globals[at], code.globals[at + 1..].to_vec());
+    let stride = inside.coefficient(last);
+    let mut terms = Vec::new();
+    inside.terms.retain(|&mut (t, c)| {
+        let outside = g.free_ranges(t).iter().all(|r| code.globals.contains(r));
+        if outside {
+            terms.push((t, c));
+        }
+        !outside
+    });
+    // One tile after the other: what is read lies within a stride.
+    let (low, high) = g.linear_bounds(&inside)?;
+    if inside.terms.iter().any(|&(t, _)| g[t].op != Op::Range) || high - low >= stride || stride * size < LEAST {
+        return None;
+    }
+    let turns = |ranges: &[Id]| ranges.iter().try_fold(1i64, |n, &r| n.checked_mul(known(r)?));
+    let shares = turns(&sharing)?;
+    let line = LINE / size;
+    let lines = (stride + line * shares * turns(&loops)? - 1) / (line * shares * turns(&loops)?);
+    if loops.is_empty() || shares > SOON || lines > MOST {
+        return None;
+    }
+    let read = inside.terms.iter().try_fold(size, |n, &(r, _)| n.checked_mul(known(r)?))?;
+    Some(Ahead { buffer: n.src[0], loops, sharing, terms, from: low + stride, line, lines, read })
+}
