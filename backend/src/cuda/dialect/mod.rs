@@ -31,6 +31,12 @@ const TILES: usize = 8;
 /// Statements of a loop that are few enough to be copied.
 const SHORT: usize = 160;
 
+/// Copies of a loop of `n` iterations, about `most`: as many as leave no short round behind, which would wait for its loads once more.
+fn evenly(n: i64, most: i64) -> i64 {
+    let rounds = ((2 * n + most) / (2 * most)).max(1);
+    (n + rounds - 1) / rounds
+}
+
 /// The dialect.
 pub struct Cuda;
 
@@ -184,7 +190,7 @@ impl Writer<'_> {
                 let length = length(all);
                 let unroll = match (g.range_kind(*r), g.int_value(g[*r].src[0])) {
                     (_, Some(n)) if let Some(words) = waited_for(g, &all[..length]) => {
-                        n.min(self.waiting / words).max(1)
+                        evenly(n, (self.waiting / words).max(1))
                     }
                     _ if length > SHORT => 1,
                     (Some(RangeKind::Reduce), Some(n)) if n <= UNROLLED => n,
@@ -194,7 +200,7 @@ impl Writer<'_> {
                         wait.min(g.max_of(g[*r].src[0]) / UNROLLED).clamp(COPIES, 2 * UNROLLED)
                     }
                     // What follows another waits for its loads, unless they are asked for together.
-                    (_, Some(n)) => n.min(UNROLLED),
+                    (_, Some(n)) => evenly(n, UNROLLED),
                     _ => 1,
                 };
                 let (t, n, bound) = (self.t.type_of(*r), g.range_number(*r), self.t.name(g[*r].src[0]));
