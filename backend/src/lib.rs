@@ -4,7 +4,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod interp;
 pub mod null;
-mod parallel;
+pub mod parallel;
 mod render;
 mod text;
 mod variables;

@@ -1,6 +1,5 @@
 //! Independent pieces of work on several threads.
 
-use gristmill_runtime::Error;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
@@ -11,12 +10,12 @@ pub fn cores() -> usize {
 
 /// Does `work` for every number below `count` on at most `threads` threads. `done` gets each result on the caller's thread, as it
 /// comes. After an error nothing new is begun, and that error is returned.
-pub fn each<T: Send>(
+pub fn each<T: Send, E: Send>(
     count: usize,
     threads: usize,
-    work: impl Fn(usize) -> Result<T, Error> + Sync,
-    mut done: impl FnMut(usize, T) -> Result<(), Error>,
-) -> Result<(), Error> {
+    work: impl Fn(usize) -> Result<T, E> + Sync,
+    mut done: impl FnMut(usize, T) -> Result<(), E>,
+) -> Result<(), E> {
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (send, receive) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -43,6 +42,7 @@ pub fn each<T: Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gristmill_runtime::Error;
 
     #[test]
     fn everything_is_done_once_and_an_error_ends_it() {
@@ -50,7 +50,7 @@ mod tests {
             let mut seen = [0; 20];
             let add = |number: usize, square: usize| {
                 seen[number] += square;
-                Ok(())
+                Ok::<(), Error>(())
             };
             each(20, threads, |n| Ok(n * n), add).unwrap();
             assert!(seen.iter().enumerate().all(|(n, &s)| s == n * n));

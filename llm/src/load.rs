@@ -1,31 +1,63 @@
 //! Loading: weights from their file into the device's memory, in the layout that kernels read.
 //!
-//! A piece of the file at a time: all cores read it, then the device packs it. What follows is asked for ahead, so that a disk reads while
-//! the cores pack; pieces are small beside the model, so its memory is the model once and a little. A device with memory of its own packs
-//! one piece while the next is read.
+//! Where the device's memory is the host's, every core reads and packs pieces of its own ([`here`]). A device with memory of its own packs one
+//! large piece while the next is read ([`apart`]). Pieces are small beside the model, so its memory is the model once and a little.
+
+mod apart;
+mod here;
 
 use crate::arch::{Bind, Plan};
 use crate::engine::{Error, Progress};
 use crate::gguf::{self, Gguf, TensorInfo};
 use gristmill_compiler::layout::Layout;
-use gristmill_runtime::{Buffer, Device, Memory, Replay};
-use gristmill_tensor::jit::Jit;
+use gristmill_runtime::{Buffer, Memory};
+use gristmill_tensor::jit::{Jit, Packer};
 use gristmill_uop::encoding::EncodingRef;
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// Bytes read by one thread at a time: small enough for progress, large enough for the disk.
-const READ: u64 = 4 << 20;
-/// Bytes packed at a time.
-const PIECE: u64 = 32 << 20;
+use std::ops::Range;
 
 /// A weight on its way.
 struct Weight<'a> {
     info: &'a TensorInfo,
     buffer: Buffer,
-    /// Format, layout and columns, unless it stays as in the file.
-    packed: Option<(EncodingRef, Layout, usize)>,
+    /// What packs it, and how many rows together, unless it stays as in the file.
+    packed: Option<(Packer, u64)>,
+}
+
+/// Bytes of the file that are packed together, and where they come to lie.
+struct Piece {
+    file: Range<u64>,
+    to: Buffer,
+    rows: usize,
+}
+
+impl Weight<'_> {
+    fn rows(&self) -> u64 {
+        self.info.dims[1..].iter().product()
+    }
+    /// Its pieces of about so many bytes of the file, in order; of whole groups of rows where it is packed.
+    fn pieces(&self, about: u64) -> Vec<Range<u64>> {
+        let step = match &self.packed {
+            None => about.max(1),
+            Some((_, group)) => {
+                let group = group * (self.info.bytes / self.rows());
+                (about / group).max(1) * group
+            }
+        };
+        let bytes = self.info.bytes;
+        (0..bytes.div_ceil(step)).map(|i| i * step..bytes.min((i + 1) * step)).collect()
+    }
+    /// What becomes of one of them.
+    fn piece(&self, file: Range<u64>) -> Piece {
+        let (len, whole) = (self.buffer.len as u64, self.info.bytes);
+        if self.packed.is_none() {
+            let to = self.buffer.slice(file.start as usize, (file.end - file.start) as usize);
+            return Piece { file, to, rows: 0 };
+        }
+        let (row, packed) = (whole / self.rows(), len / self.rows());
+        let (first, rows) = (file.start / row, (file.end - file.start) / row);
+        Piece { file, to: self.buffer.slice((first * packed) as usize, (rows * packed) as usize), rows: rows as usize }
+    }
 }
 
 /// Layout of every weight, as the functions that it is bound to have it. Without a layout in one of them it is the file's in all.
@@ -55,150 +87,39 @@ pub fn weights(
 ) -> Result<FxHashMap<String, Buffer>, Error> {
     let layouts = layouts(jit, plans)?;
     let device = jit.device().clone();
-    let mut names: Vec<&String> = layouts.keys().collect();
-    names.sort_unstable();
+    let mut wanted: Vec<(&String, &TensorInfo, Layout)> = Vec::new();
+    for (name, &layout) in &layouts {
+        wanted.push((name, file.tensor(name).ok_or_else(|| gguf::Error::Missing(name.to_string()))?, layout));
+    }
+    // In the order of the files.
+    wanted.sort_by_key(|w| (w.1.shard, w.1.offset));
+    let kind =
+        |info: &TensorInfo, layout| -> (EncodingRef, Layout, usize) { (info.encoding, layout, info.dims[0] as usize) };
+    let kinds: Vec<_> = wanted.iter().filter(|w| w.2 != Layout::File).map(|w| kind(w.1, w.2)).collect();
+    jit.prepare_packers(&kinds)?;
     let mut all = Vec::new();
-    let mut kinds = Vec::new();
-    for name in names {
-        let info = file.tensor(name).ok_or_else(|| gguf::Error::Missing(name.to_string()))?;
-        let layout = layouts[name];
-        let packed = match layout {
-            Layout::File => None,
-            layout => Some((info.encoding, layout, info.dims[0] as usize)),
-        };
-        kinds.extend(packed);
+    for (_, info, layout) in &wanted {
         let dims: Vec<i64> = info.dims.iter().rev().map(|&d| d as i64).collect();
         let bytes = layout.bytes(info.encoding, &dims).unwrap_or(info.bytes as usize);
-        all.push((name.clone(), Weight { info, buffer: device.alloc(bytes, Memory::Weights)?, packed }));
+        let packed = match layout {
+            Layout::File => None,
+            _ => Some((jit.packer(kind(info, *layout))?, layout.lanes() as u64)),
+        };
+        all.push(Weight { info, buffer: device.alloc(bytes, Memory::Weights)?, packed });
     }
-    jit.prepare_packers(&kinds)?;
-    // In the order of the file.
-    all.sort_by_key(|w| w.1.info.offset);
-    let total: u64 = all.iter().map(|w| w.1.info.bytes).sum();
+    let total: u64 = all.iter().map(|w| w.info.bytes).sum();
+    let mut done = 0;
     progress(Progress::Loading(0, total));
     if device.holds_data() {
-        let mut done = 0;
-        let mut staging = Staging::new(&device)?;
-        for (_, weight) in &all {
-            load(file, jit, &device, weight, &mut staging, &mut |bytes| {
-                done += bytes;
-                progress(Progress::Loading(done, total));
-            })?;
+        let mut done = |bytes| {
+            done += bytes;
+            progress(Progress::Loading(done, total));
+        };
+        match all.iter().all(|w| w.buffer.raw.host().is_some()) {
+            true => here::load(file, &device, &all, here::PIECE, &mut done)?,
+            false => apart::load(file, &device, &all, apart::PIECE, &mut done)?,
         }
-        staging.wait()?;
     }
     progress(Progress::Loading(total, total));
-    Ok(all.into_iter().map(|(name, w)| (name, w.buffer)).collect())
-}
-
-/// The device's memory for a piece as it is in the file, and what still packs from it.
-struct Piece {
-    buffer: Buffer,
-    packs: Option<Box<dyn Replay>>,
-}
-
-impl Piece {
-    fn new(device: &Arc<dyn Device>) -> Result<Piece, Error> {
-        Ok(Piece { buffer: device.alloc(PIECE as usize, Memory::Scratch)?, packs: None })
-    }
-    /// Waits until nothing packs from it.
-    fn wait(&mut self) -> Result<(), Error> {
-        Ok(self.packs.take().map_or(Ok(()), |mut step| step.wait())?)
-    }
-}
-
-/// Pieces, in turn.
-struct Staging {
-    pieces: Vec<Piece>,
-    turn: usize,
-}
-
-impl Staging {
-    /// One, where the host's memory is the device's and it packs while the host waits; else two.
-    fn new(device: &Arc<dyn Device>) -> Result<Staging, Error> {
-        let mut pieces = vec![Piece::new(device)?];
-        if pieces[0].buffer.raw.host().is_none() {
-            pieces.push(Piece::new(device)?);
-        }
-        Ok(Staging { pieces, turn: 0 })
-    }
-    /// The next, of at least that size, free.
-    fn next(&mut self, device: &Arc<dyn Device>, bytes: usize) -> Result<&mut Piece, Error> {
-        self.turn = (self.turn + 1) % self.pieces.len();
-        let piece = &mut self.pieces[self.turn];
-        piece.wait()?;
-        if piece.buffer.len < bytes {
-            piece.buffer = device.alloc(bytes, Memory::Scratch)?;
-        }
-        Ok(piece)
-    }
-    /// Waits until everything is packed.
-    fn wait(&mut self) -> Result<(), Error> {
-        self.pieces.iter_mut().try_for_each(Piece::wait)
-    }
-}
-
-fn load(
-    file: &Gguf,
-    jit: &Jit,
-    device: &Arc<dyn Device>,
-    weight: &Weight,
-    staging: &mut Staging,
-    done: &mut dyn FnMut(u64),
-) -> Result<(), Error> {
-    let info = weight.info;
-    let Some((e, layout, columns)) = weight.packed else {
-        let mut at = 0;
-        while at < info.bytes {
-            let n = PIECE.min(info.bytes - at);
-            read(file, device, info, at, &weight.buffer.slice(at as usize, n as usize))?;
-            at += n;
-            done(n);
-        }
-        return Ok(());
-    };
-    let rows: u64 = info.dims[1..].iter().product();
-    let row = info.bytes / rows;
-    // Whole groups of rows.
-    let group = layout.lanes() as u64;
-    let step = (PIECE / row / group).max(1) * group;
-    let packed_row = weight.buffer.len as u64 / rows;
-    let mut first = 0;
-    while first < rows {
-        let n = step.min(rows - first);
-        let bytes = (n * row) as usize;
-        let piece = staging.next(device, bytes)?;
-        let from = piece.buffer.slice(0, bytes);
-        read(file, device, info, first * row, &from)?;
-        let to = weight.buffer.slice((first * packed_row) as usize, (n * packed_row) as usize);
-        piece.packs = Some(jit.start_pack((e, layout, columns), &from, &to, n as usize)?);
-        first += n;
-        done(n * row);
-    }
-    Ok(())
-}
-
-/// Bytes `at..` of a tensor into a buffer, with all cores.
-fn read(file: &Gguf, device: &Arc<dyn Device>, info: &TensorInfo, at: u64, to: &Buffer) -> Result<(), Error> {
-    let total = to.len as u64;
-    let workers = std::thread::available_parallelism().map_or(1, |n| n.get()).min(8).min(total.div_ceil(READ) as usize);
-    let next = AtomicU64::new(0);
-    let failed = AtomicBool::new(false);
-    let part = || -> Result<(), Error> {
-        loop {
-            let from = next.fetch_add(READ, Ordering::Relaxed);
-            if from >= total || failed.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-            let n = READ.min(total - from) as usize;
-            let mut piece = device.stage(to, from as usize, n)?;
-            file.read_range(info, at + from, piece.bytes())?;
-            piece.send()?;
-        }
-    };
-    std::thread::scope(|scope| {
-        let run = || part().inspect_err(|_| failed.store(true, Ordering::Relaxed));
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(run)).collect();
-        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    })
+    Ok(wanted.iter().zip(all).map(|(w, weight)| (w.0.clone(), weight.buffer)).collect())
 }

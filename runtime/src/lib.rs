@@ -178,4 +178,8 @@ pub trait Device: Send + Sync {
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error>;
     /// Binds launches, in a valid order, into a step that can be replayed.
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error>;
+    /// The same, for a step that the thread which replays it runs alone, where the device can: then several threads have steps of their own.
+    fn capture_alone(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
+        self.capture(launches)
+    }
 }

@@ -1,16 +1,37 @@
 //! How much memory there is to take.
 
+use std::fs::File;
+use std::ops::Range;
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 /// Bytes that this process can take without swapping or meeting a control group's limit: `MemAvailable`, or what is left of
 /// the tightest cgroup (v1 or v2) around the process where that is less. `None` where the system does not say.
 pub fn available() -> Option<u64> {
-    available_under(Path::new("/"))
+    least(Path::new("/"), "MemAvailable:", true)
 }
 
-fn available_under(root: &Path) -> Option<u64> {
+/// Of these, bytes that nothing is in, not even parts of files that could be read again: `MemFree`, and what is left of cgroups.
+pub fn free() -> Option<u64> {
+    least(Path::new("/"), "MemFree:", false)
+}
+
+/// Lets the system forget what it keeps of these bytes of a file; they can be read again, from the disk.
+pub fn release(file: &File, range: Range<u64>) {
+    #[cfg(target_os = "linux")]
+    if let (Ok(start), Ok(len)) = (range.start.try_into(), range.end.saturating_sub(range.start).try_into()) {
+        // SAFETY: an open file, and advice about the system's copy of it: no memory of this process is touched.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), start, len, libc::POSIX_FADV_DONTNEED) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (file, range);
+}
+
+/// The least of a field of `meminfo` and of what cgroups leave, where `reclaims` counts cached files as left.
+fn least(root: &Path, field: &str, reclaims: bool) -> Option<u64> {
     let text = |path: PathBuf| std::fs::read_to_string(path).ok();
-    let machine = text(root.join("proc/meminfo")).and_then(|t| meminfo(&t, "MemAvailable:"));
+    let machine = text(root.join("proc/meminfo")).and_then(|t| meminfo(&t, field));
     let groups = text(root.join("proc/self/cgroup")).unwrap_or_default();
     let limits = groups.lines().filter_map(|line| {
         // `0::/path` is the v2 hierarchy; `4:memory:/path` a v1 controller.
@@ -18,10 +39,12 @@ fn available_under(root: &Path) -> Option<u64> {
         let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
         let path = path.trim_start_matches('/');
         if controllers.is_empty() {
-            tightest(&root.join("sys/fs/cgroup"), path, "memory.max", "memory.current", "inactive_file")
+            let cache = reclaims.then_some("inactive_file");
+            tightest(&root.join("sys/fs/cgroup"), path, "memory.max", "memory.current", cache)
         } else if controllers.split(',').any(|c| c == "memory") {
             let (limit, usage) = ("memory.limit_in_bytes", "memory.usage_in_bytes");
-            tightest(&root.join("sys/fs/cgroup/memory"), path, limit, usage, "total_inactive_file")
+            let cache = reclaims.then_some("total_inactive_file");
+            tightest(&root.join("sys/fs/cgroup/memory"), path, limit, usage, cache)
         } else {
             None
         }
@@ -31,7 +54,7 @@ fn available_under(root: &Path) -> Option<u64> {
 
 /// The least room in `path` under `mount` and in the groups around it. Inside a container `path` may name a directory that is
 /// only visible outside; the mount itself is then the group.
-fn tightest(mount: &Path, path: &str, limit: &str, usage: &str, cache: &str) -> Option<u64> {
+fn tightest(mount: &Path, path: &str, limit: &str, usage: &str, cache: Option<&str>) -> Option<u64> {
     let number = |path: PathBuf| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     mount
         .join(path)
@@ -41,7 +64,8 @@ fn tightest(mount: &Path, path: &str, limit: &str, usage: &str, cache: &str) -> 
             let limit = number(group.join(limit))?; // `max` is not a number: no limit
             let used = number(group.join(usage))?;
             let stat = std::fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-            let reclaimable = stat.lines().find_map(|l| l.strip_prefix(cache)?.trim().parse::<u64>().ok()).unwrap_or(0);
+            let reclaimable =
+                stat.lines().find_map(|l| l.strip_prefix(cache?)?.trim().parse::<u64>().ok()).unwrap_or(0);
             Some(limit.saturating_sub(used.saturating_sub(reclaimable)))
         })
         .min()
@@ -68,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_tightest_limit_counts() {
-        let memory = ("proc/meminfo", "MemTotal: 9 kB\nMemAvailable:    1000 kB\n");
+        let memory = ("proc/meminfo", "MemTotal: 9 kB\nMemFree: 150 kB\nMemAvailable:    1000 kB\n");
         let v2 = tree(
             "v2",
             &[
@@ -81,7 +105,8 @@ mod tests {
                 ("sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 100000\n"),
             ],
         );
-        assert_eq!(available_under(&v2), Some(300_000));
+        assert_eq!(least(&v2, "MemAvailable:", true), Some(300_000));
+        assert_eq!(least(&v2, "MemFree:", false), Some(153_600));
         let v1 = tree(
             "v1",
             &[
@@ -91,8 +116,8 @@ mod tests {
                 ("sys/fs/cgroup/memory/memory.usage_in_bytes", "300000\n"),
             ],
         );
-        assert_eq!(available_under(&v1), Some(1_024_000));
-        assert_eq!(available_under(Path::new("/nonexistent")), None);
+        assert_eq!(least(&v1, "MemAvailable:", true), Some(1_024_000));
+        assert_eq!(least(Path::new("/nonexistent"), "MemFree:", false), None);
         for root in [v1, v2] {
             std::fs::remove_dir_all(root).unwrap();
         }
@@ -102,5 +127,6 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn this_machine_has_some() {
         assert!(available().unwrap() > 1 << 20);
+        assert!(free().unwrap() > 0);
     }
 }

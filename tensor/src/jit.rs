@@ -104,32 +104,11 @@ impl Jit {
         self.packers.extend(new.into_iter().zip(kernels));
         Ok(())
     }
-    /// Brings `rows` rows of `columns` elements from `file` into `packed`. Their kernel has been prepared.
-    pub fn pack(
-        &self,
-        kind: (EncodingRef, Layout, usize),
-        file: &Buffer,
-        packed: &Buffer,
-        rows: usize,
-    ) -> Result<(), Error> {
-        self.start_pack(kind, file, packed, rows)?.wait()
-    }
-    /// Starts that; to be waited for before `file` is changed.
-    pub fn start_pack(
-        &self,
-        (e, layout, columns): (EncodingRef, Layout, usize),
-        file: &Buffer,
-        packed: &Buffer,
-        rows: usize,
-    ) -> Result<Box<dyn Replay>, Error> {
+    /// The kernel that does so for one kind; it has been prepared.
+    pub fn packer(&self, (e, layout, columns): (EncodingRef, Layout, usize)) -> Result<Packer, Error> {
         let kernel =
             self.packers.get(&(e, layout, columns)).ok_or_else(|| Error::invalid(e.name, "was not prepared"))?;
-        let buffers =
-            kernel.program().params.iter().map(|p| if p.0 == 0 { file.clone() } else { packed.clone() }).collect();
-        let launch = Launch { kernel: kernel.clone(), buffers, level: 0 };
-        let mut step = self.opened.device.capture(vec![launch])?;
-        step.start(&[("groups", rows as i64 / layout.lanes())])?;
-        Ok(step)
+        Ok(Packer { device: self.device().clone(), kernel: kernel.clone(), lanes: layout.lanes() })
     }
     /// Bytes that intermediates of these functions need at most.
     pub fn arena(functions: &[Arc<Ready>]) -> usize {
@@ -144,6 +123,38 @@ impl Jit {
         let most = calls.iter().map(|c| c.function.compiled.arena).max().unwrap_or(0);
         let arena = self.opened.device.alloc(most.max(64), Memory::Scratch)?;
         self.capture(calls, &arena)?.replay(vars)
+    }
+}
+
+/// Brings rows of a weight from the layout of their file into another.
+pub struct Packer {
+    device: Arc<dyn Device>,
+    kernel: Arc<dyn Kernel>,
+    lanes: i64,
+}
+
+impl Packer {
+    /// Packs so many rows.
+    pub fn pack(&self, file: &Buffer, packed: &Buffer, rows: usize) -> Result<(), Error> {
+        self.start(file, packed, rows)?.wait()
+    }
+    /// Starts that; to be waited for before `file` is changed.
+    pub fn start(&self, file: &Buffer, packed: &Buffer, rows: usize) -> Result<Box<dyn Replay>, Error> {
+        let mut step = self.device.capture(self.launch(file, packed))?;
+        step.start(&self.groups(rows))?;
+        Ok(step)
+    }
+    /// Packs them on this thread, beside others that do so.
+    pub fn pack_alone(&self, file: &Buffer, packed: &Buffer, rows: usize) -> Result<(), Error> {
+        self.device.capture_alone(self.launch(file, packed))?.replay(&self.groups(rows))
+    }
+    fn launch(&self, file: &Buffer, packed: &Buffer) -> Vec<Launch> {
+        let buffer = |slot: u32| if slot == 0 { file.clone() } else { packed.clone() };
+        let buffers = self.kernel.program().params.iter().map(|p| buffer(p.0)).collect();
+        vec![Launch { kernel: self.kernel.clone(), buffers, level: 0 }]
+    }
+    fn groups(&self, rows: usize) -> [(&'static str, i64); 1] {
+        [("groups", rows as i64 / self.lanes)]
     }
 }
 

@@ -198,6 +198,9 @@ impl Device for CpuDevice {
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
         Ok(Box::new(CpuReplay::new(self.team.clone(), launches)?))
     }
+    fn capture_alone(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
+        Ok(Box::new(CpuReplay::new(Arc::new(Team::new(1, false)?), launches)?))
+    }
 }
 
 fn address(what: &str, buffer: &Buffer, offset: usize, len: usize) -> Result<*mut u8, Error> {

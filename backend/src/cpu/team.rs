@@ -5,6 +5,7 @@
 //! long yields its core, and parks when no job has come for a millisecond, so that an idle program uses no CPU.
 
 use super::memory::Map;
+use crate::parallel::cores;
 use gristmill_runtime::{Error, Memory};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -205,10 +206,11 @@ impl Team {
     /// process's cores.
     pub fn new(count: usize, pin: bool) -> Result<Team, Error> {
         assert!((1..=MOST).contains(&count), "a team of {count}");
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        // Not asked for a team of one, of which loading makes many: the system answers from several files.
+        let crowded = count > 1 && count > cores();
         let shared = Arc::new(Shared {
             count,
-            spin: if count > cores { Duration::ZERO } else { SPIN },
+            spin: if crowded { Duration::ZERO } else { SPIN },
             generation: Padded::default(),
             arrived: Padded::default(),
             passed: Padded::default(),

@@ -25,6 +25,7 @@ pub use write::{TensorDecl, Writer};
 
 use gristmill_uop::encoding::EncodingRef;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 
 /// A tensor of a file.
@@ -195,6 +196,13 @@ impl Gguf {
                 source.read_at(offset, out).map_err(Error::io("cannot read tensor data"))
             }
             _ => Err(Error::Range { tensor: info.name.clone(), bytes: info.bytes, start, end }),
+        }
+    }
+
+    /// Says that these bytes of the file of that number will not be read again soon, so that the system need not keep them.
+    pub fn release(&self, shard: usize, range: Range<u64>) {
+        if let Some(source) = self.sources.get(shard) {
+            source.release(range);
         }
     }
 }

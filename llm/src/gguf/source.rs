@@ -1,8 +1,10 @@
 //! Where the bytes of a GGUF file come from: a file, memory, or a generator.
 
 use super::error::{Error, Result};
+use gristmill_runtime::memory;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -12,6 +14,8 @@ pub trait Source: Send + Sync {
     fn size(&self) -> u64;
     /// Fills `out` from byte `offset` on; an error when the range is not all there.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+    /// These bytes will not be read again soon: the system may forget what it keeps of them.
+    fn release(&self, _: Range<u64>) {}
 }
 
 /// A regular file read with `pread`: no mapping, so a file truncated while in use is an error and not a signal.
@@ -38,6 +42,9 @@ impl Source for FileSource {
     }
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(out, offset)
+    }
+    fn release(&self, range: Range<u64>) {
+        memory::release(&self.file, range);
     }
 }
 

@@ -429,7 +429,7 @@ pub fn check(cases: Vec<Case>, ways: Vec<Way>) {
                     let packed =
                         d.alloc(key.1.bytes(key.0, &info.dims).expect("a layout"), Memory::Scratch).expect("memory");
                     let rows = info.dims[..info.dims.len() - 1].iter().product::<i64>() as usize;
-                    jit.pack(key, &args[slot], &packed, rows).expect("packed");
+                    jit.packer(key).and_then(|p| p.pack(&args[slot], &packed, rows)).expect("packed");
                     args[slot] = packed;
                 }
                 let call = Call { function: function.clone(), args: args.clone() };
