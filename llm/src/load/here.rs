@@ -33,7 +33,8 @@ pub fn load(
     let buffers: Mutex<Vec<Buffer>> = Mutex::default();
     let pool = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
     let work = |number: usize| -> Result<u64, Error> {
-        if number % LOOK == 0 && memory::free().is_some_and(|free| free < left.load(Ordering::Relaxed) + SPARE) {
+        if number.is_multiple_of(LOOK) && memory::free().is_some_and(|free| free < left.load(Ordering::Relaxed) + SPARE)
+        {
             // What was read goes first. The system would look for what it can spare itself, and finds what is read next as well.
             release(file, &pieces[number.saturating_sub(2 * LOOK)..number.saturating_sub(LOOK)]);
         }
