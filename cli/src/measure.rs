@@ -3,8 +3,9 @@
 use crate::failure::Result;
 use crate::flags::Common;
 use crate::model::Model;
+use crate::progress::Bars;
 use gristmill_backend::Opened;
-use gristmill_llm::engine::{Draw, Engine};
+use gristmill_llm::engine::{Compiled, Draw, Engine, Weights};
 use gristmill_uop::target::Target;
 use std::time::Instant;
 
@@ -75,18 +76,18 @@ impl Speed {
     }
 }
 
-/// One model compiled for variants of a device, measured against each other.
+/// One model compiled for variants of a device, measured against each other. They share the weights that lie the same for both.
 pub struct Rivals<'a> {
     model: &'a Model,
     common: &'a Common,
     opened: Opened,
     context: usize,
     work: Work,
-    /// The engine of the variant that stays, where memory holds two.
+    /// The engine of the variant that stays.
     kept: Option<(Target, Engine)>,
 }
 
-/// Memory that must be left when two engines are loaded.
+/// Memory that must be left beside two engines and the weights that they do not share.
 const SPARE: u64 = 1 << 30;
 
 impl<'a> Rivals<'a> {
@@ -98,44 +99,53 @@ impl<'a> Rivals<'a> {
     pub fn target(&self) -> &Target {
         &self.opened.target
     }
-    fn load(&self, target: &Target) -> Result<Engine> {
+    /// The model for a target, compiled beside these weights.
+    fn compiled(&self, target: &Target, there: &Weights, bars: &Bars) -> Result<Compiled<'a>> {
         let opened = Opened { target: target.clone(), ..self.opened.clone() };
-        self.model.load_on(opened, self.common, Some(self.context))
+        let settings = self.common.settings(Some(self.context));
+        Ok(Compiled::new(&self.model.file, opened, settings, there, &|p| bars.show(p))?)
+    }
+    /// The engine of that target, in place of the one that was kept: of its weights those stay that lie the same.
+    fn keep(&mut self, target: &Target) -> Result<&mut Engine> {
+        let engine = match self.kept.take() {
+            Some((kept, engine)) if kept == *target => engine,
+            other => {
+                let there = other.map(|(_, engine)| engine.into_weights()).unwrap_or_default();
+                let bars = Bars::new();
+                self.compiled(target, &there, &bars)?.load(there, &|p| bars.show(p))?
+            }
+        };
+        Ok(&mut self.kept.insert((target.clone(), engine)).1)
+    }
+    /// The other engine beside the one that is kept, where memory holds what they do not share.
+    fn beside(&self, target: &Target, there: Weights) -> Result<Option<Engine>> {
+        let bars = Bars::new();
+        let rival = self.compiled(target, &there, &bars)?;
+        let missing = rival.missing(&there);
+        let room = missing == 0 || self.opened.device.available().is_none_or(|free| free >= missing + SPARE);
+        Ok(if room { Some(rival.load(there, &|p| bars.show(p))?) } else { None })
     }
     /// Both targets, turn by turn, so that what else the machine does hits both.
     pub fn compare(&mut self, base: &Target, other: &Target) -> Result<[Speed; 2]> {
-        if self.kept.as_ref().is_none_or(|k| k.0 != *base) {
-            // The old one goes before the new one comes.
-            self.kept = None;
-            self.kept = Some((base.clone(), self.load(base)?));
-        }
-        let need = self.kept.as_ref().map_or(0, |k| k.1.weight_bytes() + k.1.weight_bytes() / 8) + SPARE;
-        let room = self.opened.device.available().is_none_or(|free| free >= need);
+        let work = self.work;
+        let there = self.keep(base)?.shared_weights();
         let mut times: [[Vec<f64>; 2]; 2] = Default::default();
-        if room {
-            let mut rival = self.load(other)?;
-            if let Some((_, kept)) = &mut self.kept {
-                for turn in 0..=self.work.times {
-                    // The first turn is for what is only done once.
-                    self.work.turn(kept, &mut times[0], turn > 0)?;
-                    self.work.turn(&mut rival, &mut times[1], turn > 0)?;
-                }
+        if let Some(mut rival) = self.beside(other, there)? {
+            let kept = self.keep(base)?;
+            for turn in 0..=work.times {
+                // The first turn is for what is only done once.
+                work.turn(kept, &mut times[0], turn > 0)?;
+                work.turn(&mut rival, &mut times[1], turn > 0)?;
             }
         } else {
             // One after the other, each alone, and the first again at the end.
             for (which, target) in [(0, base), (1, other), (0, base)] {
-                if self.kept.as_ref().is_none_or(|k| k.0 != *target) {
-                    self.kept = None;
-                    self.kept = Some((target.clone(), self.load(target)?));
-                }
-                if let Some((_, engine)) = &mut self.kept {
-                    for turn in 0..=self.work.times {
-                        self.work.turn(engine, &mut times[which], turn > 0)?;
-                    }
+                let engine = self.keep(target)?;
+                for turn in 0..=work.times {
+                    work.turn(engine, &mut times[which], turn > 0)?;
                 }
             }
         }
-        let work = self.work;
         Ok(times.map(|[decode, prefill]| Speed {
             decode: median(decode).map(|t| work.tokens as f64 / t),
             prefill: median(prefill).map(|t| work.prompt as f64 / t),

@@ -3,13 +3,15 @@
 //! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`]. All share
 //! weights, states and tables.
 
+mod compiled;
 mod decode;
 
 use crate::arch::{self, AttentionForm, Bind, Functions, Logits, Model, Options, Plan, TokenClass};
 use crate::gguf::{self, Gguf};
-use crate::load;
-use crate::sampling::{self, Choice, NUMBERS};
+pub use crate::load::Weights;
+use crate::sampling::Choice;
 use crate::traffic::{self, Traffic};
+pub use compiled::Compiled;
 pub use decode::Draw;
 use gristmill_backend::Opened;
 use gristmill_runtime::{Buffer, Device, Memory, Replay, Span};
@@ -215,7 +217,7 @@ pub struct Engine {
     rows: usize,
     /// Depths of steps of one token, ascending; the last is all rows.
     depths: Vec<usize>,
-    weights: FxHashMap<String, Buffer>,
+    weights: Weights,
     /// Of each layer: its planes.
     states: Vec<Vec<Buffer>>,
     hidden: [Buffer; 2],
@@ -232,7 +234,6 @@ pub struct Engine {
     chosen: Buffer,
     random: Buffer,
     request: Buffer,
-    weight_bytes: u64,
     logits_host: Vec<f32>,
     rope_filled: usize,
 }
@@ -240,83 +241,16 @@ pub struct Engine {
 impl Engine {
     /// Loads a model onto a device and compiles what it needs. `progress` is called from this thread.
     pub fn load(file: &Gguf, opened: Opened, settings: Settings, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
-        let model = arch::load(file.metadata(), file)?;
-        let mut jit = Jit::new(opened);
-        let device = jit.device().clone();
-        let mut functions = Functions::new();
-        let chunk = settings.chunk.clamp(1, model.context());
-        let settings = Settings { chunk, ..settings };
-        // The context first: it is cheap to refuse.
-        let probe = Options {
-            tokens: TokenClass::One,
-            rows: 64,
-            depth: 64,
-            cache: settings.cache,
-            attention: AttentionForm::Absorbed,
-            logits: Logits::Last,
-        };
-        let state = model.state(&probe);
-        let per_token = (state.row_bytes() * model.layers()) as u64;
-        let weights = file_bytes(file, model.as_ref(), &probe);
-        let available = device.available().unwrap_or(u64::MAX / 2);
-        let Some(left) = available.checked_sub(weights) else {
-            return Err(Error::Weights { need: weights >> 20, available: available >> 20 });
-        };
-        let context = choose_context(&settings, model.context(), per_token, left)?;
-        let rows = cache_rows(context, chunk);
-        let depths = depths(&settings, rows, device.target());
-        // Kernels before weights: they say how weights lie in memory.
-        let plans: Vec<Plan> = classes(chunk, &depths)
-            .into_iter()
-            .map(|class| model.plan(&plan_options(class, rows, settings.cache), &mut functions))
-            .collect();
-        let mut all: Vec<_> = plans.iter().flat_map(|p| p.functions().into_iter().cloned()).collect();
-        let usual: &[Choice] = if device.overlaps() { &[Choice::Greedy, Choice::Best] } else { &[Choice::Greedy] };
-        let choice = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
-        all.extend(usual.iter().map(choice));
-        jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
-        let weights = load::weights(file, &mut jit, &plans, progress)?;
-        let weight_bytes = weights.values().map(|b| b.len as u64).sum();
-        let states = (0..model.layers())
-            .map(|_| state.planes.iter().map(|p| device.alloc(rows * p.row_bytes(), Memory::State)).collect())
-            .collect::<Result<Vec<_>, _>>()?;
-        let hidden_bytes = chunk * model.width() * 4;
-        let hidden = [device.alloc(hidden_bytes, Memory::State)?, device.alloc(hidden_bytes, Memory::State)?];
-        let tokens = device.alloc(chunk * 4, Memory::Scratch)?;
-        let rope_row = model.rope_table(1).len() * 4;
-        let rope = device.alloc(rows * rope_row, Memory::State)?;
-        let logits = device.alloc(chunk * model.vocabulary() * 4, Memory::State)?;
-        let mut engine = Engine {
-            arena: device.alloc(64, Memory::Scratch)?,
-            model,
-            jit,
-            settings,
-            context,
-            rows,
-            depths: depths.clone(),
-            weights,
-            states,
-            hidden,
-            tokens,
-            rope,
-            logits,
-            functions,
-            captured: FxHashMap::default(),
-            decoders: FxHashMap::default(),
-            decoding: None,
-            chosen: device.alloc(rows * 4, Memory::State)?,
-            random: device.alloc(rows * 4, Memory::State)?,
-            request: device.alloc(NUMBERS * 4, Memory::Scratch)?,
-            weight_bytes,
-            logits_host: Vec::new(),
-            rope_filled: 0,
-        };
-        // What every session needs, in one batch: a token, and chunks of a prompt.
-        engine.prepare(&classes(chunk, &depths), progress)?;
-        for depth in depths {
-            usual.iter().try_for_each(|&choice| engine.prepare_choice(choice, depth, progress))?;
-        }
-        Ok(engine)
+        let none = Weights::default();
+        Compiled::new(file, opened, settings, &none, progress)?.load(none, progress)
+    }
+    /// Its weights, for another engine of the same file on the same device; see [`Compiled::load`].
+    pub fn shared_weights(&self) -> Weights {
+        self.weights.clone()
+    }
+    /// The same; everything else of it goes.
+    pub fn into_weights(self) -> Weights {
+        self.weights
     }
     /// Tokens of context.
     pub fn context(&self) -> usize {
@@ -332,11 +266,11 @@ impl Engine {
     }
     /// The weights on the device.
     pub fn weights(&self) -> impl Iterator<Item = &Buffer> {
-        self.weights.values()
+        self.weights.buffers()
     }
     /// Bytes of weights on the device.
     pub fn weight_bytes(&self) -> u64 {
-        self.weight_bytes
+        self.weights.bytes()
     }
     /// Most tokens of one step.
     pub fn chunk(&self) -> usize {
@@ -469,7 +403,7 @@ impl Engine {
             Bind::Rope => self.rope.clone(),
             Bind::Hidden(i) => self.hidden[i % 2].clone(),
             Bind::State(layer, plane) => self.states[*layer][*plane].clone(),
-            Bind::Weight(name) => self.weights[name].clone(),
+            Bind::Weight(name) => self.weights.get(name).expect("loaded for all plans").clone(),
             Bind::Logits => self.logits.clone(),
         }
     }
@@ -608,11 +542,6 @@ impl Engine {
         self.rope_filled = want;
         Ok(())
     }
-}
-
-fn file_bytes(file: &Gguf, model: &dyn Model, probe: &Options) -> u64 {
-    let plan = model.plan(probe, &mut Functions::new());
-    plan.weights().iter().filter_map(|n| file.tensor(n)).map(|t| t.bytes).sum()
 }
 
 /// The context asked for, or what the model allows within a sensible share of memory.

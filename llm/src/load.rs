@@ -10,9 +10,8 @@ use crate::arch::{Bind, Plan};
 use crate::engine::{Error, Progress};
 use crate::gguf::{self, Gguf, TensorInfo};
 use gristmill_compiler::layout::Layout;
-use gristmill_runtime::{Buffer, Memory};
+use gristmill_runtime::{Buffer, Memory, memory};
 use gristmill_tensor::jit::{Jit, Packer};
-use gristmill_uop::encoding::EncodingRef;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
@@ -60,9 +59,35 @@ impl Weight<'_> {
     }
 }
 
+/// Weights on a device, by name, and how they lie there. A clone shares them; their memory goes with the last that has them.
+#[derive(Clone, Default)]
+pub struct Weights(FxHashMap<String, (Layout, Buffer)>);
+
+impl Weights {
+    /// That of this name.
+    pub fn get(&self, name: &str) -> Option<&Buffer> {
+        self.0.get(name).map(|w| &w.1)
+    }
+    /// All of them.
+    pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        self.0.values().map(|w| &w.1)
+    }
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> u64 {
+        self.buffers().map(|b| b.len as u64).sum()
+    }
+    /// Is it there, in that layout?
+    fn has(&self, name: &str, layout: Layout) -> bool {
+        self.0.get(name).is_some_and(|w| w.0 == layout)
+    }
+}
+
 /// Layout of every weight, as the functions that it is bound to have it. Without a layout in one of them it is the file's in all.
-fn layouts(jit: &mut Jit, plans: &[Plan]) -> Result<FxHashMap<String, Layout>, Error> {
-    let mut out: FxHashMap<String, Layout> = FxHashMap::default();
+pub type Layouts = FxHashMap<String, Layout>;
+
+/// The layouts for these plans, whose functions the jit has compiled.
+pub fn layouts(jit: &mut Jit, plans: &[Plan]) -> Result<Layouts, Error> {
+    let mut out = Layouts::default();
     for call in plans.iter().flat_map(|p| &p.calls) {
         let ready = jit.prepare(std::slice::from_ref(&call.function), &|_, _| ())?;
         for (slot, bind) in call.binds.iter().enumerate() {
@@ -78,35 +103,68 @@ fn layouts(jit: &mut Jit, plans: &[Plan]) -> Result<FxHashMap<String, Layout>, E
     Ok(out)
 }
 
-/// Loads every weight of the plans, whose functions the jit has compiled.
+fn bytes(info: &TensorInfo, layout: Layout) -> usize {
+    let dims: Vec<i64> = info.dims.iter().rev().map(|&d| d as i64).collect();
+    layout.bytes(info.encoding, &dims).unwrap_or(info.bytes as usize)
+}
+
+/// Bytes that the weights of a file take in these layouts, without those that are there.
+pub fn missing(file: &Gguf, layouts: &Layouts, there: &Weights) -> u64 {
+    let absent = layouts.iter().filter(|(name, layout)| !there.has(name, **layout));
+    absent.filter_map(|(name, layout)| Some(bytes(file.tensor(name)?, *layout) as u64)).sum()
+}
+
+/// Loads the weights of a file in these layouts. Those that are `there`, from the same file on the same device, are taken over where they lie
+/// the same; the others go first.
 pub fn weights(
     file: &Gguf,
     jit: &mut Jit,
-    plans: &[Plan],
+    layouts: &Layouts,
+    there: Weights,
     progress: &dyn Fn(Progress),
-) -> Result<FxHashMap<String, Buffer>, Error> {
-    let layouts = layouts(jit, plans)?;
+) -> Result<Weights, Error> {
+    weights_as(&How { piece: None, free: memory::free }, file, jit, layouts, there, progress)
+}
+
+/// What tests choose.
+struct How {
+    /// Bytes of a piece, about; what suits the device unless said.
+    piece: Option<u64>,
+    /// Bytes of memory that nothing is in.
+    free: fn() -> Option<u64>,
+}
+
+fn weights_as(
+    how: &How,
+    file: &Gguf,
+    jit: &mut Jit,
+    layouts: &Layouts,
+    mut there: Weights,
+    progress: &dyn Fn(Progress),
+) -> Result<Weights, Error> {
+    there.0.retain(|name, weight| layouts.get(name) == Some(&weight.0));
     let device = jit.device().clone();
     let mut wanted: Vec<(&String, &TensorInfo, Layout)> = Vec::new();
-    for (name, &layout) in &layouts {
+    for (name, &layout) in layouts.iter().filter(|(name, layout)| !there.has(name, **layout)) {
         wanted.push((name, file.tensor(name).ok_or_else(|| gguf::Error::Missing(name.to_string()))?, layout));
     }
-    // In the order of the files.
-    wanted.sort_by_key(|w| (w.1.shard, w.1.offset));
-    let kind =
-        |info: &TensorInfo, layout| -> (EncodingRef, Layout, usize) { (info.encoding, layout, info.dims[0] as usize) };
+    // Devices carve small weights from larger pieces, which go with the last in them: what will go together is what is alike.
+    wanted.sort_by_key(|w| (w.1.type_id, &w.1.dims, w.1.shard, w.1.offset));
+    let kind = |info: &TensorInfo, layout| (info.encoding, layout, info.dims[0] as usize);
     let kinds: Vec<_> = wanted.iter().filter(|w| w.2 != Layout::File).map(|w| kind(w.1, w.2)).collect();
     jit.prepare_packers(&kinds)?;
     let mut all = Vec::new();
-    for (_, info, layout) in &wanted {
-        let dims: Vec<i64> = info.dims.iter().rev().map(|&d| d as i64).collect();
-        let bytes = layout.bytes(info.encoding, &dims).unwrap_or(info.bytes as usize);
+    for &(name, info, layout) in &wanted {
         let packed = match layout {
             Layout::File => None,
-            _ => Some((jit.packer(kind(info, *layout))?, layout.lanes() as u64)),
+            _ => Some((jit.packer(kind(info, layout))?, layout.lanes() as u64)),
         };
-        all.push(Weight { info, buffer: device.alloc(bytes, Memory::Weights)?, packed });
+        let buffer = device.alloc(bytes(info, layout), Memory::Weights)?;
+        there.0.insert(name.clone(), (layout, buffer.clone()));
+        all.push(Weight { info, buffer, packed });
     }
+    // In the order of the files.
+    all.sort_by_key(|w| (w.info.shard, w.info.offset));
     let total: u64 = all.iter().map(|w| w.info.bytes).sum();
     let mut done = 0;
     progress(Progress::Loading(0, total));
@@ -116,10 +174,13 @@ pub fn weights(
             progress(Progress::Loading(done, total));
         };
         match all.iter().all(|w| w.buffer.raw.host().is_some()) {
-            true => here::load(file, &device, &all, here::PIECE, &mut done)?,
-            false => apart::load(file, &device, &all, apart::PIECE, &mut done)?,
+            true => here::load(how, file, &device, &all, &mut done)?,
+            false => apart::load(how, file, &device, &all, &mut done)?,
         }
     }
     progress(Progress::Loading(total, total));
-    Ok(wanted.iter().zip(all).map(|(w, weight)| (w.0.clone(), weight.buffer)).collect())
+    Ok(there)
 }
+
+#[cfg(test)]
+mod tests;

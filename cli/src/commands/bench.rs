@@ -19,8 +19,9 @@ Depths are measured on a cache filled with numbers that mean nothing: the time o
 reads, not on what is in them. Bytes per token are what must be read: the weights in use and the cache. For a prompt they
 are those of one chunk, each expert that is expected to be hit counted once, divided by its tokens. Bandwidth is their
 share of what this machine's memory delivers when it is only read.
---ablate loads the model once for every optimisation, with it off, and measures it turn by turn with the base at depth 0,
-where memory holds both; else one after the other. `worth` is how much faster the model is with it.
+--ablate compiles the model once for every optimisation, with it off, and measures it turn by turn with the base at depth 0.
+Both read one copy of the weights. Those whose layout the optimisation decides (`int8` most of them) are loaded apart where memory
+holds them twice; else the two are measured one after the other. `worth` is how much faster the model is with it.
 
 Examples:
   gristmill bench glm-4.7-flash                                       512 tokens of a prompt, 128 that are generated

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 
 const NOTES: &str = "\
 Every value of a parameter is measured against the best so far, turn by turn, and kept if decoding and prompts together
-gain more than 2 %, twice. The answer is stored beside the compiled kernels for this processor, instruction set and number of
+gain more than 2 %, twice. All read one copy of the weights. The answer is stored beside the compiled kernels for this processor, instruction set and number of
 cores, and used from then on; `gristmill devices` shows it. Without one the defaults are good.
 
 Examples:

@@ -1,6 +1,6 @@
 //! Into a device's own memory: all cores read a piece, the device packs it while they read the next.
 
-use super::Weight;
+use super::{How, Weight};
 use crate::engine::Error;
 use crate::gguf::{Gguf, TensorInfo};
 use gristmill_backend::parallel::{cores, each};
@@ -8,7 +8,7 @@ use gristmill_runtime::{Buffer, Device, Memory, Replay};
 use std::sync::Arc;
 
 /// Bytes packed at a time.
-pub const PIECE: u64 = 32 << 20;
+const PIECE: u64 = 32 << 20;
 /// Bytes read by one thread at a time: small enough for progress, large enough for the disk.
 const READ: u64 = 4 << 20;
 /// Most threads that read.
@@ -16,16 +16,16 @@ const READERS: usize = 8;
 
 /// Loads all of them, which are in the order of the files. `done` is told the bytes of each piece.
 pub fn load(
+    how: &How,
     file: &Gguf,
     device: &Arc<dyn Device>,
     weights: &[Weight],
-    piece: u64,
     done: &mut dyn FnMut(u64),
 ) -> Result<(), Error> {
     let mut staged = [Staged::default(), Staged::default()];
     let mut turn = 0;
     for weight in weights {
-        for range in weight.pieces(piece) {
+        for range in weight.pieces(how.piece.unwrap_or(PIECE)) {
             let bytes = range.end - range.start;
             let piece = weight.piece(range);
             match &weight.packed {

@@ -1,0 +1,133 @@
+//! Between a file and an engine: everything compiled, no weights yet.
+
+use super::{
+    AttentionForm, Class, Engine, Error, Progress, Settings, cache_rows, choose_context, classes, depths, plan_options,
+};
+use crate::arch::{self, Functions, Logits, Model, Options, Plan, TokenClass};
+use crate::gguf::Gguf;
+use crate::load::{self, Layouts, Weights};
+use crate::sampling::{self, Choice, NUMBERS};
+use gristmill_backend::Opened;
+use gristmill_runtime::Memory;
+use gristmill_tensor::jit::Jit;
+use rustc_hash::FxHashMap;
+
+/// A model compiled for a device. Its kernels say how weights lie in memory, and so which of another engine's they can read.
+pub struct Compiled<'a> {
+    file: &'a Gguf,
+    model: Box<dyn Model>,
+    jit: Jit,
+    functions: Functions,
+    settings: Settings,
+    context: usize,
+    rows: usize,
+    depths: Vec<usize>,
+    choices: &'static [Choice],
+    layouts: Layouts,
+}
+
+impl<'a> Compiled<'a> {
+    /// Compiles a model for a device on which there may be weights of the same file already.
+    pub fn new(
+        file: &'a Gguf,
+        opened: Opened,
+        settings: Settings,
+        there: &Weights,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Compiled<'a>, Error> {
+        let model = arch::load(file.metadata(), file)?;
+        let mut jit = Jit::new(opened);
+        let device = jit.device().clone();
+        let mut functions = Functions::new();
+        let chunk = settings.chunk.clamp(1, model.context());
+        let settings = Settings { chunk, ..settings };
+        // The context first: it is cheap to refuse.
+        let probe = Options {
+            tokens: TokenClass::One,
+            rows: 64,
+            depth: 64,
+            cache: settings.cache,
+            attention: AttentionForm::Absorbed,
+            logits: Logits::Last,
+        };
+        let per_token = (model.state(&probe).row_bytes() * model.layers()) as u64;
+        let weights = absent(file, model.as_ref(), &probe, there);
+        let available = device.available().unwrap_or(u64::MAX / 2);
+        let Some(left) = available.checked_sub(weights) else {
+            return Err(Error::Weights { need: weights >> 20, available: available >> 20 });
+        };
+        let context = choose_context(&settings, model.context(), per_token, left)?;
+        let rows = cache_rows(context, chunk);
+        let depths = depths(&settings, rows, device.target());
+        let plan = |class: Class| model.plan(&plan_options(class, rows, settings.cache), &mut functions);
+        let plans: Vec<Plan> = classes(chunk, &depths).into_iter().map(plan).collect();
+        let mut all: Vec<_> = plans.iter().flat_map(|p| p.functions().into_iter().cloned()).collect();
+        let choices: &[Choice] = if device.overlaps() { &[Choice::Greedy, Choice::Best] } else { &[Choice::Greedy] };
+        let choice = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
+        all.extend(choices.iter().map(choice));
+        jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
+        let layouts = load::layouts(&mut jit, &plans)?;
+        Ok(Compiled { file, model, jit, functions, settings, context, rows, depths, choices, layouts })
+    }
+
+    /// Bytes of weights that loading takes beside those that are there.
+    pub fn missing(&self, there: &Weights) -> u64 {
+        load::missing(self.file, &self.layouts, there)
+    }
+
+    /// Loads the weights. What is `there`, of an engine of the same file on the same device, is taken over where this one's kernels read it as
+    /// it lies; the rest of it goes before anything is loaded, unless that engine, or a clone, still has it.
+    pub fn load(self, there: Weights, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
+        let Compiled { file, model, mut jit, functions, settings, context, rows, depths, choices, layouts } = self;
+        let weights = load::weights(file, &mut jit, &layouts, there, progress)?;
+        let (device, chunk) = (jit.device().clone(), settings.chunk);
+        let classes = classes(chunk, &depths);
+        let state = model.state(&plan_options(classes[0], rows, settings.cache));
+        let states = (0..model.layers())
+            .map(|_| state.planes.iter().map(|p| device.alloc(rows * p.row_bytes(), Memory::State)).collect())
+            .collect::<Result<Vec<_>, _>>()?;
+        let hidden_bytes = chunk * model.width() * 4;
+        let hidden = [device.alloc(hidden_bytes, Memory::State)?, device.alloc(hidden_bytes, Memory::State)?];
+        let tokens = device.alloc(chunk * 4, Memory::Scratch)?;
+        let rope_row = model.rope_table(1).len() * 4;
+        let rope = device.alloc(rows * rope_row, Memory::State)?;
+        let logits = device.alloc(chunk * model.vocabulary() * 4, Memory::State)?;
+        let mut engine = Engine {
+            arena: device.alloc(64, Memory::Scratch)?,
+            model,
+            jit,
+            settings,
+            context,
+            rows,
+            depths: depths.clone(),
+            weights,
+            states,
+            hidden,
+            tokens,
+            rope,
+            logits,
+            functions,
+            captured: FxHashMap::default(),
+            decoders: FxHashMap::default(),
+            decoding: None,
+            chosen: device.alloc(rows * 4, Memory::State)?,
+            random: device.alloc(rows * 4, Memory::State)?,
+            request: device.alloc(NUMBERS * 4, Memory::Scratch)?,
+            logits_host: Vec::new(),
+            rope_filled: 0,
+        };
+        // What every session needs, in one batch: a token, and chunks of a prompt.
+        engine.prepare(&classes, progress)?;
+        for depth in depths {
+            choices.iter().try_for_each(|&choice| engine.prepare_choice(choice, depth, progress))?;
+        }
+        Ok(engine)
+    }
+}
+
+/// Bytes of the file's weights of which none of that name is there.
+fn absent(file: &Gguf, model: &dyn Model, probe: &Options, there: &Weights) -> u64 {
+    let plan = model.plan(probe, &mut Functions::new());
+    let absent = plan.weights().into_iter().filter(|n| there.get(n).is_none());
+    absent.filter_map(|n| file.tensor(n)).map(|t| t.bytes).sum()
+}

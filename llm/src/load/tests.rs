@@ -1,0 +1,198 @@
+use super::*;
+use crate::arch::{self, AttentionForm, Functions, Logits, Options, TokenClass};
+use crate::gguf::Source;
+use gristmill_backend::Opened;
+use gristmill_backend::cpu::{Cc, CpuDevice, Isa, dialect};
+use gristmill_backend::parallel::cores;
+use gristmill_runtime::staging;
+use gristmill_runtime::store::Store;
+use gristmill_runtime::{Device, Error as DeviceError, Kernel, Launch, RawBuffer, Replay};
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::program::Program;
+use gristmill_uop::target::Target;
+use std::any::Any;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A device that counts the bytes of buffers for pieces, and behaves as if its memory were its own.
+struct Watched {
+    device: Arc<dyn Device>,
+    far: bool,
+    scratch: AtomicUsize,
+}
+
+/// A buffer whose address is nobody's.
+struct Far(Buffer);
+
+impl RawBuffer for Far {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn host(&self) -> Option<*mut u8> {
+        None
+    }
+}
+
+fn near(buffer: &Buffer) -> Buffer {
+    let far = buffer.raw.as_any().downcast_ref::<Far>();
+    far.map_or_else(|| buffer.clone(), |far| far.0.slice(buffer.offset, buffer.len))
+}
+
+impl Device for Watched {
+    fn name(&self) -> &str {
+        "watched"
+    }
+    fn target(&self) -> &Target {
+        self.device.target()
+    }
+    fn describe(&self) -> Vec<String> {
+        vec![]
+    }
+    fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, DeviceError> {
+        if memory == Memory::Scratch {
+            self.scratch.fetch_add(bytes, Ordering::Relaxed);
+        }
+        let buffer = self.device.alloc(bytes, memory)?;
+        Ok(if self.far { Buffer { raw: Arc::new(Far(buffer)), offset: 0, len: bytes } } else { buffer })
+    }
+    fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
+        self.device.write(&near(to), offset, data)
+    }
+    fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), DeviceError> {
+        self.device.read(&near(from), offset, data)
+    }
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn staging::Piece + 'a>, DeviceError> {
+        if self.far { staging::through(self, to, offset, len) } else { self.device.stage(to, offset, len) }
+    }
+    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, DeviceError> {
+        self.device.load(programs, progress)
+    }
+    fn capture(&self, mut launches: Vec<Launch>) -> Result<Box<dyn Replay>, DeviceError> {
+        launches.iter_mut().flat_map(|l| &mut l.buffers).for_each(|b| *b = near(b));
+        self.device.capture(launches)
+    }
+    fn capture_alone(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, DeviceError> {
+        assert!(!self.far, "threads of the host pack in the host's memory only");
+        self.device.capture_alone(launches)
+    }
+}
+
+static DEMO: &[u8] = include_bytes!("../../../assets/demo-glm-Q4_0.gguf");
+
+/// The demo model, with notes of what was read of it and what was released.
+#[derive(Clone, Default)]
+struct Noted(Arc<Mutex<[Vec<Range<u64>>; 2]>>);
+
+impl Source for Noted {
+    fn size(&self) -> u64 {
+        DEMO.len() as u64
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        out.copy_from_slice(&DEMO[offset as usize..offset as usize + out.len()]);
+        self.0.lock().unwrap()[0].push(offset..offset + out.len() as u64);
+        Ok(())
+    }
+    fn release(&self, range: Range<u64>) {
+        self.0.lock().unwrap()[1].push(range);
+    }
+}
+
+fn plenty() -> Option<u64> {
+    Some(u64::MAX)
+}
+
+/// The demo model's weights as that device has them, by name, loaded in pieces of so many bytes; with the bytes of buffers for pieces.
+fn load(opened: &Opened, far: bool, piece: Option<u64>) -> (Vec<(String, Vec<u8>)>, usize) {
+    load_from(&Gguf::from_bytes(DEMO).unwrap(), opened, far, &How { piece, free: plenty })
+}
+
+fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &How) -> (Vec<(String, Vec<u8>)>, usize) {
+    let model = arch::load(file.metadata(), file).unwrap();
+    let watched = Arc::new(Watched { device: opened.device.clone(), far, scratch: AtomicUsize::new(0) });
+    let mut jit = Jit::new(Opened { device: watched.clone(), ..opened.clone() });
+    let options = Options {
+        tokens: TokenClass::One,
+        rows: 256,
+        depth: 256,
+        cache: Scalar::F16,
+        attention: AttentionForm::Absorbed,
+        logits: Logits::Last,
+    };
+    let plan = model.plan(&options, &mut Functions::new());
+    let all: Vec<_> = plan.functions().into_iter().cloned().collect();
+    jit.prepare(&all, &|_, _| ()).unwrap();
+    let layouts = layouts(&mut jit, &[plan]).unwrap();
+    assert!(layouts.values().any(|&l| l != Layout::File) && layouts.values().any(|&l| l == Layout::File));
+    let told = std::cell::RefCell::new(vec![]);
+    let weights =
+        weights_as(how, file, &mut jit, &layouts, Weights::default(), &|p| told.borrow_mut().push(p)).unwrap();
+    let total: u64 = layouts.keys().map(|name| file.tensor(name).unwrap().bytes).sum();
+    let done = |p: &Progress| if let Progress::Loading(done, all) = *p { (done, all) } else { panic!("{p:?}") };
+    let told: Vec<(u64, u64)> = told.borrow().iter().map(done).collect();
+    assert!(told.is_sorted() && told.iter().all(|t| t.1 == total));
+    assert_eq!((told[0].0, told[told.len() - 1].0), (0, total));
+    let bytes = |buffer: &Buffer| {
+        let mut bytes = vec![0; buffer.len];
+        watched.read(buffer, 0, &mut bytes).unwrap();
+        bytes
+    };
+    let mut out: Vec<_> = layouts.keys().map(|name| (name.clone(), bytes(weights.get(name).unwrap()))).collect();
+    out.sort();
+    (out, watched.scratch.load(Ordering::Relaxed))
+}
+
+fn cpu(folder: &Path) -> Opened {
+    let store = Store::open(folder.join("store"), 1 << 28).unwrap();
+    let cpu = CpuDevice::with(2, Isa::parse("auto").unwrap(), Cc::find().unwrap(), store).unwrap();
+    Opened::new(Arc::new(cpu), Some(&dialect::C))
+}
+
+#[test]
+fn what_was_read_is_released_where_memory_is_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = cpu(folder.path());
+    let full: fn() -> Option<u64> = || Some(0);
+    for (free, short) in [(full, true), (plenty, false), (|| None, false)] {
+        let noted = Noted::default();
+        let file = Gguf::from_source(Box::new(noted.clone())).unwrap();
+        noted.0.lock().unwrap()[0].clear();
+        load_from(&file, &opened, false, &How { piece: Some(10_000), free });
+        let [read, released] = &*noted.0.lock().unwrap();
+        let bytes = |ranges: &[Range<u64>]| ranges.iter().map(|r| r.end - r.start).sum::<u64>();
+        assert_eq!(bytes(released) > bytes(read) / 2, short, "{} of {} released", bytes(released), bytes(read));
+        assert!(short || released.is_empty());
+        // Each once, and nothing that is not read.
+        assert!(bytes(released) <= bytes(read));
+        assert!(
+            released.iter().all(|r| read.iter().any(|p| p.start == r.start) && read.iter().any(|p| p.end == r.end))
+        );
+    }
+}
+
+#[test]
+fn pieces_of_any_size_give_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = cpu(folder.path());
+    let (whole, _) = load(&opened, false, Some(u64::MAX));
+    // A group of rows at a time; a size that divides nothing; whole weights.
+    for piece in [2000, 33_333, 1 << 20] {
+        for far in [false, true] {
+            let (got, scratch) = load(&opened, far, Some(piece));
+            for ((name, bytes), (_, want)) in got.iter().zip(&whole) {
+                assert!(bytes == want, "{name} in pieces of {piece}{}", if far { ", far" } else { "" });
+            }
+            // A group of rows may be larger.
+            let most = cores() * (piece as usize).max(16 << 10);
+            assert!(far || scratch <= most, "{scratch} bytes for pieces of {piece}");
+        }
+    }
+    for far in [false, true] {
+        assert!(load(&opened, far, None).0 == whole);
+    }
+}

@@ -1,0 +1,92 @@
+//! Engines of one file on one device share the weights that lie the same for both.
+
+use gristmill_backend::cpu::{Cc, CpuDevice, Isa, dialect};
+use gristmill_backend::null::NullDevice;
+use gristmill_backend::{Opened, Options as Device};
+use gristmill_llm::engine::{Compiled, Engine, Progress, Settings, Weights};
+use gristmill_llm::gguf::Gguf;
+use gristmill_runtime::store::Store;
+use gristmill_uop::Scalar;
+use gristmill_uop::target::Target;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+fn demo() -> Gguf {
+    Gguf::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo-glm-Q4_0.gguf")).expect("the demo model")
+}
+
+fn settings() -> Settings {
+    Settings { context: Some(64), cache: Scalar::F32, chunk: 8, ..Settings::default() }
+}
+
+fn with(opened: &Opened, change: fn(&mut Target)) -> Opened {
+    let mut opened = opened.clone();
+    change(&mut opened.target);
+    opened
+}
+
+fn compiled<'a>(file: &'a Gguf, opened: Opened, there: &Weights) -> Compiled<'a> {
+    Compiled::new(file, opened, settings(), there, &|_| ()).expect("a model")
+}
+
+/// Where the weights are, and how long.
+fn places(weights: &Weights) -> BTreeSet<(usize, usize, usize)> {
+    weights.buffers().map(|b| (Arc::as_ptr(&b.raw).cast::<()>() as usize, b.offset, b.len)).collect()
+}
+
+#[test]
+fn no_weight_is_there_twice_in_one_layout() {
+    let file = demo();
+    let device = Arc::new(NullDevice::new("null", Isa::parse("auto").expect("a set").target()));
+    let opened = Opened::new(device.clone(), Some(&dialect::C));
+    let base = Engine::load(&file, opened.clone(), settings(), &|_| ()).expect("a model");
+    let there = base.shared_weights();
+
+    let alike = compiled(&file, with(&opened, |t| t.tuning.prefetch = 0), &there);
+    assert_eq!(alike.missing(&there), 0);
+    let alike = alike.load(there.clone(), &|p| assert!(!matches!(p, Progress::Loading(_, 1..)))).expect("a model");
+    assert_eq!(places(&alike.shared_weights()), places(&there));
+    drop(alike);
+
+    // Another layout of most.
+    let other = compiled(&file, with(&opened, |t| t.int8 = false), &there);
+    let missing = other.missing(&there);
+    let other = other.load(there.clone(), &|_| ()).expect("a model");
+    let new: usize = places(&other.shared_weights()).difference(&places(&there)).map(|p| p.2).sum();
+    assert!(0 < missing && missing < other.weight_bytes(), "{missing} of {}", other.weight_bytes());
+    assert_eq!(new as u64, missing);
+    drop((other, there));
+
+    // In place of the first: its weights that lie another way go before anything is loaded.
+    let there = base.into_weights();
+    assert_eq!(device.allocated() as u64, there.bytes(), "nothing else of the first is left");
+    let other = compiled(&file, with(&opened, |t| t.int8 = false), &there);
+    let most = Cell::new(0);
+    let most_loading = |p| {
+        if matches!(p, Progress::Loading(..)) {
+            most.set(most.get().max(device.allocated() as u64));
+        }
+    };
+    let other = other.load(there, &most_loading).expect("a model");
+    assert_eq!(most.get(), other.weight_bytes());
+}
+
+#[test]
+fn shared_weights_give_the_logits_of_own_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Store::open(folder.path().join("store"), 1 << 28).expect("a store");
+    let isa = Isa::parse(&Device::default().isa).expect("an instruction set");
+    let device = CpuDevice::with(2, isa, Cc::find().expect("a C compiler"), store).expect("a cpu");
+    let opened = Opened::new(Arc::new(device), Some(&dialect::C));
+    let file = demo();
+    let base = Engine::load(&file, opened.clone(), settings(), &|_| ()).expect("a model");
+    for change in [|t: &mut Target| t.tuning.prefetch = 0, |t: &mut Target| t.int8 = false] {
+        let of = |there: Weights| {
+            let compiled = compiled(&file, with(&opened, change), &there);
+            let mut engine = compiled.load(there, &|_| ()).expect("a model");
+            engine.forward(&[1, 5, 9, 2, 7], 0, true).expect("logits").to_vec()
+        };
+        assert_eq!(of(base.shared_weights()), of(Weights::default()));
+    }
+}
