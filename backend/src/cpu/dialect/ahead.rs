@@ -2,11 +2,10 @@
 //! or the one behind it; each of them asks for its share of the latter, a few lines in every turn of the loops around its sums, so that
 //! memory is read all the time and no line twice.
 
+use super::SOON;
 use gristmill_compiler::lower::{Code, Statement};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 
-/// Workgroups that read the same tile, at most: after more of them, a cache holds other things.
-const SOON: i64 = 8;
 /// Bytes of a tile that is worth it: less is what a kernel before has just written, or is there with the first misses.
 const LEAST: i64 = 32 << 10;
 /// Bytes of a cache line.
