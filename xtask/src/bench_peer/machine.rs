@@ -55,10 +55,10 @@ fn kilobytes(value: &str) -> Option<u64> {
     value.strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What the machine's cores have done so far, in ticks.
+/// What the cores that this process may use (`taskset`) have done so far, in ticks.
 #[derive(Clone, Copy)]
 pub struct Ticks {
-    /// Of all cores, idle or not.
+    /// Of all of them, idle or not.
     all: u64,
     idle: u64,
     /// Of the children of this process that have ended.
@@ -70,15 +70,19 @@ impl Ticks {
     pub fn now() -> Option<Ticks> {
         let all = fs::read_to_string("/proc/stat").ok()?;
         let own = fs::read_to_string("/proc/self/stat").ok()?;
-        Ticks::parse(&all, &own)
+        let status = fs::read_to_string("/proc/self/status").ok()?;
+        Ticks::parse(&all, &own, field(&status, "Cpus_allowed_list")?)
     }
 
-    fn parse(all: &str, own: &str) -> Option<Ticks> {
+    fn parse(all: &str, own: &str, allowed: &str) -> Option<Ticks> {
         // A process without a terminal has -1 for one.
         let number = |word: &str| word.trim_start_matches('-').parse().ok();
         let numbers = |words: &str| words.split_whitespace().map_while(number).collect::<Vec<u64>>();
         // user nice system idle iowait irq softirq steal; what follows is counted in the first two already.
-        let cores = numbers(all.lines().find_map(|line| line.strip_prefix("cpu "))?);
+        let lines = all.lines().filter_map(|line| line.strip_prefix("cpu")?.split_once(' '));
+        let ours = lines.filter(|(core, _)| core.parse().is_ok_and(|core| lists(allowed, core)));
+        let cores =
+            ours.map(|(_, words)| numbers(words)).reduce(|a, b| a.iter().zip(&b).map(|(a, b)| a + b).collect())?;
         // The name, in parentheses, may hold spaces. After it: state, then numbers; the 13th and 14th are cutime, cstime.
         let children = numbers(own.rsplit_once(')')?.1.trim_start().split_once(' ')?.1);
         Some(Ticks {
@@ -88,12 +92,20 @@ impl Ticks {
         })
     }
 
-    /// The share of all cores that other programs have used since.
+    /// The share of these cores that other programs have used since.
     pub fn others(self, now: Ticks) -> f64 {
         let (all, idle) = (now.all - self.all, now.idle.saturating_sub(self.idle));
         let busy = all.saturating_sub(idle + (now.children - self.children));
         busy as f64 / all.max(1) as f64
     }
+}
+
+/// Does a list such as `0-3,8` name this core?
+fn lists(allowed: &str, core: usize) -> bool {
+    allowed.split(',').any(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        first.parse().is_ok_and(|first: usize| first <= core) && last.parse().is_ok_and(|last: usize| core <= last)
+    })
 }
 
 /// The date in UTC, as in 2025-01-31.
@@ -121,12 +133,17 @@ mod tests {
     #[test]
     fn others_are_what_is_neither_idle_nor_ours() {
         let own = |c: u64| format!("7 (a ) b) S 1 2 3 4 -1 6 7 8 9 10 500 600 {c} {c} 20 0");
-        let before = Ticks::parse("cpu  100 0 50 800 50 0 0 0 9 9\ncpu0 1\n", &own(10)).unwrap();
-        let after = Ticks::parse("cpu  500 0 150 1200 150 0 0 0 9 9\ncpu0 1\n", &own(110)).unwrap();
+        let ticks = |zero: &str, two: &str, c| {
+            let all = format!("cpu  9 9 9 9 9 9 9 9\ncpu0 {zero} 9 9\ncpu1 7 7 7 7 7 7 7 7\ncpu2 {two}\nintr 5\n");
+            Ticks::parse(&all, &own(c), "0,2-3").unwrap()
+        };
+        let before = ticks("100 0 50 800 50 0 0 0", "0 0 0 0 0 0 0 0", 10);
+        let after = ticks("300 0 150 1000 150 0 0 0", "200 0 0 200 0 0 0 0", 110);
         // 1000 more, of which 500 idle and 200 of children.
         assert_eq!(before.others(after), 0.3);
-        assert!(Ticks::parse("cpu  1 2\n", &own(1)).is_none());
-        assert!(Ticks::parse("", "").is_none());
+        assert!(Ticks::parse("cpu0 1 2\n", &own(1), "0").is_none());
+        assert!(Ticks::parse("cpu0 1 2 3 4 5 6 7 8\n", &own(1), "1").is_none());
+        assert!(Ticks::parse("", "", "").is_none());
     }
 
     #[test]

@@ -72,7 +72,8 @@ impl Gristmill {
 
     fn command(&self, name: &str, model: &Path) -> Command {
         let mut command = Command::new(&self.path);
-        command.arg(name).arg(model).args(["--threads", &self.threads.to_string()]);
+        // The peer computes on the processor, also where there is a GPU.
+        command.arg(name).arg(model).args(["--device", "cpu", "--threads", &self.threads.to_string()]);
         if let Some(isa) = &self.isa {
             command.args(["--isa", isa]);
         }
