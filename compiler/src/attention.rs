@@ -144,7 +144,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
         Some(plan) => {
             let (sums, scores) = tiled::scores(g, q, keys, &shape, scale, plan.cut);
             inside.extend(sums);
-            staged.push(sums[1]);
+            staged.extend(sums);
             scores
         }
         None => {
@@ -171,7 +171,12 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let spread = |g: &mut Graph, x: Id, d: Id| g.broadcast_back(x, d);
     let m_all = spread(g, m, chunk);
     let p = g.sub(scores, m_all);
-    let p = g.exp(p);
+    let mut p = g.exp(p);
+    // Weights of rounded queries are rounded like them.
+    if plan.is_some() && halves::rounded(g, q) {
+        let half = g.cast(p, Scalar::F16);
+        p = g.cast(half, Scalar::F32);
+    }
     let l = g.sum(p, &[3]);
     let o = if plan.is_some() {
         let exact = halves::are_halves(g, v);
@@ -187,6 +192,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
         let values = full(g, values, width);
         let (weights, o) = tiled::weighted(g, p, values, &shape, out_depth);
         inside.push(weights);
+        staged.push(weights);
         o
     } else {
         let values = full(g, v, out_depth);

@@ -1,7 +1,7 @@
 //! Optimise for a GPU: a nest that sums products of halves, laid out over warps as their matrix product wants it (`lower/halves.rs`).
 //!
 //! Such a nest has outputs of *rows*, on which one operand depends, and *columns*, on which the other does; the latter's values are f32 in two parts
-//! (`halves.rs`), over which the sum goes as well. A tile is 16 rows by 4 outputs; a warp keeps as many tiles as registers have room for, so that
+//! (`halves.rs`), over which the sum goes as well, or halves. A tile is 16 rows by 4 outputs of two parts or 8 of one; a warp keeps as many tiles as registers have room for, so that
 //! each operand is read once for several products. The rows of a lane are neighbours: where they are contiguous, one load brings them all.
 
 use crate::threads::WARP;
@@ -14,7 +14,7 @@ pub const ROWS: i64 = 16;
 pub const LANES: i64 = 8;
 /// Terms of a product.
 pub const TERMS: i64 = 16;
-/// Outputs of a product beside one another: a column for each of their parts.
+/// Lanes that hold different outputs: two columns each.
 const OUTPUTS: i64 = 4;
 /// Fewer outputs beside one another are not worth it: columns would be surplus.
 pub const ENOUGH: i64 = OUTPUTS;
@@ -29,8 +29,8 @@ pub struct Sum {
     pub rows: Id,
     /// What depends on the columns, and on the part.
     pub columns: Id,
-    /// The range over the two parts.
-    pub part: Id,
+    /// The range over the two parts, if the columns' values have two.
+    pub part: Option<Id>,
 }
 
 impl Sum {
@@ -47,14 +47,20 @@ impl Sum {
         }
         let (a, b) = (half(product.src[0])?, half(product.src[1])?);
         // Values in two parts are on both sides where neither are halves: columns are what a stage holds.
+        let staged = |x: Id| g[g[x].src[0]].op == Op::Local;
         let mut found = n.src[1..].iter().filter_map(|&part| {
             let depends = |x: Id| g.free_ranges(x).contains(&part);
             let (rows, columns) = if depends(a) { (b, a) } else { (a, b) };
-            let staged = g[g[columns].src[0]].op == Op::Local;
-            let is_part = g.int_value(g[part].src[0]) == Some(2) && depends(columns) && !depends(rows) && staged;
-            is_part.then_some(Sum { rows, columns, part })
+            let is_part =
+                g.int_value(g[part].src[0]) == Some(2) && depends(columns) && !depends(rows) && staged(columns);
+            is_part.then_some(Sum { rows, columns, part: Some(part) })
         });
-        found.next()
+        let whole = || match (staged(a), staged(b)) {
+            (true, false) => Some(Sum { rows: b, columns: a, part: None }),
+            (false, true) => Some(Sum { rows: a, columns: b, part: None }),
+            _ => None,
+        };
+        found.next().or_else(whole)
     }
 }
 
@@ -72,7 +78,7 @@ pub fn nest(g: &mut Graph, store: Id, threads: i64, next: &mut u32) -> Option<Id
     let sum = Sum::of(g, id)?;
     let bound = |r: Id| g.int_value(g[r].src[0]);
     let depends = |x: Id, r: &Id| g.free_ranges(x).contains(r);
-    let others = g[id].src[1..].iter().copied().filter(|&r| r != sum.part);
+    let others = g[id].src[1..].iter().copied().filter(|&r| Some(r) != sum.part);
     let (common, alone): (Vec<Id>, Vec<Id>) = others.partition(|r| depends(sum.columns, r));
     let &[term] = &common[..] else { return None };
     let terms = bound(term).filter(|n| n % TERMS == 0)?;
@@ -92,7 +98,9 @@ pub fn nest(g: &mut Graph, store: Id, threads: i64, next: &mut u32) -> Option<Id
     let apart = both.first().and_then(|&r| bound(r)).filter(|n| warps % n == 0);
     warps /= apart.unwrap_or(1);
     let rows_apart = power(high, warps);
-    let beside = (outputs + OUTPUTS - 1) / OUTPUTS;
+    let of_lane = if sum.part.is_some() { 1 } else { 2 };
+    let of_tile = OUTPUTS * of_lane;
+    let beside = (outputs + of_tile - 1) / of_tile;
     let blocks = (beside + BESIDE - 1) / BESIDE;
     let columns_apart = power(blocks, warps / rows_apart);
     let wide = (beside + blocks - 1) / blocks;
@@ -109,32 +117,36 @@ pub fn nest(g: &mut Graph, store: Id, threads: i64, next: &mut u32) -> Option<Id
     let both_at = both.first().map(|&r| (r, range(g, bound_of(g, r), if apart.is_some() { Vector } else { Loop })));
     let (row_step, block_step) = (range(g, high / rows_apart / tall, Loop), range(g, blocks / columns_apart, Loop));
     let (row_warp, block_warp) = (range(g, rows_apart, Vector), range(g, columns_apart, Vector));
-    let (lane, of_lane) = (range(g, LANES, Vector), range(g, OUTPUTS, Vector));
+    let (lane, beside_lane) = (range(g, LANES, Vector), range(g, OUTPUTS, Vector));
     let (row_tile, tile, i) = (range(g, tall, Upcast), range(g, wide, Upcast), range(g, 2, Upcast));
+    let j = range(g, of_lane, Upcast);
     let at_once = if terms % (2 * TERMS) == 0 { 2 * TERMS } else { TERMS };
-    let (step, at, part) = (range(g, terms / at_once, Reduce), range(g, at_once, Unroll), range(g, 2, Unroll));
+    let (step, at) = (range(g, terms / at_once, Reduce), range(g, at_once, Unroll));
+    let part = sum.part.map(|old| (old, range(g, 2, Unroll)));
     let row_at = index(
         g,
         &[(row_warp, high / rows_apart * ROWS), (row_step, tall * ROWS), (lane, 2 * tall), (row_tile, 2), (i, 1)],
     );
-    let block = blocks / columns_apart * wide * OUTPUTS;
-    let parts = [(block_warp, block), (block_step, wide * OUTPUTS), (tile, OUTPUTS), (of_lane, 1)];
+    let block = blocks / columns_apart * wide * of_tile;
+    let parts = [(block_warp, block), (block_step, wide * of_tile), (tile, of_tile), (beside_lane, of_lane), (j, 1)];
     let mut column_at = index(g, &parts);
-    if outputs != blocks * wide * OUTPUTS {
+    if outputs != blocks * wide * of_tile {
         let last = g.int(outputs - 1);
         column_at = g.min(column_at, last);
     }
     let term_at = index(g, &[(step, at_once), (at, 1)]);
-    let mut map = FxHashMap::from_iter([(row, row_at), (column, column_at), (term, term_at), (sum.part, part)]);
+    let mut map = FxHashMap::from_iter([(row, row_at), (column, column_at), (term, term_at)]);
     map.extend(both_at);
+    map.extend(part);
     let offset = g.substitute(offset, &mut map);
     let product = g.substitute(g[id].src[0], &mut map);
     let is_range = |g: &Graph, r: &Id| g[*r].op == Op::Range;
-    let over: Vec<Id> = alone.into_iter().chain([step, at, part]).filter(|r| is_range(g, r)).collect();
+    let over: Vec<Id> =
+        alone.into_iter().chain([step, at]).chain(part.map(|p| p.1)).filter(|r| is_range(g, r)).collect();
     map.insert(id, g.reduce_ranges(product, &over, ReduceOp::Add));
     let value = g.substitute(value, &mut map);
     let order = both_at.map(|b| b.1).into_iter();
-    let order = order.chain([row_step, block_step, row_warp, block_warp, lane, of_lane, row_tile, tile, i]);
+    let order = order.chain([row_step, block_step, row_warp, block_warp, lane, beside_lane, row_tile, tile, i, j]);
     let order: Vec<Id> = order.filter(|r| is_range(g, r)).collect();
     Some(g.store(buffer, offset, value, &order))
 }

@@ -18,12 +18,14 @@ pub(super) struct Shape {
 pub(super) fn scores(g: &mut Graph, q: Id, keys: Id, shape: &Shape, scale: f64, cut: i64) -> ([Id; 2], Id) {
     let &Shape { chunks, tokens, heads, chunk, .. } = shape;
     let depth = g.max_of(g.shape(q)[2]);
-    let parts = halves::parts(g, q, scale);
-    let (one, two, cuts, depth) = (g.int(1), g.int(2), g.int(cut), g.int(depth / cut));
-    let queries = g.reshape(parts, &[tokens, heads, two, cuts, depth]);
+    // Halves stay what they are; of f32 values, each part has the scale already.
+    let (before, after) = if halves::rounded(g, q) { (1.0, scale) } else { (scale, 1.0) };
+    let parts = halves::parts(g, q, before);
+    let (one, of_query, cuts, depth) = (g.int(1), g.shape(parts.all)[2], g.int(cut), g.int(depth / cut));
+    let queries = g.reshape(parts.all, &[tokens, heads, of_query, cuts, depth]);
     let queries = g.permute(queries, &[0, 3, 1, 2, 4]);
-    let queries = g.reshape(queries, &[one, tokens, cuts, heads, one, two, depth]);
-    let dims = [chunks, tokens, cuts, heads, chunk, two, depth];
+    let queries = g.reshape(queries, &[one, tokens, cuts, heads, one, of_query, depth]);
+    let dims = [chunks, tokens, cuts, heads, chunk, of_query, depth];
     let queries = g.expand(queries, &dims);
     let queries = g.cast(queries, Scalar::F32);
     let keys = g.reshape(keys, &[chunks, tokens, heads, chunk, cuts, depth]);
@@ -32,14 +34,18 @@ pub(super) fn scores(g: &mut Graph, q: Id, keys: Id, shape: &Shape, scale: f64, 
     let keys = g.expand(keys, &dims);
     let products = g.mul(queries, keys);
     let sums = g.sum(products, &[5, 6]);
-    let scores = if cut == 1 { g.reshape(sums, &[chunks, tokens, heads, chunk]) } else { g.sum(sums, &[2]) };
-    ([parts, sums], scores)
+    let mut scores = if cut == 1 { g.reshape(sums, &[chunks, tokens, heads, chunk]) } else { g.sum(sums, &[2]) };
+    if after != 1.0 {
+        let scale = g.constant(Scalar::F32, after);
+        scores = g.mul(scores, scale);
+    }
+    ([parts.stage, sums], scores)
 }
 
 /// `x [positions, heads, d]`, f32, in parts, and these as `[positions, heads, 2·d]`, the parts of a row after one another.
 pub(super) fn joined_parts(g: &mut Graph, x: Id) -> (Id, Id) {
     let mut dims = g.shape(x);
-    let parts = halves::parts(g, x, 1.0);
+    let parts = halves::parts(g, x, 1.0).all;
     let two = g.int(2);
     dims[2] = g.mul(two, dims[2]);
     (parts, g.reshape(parts, &dims))
@@ -49,17 +55,18 @@ pub(super) fn joined_parts(g: &mut Graph, x: Id) -> (Id, Id) {
 /// `p [chunks, tokens, heads, chunk]`; before them the weights' parts.
 pub(super) fn weighted(g: &mut Graph, p: Id, values: Id, shape: &Shape, depth: Id) -> (Id, Id) {
     let &Shape { chunks, tokens, heads, chunk, .. } = shape;
-    let (one, two) = (g.int(1), g.int(2));
+    let one = g.int(1);
     let width = *g.shape(values).last().expect("rows of values");
     let of_value = g.int(g.max_of(width) / g.max_of(depth));
     let parts = halves::parts(g, p, 1.0);
-    let dims = [chunks, tokens, heads, two, chunk, of_value, depth];
-    let weights = g.reshape(parts, &[chunks, tokens, heads, two, chunk, one, one]);
+    let of_weight = g.shape(parts.all)[3];
+    let dims = [chunks, tokens, heads, of_weight, chunk, of_value, depth];
+    let weights = g.reshape(parts.all, &[chunks, tokens, heads, of_weight, chunk, one, one]);
     let weights = g.expand(weights, &dims);
     let weights = g.cast(weights, Scalar::F32);
     let values = g.reshape(values, &[chunks, tokens, heads, one, chunk, of_value, depth]);
     let values = g.expand(values, &dims);
     let values = g.cast(values, Scalar::F32);
     let products = g.mul(weights, values);
-    (parts, g.sum(products, &[3, 4, 5]))
+    (parts.stage, g.sum(products, &[3, 4, 5]))
 }

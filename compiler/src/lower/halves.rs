@@ -1,9 +1,9 @@
 //! Matrix products of halves: sums of products of two f16 values, added up in f32, in a nest that `tiles.rs` has laid out over warps.
 //!
-//! A warp multiplies 16 rows with 8 columns: four outputs beside one another, each the sum of two parts (`crate::halves`). Lane `4g + t` holds the
-//! sums of rows `g` and `g + 8` and of both parts of output `t`, so its own outputs are a sum of two of its registers. Its operands are words of
-//! two terms each: of rows `g` and `g + 8`, and of part `g mod 2` of output `g / 2`. Which terms a lane takes is free, as long as rows and columns
-//! agree: neighbours, so that their loads are wide.
+//! A warp multiplies 16 rows with 8 columns: four outputs beside one another, each the sum of two parts (`crate::halves`), or eight of one part. Lane
+//! `4g + t` holds the sums of rows `g` and `g + 8` and of columns `2t` and `2t + 1`: of both parts of output `t`, whose sum it is, or of two
+//! outputs. Its operands are words of two terms each: of rows `g` and `g + 8`, and of column `g`. Which terms a lane takes is free, as long as rows
+//! and columns agree: neighbours, so that their loads are wide.
 
 use super::mma::{ranges, replaced};
 use crate::tiles::{LANES, ROWS, Sum, TERMS};
@@ -11,11 +11,11 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sourc
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-/// The ranges of a warp's tile: lanes, and the two rows of each.
+/// The ranges of a warp's tile: lanes, and the copies of each.
 struct Tile {
     g: Id,
     t: Id,
-    i: Id,
+    copies: Vec<Id>,
 }
 
 /// `value` with such sums as matrix products; `closed` are the ranges of its nest.
@@ -24,12 +24,12 @@ pub fn products(g: &mut Graph, value: Id, closed: &[Id]) -> Id {
     replaced(g, value, |g, n| product(g, n, &tile))
 }
 
-/// The tile, if the nest has one: the last threads are 8 by 4, the last copies 2.
+/// The tile, if the nest has one: the last threads are 8 by 4.
 fn tile(g: &Graph, closed: &[Id]) -> Option<Tile> {
     let (threads, copies) = (ranges(g, closed, RangeKind::Vector), ranges(g, closed, RangeKind::Upcast));
     let is = |r: Id, n: i64| g.int_value(g[r].src[0]) == Some(n);
-    let (&[.., group, t], &[.., i]) = (&threads[..], &copies[..]) else { return None };
-    (is(group, LANES) && is(t, ROWS / 4) && is(i, 2)).then_some(Tile { g: group, t, i })
+    let &[.., group, t] = &threads[..] else { return None };
+    (is(group, LANES) && is(t, ROWS / 4)).then_some(Tile { g: group, t, copies })
 }
 
 fn product(g: &mut Graph, id: Id, tile: &Tile) -> Option<Id> {
@@ -37,11 +37,18 @@ fn product(g: &mut Graph, id: Id, tile: &Tile) -> Option<Id> {
     // The terms of a step, which the lanes share, and the parts; what is left are loops.
     let unrolled = ranges(g, &g[id].src[1..], RangeKind::Unroll);
     let free = |x: Id, r: Id| !g.free_ranges(x).contains(&r);
-    let part = unrolled.iter().copied().find(|&r| free(sum.rows, r))?;
-    let term = unrolled.iter().copied().find(|&r| r != part)?;
-    let (terms, parts) = (g.int_value(g[term].src[0])?, g.int_value(g[part].src[0])?);
-    let apart = free(sum.rows, tile.t) && free(sum.columns, tile.g) && free(sum.columns, tile.i);
-    if parts != 2 || unrolled.len() != 2 || terms % TERMS != 0 || !apart {
+    let others: Vec<Id> = unrolled.iter().copied().filter(|&r| Some(r) != sum.part).collect();
+    let &[term] = &others[..] else { return None };
+    // The last copies are a lane's rows and, where parts are none, its columns.
+    let (i, j) = match (sum.part, &tile.copies[..]) {
+        (Some(part), &[.., i]) => (i, part),
+        (None, &[.., i, j]) => (i, j),
+        _ => return None,
+    };
+    let pairs = [i, j].iter().all(|&r| g.int_value(g[r].src[0]) == Some(2));
+    let apart = free(sum.rows, tile.t) && free(sum.rows, j) && free(sum.columns, tile.g) && free(sum.columns, i);
+    let terms = g.int_value(g[term].src[0])?;
+    if !pairs || terms % TERMS != 0 || !apart {
         return None;
     }
     let two = g.int(2);
@@ -56,15 +63,15 @@ fn product(g: &mut Graph, id: Id, tile: &Tile) -> Option<Id> {
         for word in [2 * step, 2 * step + 1] {
             let at = g.int(2 * word);
             let at = g.add(lane, at);
-            for i in 0..2 {
-                let map = FxHashMap::from_iter([(tile.i, g.int(i))]);
+            for row in 0..2 {
+                let map = FxHashMap::from_iter([(i, g.int(row))]);
                 src.push(pair(g, sum.rows, term, at, &map));
             }
         }
         for word in [2 * step, 2 * step + 1] {
             let at = g.int(2 * word);
             let at = g.add(lane, at);
-            src.push(pair(g, sum.columns, term, at, &FxHashMap::from_iter([(tile.t, half), (part, odd)])));
+            src.push(pair(g, sum.columns, term, at, &FxHashMap::from_iter([(tile.t, half), (j, odd)])));
         }
         src.push(zero);
         let new = g.intern(Node { op: Op::MmaHalf, dtype: vector, src, arg: Arg::None });
@@ -77,11 +84,17 @@ fn product(g: &mut Graph, id: Id, tile: &Tile) -> Option<Id> {
     let loops: Sources = g[id].src[1..].iter().copied().filter(|r| !unrolled.contains(r)).collect();
     let src: Sources = all.into_iter().chain(loops).collect();
     let all = g.intern(Node { op: Op::Reduce, dtype: vector, src, arg: Arg::Reduce(ReduceOp::Add, smallvec![]) });
-    let row = g.mul(tile.i, two);
-    let [a, b] = [0, 1].map(|j| {
-        let j = g.int(j);
+    let row = g.mul(i, two);
+    let column = |g: &mut Graph, j: Id| {
         let at = g.add(row, j);
         g.intern(Node { op: Op::Part, dtype: Scalar::F32.one(), src: smallvec![all, at], arg: Arg::None })
+    };
+    if sum.part.is_none() {
+        return Some(column(g, j));
+    }
+    let [a, b] = [0, 1].map(|j| {
+        let j = g.int(j);
+        column(g, j)
     });
     Some(g.add(a, b))
 }

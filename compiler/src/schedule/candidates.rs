@@ -73,6 +73,7 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
         .collect();
     let below_dims: FxHashSet<Id> =
         if dims.is_empty() { FxHashSet::default() } else { g.toposort(&dims).into_iter().collect() };
+    let staged: FxHashSet<Id> = hints.values().flat_map(|h| h.staged.iter().copied()).collect();
     let mut cost: FxHashMap<Id, u32> = FxHashMap::default();
     let mut is_candidate: FxHashSet<Id> = FxHashSet::default();
     for &n in &order {
@@ -93,6 +94,7 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
         let yes = forced
             || reduction
             || hints.contains_key(&n)
+            || staged.contains(&n)
             || derived.planes.contains_key(&n)
             || elementwise && several && below + own >= DEAR && (!scalar || node.dtype.scalar.is_float());
         if yes {

@@ -46,9 +46,9 @@ fn latent(heads: usize, tokens: usize, cache: Scalar, vars: &[&[(&'static str, i
     .vars(vars)
 }
 
-/// Heads enough for products of halves: the latent part and the rotated part of a query come apart, and are joined.
-fn absorbed(heads: usize, rank: usize, rope: usize, rows: usize, positions: &[usize]) -> Case {
-    let name = format!("absorbed, {heads} heads of {rank} and {rope}, {rows} rows");
+/// Heads enough for products of halves: the latent part and the rotated part of a query come apart, and are joined; queries are f32 or halves.
+fn absorbed(heads: usize, rank: usize, rope: usize, rows: usize, queries: Scalar, positions: &[usize]) -> Case {
+    let name = format!("absorbed, {heads} heads of {rank} and {rope}, {}, {rows} rows", queries.name());
     let vars: Vec<[(&'static str, i64); 1]> = positions.iter().map(|&p| [("pos", p as i64)]).collect();
     let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(|v| &v[..]).collect();
     Case::new(name, |c| {
@@ -59,20 +59,31 @@ fn absorbed(heads: usize, rank: usize, rope: usize, rows: usize, positions: &[us
         let state = c.state("cache", dims![rows, rank + rope], Scalar::F16).assign(row.cast(Scalar::F16), pos);
         c.output_state(state);
         let k = state.cast(Scalar::F32).unsqueeze(1);
-        let q = Tensor::cat(&[latent, rotated + 0.5], 2);
+        let q = Tensor::cat(&[latent, rotated + 0.5].map(|q| q.cast(queries).cast(Scalar::F32)), 2);
         c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + 1, 0.2));
     })
     .vars(&vars)
-    .within(Within::Scale(1e-5))
+    .within(within(queries))
+}
+
+/// Halves have weights that are halves: off by 2⁻¹² each, and so is the sum of them that results are divided by.
+fn within(queries: Scalar) -> Within {
+    Within::Scale(if queries == Scalar::F16 { 4.9e-4 } else { 1e-5 })
 }
 
 /// A prompt's: keys of a latent cache of halves that all heads share, values of f32 that each has for itself.
-fn prompt(heads: usize, [rank, rope, value]: [usize; 3], tokens: usize, vars: &[&[(&'static str, i64)]]) -> Case {
+fn prompt(
+    heads: usize,
+    [rank, rope, value]: [usize; 3],
+    tokens: usize,
+    queries: Scalar,
+    vars: &[&[(&'static str, i64)]],
+) -> Case {
     let rows = 320;
-    Case::new(format!("prompt of {tokens}, {heads} heads of {rank} and {rope}, {value} out"), |c| {
+    Case::new(format!("prompt of {tokens}, {heads} heads of {rank} and {rope}, {value} out, {}", queries.name()), |c| {
         let pos = c.var("pos", 0, rows - tokens);
         let n = c.var("n", 1, tokens);
-        let q = c.input("q", dims![n, heads, rank + rope], Scalar::F32);
+        let q = c.input("q", dims![n, heads, rank + rope], Scalar::F32).cast(queries).cast(Scalar::F32);
         let row = c.input("row", dims![n, rank + rope], Scalar::F32);
         let state = c.state("cache", dims![rows, rank + rope], Scalar::F16).assign(row.cast(Scalar::F16), pos);
         c.output_state(state);
@@ -82,31 +93,36 @@ fn prompt(heads: usize, [rank, rope, value]: [usize; 3], tokens: usize, vars: &[
         c.output("y", q.attention(k, v * 0.5, pos, length, 0.2));
     })
     .vars(vars)
-    .within(Within::Scale(1e-5))
+    .within(within(queries))
 }
 
 /// Prompts whose chunks, tiles of tokens and depth are whole, and others; tokens in the first chunk and in the last.
 pub fn prompts() -> Vec<Case> {
     let vars: &[&[(&str, i64)]] =
         &[&[("pos", 0), ("n", 1)], &[("pos", 0), ("n", 17)], &[("pos", 250), ("n", 20)], &[("pos", 256), ("n", 20)]];
-    vec![prompt(2, [32, 16, 16], 20, vars), prompt(3, [128, 64, 32], 20, vars)]
+    let of = |heads, widths, queries| prompt(heads, widths, 20, queries, vars);
+    let (f32, f16) = (Scalar::F32, Scalar::F16);
+    vec![of(2, [32, 16, 16], f32), of(3, [128, 64, 32], f32), of(2, [32, 16, 16], f16), of(3, [128, 64, 32], f16)]
 }
 
 /// Products of halves: heads that tiles divide and others, chunks that are full, begun or of one position, a cache that chunks do not divide,
 /// and one of fewer tiles than a workgroup has warps.
 pub fn halves() -> Vec<Case> {
-    vec![
-        absorbed(20, 512, 64, 160, &[0, 63, 64, 130]),
-        absorbed(16, 512, 64, 128, &[0, 127]),
-        absorbed(18, 32, 16, 100, &[0, 62, 64, 98, 99]),
-        absorbed(8, 48, 16, 200, &[0, 199]),
-        absorbed(40, 64, 64, 16, &[0, 7, 15]),
-    ]
+    let of = |queries| {
+        vec![
+            absorbed(20, 512, 64, 160, queries, &[0, 63, 64, 130]),
+            absorbed(16, 512, 64, 128, queries, &[0, 127]),
+            absorbed(18, 32, 16, 100, queries, &[0, 62, 64, 98, 99]),
+            absorbed(8, 48, 16, 200, queries, &[0, 199]),
+            absorbed(40, 64, 64, 16, queries, &[0, 7, 15]),
+        ]
+    };
+    [Scalar::F32, Scalar::F16].into_iter().flat_map(of).collect()
 }
 
 /// The most partial results that the reader of attention's result combines, and more, for which there is a kernel.
 pub fn deep() -> Vec<Case> {
-    [8192, 8448].map(|rows| absorbed(8, 192, 64, rows, &[0, 200, rows - 1])).into()
+    [8192, 8448].map(|rows| absorbed(8, 192, 64, rows, Scalar::F32, &[0, 200, rows - 1])).into()
 }
 
 /// A latent cache of bytes with scales. Rows are multiples of a power of two whose largest is 127 of them, so that codes and scales have

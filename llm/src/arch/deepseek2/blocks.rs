@@ -92,13 +92,13 @@ fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g
     let length = pos + n;
     let heads_out = match s.options.attention {
         AttentionForm::Absorbed => {
-            let q = Tensor::cat(&[q_nope.contract(k_b), q_pe], 2);
+            let q = Tensor::cat(&[q_nope.contract(k_b), q_pe].map(|q| s.as_cached(q)), 2);
             let k = cache.unsqueeze(1);
             let latents = q.attention(k, k.slice(2, 0, h.kv_rank), pos, length, h.score_scale);
             latents.contract(v_b)
         }
         AttentionForm::Values => {
-            let q = Tensor::cat(&[q_nope.contract(k_b), q_pe], 2);
+            let q = Tensor::cat(&[q_nope.contract(k_b), q_pe].map(|q| s.as_cached(q)), 2);
             let rows = cache.slice(0, 0, length).cast(Scalar::F32);
             let k = rows.unsqueeze(1).expand(dims![length, heads, h.cached()]);
             let v = rows.slice(1, 0, h.kv_rank).unsqueeze(0).contract(v_b.unsqueeze(1)).permute(&[1, 0, 2]);

@@ -75,6 +75,10 @@ impl<'o> Step<'o> {
         let (bytes, scales) = row.encode_rows(group);
         written(0, bytes).decode_rows(written(1, scales), group)
     }
+    /// What meets a cache of halves, rounded to halves, in f32: 2⁻¹² of a value, as much as the cache's rows were rounded by.
+    pub fn as_cached<'g>(&'g self, x: Tensor<'g>) -> Tensor<'g> {
+        if self.options.cache == Scalar::F16 { x.cast(Scalar::F16).cast(Scalar::F32) } else { x }
+    }
     /// The values of a tensor, f32. At most one call for each.
     pub fn weight(&self, weights: &Weights, name: &str) -> Tensor<'_> {
         let w = weights.get(name);
