@@ -11,7 +11,7 @@
 mod tiled;
 
 use crate::halves;
-use crate::schedule::workgroup::{Future, Hint, ROUNDS};
+use crate::schedule::workgroup::{Future, Hint, ROUNDS, Resident};
 use crate::threads::WARP;
 use crate::tiles;
 use gristmill_uop::shape::Dims;
@@ -72,10 +72,28 @@ struct Plan {
     sharing: i64,
     /// Parts that the depth is cut into, each summed by warps of its own.
     cut: i64,
+    /// Does a workgroup have its tile of the cache in a stage? It reads it for scores and for values.
+    resident: bool,
+}
+
+/// Rows of halves that both keys and values are read from, the values from their beginning.
+fn shared_rows(g: &Graph, k: Id, v: Id) -> bool {
+    let from_zero = || g[v].src[1..].chunks(2).all(|window| g.int_value(window[0]) == Some(0));
+    halves::are_halves(g, k) && g[v].op == Op::Shrink && g[v].src[0] == k && from_zero()
+}
+
+/// The position `first` of a cache that this step writes from there on, and nowhere else.
+fn settled(g: &Graph, cache: Id, first: Id) -> Option<Id> {
+    let n = &g[cache];
+    match n.op {
+        Op::Assign => (n.src[2] == first).then_some(first),
+        Op::Cast | Op::Reshape => settled(g, n.src[0], first),
+        _ => None,
+    }
 }
 
 /// Can warps multiply these keys and values, and are there enough heads or tokens beside one another?
-fn plan(g: &Graph, [k, v]: [Id; 2], shape: &Shape, own: bool, group: i64, target: &Target) -> Option<Plan> {
+fn plan(g: &Graph, [q, k, v]: [Id; 3], shape: &Shape, own: bool, group: i64, target: &Target) -> Option<Plan> {
     let [c, depth, out] = [shape.chunk, g.shape(k)[2], g.shape(v)[2]].map(|d| g.max_of(d));
     let tokens = g.max_of(shape.tokens);
     // All heads of a group read each row of the cache once. A short context has few chunks: then heads are divided, as long as all workgroups of a
@@ -93,7 +111,10 @@ fn plan(g: &Graph, [k, v]: [Id; 2], shape: &Shape, own: bool, group: i64, target
     let warps = target.threads as i64 / WARP;
     let cuts = (1..=warps).filter(|n| warps % n == 0 && depth % (n * 2 * tiles::TERMS) == 0);
     let cut = cuts.take_while(|n| n * (c / tiles::ROWS) <= warps).last().unwrap_or(1);
-    Some(Plan { sharing, cut })
+    // The tile, a stage of queries, and scores, masked scores and weights in halves.
+    let bytes = 2 * c * (depth + tiles::ROWS) + 2 * sharing * (depth + tiles::ROWS) + sharing * c * 12;
+    let resident = !own && shared_rows(g, k, v) && halves::rounded(g, q) && bytes <= target.most_stage_bytes as i64;
+    Some(Plan { sharing, cut, resident })
 }
 
 fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint>, target: &Target) -> Id {
@@ -124,22 +145,39 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     // [chunks, tokens, heads, chunk, depth]: chunks first, so that no stride depends on how long the context may become and short contexts
     // touch little of the intermediates.
     let group = g.int(h / kvh);
-    let full = |g: &mut Graph, x: Id, d: Id| -> Id {
+    let one = g.int(1);
+    let (mut inside, mut staged) = (Vec::new(), Vec::new());
+    let many = g.max_of(tokens) > 1;
+    let own = kvh == h && many;
+    let shape = Shape { chunks, tokens, heads, chunk, positions };
+    let plan = plan(g, [q, k, v], &shape, own, h / kvh, target);
+    // [chunks, chunk, kv heads, depth]: the tile of the cache that keys and values are read from.
+    let tile = plan.as_ref().filter(|p| p.resident).map(|_| {
+        let half = halves::narrow(g, k);
+        g.gather(half, at)
+    });
+    let spread_rows = |g: &mut Graph, x: Id, d: Id| -> Id {
         // rows [chunks, chunk, kv heads, d] -> [chunks, tokens, heads, chunk, d]
-        let x = g.gather(x, at);
         let x = g.permute(x, &[0, 2, 1, 3]);
         let one = g.int(1);
         let x = g.reshape(x, &[chunks, one, kv_heads, one, chunk, d]);
         let x = g.expand(x, &[chunks, tokens, kv_heads, group, chunk, d]);
         g.reshape(x, &[chunks, tokens, heads, chunk, d])
     };
-    let one = g.int(1);
-    let keys = full(g, k, depth);
-    let (mut inside, mut staged) = (Vec::new(), Vec::new());
-    let many = g.max_of(tokens) > 1;
-    let own = kvh == h && many;
-    let shape = Shape { chunks, tokens, heads, chunk, positions };
-    let plan = plan(g, [k, v], &shape, own, h / kvh, target);
+    let rows = |g: &mut Graph, x: Id, d: Id| -> Id {
+        let x = match tile {
+            Some(tile) => {
+                let part = g.slice(tile, 3, 0, g.max_of(d));
+                g.cast(part, Scalar::F32)
+            }
+            None => g.gather(x, at),
+        };
+        spread_rows(g, x, d)
+    };
+    let keys = rows(g, k, depth);
+    inside.extend(tile);
+    staged.extend(tile);
+    let resident = tile.map(|node| Resident { node, size: c, settled: settled(g, k, first) });
     let scores = match &plan {
         Some(plan) => {
             let (sums, scores) = tiled::scores(g, q, keys, &shape, scale, plan.cut);
@@ -189,13 +227,13 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
             }
         };
         let width = *g.shape(values).last().expect("rows of values");
-        let values = full(g, values, width);
+        let values = rows(g, values, width);
         let (weights, o) = tiled::weighted(g, p, values, &shape, out_depth);
         inside.push(weights);
         staged.push(weights);
         o
     } else {
-        let values = full(g, v, out_depth);
+        let values = rows(g, v, out_depth);
         let weights = spread(g, p, out_depth);
         let o = g.mul(weights, values);
         g.sum(o, &[3])
@@ -219,7 +257,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let [o, mc, lc] = [o, mc, lc].map(|x| g.permute(x, &order));
     let parts = g.cat(&[o, mc, lc], 3);
     let future = own.then_some(Future { chunk: 1, token: 2, size: c, first });
-    hints.insert(parts, Hint { globals: 3, tile, inner, inside, staged, future });
+    hints.insert(parts, Hint { globals: 3, tile, inner, inside, staged, future, resident });
     let parts = g.permute(parts, &back);
     // Combine.
     let d = g.max_of(out_depth);
@@ -255,7 +293,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     if target.style == Style::Gpu && !many && (positions + c - 1) / c > MANY {
         let inside = vec![best, w, total, share, o];
         let (tile, inner) = (COMBINED, RangeKind::Loop);
-        hints.insert(combined, Hint { globals: 3, tile, inner, inside, staged: vec![], future: None });
+        hints.insert(combined, Hint { globals: 3, tile, inner, inside, staged: vec![], future: None, resident: None });
     }
     combined
 }

@@ -7,7 +7,7 @@
 
 use crate::layout::{Layout, Packing};
 use crate::schedule::expand::flatten;
-use crate::schedule::workgroup::{Future, Hint};
+use crate::schedule::workgroup::{Future, Hint, Resident};
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::rows::GROUP;
 use gristmill_uop::target::{Style, Target};
@@ -184,7 +184,9 @@ pub fn derive(
             let inside = hint.inside.iter().map(|&n| new(n)).collect();
             let staged = hint.staged.iter().map(|&n| new(n)).collect();
             let future = hint.future.map(|f| Future { first: new(f.first), ..f });
-            (new(id), Hint { inside, staged, future, ..hint })
+            let resident =
+                hint.resident.map(|r| Resident { node: new(r.node), settled: r.settled.map(|f| new(f)), ..r });
+            (new(id), Hint { inside, staged, future, resident, ..hint })
         })
         .collect();
     derived

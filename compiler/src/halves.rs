@@ -2,7 +2,7 @@
 //! value that is a half itself is then two products of halves, which a GPU's matrix units add up in f32. A value that was rounded to a half is one
 //! part, and one product.
 
-use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 
 /// Are all values of a tensor halves, read as f32? Looks through what only moves them.
 pub fn are_halves(g: &Graph, x: Id) -> bool {
@@ -12,6 +12,18 @@ pub fn are_halves(g: &Graph, x: Id) -> bool {
         Op::Gather | Op::Reshape | Op::Permute | Op::Expand | Op::Shrink => are_halves(g, n.src[0]),
         _ => false,
     }
+}
+
+/// `x`, all of whose values are halves, as halves.
+pub fn narrow(g: &mut Graph, x: Id) -> Id {
+    let n = g[x].clone();
+    if n.op == Op::Cast {
+        return n.src[0];
+    }
+    let mut src = n.src;
+    src[0] = narrow(g, src[0]);
+    let dtype = g[src[0]].dtype;
+    g.intern(Node { op: n.op, dtype, src, arg: n.arg })
 }
 
 /// The sum that `x` is, moved or not, if it is one.

@@ -7,6 +7,7 @@ use crate::layout::Layout;
 use crate::lower::{Code, lower_body};
 use crate::opt;
 use crate::price::global_ranges;
+use crate::schedule::kernel::When;
 use crate::schedule::{self, Launch, TEMP};
 use crate::threads;
 use gristmill_uop::function::{Function, SlotKind};
@@ -143,7 +144,9 @@ pub(crate) fn program(
             own.intern(Node { op: Op::Body, dtype, src, arg: Arg::None })
         })
         .collect();
-    let skips: Vec<Option<Id>> = launch.skips.iter().map(|s| s.map(|s| strip(g, &mut own, s, &mut map))).collect();
+    let mut stripped = |x: Option<Id>| x.map(|x| strip(g, &mut own, x, &mut map));
+    let when: Vec<When> =
+        launch.when.iter().map(|w| When { skip: stripped(w.skip), early: stripped(w.early) }).collect();
     let dtype = own[body_nodes[0]].dtype;
     let root = own.intern(Node { op: Op::Kernel, dtype, src: body_nodes, arg: Arg::None });
     verify(&own, root, Level::Kernel, "optimise");
@@ -161,8 +164,8 @@ pub(crate) fn program(
     let mut linear = own.clone();
     let codes: Vec<Code> = bodies
         .iter()
-        .zip(&skips)
-        .map(|(nests, &skip)| Code { skip, ..lower_body(&mut linear, nests, target) })
+        .zip(&when)
+        .map(|(nests, &when)| Code { when, ..lower_body(&mut linear, nests, target) })
         .collect();
     let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
     // Named by what it is, so that equal kernels of different models are one.

@@ -47,7 +47,13 @@ pub fn prepack(
     let slots = vec![slot("file", SlotKind::Weight), slot("packed", SlotKind::Output)];
     let mut g = p.g;
     let function = Function { name: "prepack".into(), graph: Graph::new(), slots, outputs: vec![] };
-    let launch = Launch { bodies: vec![nests], skips: vec![None], roots: vec![], level: 0, price: Price::default() };
+    let launch = Launch {
+        bodies: vec![nests],
+        when: vec![crate::schedule::kernel::When::default()],
+        roots: vec![],
+        level: 0,
+        price: Price::default(),
+    };
     pipeline::program(&mut g, &launch, &function, &[], target, dialect)
 }
 

@@ -33,7 +33,17 @@ pub struct Sum {
     pub part: Option<Id>,
 }
 
+/// Do elements of `load` that follow one another in memory differ by one in range `r`?
+fn contiguous(g: &mut Graph, load: Id, r: Id) -> bool {
+    let at = g.linear(g[load].src[1]);
+    at.terms.iter().any(|&(t, distance)| t == r && distance == 1)
+}
+
 impl Sum {
+    /// Are the rows in a stage?
+    pub fn staged_rows(&self, g: &Graph) -> bool {
+        g[g[self.rows].src[0]].op == Op::Local
+    }
     /// The sum that a node is, if it is one.
     pub fn of(g: &Graph, id: Id) -> Option<Sum> {
         let n = &g[id];
@@ -47,6 +57,8 @@ impl Sum {
         }
         let (a, b) = (half(product.src[0])?, half(product.src[1])?);
         // Values in two parts are on both sides where neither are halves: columns are what a stage holds.
+        // Where both are, what has more elements are the rows.
+        let elements = |x: Id| g.max_of(g[g[x].src[0]].src[0]);
         let staged = |x: Id| g[g[x].src[0]].op == Op::Local;
         let mut found = n.src[1..].iter().filter_map(|&part| {
             let depends = |x: Id| g.free_ranges(x).contains(&part);
@@ -58,6 +70,8 @@ impl Sum {
         let whole = || match (staged(a), staged(b)) {
             (true, false) => Some(Sum { rows: b, columns: a, part: None }),
             (false, true) => Some(Sum { rows: a, columns: b, part: None }),
+            (true, true) if elements(a) > elements(b) => Some(Sum { rows: a, columns: b, part: None }),
+            (true, true) if elements(a) < elements(b) => Some(Sum { rows: b, columns: a, part: None }),
             _ => None,
         };
         found.next().or_else(whole)
@@ -123,10 +137,14 @@ pub fn nest(g: &mut Graph, store: Id, threads: i64, next: &mut u32) -> Option<Id
     let at_once = if terms % (2 * TERMS) == 0 { 2 * TERMS } else { TERMS };
     let (step, at) = (range(g, terms / at_once, Reduce), range(g, at_once, Unroll));
     let part = sum.part.map(|old| (old, range(g, 2, Unroll)));
-    let row_at = index(
-        g,
-        &[(row_warp, high / rows_apart * ROWS), (row_step, tall * ROWS), (lane, 2 * tall), (row_tile, 2), (i, 1)],
-    );
+    // Lanes read rows beside one another without a conflict only if these follow one another.
+    let of_rows = if sum.staged_rows(g) && !contiguous(g, sum.rows, row) {
+        [(lane, 1), (row_tile, ROWS), (i, LANES)]
+    } else {
+        [(lane, 2 * tall), (row_tile, 2), (i, 1)]
+    };
+    let warp = [(row_warp, high / rows_apart * ROWS), (row_step, tall * ROWS)];
+    let row_at = index(g, &[&warp[..], &of_rows].concat());
     let block = blocks / columns_apart * wide * of_tile;
     let parts = [(block_warp, block), (block_step, wide * of_tile), (tile, of_tile), (beside_lane, of_lane), (j, 1)];
     let mut column_at = index(g, &parts);

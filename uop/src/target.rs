@@ -97,6 +97,8 @@ pub struct Target {
     pub workers: usize,
     /// Bytes of stages one workgroup may hold.
     pub stage_bytes: usize,
+    /// Bytes of stages of a workgroup that has a worker to itself.
+    pub most_stage_bytes: usize,
     /// Memory bandwidth of the whole device, bytes/s.
     pub bandwidth: f64,
     /// Seconds that a worker loses where it goes on reading at another place in memory.
@@ -130,6 +132,7 @@ impl Target {
             tuning: Tuning::default(),
             workers: threads,
             stage_bytes: 256 << 10,
+            most_stage_bytes: 256 << 10,
             bandwidth: 12e9 * threads as f64,
             jump: 0.4e-6,
             cache_bandwidth: 60e9 * threads as f64,
@@ -155,6 +158,7 @@ impl Target {
             tuning: Tuning::default(),
             workers: 132,
             stage_bytes: 96 << 10,
+            most_stage_bytes: 227 << 10,
             bandwidth: 4.6e12,
             jump: 0.0,
             cache_bandwidth: 10e12,

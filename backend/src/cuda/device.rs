@@ -76,9 +76,12 @@ impl CudaDevice {
         }
         let compiler = Compiler::find()?;
         compiler.check(context.sm)?;
+        let shared = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let (shared, target) = (shared.max(0) as usize, Target::gpu_h200());
+        let stage_bytes = target.stage_bytes.min(shared);
         Ok(CudaDevice {
             name: if number == 0 { "cuda".into() } else { format!("cuda:{number}") },
-            target: Target::gpu_h200(),
+            target: Target { stage_bytes, most_stage_bytes: shared, ..target },
             compiler,
             store,
             prelude: dialect::prelude(),

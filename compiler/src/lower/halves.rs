@@ -46,22 +46,24 @@ fn product(g: &mut Graph, id: Id, tile: &Tile) -> Option<Id> {
         _ => return None,
     };
     let pairs = [i, j].iter().all(|&r| g.int_value(g[r].src[0]) == Some(2));
-    let apart = free(sum.rows, tile.t) && free(sum.rows, j) && free(sum.columns, tile.g) && free(sum.columns, i);
+    let whole = free(sum.rows, tile.t) && free(sum.rows, j) && free(sum.columns, tile.g) && free(sum.columns, i);
     let terms = g.int_value(g[term].src[0])?;
-    if !pairs || terms % TERMS != 0 || !apart {
+    if !pairs || terms % TERMS != 0 || !whole {
         return None;
     }
     let two = g.int(2);
     let (half, odd) = (g.idiv(tile.g, two), g.modulo(tile.g, two));
-    let lane = g.int(terms / 4);
-    let lane = g.mul(tile.t, lane);
+    // Neighbours in memory are one load; of a stage lanes take a word each, and the next where four of them end.
+    let (of_lane, apart) = if sum.staged_rows(g) { (2, TERMS / 2) } else { (terms / 4, 2) };
+    let of_lane = g.int(of_lane);
+    let lane = g.mul(tile.t, of_lane);
     let vector = Scalar::F32.one().with_lanes(4);
     let zero = g.constant(vector, 0.0);
     let mut all = None;
     for step in 0..terms / TERMS {
         let mut src = Sources::new();
         for word in [2 * step, 2 * step + 1] {
-            let at = g.int(2 * word);
+            let at = g.int(apart * word);
             let at = g.add(lane, at);
             for row in 0..2 {
                 let map = FxHashMap::from_iter([(i, g.int(row))]);
@@ -69,7 +71,7 @@ fn product(g: &mut Graph, id: Id, tile: &Tile) -> Option<Id> {
             }
         }
         for word in [2 * step, 2 * step + 1] {
-            let at = g.int(2 * word);
+            let at = g.int(apart * word);
             let at = g.add(lane, at);
             src.push(pair(g, sum.columns, term, at, &FxHashMap::from_iter([(tile.t, half), (j, odd)])));
         }

@@ -56,8 +56,8 @@ pub struct Code {
     pub statements: Vec<Statement>,
     /// Workgroup buffers: nodes, in order of their first use.
     pub locals: Vec<Id>,
-    /// An index expression of variables and workgroup ranges: where it holds, the workgroup may be left out.
-    pub skip: Option<Id>,
+    /// Conditions on variables and workgroup ranges.
+    pub when: crate::schedule::kernel::When,
 }
 
 /// Lowers the nests of one body.

@@ -23,8 +23,17 @@ pub struct Draft {
     pub stages: Vec<Id>,
     /// Bytes of the stages.
     pub stage_bytes: usize,
-    /// A condition on the workgroup: where it holds, nobody reads what the workgroup computes.
+    /// What holds for some of its workgroups.
+    pub when: When,
+}
+
+/// Conditions on a workgroup.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct When {
+    /// Nobody reads what it computes.
     pub skip: Option<Id>,
+    /// Its first nest reads nothing that this step writes.
+    pub early: Option<Id>,
 }
 
 /// Why a kernel cannot be cut that way.
@@ -124,7 +133,7 @@ fn nests_for(
 /// Cuts the kernel that computes `root` into `target_buffer`.
 pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -> Result<Draft, Illegal> {
     let mut x = Expander::new(around.buffers, around.fused, around.derived, first_range);
-    let mut out = Draft { root, nests: Vec::new(), stages: Vec::new(), stage_bytes: 0, skip: None };
+    let mut out = Draft { root, nests: Vec::new(), stages: Vec::new(), stage_bytes: 0, when: When::default() };
     let buffer = around.buffers[&root];
     // What is computed, and where its rows begin in the buffer.
     let (node, dims, start) = match g[root].op {
@@ -166,7 +175,20 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
     workgroup::split(g, &mut x, &mut out, node, around);
     fuse(g, &mut x, &mut out, around)?;
     addresses_first(g, &mut out.nests);
+    if let Some(resident) = around.hints.get(&root).and_then(|h| h.resident) {
+        copied_first(g, &mut out, resident.node);
+    }
     Ok(out)
+}
+
+/// The nest that fills the stage of `node` before all others.
+fn copied_first(g: &Graph, out: &mut Draft, node: Id) {
+    let number = out.stages.iter().position(|&s| s == node).map(|i| Arg::Int(i as i64));
+    let fills = |&nest: &Id| g[g[nest].src[0]].op == Op::Local && Some(&g[g[nest].src[0]].arg) == number.as_ref();
+    match out.nests.iter().position(fills) {
+        Some(at) => out.nests[..=at].rotate_right(1),
+        None => out.when.early = None,
+    }
 }
 
 /// Placeholders in the nests: node -> the distinct indices it is read at, with the nest.
@@ -370,16 +392,18 @@ fn stage(
         let full = x.dim(g, dims[a[0] as usize]);
         region[a[0] as usize] = Span { base: zero, extent: full, last: None };
     }
+    let resident = around.hints.get(&out.root).is_some_and(|h| h.resident.is_some());
     let mut extents: Dims = region.iter().map(|r| r.extent).collect();
     let dtype = g[node].dtype;
     if let Some(row) = extents.last_mut()
         && around.target.style == Style::Gpu
     {
-        *row = padded(g, *row, dtype.scalar);
+        *row = padded(g, *row, dtype.scalar, resident);
     }
     let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
     out.stage_bytes += size as usize * dtype.scalar.bytes();
-    if out.stage_bytes > around.target.stage_bytes {
+    let most = if resident { around.target.most_stage_bytes } else { around.target.stage_bytes };
+    if out.stage_bytes > most {
         return Err(Illegal::StageTooLarge(out.stage_bytes));
     }
     let elements = g.int(size);
@@ -404,10 +428,14 @@ fn stage(
 }
 
 /// The length of a stage's rows. Rows of halves are operands of matrix products, of which the lanes of a warp read 64 bytes of eight rows at once:
-/// every other row begins in the other half of shared memory's 32 banks.
-fn padded(g: &mut Graph, row: Id, scalar: Scalar) -> Id {
+/// every other row begins in the other half of shared memory's 32 banks. Where both operands are staged it is a word of each row: eight rows
+/// begin in banks that are four apart.
+fn padded(g: &mut Graph, row: Id, scalar: Scalar, resident: bool) -> Id {
+    let begin = if resident { 16 } else { 64 };
     match g.int_value(row).map(|n| 2 * n) {
-        Some(bytes) if scalar == Scalar::F16 && bytes % 32 == 0 => g.int((bytes + (192 - bytes % 128) % 128) / 2),
+        Some(bytes) if scalar == Scalar::F16 && bytes % 32 == 0 => {
+            g.int((bytes + (128 + begin - bytes % 128) % 128) / 2)
+        }
         _ => row,
     }
 }

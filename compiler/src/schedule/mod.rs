@@ -24,8 +24,8 @@ pub const TEMP: u32 = 1 << 16;
 pub struct Launch {
     /// Nests of each body.
     pub bodies: Vec<Vec<Id>>,
-    /// For each body, when its workgroups may be left out.
-    pub skips: Vec<Option<Id>>,
+    /// For each body, what holds for some of its workgroups.
+    pub when: Vec<kernel::When>,
     /// Tensor-level nodes that the bodies compute.
     pub roots: Vec<Id>,
     /// Launches of one level are independent.
@@ -203,7 +203,7 @@ fn merge(
             let site = format!("merge {:?} {} into level {}", g[k.root].op, g.show_dims(&g.shape(k.root)), level[i]);
             if decider.choose(site, vec![("apart".into(), apart), ("together".into(), together)]) == 1 {
                 mate.bodies.push(k.nests.clone());
-                mate.skips.push(k.skip);
+                mate.when.push(k.when);
                 mate.roots.push(k.root);
                 mate.price.seconds = together;
                 mate.price.stages = mate.price.stages.max(price.stages);
@@ -215,7 +215,7 @@ fn merge(
         }
         out.push(Launch {
             bodies: vec![k.nests.clone()],
-            skips: vec![k.skip],
+            when: vec![k.when],
             roots: vec![k.root],
             level: level[i],
             price: *price,

@@ -28,13 +28,26 @@ pub struct Hint {
     pub staged: Vec<Id>,
     /// Workgroups whose results nobody reads.
     pub future: Option<Future>,
+    /// A stage that both operands of matrix products are read from, as large as fits.
+    pub resident: Option<Resident>,
 }
 
 impl Hint {
     /// A buffer, in whatever workgroups: readers want it in memory as it is, and nobody else wants what is inside.
     pub fn buffer(inside: Vec<Id>) -> Hint {
-        Hint { globals: 0, tile: 1, inner: RangeKind::Loop, inside, staged: vec![], future: None }
+        Hint { globals: 0, tile: 1, inner: RangeKind::Loop, inside, staged: vec![], future: None, resident: None }
     }
+}
+
+/// A tile of a cache that a workgroup copies into a stage, before anything else.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Resident {
+    /// The node that is staged.
+    pub node: Id,
+    /// Positions of a chunk, of which the first axis has the number.
+    pub size: i64,
+    /// Position of the first token, if what lies before it was there before this step: then a device need not wait for the step's other kernels.
+    pub settled: Option<Id>,
 }
 
 /// What of a node nobody reads: elements of chunk c and token t with `c·size > first + t`. A device may leave workgroups out that compute
@@ -94,7 +107,8 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
                 s.global(g, r);
             }
         }
-        out.skip = hint.future.and_then(|f| s.skip(g, &f, &axes, node, hint.tile));
+        out.when.skip = hint.future.and_then(|f| s.skip(g, &f, &axes, node, hint.tile));
+        out.when.early = hint.resident.and_then(|r| s.early(g, &r, &axes, node));
     } else {
         let (rows, lanes, steps) = row_axes(g, &nests, around.derived);
         if rows.is_empty() {
@@ -190,6 +204,16 @@ impl Splitter<'_, '_> {
         let (size, own) = (g.int(f.size), g.add(first, token));
         let begin = g.mul(chunk, size);
         Some(g.lt(own, begin))
+    }
+    /// Does the workgroup's chunk end before the first token?
+    fn early(&mut self, g: &mut Graph, r: &Resident, axes: &[Id], node: Id) -> Option<Id> {
+        let first = self.x.dim(g, r.settled?);
+        let one = g.int(1);
+        let chunks = g.shape(node)[0];
+        let chunk = if g.int_value(chunks) == Some(1) { g.int(0) } else { *self.map.get(axes.first()?)? };
+        let (size, next) = (g.int(r.size), g.add(chunk, one));
+        let (end, behind) = (g.mul(next, size), g.add(first, one));
+        Some(g.lt(end, behind))
     }
     /// The axis stays inside the workgroup, as a loop at this place of the order.
     fn keep(&mut self, r: Id) {

@@ -19,6 +19,8 @@
 #define PREDECESSORS_ENDED (sim::waited[sim::current] = true)
 #define DEPENDENTS_MAY_START
 #define ASK_FOR(p, bytes) (void)(p)
+#define COPY(to, from) sim::copy(to, from)
+#define COPIES_ENDED sim::copies_ended()
 #define INFINITE ((float)INFINITY)
 #define NOT_A_NUMBER ((float)NAN)
 
@@ -62,6 +64,17 @@ static bool done[1024], waited[1024];
 static uint64_t exchange[1024];
 static void (*body)(void *);
 static void *argument;
+// Copies of 16 bytes that a thread has begun: nobody sees them before it has waited for them.
+static struct { void *to; const void *from; } copies[1024][1024];
+static int begun[1024];
+static void copies_ended() {
+  for (int i = 0; i < begun[current]; i++) memcpy(copies[current][i].to, copies[current][i].from, 16);
+  begun[current] = 0;
+}
+static void copy(void *to, const void *from) {
+  if (begun[current] == 1024) copies_ended();
+  copies[current][begun[current]++] = {to, from};
+}
 static void barrier() { scheduler.resume(contexts[current]); }
 static void start() {
   body(argument);
@@ -81,6 +94,7 @@ static int run(void (*f)(void *), void *with, int n, long long groups, size_t sh
     memset(memory, 0xA5, (shared + GUARD + 63) / 64 * 64);
     for (int i = 0; i < n; i++) {
       done[i] = waited[i] = false;
+      begun[i] = 0;
       contexts[i].start(stacks + i * STACK, STACK, start);
     }
     for (int turn = 0, left = n; left && !wrong; turn++) {

@@ -100,7 +100,7 @@ impl Writer<'_> {
         for &r in &code.globals {
             self.line(format_args!("i64 r{}_last = -1;", self.t.g.range_number(r)));
         }
-        if code.skip.is_some() {
+        if code.when.skip.is_some() {
             self.line(format_args!("i64 fresh = 1;"));
         }
         self.line(format_args!("for (i64 w = lo; w < hi; w++) {{"));
@@ -116,11 +116,11 @@ impl Writer<'_> {
                 rest = format!("{rest} / (u64)({bound})");
             }
         }
-        if let Some(skip) = code.skip {
+        if let Some(skip) = code.when.skip {
             let skip = self.t.index(skip);
             self.line(format_args!("if ({skip}) continue;"));
         }
-        self.skipping = code.skip.is_some();
+        self.skipping = code.when.skip.is_some();
         for s in &code.statements {
             self.statement(s);
         }

@@ -13,7 +13,7 @@ use gristmill_compiler::lower::{Code, Statement};
 use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 /// Most iterations of a loop over a reduction that are written out one after the other.
@@ -28,6 +28,8 @@ const BESIDE: i64 = 2;
 const WAITING: i64 = 32;
 /// Tiles of matrix products of halves above which a workgroup has a multiprocessor to itself.
 const TILES: usize = 8;
+/// Bytes that a thread copies at once without registers.
+const COPIED: usize = 16;
 /// Statements of a loop that are few enough to be copied.
 const SHORT: usize = 160;
 
@@ -44,7 +46,8 @@ impl Dialect for Cuda {
     fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
         let t = Expressions::new(graph, signature, Values::Threads);
         let (threads, unsynchronised) = (Threads::default(), HashSet::new());
-        let mut w = Writer { t, threads, unsynchronised, waiting: WAITING, out: String::new() };
+        let (copied, words) = (HashSet::new(), HashMap::new());
+        let mut w = Writer { t, threads, unsynchronised, copied, words, waiting: WAITING, out: String::new() };
         w.kernel(name, bodies);
         w.out
     }
@@ -64,6 +67,10 @@ struct Writer<'a> {
     threads: Threads,
     /// Shared buffers written since the last barrier.
     unsynchronised: HashSet<Id>,
+    /// Of these, the ones that are filled by copies still under way.
+    copied: HashSet<Id>,
+    /// Where the words of wide loads from memory come from: the text of an address, for the loads of all its bytes in order.
+    words: HashMap<Vec<Id>, String>,
     /// Registers for words to wait in.
     waiting: i64,
     out: String,
@@ -128,23 +135,41 @@ impl Writer<'_> {
             }
         }
         // What the workgroup does not compute it need not wait for, but what it is waited for it must.
-        if let Some(skip) = code.skip {
+        if let Some(skip) = code.when.skip {
             let skip = self.t.index(skip);
             self.line(format_args!("if ({skip}) {{ PREDECESSORS_ENDED; return; }}"));
         }
-        self.ask(&code.statements, &HashSet::new());
-        self.line(format_args!("PREDECESSORS_ENDED;"));
-        self.unsynchronised.clear();
-        let mut reads = reads(&self.t, &code.statements).into_iter();
-        for (i, s) in code.statements.iter().enumerate() {
+        // What no predecessor writes need not wait for them.
+        match code.when.early.map(|early| self.t.index(early)) {
+            Some(early) => {
+                self.line(format_args!("if ({early}) {{"));
+                self.nest(&code.statements);
+                self.line(format_args!("}} else {{"));
+                self.ask(&code.statements, &HashSet::new());
+                self.line(format_args!("}}\nPREDECESSORS_ENDED;\nif (!({early})) {{"));
+                self.nest(&code.statements);
+                self.line(format_args!("}}"));
+            }
+            None => {
+                self.ask(&code.statements, &HashSet::new());
+                self.line(format_args!("PREDECESSORS_ENDED;"));
+            }
+        }
+        let filled = code.when.early.map_or(0, |_| length(&code.statements) + 1);
+        let mut reads = reads(&self.t, &code.statements[filled..]).into_iter();
+        for (i, s) in code.statements.iter().enumerate().skip(filled) {
             if let Statement::Nest { .. } = s {
                 // Stages that are filled, and tell later nests where their weights are.
                 let later = &code.statements[i + length(&code.statements[i..]) + 1..];
                 let fresh = ahead::stages(self.t.g, later, &self.unsynchronised);
-                if reads.next().is_some_and(|r| r.iter().any(|b| self.unsynchronised.contains(b))) || !fresh.is_empty()
-                {
+                let read = reads.next().unwrap_or_default();
+                if read.iter().any(|b| self.copied.contains(b)) {
+                    self.line(format_args!("COPIES_ENDED;"));
+                    self.copied.clear();
+                }
+                if read.iter().any(|b| self.unsynchronised.contains(b)) || !fresh.is_empty() {
                     self.line(format_args!("BARRIER;"));
-                    self.unsynchronised.clear();
+                    self.unsynchronised.clone_from(&self.copied);
                 }
                 if !fresh.is_empty() {
                     self.ask(later, &fresh);
@@ -153,6 +178,12 @@ impl Writer<'_> {
             self.statement(s, &code.statements[i..]);
         }
         self.line(format_args!("return; }}\nw -= count; }}"));
+    }
+    /// The first nest of these statements.
+    fn nest(&mut self, statements: &[Statement]) {
+        for (i, s) in statements[..=length(statements)].iter().enumerate() {
+            self.statement(s, &statements[i..]);
+        }
     }
     /// Asks for the weights of these statements whose addresses are known once these stages are filled.
     fn ask(&mut self, statements: &[Statement], stages: &HashSet<Id>) {
@@ -295,6 +326,9 @@ impl Writer<'_> {
     fn wide(&mut self, buffer: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) {
         let (b, at, number) = (self.t.buffer(buffer), self.t.name(at), self.t.number(parts[0].0));
         self.line(format_args!("const u32x{} w{number} = *(const u32x{0} *)({b} + {at});", bytes / 4));
+        if bytes == COPIED && self.t.g[buffer].op == Op::Param {
+            self.words.insert(parts.iter().map(|p| p.0).collect(), format!("{b} + {at}"));
+        }
         for &(load, byte) in parts {
             let d = self.t.g[load].dtype.scalar;
             let word = format!("w{number}.{}", ["x", "y", "z", "w"][byte / 4]);
@@ -310,6 +344,12 @@ impl Writer<'_> {
     }
     fn wide_write(&mut self, buffer: Id, at: Id, bytes: usize, values: &[Id]) {
         let (b, at) = (self.t.buffer(buffer), self.t.name(at));
+        // Memory to shared memory as it is: nobody need wait, and no registers hold it.
+        if let Some(from) = self.words.get(values).filter(|_| bytes == COPIED && self.t.g[buffer].op == Op::Local) {
+            self.out += &format!("COPY({b} + {at}, {from});\n");
+            self.copied.insert(buffer);
+            return;
+        }
         let word = |values: &[Id]| match values {
             &[one] if self.t.g.scalar(one) == Scalar::F32 => format!("bits_f32_u32({})", self.t.name(one)),
             &[low, high] => format!("(u32)(u16)({}) | (u32)(u16)({}) << 16", self.t.name(low), self.t.name(high)),

@@ -81,6 +81,13 @@ const DEVICE: &str = r#"
 #else
 #define ASK_FOR(p, bytes)
 #endif
+#if __CUDA_ARCH__ >= 800
+#define COPY(to, from) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"((unsigned int)__cvta_generic_to_shared(to)), "l"(from) : "memory")
+#define COPIES_ENDED asm volatile("cp.async.wait_all;" ::: "memory")
+#else
+#define COPY(to, from) *(u32x4 *)(to) = *(const u32x4 *)(from)
+#define COPIES_ENDED
+#endif
 #define INFINITE __int_as_float(0x7f800000)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 struct __align__(8) u32x2 { unsigned int x, y; };
