@@ -4,7 +4,8 @@
 //! better in a buffer, where the workgroup's shape no longer holds.
 //!
 //! With m_c the maximum of a chunk's scores, l_c = Σ exp(s − m_c) and o_c = Σ exp(s − m_c)·v:
-//! out = Σ_c exp(m_c − m)·o_c / Σ_c exp(m_c − m)·l_c, m = max m_c. Positions behind the token's own count as −1e30.
+//! out = Σ_c exp(m_c − m)·o_c / Σ_c exp(m_c − m)·l_c, m = max m_c. Positions behind the token's own count as −1e30. Of queries that were rounded to
+//! halves, partial results are halves too: o_c / l_c, with m_c and l_c in two parts.
 //!
 //! Where every head has keys or values of its own, tokens share the tiles instead, and chunks that lie in a token's future are left out.
 
@@ -33,6 +34,8 @@ const SHARING_TILED: i64 = 16;
 const SHARING: i64 = 4;
 /// Columns of a maximum, and of a sum, beside a partial result.
 const COLUMNS: i64 = 2;
+/// What the maximum of a chunk counts as at least where it is stored in halves.
+const LOWEST: f32 = -60_000.0;
 /// Partial results above which one token's are combined by a kernel of its own. Whoever reads the combination would combine them anew in each of its
 /// workgroups, of which a head has several: more bytes than a launch takes time for.
 const MANY: i64 = 128;
@@ -181,8 +184,9 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let scores = match &plan {
         Some(plan) => {
             let (sums, scores) = tiled::scores(g, q, keys, &shape, scale, plan.cut);
+            // Scores of a tile that is there are masked where they are summed.
+            staged.extend(&sums[..if plan.resident && plan.cut == 1 { 1 } else { 2 }]);
             inside.extend(sums);
-            staged.extend(sums);
             scores
         }
         None => {
@@ -205,13 +209,15 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let future = g.lt(mine, position);
     let low = g.constant(Scalar::F32, -1e30);
     let scores = g.select(future, low, scores);
+    staged.extend(plan.as_ref().filter(|p| p.resident && p.cut == 1).map(|_| scores));
     let m = g.reduce(scores, &[3], ReduceOp::Max);
     let spread = |g: &mut Graph, x: Id, d: Id| g.broadcast_back(x, d);
     let m_all = spread(g, m, chunk);
     let p = g.sub(scores, m_all);
     let mut p = g.exp(p);
-    // Weights of rounded queries are rounded like them.
-    if plan.is_some() && halves::rounded(g, q) {
+    // Weights of rounded queries are rounded like them, and so are partial results.
+    let rounded = plan.is_some() && halves::rounded(g, q);
+    if rounded {
         let half = g.cast(p, Scalar::F16);
         p = g.cast(half, Scalar::F32);
     }
@@ -244,8 +250,26 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
         let two = g.int(COLUMNS);
         g.expand(x, &[chunks, tokens, heads, two])
     };
-    let (mc, lc) = (column(g, m), column(g, l));
     inside.extend([scores, m, p, l, o]);
+    let (o, mc, lc) = if rounded {
+        let share = g.recip(l);
+        let shares = spread(g, share, out_depth);
+        let o = g.mul(o, shares);
+        // Of a chunk that is all masked, the maximum is as low as a half goes.
+        let lowest = g.f32(LOWEST);
+        let most = g.max(m, lowest);
+        let [mc, lc] = [most, l].map(|x| {
+            let x = g.reshape(x, &[chunks, tokens, heads, one]);
+            let x = halves::parts(g, x, 1.0).all;
+            inside.push(x);
+            let two = g.int(COLUMNS);
+            g.reshape(x, &[chunks, tokens, heads, two])
+        });
+        inside.extend([share, most, o]);
+        (g.cast(o, Scalar::F16), mc, lc)
+    } else {
+        (o, column(g, m), column(g, l))
+    };
     // Who shares a tile of the cache: heads, or, where each has rows of its own, tokens. Then heads come first, which divide the work evenly:
     // a token reads no chunk of its future, so chunks and tokens would not.
     let (order, back) = if own { ([2, 0, 1, 3], [1, 2, 0, 3]) } else { ([0, 1, 2, 3], [0, 1, 2, 3]) };
@@ -262,8 +286,18 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     // Combine.
     let d = g.max_of(out_depth);
     let mut o = g.slice(parts, 3, 0, d);
-    let m = g.slice(parts, 3, d, 1);
-    let l = g.slice(parts, 3, d + COLUMNS, 1);
+    let of = |g: &mut Graph, at: i64| {
+        let x = g.slice(parts, 3, at, 1);
+        if !rounded {
+            return x;
+        }
+        let [high, low] = [x, g.slice(parts, 3, at + 1, 1)].map(|x| g.cast(x, Scalar::F32));
+        g.add(high, low)
+    };
+    let (m, l) = (of(g, d), of(g, d + COLUMNS));
+    if rounded {
+        o = g.cast(o, Scalar::F32);
+    }
     let flat = [chunks, tokens, heads];
     let (mut m, mut l) = (g.reshape(m, &flat), g.reshape(l, &flat));
     if own {
@@ -284,7 +318,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let w = g.exp(w);
     let wl = g.mul(w, l);
     let total = g.sum(wl, &[0]);
-    let weights = spread(g, w, out_depth);
+    let weights = spread(g, if rounded { wl } else { w }, out_depth);
     let o = g.mul(weights, o);
     let o = g.sum(o, &[0]);
     let share = g.recip(total);

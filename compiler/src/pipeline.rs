@@ -146,16 +146,20 @@ pub(crate) fn program(
         .collect();
     let mut stripped = |x: Option<Id>| x.map(|x| strip(g, &mut own, x, &mut map));
     let when: Vec<When> =
-        launch.when.iter().map(|w| When { skip: stripped(w.skip), early: stripped(w.early) }).collect();
+        launch.when.iter().map(|w| When { skip: stripped(w.skip), early: stripped(w.early), ..*w }).collect();
     let dtype = own[body_nodes[0]].dtype;
     let root = own.intern(Node { op: Op::Kernel, dtype, src: body_nodes, arg: Arg::None });
     verify(&own, root, Level::Kernel, "optimise");
-    let signature = Signature {
+    let mut signature = Signature {
         prefetch: target.tuning.prefetch,
         streams: streams.to_vec(),
         threads: target.threads,
         ..signature(&mut own, &bodies, function)
     };
+    // More than half of what there is leaves no room for another.
+    if launch.when.iter().any(|w| w.alone) {
+        signature.scratch_bytes = signature.scratch_bytes.max((target.most_stage_bytes / 2 + 64) & !63);
+    }
     let groups = {
         let zero = own.int(0);
         signature.groups.iter().fold(zero, |sum, &n| own.add(sum, n))

@@ -118,7 +118,9 @@ pub fn nest(g: &mut Graph, store: Id, threads: i64, next: &mut u32) -> Option<Id
     let blocks = (beside + BESIDE - 1) / BESIDE;
     let columns_apart = power(blocks, warps / rows_apart);
     let wide = (beside + blocks - 1) / blocks;
-    let tall = power(high / rows_apart, TILES / wide);
+    // Of rows in a stage a lane takes as many as one store of 16 bytes has room for.
+    let most = if sum.staged_rows(g) { 8 / g.scalar(value).bytes() as i64 } else { TILES / wide };
+    let tall = power(high / rows_apart, most.min(TILES / wide));
     let mut range = |g: &mut Graph, n: i64, kind: RangeKind| {
         if n == 1 {
             return g.int(0);

@@ -14,8 +14,8 @@ pub(super) struct Shape {
 }
 
 /// Scores `[chunks, tokens, heads, chunk]` of `q [tokens, heads, depth]` and `keys [chunks, tokens, heads, chunk, depth]`, times `scale`; before
-/// them the queries' parts, and the sums over each of `cut` parts of the depth.
-pub(super) fn scores(g: &mut Graph, q: Id, keys: Id, shape: &Shape, scale: f64, cut: i64) -> ([Id; 2], Id) {
+/// them what they are made of: the queries' parts, the sums over each of `cut` parts of the depth, and, of several, their sum.
+pub(super) fn scores(g: &mut Graph, q: Id, keys: Id, shape: &Shape, scale: f64, cut: i64) -> (Vec<Id>, Id) {
     let &Shape { chunks, tokens, heads, chunk, .. } = shape;
     let depth = g.max_of(g.shape(q)[2]);
     // Halves stay what they are; of f32 values, each part has the scale already.
@@ -34,12 +34,14 @@ pub(super) fn scores(g: &mut Graph, q: Id, keys: Id, shape: &Shape, scale: f64, 
     let keys = g.expand(keys, &dims);
     let products = g.mul(queries, keys);
     let sums = g.sum(products, &[5, 6]);
+    let mut found = vec![parts.stage, sums];
     let mut scores = if cut == 1 { g.reshape(sums, &[chunks, tokens, heads, chunk]) } else { g.sum(sums, &[2]) };
+    found.extend((cut > 1).then_some(scores));
     if after != 1.0 {
         let scale = g.constant(Scalar::F32, after);
         scores = g.mul(scores, scale);
     }
-    ([parts.stage, sums], scores)
+    (found, scores)
 }
 
 /// `x [positions, heads, d]`, f32, in parts, and these as `[positions, heads, 2·d]`, the parts of a row after one another.

@@ -23,17 +23,19 @@ pub struct Draft {
     pub stages: Vec<Id>,
     /// Bytes of the stages.
     pub stage_bytes: usize,
-    /// What holds for some of its workgroups.
+    /// What holds for its workgroups.
     pub when: When,
 }
 
-/// Conditions on a workgroup.
+/// What holds for a workgroup, and when.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct When {
     /// Nobody reads what it computes.
     pub skip: Option<Id>,
     /// Its first nest reads nothing that this step writes.
     pub early: Option<Id>,
+    /// Always: it has a worker to itself. Two of them on one, with others idle, would take twice the time.
+    pub alone: bool,
 }
 
 /// Why a kernel cannot be cut that way.
@@ -186,7 +188,10 @@ fn copied_first(g: &Graph, out: &mut Draft, node: Id) {
     let number = out.stages.iter().position(|&s| s == node).map(|i| Arg::Int(i as i64));
     let fills = |&nest: &Id| g[g[nest].src[0]].op == Op::Local && Some(&g[g[nest].src[0]].arg) == number.as_ref();
     match out.nests.iter().position(fills) {
-        Some(at) => out.nests[..=at].rotate_right(1),
+        Some(at) => {
+            out.nests[..=at].rotate_right(1);
+            out.when.alone = true;
+        }
         None => out.when.early = None,
     }
 }
@@ -392,7 +397,7 @@ fn stage(
         let full = x.dim(g, dims[a[0] as usize]);
         region[a[0] as usize] = Span { base: zero, extent: full, last: None };
     }
-    let resident = around.hints.get(&out.root).is_some_and(|h| h.resident.is_some());
+    let resident = around.hints.values().filter_map(|h| h.resident).any(|r| around.fused.contains(&r.node));
     let mut extents: Dims = region.iter().map(|r| r.extent).collect();
     let dtype = g[node].dtype;
     if let Some(row) = extents.last_mut()

@@ -24,7 +24,7 @@ pub const TEMP: u32 = 1 << 16;
 pub struct Launch {
     /// Nests of each body.
     pub bodies: Vec<Vec<Id>>,
-    /// For each body, what holds for some of its workgroups.
+    /// For each body, what holds for its workgroups.
     pub when: Vec<kernel::When>,
     /// Tensor-level nodes that the bodies compute.
     pub roots: Vec<Id>,
@@ -196,7 +196,8 @@ fn merge(
 ) -> Vec<Launch> {
     let mut out: Vec<Launch> = Vec::new();
     for (i, (k, price)) in kernels.iter().enumerate() {
-        let mate = out.iter_mut().find(|l| target.merge && l.level == level[i]);
+        let alone = |l: &Launch| k.when.alone || l.when.iter().any(|w| w.alone);
+        let mate = out.iter_mut().find(|l| target.merge && l.level == level[i] && !alone(l));
         if let Some(mate) = mate {
             let apart = mate.price.seconds + price.seconds;
             let together = apart - target.launch + crowding(g, mate, (k, price), target);
