@@ -114,10 +114,13 @@ fn plan(g: &Graph, [q, k, v]: [Id; 3], shape: &Shape, own: bool, group: i64, tar
     let warps = target.threads as i64 / WARP;
     let cuts = (1..=warps).filter(|n| warps % n == 0 && depth % (n * 2 * tiles::TERMS) == 0);
     let cut = cuts.take_while(|n| n * (c / tiles::ROWS) <= warps).last().unwrap_or(1);
-    // The tile, a stage of queries, and scores, masked scores and weights in halves.
-    let bytes = 2 * c * (depth + tiles::ROWS) + 2 * sharing * (depth + tiles::ROWS) + sharing * c * 12;
-    let resident = !own && shared_rows(g, k, v) && halves::rounded(g, q) && bytes <= target.most_stage_bytes as i64;
-    Some(Plan { sharing, cut, resident })
+    // The tile and queries, parts of scores, their sum, and weights in halves beside what they are made of.
+    let bytes = |cut: i64| 2 * (c + sharing) * (depth + tiles::ROWS) + sharing * c * (4 * cut + 8);
+    let fits = |cut: i64| bytes(cut) <= target.most_stage_bytes as i64;
+    let resident = !own && shared_rows(g, k, v) && halves::rounded(g, q) && fits(cut);
+    // Warps that share a tile of rows have two of them each, and read the queries half as often.
+    let halved = resident && cut == 1 && depth % (4 * tiles::TERMS) == 0 && fits(2);
+    Some(Plan { sharing, cut: if halved { 2 } else { cut }, resident })
 }
 
 fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint>, target: &Target) -> Id {
@@ -180,7 +183,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let keys = rows(g, k, depth);
     inside.extend(tile);
     staged.extend(tile);
-    let resident = tile.map(|node| Resident { node, size: c, settled: settled(g, k, first) });
+    let resident = tile.map(|node| Resident { node, size: c, settled: settled(g, k, first), tokens });
     let scores = match &plan {
         Some(plan) => {
             let (sums, scores) = tiled::scores(g, q, keys, &shape, scale, plan.cut);

@@ -184,8 +184,12 @@ pub fn derive(
             let inside = hint.inside.iter().map(|&n| new(n)).collect();
             let staged = hint.staged.iter().map(|&n| new(n)).collect();
             let future = hint.future.map(|f| Future { first: new(f.first), ..f });
-            let resident =
-                hint.resident.map(|r| Resident { node: new(r.node), settled: r.settled.map(|f| new(f)), ..r });
+            let resident = hint.resident.map(|r| Resident {
+                node: new(r.node),
+                settled: r.settled.map(|f| new(f)),
+                tokens: new(r.tokens),
+                ..r
+            });
             (new(id), Hint { inside, staged, future, resident, ..hint })
         })
         .collect();

@@ -23,6 +23,8 @@ pub struct Draft {
     pub stages: Vec<Id>,
     /// Bytes of the stages.
     pub stage_bytes: usize,
+    /// Where in a workgroup's chunk, or behind it, rows begin that this step writes.
+    pub fresh: Option<Id>,
     /// What holds for its workgroups.
     pub when: When,
 }
@@ -32,7 +34,7 @@ pub struct Draft {
 pub struct When {
     /// Nobody reads what it computes.
     pub skip: Option<Id>,
-    /// Its first nest reads nothing that this step writes.
+    /// Its first nest reads nothing that this step writes. Where this does not hold, the second does again what did.
     pub early: Option<Id>,
     /// Always: it has a worker to itself. Two of them on one, with others idle, would take twice the time.
     pub alone: bool,
@@ -135,7 +137,8 @@ fn nests_for(
 /// Cuts the kernel that computes `root` into `target_buffer`.
 pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -> Result<Draft, Illegal> {
     let mut x = Expander::new(around.buffers, around.fused, around.derived, first_range);
-    let mut out = Draft { root, nests: Vec::new(), stages: Vec::new(), stage_bytes: 0, when: When::default() };
+    let mut out =
+        Draft { root, nests: Vec::new(), stages: Vec::new(), stage_bytes: 0, fresh: None, when: When::default() };
     let buffer = around.buffers[&root];
     // What is computed, and where its rows begin in the buffer.
     let (node, dims, start) = match g[root].op {
@@ -178,22 +181,46 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
     fuse(g, &mut x, &mut out, around)?;
     addresses_first(g, &mut out.nests);
     if let Some(resident) = around.hints.get(&root).and_then(|h| h.resident) {
-        copied_first(g, &mut out, resident.node);
+        copied_first(g, &mut x, &mut out, &resident);
     }
     Ok(out)
 }
 
-/// The nest that fills the stage of `node` before all others.
-fn copied_first(g: &Graph, out: &mut Draft, node: Id) {
-    let number = out.stages.iter().position(|&s| s == node).map(|i| Arg::Int(i as i64));
+/// The nest that fills the stage of a cache's tile before all others; after it, where it may be early, one for the rows of this step's tokens.
+fn copied_first(g: &mut Graph, x: &mut Expander, out: &mut Draft, resident: &workgroup::Resident) {
+    let number = out.stages.iter().position(|&s| s == resident.node).map(|i| Arg::Int(i as i64));
     let fills = |&nest: &Id| g[g[nest].src[0]].op == Op::Local && Some(&g[g[nest].src[0]].arg) == number.as_ref();
     match out.nests.iter().position(fills) {
         Some(at) => {
             out.nests[..=at].rotate_right(1);
             out.when.alone = true;
+            if let Some(begin) = out.fresh
+                && let Some(nest) = fresh_rows(g, x, out.nests[0], resident, begin)
+            {
+                out.nests.insert(1, nest);
+                let last = g.int(resident.size - 1);
+                out.when.early = Some(g.lt(last, begin));
+            }
         }
-        None => out.when.early = None,
+        None => {}
     }
+}
+
+/// The nest `copy` for rows that this step writes: as many as it has tokens, from the first one's on, held inside the chunk.
+fn fresh_rows(g: &mut Graph, x: &mut Expander, copy: Id, of: &workgroup::Resident, begin: Id) -> Option<Id> {
+    let (buffer, offset, value) = (g[copy].src[0], g[copy].src[1], g[copy].src[2]);
+    let (&row, others) = g[copy].src[3..].split_first()?;
+    let others = others.to_vec();
+    let tokens = x.dim(g, of.tokens);
+    let r = x.range(g, tokens, RangeKind::Loop);
+    let (zero, last) = (g.int(0), g.int(of.size - 1));
+    let from = g.max(begin, zero);
+    let at = g.add(from, r);
+    let at = g.min(at, last);
+    let mut map = FxHashMap::from_iter([(row, at)]);
+    let (offset, value) = (g.substitute(offset, &mut map), g.substitute(value, &mut map));
+    let closed: Vec<Id> = std::iter::once(r).filter(|&r| g[r].op == Op::Range).chain(others).collect();
+    (g.int_value(g[row].src[0]) == Some(of.size)).then(|| g.store(buffer, offset, value, &closed))
 }
 
 /// Placeholders in the nests: node -> the distinct indices it is read at, with the nest.

@@ -48,6 +48,8 @@ pub struct Resident {
     pub size: i64,
     /// Position of the first token, if what lies before it was there before this step: then a device need not wait for the step's other kernels.
     pub settled: Option<Id>,
+    /// Tokens of the step, whose rows follow.
+    pub tokens: Id,
 }
 
 /// What of a node nobody reads: elements of chunk c and token t with `c·size > first + t`. A device may leave workgroups out that compute
@@ -108,7 +110,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
             }
         }
         out.when.skip = hint.future.and_then(|f| s.skip(g, &f, &axes, node, hint.tile));
-        out.when.early = hint.resident.and_then(|r| s.early(g, &r, &axes, node));
+        out.fresh = hint.resident.and_then(|r| s.fresh(g, &r, &axes, node));
     } else {
         let (rows, lanes, steps) = row_axes(g, &nests, around.derived);
         if rows.is_empty() {
@@ -205,15 +207,14 @@ impl Splitter<'_, '_> {
         let begin = g.mul(chunk, size);
         Some(g.lt(own, begin))
     }
-    /// Does the workgroup's chunk end before the first token?
-    fn early(&mut self, g: &mut Graph, r: &Resident, axes: &[Id], node: Id) -> Option<Id> {
+    /// Where in the workgroup's chunk, or behind it, the rows of the step's tokens begin.
+    fn fresh(&mut self, g: &mut Graph, r: &Resident, axes: &[Id], node: Id) -> Option<Id> {
         let first = self.x.dim(g, r.settled?);
-        let one = g.int(1);
         let chunks = g.shape(node)[0];
         let chunk = if g.int_value(chunks) == Some(1) { g.int(0) } else { *self.map.get(axes.first()?)? };
-        let (size, next) = (g.int(r.size), g.add(chunk, one));
-        let (end, behind) = (g.mul(next, size), g.add(first, one));
-        Some(g.lt(end, behind))
+        let size = g.int(r.size);
+        let begin = g.mul(chunk, size);
+        Some(g.sub(first, begin))
     }
     /// The axis stays inside the workgroup, as a loop at this place of the order.
     fn keep(&mut self, r: Id) {

@@ -122,7 +122,10 @@ pub fn halves() -> Vec<Case> {
 
 /// The most partial results that the reader of attention's result combines, and more, for which there is a kernel.
 pub fn deep() -> Vec<Case> {
-    [8192, 8448].map(|rows| absorbed(8, 192, 64, rows, Scalar::F32, &[0, 200, rows - 1])).into()
+    let of = |rows: usize| {
+        [Scalar::F32, Scalar::F16].map(|queries| absorbed(8, 192, 64, rows, queries, &[0, 200, rows - 1]))
+    };
+    [8192, 8448].into_iter().flat_map(of).collect()
 }
 
 /// A latent cache of bytes with scales. Rows are multiples of a power of two whose largest is 127 of them, so that codes and scales have

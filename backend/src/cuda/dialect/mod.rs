@@ -139,23 +139,22 @@ impl Writer<'_> {
             let skip = self.t.index(skip);
             self.line(format_args!("if ({skip}) {{ PREDECESSORS_ENDED; return; }}"));
         }
-        // What no predecessor writes need not wait for them.
-        match code.when.early.map(|early| self.t.index(early)) {
+        // What no predecessor writes need not wait for them. What one does write is read again.
+        let filled = match code.when.early.map(|early| self.t.index(early)) {
             Some(early) => {
-                self.line(format_args!("if ({early}) {{"));
+                let second = length(&code.statements) + 1;
                 self.nest(&code.statements);
-                self.line(format_args!("}} else {{"));
-                self.ask(&code.statements, &HashSet::new());
-                self.line(format_args!("}}\nPREDECESSORS_ENDED;\nif (!({early})) {{"));
-                self.nest(&code.statements);
+                self.line(format_args!("PREDECESSORS_ENDED;\nif (!({early})) {{\nCOPIES_ENDED;\nBARRIER;"));
+                self.nest(&code.statements[second..]);
                 self.line(format_args!("}}"));
+                second + length(&code.statements[second..]) + 1
             }
             None => {
                 self.ask(&code.statements, &HashSet::new());
                 self.line(format_args!("PREDECESSORS_ENDED;"));
+                0
             }
-        }
-        let filled = code.when.early.map_or(0, |_| length(&code.statements) + 1);
+        };
         let mut reads = reads(&self.t, &code.statements[filled..]).into_iter();
         for (i, s) in code.statements.iter().enumerate().skip(filled) {
             if let Statement::Nest { .. } = s {
