@@ -186,7 +186,7 @@ pub fn derive(
             let future = hint.future.map(|f| Future { first: new(f.first), ..f });
             let resident = hint.resident.map(|r| Resident {
                 node: new(r.node),
-                settled: r.settled.map(|f| new(f)),
+                settled: r.settled.map(&new),
                 tokens: new(r.tokens),
                 ..r
             });

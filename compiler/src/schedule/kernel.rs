@@ -190,19 +190,15 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
 fn copied_first(g: &mut Graph, x: &mut Expander, out: &mut Draft, resident: &workgroup::Resident) {
     let number = out.stages.iter().position(|&s| s == resident.node).map(|i| Arg::Int(i as i64));
     let fills = |&nest: &Id| g[g[nest].src[0]].op == Op::Local && Some(&g[g[nest].src[0]].arg) == number.as_ref();
-    match out.nests.iter().position(fills) {
-        Some(at) => {
-            out.nests[..=at].rotate_right(1);
-            out.when.alone = true;
-            if let Some(begin) = out.fresh
-                && let Some(nest) = fresh_rows(g, x, out.nests[0], resident, begin)
-            {
-                out.nests.insert(1, nest);
-                let last = g.int(resident.size - 1);
-                out.when.early = Some(g.lt(last, begin));
-            }
-        }
-        None => {}
+    let Some(at) = out.nests.iter().position(fills) else { return };
+    out.nests[..=at].rotate_right(1);
+    out.when.alone = true;
+    if let Some(begin) = out.fresh
+        && let Some(nest) = fresh_rows(g, x, out.nests[0], resident, begin)
+    {
+        out.nests.insert(1, nest);
+        let last = g.int(resident.size - 1);
+        out.when.early = Some(g.lt(last, begin));
     }
 }
 
