@@ -99,7 +99,10 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
         if target.style == Style::Cpu {
             jumps += jumps_of(&mut c, nest, &globals);
         }
-        if staged {
+        if staged && target.style == Style::Gpu && copies(g, nest) {
+            // Nobody waits for a copy but who reads it, and memory is what that waits for.
+            main_cached += groups * cached;
+        } else if staged {
             // Every worker does its share of the runs; nothing else of the workgroup proceeds meanwhile.
             let mut seconds = runs * (ops / target.operations).max(cached / target.cache_bandwidth);
             if target.style == Style::Cpu && bytes > target.stage_bytes as f64 {
@@ -133,6 +136,12 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
     let main = memory.max(main_ops / target.operations).max(main_cached / target.cache_bandwidth) * fill;
     price.seconds = target.launch + price.stages + main;
     price
+}
+
+/// Is the nest a copy from memory as it is? A GPU makes it beside other work.
+fn copies(g: &Graph, nest: Id) -> bool {
+    let value = &g[g[nest].src[2]];
+    value.op == Op::Load && g[value.src[0]].op == Op::Param
 }
 
 /// Bytes of the packed weights that a nest reads, each weight once: the elements that any of its loads tells apart. A block is several loads, scales
