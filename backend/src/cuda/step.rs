@@ -27,11 +27,16 @@ impl Regions {
     }
 }
 
-/// Workgroups that are launched where `count` are wanted and at most `most` ever will be: a power of two, or `most`, so that a growing
-/// count changes it seldom. Kernels return at once in those beyond their count.
+/// Where a growing count changes the number of workgroups: 64 times until it has doubled.
+const STEPS: u64 = 128;
+
+/// Workgroups that are launched where `count` are wanted and at most `most` ever will be. A few more than that, so that a large count does not
+/// change the graph with every step; kernels return at once in those beyond their count, but each waits for a multiprocessor with room,
+/// and the kernel that follows for all of them.
 pub fn bucket(count: i64, most: Option<i64>) -> u64 {
     let count = count.max(1) as u64;
-    let wide = count.checked_next_power_of_two().unwrap_or(count);
+    let unit = (count.checked_next_power_of_two().unwrap_or(count) / STEPS).max(1);
+    let wide = count.checked_next_multiple_of(unit).unwrap_or(count);
     match most {
         Some(most) if most > 0 => wide.min(most as u64).max(count),
         _ => wide,
@@ -52,15 +57,16 @@ mod tests {
     }
 
     #[test]
-    fn a_growing_count_changes_its_bucket_a_few_times() {
+    fn a_bucket_is_little_more_than_its_count_and_changes_seldom() {
         for most in [1, 7, 64, 1000, 5000] {
             let buckets: Vec<u64> = (0..=most).map(|n| bucket(n, Some(most))).collect();
-            assert!(buckets.iter().enumerate().all(|(n, &b)| b >= n.max(1) as u64 && b <= most as u64));
+            let near = |n: u64, b: u64| b >= n.max(1) && b <= most as u64 && b - n.max(1) <= n / 64;
+            assert!(buckets.iter().enumerate().all(|(n, &b)| near(n as u64, b)));
             let changes = buckets.windows(2).filter(|w| w[0] != w[1]).count();
-            assert!(changes <= (most as f64).log2().ceil() as usize, "{changes} of {most}");
+            assert!(changes <= 64 * (most as f64).log2().ceil() as usize, "{changes} of {most}");
         }
         // A bound that is none: more than it says.
-        assert_eq!((bucket(9, Some(3)), bucket(9, None), bucket(0, Some(0)), bucket(-1, None)), (9, 16, 1, 1));
+        assert_eq!((bucket(9, Some(3)), bucket(9, None), bucket(0, Some(0)), bucket(-1, None)), (9, 9, 1, 1));
         assert_eq!(bucket(i64::MAX, None), 1 << 63);
     }
 }
