@@ -143,11 +143,13 @@ impl Writer<'_> {
         let filled = match code.when.early.map(|early| self.t.index(early)) {
             Some(early) => {
                 let second = length(&code.statements) + 1;
+                let filled = second + length(&code.statements[second..]) + 1;
                 self.nest(&code.statements);
+                self.ask(&code.statements[filled..], &HashSet::new());
                 self.line(format_args!("PREDECESSORS_ENDED;\nif (!({early})) {{\nCOPIES_ENDED;\nBARRIER;"));
                 self.nest(&code.statements[second..]);
                 self.line(format_args!("}}"));
-                second + length(&code.statements[second..]) + 1
+                filled
             }
             None => {
                 self.ask(&code.statements, &HashSet::new());
