@@ -245,6 +245,20 @@ fn warps_multiply_halves() {
     }
 }
 
+/// Of queries that are halves, a chunk of the cache is copied before the kernels before have ended, by a workgroup that has a multiprocessor to itself.
+#[test]
+fn a_cache_is_copied_before_the_wait() {
+    use gristmill_compiler::{Cheapest, Dialect, compile};
+    let target = Target { int8: false, ..Target::gpu_h200() };
+    for case in attention::halves() {
+        let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
+        let early = |source: &str| source.split("PREDECESSORS_ENDED").next().is_some_and(|s| s.contains("COPY("));
+        let found: Vec<_> = compiled.programs.iter().filter(|p| early(&p.source)).collect();
+        assert_eq!(found.len(), case.name.contains("f16") as usize, "{}", case.name);
+        assert!(found.iter().all(|p| 2 * p.scratch > target.most_stage_bytes), "{}", case.name);
+    }
+}
+
 /// Partial results that whoever reads them combines, and more of them, which a kernel of their own does.
 #[test]
 fn attention_at_a_depth() {
