@@ -66,9 +66,13 @@ fn absorbed(heads: usize, rank: usize, rope: usize, rows: usize, queries: Scalar
     .within(within(queries))
 }
 
-/// Halves have weights that are halves: off by 2⁻¹² each, and so is the sum of them that results are divided by.
+/// Queries of halves have weights and partial results of halves, each off by 2⁻¹² of itself; so is the sum of the weights that results are divided
+/// by. Values are up to one, as is their mean.
 fn within(queries: Scalar) -> Within {
-    Within::Scale(if queries == Scalar::F16 { 4.9e-4 } else { 1e-5 })
+    match queries {
+        Scalar::F16 => Within::Absolute(3.0 / 4096.0 + 1e-5),
+        _ => Within::Scale(1e-5),
+    }
 }
 
 /// A prompt's: keys of a latent cache of halves that all heads share, values of f32 that each has for itself.
@@ -117,7 +121,36 @@ pub fn halves() -> Vec<Case> {
             absorbed(40, 64, 64, 16, queries, &[0, 7, 15]),
         ]
     };
-    [Scalar::F32, Scalar::F16].into_iter().flat_map(of).collect()
+    let mut out: Vec<Case> = [Scalar::F32, Scalar::F16].into_iter().flat_map(of).collect();
+    out.push(several());
+    out
+}
+
+/// Several tokens whose rows lie in one chunk of the cache, on both sides of its end, or in three.
+fn several() -> Case {
+    let (heads, rank, rope, rows, most) = (8, 48, 16, 256, 70);
+    let vars: &[&[(&str, i64)]] = &[
+        &[("pos", 0), ("n", 1)],
+        &[("pos", 60), ("n", 3)],
+        &[("pos", 60), ("n", 4)],
+        &[("pos", 61), ("n", 9)],
+        &[("pos", 64), ("n", 9)],
+        &[("pos", 62), ("n", 70)],
+    ];
+    Case::new("several tokens, f16", |c| {
+        let pos = c.var("pos", 0, rows - most);
+        let n = c.var("n", 1, most);
+        let latent = c.input("latent", dims![n, heads, rank], Scalar::F32);
+        let rotated = c.input("rotated", dims![n, heads, rope], Scalar::F32);
+        let row = c.input("row", dims![n, rank + rope], Scalar::F32);
+        let state = c.state("cache", dims![rows, rank + rope], Scalar::F16).assign(row.cast(Scalar::F16), pos);
+        c.output_state(state);
+        let k = state.cast(Scalar::F32).unsqueeze(1);
+        let q = Tensor::cat(&[latent, rotated].map(|q| q.cast(Scalar::F16).cast(Scalar::F32)), 2);
+        c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + n, 0.2));
+    })
+    .vars(vars)
+    .within(within(Scalar::F16))
 }
 
 /// The most partial results that the reader of attention's result combines, and more, for which there is a kernel.

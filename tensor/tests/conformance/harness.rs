@@ -37,6 +37,8 @@ pub enum Fill {
 pub enum Within {
     /// Of the largest value of the output.
     Scale(f64),
+    /// As much, whatever the output: what inputs up to one make of their own rounding.
+    Absolute(f64),
     /// Of the value itself (or the smallest normal number).
     Each(f64),
     /// Equal to the bit (a zero's sign aside).
@@ -331,6 +333,7 @@ fn wrong(want: &Array, got: &[f64], scalar: Scalar, within: Within, slack: &[f64
         let limit = match within {
             _ if !scalar.is_float() => 0.0,
             Within::Scale(t) => t * finite,
+            Within::Absolute(t) => t,
             Within::Each(t) => t * w.abs().max(f64::from(f32::MIN_POSITIVE)),
             Within::Exact => 0.0,
         };
