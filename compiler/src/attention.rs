@@ -162,14 +162,6 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
         let half = halves::narrow(g, k);
         g.gather(half, at)
     });
-    let spread_rows = |g: &mut Graph, x: Id, d: Id| -> Id {
-        // rows [chunks, chunk, kv heads, d] -> [chunks, tokens, heads, chunk, d]
-        let x = g.permute(x, &[0, 2, 1, 3]);
-        let one = g.int(1);
-        let x = g.reshape(x, &[chunks, one, kv_heads, one, chunk, d]);
-        let x = g.expand(x, &[chunks, tokens, kv_heads, group, chunk, d]);
-        g.reshape(x, &[chunks, tokens, heads, chunk, d])
-    };
     let rows = |g: &mut Graph, x: Id, d: Id| -> Id {
         let x = match tile {
             Some(tile) => {
@@ -178,7 +170,12 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
             }
             None => g.gather(x, at),
         };
-        spread_rows(g, x, d)
+        // rows [chunks, chunk, kv heads, d] -> [chunks, tokens, heads, chunk, d]
+        let x = g.permute(x, &[0, 2, 1, 3]);
+        let one = g.int(1);
+        let x = g.reshape(x, &[chunks, one, kv_heads, one, chunk, d]);
+        let x = g.expand(x, &[chunks, tokens, kv_heads, group, chunk, d]);
+        g.reshape(x, &[chunks, tokens, heads, chunk, d])
     };
     let keys = rows(g, k, depth);
     inside.extend(tile);
@@ -187,8 +184,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let scores = match &plan {
         Some(plan) => {
             let (sums, scores) = tiled::scores(g, q, keys, &shape, scale, plan.cut);
-            // Scores of a tile that is there are masked where they are summed.
-            staged.extend(&sums[..if plan.resident && plan.cut == 1 { 1 } else { 2 }]);
+            staged.extend(&sums[..2]);
             inside.extend(sums);
             scores
         }
@@ -212,7 +208,6 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let future = g.lt(mine, position);
     let low = g.constant(Scalar::F32, -1e30);
     let scores = g.select(future, low, scores);
-    staged.extend(plan.as_ref().filter(|p| p.resident && p.cut == 1).map(|_| scores));
     let m = g.reduce(scores, &[3], ReduceOp::Max);
     let spread = |g: &mut Graph, x: Id, d: Id| g.broadcast_back(x, d);
     let m_all = spread(g, m, chunk);

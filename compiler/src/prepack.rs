@@ -5,6 +5,7 @@ use crate::layout::{Kind, Layout, Leaf, Packing};
 use crate::pipeline::{self, Dialect};
 use crate::price::Price;
 use crate::schedule::Launch;
+use crate::schedule::kernel::When;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::program::Program;
@@ -47,13 +48,8 @@ pub fn prepack(
     let slots = vec![slot("file", SlotKind::Weight), slot("packed", SlotKind::Output)];
     let mut g = p.g;
     let function = Function { name: "prepack".into(), graph: Graph::new(), slots, outputs: vec![] };
-    let launch = Launch {
-        bodies: vec![nests],
-        when: vec![crate::schedule::kernel::When::default()],
-        roots: vec![],
-        level: 0,
-        price: Price::default(),
-    };
+    let launch =
+        Launch { bodies: vec![nests], when: vec![When::default()], roots: vec![], level: 0, price: Price::default() };
     pipeline::program(&mut g, &launch, &function, &[], target, dialect)
 }
 

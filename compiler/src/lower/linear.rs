@@ -7,6 +7,7 @@ use super::mma;
 use super::pairs;
 use super::vector::vectorise;
 use super::wide;
+use crate::schedule::kernel::When;
 use gristmill_uop::target::{Style, Target};
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -57,7 +58,7 @@ pub struct Code {
     /// Workgroup buffers: nodes, in order of their first use.
     pub locals: Vec<Id>,
     /// Conditions on variables and workgroup ranges.
-    pub when: crate::schedule::kernel::When,
+    pub when: When,
 }
 
 /// Lowers the nests of one body.

@@ -47,20 +47,24 @@ fn latent(heads: usize, tokens: usize, cache: Scalar, vars: &[&[(&'static str, i
 }
 
 /// Heads enough for products of halves: the latent part and the rotated part of a query come apart, and are joined; queries are f32 or halves.
-fn absorbed(heads: usize, rank: usize, rope: usize, rows: usize, queries: Scalar, positions: &[usize]) -> Case {
-    let name = format!("absorbed, {heads} heads of {rank} and {rope}, {}, {rows} rows", queries.name());
-    let vars: Vec<[(&'static str, i64); 1]> = positions.iter().map(|&p| [("pos", p as i64)]).collect();
-    let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(|v| &v[..]).collect();
+/// Steps are positions with numbers of tokens.
+fn absorbed(heads: usize, [rank, rope]: [usize; 2], rows: usize, queries: Scalar, steps: &[(usize, usize)]) -> Case {
+    let tokens = steps.iter().map(|s| s.1).max().unwrap_or(1);
+    let name = format!("absorbed, {tokens} by {heads} heads of {rank} and {rope}, {}, {rows} rows", queries.name());
+    let vars: Vec<[(&'static str, i64); 2]> =
+        steps.iter().map(|&(p, n)| [("pos", p as i64), ("n", n as i64)]).collect();
+    let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(|v| if tokens == 1 { &v[..1] } else { &v[..] }).collect();
     Case::new(name, |c| {
-        let pos = c.var("pos", 0, rows - 1);
-        let latent = c.input("latent", dims![1, heads, rank], Scalar::F32);
-        let rotated = c.input("rotated", dims![1, heads, rope], Scalar::F32);
-        let row = c.input("row", dims![1, rank + rope], Scalar::F32);
+        let pos = c.var("pos", 0, rows - tokens);
+        let n = if tokens == 1 { c.int(1) } else { c.var("n", 1, tokens) };
+        let latent = c.input("latent", dims![n, heads, rank], Scalar::F32);
+        let rotated = c.input("rotated", dims![n, heads, rope], Scalar::F32);
+        let row = c.input("row", dims![n, rank + rope], Scalar::F32);
         let state = c.state("cache", dims![rows, rank + rope], Scalar::F16).assign(row.cast(Scalar::F16), pos);
         c.output_state(state);
         let k = state.cast(Scalar::F32).unsqueeze(1);
         let q = Tensor::cat(&[latent, rotated + 0.5].map(|q| q.cast(queries).cast(Scalar::F32)), 2);
-        c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + 1, 0.2));
+        c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + n, 0.2));
     })
     .vars(&vars)
     .within(within(queries))
@@ -110,53 +114,28 @@ pub fn prompts() -> Vec<Case> {
 }
 
 /// Products of halves: heads that tiles divide and others, chunks that are full, begun or of one position, a cache that chunks do not divide,
-/// and one of fewer tiles than a workgroup has warps.
+/// one of fewer tiles than a workgroup has warps; several tokens whose rows lie in one chunk, on both sides of its end or behind it.
 pub fn halves() -> Vec<Case> {
     let of = |queries| {
         vec![
-            absorbed(20, 512, 64, 160, queries, &[0, 63, 64, 130]),
-            absorbed(16, 512, 64, 128, queries, &[0, 127]),
-            absorbed(18, 32, 16, 100, queries, &[0, 62, 64, 98, 99]),
-            absorbed(8, 48, 16, 200, queries, &[0, 199]),
-            absorbed(40, 64, 64, 16, queries, &[0, 7, 15]),
+            absorbed(20, [512, 64], 160, queries, &[0, 63, 64, 130].map(|p| (p, 1))),
+            absorbed(16, [512, 64], 128, queries, &[0, 127].map(|p| (p, 1))),
+            absorbed(18, [32, 16], 100, queries, &[0, 62, 64, 98, 99].map(|p| (p, 1))),
+            absorbed(8, [48, 16], 200, queries, &[0, 199].map(|p| (p, 1))),
+            absorbed(40, [64, 64], 16, queries, &[0, 7, 15].map(|p| (p, 1))),
         ]
     };
     let mut out: Vec<Case> = [Scalar::F32, Scalar::F16].into_iter().flat_map(of).collect();
-    out.push(several());
+    let steps = [(0, 1), (60, 3), (60, 4), (61, 9), (64, 9), (62, 64), (127, 64)];
+    out.push(absorbed(8, [48, 16], 256, Scalar::F16, &steps));
     out
-}
-
-/// Several tokens whose rows lie in one chunk of the cache, on both sides of its end, or in three.
-fn several() -> Case {
-    let (heads, rank, rope, rows, most) = (8, 48, 16, 256, 70);
-    let vars: &[&[(&str, i64)]] = &[
-        &[("pos", 0), ("n", 1)],
-        &[("pos", 60), ("n", 3)],
-        &[("pos", 60), ("n", 4)],
-        &[("pos", 61), ("n", 9)],
-        &[("pos", 64), ("n", 9)],
-        &[("pos", 62), ("n", 70)],
-    ];
-    Case::new("several tokens, f16", |c| {
-        let pos = c.var("pos", 0, rows - most);
-        let n = c.var("n", 1, most);
-        let latent = c.input("latent", dims![n, heads, rank], Scalar::F32);
-        let rotated = c.input("rotated", dims![n, heads, rope], Scalar::F32);
-        let row = c.input("row", dims![n, rank + rope], Scalar::F32);
-        let state = c.state("cache", dims![rows, rank + rope], Scalar::F16).assign(row.cast(Scalar::F16), pos);
-        c.output_state(state);
-        let k = state.cast(Scalar::F32).unsqueeze(1);
-        let q = Tensor::cat(&[latent, rotated].map(|q| q.cast(Scalar::F16).cast(Scalar::F32)), 2);
-        c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + n, 0.2));
-    })
-    .vars(vars)
-    .within(within(Scalar::F16))
 }
 
 /// The most partial results that the reader of attention's result combines, and more, for which there is a kernel.
 pub fn deep() -> Vec<Case> {
     let of = |rows: usize| {
-        [Scalar::F32, Scalar::F16].map(|queries| absorbed(8, 192, 64, rows, queries, &[0, 200, rows - 1]))
+        [Scalar::F32, Scalar::F16]
+            .map(|queries| absorbed(8, [192, 64], rows, queries, &[0, 200, rows - 1].map(|p| (p, 1))))
     };
     [8192, 8448].into_iter().flat_map(of).collect()
 }
