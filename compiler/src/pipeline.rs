@@ -40,6 +40,8 @@ pub struct Signature {
     pub scratch_bytes: usize,
     /// Threads of a workgroup.
     pub threads: usize,
+    /// Workgroups of a worker, at most.
+    pub beside: i64,
     /// How many iterations ahead the next rows are asked for; 0 for not at all.
     pub prefetch: u8,
     /// Slots whose rows are interleaved: they are read as one stream, which the machine finds by itself.
@@ -164,6 +166,8 @@ pub(crate) fn program(
         let zero = own.int(0);
         signature.groups.iter().fold(zero, |sum, &n| own.add(sum, n))
     };
+    let workers = target.workers.max(1) as i64;
+    signature.beside = (own.max_of(groups).saturating_add(workers - 1)) / workers;
     // Linear code lives in a copy: `own` stays what the oracle runs.
     let mut linear = own.clone();
     let codes: Vec<Code> = bodies
@@ -267,7 +271,7 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         let bounds: Vec<Id> = global_ranges(g, nests).iter().map(|&r| g[r].src[0]).collect();
         groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
     }
-    Signature { params, vars, groups, scratch, scratch_bytes, threads: 1, prefetch: 0, streams: vec![] }
+    Signature { params, vars, groups, scratch, scratch_bytes, threads: 1, beside: 1, prefetch: 0, streams: vec![] }
 }
 
 /// FNV-1a, 64 bits: kernels are named by it; the store on disk has a real hash.

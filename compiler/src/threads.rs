@@ -22,6 +22,8 @@ const WIDEST: i64 = 16;
 const FEW: i64 = 8;
 /// Steps of a reduction that are taken at once.
 const STEPS: i64 = 4;
+/// Steps that are taken at once of a reduction whose length is data, at most.
+const WAITING: i64 = 18;
 /// Most output elements of a thread that share an operand.
 const REPEATED: i64 = 8;
 /// Most accumulators of a thread.
@@ -416,7 +418,8 @@ impl Sharing<'_> {
         all.extend(stepped.into_iter().chain([part, lane]).filter(|&x| self.g[x].op == Op::Range));
         self.g.reduce_ranges(new, &all, op)
     }
-    /// A loop over so many steps; where they are few, copies, whose loads wait for memory together.
+    /// A loop over so many steps; where they are few, copies, whose loads wait for memory together. More steps than there are, if their number is
+    /// data.
     fn steps(&mut self, steps: Id) -> Id {
         match self.g.int_value(steps) {
             Some(n) if n <= STEPS => self.fixed_range(n, RangeKind::Unroll),
@@ -428,7 +431,19 @@ impl Sharing<'_> {
                 let at = self.g.mul(outer, by);
                 self.g.add(at, inner)
             }
-            None => self.range(steps, RangeKind::Reduce),
+            // Terms beyond the end count as nothing: whole rounds, of which the last may be short of them.
+            None => {
+                let most = self.g.max_of(steps).max(1);
+                let rounds = (most + WAITING - 1) / WAITING;
+                let copies = (most + rounds - 1) / rounds;
+                let (up, by) = (self.g.int(copies - 1), self.g.int(copies));
+                let count = self.g.add(steps, up);
+                let count = self.g.idiv(count, by);
+                let (outer, inner) =
+                    (self.range(count, RangeKind::Reduce), self.fixed_range(copies, RangeKind::Unroll));
+                let at = self.g.mul(outer, by);
+                self.g.add(at, inner)
+            }
         }
     }
     /// The ranges that a range of reductions is cut into, once for all of them.

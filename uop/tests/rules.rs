@@ -146,6 +146,14 @@ const CASES: &[(&str, Case)] = &[
         let z = b.op(Op::Add, &[y, z]);
         b.op(Op::Add, &[z, x])
     }),
+    ("(x / c)*c + x % c -> x", |b| {
+        let (x, y, c, k) = (b.var("x", -1000, 1000), b.var("y", -9, 9), b.int(7), b.int(-3));
+        let (whole, rest) = (b.op(Op::IDiv, &[x, c]), b.op(Op::Mod, &[x, c]));
+        let (by, rest) = (b.op(Op::Mul, &[c, k]), b.op(Op::Mul, &[rest, k]));
+        let whole = b.op(Op::Mul, &[whole, by]);
+        let sum = b.op(Op::Add, &[whole, y]);
+        b.op(Op::Add, &[sum, rest])
+    }),
     ("c * (a + b) -> c*a + c*b", |b| {
         let (x, y, c) = (b.leaf(0, Scalar::I32), b.leaf(1, Scalar::I32), b.int_of(Scalar::I32, 65536));
         let s = b.op(Op::Add, &[x, y]);

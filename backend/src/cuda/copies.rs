@@ -41,7 +41,7 @@ impl Copies {
             stream: stream(context)?,
             pool: Mutex::default(),
             returned: Condvar::new(),
-            fence: Mutex::new((event(context, false)?, false)),
+            fence: Mutex::new((event(context)?, false)),
             spare: Mutex::default(),
         })
     }
@@ -93,7 +93,7 @@ impl Copies {
                 // SAFETY: writes the address of so many bytes.
                 let make = |out| unsafe { sys::cuMemHostAlloc(out, PINNED, 0) };
                 let memory = Handle::new(context, "cuMemHostAlloc", sys::cuMemFreeHost, make)?;
-                let pinned = Pinned { memory, copied: event(context, false)? };
+                let pinned = Pinned { memory, copied: event(context)? };
                 pool.1 += 1;
                 return Ok(pinned);
             }

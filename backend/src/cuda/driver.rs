@@ -220,16 +220,11 @@ pub fn stream(context: &Arc<Context>) -> Result<Stream, Error> {
     Handle::new(context, "cuStreamCreate", sys::cuStreamDestroy_v2, |out| unsafe { sys::cuStreamCreate(out, flags) })
 }
 
-/// An event, with or without a time.
-pub fn event(context: &Arc<Context>, timed: bool) -> Result<Event, Error> {
-    let flags = match timed {
-        true => sys::CUevent_flags::CU_EVENT_DEFAULT,
-        false => sys::CUevent_flags::CU_EVENT_DISABLE_TIMING,
-    };
+/// An event without a time.
+pub fn event(context: &Arc<Context>) -> Result<Event, Error> {
+    let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
     // SAFETY: writes a handle.
-    Handle::new(context, "cuEventCreate", sys::cuEventDestroy_v2, |out| unsafe {
-        sys::cuEventCreate(out, flags as u32)
-    })
+    Handle::new(context, "cuEventCreate", sys::cuEventDestroy_v2, |out| unsafe { sys::cuEventCreate(out, flags) })
 }
 
 impl Stream {
@@ -257,12 +252,5 @@ impl Event {
         self.context.enter()?;
         // SAFETY: an event that lives.
         check("a kernel or copy", unsafe { sys::cuEventSynchronize(self.raw) })
-    }
-    /// Seconds from an earlier event to this one; both have passed.
-    pub fn since(&self, earlier: &Event) -> Result<f64, Error> {
-        // SAFETY: both live; milliseconds are written.
-        let ms: f32 =
-            get("cuEventElapsedTime", |out| unsafe { sys::cuEventElapsedTime_v2(out, earlier.raw, self.raw) })?;
-        Ok(f64::from(ms) * 1e-3)
     }
 }

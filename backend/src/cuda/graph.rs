@@ -1,16 +1,17 @@
 //! A step as a graph of the driver's: one kernel after the other.
 
-use super::driver::{Context, Event, Handle, Stream, check, get};
+use super::driver::{Context, Handle, Stream, check, get};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use gristmill_runtime::Error;
 use std::ffi::c_void;
 use std::sync::Arc;
 
 /// A kernel of a step, but for its number of workgroups.
+#[derive(Clone)]
 pub struct Node {
     /// What runs.
     pub function: sys::CUfunction,
-    /// Addresses of its buffers, then that of its variables.
+    /// Addresses of its buffers, then that of its variables and of its clock, which may be null.
     pub arguments: Vec<CUdeviceptr>,
     /// Threads of a workgroup.
     pub threads: u32,
@@ -42,14 +43,13 @@ impl Node {
 }
 
 /// How one kernel follows another.
-pub enum Follow<'a> {
+#[derive(Clone, Copy, PartialEq)]
+pub enum Follow {
     /// When it has ended.
     Plainly,
     /// It may start early, and waits itself for the end of the other before it reads what may change or writes anything
     /// (programmatic dependent launch, from sm_90 on).
     Early,
-    /// When it has ended and the time has been noted: one event more than kernels.
-    Timed(&'a [Event]),
 }
 
 /// A graph, ready to be launched.
@@ -71,19 +71,10 @@ impl Graph {
         // SAFETY: writes a handle.
         let make = |out| unsafe { sys::cuGraphCreate(out, 0) };
         let graph = Handle::new(context, "cuGraphCreate", sys::cuGraphDestroy, make)?;
-        let note = |event: &Event, after: &[sys::CUgraphNode]| {
-            // SAFETY: nodes of this graph, as many as are said; the event outlives the graph: both are the replay's.
-            get("cuGraphAddEventRecordNode", |out| unsafe {
-                sys::cuGraphAddEventRecordNode(out, graph.raw(), after.as_ptr(), after.len(), event.raw())
-            })
-        };
         let mut last: Vec<sys::CUgraphNode> = Vec::new();
-        if let Follow::Timed(events) = follow {
-            last.push(note(&events[0], &[])?);
-        }
         let mut nodes = Vec::with_capacity(kernels.len());
-        for (number, (kernel, &groups)) in kernels.iter().zip(&groups).enumerate() {
-            let early = matches!(follow, Follow::Early);
+        let early = follow == Follow::Early;
+        for (kernel, &groups) in kernels.iter().zip(&groups) {
             let after: &[sys::CUgraphNode] = if early { &[] } else { &last };
             let node = kernel.launch(groups, |params| {
                 // SAFETY: a loaded function with the arguments it takes, behind nodes of this graph.
@@ -103,10 +94,7 @@ impl Graph {
                 check("cuGraphAddDependencies", added)?;
             }
             nodes.push(node);
-            last = vec![match follow {
-                Follow::Timed(events) => note(&events[number + 1], &[node])?,
-                _ => node,
-            }];
+            last = vec![node];
         }
         // SAFETY: a whole graph.
         let make = |out| unsafe { sys::cuGraphInstantiateWithFlags(out, graph.raw(), 0) };

@@ -8,6 +8,7 @@
 //! `Program::groups` says; those beyond return at once. From sm_90 on it may start before its predecessor has ended: every workgroup
 //! executes `griddepcontrol.wait` before it reads what may have changed, writes anything, or returns.
 
+mod clocks;
 mod copies;
 mod device;
 pub mod dialect;

@@ -1,5 +1,6 @@
 //! A captured step: its launches as one graph, with the variables in device memory.
 
+use super::clocks::Clocks;
 use super::copies::Copies;
 use super::device::CudaKernel;
 use super::driver::{Context, Event, Stream, check, event};
@@ -32,8 +33,9 @@ pub struct CudaReplay {
     order: Vec<(usize, usize)>,
     /// Workgroups to launch, of every kernel.
     groups: Vec<u32>,
+    follow: Follow,
     graph: Graph,
-    timed: Option<(Graph, Vec<Event>)>,
+    clocks: Option<Clocks>,
     /// Ends of what was started and not waited for, and events to use again.
     started: VecDeque<Event>,
     spare: Vec<Event>,
@@ -68,7 +70,7 @@ impl CudaReplay {
         let values = copies.variables(bytes)?;
         let base = address(&context, "variables", &values, 0, bytes)?;
         for (kernel, place) in kernels.iter_mut().zip(places) {
-            kernel.arguments.push(base + place as CUdeviceptr);
+            kernel.arguments.extend([base + place as CUdeviceptr, 0]);
         }
         let cells = regions.cells().iter().enumerate().map(|(i, &slot)| (base + 8 * i as CUdeviceptr, slot)).collect();
         let most = variables.most();
@@ -88,8 +90,9 @@ impl CudaReplay {
             kernels,
             order,
             groups,
+            follow,
             graph,
-            timed: None,
+            clocks: None,
             started: VecDeque::new(),
             spare: vec![],
             launches,
@@ -130,7 +133,7 @@ impl Replay for CudaReplay {
         self.graph.resize(&self.kernels, &self.groups)?;
         let end = match self.spare.pop() {
             Some(event) => event,
-            None => event(&self.context, false)?,
+            None => event(&self.context)?,
         };
         self.copies.before(&self.stream)?;
         self.write_variables()?;
@@ -147,25 +150,20 @@ impl Replay for CudaReplay {
         result
     }
 
-    /// The time of a launch is that from the end of the one before to its own end, none starting early: what it costs to start a kernel
-    /// that depends on another, and to note the time (about a microsecond), is in it.
+    /// The step runs as it always does, and its kernels note the time. The time of a launch is from the end of those before to its own, as the one
+    /// behind it sees it; what it did before that is theirs.
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
         self.context.enter()?;
         self.prepare(vars)?;
-        if self.timed.is_none() {
-            let events = (0..=self.kernels.len()).map(|_| event(&self.context, true)).collect::<Result<Vec<_>, _>>()?;
-            let graph = Graph::new(&self.context, &self.kernels, self.groups.clone(), Follow::Timed(&events))?;
-            self.timed = Some((graph, events));
-        }
         self.copies.before(&self.stream)?;
         self.write_variables()?;
-        let (graph, events) = self.timed.as_mut().expect("just made");
-        graph.resize(&self.kernels, &self.groups)?;
-        graph.launch(&self.stream)?;
-        self.stream.wait()?;
+        let clocks = match &mut self.clocks {
+            Some(clocks) => clocks,
+            none => none.insert(Clocks::new(&self.context, self.copies.stream(), &self.kernels, self.follow)?),
+        };
         let mut times = vec![0.0; self.order.len()];
-        for (pair, &(_, number)) in events.windows(2).zip(&self.order) {
-            times[number] = pair[1].since(&pair[0])?;
+        for (seconds, &(_, number)) in clocks.run(&self.stream, &self.groups)?.into_iter().zip(&self.order) {
+            times[number] = seconds;
         }
         Ok(times)
     }

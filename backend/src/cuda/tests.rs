@@ -1,54 +1,49 @@
 //! NVRTC is tested where it is found, and must be where `GRISTMILL_REQUIRE_NVRTC` is set. The rest needs a GPU: the feature `cuda-tests`.
 
+use super::dialect;
 use super::nvrtc::Compiler;
 use gristmill_runtime::Error;
 use gristmill_runtime::store::Store;
 use std::path::PathBuf;
 
-const PRELUDE: &str = r#"
-typedef long long i64;
-typedef float f32;
-#define KERNEL extern "C" __global__ void
-static __device__ __forceinline__ void wait() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+/// The dialect's words, and what every kernel here begins with.
+fn prelude() -> String {
+    let begin = "const int thread = THREAD_INDEX; DEPENDENTS_MAY_START; PREDECESSORS_ENDED";
+    format!("{}#define KERNEL extern \"C\" __global__ void\n#define BEGIN {begin}\n", dialect::prelude())
 }
-"#;
 /// `out[i] = x[i] + y[i] / 3`, eight elements a workgroup.
-const ADD: &str = "KERNEL NAME(f32 *out, const f32 *x, const f32 *y, const i64 *v) {
-    wait();
+const ADD: &str = "KERNEL NAME(f32 *out, const f32 *x, const f32 *y, const i64 *v CLOCK) {
+    BEGIN;
     if (blockIdx.x >= v[0]) return;
     i64 i = blockIdx.x * 8 + threadIdx.x;
     out[i] = x[i] + y[i] / 3.0f;
 }";
 
 /// `out = sum over n of x`, one thread; reads what the level before wrote.
-const SUM: &str = "KERNEL NAME(f32 *out, const f32 *x, const i64 *v) {
-    wait();
+const SUM: &str = "KERNEL NAME(f32 *out, const f32 *x, const i64 *v CLOCK) {
+    BEGIN;
     f32 s = 0;
     for (i64 i = 0; i < v[0] * 8; i++) s += x[i];
     out[0] = s;
 }";
 /// Carries `n` on: any order but the right one shows.
-const CARRY: &str = "KERNEL NAME(i64 *x, const i64 *v) { wait(); x[0] = x[0] * 3 + v[0]; }";
+const CARRY: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) { BEGIN; x[0] = x[0] * 3 + v[0]; }";
 /// Every workgroup reads its neighbour's cell of the other buffer.
-const TURN: &str = "KERNEL NAME(i64 *to, const i64 *from, const i64 *v) {
-    wait();
+const TURN: &str = "KERNEL NAME(i64 *to, const i64 *from, const i64 *v CLOCK) {
+    BEGIN;
     to[blockIdx.x * 32 + threadIdx.x] = from[((blockIdx.x + 1) % 256) * 32 + threadIdx.x] + 1;
 }";
 /// Reverses 24 Ki floats by way of shared memory.
-const REVERSE: &str = "KERNEL NAME(f32 *x, const i64 *v) {
+const REVERSE: &str = "KERNEL NAME(f32 *x, const i64 *v CLOCK) {
     extern __shared__ f32 s[];
-    wait();
+    BEGIN;
     for (int i = threadIdx.x; i < 24576; i += 256) s[i] = x[i];
     __syncthreads();
     for (int i = threadIdx.x; i < 24576; i += 256) x[i] = s[24575 - i];
 }";
 /// Takes its time.
-const SLOW: &str = "KERNEL NAME(i64 *x, const i64 *v) {
-    wait();
+const SLOW: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) {
+    BEGIN;
     i64 t = clock64();
     while (clock64() - t < 1000000) {}
     x[0] = 1;
@@ -96,7 +91,7 @@ fn kernels_compile_for_every_architecture_and_are_kept() {
     let place = Place::new("nvrtc");
     let store = place.store();
     let all: String = (0..).zip(KERNELS).map(|(i, text)| text.replace("NAME", &format!("e_test_{i}"))).collect();
-    let source = format!("{PRELUDE}{all}");
+    let source = format!("{}{all}", prelude());
     let mut keys = Vec::new();
     for sm in [75, 80, 86, 89, 90, 100, 120] {
         compiler.check(sm).unwrap();
@@ -123,7 +118,7 @@ fn a_kernel_that_does_not_compile_is_named_with_its_line() {
 #[test]
 fn the_assembler_says_what_a_kernel_takes() {
     let Some(compiler) = nvrtc() else { return };
-    let compiled = compiler.compile("NAME", &format!("{PRELUDE}{ADD}"), 90, &["--ptxas-options=-v"]).unwrap();
+    let compiled = compiler.compile("NAME", &format!("{}{ADD}", prelude()), 90, &["--ptxas-options=-v"]).unwrap();
     assert!(compiled.log.contains("registers"), "{}", compiled.log);
 }
 

@@ -1,5 +1,5 @@
 //! Wide loads and writes: neighbouring loads of a thread become one of 8 or 16 bytes, where the address is known to be aligned, and neighbouring
-//! writes of words or halves.
+//! writes, also those that fill a word.
 
 use super::linear::Statement;
 use gristmill_uop::{Graph, Id, Op};
@@ -7,6 +7,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Bytes of a wide load, the widest first.
 const WIDTHS: [i64; 2] = [16, 8];
+/// Bytes of a register: of narrower values, as many are written at once.
+const WORD: i64 = 4;
 
 /// Most registers whose loads are under way before the first is used.
 const WAITING: i64 = 64;
@@ -71,7 +73,7 @@ fn writes(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
 /// Writes to one buffer, in order: each as the first of as many neighbours as a wide write holds.
 fn joined(g: &Graph, buffer: Id, run: Vec<Statement>, out: &mut Vec<Statement>) {
     let unit = g.unit_bytes(buffer);
-    let plain = |v: Id| g[v].dtype.lanes == 1 && g.scalar(v) == g.scalar(buffer) && matches!(unit, 2 | 4);
+    let plain = |v: Id| g[v].dtype.lanes == 1 && g.scalar(v) == g.scalar(buffer) && matches!(unit, 1 | 2 | 4);
     let parts: Vec<(Id, Id)> =
         run.iter().filter_map(|s| if let Statement::Write(_, at, v) = s { Some((*at, *v)) } else { None }).collect();
     let sums: Vec<_> = parts.iter().map(|p| g.linear(p.0)).collect();
@@ -83,7 +85,7 @@ fn joined(g: &Graph, buffer: Id, run: Vec<Statement>, out: &mut Vec<Statement>) 
         let aligned = |width: i64| {
             sums[i].constant * unit % width == 0 && sums[i].terms.iter().all(|&(_, c)| c * unit % width == 0)
         };
-        let wide = WIDTHS.into_iter().filter(|&w| aligned(w)).find_map(|width| {
+        let wide = WIDTHS.into_iter().chain([WORD]).filter(|&w| w > unit && aligned(w)).find_map(|width| {
             (0..width / unit)
                 .map(|n| {
                     let is_it = |j: &usize| {

@@ -180,6 +180,9 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
     workgroup::split(g, &mut x, &mut out, node, around);
     fuse(g, &mut x, &mut out, around)?;
     addresses_first(g, &mut out.nests);
+    if around.target.style == Style::Gpu {
+        in_rounds(g, &mut out.nests);
+    }
     if let Some(resident) = around.hints.get(&root).and_then(|h| h.resident) {
         copied_first(g, &mut x, &mut out, &resident);
     }
@@ -311,30 +314,45 @@ fn reduces(g: &Graph, node: Id, around: &Surroundings) -> bool {
     false
 }
 
+/// The stages that are read below a node.
+fn stages_below(g: &Graph, below: Id) -> impl Iterator<Item = Id> + '_ {
+    let read = |n: Id| (g[n].op == Op::Load).then(|| g[n].src[0]).filter(|&b| g[b].op == Op::Local);
+    g.toposort(&[below]).into_iter().filter_map(read)
+}
+
+/// Nests that fill stages, in rounds: each reads stages of rounds before its own alone. Threads wait for one another between rounds, so as few
+/// times as can be, and what the nests of a round load is waited for together.
+fn in_rounds(g: &Graph, nests: &mut [Id]) {
+    let mut filled: FxHashMap<Id, usize> = FxHashMap::default();
+    let mut rounds: FxHashMap<Id, usize> = FxHashMap::default();
+    for &nest in nests.iter() {
+        let read = g[nest].src[1..].iter().flat_map(|&s| stages_below(g, s));
+        let round = read.filter_map(|stage| filled.get(&stage)).map(|last| last + 1).max().unwrap_or(0);
+        let buffer = g[nest].src[0];
+        if g[buffer].op == Op::Local {
+            let last = filled.entry(buffer).or_default();
+            *last = round.max(*last);
+            rounds.insert(nest, round);
+        }
+    }
+    nests.sort_by_key(|nest| rounds.get(nest).copied().unwrap_or(usize::MAX));
+}
+
 /// Nests that fill the stages which addresses of weights are read from, and what these need, come before the others: the sooner an address is
 /// known, the sooner the weights are on their way.
 fn addresses_first(g: &Graph, nests: &mut Vec<Id>) {
-    let locals = |below: Id| -> Vec<Id> {
-        let order = g.toposort(&[below]);
-        order
-            .into_iter()
-            .filter(|&n| g[n].op == Op::Load)
-            .map(|n| g[n].src[0])
-            .filter(|&b| g[b].op == Op::Local)
-            .collect()
-    };
     let mut needed: FxHashSet<Id> = FxHashSet::default();
     for nest in nests.iter() {
         for n in g.toposort(&[*nest]) {
             if g[n].op == Op::Load && matches!(g[g[n].src[0]].arg, Arg::Packed(..)) {
-                needed.extend(locals(g[n].src[1]));
+                needed.extend(stages_below(g, g[n].src[1]));
             }
         }
     }
     // Stages are filled in order: what a stage reads stands before it.
     for &nest in nests.iter().rev() {
         if needed.contains(&g[nest].src[0]) {
-            needed.extend(g[nest].src[1..].iter().flat_map(|&s| locals(s)));
+            needed.extend(g[nest].src[1..].iter().flat_map(|&s| stages_below(g, s)));
         }
     }
     let (first, rest): (Vec<Id>, Vec<Id>) = nests.iter().partition(|&&nest| needed.contains(&g[nest].src[0]));

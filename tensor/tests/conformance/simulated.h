@@ -18,6 +18,7 @@
 #define UNROLL(n)
 #define PREDECESSORS_ENDED (sim::waited[sim::current] = true)
 #define DEPENDENTS_MAY_START
+#define CLOCK
 #define ASK_FOR(p, bytes) (void)(p)
 #define COPY(to, from) sim::copy(to, from)
 #define COPIES_ENDED sim::copies_ended()

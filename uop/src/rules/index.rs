@@ -7,6 +7,7 @@ use crate::op::Op;
 use crate::rules::rules;
 
 rules! { RULES:
+    "(x / c)*c + x % c -> x" [Add] rejoined;
     "a + b -> sum in normal form" [Add] normal_sum;
     "c * (a + b) -> c*a + c*b" [Mul] normal_product;
     "(c*a + r) / c -> a + r/c" [IDiv] divide_sum;
@@ -34,6 +35,26 @@ fn normal_sum(g: &mut Graph, n: &Node) -> Option<Id> {
     }
     let mut sum = g.linear(n.src[0]);
     sum.add_scaled(&g.linear(n.src[1]), 1);
+    Some(g.from_linear(&sum, n.dtype))
+}
+
+/// Of a sum, `(x / c)*c*k + (x % c)*k` is `x*k`.
+fn rejoined(g: &mut Graph, n: &Node) -> Option<Id> {
+    if !scalar_int(n) {
+        return None;
+    }
+    let mut sum = g.linear(n.src[0]);
+    sum.add_scaled(&g.linear(n.src[1]), 1);
+    let pair = sum.terms.iter().find_map(|&(rest, k)| {
+        let c = if g[rest].op == Op::Mod { divisor(g, &g[rest]) } else { None }?;
+        let is_whole = |t: Id, by: i64| g[t].op == Op::IDiv && g[t].src == g[rest].src && Some(by) == k.checked_mul(c);
+        let &(whole, by) = sum.terms.iter().find(|&&(t, by)| is_whole(t, by))?;
+        Some((whole, by, rest, k))
+    });
+    let (whole, by, rest, k) = pair?;
+    sum.add_scaled(&g.linear(whole), -by);
+    sum.add_scaled(&g.linear(rest), -k);
+    sum.add_scaled(&g.linear(g[rest].src[0]), k);
     Some(g.from_linear(&sum, n.dtype))
 }
 

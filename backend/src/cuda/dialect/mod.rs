@@ -1,6 +1,6 @@
 //! CUDA C without headers: what a kernel needs is in the prelude (`prelude.rs`), and only there does the language of the device show.
 //!
-//! A kernel is `ENTRY(threads, beside, name)(buffers…, const i64 *v)`: a workgroup is a block of threads, its number is `GROUP_INDEX`, a
+//! A kernel is `ENTRY(threads, beside, name)(buffers…, const i64 *v CLOCK)`: a workgroup is a block of threads, its number is `GROUP_INDEX`, a
 //! thread's is `THREAD_INDEX`. Workgroups beyond the last one return at once, so that a launch may be larger than needed.
 
 mod ahead;
@@ -22,8 +22,9 @@ const UNROLLED: i64 = 8;
 const COPIES: i64 = 4;
 /// Accumulators of a loop above which a workgroup has a multiprocessor's registers to itself.
 const ACCUMULATORS: usize = 8;
-/// Workgroups beside one another on a multiprocessor, at least.
+/// Workgroups beside one another on a multiprocessor, at least; and at most, where that is as many as there are.
 const BESIDE: i64 = 2;
+const MOST_BESIDE: i64 = 3;
 /// Registers in which words of several steps of a loop of matrix products wait, beside the tiles of their sums.
 const WAITING: i64 = 32;
 /// Tiles of matrix products of halves above which a workgroup has a multiprocessor to itself.
@@ -93,12 +94,16 @@ impl Writer<'_> {
                 Access::Write | Access::ReadWrite => format!("{t} *p{i}"),
             });
         }
-        arguments.push("const i64 *RESTRICT v".into());
+        arguments.push("const i64 *RESTRICT v CLOCK".into());
         // How many workgroups a multiprocessor shall have room for. Without a number the compiler takes so few registers that loads wait for
         // one another.
         let many = bodies.iter().any(|b| accumulators(self.t.g, &b.statements) > ACCUMULATORS);
         let wide = bodies.iter().any(|b| tiles(self.t.g, &b.statements) > TILES);
-        let blocks = if many || wide { 1 } else { BESIDE };
+        let blocks = match self.t.signature.beside {
+            _ if many || wide => 1,
+            MOST_BESIDE => MOST_BESIDE,
+            _ => BESIDE,
+        };
         self.waiting = if blocks == 1 { 2 * WAITING } else { WAITING };
         self.line(format_args!("ENTRY({}, {blocks}, {name})({}) {{", self.t.signature.threads, arguments.join(", ")));
         self.line(format_args!("const i32 thread = THREAD_INDEX;"));
@@ -224,12 +229,18 @@ impl Writer<'_> {
                     (_, Some(n)) if let Some(words) = waited_for(g, &all[..length]) => {
                         evenly(n, (self.waiting / words).max(1))
                     }
+                    (Some(RangeKind::Reduce), Some(n))
+                        if n <= COPIES && n * words(g, &all[..length]) <= 2 * WAITING =>
+                    {
+                        n
+                    }
                     _ if length > SHORT => 1,
                     (Some(RangeKind::Reduce), Some(n)) if n <= UNROLLED => n,
                     // Of a long loop whose length is data, so many copies that their loads wait for memory together.
                     (Some(RangeKind::Reduce), _) => {
                         let wait = WAITING / words(g, &all[..length]).max(1);
-                        wait.min(g.max_of(g[*r].src[0]) / UNROLLED).clamp(COPIES, 2 * UNROLLED)
+                        let least = if wait < COPIES { 1 } else { COPIES };
+                        wait.min(g.max_of(g[*r].src[0]) / UNROLLED).clamp(least, 2 * UNROLLED)
                     }
                     // What follows another waits for its loads, unless they are asked for together.
                     (_, Some(n)) => evenly(n, UNROLLED),
@@ -353,12 +364,21 @@ impl Writer<'_> {
         }
         let word = |values: &[Id]| match values {
             &[one] if self.t.g.scalar(one) == Scalar::F32 => format!("bits_f32_u32({})", self.t.name(one)),
-            &[low, high] => format!("(u32)(u16)({}) | (u32)(u16)({}) << 16", self.t.name(low), self.t.name(high)),
-            all => format!("(u32)({})", self.t.name(all[0])),
+            &[one] => format!("(u32)({})", self.t.name(one)),
+            parts => {
+                let bits = 32 / parts.len();
+                let part = |(i, &p): (usize, &Id)| format!("(u32)(u{bits})({}) << {}", self.t.name(p), i * bits);
+                parts.iter().enumerate().map(part).collect::<Vec<_>>().join(" | ")
+            }
         };
         let words: Vec<String> = values.chunks(values.len() * 4 / bytes).map(word).collect();
-        let t = format!("u32x{}", words.len());
-        self.line(format_args!("*({t} *)({b} + {at}) = {t}{{{}}};", words.join(", ")));
+        match &words[..] {
+            [word] => self.line(format_args!("*(u32 *)({b} + {at}) = {word};")),
+            words => {
+                let t = format!("u32x{}", words.len());
+                self.line(format_args!("*({t} *)({b} + {at}) = {t}{{{}}};", words.join(", ")));
+            }
+        }
     }
     fn write(&mut self, buffer: Id, at: Id, value: Id) {
         let d = self.t.g[value].dtype;

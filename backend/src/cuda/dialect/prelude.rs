@@ -55,7 +55,8 @@ pub fn common() -> String {
     s + COMMON
 }
 
-/// CUDA's words.
+/// CUDA's words. `clock` is null, or where a launch notes when it was its turn (`clocks.rs`): what a workgroup noted at its end would cost it half a
+/// microsecond also where it is null.
 const DEVICE: &str = r#"
 #define FN static __device__ __forceinline__
 #define ENTRY(threads, beside, name) extern "C" __global__ void __launch_bounds__(threads, beside) name
@@ -68,12 +69,19 @@ const DEVICE: &str = r#"
 #define PRAGMA(x) _Pragma(#x)
 #define UNROLL(n) PRAGMA(unroll n)
 #if __CUDA_ARCH__ >= 900
-#define PREDECESSORS_ENDED asm volatile("griddepcontrol.wait;" ::: "memory")
+#define WAIT asm volatile("griddepcontrol.wait;" ::: "memory")
 #define DEPENDENTS_MAY_START asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
 #else
-#define PREDECESSORS_ENDED
+#define WAIT
 #define DEPENDENTS_MAY_START
 #endif
+#define CLOCK , unsigned long long *clock
+#define PREDECESSORS_ENDED WAIT; if (clock && thread == 0) note_time(clock)
+FN void note_time(unsigned long long *first) {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  asm volatile("red.global.min.u64 [%0], %1;" :: "l"(first), "l"(now) : "memory");
+}
 #if __CUDA_ARCH__ >= 900
 #define ASK_FOR(p, bytes) if (thread == 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(p), "r"(bytes))
 #elif __CUDA_ARCH__ >= 800

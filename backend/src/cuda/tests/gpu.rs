@@ -1,6 +1,6 @@
 //! On the first GPU.
 
-use super::{ADD, CARRY, PRELUDE, Place, REVERSE, SLOW, SUM, TURN};
+use super::{ADD, CARRY, Place, REVERSE, SLOW, SUM, TURN, prelude};
 use crate::cuda::CudaDevice;
 use crate::null::NullDevice;
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory};
@@ -39,7 +39,7 @@ fn program(name: &str, source: &str, params: u32, threads: usize, groups: Groups
 }
 
 fn device(place: &Place) -> CudaDevice {
-    CudaDevice::with(0, place.store()).unwrap().with_prelude(PRELUDE)
+    CudaDevice::with(0, place.store()).unwrap().with_prelude(prelude())
 }
 
 fn kernel(device: &dyn Device, program: Program) -> Arc<dyn Kernel> {
