@@ -1,19 +1,16 @@
 //! When the kernels of a step ran, by the device's clock: every launch notes when its predecessors had ended, in the very step that is measured.
 
-use super::driver::{Context, Handle, Stream, check, get};
+use super::driver::{Context, Stream, check};
 use super::graph::{Follow, Graph, Node};
 use super::memory::{address, alloc};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use gristmill_runtime::{Buffer, Error, Memory};
-use std::ffi::CString;
 use std::sync::Arc;
 
 /// Bytes of a clock: nanoseconds, the least of what workgroups noted.
 const CLOCK: usize = 8;
 /// A clock that nobody has looked at.
 const NEVER: u64 = u64::MAX;
-/// The kernel behind the last one.
-const END: &str = "note_end";
 
 /// A step whose kernels note the time, and one more behind them.
 pub struct Clocks {
@@ -22,23 +19,19 @@ pub struct Clocks {
     groups: Vec<u32>,
     words: Buffer,
     at: CUdeviceptr,
-    /// Keeps the kernel behind the last one.
-    _module: Handle<sys::CUmodule>,
 }
 
 impl Clocks {
-    /// Of these kernels, which follow one another as in any step.
-    pub fn new(context: &Arc<Context>, stream: &Stream, kernels: &[Node], follow: Follow) -> Result<Clocks, Error> {
-        let text = CString::new(end(context.sm, follow)).unwrap_or_default();
-        // SAFETY: PTX that ends with NUL.
-        let make = |out| unsafe { sys::cuModuleLoadData(out, text.as_ptr().cast()) };
-        let module = Handle::new(context, "cuModuleLoadData", sys::cuModuleUnload, make)?;
-        let symbol = CString::new(END).unwrap_or_default();
-        // SAFETY: a module that lives and a text that ends with NUL.
-        let function =
-            get("cuModuleGetFunction", |out| unsafe { sys::cuModuleGetFunction(out, module.raw(), symbol.as_ptr()) })?;
+    /// Of these kernels, which follow one another as in any step; `end` computes nothing.
+    pub fn new(
+        context: &Arc<Context>,
+        stream: &Stream,
+        kernels: &[Node],
+        end: Node,
+        follow: Follow,
+    ) -> Result<Clocks, Error> {
         let mut kernels = kernels.to_vec();
-        kernels.push(Node { function, arguments: vec![0], threads: 1, shared: 0 });
+        kernels.push(end);
         let bytes = kernels.len() * CLOCK;
         let words = alloc(context, stream, bytes, Memory::Scratch)?;
         let at = address(context, "clocks", &words, 0, bytes)?;
@@ -49,7 +42,7 @@ impl Clocks {
         }
         let groups = vec![1; kernels.len()];
         let graph = Graph::new(context, &kernels, groups.clone(), follow)?;
-        Ok(Clocks { graph, kernels, groups, words, at, _module: module })
+        Ok(Clocks { graph, kernels, groups, words, at })
     }
 
     /// Runs the step with so many workgroups each. Returns for every kernel the seconds from its turn to that of the one behind it: they add up to
@@ -70,16 +63,4 @@ impl Clocks {
         stream.wait()?;
         Ok(words.windows(2).map(|w| w[1].saturating_sub(w[0]) as f64 * 1e-9).collect())
     }
-}
-
-/// PTX of a kernel that notes when its turn is.
-fn end(sm: u32, follow: Follow) -> String {
-    let wait = if follow == Follow::Early { "griddepcontrol.wait;" } else { "" };
-    let version = if sm >= 90 { "7.8" } else { "6.3" };
-    format!(
-        ".version {version}\n.target sm_{}\n.address_size 64\n.visible .entry {END}(.param .u64 clock) {{\n\
-         .reg .b64 %clock, %now;\n{wait}\nld.param.u64 %clock, [clock];\ncvta.to.global.u64 %clock, %clock;\n\
-         mov.u64 %now, %globaltimer;\nst.global.u64 [%clock], %now;\nret;\n}}\n",
-        if sm >= 90 { 90 } else { 75 }
-    )
 }

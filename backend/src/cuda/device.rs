@@ -22,6 +22,8 @@ use std::sync::Arc;
 const OLDEST: u32 = 75;
 /// Shared bytes that a kernel may have without asking.
 const SHARED: usize = 48 << 10;
+/// A kernel that computes nothing.
+const IDLE: &str = "idle";
 
 type Module = Handle<sys::CUmodule>;
 
@@ -36,6 +38,8 @@ pub struct CudaDevice {
     /// Where steps run, and where everything else is copied meanwhile.
     steps: Arc<Stream>,
     copies: Arc<Copies>,
+    /// A kernel that computes nothing.
+    idle: Arc<Loaded>,
     loaded: Libraries<Module>,
 }
 
@@ -45,6 +49,37 @@ pub struct CudaKernel {
     pub(super) function: sys::CUfunction,
     /// Keeps the function.
     _module: Arc<Module>,
+}
+
+/// A function and its module.
+pub struct Loaded {
+    pub(super) function: sys::CUfunction,
+    _module: Module,
+}
+
+// SAFETY: as of a kernel.
+unsafe impl Send for Loaded {}
+// SAFETY: as of a kernel.
+unsafe impl Sync for Loaded {}
+
+impl Loaded {
+    fn new(context: &Arc<Context>, cubin: &[u8], symbol: &str) -> Result<Loaded, Error> {
+        let module = module(context, cubin)?;
+        let function = function(&module, symbol)?;
+        Ok(Loaded { function, _module: module })
+    }
+}
+
+fn module(context: &Arc<Context>, cubin: &[u8]) -> Result<Module, Error> {
+    // SAFETY: code from NVRTC, by this process or by one of this user that could write to the private store.
+    let make = |out| unsafe { sys::cuModuleLoadData(out, cubin.as_ptr().cast()) };
+    Handle::new(context, "cuModuleLoadData", sys::cuModuleUnload, make)
+}
+
+fn function(module: &Module, symbol: &str) -> Result<sys::CUfunction, Error> {
+    let symbol = CString::new(symbol).unwrap_or_default();
+    // SAFETY: a module that lives and a text that ends with NUL.
+    get("cuModuleGetFunction", |out| unsafe { sys::cuModuleGetFunction(out, module.raw(), symbol.as_ptr()) })
 }
 
 // SAFETY: a function belongs to its module, which belongs to a context, not to a thread.
@@ -79,12 +114,16 @@ impl CudaDevice {
         let shared = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let (shared, target) = (shared.max(0) as usize, Target::gpu_h200());
         let stage_bytes = target.stage_bytes.min(shared);
+        let prelude = dialect::prelude();
+        let (cubin, _) = compiler.load(IDLE, &format!("{prelude}{}", dialect::idle(IDLE)), context.sm, &store)?;
+        let idle = Arc::new(Loaded::new(&context, &cubin, IDLE)?);
         Ok(CudaDevice {
             name: if number == 0 { "cuda".into() } else { format!("cuda:{number}") },
             target: Target { stage_bytes, most_stage_bytes: shared, ..target },
             compiler,
             store,
-            prelude: dialect::prelude(),
+            prelude,
+            idle,
             steps: Arc::new(stream(&context)?),
             copies: Arc::new(Copies::new(&context)?),
             loaded: Libraries::default(),
@@ -98,18 +137,9 @@ impl CudaDevice {
         self
     }
 
-    fn module(&self, cubin: &[u8]) -> Result<Module, Error> {
-        // SAFETY: code from NVRTC, by this process or by one of this user that could write to the private store.
-        let make = |out| unsafe { sys::cuModuleLoadData(out, cubin.as_ptr().cast()) };
-        Handle::new(&self.context, "cuModuleLoadData", sys::cuModuleUnload, make)
-    }
-
     fn kernel(&self, text: &Text, program: &Program, module: Arc<Module>) -> Result<CudaKernel, Error> {
         let invalid = |message: String| Err(Error::invalid(&program.name, message));
-        let symbol = CString::new(text.symbol.as_str()).unwrap_or_default();
-        // SAFETY: a module that lives and a text that ends with NUL.
-        let find = |out| unsafe { sys::cuModuleGetFunction(out, module.raw(), symbol.as_ptr()) };
-        let function = get("cuModuleGetFunction", find)?;
+        let function = function(&module, &text.symbol)?;
         let of = |attribute| {
             // SAFETY: a function that lives.
             get("cuFuncGetAttribute", |out| unsafe { sys::cuFuncGetAttribute(out, attribute, function) })
@@ -209,7 +239,7 @@ impl Device for CudaDevice {
             self.compiler.load(&text.symbol, &source, self.context.sm, &self.store).map_err(|e| text.with_name(e))
         };
         each(missing.len(), cores(), compile, |i, (cubin, _)| {
-            modules.insert(missing[i].key, Arc::new(self.module(&cubin)?));
+            modules.insert(missing[i].key, Arc::new(module(&self.context, &cubin)?));
             done += 1;
             progress(done, total);
             Ok(())
@@ -223,6 +253,6 @@ impl Device for CudaDevice {
     }
 
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
-        Ok(Box::new(CudaReplay::new(self.steps.clone(), self.copies.clone(), launches)?))
+        Ok(Box::new(CudaReplay::new(self.steps.clone(), self.copies.clone(), self.idle.clone(), launches)?))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::clocks::Clocks;
 use super::copies::Copies;
-use super::device::CudaKernel;
+use super::device::{CudaKernel, Loaded};
 use super::driver::{Context, Event, Stream, check, event};
 use super::graph::{Follow, Graph, Node};
 use super::memory::address;
@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// The first architecture whose kernels may start before their predecessor has ended.
 const EARLY: u32 = 90;
+/// Threads of a workgroup that computes nothing.
+const WARP: u32 = 32;
 
 /// A captured step.
 pub struct CudaReplay {
@@ -36,6 +38,8 @@ pub struct CudaReplay {
     follow: Follow,
     graph: Graph,
     clocks: Option<Clocks>,
+    /// A kernel that computes nothing.
+    idle: Arc<Loaded>,
     /// Ends of what was started and not waited for, and events to use again.
     started: VecDeque<Event>,
     spare: Vec<Event>,
@@ -48,7 +52,12 @@ unsafe impl Send for CudaReplay {}
 
 impl CudaReplay {
     /// Binds launches, sorted by level, into a graph.
-    pub fn new(stream: Arc<Stream>, copies: Arc<Copies>, launches: Vec<Launch>) -> Result<CudaReplay, Error> {
+    pub fn new(
+        stream: Arc<Stream>,
+        copies: Arc<Copies>,
+        idle: Arc<Loaded>,
+        launches: Vec<Launch>,
+    ) -> Result<CudaReplay, Error> {
         let context = stream.context().clone();
         let mut variables = Variables::default();
         let mut regions = Regions::default();
@@ -93,6 +102,7 @@ impl CudaReplay {
             follow,
             graph,
             clocks: None,
+            idle,
             started: VecDeque::new(),
             spare: vec![],
             launches,
@@ -159,7 +169,11 @@ impl Replay for CudaReplay {
         self.write_variables()?;
         let clocks = match &mut self.clocks {
             Some(clocks) => clocks,
-            none => none.insert(Clocks::new(&self.context, self.copies.stream(), &self.kernels, self.follow)?),
+            none => {
+                // Its variables, none of which it reads, and its clock.
+                let end = Node { function: self.idle.function, arguments: vec![0, 0], threads: WARP, shared: 0 };
+                none.insert(Clocks::new(&self.context, self.copies.stream(), &self.kernels, end, self.follow)?)
+            }
         };
         let mut times = vec![0.0; self.order.len()];
         for (seconds, &(_, number)) in clocks.run(&self.stream, &self.groups)?.into_iter().zip(&self.order) {
