@@ -54,7 +54,7 @@ enum Along {
 }
 
 /// The largest power of two that is at most `n`.
-fn floor_power(n: i64) -> i64 {
+pub fn floor_power(n: i64) -> i64 {
     1 << (63 - n.max(1).leading_zeros())
 }
 
@@ -287,11 +287,12 @@ impl Sharing<'_> {
         // So many that wide loads divide the terms among them, or at least single ones do; else half as many as there are terms.
         let divisor = |each: i64| {
             let bound = self.fixed(r)?;
-            let enough = wanted.min(FEW).min(bound / each);
+            let enough = wanted.min(FEW.max(idle)).min(bound / each);
             (0..=wanted.ilog2()).rev().map(|i| 1 << i).find(|l| bound % (l * each) == 0).filter(|&l| l >= enough)
         };
         let wide = self.widest(self.g[n].src[0], r);
-        divisor(wide).or_else(|| divisor(1)).unwrap_or_else(|| wanted.min(floor_power(self.most(r) / 2)))
+        let most = if idle >= FEW { idle } else { wanted };
+        divisor(wide).or_else(|| divisor(1)).unwrap_or_else(|| most.min(floor_power(self.most(r) / 2)))
     }
 
     /// Loops over output elements that share an operand become copies, so that it is read once for all of them.

@@ -61,6 +61,8 @@ pub struct Surroundings<'a> {
     pub derived: &'a Derived,
     /// For whom.
     pub target: &'a Target,
+    /// Workgroups that a contraction of one token should have at most: as many as run at once.
+    pub room: i64,
 }
 
 /// The parts a node is made of: itself, or the sources of a `Cat`, each with its place along the axis.

@@ -9,7 +9,7 @@ pub mod workgroup;
 
 use crate::decision::Decider;
 use crate::derive::Derived;
-use crate::price::Price;
+use crate::price::{self, Price};
 use gristmill_uop::function::Function;
 use gristmill_uop::target::{Style, Target};
 use gristmill_uop::{Graph, Id, Op};
@@ -118,6 +118,14 @@ pub fn schedule(
     later(&needs, &mut level);
     let mut launches = merge(&g, &kernels, &level, target, decider);
     launches.sort_by_key(|l| l.level);
+    if target.style == Style::Gpu {
+        for launch in &mut launches {
+            let again = |g: &mut Graph, root, room| {
+                place::again(g, (&found, &buffers, &fused), (hints, derived), target, root, room)
+            };
+            in_one_round(&mut g, launch, target, again);
+        }
+    }
     // Memory.
     let mut lives: Vec<Lifetime> = Vec::new();
     for &n in &temp_nodes {
@@ -184,6 +192,35 @@ fn crowding(g: &Graph, launch: &Launch, (new, price): (&kernel::Draft, &Price), 
         false => (of_launch, of_new, launch.price.seconds),
     };
     (own / crowded - 1.0) * (seconds - target.launch)
+}
+
+/// Bodies of a launch that do not all run at once are cut again, each for a part of the room that goes by its weights.
+fn in_one_round(
+    g: &mut Graph,
+    launch: &mut Launch,
+    target: &Target,
+    mut again: impl FnMut(&mut Graph, Id, i64) -> Option<kernel::Draft>,
+) {
+    let room = workgroup::ROUNDS * target.workers as i64;
+    let groups = |g: &Graph, nests: &[Id]| -> i64 {
+        let all = price::global_ranges(g, nests);
+        all.iter().map(|&r| g.max_of(g[r].src[0])).fold(1, i64::saturating_mul)
+    };
+    let total = launch.bodies.iter().map(|b| groups(g, b)).fold(0, i64::saturating_add);
+    if launch.bodies.len() == 1 || total <= room {
+        return;
+    }
+    let bytes: Vec<f64> = launch.bodies.iter().map(|b| price::kernel(g, b, target).estimate.weight_bytes).collect();
+    let all: f64 = bytes.iter().sum();
+    for (i, own) in bytes.into_iter().enumerate() {
+        let part = (room as f64 * own / all) as i64;
+        if own > 0.0
+            && let Some(new) = again(g, launch.roots[i], part.max(1))
+            && groups(g, &new.nests) < groups(g, &launch.bodies[i])
+        {
+            (launch.bodies[i], launch.when[i]) = (new.nests, new.when);
+        }
+    }
 }
 
 /// Kernels of one level share a launch where that is cheaper.

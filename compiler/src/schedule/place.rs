@@ -7,7 +7,7 @@
 
 use super::candidates::Candidates;
 use super::kernel::{Draft, Illegal, Surroundings, draft};
-use super::workgroup::Hint;
+use super::workgroup::{self, Hint};
 use crate::decision::{Decider, Decision};
 use crate::derive::Derived;
 use crate::price::{self, Price};
@@ -39,6 +39,7 @@ struct Search<'a> {
     hints: &'a FxHashMap<Id, Hint>,
     derived: &'a Derived,
     target: &'a Target,
+    room: i64,
     /// Candidates read directly (through nodes that are none) by each candidate.
     reads: FxHashMap<Id, Vec<Id>>,
     memo: FxHashMap<(Id, Vec<Id>), Cut>,
@@ -75,6 +76,7 @@ impl Search<'_> {
             hints: self.hints,
             derived: self.derived,
             target: self.target,
+            room: self.room,
         };
         let result = draft(self.g, root, &around, 0).map(|d| {
             let price = price::kernel(self.g, &d.nests, self.target);
@@ -140,7 +142,8 @@ pub fn place(
     decider: &mut Decider,
 ) -> Placement {
     let reads = reads(g, candidates, derived);
-    let mut s = Search { g, candidates, all_buffers, hints, derived, target, reads, memo: FxHashMap::default() };
+    let room = workgroup::ROUNDS * target.workers as i64;
+    let mut s = Search { g, candidates, all_buffers, hints, derived, target, room, reads, memo: FxHashMap::default() };
     let mut fused = asked_for(&mut s);
     // Savings of earlier rounds stay valid unless a kernel they touch has changed.
     let mut savings: FxHashMap<Id, Option<(f64, f64)>> = FxHashMap::default();
@@ -219,6 +222,22 @@ pub fn place(
         }
     }
     Placement { fused, kernels }
+}
+
+/// The kernel of `root` again, for so many workgroups.
+pub fn again(
+    g: &mut Graph,
+    (candidates, all_buffers, fused): (&Candidates, &FxHashMap<Id, Id>, &FxHashSet<Id>),
+    (hints, derived): (&FxHashMap<Id, Hint>, &Derived),
+    target: &Target,
+    root: Id,
+    room: i64,
+) -> Option<Draft> {
+    let reads = reads(g, candidates, derived);
+    let mut s = Search { g, candidates, all_buffers, hints, derived, target, room, reads, memo: FxHashMap::default() };
+    s.kernel(root, fused).ok()?;
+    let inside = s.inside(root, fused);
+    s.memo.remove(&(root, inside))?.ok().map(|cut| cut.0)
 }
 
 /// What derivations want inside their kernels, where that is legal.

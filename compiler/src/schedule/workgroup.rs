@@ -7,7 +7,7 @@ use super::expand::Expander;
 use super::kernel::{Draft, Surroundings};
 use crate::derive::Derived;
 use crate::lower::linear::WORDS;
-use crate::threads::WARP;
+use crate::threads::{WARP, floor_power};
 use crate::together::outermost;
 use gristmill_uop::target::{Style, Target};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
@@ -301,9 +301,9 @@ fn row_axes(g: &Graph, nests: &[Id], derived: &Derived) -> (FxHashSet<Id>, i64, 
     (rows, lanes, steps)
 }
 
-/// Threads that share a row of so many steps, as `threads.rs` will have it: a warp, or fewer that divide the steps.
+/// Threads that share a row of so many steps, as `threads.rs` will have it: a warp, or fewer that divide the steps, or half as many as there are.
 fn threads_of_row(steps: i64) -> i64 {
-    [32, 16, 8].into_iter().find(|l| steps % l == 0).unwrap_or(8)
+    [32, 16, 8].into_iter().find(|l| steps % l == 0).unwrap_or_else(|| floor_power(steps / 2).clamp(8, WARP))
 }
 
 /// The largest divisor of `n` that is at most `limit`.
@@ -373,9 +373,13 @@ fn contraction(
             // A row for each group of threads; where there are many rows so many that all workgroups run at once: what a workgroup stages is staged
             // as rarely as possible, and nobody waits for another's end.
             let others: i64 = row_axes.iter().filter(|&&r| r != row).map(|&r| g.max_of(g[r].src[0])).product();
-            let groups = around.target.threads as i64 / threads_of_row(steps);
-            let share =
-                (n * others + ROUNDS * around.target.workers as i64 - 1) / (ROUNDS * around.target.workers as i64);
+            // Rows enough for nearly every multiprocessor, if more threads of a row make them so.
+            let (threads, workers) = (around.target.threads as i64, around.target.workers as i64);
+            let idle = |l: i64| 4 * (n * others * l / threads) < 3 * workers;
+            let first = threads_of_row(steps);
+            let of_row = [1, 2, 4].map(|times| first * times).into_iter().find(|&l| !idle(l)).unwrap_or(WARP).min(WARP);
+            let groups = threads / of_row;
+            let share = (n * others + around.room - 1) / around.room;
             let tile = [1, 2, 4].into_iter().filter(|t| n % t == 0).find(|t| t * groups >= share);
             let tile = tile.unwrap_or_else(|| divisor(n, 4));
             let per_group = divisor(n / tile, groups.max(share / tile));

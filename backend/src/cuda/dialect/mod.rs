@@ -107,7 +107,7 @@ impl Writer<'_> {
         let wide = bodies.iter().any(|b| tiles(self.t.g, &b.statements) > TILES);
         let blocks = match self.t.signature.beside {
             _ if many || wide => 1,
-            MOST_BESIDE => MOST_BESIDE,
+            MOST_BESIDE if !bodies.iter().any(|b| products(self.t.g, &b.statements)) => MOST_BESIDE,
             _ => BESIDE,
         };
         self.waiting = if blocks == 1 { 2 * WAITING } else { WAITING };
@@ -235,10 +235,9 @@ impl Writer<'_> {
                     (_, Some(n)) if let Some(words) = waited_for(g, &all[..length]) => {
                         evenly(n, (self.waiting / words).max(1))
                     }
-                    (Some(RangeKind::Reduce), Some(n))
-                        if n <= COPIES && n * words(g, &all[..length]) <= 2 * WAITING =>
-                    {
-                        n
+                    // A few terms, as the chosen experts are, wait for their loads together.
+                    (Some(RangeKind::Reduce), Some(n)) if n <= UNROLLED && !products(g, &all[..length]) => {
+                        evenly(n, (2 * WAITING / words(g, &all[..length]).max(1)).max(1))
                     }
                     _ if length > SHORT => 1,
                     (Some(RangeKind::Reduce), Some(n)) if n <= UNROLLED => n,
@@ -412,6 +411,15 @@ fn words(g: &Graph, statements: &[Statement]) -> i64 {
         _ => 0,
     });
     words.sum()
+}
+
+/// Are there matrix products? Their tiles take what registers there are.
+fn products(g: &Graph, statements: &[Statement]) -> bool {
+    let is_product = |id: Id| matches!(g[id].op, Op::Mma | Op::MmaHalf);
+    statements.iter().any(|s| match s {
+        Statement::Define(id) | Statement::Accumulate(_, id) => is_product(*id),
+        _ => false,
+    })
 }
 
 /// The most tiles of matrix products of halves that a nest keeps.
