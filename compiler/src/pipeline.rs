@@ -42,6 +42,8 @@ pub struct Signature {
     pub threads: usize,
     /// Workgroups of a worker, at most.
     pub beside: i64,
+    /// Is it the first launch of its function?
+    pub first: bool,
     /// How many iterations ahead the next rows are asked for; 0 for not at all.
     pub prefetch: u8,
     /// Slots whose rows are interleaved: they are read as one stream, which the machine finds by itself.
@@ -156,6 +158,7 @@ pub(crate) fn program(
         prefetch: target.tuning.prefetch,
         streams: streams.to_vec(),
         threads: target.threads,
+        first: launch.level == 0,
         ..signature(&mut own, &bodies, function)
     };
     // More than half of what there is leaves no room for another.
@@ -271,7 +274,18 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         let bounds: Vec<Id> = global_ranges(g, nests).iter().map(|&r| g[r].src[0]).collect();
         groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
     }
-    Signature { params, vars, groups, scratch, scratch_bytes, threads: 1, beside: 1, prefetch: 0, streams: vec![] }
+    Signature {
+        params,
+        vars,
+        groups,
+        scratch,
+        scratch_bytes,
+        threads: 1,
+        beside: 1,
+        first: false,
+        prefetch: 0,
+        streams: vec![],
+    }
 }
 
 /// FNV-1a, 64 bits: kernels are named by it; the store on disk has a real hash.

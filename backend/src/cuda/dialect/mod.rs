@@ -54,7 +54,16 @@ impl Dialect for Cuda {
         let t = Expressions::new(graph, signature, Values::Threads);
         let (threads, unsynchronised) = (Threads::default(), HashSet::new());
         let (copied, words) = (HashSet::new(), HashMap::new());
-        let mut w = Writer { t, threads, unsynchronised, copied, words, waiting: WAITING, out: String::new() };
+        let mut w = Writer {
+            t,
+            threads,
+            unsynchronised,
+            copied,
+            words,
+            waiting: WAITING,
+            turn: "PREDECESSORS_ENDED;",
+            out: String::new(),
+        };
         w.kernel(name, bodies);
         w.out
     }
@@ -80,6 +89,9 @@ struct Writer<'a> {
     words: HashMap<Vec<Id>, String>,
     /// Registers for words to wait in.
     waiting: i64,
+    /// What a workgroup does before it reads what may have changed. The first kernel of a layer lets others start no sooner: all that start
+    /// early take room and memory's time from those whose turn it is, and of a chain without end too much.
+    turn: &'static str,
     out: String,
 }
 
@@ -125,13 +137,19 @@ impl Writer<'_> {
             self.line(format_args!("{t} *const l{i} = ({t} *)(scratch + {at});"));
         }
         self.line(format_args!("i64 w = GROUP_INDEX;"));
-        self.line(format_args!("DEPENDENTS_MAY_START;"));
+        if self.t.signature.first {
+            self.turn = "PREDECESSORS_ENDED; DEPENDENTS_MAY_START;";
+        } else {
+            self.line(format_args!("DEPENDENTS_MAY_START;"));
+        }
         for (i, code) in bodies.iter().enumerate() {
             self.body(i, code);
         }
-        self.line(format_args!("PREDECESSORS_ENDED;\n}}"));
+        let turn = self.turn;
+        self.line(format_args!("{turn}\n}}"));
     }
     fn body(&mut self, number: usize, code: &Code) {
+        let turn = self.turn;
         let count = self.t.index(self.t.signature.groups[number]);
         self.line(format_args!("{{ const i64 count = {count};\nif (w >= 0 && w < count) {{"));
         let mut rest = String::from("(u32)w");
@@ -148,7 +166,7 @@ impl Writer<'_> {
         // What the workgroup does not compute it need not wait for, but what it is waited for it must.
         if let Some(skip) = code.when.skip {
             let skip = self.t.index(skip);
-            self.line(format_args!("if ({skip}) {{ PREDECESSORS_ENDED; return; }}"));
+            self.line(format_args!("if ({skip}) {{ {turn} return; }}"));
         }
         // What no predecessor writes need not wait for them. What one does write is read again.
         let filled = match code.when.early.map(|early| self.t.index(early)) {
@@ -157,14 +175,14 @@ impl Writer<'_> {
                 let filled = second + length(&code.statements[second..]) + 1;
                 self.nest(&code.statements);
                 self.ask(&code.statements[filled..], &HashSet::new());
-                self.line(format_args!("PREDECESSORS_ENDED;\nif (!({early})) {{\nCOPIES_ENDED;\nBARRIER;"));
+                self.line(format_args!("{turn}\nif (!({early})) {{\nCOPIES_ENDED;\nBARRIER;"));
                 self.nest(&code.statements[second..]);
                 self.line(format_args!("}}"));
                 filled
             }
             None => {
                 self.ask(&code.statements, &HashSet::new());
-                self.line(format_args!("PREDECESSORS_ENDED;"));
+                self.line(format_args!("{turn}"));
                 0
             }
         };
