@@ -162,6 +162,7 @@ macro_rules! conformance {
                 long_attention attention::long; attention_of_halves attention::halves;
                 prompts_of_halves attention::prompts; dynamic_dims dynamic::cases; states dynamic::states;
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
+                integer_attention attention::integers;
             }
         }
     };
