@@ -2,7 +2,8 @@
 //! and of what stands in for the activations: their encoding in eight bits, as ordinary nodes, *planes*: `q` and `d` of `uop/src/rows.rs`,
 //! and `s`, sums of `q` over as many elements as share their scales, which is what a weight's zero is multiplied by.
 //!
-//! So do contractions of such planes with rows in eight bits that have a zero of their own, as attention makes them of a cache of bytes.
+//! So do contractions of such planes with other rows in eight bits, as attention makes them of a cache of bytes: with a zero of their own where
+//! one side of a product of bytes has to be unsigned.
 //!
 //! The contraction then is of `float(q)·d`. That the sum of products is one of integers follows from rules (`uop/src/rules/dot.rs`),
 //! which are applied when the contraction's ranges are known (`schedule/expand.rs`).
@@ -23,8 +24,8 @@ use std::sync::Arc;
 pub struct Dot {
     /// Activations as whole numbers.
     pub q: Id,
-    /// Their sums.
-    pub s: Id,
+    /// Their sums, where what they meet has a zero.
+    pub s: Option<Id>,
     /// Elements of a block, of a unit, whose codes share vectors, and of a group, which share every scale.
     pub sizes: [i64; 3],
 }
@@ -60,7 +61,7 @@ impl Derived {
     }
     /// What a node is computed from: its sources, and of a contraction in integers the sums of its activations.
     pub fn sources(&self, g: &Graph, id: Id) -> impl Iterator<Item = Id> {
-        let sums = self.dots.get(&id).map(|d| d.s);
+        let sums = self.dots.get(&id).and_then(|d| d.s);
         g[id].src.clone().into_iter().chain(sums)
     }
 }
@@ -152,9 +153,9 @@ pub fn derive(
         let src: Sources = n.src.iter().map(|s| map[s]).collect();
         let new = if src == n.src { id } else { g.build(n.op, n.dtype, src, n.arg) };
         let new = match contraction(g, new, &derived) {
-            Some(Contraction::Rows { q, d, group }) => {
+            Some(Contraction::Rows { q, d, group, zero }) => {
                 derived.planes.extend([(q, group), (d, 1)]);
-                let s = group_sums(g, &mut derived, &mut sums, q, group);
+                let s = zero.then(|| group_sums(g, &mut derived, &mut sums, q, group));
                 derived.dots.insert(new, Dot { q, s, sizes: [group; 3] });
                 new
             }
@@ -172,7 +173,7 @@ pub fn derive(
                 let sum = g.reduce(product, &[last], ReduceOp::Add);
                 // Of rows as planes, units follow one another.
                 let block = if layout == Layout::Planes { packing.unit } else { packing.elements };
-                derived.dots.insert(sum, Dot { q, s, sizes: [block, packing.unit, packing.group] });
+                derived.dots.insert(sum, Dot { q, s: Some(s), sizes: [block, packing.unit, packing.group] });
                 sum
             }
             None => new,
@@ -226,18 +227,19 @@ fn group_sums(g: &mut Graph, derived: &mut Derived, sums: &mut FxHashMap<(Id, i6
 enum Contraction {
     /// Of a packed weight `w` with activations `x`.
     Weight { w: Id, x: Id, layout: Layout, packing: Arc<Packing> },
-    /// Of rows in eight bits with a zero, and the planes of activations.
-    Rows { q: Id, d: Id, group: i64 },
+    /// Of rows in eight bits, with a zero of their own or without, and the planes of activations.
+    Rows { q: Id, d: Id, group: i64, zero: bool },
 }
 
-/// The planes of activations that meet rows with a zero of their own, `float(code + zero)·d`, in as large groups.
+/// The planes of activations, encoded here, that meet rows `float(code)·d` or `float(code + zero)·d` in as large groups.
 fn rows(g: &Graph, [a, b]: [Id; 2]) -> Option<Contraction> {
-    let with_zero = |q: Id| g[q].op == Op::Add && g.int_value(g[q].src[1]).is_some();
+    let encoded = |q: Id| g[q].op == Op::Cast && g.scalar(q) == Scalar::I8;
     let [a, b] = [a, b].map(|x| g.decoded(base_of(g, x)));
     let (a, b) = (a?, b?);
-    let (_, (q, d, group)) = if with_zero(a.0) { (a, b) } else { (b, a) };
-    let fits = a.2 == b.2 && group % 4 == 0 && with_zero(a.0) != with_zero(b.0);
-    (fits && g.scalar(q) == Scalar::I8).then_some(Contraction::Rows { q, d, group })
+    let ((codes, ..), (q, d, group)) = if encoded(b.0) { (a, b) } else { (b, a) };
+    let zero = g[codes].op == Op::Add && g.int_value(g[codes].src[1]).is_some();
+    let fits = a.2 == b.2 && group % 4 == 0 && encoded(q) && (zero || g.scalar(codes) == Scalar::I8);
+    fits.then_some(Contraction::Rows { q, d, group, zero })
 }
 
 /// What of a sum can be one of integers.

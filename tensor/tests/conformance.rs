@@ -222,6 +222,28 @@ fn kernels_multiply_integers() {
     }
 }
 
+/// Scores over a cache of bytes are products of integers in the kernels of every set of instructions, whole vectors of them, and no others where they are
+/// switched off.
+#[test]
+fn scores_are_products_of_integers() {
+    use gristmill_compiler::{Cheapest, Dialect, compile};
+    for case in attention::integers() {
+        for isa in ISAS {
+            let target = isa.isa.target();
+            let texts = |target: &Target| -> String {
+                let compiled = compile(&case.function, target, Some(&dialect::C as &dyn Dialect), &mut Cheapest);
+                compiled.programs.iter().map(|p| p.source.as_str()).collect()
+            };
+            let how = if target.signed { "signed" } else { "any" };
+            let lanes = if case.name.contains(" 20 rows") { 4 } else { target.lanes };
+            let text = texts(&target);
+            assert!(text.contains(&format!("dot4_{how}_{lanes}(")), "{} on {}:\n{text}", case.name, isa.name);
+            let exact = Target { int8: false, ..target };
+            assert!(!texts(&exact).contains("dot4"), "{} on {}", case.name, isa.name);
+        }
+    }
+}
+
 /// A workgroup of eight warps computes the same, and warps do it: in kernels of every such case, for scores and for values.
 #[test]
 fn warps_multiply_halves() {

@@ -3,7 +3,7 @@
 //! known whole and nothing is added across lanes:
 //!
 //! ```text
-//! codes  u8  [chunks, chunk/lanes, depth/4, lanes, 4]   code + 128, from 0 up, which a product of bytes wants of one side
+//! codes  i8  [chunks, chunk/lanes, depth/4, lanes, 4]   or u8, code + 128, where one side of a product of bytes has to be unsigned
 //! scales f32 [chunks, depth/group, chunk]
 //! ```
 //!
@@ -26,6 +26,8 @@ pub(super) struct Rows {
     group: i64,
     /// Positions side by side.
     lanes: i64,
+    /// Does the machine multiply signed bytes?
+    signed: bool,
 }
 
 /// The bytes that `k [rows, 1, depth]` is, if their products with `q [tokens, heads, depth]` are to be of whole numbers, in chunks of `chunk` positions.
@@ -38,7 +40,13 @@ pub(super) fn rows(g: &Graph, [q, k]: [Id; 2], chunk: i64, target: &Target) -> O
     let one_head = g.int_value(heads) == Some(1) && g.dims(codes).len() == 2 && g.dims(codes)[1] == depth;
     let most = target.lanes as i64;
     let lanes = [most, most / 2, most / 4].into_iter().find(|&l| l >= 4 && chunk % l == 0)?;
-    (one_head && group % 4 == 0 && g.scalar(codes) == Scalar::I8).then_some(Rows { codes, scales, group, lanes })
+    (one_head && group % 4 == 0 && g.scalar(codes) == Scalar::I8).then_some(Rows {
+        codes,
+        scales,
+        group,
+        lanes,
+        signed: target.signed,
+    })
 }
 
 /// Queries as they are multiplied with such rows, and their codes.
@@ -56,16 +64,26 @@ pub(super) fn keys(g: &mut Graph, rows: &Rows, at: Id, shape: &Shape) -> (Id, [I
     let tile = g.gather(rows.codes, at);
     let tile = g.reshape(tile, &[chunks, groups, lanes, words, four]);
     let tile = g.permute(tile, &[0, 1, 3, 2, 4]);
-    let turn = g.int_of(Scalar::I8, -ZERO);
-    let tile = g.xor(tile, turn);
-    let tile = g.bitcast(tile, Scalar::U8);
+    let tile = match rows.signed {
+        true => tile,
+        false => {
+            let turn = g.int_of(Scalar::I8, -ZERO);
+            let tile = g.xor(tile, turn);
+            g.bitcast(tile, Scalar::U8)
+        }
+    };
     // Back to rows; both steps leave axes alone that the other one changes.
     let codes = g.permute(tile, &[0, 1, 3, 2, 4]);
     let codes = g.reshape(codes, &[chunks, chunk, words, four]);
     let codes = g.reshape(codes, &[chunks, chunk, depth]);
-    let codes = g.cast(codes, Scalar::I32);
-    let zero = g.int_of(Scalar::I32, -ZERO);
-    let codes = g.add(codes, zero);
+    let codes = match rows.signed {
+        true => codes,
+        false => {
+            let codes = g.cast(codes, Scalar::I32);
+            let zero = g.int_of(Scalar::I32, -ZERO);
+            g.add(codes, zero)
+        }
+    };
     let scales = g.gather(rows.scales, at);
     let stage = g.permute(scales, &[0, 2, 1]);
     let scales = g.permute(stage, &[0, 2, 1]);

@@ -114,8 +114,13 @@ impl<'a> Expander<'a> {
         let is_range = |g: &Graph, r: &Id| g[*r].op == Op::Range;
         let of_group: Vec<Id> = ranges[3..].iter().copied().filter(|r| is_range(g, r)).collect();
         let sum = g.reduce_ranges(value, &of_group, ReduceOp::Add);
-        let signed = self.derived.signed;
-        let sum = rules::dot::derive(g, sum, &|rule| signed || rule != rules::dot::SIGNED);
+        let on = |rule: &str| match rule {
+            rules::dot::SIGNED => self.derived.signed,
+            // Whole numbers from −127 to 127, as this rule wants them.
+            rules::dot::ROWS => dot.s.is_none(),
+            _ => true,
+        };
+        let sum = rules::dot::derive(g, sum, &on);
         // Sums of activations alone are a plane.
         let zero = g.int(0);
         let mut map = FxHashMap::default();
@@ -125,16 +130,14 @@ impl<'a> Expander<'a> {
                 continue;
             }
             let Some((q, at)) = self.reads.get(&g[n.src[0]].src[0]).cloned() else { continue };
-            if q != dot.q {
-                continue;
-            }
+            let Some(s) = dot.s.filter(|_| q == dot.q) else { continue };
             let mut at = at;
             let mut first = FxHashMap::from_iter(of_group.iter().map(|&r| (r, zero)));
             let last = at.pop().expect("planes have an axis");
             let last = g.substitute(last, &mut first);
             let group = g.int(group);
             at.push(g.idiv(last, group));
-            let s = self.value(g, dot.s, &at);
+            let s = self.value(g, s, &at);
             map.insert(id, s);
         }
         let sum = g.substitute(sum, &mut map);
