@@ -9,6 +9,7 @@
 //!
 //! Where every head has keys or values of its own, tokens share the tiles instead, and chunks that lie in a token's future are left out.
 
+mod bytes;
 mod tiled;
 
 use crate::halves;
@@ -52,6 +53,13 @@ pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
     }
 }
 
+/// The most positions that an attention of these sources may reach, which may be less than the cache has, and those of a chunk.
+fn reach(g: &Graph, src: &[Id], target: &Target) -> (i64, i64) {
+    let positions = g.max_of(src[4]).min(g.max_of(g.dims(src[1])[0]));
+    let chunk = chunk_positions(g.max_of(g.dims(src[0])[0]), positions, target);
+    (positions, chunk.min(positions.max(1)))
+}
+
 /// Replaces every `ATTENTION` below `roots`; workgroup shapes of the new nodes go to `hints`.
 pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>, target: &Target) {
     let order = g.toposort(roots);
@@ -67,6 +75,29 @@ pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>, 
     for r in roots {
         *r = g.substitute(*r, &mut map);
     }
+}
+
+/// Queries that meet a cache of bytes as the kernels have them, encoded in eight bits. Did that change anything?
+pub fn encode(g: &mut Graph, roots: &mut [Id], target: &Target) -> bool {
+    let mut map: FxHashMap<Id, Id> = FxHashMap::default();
+    for id in g.toposort(roots) {
+        if g[id].op == Op::Attention {
+            let mut src = g[id].src.clone();
+            for s in &mut src {
+                *s = g.substitute(*s, &mut map);
+            }
+            if let Some(rows) = bytes::rows(g, [src[0], src[1]], reach(g, &src, target).1, target) {
+                src[0] = bytes::queries(g, src[0], &rows).0;
+                let n = g[id].clone();
+                let new = g.build(n.op, n.dtype, src, n.arg);
+                map.insert(id, new);
+            }
+        }
+    }
+    for r in roots {
+        *r = g.substitute(*r, &mut map);
+    }
+    !map.is_empty()
 }
 
 /// Sums as matrix products of halves.
@@ -129,9 +160,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
     let (kv_heads, out_depth) = (kd[1], vd[2]);
     let (h, kvh) = (g.max_of(heads), g.max_of(kv_heads));
-    // As far as it may reach, which may be less than the cache.
-    let positions = g.max_of(length).min(g.max_of(kd[0]));
-    let c = chunk_positions(g.max_of(tokens), positions, target).min(positions.max(1));
+    let (positions, c) = reach(g, src, target);
     let chunk = g.int(c);
     // The number of chunks in use.
     let up = g.int(c - 1);
@@ -177,7 +206,22 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
         let x = g.expand(x, &[chunks, tokens, kv_heads, group, chunk, d]);
         g.reshape(x, &[chunks, tokens, heads, chunk, d])
     };
-    let keys = rows(g, k, depth);
+    let of_bytes = bytes::rows(g, [q, k], c, target);
+    let keys = match &of_bytes {
+        Some(of) => {
+            let (keys, stages) = bytes::keys(g, of, at, &shape);
+            inside.extend(stages);
+            staged.extend(stages);
+            keys
+        }
+        None => rows(g, k, depth),
+    };
+    let q = of_bytes.map_or(q, |of| {
+        // Every chunk would encode them anew.
+        let (queries, codes) = bytes::queries(g, q, &of);
+        hints.insert(codes, Hint::buffer(vec![]));
+        queries
+    });
     inside.extend(tile);
     staged.extend(tile);
     let resident = tile.map(|node| Resident { node, size: c, settled: settled(g, k, first), tokens });

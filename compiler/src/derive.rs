@@ -2,9 +2,13 @@
 //! and of what stands in for the activations: their encoding in eight bits, as ordinary nodes, *planes*: `q` and `d` of `uop/src/rows.rs`,
 //! and `s`, sums of `q` over as many elements as share their scales, which is what a weight's zero is multiplied by.
 //!
+//! So do contractions of such planes with other rows in eight bits, as attention makes them of a cache of bytes: with a zero of their own where
+//! one side of a product of bytes has to be unsigned.
+//!
 //! The contraction then is of `float(q)·d`. That the sum of products is one of integers follows from rules (`uop/src/rules/dot.rs`),
 //! which are applied when the contraction's ranges are known (`schedule/expand.rs`).
 
+use crate::attention;
 use crate::layout::{Layout, Packing};
 use crate::schedule::expand::flatten;
 use crate::schedule::workgroup::{Future, Hint, Resident};
@@ -20,12 +24,10 @@ use std::sync::Arc;
 pub struct Dot {
     /// Activations as whole numbers.
     pub q: Id,
-    /// Their sums.
-    pub s: Id,
-    /// The weight's layout.
-    pub layout: Layout,
-    /// The weight's format, taken apart.
-    pub packing: Arc<Packing>,
+    /// Their sums, where what they meet has a zero.
+    pub s: Option<Id>,
+    /// Elements of a block, of a unit, whose codes share vectors, and of a group, which share every scale.
+    pub sizes: [i64; 3],
 }
 
 /// What the derivation chose.
@@ -59,7 +61,7 @@ impl Derived {
     }
     /// What a node is computed from: its sources, and of a contraction in integers the sums of its activations.
     pub fn sources(&self, g: &Graph, id: Id) -> impl Iterator<Item = Id> {
-        let sums = self.dots.get(&id).map(|d| d.s);
+        let sums = self.dots.get(&id).and_then(|d| d.s);
         g[id].src.clone().into_iter().chain(sums)
     }
 }
@@ -102,9 +104,6 @@ fn layouts(function: &Function, target: &Target) -> FxHashMap<u32, (Layout, Arc<
         Style::Cpu => Layout::Rows(target.lanes as u16),
         Style::Gpu => Layout::Planes,
     };
-    if !target.int8 || layout == Layout::Rows(1) {
-        return out;
-    }
     for (slot, info) in function.slots.iter().enumerate() {
         let (Storage::Packed(e), [.., rows, columns]) = (info.storage, &info.dims[..]) else { continue };
         let packing = known.entry(e.name).or_insert_with(|| Packing::of(e).map(Arc::new));
@@ -128,6 +127,11 @@ fn layouts(function: &Function, target: &Target) -> FxHashMap<u32, (Layout, Arc<
     out
 }
 
+/// Does the machine multiply whole numbers, and may it?
+pub fn integers(target: &Target) -> bool {
+    target.int8 && (target.style == Style::Gpu || target.lanes > 1)
+}
+
 /// Rewrites the contractions below `roots`.
 pub fn derive(
     g: &mut Graph,
@@ -136,11 +140,11 @@ pub fn derive(
     function: &Function,
     target: &Target,
 ) -> Derived {
+    if !integers(target) {
+        return Derived::default();
+    }
     let signed = target.style == Style::Gpu;
     let mut derived = Derived { layouts: layouts(function, target), signed, ..Derived::default() };
-    if derived.layouts.is_empty() {
-        return derived;
-    }
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     let mut encoded: FxHashMap<Id, (Id, Id)> = FxHashMap::default();
     let mut sums: FxHashMap<(Id, i64), Id> = FxHashMap::default();
@@ -149,25 +153,27 @@ pub fn derive(
         let src: Sources = n.src.iter().map(|s| map[s]).collect();
         let new = if src == n.src { id } else { g.build(n.op, n.dtype, src, n.arg) };
         let new = match contraction(g, new, &derived) {
-            Some((w, x, layout, packing)) => {
+            Some(Contraction::Rows { q, d, group, zero }) => {
+                derived.planes.extend([(q, group), (d, 1)]);
+                let s = zero.then(|| group_sums(g, &mut derived, &mut sums, q, group));
+                derived.dots.insert(new, Dot { q, s, sizes: [group; 3] });
+                new
+            }
+            Some(Contraction::Weight { w, x, layout, packing }) => {
                 let base = base_of(g, x);
                 let (q, decoded) = *encoded.entry(base).or_insert_with(|| {
                     let (q, d) = g.encode_rows(base, GROUP);
                     derived.planes.extend([(q, GROUP), (d, 1)]);
                     (q, g.decode_rows(q, d, GROUP))
                 });
-                let group = packing.group;
-                let s = *sums.entry((q, group)).or_insert_with(|| {
-                    let wide = g.cast(q, Scalar::I32);
-                    let s = g.by_groups(wide, group, ReduceOp::Add);
-                    derived.planes.insert(s, 1);
-                    s
-                });
+                let s = group_sums(g, &mut derived, &mut sums, q, packing.group);
                 let x = moved(g, x, base, decoded);
                 let product = g.mul(w, x);
                 let last = g.dims(product).len() - 1;
                 let sum = g.reduce(product, &[last], ReduceOp::Add);
-                derived.dots.insert(sum, Dot { q, s, layout, packing });
+                // Of rows as planes, units follow one another.
+                let block = if layout == Layout::Planes { packing.unit } else { packing.elements };
+                derived.dots.insert(sum, Dot { q, s: Some(s), sizes: [block, packing.unit, packing.group] });
                 sum
             }
             None => new,
@@ -201,13 +207,43 @@ pub fn derive(
 pub fn meaning(function: &Function, target: &Target) -> Option<Function> {
     let mut graph = function.graph.clone();
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+    let encoded = attention::encode(&mut graph, &mut roots, target);
     let derived = derive(&mut graph, &mut roots, &mut FxHashMap::default(), function, target);
     let outputs = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
-    (!derived.dots.is_empty()).then(|| Function { graph, outputs, ..function.clone() })
+    (encoded || !derived.dots.is_empty()).then(|| Function { graph, outputs, ..function.clone() })
 }
 
-/// Weight and activations of a contraction that can be one of integers.
-fn contraction(g: &Graph, id: Id, derived: &Derived) -> Option<(Id, Id, Layout, Arc<Packing>)> {
+/// Sums of `q` over groups, a plane.
+fn group_sums(g: &mut Graph, derived: &mut Derived, sums: &mut FxHashMap<(Id, i64), Id>, q: Id, group: i64) -> Id {
+    *sums.entry((q, group)).or_insert_with(|| {
+        let wide = g.cast(q, Scalar::I32);
+        let s = g.by_groups(wide, group, ReduceOp::Add);
+        derived.planes.insert(s, 1);
+        s
+    })
+}
+
+/// A contraction that can be one of integers.
+enum Contraction {
+    /// Of a packed weight `w` with activations `x`.
+    Weight { w: Id, x: Id, layout: Layout, packing: Arc<Packing> },
+    /// Of rows in eight bits, with a zero of their own or without, and the planes of activations.
+    Rows { q: Id, d: Id, group: i64, zero: bool },
+}
+
+/// The planes of activations, encoded here, that meet rows `float(code)·d` or `float(code + zero)·d` in as large groups.
+fn rows(g: &Graph, [a, b]: [Id; 2]) -> Option<Contraction> {
+    let encoded = |q: Id| g[q].op == Op::Cast && g.scalar(q) == Scalar::I8;
+    let [a, b] = [a, b].map(|x| g.decoded(base_of(g, x)));
+    let (a, b) = (a?, b?);
+    let ((codes, ..), (q, d, group)) = if encoded(b.0) { (a, b) } else { (b, a) };
+    let zero = g[codes].op == Op::Add && g.int_value(g[codes].src[1]).is_some();
+    let fits = a.2 == b.2 && group % 4 == 0 && encoded(q) && (zero || g.scalar(codes) == Scalar::I8);
+    fits.then_some(Contraction::Rows { q, d, group, zero })
+}
+
+/// What of a sum can be one of integers.
+fn contraction(g: &Graph, id: Id, derived: &Derived) -> Option<Contraction> {
     let n = &g[id];
     let Arg::Reduce(ReduceOp::Add, axes) = &n.arg else { return None };
     let product = &g[n.src[0]];
@@ -216,12 +252,19 @@ fn contraction(g: &Graph, id: Id, derived: &Derived) -> Option<(Id, Id, Layout, 
         return None;
     }
     let sides = [(product.src[0], product.src[1]), (product.src[1], product.src[0])];
-    let (w, x, slot) = sides.into_iter().find_map(|(w, x)| Some((w, x, packed_rows(g, w)?)))?;
+    let Some((w, x, slot)) = sides.into_iter().find_map(|(w, x)| Some((w, x, packed_rows(g, w)?))) else {
+        return rows(g, [product.src[0], product.src[1]]);
+    };
     let columns = g.int_value(*g.dims(n.src[0]).last()?)?;
     let (layout, packing) = derived.layouts.get(&slot)?;
     // Activations of one dim too few are a constant.
     let fits = columns % GROUP == 0 && columns % packing.elements == 0 && g.dims(x).len() == last + 1;
-    (fits && packed_rows(g, x).is_none()).then(|| (w, x, *layout, packing.clone()))
+    (fits && packed_rows(g, x).is_none()).then(|| Contraction::Weight {
+        w,
+        x,
+        layout: *layout,
+        packing: packing.clone(),
+    })
 }
 
 /// What the activations are made of by moving whole rows.

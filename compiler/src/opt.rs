@@ -106,10 +106,7 @@ impl Optimiser<'_> {
             }
             match node.op {
                 Op::Load => {
-                    let unit = match g[node.src[0]].arg {
-                        Arg::Packed(..) => node.dtype.scalar.bytes() as i64,
-                        _ => 1,
-                    };
+                    let unit = node.dtype.scalar.bytes() as i64 / g.unit_bytes(node.src[0]);
                     if !self.stride_is(node.src[1], lane, unit) {
                         return false;
                     }

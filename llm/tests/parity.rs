@@ -330,6 +330,25 @@ fn a_cache_of_bytes_is_near() {
     assert!(errors[0] > 0.0 && errors.iter().all(|&e| e < 0.03), "{errors:?}");
 }
 
+/// Over a cache of bytes, scores of integers stay where integer products and such a cache are by themselves, in any class of step.
+#[test]
+fn integer_scores_are_near_exact() {
+    let tokens = ids(&data("demo-glm-tokens.txt"));
+    let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("a GGUF file");
+    let exact = engine(&file, "cpu", None, 32).forward(&tokens, 0, true).expect("logits").to_vec();
+    let floats = engine_of(&file, "cpu", Options::default(), 32).forward(&tokens, 0, true).expect("logits").to_vec();
+    let opened = open("cpu", &Options::default()).expect("a device");
+    let settings = Settings { context: Some(256), cache: Scalar::I8, chunk: 32, ..Settings::default() };
+    let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
+    let chunked = e.forward(&tokens, 0, true).expect("logits").to_vec();
+    let stepped = by_steps(&mut e, &tokens);
+    for (class, found) in [("chunks", &chunked), ("a token at a time", &stepped)] {
+        let errors = [rms(found, &exact), rms(found, &floats)];
+        println!("{class}: rms {errors:.4?} of exact logits and of those with an f32 cache");
+        assert!(errors.iter().all(|&e| e > 1e-6 && e < 0.03), "{class}: {errors:?}");
+    }
+}
+
 #[test]
 fn every_device_by_name_runs_the_same_plan() {
     // The demo on the interpreter is slow: a prompt of few tokens.

@@ -162,6 +162,7 @@ macro_rules! conformance {
                 long_attention attention::long; attention_of_halves attention::halves;
                 prompts_of_halves attention::prompts; dynamic_dims dynamic::cases; states dynamic::states;
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
+                integer_attention attention::integers;
             }
         }
     };
@@ -217,6 +218,28 @@ fn kernels_multiply_integers() {
                 let exact = compile(&function, &exact, Some(&dialect::C as &dyn Dialect), &mut Cheapest);
                 assert!(exact.layouts.is_empty() && !exact.programs.iter().any(products));
             }
+        }
+    }
+}
+
+/// Scores over a cache of bytes are products of integers in the kernels of every set of instructions, whole vectors of them, and no others where they are
+/// switched off.
+#[test]
+fn scores_are_products_of_integers() {
+    use gristmill_compiler::{Cheapest, Dialect, compile};
+    for case in attention::integers() {
+        for isa in ISAS {
+            let target = isa.isa.target();
+            let texts = |target: &Target| -> String {
+                let compiled = compile(&case.function, target, Some(&dialect::C as &dyn Dialect), &mut Cheapest);
+                compiled.programs.iter().map(|p| p.source.as_str()).collect()
+            };
+            let how = if target.signed { "signed" } else { "any" };
+            let lanes = if case.name.contains(" 20 rows") { 4 } else { target.lanes };
+            let text = texts(&target);
+            assert!(text.contains(&format!("dot4_{how}_{lanes}(")), "{} on {}:\n{text}", case.name, isa.name);
+            let exact = Target { int8: false, ..target };
+            assert!(!texts(&exact).contains("dot4"), "{} on {}", case.name, isa.name);
         }
     }
 }

@@ -109,7 +109,7 @@ impl Graph {
         let d = self[c].dtype;
         self.build(Op::Dot4, d, smallvec![a, b, c] as Sources, Arg::Int(most))
     }
-    /// The four bytes of word `a` times those of `b`, all signed, summed onto `c`.
+    /// The four bytes of word `a` times those of `b`, all signed and those of `b` from −127, summed onto `c`.
     pub fn signed_dot4(&mut self, a: Id, b: Id, c: Id) -> Id {
         let d = self[c].dtype;
         self.build(Op::SignedDot4, d, smallvec![a, b, c] as Sources, Arg::None)

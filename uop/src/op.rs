@@ -98,7 +98,7 @@ ops! {
     Table Elementwise Exact(1), "entry of a constant table of i32; arg Ints";
     // Words: four bytes as one u32, the first the lowest
     Dot4 Elementwise Exact(3), "c + the sum of the products of a's four bytes (from 0 to arg Int) with b's (signed), i32";
-    SignedDot4 Elementwise Exact(3), "c + the sum of the products of a's four bytes with b's, all signed, i32";
+    SignedDot4 Elementwise Exact(3), "c + the sum of the products of a's four bytes with b's, all signed, b's from -127 as rows in eight bits have them, i32";
     Dot2 Elementwise Exact(3), "a word of two signed 16-bit halves: c's plus the products of two of a's bytes (from 0 to arg Int) each with b's (signed); both hold their sums";
     Halves Elementwise Exact(2), "c + the two signed 16-bit halves of a word, i32";
     Table4 Elementwise Exact(1), "each byte of a word (0 to 15) replaced by that entry of a table of 16 bytes; arg Ints";

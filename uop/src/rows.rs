@@ -7,7 +7,7 @@
 
 use crate::dtype::Scalar;
 use crate::graph::{Graph, Id};
-use crate::op::ReduceOp;
+use crate::op::{Op, ReduceOp};
 
 /// Most elements that share a scale.
 pub const GROUP: i64 = 32;
@@ -58,16 +58,47 @@ impl Graph {
         let d = self.repeated(d, group, &dims);
         self.mul(wide, d)
     }
+    /// What [`Graph::decode_rows`] made `x` of: `q`, `d` (f32) and the group.
+    pub fn decoded(&self, x: Id) -> Option<(Id, Id, i64)> {
+        let n = &self[x];
+        let &[a, b] = &n.src[..] else { return None };
+        let planes = |wide: Id, repeated: Id| {
+            let (wide, repeated) = (&self[wide], &self[repeated]);
+            let q = *wide.src.first().filter(|&&q| wide.op == Op::Cast && self.scalar(q).is_int())?;
+            let spread = *repeated.src.first().filter(|_| repeated.op == Op::Reshape)?;
+            let column = *self[spread].src.first().filter(|_| self[spread].op == Op::Expand)?;
+            let d = *self[column].src.first().filter(|_| self[column].op == Op::Reshape)?;
+            let group = self.int_value(*self.dims(spread).last()?)?;
+            (self.dims(d).len() == self.dims(x).len()).then_some((q, d, group))
+        };
+        if n.op != Op::Mul {
+            return None;
+        }
+        planes(a, b).or_else(|| planes(b, a))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::group_of;
+    use crate::{Graph, Scalar};
 
     #[test]
     fn a_group_divides_its_row() {
         for (n, group) in [(576, 32), (32, 32), (48, 16), (20, 4), (7, 1)] {
             assert_eq!(group_of(n), group, "{n}");
         }
+    }
+
+    #[test]
+    fn rows_are_known_by_what_they_are_made_of() {
+        let mut g = Graph::new();
+        let dims = [3, 64].map(|n| g.int(n));
+        let x = g.param(0, &dims, Scalar::F32);
+        let (q, d) = g.encode_rows(x, 16);
+        let rows = g.decode_rows(q, d, 16);
+        assert_eq!(g.decoded(rows), Some((q, d, 16)));
+        let twice = g.mul(rows, rows);
+        assert_eq!((g.decoded(twice), g.decoded(x)), (None, None));
     }
 }

@@ -85,6 +85,8 @@ pub struct Target {
     pub table_lookup: bool,
     /// Are products of bytes best added in 16 bits, since no instruction adds four of them to 32?
     pub pairs: bool,
+    /// Are products of two signed bytes no dearer than those of an unsigned and a signed one?
+    pub signed: bool,
     /// Are activations encoded in eight bits where they meet packed weights?
     pub int8: bool,
     /// Are intermediates computed inside the kernels that read them, where that is cheaper?
@@ -126,6 +128,7 @@ impl Target {
             registers: if lanes >= 16 { 32 } else { 16 },
             table_lookup: lanes == 16,
             pairs: false,
+            signed: false,
             int8: true,
             fusion: true,
             merge: true,
@@ -152,6 +155,7 @@ impl Target {
             registers: 128,
             table_lookup: false,
             pairs: false,
+            signed: true,
             int8: true,
             fusion: true,
             merge: true,

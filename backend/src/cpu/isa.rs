@@ -139,7 +139,8 @@ impl Isa {
     /// results do not depend on the number of threads.
     pub fn target(self) -> Target {
         let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Target { pairs: self == Isa::Avx2, ..Target::cpu(self.name(), self.lanes(), workers) }
+        let signed = matches!(self, Isa::Avx2 | Isa::Neon);
+        Target { pairs: self == Isa::Avx2, signed, ..Target::cpu(self.name(), self.lanes(), workers) }
     }
 }
 

@@ -102,10 +102,7 @@ impl Vectoriser<'_> {
             }
             Op::Load => {
                 let sum = self.g.linear(n.src[1]);
-                let unit = match self.g[n.src[0]].arg {
-                    Arg::Packed(..) => n.dtype.scalar.bytes() as i64,
-                    _ => 1,
-                };
+                let unit = n.dtype.scalar.bytes() as i64 / self.g.unit_bytes(n.src[0]);
                 let straight = sum.coefficient(lane) == unit
                     && sum.terms.iter().all(|&(t, _)| t == lane || !self.depends(t, lane));
                 if straight {

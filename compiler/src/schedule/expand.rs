@@ -2,7 +2,6 @@
 //! arithmetic; a reduction gets ranges; a node that has a place of its own is read from there.
 
 use crate::derive::{Derived, Dot};
-use crate::layout::Layout;
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar, Sources, rules};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -90,16 +89,14 @@ impl<'a> Expander<'a> {
     /// A contraction in integers at `index`, by the rules of `uop/src/rules/dot.rs`: its range is cut into blocks of the weight, units whose
     /// codes share vectors, groups that share scales, words, and bytes.
     fn dot(&mut self, g: &mut Graph, node: Id, index: &[Id], dot: &Dot) -> Id {
-        let p = &dot.packing;
+        let [block, unit, group] = dot.sizes;
         let product = g[node].src[0];
         let columns = g.max_of(*g.dims(product).last().expect("a contraction has an axis"));
-        // Of rows as planes, units follow one another.
-        let block = if dot.layout == Layout::Planes { p.unit } else { p.elements };
         let sizes = [
             (columns / block, block, RangeKind::Reduce),
-            (block / p.unit, p.unit, RangeKind::Reduce),
-            (p.unit / p.group, p.group, RangeKind::Unroll),
-            (p.group / 4, 4, RangeKind::Unroll),
+            (block / unit, unit, RangeKind::Reduce),
+            (unit / group, group, RangeKind::Unroll),
+            (group / 4, 4, RangeKind::Unroll),
             (4, 1, RangeKind::Unroll),
         ];
         let mut k = g.int(0);
@@ -117,8 +114,13 @@ impl<'a> Expander<'a> {
         let is_range = |g: &Graph, r: &Id| g[*r].op == Op::Range;
         let of_group: Vec<Id> = ranges[3..].iter().copied().filter(|r| is_range(g, r)).collect();
         let sum = g.reduce_ranges(value, &of_group, ReduceOp::Add);
-        let signed = self.derived.signed;
-        let sum = rules::dot::derive(g, sum, &|rule| signed || rule != rules::dot::SIGNED);
+        let on = |rule: &str| match rule {
+            rules::dot::SIGNED => self.derived.signed,
+            // Whole numbers from −127 to 127, as this rule wants them.
+            rules::dot::ROWS => dot.s.is_none(),
+            _ => true,
+        };
+        let sum = rules::dot::derive(g, sum, &on);
         // Sums of activations alone are a plane.
         let zero = g.int(0);
         let mut map = FxHashMap::default();
@@ -128,16 +130,14 @@ impl<'a> Expander<'a> {
                 continue;
             }
             let Some((q, at)) = self.reads.get(&g[n.src[0]].src[0]).cloned() else { continue };
-            if q != dot.q {
-                continue;
-            }
+            let Some(s) = dot.s.filter(|_| q == dot.q) else { continue };
             let mut at = at;
             let mut first = FxHashMap::from_iter(of_group.iter().map(|&r| (r, zero)));
             let last = at.pop().expect("planes have an axis");
             let last = g.substitute(last, &mut first);
-            let group = g.int(p.group);
+            let group = g.int(group);
             at.push(g.idiv(last, group));
-            let s = self.value(g, dot.s, &at);
+            let s = self.value(g, s, &at);
             map.insert(id, s);
         }
         let sum = g.substitute(sum, &mut map);

@@ -143,11 +143,15 @@ pub fn deep() -> Vec<Case> {
 /// A latent cache of bytes with scales. Rows are multiples of a power of two whose largest is 127 of them, so that codes and scales have
 /// no rounding that could fall either way.
 fn bytes(heads: usize, tokens: usize, group: usize, vars: &[&[(&'static str, i64)]]) -> Case {
-    let (rank, rope, rows) = (64, 32, 320);
+    bytes_of(320, heads, tokens, group, vars)
+}
+
+fn bytes_of(rows: usize, heads: usize, tokens: usize, group: usize, vars: &[&[(&'static str, i64)]]) -> Case {
+    let (rank, rope) = (64, 32);
     let width = rank + rope;
     let row = |i: i64| if i % 16 == 5 { 127 } else { i * 37 % 253 - 126 };
     let rows_of = (0..29 * group as i64).map(|i| row(i) as f64 / 64.0).collect();
-    Case::new(format!("latent cache of bytes, {group} a scale, {heads} heads, {tokens} tokens"), |c| {
+    Case::new(format!("latent cache of bytes, {rows} rows, {group} a scale, {heads} heads, {tokens} tokens"), |c| {
         let pos = c.var("pos", 0, rows - tokens);
         let n = if tokens == 1 { c.int(1) } else { c.var("n", 1, tokens) };
         let q = c.input("q", dims![n, heads, width], Scalar::F32);
@@ -163,6 +167,22 @@ fn bytes(heads: usize, tokens: usize, group: usize, vars: &[&[(&'static str, i64
     .fill(2, Fill::Whole(-127, 128))
     .fill(3, Fill::Uniform(0.0, 0.02))
     .vars(vars)
+}
+
+/// Caches of bytes whose scores are sums of products of integers: chunks that are full, begun or of one position, a cache that chunks do not
+/// divide, and one whose only chunk has room for a vector's half alone.
+pub fn integers() -> Vec<Case> {
+    let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 127)], &[("pos", 128)], &[("pos", 319)]];
+    let few: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 13)], &[("pos", 120), ("n", 13)], &[("pos", 307), ("n", 13)]];
+    let mut out = Vec::new();
+    for group in [16, 32] {
+        out.push(bytes(4, 1, group, one));
+        out.push(bytes(20, 1, group, one));
+        out.push(bytes(4, 13, group, few));
+    }
+    out.push(bytes_of(300, 4, 1, 32, &[&[("pos", 255)], &[("pos", 299)]]));
+    out.push(bytes_of(20, 5, 1, 32, &[&[("pos", 0)], &[("pos", 19)]]));
+    out
 }
 
 pub fn cases() -> Vec<Case> {

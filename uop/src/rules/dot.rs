@@ -17,6 +17,7 @@ rules! { RULES:
     "sum(float(a)*float(b)) -> float(sum(a*b)) where exact" [Reduce] whole;
     "sum(table[i]*b) -> sum((table - c)[i]*b) + c*sum(b)" [Reduce] positive_table;
     "sum(a*b) of bytes -> sum(dot4(words))" [Reduce] words;
+    "sum(a*b) of rows in eight bits -> sum(signed dot4(words))" [Reduce] rows;
 }
 
 /// `root` after the rules, each tried wherever `on` says, until none fires.
@@ -206,13 +207,27 @@ fn words(g: &mut Graph, n: &Node) -> Option<Id> {
     if !g.within(a, 0, 255) || !g.within(b, -128, 127) {
         return None;
     }
+    let most = g.bounds(a)?.1;
+    lifted(g, n, [a, b], |g, a, b, zero| g.dot4(a, b, zero, most))
+}
+
+/// The rule for rows that both have signs, in whole numbers from −127 to 127.
+pub const ROWS: &str = "sum(a*b) of rows in eight bits -> sum(signed dot4(words))";
+
+fn rows(g: &mut Graph, n: &Node) -> Option<Id> {
+    let [a, b] = pair(g, n)?;
+    let both = [a, b].iter().all(|&x| g.bounds(x) == Some((-128, 127)));
+    if both { lifted(g, n, [a, b], Graph::signed_dot4) } else { None }
+}
+
+/// A sum whose last range is of four bytes as one of products of words.
+fn lifted(g: &mut Graph, n: &Node, [a, b]: [Id; 2], dot: impl Fn(&mut Graph, Id, Id, Id) -> Id) -> Option<Id> {
     let (&byte, rest) = n.src[1..].split_last()?;
     if g.int_value(g[byte].src[0]) != Some(4) {
         return None;
     }
-    let most = g.bounds(a)?.1;
     let (a, b) = (lift::word(g, a, byte), lift::word(g, b, byte));
     let zero = g.int_of(Scalar::I32, 0);
-    let dot = g.dot4(a, b, zero, most);
+    let dot = dot(g, a, b, zero);
     Some(if rest.is_empty() { dot } else { g.reduce_ranges(dot, rest, ReduceOp::Add) })
 }

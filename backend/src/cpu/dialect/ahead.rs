@@ -34,14 +34,23 @@ pub(super) struct Ahead {
 pub(super) fn plan(g: &Graph, code: &Code) -> Vec<Ahead> {
     let mut out: Vec<Ahead> = Vec::new();
     let mut open: Vec<Option<Id>> = Vec::new();
+    // Workgroup indices on which the nest depends, if it is left out where none has changed.
+    let mut depends: Option<&[Id]> = None;
     for s in &code.statements {
         match s {
-            Statement::Nest { .. } => open.push(None),
+            Statement::Nest { staged, globals, .. } => {
+                open.push(None);
+                depends = staged.then_some(globals);
+            }
             Statement::Loop(r) => open.push(Some(*r).filter(|&r| g.range_kind(r) == Some(RangeKind::Loop))),
             Statement::End => drop(open.pop()),
             Statement::Define(id) => {
                 let loops: Vec<Id> = open.iter().flatten().copied().collect();
                 let Some(new) = ahead(g, code, *id, loops) else { continue };
+                // A stage that workgroups share is filled by the first: the others would not ask for their part.
+                if depends.is_some_and(|d| !new.sharing.iter().all(|r| d.contains(r))) {
+                    continue;
+                }
                 match out.iter_mut().find(|a| a.buffer == new.buffer && a.loops == new.loops) {
                     Some(a) => a.read += new.read,
                     None => out.push(new),

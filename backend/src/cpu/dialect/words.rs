@@ -7,6 +7,9 @@ const ONE: &str = r#"
 FN i32 dot4_any_1(u32 a, u32 b, i32 c) {
   return c + (i32)(a & 255) * (i8)b + (i32)(a >> 8 & 255) * (i8)(b >> 8) + (i32)(a >> 16 & 255) * (i8)(b >> 16) + (i32)(a >> 24) * (i8)(b >> 24);
 }
+FN i32 dot4_signed_1(u32 a, u32 b, i32 c) {
+  return c + (i32)(i8)a * (i8)b + (i32)(i8)(a >> 8) * (i8)(b >> 8) + (i32)(i8)(a >> 16) * (i8)(b >> 16) + (i32)(i8)(a >> 24) * (i8)(b >> 24);
+}
 FN i32 dot4_small_1(u32 a, u32 b, i32 c) { return dot4_any_1(a, b, c); }
 FN u32 dot2_1(u32 a, u32 b, u32 c) {
   return ((u32)dot4_any_1(a & 0xffff, b, (i32)c) & 0xffff) | (u32)dot4_any_1(a >> 16, b >> 16, (i32)(c >> 16)) << 16;
@@ -70,6 +73,28 @@ const DOT4: &[Way] = &[
     ),
 ];
 
+/// Products of signed bytes, those of `b` from −127: lanes, needs, body. Magnitudes of one side with the other's sign given to it: two products fit
+/// 16 bits.
+const SIGNED4: &[(usize, &str, &str)] = &[
+    (
+        8,
+        "defined(__AVX2__)",
+        "i16x16 ones = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}; \
+         return c + (i32x8)__builtin_ia32_pmaddwd256((i16x16)__builtin_ia32_pmaddubsw256(__builtin_ia32_psignb256((q32)a, (q32)a), __builtin_ia32_psignb256((q32)b, (q32)a)), ones);",
+    ),
+    (
+        4,
+        "defined(__SSSE3__)",
+        "i16x8 ones = {1,1,1,1,1,1,1,1}; \
+         return c + (i32x4)__builtin_ia32_pmaddwd128((i16x8)__builtin_ia32_pmaddubsw128(__builtin_ia32_psignb128((q16)a, (q16)a), __builtin_ia32_psignb128((q16)b, (q16)a)), ones);",
+    ),
+    (
+        4,
+        "defined(__ARM_FEATURE_DOTPROD)",
+        "__asm__(\"sdot %0.4s, %1.16b, %2.16b\" : \"+w\"(c) : \"w\"((i8x16)a), \"w\"((i8x16)b)); return c;",
+    ),
+];
+
 /// Products added in 16 bits: lanes, needs, the bodies of `dot2` and `halves`.
 const DOT2: &[(usize, &str, &str, &str)] = &[(
     8,
@@ -126,6 +151,14 @@ pub fn functions(lanes: &[usize]) -> String {
         }
         let _ = writeln!(text, "#endif");
         s.push_str(&text);
+        let alone = each(&|i| format!("dot4_signed_1(a[{i}], b[{i}], c[{i}])"));
+        let signed = |body: &str| format!("FN i32x{l} dot4_signed_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {body} }}\n");
+        let mut text = String::new();
+        for (_, needs, body) in SIGNED4.iter().filter(|w| w.0 == l) {
+            let _ = write!(text, "{} {needs}\n{}", if text.is_empty() { "#if" } else { "#elif" }, signed(body));
+        }
+        let alone = signed(&format!("return (i32x{l}){{{alone}}};"));
+        s.push_str(&if text.is_empty() { alone } else { format!("{text}#else\n{alone}#endif\n") });
         let both = |dot2: &str, halves: &str| {
             format!(
                 "FN u32x{l} dot2_{l}(u32x{l} a, u32x{l} b, u32x{l} c) {{ {dot2} }}\nFN i32x{l} halves_{l}(u32x{l} x, i32x{l} c) {{ {halves} }}\n"
