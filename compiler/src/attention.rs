@@ -39,7 +39,7 @@ const COLUMNS: i64 = 2;
 const LOWEST: f32 = -60_000.0;
 /// Partial results above which one token's are combined by a kernel of its own. Whoever reads the combination would combine them anew in each of its
 /// workgroups, of which a head has several: more bytes than a launch takes time for.
-const MANY: i64 = 32;
+const MANY: i64 = 64;
 /// Values of a head that a workgroup combines then: 256 bytes of each partial result, or 128 of halves.
 const COMBINED: i64 = 64;
 

@@ -6,6 +6,7 @@ use gristmill_compiler::{Cheapest, Compiled, compile};
 use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options, TokenClass, load};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
+use gristmill_uop::target::Target;
 
 fn decode_step(preset: &str, quant: &str, device: &str) -> Vec<(String, usize, Compiled)> {
     let file = Gguf::synth(preset, quant).unwrap();
@@ -57,6 +58,22 @@ fn other_models_keep_the_budget() {
     ] {
         for (name, _, c) in decode_step(preset, quant, "null:gpu") {
             assert!(c.programs.len() <= 11, "{preset} {quant} {name}: {} launches\n{}", c.programs.len(), explain(&c));
+        }
+    }
+}
+
+/// Kernels that read many weights have workgroups for nearly every multiprocessor, and no more than run at once.
+#[test]
+fn experts_run_in_one_round() {
+    let workers = Target::gpu_h200().workers as i64;
+    for preset in ["glm-4.7-flash", "deepseek-v2-lite"] {
+        let step = decode_step(preset, "q4_0", "null:gpu");
+        let moe = step.iter().find(|s| s.0.contains("moe")).expect("there are MoE layers");
+        let large: Vec<_> = moe.2.programs.iter().filter(|p| p.estimate.weight_bytes > 6e6).collect();
+        assert_eq!(large.len(), 2, "gate and up, and down:\n{}", explain(&moe.2));
+        for p in large {
+            let groups = p.graph.max_of(p.groups);
+            assert!((3 * workers / 4..=3 * workers).contains(&groups), "{preset}: {groups} of {:?}", p.notes);
         }
     }
 }

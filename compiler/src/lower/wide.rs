@@ -266,3 +266,33 @@ impl Order<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_uop::{RangeKind, Scalar};
+
+    /// Bytes written by four writes at `step` times a range, and behind it: of a wide write so many, of others none.
+    fn written(step: i64) -> Vec<Option<(usize, usize)>> {
+        let mut g = Graph::new();
+        let (bound, step) = (g.int(64), g.int(step));
+        let (r, value) = (g.range(bound, 1, RangeKind::Loop), g.constant(Scalar::I8, 1.0));
+        let (buffer, at) = (g.param(0, &[], Scalar::I8), g.mul(r, step));
+        let mut all = Vec::new();
+        for i in 0..4 {
+            let i = g.int(i);
+            all.push(Statement::Write(buffer, g.add(at, i), value));
+        }
+        let wide = |s: &Statement| match s {
+            Statement::WideWrite(_, _, bytes, values) => Some((*bytes, values.len())),
+            _ => None,
+        };
+        writes(&g, all).iter().map(wide).collect()
+    }
+
+    #[test]
+    fn neighbouring_bytes_fill_a_word_where_it_is_aligned() {
+        assert_eq!(written(4), [Some((4, 4))]);
+        assert_eq!(written(6), [None; 4]);
+    }
+}

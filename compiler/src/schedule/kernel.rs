@@ -519,3 +519,35 @@ fn split_global(g: &mut Graph, index: Id) -> (Fixed, Option<(i64, i64)>) {
     let dtype = g[index].dtype;
     (Fixed { base: g.from_linear(&base, dtype), last: None }, g.linear_bounds(&rest))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_uop::Scalar;
+
+    #[test]
+    fn nests_wait_for_as_few_others_as_can_be() {
+        let mut g = Graph::new();
+        let (one, zero) = (g.int(1), g.int(0));
+        let stages: Vec<Id> = (0..4)
+            .map(|i| {
+                let dtype = Scalar::F32.into();
+                g.intern(Node { op: Op::Local, dtype, src: smallvec![one], arg: Arg::Int(i) })
+            })
+            .collect();
+        let out = g.param(1, &[], Scalar::F32);
+        let x = g.param(0, &[], Scalar::F32);
+        // A chain, beside it another, and what reads both.
+        let mut nest = |to: Id, from: &[Id]| {
+            let read: Vec<Id> = from.iter().map(|&b| g.load(b, zero, Scalar::F32)).collect();
+            let value = read.into_iter().reduce(|a, b| g.add(a, b)).expect("one at least");
+            g.store(to, zero, value, &[])
+        };
+        let chain = [nest(stages[0], &[x]), nest(stages[1], &[stages[0]])];
+        let beside = [nest(stages[2], &[x]), nest(stages[3], &[stages[2]])];
+        let last = nest(out, &[stages[1], stages[3]]);
+        let mut nests = vec![chain[0], chain[1], beside[0], beside[1], last];
+        in_rounds(&g, &mut nests);
+        assert_eq!(nests, [chain[0], beside[0], chain[1], beside[1], last]);
+    }
+}

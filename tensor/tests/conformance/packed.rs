@@ -52,6 +52,13 @@ pub fn odd_rows() -> Vec<Case> {
             out.push(contraction(e, rows, true));
         }
     }
+    // Steps of a row that its threads do not divide, and so many rows that several threads share one.
+    for e in TABLE.iter().copied().filter(|e| ["q8_0", "q4_0"].contains(&e.name)) {
+        out.push(Case::new(format!("2048 rows of 22 blocks of {}", e.name), |c| {
+            let x = c.input("x", dims![1, 704], Scalar::F32);
+            c.output("y", x.linear(c.weight("w", &[2048, 704], e)));
+        }));
+    }
     // Rows that vectors do not divide: a plain encoding may have any length.
     for e in TABLE.iter().copied().filter(|e| e.elements == 1) {
         for n in [1, 7, 24, 40, 100] {
