@@ -280,11 +280,12 @@ impl Engine {
     pub fn cache_bytes_per_token(&self) -> usize {
         self.model.state(&self.options(self.class(1, Logits::None, 0))).row_bytes() * self.model.layers()
     }
-    /// Launches of one step: of one token with the choice of the next, the largest, or of a chunk with the logits after its last token.
-    pub fn launches(&self, chunk: bool) -> usize {
+    /// Launches of one step at that position, if it has been taken: of one token with the choice of the next, the largest, or of a chunk with the logits
+    /// after its last token.
+    pub fn launches(&self, chunk: bool, position: usize) -> usize {
         let captured = match chunk {
-            true => self.captured.get(&self.class(self.settings.chunk, Logits::Last, 0)),
-            false => self.decoders.get(&(Choice::Greedy, self.depth(0))),
+            true => self.captured.get(&self.class(self.settings.chunk, Logits::Last, position)),
+            false => self.decoders.get(&(Choice::Greedy, self.depth(position))),
         };
         captured.map_or(0, |c| c.launches.len())
     }

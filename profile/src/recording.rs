@@ -55,7 +55,7 @@ pub struct Launch {
 /// One run of the step.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Step {
-    /// Seconds from its tokens to its logits.
+    /// Seconds from its tokens to its logits; of a device that runs beside the host, from its first kernel to its last.
     pub wall: f64,
     /// When each worker was at each launch, in seconds since the device began.
     pub spans: Vec<Span>,

@@ -125,7 +125,7 @@ pub fn run(options: Options) -> Result {
             let bytes = engine.traffic(step, middle).total() / step as f64;
             // Memory that others use too is not as fast from one minute to the next.
             let fraction = before.zip(read(&engine)).map(|(a, b)| bytes * mean / a.max(b));
-            let launches = engine.launches(step > 1) as f64 / step as f64;
+            let launches = engine.launches(step > 1, middle) as f64 / step as f64;
             let test = format!("{}{tokens}", if prompt { "pp" } else { "tg" });
             if options.json {
                 let line = json!({

@@ -21,10 +21,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const NOTES: &str = "\
-The clock is read before and after each worker's part of each launch. Times are means over the faster half of the runs.
-`limit` is the time that a kernel would take at the machine's read bandwidth, or at the operations a second of the cost model
-if that is longer, over the time it took; what a cache delivers is faster than that. `between kernels` is when no worker was at a
-kernel: barriers, the logits' way to the host, and the timers themselves, which the last line says the cost of.
+The clock is read before and after each worker's part of each launch; a GPU's kernels note when it is their turn, and a launch's time
+is from there to the turn of the next. Times are means over the faster half of the runs. `limit` is the time that a kernel would
+take at the machine's read bandwidth, or at the operations a second of the cost model if that is longer, over the time it took; what
+a cache delivers is faster than that. `between kernels` is when no worker was at a kernel: barriers, the logits' way to the host, and
+the timers themselves, which the last line says the cost of.
 
 Examples:
   gristmill profile glm-4.7-flash                               where a token's time goes
@@ -106,9 +107,15 @@ pub fn run(options: Options) -> Result {
     let (steps, plain) = steps(&mut engine, tokens, options.d, options.n)?;
     let after = if options.d > 0 { format!(" after {}", options.d) } else { String::new() };
     let what = if tokens == 1 { format!("one token{after}") } else { format!("{tokens} tokens of a prompt{after}") };
-    let workers = if engine.device().name() == "cpu" { options.common.team() } else { 1 };
-    // The cost model's number is of all cores.
-    let operations = target.operations * workers.min(target.workers) as f64 / target.workers.max(1) as f64;
+    // The cost model's number is of all cores; a team may be smaller. Another device is one worker, whole.
+    let (workers, part) = match engine.device().name() {
+        "cpu" => {
+            let team = options.common.team();
+            (team, team.min(target.workers) as f64 / target.workers.max(1) as f64)
+        }
+        _ => (1, 1.0),
+    };
+    let operations = target.operations * part;
     let mut recording = Recording {
         model: printable(&model.name),
         device: format!("{} ({})", engine.device().name(), target.name),
@@ -160,7 +167,10 @@ fn steps(engine: &mut Engine, tokens: usize, depth: usize, n: u16) -> Result<(Ve
         let ids = ids.some(tokens);
         let start = Instant::now();
         let spans = engine.traced_step(&ids, depth)?;
-        let wall = start.elapsed().as_secs_f64();
+        let host = start.elapsed().as_secs_f64();
+        // A device that runs beside the host has the time by its own clock.
+        let own = spans.iter().map(|s| s.end).fold(0.0, f64::max);
+        let wall = if engine.device().overlaps() { own } else { host };
         let untimed = seconds(engine, &ids, tokens > 1, depth)?;
         if run >= WARM {
             steps.push(Step { wall, spans });
