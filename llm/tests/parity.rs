@@ -45,6 +45,10 @@ struct Bounds {
 
 /// Logits of 96 tokens, one at a time and in chunks, against a table.
 fn check(file: &Path, logits: &Path, tokens: &[u32], bounds: &Bounds) {
+    check_on("cpu", file, logits, tokens, bounds);
+}
+
+fn check_on(device: &str, file: &Path, logits: &Path, tokens: &[u32], bounds: &Bounds) {
     let file = Gguf::open(file).expect("a GGUF file");
     let expected = npy(logits);
     let compare = |name: &str, found: &[f32]| {
@@ -57,7 +61,7 @@ fn check(file: &Path, logits: &Path, tokens: &[u32], bounds: &Bounds) {
         assert!(same >= bounds.same, "{name}: {same} rows of {} agree", tokens.len());
     };
     for (i, chunk) in [7, 32, 128].into_iter().enumerate() {
-        let mut e = engine(&file, "cpu", None, chunk);
+        let mut e = engine(&file, device, None, chunk);
         compare(&format!("chunks of {chunk}"), e.forward(tokens, 0, true).expect("logits"));
         if i == 0 {
             compare("a token at a time", &by_steps(&mut e, tokens));
@@ -96,14 +100,13 @@ fn demo_q4_k_m_is_near_llama_cpp() {
 }
 
 /// Activations in eight bits move the logits by at most 3 % of exact ones, in chunks and a token at a time.
-#[test]
-fn integer_products_are_near_exact() {
+fn near_exact(device: &str) {
     let tokens = ids(&data("demo-glm-tokens.txt"));
     for path in [asset("demo-glm-Q4_0.gguf"), data("demo-glm-Q4_K_M.gguf")] {
         let file = Gguf::open(&path).expect("a GGUF file");
         let exact = engine(&file, "cpu", None, 128).forward(&tokens, 0, true).expect("logits").to_vec();
         for chunk in [7, 128] {
-            let mut e = engine_of(&file, "cpu", Options::default(), chunk);
+            let mut e = engine_of(&file, device, Options::default(), chunk);
             let error = rms(e.forward(&tokens, 0, true).expect("logits"), &exact);
             println!("{}, chunks of {chunk}: rms {error:.2e}", path.display());
             assert!(error > 1e-6 && error < 0.03, "{}, chunks of {chunk}: {error}", path.display());
@@ -114,6 +117,11 @@ fn integer_products_are_near_exact() {
             }
         }
     }
+}
+
+#[test]
+fn integer_products_are_near_exact() {
+    near_exact("cpu");
 }
 
 #[test]
@@ -128,9 +136,9 @@ fn large_reference_files() {
 
 /// For each prompt: how many tokens of its greedy continuation by the PyTorch original are this file's too, following the original,
 /// token by token.
-fn greedy(file: &Path) -> Vec<(usize, usize)> {
+fn greedy(device: &str, file: &Path) -> Vec<(usize, usize)> {
     let file = Gguf::open(file).expect("a GGUF file");
-    let mut e = engine(&file, "cpu", None, 128);
+    let mut e = engine(&file, device, None, 128);
     let text = std::fs::read_to_string(data("vocab/demo-glm-prompts.json")).expect("prompts");
     let prompts: Vec<serde_json::Value> = serde_json::from_str(&text).expect("JSON");
     let list = |v: &serde_json::Value| -> Vec<u32> {
@@ -150,15 +158,34 @@ fn greedy(file: &Path) -> Vec<(usize, usize)> {
     prompts.iter().map(follow).collect()
 }
 
+fn greedy_text(device: &str) {
+    // Quantisation moves logits by 5 %, so that a story takes another turn where two words are equally good; sums and facts stay.
+    for (same, all) in greedy(device, &asset("demo-glm-Q4_0.gguf")) {
+        assert!(if all < 20 { same == all } else { 10 * same >= 9 * all }, "{same} of {all}");
+    }
+}
+
 #[test]
 fn greedy_text_of_the_demo() {
     if let Some(folder) = reference() {
-        assert!(greedy(&folder.join("demo-glm-f16.gguf")).iter().all(|(same, all)| same == all));
+        assert!(greedy("cpu", &folder.join("demo-glm-f16.gguf")).iter().all(|(same, all)| same == all));
     }
-    // Quantisation moves logits by 5 %, so that a story takes another turn where two words are equally good; sums and facts stay.
-    for (same, all) in greedy(&asset("demo-glm-Q4_0.gguf")) {
-        assert!(if all < 20 { same == all } else { 10 * same >= 9 * all }, "{same} of {all}");
+    greedy_text("cpu");
+}
+
+/// On the first GPU, as on a processor.
+#[cfg(feature = "cuda-tests")]
+#[test]
+fn reference_files_on_cuda() {
+    let (demo, tiny) = (ids(&data("demo-glm-tokens.txt")), ids(&data("tiny-tokens.txt")));
+    for name in ["tiny-q4_0_pure", "tiny-q8_0"] {
+        let logits = data(&format!("{name}-exact-logits.npy"));
+        check_on("cuda", &data(&format!("{name}.gguf")), &logits, &tiny, &EXACT);
     }
+    check_on("cuda", &asset("demo-glm-Q4_0.gguf"), &data("demo-glm-Q4_0-logits.npy"), &demo, &QUANTISED);
+    check_on("cuda", &data("demo-glm-Q4_K_M.gguf"), &data("demo-glm-Q4_K_M-logits.npy"), &demo, &QUANTISED);
+    near_exact("cuda");
+    greedy_text("cuda");
 }
 
 const EVERY: [Tiny; 4] = [Tiny::A, Tiny::B, Tiny::C, Tiny::D];

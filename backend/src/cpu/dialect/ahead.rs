@@ -100,3 +100,50 @@ fn ahead(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<Ahead> {
     let read = inside.terms.iter().try_fold(size, |n, &(r, _)| n.checked_mul(known(r)?))?;
     Some(Ahead { buffer: n.src[0], loops, sharing, terms, from: low + stride, line, lines, read })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_uop::Scalar;
+    use gristmill_uop::dtype::DType;
+
+    /// Plans of workgroups (8 chunks, 4 groups of heads) that read `rows` rows of 576 halves of a chunk: in a stage that depends on so many of the two
+    /// indices, or not in a stage.
+    fn plans(rows: i64, staged: Option<usize>) -> Vec<(usize, i64, i64)> {
+        let mut g = Graph::new();
+        let mut number = 0;
+        let mut range = |g: &mut Graph, bound: i64, kind| {
+            number += 1;
+            let bound = g.int(bound);
+            g.range(bound, number, kind)
+        };
+        let (chunk, heads) = (range(&mut g, 8, RangeKind::Global), range(&mut g, 4, RangeKind::Global));
+        let (row, word) = (range(&mut g, rows, RangeKind::Loop), range(&mut g, 36, RangeKind::Reduce));
+        let cache = g.param(0, &[], Scalar::F16);
+        let mut at = g.int(0);
+        for (r, step) in [(chunk, rows * 576), (row, 576), (word, 16)] {
+            let step = g.int(step);
+            let part = g.mul(r, step);
+            at = g.add(at, part);
+        }
+        let load = g.load(cache, at, DType { scalar: Scalar::F16, lanes: 16 });
+        let globals = vec![chunk, heads];
+        let depends = globals[..staged.unwrap_or(2)].to_vec();
+        let nest = Statement::Nest { buffer: cache, staged: staged.is_some(), globals: depends, threads: vec![] };
+        let body = [nest, Statement::Loop(row), Statement::Loop(word), Statement::Define(load)];
+        let ends = [Statement::End, Statement::End, Statement::End];
+        let code = Code { globals, statements: body.into_iter().chain(ends).collect(), ..Code::default() };
+        plan(&g, &code).iter().map(|a| (a.sharing.len(), a.line, a.lines)).collect()
+    }
+
+    #[test]
+    fn workgroups_that_share_a_tile_share_the_asking() {
+        // 73,728 halves are 2,304 lines, for 4 groups of heads and 128 turns each.
+        assert_eq!(plans(128, None), [(1, 32, 5)]);
+        assert_eq!(plans(128, Some(2)), [(1, 32, 5)]);
+        // What the first group of heads fills for all, the others do not run.
+        assert!(plans(128, Some(1)).is_empty());
+        // 18 KB are there with the first misses.
+        assert!(plans(16, None).is_empty());
+    }
+}
