@@ -42,7 +42,7 @@ pub struct Signature {
     pub threads: usize,
     /// Workgroups of a worker, at most.
     pub beside: i64,
-    /// Is it the first launch of its function?
+    /// Does nothing of its function come before it?
     pub first: bool,
     /// How many iterations ahead the next rows are asked for; 0 for not at all.
     pub prefetch: u8,

@@ -419,33 +419,24 @@ impl Sharing<'_> {
         all.extend(stepped.into_iter().chain([part, lane]).filter(|&x| self.g[x].op == Op::Range));
         self.g.reduce_ranges(new, &all, op)
     }
-    /// A loop over so many steps; where they are few, copies, whose loads wait for memory together. More steps than there are, if their number is
-    /// data.
+    /// A loop over so many steps, in copies whose loads wait for memory together. Where the number is data there are whole rounds of copies: what is
+    /// beyond the end counts as nothing.
     fn steps(&mut self, steps: Id) -> Id {
-        match self.g.int_value(steps) {
-            Some(n) if n <= STEPS => self.fixed_range(n, RangeKind::Unroll),
-            Some(n) => {
-                let copies = (1..=STEPS).rev().find(|c| n % c == 0).unwrap_or(1);
-                let (outer, inner) =
-                    (self.fixed_range(n / copies, RangeKind::Reduce), self.fixed_range(copies, RangeKind::Unroll));
-                let by = self.g.int(copies);
-                let at = self.g.mul(outer, by);
-                self.g.add(at, inner)
-            }
-            // Terms beyond the end count as nothing: whole rounds, of which the last may be short of them.
+        let copies = match self.g.int_value(steps) {
+            Some(n) if n <= STEPS => n,
+            Some(n) => (1..=STEPS).rev().find(|c| n % c == 0).unwrap_or(1),
             None => {
                 let most = self.g.max_of(steps).max(1);
                 let rounds = (most + WAITING - 1) / WAITING;
-                let copies = (most + rounds - 1) / rounds;
-                let (up, by) = (self.g.int(copies - 1), self.g.int(copies));
-                let count = self.g.add(steps, up);
-                let count = self.g.idiv(count, by);
-                let (outer, inner) =
-                    (self.range(count, RangeKind::Reduce), self.fixed_range(copies, RangeKind::Unroll));
-                let at = self.g.mul(outer, by);
-                self.g.add(at, inner)
+                (most + rounds - 1) / rounds
             }
-        }
+        };
+        let (up, by) = (self.g.int(copies - 1), self.g.int(copies));
+        let count = self.g.add(steps, up);
+        let count = self.g.idiv(count, by);
+        let (outer, inner) = (self.range(count, RangeKind::Reduce), self.fixed_range(copies, RangeKind::Unroll));
+        let at = self.g.mul(outer, by);
+        self.g.add(at, inner)
     }
     /// The ranges that a range of reductions is cut into, once for all of them.
     fn cut(&mut self, r: Id, lane: Option<Id>, wide: i64, make: impl FnOnce(&mut Self) -> [Id; 2]) -> [Id; 2] {

@@ -6,6 +6,8 @@ use std::fmt::Write;
 
 /// Rows of the table of kernels unless all are wanted.
 const SHOWN: usize = 20;
+/// Share of a step that the timers take below which it is not told.
+const NOTICED: f64 = 0.005;
 
 /// Kinds of layer, kernels, and what lies between them.
 pub fn tables(recording: &Recording, report: &Report, all: bool) -> String {
@@ -95,11 +97,11 @@ fn write(out: &mut String, recording: &Recording, report: &Report, all: bool) ->
         let cost = (report.wall - plain).max(0.0);
         let rate = recording.tokens as f64 / plain;
         let took = format!("{}, {rate:.1} tokens a second", time(plain));
-        writeln!(
-            out,
-            "\nThe timers themselves take {} of the step, most of it between kernels: without them it takes {took}.",
-            time(cost)
-        )?;
+        let taken = match cost > NOTICED * plain {
+            true => format!("{} of the step, most of it between kernels", time(cost)),
+            false => "next to nothing".into(),
+        };
+        writeln!(out, "\nThe timers themselves take {taken}: without them it takes {took}.")?;
     }
     Ok(())
 }

@@ -39,34 +39,34 @@ pub struct CudaDevice {
     steps: Arc<Stream>,
     copies: Arc<Copies>,
     /// A kernel that computes nothing.
-    idle: Arc<Loaded>,
+    idle: Loaded,
     loaded: Libraries<Module>,
 }
 
 /// A kernel of a GPU.
 pub struct CudaKernel {
     program: Program,
+    pub(super) loaded: Loaded,
+}
+
+/// A function, and the module that keeps it.
+#[derive(Clone)]
+pub struct Loaded {
     pub(super) function: sys::CUfunction,
-    /// Keeps the function.
     _module: Arc<Module>,
 }
 
-/// A function and its module.
-pub struct Loaded {
-    pub(super) function: sys::CUfunction,
-    _module: Module,
-}
-
-// SAFETY: as of a kernel.
+// SAFETY: a function belongs to its module, which belongs to a context, not to a thread.
 unsafe impl Send for Loaded {}
-// SAFETY: as of a kernel.
+// SAFETY: as above; nothing in it changes.
 unsafe impl Sync for Loaded {}
 
 impl Loaded {
-    fn new(context: &Arc<Context>, cubin: &[u8], symbol: &str) -> Result<Loaded, Error> {
-        let module = module(context, cubin)?;
-        let function = function(&module, symbol)?;
-        Ok(Loaded { function, _module: module })
+    fn new(module: Arc<Module>, symbol: &str) -> Result<Loaded, Error> {
+        let symbol = CString::new(symbol).unwrap_or_default();
+        // SAFETY: a module that lives and a text that ends with NUL.
+        let find = |out| unsafe { sys::cuModuleGetFunction(out, module.raw(), symbol.as_ptr()) };
+        Ok(Loaded { function: get("cuModuleGetFunction", find)?, _module: module })
     }
 }
 
@@ -75,17 +75,6 @@ fn module(context: &Arc<Context>, cubin: &[u8]) -> Result<Module, Error> {
     let make = |out| unsafe { sys::cuModuleLoadData(out, cubin.as_ptr().cast()) };
     Handle::new(context, "cuModuleLoadData", sys::cuModuleUnload, make)
 }
-
-fn function(module: &Module, symbol: &str) -> Result<sys::CUfunction, Error> {
-    let symbol = CString::new(symbol).unwrap_or_default();
-    // SAFETY: a module that lives and a text that ends with NUL.
-    get("cuModuleGetFunction", |out| unsafe { sys::cuModuleGetFunction(out, module.raw(), symbol.as_ptr()) })
-}
-
-// SAFETY: a function belongs to its module, which belongs to a context, not to a thread.
-unsafe impl Send for CudaKernel {}
-// SAFETY: as above; nothing in it changes.
-unsafe impl Sync for CudaKernel {}
 
 impl Kernel for CudaKernel {
     fn as_any(&self) -> &dyn Any {
@@ -116,7 +105,7 @@ impl CudaDevice {
         let stage_bytes = target.stage_bytes.min(shared);
         let prelude = dialect::prelude();
         let (cubin, _) = compiler.load(IDLE, &format!("{prelude}{}", dialect::idle(IDLE)), context.sm, &store)?;
-        let idle = Arc::new(Loaded::new(&context, &cubin, IDLE)?);
+        let idle = Loaded::new(Arc::new(module(&context, &cubin)?), IDLE)?;
         Ok(CudaDevice {
             name: if number == 0 { "cuda".into() } else { format!("cuda:{number}") },
             target: Target { stage_bytes, most_stage_bytes: shared, ..target },
@@ -139,7 +128,8 @@ impl CudaDevice {
 
     fn kernel(&self, text: &Text, program: &Program, module: Arc<Module>) -> Result<CudaKernel, Error> {
         let invalid = |message: String| Err(Error::invalid(&program.name, message));
-        let function = function(&module, &text.symbol)?;
+        let loaded = Loaded::new(module, &text.symbol)?;
+        let function = loaded.function;
         let of = |attribute| {
             // SAFETY: a function that lives.
             get("cuFuncGetAttribute", |out| unsafe { sys::cuFuncGetAttribute(out, attribute, function) })
@@ -159,7 +149,7 @@ impl CudaDevice {
             // Programs of one text may differ in it, so all there is. SAFETY: a function that lives.
             check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(function, attribute, most) })?;
         }
-        Ok(CudaKernel { program: program.clone(), function, _module: module })
+        Ok(CudaKernel { program: program.clone(), loaded })
     }
 }
 

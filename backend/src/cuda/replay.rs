@@ -3,6 +3,7 @@
 use super::clocks::Clocks;
 use super::copies::Copies;
 use super::device::{CudaKernel, Loaded};
+use super::dialect::IDLE;
 use super::driver::{Context, Event, Stream, check, event};
 use super::graph::{Follow, Graph, Node};
 use super::memory::address;
@@ -15,8 +16,6 @@ use std::sync::Arc;
 
 /// The first architecture whose kernels may start before their predecessor has ended.
 const EARLY: u32 = 90;
-/// Threads of a workgroup that computes nothing.
-const WARP: u32 = 32;
 
 /// A captured step.
 pub struct CudaReplay {
@@ -39,7 +38,7 @@ pub struct CudaReplay {
     graph: Graph,
     clocks: Option<Clocks>,
     /// A kernel that computes nothing.
-    idle: Arc<Loaded>,
+    idle: Loaded,
     /// Ends of what was started and not waited for, and events to use again.
     started: VecDeque<Event>,
     spare: Vec<Event>,
@@ -55,7 +54,7 @@ impl CudaReplay {
     pub fn new(
         stream: Arc<Stream>,
         copies: Arc<Copies>,
-        idle: Arc<Loaded>,
+        idle: Loaded,
         launches: Vec<Launch>,
     ) -> Result<CudaReplay, Error> {
         let context = stream.context().clone();
@@ -73,7 +72,7 @@ impl CudaReplay {
             places.push(regions.place(&slots));
             order.push((count, number));
             let (threads, shared) = (program.threads as u32, program.scratch as u32);
-            kernels.push(Node { function: kernel.function, arguments: arguments?, threads, shared });
+            kernels.push(Node { function: kernel.loaded.function, arguments: arguments?, threads, shared });
         }
         let bytes = regions.cells().len() * 8;
         let values = copies.variables(bytes)?;
@@ -171,7 +170,7 @@ impl Replay for CudaReplay {
             Some(clocks) => clocks,
             none => {
                 // Its variables, none of which it reads, and its clock.
-                let end = Node { function: self.idle.function, arguments: vec![0, 0], threads: WARP, shared: 0 };
+                let end = Node { function: self.idle.function, arguments: vec![0, 0], threads: IDLE, shared: 0 };
                 none.insert(Clocks::new(&self.context, self.copies.stream(), &self.kernels, end, self.follow)?)
             }
         };

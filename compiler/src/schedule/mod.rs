@@ -201,7 +201,7 @@ fn in_one_round(
     target: &Target,
     mut again: impl FnMut(&mut Graph, Id, i64) -> Option<kernel::Draft>,
 ) {
-    let room = workgroup::ROUNDS * target.workers as i64;
+    let room = workgroup::room(target);
     let groups = |g: &Graph, nests: &[Id]| -> i64 {
         let all = price::global_ranges(g, nests);
         all.iter().map(|&r| g.max_of(g[r].src[0])).fold(1, i64::saturating_mul)

@@ -39,10 +39,24 @@ struct Search<'a> {
     hints: &'a FxHashMap<Id, Hint>,
     derived: &'a Derived,
     target: &'a Target,
+    /// Workgroups that contractions of one token should have at most.
     room: i64,
     /// Candidates read directly (through nodes that are none) by each candidate.
     reads: FxHashMap<Id, Vec<Id>>,
     memo: FxHashMap<(Id, Vec<Id>), Cut>,
+}
+
+impl<'a> Search<'a> {
+    fn new(
+        g: &'a mut Graph,
+        (candidates, all_buffers): (&'a Candidates, &'a FxHashMap<Id, Id>),
+        (hints, derived): (&'a FxHashMap<Id, Hint>, &'a Derived),
+        target: &'a Target,
+        room: i64,
+    ) -> Search<'a> {
+        let reads = reads(g, candidates, derived);
+        Search { g, candidates, all_buffers, hints, derived, target, room, reads, memo: FxHashMap::default() }
+    }
 }
 
 impl Search<'_> {
@@ -141,9 +155,7 @@ pub fn place(
     target: &Target,
     decider: &mut Decider,
 ) -> Placement {
-    let reads = reads(g, candidates, derived);
-    let room = workgroup::ROUNDS * target.workers as i64;
-    let mut s = Search { g, candidates, all_buffers, hints, derived, target, room, reads, memo: FxHashMap::default() };
+    let mut s = Search::new(g, (candidates, all_buffers), (hints, derived), target, workgroup::room(target));
     let mut fused = asked_for(&mut s);
     // Savings of earlier rounds stay valid unless a kernel they touch has changed.
     let mut savings: FxHashMap<Id, Option<(f64, f64)>> = FxHashMap::default();
@@ -233,8 +245,7 @@ pub fn again(
     root: Id,
     room: i64,
 ) -> Option<Draft> {
-    let reads = reads(g, candidates, derived);
-    let mut s = Search { g, candidates, all_buffers, hints, derived, target, room, reads, memo: FxHashMap::default() };
+    let mut s = Search::new(g, (candidates, all_buffers), (hints, derived), target, room);
     s.kernel(root, fused).ok()?;
     let inside = s.inside(root, fused);
     s.memo.remove(&(root, inside))?.ok().map(|cut| cut.0)

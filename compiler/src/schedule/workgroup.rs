@@ -136,6 +136,11 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
     }
 }
 
+/// Workgroups of a launch that run at once.
+pub fn room(target: &Target) -> i64 {
+    ROUNDS * target.workers as i64
+}
+
 /// The first `n` axes of the node that have a range.
 fn leading(g: &Graph, axes: &[Id], n: usize, node: Id) -> Vec<Id> {
     let dims = g.shape(node);

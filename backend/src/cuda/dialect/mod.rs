@@ -40,10 +40,13 @@ fn evenly(n: i64, most: i64) -> i64 {
     (n + rounds - 1) / rounds
 }
 
+/// Threads of a workgroup that computes nothing.
+pub const IDLE: u32 = 32;
+
 /// A kernel that computes nothing when it is its turn.
 pub fn idle(name: &str) -> String {
     let turn = "const i32 thread = THREAD_INDEX; DEPENDENTS_MAY_START; PREDECESSORS_ENDED;";
-    format!("ENTRY(32, 1, {name})(const i64 *RESTRICT v CLOCK) {{ {turn} }}\n")
+    format!("ENTRY({IDLE}, 1, {name})(const i64 *RESTRICT v CLOCK) {{ {turn} }}\n")
 }
 
 /// The dialect.
