@@ -24,8 +24,8 @@ use std::sync::Arc;
 pub struct Dot {
     /// Activations as whole numbers.
     pub q: Id,
-    /// Their sums, where what they meet has a zero.
-    pub s: Option<Id>,
+    /// Their sums, where what they meet has a zero, and what these are multiplied by there.
+    pub s: Option<(Id, i64)>,
     /// Elements of a block, of a unit, whose codes share vectors, and of a group, which share every scale.
     pub sizes: [i64; 3],
 }
@@ -61,7 +61,7 @@ impl Derived {
     }
     /// What a node is computed from: its sources, and of a contraction in integers the sums of its activations.
     pub fn sources(&self, g: &Graph, id: Id) -> impl Iterator<Item = Id> {
-        let sums = self.dots.get(&id).and_then(|d| d.s);
+        let sums = self.dots.get(&id).and_then(|d| d.s).map(|s| s.0);
         g[id].src.clone().into_iter().chain(sums)
     }
 }
@@ -147,7 +147,7 @@ pub fn derive(
     let mut derived = Derived { layouts: layouts(function, target), signed, ..Derived::default() };
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     let mut encoded: FxHashMap<Id, (Id, Id)> = FxHashMap::default();
-    let mut sums: FxHashMap<(Id, i64), Id> = FxHashMap::default();
+    let mut sums = FxHashMap::default();
     for id in g.toposort(roots) {
         let n = g[id].clone();
         let src: Sources = n.src.iter().map(|s| map[s]).collect();
@@ -155,7 +155,7 @@ pub fn derive(
         let new = match contraction(g, new, &derived) {
             Some(Contraction::Rows { q, d, group, zero }) => {
                 derived.planes.extend([(q, group), (d, 1)]);
-                let s = zero.then(|| group_sums(g, &mut derived, &mut sums, q, group));
+                let s = zero.map(|zero| group_sums(g, &mut derived, &mut sums, q, group, zero));
                 derived.dots.insert(new, Dot { q, s, sizes: [group; 3] });
                 new
             }
@@ -166,7 +166,8 @@ pub fn derive(
                     derived.planes.extend([(q, GROUP), (d, 1)]);
                     (q, g.decode_rows(q, d, GROUP))
                 });
-                let s = group_sums(g, &mut derived, &mut sums, q, packing.group);
+                let zero = packing.zero().unwrap_or(1);
+                let s = group_sums(g, &mut derived, &mut sums, q, packing.group, zero);
                 let x = moved(g, x, base, decoded);
                 let product = g.mul(w, x);
                 let last = g.dims(product).len() - 1;
@@ -213,22 +214,28 @@ pub fn meaning(function: &Function, target: &Target) -> Option<Function> {
     (encoded || !derived.dots.is_empty()).then(|| Function { graph, outputs, ..function.clone() })
 }
 
-/// Sums of `q` over groups, a plane.
-fn group_sums(g: &mut Graph, derived: &mut Derived, sums: &mut FxHashMap<(Id, i64), Id>, q: Id, group: i64) -> Id {
-    *sums.entry((q, group)).or_insert_with(|| {
+/// Sums of `q` over groups times `zero`, a plane: what a weight's zero adds is read, not computed again for every row.
+fn group_sums(g: &mut Graph, derived: &mut Derived, known: &mut Sums, q: Id, group: i64, zero: i64) -> (Id, i64) {
+    let s = *known.entry((q, group, zero)).or_insert_with(|| {
         let wide = g.cast(q, Scalar::I32);
-        let s = g.by_groups(wide, group, ReduceOp::Add);
+        let sum = g.by_groups(wide, group, ReduceOp::Add);
+        let zero = g.int_of(Scalar::I32, zero);
+        let s = g.mul(sum, zero);
         derived.planes.insert(s, 1);
         s
-    })
+    });
+    (s, zero)
 }
+
+/// Sums that there are: of what, of how many, times what.
+type Sums = FxHashMap<(Id, i64, i64), Id>;
 
 /// A contraction that can be one of integers.
 enum Contraction {
     /// Of a packed weight `w` with activations `x`.
     Weight { w: Id, x: Id, layout: Layout, packing: Arc<Packing> },
     /// Of rows in eight bits, with a zero of their own or without, and the planes of activations.
-    Rows { q: Id, d: Id, group: i64, zero: bool },
+    Rows { q: Id, d: Id, group: i64, zero: Option<i64> },
 }
 
 /// The planes of activations, encoded here, that meet rows `float(code)·d` or `float(code + zero)·d` in as large groups.
@@ -237,8 +244,8 @@ fn rows(g: &Graph, [a, b]: [Id; 2]) -> Option<Contraction> {
     let [a, b] = [a, b].map(|x| g.decoded(base_of(g, x)));
     let (a, b) = (a?, b?);
     let ((codes, ..), (q, d, group)) = if encoded(b.0) { (a, b) } else { (b, a) };
-    let zero = g[codes].op == Op::Add && g.int_value(g[codes].src[1]).is_some();
-    let fits = a.2 == b.2 && group % 4 == 0 && encoded(q) && (zero || g.scalar(codes) == Scalar::I8);
+    let zero = (g[codes].op == Op::Add).then(|| g.int_value(g[codes].src[1])).flatten();
+    let fits = a.2 == b.2 && group % 4 == 0 && encoded(q) && (zero.is_some() || g.scalar(codes) == Scalar::I8);
     fits.then_some(Contraction::Rows { q, d, group, zero })
 }
 

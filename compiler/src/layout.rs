@@ -141,6 +141,20 @@ struct Parts<'a> {
 }
 
 impl Packing {
+    /// The number that every code has added to it, if it is the same for all and nothing else is added; of a table, its least entry, which is
+    /// taken from all.
+    pub fn zero(&self) -> Option<i64> {
+        let g = &self.graph;
+        let all = g.toposort(&[self.value]);
+        if all.iter().any(|&id| matches!(g[id].op, Op::Add | Op::Sub) && !g.scalar(id).is_int()) {
+            return None;
+        }
+        all.into_iter().find_map(|id| match (g[id].op, &g[id].arg) {
+            (Op::Add, _) => g.int_value(g[id].src[1]),
+            (Op::Table, Arg::Ints(entries)) => entries.iter().min().filter(|&&least| least < 0).map(|&n| n.into()),
+            _ => None,
+        })
+    }
     /// Takes a format apart; `None` if its elements are no whole numbers of at most eight bits with scales.
     pub fn of(e: EncodingRef) -> Option<Packing> {
         let elements = e.elements as i64;

@@ -4,7 +4,7 @@ use gristmill_compiler::layout::{Kind, Packing};
 use gristmill_encodings::TABLE;
 use gristmill_uop::EncodingRef;
 
-/// Leaves of a format: scales with the elements that share one, codes as the bits of their pieces.
+/// Leaves of a format: scales with the elements that share one, codes as the bits of their pieces and what is added to them.
 fn shape(e: EncodingRef) -> String {
     let Some(p) = Packing::of(e) else { return "as in the file".into() };
     let mut out: Vec<String> = p
@@ -16,7 +16,8 @@ fn shape(e: EncodingRef) -> String {
         })
         .collect();
     out.sort();
-    format!("{}; {} bytes, groups of {}", out.join(", "), p.bytes, p.group)
+    let zero = p.zero().map_or(String::new(), |zero| format!(", zero {zero}"));
+    format!("{}{zero}; {} bytes, groups of {}", out.join(", "), p.bytes, p.group)
 }
 
 #[test]
@@ -26,18 +27,18 @@ fn every_format_is_taken_apart() {
     f32: as in the file
     f16: as in the file
     bf16: as in the file
-    q8_0: code [8], f16 every 32; 34 bytes, groups of 32
-    q4_0: code [4], f16 every 32; 18 bytes, groups of 32
+    q8_0: code [8], f16 every 32, zero -128; 34 bytes, groups of 32
+    q4_0: code [4], f16 every 32, zero -8; 18 bytes, groups of 32
     q4_1: code [4], f16 every 32, f16 every 32; 20 bytes, groups of 32
-    q5_0: code [4, 1], f16 every 32; 22 bytes, groups of 32
+    q5_0: code [4, 1], f16 every 32, zero -16; 22 bytes, groups of 32
     q5_1: code [4, 1], f16 every 32, f16 every 32; 24 bytes, groups of 32
     q2_k: code [2], f16 every 256, f16 every 256, u8 every 16, u8 every 16; 100 bytes, groups of 16
-    q3_k: code [2, 1], f16 every 256, i8 every 16; 114 bytes, groups of 16
+    q3_k: code [2, 1], f16 every 256, i8 every 16, zero -4; 114 bytes, groups of 16
     q4_k: code [4], f16 every 256, f16 every 256, u8 every 32, u8 every 32; 148 bytes, groups of 32
     q5_k: code [4, 1], f16 every 256, f16 every 256, u8 every 32, u8 every 32; 180 bytes, groups of 32
-    q6_k: code [4, 2], f16 every 256, i8 every 16; 210 bytes, groups of 16
-    iq4_nl: code [4], f16 every 32; 18 bytes, groups of 32
-    iq4_xs: code [4], f16 every 256, i8 every 32; 138 bytes, groups of 32
-    mxfp4: code [4], u8 every 32, u8 every 32; 18 bytes, groups of 32
+    q6_k: code [4, 2], f16 every 256, i8 every 16, zero -32; 210 bytes, groups of 16
+    iq4_nl: code [4], f16 every 32, zero -127; 18 bytes, groups of 32
+    iq4_xs: code [4], f16 every 256, i8 every 32, zero -127; 138 bytes, groups of 32
+    mxfp4: code [4], u8 every 32, u8 every 32, zero -12; 18 bytes, groups of 32
     ");
 }

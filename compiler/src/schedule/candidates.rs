@@ -41,7 +41,7 @@ fn values(node: &Node) -> usize {
 /// Candidates below `roots`, which are forced; planes and what has a hint are among them.
 pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Derived) -> Candidates {
     // Sums of activations are read by contractions in integers, which do not name them.
-    let mut all: Vec<Id> = derived.dots.values().filter_map(|d| d.s).collect();
+    let mut all: Vec<Id> = derived.dots.values().filter_map(|d| d.s).map(|s| s.0).collect();
     all.sort();
     all.extend(roots);
     let order = g.toposort(&all);

@@ -121,17 +121,25 @@ impl<'a> Expander<'a> {
             _ => true,
         };
         let sum = rules::dot::derive(g, sum, &on);
-        // Sums of activations alone are a plane.
+        // Sums of activations alone are a plane, with what they are multiplied by.
+        let of_activations = |x: &Expander, g: &Graph, id: Id| {
+            let n = &g[id];
+            let is_sum = n.op == Op::Reduce && n.src[1..] == of_group && g[n.src[0]].op == Op::Cast;
+            x.reads
+                .get(&g[*n.src.first()?].src.first().copied()?)
+                .filter(|r| is_sum && r.0 == dot.q)
+                .map(|r| r.1.clone())
+        };
         let zero = g.int(0);
         let mut map = FxHashMap::default();
         for id in g.toposort(&[sum]) {
             let n = &g[id];
-            if n.op != Op::Reduce || n.src[1..] != of_group || g[n.src[0]].op != Op::Cast {
-                continue;
-            }
-            let Some((q, at)) = self.reads.get(&g[n.src[0]].src[0]).cloned() else { continue };
-            let Some(s) = dot.s.filter(|_| q == dot.q) else { continue };
-            let mut at = at;
+            let (inner, factor) = match n.op {
+                Op::Mul => (n.src[0], g.int_value(n.src[1])),
+                _ => (id, Some(1)),
+            };
+            let Some(mut at) = of_activations(self, g, inner) else { continue };
+            let Some((s, _)) = dot.s.filter(|s| Some(s.1) == factor) else { continue };
             let mut first = FxHashMap::from_iter(of_group.iter().map(|&r| (r, zero)));
             let last = at.pop().expect("planes have an axis");
             let last = g.substitute(last, &mut first);
@@ -141,6 +149,10 @@ impl<'a> Expander<'a> {
             map.insert(id, s);
         }
         let sum = g.substitute(sum, &mut map);
+        debug_assert!(
+            dot.s.is_none() || g.toposort(&[sum]).iter().all(|&id| of_activations(self, g, id).is_none()),
+            "sums of activations that are no plane"
+        );
         let outer: Vec<Id> = ranges[..3].iter().copied().filter(|r| is_range(g, r)).collect();
         g.reduce_ranges(sum, &outer, ReduceOp::Add)
     }
