@@ -25,6 +25,9 @@ prompt, `tg` a generation, each with so many tokens in the cache before (depth);
 loads the model and computes one token. Cells are minimum / **median** / maximum. The ratio is how many times as fast
 gristmill is, by medians, as the better of the peer's two ways of computing attention (-fa). Bandwidth is the share of what
 the machine's memory delivers when it is only read that the weights and the cache make at the median speed.
+
+These are runs on processors. Those on a GPU (commands, machine, JSON), and where a token's time goes there kernel by kernel, are in
+[docs/cuda](cuda/README.md).
 ";
 
 #[derive(clap::Args)]
