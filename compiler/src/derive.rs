@@ -1,6 +1,6 @@
 //! Derive: contractions of packed weights with activations take their integer form. At this level that is a choice of layout for each weight
 //! and of what stands in for the activations: their encoding in eight bits, as ordinary nodes, *planes*: `q` and `d` of `uop/src/rows.rs`,
-//! and `s`, sums of `q` over as many elements as share their scales, which is what a weight's zero is multiplied by.
+//! and `s`, sums of `q` over as many elements as share their scales, times the weight's zero if it has one for all codes.
 //!
 //! So do contractions of such planes with other rows in eight bits, as attention makes them of a cache of bytes: with a zero of their own where
 //! one side of a product of bytes has to be unsigned.
@@ -24,7 +24,7 @@ use std::sync::Arc;
 pub struct Dot {
     /// Activations as whole numbers.
     pub q: Id,
-    /// Their sums, where what they meet has a zero, and what these are multiplied by there.
+    /// Their sums, where what they meet has a zero, and the factor that is in them.
     pub s: Option<(Id, i64)>,
     /// Elements of a block, of a unit, whose codes share vectors, and of a group, which share every scale.
     pub sizes: [i64; 3],
