@@ -95,6 +95,10 @@ pub enum Error {
 }
 
 impl Error {
+    /// Is the device lost? Then nothing that is asked of this engine, or of another on that device, will succeed again.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Error::Device(e) if e.is_lost())
+    }
     /// A way out, for the user.
     pub fn hint(&self) -> Option<String> {
         match self {

@@ -59,6 +59,17 @@ pub enum Error {
         /// What to do.
         hint: String,
     },
+    /// A device that is of no more use to this process: it failed in a way that nothing on it survives, or did not answer in time. Whatever else is
+    /// asked of it gets this error, too.
+    #[error("{device} is lost: {what}")]
+    Lost {
+        /// Which device: its name and model.
+        device: String,
+        /// What happened to it.
+        what: String,
+        /// What to do.
+        hint: String,
+    },
     /// A setting (flag or environment variable) that cannot be honoured.
     #[error("{setting}: {message}")]
     Setting {
@@ -98,10 +109,17 @@ impl Error {
             Error::Compile { .. } => "this is a bug in gristmill: please report it with the kernel's text".into(),
             Error::Cache { .. } => "set GRISTMILL_CACHE to a directory that you own and can write to".into(),
             Error::NoDevice(..) => "`gristmill devices` lists what there is".into(),
-            Error::Setting { hint, .. } | Error::Lacking { hint, .. } | Error::Driver { hint, .. } => hint.clone(),
+            Error::Setting { hint, .. }
+            | Error::Lacking { hint, .. }
+            | Error::Driver { hint, .. }
+            | Error::Lost { hint, .. } => hint.clone(),
             Error::Invalid { .. } => "this is a bug in gristmill: please report it with the command that led here".into(),
             Error::Io { .. } => return None,
         })
+    }
+    /// Is the device lost? Then nothing that is asked of it will succeed again.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Error::Lost { .. })
     }
     /// `map_err(Error::io("reading x"))`.
     pub fn io(context: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {

@@ -1,0 +1,146 @@
+//! A device's whole life, as a model uses it: opened, loaded, filled, run, read, dropped.
+
+use gristmill_backend::cuda::CudaDevice;
+use gristmill_runtime::store::Store;
+use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
+use gristmill_uop::Graph;
+use gristmill_uop::program::{Access, Estimate, Program};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What the fake driver's kernels of two buffers do, whatever their text.
+const TEXT: &str = "KERNEL NAME(i64 *out, const i64 *in, const i64 *v CLOCK) { out[0] = in[0] * 3 + v[0]; }";
+
+/// A store of one test's own, removed at its end.
+pub struct Place(PathBuf);
+
+impl Place {
+    pub fn new() -> Place {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("store-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Place(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name))
+    }
+    pub fn store(&self) -> Store {
+        Store::open(&self.0, 1 << 28).unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A kernel of two buffers with `n` workgroups.
+pub fn program(name: &str, scratch: usize) -> Program {
+    let mut graph = Graph::new();
+    let n = graph.var("n", 0, 1000);
+    Program {
+        name: name.into(),
+        source: TEXT.replace("NAME", name).replace("v[0]", &format!("v[0] /* {scratch} */")),
+        graph: Arc::new(graph),
+        root: n,
+        params: vec![(0, Access::ReadWrite), (1, Access::ReadWrite)],
+        vars: vec![Arc::from("n")],
+        groups: n,
+        threads: 32,
+        scratch,
+        estimate: Estimate::default(),
+        notes: vec![],
+    }
+}
+
+/// Does what is asked, once more if that fails, and keeps the errors.
+#[derive(Default)]
+pub struct Attempts {
+    pub errors: Vec<(&'static str, Error)>,
+}
+
+impl Attempts {
+    pub fn at<T>(&mut self, what: &'static str, mut call: impl FnMut() -> Result<T, Error>) -> Option<T> {
+        for _ in 0..2 {
+            match call() {
+                Ok(value) => return Some(value),
+                Err(error) => self.errors.push((what, error)),
+            }
+        }
+        None
+    }
+}
+
+/// Two buffers' kernels one after the other: `z = 9 x + 4 n`. To run it twice does no harm.
+pub fn launches(kernels: &[Arc<dyn Kernel>], [x, y, z]: &[Buffer; 3]) -> Vec<Launch> {
+    let launch = |kernel: usize, out: &Buffer, from: &Buffer| Launch {
+        kernel: kernels[kernel].clone(),
+        buffers: vec![out.clone(), from.clone()],
+        level: kernel,
+    };
+    vec![launch(0, y, x), launch(1, z, y)]
+}
+
+/// Sends eight bytes by way of a piece.
+pub fn stage(device: &dyn Device, to: &Buffer, value: i64) -> Result<(), Error> {
+    let mut piece = device.stage(to, 0, 8)?;
+    piece.bytes().copy_from_slice(&value.to_le_bytes());
+    piece.send()
+}
+
+pub fn read(device: &dyn Device, from: &Buffer) -> Result<i64, Error> {
+    let mut bytes = [0; 8];
+    device.read(from, 0, &mut bytes)?;
+    Ok(i64::from_le_bytes(bytes))
+}
+
+/// What [`life`] reads when nothing is wrong.
+pub const RIGHT: [i64; 5] = [9 * 5 + 4 * 2, 9 * 7 + 4 * 3, 9 * 8 + 4 * 4, 9 * 8 + 4 * 5, 9 * 9 + 4 * 700];
+
+/// The whole of it. The values that were read, as far as it came.
+pub fn life(place: &Place, attempts: &mut Attempts) -> Vec<i64> {
+    let mut seen = Vec::new();
+    let _ = live(place, attempts, &mut seen);
+    seen
+}
+
+fn live(place: &Place, attempts: &mut Attempts, seen: &mut Vec<i64>) -> Option<()> {
+    let device = attempts.at("open", || CudaDevice::with(0, place.store()))?;
+    let device: &dyn Device = &device;
+    let programs = [program("e_1", 0), program("e_2", 96 << 10)];
+    let kernels = attempts.at("load", || device.load(&programs, &|_, _| ()))?;
+    let buffers = [
+        attempts.at("alloc", || device.alloc(64, Memory::Weights))?,
+        attempts.at("alloc", || device.alloc(64, Memory::Scratch))?,
+        attempts.at("alloc", || device.alloc(64, Memory::State))?,
+    ];
+    let [x, _, z] = &buffers;
+    let capture = || device.capture(launches(&kernels, &buffers));
+    let mut steps = [attempts.at("capture", capture)?, attempts.at("capture", capture)?];
+    for n in [1, 2] {
+        attempts.at("stage", || stage(device, x, 5))?;
+        attempts.at("start", || steps[n as usize - 1].start(&[("n", n)]))?;
+    }
+    for step in &mut steps {
+        attempts.at("wait", || step.wait())?;
+    }
+    seen.push(attempts.at("read", || read(device, z))?);
+    let step = &mut steps[0];
+    // A piece that is not sent, then those that are.
+    attempts.at("stage", || device.stage(x, 0, 8).map(drop))?;
+    attempts.at("stage", || stage(device, x, 7))?;
+    attempts.at("replay", || step.replay(&[("n", 3)]))?;
+    seen.push(attempts.at("read", || read(device, z))?);
+    attempts.at("stage", || stage(device, x, 8))?;
+    for n in [4, 5] {
+        attempts.at("timed", || step.replay_timed(&[("n", n)]))?;
+        seen.push(attempts.at("read", || read(device, z))?);
+    }
+    attempts.at("write", || device.write(x, 0, &9i64.to_le_bytes()))?;
+    attempts.at("replay", || step.replay(&[("n", 700)]))?;
+    seen.push(attempts.at("read", || read(device, z))?);
+    // What nobody waits for: a copy on its way, and two steps.
+    attempts.at("stage", || stage(device, x, 10))?;
+    attempts.at("start", || step.start(&[("n", 1)]))?;
+    attempts.at("start", || step.start(&[("n", 2)]))?;
+    attempts.at("stage", || stage(device, x, 11))?;
+    Some(())
+}
