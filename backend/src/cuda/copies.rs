@@ -1,107 +1,184 @@
 //! Copies between the host and a device, beside the steps that run on it.
 
-use super::driver::{Context, Event, Handle, Stream, check, event, stream};
-use super::memory::alloc;
+use super::context::Current;
+use super::handle::{Event, Stream, event, stream};
+use super::memory::{PinnedMemory, alloc, pinned};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use gristmill_runtime::staging::Piece;
 use gristmill_runtime::{Buffer, Error, Memory};
 use std::collections::VecDeque;
-use std::ffi::c_void;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
 
 /// Bytes of one piece of pinned memory.
 pub const PINNED: usize = 4 << 20;
 /// Pieces of pinned memory: as many as threads read a file, and some on their way.
 const PIECES: usize = 12;
+/// Pieces that are kept when nothing has been sent for a while.
+const KEPT: usize = 1;
+/// How long pinned memory is kept unless said: after so long without a piece sent a model is loaded. With less, a load that waits for its disk or runs
+/// steps of its own would allocate it again and again.
+const KEPT_FOR: Duration = Duration::from_secs(10);
 /// Bytes of variables of a usual step, at most.
 const SPARE: usize = 1 << 10;
 
 /// Pinned memory, and a mark behind the copy that was last made from it.
 struct Pinned {
-    memory: Handle<*mut c_void>,
+    memory: PinnedMemory,
     copied: Event,
+}
+
+/// The pieces of pinned memory.
+struct Pool {
+    /// Free ones, that which was sent first in front.
+    free: VecDeque<Pinned>,
+    /// How many there are, and may be: fewer than [`PIECES`] where the system refuses more.
+    made: usize,
+    most: usize,
+    /// The thread of each piece that is not free.
+    holders: Vec<ThreadId>,
+}
+
+/// What steps have to know of the pieces that are sent.
+struct Fence {
+    mark: Event,
+    /// Were pieces sent that steps do not wait for yet?
+    behind: bool,
+    /// When a piece was sent last; none when the pool has been trimmed since.
+    sent: Option<Instant>,
+    /// How long after that the pool is left as it is.
+    kept_for: Duration,
 }
 
 /// The stream that everything is copied in, and the pinned memory for what is large.
 pub struct Copies {
-    stream: Stream,
-    /// Free pieces, that which was sent first in front, and how many there are in all.
-    pool: Mutex<(VecDeque<Pinned>, usize)>,
+    stream: Arc<Stream>,
+    pool: Mutex<Pool>,
     returned: Condvar,
-    /// A mark for steps to wait for, and whether copies were queued that they do not know of.
-    fence: Mutex<(Event, bool)>,
+    fence: Mutex<Fence>,
     /// Memory of the device for variables that nobody uses now: to free it would wait for all that runs.
     spare: Mutex<Vec<Buffer>>,
 }
 
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Copies {
     /// For a device.
-    pub fn new(context: &Arc<Context>) -> Result<Copies, Error> {
+    pub fn new(current: &Current) -> Result<Copies, Error> {
+        let pool = Pool { free: VecDeque::new(), made: 0, most: PIECES, holders: Vec::new() };
         Ok(Copies {
-            stream: stream(context)?,
-            pool: Mutex::default(),
+            stream: Arc::new(stream(current)?),
+            pool: Mutex::new(pool),
             returned: Condvar::new(),
-            fence: Mutex::new((event(context)?, false)),
+            fence: Mutex::new(Fence { mark: event(current)?, behind: false, sent: None, kept_for: KEPT_FOR }),
             spare: Mutex::default(),
         })
     }
     /// The stream.
-    pub fn stream(&self) -> &Stream {
+    pub fn stream(&self) -> &Arc<Stream> {
         &self.stream
+    }
+
+    /// Sets how long after the last piece was sent a step frees most of the pinned memory.
+    pub fn keep_for(&self, time: Duration) {
+        locked(&self.fence).kept_for = time;
     }
 
     /// Memory of the device for variables; anything may be in it.
     pub fn variables(&self, bytes: usize) -> Result<Buffer, Error> {
-        let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        match Some(bytes).filter(|&n| n <= SPARE).and_then(|_| spare()) {
+        match Some(bytes).filter(|&n| n <= SPARE).and_then(|_| locked(&self.spare).pop()) {
             Some(buffer) => Ok(buffer),
-            None => alloc(self.stream.context(), &self.stream, bytes.max(SPARE), Memory::Weights),
+            None => alloc(&self.stream, bytes.max(SPARE), Memory::Weights),
         }
     }
     /// Takes such memory back when nothing that runs uses it.
     pub fn give_back(&self, variables: Buffer) {
         if variables.len == SPARE {
-            self.spare.lock().unwrap_or_else(PoisonError::into_inner).push(variables);
+            locked(&self.spare).push(variables);
         }
     }
 
     /// Makes what is queued in `steps` from now on wait for every piece that was sent.
-    pub fn before(&self, steps: &Stream) -> Result<(), Error> {
-        let mut fence = self.fence.lock().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::take(&mut fence.1) {
-            self.stream.mark(&fence.0)?;
-            steps.follow(&fence.0)?;
+    pub fn before(&self, current: &Current, steps: &Stream) -> Result<(), Error> {
+        let mut fence = locked(&self.fence);
+        if fence.behind {
+            self.stream.mark(current, &fence.mark)?;
+            steps.follow(current, &fence.mark)?;
+            fence.behind = false;
+        }
+        if fence.sent.is_some_and(|sent| sent.elapsed() >= fence.kept_for) {
+            fence.sent = None;
+            drop(fence);
+            self.trim(KEPT);
         }
         Ok(())
     }
 
-    /// A piece of `to`, which lies at `at`: at most [`PINNED`] bytes.
-    pub fn stage(&self, to: &Buffer, at: CUdeviceptr, len: usize) -> Result<Box<dyn Piece + '_>, Error> {
-        let pinned = self.take()?;
+    /// Frees pinned memory that nobody holds and no copy reads, down to so many pieces.
+    fn trim(&self, kept: usize) {
+        let mut pool = locked(&self.pool);
+        pool.most = PIECES;
+        while pool.made > kept
+            && let Some(pinned) = pool.free.pop_front()
+        {
+            if pinned.copied.wait().is_err() {
+                return pool.free.push_front(pinned);
+            }
+            pool.made -= 1;
+        }
+    }
+
+    /// A piece of `to`, which lies at `at`: at most [`PINNED`] bytes. None where there is no pinned memory for it, and none to be waited for.
+    pub fn stage(&self, to: &Buffer, at: CUdeviceptr, len: usize) -> Result<Option<Box<dyn Piece + '_>>, Error> {
+        let Some(pinned) = self.take()? else { return Ok(None) };
         // The copy from it that was made before must have ended.
         let piece = StagedPiece { copies: self, pinned: Some(pinned), at, len, _to: to.clone() };
         piece.pinned.iter().try_for_each(|p| p.copied.wait())?;
-        Ok(Box::new(piece))
+        Ok(Some(Box::new(piece)))
     }
 
-    /// Pinned memory: new while there is little, else that which was sent longest ago.
-    fn take(&self) -> Result<Pinned, Error> {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Pinned memory: new while there is little, else that which was sent longest ago, once somebody returns it. A thread that holds a piece itself
+    /// does not wait, since it may be the one that all wait for.
+    fn take(&self) -> Result<Option<Pinned>, Error> {
+        let thread = std::thread::current().id();
+        let mut pool = locked(&self.pool);
         loop {
-            if pool.1 < PIECES {
-                let context = self.stream.context();
-                // SAFETY: writes the address of so many bytes.
-                let make = |out| unsafe { sys::cuMemHostAlloc(out, PINNED, 0) };
-                let memory = Handle::new(context, "cuMemHostAlloc", sys::cuMemFreeHost, make)?;
-                let pinned = Pinned { memory, copied: event(context)? };
-                pool.1 += 1;
-                return Ok(pinned);
+            if pool.made < pool.most {
+                match self.allocate() {
+                    Ok(pinned) => {
+                        pool.made += 1;
+                        pool.holders.push(thread);
+                        return Ok(Some(pinned));
+                    }
+                    Err(error) if error.is_lost() => return Err(error),
+                    Err(_) if pool.made == 0 => return Ok(None),
+                    // There is too little of it: those there are will do.
+                    Err(_) => pool.most = pool.made,
+                }
             }
-            match pool.0.pop_front() {
-                Some(pinned) => return Ok(pinned),
-                None => pool = self.returned.wait(pool).unwrap_or_else(PoisonError::into_inner),
+            if let Some(pinned) = pool.free.pop_front() {
+                pool.holders.push(thread);
+                return Ok(Some(pinned));
             }
+            if pool.holders.contains(&thread) {
+                return Ok(None);
+            }
+            pool = self.returned.wait(pool).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+    fn allocate(&self) -> Result<Pinned, Error> {
+        let current = self.stream.context().enter()?;
+        Ok(Pinned { memory: pinned(&self.stream, PINNED)?, copied: event(&current)? })
+    }
+}
+
+impl Drop for Copies {
+    /// Pinned memory may not go while it is read.
+    fn drop(&mut self) {
+        let _ = self.stream.settle(); // if it fails the device is lost, and knows what may be freed
     }
 }
 
@@ -123,22 +200,30 @@ impl Piece for StagedPiece<'_> {
         }
     }
     fn send(self: Box<Self>) -> Result<(), Error> {
-        let copies = self.copies;
         let Some(pinned) = &self.pinned else { return Ok(()) };
-        copies.stream.context().enter()?;
+        let stream = self.copies.stream();
+        let current = stream.context().enter()?;
         // SAFETY: inside the buffer; the pinned bytes are left alone until the mark behind the copy is passed.
-        let queued = unsafe { sys::cuMemcpyHtoDAsync_v2(self.at, pinned.memory.raw(), self.len, copies.stream.raw()) };
-        check("cuMemcpyHtoDAsync", queued)?;
-        copies.stream.mark(&pinned.copied)?;
-        copies.fence.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
-        Ok(())
+        let queued = unsafe { sys::cuMemcpyHtoDAsync_v2(self.at, pinned.memory.raw(), self.len, stream.raw()) };
+        current.check("cuMemcpyHtoDAsync", queued)?;
+        {
+            let mut fence = locked(&self.copies.fence);
+            (fence.behind, fence.sent) = (true, Some(Instant::now()));
+        }
+        // Without a mark nobody would know when the bytes may be used again.
+        stream.mark(&current, &pinned.copied).inspect_err(|_| drop(stream.settle()))
     }
 }
 
 impl Drop for StagedPiece<'_> {
     fn drop(&mut self) {
-        let mut pool = self.copies.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        pool.0.extend(self.pinned.take());
+        let mut pool = locked(&self.copies.pool);
+        pool.free.extend(self.pinned.take());
+        // Pieces stay with the thread that took them: they are not `Send`.
+        let thread = std::thread::current().id();
+        if let Some(held) = pool.holders.iter().position(|&holder| holder == thread) {
+            pool.holders.swap_remove(held);
+        }
         drop(pool);
         self.copies.returned.notify_one();
     }

@@ -1,9 +1,12 @@
 //! A CUDA GPU as a device.
 
+use super::context::{Context, Current};
 use super::copies::{Copies, PINNED};
 use super::dialect;
-use super::driver::{Context, Handle, Stream, check, get, lacking, stream};
+use super::driver::lacking;
+use super::handle::{Stream, stream};
 use super::memory::{address, alloc};
+use super::modules::{Loaded, Maker, Module};
 use super::nvrtc::{Compiler, architecture};
 use super::replay::CudaReplay;
 use crate::parallel::{cores, each};
@@ -15,8 +18,8 @@ use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::any::Any;
-use std::ffi::CString;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The oldest architecture that kernels are written for.
 const OLDEST: u32 = 75;
@@ -25,15 +28,12 @@ const SHARED: usize = 48 << 10;
 /// A kernel that computes nothing.
 const IDLE: &str = "idle";
 
-type Module = Handle<sys::CUmodule>;
-
 /// A GPU.
 pub struct CudaDevice {
     name: String,
     context: Arc<Context>,
     target: Target,
-    compiler: Compiler,
-    store: Store,
+    maker: Maker,
     prelude: String,
     /// Where steps run, and where everything else is copied meanwhile.
     steps: Arc<Stream>,
@@ -47,33 +47,6 @@ pub struct CudaDevice {
 pub struct CudaKernel {
     program: Program,
     pub(super) loaded: Loaded,
-}
-
-/// A function, and the module that keeps it.
-#[derive(Clone)]
-pub struct Loaded {
-    pub(super) function: sys::CUfunction,
-    _module: Arc<Module>,
-}
-
-// SAFETY: a function belongs to its module, which belongs to a context, not to a thread.
-unsafe impl Send for Loaded {}
-// SAFETY: as above; nothing in it changes.
-unsafe impl Sync for Loaded {}
-
-impl Loaded {
-    fn new(module: Arc<Module>, symbol: &str) -> Result<Loaded, Error> {
-        let symbol = CString::new(symbol).unwrap_or_default();
-        // SAFETY: a module that lives and a text that ends with NUL.
-        let find = |out| unsafe { sys::cuModuleGetFunction(out, module.raw(), symbol.as_ptr()) };
-        Ok(Loaded { function: get("cuModuleGetFunction", find)?, _module: module })
-    }
-}
-
-fn module(context: &Arc<Context>, cubin: &[u8]) -> Result<Module, Error> {
-    // SAFETY: code from NVRTC, by this process or by one of this user that could write to the private store.
-    let make = |out| unsafe { sys::cuModuleLoadData(out, cubin.as_ptr().cast()) };
-    Handle::new(context, "cuModuleLoadData", sys::cuModuleUnload, make)
 }
 
 impl Kernel for CudaKernel {
@@ -104,20 +77,35 @@ impl CudaDevice {
         let (shared, target) = (shared.max(0) as usize, Target::gpu_h200());
         let stage_bytes = target.stage_bytes.min(shared);
         let prelude = dialect::prelude();
-        let (cubin, _) = compiler.load(IDLE, &format!("{prelude}{}", dialect::idle(IDLE)), context.sm, &store)?;
-        let idle = Loaded::new(Arc::new(module(&context, &cubin)?), IDLE)?;
+        let maker = Maker { context: context.clone(), compiler, store };
+        let source = format!("{prelude}{}", dialect::idle(IDLE));
+        let code = maker.code(IDLE, &source)?;
+        let current = context.enter()?;
+        let idle = Loaded::new(&current, Arc::new(maker.module(&current, IDLE, &source, code)?), IDLE)?;
         Ok(CudaDevice {
             name: if number == 0 { "cuda".into() } else { format!("cuda:{number}") },
             target: Target { stage_bytes, most_stage_bytes: shared, ..target },
-            compiler,
-            store,
+            maker,
             prelude,
             idle,
-            steps: Arc::new(stream(&context)?),
-            copies: Arc::new(Copies::new(&context)?),
+            steps: Arc::new(stream(&current)?),
+            copies: Arc::new(Copies::new(&current)?),
             loaded: Libraries::default(),
-            context,
+            context: context.clone(),
         })
+    }
+
+    /// A wait for a step or a copy that takes longer than this (two minutes unless said) makes the device [lost](Error::Lost); with none it waits for
+    /// ever.
+    pub fn with_wait_limit(self, limit: Option<Duration>) -> CudaDevice {
+        self.context.limit_waits(limit);
+        self
+    }
+
+    /// The first step that starts so long after the last piece was staged (ten seconds unless said) frees most of the pinned memory that pieces take.
+    pub fn with_staging_kept_for(self, time: Duration) -> CudaDevice {
+        self.copies.keep_for(time);
+        self
     }
 
     /// With this text before every kernel: the types and helpers that they share.
@@ -126,13 +114,19 @@ impl CudaDevice {
         self
     }
 
-    fn kernel(&self, text: &Text, program: &Program, module: Arc<Module>) -> Result<CudaKernel, Error> {
+    fn kernel(
+        &self,
+        current: &Current,
+        text: &Text,
+        program: &Program,
+        module: Arc<Module>,
+    ) -> Result<CudaKernel, Error> {
         let invalid = |message: String| Err(Error::invalid(&program.name, message));
-        let loaded = Loaded::new(module, &text.symbol)?;
+        let loaded = Loaded::new(current, module, &text.symbol)?;
         let function = loaded.function;
         let of = |attribute| {
-            // SAFETY: a function that lives.
-            get("cuFuncGetAttribute", |out| unsafe { sys::cuFuncGetAttribute(out, attribute, function) })
+            // SAFETY: a function that lives; writes a number.
+            unsafe { current.get("cuFuncGetAttribute", |out| sys::cuFuncGetAttribute(out, attribute, function)) }
         };
         let threads = of(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
         if program.threads == 0 || program.threads > threads.max(0) as usize {
@@ -147,7 +141,7 @@ impl CudaDevice {
             }
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // Programs of one text may differ in it, so all there is. SAFETY: a function that lives.
-            check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(function, attribute, most) })?;
+            current.check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(function, attribute, most) })?;
         }
         Ok(CudaKernel { program: program.clone(), loaded })
     }
@@ -173,14 +167,14 @@ impl Device for CudaDevice {
             format!("{}, {}", context.model, architecture(context.sm)),
             memory,
             format!("driver: CUDA {}.{}", driver / 1000, driver % 1000 / 10),
-            format!("compiler: {}", self.compiler.describe()),
+            format!("compiler: {}", self.maker.compiler.describe()),
         ]
     }
     fn available(&self) -> Option<u64> {
         self.context.memory().ok().map(|(free, _)| free as u64)
     }
     fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
-        alloc(&self.context, self.copies.stream(), bytes, memory)
+        alloc(self.copies.stream(), bytes, memory)
     }
     /// Not while a step that uses these bytes runs.
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
@@ -188,12 +182,11 @@ impl Device for CudaDevice {
         if data.is_empty() {
             return Ok(());
         }
-        self.context.enter()?;
+        let (current, copies) = (self.context.enter()?, self.copies.stream());
         // SAFETY: inside the buffer; the bytes are there until the copy has ended.
-        let queued =
-            unsafe { sys::cuMemcpyHtoDAsync_v2(at, data.as_ptr().cast(), data.len(), self.copies.stream().raw()) };
-        check("cuMemcpyHtoDAsync", queued)?;
-        self.copies.stream().wait()
+        let queued = unsafe { sys::cuMemcpyHtoDAsync_v2(at, data.as_ptr().cast(), data.len(), copies.raw()) };
+        current.check("cuMemcpyHtoDAsync", queued)?;
+        copies.wait_for_copies(&current)
     }
     /// Not while a step that writes these bytes runs.
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
@@ -201,19 +194,21 @@ impl Device for CudaDevice {
         if data.is_empty() {
             return Ok(());
         }
-        self.context.enter()?;
+        let (current, copies) = (self.context.enter()?, self.copies.stream());
         // SAFETY: as in `write`.
-        let queued =
-            unsafe { sys::cuMemcpyDtoHAsync_v2(data.as_mut_ptr().cast(), at, data.len(), self.copies.stream().raw()) };
-        check("cuMemcpyDtoHAsync", queued)?;
-        self.copies.stream().wait()
+        let queued = unsafe { sys::cuMemcpyDtoHAsync_v2(data.as_mut_ptr().cast(), at, data.len(), copies.raw()) };
+        current.check("cuMemcpyDtoHAsync", queued)?;
+        copies.wait_for_copies(&current)
     }
 
     fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
-        if len > PINNED {
-            return staging::through(self, to, offset, len);
+        if len <= PINNED {
+            let at = address(&self.context, "staging", to, offset, len)?;
+            if let Some(piece) = self.copies.stage(to, at, len)? {
+                return Ok(piece);
+            }
         }
-        self.copies.stage(to, address(&self.context, "staging", to, offset, len)?, len)
+        staging::through(self, to, offset, len)
     }
 
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
@@ -222,22 +217,24 @@ impl Device for CudaDevice {
         let mut done = modules.len();
         let total = done + missing.len();
         progress(done, total);
-        let compile = |i: usize| {
+        // Errors then point at a line of the kernel.
+        let source = |text: &Text| format!("{}\n#line 1\n{}", self.prelude, text.source);
+        let code = |i: usize| {
             let text: &Text = missing[i];
-            // Errors then point at a line of the kernel.
-            let source = format!("{}\n#line 1\n{}", self.prelude, text.source);
-            self.compiler.load(&text.symbol, &source, self.context.sm, &self.store).map_err(|e| text.with_name(e))
+            self.maker.code(&text.symbol, &source(text)).map_err(|e| text.with_name(e))
         };
-        each(missing.len(), cores(), compile, |i, (cubin, _)| {
-            modules.insert(missing[i].key, Arc::new(module(&self.context, &cubin)?));
+        let current = self.context.enter()?;
+        each(missing.len(), cores(), code, |i, code| {
+            let text = missing[i];
+            let module = self.maker.module(&current, &text.symbol, &source(text), code);
+            modules.insert(text.key, Arc::new(module.map_err(|e| text.with_name(e))?));
             done += 1;
             progress(done, total);
             Ok(())
         })?;
         self.loaded.keep(&modules);
-        self.context.enter()?;
         let kernel = |(text, program): (&Text, &Program)| -> Result<Arc<dyn Kernel>, Error> {
-            Ok(Arc::new(self.kernel(text, program, modules[&text.key].clone())?))
+            Ok(Arc::new(self.kernel(&current, text, program, modules[&text.key].clone())?))
         };
         texts.iter().zip(programs).map(kernel).collect()
     }

@@ -1,10 +1,10 @@
 //! A step as a graph of the driver's: one kernel after the other.
 
-use super::driver::{Context, Handle, Stream, check, get};
+use super::context::Current;
+use super::handle::{Handle, Stream};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use gristmill_runtime::Error;
 use std::ffi::c_void;
-use std::sync::Arc;
 
 /// A kernel of a step, but for its number of workgroups.
 #[derive(Clone)]
@@ -67,20 +67,22 @@ unsafe impl Send for Graph {}
 
 impl Graph {
     /// Of these kernels in this order, with so many workgroups each.
-    pub fn new(context: &Arc<Context>, kernels: &[Node], groups: Vec<u32>, follow: Follow) -> Result<Graph, Error> {
-        // SAFETY: writes a handle.
-        let make = |out| unsafe { sys::cuGraphCreate(out, 0) };
-        let graph = Handle::new(context, "cuGraphCreate", sys::cuGraphDestroy, make)?;
+    pub fn new(current: &Current, kernels: &[Node], groups: Vec<u32>, follow: Follow) -> Result<Graph, Error> {
+        // SAFETY: writes a new graph.
+        let graph =
+            unsafe { Handle::new(current, "cuGraphCreate", sys::cuGraphDestroy, |out| sys::cuGraphCreate(out, 0)) }?;
         let mut last: Vec<sys::CUgraphNode> = Vec::new();
         let mut nodes = Vec::with_capacity(kernels.len());
         let early = follow == Follow::Early;
         for (kernel, &groups) in kernels.iter().zip(&groups) {
             let after: &[sys::CUgraphNode] = if early { &[] } else { &last };
             let node = kernel.launch(groups, |params| {
-                // SAFETY: a loaded function with the arguments it takes, behind nodes of this graph.
-                get("cuGraphAddKernelNode", |out| unsafe {
-                    sys::cuGraphAddKernelNode_v2(out, graph.raw(), after.as_ptr(), after.len(), params)
-                })
+                // SAFETY: a loaded function with the arguments it takes, behind nodes of this graph; writes a node.
+                unsafe {
+                    current.get("cuGraphAddKernelNode", |out| {
+                        sys::cuGraphAddKernelNode_v2(out, graph.raw(), after.as_ptr(), after.len(), params)
+                    })
+                }
             })?;
             if let (true, [before]) = (early, &last[..]) {
                 let edge = sys::CUgraphEdgeData {
@@ -91,26 +93,29 @@ impl Graph {
                 };
                 // SAFETY: two kernels of this graph, one edge.
                 let added = unsafe { sys::cuGraphAddDependencies_v2(graph.raw(), before, &node, &edge, 1) };
-                check("cuGraphAddDependencies", added)?;
+                current.check("cuGraphAddDependencies", added)?;
             }
             nodes.push(node);
             last = vec![node];
         }
-        // SAFETY: a whole graph.
-        let make = |out| unsafe { sys::cuGraphInstantiateWithFlags(out, graph.raw(), 0) };
-        let exec = Handle::new(context, "cuGraphInstantiate", sys::cuGraphExecDestroy, make)?;
+        // SAFETY: a whole graph; writes what it becomes.
+        let exec = unsafe {
+            Handle::new(current, "cuGraphInstantiate", sys::cuGraphExecDestroy, |out| {
+                sys::cuGraphInstantiateWithFlags(out, graph.raw(), 0)
+            })
+        }?;
         Ok(Graph { exec, _graph: graph, nodes, groups })
     }
 
     /// Changes numbers of workgroups, for launches from now on. `kernels` are those it was made of.
-    pub fn resize(&mut self, kernels: &[Node], groups: &[u32]) -> Result<(), Error> {
+    pub fn resize(&mut self, current: &Current, kernels: &[Node], groups: &[u32]) -> Result<(), Error> {
         for (i, &wanted) in groups.iter().enumerate() {
             if self.groups[i] == wanted {
                 continue;
             }
             kernels[i].launch(wanted, |params| {
                 // SAFETY: a node of the graph that this was made of, with the function and arguments that it had.
-                check("cuGraphExecKernelNodeSetParams", unsafe {
+                current.check("cuGraphExecKernelNodeSetParams", unsafe {
                     sys::cuGraphExecKernelNodeSetParams_v2(self.exec.raw(), self.nodes[i], params)
                 })
             })?;
@@ -120,8 +125,8 @@ impl Graph {
     }
 
     /// Queues it. Nobody else changes it meanwhile: `&mut`.
-    pub fn launch(&mut self, stream: &Stream) -> Result<(), Error> {
+    pub fn launch(&mut self, current: &Current, stream: &Stream) -> Result<(), Error> {
         // SAFETY: both live; buffers that its kernels use live as long as the replay that owns it.
-        check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.exec.raw(), stream.raw()) })
+        current.check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.exec.raw(), stream.raw()) })
     }
 }

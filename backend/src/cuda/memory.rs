@@ -1,13 +1,26 @@
 //! Memory of a device.
 
-use super::driver::{Context, Handle, Stream, check};
+use super::context::Context;
+use super::handle::{Handle, Stream};
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use gristmill_runtime::{Buffer, Error, Memory, RawBuffer};
 use std::any::Any;
+use std::ffi::c_void;
 use std::sync::Arc;
 
 /// An allocation.
-pub struct DeviceMemory(Handle<CUdeviceptr>);
+pub struct DeviceMemory {
+    handle: Handle<CUdeviceptr>,
+    /// Where pieces of it may be on their way to it.
+    copies: Arc<Stream>,
+}
+
+impl Drop for DeviceMemory {
+    /// Steps keep what they use; copies do not.
+    fn drop(&mut self) {
+        let _ = self.copies.settle(); // if it fails the device is lost, and knows whether this may be freed
+    }
+}
 
 impl RawBuffer for DeviceMemory {
     fn as_any(&self) -> &dyn Any {
@@ -19,29 +32,35 @@ impl RawBuffer for DeviceMemory {
 }
 
 /// A buffer of `bytes`; all but weights start as zeros.
-pub fn alloc(context: &Arc<Context>, copies: &Stream, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
+pub fn alloc(copies: &Arc<Stream>, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
+    let context = copies.context();
+    let current = context.enter()?;
     let mut refused = false;
-    let made = Handle::new(context, "cuMemAlloc", sys::cuMemFree_v2, |out| {
-        // SAFETY: writes an address; none has no bytes.
-        let result = unsafe { sys::cuMemAlloc_v2(out, bytes.max(1)) };
-        refused = result == CUresult::CUDA_ERROR_OUT_OF_MEMORY;
-        result
-    });
+    // SAFETY: writes the address of a new allocation, if it says success; none has no bytes.
+    let made = unsafe {
+        Handle::new(&current, "cuMemAlloc", sys::cuMemFree_v2, |out| {
+            let result = sys::cuMemAlloc_v2(out, bytes.max(1));
+            refused = result == CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+            result
+        })
+    };
     let handle = made.map_err(|error| match refused {
         true => Error::OutOfMemory {
             what: memory.what().into(),
             wanted: bytes,
             free: context.memory().ok().map(|m| m.0 as u64),
-            device: format!("cuda:{} ({})", context.number, context.model),
+            device: context.title(),
         },
         false => error,
     })?;
+    let memory_of = DeviceMemory { handle, copies: copies.clone() };
     if memory != Memory::Weights && bytes > 0 {
         // SAFETY: inside the allocation; nobody has its address yet.
-        check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(handle.raw(), 0, bytes, copies.raw()) })?;
+        let queued = unsafe { sys::cuMemsetD8Async(memory_of.handle.raw(), 0, bytes, copies.raw()) };
+        current.check("cuMemsetD8Async", queued)?;
         copies.wait()?;
     }
-    Ok(Buffer { raw: Arc::new(DeviceMemory(handle)), offset: 0, len: bytes })
+    Ok(Buffer { raw: Arc::new(memory_of), offset: 0, len: bytes })
 }
 
 /// Address of `len` bytes at `offset` of a buffer, as an error if they are not there or not this device's.
@@ -54,9 +73,19 @@ pub fn address(
 ) -> Result<CUdeviceptr, Error> {
     buffer.check(what, offset, len)?;
     match buffer.raw.as_any().downcast_ref::<DeviceMemory>() {
-        Some(DeviceMemory(handle)) if handle.context().number == context.number => {
+        Some(DeviceMemory { handle, .. }) if handle.context().number == context.number => {
             Ok(handle.raw() + (buffer.offset + offset) as CUdeviceptr)
         }
         _ => Err(Error::invalid(what, "the buffer is another device's")),
     }
+}
+
+/// Memory of the host that the device copies from and to by itself.
+pub type PinnedMemory = Handle<*mut c_void>;
+
+/// So many bytes of it, with anything in them.
+pub fn pinned(copies: &Stream, bytes: usize) -> Result<PinnedMemory, Error> {
+    let current = copies.context().enter()?;
+    // SAFETY: writes the address of a new allocation.
+    unsafe { Handle::new(&current, "cuMemHostAlloc", sys::cuMemFreeHost, |out| sys::cuMemHostAlloc(out, bytes, 0)) }
 }

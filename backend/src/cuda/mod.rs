@@ -9,12 +9,15 @@
 //! executes `griddepcontrol.wait` before it reads what may have changed, writes anything, or returns.
 
 mod clocks;
+mod context;
 mod copies;
 mod device;
 pub mod dialect;
 mod driver;
 mod graph;
+mod handle;
 mod memory;
+mod modules;
 mod nvrtc;
 mod replay;
 mod step;

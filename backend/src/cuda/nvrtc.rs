@@ -11,6 +11,21 @@ const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17", "--no-source-include"]
 const INSTALL: &str =
     "`pip install nvidia-cuda-nvrtc` and LD_LIBRARY_PATH=<site-packages>/nvidia/cu13/lib, or the CUDA toolkit";
 
+/// What is called of it: `cudarc` panics where one is not there.
+const FUNCTIONS: &[&str] = &[
+    "nvrtcVersion",
+    "nvrtcGetNumSupportedArchs",
+    "nvrtcGetSupportedArchs",
+    "nvrtcGetErrorString",
+    "nvrtcCreateProgram",
+    "nvrtcCompileProgram",
+    "nvrtcDestroyProgram",
+    "nvrtcGetProgramLogSize",
+    "nvrtcGetProgramLog",
+    "nvrtcGetCUBINSize",
+    "nvrtcGetCUBIN",
+];
+
 /// NVRTC.
 pub struct Compiler {
     version: (i32, i32),
@@ -38,15 +53,24 @@ impl Compiler {
         if !unsafe { sys::is_culib_present() } {
             return Err(lacking("there is no NVRTC (libnvrtc), which compiles its kernels", INSTALL));
         }
+        // SAFETY: looks for names in the library; what is found is not called here.
+        let lacks = |name: &&&str| unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_err();
+        if let Some(name) = FUNCTIONS.iter().find(lacks) {
+            return Err(lacking(
+                format!("this NVRTC (libnvrtc) is too old: it has no {name}"),
+                format!("install CUDA 12.8's or a later one: {INSTALL}"),
+            ));
+        }
+        let broken = |said: String| lacking(format!("NVRTC (libnvrtc) does not work: {said}"), INSTALL);
         let (mut major, mut minor, mut count) = (0, 0, 0);
-        // SAFETY: both calls write whole numbers.
-        let found = unsafe { [sys::nvrtcVersion(&mut major, &mut minor), sys::nvrtcGetNumSupportedArchs(&mut count)] };
+        // SAFETY: writes two numbers.
+        said("nvrtcVersion", unsafe { sys::nvrtcVersion(&mut major, &mut minor) }).map_err(broken)?;
+        // SAFETY: writes a number.
+        said("nvrtcGetNumSupportedArchs", unsafe { sys::nvrtcGetNumSupportedArchs(&mut count) }).map_err(broken)?;
         let mut supported = vec![0 as c_int; count.max(0) as usize];
         // SAFETY: as many numbers as it said.
-        let listed = unsafe { sys::nvrtcGetSupportedArchs(supported.as_mut_ptr()) };
-        if found != [nvrtcResult::NVRTC_SUCCESS; 2] || listed != nvrtcResult::NVRTC_SUCCESS {
-            return Err(lacking("NVRTC (libnvrtc) does not work", INSTALL));
-        }
+        said("nvrtcGetSupportedArchs", unsafe { sys::nvrtcGetSupportedArchs(supported.as_mut_ptr()) })
+            .map_err(broken)?;
         Ok(Compiler { version: (major, minor), supported: supported.into_iter().map(|n| n as u32).collect() })
     }
 
@@ -73,15 +97,19 @@ impl Compiler {
         Key::of([self.describe().as_str(), &architecture(sm), &options, source])
     }
 
-    /// The code of this text for that architecture, from the store or compiled; whether it was compiled.
+    /// The code of this text for that architecture, from the store or compiled; whether it was compiled. A store that cannot be read has nothing.
     pub fn load(&self, name: &str, source: &str, sm: u32, store: &Store) -> Result<(Vec<u8>, bool), Error> {
-        let key = self.key(source, sm);
-        if let Some(cubin) = store.get(&key)? {
-            return Ok((cubin, false));
+        match store.get(&self.key(source, sm)) {
+            Ok(Some(cubin)) => Ok((cubin, false)),
+            _ => Ok((self.renew(name, source, sm, store)?, true)),
         }
+    }
+
+    /// The same code, compiled, in place of whatever the store has.
+    pub fn renew(&self, name: &str, source: &str, sm: u32, store: &Store) -> Result<Vec<u8>, Error> {
         let compiled = self.compile(name, source, sm, &[])?;
-        store.put(&key, &compiled.cubin)?;
-        Ok((compiled.cubin, true))
+        let _ = store.put(&self.key(source, sm), &compiled.cubin); // what is not kept is compiled again the next time
+        Ok(compiled.cubin)
     }
 
     /// Compiles a text that has a kernel of that name, with these options besides the usual ones.

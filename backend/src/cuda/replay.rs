@@ -1,12 +1,14 @@
 //! A captured step: its launches as one graph, with the variables in device memory.
 
 use super::clocks::Clocks;
+use super::context::{Context, Current};
 use super::copies::Copies;
-use super::device::{CudaKernel, Loaded};
+use super::device::CudaKernel;
 use super::dialect::IDLE;
-use super::driver::{Context, Event, Stream, check, event};
 use super::graph::{Follow, Graph, Node};
+use super::handle::{Event, Stream, event};
 use super::memory::address;
+use super::modules::Loaded;
 use super::step::{Regions, bucket};
 use crate::variables::{Variables, by_level, kernel_of};
 use cudarc::driver::sys::{self, CUdeviceptr};
@@ -16,6 +18,14 @@ use std::sync::Arc;
 
 /// The first architecture whose kernels may start before their predecessor has ended.
 const EARLY: u32 = 90;
+
+/// What a start of a step takes for itself, until it has ended.
+struct Slot {
+    /// Behind the step.
+    end: Event,
+    /// What is written to the variables before it: the copy may read it for as long as that step has not ended.
+    words: Vec<i64>,
+}
 
 /// A captured step.
 pub struct CudaReplay {
@@ -39,9 +49,9 @@ pub struct CudaReplay {
     clocks: Option<Clocks>,
     /// A kernel that computes nothing.
     idle: Loaded,
-    /// Ends of what was started and not waited for, and events to use again.
-    started: VecDeque<Event>,
-    spare: Vec<Event>,
+    /// Of what was started and not waited for, and to use again.
+    started: VecDeque<Slot>,
+    spare: Vec<Slot>,
     /// Keeps memory and modules.
     launches: Vec<Launch>,
 }
@@ -58,6 +68,7 @@ impl CudaReplay {
         launches: Vec<Launch>,
     ) -> Result<CudaReplay, Error> {
         let context = stream.context().clone();
+        let current = context.enter()?;
         let mut variables = Variables::default();
         let mut regions = Regions::default();
         let (mut kernels, mut order, mut places) = (Vec::new(), Vec::new(), Vec::new());
@@ -66,6 +77,9 @@ impl CudaReplay {
             launch.check()?;
             let kernel: &CudaKernel = kernel_of(launch)?;
             let program = kernel.program();
+            if kernel.loaded.context().number != context.number {
+                return Err(Error::invalid(&program.name, "was loaded by another device"));
+            }
             let arguments: Result<Vec<CUdeviceptr>, Error> =
                 launch.buffers.iter().map(|b| address(&context, &program.name, b, 0, b.len)).collect();
             let (count, slots) = variables.bind(launch)?;
@@ -85,7 +99,8 @@ impl CudaReplay {
         // Numbers of workgroups that depend on variables are set before the first launch.
         let groups = vec![1; kernels.len()];
         let follow = if context.sm >= EARLY { Follow::Early } else { Follow::Plainly };
-        let graph = Graph::new(&context, &kernels, groups.clone(), follow)?;
+        let graph = Graph::new(&current, &kernels, groups.clone(), follow)?;
+        drop(current);
         Ok(CudaReplay {
             context,
             stream,
@@ -122,60 +137,94 @@ impl CudaReplay {
         Ok(())
     }
 
-    /// Queues a write of the variables. From memory that is not pinned, so little of it travels with the command: what is written here may be
-    /// other values before this step has run.
-    fn write_variables(&self) -> Result<(), Error> {
+    /// A slot with what the variables are now.
+    fn slot(&mut self, current: &Current) -> Result<Slot, Error> {
+        let mut slot = match self.spare.pop() {
+            Some(slot) => slot,
+            None => Slot { end: event(current)?, words: Vec::with_capacity(self.cells.len()) },
+        };
         let values = self.variables.values();
-        let words: Vec<i64> = self.cells.iter().map(|&(_, slot)| values[slot]).collect();
+        slot.words.clear();
+        slot.words.extend(self.cells.iter().map(|&(_, variable)| values[variable]));
+        Ok(slot)
+    }
+
+    /// Queues a write of the variables, behind what steps wait for. From memory that is not pinned, so little of it usually travels with the command;
+    /// nothing relies on that.
+    fn write_variables(&self, current: &Current, slot: &Slot) -> Result<(), Error> {
+        self.copies.before(current, &self.stream)?;
         let Some(&(first, _)) = self.cells.first() else { return Ok(()) };
-        // SAFETY: cells lie one after the other in `values`.
-        check("cuMemcpyHtoDAsync", unsafe {
-            sys::cuMemcpyHtoDAsync_v2(first, words.as_ptr().cast(), words.len() * 8, self.stream.raw())
-        })
+        let (words, bytes) = (slot.words.as_ptr().cast(), slot.words.len() * 8);
+        // SAFETY: cells lie one after the other in `values`; the words are left alone until the step has ended.
+        let queued = unsafe { sys::cuMemcpyHtoDAsync_v2(first, words, bytes, self.stream.raw()) };
+        current.check("cuMemcpyHtoDAsync", queued)
+    }
+
+    /// Queues a step, with its mark.
+    fn queue(&mut self, current: &Current, slot: &Slot) -> Result<(), Error> {
+        self.write_variables(current, slot)?;
+        self.graph.launch(current, &self.stream)?;
+        self.stream.mark(current, &slot.end)
+    }
+
+    /// Runs the step that is timed; the seconds of its kernels.
+    fn run_timed(&mut self, current: &Current, slot: &Slot) -> Result<Vec<f64>, Error> {
+        self.write_variables(current, slot)?;
+        match &mut self.clocks {
+            Some(clocks) => clocks.run(current, &self.stream, &self.groups),
+            None => unreachable!("made before"),
+        }
+    }
+
+    /// Waits for what was queued if that failed midway: no mark is behind it.
+    fn end<T>(&self, queued: Result<T, Error>) -> Result<T, Error> {
+        if queued.is_err() {
+            let _ = self.stream.settle(); // the first error is what is said
+        }
+        queued
     }
 }
 
 impl Replay for CudaReplay {
     fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
-        self.context.enter()?;
+        let context = self.context.clone();
+        let current = context.enter()?;
         self.prepare(vars)?;
-        self.graph.resize(&self.kernels, &self.groups)?;
-        let end = match self.spare.pop() {
-            Some(event) => event,
-            None => event(&self.context)?,
-        };
-        self.copies.before(&self.stream)?;
-        self.write_variables()?;
-        self.graph.launch(&self.stream)?;
-        self.stream.mark(&end)?;
-        self.started.push_back(end);
-        Ok(())
+        self.graph.resize(&current, &self.kernels, &self.groups)?;
+        let slot = self.slot(&current)?;
+        let queued = self.queue(&current, &slot);
+        let queued = self.end(queued);
+        match queued {
+            Ok(()) => self.started.push_back(slot),
+            Err(_) => self.spare.push(slot),
+        }
+        queued
     }
 
     fn wait(&mut self) -> Result<(), Error> {
-        let Some(end) = self.started.pop_front() else { return Ok(()) };
-        let result = end.wait();
-        self.spare.push(end);
-        result
+        let Some(slot) = self.started.pop_front() else { return Ok(()) };
+        let ended = self.end(slot.end.wait());
+        self.spare.push(slot);
+        ended
     }
 
     /// The step runs as it always does, and its kernels note the time. The time of a launch is from the end of those before to its own, as the one
     /// behind it sees it; what it did before that is theirs.
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
-        self.context.enter()?;
+        let context = self.context.clone();
+        let current = context.enter()?;
         self.prepare(vars)?;
-        self.copies.before(&self.stream)?;
-        self.write_variables()?;
-        let clocks = match &mut self.clocks {
-            Some(clocks) => clocks,
-            none => {
-                // Its variables, none of which it reads, and its clock.
-                let end = Node { function: self.idle.function, arguments: vec![0, 0], threads: IDLE, shared: 0 };
-                none.insert(Clocks::new(&self.context, self.copies.stream(), &self.kernels, end, self.follow)?)
-            }
-        };
+        if self.clocks.is_none() {
+            // Its variables, none of which it reads, and its clock.
+            let end = Node { function: self.idle.function, arguments: vec![0, 0], threads: IDLE, shared: 0 };
+            self.clocks = Some(Clocks::new(&current, self.copies.stream(), &self.kernels, end, self.follow)?);
+        }
+        let slot = self.slot(&current)?;
+        let seconds = self.run_timed(&current, &slot);
+        let seconds = self.end(seconds);
+        self.spare.push(slot);
         let mut times = vec![0.0; self.order.len()];
-        for (seconds, &(_, number)) in clocks.run(&self.stream, &self.groups)?.into_iter().zip(&self.order) {
+        for (seconds, &(_, number)) in seconds?.into_iter().zip(&self.order) {
             times[number] = seconds;
         }
         Ok(times)
@@ -186,7 +235,11 @@ impl Drop for CudaReplay {
     /// What was started uses the buffers that go with this.
     fn drop(&mut self) {
         if !self.started.is_empty() {
-            let _ = self.stream.wait(); // whoever did not wait does not want to know
+            let _ = self.stream.settle(); // whoever did not wait does not want to know
+        }
+        if self.context.is_stuck() {
+            // Words that a copy may read still.
+            std::mem::forget((std::mem::take(&mut self.started), std::mem::take(&mut self.spare)));
         }
         self.copies.give_back(self.values.clone());
     }

@@ -57,6 +57,7 @@ impl Fake {
         unsafe {
             self.driver.get::<unsafe extern "C" fn()>(b"fake_reset").unwrap()();
             self.nvrtc.get::<unsafe extern "C" fn(c_long)>(b"fake_fail").unwrap()(0);
+            self.nvrtc.get::<unsafe extern "C" fn(c_int)>(b"fake_architectures").unwrap()(3);
         }
     }
     /// The call number `n` from now on fails with this code, `sticky` all later ones in its context, too.
@@ -66,6 +67,57 @@ impl Fake {
             let fail = self.driver.get::<unsafe extern "C" fn(c_long, c_int, c_int)>(b"fake_fail").unwrap();
             fail(n as c_long, code, sticky.into());
         }
+    }
+    /// The call number `n` of the compiler from now on fails.
+    pub fn fail_compiler(&self, n: usize) {
+        // SAFETY: as above.
+        unsafe { self.nvrtc.get::<unsafe extern "C" fn(c_long)>(b"fake_fail").unwrap()(n as c_long) }
+    }
+    /// The compiler no longer says how many architectures it knows.
+    pub fn hide_architectures(&self) {
+        // SAFETY: as above.
+        unsafe { self.nvrtc.get::<unsafe extern "C" fn(c_int)>(b"fake_architectures").unwrap()(-1) }
+    }
+    /// How many texts have been compiled.
+    pub fn compilations(&self) -> i64 {
+        // SAFETY: as above.
+        unsafe { self.nvrtc.get::<unsafe extern "C" fn() -> c_long>(b"fake_compilations").unwrap()() }
+    }
+    /// Calls of that function fail after the next `after` of them.
+    pub fn refuse(&self, name: &CStr, after: usize, code: c_int) {
+        // SAFETY: as above.
+        unsafe {
+            let refuse = self.driver.get::<unsafe extern "C" fn(*const c_char, c_long, c_int)>(b"fake_refuse").unwrap();
+            refuse(name.as_ptr(), after as c_long, code);
+        }
+    }
+    /// From now on kernels do not end.
+    pub fn hang(&self) {
+        // SAFETY: as above.
+        unsafe { self.driver.get::<unsafe extern "C" fn(c_int)>(b"fake_hang").unwrap()(1) }
+    }
+    /// Makes the context of that device the current one of this thread, as another library in the process might; its address.
+    pub fn enter(&self, device: c_int) -> usize {
+        // SAFETY: as above; the context is never released.
+        unsafe {
+            let mut context = std::ptr::null_mut();
+            let retain =
+                self.driver.get::<unsafe extern "C" fn(*mut *mut (), c_int) -> c_int>(b"cuDevicePrimaryCtxRetain");
+            assert_eq!(retain.unwrap()(&mut context, device), 0);
+            let set = self.driver.get::<unsafe extern "C" fn(*mut ()) -> c_int>(b"cuCtxSetCurrent").unwrap();
+            assert_eq!(set(context), 0);
+            context.addr()
+        }
+    }
+    /// The address of this thread's current context.
+    pub fn current(&self) -> usize {
+        let mut context = std::ptr::null_mut::<()>();
+        // SAFETY: as above.
+        unsafe {
+            let get = self.driver.get::<unsafe extern "C" fn(*mut *mut ()) -> c_int>(b"cuCtxGetCurrent").unwrap();
+            assert_eq!(get(&mut context), 0);
+        }
+        context.addr()
     }
     /// The function that was made to fail; empty while none was.
     pub fn failed(&self) -> String {
@@ -92,7 +144,7 @@ impl Fake {
     }
     fn filled(&self, name: &[u8]) -> String {
         let mut text = vec![0u8; 1 << 16];
-        // SAFETY: as above; as many bytes as are said. What it returns beside them is a number, or nothing.
+        // SAFETY: as above; as many bytes as are said.
         unsafe {
             let fill = self.driver.get::<unsafe extern "C" fn(*mut c_char, usize)>(name).unwrap();
             fill(text.as_mut_ptr().cast(), text.len());

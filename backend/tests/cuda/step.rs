@@ -2,7 +2,7 @@
 
 use gristmill_backend::cuda::CudaDevice;
 use gristmill_runtime::store::Store;
-use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
+use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory};
 use gristmill_uop::Graph;
 use gristmill_uop::program::{Access, Estimate, Program};
 use std::path::PathBuf;
@@ -23,6 +23,10 @@ impl Place {
     }
     pub fn store(&self) -> Store {
         Store::open(&self.0, 1 << 28).unwrap()
+    }
+    /// Now nothing can be put there.
+    pub fn remove(&self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
     }
 }
 
@@ -51,15 +55,19 @@ pub fn program(name: &str, scratch: usize) -> Program {
     }
 }
 
-/// Does what is asked, once more if that fails, and keeps the errors.
-#[derive(Default)]
+/// Does what is asked, and keeps the errors.
 pub struct Attempts {
+    /// How often something is tried before the rest is left.
+    pub tries: usize,
     pub errors: Vec<(&'static str, Error)>,
 }
 
 impl Attempts {
+    pub fn new(tries: usize) -> Attempts {
+        Attempts { tries, errors: Vec::new() }
+    }
     pub fn at<T>(&mut self, what: &'static str, mut call: impl FnMut() -> Result<T, Error>) -> Option<T> {
-        for _ in 0..2 {
+        for _ in 0..self.tries {
             match call() {
                 Ok(value) => return Some(value),
                 Err(error) => self.errors.push((what, error)),

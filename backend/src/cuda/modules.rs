@@ -1,0 +1,80 @@
+//! Texts to modules on a device: compiled, or from the store.
+
+use super::context::{Context, Current};
+use super::handle::Handle;
+use super::nvrtc::Compiler;
+use cudarc::driver::sys;
+use gristmill_runtime::Error;
+use gristmill_runtime::store::Store;
+use std::ffi::CString;
+use std::sync::Arc;
+
+/// Code on a device.
+pub type Module = Handle<sys::CUmodule>;
+
+/// A function, and the module that keeps it.
+#[derive(Clone)]
+pub struct Loaded {
+    pub(super) function: sys::CUfunction,
+    module: Arc<Module>,
+}
+
+// SAFETY: a function belongs to its module, which belongs to a context, not to a thread.
+unsafe impl Send for Loaded {}
+// SAFETY: as above; nothing in it changes.
+unsafe impl Sync for Loaded {}
+
+impl Loaded {
+    /// The function of that name.
+    pub fn new(current: &Current, module: Arc<Module>, symbol: &str) -> Result<Loaded, Error> {
+        let symbol = CString::new(symbol).unwrap_or_default();
+        // SAFETY: a module that lives and a text that ends with NUL; writes a function.
+        let function = unsafe {
+            current.get("cuModuleGetFunction", |out| sys::cuModuleGetFunction(out, module.raw(), symbol.as_ptr()))
+        }?;
+        Ok(Loaded { function, module })
+    }
+    /// Where it is loaded.
+    pub fn context(&self) -> &Arc<Context> {
+        self.module.context()
+    }
+}
+
+/// What makes modules.
+pub struct Maker {
+    pub(super) context: Arc<Context>,
+    pub(super) compiler: Compiler,
+    pub(super) store: Store,
+}
+
+impl Maker {
+    /// The code of a text; whether it was compiled just now.
+    pub fn code(&self, name: &str, source: &str) -> Result<(Vec<u8>, bool), Error> {
+        self.compiler.load(name, source, self.context.sm, &self.store)
+    }
+
+    /// The module of a text's code. Code from the store that does not load is compiled again: another driver may have left it.
+    pub fn module(
+        &self,
+        current: &Current,
+        name: &str,
+        source: &str,
+        (cubin, compiled): (Vec<u8>, bool),
+    ) -> Result<Module, Error> {
+        match module(current, &cubin) {
+            Err(error) if !compiled && !error.is_lost() => {
+                module(current, &self.compiler.renew(name, source, self.context.sm, &self.store)?)
+            }
+            loaded => loaded,
+        }
+    }
+}
+
+fn module(current: &Current, cubin: &[u8]) -> Result<Module, Error> {
+    // SAFETY: code from NVRTC, by this process or by one of this user that could write to the private store; writes a new module.
+    unsafe {
+        Handle::new(current, "cuModuleLoadData", sys::cuModuleUnload, |out| {
+            sys::cuModuleLoadData(out, cubin.as_ptr().cast())
+        })
+    }
+}
