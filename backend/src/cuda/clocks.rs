@@ -53,12 +53,12 @@ impl Clocks {
         self.graph.resize(&self.kernels, &self.groups)?;
         // SAFETY: as many bytes as were allocated.
         check("cuMemcpyHtoDAsync", unsafe {
-            sys::cuMemcpyHtoDAsync_v2(self.at, words.as_ptr().cast(), self.words.len, stream.raw())
+            sys::cuMemcpyHtoDAsync_v2(self.at, words.as_ptr().cast(), self.words.len(), stream.raw())
         })?;
         self.graph.launch(stream)?;
         // SAFETY: as above; what is copied is there once the stream has been waited for.
         check("cuMemcpyDtoHAsync", unsafe {
-            sys::cuMemcpyDtoHAsync_v2(words.as_mut_ptr().cast(), self.at, self.words.len, stream.raw())
+            sys::cuMemcpyDtoHAsync_v2(words.as_mut_ptr().cast(), self.at, self.words.len(), stream.raw())
         })?;
         stream.wait()?;
         Ok(words.windows(2).map(|w| w[1].saturating_sub(w[0]) as f64 * 1e-9).collect())

@@ -3,6 +3,7 @@
 use super::driver::{Context, Event, Handle, Stream, check, event, stream};
 use super::memory::alloc;
 use cudarc::driver::sys::{self, CUdeviceptr};
+use gristmill_runtime::lease::Lease;
 use gristmill_runtime::staging::Piece;
 use gristmill_runtime::{Buffer, Error, Memory};
 use std::collections::VecDeque;
@@ -60,7 +61,7 @@ impl Copies {
     }
     /// Takes such memory back when nothing that runs uses it.
     pub fn give_back(&self, variables: Buffer) {
-        if variables.len == SPARE {
+        if variables.len() == SPARE {
             self.spare.lock().unwrap_or_else(PoisonError::into_inner).push(variables);
         }
     }
@@ -75,11 +76,11 @@ impl Copies {
         Ok(())
     }
 
-    /// A piece of `to`, which lies at `at`: at most [`PINNED`] bytes.
-    pub fn stage(&self, to: &Buffer, at: CUdeviceptr, len: usize) -> Result<Box<dyn Piece + '_>, Error> {
+    /// A piece of memory that lies at `at`, with the right to it: at most [`PINNED`] bytes.
+    pub fn stage(&self, lease: Lease, at: CUdeviceptr, len: usize) -> Result<Box<dyn Piece + '_>, Error> {
         let pinned = self.take()?;
         // The copy from it that was made before must have ended.
-        let piece = StagedPiece { copies: self, pinned: Some(pinned), at, len, _to: to.clone() };
+        let piece = StagedPiece { copies: self, pinned: Some(pinned), at, len, _lease: lease };
         piece.pinned.iter().try_for_each(|p| p.copied.wait())?;
         Ok(Box::new(piece))
     }
@@ -111,7 +112,7 @@ struct StagedPiece<'a> {
     pinned: Option<Pinned>,
     at: CUdeviceptr,
     len: usize,
-    _to: Buffer,
+    _lease: Lease,
 }
 
 impl Piece for StagedPiece<'_> {

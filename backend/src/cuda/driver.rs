@@ -3,6 +3,7 @@
 
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 use gristmill_runtime::Error;
+use gristmill_runtime::lease::Owner;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -100,6 +101,8 @@ pub fn present() -> bool {
 
 /// One device, opened: everything below keeps it.
 pub struct Context {
+    /// The device as it was opened here, which owns its buffers.
+    pub owner: Owner,
     /// Its number, N of `cuda:N`.
     pub number: usize,
     /// Its model.
@@ -132,7 +135,7 @@ impl Context {
             check("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32, device))?;
             let model = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
             let raw = get("cuDevicePrimaryCtxRetain", |out| sys::cuDevicePrimaryCtxRetain(out, device))?;
-            let mut context = Context { number, model, sm: 0, driver, device, raw };
+            let mut context = Context { owner: Owner::new(), number, model, sm: 0, driver, device, raw };
             let major = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
             let minor = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
             context.sm = (major * 10 + minor) as u32;

@@ -2,16 +2,28 @@
 
 use super::driver::{Context, Handle, Stream, check};
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
+use gristmill_runtime::lease::Uses;
 use gristmill_runtime::{Buffer, Error, Memory, RawBuffer};
 use std::any::Any;
 use std::sync::Arc;
 
 /// An allocation.
-pub struct DeviceMemory(Handle<CUdeviceptr>);
+pub struct DeviceMemory {
+    handle: Handle<CUdeviceptr>,
+    len: usize,
+    uses: Uses,
+}
 
-impl RawBuffer for DeviceMemory {
+// SAFETY: it has no address on the host.
+unsafe impl RawBuffer for DeviceMemory {
     fn as_any(&self) -> &dyn Any {
         self
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn uses(&self) -> &Uses {
+        &self.uses
     }
     fn host(&self) -> Option<*mut u8> {
         None
@@ -41,7 +53,7 @@ pub fn alloc(context: &Arc<Context>, copies: &Stream, bytes: usize, memory: Memo
         check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(handle.raw(), 0, bytes, copies.raw()) })?;
         copies.wait()?;
     }
-    Ok(Buffer { raw: Arc::new(DeviceMemory(handle)), offset: 0, len: bytes })
+    Ok(Buffer::whole(Arc::new(DeviceMemory { handle, len: bytes, uses: Uses::new(&context.owner) })))
 }
 
 /// Address of `len` bytes at `offset` of a buffer, as an error if they are not there or not this device's.
@@ -53,10 +65,8 @@ pub fn address(
     len: usize,
 ) -> Result<CUdeviceptr, Error> {
     buffer.check(what, offset, len)?;
-    match buffer.raw.as_any().downcast_ref::<DeviceMemory>() {
-        Some(DeviceMemory(handle)) if handle.context().number == context.number => {
-            Ok(handle.raw() + (buffer.offset + offset) as CUdeviceptr)
-        }
-        _ => Err(Error::invalid(what, "the buffer is another device's")),
-    }
+    buffer.check_device(what, context.owner.id())?;
+    let memory =
+        buffer.raw::<DeviceMemory>().ok_or_else(|| Error::invalid(what, "the buffer is no memory of a GPU"))?;
+    Ok(memory.handle.raw() + (buffer.offset() + offset) as CUdeviceptr)
 }

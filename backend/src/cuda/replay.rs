@@ -10,6 +10,7 @@ use super::memory::address;
 use super::step::{Regions, bucket};
 use crate::variables::{Variables, by_level, kernel_of};
 use cudarc::driver::sys::{self, CUdeviceptr};
+use gristmill_runtime::lease::{InFlight, Order, StepUses};
 use gristmill_runtime::{Buffer, Error, Kernel, Launch, Replay};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,8 +41,9 @@ pub struct CudaReplay {
     /// A kernel that computes nothing.
     idle: Loaded,
     /// Ends of what was started and not waited for, and events to use again.
-    started: VecDeque<Event>,
+    started: VecDeque<(Event, InFlight)>,
     spare: Vec<Event>,
+    uses: StepUses,
     /// Keeps memory and modules.
     launches: Vec<Launch>,
 }
@@ -63,11 +65,11 @@ impl CudaReplay {
         let (mut kernels, mut order, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for number in by_level(&launches) {
             let launch = &launches[number];
-            launch.check()?;
+            launch.check(context.owner.id())?;
             let kernel: &CudaKernel = kernel_of(launch)?;
             let program = kernel.program();
             let arguments: Result<Vec<CUdeviceptr>, Error> =
-                launch.buffers.iter().map(|b| address(&context, &program.name, b, 0, b.len)).collect();
+                launch.buffers.iter().map(|b| address(&context, &program.name, b, 0, b.len())).collect();
             let (count, slots) = variables.bind(launch)?;
             places.push(regions.place(&slots));
             order.push((count, number));
@@ -86,7 +88,9 @@ impl CudaReplay {
         let groups = vec![1; kernels.len()];
         let follow = if context.sm >= EARLY { Follow::Early } else { Follow::Plainly };
         let graph = Graph::new(&context, &kernels, groups.clone(), follow)?;
+        let uses = StepUses::new(&context.owner, &launches, Order::Queued);
         Ok(CudaReplay {
+            uses,
             context,
             stream,
             copies,
@@ -139,6 +143,7 @@ impl Replay for CudaReplay {
     fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.context.enter()?;
         self.prepare(vars)?;
+        let in_flight = self.uses.begin()?;
         self.graph.resize(&self.kernels, &self.groups)?;
         let end = match self.spare.pop() {
             Some(event) => event,
@@ -148,12 +153,12 @@ impl Replay for CudaReplay {
         self.write_variables()?;
         self.graph.launch(&self.stream)?;
         self.stream.mark(&end)?;
-        self.started.push_back(end);
+        self.started.push_back((end, in_flight));
         Ok(())
     }
 
     fn wait(&mut self) -> Result<(), Error> {
-        let Some(end) = self.started.pop_front() else { return Ok(()) };
+        let Some((end, _in_flight)) = self.started.pop_front() else { return Ok(()) };
         let result = end.wait();
         self.spare.push(end);
         result
@@ -164,6 +169,7 @@ impl Replay for CudaReplay {
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
         self.context.enter()?;
         self.prepare(vars)?;
+        let _in_flight = self.uses.begin()?;
         self.copies.before(&self.stream)?;
         self.write_variables()?;
         let clocks = match &mut self.clocks {
