@@ -43,6 +43,11 @@ impl Variables {
                 self.counts.len() - 1
             }
         };
+        // A buffer may hold less than the kernel could use.
+        for (name, most) in launch.limits() {
+            let slot = self.slot(name);
+            self.list[slot].max = self.list[slot].max.min(most);
+        }
         Ok((count, program.vars.iter().map(|v| self.slot(v)).collect()))
     }
 

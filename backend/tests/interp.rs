@@ -6,7 +6,7 @@ use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::graph::{Arg, Graph, Id, Node, Sources};
 use gristmill_uop::op::{Op, RangeKind, ReduceOp};
-use gristmill_uop::program::{Access, Estimate, Program};
+use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
 use half::f16;
 use std::sync::Arc;
 
@@ -48,7 +48,9 @@ impl Run {
             source: String::new(),
             graph: Arc::new(g),
             root,
-            params: (0..buffers.len() as u32).map(|slot| (slot, Access::ReadWrite)).collect(),
+            params: (0..buffers.len() as u32)
+                .map(|slot| Param { slot, access: Access::ReadWrite, extent: Extent::Fixed(0) })
+                .collect(),
             vars: Vec::new(),
             groups,
             threads: 1,
@@ -70,7 +72,7 @@ impl Run {
         Ok(self.device.capture(vec![self.launch.clone()])?.replay_timed(vars)?[0])
     }
     fn bytes(&self, slot: usize) -> Vec<u8> {
-        let mut data = vec![0; self.launch.buffers[slot].len];
+        let mut data = vec![0; self.launch.buffers[slot].len()];
         self.device.read(&self.launch.buffers[slot], 0, &mut data).unwrap();
         data
     }

@@ -6,7 +6,7 @@ use gristmill_uop::dtype::Scalar;
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::graph::{Arg, Graph, Id, Node, Sources};
 use gristmill_uop::op::{Op, RangeKind};
-use gristmill_uop::program::{Access, Estimate, Program};
+use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
 use half::{bf16, f16};
 use std::sync::Arc;
 
@@ -47,7 +47,9 @@ fn run(inputs: &[(Scalar, Vec<u8>)], out: Scalar, f: impl Fn(&mut Graph, &[Id]) 
         source: String::new(),
         graph: Arc::new(g),
         root,
-        params: (0..=inputs.len() as u32).map(|slot| (slot, Access::ReadWrite)).collect(),
+        params: (0..=inputs.len() as u32)
+            .map(|slot| Param { slot, access: Access::ReadWrite, extent: Extent::Fixed(0) })
+            .collect(),
         vars: Vec::new(),
         groups: one,
         threads: 1,
@@ -65,7 +67,7 @@ fn run(inputs: &[(Scalar, Vec<u8>)], out: Scalar, f: impl Fn(&mut Graph, &[Id]) 
     }
     let y = buffers[inputs.len()].clone();
     device.capture(vec![Launch { kernel, buffers, level: 0 }]).unwrap().replay(&[]).unwrap();
-    let mut bytes = vec![0; y.len];
+    let mut bytes = vec![0; y.len()];
     device.read(&y, 0, &mut bytes).unwrap();
     bytes
 }

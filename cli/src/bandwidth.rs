@@ -5,7 +5,7 @@
 
 use gristmill_backend::Opened;
 use gristmill_llm::engine::Engine;
-use gristmill_runtime::{Buffer, Memory};
+use gristmill_runtime::{Buffer, Memory, View};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::jit::{Call, Jit};
@@ -22,7 +22,7 @@ const PASSES: usize = 4;
 pub fn of_device(opened: &Opened) -> Option<f64> {
     let device = opened.device.as_ref();
     let bytes = device.available().map_or(BUFFER, |n| BUFFER.min(n / 4)) as usize;
-    let far = |b: &Buffer| b.raw.host().is_none() && device.holds_data();
+    let far = |b: &Buffer| b.host().is_none() && device.holds_data();
     let small = device.alloc(64, Memory::Weights).ok().filter(far)?;
     drop(small);
     by_kernel(opened, &device.alloc(bytes, Memory::Weights).ok()?)
@@ -31,12 +31,13 @@ pub fn of_device(opened: &Opened) -> Option<f64> {
 /// Bytes a second at which `threads` threads, as many as the device's team has, read the model's weights in the host's memory; `None` where they lie
 /// elsewhere.
 pub fn of_weights(engine: &Engine, threads: usize) -> Option<f64> {
-    let slices = engine.weights().map(|b| {
-        let start = b.raw.host()?.wrapping_add(b.offset);
-        // SAFETY: host memory of the buffer's length, aligned to pages, which nothing writes while the engine is borrowed.
-        Some(unsafe { std::slice::from_raw_parts(start.cast::<u64>(), b.len / 8) })
-    });
-    by_threads(&slices.collect::<Option<Vec<&[u64]>>>()?, threads.max(1))
+    let views = engine.weights().map(Buffer::view).collect::<Result<Vec<View>, _>>().ok()?;
+    by_threads(&views.iter().map(words).collect::<Option<Vec<&[u64]>>>()?, threads.max(1))
+}
+
+/// Whole words of a weight, which begins at a page.
+fn words(view: &View) -> Option<&[u64]> {
+    bytemuck::try_cast_slice(&view[..view.len() / 8 * 8]).ok()
 }
 
 /// Numbers that one sum of [`by_kernel`] is of.
@@ -44,7 +45,7 @@ const ROW: usize = 4096;
 
 /// Bytes a second that a kernel reads which adds them up, by the device's own clock.
 fn by_kernel(opened: &Opened, buffer: &Buffer) -> Option<f64> {
-    let rows = buffer.len / 4 / ROW;
+    let rows = buffer.len() / 4 / ROW;
     let c = Capture::new("bandwidth");
     let x = c.input("x", dims![rows, ROW], Scalar::F32);
     c.output("sums", x.sum(&[1]));

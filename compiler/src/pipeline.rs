@@ -10,8 +10,8 @@ use crate::price::global_ranges;
 use crate::schedule::kernel::When;
 use crate::schedule::{self, Launch, TEMP};
 use crate::threads;
-use gristmill_uop::function::{Function, SlotKind};
-use gristmill_uop::program::{Access, Program};
+use gristmill_uop::function::{Function, SlotKind, Storage};
+use gristmill_uop::program::{Access, Extent, Param, Program};
 use gristmill_uop::spec::{self, Level};
 use gristmill_uop::target::{Style, Target};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
@@ -93,15 +93,19 @@ pub fn compile(
     let scheduled = schedule::schedule(function, graph, &outputs, &hints, &derived, target, &mut decider);
     let mut graph = scheduled.graph;
     // optimise, lower, render: kernel by kernel.
-    let streams: Vec<u32> = derived.layouts.keys().copied().collect();
+    let mut layouts: Vec<(u32, Layout)> = derived.layouts.iter().map(|(&slot, l)| (slot, l.0)).collect();
+    layouts.sort_by_key(|l| l.0);
+    let extent = |slot| match temp(&scheduled.temps, slot) {
+        Some((bytes, _)) => Extent::Fixed(bytes),
+        None => Extent::Fixed(slot_bytes(function, &layouts, slot)),
+    };
+    let slots = Slots { function, streams: layouts.iter().map(|l| l.0).collect(), extent: &extent };
     let mut programs = Vec::new();
     let mut seconds = 0.0;
     for launch in &scheduled.launches {
         seconds += launch.price.seconds;
-        programs.push(Arc::new(program(&mut graph, launch, function, &streams, target, dialect)));
+        programs.push(Arc::new(program(&mut graph, launch, &slots, target, dialect)));
     }
-    let mut layouts: Vec<(u32, Layout)> = derived.layouts.iter().map(|(&slot, l)| (slot, l.0)).collect();
-    layouts.sort_by_key(|l| l.0);
     Compiled {
         programs,
         layouts,
@@ -114,11 +118,35 @@ pub fn compile(
     }
 }
 
+/// What is known of the slots of a function's kernels.
+pub(crate) struct Slots<'a> {
+    pub function: &'a Function,
+    /// Those whose rows are interleaved.
+    pub streams: Vec<u32>,
+    /// How much of a slot's buffer a kernel may touch.
+    pub extent: &'a dyn Fn(u32) -> Extent,
+}
+
+/// Bytes of a function's own slot in its layout. More than any buffer has where they cannot be counted, so that no launch is made of it.
+fn slot_bytes(function: &Function, layouts: &[(u32, Layout)], number: u32) -> usize {
+    let slot = &function.slots[number as usize];
+    let layout = layouts.iter().find(|l| l.0 == number).map_or(Layout::File, |l| l.1);
+    let bytes = match slot.storage {
+        Storage::Plain(_) => slot.storage.bytes(&slot.dims),
+        Storage::Packed(e) => layout.bytes(e, &slot.dims),
+    };
+    bytes.unwrap_or(usize::MAX)
+}
+
+/// Bytes and arena offset of the intermediate of that slot, if it is one.
+fn temp(temps: &[(usize, usize)], slot: u32) -> Option<(usize, usize)> {
+    temps.get(slot.checked_sub(TEMP)? as usize).copied()
+}
+
 pub(crate) fn program(
     g: &mut Graph,
     launch: &Launch,
-    function: &Function,
-    streams: &[u32],
+    slots: &Slots,
     target: &Target,
     dialect: Option<&dyn Dialect>,
 ) -> Program {
@@ -156,10 +184,10 @@ pub(crate) fn program(
     verify(&own, root, Level::Kernel, "optimise");
     let mut signature = Signature {
         prefetch: target.tuning.prefetch,
-        streams: streams.to_vec(),
+        streams: slots.streams.clone(),
         threads: target.threads,
         first: launch.level == 0,
-        ..signature(&mut own, &bodies, function)
+        ..signature(&mut own, &bodies, slots.function)
     };
     // More than half of what there is leaves no room for another.
     if launch.when.iter().any(|w| w.alone) {
@@ -198,7 +226,11 @@ pub(crate) fn program(
         name,
         graph: Arc::new(own),
         root,
-        params: signature.params.iter().map(|p| (p.0, p.1)).collect(),
+        params: signature
+            .params
+            .iter()
+            .map(|p| Param { slot: p.0, access: p.1, extent: (slots.extent)(p.0) })
+            .collect(),
         vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
         groups,
         threads: target.threads,
@@ -296,6 +328,6 @@ fn fingerprint(text: &str) -> u64 {
 impl Compiled {
     /// Bytes and arena offset of a slot that is an intermediate; `None` for the function's own slots.
     pub fn temp(&self, slot: u32) -> Option<(usize, usize)> {
-        self.temps.get(slot.checked_sub(TEMP)? as usize).copied()
+        temp(&self.temps, slot)
     }
 }

@@ -2,13 +2,13 @@
 //! slot 1 receives them in their layout; the variable `groups` is the number of groups of rows that lie together.
 
 use crate::layout::{Kind, Layout, Leaf, Packing};
-use crate::pipeline::{self, Dialect};
+use crate::pipeline::{self, Dialect, Slots};
 use crate::price::Price;
 use crate::schedule::Launch;
 use crate::schedule::kernel::When;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
-use gristmill_uop::program::Program;
+use gristmill_uop::program::{Extent, Program};
 use gristmill_uop::rules::lift;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
@@ -16,6 +16,8 @@ use smallvec::smallvec;
 
 /// Most groups of rows of one launch.
 const MOST: i64 = 1 << 31;
+/// The variable that says how many groups of rows.
+const GROUPS: &str = "groups";
 
 /// The kernel for rows of `columns` elements.
 pub fn prepack(
@@ -32,7 +34,7 @@ pub fn prepack(
         |slot| g.intern(Node { op: Op::Param, dtype: Scalar::U8.one(), src: smallvec![], arg: Arg::Packed(slot, e) });
     let (file, out) = (packed(0), packed(1));
     let mut p = Prepack { g, packing, e, layout, lanes, columns, file, out, next: 0 };
-    let groups = p.g.var("groups", 1, MOST);
+    let groups = p.g.var(GROUPS, 1, MOST);
     let group = p.range(groups, RangeKind::Global);
     let mut nests = Vec::new();
     for leaf in &packing.leaves {
@@ -50,7 +52,14 @@ pub fn prepack(
     let function = Function { name: "prepack".into(), graph: Graph::new(), slots, outputs: vec![] };
     let launch =
         Launch { bodies: vec![nests], when: vec![When::default()], roots: vec![], level: 0, price: Price::default() };
-    pipeline::program(&mut g, &launch, &function, &[], target, dialect)
+    // Rows that lie together, as in the file and packed. A layout that has no such rows has no kernel either.
+    let extent = |slot| {
+        let layout = if slot == 0 { Layout::File } else { layout };
+        let bytes = layout.bytes(e, &[lanes, columns]).unwrap_or(usize::MAX);
+        Extent::Per { variable: GROUPS.into(), bytes }
+    };
+    let slots = Slots { function: &function, streams: vec![], extent: &extent };
+    pipeline::program(&mut g, &launch, &slots, target, dialect)
 }
 
 struct Prepack<'a> {

@@ -296,7 +296,7 @@ impl Engine {
     /// What a step of so many tokens at that position must read.
     pub fn traffic(&mut self, tokens: usize, position: usize) -> Traffic {
         let plan = self.model.plan(&self.options(self.class(1, Logits::Last, position)), &mut self.functions);
-        let bytes = |name: &str| self.weights.get(name).map_or(0, |b| b.len as u64);
+        let bytes = |name: &str| self.weights.get(name).map_or(0, |b| b.len() as u64);
         let rows = position + tokens.saturating_sub(1) / 2 + 1;
         let cache = (rows * self.cache_bytes_per_token()) as f64;
         Traffic { weights: traffic::weights(&plan, tokens, &bytes), cache }
@@ -383,7 +383,7 @@ impl Engine {
         let all: Vec<Arc<Function>> = all.iter().map(|&f| f.clone()).collect();
         let ready = self.jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
         let need = Jit::arena(&ready);
-        if need > self.arena.len {
+        if need > self.arena.len() {
             // Steps captured before keep the arena they were bound to.
             self.arena = self.device().alloc(need, Memory::State)?;
         }

@@ -47,15 +47,16 @@ impl Weight<'_> {
         (0..bytes.div_ceil(step)).map(|i| i * step..bytes.min((i + 1) * step)).collect()
     }
     /// What becomes of one of them.
-    fn piece(&self, file: Range<u64>) -> Piece {
-        let (len, whole) = (self.buffer.len as u64, self.info.bytes);
+    fn piece(&self, file: Range<u64>) -> Result<Piece, Error> {
+        let (len, whole) = (self.buffer.len() as u64, self.info.bytes);
         if self.packed.is_none() {
-            let to = self.buffer.slice(file.start as usize, (file.end - file.start) as usize);
-            return Piece { file, to, rows: 0 };
+            let to = self.buffer.slice(file.start as usize, (file.end - file.start) as usize)?;
+            return Ok(Piece { file, to, rows: 0 });
         }
         let (row, packed) = (whole / self.rows(), len / self.rows());
         let (first, rows) = (file.start / row, (file.end - file.start) / row);
-        Piece { file, to: self.buffer.slice((first * packed) as usize, (rows * packed) as usize), rows: rows as usize }
+        let to = self.buffer.slice((first * packed) as usize, (rows * packed) as usize)?;
+        Ok(Piece { file, to, rows: rows as usize })
     }
 }
 
@@ -74,7 +75,7 @@ impl Weights {
     }
     /// Bytes of all of them.
     pub fn bytes(&self) -> u64 {
-        self.buffers().map(|b| b.len as u64).sum()
+        self.buffers().map(|b| b.len() as u64).sum()
     }
     /// Is it there, in that layout?
     fn has(&self, name: &str, layout: Layout) -> bool {
@@ -173,7 +174,7 @@ fn weights_as(
             done += bytes;
             progress(Progress::Loading(done, total));
         };
-        match all.iter().all(|w| w.buffer.raw.host().is_some()) {
+        match all.iter().all(|w| w.buffer.host().is_some()) {
             true => here::load(how, file, &device, &all, &mut done)?,
             false => apart::load(how, file, &device, &all, &mut done)?,
         }

@@ -1,15 +1,19 @@
 //! What a device is: buffers, programs, capture and replay, stores on disk. Knows no compiler.
 
+mod buffer;
 mod error;
 pub mod image;
 pub mod index;
+pub mod lease;
 pub mod memory;
 pub mod staging;
 pub mod store;
 
+pub use buffer::{Buffer, RawBuffer, View};
 pub use error::Error;
-use gristmill_uop::program::Program;
+use gristmill_uop::program::{Extent, Program};
 use gristmill_uop::target::Target;
+pub use lease::DeviceId;
 use staging::Piece;
 use std::any::Any;
 use std::sync::Arc;
@@ -36,40 +40,6 @@ impl Memory {
     }
 }
 
-/// A piece of a device's memory. Cheap to clone; freed with its last clone.
-#[derive(Clone)]
-pub struct Buffer {
-    /// The device's own handle.
-    pub raw: Arc<dyn RawBuffer>,
-    /// Where this piece begins in it, bytes.
-    pub offset: usize,
-    /// How long it is, bytes.
-    pub len: usize,
-}
-
-/// A device's own buffer.
-pub trait RawBuffer: Any + Send + Sync {
-    /// For downcasting by the device that made it.
-    fn as_any(&self) -> &dyn Any;
-    /// Address on the host, where the memory is the host's.
-    fn host(&self) -> Option<*mut u8>;
-}
-
-impl Buffer {
-    /// Is `offset + len` inside? As an error, for devices' copies and launches.
-    pub fn check(&self, what: &str, offset: usize, len: usize) -> Result<(), Error> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(()),
-            _ => Err(Error::invalid(what, format!("{len} bytes at {offset} of a buffer of {}", self.len))),
-        }
-    }
-    /// A piece of this piece. Panics if it does not lie inside, which callers have checked.
-    pub fn slice(&self, offset: usize, len: usize) -> Buffer {
-        assert!(offset + len <= self.len, "slice {offset}+{len} of {}", self.len);
-        Buffer { raw: self.raw.clone(), offset: self.offset + offset, len }
-    }
-}
-
 /// One launch of a captured step.
 #[derive(Clone)]
 pub struct Launch {
@@ -82,14 +52,44 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Are there as many buffers as the program has?
-    pub fn check(&self) -> Result<(), Error> {
+    /// Are the kernel and its buffers that device's, and each buffer as long as the kernel needs? What a variable must be known for,
+    /// [`Launch::limits`] says.
+    pub fn check(&self, device: DeviceId) -> Result<(), Error> {
         let program = self.kernel.program();
-        if self.buffers.len() == program.params.len() {
-            return Ok(());
+        let invalid = |message| Err(Error::invalid(&program.name, message));
+        if self.kernel.device() != device {
+            return invalid("was loaded by another device".into());
         }
-        let message = format!("launched with {} buffers, has {}", self.buffers.len(), program.params.len());
-        Err(Error::invalid(&program.name, message))
+        let (given, wanted) = (self.buffers.len(), program.params.len());
+        if given != wanted {
+            return invalid(format!("launched with {given} buffers, has {wanted}"));
+        }
+        for (i, (buffer, param)) in self.buffers.iter().zip(&program.params).enumerate() {
+            buffer.check_device(&program.name, device)?;
+            if let Extent::Fixed(bytes) = param.extent
+                && buffer.len() < bytes
+            {
+                return invalid(format!("its buffer {i} has {} bytes, and {bytes} may be used", buffer.len()));
+            }
+        }
+        Ok(())
+    }
+    /// The largest values of variables for which the buffers are long enough.
+    pub fn limits(&self) -> impl Iterator<Item = (&Arc<str>, i64)> {
+        self.buffers.iter().zip(&self.kernel.program().params).filter_map(|(buffer, param)| match &param.extent {
+            Extent::Fixed(_) => None,
+            Extent::Per { variable, bytes } => Some((variable, (buffer.len() / (*bytes).max(1)) as i64)),
+        })
+    }
+    /// Are the buffers long enough for these values? For devices that look variables up at every launch.
+    pub fn check_variables(&self, value: &dyn Fn(&str) -> Option<i64>) -> Result<(), Error> {
+        for (name, most) in self.limits() {
+            if let Some(value) = value(name).filter(|&v| v > most) {
+                let message = format!("{value} is not in its buffers' bounds, at most {most}");
+                return Err(Error::invalid(format!("variable {name}"), message));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -99,6 +99,8 @@ pub trait Kernel: Any + Send + Sync {
     fn as_any(&self) -> &dyn Any;
     /// The program it was compiled from.
     fn program(&self) -> &Program;
+    /// The device that loaded it.
+    fn device(&self) -> DeviceId;
 }
 
 /// One worker's part of one launch, in seconds since the step began.
@@ -120,7 +122,8 @@ pub trait Replay: Send {
     /// outside its bounds is an error, and then nothing has been started.
     ///
     /// What was started on a device before, this step or another, ends before it begins. Whether it has ended when this returns is the
-    /// device's affair; until it is waited for, bytes that it writes may not be read, and bytes that it reads may not be written.
+    /// device's affair; until it is waited for, to read what it writes is an error, and to write what it uses, and so is to start it while
+    /// the host does.
     fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error>;
     /// Waits for the end of the earliest `start` that has not been waited for; if there is none, returns at once.
     fn wait(&mut self) -> Result<(), Error> {
@@ -149,6 +152,8 @@ pub trait Replay: Send {
 pub trait Device: Send + Sync {
     /// Name as on the command line.
     fn name(&self) -> &str;
+    /// Which opened device: its memory and kernels are no other's.
+    fn id(&self) -> DeviceId;
     /// Its numbers.
     fn target(&self) -> &Target;
     /// Does it hold what is written to it? A device that runs nothing need not.
@@ -168,11 +173,22 @@ pub trait Device: Send + Sync {
     /// A new buffer.
     fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error>;
     /// Copies to the device.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the bytes do not lie in the buffer, the buffer is another device's, or something else uses these bytes now: a
+    /// piece that was not sent, another copy, a step that was not waited for.
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error>;
-    /// Copies from the device.
+    /// Copies from the device. Errors are those of [`Device::write`]; what others only read may be read.
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error>;
+    /// As `read`, of bytes that were written by a step which has been waited for, and that none in flight writes, though a step in flight has
+    /// others of this buffer to write: a list of which each step adds its element. If one does write them, what is read is old bytes or new
+    /// ones, in any mixture; a device whose memory is the host's refuses instead, as `read` does.
+    fn read_settled(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
+        self.read(from, offset, data)
+    }
     /// A piece of a buffer, to be filled by the host and sent: for what is large. Several threads may have pieces of their own; one
-    /// may have to wait until an earlier piece has arrived. Until it is sent, nothing else uses these bytes.
+    /// may have to wait until an earlier piece has arrived. Errors are those of [`Device::write`]: until it is sent or dropped, nothing else
+    /// may use these bytes.
     fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error>;
     /// Compiles programs, or finds them in the cache. `progress(done, total)` is called as they finish.
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error>;

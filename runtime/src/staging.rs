@@ -1,6 +1,7 @@
 //! Filling buffers from the host a piece at a time, straight into a device's memory where that is the host's.
 
-use crate::{Buffer, Device, Error};
+use crate::lease::{Lease, Use};
+use crate::{Buffer, Device, DeviceId, Error};
 
 /// A piece of a buffer, to be filled.
 pub trait Piece {
@@ -11,13 +12,10 @@ pub trait Piece {
     fn send(self: Box<Self>) -> Result<(), Error>;
 }
 
-/// A piece of a buffer in the host's memory: the buffer itself.
-pub fn in_place(to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece>, Error> {
-    to.check("staging", offset, len)?;
-    let host = to.raw.host().ok_or_else(|| Error::invalid("staging", "the buffer is not in the host's memory"))?;
-    // SAFETY: inside the buffer, which lies inside its mapping.
-    let start = unsafe { host.add(to.offset + offset) };
-    Ok(Box::new(InPlace { start, len, _buffer: to.clone() }))
+/// A piece of a buffer of that device, whose memory is the host's: the buffer itself.
+pub fn in_place(device: DeviceId, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece>, Error> {
+    let (lease, start) = to.on_host("staging", device, (offset, len), Use::Write)?;
+    Ok(Box::new(InPlace { start, len, _lease: lease }))
 }
 
 /// A piece of any buffer of that device: memory of its own, then `Device::write`.
@@ -27,19 +25,20 @@ pub fn through<'a>(
     offset: usize,
     len: usize,
 ) -> Result<Box<dyn Piece + 'a>, Error> {
-    to.check("staging", offset, len)?;
-    Ok(Box::new(Through { device, to: to.clone(), offset, bytes: vec![0; len] }))
+    to.check_device("staging", device.id())?;
+    let lease = to.lease("staging", offset, len, Use::Write)?;
+    Ok(Box::new(Through { device, to: to.clone(), offset, bytes: vec![0; len], lease }))
 }
 
 struct InPlace {
     start: *mut u8,
     len: usize,
-    _buffer: Buffer,
+    _lease: Lease,
 }
 
 impl Piece for InPlace {
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: memory of a buffer that lives; nobody else uses these bytes until they are sent (`Device::stage`).
+        // SAFETY: so many initialised bytes of an allocation that the lease keeps, and that nothing else uses while the lease lives.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
     fn send(self: Box<Self>) -> Result<(), Error> {
@@ -52,6 +51,7 @@ struct Through<'a> {
     to: Buffer,
     offset: usize,
     bytes: Vec<u8>,
+    lease: Lease,
 }
 
 impl Piece for Through<'_> {
@@ -59,6 +59,9 @@ impl Piece for Through<'_> {
         &mut self.bytes
     }
     fn send(self: Box<Self>) -> Result<(), Error> {
-        self.device.write(&self.to, self.offset, &self.bytes)
+        let Through { device, to, offset, bytes, lease } = *self;
+        // The write takes its own.
+        drop(lease);
+        device.write(&to, offset, &bytes)
     }
 }

@@ -150,7 +150,7 @@ impl Packer {
     }
     fn launch(&self, file: &Buffer, packed: &Buffer) -> Vec<Launch> {
         let buffer = |slot: u32| if slot == 0 { file.clone() } else { packed.clone() };
-        let buffers = self.kernel.program().params.iter().map(|p| buffer(p.0)).collect();
+        let buffers = self.kernel.program().params.iter().map(|p| buffer(p.slot)).collect();
         vec![Launch { kernel: self.kernel.clone(), buffers, level: 0 }]
     }
     fn groups(&self, rows: usize) -> [(&'static str, i64); 1] {
@@ -167,10 +167,10 @@ fn launches(calls: &[Call], arena: &Buffer) -> Result<Vec<Launch>, Error> {
         let mut levels = 0;
         for (kernel, &level) in call.function.kernels.iter().zip(&compiled.levels) {
             let mut buffers = Vec::new();
-            for &(slot, _) in &kernel.program().params {
-                buffers.push(match compiled.temp(slot) {
-                    Some((bytes, at)) => arena.slice(at, bytes),
-                    None => call.args[slot as usize].clone(),
+            for param in &kernel.program().params {
+                buffers.push(match compiled.temp(param.slot) {
+                    Some((bytes, at)) => arena.slice(at, bytes)?,
+                    None => call.args[param.slot as usize].clone(),
                 });
             }
             out.push(Launch { kernel: kernel.clone(), buffers, level: base + level });

@@ -14,6 +14,31 @@ pub enum Access {
     ReadWrite,
 }
 
+/// Bytes that a kernel may touch of a buffer, from its first: what a device compares with the buffer it is given.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Extent {
+    /// So many, whatever the variables are: a symbolic dim counts as its largest value.
+    Fixed(usize),
+    /// So many for each unit of a variable: a buffer bounds how large the variable may be.
+    Per {
+        /// The variable.
+        variable: Arc<str>,
+        /// Bytes for each unit of it.
+        bytes: usize,
+    },
+}
+
+/// A buffer argument of a kernel.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Param {
+    /// The slot: the number of `Arg::Param` or `Arg::Packed` in the program's graph.
+    pub slot: u32,
+    /// What is done with it.
+    pub access: Access,
+    /// How much of it.
+    pub extent: Extent,
+}
+
 /// What a kernel moves and computes, for one launch with every variable at its largest value.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Estimate {
@@ -41,8 +66,8 @@ pub struct Program {
     pub graph: Arc<Graph>,
     /// Its root in `graph`: an `Op::Kernel`.
     pub root: Id,
-    /// For each buffer argument: the slot (`Arg::Param`/`Arg::Packed` number in `graph`) and what is done with it.
-    pub params: Vec<(u32, Access)>,
+    /// The buffer arguments, in their order.
+    pub params: Vec<Param>,
     /// Names of the variables it reads, in the order of its `vars` argument.
     pub vars: Vec<Arc<str>>,
     /// Number of workgroups: an index expression of `graph` over its variables.

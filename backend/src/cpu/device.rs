@@ -9,9 +9,10 @@ use super::tuning;
 use super::unit::{Function, Loaded, Unit, partition};
 use crate::parallel::{cores, each};
 use crate::text::{Libraries, Text};
+use gristmill_runtime::lease::{Order, Owner};
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::{Key, Store};
-use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay, memory};
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay, memory};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::any::Any;
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The CPU.
 pub struct CpuDevice {
+    owner: Owner,
     isa: Isa,
     target: Target,
     prelude: String,
@@ -36,6 +38,7 @@ pub struct CpuDevice {
 /// A kernel of the CPU.
 pub struct CpuKernel {
     program: Program,
+    device: DeviceId,
     pub(super) function: Function,
     /// Keeps the function.
     _library: Arc<Loaded>,
@@ -47,6 +50,9 @@ impl Kernel for CpuKernel {
     }
     fn program(&self) -> &Program {
         &self.program
+    }
+    fn device(&self) -> DeviceId {
+        self.device
     }
 }
 
@@ -63,6 +69,7 @@ impl CpuDevice {
     pub fn with(threads: usize, isa: Isa, cc: Cc, store: Store) -> Result<CpuDevice, Error> {
         let pin = std::env::var("GRISTMILL_PIN").is_ok_and(|v| !v.is_empty() && v != "0");
         let tuned = tuning::read(&store, isa);
+        let owner = Owner::new();
         Ok(CpuDevice {
             isa,
             target: Target { tuning: tuned.unwrap_or_default(), ..isa.target() },
@@ -70,7 +77,8 @@ impl CpuDevice {
             cc,
             store,
             team: Arc::new(Team::new(team_size(Some(threads))?, pin)?),
-            allocator: Allocator::default(),
+            allocator: Allocator::new(&owner),
+            owner,
             loaded: Libraries::default(),
             compiled: AtomicUsize::new(0),
         })
@@ -117,6 +125,9 @@ impl Device for CpuDevice {
     fn name(&self) -> &str {
         "cpu"
     }
+    fn id(&self) -> DeviceId {
+        self.owner.id()
+    }
     fn target(&self) -> &Target {
         &self.target
     }
@@ -147,23 +158,14 @@ impl Device for CpuDevice {
     fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
         self.allocator.alloc(bytes, memory)
     }
-    /// Not while a replay that uses these bytes runs.
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
-        let at = address("write", to, offset, data.len())?;
-        // SAFETY: inside the buffer; the caller keeps replays and copies apart.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), at, data.len()) };
-        Ok(())
+        to.copy_in(self.id(), offset, data)
     }
-    /// Not while a replay that writes these bytes runs.
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
-        let at = address("read", from, offset, data.len())?;
-        // SAFETY: as in `write`.
-        unsafe { std::ptr::copy_nonoverlapping(at, data.as_mut_ptr(), data.len()) };
-        Ok(())
+        from.copy_out(self.id(), offset, data)
     }
-
     fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
-        staging::in_place(to, offset, len)
+        staging::in_place(self.id(), to, offset, len)
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let texts = Text::all(programs)?;
@@ -190,22 +192,15 @@ impl Device for CpuDevice {
         let kernel = |(text, program): (&Text, &Program)| -> Result<Arc<dyn Kernel>, Error> {
             let library = libraries[&text.key].clone();
             let function = library.function(text)?;
-            Ok(Arc::new(CpuKernel { program: program.clone(), function, _library: library }))
+            Ok(Arc::new(CpuKernel { program: program.clone(), device: self.id(), function, _library: library }))
         };
         texts.iter().zip(programs).map(kernel).collect()
     }
 
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
-        Ok(Box::new(CpuReplay::new(self.team.clone(), launches)?))
+        Ok(Box::new(CpuReplay::new(&self.owner, Order::Queued, self.team.clone(), launches)?))
     }
     fn capture_alone(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
-        Ok(Box::new(CpuReplay::new(Arc::new(Team::new(1, false)?), launches)?))
+        Ok(Box::new(CpuReplay::new(&self.owner, Order::Alone, Arc::new(Team::new(1, false)?), launches)?))
     }
-}
-
-fn address(what: &str, buffer: &Buffer, offset: usize, len: usize) -> Result<*mut u8, Error> {
-    buffer.check(what, offset, len)?;
-    let host = buffer.raw.host().ok_or_else(|| Error::invalid(what, "the buffer is not in the host's memory"))?;
-    // SAFETY: inside the buffer, which lies inside its mapping.
-    Ok(unsafe { host.add(buffer.offset + offset) })
 }

@@ -1,5 +1,6 @@
 //! Host memory: huge pages for weights, address space for states.
 
+use gristmill_runtime::lease::{Owner, Uses};
 use gristmill_runtime::{Buffer, Error, Memory, RawBuffer, memory};
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,10 +62,6 @@ impl Map {
     pub fn base(&self) -> *mut u8 {
         self.base
     }
-    /// Bytes in it, at least those asked for.
-    pub fn len(&self) -> usize {
-        self.len
-    }
 }
 
 fn map(len: usize, flags: libc::c_int) -> Option<*mut u8> {
@@ -81,37 +78,63 @@ impl Drop for Map {
     }
 }
 
-impl RawBuffer for Map {
+/// A mapping that buffers are pieces of.
+struct Shared {
+    map: Map,
+    /// Bytes that were asked for: the mapping ends with its last page.
+    len: usize,
+    uses: Uses,
+}
+
+impl Shared {
+    fn new(owner: &Owner, bytes: usize, memory: Memory) -> Result<Shared, Error> {
+        Ok(Shared { map: Map::new(bytes, memory)?, len: bytes, uses: Uses::new(owner) })
+    }
+}
+
+// SAFETY: the mapping has at least `len` bytes, which the system has filled with zeros; they stay where they are until it is dropped, and its
+// address goes nowhere else.
+unsafe impl RawBuffer for Shared {
     fn as_any(&self) -> &dyn Any {
         self
     }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
     fn host(&self) -> Option<*mut u8> {
-        Some(self.base)
+        Some(self.map.base())
     }
 }
 
 /// Gives out buffers; weights share large mappings, which are freed with the last buffer in them.
-#[derive(Default)]
 pub struct Allocator {
-    chunk: Mutex<Option<(Arc<Map>, usize)>>,
+    owner: Owner,
+    chunk: Mutex<Option<(Arc<Shared>, usize)>>,
 }
 
 impl Allocator {
+    /// Of that device's memory.
+    pub fn new(owner: &Owner) -> Allocator {
+        Allocator { owner: owner.clone(), chunk: Mutex::default() }
+    }
     /// A buffer of zeros.
     pub fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
         if memory != Memory::Weights || bytes >= CHUNK / 2 {
-            return Ok(Buffer { raw: Arc::new(Map::new(bytes, memory)?), offset: 0, len: bytes });
+            return Ok(Buffer::whole(Arc::new(Shared::new(&self.owner, bytes, memory)?)));
         }
         let mut chunk = self.chunk.lock().unwrap_or_else(PoisonError::into_inner);
-        let (map, used) = match chunk.take() {
-            Some((map, used)) if map.len() - used >= bytes => (map, used),
-            _ => (Arc::new(Map::new(CHUNK, memory)?), 0),
+        let (shared, used) = match chunk.take() {
+            Some((shared, used)) if shared.len - used >= bytes => (shared, used),
+            _ => (Arc::new(Shared::new(&self.owner, CHUNK, memory)?), 0),
         };
-        let buffer = Buffer { raw: map.clone(), offset: used, len: bytes };
+        let buffer = Buffer::new(shared.clone(), used, bytes)?;
         // Once full, the mapping is its buffers' alone.
         let next = (used + bytes).next_multiple_of(ALIGN);
-        if next < map.len() {
-            *chunk = Some((map, next));
+        if next < shared.len {
+            *chunk = Some((shared, next));
         }
         Ok(buffer)
     }
@@ -140,7 +163,7 @@ mod tests {
     #[expect(clippy::mut_from_ref, reason = "a buffer is shared memory")]
     fn bytes(buffer: &Buffer) -> &mut [u8] {
         // SAFETY: the tests use a buffer once at a time.
-        unsafe { std::slice::from_raw_parts_mut(buffer.raw.host().unwrap().add(buffer.offset), buffer.len) }
+        unsafe { std::slice::from_raw_parts_mut(buffer.host().unwrap(), buffer.len()) }
     }
 
     #[test]
@@ -148,10 +171,11 @@ mod tests {
         for memory in [Memory::Weights, Memory::State, Memory::Scratch] {
             for len in [0, 1, 4096, 5_000_001] {
                 let map = Map::new(len, memory).unwrap();
-                assert!(map.len() >= len);
+                assert!(map.len >= len);
                 let to = if memory == Memory::Weights { HUGE } else { ALIGN };
                 assert_eq!(map.base() as usize % to, 0);
-                let buffer = Buffer { raw: Arc::new(map), offset: 0, len };
+                drop(map);
+                let buffer = Buffer::whole(Arc::new(Shared::new(&Owner::new(), len, memory).unwrap()));
                 assert!(bytes(&buffer).iter().all(|&b| b == 0));
                 bytes(&buffer).fill(7);
             }
@@ -160,7 +184,7 @@ mod tests {
 
     #[test]
     fn weights_share_chunks_without_overlap() {
-        let allocator = Allocator::default();
+        let allocator = Allocator::new(&Owner::new());
         let all: Vec<Buffer> = [5_000_000, 0, 64, 30 << 20, 20 << 20, 40 << 20, 8, 31 << 20]
             .into_iter()
             .map(|n| allocator.alloc(n, Memory::Weights).unwrap())

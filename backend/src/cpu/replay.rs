@@ -4,6 +4,7 @@ use super::device::CpuKernel;
 use super::team::{Team, Worker};
 use super::unit::Function;
 use crate::variables::{Variables, by_level, kernel_of};
+use gristmill_runtime::lease::{Order, Owner, StepUses};
 use gristmill_runtime::{Error, Kernel, Launch, Replay, Span};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -43,6 +44,7 @@ pub struct CpuReplay {
     /// For each element of `Step::values`, the variable it is.
     reads: Vec<usize>,
     step: Step,
+    uses: StepUses,
     /// Keeps memory and libraries.
     launches: Vec<Launch>,
 }
@@ -69,10 +71,13 @@ unsafe impl Send for CpuReplay {}
 unsafe impl Sync for Step {}
 
 impl CpuReplay {
-    /// Binds launches, sorted by level.
-    pub fn new(team: Arc<Team>, launches: Vec<Launch>) -> Result<CpuReplay, Error> {
+    /// Binds launches of that device, sorted by level. What is queued runs on a team that all of it shares.
+    pub fn new(owner: &Owner, order: Order, team: Arc<Team>, launches: Vec<Launch>) -> Result<CpuReplay, Error> {
+        launches.iter().try_for_each(|l| l.check(owner.id()))?;
+        let uses = StepUses::new(owner, &launches, order);
         let step = Step { tasks: vec![], levels: vec![], addresses: vec![], values: vec![], counts: vec![] };
-        let mut replay = CpuReplay { team, scratch: 0, variables: Variables::default(), reads: vec![], step, launches };
+        let variables = Variables::default();
+        let mut replay = CpuReplay { team, scratch: 0, variables, reads: vec![], step, uses, launches };
         let launches = std::mem::take(&mut replay.launches);
         let mut level = None;
         for number in by_level(&launches) {
@@ -92,15 +97,13 @@ impl CpuReplay {
     }
 
     fn bind(&mut self, launch: &Launch, number: usize) -> Result<(), Error> {
-        launch.check()?;
         let kernel: &CpuKernel = kernel_of(launch)?;
         let program = kernel.program();
         let buffers = self.step.addresses.len();
         for buffer in &launch.buffers {
-            let host = buffer.raw.host();
+            let host = buffer.host();
             let host = host.ok_or_else(|| Error::invalid(&program.name, "a buffer is not in the host's memory"))?;
-            // SAFETY: a buffer lies inside its mapping.
-            self.step.addresses.push(unsafe { host.add(buffer.offset) });
+            self.step.addresses.push(host);
         }
         let (count, slots) = self.variables.bind(launch)?;
         let vars = self.reads.len()..self.reads.len() + slots.len();
@@ -211,12 +214,14 @@ impl Step {
 impl Replay for CpuReplay {
     fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.prepare(vars)?;
+        let _in_flight = self.uses.begin()?;
         let step = &self.step;
         self.team.run(self.scratch, &|worker| step.run(worker, || None, |_, _| ()))
     }
 
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
         self.prepare(vars)?;
+        let _in_flight = self.uses.begin()?;
         let step = &self.step;
         let longest: Vec<AtomicU64> = self.launches.iter().map(|_| AtomicU64::new(0)).collect();
         self.team.run(self.scratch, &|worker| {
@@ -234,6 +239,7 @@ impl Replay for CpuReplay {
 
     fn replay_traced(&mut self, vars: &[(&str, i64)]) -> Result<Vec<Span>, Error> {
         self.prepare(vars)?;
+        let _in_flight = self.uses.begin()?;
         let step = &self.step;
         let all = Mutex::new(Vec::new());
         let origin = Instant::now();

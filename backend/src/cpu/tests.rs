@@ -4,7 +4,7 @@ use super::{Cc, CpuDevice, Isa};
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory};
 use gristmill_uop::Graph;
-use gristmill_uop::program::{Access, Estimate, Program};
+use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,7 +51,9 @@ fn program(name: &str, source: &str, params: usize, groups: Groups) -> Program {
         source: source.replace("NAME", name),
         graph: Arc::new(graph),
         root: groups,
-        params: (0..params as u32).map(|slot| (slot, Access::ReadWrite)).collect(),
+        params: (0..params as u32)
+            .map(|slot| Param { slot, access: Access::ReadWrite, extent: Extent::Fixed(0) })
+            .collect(),
         vars,
         groups,
         threads: 1,
@@ -93,7 +95,7 @@ fn floats(device: &dyn Device, values: impl IntoIterator<Item = f32>) -> Buffer 
 }
 
 fn bytes(device: &dyn Device, buffer: &Buffer) -> Vec<u8> {
-    let mut bytes = vec![0; buffer.len];
+    let mut bytes = vec![0; buffer.len()];
     device.read(buffer, 0, &mut bytes).unwrap();
     bytes
 }
@@ -123,10 +125,10 @@ fn step(place: &Place, threads: usize, n: i64, timed: bool) -> Vec<u8> {
     let sum = floats(&device, [0.0; 4]);
     // Out of order: capture sorts by level, and keeps the order of times.
     let launches = vec![
-        launch(&kernels[2], &[&x, &sum.slice(4, 4)], 9),
+        launch(&kernels[2], &[&x, &sum.slice(4, 4).unwrap()], 9),
         launch(&kernels[0], &[&out, &x, &y], 0),
-        launch(&kernels[1], &[&sum.slice(4, 4), &out], 4),
-        launch(&kernels[1], &[&sum.slice(8, 4), &out], 4),
+        launch(&kernels[1], &[&sum.slice(4, 4).unwrap(), &out], 4),
+        launch(&kernels[1], &[&sum.slice(8, 4).unwrap(), &out], 4),
     ];
     let mut replay = device.capture(launches).unwrap();
     for turn in 0..10 {
@@ -186,7 +188,7 @@ fn levels_are_in_order_over_thousands_of_replays() {
             let (to, from) = if level % 2 == 0 { (&a, &b) } else { (&b, &a) };
             launches.push(launch(&kernels[0], &[to, from], level * 2));
             for i in 0..3 {
-                launches.push(launch(&kernels[1], &[&counters.slice(i * 128, 128)], level * 2 + i % 2));
+                launches.push(launch(&kernels[1], &[&counters.slice(i * 128, 128).unwrap()], level * 2 + i % 2));
             }
         }
         let mut replay = device.capture(launches).unwrap();

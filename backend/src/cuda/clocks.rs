@@ -53,7 +53,7 @@ impl Clocks {
     pub fn run(&mut self, current: &Current, stream: &Stream, groups: &[u32]) -> Result<Vec<f64>, Error> {
         self.groups[..groups.len()].copy_from_slice(groups);
         self.graph.resize(current, &self.kernels, &self.groups)?;
-        let (host, bytes) = (self.host.raw(), self.words.len);
+        let (host, bytes) = (self.host.raw(), self.words.len());
         // SAFETY: as many words as were allocated, which nobody uses now; `&mut`, and what was run before has been waited for.
         unsafe { std::slice::from_raw_parts_mut(host.cast::<u64>(), self.kernels.len()) }.fill(NEVER);
         // SAFETY: as many bytes as were allocated, which live as long as what is queued.

@@ -3,6 +3,7 @@
 use super::driver::{get, hint, is_fatal, lacking, message, refused, start, written};
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 use gristmill_runtime::Error;
+use gristmill_runtime::lease::Owner;
 use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// One device, opened: everything below keeps it.
 pub struct Context {
+    /// The device as it was opened here, which owns its buffers.
+    pub owner: Owner,
     /// Its number, N of `cuda:N`.
     pub number: usize,
     /// Its model.
@@ -69,7 +72,8 @@ impl Context {
             let raw = written(|out| sys::cuDevicePrimaryCtxRetain(out, device))
                 .map_err(|result| refused(&title(number, &model), "cuDevicePrimaryCtxRetain", result))?;
             let limit = AtomicU64::new(WAIT_LIMIT.as_nanos() as u64);
-            let mut context = Context { number, model, sm: 0, driver, device, raw, lost: OnceLock::new(), limit };
+            let (owner, lost) = (Owner::new(), OnceLock::new());
+            let mut context = Context { owner, number, model, sm: 0, driver, device, raw, lost, limit };
             let major = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
             let minor = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
             context.sm = (major * 10 + minor) as u32;

@@ -4,6 +4,7 @@ use super::context::Current;
 use super::handle::{Event, Stream, event, stream};
 use super::memory::{PinnedMemory, alloc, pinned};
 use cudarc::driver::sys::{self, CUdeviceptr};
+use gristmill_runtime::lease::Lease;
 use gristmill_runtime::staging::Piece;
 use gristmill_runtime::{Buffer, Error, Memory};
 use std::collections::VecDeque;
@@ -96,7 +97,7 @@ impl Copies {
     }
     /// Takes such memory back when nothing that runs uses it.
     pub fn give_back(&self, variables: Buffer) {
-        if variables.len == SPARE {
+        if variables.len() == SPARE {
             locked(&self.spare).push(variables);
         }
     }
@@ -131,11 +132,11 @@ impl Copies {
         }
     }
 
-    /// A piece of `to`, which lies at `at`: at most [`PINNED`] bytes. None where there is no pinned memory for it, and none to be waited for.
-    pub fn stage(&self, to: &Buffer, at: CUdeviceptr, len: usize) -> Result<Option<Box<dyn Piece + '_>>, Error> {
+    /// A piece of memory that lies at `at`, which `lease` gives the right to: at most [`PINNED`] bytes. None where there is no pinned memory for it, and none to be waited for.
+    pub fn stage(&self, lease: Lease, at: CUdeviceptr, len: usize) -> Result<Option<Box<dyn Piece + '_>>, Error> {
         let Some(pinned) = self.take()? else { return Ok(None) };
         // The copy from it that was made before must have ended.
-        let piece = StagedPiece { copies: self, pinned: Some(pinned), at, len, _to: to.clone() };
+        let piece = StagedPiece { copies: self, pinned: Some(pinned), at, len, _lease: lease };
         piece.pinned.iter().try_for_each(|p| p.copied.wait())?;
         Ok(Some(Box::new(piece)))
     }
@@ -188,7 +189,7 @@ struct StagedPiece<'a> {
     pinned: Option<Pinned>,
     at: CUdeviceptr,
     len: usize,
-    _to: Buffer,
+    _lease: Lease,
 }
 
 impl Piece for StagedPiece<'_> {

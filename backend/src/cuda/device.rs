@@ -12,9 +12,10 @@ use super::replay::CudaReplay;
 use crate::parallel::{cores, each};
 use crate::text::{Libraries, Text};
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
+use gristmill_runtime::lease::Use;
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::Store;
-use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::any::Any;
@@ -46,6 +47,7 @@ pub struct CudaDevice {
 /// A kernel of a GPU.
 pub struct CudaKernel {
     program: Program,
+    device: DeviceId,
     pub(super) loaded: Loaded,
 }
 
@@ -55,6 +57,9 @@ impl Kernel for CudaKernel {
     }
     fn program(&self) -> &Program {
         &self.program
+    }
+    fn device(&self) -> DeviceId {
+        self.device
     }
 }
 
@@ -143,13 +148,16 @@ impl CudaDevice {
             // Programs of one text may differ in it, so all there is. SAFETY: a function that lives.
             current.check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(function, attribute, most) })?;
         }
-        Ok(CudaKernel { program: program.clone(), loaded })
+        Ok(CudaKernel { program: program.clone(), device: self.id(), loaded })
     }
 }
 
 impl Device for CudaDevice {
     fn name(&self) -> &str {
         &self.name
+    }
+    fn id(&self) -> DeviceId {
+        self.context.owner.id()
     }
     fn target(&self) -> &Target {
         &self.target
@@ -176,9 +184,9 @@ impl Device for CudaDevice {
     fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
         alloc(self.copies.stream(), bytes, memory)
     }
-    /// Not while a step that uses these bytes runs.
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
         let at = address(&self.context, "write", to, offset, data.len())?;
+        let _lease = to.lease("write", offset, data.len(), Use::Write)?;
         if data.is_empty() {
             return Ok(());
         }
@@ -188,8 +196,12 @@ impl Device for CudaDevice {
         current.check("cuMemcpyHtoDAsync", queued)?;
         copies.wait_for_copies(&current)
     }
-    /// Not while a step that writes these bytes runs.
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
+        let _lease = from.lease("read", offset, data.len(), Use::Read)?;
+        self.read_settled(from, offset, data)
+    }
+    /// The device's memory is no place of a race: copies and kernels that meet mix old bytes and new ones.
+    fn read_settled(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         let at = address(&self.context, "read", from, offset, data.len())?;
         if data.is_empty() {
             return Ok(());
@@ -204,7 +216,8 @@ impl Device for CudaDevice {
     fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
         if len <= PINNED {
             let at = address(&self.context, "staging", to, offset, len)?;
-            if let Some(piece) = self.copies.stage(to, at, len)? {
+            let lease = to.lease("staging", offset, len, Use::Write)?;
+            if let Some(piece) = self.copies.stage(lease, at, len)? {
                 return Ok(piece);
             }
         }

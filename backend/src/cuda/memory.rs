@@ -3,6 +3,7 @@
 use super::context::Context;
 use super::handle::{Handle, Stream};
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
+use gristmill_runtime::lease::Uses;
 use gristmill_runtime::{Buffer, Error, Memory, RawBuffer};
 use std::any::Any;
 use std::ffi::c_void;
@@ -11,6 +12,8 @@ use std::sync::Arc;
 /// An allocation.
 pub struct DeviceMemory {
     handle: Handle<CUdeviceptr>,
+    len: usize,
+    uses: Uses,
     /// Where pieces of it may be on their way to it.
     copies: Arc<Stream>,
 }
@@ -22,9 +25,16 @@ impl Drop for DeviceMemory {
     }
 }
 
-impl RawBuffer for DeviceMemory {
+// SAFETY: it has no address on the host.
+unsafe impl RawBuffer for DeviceMemory {
     fn as_any(&self) -> &dyn Any {
         self
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn uses(&self) -> &Uses {
+        &self.uses
     }
     fn host(&self) -> Option<*mut u8> {
         None
@@ -53,14 +63,14 @@ pub fn alloc(copies: &Arc<Stream>, bytes: usize, memory: Memory) -> Result<Buffe
         },
         false => error,
     })?;
-    let memory_of = DeviceMemory { handle, copies: copies.clone() };
+    let made = DeviceMemory { handle, len: bytes, uses: Uses::new(&context.owner), copies: copies.clone() };
     if memory != Memory::Weights && bytes > 0 {
         // SAFETY: inside the allocation; nobody has its address yet.
-        let queued = unsafe { sys::cuMemsetD8Async(memory_of.handle.raw(), 0, bytes, copies.raw()) };
+        let queued = unsafe { sys::cuMemsetD8Async(made.handle.raw(), 0, bytes, copies.raw()) };
         current.check("cuMemsetD8Async", queued)?;
         copies.wait()?;
     }
-    Ok(Buffer { raw: Arc::new(memory_of), offset: 0, len: bytes })
+    Ok(Buffer::whole(Arc::new(made)))
 }
 
 /// Address of `len` bytes at `offset` of a buffer, as an error if they are not there or not this device's.
@@ -72,12 +82,10 @@ pub fn address(
     len: usize,
 ) -> Result<CUdeviceptr, Error> {
     buffer.check(what, offset, len)?;
-    match buffer.raw.as_any().downcast_ref::<DeviceMemory>() {
-        Some(DeviceMemory { handle, .. }) if handle.context().number == context.number => {
-            Ok(handle.raw() + (buffer.offset + offset) as CUdeviceptr)
-        }
-        _ => Err(Error::invalid(what, "the buffer is another device's")),
-    }
+    buffer.check_device(what, context.owner.id())?;
+    let memory =
+        buffer.raw::<DeviceMemory>().ok_or_else(|| Error::invalid(what, "the buffer is no memory of a GPU"))?;
+    Ok(memory.handle.raw() + (buffer.offset() + offset) as CUdeviceptr)
 }
 
 /// Memory of the host that the device copies from and to by itself.

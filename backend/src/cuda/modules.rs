@@ -16,7 +16,8 @@ pub type Module = Handle<sys::CUmodule>;
 #[derive(Clone)]
 pub struct Loaded {
     pub(super) function: sys::CUfunction,
-    module: Arc<Module>,
+    /// Keeps it.
+    _module: Arc<Module>,
 }
 
 // SAFETY: a function belongs to its module, which belongs to a context, not to a thread.
@@ -32,11 +33,7 @@ impl Loaded {
         let function = unsafe {
             current.get("cuModuleGetFunction", |out| sys::cuModuleGetFunction(out, module.raw(), symbol.as_ptr()))
         }?;
-        Ok(Loaded { function, module })
-    }
-    /// Where it is loaded.
-    pub fn context(&self) -> &Arc<Context> {
-        self.module.context()
+        Ok(Loaded { function, _module: module })
     }
 }
 

@@ -12,6 +12,7 @@ use super::modules::Loaded;
 use super::step::{Regions, bucket};
 use crate::variables::{Variables, by_level, kernel_of};
 use cudarc::driver::sys::{self, CUdeviceptr};
+use gristmill_runtime::lease::{InFlight, Order, StepUses};
 use gristmill_runtime::{Buffer, Error, Kernel, Launch, Replay};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -50,8 +51,9 @@ pub struct CudaReplay {
     /// A kernel that computes nothing.
     idle: Loaded,
     /// Of what was started and not waited for, and to use again.
-    started: VecDeque<Slot>,
+    started: VecDeque<(Slot, InFlight)>,
     spare: Vec<Slot>,
+    uses: StepUses,
     /// Keeps memory and modules.
     launches: Vec<Launch>,
 }
@@ -74,14 +76,11 @@ impl CudaReplay {
         let (mut kernels, mut order, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for number in by_level(&launches) {
             let launch = &launches[number];
-            launch.check()?;
+            launch.check(context.owner.id())?;
             let kernel: &CudaKernel = kernel_of(launch)?;
             let program = kernel.program();
-            if kernel.loaded.context().number != context.number {
-                return Err(Error::invalid(&program.name, "was loaded by another device"));
-            }
             let arguments: Result<Vec<CUdeviceptr>, Error> =
-                launch.buffers.iter().map(|b| address(&context, &program.name, b, 0, b.len)).collect();
+                launch.buffers.iter().map(|b| address(&context, &program.name, b, 0, b.len())).collect();
             let (count, slots) = variables.bind(launch)?;
             places.push(regions.place(&slots));
             order.push((count, number));
@@ -100,8 +99,10 @@ impl CudaReplay {
         let groups = vec![1; kernels.len()];
         let follow = if context.sm >= EARLY { Follow::Early } else { Follow::Plainly };
         let graph = Graph::new(&current, &kernels, groups.clone(), follow)?;
+        let uses = StepUses::new(&context.owner, &launches, Order::Queued);
         drop(current);
         Ok(CudaReplay {
+            uses,
             context,
             stream,
             copies,
@@ -190,19 +191,20 @@ impl Replay for CudaReplay {
         let context = self.context.clone();
         let current = context.enter()?;
         self.prepare(vars)?;
+        let in_flight = self.uses.begin()?;
         self.graph.resize(&current, &self.kernels, &self.groups)?;
         let slot = self.slot(&current)?;
         let queued = self.queue(&current, &slot);
         let queued = self.end(queued);
         match queued {
-            Ok(()) => self.started.push_back(slot),
+            Ok(()) => self.started.push_back((slot, in_flight)),
             Err(_) => self.spare.push(slot),
         }
         queued
     }
 
     fn wait(&mut self) -> Result<(), Error> {
-        let Some(slot) = self.started.pop_front() else { return Ok(()) };
+        let Some((slot, _in_flight)) = self.started.pop_front() else { return Ok(()) };
         let ended = self.end(slot.end.wait());
         self.spare.push(slot);
         ended
@@ -214,6 +216,7 @@ impl Replay for CudaReplay {
         let context = self.context.clone();
         let current = context.enter()?;
         self.prepare(vars)?;
+        let _in_flight = self.uses.begin()?;
         if self.clocks.is_none() {
             // Its variables, none of which it reads, and its clock.
             let end = Node { function: self.idle.function, arguments: vec![0, 0], threads: IDLE, shared: 0 };

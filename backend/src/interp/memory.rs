@@ -1,6 +1,7 @@
 //! Buffers of the host, zeroed lazily by the system.
 
 use gristmill_runtime::RawBuffer;
+use gristmill_runtime::lease::{Owner, Uses};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::ptr::NonNull;
@@ -9,24 +10,22 @@ use std::ptr::NonNull;
 pub(super) struct HostMemory {
     start: NonNull<u8>,
     layout: Layout,
+    len: usize,
+    uses: Uses,
 }
 
-// SAFETY: plain memory; who may touch it when is the runtime's contract: launches run one at a time, and callers do not
-// read or write during a replay.
+// SAFETY: the allocation belongs to no thread.
 unsafe impl Send for HostMemory {}
+// SAFETY: as above; its bytes are reached by their address alone, under the rules of `RawBuffer`.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
     /// `None` where the system has no such piece.
-    pub(super) fn new(bytes: usize) -> Option<HostMemory> {
+    pub(super) fn new(owner: &Owner, bytes: usize) -> Option<HostMemory> {
         let layout = Layout::from_size_align(bytes.max(1), 16).ok()?;
         // SAFETY: the size is not zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(HostMemory { start, layout })
-    }
-    /// Its address.
-    pub(super) fn start(&self) -> *mut u8 {
-        self.start.as_ptr()
+        Some(HostMemory { start, layout, len: bytes, uses: Uses::new(owner) })
     }
 }
 
@@ -37,11 +36,18 @@ impl Drop for HostMemory {
     }
 }
 
-impl RawBuffer for HostMemory {
+// SAFETY: at least `len` zeros were allocated; they stay where they are until this is dropped, and their address goes nowhere else.
+unsafe impl RawBuffer for HostMemory {
     fn as_any(&self) -> &dyn Any {
         self
     }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
     fn host(&self) -> Option<*mut u8> {
-        Some(self.start())
+        Some(self.start.as_ptr())
     }
 }

@@ -25,19 +25,24 @@ mod run;
 
 pub use fault::Fault;
 
+use crate::variables::kernel_of;
 use access::View;
+use gristmill_runtime::lease::{Order, Owner, StepUses};
 use gristmill_runtime::staging::{self, Piece};
-use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use memory::HostMemory;
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// The interpreter.
 pub struct InterpDevice {
+    owner: Owner,
     target: Target,
+    /// Held by the step that runs, of those that are not alone.
+    turn: Arc<Mutex<()>>,
 }
 
 impl Default for InterpDevice {
@@ -49,13 +54,15 @@ impl Default for InterpDevice {
 impl InterpDevice {
     /// The interpreter, as a CPU of one thread.
     pub fn new() -> InterpDevice {
-        InterpDevice { target: Target { name: "interp".into(), ..Target::cpu("interp", 4, 1) } }
+        let target = Target { name: "interp".into(), ..Target::cpu("interp", 4, 1) };
+        InterpDevice { owner: Owner::new(), target, turn: Arc::default() }
     }
 }
 
 /// A program and what it was compiled to.
 struct Loaded {
     program: Program,
+    device: DeviceId,
     code: code::Code,
 }
 
@@ -66,41 +73,31 @@ impl Kernel for Loaded {
     fn program(&self) -> &Program {
         &self.program
     }
+    fn device(&self) -> DeviceId {
+        self.device
+    }
 }
 
 /// Launches with their buffers.
 struct Step {
     launches: Vec<Launch>,
+    uses: StepUses,
+    turn: Arc<Mutex<()>>,
     machine: run::Machine,
-}
-
-fn foreign(what: &str) -> Error {
-    Error::NoDevice("interp".into(), format!("{what} of another device"))
 }
 
 /// Address and length of a piece of host memory.
 fn view(b: &Buffer) -> Result<View, Error> {
-    let raw = b.raw.as_any().downcast_ref::<HostMemory>().ok_or_else(|| foreign("a buffer"))?;
-    // SAFETY: a `Buffer` is a piece of its `raw`.
-    Ok(View { start: unsafe { raw.start().add(b.offset) }, len: b.len })
-}
-
-/// The address at `offset` of a buffer in which `len` bytes follow.
-fn inside(b: &Buffer, offset: usize, len: usize) -> Result<*mut u8, Error> {
-    let v = view(b)?;
-    match offset.checked_add(len) {
-        // SAFETY: just checked.
-        Some(end) if end <= v.len => Ok(unsafe { v.start.add(offset) }),
-        _ => Err(Error::Io {
-            context: "interp".into(),
-            source: std::io::Error::other(format!("{len} bytes at {offset} of a buffer of {}", v.len)),
-        }),
-    }
+    let start = b.host().ok_or_else(|| Error::invalid("interp", "a buffer is not in the host's memory"))?;
+    Ok(View { start, len: b.len() })
 }
 
 impl Device for InterpDevice {
     fn name(&self) -> &str {
         "interp"
+    }
+    fn id(&self) -> DeviceId {
+        self.owner.id()
     }
     fn target(&self) -> &Target {
         &self.target
@@ -115,71 +112,81 @@ impl Device for InterpDevice {
             free: None,
             device: "interp".into(),
         };
-        let raw = HostMemory::new(bytes).ok_or_else(out_of_memory)?;
-        Ok(Buffer { raw: Arc::new(raw), offset: 0, len: bytes })
+        let raw = HostMemory::new(&self.owner, bytes).ok_or_else(out_of_memory)?;
+        Ok(Buffer::whole(Arc::new(raw)))
     }
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
-        let start = inside(to, offset, data.len())?;
-        // SAFETY: inside the buffer, which is not `data`.
-        unsafe { start.copy_from_nonoverlapping(data.as_ptr(), data.len()) };
-        Ok(())
+        to.copy_in(self.id(), offset, data)
     }
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
-        let start = inside(from, offset, data.len())?;
-        // SAFETY: inside the buffer, which is not `data`.
-        unsafe { start.copy_to_nonoverlapping(data.as_mut_ptr(), data.len()) };
-        Ok(())
+        from.copy_out(self.id(), offset, data)
     }
     fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
-        staging::in_place(to, offset, len)
+        staging::in_place(self.id(), to, offset, len)
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut kernels: Vec<Arc<dyn Kernel>> = Vec::with_capacity(programs.len());
         for program in programs {
             let code = compile::compile(program).map_err(|fault| fault.of(&program.name))?;
-            kernels.push(Arc::new(Loaded { program: program.clone(), code }));
+            kernels.push(Arc::new(Loaded { program: program.clone(), device: self.id(), code }));
             progress(kernels.len(), programs.len());
         }
         Ok(kernels)
     }
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
+        self.step(launches, Order::Queued)
+    }
+    fn capture_alone(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
+        self.step(launches, Order::Alone)
+    }
+}
+
+impl InterpDevice {
+    fn step(&self, launches: Vec<Launch>, order: Order) -> Result<Box<dyn Replay>, Error> {
         for launch in &launches {
-            if !launch.kernel.as_any().is::<Loaded>() {
-                return Err(foreign("a kernel"));
-            }
-            let program = launch.kernel.program();
-            if program.params.len() != launch.buffers.len() {
-                let message = format!("{} buffers, {} parameters", launch.buffers.len(), program.params.len());
-                return Err(Fault::Launch(message).of(&program.name));
-            }
-            launch.buffers.iter().try_for_each(|b| view(b).map(|_| ()))?;
+            launch.check(self.id())?;
+            launch.buffers.iter().try_for_each(|b| view(b).map(drop))?;
         }
-        Ok(Box::new(Step { launches, machine: run::Machine::default() }))
+        let uses = StepUses::new(&self.owner, &launches, order);
+        let turn = if order == Order::Queued { self.turn.clone() } else { Arc::default() };
+        Ok(Box::new(Step { launches, uses, turn, machine: run::Machine::default() }))
     }
 }
 
 impl Step {
     fn launch(&mut self, i: usize, vars: &[(&str, i64)]) -> Result<(), Error> {
         let launch = &self.launches[i];
-        let Some(kernel) = launch.kernel.as_any().downcast_ref::<Loaded>() else { return Err(foreign("a kernel")) };
+        let kernel: &Loaded = kernel_of(launch)?;
         let views = launch.buffers.iter().map(view).collect::<Result<Vec<View>, Error>>()?;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
+        launch.check_variables(&value)?;
         let done = self.machine.launch(&kernel.program, &kernel.code, &views, &value);
         done.map_err(|fault| fault.of(&kernel.program.name))
+    }
+    /// Runs every launch; `done` is called after each.
+    fn run(&mut self, vars: &[(&str, i64)], mut done: impl FnMut()) -> Result<(), Error> {
+        let turn = self.turn.clone();
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _in_flight = self.uses.begin()?;
+        for i in 0..self.launches.len() {
+            self.launch(i, vars)?;
+            done();
+        }
+        Ok(())
     }
 }
 
 impl Replay for Step {
     fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
-        (0..self.launches.len()).try_for_each(|i| self.launch(i, vars))
+        self.run(vars, || ())
     }
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
         let mut times = Vec::with_capacity(self.launches.len());
-        for i in 0..self.launches.len() {
-            let begin = Instant::now();
-            self.launch(i, vars)?;
+        let mut begin = Instant::now();
+        self.run(vars, || {
             times.push(begin.elapsed().as_secs_f64());
-        }
+            begin = Instant::now();
+        })?;
         Ok(times)
     }
 }

@@ -1,15 +1,18 @@
 //! A device that keeps books and runs nothing: scheduling tests, and the size of a model, on a machine without hardware.
 
+use gristmill_runtime::lease::{InFlight, Order, Owner, StepUses, Use, Uses};
 use gristmill_runtime::staging::{self, Piece};
-use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, RawBuffer, Replay};
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, RawBuffer, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::any::Any;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The null device.
 pub struct NullDevice {
+    owner: Owner,
     name: String,
     target: Target,
     used: Arc<AtomicUsize>,
@@ -18,7 +21,7 @@ pub struct NullDevice {
 impl NullDevice {
     /// A device under this name with these numbers.
     pub fn new(name: impl Into<String>, target: Target) -> NullDevice {
-        NullDevice { name: name.into(), target, used: Arc::default() }
+        NullDevice { owner: Owner::new(), name: name.into(), target, used: Arc::default() }
     }
     /// Bytes of all buffers that live.
     pub fn allocated(&self) -> usize {
@@ -28,12 +31,20 @@ impl NullDevice {
 
 struct NullBuffer {
     bytes: usize,
+    uses: Uses,
     used: Arc<AtomicUsize>,
 }
 
-impl RawBuffer for NullBuffer {
+// SAFETY: it has no address.
+unsafe impl RawBuffer for NullBuffer {
     fn as_any(&self) -> &dyn Any {
         self
+    }
+    fn len(&self) -> usize {
+        self.bytes
+    }
+    fn uses(&self) -> &Uses {
+        &self.uses
     }
     fn host(&self) -> Option<*mut u8> {
         None
@@ -46,7 +57,7 @@ impl Drop for NullBuffer {
     }
 }
 
-struct NullKernel(Program);
+struct NullKernel(Program, DeviceId);
 
 impl Kernel for NullKernel {
     fn as_any(&self) -> &dyn Any {
@@ -55,14 +66,25 @@ impl Kernel for NullKernel {
     fn program(&self) -> &Program {
         &self.0
     }
+    fn device(&self) -> DeviceId {
+        self.1
+    }
 }
 
+/// Nothing runs, but what was started counts as in flight until it has been waited for.
 struct NullReplay {
     launches: Vec<Launch>,
+    uses: StepUses,
+    started: VecDeque<InFlight>,
 }
 
 impl Replay for NullReplay {
     fn start(&mut self, _: &[(&str, i64)]) -> Result<(), Error> {
+        self.started.push_back(self.uses.begin()?);
+        Ok(())
+    }
+    fn wait(&mut self) -> Result<(), Error> {
+        self.started.pop_front();
         Ok(())
     }
     fn replay_timed(&mut self, _: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
@@ -73,6 +95,9 @@ impl Replay for NullReplay {
 impl Device for NullDevice {
     fn name(&self) -> &str {
         &self.name
+    }
+    fn id(&self) -> DeviceId {
+        self.owner.id()
     }
     fn target(&self) -> &Target {
         &self.target
@@ -88,14 +113,17 @@ impl Device for NullDevice {
     }
     fn alloc(&self, bytes: usize, _: Memory) -> Result<Buffer, Error> {
         self.used.fetch_add(bytes, Ordering::Relaxed);
-        Ok(Buffer { raw: Arc::new(NullBuffer { bytes, used: self.used.clone() }), offset: 0, len: bytes })
+        let uses = Uses::new(&self.owner);
+        Ok(Buffer::whole(Arc::new(NullBuffer { bytes, uses, used: self.used.clone() })))
     }
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
-        to.check("write", offset, data.len())
+        to.check_device("write", self.id())?;
+        to.lease("write", offset, data.len(), Use::Write).map(drop)
     }
     /// Reads zeros.
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
-        from.check("read", offset, data.len())?;
+        from.check_device("read", self.id())?;
+        from.lease("read", offset, data.len(), Use::Read)?;
         data.fill(0);
         Ok(())
     }
@@ -104,13 +132,14 @@ impl Device for NullDevice {
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         progress(programs.len(), programs.len());
-        Ok(programs.iter().map(|p| Arc::new(NullKernel(p.clone())) as Arc<dyn Kernel>).collect())
+        Ok(programs.iter().map(|p| Arc::new(NullKernel(p.clone(), self.id())) as Arc<dyn Kernel>).collect())
     }
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
         for launch in &launches {
-            launch.check()?;
+            launch.check(self.id())?;
         }
-        Ok(Box::new(NullReplay { launches }))
+        let uses = StepUses::new(&self.owner, &launches, Order::Queued);
+        Ok(Box::new(NullReplay { launches, uses, started: VecDeque::new() }))
     }
 }
 
@@ -124,12 +153,12 @@ mod tests {
         let buffer = device.alloc(1 << 40, Memory::Weights).unwrap();
         let small = device.alloc(10, Memory::Scratch).unwrap();
         assert_eq!(device.allocated(), (1 << 40) + 10);
-        assert!(buffer.raw.host().is_none());
+        assert!(buffer.host().is_none());
         let mut data = [1; 4];
         device.read(&small, 6, &mut data).unwrap();
         assert_eq!(data, [0; 4]);
         assert!(device.write(&small, 7, &data).is_err());
-        let part = buffer.slice(5, 5);
+        let part = buffer.slice(5, 5).unwrap();
         drop(buffer);
         assert_eq!(device.allocated(), (1 << 40) + 10);
         drop((part, small));

@@ -4,7 +4,7 @@ use gristmill_backend::cuda::CudaDevice;
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory};
 use gristmill_uop::Graph;
-use gristmill_uop::program::{Access, Estimate, Program};
+use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,6 +36,10 @@ impl Drop for Place {
     }
 }
 
+fn param(slot: u32, access: Access) -> Param {
+    Param { slot, access, extent: Extent::Fixed(8) }
+}
+
 /// A kernel of two buffers with `n` workgroups.
 pub fn program(name: &str, scratch: usize) -> Program {
     let mut graph = Graph::new();
@@ -45,7 +49,7 @@ pub fn program(name: &str, scratch: usize) -> Program {
         source: TEXT.replace("NAME", name).replace("v[0]", &format!("v[0] /* {scratch} */")),
         graph: Arc::new(graph),
         root: n,
-        params: vec![(0, Access::ReadWrite), (1, Access::ReadWrite)],
+        params: vec![param(0, Access::Write), param(1, Access::Read)],
         vars: vec![Arc::from("n")],
         groups: n,
         threads: 32,
@@ -121,10 +125,12 @@ fn live(place: &Place, attempts: &mut Attempts, seen: &mut Vec<i64>) -> Option<(
         attempts.at("alloc", || device.alloc(64, Memory::State))?,
     ];
     let [x, _, z] = &buffers;
+    let apart = attempts.at("alloc", || device.alloc(64, Memory::Weights))?;
     let capture = || device.capture(launches(&kernels, &buffers));
     let mut steps = [attempts.at("capture", capture)?, attempts.at("capture", capture)?];
+    attempts.at("stage", || stage(device, x, 5))?;
     for n in [1, 2] {
-        attempts.at("stage", || stage(device, x, 5))?;
+        attempts.at("stage", || stage(device, &apart, 5))?;
         attempts.at("start", || steps[n as usize - 1].start(&[("n", n)]))?;
     }
     for step in &mut steps {
@@ -149,6 +155,6 @@ fn live(place: &Place, attempts: &mut Attempts, seen: &mut Vec<i64>) -> Option<(
     attempts.at("stage", || stage(device, x, 10))?;
     attempts.at("start", || step.start(&[("n", 1)]))?;
     attempts.at("start", || step.start(&[("n", 2)]))?;
-    attempts.at("stage", || stage(device, x, 11))?;
+    attempts.at("stage", || stage(device, &apart, 11))?;
     Some(())
 }

@@ -13,7 +13,7 @@ use gristmill_llm::traffic;
 use gristmill_profile::{Kernel, Launch, Limits, Recording, Report, Stage, Step, page, text, trace};
 use gristmill_tensor::jit::Ready;
 use gristmill_uop::function::{SlotKind, Storage};
-use gristmill_uop::program::{Access, Program};
+use gristmill_uop::program::{Access, Param, Program};
 use gristmill_uop::target::Target;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -240,7 +240,7 @@ fn stages_of(program: &Program, target: &Target, tensor: &str) -> Vec<Stage> {
 /// Bytes that a launch must read from memory: weights in use, and the cache up to its last token. Activations come from nearer.
 fn bytes(ready: &Ready, program: &Program, depth: usize, tokens: usize) -> f64 {
     let mut sum = 0.0;
-    for &(number, access) in &program.params {
+    for &Param { slot: number, access, .. } in &program.params {
         // What is no slot of the function is an intermediate.
         let Some(slot) = ready.function.slots.get(number as usize) else { continue };
         let elements = |dims: &[i64]| dims.iter().product::<i64>() as f64;

@@ -117,7 +117,8 @@ impl Engine {
         }
         self.wait_for(now.read + 1)?;
         let mut id = [0u8; 4];
-        self.device().read(&self.chosen, 4 * now.read, &mut id)?;
+        // The step ahead writes the next token of this list.
+        self.device().read_settled(&self.chosen, 4 * now.read, &mut id)?;
         if let Some(decoding) = &mut self.decoding {
             decoding.read += 1;
         }

@@ -27,7 +27,7 @@ pub fn load(
     for weight in weights {
         for range in weight.pieces(how.piece.unwrap_or(PIECE)) {
             let bytes = range.end - range.start;
-            let piece = weight.piece(range);
+            let piece = weight.piece(range)?;
             match &weight.packed {
                 None => read(file, device, weight.info, piece.file.start, &piece.to)?,
                 Some((packer, _)) => {
@@ -58,17 +58,17 @@ impl Staged {
     /// So many bytes of it, from which nothing packs.
     fn free(&mut self, device: &Arc<dyn Device>, bytes: usize) -> Result<Buffer, Error> {
         self.wait()?;
-        let buffer = match self.buffer.take().filter(|b| b.len >= bytes) {
+        let buffer = match self.buffer.take().filter(|b| b.len() >= bytes) {
             Some(buffer) => buffer,
             None => device.alloc(bytes.max(PIECE as usize), Memory::Scratch)?,
         };
-        Ok(self.buffer.insert(buffer).slice(0, bytes))
+        Ok(self.buffer.insert(buffer).slice(0, bytes)?)
     }
 }
 
 /// Bytes `at..` of a tensor into a buffer, with all cores.
 fn read(file: &Gguf, device: &Arc<dyn Device>, info: &TensorInfo, at: u64, to: &Buffer) -> Result<(), Error> {
-    let total = to.len as u64;
+    let total = to.len() as u64;
     let part = |number: usize| -> Result<(), Error> {
         let from = number as u64 * READ;
         let n = READ.min(total - from) as usize;

@@ -40,14 +40,14 @@ pub fn load(
             release(file, &pieces[number.saturating_sub(2 * LOOK)..number.saturating_sub(LOOK)]);
         }
         let (weight, range) = &pieces[number];
-        let piece = weight.piece(range.clone());
+        let piece = weight.piece(range.clone())?;
         let bytes = length(range);
         match &weight.packed {
             None => read(file, device, weight, range, &piece.to)?,
             Some((packer, _)) => {
                 let buffer = pool().pop();
                 let buffer = buffer.map_or_else(|| device.alloc(most as usize, Memory::Scratch), Ok)?;
-                let from = buffer.slice(0, bytes as usize);
+                let from = buffer.slice(0, bytes as usize)?;
                 read(file, device, weight, range, &from)?;
                 packer.pack_alone(&from, &piece.to, piece.rows)?;
                 pool().push(buffer);
@@ -63,7 +63,7 @@ pub fn load(
 }
 
 fn read(file: &Gguf, device: &Arc<dyn Device>, weight: &Weight, range: &Range<u64>, to: &Buffer) -> Result<(), Error> {
-    let mut piece = device.stage(to, 0, to.len)?;
+    let mut piece = device.stage(to, 0, to.len())?;
     file.read_range(weight.info, range.start, piece.bytes())?;
     Ok(piece.send()?)
 }

@@ -4,9 +4,10 @@ use crate::gguf::Source;
 use gristmill_backend::Opened;
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, dialect};
 use gristmill_backend::parallel::cores;
+use gristmill_runtime::lease::{Owner, Uses};
 use gristmill_runtime::staging;
 use gristmill_runtime::store::Store;
-use gristmill_runtime::{Device, Error as DeviceError, Kernel, Launch, RawBuffer, Replay};
+use gristmill_runtime::{Device, DeviceId, Error as DeviceError, Kernel, Launch, RawBuffer, Replay};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -17,17 +18,25 @@ use std::sync::{Arc, Mutex};
 
 /// A device that counts the bytes of buffers for pieces, and behaves as if its memory were its own.
 struct Watched {
+    owner: Owner,
     device: Arc<dyn Device>,
     far: bool,
     scratch: AtomicUsize,
 }
 
 /// A buffer whose address is nobody's.
-struct Far(Buffer);
+struct Far(Buffer, Uses);
 
-impl RawBuffer for Far {
+// SAFETY: it has no address.
+unsafe impl RawBuffer for Far {
     fn as_any(&self) -> &dyn Any {
         self
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn uses(&self) -> &Uses {
+        &self.1
     }
     fn host(&self) -> Option<*mut u8> {
         None
@@ -35,13 +44,15 @@ impl RawBuffer for Far {
 }
 
 fn near(buffer: &Buffer) -> Buffer {
-    let far = buffer.raw.as_any().downcast_ref::<Far>();
-    far.map_or_else(|| buffer.clone(), |far| far.0.slice(buffer.offset, buffer.len))
+    buffer.raw::<Far>().map_or_else(|| buffer.clone(), |far| far.0.slice(buffer.offset(), buffer.len()).unwrap())
 }
 
 impl Device for Watched {
     fn name(&self) -> &str {
         "watched"
+    }
+    fn id(&self) -> DeviceId {
+        if self.far { self.owner.id() } else { self.device.id() }
     }
     fn target(&self) -> &Target {
         self.device.target()
@@ -54,7 +65,10 @@ impl Device for Watched {
             self.scratch.fetch_add(bytes, Ordering::Relaxed);
         }
         let buffer = self.device.alloc(bytes, memory)?;
-        Ok(if self.far { Buffer { raw: Arc::new(Far(buffer)), offset: 0, len: bytes } } else { buffer })
+        Ok(match self.far {
+            true => Buffer::whole(Arc::new(Far(buffer, Uses::new(&self.owner)))),
+            false => buffer,
+        })
     }
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
         self.device.write(&near(to), offset, data)
@@ -114,7 +128,8 @@ fn load(opened: &Opened, far: bool, piece: Option<u64>) -> (Vec<(String, Vec<u8>
 
 fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &How) -> (Vec<(String, Vec<u8>)>, usize) {
     let model = arch::load(file.metadata(), file).unwrap();
-    let watched = Arc::new(Watched { device: opened.device.clone(), far, scratch: AtomicUsize::new(0) });
+    let watched =
+        Arc::new(Watched { owner: Owner::new(), device: opened.device.clone(), far, scratch: AtomicUsize::new(0) });
     let mut jit = Jit::new(Opened { device: watched.clone(), ..opened.clone() });
     let options = Options {
         tokens: TokenClass::One,
@@ -138,7 +153,7 @@ fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &How) -> (Vec<(String
     assert!(told.is_sorted() && told.iter().all(|t| t.1 == total));
     assert_eq!((told[0].0, told[told.len() - 1].0), (0, total));
     let bytes = |buffer: &Buffer| {
-        let mut bytes = vec![0; buffer.len];
+        let mut bytes = vec![0; buffer.len()];
         watched.read(buffer, 0, &mut bytes).unwrap();
         bytes
     };

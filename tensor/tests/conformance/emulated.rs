@@ -6,9 +6,10 @@
 
 use gristmill_backend::Text;
 use gristmill_backend::cpu::{Cc, Isa, Unit, dialect, partition};
+use gristmill_runtime::lease::{Owner, Uses};
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::{Store, Temporary};
-use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, RawBuffer, Replay};
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, RawBuffer, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::any::Any;
@@ -122,12 +123,20 @@ impl Drop for Emulator {
 struct Remote {
     address: u64,
     len: usize,
+    uses: Uses,
     emulator: Arc<Emulator>,
 }
 
-impl RawBuffer for Remote {
+// SAFETY: it has no address on the host.
+unsafe impl RawBuffer for Remote {
     fn as_any(&self) -> &dyn Any {
         self
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn uses(&self) -> &Uses {
+        &self.uses
     }
     fn host(&self) -> Option<*mut u8> {
         None
@@ -141,6 +150,7 @@ impl Drop for Remote {
 }
 
 struct EmulatedKernel {
+    device: DeviceId,
     program: Program,
     function: u64,
 }
@@ -152,11 +162,15 @@ impl Kernel for EmulatedKernel {
     fn program(&self) -> &Program {
         &self.program
     }
+    fn device(&self) -> DeviceId {
+        self.device
+    }
 }
 
 /// The device.
 #[derive(Clone)]
 pub struct Emulated {
+    owner: Owner,
     emulator: Arc<Emulator>,
     target: Target,
     workers: usize,
@@ -170,7 +184,7 @@ impl Emulated {
     /// With one worker. Kernels are scheduled for three, however many there are.
     pub fn new(emulator: Arc<Emulator>, store: Store) -> Emulated {
         let (target, store, prelude) = (Isa::Neon.target(), Arc::new(store), dialect::prelude());
-        Emulated { emulator, target, workers: 1, store, prelude, loaded: Arc::default() }
+        Emulated { owner: Owner::new(), emulator, target, workers: 1, store, prelude, loaded: Arc::default() }
     }
 
     /// The same machine, the same kernels, so many workers: they share the workgroups, and work one after the other.
@@ -200,14 +214,16 @@ impl Emulated {
 /// Address of a byte of a buffer.
 fn address(what: &str, buffer: &Buffer, offset: usize, len: usize) -> Result<u64, Error> {
     buffer.check(what, offset, len)?;
-    let raw = buffer.raw.as_any().downcast_ref::<Remote>();
-    let raw = raw.ok_or_else(|| Error::invalid(what, "the buffer is another device's"))?;
-    Ok(raw.address + (buffer.offset + offset) as u64)
+    let raw = buffer.raw::<Remote>().ok_or_else(|| Error::invalid(what, "the buffer is another device's"))?;
+    Ok(raw.address + (buffer.offset() + offset) as u64)
 }
 
 impl Device for Emulated {
     fn name(&self) -> &str {
         "emulated"
+    }
+    fn id(&self) -> DeviceId {
+        self.owner.id()
     }
     fn target(&self) -> &Target {
         &self.target
@@ -217,11 +233,11 @@ impl Device for Emulated {
     }
     fn alloc(&self, bytes: usize, _: Memory) -> Result<Buffer, Error> {
         let address = self.emulator.say('a', bytes as u64, 0, &[])?;
-        let raw = Remote { address, len: bytes, emulator: self.emulator.clone() };
+        let raw = Remote { address, len: bytes, uses: Uses::new(&self.owner), emulator: self.emulator.clone() };
         if address == 0 {
             return Err(Error::invalid("a buffer", format!("the emulated machine has no {bytes} bytes")));
         }
-        Ok(Buffer { raw: Arc::new(raw), offset: 0, len: bytes })
+        Ok(Buffer::whole(Arc::new(raw)))
     }
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
         self.emulator.send('w', address("write", to, offset, data.len())?, data).map(drop)
@@ -256,12 +272,13 @@ impl Device for Emulated {
         }
         progress(programs.len(), programs.len());
         let kernel = |(text, program): (&Text, &Program)| -> Arc<dyn Kernel> {
-            Arc::new(EmulatedKernel { program: program.clone(), function: loaded[&text.symbol] })
+            Arc::new(EmulatedKernel { device: self.id(), program: program.clone(), function: loaded[&text.symbol] })
         };
         Ok(texts.iter().zip(programs).map(kernel).collect())
     }
 
     fn capture(&self, mut launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
+        launches.iter().try_for_each(|l| l.check(self.id()))?;
         launches.sort_by_key(|l| l.level);
         Ok(Box::new(EmulatedReplay { emulator: self.emulator.clone(), workers: self.workers, launches }))
     }
@@ -280,8 +297,8 @@ impl EmulatedReplay {
         let invalid = |message: &str| Error::invalid(&program.name, message);
         let kernel = launch.kernel.as_any().downcast_ref::<EmulatedKernel>();
         let kernel = kernel.ok_or_else(|| invalid("was loaded by another device"))?;
-        launch.check()?;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
+        launch.check_variables(&value)?;
         let groups = program.graph.evaluate_index(program.groups, &value);
         let groups = groups.ok_or_else(|| invalid("its workgroups cannot be counted"))?.max(0);
         let counts = [program.params.len(), program.vars.len(), program.scratch, self.workers];
@@ -289,7 +306,7 @@ impl EmulatedReplay {
         words.extend(counts.map(|n| n as u64));
         words.push(groups as u64);
         for buffer in &launch.buffers {
-            words.push(address(&program.name, buffer, 0, buffer.len)?);
+            words.push(address(&program.name, buffer, 0, buffer.len())?);
         }
         for name in &program.vars {
             words.push(value(name).ok_or_else(|| invalid("ran without one of its variables"))? as u64);

@@ -444,7 +444,7 @@ pub fn check(cases: Vec<Case>, ways: Vec<Way>) {
                 let mut after = Vec::new();
                 for (n, (slot, want, places)) in run.want.iter().enumerate() {
                     let Storage::Plain(scalar) = case.function.slots[*slot as usize].storage else { continue };
-                    let mut bytes = vec![0; args[*slot as usize].len];
+                    let mut bytes = vec![0; args[*slot as usize].len()];
                     d.read(&args[*slot as usize], 0, &mut bytes).expect("read");
                     let got: Vec<f64> = places.iter().map(|&p| get(&bytes, p * scalar.bytes(), scalar)).collect();
                     let judged = match &meaning {

@@ -8,7 +8,7 @@ use gristmill_backend::libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use gristmill_runtime::image::Image;
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::{Key, Store};
-use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::any::Any;
@@ -59,6 +59,7 @@ pub struct Simulated {
 static TURN: Mutex<()> = Mutex::new(());
 
 struct SimulatedKernel {
+    device: DeviceId,
     program: Program,
     run: Run,
     _library: Arc<(Library, Image)>,
@@ -70,6 +71,9 @@ impl Kernel for SimulatedKernel {
     }
     fn program(&self) -> &Program {
         &self.program
+    }
+    fn device(&self) -> DeviceId {
+        self.device
     }
 }
 
@@ -111,6 +115,9 @@ impl Device for Simulated {
     fn name(&self) -> &str {
         "simulated"
     }
+    fn id(&self) -> DeviceId {
+        self.memory.id()
+    }
     fn target(&self) -> &Target {
         &self.target
     }
@@ -127,7 +134,7 @@ impl Device for Simulated {
         self.memory.read(from, offset, data)
     }
     fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
-        staging::in_place(to, offset, len)
+        staging::in_place(self.id(), to, offset, len)
     }
     fn load(&self, programs: &[Program], _: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut texts: Vec<Text> = programs.iter().map(Text::of).collect();
@@ -146,16 +153,22 @@ impl Device for Simulated {
         // SAFETY: compiled from our text.
         let library = unsafe { Library::open(Some(image.path()), RTLD_NOW | RTLD_LOCAL) };
         let library = Arc::new((library.map_err(|e| Error::invalid("a library", e.to_string()))?, image));
-        let kernel = |program: &Program| {
-            // SAFETY: defined above with this type.
-            let run = unsafe { library.0.get::<Run>(format!("run_{}", Text::of(program).symbol).as_bytes()) };
-            let run = *run.map_err(|e| Error::invalid(&program.name, e.to_string()))?;
-            Ok(Arc::new(SimulatedKernel { program: program.clone(), run, _library: library.clone() })
-                as Arc<dyn Kernel>)
-        };
+        let kernel =
+            |program: &Program| {
+                // SAFETY: defined above with this type.
+                let run = unsafe { library.0.get::<Run>(format!("run_{}", Text::of(program).symbol).as_bytes()) };
+                let run = *run.map_err(|e| Error::invalid(&program.name, e.to_string()))?;
+                Ok(Arc::new(SimulatedKernel {
+                    device: self.id(),
+                    program: program.clone(),
+                    run,
+                    _library: library.clone(),
+                }) as Arc<dyn Kernel>)
+            };
         programs.iter().map(kernel).collect()
     }
     fn capture(&self, mut launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
+        launches.iter().try_for_each(|l| l.check(self.id()))?;
         launches.sort_by_key(|l| l.level);
         Ok(Box::new(SimulatedReplay { launches }))
     }
@@ -175,16 +188,14 @@ impl SimulatedReplay {
             .downcast_ref::<SimulatedKernel>()
             .ok_or_else(|| invalid("was loaded by another device"))?;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
+        launch.check_variables(&value)?;
         let groups = program
             .graph
             .evaluate_index(program.groups, &value)
             .ok_or_else(|| invalid("its workgroups cannot be counted"))?;
         let mut arguments: Vec<*mut u8> = Vec::new();
         for b in &launch.buffers {
-            // SAFETY: a piece lies inside its buffer.
-            arguments.push(
-                b.raw.host().map(|at| unsafe { at.add(b.offset) }).ok_or_else(|| invalid("no memory of the host"))?,
-            );
+            arguments.push(b.host().ok_or_else(|| invalid("no memory of the host"))?);
         }
         let mut values: Vec<i64> = program
             .vars

@@ -207,7 +207,7 @@ impl Nest<'_, '_> {
     /// The buffer of a load or store, and the type its elements have (`accessed` where it is packed).
     fn place(&self, id: Id, accessed: Scalar) -> Result<(Place, Scalar), Fault> {
         let node = &self.c.g[id];
-        let bound = |slot| self.c.program.params.iter().position(|p| p.0 == slot);
+        let bound = |slot| self.c.program.params.iter().position(|p| p.slot == slot);
         let unit = node.dtype.scalar.bytes();
         // A word of a buffer of bytes.
         let held = if unit == 1 && accessed == Scalar::U32 { accessed } else { node.dtype.scalar };

@@ -1,0 +1,306 @@
+//! Who uses which bytes of a device's memory, so that copies and steps never meet in them.
+//!
+//! The host's uses are *leases* of ranges: several may read bytes, or one may write bytes that nobody else has. A captured step uses
+//! all that its launches are bound to, from its start until it has been waited for. Of two uses that conflict the second is refused.
+//!
+//! A step of a model has hundreds of buffers and starts every few milliseconds. So it announces itself by one counter, and looks at its
+//! buffers only while the device has leases. A lease is counted before it looks at steps, and a step before it looks at
+//! leases, both in sequentially consistent order: at least one of them sees the other.
+//!
+//! Steps of a device run one after the other and need nothing from one another. One that runs on its caller's thread beside others
+//! ([`crate::Device::capture_alone`]) takes leases like the host.
+
+use crate::{Error, Launch, RawBuffer};
+use gristmill_uop::program::Access;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Which opened device: two that are opened alike differ.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct DeviceId(u64);
+
+/// An opened device as the owner of its memory. Clones are the same owner.
+#[derive(Clone)]
+pub struct Owner(Arc<Books>);
+
+struct Books {
+    id: DeviceId,
+    /// Leases that live, of all its memory.
+    leases: AtomicUsize,
+}
+
+impl Owner {
+    /// A device that nobody has opened before.
+    #[expect(clippy::new_without_default, reason = "every one is another")]
+    pub fn new() -> Owner {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Owner(Arc::new(Books { id: DeviceId(NEXT.fetch_add(1, Ordering::Relaxed)), leases: AtomicUsize::new(0) }))
+    }
+    /// Which device.
+    pub fn id(&self) -> DeviceId {
+        self.0.id
+    }
+}
+
+/// What is done with bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Use {
+    /// They are read; so may others.
+    Read,
+    /// They are written, or lent out to be.
+    Write,
+}
+
+/// A range of an allocation, and what is done with it.
+type Used = (Range<usize>, Use);
+
+fn conflict(a: &Used, b: &Used) -> bool {
+    let apart = a.0.end <= b.0.start || b.0.end <= a.0.start || a.0.is_empty() || b.0.is_empty();
+    !apart && (a.1 == Use::Write || b.1 == Use::Write)
+}
+
+fn any_conflict(a: &[Used], b: &[Used]) -> Option<Range<usize>> {
+    a.iter().find(|a| b.iter().any(|b| conflict(a, b))).map(|a| a.0.clone())
+}
+
+/// The uses of one allocation.
+pub struct Uses {
+    owner: Owner,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Number of the next lease.
+    next: u64,
+    leases: Vec<(u64, Vec<Used>)>,
+    /// Captured steps: how often each is in flight, and what it uses here.
+    steps: Vec<(Arc<AtomicUsize>, Vec<Used>)>,
+}
+
+impl Uses {
+    /// Of new memory of that device.
+    pub fn new(owner: &Owner) -> Uses {
+        Uses { owner: owner.clone(), state: Mutex::default() }
+    }
+    /// Whose memory it is.
+    pub fn device(&self) -> DeviceId {
+        self.owner.id()
+    }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Takes all these ranges, or none of them; the number of the lease.
+    fn take(&self, what: &str, wanted: Vec<Used>) -> Result<u64, Error> {
+        let mut state = self.state();
+        let refuse = |range: Range<usize>, by: &str| {
+            Err(Error::invalid(
+                what,
+                format!("bytes {} to {} of its memory are in use by {by}", range.start, range.end),
+            ))
+        };
+        if let Some(range) = state.leases.iter().find_map(|l| any_conflict(&wanted, &l.1)) {
+            return refuse(range, "another copy");
+        }
+        self.owner.0.leases.fetch_add(1, Ordering::SeqCst);
+        let running = |running: &AtomicUsize| running.load(Ordering::SeqCst) > 0;
+        if let Some(range) = state.steps.iter().filter(|s| running(&s.0)).find_map(|s| any_conflict(&wanted, &s.1)) {
+            self.owner.0.leases.fetch_sub(1, Ordering::SeqCst);
+            return refuse(range, "a step that was started and not waited for");
+        }
+        let number = state.next;
+        state.next += 1;
+        state.leases.push((number, wanted));
+        Ok(number)
+    }
+}
+
+/// The right to use ranges of an allocation, until it is dropped.
+pub struct Lease {
+    memory: Arc<dyn RawBuffer>,
+    number: u64,
+}
+
+impl Lease {
+    /// One range. `what` names the use in the error of a conflict.
+    pub(crate) fn take(what: &str, memory: &Arc<dyn RawBuffer>, range: Range<usize>, how: Use) -> Result<Lease, Error> {
+        Lease::all(what, memory, vec![(range, how)])
+    }
+    fn all(what: &str, memory: &Arc<dyn RawBuffer>, wanted: Vec<Used>) -> Result<Lease, Error> {
+        let number = memory.uses().take(what, wanted)?;
+        Ok(Lease { memory: memory.clone(), number })
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let uses = self.memory.uses();
+        uses.state().leases.retain(|l| l.0 != self.number);
+        uses.owner.0.leases.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// How steps of one kind keep apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// The device runs them one after the other.
+    Queued,
+    /// Each runs on the thread that starts it, beside others.
+    Alone,
+}
+
+/// What a captured step uses: of every allocation that its launches are bound to, the ranges.
+pub struct StepUses {
+    owner: Owner,
+    order: Order,
+    running: Arc<AtomicUsize>,
+    memories: Vec<(Arc<dyn RawBuffer>, Vec<Used>)>,
+}
+
+impl StepUses {
+    /// Of these launches, which have been checked ([`Launch::check`]).
+    pub fn new(owner: &Owner, launches: &[Launch], order: Order) -> StepUses {
+        let mut memories: Vec<(Arc<dyn RawBuffer>, Vec<Used>)> = Vec::new();
+        let mut known = std::collections::HashMap::new();
+        for launch in launches {
+            for (buffer, param) in launch.buffers.iter().zip(&launch.kernel.program().params) {
+                let how = if param.access == Access::Read { Use::Read } else { Use::Write };
+                let place = *known.entry(buffer.address()).or_insert_with(|| {
+                    memories.push((buffer.memory().clone(), Vec::new()));
+                    memories.len() - 1
+                });
+                memories[place].1.push((buffer.range(), how));
+            }
+        }
+        memories.iter_mut().for_each(|m| merge(&mut m.1));
+        let running = Arc::default();
+        if order == Order::Queued {
+            for (memory, used) in &memories {
+                memory.uses().state().steps.push((Arc::clone(&running), used.clone()));
+            }
+        }
+        StepUses { owner: owner.clone(), order, running, memories }
+    }
+
+    /// The step starts; it is in flight until what this returns is dropped.
+    ///
+    /// # Errors
+    /// When a lease conflicts with it. Nothing is in flight then.
+    pub fn begin(&self) -> Result<InFlight, Error> {
+        if self.order == Order::Alone {
+            let lease = |(memory, used): &(Arc<dyn RawBuffer>, Vec<Used>)| Lease::all("a step", memory, used.clone());
+            return Ok(InFlight::Leased { _leases: self.memories.iter().map(lease).collect::<Result<_, Error>>()? });
+        }
+        self.running.fetch_add(1, Ordering::SeqCst);
+        let flight = InFlight::Counted(self.running.clone());
+        if self.owner.0.leases.load(Ordering::SeqCst) > 0 {
+            for (memory, used) in &self.memories {
+                let state = memory.uses().state();
+                if let Some(range) = state.leases.iter().find_map(|l| any_conflict(&l.1, used)) {
+                    let message = format!("bytes {} to {} of a buffer are in use by a copy", range.start, range.end);
+                    return Err(Error::invalid("a step", message));
+                }
+            }
+        }
+        Ok(flight)
+    }
+}
+
+impl Drop for StepUses {
+    fn drop(&mut self) {
+        for (memory, _) in &self.memories {
+            memory.uses().state().steps.retain(|s| !Arc::ptr_eq(&s.0, &self.running));
+        }
+    }
+}
+
+/// A step between its start and its end.
+pub enum InFlight {
+    /// One of a queue.
+    #[doc(hidden)]
+    Counted(Arc<AtomicUsize>),
+    /// One alone.
+    #[doc(hidden)]
+    Leased {
+        /// Of all its memory.
+        _leases: Vec<Lease>,
+    },
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if let InFlight::Counted(running) = self {
+            running.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Joins ranges of one use that overlap or touch.
+fn merge(used: &mut Vec<Used>) {
+    used.sort_by_key(|u| (u.1, u.0.start, u.0.end));
+    used.dedup_by(|next, kept| {
+        let joined = next.1 == kept.1 && next.0.start <= kept.0.end;
+        if joined {
+            kept.0.end = kept.0.end.max(next.0.end);
+        }
+        joined
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Buffer;
+    use std::any::Any;
+
+    struct Plain(Uses);
+    // SAFETY: it has no address.
+    unsafe impl RawBuffer for Plain {
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+        fn len(&self) -> usize {
+            100
+        }
+        fn uses(&self) -> &Uses {
+            &self.0
+        }
+        fn host(&self) -> Option<*mut u8> {
+            None
+        }
+    }
+
+    #[test]
+    fn ranges_are_merged_by_use() {
+        let mut used =
+            vec![(4..8, Use::Read), (0..4, Use::Read), (6..9, Use::Write), (20..30, Use::Read), (5..6, Use::Read)];
+        merge(&mut used);
+        assert_eq!(used, [(0..8, Use::Read), (20..30, Use::Read), (6..9, Use::Write)]);
+    }
+
+    #[test]
+    fn readers_share_and_writers_do_not() {
+        let owner = Owner::new();
+        let buffer = Buffer::whole(Arc::new(Plain(Uses::new(&owner))));
+        let take = |offset, len, how| buffer.lease("a test", offset, len, how);
+        let first = take(0, 10, Use::Read).unwrap();
+        let second = take(5, 10, Use::Read).unwrap();
+        assert!(take(14, 1, Use::Write).is_err() && take(15, 85, Use::Write).is_ok());
+        drop(second);
+        let third = take(10, 5, Use::Write).unwrap();
+        assert!(take(14, 6, Use::Read).err().unwrap().to_string().contains("bytes 14 to 20"));
+        assert!(take(12, 0, Use::Write).is_ok(), "no bytes conflict with nothing");
+        assert!(take(90, 11, Use::Read).is_err() && take(usize::MAX, 2, Use::Read).is_err());
+        assert_eq!(owner.0.leases.load(Ordering::SeqCst), 2);
+        drop((first, third));
+        assert_eq!(owner.0.leases.load(Ordering::SeqCst), 0);
+        assert!(take(0, 100, Use::Write).is_ok());
+    }
+
+    #[test]
+    fn devices_differ() {
+        let (a, b) = (Owner::new(), Owner::new());
+        assert!(a.id() != b.id() && a.id() == a.clone().id());
+    }
+}
