@@ -579,6 +579,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_lost_device_is_told_from_other_errors() {
+        let lost = gristmill_runtime::Error::Lost { device: "cuda:0".into(), what: "it fell".into(), hint: "".into() };
+        assert!(Error::from(lost).is_lost() && !Error::Empty.is_lost());
+        assert!(!Error::from(gristmill_runtime::Error::invalid("a launch", "has no buffers")).is_lost());
+    }
+
+    #[test]
     fn a_context_fits_or_says_what_would() {
         let choose = |context, available| {
             let settings = Settings { context, ..Settings::default() };

@@ -49,7 +49,15 @@ const SLOW: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) {
     x[0] = 1;
 }";
 
-const KERNELS: &[&str] = &[ADD, SUM, CARRY, TURN, REVERSE, SLOW];
+/// Takes seconds.
+const LONG: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) {
+    BEGIN;
+    i64 t = clock64();
+    while (clock64() - t < 4000000000) {}
+    x[0] = 1;
+}";
+
+const KERNELS: &[&str] = &[ADD, SUM, CARRY, TURN, REVERSE, SLOW, LONG];
 
 /// A store of one test's own, removed at its end.
 struct Place(PathBuf);

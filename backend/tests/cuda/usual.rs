@@ -1,6 +1,6 @@
 //! What is asked of the driver when nothing goes wrong, and of whom: calls, contexts, pinned memory, the store, the compiler.
 
-use crate::fake::{self, Fake, OUT_OF_MEMORY};
+use crate::fake::{self, Fake, OUT_OF_MEMORY, SYSTEM};
 use crate::lost::ready;
 use crate::step::{Place, launches, program, read, stage};
 use gristmill_backend::cuda::CudaDevice;
@@ -67,20 +67,24 @@ fn what_is_another_gpus_is_refused() {
     assert_clean(&fake);
 }
 
-/// Pieces of a buffer of `count` words, all held by this thread, then sent.
-fn stage_all(device: &CudaDevice, count: usize) -> Buffer {
-    let buffer = device.alloc(8 * count, Memory::State).unwrap();
-    let piece = |i| device.stage(&buffer, 8 * i, 8).unwrap();
+/// A buffer of `count` words.
+fn words(device: &CudaDevice, count: usize) -> Buffer {
+    device.alloc(8 * count, Memory::State).unwrap()
+}
+
+/// Pieces of all words of a buffer, held by this thread, then sent.
+fn stage_all(device: &CudaDevice, buffer: &Buffer) {
+    let count = buffer.len() / 8;
+    let piece = |i| device.stage(buffer, 8 * i, 8).unwrap();
     let mut pieces: Vec<Box<dyn Piece + '_>> = (0..count).map(piece).collect();
     for (i, piece) in pieces.iter_mut().enumerate() {
         piece.bytes().copy_from_slice(&(i as i64 + 1).to_le_bytes());
     }
     pieces.into_iter().for_each(|piece| piece.send().unwrap());
     let mut bytes = vec![0; 8 * count];
-    device.read(&buffer, 0, &mut bytes).unwrap();
+    device.read(buffer, 0, &mut bytes).unwrap();
     let words = bytes.chunks_exact(8).map(|word| i64::from_le_bytes(word.try_into().unwrap()));
     assert!(words.eq(1..=count as i64), "of {count}");
-    buffer
 }
 
 #[test]
@@ -92,14 +96,46 @@ fn pieces_do_without_pinned_memory_where_there_is_too_little() {
         fake.refuse(c"cuMemHostAlloc", allowed, OUT_OF_MEMORY);
         for _ in 0..2 {
             // More than there ever are: nobody else could return one.
-            stage_all(device, 15);
+            stage_all(device, &words(device, 15));
         }
         std::thread::scope(|scope| {
-            (0..4).for_each(|_| drop(scope.spawn(|| stage_all(device, 7))));
+            (0..4).for_each(|_| drop(scope.spawn(|| stage_all(device, &words(device, 7)))));
         });
         drop(ready);
         assert_clean(&fake);
     }
+}
+
+/// A copy whose end nobody can tell has ended before its piece is filled again.
+#[test]
+fn a_piece_is_not_filled_again_while_it_is_read() {
+    let fake = Fake::new();
+    let ready = ready(&Place::new(), 0);
+    // All the pieces that there may be.
+    let all = words(&ready.device, 12);
+    stage_all(&ready.device, &all);
+    fake.names();
+    stage(&ready.device, &ready.buffers[0], 1).unwrap();
+    let mark = fake.names().iter().position(|name| name == "cuEventRecord").unwrap() + 1;
+    fake.fail(mark, SYSTEM, false);
+    let error = stage(&ready.device, &ready.buffers[0], 2).unwrap_err();
+    assert!(error.to_string().contains("cuEventRecord"), "{error}");
+    stage_all(&ready.device, &all);
+    assert_eq!(read(&ready.device, &ready.buffers[0]).unwrap(), 2);
+    drop((all, ready));
+    assert_clean(&fake);
+}
+
+#[test]
+fn a_device_that_is_closed_lets_copies_end() {
+    let fake = Fake::new();
+    let ready = ready(&Place::new(), 0);
+    // To free any of its memory would wait for copies.
+    let kept = ready.buffers.clone();
+    stage(&ready.device, &kept[0], 1).unwrap();
+    drop(ready);
+    drop(kept);
+    assert_clean(&fake);
 }
 
 #[test]
@@ -107,13 +143,13 @@ fn pinned_memory_is_freed_when_nothing_is_staged_any_more() {
     let fake = Fake::new();
     let mut ready = ready(&Place::new(), 0);
     let pieces = |fake: &Fake| fake.live().matches("pinned memory").count();
-    stage_all(&ready.device, 12);
+    stage_all(&ready.device, &words(&ready.device, 12));
     ready.step.replay(&[("n", 1)]).unwrap();
     assert_eq!(pieces(&fake), 12);
     ready.device = ready.device.with_staging_kept_for(Duration::ZERO);
     ready.step.replay(&[("n", 1)]).unwrap();
     assert_eq!(pieces(&fake), 1);
-    stage_all(&ready.device, 12);
+    stage_all(&ready.device, &words(&ready.device, 12));
     drop(ready);
     assert_clean(&fake);
 }

@@ -1,6 +1,6 @@
 //! On the first GPU.
 
-use super::{ADD, CARRY, Place, REVERSE, SLOW, SUM, TURN, prelude};
+use super::{ADD, CARRY, LONG, Place, REVERSE, SLOW, SUM, TURN, prelude};
 use crate::cuda::CudaDevice;
 use crate::null::NullDevice;
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory};
@@ -8,6 +8,7 @@ use gristmill_uop::Graph;
 use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
 use gristmill_uop::target::Target;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Workgroups of a test kernel.
 enum Groups {
@@ -195,6 +196,63 @@ fn times_are_those_of_their_launches() {
     replay.replay_timed(&[("n", 1)]).unwrap();
     let times = replay.replay_timed(&[("n", 1)]).unwrap();
     assert!(times.iter().enumerate().all(|(i, &t)| (t > 2e-4) == (i == 3) && t > 0.0), "{times:?}");
+}
+
+#[test]
+fn waits_end_with_the_step_whether_or_not_they_have_a_limit() {
+    let place = Place::new("waits");
+    for limit in [None, Some(Duration::from_secs(60))] {
+        let device = device(&place).with_wait_limit(limit);
+        let slow = kernel(&device, program("e_slow_2", SLOW, 1, 1, Groups::Fixed(1)));
+        let x = device.alloc(8, Memory::Scratch).unwrap();
+        let mut replay = device.capture(vec![launch(&slow, &[&x], 0)]).unwrap();
+        for _ in 0..3 {
+            replay.replay(&[("n", 1)]).unwrap();
+            assert_eq!(read_integers(&device, &x), [1]);
+            device.write(&x, 0, &[0; 8]).unwrap();
+        }
+    }
+}
+
+/// What it has is left to the end of the process; another user of the GPU waits for the kernel, and goes on.
+#[test]
+fn a_step_that_takes_longer_than_waits_may_makes_the_device_lost() {
+    let place = Place::new("long");
+    let impatient = device(&place).with_wait_limit(Some(Duration::from_millis(100)));
+    let long = kernel(&impatient, program("e_long_1", LONG, 1, 1, Groups::Fixed(1)));
+    let x = impatient.alloc(8, Memory::Scratch).unwrap();
+    let mut replay = impatient.capture(vec![launch(&long, &[&x], 0)]).unwrap();
+    let begin = Instant::now();
+    let error = replay.replay(&[("n", 1)]).unwrap_err();
+    assert!(error.is_lost() && error.to_string().contains("100ms"), "{error}");
+    assert!(impatient.alloc(8, Memory::Scratch).err().unwrap().is_lost());
+    drop((replay, x, long, impatient));
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    let patient = device(&place);
+    let carry = kernel(&patient, program("e_carry_5", CARRY, 1, 1, Groups::Fixed(1)));
+    let x = patient.alloc(8, Memory::Scratch).unwrap();
+    patient.capture(vec![launch(&carry, &[&x], 0)]).unwrap().replay(&[("n", 7)]).unwrap();
+    assert_eq!(read_integers(&patient, &x), [7]);
+}
+
+#[test]
+fn one_thread_may_hold_more_pieces_than_there_is_pinned_memory_for() {
+    let place = Place::new("pieces");
+    let device = device(&place).with_staging_kept_for(Duration::ZERO);
+    let carry = kernel(&device, program("e_carry_6", CARRY, 1, 1, Groups::Fixed(1)));
+    let x = device.alloc(8, Memory::Scratch).unwrap();
+    let mut replay = device.capture(vec![launch(&carry, &[&x], 0)]).unwrap();
+    let to = device.alloc(20 << 20, Memory::Weights).unwrap();
+    for round in 0..3u8 {
+        let mut pieces: Vec<_> = (0..20).map(|i| device.stage(&to, i << 20, 1 << 20).unwrap()).collect();
+        (0..).zip(&mut pieces).for_each(|(i, piece)| piece.bytes().fill(i + round));
+        pieces.into_iter().for_each(|piece| piece.send().unwrap());
+        // Frees pinned memory, behind its copies.
+        replay.replay(&[("n", 1)]).unwrap();
+        let mut bytes = vec![0; 20 << 20];
+        device.read(&to, 0, &mut bytes).unwrap();
+        assert!((0..).zip(bytes.chunks(1 << 20)).all(|(i, chunk)| chunk.iter().all(|&b| b == i + round)));
+    }
 }
 
 #[test]
