@@ -28,6 +28,10 @@ pub enum Error {
 }
 
 impl Error {
+    /// Is the device lost? Then nothing that is asked of this session, or of another on that device, will succeed again.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Error::Engine(error) if error.is_lost())
+    }
     /// What the user can do about it, where that is known.
     pub fn hint(&self) -> Option<String> {
         match self {

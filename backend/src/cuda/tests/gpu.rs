@@ -214,9 +214,17 @@ fn waits_end_with_the_step_whether_or_not_they_have_a_limit() {
     }
 }
 
-/// What it has is left to the end of the process; another user of the GPU waits for the kernel, and goes on.
+/// What it has is left to the end of the process, so the test is one of its own; another user of the GPU waits for the kernel, and goes on.
 #[test]
 fn a_step_that_takes_longer_than_waits_may_makes_the_device_lost() {
+    const CHILD: &str = "GRISTMILL_TEST_LONG_STEP";
+    if std::env::var_os(CHILD).is_none() {
+        let name = "cuda::tests::gpu::a_step_that_takes_longer_than_waits_may_makes_the_device_lost";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", name]).env(CHILD, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        return assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
     let place = Place::new("long");
     let impatient = device(&place).with_wait_limit(Some(Duration::from_millis(100)));
     let long = kernel(&impatient, program("e_long_1", LONG, 1, 1, Groups::Fixed(1)));
