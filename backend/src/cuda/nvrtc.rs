@@ -80,7 +80,7 @@ impl Compiler {
             return Ok((cubin, false));
         }
         let compiled = self.compile(name, source, sm, &[])?;
-        store.put(&key, &compiled.cubin)?;
+        store.keep(&key, &compiled.cubin);
         Ok((compiled.cubin, true))
     }
 
