@@ -34,6 +34,9 @@ pub enum Error {
         /// Why.
         message: String,
     },
+    /// A warning: what is compiled is not kept, and compiled again the next time.
+    #[error("compiled kernels are not kept: {0}")]
+    NotKept(Box<Error>),
     /// A device that is not there.
     #[error("device {0} is not available: {1}")]
     NoDevice(String, String),
@@ -108,6 +111,7 @@ impl Error {
                 .into(),
             Error::Compile { .. } => "this is a bug in gristmill: please report it with the kernel's text".into(),
             Error::Cache { .. } => "set GRISTMILL_CACHE to a directory that you own and can write to".into(),
+            Error::NotKept(why) => return why.hint(),
             Error::NoDevice(..) => "`gristmill devices` lists what there is".into(),
             Error::Setting { hint, .. }
             | Error::Lacking { hint, .. }

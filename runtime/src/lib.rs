@@ -166,6 +166,10 @@ pub trait Device: Send + Sync {
     }
     /// Lines for `gristmill devices`: what was found, what is missing.
     fn describe(&self) -> Vec<String>;
+    /// What did not keep it from working, but whoever uses it should know: each is told once.
+    fn warnings(&self) -> Vec<Error> {
+        Vec::new()
+    }
     /// Bytes that buffers may still take, if that can be said.
     fn available(&self) -> Option<u64> {
         memory::available()

@@ -138,12 +138,7 @@ impl Device for CpuDevice {
             format!("instruction set: {} (of {})", self.isa.name(), sets.join(", ")),
             format!("threads: {} of {}", self.threads(), cores()),
             format!("C compiler: {}", self.cc.describe()),
-            format!(
-                "kernel cache: {}, {} of {} MiB",
-                self.store.path().display(),
-                mib(self.store.size()),
-                mib(self.store.limit())
-            ),
+            format!("kernel cache: {}", self.store.describe()),
             match tuning::read(&self.store, self.isa) {
                 Some(found) => format!("tuned: {}", tuning::text(found)),
                 None => "not tuned: `gristmill tune MODEL` tries what suits this machine".into(),
@@ -154,6 +149,9 @@ impl Device for CpuDevice {
                 None => "memory: the system does not say how much is available".into(),
             },
         ]
+    }
+    fn warnings(&self) -> Vec<Error> {
+        self.store.warnings()
     }
     fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
         self.allocator.alloc(bytes, memory)

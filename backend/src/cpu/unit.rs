@@ -79,6 +79,7 @@ impl<'a> Unit<'a> {
             if let Ok(loaded) = Loaded::new(&bytes, store) {
                 return Ok((loaded, false));
             }
+            store.remove(&key);
         }
         let bytes = self.compile(cc, isa, store)?;
         let loaded = Loaded::new(&bytes, store).map_err(|message| match message.contains("ELF") {
@@ -88,7 +89,7 @@ impl<'a> Unit<'a> {
             }
             false => Error::Compile { kernel: self.describe(), message },
         })?;
-        store.put(&key, &bytes)?;
+        store.keep(&key, &bytes);
         Ok((loaded, true))
     }
 

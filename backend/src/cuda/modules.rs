@@ -60,6 +60,7 @@ impl Maker {
     ) -> Result<Module, Error> {
         match module(current, &cubin) {
             Err(error) if !compiled && !error.is_lost() => {
+                self.store.remove(&self.compiler.key(source, self.context.sm));
                 module(current, &self.compiler.renew(name, source, self.context.sm, &self.store)?)
             }
             loaded => loaded,

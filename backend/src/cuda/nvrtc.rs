@@ -108,7 +108,7 @@ impl Compiler {
     /// The same code, compiled, in place of whatever the store has.
     pub fn renew(&self, name: &str, source: &str, sm: u32, store: &Store) -> Result<Vec<u8>, Error> {
         let compiled = self.compile(name, source, sm, &[])?;
-        let _ = store.put(&self.key(source, sm), &compiled.cubin); // what is not kept is compiled again the next time
+        store.keep(&self.key(source, sm), &compiled.cubin);
         Ok(compiled.cubin)
     }
 

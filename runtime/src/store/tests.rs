@@ -1,4 +1,13 @@
 use super::*;
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::time::Duration;
+
+impl Store {
+    fn file(&self, key: &Key) -> PathBuf {
+        self.path().unwrap().join(key.file())
+    }
+}
 
 /// A directory for one test, removed at its end.
 struct Place(PathBuf);
@@ -196,4 +205,115 @@ fn writers_side_by_side() {
         }
     });
     assert_eq!(place.files().len(), 8, "{:?}", place.files());
+}
+
+/// Runs it on a thread, so that a test that would hang fails.
+fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || send.send(work()));
+    receive.recv_timeout(Duration::from_secs(20)).expect("it hangs")
+}
+
+#[test]
+fn what_is_no_file_or_too_long_is_no_entry() {
+    let place = Place::new("kinds");
+    let key = Key::of(["a"]);
+    let store = place.open();
+    let file = store.file(&key);
+    let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+    assert!(made.success());
+    let (found, store) = in_time(move || (store.get(&key).unwrap(), store));
+    assert!(found.is_none() && !file.exists());
+    let _listener = std::os::unix::net::UnixListener::bind(&file).unwrap();
+    assert!(store.get(&key).unwrap().is_none() && !file.exists());
+    // Sparse: as long as it says, but not on the disk.
+    File::create(&file).unwrap().set_len(1 << 40).unwrap();
+    let (found, store) = in_time(move || (store.get(&key).unwrap(), store));
+    assert!(found.is_none() && !file.exists());
+    store.put(&key, b"payload").unwrap();
+    assert_eq!(store.get(&key).unwrap().unwrap(), b"payload");
+    store.remove(&key);
+    assert_eq!(store.get(&key).unwrap(), None);
+}
+
+#[test]
+fn a_way_that_others_can_change_is_refused() {
+    let place = Place::new("way");
+    let inner = place.0.join("a").join("store");
+    drop(Store::open(&inner, 1).unwrap());
+    for (bad, refused) in [(0o777, true), (0o775, true), (0o1777, false), (0o755, false)] {
+        mode(&place.0, bad);
+        let opened = Store::open(&inner, 1);
+        assert_eq!(opened.is_err(), refused, "{bad:o}");
+        if let Err(error) = opened {
+            let said = error.to_string();
+            assert!(
+                said.contains(&format!("{bad:o}")) && said.contains("is not read") && error.hint().is_some(),
+                "{said}"
+            );
+        }
+    }
+    if std::os::unix::fs::chown(&place.0, Some(12345), None).is_ok() {
+        assert!(Store::open(&inner, 1).unwrap_err().to_string().contains("belongs to user 12345"));
+        std::os::unix::fs::chown(&place.0, Some(0), None).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_that_is_exchanged_is_not_followed() {
+    let place = Place::new("exchanged");
+    let (key, moved) = (Key::of(["a"]), Place(place.0.with_extension("moved")));
+    let store = place.open();
+    store.put(&key, b"ours").unwrap();
+    std::fs::rename(&place.0, &moved.0).unwrap();
+    // Another's store in its place, with an entry that is whole.
+    place.open().put(&key, b"theirs").unwrap();
+    assert_eq!(store.get(&key).unwrap().unwrap(), b"ours");
+    let other = Key::of(["b"]);
+    store.put(&other, b"more").unwrap();
+    assert!(moved.0.join(other.file()).exists() && !place.0.join(other.file()).exists());
+}
+
+#[test]
+fn what_cannot_be_kept_is_a_warning_once() {
+    let place = Place::new("unkept");
+    let (key, other) = (Key::of(["a"]), Key::of(["b"]));
+    let store = place.open();
+    store.keep(&key, b"kept");
+    assert!(store.warnings().is_empty());
+    // Without its directory nothing can be written, whoever asks.
+    std::fs::remove_dir_all(&place.0).unwrap();
+    assert!(store.put(&other, b"lost").is_err());
+    store.keep(&other, b"lost");
+    store.keep(&other, b"lost");
+    let said = store.warnings();
+    let [Error::NotKept(why)] = &said[..] else { panic!("{said:?}") };
+    assert!(why.to_string().contains("cannot be written to") && said[0].hint().unwrap().contains("GRISTMILL_CACHE"));
+    assert!(store.warnings().is_empty());
+    // A compiler finds a place all the same, which goes with its files.
+    let temporary = store.temporary().unwrap();
+    let path = temporary.path().to_owned();
+    std::fs::create_dir(path.join("below")).unwrap();
+    std::fs::write(path.join("below").join("unit.c"), "").unwrap();
+    std::os::unix::fs::symlink("/etc", path.join("link")).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+    drop(temporary);
+    assert!(!path.exists() && Path::new("/etc/passwd").exists());
+}
+
+#[test]
+fn a_store_without_a_directory_works_and_says_why() {
+    let place = Place::new("without");
+    drop(place.open());
+    mode(&place.0, 0o777);
+    let key = Key::of(["a"]);
+    let store = Store::open_or_without(&place.0, 1 << 20);
+    let said = store.warnings();
+    assert!(said.len() == 1 && said[0].to_string().contains("others can write to it (mode 777)"), "{said:?}");
+    assert!(said[0].to_string().contains("compiled kernels are not kept") && said[0].to_string().contains("not read"));
+    store.keep(&key, b"payload");
+    assert!(store.get(&key).unwrap().is_none() && store.put(&key, b"payload").is_err() && store.warnings().is_empty());
+    assert!(store.temporary().unwrap().path().is_dir() && store.path().is_none() && store.size() == 0);
+    assert!(store.describe().starts_with("none"));
+    assert!(place.files().is_empty(), "what others can write to is left alone");
 }
