@@ -6,6 +6,7 @@ pub mod engine;
 pub mod file;
 pub mod gguf;
 pub mod language;
+pub mod generation;
 mod load;
 pub mod perplexity;
 pub mod prefix;

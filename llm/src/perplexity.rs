@@ -30,7 +30,7 @@ const ROWS_BYTES: usize = 64 << 20;
 /// `progress` is told the tokens run and in all, and the likelihood so far.
 ///
 /// # Errors
-/// When a token is not in the vocabulary or the device fails.
+/// When a token is not in the vocabulary, a logit is not a number or infinite, or the device fails.
 pub fn perplexity(
     engine: &mut Engine,
     tokens: &[u32],
@@ -50,7 +50,10 @@ pub fn perplexity(
         while at < end {
             let n = piece.min(end - at);
             let rows = engine.forward(&sequence[at..at + n], at, true)?;
-            for (row, &next) in rows.chunks(vocabulary).zip(&sequence[at + 1..]) {
+            for (i, (row, &next)) in rows.chunks(vocabulary).zip(&sequence[at + 1..]).enumerate() {
+                if let Some((token, value)) = not_a_number(row) {
+                    return Err(Error::BadLogit { position: at + i, token, value });
+                }
                 sum.nats += surprise(row, next);
                 sum.tokens += 1;
             }
@@ -60,6 +63,11 @@ pub fn perplexity(
         done += part.len();
     }
     Ok(sum)
+}
+
+/// The first logit that is NaN or +∞: nothing can be said of a probability beside it.
+pub fn not_a_number(logits: &[f32]) -> Option<(usize, f32)> {
+    logits.iter().copied().enumerate().find(|(_, l)| l.is_nan() || *l == f32::INFINITY)
 }
 
 /// −ln softmax(logits)[token], in f64.
