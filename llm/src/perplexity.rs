@@ -1,6 +1,7 @@
 //! How well a model predicts a text.
 
 use crate::engine::{Engine, Error};
+use crate::sampling::not_a_number;
 
 /// The likelihood of a text so far.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -63,11 +64,6 @@ pub fn perplexity(
         done += part.len();
     }
     Ok(sum)
-}
-
-/// The first logit that is NaN or +∞: nothing can be said of a probability beside it.
-pub fn not_a_number(logits: &[f32]) -> Option<(usize, f32)> {
-    logits.iter().copied().enumerate().find(|(_, l)| l.is_nan() || *l == f32::INFINITY)
 }
 
 /// −ln softmax(logits)[token], in f64.

@@ -5,7 +5,7 @@
 use crate::arch::Logits;
 use crate::engine::{self, Draw, Engine};
 use crate::prefix::{BLOCK, Prefixes, Reuse};
-use crate::sampling::{Sampler, SamplingError};
+use crate::sampling::{Sampler, SamplingError, not_a_number};
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
@@ -346,7 +346,7 @@ impl Session {
         self.doubtful.start = self.doubtful.start.max(self.tokens.len());
     }
     fn trust_numbers(&mut self) {
-        if !self.logits.is_empty() && self.logits.iter().all(|&logit| logit < f32::INFINITY) {
+        if !self.logits.is_empty() && not_a_number(&self.logits).is_none() {
             self.trust();
         }
     }

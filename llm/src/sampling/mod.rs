@@ -92,8 +92,8 @@ impl Sampler {
         self.logits.clear();
         self.logits.extend_from_slice(logits);
         self.penalise(history);
-        if let Some(token) = self.logits.iter().position(|l| l.is_nan() || *l == f32::INFINITY) {
-            return Err(SamplingError::BadLogit { token, value: self.logits[token] });
+        if let Some((token, value)) = not_a_number(&self.logits) {
+            return Err(SamplingError::BadLogit { token, value });
         }
         let none = SamplingError::NoCandidate { logits: logits.len() };
         if self.params.temperature <= 0.0 {
@@ -185,6 +185,11 @@ impl Sampler {
         }
         unreachable!("the largest logit has a weight, and {rest} is below the sum of {} candidates", weights.len())
     }
+}
+
+/// The first logit that is NaN or +∞, with its token: beside it no other has a probability.
+pub fn not_a_number(logits: &[f32]) -> Option<(usize, f32)> {
+    logits.iter().copied().enumerate().find(|(_, l)| l.is_nan() || *l == f32::INFINITY)
 }
 
 /// The largest logit above −∞, the first on ties.
