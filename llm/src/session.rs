@@ -85,7 +85,15 @@ pub struct Session {
 impl Session {
     /// An empty one.
     pub fn new(engine: Engine) -> Session {
-        Session { engine, tokens: Vec::new(), exact: 0, logits: Vec::new(), chooses: false, prefixes: None, doubtful: 0..0 }
+        Session {
+            engine,
+            tokens: Vec::new(),
+            exact: 0,
+            logits: Vec::new(),
+            chooses: false,
+            prefixes: None,
+            doubtful: 0..0,
+        }
     }
     /// One that keeps what sequences have in common on the host, in at most that many bytes.
     pub fn with_prefixes(engine: Engine, bytes: usize) -> Session {

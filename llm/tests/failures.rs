@@ -73,7 +73,7 @@ fn a_failure_of_any_call_leaves_the_session_as_it_was() {
             calls.fail(n);
             let outcome = conversation(&mut session);
             if calls.made() < n {
-                assert!(n > 100, "{n} calls are a short conversation");
+                assert!(n > 50, "{n} calls are a short conversation");
                 break;
             }
             assert!(outcome.is_err(), "call {n} failed and nobody said so");
@@ -146,7 +146,8 @@ fn perplexity_of_what_is_no_number_is_an_error() {
     perplexity(&mut engine, &tokens, None, 64, &mut |_, _, _| ()).expect("numbers");
     tokens[20] = 7;
     let error = perplexity(&mut engine, &tokens, None, 64, &mut |_, _, _| ()).expect_err("not a number");
-    assert!(matches!(error, engine::Error::BadLogit { position: 20, token: 0, .. }), "{error}");
+    // Those before it in its step of a chunk meet its row, with the factor 0.
+    assert!(matches!(error, engine::Error::BadLogit { position: 0..=20, token: 0, .. }), "{error}");
     assert!(error.hint().is_some());
 }
 

@@ -150,9 +150,11 @@ mod tests {
     #[test]
     fn tools_calls_and_results_are_told_to_a_template_that_knows_none() {
         let served = demo();
-        let function = |name: &str, what: &str| json!({ "type": "function", "function": { "name": name, "description": what } });
+        let function =
+            |name: &str, what: &str| json!({ "type": "function", "function": { "name": name, "description": what } });
         let tools = [function("get_weather", "The weather in a city."), function("now", "The time.")];
-        let call = json!([{ "id": "call_1", "type": "function", "function": { "name": "now", "arguments": "{\"zone\":9}" } }]);
+        let call =
+            json!([{ "id": "call_1", "type": "function", "function": { "name": "now", "arguments": "{\"zone\":9}" } }]);
         let mut calling = Message::assistant("");
         calling.tool_calls = Some(call);
         let messages = vec![Message::user("What time is it?"), calling, Message::new("tool", "12:00")];

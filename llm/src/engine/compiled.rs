@@ -122,8 +122,20 @@ impl<'a> Compiled<'a> {
             let settings = Settings { context: Some(fitting), ..settings };
             return Compiled::new(file, opened, settings, there, progress);
         }
-        let compiled =
-            Compiled { file, model, jit, functions, settings, context, rows, depths, choices, layouts, footprint, arena };
+        let compiled = Compiled {
+            file,
+            model,
+            jit,
+            functions,
+            settings,
+            context,
+            rows,
+            depths,
+            choices,
+            layouts,
+            footprint,
+            arena,
+        };
         Ok(compiled)
     }
 
@@ -140,8 +152,9 @@ impl<'a> Compiled<'a> {
     /// Loads the weights. What is `there`, of an engine of the same file on the same device, is taken over where this one's kernels read it as
     /// it lies; the rest of it goes before anything is loaded, unless that engine, or a clone, still has it.
     pub fn load(self, there: Weights, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
-        let Compiled { file, model, mut jit, functions, settings, context, rows, depths, choices, layouts, arena, .. } =
-            self;
+        let Compiled {
+            file, model, mut jit, functions, settings, context, rows, depths, choices, layouts, arena, ..
+        } = self;
         let weights = load::weights(file, &mut jit, &layouts, there, progress)?;
         let (device, chunk) = (jit.device().clone(), settings.chunk);
         let classes = classes(chunk, &depths);

@@ -174,7 +174,13 @@ fn a_seed_gives_what_it_gives_on_the_host() {
         SamplingParams { top_p: 0.999_999_9, temperature: 30.0, ..d() },
         SamplingParams { top_p: 1e-9, ..d() },
     ];
-    for (device, sizes, positions) in [("interp", &[70][..], 6), ("cpu", &[5, 300, 3000], 200)] {
+    // On the first GPU of a machine with one, for the largest of our vocabularies too.
+    let devices: &[(&str, &[usize], usize)] = if cfg!(feature = "cuda-tests") {
+        &[("cuda", &[5, 300, 3000, 154_880], 200)]
+    } else {
+        &[("interp", &[70], 6), ("cpu", &[5, 300, 3000], 200)]
+    };
+    for &(device, sizes, positions) in devices {
         for &n in sizes {
             let mut choosers: Vec<(Choice, Chooser)> = Vec::new();
             for (number, params) in cases.iter().enumerate() {
@@ -191,7 +197,9 @@ fn a_seed_gives_what_it_gives_on_the_host() {
                         // Many of one logit: cuts fall among them.
                         1 => x.iter_mut().for_each(|x| *x = x.round() * 2.0),
                         2 => x.fill(-3.25),
-                        _ => x.iter_mut().step_by(3).for_each(|x| *x = if *x > 0.0 { f32::NEG_INFINITY } else { -1e38 }),
+                        _ => {
+                            x.iter_mut().step_by(3).for_each(|x| *x = if *x > 0.0 { f32::NEG_INFINITY } else { -1e38 })
+                        }
                     }
                     chooser.set(&x, &host.numbers(), &host.random().all(0..positions));
                     let history = vec![0; positions];

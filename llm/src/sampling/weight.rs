@@ -95,7 +95,10 @@ mod tests {
             for i in 0..200_000 {
                 let below = -1e-4 * i as f32 * temperature;
                 let (found, exact) = (weight(below, scale), ONE as f64 * f64::from(below / temperature).exp());
-                assert!((found as f64 - exact).abs() <= exact * 4e-6 + 1.0, "{below} at {temperature}: {found}, {exact}");
+                assert!(
+                    (found as f64 - exact).abs() <= exact * 4e-6 + 1.0,
+                    "{below} at {temperature}: {found}, {exact}"
+                );
                 assert!(found <= last, "{below} at {temperature}: {found} after {last}");
                 last = found;
             }

@@ -82,9 +82,7 @@ pub(super) fn wide<'g>(grid: &Grid<'g>, request: &Request<'g>, cut: Cut) -> Tens
     let mut stays = grid.inside & at_least(grid.x, grid.largest + request.min_p);
     let last = match cut {
         Cut::None => None,
-        Cut::First => {
-            Some(keys.last(inside.cast(Scalar::I32), request.top_k.cast(Scalar::I32)))
-        }
+        Cut::First => Some(keys.last(inside.cast(Scalar::I32), request.top_k.cast(Scalar::I32))),
         Cut::Nucleus => {
             let mass = inside.select(weight_of(below, plain(below)), none);
             Some(keys.last(mass, part_of(grid.sum(mass), request.top_p)))

@@ -3,7 +3,9 @@
 
 use gristmill_encodings::F32;
 use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
-use gristmill_llm::arch::{self, AttentionForm, Bind, Call, Functions, Logits, Model, Options, Plan, Tensors, TokenClass};
+use gristmill_llm::arch::{
+    self, AttentionForm, Bind, Call, Functions, Logits, Model, Options, Plan, Tensors, TokenClass,
+};
 use gristmill_llm::gguf::Metadata;
 use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
 use gristmill_uop::dtype::Scalar;

@@ -84,8 +84,7 @@ fn calls_and_results_are_part_of_a_conversation() {
         let completion = shared().post("/v1/completions", &json!({ "prompt": text, "max_tokens": 1 })).ok();
         completion["usage"]["prompt_tokens"].clone()
     };
-    let list: Vec<String> =
-        weather().as_array().unwrap().iter().map(|tool| tool["function"].to_string()).collect();
+    let list: Vec<String> = weather().as_array().unwrap().iter().map(|tool| tool["function"].to_string()).collect();
     let tools = format!(
         "\n\nYou can call these functions:\n{}\nTo call one, write <tool_call>{{\"name\": NAME, \"arguments\": {{…}}}}</tool_call> \
          and nothing after it. Its result is in the next message.",
