@@ -191,7 +191,7 @@ fn a_model_that_computes_no_numbers_is_an_error() {
 #[test]
 fn memory_is_counted_before_it_is_taken() {
     let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("the demo model");
-    for (context, chunk, overlaps) in [(96, 8, false), (3000, 512, true)] {
+    for (context, chunk, overlaps) in [(96, 8, false), (1500, 512, true)] {
         let (opened, calls) = failing("cpu", false, overlaps);
         let settings = Settings { context: Some(context), chunk, ..Settings::default() };
         let none = Weights::default();
