@@ -2,8 +2,9 @@
 
 use crate::failure::Result;
 use crate::progress;
+use gristmill_llm::generation::{Finish, Generated};
 use gristmill_llm::sampling::Sampler;
-use gristmill_llm::session::{Fed, Finish, Generated, Session};
+use gristmill_llm::session::{Fed, Session};
 use gristmill_llm::tokenizer::{Decoder, Tokenizer};
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -22,7 +23,7 @@ pub struct Answer {
 pub fn answer(
     session: &mut Session,
     tokenizer: &Tokenizer,
-    sampler: &mut Sampler,
+    sampler: &Sampler,
     prompt: &[u32],
     limit: usize,
     out: &mut dyn Write,

@@ -12,6 +12,7 @@ pub use crate::load::Weights;
 use crate::sampling::Choice;
 use crate::traffic::{self, Traffic};
 pub use compiled::Compiled;
+use compiled::Footprint;
 pub use decode::Draw;
 use gristmill_backend::Opened;
 use gristmill_runtime::{Buffer, Device, Memory, Replay, Span};
@@ -89,6 +90,19 @@ pub enum Error {
     /// Nothing to compute.
     #[error("no tokens were given")]
     Empty,
+    /// A token asked for while none is being generated.
+    #[error("no generation is under way, or all its steps have been made")]
+    NoGeneration,
+    /// Logits that predict nothing.
+    #[error("the logit of token {token} is {value}, at position {position}")]
+    BadLogit {
+        /// Of the token before the one that is predicted.
+        position: usize,
+        /// The first such token.
+        token: usize,
+        /// Its logit.
+        value: f32,
+    },
     /// A context of no use.
     #[error("a context of {0} tokens is not possible: the model takes 1 to {1}")]
     BadContext(usize, usize),
@@ -115,6 +129,10 @@ impl Error {
             Error::Full(_) => Some("start again, or give a larger --ctx".into()),
             Error::Token { vocabulary, .. } => Some(format!("ids go from 0 to {}", vocabulary - 1)),
             Error::Empty => Some("a prompt needs at least one token".into()),
+            Error::NoGeneration => {
+                Some("this is a bug in gristmill: please report it with the command that led here".into())
+            }
+            Error::BadLogit { .. } => Some(crate::sampling::GARBAGE.into()),
             Error::BadContext(_, most) => Some(format!("try --ctx {}, or leave it out", most.min(&4096))),
         }
     }
@@ -384,7 +402,10 @@ impl Engine {
         let ready = self.jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
         let need = Jit::arena(&ready);
         if need > self.arena.len() {
-            // Steps captured before keep the arena they were bound to.
+            // Steps that are captured would keep the arena they are bound to: they go with it, and are captured again when they are
+            // taken again. None of them runs: whoever prepares has waited.
+            self.captured.clear();
+            self.decoders.clear();
             self.arena = self.device().alloc(need, Memory::State)?;
         }
         Ok(ready)
@@ -480,7 +501,7 @@ impl Engine {
         self.prepare(&[class], &|_| ())?;
         self.set_tokens(tokens)?;
         let vars = [("pos", position as i64), ("n", tokens.len() as i64)];
-        let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
+        let captured = self.prepared(&class);
         captured.replay.replay(&vars)?;
         self.read_logits(match logits {
             Logits::None => 0,
@@ -502,13 +523,13 @@ impl Engine {
     /// Time of every launch of the step that these tokens take, at most a chunk, at that position: for `profile`.
     pub fn timed_step(&mut self, tokens: &[u32], position: usize) -> Result<Vec<f64>, Error> {
         let (class, vars) = self.ready_step(tokens, position)?;
-        let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
+        let captured = self.prepared(&class);
         Ok(captured.replay.replay_timed(&vars)?)
     }
     /// As [`Engine::timed_step`], with when each worker was at each launch, and the logits read as they are for a caller.
     pub fn traced_step(&mut self, tokens: &[u32], position: usize) -> Result<Vec<Span>, Error> {
         let (class, vars) = self.ready_step(tokens, position)?;
-        let captured = self.captured.get_mut(&class).ok_or(Error::Empty)?;
+        let captured = self.prepared(&class);
         let spans = captured.replay.replay_traced(&vars)?;
         self.logits_host.clear();
         self.read_logits(1)?;
@@ -532,6 +553,13 @@ impl Engine {
     pub fn step_launches(&self, tokens: usize, position: usize) -> &[(Arc<Ready>, usize)] {
         self.captured.get(&self.class(tokens, Logits::Last, position)).map_or(&[], |c| &c.launches)
     }
+    /// The captured step of a class that [`Engine::prepare`] has made ready.
+    fn prepared(&mut self, class: &Class) -> &mut Captured {
+        match self.captured.get_mut(class) {
+            Some(captured) => captured,
+            None => unreachable!("{class:?} was prepared"),
+        }
+    }
     fn set_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
         let ids: Vec<u8> = tokens.iter().flat_map(|t| (*t as i32).to_le_bytes()).collect();
         Ok(self.device().write(&self.tokens, 0, &ids)?)
@@ -549,27 +577,27 @@ impl Engine {
     }
 }
 
-/// The context asked for, or what the model allows within a sensible share of memory.
-fn choose_context(settings: &Settings, most: usize, per_token: u64, available: u64) -> Result<usize, Error> {
-    let fits = |bytes: u64| (bytes / per_token.max(1)) as usize;
+/// The context asked for, or what the model allows within a sensible share of memory. `footprint` are its bytes beside the weights.
+fn choose_context(settings: &Settings, most: usize, footprint: &Footprint, available: u64) -> Result<usize, Error> {
+    let fits = || footprint.longest(most, available);
+    let refused = |context, fits| {
+        let need = footprint.bytes(context) >> 20;
+        Err(Error::Context { context, need, available: available >> 20, fits })
+    };
     match settings.context {
         Some(0) => Err(Error::BadContext(0, most)),
         Some(context) if context > most => Err(Error::BadContext(context, most)),
-        Some(context) if context > fits(available) => Err(Error::Context {
-            context,
-            need: (context as u64 * per_token) >> 20,
-            available: available >> 20,
-            fits: fits(available),
-        }),
+        Some(context) if footprint.bytes(context) > available => refused(context, fits()),
         Some(context) => Ok(context),
         None => {
-            let share = (available as f64 * CONTEXT_SHARE) as u64;
-            if fits(available) < CONTEXT_LEAST.min(most) {
-                let (need, available) = ((CONTEXT_LEAST as u64 * per_token) >> 20, available >> 20);
-                return Err(Error::Context { context: CONTEXT_LEAST, need, available, fits: 0 });
+            let least = CONTEXT_LEAST.min(most);
+            if footprint.bytes(least) > available {
+                return refused(least, 0);
             }
+            let share = (available as f64 * CONTEXT_SHARE) as u64 / footprint.row.max(1);
+            let share = (share as usize).clamp(CONTEXT_LEAST, CONTEXT_DEFAULT);
             // A power of two: kernels know the cache's size, and those compiled when a little less memory was free still fit.
-            Ok((1 << fits(share).clamp(CONTEXT_LEAST, CONTEXT_DEFAULT).ilog2()).min(most))
+            Ok((1 << share.min(fits()).ilog2()).min(most))
         }
     }
 }
@@ -587,21 +615,28 @@ mod tests {
 
     #[test]
     fn a_context_fits_or_says_what_would() {
+        // 1 KiB a row and 1 MiB besides.
+        let footprint = Footprint { row: 1 << 10, besides: 1 << 20, chunk: 512 };
         let choose = |context, available| {
             let settings = Settings { context, ..Settings::default() };
-            choose_context(&settings, 100_000, 1 << 10, available)
+            choose_context(&settings, 100_000, &footprint, available)
         };
-        assert_eq!(choose(Some(9000), 10 << 20).unwrap(), 9000);
-        let error = choose(Some(20_000), 10 << 20).unwrap_err();
-        assert!(matches!(error, Error::Context { context: 20_000, need: 19, available: 10, fits: 10_240 }), "{error}");
-        assert!(error.hint().unwrap().contains("--ctx 10240"));
+        // 9,216 tokens and a chunk are 10,240 rows or fewer, allocated by 2,048.
+        assert_eq!(choose(Some(9000), 11 << 20).unwrap(), 9000);
+        let error = choose(Some(20_000), 11 << 20).unwrap_err();
+        let Error::Context { context: 20_000, need: 21, available: 11, fits } = error else { panic!("{error}") };
+        assert_eq!(cache_rows(fits, 512), 10_240, "{fits}");
+        assert!(cache_rows(fits + 1, 512) > 10_240, "{fits}");
+        assert!(error.hint().unwrap().contains(&format!("--ctx {fits}")));
         assert!(choose(Some(1), 0).unwrap_err().hint().unwrap().contains("smaller"));
         assert!(matches!(choose(Some(100_001), 1 << 40), Err(Error::BadContext(..))));
         // A quarter of 60 MiB is 15,360 tokens; a little less memory chooses the same.
         assert_eq!(choose(None, 60 << 20).unwrap(), 8192);
         assert_eq!(choose(None, 50 << 20).unwrap(), 8192);
         assert_eq!(choose(None, 1 << 40).unwrap(), CONTEXT_DEFAULT);
-        assert_eq!(choose(None, 1 << 20).unwrap(), 512);
+        // What one row more would not fit into is less than its power of two.
+        assert_eq!(choose(None, 3 << 20).unwrap(), 1024);
+        assert!(matches!(choose(None, (3 << 20) - 1), Err(Error::Context { fits: 0, .. })));
         assert!(matches!(choose(None, 0), Err(Error::Context { .. })));
     }
 }

@@ -41,6 +41,14 @@ impl Error {
 /// # Errors
 /// When the keys are absent or malformed, or the tokenizer is of a kind that is not supported.
 pub fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, Error> {
+    Ok(Tokenizer::new(tokenizer_spec(metadata)?)?)
+}
+
+/// What a file says of its tokenizer.
+///
+/// # Errors
+/// When the keys are absent or of the wrong type.
+pub fn tokenizer_spec(metadata: &Metadata) -> Result<TokenizerSpec, Error> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let text = |name: &str| metadata.str(&key(name)).map(|t| t.map(str::to_owned));
     let id = |name: &str| match metadata.i64(&key(name))? {
@@ -53,7 +61,7 @@ pub fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, Error> {
     let types = metadata.ints(&key("token_type"))?;
     // A type beyond 32 bits is no type: one that the tokenizer does not know either.
     let types = types.map(|types| types.into_iter().map(|t| i32::try_from(t).unwrap_or(0)).collect());
-    Ok(Tokenizer::new(TokenizerSpec {
+    Ok(TokenizerSpec {
         model: metadata.need(&key("model"), Metadata::str)?.to_owned(),
         // Old files have none; llama.cpp then takes the splitter of GPT-2 too.
         pre: text("pre")?.unwrap_or_else(|| "gpt-2".to_owned()),
@@ -68,7 +76,7 @@ pub fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, Error> {
         pad: id("padding_token_id")?,
         add_bos: metadata.bool(&key("add_bos_token"))?,
         add_eos: metadata.bool(&key("add_eos_token"))?,
-    })?)
+    })
 }
 
 /// The chat template of a file, or the built-in one that suits its tokenizer; and why, if it is not the file's.

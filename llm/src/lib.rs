@@ -4,6 +4,7 @@ pub mod arch;
 pub mod chat;
 pub mod engine;
 pub mod file;
+pub mod generation;
 pub mod gguf;
 pub mod language;
 mod load;

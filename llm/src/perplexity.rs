@@ -1,6 +1,7 @@
 //! How well a model predicts a text.
 
 use crate::engine::{Engine, Error};
+use crate::sampling::not_a_number;
 
 /// The likelihood of a text so far.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -30,7 +31,7 @@ const ROWS_BYTES: usize = 64 << 20;
 /// `progress` is told the tokens run and in all, and the likelihood so far.
 ///
 /// # Errors
-/// When a token is not in the vocabulary or the device fails.
+/// When a token is not in the vocabulary, a logit is not a number or infinite, or the device fails.
 pub fn perplexity(
     engine: &mut Engine,
     tokens: &[u32],
@@ -50,7 +51,10 @@ pub fn perplexity(
         while at < end {
             let n = piece.min(end - at);
             let rows = engine.forward(&sequence[at..at + n], at, true)?;
-            for (row, &next) in rows.chunks(vocabulary).zip(&sequence[at + 1..]) {
+            for (i, (row, &next)) in rows.chunks(vocabulary).zip(&sequence[at + 1..]).enumerate() {
+                if let Some((token, value)) = not_a_number(row) {
+                    return Err(Error::BadLogit { position: at + i, token, value });
+                }
                 sum.nats += surprise(row, next);
                 sum.tokens += 1;
             }

@@ -70,6 +70,10 @@ impl Prefixes {
         let (blocks, by_key, by_use) = Default::default();
         Prefixes { blocks, by_key, by_use, bytes: 0, most, clock: 0, last: START }
     }
+    /// None, and the same bound.
+    pub fn emptied(&self) -> Prefixes {
+        Prefixes::new(self.most)
+    }
     /// Bytes of rows that are kept.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -90,7 +94,10 @@ impl Prefixes {
     }
     /// The rows of a block that was just found.
     pub fn rows(&self, found: Found) -> &[u8] {
-        self.blocks.get(&found.id).map_or(&[], |block| &block.rows)
+        match self.blocks.get(&found.id) {
+            Some(block) => &block.rows,
+            None => unreachable!("{found:?} was just found"),
+        }
     }
     /// Keeps the rows of these tokens, of which the first `exact` are exact. `read` gives the rows of some positions; it is called for
     /// blocks that are not here yet, and those that are not whole are left out.

@@ -1,11 +1,16 @@
-//! One conversation with a model: what its cache holds, what is to be run, when an answer ends.
+//! One conversation with a model: what its cache holds, what is to be run, which token comes next.
+//!
+//! A step that fails leaves the session as it was before: the sequence has the tokens whose rows were computed, and nothing runs.
 
 use crate::arch::Logits;
 use crate::engine::{self, Draw, Engine};
 use crate::prefix::{BLOCK, Prefixes, Reuse};
-use crate::sampling::{Sampler, SamplingError};
-use std::ops::ControlFlow;
+use crate::sampling::{Sampler, SamplingError, not_a_number};
+use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
+
+/// What a constraint on an answer says when it cannot be followed.
+pub type ConstraintError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a session could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +22,9 @@ pub enum Error {
     /// The choice of a token.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
+    /// What the answer must look like.
+    #[error("what the answer must look like cannot be followed any further: {0}")]
+    Constraint(#[source] ConstraintError),
     /// A prompt that leaves no room for an answer.
     #[error("the prompt has {prompt} tokens, and the context {context}")]
     Prompt {
@@ -37,6 +45,7 @@ impl Error {
         match self {
             Error::Engine(error) => error.hint(),
             Error::Sampling(error) => error.hint(),
+            Error::Constraint(_) => Some("a simpler schema or grammar may do".into()),
             Error::Prompt { .. } => Some("shorten the prompt, or give a larger --ctx".into()),
         }
     }
@@ -53,44 +62,6 @@ pub struct Fed {
     pub time: Duration,
     /// Was it all? Not if the caller broke it off.
     pub complete: bool,
-}
-
-/// Why an answer ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Finish {
-    /// The model said so.
-    EndOfText,
-    /// As many tokens as were asked for.
-    Limit,
-    /// The context is full.
-    ContextFull,
-    /// The caller broke it off.
-    Stopped,
-}
-
-impl Finish {
-    /// In words.
-    pub fn describe(self) -> &'static str {
-        match self {
-            Finish::EndOfText => "end of text",
-            Finish::Limit => "token limit",
-            Finish::ContextFull => "context full",
-            Finish::Stopped => "stopped",
-        }
-    }
-}
-
-/// An answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Generated {
-    /// Tokens, the one that ended the text not counted.
-    pub tokens: usize,
-    /// Time of the model's steps, choice of tokens included; that of the caller is not.
-    pub time: Duration,
-    /// Steps of the model in that time: the first token comes from the prompt's logits.
-    pub steps: usize,
-    /// Why it ended.
-    pub finish: Finish,
 }
 
 /// Tokens between two looks at the caller while a prompt is run.
@@ -110,12 +81,23 @@ pub struct Session {
     /// Does the device choose the tokens of the answer under way?
     chooses: bool,
     prefixes: Option<Prefixes>,
+    /// Rows that were written, by steps or from the host, and not followed by logits that are numbers: they may hold NaN or infinity.
+    /// Attention reads a few rows behind the sequence, with the factor 0, and 0 · NaN is not 0: what is left there must be numbers.
+    doubtful: Range<usize>,
 }
 
 impl Session {
     /// An empty one.
     pub fn new(engine: Engine) -> Session {
-        Session { engine, tokens: Vec::new(), exact: 0, logits: Vec::new(), chooses: false, prefixes: None }
+        Session {
+            engine,
+            tokens: Vec::new(),
+            exact: 0,
+            logits: Vec::new(),
+            chooses: false,
+            prefixes: None,
+            doubtful: 0..0,
+        }
     }
     /// One that keeps what sequences have in common on the host, in at most that many bytes.
     pub fn with_prefixes(engine: Engine, bytes: usize) -> Session {
@@ -144,6 +126,14 @@ impl Session {
     /// Forgets the sequence.
     pub fn clear(&mut self) {
         self.truncate(0);
+    }
+    /// Forgets everything, what is kept of earlier sequences too: after a fault of ours, when nothing may be what it should.
+    pub fn reset(&mut self) {
+        // What ran may have failed as well; nothing of it is used.
+        let _ = self.engine.finish();
+        self.clear();
+        self.doubtful = 0..self.engine.context();
+        self.prefixes = self.prefixes.as_ref().map(Prefixes::emptied);
     }
     fn truncate(&mut self, len: usize) {
         self.chooses = false;
@@ -187,10 +177,21 @@ impl Session {
             return Err(Error::Prompt { prompt: prompt.len(), context });
         }
         self.engine.check(prompt)?;
+        let fed = self.fed(prompt, reuse, progress);
+        self.recovered(fed)
+    }
+    fn fed(
+        &mut self,
+        prompt: &[u32],
+        reuse: Reuse,
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<Fed, Error> {
         let start = Instant::now();
+        self.finish()?;
         // The last tokens are not part of a block, so that there is always one to take the logits from.
         let whole = (prompt.len() - 1) / BLOCK * BLOCK;
         self.reuse(prompt, whole, reuse)?;
+        self.settle()?;
         let shared = self.tokens.len();
         let mut fed = Fed { reused: shared, complete: true, ..Fed::default() };
         let total = prompt.len() - shared;
@@ -207,6 +208,7 @@ impl Session {
             }
             let at = self.tokens.len();
             self.logits.clear();
+            self.doubt(at..at + piece.len());
             let logits = match exact {
                 true => self.engine.forward_chunks(piece, at, Logits::None)?,
                 false if at + piece.len() < prompt.len() => self.engine.forward_with(piece, at, Logits::None)?,
@@ -217,6 +219,7 @@ impl Session {
             if exact {
                 self.exact = self.tokens.len();
             }
+            self.trust_numbers();
             fed.run += piece.len();
         }
         fed.time = start.elapsed();
@@ -252,6 +255,7 @@ impl Session {
         self.exact = self.exact.min(self.tokens.len());
         self.logits.clear();
         for (i, block) in found.iter().enumerate().skip(first) {
+            self.doubtful = hull(&self.doubtful, i * BLOCK..(i + 1) * BLOCK);
             self.engine.write_rows(i * BLOCK, prefixes.rows(*block))?;
             let end = (i + 1) * BLOCK;
             if block.exact && self.exact == i * BLOCK {
@@ -266,11 +270,19 @@ impl Session {
     /// # Errors
     /// When the context is full, or the model fails.
     pub fn advance(&mut self, token: u32) -> Result<(), Error> {
+        let advanced = self.advanced(token);
+        self.recovered(advanced)
+    }
+    fn advanced(&mut self, token: u32) -> Result<(), Error> {
         self.chooses = false;
-        let logits = self.engine.forward_with(&[token], self.tokens.len(), Logits::Last)?;
+        let at = self.tokens.len();
+        self.settle()?;
+        self.doubt(at..at + 1);
+        let logits = self.engine.forward_with(&[token], at, Logits::Last)?;
         self.logits.clear();
         self.logits.extend_from_slice(logits);
         self.tokens.push(token);
+        self.trust_numbers();
         Ok(())
     }
     /// The first token of an answer, chosen from the logits after the sequence.
@@ -286,31 +298,35 @@ impl Session {
     /// # Errors
     /// When the context is full, or the model or the choice fails.
     pub fn next(&mut self, token: u32, sampler: &mut Sampler, left: usize) -> Result<u32, Error> {
+        let next = self.chosen(token, sampler, left);
+        self.recovered(next)
+    }
+    fn chosen(&mut self, token: u32, sampler: &mut Sampler, left: usize) -> Result<u32, Error> {
+        let position = self.tokens.len();
+        let ahead = self.engine.device().overlaps();
         if !self.chooses {
-            let position = self.tokens.len();
             let steps = left.min(self.engine.context().saturating_sub(position));
-            let Some(draw) =
-                sampler.choice().filter(|&c| self.engine.decides(c)).and_then(|_| Draw::of(sampler, steps))
-            else {
-                self.advance(token)?;
+            let Some(draw) = Draw::of(sampler).filter(|draw| self.engine.decides(draw.choice)) else {
+                self.advanced(token)?;
                 return self.first(sampler);
             };
-            let ahead = self.engine.device().overlaps();
+            self.settle()?;
             self.logits.clear();
             self.engine.decode(token, position, steps, &draw, ahead)?;
             self.chooses = true;
         }
-        self.tokens.push(token);
+        // A step that was started ahead writes a row more.
+        self.doubt(position..(position + 1 + usize::from(ahead)).min(self.engine.context()));
         match self.engine.next_token()? {
             Some(next) => {
-                sampler.used(usize::from(sampler.choice().is_some_and(|c| c.draws())));
+                self.tokens.push(token);
+                self.trust();
                 Ok(next)
             }
             // There is nothing to choose from: the logits, so that the host can say what is wrong with them. They are computed again, since a
             // step that was started after may have overwritten them.
             None => {
-                self.tokens.pop();
-                self.advance(token)?;
+                self.advanced(token)?;
                 self.first(sampler)
             }
         }
@@ -318,63 +334,46 @@ impl Session {
     /// Ends the answer under way: nothing runs behind the caller's back.
     ///
     /// # Errors
-    /// When the device fails.
+    /// When the device fails; all the same nothing runs.
     pub fn finish(&mut self) -> Result<(), Error> {
         self.chooses = false;
         Ok(self.engine.finish()?)
     }
-    /// Continues the sequence: at most `limit` tokens, up to one that `ends` it (which the callback does not get and the
-    /// cache does not keep). The callback gets each token as it is chosen and may break off.
-    ///
-    /// # Errors
-    /// When nothing was fed, or the model or the choice fails.
-    pub fn generate(
-        &mut self,
-        sampler: &mut Sampler,
-        limit: usize,
-        ends: &dyn Fn(u32) -> bool,
-        each: &mut dyn FnMut(u32) -> ControlFlow<()>,
-    ) -> Result<Generated, Error> {
-        let out = self.continued(sampler, limit, ends, each);
-        let finished = self.finish();
-        let out = out?;
-        finished?;
-        Ok(out)
-    }
-    fn continued(
-        &mut self,
-        sampler: &mut Sampler,
-        limit: usize,
-        ends: &dyn Fn(u32) -> bool,
-        each: &mut dyn FnMut(u32) -> ControlFlow<()>,
-    ) -> Result<Generated, Error> {
-        let mut out = Generated { tokens: 0, time: Duration::ZERO, steps: 0, finish: Finish::Limit };
-        let mut last = None;
-        while out.tokens < limit {
-            let start = Instant::now();
-            let token = match last {
-                None => self.first(sampler)?,
-                Some(last) => {
-                    out.steps += 1;
-                    self.next(last, sampler, limit - out.tokens)?
-                }
-            };
-            out.time += start.elapsed();
-            if ends(token) {
-                out.finish = Finish::EndOfText;
-                break;
-            }
-            out.tokens += 1;
-            last = Some(token);
-            if each(token).is_break() {
-                out.finish = Finish::Stopped;
-                break;
-            }
-            if out.tokens < limit && self.is_full() {
-                out.finish = Finish::ContextFull;
-                break;
-            }
+    /// What a step gave. If it failed, nothing runs any more, and what it has left behind the sequence is not used.
+    fn recovered<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
+        if outcome.is_err() {
+            self.chooses = false;
+            self.logits.clear();
+            // The first failure is what there is to tell.
+            let _ = self.engine.finish();
         }
-        Ok(out)
+        outcome
     }
+    /// These rows are about to be written.
+    fn doubt(&mut self, rows: Range<usize>) {
+        self.doubtful = hull(&self.doubtful, rows);
+    }
+    /// The logits after the sequence are numbers: so is every row that they came from.
+    fn trust(&mut self) {
+        self.doubtful.start = self.doubtful.start.max(self.tokens.len());
+    }
+    fn trust_numbers(&mut self) {
+        if !self.logits.is_empty() && not_a_number(&self.logits).is_none() {
+            self.trust();
+        }
+    }
+    /// Clears the rows behind the sequence that may not be numbers, but for the next token's, which is written before anything reads it.
+    fn settle(&mut self) -> Result<(), Error> {
+        let from = self.doubtful.start.max(self.tokens.len() + 1);
+        if from < self.doubtful.end {
+            self.engine.clear_rows(from..self.doubtful.end)?;
+            self.doubtful.end = from;
+        }
+        Ok(())
+    }
+}
+
+/// The least range that has both.
+fn hull(a: &Range<usize>, b: Range<usize>) -> Range<usize> {
+    if a.is_empty() { b } else { a.start.min(b.start)..a.end.max(b.end) }
 }

@@ -6,9 +6,10 @@ mod parity_support;
 use gristmill_backend::{Options, open};
 use gristmill_llm::arch::Logits;
 use gristmill_llm::engine::{Draw, Engine, Error, Settings};
+use gristmill_llm::generation::Finish;
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{Sampler, SamplingParams};
-use gristmill_llm::session::{Finish, Session};
+use gristmill_llm::session::Session;
 use gristmill_uop::Scalar;
 use std::ops::ControlFlow;
 
@@ -30,7 +31,8 @@ fn by_host(engine: &mut Engine, sampler: &mut Sampler, n: usize) -> Vec<u32> {
     let mut logits = engine.forward(PROMPT, 0, false).expect("logits").to_vec();
     let mut tokens = Vec::new();
     for i in 0..n {
-        tokens.push(sampler.sample(&logits, &[]).expect("a token"));
+        let history = [PROMPT, &tokens].concat();
+        tokens.push(sampler.sample(&logits, &history).expect("a token"));
         logits = engine.forward_with(&tokens[i..], PROMPT.len() + i, Logits::Last).expect("logits").to_vec();
     }
     tokens
@@ -39,9 +41,9 @@ fn by_host(engine: &mut Engine, sampler: &mut Sampler, n: usize) -> Vec<u32> {
 /// The same, all but the first by the device.
 fn by_device(engine: &mut Engine, sampler: &mut Sampler, n: usize, ahead: bool) -> Vec<u32> {
     let logits = engine.forward(PROMPT, 0, false).expect("logits").to_vec();
-    let mut tokens = vec![sampler.sample(&logits, &[]).expect("a token")];
+    let mut tokens = vec![sampler.sample(&logits, PROMPT).expect("a token")];
     // More steps than are asked for: the one that was started ahead is given up.
-    let draw = Draw::of(sampler, n + 5).expect("a choice for a device");
+    let draw = Draw::of(sampler).expect("a choice for a device");
     engine.decode(tokens[0], PROMPT.len(), n + 5, &draw, ahead).expect("started");
     for _ in 1..n {
         tokens.push(engine.next_token().expect("a step").expect("a token"));
@@ -55,7 +57,9 @@ fn the_device_chooses_what_the_host_would() {
     for (device, n) in [("interp", 4), ("cpu", 40)] {
         let mut engine = engine(device);
         let drawn = SamplingParams { seed: 5, ..SamplingParams::default() };
-        for params in [SamplingParams::greedy(), drawn] {
+        // All tokens may come, so that a device looks at each.
+        let all = SamplingParams { top_k: 0, top_p: 1.0, temperature: 1.5, ..drawn.clone() };
+        for params in [SamplingParams::greedy(), drawn, all] {
             let sampler = || Sampler::new(params.clone()).expect("parameters");
             let want = by_host(&mut engine, &mut sampler(), n);
             for ahead in [false, true] {
@@ -87,29 +91,29 @@ fn steps_of_one_depth_go_on_with_those_of_the_next() {
 fn a_generation_ends_where_it_should() {
     let mut e = engine("cpu");
     let draw = Draw::greedy();
-    assert!(matches!(e.next_token(), Err(Error::Empty)));
+    assert!(matches!(e.next_token(), Err(Error::NoGeneration)));
     assert!(matches!(e.decode(1, 90, 7, &draw, true), Err(Error::Full(96))));
     assert!(matches!(e.decode(1 << 30, 0, 1, &draw, true), Err(Error::Token { .. })));
     e.decode(1, 93, 3, &draw, true).expect("started");
     let last: Vec<u32> = (0..3).map(|_| e.next_token().expect("a step").expect("a token")).collect();
-    assert!(matches!(e.next_token(), Err(Error::Empty)));
+    assert!(matches!(e.next_token(), Err(Error::NoGeneration)));
     // The first of them again, by a step of its own.
     let logits = e.forward(&[1], 93, false).expect("logits");
     assert_eq!(parity_support::argmax(logits), last[0] as usize);
-    assert!(matches!(e.next_token(), Err(Error::Empty)), "another step ends a generation");
+    assert!(matches!(e.next_token(), Err(Error::NoGeneration)), "another step ends a generation");
 }
 
 #[test]
 fn a_session_goes_on_after_what_the_device_chose() {
     let generate = |session: &mut Session, limit: usize, end: Option<u32>| {
         let mut tokens = Vec::new();
-        let mut sampler = Sampler::new(SamplingParams::greedy()).expect("parameters");
+        let sampler = Sampler::new(SamplingParams::greedy()).expect("parameters");
         let ends = |token| Some(token) == end;
         let mut each = |token| {
             tokens.push(token);
             ControlFlow::Continue(())
         };
-        let done = session.generate(&mut sampler, limit, &ends, &mut each).expect("an answer");
+        let done = session.generate(&sampler, limit, &ends, &mut each).expect("an answer");
         (tokens, done.finish)
     };
     let feed = |session: &mut Session, prompt: &[u32]| {

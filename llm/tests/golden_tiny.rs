@@ -112,7 +112,7 @@ fn d_v3_like() {
 
 #[test]
 fn a6_latent_epsilon_of_transformers() {
-    let f = Fixture::with(Tiny::A, true, false, |h| h.latent_eps = 1e-6);
+    let f = Fixture::changed(Tiny::A, |h| h.latent_eps = 1e-6);
     let found = logits(&f, &TOKENS, STEPS);
     let golden = Golden {
         first: ([-1.350659, -1.890373, -1.465495, -2.040224, 1.001667, -2.245645], 65.47500),
@@ -124,7 +124,7 @@ fn a6_latent_epsilon_of_transformers() {
 
 #[test]
 fn fused_gate_and_up_are_the_same() {
-    let (apart, fused) = (Fixture::new(Tiny::A, true), Fixture::with(Tiny::A, true, true, |_| ()));
+    let (apart, fused) = (Fixture::new(Tiny::A, true), Fixture::stored(Tiny::A, true, true));
     for way in [STEPS, chunk(Expanded, 8)] {
         let d = distance(&logits(&apart, &TOKENS, way), &logits(&fused, &TOKENS, way));
         assert!(d < 1e-9, "{d}");

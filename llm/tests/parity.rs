@@ -1,7 +1,7 @@
 //! Whole models on devices: reference files against llama.cpp and PyTorch, and the golden tiny models of MODEL_SPEC Appendix B.
 //!
-//! Files above 16 MiB are not in the repository: with `GRISTMILL_REFERENCE` naming the folder of the reference files, those are tested
-//! too.
+//! Files above 16 MiB are not in the repository: with the feature `reference-tests` those in the folder that `GRISTMILL_REFERENCE` names are
+//! tested too, and must be there.
 
 mod golden_support;
 mod parity_support;
@@ -14,7 +14,7 @@ use gristmill_llm::arch::AttentionForm::{Absorbed, Expanded, Values};
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::{EncodingRef, Scalar};
-use parity_support::{argmax, asset, data, far, file_of, ids, npy, on_device, reference, rms, truth};
+use parity_support::{argmax, asset, data, far, file_of, ids, npy, on_device, rms, truth};
 use std::path::{Path, PathBuf};
 
 const VOCABULARY: usize = 2048;
@@ -124,9 +124,10 @@ fn integer_products_are_near_exact() {
     near_exact("cpu");
 }
 
+#[cfg(feature = "reference-tests")]
 #[test]
 fn large_reference_files() {
-    let Some(folder) = reference() else { return };
+    let folder = parity_support::reference();
     let (demo, tiny) = (ids(&data("demo-glm-tokens.txt")), ids(&data("tiny-tokens.txt")));
     check(&folder.join("tiny-f32.gguf"), &folder.join("tiny-f32-logits.npy"), &tiny, &EXACT);
     // Activations are rounded to f16 where weights are f16, as in llama.cpp: at token 45 that decides a near tie of two experts.
@@ -167,10 +168,14 @@ fn greedy_text(device: &str) {
 
 #[test]
 fn greedy_text_of_the_demo() {
-    if let Some(folder) = reference() {
-        assert!(greedy("cpu", &folder.join("demo-glm-f16.gguf")).iter().all(|(same, all)| same == all));
-    }
     greedy_text("cpu");
+}
+
+#[cfg(feature = "reference-tests")]
+#[test]
+fn greedy_text_of_the_demo_in_f16_is_the_originals() {
+    let file = parity_support::reference().join("demo-glm-f16.gguf");
+    assert!(greedy("cpu", &file).iter().all(|(same, all)| same == all));
 }
 
 /// On the first GPU, as on a processor.

@@ -27,13 +27,13 @@ fn feed(session: &mut Session, prompt: &[u32], reuse: Reuse) -> Fed {
 }
 
 fn answer(session: &mut Session, tokens: usize) -> Vec<u32> {
-    let mut sampler = Sampler::new(SamplingParams { temperature: 1.5, seed: 7, ..SamplingParams::default() }).unwrap();
+    let sampler = Sampler::new(SamplingParams { temperature: 1.5, seed: 7, ..SamplingParams::default() }).unwrap();
     let mut out = Vec::new();
     let each = &mut |token| {
         out.push(token);
         ControlFlow::Continue(())
     };
-    session.generate(&mut sampler, tokens, &|_| false, each).expect("an answer");
+    session.generate(&sampler, tokens, &|_| false, each).expect("an answer");
     out
 }
 

@@ -73,9 +73,9 @@ fn check(model: &dyn Model, name: &str) {
 #[test]
 fn golden_models() {
     for tiny in [Tiny::A, Tiny::B, Tiny::C, Tiny::D] {
-        check(&Fixture::new(tiny, true).model, &format!("{tiny:?}"));
+        check(Fixture::new(tiny, true).model.as_ref(), &format!("{tiny:?}"));
     }
-    check(&Fixture::new(Tiny::A, false).model, "A, the older format");
+    check(Fixture::new(Tiny::A, false).model.as_ref(), "A, the older format");
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! One answer while it is made: logits in, a token chosen, text out.
+//! One answer while it is made: tokens from the core's [`generation`], text to whoever asked.
 
 use crate::constraint::Constraint;
 use crate::error::ApiError;
 use crate::job::{Chosen, Delta, Event, Finish, Job};
 use crate::model::Served;
+use gristmill_llm::generation;
 use gristmill_llm::sampling::{Sampler, StopMatcher};
-use gristmill_llm::session::{self, Session};
+use gristmill_llm::session::{self, ConstraintError, Session};
 use gristmill_llm::tokenizer::Utf8Stream;
 use std::time::{Duration, Instant};
 
@@ -17,14 +18,9 @@ const TELL: Duration = Duration::from_millis(20);
 pub struct Generation<'j> {
     served: &'j Served,
     job: &'j Job,
-    sampler: Sampler,
-    constraint: Option<Constraint>,
+    tokens: generation::Generation<'j>,
     stop: StopMatcher,
     characters: Utf8Stream,
-    /// The last token, which the model has not run yet.
-    last: Option<u32>,
-    /// Logits, where they are not taken as they are.
-    logits: Vec<f32>,
     /// What was not told yet.
     pending: Delta,
     begun: Instant,
@@ -39,15 +35,21 @@ impl<'j> Generation<'j> {
     pub fn new(served: &'j Served, job: &'j Job, choice: usize) -> Result<Generation<'j>, ApiError> {
         let mut sampling = job.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(choice as u64);
+        let sampler = Sampler::new(sampling).map_err(|error| failed(error.into()))?;
+        let ends = |token| served.tokenizer.is_eog(token) && !job.endless;
+        let mut tokens = generation::Generation::new(sampler, job.limit, ends).with_bias(&job.bias);
+        if let Some(constraint) = job.constraint.clone() {
+            tokens = tokens.with_constraint(Box::new(Bound { constraint, served, job }));
+        }
+        if job.logprobs.is_some() {
+            tokens = tokens.with_logits();
+        }
         Ok(Generation {
             served,
             job,
-            sampler: Sampler::new(sampling).map_err(|error| ApiError::internal(error.to_string()))?,
-            constraint: job.constraint.clone(),
+            tokens,
             stop: StopMatcher::new(job.stop.iter().cloned()),
             characters: Utf8Stream::default(),
-            last: None,
-            logits: Vec::new(),
             pending: Delta { choice, ..Delta::default() },
             begun: Instant::now(),
             told: None,
@@ -55,64 +57,31 @@ impl<'j> Generation<'j> {
     }
     /// Tokens so far.
     pub fn tokens(&self) -> usize {
-        self.pending.so_far
+        self.tokens.tokens()
     }
-    /// The next token: the one before is run, it is chosen and told; or why there is none.
+    /// The next token: the one before is run, it is chosen and told; or why nothing follows.
     ///
     /// # Errors
     /// When the choice or the model fails.
     pub fn step(&mut self, session: &mut Session) -> Result<Option<Finish>, ApiError> {
-        let token = self.choose(session)?;
-        if self.served.tokenizer.is_eog(token) && !self.job.endless {
-            return Ok(Some(self.end(Finish::Stop)));
-        }
-        self.pending.so_far += 1;
+        let step = self.tokens.step(session).map_err(failed)?;
+        let Some(token) = step.token else {
+            let Some(finish) = step.finish else { unreachable!("{step:?} has neither a token nor an end") };
+            return Ok(Some(self.end(finish.into())));
+        };
+        self.pending.so_far = self.tokens.tokens();
         if let Some(top) = self.job.logprobs {
             self.pending.tokens.push(probabilities(session.logits(), token, top));
         }
-        let bytes = self.served.shown(token, self.job.markers);
-        let complete = match &mut self.constraint {
-            Some(constraint) => constraint.accept(token, bytes).map_err(ApiError::internal)?,
-            None => false,
-        };
         let mut text = String::new();
-        self.characters.push(bytes, &mut text);
+        self.characters.push(self.served.shown(token, self.job.markers), &mut text);
         self.pending.text += &self.stop.push(&text);
-        if complete || self.stop.stopped().is_some() {
-            return Ok(Some(self.end(Finish::Stop)));
-        }
-        if self.pending.so_far >= self.job.limit || session.is_full() {
-            return Ok(Some(self.end(Finish::Length)));
+        let stopped = self.stop.stopped().map(|_| generation::Finish::Stopped);
+        if let Some(finish) = stopped.or(step.finish) {
+            return Ok(Some(self.end(finish.into())));
         }
         self.tell_in_time();
-        self.last = Some(token);
         Ok(None)
-    }
-    fn choose(&mut self, session: &mut Session) -> Result<u32, ApiError> {
-        let failed = |error: session::Error| ApiError::internal(error.to_string());
-        let plain = self.constraint.is_none() && self.job.bias.is_empty();
-        // Where nobody looks at the logits they may stay where they are.
-        if let (Some(last), true, None) = (self.last, plain, self.job.logprobs) {
-            let left = self.job.limit - self.pending.so_far;
-            return session.next(last, &mut self.sampler, left).map_err(failed);
-        }
-        if let Some(last) = self.last {
-            session.advance(last).map_err(failed)?;
-        }
-        if plain {
-            return session.first(&mut self.sampler).map_err(failed);
-        }
-        self.logits.clear();
-        self.logits.extend_from_slice(session.logits());
-        for (token, bias) in &self.job.bias {
-            if let Some(logit) = self.logits.get_mut(*token as usize) {
-                *logit += bias;
-            }
-        }
-        if let Some(constraint) = &mut self.constraint {
-            constraint.mask(&mut self.logits).map_err(ApiError::internal)?;
-        }
-        self.sampler.sample(&self.logits, session.tokens()).map_err(|error| ApiError::internal(error.to_string()))
     }
     /// Nothing follows: what was held back is told.
     fn end(&mut self, reason: Finish) -> Finish {
@@ -138,6 +107,39 @@ impl<'j> Generation<'j> {
         delta.time = self.begun.elapsed();
         let _ = self.job.events.send(Event::Delta(delta));
         self.told = Some(Instant::now());
+    }
+}
+
+/// A failure of ours, with what can be done about it.
+pub fn failed(error: session::Error) -> ApiError {
+    let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+    ApiError::internal(format!("{error}{hint}"))
+}
+
+/// What clients are told: they know two ends.
+impl From<generation::Finish> for Finish {
+    fn from(finish: generation::Finish) -> Finish {
+        use generation::Finish::{Complete, ContextFull, EndOfText, Limit, Stopped};
+        match finish {
+            EndOfText | Complete | Stopped => Finish::Stop,
+            Limit | ContextFull => Finish::Length,
+        }
+    }
+}
+
+/// A grammar that binds an answer.
+struct Bound<'j> {
+    constraint: Constraint,
+    served: &'j Served,
+    job: &'j Job,
+}
+
+impl generation::Constraint for Bound<'_> {
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError> {
+        Ok(self.constraint.mask(logits)?)
+    }
+    fn accept(&mut self, token: u32) -> Result<bool, ConstraintError> {
+        Ok(self.constraint.accept(token, self.served.shown(token, self.job.markers))?)
     }
 }
 

@@ -128,3 +128,51 @@ fn spell_out(message: &mut Message) {
         message.role = "user".into();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Text;
+    use gristmill_llm::file::ModelFile;
+    use gristmill_llm::language;
+    use gristmill_llm::sampling::SamplingParams;
+
+    /// The demo model, whose template knows no tools.
+    fn demo() -> Served {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf");
+        let file = ModelFile::open(&path).unwrap();
+        let tokenizer = language::tokenizer(file.metadata()).unwrap();
+        let (template, _) = language::template(file.metadata(), &tokenizer).unwrap();
+        let text = Text { name: "demo".into(), tokenizer, template, sampling: SamplingParams::default() };
+        Served::new(text, 2048, 2048)
+    }
+
+    #[test]
+    fn tools_calls_and_results_are_told_to_a_template_that_knows_none() {
+        let served = demo();
+        let function =
+            |name: &str, what: &str| json!({ "type": "function", "function": { "name": name, "description": what } });
+        let tools = [function("get_weather", "The weather in a city."), function("now", "The time.")];
+        let call =
+            json!([{ "id": "call_1", "type": "function", "function": { "name": "now", "arguments": "{\"zone\":9}" } }]);
+        let mut calling = Message::assistant("");
+        calling.tool_calls = Some(call);
+        let messages = vec![Message::user("What time is it?"), calling, Message::new("tool", "12:00")];
+        let text = |tools: &[Value]| {
+            let prompt = chat(&served, messages.clone(), tools, None).unwrap();
+            served.tokenizer.decode(&prompt.tokens, true)
+        };
+        let list: Vec<String> = tools.iter().map(|tool| tool["function"].to_string()).collect();
+        let conversation = "<|user|>\nWhat time is it?<|assistant|>\n\
+            <tool_call>{\"arguments\":{\"zone\":9},\"name\":\"now\"}</tool_call>\
+            <|user|>\n<tool_response>12:00</tool_response><|assistant|>\n";
+        assert_eq!(text(&[]), format!("[gMASK]<sop>{conversation}"));
+        let introduced = format!(
+            "[gMASK]<sop><|system|>\nYou can call these functions:\n{}\nTo call one, write \
+             <tool_call>{{\"name\": NAME, \"arguments\": {{…}}}}</tool_call> and nothing after it. Its result is in the next \
+             message.{conversation}",
+            list.join("\n")
+        );
+        assert_eq!(text(&tools), introduced);
+    }
+}

@@ -4,7 +4,7 @@
 //! of its own, and [`Queue`] hands requests out in a fair order.
 
 use crate::error::ApiError;
-use crate::generation::Generation;
+use crate::generation::{Generation, failed};
 use crate::job::{Event, Job, Usage};
 use crate::metrics::Metrics;
 use crate::model::Served;
@@ -62,7 +62,7 @@ impl Worker {
                 }
                 Err(_) => {
                     self.metrics.failed.inc();
-                    self.session.clear();
+                    self.session.reset();
                     let _ = job
                         .events
                         .send(Event::Failed(ApiError::internal("the answer failed; the server's log says why")));
@@ -80,7 +80,7 @@ impl Worker {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         });
-        let fed = fed.map_err(|error| ApiError::internal(error.to_string()))?;
+        let fed = fed.map_err(failed)?;
         metrics.prompt_tokens.inc_by(fed.run as u64);
         metrics.cached_tokens.inc_by(fed.reused as u64);
         if !fed.complete {
@@ -104,7 +104,10 @@ impl Worker {
                 let end = generation.step(session);
                 if generation.tokens() == 1 && first.is_zero() {
                     first = start.elapsed();
-                    metrics.first_token_time.observe(job.asked.elapsed().as_secs_f64());
+                    // Whoever asked waits for the first answer's; those of the others come when it has long begun.
+                    if choice == 0 {
+                        metrics.first_token_time.observe(job.asked.elapsed().as_secs_f64());
+                    }
                 }
                 match end {
                     Ok(None) => {}
@@ -112,7 +115,7 @@ impl Worker {
                     Err(error) => break Err(Broken::Failed(error)),
                 }
             };
-            session.finish().map_err(|error| ApiError::internal(error.to_string()))?;
+            session.finish().map_err(failed)?;
             let (tokens, time) = (generation.tokens(), start.elapsed());
             metrics.answer_tokens.inc_by(tokens as u64);
             if tokens > 1 {

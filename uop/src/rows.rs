@@ -33,12 +33,16 @@ impl Graph {
         let x = self.broadcast_back(x, size);
         self.reshape(x, dims)
     }
-    /// The planes `q` and `d` (f32) of `x [.., n]`.
+    /// The planes `q` and `d` (f32) of `x [.., n]`, f32. Where a group has a NaN or an infinity, its scale is not finite: `float(q)·d` is NaN
+    /// in that group.
     pub fn encode_rows(&mut self, x: Id, group: i64) -> (Id, Id) {
         let dims = self.shape(x);
-        let minus = self.neg(x);
-        let magnitude = self.max(x, minus);
+        // Magnitudes are compared as whole numbers, by their bits: NaN is the largest of them. As a float it loses to any number in a
+        // maximum, and a row with it would become one of numbers.
+        let (bits, all_but_sign) = (self.bitcast(x, Scalar::I32), self.int_of(Scalar::I32, i64::from(i32::MAX)));
+        let magnitude = self.binary(Op::And, bits, all_but_sign);
         let most = self.by_groups(magnitude, group, ReduceOp::Max);
+        let most = self.bitcast(most, Scalar::F32);
         let part = self.f32(1.0 / 127.0);
         let d = self.mul(most, part);
         let (zero, all) = (self.f32(0.0), self.f32(127.0));

@@ -192,7 +192,7 @@ impl Talk<'_> {
         interrupt.begin();
         let stop = || interrupt.is_asked();
         let answer =
-            answer(&mut self.session, self.tokenizer, &mut self.sampler, &prompt, self.limit, &mut out, &stop);
+            answer(&mut self.session, self.tokenizer, &self.sampler, &prompt, self.limit, &mut out, &stop);
         interrupt.end();
         out.end()?;
         let answer = answer?;

@@ -6,6 +6,7 @@ use crate::model::{self, Model};
 use crate::npy;
 use crate::progress::{self, Bars};
 use clap::{Args, ValueHint};
+use gristmill_llm::sampling::not_a_number;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -56,12 +57,20 @@ pub fn run(options: Options) -> Result {
     let mut out = BufWriter::new(File::create(&options.output).map_err(failed)?);
     npy::header(&mut out, options.tokens.len(), engine.model().vocabulary()).map_err(failed)?;
     let bar = progress::count("tokens", options.tokens.len() as u64);
-    let mut at = 0;
+    let (mut at, mut bad) = (0, None);
+    let vocabulary = engine.model().vocabulary();
     for tokens in options.tokens.chunks(piece) {
-        npy::numbers(&mut out, engine.forward(tokens, at, true)?).map_err(failed)?;
+        let logits = engine.forward(tokens, at, true)?;
+        let found = not_a_number(logits).map(|(i, value)| (at + i / vocabulary, i % vocabulary, value));
+        bad = bad.or(found);
+        npy::numbers(&mut out, logits).map_err(failed)?;
         at += tokens.len();
         bar.set_position(at as u64);
     }
     bar.finish_and_clear();
-    out.flush().map_err(failed)
+    out.flush().map_err(failed)?;
+    // They are what was asked for, whatever they are.
+    let warning = |(position, token, value)| format!("the logit of token {token} is {value}, at position {position}");
+    model::warn(bad.map(warning).as_slice());
+    Ok(())
 }

@@ -66,11 +66,11 @@ pub fn run(options: Options) -> Result {
             tokenizer.encode_spans(&Span::pairs(&spans), true)
         }
     };
-    let mut sampler = options.sampling.sampler(&model)?;
+    let sampler = options.sampling.sampler(&model)?;
     let mut session = Session::new(model.load(&options.common, None)?);
     let limit = options.n.unwrap_or(usize::MAX);
     let mut out = io::stdout().lock();
-    let answer = answer(&mut session, &tokenizer, &mut sampler, &prompt, limit, &mut out, &|| false)?;
+    let answer = answer(&mut session, &tokenizer, &sampler, &prompt, limit, &mut out, &|| false)?;
     // A line's end for people; the completion alone for programs.
     if io::IsTerminal::is_terminal(&out) {
         writeln!(out)?;

@@ -1,6 +1,7 @@
 //! Bad input: a message, a hint, exit code 1 and no panic; wrong usage: exit code 2.
 
 use super::{DEMO, gristmill, outcome, run};
+use gristmill_llm::gguf::Gguf;
 use std::path::{Path, PathBuf};
 
 /// The demo model with some bytes changed, in `folder`.
@@ -101,6 +102,29 @@ fn malformed_files_are_refused_with_a_way_out() {
     for name in ["synth:glm-4.7-flash", "synth:none:q4_0", "synth:glm-4.7-flash:none"] {
         run(&["inspect", name]).failed();
     }
+}
+
+#[test]
+fn a_model_that_computes_no_numbers_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = Gguf::open(DEMO).unwrap().tensor("output_norm.weight").unwrap().offset as usize;
+    let path = changed(folder.path(), "nan.gguf", |b| put(b, at, &f32::NAN.to_le_bytes()));
+    let path = path.to_str().unwrap();
+    let text = folder.path().join("text");
+    std::fs::write(&text, "The capital of Japan is Tokyo.").unwrap();
+    for arguments in [
+        &["run", path, "-p", "x", "--temp", "0"][..],
+        &["run", path, "-p", "x"],
+        &["run", path, "-p", "x", "--exact"],
+        &["perplexity", path, text.to_str().unwrap()],
+    ] {
+        let error = run(arguments).failed();
+        assert!(error.contains("the logit of token") && error.contains("may be damaged"), "{arguments:?}: {error}");
+    }
+    let table = folder.path().join("x.npy");
+    let warned = run(&["logits", path, "--tokens", "1,2", "-o", table.to_str().unwrap()]);
+    assert!(warned.stderr.contains("warning: the logit of token"), "{}", warned.stderr);
+    assert_eq!(warned.ok(), "");
 }
 
 #[test]

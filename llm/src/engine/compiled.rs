@@ -12,6 +12,48 @@ use gristmill_runtime::Memory;
 use gristmill_tensor::jit::Jit;
 use rustc_hash::FxHashMap;
 
+/// The bytes that an engine allocates beside the weights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Footprint {
+    /// Of each row of the cache: its states in all layers, its rotations, a token and a random number.
+    pub row: u64,
+    /// Whatever the context: logits, hidden rows, tokens, what a request's numbers take, intermediates.
+    pub besides: u64,
+    /// Most tokens of one step: the cache has rows for one step more.
+    pub chunk: usize,
+}
+
+impl Footprint {
+    /// With intermediates of so many bytes.
+    fn new(model: &dyn Model, probe: &Options, chunk: usize, arena: usize) -> Footprint {
+        let states = model.state(probe).row_bytes() * model.layers();
+        let row = states + rope_row(model) + size_of::<u32>() + size_of::<u32>();
+        let hidden = 2 * chunk * model.width() * size_of::<f32>();
+        let logits = chunk * model.vocabulary() * size_of::<f32>();
+        let request = NUMBERS * size_of::<f32>() + chunk * size_of::<u32>();
+        Footprint { row: row as u64, besides: (hidden + logits + request + arena) as u64, chunk }
+    }
+    /// For a context of so many tokens.
+    pub fn bytes(&self, context: usize) -> u64 {
+        self.besides.saturating_add(self.row.saturating_mul(cache_rows(context, self.chunk) as u64))
+    }
+    /// The longest context, of at most `most` tokens, that takes no more bytes than there are; 0 if none does.
+    pub fn longest(&self, most: usize, available: u64) -> usize {
+        // The first that does not fit lies behind `fits`, at most at `ends`.
+        let (mut fits, mut ends) = (0, most + 1);
+        while ends - fits > 1 {
+            let middle = fits.midpoint(ends);
+            if self.bytes(middle) <= available { fits = middle } else { ends = middle }
+        }
+        fits
+    }
+}
+
+/// Bytes of one row of the table of rotations.
+fn rope_row(model: &dyn Model) -> usize {
+    model.rope_table(1).len() * size_of::<f32>()
+}
+
 /// A model compiled for a device. Its kernels say how weights lie in memory, and so which of another engine's they can read.
 pub struct Compiled<'a> {
     file: &'a Gguf,
@@ -24,6 +66,9 @@ pub struct Compiled<'a> {
     depths: Vec<usize>,
     choices: &'static [Choice],
     layouts: Layouts,
+    footprint: Footprint,
+    /// Bytes of intermediates that every step so far takes at most.
+    arena: usize,
 }
 
 impl<'a> Compiled<'a> {
@@ -36,12 +81,12 @@ impl<'a> Compiled<'a> {
         progress: &dyn Fn(Progress),
     ) -> Result<Compiled<'a>, Error> {
         let model = arch::load(file.metadata(), file)?;
-        let mut jit = Jit::new(opened);
+        let mut jit = Jit::new(opened.clone());
         let device = jit.device().clone();
         let mut functions = Functions::new();
         let chunk = settings.chunk.clamp(1, model.context());
         let settings = Settings { chunk, ..settings };
-        // The context first: it is cheap to refuse.
+        // The context first, without intermediates, which only compiling tells: it is cheap to refuse.
         let probe = Options {
             tokens: TokenClass::One,
             rows: 64,
@@ -50,13 +95,14 @@ impl<'a> Compiled<'a> {
             attention: AttentionForm::Absorbed,
             logits: Logits::Last,
         };
-        let per_token = (model.state(&probe).row_bytes() * model.layers()) as u64;
         let weights = absent(file, model.as_ref(), &probe, there);
         let available = device.available().unwrap_or(u64::MAX / 2);
-        let Some(left) = available.checked_sub(weights) else {
-            return Err(Error::Weights { need: weights >> 20, available: available >> 20 });
+        let beside = |weights: u64| {
+            let (left, need, available) = (available.checked_sub(weights), weights >> 20, available >> 20);
+            left.ok_or(Error::Weights { need, available })
         };
-        let context = choose_context(&settings, model.context(), per_token, left)?;
+        let footprint = Footprint::new(model.as_ref(), &probe, chunk, LEAST_ARENA);
+        let context = choose_context(&settings, model.context(), &footprint, beside(weights)?)?;
         let rows = cache_rows(context, chunk);
         let depths = depths(&settings, rows, device.target());
         let plan = |class: Class| model.plan(&plan_options(class, rows, settings.cache), &mut functions);
@@ -65,9 +111,37 @@ impl<'a> Compiled<'a> {
         let choices: &[Choice] = if device.overlaps() { &[Choice::Greedy, Choice::Best] } else { &[Choice::Greedy] };
         let choice = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
         all.extend(choices.iter().map(choice));
-        jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
+        let ready = jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
+        let arena = Jit::arena(&ready).max(LEAST_ARENA);
         let layouts = load::layouts(&mut jit, &plans)?;
-        Ok(Compiled { file, model, jit, functions, settings, context, rows, depths, choices, layouts })
+        // Once more, now that all is known that will be allocated.
+        let footprint = Footprint::new(model.as_ref(), &probe, chunk, arena);
+        let left = beside(load::missing(file, &layouts, there))?;
+        let fitting = choose_context(&settings, model.context(), &footprint, left)?;
+        if fitting < context {
+            let settings = Settings { context: Some(fitting), ..settings };
+            return Compiled::new(file, opened, settings, there, progress);
+        }
+        let compiled = Compiled {
+            file,
+            model,
+            jit,
+            functions,
+            settings,
+            context,
+            rows,
+            depths,
+            choices,
+            layouts,
+            footprint,
+            arena,
+        };
+        Ok(compiled)
+    }
+
+    /// Bytes that loading allocates, beside weights that are there: weights, the context's state, activations.
+    pub fn memory(&self, there: &Weights) -> u64 {
+        self.missing(there) + self.footprint.bytes(self.context)
     }
 
     /// Bytes of weights that loading takes beside those that are there.
@@ -78,7 +152,9 @@ impl<'a> Compiled<'a> {
     /// Loads the weights. What is `there`, of an engine of the same file on the same device, is taken over where this one's kernels read it as
     /// it lies; the rest of it goes before anything is loaded, unless that engine, or a clone, still has it.
     pub fn load(self, there: Weights, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
-        let Compiled { file, model, mut jit, functions, settings, context, rows, depths, choices, layouts } = self;
+        let Compiled {
+            file, model, mut jit, functions, settings, context, rows, depths, choices, layouts, arena, ..
+        } = self;
         let weights = load::weights(file, &mut jit, &layouts, there, progress)?;
         let (device, chunk) = (jit.device().clone(), settings.chunk);
         let classes = classes(chunk, &depths);
@@ -89,11 +165,10 @@ impl<'a> Compiled<'a> {
         let hidden_bytes = chunk * model.width() * 4;
         let hidden = [device.alloc(hidden_bytes, Memory::State)?, device.alloc(hidden_bytes, Memory::State)?];
         let tokens = device.alloc(chunk * 4, Memory::Scratch)?;
-        let rope_row = model.rope_table(1).len() * 4;
-        let rope = device.alloc(rows * rope_row, Memory::State)?;
+        let rope = device.alloc(rows * rope_row(model.as_ref()), Memory::State)?;
         let logits = device.alloc(chunk * model.vocabulary() * 4, Memory::State)?;
         let mut engine = Engine {
-            arena: device.alloc(64, Memory::Scratch)?,
+            arena: device.alloc(arena, Memory::State)?,
             model,
             jit,
             settings,
@@ -124,6 +199,9 @@ impl<'a> Compiled<'a> {
         Ok(engine)
     }
 }
+
+/// An arena has at least so many bytes, though no step has intermediates: devices need not allocate nothing.
+const LEAST_ARENA: usize = 64;
 
 /// Bytes of the file's weights of which none of that name is there.
 fn absent(file: &Gguf, model: &dyn Model, probe: &Options, there: &Weights) -> u64 {

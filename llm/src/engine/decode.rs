@@ -6,7 +6,7 @@
 
 use super::{Captured, Class, Engine, Error, Progress};
 use crate::arch::Logits;
-use crate::sampling::{self, Choice, NUMBERS, Sampler};
+use crate::sampling::{self, Choice, NUMBERS, Random, Sampler};
 use gristmill_runtime::Buffer;
 use gristmill_tensor::jit::Call;
 
@@ -17,20 +17,18 @@ pub struct Draw {
     pub choice: Choice,
     /// Its numbers.
     pub numbers: [f32; NUMBERS],
-    /// A random number for each step; none where nothing is drawn.
-    pub random: Vec<f32>,
+    /// The random numbers of its seed: each token has that of the position it is chosen for.
+    pub random: Random,
 }
 
 impl Draw {
-    /// As that sampler would choose the next `steps` tokens; `None` where a device cannot.
-    pub fn of(sampler: &Sampler, steps: usize) -> Option<Draw> {
-        let choice = sampler.choice()?;
-        let random = if choice.draws() { sampler.random(steps) } else { Vec::new() };
-        Some(Draw { choice, numbers: sampler.numbers(), random })
+    /// As that sampler chooses; `None` where a device cannot.
+    pub fn of(sampler: &Sampler) -> Option<Draw> {
+        Some(Draw { choice: sampler.choice()?, numbers: sampler.numbers(), random: sampler.random() })
     }
     /// The largest logit's token.
     pub fn greedy() -> Draw {
-        Draw { choice: Choice::Greedy, numbers: [0.0; NUMBERS], random: Vec::new() }
+        Draw { choice: Choice::Greedy, numbers: [0.0; NUMBERS], random: Random::new(0) }
     }
 }
 
@@ -96,9 +94,10 @@ impl Engine {
         self.prepare_choice(draw.choice, self.depth(position), &|_| ())?;
         self.set_tokens(&[token])?;
         if draw.choice.draws() {
-            assert!(draw.random.len() >= steps, "{} random numbers for {steps} steps", draw.random.len());
+            // What a step chooses stands one position after the token that it runs.
+            let random = draw.random.all(position + 1..end + 1);
             self.device().write(&self.request, 0, bytemuck::cast_slice(&draw.numbers))?;
-            self.device().write(&self.random, 4 * position, bytemuck::cast_slice(&draw.random[..steps]))?;
+            self.device().write(&self.random, 4 * position, bytemuck::cast_slice(&random))?;
         }
         let (next, waited, read) = (position, position, position);
         self.decoding = Some(Decoding { choice: draw.choice, ahead, next, waited, read, end });
@@ -108,9 +107,19 @@ impl Engine {
     /// The next token of the generation; `None` where none can be chosen: a logit is not a number or infinite, or all are −∞.
     ///
     /// # Errors
-    /// When all its steps have been made, or the device fails.
+    /// When no generation is under way, all its steps have been made, or the device fails; a failure ends the generation, and nothing
+    /// runs any more.
     pub fn next_token(&mut self) -> Result<Option<u32>, Error> {
-        let now = self.decoding.filter(|d| d.read < d.end).ok_or(Error::Empty)?;
+        let now = self.decoding.filter(|d| d.read < d.end).ok_or(Error::NoGeneration)?;
+        let token = self.read_token(now);
+        if token.is_err() {
+            // The first failure is what there is to tell; those that ending meets follow from it.
+            let _ = self.finish();
+        }
+        token
+    }
+
+    fn read_token(&mut self, now: Decoding) -> Result<Option<u32>, Error> {
         let wanted = (now.read + 1 + usize::from(now.ahead)).min(now.end);
         for position in now.next..wanted {
             self.start(now.choice, position)?;
@@ -125,7 +134,10 @@ impl Engine {
         Ok(u32::try_from(i32::from_le_bytes(id)).ok())
     }
 
-    /// Ends the generation, if there is one: waits for what was started. Whatever else is asked of the engine does so first.
+    /// Ends the generation, if there is one: waits for all that was started. Whatever else is asked of the engine does so first.
+    ///
+    /// # Errors
+    /// The first failure of a step. Nothing runs any more, all the same.
     pub fn finish(&mut self) -> Result<(), Error> {
         let ended = self.wait_for(usize::MAX);
         self.decoding = None;
@@ -143,7 +155,9 @@ impl Engine {
             self.wait_for(usize::MAX)?;
             self.prepare_choice(choice, depth, &|_| ())?;
         }
-        let captured = self.decoders.get_mut(&(choice, depth)).ok_or(Error::Empty)?;
+        let Some(captured) = self.decoders.get_mut(&(choice, depth)) else {
+            unreachable!("{choice:?} at depth {depth} was prepared")
+        };
         captured.replay.start(&[("pos", position as i64), ("n", 1)])?;
         if let Some(decoding) = &mut self.decoding {
             decoding.next = position + 1;
@@ -151,8 +165,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits for the steps before that position, as far as they were started.
+    /// Waits for the steps before that position, as far as they were started: for all of them, lest a later wait takes one step's end for
+    /// another's. The first failure is told.
     fn wait_for(&mut self, position: usize) -> Result<(), Error> {
+        let mut ended = Ok(());
         while let Some(Decoding { choice, waited, next, .. }) = self.decoding
             && waited < next.min(position)
         {
@@ -161,9 +177,9 @@ impl Engine {
             }
             let key = (choice, self.depth(waited));
             if let Some(Captured { replay, .. }) = self.decoders.get_mut(&key) {
-                replay.wait()?;
+                ended = ended.and(replay.wait());
             }
         }
-        Ok(())
+        Ok(ended?)
     }
 }

@@ -4,6 +4,9 @@ use super::{Engine, Error};
 use crate::arch::Logits;
 use std::ops::Range;
 
+/// Bytes of zeros written at a time: a few hundred rows of a plane, so that there is little to allocate.
+const CLEARED_AT_ONCE: usize = 256 << 10;
+
 impl Engine {
     /// What the cache holds of the tokens at these positions: of each layer, of each of its planes, the rows.
     ///
@@ -30,6 +33,20 @@ impl Engine {
         self.each_plane(position..position + tokens, |buffer, offset, len| {
             self.device().write(buffer, offset, &rows[at..at + len])?;
             at += len;
+            Ok(())
+        })
+    }
+    /// Makes these rows zeros, as all are at first.
+    ///
+    /// # Errors
+    /// When positions lie outside the context, or the device fails.
+    pub fn clear_rows(&mut self, positions: Range<usize>) -> Result<(), Error> {
+        self.finish()?;
+        let zeros = vec![0; CLEARED_AT_ONCE];
+        self.each_plane(positions, |buffer, offset, len| {
+            for at in (0..len).step_by(zeros.len()) {
+                self.device().write(buffer, offset + at, &zeros[..zeros.len().min(len - at)])?;
+            }
             Ok(())
         })
     }

@@ -5,7 +5,8 @@
 //! has k ids before it, one in each of these. So rows of 256 become k rows, those k rows of 16, those k ids. To rank n things
 //! takes n² comparisons: 2.5 million for 64 of 154,880 ids, of which no kernel waits for another but at the three steps.
 
-use super::choose::{Grid, Request, at_least, count, sums_before, sums_up_to};
+use super::choose::{Grid, Request, at_least, count, plain, sums_before, sums_up_to};
+use super::weight::{part_of, target_of, weight_of};
 use gristmill_tensor::dims;
 use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
@@ -48,15 +49,16 @@ pub(super) fn best<'g>(grid: &Grid<'g>, request: &Request<'g>, most: usize) -> T
     let (x, id, n) = first_ids(grid, most);
     let below = x - grid.largest;
     let place = c.iota(dims![n], 0);
-    let none = c.constant(0.0, Scalar::F32);
     // Probabilities are those among the first k; an id stays while those before it have not enough together.
     let among = place.lt(request.top_k.cast(Scalar::I32));
-    let mass = among.select(below.exp(), none);
-    let wanted = request.top_p * mass.sum(&[0]);
-    let stays = among & sums_before(mass, n).lt(wanted) & at_least(x, grid.largest + request.min_p);
-    let weight = stays.select((below * request.coldness).exp(), none);
-    let target = request.random * weight.sum(&[0]);
-    // The first whose sum is above the target. Rounding may leave none: then the last that has a weight.
-    let place = (count(target.lt(sums_up_to(weight, n))) * -1i64 + n as i64).minimum(count(weight.gt(0.0)) - 1);
+    let none = c.constant(0.0, Scalar::I64);
+    let mass = among.select(weight_of(below, plain(below)), none);
+    let wanted = part_of(mass.sum(&[0]), request.top_p);
+    let inside = id.lt(grid.vocabulary as i64);
+    let stays = among & inside & sums_before(mass, n).lt(wanted) & at_least(x, grid.largest + request.min_p);
+    let weight = stays.select(weight_of(below, request.scale), none);
+    let target = target_of(weight.sum(&[0]), request.random);
+    // The first whose sum is above the target.
+    let place = count(target.lt(sums_up_to(weight, n))) * -1i64 + n as i64;
     id.gather(place.clamp_index(n - 1).reshape(dims![1])).reshape(dims![])
 }

@@ -6,6 +6,7 @@
 //! last that stays ([`wide`](super::wide)).
 
 use super::best::best;
+use super::weight::scale;
 use super::wide::{Cut, wide};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
@@ -55,20 +56,20 @@ const COLUMNS: usize = 256;
 /// What is chosen with: numbers of one request, and the random number of this position.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'g> {
-    /// 1/temperature.
-    pub coldness: Tensor<'g>,
+    /// What a logit's distance to the largest is multiplied with, see [`weight`](super::weight).
+    pub scale: Tensor<'g>,
     /// Most ids that stay.
     pub top_k: Tensor<'g>,
-    /// The probability that those that stay have together; above 1 for all.
+    /// The probability that those that stay have together, as [`probability`](super::weight::probability) has it.
     pub top_p: Tensor<'g>,
     /// The logarithm of the fraction of the greatest probability that those that stay have at least.
     pub min_p: Tensor<'g>,
-    /// Uniform in [0, 1).
+    /// That of the position the token is chosen for, see [`Random`](super::Random); i32.
     pub random: Tensor<'g>,
 }
 
 /// The function `sample.<choice>` for logits over a vocabulary and positions below `rows`. Its slots: logits `[1, vocabulary]` f32; where
-/// random numbers decide, the request's numbers `[4]` and a random number for each position `[rows]`, both f32; the ids chosen so far
+/// random numbers decide, the request's numbers `[4]` f32 and a random number for each position `[rows]` i32; the ids chosen so far
 /// `[rows]` i32, one a position, into which this one is written at `pos`; the id `[1]` i32, as the next step's token. Where no
 /// token can be chosen (a logit is no number, or infinite, or none is above −∞), the id is −1.
 pub fn function(choice: Choice, vocabulary: usize, rows: usize) -> Function {
@@ -80,10 +81,10 @@ pub fn function(choice: Choice, vocabulary: usize, rows: usize) -> Function {
         Choice::Greedy => grid.first_of(grid.largest),
         _ => {
             let numbers = c.input("request", dims![NUMBERS], Scalar::F32);
-            let random = c.input("random", dims![rows], Scalar::F32);
+            let random = c.input("random", dims![rows], Scalar::I32);
             let number = |i: usize| numbers.slice(0, i, 1).reshape(dims![]);
             let request = Request {
-                coldness: number(0),
+                scale: number(0),
                 top_k: number(1),
                 top_p: number(2),
                 min_p: number(3),
@@ -109,6 +110,8 @@ pub fn function(choice: Choice, vocabulary: usize, rows: usize) -> Function {
 /// part in the first.
 #[derive(Clone, Copy)]
 pub(super) struct Grid<'g> {
+    /// How many logits.
+    pub vocabulary: usize,
     /// How many rows.
     pub rows: usize,
     /// How long each is.
@@ -137,7 +140,7 @@ impl<'g> Grid<'g> {
             _ => inside.select(logits.gather(id.clamp_index(vocabulary - 1)), f64::from(f32::MIN)),
         };
         let row_max = x.max(&[1]);
-        Grid { rows, columns, x, id, inside, row_max, largest: row_max.max(&[0]) }
+        Grid { vocabulary, rows, columns, x, id, inside, row_max, largest: row_max.max(&[0]) }
     }
     /// The first id with this logit.
     fn first_of(&self, logit: Tensor<'g>) -> Tensor<'g> {
@@ -148,6 +151,10 @@ impl<'g> Grid<'g> {
     /// One row of a tensor of this shape.
     pub fn row(&self, values: Tensor<'g>, row: Tensor<'g>) -> Tensor<'g> {
         values.gather(row.clamp_index(self.rows - 1).reshape(dims![1])).reshape(dims![self.columns])
+    }
+    /// The distance of every logit to the largest: none is above 0.
+    pub fn below(&self) -> Tensor<'g> {
+        self.x - self.largest
     }
     /// A sum over all, of rows first.
     pub fn sum(&self, values: Tensor<'g>) -> Tensor<'g> {
@@ -169,24 +176,28 @@ pub(super) fn first(hit: Tensor<'_>, n: usize) -> Tensor<'_> {
     hit.select(place, none).max(&[0]) * back + last
 }
 
-/// Of each place the sum of `values [n]` up to it, itself included. Sums of numbers that are not negative never fall, as all are
-/// added in the same order.
+/// Of each place the sum of `values [n]` up to it, itself included.
 pub(super) fn sums_up_to(values: Tensor<'_>, n: usize) -> Tensor<'_> {
     let c = values.capture();
     let up_to = c.iota(dims![n, n], 1).lt(c.iota(dims![n, n], 0) + 1);
-    up_to.select(values.unsqueeze(0), 0.0).sum(&[1])
+    up_to.select(values.unsqueeze(0), 0i64).sum(&[1])
 }
 
 /// Of each place the sum of those before it.
 pub(super) fn sums_before(values: Tensor<'_>, n: usize) -> Tensor<'_> {
     let c = values.capture();
     let before = c.iota(dims![n, n], 1).lt(c.iota(dims![n, n], 0));
-    before.select(values.unsqueeze(0), 0.0).sum(&[1])
+    before.select(values.unsqueeze(0), 0i64).sum(&[1])
 }
 
 /// How many places of `[n]` are true, i32.
 pub(super) fn count(hit: Tensor<'_>) -> Tensor<'_> {
     hit.cast(Scalar::I32).sum(&[0])
+}
+
+/// The scale of probabilities, of which top-p takes its share: temperature comes after truncation.
+pub(super) fn plain<'g>(like: Tensor<'g>) -> Tensor<'g> {
+    like.capture().constant(f64::from(scale(1.0)), Scalar::F32)
 }
 
 /// Is `x` at least `limit`?

@@ -30,9 +30,12 @@ impl Chooser {
         let step = jit.capture(&[Call { function: ready, args: args.clone() }], &arena).unwrap();
         Chooser { device, step, args }
     }
-    fn set(&self, logits: &[f32], numbers: &[f32], random: &[f32]) {
-        for (buffer, data) in self.args.iter().zip([logits, numbers, random]) {
-            self.device.write(buffer, 0, bytemuck::cast_slice(data)).unwrap();
+    /// `random` has a number for each of the first positions, from 0 on.
+    fn set(&self, logits: &[f32], numbers: &[f32], random: &[u32]) {
+        let parts: [&[u8]; 3] =
+            [bytemuck::cast_slice(logits), bytemuck::cast_slice(numbers), bytemuck::cast_slice(random)];
+        for (buffer, data) in self.args.iter().zip(parts) {
+            self.device.write(buffer, 0, data).unwrap();
         }
     }
     /// The id at a position, which must stand in both places.
@@ -55,18 +58,19 @@ fn off() -> SamplingParams {
 
 /// Logits as a model's: a few stand out; on a coarse scale, so that there are ties.
 fn logits(n: usize, seed: u64) -> Vec<f32> {
-    let mut rng = Rng::new(seed);
-    let mut normal = || (0..6).map(|_| rng.next_f64() - 0.5).sum::<f64>() * 4.0;
-    (0..n).map(|_| (normal() * 8.0).round() as f32 / 8.0).collect()
+    let random = Random::new(seed);
+    let uniform = |i: usize| f64::from(random.at(i)) / 2f64.powi(31) - 0.5;
+    let normal = |i: usize| (0..6).map(|part| uniform(6 * i + part)).sum::<f64>() * 4.0;
+    (0..n).map(|i| (normal(i) * 8.0).round() as f32 / 8.0).collect()
 }
 
 /// The probability of every id, by the host.
 fn probabilities(params: &SamplingParams, logits: &[f32]) -> Vec<f64> {
     let mut s = Sampler::new(params.clone()).unwrap();
     s.sample(logits, &[]).unwrap();
-    let total: f64 = s.weights.iter().sum();
+    let total = s.weights.iter().sum::<i64>() as f64;
     let mut out = vec![0.0; logits.len()];
-    s.candidates.iter().zip(&s.weights).for_each(|(c, w)| out[c.0 as usize] = w / total);
+    s.candidates.iter().zip(&s.weights).for_each(|(c, w)| out[c.0 as usize] = *w as f64 / total);
     out
 }
 
@@ -123,7 +127,7 @@ fn every_truncation_leaves_the_hosts_distribution() {
         SamplingParams::default(),
     ];
     for (device, draws, sizes) in [("interp", 12, &[70][..]), ("cpu", 400, &[13, 600, 3003])] {
-        let even: Vec<f32> = (0..draws).map(|i| (i as f32 + 0.5) / draws as f32).collect();
+        let even: Vec<u32> = (0..draws).map(|i| (((2 * i as u64 + 1) << 30) / draws as u64) as u32).collect();
         for &n in sizes {
             let mut choosers: Vec<(Choice, Chooser)> = Vec::new();
             for (number, params) in cases.iter().enumerate() {
@@ -152,22 +156,60 @@ fn every_truncation_leaves_the_hosts_distribution() {
     }
 }
 
+/// From the same logits and the same number a device takes the host's token, whatever is cut: ties, sums that meet a bound exactly, and
+/// extremes among them.
 #[test]
 fn a_seed_gives_what_it_gives_on_the_host() {
-    let params = SamplingParams { seed: 7, ..SamplingParams::default() };
-    let mut host = Sampler::new(params).unwrap();
-    let mut chooser = Chooser::new("cpu", host.choice().unwrap(), 3000);
-    let x: Vec<f32> = {
-        let mut rng = Rng::new(3);
-        (0..3000).map(|_| (rng.next_f64() * 6.0) as f32).collect()
+    let d = off;
+    let cases = [
+        SamplingParams::default(),
+        SamplingParams { top_k: 64, top_p: 0.8, min_p: 0.0, temperature: 1.7, ..d() },
+        SamplingParams { top_k: 3, temperature: f32::MAX, ..d() },
+        d(),
+        SamplingParams { temperature: 0.7, min_p: 0.01, ..d() },
+        SamplingParams { top_k: 65, ..d() },
+        SamplingParams { top_k: 500, temperature: 3.0, min_p: 0.001, ..d() },
+        SamplingParams { top_p: 0.9, temperature: 1.3, ..d() },
+        SamplingParams { top_p: 0.5, ..d() },
+        SamplingParams { top_p: 0.999_999_9, temperature: 30.0, ..d() },
+        SamplingParams { top_p: 1e-9, ..d() },
+    ];
+    // On the first GPU of a machine with one, for the largest of our vocabularies too.
+    let devices: &[(&str, &[usize], usize)] = if cfg!(feature = "cuda-tests") {
+        &[("cuda", &[5, 300, 3000, 154_880], 200)]
+    } else {
+        &[("interp", &[70], 6), ("cpu", &[5, 300, 3000], 200)]
     };
-    for round in 0..3 {
-        chooser.set(&x, &host.numbers(), &host.random(100));
-        let mut there = host.clone();
-        let want: Vec<i32> = (0..100).map(|_| host.sample(&x, &[]).unwrap() as i32).collect();
-        assert_eq!((0..100).map(|pos| chooser.at(pos)).collect::<Vec<_>>(), want, "{round}");
-        there.used(100);
-        assert_eq!(there.random(5), host.random(5));
+    for &(device, sizes, positions) in devices {
+        for &n in sizes {
+            let mut choosers: Vec<(Choice, Chooser)> = Vec::new();
+            for (number, params) in cases.iter().enumerate() {
+                let mut host = Sampler::new(SamplingParams { seed: number as u64, ..params.clone() }).unwrap();
+                let choice = host.choice().unwrap();
+                if choosers.iter().all(|c| c.0 != choice) {
+                    choosers.push((choice, Chooser::new(device, choice, n)));
+                }
+                let chooser = &mut choosers.iter_mut().find(|c| c.0 == choice).unwrap().1;
+                for kind in 0..4 {
+                    let mut x = logits(n, (number * 4 + kind) as u64);
+                    match kind {
+                        0 => {}
+                        // Many of one logit: cuts fall among them.
+                        1 => x.iter_mut().for_each(|x| *x = x.round() * 2.0),
+                        2 => x.fill(-3.25),
+                        _ => {
+                            x.iter_mut().step_by(3).for_each(|x| *x = if *x > 0.0 { f32::NEG_INFINITY } else { -1e38 })
+                        }
+                    }
+                    chooser.set(&x, &host.numbers(), &host.random().all(0..positions));
+                    let history = vec![0; positions];
+                    for pos in 0..positions {
+                        let want = host.sample(&x, &history[..pos]).unwrap();
+                        assert_eq!(chooser.at(pos), want as i32, "{device}, {n}, {params:?}, logits {kind}, {pos}");
+                    }
+                }
+            }
+        }
     }
 }
 

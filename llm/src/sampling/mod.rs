@@ -1,21 +1,25 @@
 //! From logits to a token.
 //!
 //! The chain is llama.cpp's: penalties, top-k, top-p, min-p, temperature, draw. Temperature comes *after* truncation
-//! (Hugging Face applies it before, so equal settings truncate differently there). The history and the logits determine
-//! the token together with the seed; one [`Sampler`] serves one sequence, whatever shares its batch.
+//! (Hugging Face applies it before, so equal settings truncate differently there). The seed, the history and the logits determine
+//! the token, and nothing else: random numbers belong to positions ([`Random`]), and weights are whole numbers
+//! ([`weight`]), so that a device and the host choose the same.
 
 mod best;
 mod choose;
 mod params;
 mod rng;
 mod stop;
+mod weight;
 mod wide;
 
 use rustc_hash::FxHashMap;
+use weight::{part, probability, scale, target, weight};
 
 pub use choose::{BEST, Choice, NUMBERS, function};
+pub(crate) use params::GARBAGE;
 pub use params::{SamplingError, SamplingParams};
-pub use rng::Rng;
+pub use rng::Random;
 pub use stop::StopMatcher;
 
 /// A token and its logit.
@@ -28,22 +32,22 @@ const NUCLEUS: usize = 256;
 #[derive(Debug, Clone)]
 pub struct Sampler {
     params: SamplingParams,
-    rng: Rng,
+    random: Random,
     /// Scratch: the logits after penalties, the candidates, and their weights.
     logits: Vec<f32>,
     candidates: Vec<Candidate>,
-    weights: Vec<f64>,
+    weights: Vec<i64>,
 }
 
 impl Sampler {
-    /// A sampler at the start of its random stream.
+    /// A sampler with those parameters.
     ///
     /// # Errors
     /// A parameter out of range.
     pub fn new(params: SamplingParams) -> Result<Self, SamplingError> {
         params.validate()?;
-        let rng = Rng::new(params.seed);
-        Ok(Self { params, rng, logits: Vec::new(), candidates: Vec::new(), weights: Vec::new() })
+        let random = Random::new(params.seed);
+        Ok(Self { params, random, logits: Vec::new(), candidates: Vec::new(), weights: Vec::new() })
     }
 
     /// The parameters.
@@ -71,26 +75,16 @@ impl Sampler {
     /// The numbers that it takes, see [`function`].
     pub fn numbers(&self) -> [f32; NUMBERS] {
         let SamplingParams { temperature, top_k, top_p, min_p, .. } = self.params;
-        // Of off, a probability that is never reached; of ln 0 and 1/0, what is left when multiplied by 0.
-        let top_p = if top_p < 1.0 { top_p } else { 2.0 };
-        [temperature.recip().min(f32::MAX), top_k as f32, top_p, min_p.ln().max(f32::MIN)]
+        [scale(temperature), top_k as f32, probability(top_p), min_p.ln().max(f32::MIN)]
     }
 
-    /// The next `n` random numbers, each for one choice, as a device takes them: rounded down.
-    pub fn random(&self, n: usize) -> Vec<f32> {
-        let mut rng = self.rng.clone();
-        (0..n).map(|_| (rng.next_u64() >> 40) as f32 * (1.0 / (1u32 << 24) as f32)).collect()
+    /// The random numbers of its seed.
+    pub fn random(&self) -> Random {
+        self.random
     }
 
-    /// Counts `n` of them as used.
-    pub fn used(&mut self, n: usize) {
-        for _ in 0..n {
-            self.rng.next_u64();
-        }
-    }
-
-    /// Chooses a token. `history` is the sequence so far, prompt included, for the penalties. Each call consumes one
-    /// random number, greedy ones none. Ties break towards the lower id.
+    /// Chooses the token after `history`, the sequence so far, prompt included: the penalties look at its tokens, and its length is
+    /// the position whose random number decides. Ties break towards the lower id.
     ///
     /// # Errors
     /// A logit that is NaN or +∞ (before or after the penalties), or no logit above −∞.
@@ -98,8 +92,8 @@ impl Sampler {
         self.logits.clear();
         self.logits.extend_from_slice(logits);
         self.penalise(history);
-        if let Some(token) = self.logits.iter().position(|l| l.is_nan() || *l == f32::INFINITY) {
-            return Err(SamplingError::BadLogit { token, value: self.logits[token] });
+        if let Some((token, value)) = not_a_number(&self.logits) {
+            return Err(SamplingError::BadLogit { token, value });
         }
         let none = SamplingError::NoCandidate { logits: logits.len() };
         if self.params.temperature <= 0.0 {
@@ -107,7 +101,7 @@ impl Sampler {
         }
         let max = argmax(&self.logits).ok_or(none)?.1;
         self.truncate(max);
-        Ok(self.draw(max))
+        Ok(self.draw(max, history.len()))
     }
 
     /// CTRL's repetition penalty, then frequency and presence, on the tokens of the recent history.
@@ -129,8 +123,8 @@ impl Sampler {
         }
     }
 
-    /// Top-k, top-p and min-p. Each keeps a prefix of the candidates in descending order, so together they keep the
-    /// shortest; where only min-p is on, no order is needed and ids ascend.
+    /// Top-k, top-p and min-p. Each keeps a prefix of the candidates in descending order, so together they keep the shortest. Up to
+    /// [`BEST`] stay in that order, as on a device; more are put in that of their ids.
     fn truncate(&mut self, max: f32) {
         let Self { params, logits, candidates, .. } = self;
         candidates.clear();
@@ -139,30 +133,28 @@ impl Sampler {
             largest(logits, params.top_k, candidates);
         }
         if params.top_p < 1.0 {
-            // The probabilities are those among the top-k.
-            let total: f64 = match limited {
-                true => candidates.iter().map(|&(_, logit)| weight(logit, max, 1.0)).sum(),
-                false => logits.iter().map(|&logit| weight(logit, max, 1.0)).sum(),
+            // The probabilities are those among the top-k, before the temperature.
+            let plain = scale(1.0);
+            let total: i64 = match limited {
+                true => candidates.iter().map(|&(_, logit)| weight(logit - max, plain)).sum(),
+                false => logits.iter().map(|&logit| weight(logit - max, plain)).sum(),
             };
-            let wanted = f64::from(params.top_p) * total;
+            let wanted = part(total, probability(params.top_p));
             let mut k = NUCLEUS;
             loop {
                 if !limited {
                     largest(logits, k, candidates);
                 }
-                let mut sum = 0.0;
+                let mut sum = 0;
                 let reached = candidates.iter().position(|&(_, logit)| {
-                    sum += weight(logit, max, 1.0);
+                    sum += weight(logit - max, plain);
                     sum >= wanted
                 });
                 if let Some(last) = reached {
                     candidates.truncate(last + 1);
                     break;
                 }
-                // Rounding may leave the sum of all just below what is wanted.
-                if limited || k >= logits.len() {
-                    break;
-                }
+                // Among all, the sum of all is reached.
                 k *= 8;
             }
         } else if !limited {
@@ -173,32 +165,31 @@ impl Sampler {
             let least = max + params.min_p.ln();
             candidates.retain(|&(_, logit)| logit >= least);
         }
+        if !(1..=BEST).contains(&params.top_k) {
+            candidates.sort_unstable_by_key(|candidate| candidate.0);
+        }
     }
 
-    /// Draws from the softmax of the candidates at the temperature.
-    fn draw(&mut self, max: f32) -> u32 {
-        let Self { params, rng, candidates, weights, .. } = self;
-        let temperature = f64::from(params.temperature);
+    /// Draws from the softmax of the candidates at the temperature, with the random number of that position.
+    fn draw(&mut self, max: f32, position: usize) -> u32 {
+        let Self { params, random, candidates, weights, .. } = self;
+        let scale = scale(params.temperature);
         weights.clear();
-        weights.extend(candidates.iter().map(|&(_, logit)| weight(logit, max, temperature)));
-        let mut rest = rng.next_f64() * weights.iter().sum::<f64>();
-        let mut chosen = 0;
+        weights.extend(candidates.iter().map(|&(_, logit)| weight(logit - max, scale)));
+        let mut rest = target(weights.iter().sum(), random.at(position));
         for (&(id, _), &weight) in candidates.iter().zip(&*weights) {
-            if weight > 0.0 {
-                chosen = id;
-                if rest < weight {
-                    break;
-                }
+            if rest < weight {
+                return id;
             }
             rest -= weight;
         }
-        chosen
+        unreachable!("the largest logit has a weight, and {rest} is below the sum of {} candidates", weights.len())
     }
 }
 
-/// Unnormalised probability: 1 for the largest logit.
-fn weight(logit: f32, max: f32, temperature: f64) -> f64 {
-    ((f64::from(logit) - f64::from(max)) / temperature).exp()
+/// The first logit that is NaN or +∞, with its token: beside it no other has a probability.
+pub fn not_a_number(logits: &[f32]) -> Option<(usize, f32)> {
+    logits.iter().copied().enumerate().find(|(_, l)| l.is_nan() || *l == f32::INFINITY)
 }
 
 /// The largest logit above −∞, the first on ties.

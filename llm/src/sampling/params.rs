@@ -110,14 +110,15 @@ pub enum SamplingError {
     },
 }
 
+/// What to do where a model computes what is no number.
+pub(crate) const GARBAGE: &str = "the model file may be damaged, or a kernel wrong: try another device or --exact";
+
 impl SamplingError {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Parameter { name, .. } => Some(format!("leave {name} out to use its default")),
-            Self::BadLogit { .. } => {
-                Some("the model file may be damaged, or a kernel wrong: try another device or --exact".into())
-            }
+            Self::BadLogit { .. } => Some(GARBAGE.into()),
             Self::NoCandidate { .. } => Some("a constraint excludes every token".into()),
         }
     }

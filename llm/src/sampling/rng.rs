@@ -1,67 +1,77 @@
 //! The random numbers of sampling.
 
-/// xoshiro256++ (Blackman and Vigna 2018), seeded with four outputs of splitmix64 (Steele et al. 2014).
+use std::ops::Range;
+
+/// Bits of one random number: what a device's 32-bit whole numbers hold without a sign.
+pub const RANDOM_BITS: u32 = 31;
+
+/// Random numbers of one seed: a function of the position that a token is chosen for, and of nothing else.
 ///
-/// Defined here, not taken from a library, so that a seed gives the same text in every version of this program. It does
-/// not give the text of other engines with that seed: those use other generators.
-#[derive(Debug, Clone)]
-pub struct Rng {
-    state: [u64; 4],
+/// Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). There is no stream to keep in step: whoever
+/// chooses the token at a position, host or device, now or again after going back, has the same number. Defined here, not taken from
+/// a library, so that a seed gives the same text in every version of this program. It does not give the text of other engines with
+/// that seed: those use other generators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Random {
+    key: [u32; 2],
 }
 
-impl Rng {
-    /// The stream of `seed`. Every seed gives a usable state (splitmix64 is a bijection: at most one output is zero).
+impl Random {
+    /// Those of `seed`.
     pub fn new(seed: u64) -> Self {
-        let mut counter = seed;
-        Self { state: std::array::from_fn(|_| splitmix64(&mut counter)) }
+        Self { key: halves(seed) }
     }
 
-    /// The next 64 bits.
-    pub fn next_u64(&mut self) -> u64 {
-        let s = &mut self.state;
-        let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
-        let shifted = s[1] << 17;
-        s[2] ^= s[0];
-        s[3] ^= s[1];
-        s[1] ^= s[2];
-        s[0] ^= s[3];
-        s[2] ^= shifted;
-        s[3] = s[3].rotate_left(45);
-        result
+    /// The number of a position, uniform in 0..2³¹ ([`RANDOM_BITS`]).
+    pub fn at(self, position: usize) -> u32 {
+        let [low, high] = halves(position as u64);
+        philox([low, high, 0, 0], self.key)[0] >> (u32::BITS - RANDOM_BITS)
     }
 
-    /// Uniform in [0, 1): the upper 53 bits times 2⁻⁵³.
-    pub fn next_f64(&mut self) -> f64 {
-        (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    /// The numbers of these positions.
+    pub fn all(self, positions: Range<usize>) -> Vec<u32> {
+        positions.map(|position| self.at(position)).collect()
     }
 }
 
-fn splitmix64(counter: &mut u64) -> u64 {
-    *counter = counter.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let z = *counter;
-    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+/// The lower and the upper 32 bits.
+fn halves(x: u64) -> [u32; 2] {
+    [x as u32, (x >> 32) as u32]
+}
+
+/// Ten rounds of Philox4x32; the constants are the paper's.
+fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for _ in 0..10 {
+        let [low_0, high_0] = halves(0xD251_1F53 * u64::from(counter[0]));
+        let [low_1, high_1] = halves(0xCD9E_8D57 * u64::from(counter[2]));
+        counter = [high_1 ^ counter[1] ^ key[0], low_1, high_0 ^ counter[3] ^ key[1], low_0];
+        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+    }
+    counter
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Known answers of the authors' library, Random123.
     #[test]
-    fn the_published_sequences() {
-        let mut counter = 1_234_567;
-        assert_eq!(splitmix64(&mut counter), 6_457_827_717_110_365_317);
-        assert_eq!(splitmix64(&mut counter), 3_203_168_211_198_807_973);
-        let mut rng = Rng { state: [1, 2, 3, 4] };
-        let first: [u64; 4] = std::array::from_fn(|_| rng.next_u64());
-        assert_eq!(first, [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386]);
+    fn the_published_answers() {
+        assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+        let counter = [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344];
+        let want = [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1];
+        assert_eq!(philox(counter, [0xa409_3822, 0x299f_31d0]), want);
     }
 
     #[test]
-    fn uniform_numbers_stay_in_range() {
-        let mut rng = Rng::new(0);
-        let mean = (0..10_000).map(|_| rng.next_f64()).inspect(|u| assert!((0.0..1.0).contains(u))).sum::<f64>() / 1e4;
+    fn numbers_are_uniform_and_know_their_seed_and_position() {
+        let random = Random::new(0);
+        let numbers: Vec<u32> = (0..10_000).map(|position| random.at(position)).collect();
+        assert!(numbers.iter().all(|&n| n >> RANDOM_BITS == 0));
+        let mean = numbers.iter().map(|&n| f64::from(n)).sum::<f64>() / 1e4 / 2f64.powi(RANDOM_BITS as i32);
         assert!((mean - 0.5).abs() < 0.01, "{mean}");
+        let other = (0..10_000).filter(|&position| Random::new(1).at(position) == numbers[position]).count();
+        assert!(other < 3, "{other} of 10,000 are the same with another seed");
     }
 }

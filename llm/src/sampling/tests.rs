@@ -8,10 +8,15 @@ fn off() -> SamplingParams {
     SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() }
 }
 
+/// The tokens of the first `n` positions, with the same logits at each.
+fn draws(s: &mut Sampler, logits: &[f32], n: usize) -> Vec<u32> {
+    let history = vec![0; n];
+    (0..n).map(|position| s.sample(logits, &history[..position]).unwrap()).collect()
+}
+
 /// Which tokens can be drawn.
 fn support(params: SamplingParams, logits: &[f32]) -> Vec<u32> {
-    let mut s = sampler(params);
-    let mut seen: Vec<u32> = (0..4000).map(|_| s.sample(logits, &[]).unwrap()).collect();
+    let mut seen = draws(&mut sampler(params), logits, 4000);
     seen.sort_unstable();
     seen.dedup();
     seen
@@ -19,9 +24,9 @@ fn support(params: SamplingParams, logits: &[f32]) -> Vec<u32> {
 
 #[test]
 fn largest_is_a_sorted_prefix() {
-    let mut rng = Rng::new(5);
+    let random = Random::new(5);
     for n in [1usize, 2, 7, 100, 1000] {
-        let logits: Vec<f32> = (0..n).map(|_| (rng.next_u64() % 50) as f32 - 25.0).collect();
+        let logits: Vec<f32> = (0..n).map(|i| (random.at(i) % 50) as f32 - 25.0).collect();
         let mut sorted: Vec<Candidate> = (0u32..).zip(logits.iter().copied()).collect();
         sorted.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         for k in [1, 2, 3, 40, 999, 5000] {
@@ -65,8 +70,8 @@ fn frequencies_follow_the_softmax() {
         let mut s = sampler(SamplingParams { temperature, seed: 11, ..off() });
         const DRAWS: usize = 100_000;
         let mut counts = [0usize; 5];
-        for _ in 0..DRAWS {
-            counts[s.sample(&logits, &[]).unwrap() as usize] += 1;
+        for id in draws(&mut s, &logits, DRAWS) {
+            counts[id as usize] += 1;
         }
         let weights = logits.map(|l| f64::from(l / temperature).exp());
         let total: f64 = weights.iter().sum();
@@ -87,14 +92,13 @@ fn frequencies_follow_the_softmax() {
 fn a_seed_gives_this_sequence() {
     let logits: Vec<f32> = (0..100).map(|i| (i * 37 % 100) as f32 / 16.0).collect();
     let mut s = sampler(SamplingParams { seed: 42, ..SamplingParams::default() });
-    let ids: Vec<u32> = (0..12).map(|_| s.sample(&logits, &[]).unwrap()).collect();
-    assert_eq!(ids, GOLDEN);
-    let mut again = sampler(SamplingParams { seed: 42, ..SamplingParams::default() });
-    assert_eq!((0..12).map(|_| again.sample(&logits, &[]).unwrap()).collect::<Vec<u32>>(), ids);
+    assert_eq!(draws(&mut s, &logits, 12), GOLDEN);
+    // A position has its number, whatever was asked before.
+    assert_eq!(s.sample(&logits, &[0; 3]), Ok(GOLDEN[3]));
 }
 
-/// Computed by an independent implementation of the chain and the generator in Python.
-const GOLDEN: [u32; 12] = [86, 35, 37, 78, 59, 97, 54, 97, 81, 2, 70, 40];
+/// Computed by an independent implementation of the chain, in floats, and of the generator in Python.
+const GOLDEN: [u32; 12] = [97, 64, 13, 5, 35, 35, 81, 62, 70, 8, 43, 35];
 
 #[test]
 fn greedy_takes_the_first_maximum() {

@@ -1,6 +1,8 @@
-//! Vocabularies for the tests, in one place: to be replaced by the GGUF reader.
+//! Vocabularies for the tests, in one place.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+use gristmill_llm::gguf::Gguf;
+use gristmill_llm::language;
 use gristmill_llm::tokenizer::{Tokenizer, TokenizerSpec};
 
 /// Path of a file in the test data.
@@ -37,66 +39,8 @@ pub fn demo_glm() -> Tokenizer {
 
 /// The description in the DeepSeek LLM vocabulary file.
 pub fn deepseek_spec() -> TokenizerSpec {
-    let bytes = std::fs::read(data("vocab/ggml-vocab-deepseek-llm.gguf")).unwrap();
-    let mut reader = Reader(&bytes[24..]);
-    let n_kv = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
-    let mut spec = TokenizerSpec::default();
-    for _ in 0..n_kv {
-        let key = String::from_utf8(reader.string()).unwrap();
-        let kind = reader.number(4);
-        let values = reader.value(kind);
-        let number = || values[0].number as u32;
-        match key.strip_prefix("tokenizer.ggml.").unwrap_or("") {
-            "model" => spec.model = String::from_utf8(values[0].text.clone()).unwrap(),
-            "pre" => spec.pre = String::from_utf8(values[0].text.clone()).unwrap(),
-            "bos_token_id" => spec.bos = Some(number()),
-            "eos_token_id" => spec.eos = Some(number()),
-            "padding_token_id" => spec.pad = Some(number()),
-            "add_bos_token" => spec.add_bos = Some(number() != 0),
-            "add_eos_token" => spec.add_eos = Some(number() != 0),
-            "tokens" => spec.tokens = values.into_iter().map(|v| v.text).collect(),
-            "token_type" => spec.token_types = Some(values.iter().map(|v| v.number as i32).collect()),
-            "merges" => spec.merges = values.into_iter().map(|v| String::from_utf8(v.text).unwrap()).collect(),
-            _ => {}
-        }
-    }
-    spec
-}
-
-#[derive(Default)]
-struct Value {
-    number: u64,
-    text: Vec<u8>,
-}
-
-/// Just enough of GGUF's metadata: scalars as little-endian numbers, strings, arrays of both.
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn number(&mut self, size: usize) -> u64 {
-        let (head, rest) = self.0.split_at(size);
-        self.0 = rest;
-        head.iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte))
-    }
-
-    fn string(&mut self) -> Vec<u8> {
-        let len = self.number(8) as usize;
-        let (head, rest) = self.0.split_at(len);
-        self.0 = rest;
-        head.to_vec()
-    }
-
-    fn value(&mut self, kind: u64) -> Vec<Value> {
-        const SIZES: [usize; 13] = [1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8];
-        match kind {
-            8 => vec![Value { text: self.string(), ..Value::default() }],
-            9 => {
-                let (kind, count) = (self.number(4), self.number(8));
-                (0..count).flat_map(|_| self.value(kind)).collect()
-            }
-            _ => vec![Value { number: self.number(SIZES[kind as usize]), ..Value::default() }],
-        }
-    }
+    let file = Gguf::open(data("vocab/ggml-vocab-deepseek-llm.gguf")).expect("a GGUF file");
+    language::tokenizer_spec(file.metadata()).expect("a tokenizer")
 }
 
 /// A small generator for random test inputs (xorshift64*), independent of the code under test.

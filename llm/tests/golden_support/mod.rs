@@ -3,7 +3,9 @@
 
 use gristmill_encodings::F32;
 use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
-use gristmill_llm::arch::{AttentionForm, Bind, Call, Functions, Logits, Model, Options, Plan, Tensors, TokenClass};
+use gristmill_llm::arch::{
+    self, AttentionForm, Bind, Call, Functions, Logits, Model, Options, Plan, Tensors, TokenClass,
+};
 use gristmill_llm::gguf::Metadata;
 use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
 use gristmill_uop::dtype::Scalar;
@@ -49,7 +51,7 @@ pub struct Fixture {
     pub metadata: Metadata,
     pub dims: HashMap<String, Vec<u64>>,
     pub hyper: Hyper,
-    pub model: Deepseek2,
+    pub model: Box<dyn Model>,
     values: RefCell<HashMap<String, Vec<f64>>>,
     kv_b_rows: (usize, usize, usize),
 }
@@ -185,20 +187,32 @@ pub fn tensors(tiny: Tiny, split: bool, fused: bool) -> HashMap<String, Vec<u64>
 
 impl Fixture {
     pub fn new(tiny: Tiny, split: bool) -> Fixture {
-        Fixture::with(tiny, split, false, |_| ())
+        Fixture::stored(tiny, split, false)
     }
-    pub fn with(tiny: Tiny, split: bool, fused: bool, change: impl Fn(&mut Hyper)) -> Fixture {
+    /// As files have it: keys and values of attention `split` or in one tensor, gates of experts `fused` with what they gate or apart.
+    pub fn stored(tiny: Tiny, split: bool, fused: bool) -> Fixture {
         let (metadata, dims) = (metadata(tiny, split), tensors(tiny, split, fused));
-        let mut hyper = Hyper::read(&metadata, &Names(&dims)).expect("hyper-parameters");
-        change(&mut hyper);
-        let model = Deepseek2::new(hyper.clone(), &Names(&dims)).expect("tensors");
+        let hyper = Hyper::read(&metadata, &Names(&dims)).expect("hyper-parameters");
+        let model = arch::load(&metadata, &Names(&dims)).expect("a model");
         let kv_b_rows = (hyper.nope, hyper.value, hyper.kv_rank);
         Fixture { metadata, dims, hyper, model, values: RefCell::default(), kv_b_rows }
+    }
+    /// With hyper-parameters that no file can say.
+    pub fn changed(tiny: Tiny, change: impl Fn(&mut Hyper)) -> Fixture {
+        let mut fixture = Fixture::new(tiny, true);
+        change(&mut fixture.hyper);
+        let model = Deepseek2::new(fixture.hyper.clone(), &Names(&fixture.dims)).expect("tensors");
+        fixture.model = Box::new(model);
+        fixture
     }
     /// The bytes of a weight, f32; none for other binds.
     fn bytes(&self, bind: &Bind) -> Vec<u8> {
         let Bind::Weight(name) = bind else { return Vec::new() };
         self.weight(name).iter().flat_map(|&v| (v as f32).to_le_bytes()).collect()
+    }
+    /// Has a tensor these values from now on.
+    pub fn replace(&self, name: &str, values: Vec<f64>) {
+        self.values.borrow_mut().insert(name.into(), values);
     }
     /// Values of a tensor. Those that the appendix defines through another one are taken from it.
     pub fn weight(&self, name: &str) -> Vec<f64> {

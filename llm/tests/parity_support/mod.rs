@@ -27,13 +27,10 @@ pub fn asset(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets").join(name)
 }
 
-/// The folder of the large reference files, if there is one.
-pub fn reference() -> Option<PathBuf> {
-    let folder = std::env::var_os("GRISTMILL_REFERENCE").map(PathBuf::from);
-    if folder.is_none() {
-        println!("skipped: GRISTMILL_REFERENCE names no folder of reference files");
-    }
-    folder
+/// The folder of the large reference files.
+#[cfg(feature = "reference-tests")]
+pub fn reference() -> PathBuf {
+    std::env::var_os("GRISTMILL_REFERENCE").map(PathBuf::from).expect("GRISTMILL_REFERENCE names the folder")
 }
 
 /// Whole numbers of a text file.

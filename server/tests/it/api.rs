@@ -1,9 +1,9 @@
 //! Answers of every kind.
 
-use super::client::joined;
+use super::client::{asking, joined};
 use super::{shared, start};
 use gristmill_server::{Config, Server};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const JAPAN: &str = "What is the capital of Japan?";
 const STORY: &str = "Tell me a story.";
@@ -207,4 +207,45 @@ fn while_the_model_is_loaded_the_server_says_so() {
         assert!(response.head.contains("retry-after"), "{}", response.head);
         assert_eq!(response.refused(503)["code"], "model_loading");
     }
+}
+
+/// What is told of an answer, and how, decides nothing of it.
+#[test]
+fn a_seed_gives_one_text_however_it_is_told() {
+    let client = shared();
+    for sampling in [
+        json!({ "temperature": 1.2, "top_k": 0, "top_p": 1, "min_p": 0 }),
+        json!({ "temperature": 1.2, "top_k": 0, "top_p": 0.9 }),
+        json!({ "temperature": 1.2, "top_k": 100, "top_p": 1 }),
+        json!({ "temperature": 1.5, "top_k": 20 }),
+        json!({ "temperature": 0 }),
+    ] {
+        let with = |more: Value| {
+            let mut settings = sampling.clone();
+            settings["seed"] = 11.into();
+            settings["max_tokens"] = 40.into();
+            more.as_object().unwrap().iter().for_each(|(key, value)| settings[key] = value.clone());
+            asking("Tell me a story.", settings)
+        };
+        let text = |more: Value| {
+            let answer = client.chat(with(more)).ok();
+            answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+        };
+        let plain = text(json!({}));
+        assert!(plain.len() > 20, "{sampling}: {plain}");
+        assert_eq!(text(json!({ "logprobs": true })), plain, "{sampling}, with logprobs");
+        assert_eq!(text(json!({ "logprobs": true, "top_logprobs": 5 })), plain, "{sampling}, with top_logprobs");
+        assert_eq!(text(json!({ "logit_bias": { "100": 0 } })), plain, "{sampling}, with a bias of 0");
+        assert_eq!(joined(&client.chat(with(json!({ "stream": true }))).events()), plain, "{sampling}, streamed");
+        let two = client.chat(with(json!({ "n": 2 }))).ok();
+        assert_eq!(two["choices"][0]["message"]["content"], *plain, "{sampling}, with another answer");
+    }
+}
+
+/// The first token that whoever asked sees is one, however many answers follow.
+#[test]
+fn the_time_of_the_first_token_is_one_of_a_request() {
+    let server = start(Config::default());
+    server.client.ask(JAPAN, json!({ "n": 3, "max_tokens": 4 })).ok();
+    assert_eq!(server.client.metric("gristmill_first_token_seconds_count"), 1.0);
 }

@@ -62,9 +62,10 @@ fn who_hangs_up_is_not_answered_further() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(client.metric("gristmill_requests_abandoned_total"), 5.0);
-    // Not one of them came near the 2,000 tokens it asked for.
+    // Each read about ten tokens of 2,000; what else was made, was made before the server knew, within a telling or two of 20 ms.
     let tokens = client.metric("gristmill_generated_tokens_total") - before;
-    assert!(tokens < 5.0 * 1900.0, "{tokens}");
+    println!("{tokens} tokens for five who left");
+    assert!(tokens < 5.0 * 400.0, "{tokens}");
     // Who waits for a whole answer may leave too.
     let whole = asking("Tell me a story.", json!({ "ignore_eos": true, "n": 16 }));
     let begin = Instant::now();

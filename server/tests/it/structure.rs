@@ -71,14 +71,26 @@ fn calls_and_results_are_part_of_a_conversation() {
         { "role": "tool", "tool_call_id": "call_1", "content": "12:00" },
     ], "tools": weather(), "max_tokens": 5 });
     let usage = shared().chat(body.clone()).ok()["usage"].take();
-    // They are told to the model: without tools, the prompt is shorter.
+    // They are told to the model (how, `prompt.rs` tests): a completion of what it is told has as many tokens of prompt.
     let mut without = body;
     without["tool_choice"] = "none".into();
     let fewer = shared().chat(without).ok()["usage"].take();
-    assert!(
-        usage["prompt_tokens"].as_u64().unwrap() > fewer["prompt_tokens"].as_u64().unwrap() + 20,
-        "{usage} {fewer}"
+    let told = |tools: &str| {
+        let text = format!(
+            "[gMASK]<sop><|system|>\nBe brief.{tools}<|user|>\nWhat is the capital of Japan?<|assistant|>\n\
+             <tool_call>{{\"arguments\":{{}},\"name\":\"now\"}}</tool_call>\
+             <|user|>\n<tool_response>12:00</tool_response><|assistant|>\n"
+        );
+        let completion = shared().post("/v1/completions", &json!({ "prompt": text, "max_tokens": 1 })).ok();
+        completion["usage"]["prompt_tokens"].clone()
+    };
+    let list: Vec<String> = weather().as_array().unwrap().iter().map(|tool| tool["function"].to_string()).collect();
+    let tools = format!(
+        "\n\nYou can call these functions:\n{}\nTo call one, write <tool_call>{{\"name\": NAME, \"arguments\": {{…}}}}</tool_call> \
+         and nothing after it. Its result is in the next message.",
+        list.join("\n")
     );
+    assert_eq!((&usage["prompt_tokens"], &fewer["prompt_tokens"]), (&told(&tools), &told("")));
 }
 
 #[test]

@@ -1,0 +1,210 @@
+//! One sequence's generation, stepped from outside: each step runs the token before, chooses the next, and says whether anything follows.
+//!
+//! Whoever makes answers (`run`, `chat`, the server) drives a [`Generation`]; what becomes of the tokens is theirs.
+
+use crate::sampling::Sampler;
+use crate::session::{ConstraintError, Error, Session};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// Why an answer ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Finish {
+    /// The model said so.
+    EndOfText,
+    /// Its constraint allows nothing more.
+    Complete,
+    /// As many tokens as were asked for.
+    Limit,
+    /// The context is full.
+    ContextFull,
+    /// The caller broke it off.
+    Stopped,
+}
+
+impl Finish {
+    /// In words.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Finish::EndOfText => "end of text",
+            Finish::Complete => "complete",
+            Finish::Limit => "token limit",
+            Finish::ContextFull => "context full",
+            Finish::Stopped => "stopped",
+        }
+    }
+}
+
+/// What every answer must look like, token by token.
+pub trait Constraint {
+    /// Makes the logits of what may not come next −∞.
+    ///
+    /// # Errors
+    /// When the constraint cannot be followed any further.
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError>;
+    /// Goes on with a token. Is the answer complete?
+    ///
+    /// # Errors
+    /// As for [`Constraint::mask`].
+    fn accept(&mut self, token: u32) -> Result<bool, ConstraintError>;
+}
+
+/// What a step gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// The next token of the answer; none if it had ended already, or this token ended it.
+    pub token: Option<u32>,
+    /// Why nothing follows, if nothing does.
+    pub finish: Option<Finish>,
+}
+
+/// An answer while it is made.
+pub struct Generation<'a> {
+    sampler: Sampler,
+    limit: usize,
+    ends: Box<dyn Fn(u32) -> bool + 'a>,
+    bias: &'a [(u32, f32)],
+    constraint: Option<Box<dyn Constraint + 'a>>,
+    wants_logits: bool,
+    tokens: usize,
+    /// The last token, which the model has not run yet.
+    last: Option<u32>,
+    /// Logits, where they are not taken as they are.
+    logits: Vec<f32>,
+}
+
+impl<'a> Generation<'a> {
+    /// Of at most `limit` tokens, up to one that `ends` it, which is no part of it.
+    pub fn new(sampler: Sampler, limit: usize, ends: impl Fn(u32) -> bool + 'a) -> Generation<'a> {
+        Generation {
+            sampler,
+            limit,
+            ends: Box::new(ends),
+            bias: &[],
+            constraint: None,
+            wants_logits: false,
+            tokens: 0,
+            last: None,
+            logits: Vec::new(),
+        }
+    }
+    /// Adds these numbers to the logits of these tokens; tokens that there are not are passed over.
+    pub fn with_bias(self, bias: &'a [(u32, f32)]) -> Generation<'a> {
+        Generation { bias, ..self }
+    }
+    /// Holds the answer to that.
+    pub fn with_constraint(self, constraint: Box<dyn Constraint + 'a>) -> Generation<'a> {
+        Generation { constraint: Some(constraint), ..self }
+    }
+    /// After every step the session has the logits that its token was chosen from: the same tokens, at the price of reading them.
+    pub fn with_logits(self) -> Generation<'a> {
+        Generation { wants_logits: true, ..self }
+    }
+    /// Tokens so far.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+    /// The next token: the one before is run, it is chosen. After the first step nothing but steps may change the session; ends with
+    /// [`Session::finish`].
+    ///
+    /// # Errors
+    /// When nothing was fed, or the model, the choice or the constraint fails.
+    pub fn step(&mut self, session: &mut Session) -> Result<Step, Error> {
+        if self.tokens >= self.limit {
+            return Ok(Step { token: None, finish: Some(Finish::Limit) });
+        }
+        let token = self.choose(session)?;
+        if (self.ends)(token) {
+            return Ok(Step { token: None, finish: Some(Finish::EndOfText) });
+        }
+        self.tokens += 1;
+        self.last = Some(token);
+        let complete = match &mut self.constraint {
+            Some(constraint) => constraint.accept(token).map_err(Error::Constraint)?,
+            None => false,
+        };
+        let finish = match () {
+            () if complete => Some(Finish::Complete),
+            () if self.tokens >= self.limit => Some(Finish::Limit),
+            () if session.is_full() => Some(Finish::ContextFull),
+            () => None,
+        };
+        Ok(Step { token: Some(token), finish })
+    }
+    fn choose(&mut self, session: &mut Session) -> Result<u32, Error> {
+        let plain = self.constraint.is_none() && self.bias.is_empty();
+        // Where nobody looks at the logits they may stay where they are.
+        if let Some(last) = self.last.filter(|_| plain && !self.wants_logits) {
+            return session.next(last, &mut self.sampler, self.limit - self.tokens);
+        }
+        if let Some(last) = self.last {
+            session.advance(last)?;
+        }
+        if plain {
+            return session.first(&mut self.sampler);
+        }
+        self.logits.clear();
+        self.logits.extend_from_slice(session.logits());
+        for (token, bias) in self.bias {
+            if let Some(logit) = self.logits.get_mut(*token as usize) {
+                *logit += bias;
+            }
+        }
+        if let Some(constraint) = &mut self.constraint {
+            constraint.mask(&mut self.logits).map_err(Error::Constraint)?;
+        }
+        Ok(self.sampler.sample(&self.logits, session.tokens())?)
+    }
+}
+
+/// An answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Generated {
+    /// Tokens, the one that ended the text not counted.
+    pub tokens: usize,
+    /// Time of the model's steps, choice of tokens included; that of the caller is not.
+    pub time: Duration,
+    /// Steps of the model in that time: the first token comes from the prompt's logits.
+    pub steps: usize,
+    /// Why it ended.
+    pub finish: Finish,
+}
+
+impl Session {
+    /// Continues the sequence: at most `limit` tokens, up to one that `ends` it (which the callback does not get and the
+    /// cache does not keep). The callback gets each token as it is chosen and may break off.
+    ///
+    /// # Errors
+    /// When nothing was fed, or the model or the choice fails.
+    pub fn generate(
+        &mut self,
+        sampler: &Sampler,
+        limit: usize,
+        ends: &dyn Fn(u32) -> bool,
+        each: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Generated, Error> {
+        let generated = run(self, &mut Generation::new(sampler.clone(), limit, ends), each);
+        let finished = self.finish();
+        let generated = generated?;
+        finished?;
+        Ok(generated)
+    }
+}
+
+fn run(
+    session: &mut Session,
+    generation: &mut Generation<'_>,
+    each: &mut dyn FnMut(u32) -> ControlFlow<()>,
+) -> Result<Generated, Error> {
+    let (mut time, mut steps) = (Duration::ZERO, 0);
+    loop {
+        steps += usize::from(generation.tokens() > 0);
+        let start = Instant::now();
+        let step = generation.step(session)?;
+        time += start.elapsed();
+        let stopped = step.token.is_some_and(|token| each(token).is_break()).then_some(Finish::Stopped);
+        if let Some(finish) = stopped.or(step.finish) {
+            return Ok(Generated { tokens: generation.tokens(), time, steps, finish });
+        }
+    }
+}
