@@ -2,8 +2,9 @@
 
 use crate::constraint::Constraint;
 use crate::error::ApiError;
-use crate::job::{Chosen, Delta, Event, Finish, Job};
+use crate::job::{Delta, Event, Finish, Job};
 use crate::model::Served;
+use crate::probabilities::probabilities;
 use gristmill_llm::sampling::{Sampler, StopMatcher};
 use gristmill_llm::session::{self, Session};
 use gristmill_llm::tokenizer::Utf8Stream;
@@ -12,6 +13,10 @@ use std::time::{Duration, Instant};
 /// Text is told no more often than this, but for the first: faster than eyes, and each telling wakes two programs that take the cores
 /// from the model. An answer slower than that is told token by token.
 const TELL: Duration = Duration::from_millis(20);
+
+/// Bytes of text, or tokens with their probabilities, that are told whoever waits for what: how large an answer becomes shall be known
+/// while it grows. No page of text is longer, so that few answers are told in more than one piece for it.
+const PENDING: usize = 4096;
 
 /// An answer.
 pub struct Generation<'j> {
@@ -72,7 +77,7 @@ impl<'j> Generation<'j> {
         }
         let bytes = self.served.shown(token, self.job.markers);
         let complete = match &mut self.constraint {
-            Some(constraint) => constraint.accept(token, bytes).map_err(ApiError::internal)?,
+            Some(constraint) => constraint.accept(token, bytes).map_err(ApiError::constraint)?,
             None => false,
         };
         let mut text = String::new();
@@ -110,7 +115,7 @@ impl<'j> Generation<'j> {
             }
         }
         if let Some(constraint) = &mut self.constraint {
-            constraint.mask(&mut self.logits).map_err(ApiError::internal)?;
+            constraint.mask(&mut self.logits).map_err(ApiError::constraint)?;
         }
         self.sampler.sample(&self.logits, session.tokens()).map_err(|error| ApiError::internal(error.to_string()))
     }
@@ -126,8 +131,10 @@ impl<'j> Generation<'j> {
         reason
     }
     fn tell_in_time(&mut self) {
-        let something = !self.pending.text.is_empty() || !self.pending.tokens.is_empty();
-        if self.job.stream && something && self.told.is_none_or(|told| told.elapsed() >= TELL) {
+        let Delta { text, tokens, .. } = &self.pending;
+        let something = !text.is_empty() || !tokens.is_empty();
+        let due = self.job.stream && something && self.told.is_none_or(|told| told.elapsed() >= TELL);
+        if due || text.len() >= PENDING || tokens.len() >= PENDING {
             self.tell();
         }
     }
@@ -138,38 +145,5 @@ impl<'j> Generation<'j> {
         delta.time = self.begun.elapsed();
         let _ = self.job.events.send(Event::Delta(delta));
         self.told = Some(Instant::now());
-    }
-}
-
-/// The probability of a token, and the `top` most probable ones.
-fn probabilities(logits: &[f32], token: u32, top: usize) -> Chosen {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|l| f64::from(l - max).exp()).sum();
-    let logprob =
-        |id: u32| logits.get(id as usize).map_or(f32::NEG_INFINITY, |l| (f64::from(l - max) - sum.ln()) as f32);
-    let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
-    let descending = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
-    let top = top.min(ids.len());
-    if top > 0 && top < ids.len() {
-        ids.select_nth_unstable_by(top - 1, descending);
-    }
-    ids.truncate(top);
-    ids.sort_unstable_by(descending);
-    Chosen { token, logprob: logprob(token), top: ids.into_iter().map(|id| (id, logprob(id))).collect() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn probabilities_sum_to_one_and_are_in_order() {
-        let chosen = probabilities(&[0.0, 2.0, -1.0, 2.0], 0, 3);
-        assert_eq!(chosen.top.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 3, 0]);
-        assert_eq!(chosen.logprob, chosen.top[2].1);
-        let all = probabilities(&[0.0, 2.0, -1.0, 2.0], 0, 9);
-        let sum: f32 = all.top.iter().map(|t| t.1.exp()).sum();
-        assert!((sum - 1.0).abs() < 1e-6, "{sum}");
-        assert!(probabilities(&[1.0], 0, 0).top.is_empty());
     }
 }

@@ -3,6 +3,7 @@
 //! One answer at a time. Running several in one step is a matter of this file: [`Generation`] is one answer whose every token is a call
 //! of its own, and [`Queue`] hands requests out in a fair order.
 
+use crate::condition::Condition;
 use crate::error::ApiError;
 use crate::generation::Generation;
 use crate::job::{Event, Job, Usage};
@@ -25,6 +26,8 @@ pub struct Worker {
     pub queue: Arc<Queue<Job>>,
     /// What was done.
     pub metrics: Arc<Metrics>,
+    /// Whether the engine can answer at all.
+    pub condition: Condition,
 }
 
 /// Why a request came to no end of its own.
@@ -44,6 +47,10 @@ impl Worker {
     /// Works until the queue is closed.
     pub fn run(mut self) {
         while let Some(job) = self.queue.next() {
+            if let Some(why) = self.condition.failure() {
+                let _ = job.events.send(Event::Failed(ApiError::failed(why)));
+                continue;
+            }
             self.metrics.running.set(1);
             self.metrics.queue_time.observe(job.asked.elapsed().as_secs_f64());
             // A fault of ours in one answer must not end all others.
@@ -74,7 +81,7 @@ impl Worker {
         }
     }
     fn answer(&mut self, job: &Job) -> Result<Usage, Broken> {
-        let Worker { session, served, queue, metrics } = self;
+        let Worker { session, served, queue, metrics, .. } = self;
         let is_over = || job.is_abandoned() || queue.is_closed();
         let fed = session.feed_with(&job.prompt, job.reuse, &mut |_, _| match is_over() {
             true => ControlFlow::Break(()),
