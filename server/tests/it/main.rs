@@ -5,6 +5,7 @@ mod bad;
 mod client;
 mod running;
 mod sessions;
+mod slow;
 mod structure;
 
 use client::Client;
