@@ -57,8 +57,8 @@ impl Default for Config {
             head_time: Duration::from_secs(20),
             write_time: Duration::from_secs(30),
             queue: 256,
-            // 30,000 tokens, with 20 alternatives to each.
-            answer: 64 << 20,
+            // 8,000 tokens with 20 alternatives to each, or 28,000 with 5.
+            answer: 16 << 20,
             // Half a minute of 600 tokens a second with 20 alternatives each, which is as long as a reader may pause.
             unread: 8 << 20,
             choices: 16,

@@ -24,6 +24,7 @@ mod probabilities;
 mod prompt;
 mod queue;
 mod reply;
+mod schema;
 mod worker;
 
 pub use condition::Condition;

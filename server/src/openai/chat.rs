@@ -10,12 +10,13 @@ use crate::body::Asked;
 use crate::budget::Count;
 use crate::constraint::Constraint;
 use crate::error::ApiError;
+use crate::grammar::Form;
 use crate::http::App;
 use crate::job::{Chosen, Delta, Finish, Usage};
 use crate::model::{Served, now};
 use crate::prompt::{self, Prompt};
 use crate::reply::{Part, Reply, Schemas};
-use crate::{body, budget, grammar, http};
+use crate::{body, budget, grammar, http, schema};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -112,8 +113,7 @@ impl ChatRequest {
         let prompt = prompt::chat(served, convert(&self.messages)?, &wishes.to_json(), thinking)?;
         settings.limit = budget::limit(&settings, served, prompt.tokens.len(), logprobs, app.config.answer)?;
         let constraint = wishes.form().map(|(form, parameter)| {
-            let grammar = grammar::grammar(&form, prompt::style(served), &served.tokenizer);
-            let compiled = served.grammars.compile(grammar, prompt.thinking);
+            let compiled = constraint(served, &form, prompt.thinking);
             compiled.map_err(|why| ApiError::parameter(parameter, format!("this schema is not possible: {why}")))
         });
         let constraint = constraint.transpose()?;
@@ -135,6 +135,20 @@ impl ChatRequest {
         let switch = kwargs.and_then(|kwargs| kwargs.enable_thinking);
         Ok(switch.or((effort == Some("none")).then_some(false)))
     }
+}
+
+/// A form, compiled.
+fn constraint(served: &Served, form: &Form, thinking: bool) -> Result<Constraint, String> {
+    let compile = |form: &Form, thinking: bool| {
+        let grammar = grammar::grammar(form, prompt::style(served), &served.tokenizer)?;
+        served.grammars.compile(grammar, thinking)
+    };
+    let compiled = compile(form, thinking)?;
+    // Whether anything can follow is seen where a schema begins, and arguments begin in the middle of a call.
+    for parameters in form.calls.iter().filter_map(|call| call.parameters).filter(|it| schema::refers(it)) {
+        compile(&Form { schema: Some(parameters), ..Form::default() }, false)?;
+    }
+    Ok(compiled)
 }
 
 /// Answers one.

@@ -3,6 +3,8 @@
 mod api;
 mod bad;
 mod client;
+mod failed;
+mod large;
 mod running;
 mod sessions;
 mod slow;

@@ -30,11 +30,9 @@ impl Kind {
     fn connect(self, client: &Client) -> TcpStream {
         let begin = match self {
             Kind::Head => "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ".to_owned(),
-            Kind::Body => {
-                "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+            Kind::Body => "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                  Content-Length: 100000\r\n\r\n"
-                    .to_owned()
-            }
+                .to_owned(),
             Kind::Deaf => "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2000),
         };
         let stream = TcpStream::connect(client.address).expect("a connection");
