@@ -75,7 +75,9 @@ const NOTHING: &str = "no text can satisfy it";
 
 /// What is wrong with a schema, in a line: without the grammar around it, which is ours and holds all of the schema.
 fn reason(error: &str) -> String {
-    let error = error.split("<backtrace>").next().unwrap_or(error);
+    if error.starts_with("panic") {
+        return "it cannot be compiled".into();
+    }
     let listed = |line: &&str| line.split_once(" | ").is_some_and(|(n, _)| n.trim().parse::<usize>().is_ok());
     let lines: Vec<&str> = error.lines().take_while(|line| !listed(line)).map(str::trim).collect();
     let line = lines.join(" ");

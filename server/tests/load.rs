@@ -6,6 +6,7 @@
 #[expect(dead_code, reason = "it uses its part")]
 mod client;
 #[path = "it/running.rs"]
+#[expect(dead_code, reason = "it uses its part")]
 mod running;
 
 use client::{Client, asking, joined};
