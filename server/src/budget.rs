@@ -33,7 +33,7 @@ pub fn limit(
     let room = served.context.saturating_sub(prompt);
     match settings.limit {
         Some(limit) if limit.min(room) > fitting => {
-            let mib = limit.min(room) * each * settings.choices >> 20;
+            let mib = (limit.min(room) * each * settings.choices) >> 20;
             let message = format!(
                 "n = {}, {} tokens and {} alternatives to each may take {mib} MiB, and an answer that is told at once has {}; \
                  max_tokens = {fitting} would fit, and with stream set to true any",
