@@ -1,5 +1,6 @@
 //! Bodies of requests: read, parsed, and what is wrong with them said in the words of JSON.
 
+use crate::config::Config;
 use crate::error::ApiError;
 use crate::http::App;
 use axum::body::Body;
@@ -9,7 +10,9 @@ use futures_util::StreamExt;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny};
 use serde_json::error::Category;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Flattened into a struct, it takes the fields that the struct does not name; and serde reads that struct from objects alone, not from
 /// arrays too.
@@ -40,46 +43,87 @@ impl<S: Sync> FromRequest<S> for Asked {
     }
 }
 
+/// A body that has arrived. It takes its part of the room for bodies until it is dropped.
+pub struct Read {
+    bytes: Vec<u8>,
+    room: Option<OwnedSemaphorePermit>,
+}
+
 impl Asked {
-    /// The body, read and understood; who asks, and since when.
+    /// The body; who asks, and since when.
     ///
     /// # Errors
-    /// When it is not JSON, too long, too slow, or not such a request.
-    pub async fn json<T: DeserializeOwned>(self, app: &App) -> Result<(T, IpAddr, Instant), ApiError> {
+    /// When it is not said to be JSON, too long, too slow, or others fill the room for bodies.
+    pub async fn json(self, app: &App) -> Result<(Read, IpAddr, Instant), ApiError> {
         let kind = self.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let kind = kind.split(';').next().unwrap_or_default().trim();
         // Browsers send other pages' requests unasked if they are plain text, but not if they are JSON.
         if !kind.eq_ignore_ascii_case("application/json") {
             return Err(ApiError::media_type());
         }
-        let read = read(self.body, app.config.body);
-        let bytes = tokio::time::timeout(app.config.body_time, read).await.map_err(|_| ApiError::too_slow())??;
-        Ok((parse(&bytes)?, self.client, self.when))
+        let read = read(self.body, app.config.body, &app.bodies);
+        let read = tokio::time::timeout(app.config.body_time, read).await.map_err(|_| ApiError::too_slow())??;
+        Ok((read, self.client, self.when))
     }
 }
 
 /// How many times what it may be a body is read nevertheless: who is still sending does not read the refusal.
 const DRAINED: usize = 16;
 
-async fn read(body: Body, most: usize) -> Result<Vec<u8>, ApiError> {
+/// Reads a body of at most so many bytes; what is beyond [`Config::SMALL_BODY`] of it takes `room`.
+async fn read(body: Body, most: usize, room: &Arc<Semaphore>) -> Result<Read, ApiError> {
     let mut stream = body.into_data_stream();
-    let (mut bytes, mut length) = (Vec::new(), 0);
+    let mut read = Read { bytes: Vec::new(), room: None };
+    let (mut length, mut refusal) = (0, None);
     while let Some(piece) = stream.next().await {
         let piece = piece.map_err(|_| ApiError::body("the body was cut off"))?;
+        let before = length;
         length += piece.len();
-        if length <= most {
-            bytes.extend_from_slice(&piece);
-        } else if length > most.saturating_mul(DRAINED) {
-            break;
-        } else {
-            bytes = Vec::new();
+        if length > most {
+            refusal = Some(ApiError::too_large(most));
+        }
+        if refusal.is_none() {
+            match room_for(before, length, room) {
+                Some(more) => read.take(&piece, more),
+                None => refusal = Some(ApiError::bodies()),
+            }
+        }
+        if refusal.is_some() {
+            // It is read on, but not kept.
+            read = Read { bytes: Vec::new(), room: None };
+            if length > most.saturating_mul(DRAINED) {
+                break;
+            }
         }
     }
-    if length > most { Err(ApiError::too_large(most)) } else { Ok(bytes) }
+    refusal.map_or(Ok(read), Err)
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    let mut json = serde_json::Deserializer::from_slice(bytes);
+/// Room for what a body has grown by, as far as it needs any.
+fn room_for(before: usize, now: usize, room: &Arc<Semaphore>) -> Option<Option<OwnedSemaphorePermit>> {
+    let large = |length: usize| length.saturating_sub(Config::SMALL_BODY);
+    match u32::try_from(large(now) - large(before)).ok()? {
+        0 => Some(None),
+        more => Some(Some(room.clone().try_acquire_many_owned(more).ok()?)),
+    }
+}
+
+impl Read {
+    fn take(&mut self, piece: &[u8], more: Option<OwnedSemaphorePermit>) {
+        self.bytes.extend_from_slice(piece);
+        match (&mut self.room, more) {
+            (Some(room), Some(more)) => room.merge(more),
+            (room, more) => *room = room.take().or(more),
+        }
+    }
+}
+
+/// Understands a body.
+///
+/// # Errors
+/// When it is not JSON, or not such a request.
+pub fn parse<T: DeserializeOwned>(read: &Read) -> Result<T, ApiError> {
+    let mut json = serde_json::Deserializer::from_slice(&read.bytes);
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         refusal(path.trim_start_matches('.'), error.inner())

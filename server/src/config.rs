@@ -16,14 +16,31 @@ pub struct Config {
     pub api_key: Option<String>,
     /// Most bytes of a body.
     pub body: usize,
+    /// Most bytes of all bodies at a time, besides the first [`Config::SMALL_BODY`] of each.
+    pub bodies: usize,
     /// How long a body may take to arrive.
     pub body_time: Duration,
+    /// Most connections at a time; at least four times [`Config::queue`] are let in whatever it says. One address may have half of them.
+    pub connections: usize,
+    /// How long a connection may be without a whole head of a request: from its opening, and from one answer to the next request.
+    pub head_time: Duration,
+    /// How long a client may not read what is told to it. A client that reads less than a kilobyte a second counts as one.
+    pub write_time: Duration,
     /// Most requests that wait.
     pub queue: usize,
+    /// Most bytes of an answer that is told at once, about: text, and probabilities as JSON.
+    pub answer: usize,
+    /// Most bytes of an answer that were not read yet, about; then it is ended.
+    pub unread: usize,
     /// Most answers to one request.
     pub choices: usize,
     /// Bytes of earlier prompts to keep; `None` for a share of the memory.
     pub keep: Option<usize>,
+}
+
+impl Config {
+    /// Bytes of a body that are always taken: so few that all connections together may have them.
+    pub const SMALL_BODY: usize = 64 << 10;
 }
 
 impl Default for Config {
@@ -34,8 +51,16 @@ impl Default for Config {
             port: 8080,
             api_key: None,
             body: 4 << 20,
+            bodies: 64 << 20,
             body_time: Duration::from_secs(30),
+            connections: 1024,
+            head_time: Duration::from_secs(20),
+            write_time: Duration::from_secs(30),
             queue: 256,
+            // 8,000 tokens with 20 alternatives to each, or 28,000 with 5.
+            answer: 16 << 20,
+            // Half a minute of 600 tokens a second with 20 alternatives each, which is as long as a reader may pause.
+            unread: 8 << 20,
             choices: 16,
             keep: None,
         }

@@ -1,11 +1,11 @@
 //! Answers that must have a form: a grammar says, token by token, which may come next.
 
 use crate::reply::THOUGHT;
+use crate::schema::STACK;
 use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Compiles grammars for one vocabulary.
@@ -29,8 +29,9 @@ impl Grammars {
             let limits = factory.limits_mut();
             // What a client reads is about its schema, not about the parser.
             limits.verbose_errors = false;
-            // A schema comes from anybody: a tenth of the default, still more than real ones need.
+            // A schema comes from anybody: a tenth of the defaults, still more than real ones need. A state takes up to 2 kB.
             limits.max_grammar_size = 50_000;
+            limits.max_lexer_states = 25_000;
             factory
         });
         Grammars { factory, end, ends }
@@ -41,20 +42,42 @@ impl Grammars {
     /// What is wrong with it.
     pub fn compile(&self, grammar: TopLevelGrammar, thinking: bool) -> Result<Constraint, String> {
         let Some(factory) = &self.factory else { return Err("grammars are not possible with this vocabulary".into()) };
-        // It comes from a client, and the compiler is not ours: should it panic, the grammar is what is refused.
-        let parser = catch_unwind(AssertUnwindSafe(|| factory.create_parser(grammar)));
-        let matcher = Matcher::new(parser.map_err(|_| "it cannot be compiled")?);
-        match matcher.get_error() {
-            Some(error) => Err(reason(&error)),
-            None => {
-                Ok(Constraint { matcher, end: self.end, ends: self.ends.clone(), thinking: thinking.then(String::new) })
-            }
-        }
+        // It comes from a client, and the compiler is not ours: should it panic, the grammar is what is refused. The stack is for what
+        // `Tally` lets through.
+        let compiled = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || begin(factory, grammar));
+            thread
+                .map_err(|error| format!("it cannot be compiled now: {error}"))?
+                .join()
+                .map_err(|_| "it cannot be compiled")?
+        });
+        let matcher = compiled.map_err(|error| reason(&error))?;
+        Ok(Constraint { matcher, end: self.end, ends: self.ends.clone(), thinking: thinking.then(String::new) })
     }
 }
 
+/// A grammar at its beginning, from which something can follow.
+fn begin(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Matcher, String> {
+    let matcher = Matcher::new(factory.create_parser(grammar));
+    if let Some(error) = matcher.get_error() {
+        return Err(error);
+    }
+    // One that allows nothing (it refers to itself alone, say) compiles nevertheless.
+    match matcher.deep_clone().compute_mask_or_eos() {
+        Ok(mask) if !mask.is_zero() => Ok(matcher),
+        Ok(_) => Err(NOTHING.into()),
+        Err(error) if error.to_string().contains("NoExtension") => Err(NOTHING.into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+const NOTHING: &str = "no text can satisfy it";
+
 /// What is wrong with a schema, in a line: without the grammar around it, which is ours and holds all of the schema.
 fn reason(error: &str) -> String {
+    if error.starts_with("panic") {
+        return "it cannot be compiled".into();
+    }
     let listed = |line: &&str| line.split_once(" | ").is_some_and(|(n, _)| n.trim().parse::<usize>().is_ok());
     let lines: Vec<&str> = error.lines().take_while(|line| !listed(line)).map(str::trim).collect();
     let line = lines.join(" ");

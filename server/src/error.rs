@@ -41,6 +41,10 @@ impl ApiError {
         let param = Some(name.into());
         ApiError { param, ..ApiError::new(StatusCode::BAD_REQUEST, INVALID, message) }
     }
+    /// The same with that code.
+    pub fn with_code(self, code: &'static str) -> ApiError {
+        self.code(code)
+    }
     /// A parameter that must be there.
     pub fn missing(name: impl Into<String>) -> ApiError {
         let name = name.into();
@@ -109,6 +113,42 @@ impl ApiError {
     pub fn busy(waiting: usize) -> ApiError {
         let message = format!("{waiting} requests are waiting already; try again in a moment");
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message).code("queue_full")
+    }
+    /// Too many are connected already.
+    pub fn crowded() -> ApiError {
+        let message = "too many connections; try again in a moment";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("too_many_connections")
+    }
+    /// An answer that was told faster than it was read.
+    pub fn unread() -> ApiError {
+        let message = "the answer was not read fast enough, and ends here";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("answer_unread")
+    }
+    /// An answer that is larger than an answer may be that is told at once.
+    pub fn answer_too_large(most: usize) -> ApiError {
+        let message = format!(
+            "the answer became larger than the {most} bytes that one told at once may have; ask for fewer tokens or \
+             probabilities, or set stream to true"
+        );
+        ApiError::body(message).code("answer_too_large")
+    }
+    /// Bodies of others take all the memory there is for them.
+    pub fn bodies() -> ApiError {
+        let message = "others are sending too much at the moment; try again soon";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("too_many_bodies")
+    }
+    /// The engine is gone for good, and why.
+    pub fn failed(why: &str) -> ApiError {
+        let message = format!("the model cannot be run any more: {why}");
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("engine_failed")
+    }
+    /// A schema that turned out to be impossible to follow, or too expensive, while an answer was written.
+    pub fn constraint(why: impl std::fmt::Display) -> ApiError {
+        ApiError::body(format!("the schema cannot be followed any further: {why}")).code("schema_too_complex")
+    }
+    /// A host that may mean two things to two readers.
+    pub fn host_header(message: &str) -> ApiError {
+        ApiError::body(message).code("invalid_host")
     }
     /// The server is about to end.
     pub fn closing() -> ApiError {

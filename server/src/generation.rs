@@ -2,8 +2,9 @@
 
 use crate::constraint::Constraint;
 use crate::error::ApiError;
-use crate::job::{Chosen, Delta, Event, Finish, Job};
+use crate::job::{Delta, Event, Finish, Job};
 use crate::model::Served;
+use crate::probabilities::probabilities;
 use gristmill_llm::generation;
 use gristmill_llm::sampling::{Sampler, StopMatcher};
 use gristmill_llm::session::{self, ConstraintError, Session};
@@ -32,10 +33,10 @@ impl<'j> Generation<'j> {
     ///
     /// # Errors
     /// When its sampling parameters are out of range.
-    pub fn new(served: &'j Served, job: &'j Job, choice: usize) -> Result<Generation<'j>, ApiError> {
+    pub fn new(served: &'j Served, job: &'j Job, choice: usize) -> Result<Generation<'j>, session::Error> {
         let mut sampling = job.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(choice as u64);
-        let sampler = Sampler::new(sampling).map_err(|error| failed(error.into()))?;
+        let sampler = Sampler::new(sampling)?;
         let ends = |token| served.tokenizer.is_eog(token) && !job.endless;
         let mut tokens = generation::Generation::new(sampler, job.limit, ends).with_bias(&job.bias);
         if let Some(constraint) = job.constraint.clone() {
@@ -63,8 +64,8 @@ impl<'j> Generation<'j> {
     ///
     /// # Errors
     /// When the choice or the model fails.
-    pub fn step(&mut self, session: &mut Session) -> Result<Option<Finish>, ApiError> {
-        let step = self.tokens.step(session).map_err(failed)?;
+    pub fn step(&mut self, session: &mut Session) -> Result<Option<Finish>, session::Error> {
+        let step = self.tokens.step(session)?;
         let Some(token) = step.token else {
             let Some(finish) = step.finish else { unreachable!("{step:?} has neither a token nor an end") };
             return Ok(Some(self.end(finish.into())));
@@ -110,8 +111,12 @@ impl<'j> Generation<'j> {
     }
 }
 
-/// A failure of ours, with what can be done about it.
+/// What a client is told of a failure: a schema that cannot be followed is its own affair, all else is ours, and comes with what can be
+/// done about it.
 pub fn failed(error: session::Error) -> ApiError {
+    if let session::Error::Constraint(why) = error {
+        return ApiError::constraint(why);
+    }
     let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
     ApiError::internal(format!("{error}{hint}"))
 }
@@ -140,38 +145,5 @@ impl generation::Constraint for Bound<'_> {
     }
     fn accept(&mut self, token: u32) -> Result<bool, ConstraintError> {
         Ok(self.constraint.accept(token, self.served.shown(token, self.job.markers))?)
-    }
-}
-
-/// The probability of a token, and the `top` most probable ones.
-fn probabilities(logits: &[f32], token: u32, top: usize) -> Chosen {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|l| f64::from(l - max).exp()).sum();
-    let logprob =
-        |id: u32| logits.get(id as usize).map_or(f32::NEG_INFINITY, |l| (f64::from(l - max) - sum.ln()) as f32);
-    let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
-    let descending = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
-    let top = top.min(ids.len());
-    if top > 0 && top < ids.len() {
-        ids.select_nth_unstable_by(top - 1, descending);
-    }
-    ids.truncate(top);
-    ids.sort_unstable_by(descending);
-    Chosen { token, logprob: logprob(token), top: ids.into_iter().map(|id| (id, logprob(id))).collect() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn probabilities_sum_to_one_and_are_in_order() {
-        let chosen = probabilities(&[0.0, 2.0, -1.0, 2.0], 0, 3);
-        assert_eq!(chosen.top.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 3, 0]);
-        assert_eq!(chosen.logprob, chosen.top[2].1);
-        let all = probabilities(&[0.0, 2.0, -1.0, 2.0], 0, 9);
-        let sum: f32 = all.top.iter().map(|t| t.1.exp()).sum();
-        assert!((sum - 1.0).abs() < 1e-6, "{sum}");
-        assert!(probabilities(&[1.0], 0, 0).top.is_empty());
     }
 }

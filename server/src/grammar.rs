@@ -1,6 +1,7 @@
 //! Grammars for what a request asks of an answer: JSON of a schema, calls of tools. In llguidance's variant of Lark.
 
 use crate::reply::{CALL, CALLED};
+use crate::schema::Tally;
 use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
@@ -34,8 +35,17 @@ pub struct Form<'t> {
     pub several: bool,
 }
 
+/// Most bytes of a grammar: definitions are repeated for every parameter that refers to some.
+const BYTES: usize = 8 << 20;
+
 /// The grammar of a form.
-pub fn grammar(form: &Form, style: Style, tokenizer: &Tokenizer) -> TopLevelGrammar {
+///
+/// # Errors
+/// When its schemas are too large to be compiled.
+pub fn grammar(form: &Form, style: Style, tokenizer: &Tokenizer) -> Result<TopLevelGrammar, String> {
+    let mut tally = Tally::default();
+    form.schema.into_iter().chain(form.calls.iter().filter_map(|tool| tool.parameters)).for_each(|it| tally.add(it));
+    tally.check()?;
     let mut starts: Vec<String> = Vec::new();
     let mut rules = String::new();
     if let Some(schema) = form.schema {
@@ -52,10 +62,13 @@ pub fn grammar(form: &Form, style: Style, tokenizer: &Tokenizer) -> TopLevelGram
                 Style::Json => json_call(&mut rules, i, tool),
                 Style::Tags => tags_call(&mut rules, i, tool, &marker),
             };
+            if rules.len() > BYTES {
+                return Err(format!("its grammar is longer than {BYTES} bytes"));
+            }
             line(&mut rules, format_args!("call_{i}: {} {body} {}", marker(CALL), marker(CALLED)));
         }
     }
-    TopLevelGrammar::from_lark(format!("start: {}\n{rules}", starts.join(" | ")))
+    Ok(TopLevelGrammar::from_lark(format!("start: {}\n{rules}", starts.join(" | "))))
 }
 
 fn line(rules: &mut String, text: std::fmt::Arguments) {
@@ -97,8 +110,8 @@ fn tags_call(rules: &mut String, i: usize, tool: &Callable, marker: &dyn Fn(&str
             (Some("string"), _) => "/[^<]*/".into(),
             _ => {
                 let mut schema = object(Some(schema));
-                // References are to the root of what they stand in.
-                for definitions in ["$defs", "definitions"] {
+                // References are to the root of what they stand in. There is no use for them where the grammar is too long already.
+                for definitions in ["$defs", "definitions"].into_iter().filter(|_| rules.len() <= BYTES) {
                     if let Some(all) = parameters.get(definitions) {
                         schema.insert(definitions.into(), all.clone());
                     }
@@ -159,7 +172,8 @@ mod tests {
     fn follow(form: &Form, style: Style, thinking: bool, text: &str) -> (String, bool) {
         let tokenizer = tokenizer();
         let grammars = Grammars::new(&tokenizer, tokenizer.n_tokens());
-        let mut constraint = grammars.compile(grammar(form, style, &tokenizer), thinking).expect("a grammar");
+        let mut constraint =
+            grammars.compile(grammar(form, style, &tokenizer).expect("small"), thinking).expect("a grammar");
         let (mut done, mut complete) = (String::new(), false);
         for id in tokenizer.encode(text, true, false) {
             let mut logits = vec![0.0; tokenizer.n_tokens()];

@@ -1,9 +1,13 @@
 //! The way in: paths, keys, hosts.
 
+use crate::channel::{Receiver, channel};
+use crate::condition::Condition;
 use crate::config::Config;
+use crate::connections::Registry;
 use crate::constraint::Constraint;
 use crate::error::ApiError;
-use crate::job::{Event, Job};
+use crate::host;
+use crate::job::Job;
 use crate::metrics::{self, Metrics};
 use crate::model::Served;
 use crate::openai::settings::Settings;
@@ -20,7 +24,7 @@ use std::any::Any;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -36,6 +40,12 @@ pub struct App {
     pub config: Config,
     /// Requests that are read and checked at a time: they take the cores from the model.
     pub preparing: Arc<Semaphore>,
+    /// Bytes of large bodies that there is room for.
+    pub bodies: Arc<Semaphore>,
+    /// Whether the engine can answer at all.
+    pub condition: Condition,
+    /// Who is connected.
+    pub connected: Arc<Registry>,
 }
 
 /// The page.
@@ -59,7 +69,7 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(guarded)
         .fallback(async |uri: Uri| ApiError::path(uri.path()))
         .method_not_allowed_fallback(async || ApiError::method())
-        .layer(middleware::from_fn_with_state(app.clone(), check_host))
+        .layer(middleware::from_fn_with_state(app.clone(), host::check))
         .layer(CatchPanicLayer::custom(panicked))
         .with_state(app)
 }
@@ -102,6 +112,9 @@ async fn page() -> Response {
 }
 
 async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
+    if let Some(why) = app.condition.failure() {
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "failed", "message": why })));
+    }
     match app.queue.is_closed() {
         false => (StatusCode::OK, Json(json!({ "status": "ok" }))),
         true => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "unavailable" }))),
@@ -110,6 +123,8 @@ async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
 
 async fn counts(State(app): State<Arc<App>>) -> Response {
     app.metrics.waiting.set(app.queue.len() as i64);
+    app.metrics.connections.set(app.connected.len() as i64);
+    app.metrics.engine_failed.set(i64::from(app.condition.failure().is_some()));
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], app.metrics.to_text()).into_response()
 }
 
@@ -126,29 +141,6 @@ async fn check_key(State(app): State<Arc<App>>, request: Request, next: Next) ->
         }
     }
     Ok(next.run(request).await)
-}
-
-/// On loopback, lets in who asks for loopback: the name of a web site may have been resolved to it (DNS rebinding).
-async fn check_host(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
-    let named = request.uri().host().map(str::to_owned).or_else(|| {
-        let host = request.headers().get(header::HOST)?.to_str().ok()?;
-        Some(
-            host.rsplit_once(':')
-                .filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()))
-                .map_or(host, |(name, _)| name)
-                .to_owned(),
-        )
-    });
-    let local = |name: &str| {
-        let name = name.trim_matches(['[', ']']);
-        name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
-    };
-    // Who started it by another name meant that one.
-    let meant = |name: &str| app.config.name.as_ref().is_some_and(|meant| meant.eq_ignore_ascii_case(name));
-    match named {
-        Some(name) if app.config.host.is_loopback() && !local(&name) && !meant(&name) => Err(ApiError::host()),
-        _ => Ok(next.run(request).await),
-    }
 }
 
 /// Runs what takes a while (templates, tokenizers, grammars) beside the threads that serve connections.
@@ -185,9 +177,11 @@ impl App {
         constraint: Option<Constraint>,
         markers: bool,
         logprobs: Option<usize>,
-    ) -> Result<mpsc::UnboundedReceiver<Event>, ApiError> {
-        // Its length is bounded by the answer's: an answer is made whether or not it is read at once.
-        let (sender, events) = mpsc::unbounded_channel();
+    ) -> Result<Receiver, ApiError> {
+        if let Some(why) = self.condition.failure() {
+            return Err(ApiError::failed(why));
+        }
+        let (sender, events) = channel(self.config.unread);
         let Settings { sampling, reuse, bias, choices, limit, stop, endless, stream, .. } = settings;
         let job = Job {
             client,
@@ -198,7 +192,7 @@ impl App {
             bias,
             constraint,
             choices,
-            limit,
+            limit: limit.unwrap_or(usize::MAX),
             stop,
             endless,
             markers,

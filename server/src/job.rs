@@ -1,5 +1,6 @@
 //! What is asked of the engine's thread, and what it tells.
 
+use crate::channel::Sender;
 use crate::constraint::Constraint;
 use crate::error::ApiError;
 use crate::queue::Waiting;
@@ -7,7 +8,6 @@ use gristmill_llm::prefix::Reuse;
 use gristmill_llm::sampling::SamplingParams;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc::UnboundedSender;
 
 /// A request, checked: nothing in it can be refused any more.
 pub struct Job {
@@ -39,8 +39,8 @@ pub struct Job {
     pub logprobs: Option<usize>,
     /// Tell text as it comes, or only at the end?
     pub stream: bool,
-    /// Where to tell it. Once the other side is gone, nobody waits for the answer.
-    pub events: UnboundedSender<Event>,
+    /// Where to tell it. Once the other side is gone, or too far behind, nobody waits for the answer.
+    pub events: Sender,
 }
 
 impl Waiting for Job {

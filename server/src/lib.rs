@@ -5,30 +5,38 @@
 //! next token.
 
 mod body;
+mod budget;
+mod channel;
+mod condition;
 mod config;
+mod connections;
 mod constraint;
 mod error;
 mod generation;
 mod grammar;
+mod host;
 mod http;
 mod job;
 mod metrics;
 mod model;
 mod openai;
+mod probabilities;
 mod prompt;
 mod queue;
 mod reply;
+mod schema;
 mod worker;
 
+pub use condition::Condition;
 pub use config::Config;
 pub use model::Text;
 
+use crate::connections::{Connections, Registry};
 use crate::http::{App, Front};
 use crate::metrics::Metrics;
 use crate::model::Served;
 use crate::queue::Queue;
 use crate::worker::Worker;
-use axum::serve::ListenerExt;
 use gristmill_llm::engine::Engine;
 use gristmill_llm::session::Session;
 use std::future::Future;
@@ -80,9 +88,11 @@ pub struct Server {
     address: SocketAddr,
     config: Config,
     front: Front,
+    condition: Condition,
+    connected: Arc<Registry>,
     /// Ends the connections once it is dropped or used.
     ending: oneshot::Sender<()>,
-    connections: JoinHandle<io::Result<()>>,
+    connections: JoinHandle<()>,
 }
 
 /// Threads that serve connections.
@@ -107,24 +117,23 @@ impl Server {
         let listener =
             runtime.block_on(TcpListener::bind(address)).map_err(|error| Error::Listen { address, error })?;
         let address = listener.local_addr()?;
-        let listener = listener.tap_io(|stream| {
-            // Pieces of a stream are small; none shall wait for the next. Without that they are only later.
-            let _ = stream.set_nodelay(true);
-        });
         let front = Front::default();
-        let service = front.router().into_make_service_with_connect_info::<SocketAddr>();
         let (ending, ended) = oneshot::channel::<()>();
-        let connections = runtime.spawn(async move {
-            let ended = async {
-                let _ = ended.await;
-            };
-            axum::serve(listener, service).with_graceful_shutdown(ended).await
-        });
-        Ok(Server { runtime, address, config, front, ending, connections })
+        let connections = Connections::new(listener, front.router(), config.clone());
+        let connected = connections.registry();
+        let connections = runtime.spawn(connections.serve(async {
+            let _ = ended.await;
+        }));
+        let condition = Condition::default();
+        Ok(Server { runtime, address, config, front, condition, connected, ending, connections })
     }
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+    /// What becomes of the engine: whoever finds out that it is gone for good says so there.
+    pub fn condition(&self) -> Condition {
+        self.condition.clone()
     }
     /// Serves until the process is asked to end (SIGINT, SIGTERM), and ends in good order. `ready` is called when requests are answered.
     ///
@@ -144,7 +153,7 @@ impl Server {
         ready: impl FnOnce(),
         end: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
-        let Server { runtime, config, front, ending, connections, .. } = self;
+        let Server { runtime, config, front, condition, connected, ending, connections, .. } = self;
         let served = Arc::new(Served::new(text, engine.model().vocabulary(), engine.context()));
         let queue = Arc::new(Queue::new(config.queue));
         let metrics = Arc::new(Metrics::default());
@@ -154,13 +163,17 @@ impl Server {
             served: served.clone(),
             queue: queue.clone(),
             metrics: metrics.clone(),
+            condition: condition.clone(),
         };
         let app = Arc::new(App {
             served,
             queue: queue.clone(),
             metrics,
-            config,
             preparing: Arc::new(Semaphore::new(PREPARING)),
+            bodies: Arc::new(Semaphore::new(config.bodies.min(Semaphore::MAX_PERMITS))),
+            config,
+            condition,
+            connected,
         });
         front.open(http::router(app));
         runtime.spawn(async move {
@@ -174,10 +187,9 @@ impl Server {
         // Who does not take the rest of an answer, or has not finished a question, is not waited for.
         let result = runtime.block_on(async { tokio::time::timeout(PARTING, connections).await });
         runtime.shutdown_background();
-        match result {
-            Ok(Ok(result)) => Ok(result?),
-            Ok(Err(_)) | Err(_) => Ok(()),
-        }
+        // They fail for nobody but their clients.
+        let _ = result;
+        Ok(())
     }
 }
 

@@ -30,6 +30,10 @@ pub struct Metrics {
     pub waiting: Gauge,
     /// Requests that are being answered, now.
     pub running: Gauge,
+    /// Connections, now.
+    pub connections: Gauge,
+    /// 1 once the engine is gone for good.
+    pub engine_failed: Gauge,
     /// Bytes of prefixes that are kept, now.
     pub kept_bytes: Gauge,
     /// Seconds in the queue.
@@ -64,6 +68,8 @@ impl Default for Metrics {
         };
         let waiting = gauge("requests_waiting", "Requests in the queue");
         let running = gauge("requests_running", "Requests being answered");
+        let connections = gauge("connections", "Open connections");
+        let engine_failed = gauge("engine_failed", "1 once the engine is gone for good");
         let kept_bytes = gauge("prefix_cache_bytes", "Bytes of prefixes that are kept");
         let mut seconds = |name: &str, help: &str, least: f64| {
             // From `least`, by twos, over four decades.
@@ -86,6 +92,8 @@ impl Default for Metrics {
             answer_tokens,
             waiting,
             running,
+            connections,
+            engine_failed,
             kept_bytes,
             queue_time,
             first_token_time,

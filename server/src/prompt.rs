@@ -31,8 +31,13 @@ pub fn chat(
     tools: &[Value],
     thinking: Option<bool>,
 ) -> Result<Prompt, ApiError> {
-    let bytes = messages.iter().filter_map(|message| message.content.as_str()).map(str::len).sum();
-    plausible(served, "messages", bytes)?;
+    // Every message takes a token at least, whatever the template.
+    if messages.len() >= served.context {
+        return Err(ApiError::context("messages", messages.len(), served.context));
+    }
+    let texts = messages.iter().filter_map(|message| message.content.as_str()).map(str::len);
+    plausible(served, "messages", texts.sum())?;
+    plausible(served, "tools", tools.iter().map(|tool| tool.to_string().len()).sum())?;
     if !tools.is_empty() && !served.template.mentions("tools") {
         introduce(&mut messages, tools);
     }

@@ -3,13 +3,14 @@
 //! One answer at a time. Running several in one step is a matter of this file: [`Generation`] is one answer whose every token is a call
 //! of its own, and [`Queue`] hands requests out in a fair order.
 
+use crate::condition::Condition;
 use crate::error::ApiError;
 use crate::generation::{Generation, failed};
 use crate::job::{Event, Job, Usage};
 use crate::metrics::Metrics;
 use crate::model::Served;
 use crate::queue::{Queue, Waiting};
-use gristmill_llm::session::Session;
+use gristmill_llm::session::{self, Session};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,17 +26,19 @@ pub struct Worker {
     pub queue: Arc<Queue<Job>>,
     /// What was done.
     pub metrics: Arc<Metrics>,
+    /// Whether the engine can answer at all.
+    pub condition: Condition,
 }
 
 /// Why a request came to no end of its own.
 enum Broken {
     /// Nobody waits for the answer, or the server is closing.
     Off,
-    Failed(ApiError),
+    Failed(session::Error),
 }
 
-impl From<ApiError> for Broken {
-    fn from(error: ApiError) -> Broken {
+impl From<session::Error> for Broken {
+    fn from(error: session::Error) -> Broken {
         Broken::Failed(error)
     }
 }
@@ -44,6 +47,10 @@ impl Worker {
     /// Works until the queue is closed.
     pub fn run(mut self) {
         while let Some(job) = self.queue.next() {
+            if let Some(why) = self.condition.failure() {
+                let _ = job.events.send(Event::Failed(ApiError::failed(why)));
+                continue;
+            }
             self.metrics.running.set(1);
             self.metrics.queue_time.observe(job.asked.elapsed().as_secs_f64());
             // A fault of ours in one answer must not end all others.
@@ -58,7 +65,11 @@ impl Worker {
                 }
                 Ok(Err(Broken::Failed(error))) => {
                     self.metrics.failed.inc();
-                    let _ = job.events.send(Event::Failed(error));
+                    if error.is_lost() {
+                        // Nothing that is asked of this engine will succeed again: `/health` says so from now on.
+                        self.condition.fail(error.to_string());
+                    }
+                    let _ = job.events.send(Event::Failed(failed(error)));
                 }
                 Err(_) => {
                     self.metrics.failed.inc();
@@ -74,13 +85,13 @@ impl Worker {
         }
     }
     fn answer(&mut self, job: &Job) -> Result<Usage, Broken> {
-        let Worker { session, served, queue, metrics } = self;
+        let Worker { session, served, queue, metrics, .. } = self;
         let is_over = || job.is_abandoned() || queue.is_closed();
         let fed = session.feed_with(&job.prompt, job.reuse, &mut |_, _| match is_over() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         });
-        let fed = fed.map_err(failed)?;
+        let fed = fed?;
         metrics.prompt_tokens.inc_by(fed.run as u64);
         metrics.cached_tokens.inc_by(fed.reused as u64);
         if !fed.complete {
@@ -115,7 +126,7 @@ impl Worker {
                     Err(error) => break Err(Broken::Failed(error)),
                 }
             };
-            session.finish().map_err(failed)?;
+            session.finish()?;
             let (tokens, time) = (generation.tokens(), start.elapsed());
             metrics.answer_tokens.inc_by(tokens as u64);
             if tokens > 1 {

@@ -1,20 +1,24 @@
-//! Many at once, a third of whom hang up. In a process of its own, whose memory is the server's and its clients' alone.
+//! Many at once, a third of whom hang up at some moment. In a process of its own, whose memory is the server's and its clients' alone.
+//!
+//! `GRISTMILL_LOAD_REQUESTS=10000 cargo test -p gristmill-server --test load -- --nocapture` is the long one.
 
 #[path = "it/client.rs"]
 #[expect(dead_code, reason = "it uses its part")]
 mod client;
 #[path = "it/running.rs"]
+#[expect(dead_code, reason = "it uses its part")]
 mod running;
 
-use client::{asking, joined};
+use client::{Client, asking, joined};
 use gristmill_server::Config;
 use running::start;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const CLIENTS: usize = 64;
-const REQUESTS: usize = 2000;
+/// Requests, unless `GRISTMILL_LOAD_REQUESTS` says how many.
+const REQUESTS: usize = 600;
 /// Requests that differ.
 const KINDS: usize = 24;
 /// What memory may differ by at the end: the allocator keeps some.
@@ -29,6 +33,37 @@ fn resident() -> u64 {
 
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+}
+
+/// Moments at which a client may leave.
+const MOMENTS: u64 = 5;
+
+/// Asks, and leaves at a moment that depends on `chance` alone: before all is sent, before the answer, or within it.
+fn leave(client: &Client, body: &Value, chance: u64) {
+    let moment = chance / MOMENTS;
+    match chance % MOMENTS {
+        0 => {
+            let text = body.to_string();
+            let request = client.request("POST", "/v1/chat/completions", "application/json", text.as_bytes());
+            drop(client.send(&request[..moment as usize % request.len()]));
+        }
+        1 => {
+            let text = body.to_string();
+            let request = client.request("POST", "/v1/chat/completions", "application/json", text.as_bytes());
+            let stream = client.send(&request);
+            std::thread::sleep(Duration::from_millis(moment % 64));
+            drop(stream);
+        }
+        _ => client.hang_up(body, moment as usize % 16),
+    }
+}
+
+/// The `i`-th of a row of numbers that look random and are always the same (SplitMix64).
+fn scattered(i: u64) -> u64 {
+    let mut z = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 #[test]
@@ -60,8 +95,7 @@ fn every_answer_is_complete_and_correct() {
                         }
                         let kind = i % KINDS;
                         if i % 3 == 2 {
-                            // Before, within, and after the head of the response.
-                            client.hang_up(&body(kind, i % 2 == 0), [0, 1, 7, 9][i / 3 % 4]);
+                            leave(client, &body(kind, i % 2 == 0), scattered(i as u64));
                             continue;
                         }
                         let stream = i % 2 == 0;
@@ -88,10 +122,17 @@ fn every_answer_is_complete_and_correct() {
     // Once for what is only allocated once.
     assert_eq!(run(4 * CLIENTS), 0);
     let (memory, tasks) = (resident(), threads());
+    let requests = std::env::var("GRISTMILL_LOAD_REQUESTS").map_or(REQUESTS, |text| text.parse().expect("a number"));
     let begin = Instant::now();
-    assert_eq!(run(REQUESTS), 0);
-    println!("{REQUESTS} requests of {CLIENTS} clients in {:.1} s", begin.elapsed().as_secs_f64());
+    assert_eq!(run(requests), 0);
+    println!("{requests} requests of {CLIENTS} clients in {:.1} s", begin.elapsed().as_secs_f64());
     println!("memory {memory} kB before, {} kB after; threads {tasks} before, {} after", resident(), threads());
     assert!(resident() < memory + SLACK_KB, "{memory} kB before, {} kB after", resident());
     assert_eq!(client.metric("gristmill_requests_failed_total"), 0.0);
+    // Nobody is left but who asks.
+    let begin = Instant::now();
+    while client.metric("gristmill_connections") > 1.0 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "somebody is left");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

@@ -1,23 +1,26 @@
 //! `/v1/chat/completions`.
 
 use super::events::{self, Teller};
+use super::logprobs::ChatLogprobs;
 use super::messages::{RequestMessage, convert};
 use super::settings::{Settings, request};
 use super::tools::{ResponseFormat, Tool, ToolChoice, Wishes};
-use super::{finish_name, fresh_id, logprobs, rate, with_usage};
+use super::{finish_name, fresh_id, rate, timings_json, usage_json, with_usage};
 use crate::body::Asked;
+use crate::budget::Count;
 use crate::constraint::Constraint;
 use crate::error::ApiError;
+use crate::grammar::Form;
 use crate::http::App;
 use crate::job::{Chosen, Delta, Finish, Usage};
 use crate::model::{Served, now};
 use crate::prompt::{self, Prompt};
 use crate::reply::{Part, Reply, Schemas};
-use crate::{grammar, http};
+use crate::{body, budget, grammar, http, schema};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -86,7 +89,7 @@ impl ChatRequest {
                 let message = "max_completion_tokens is 0; it must be at least 1";
                 return Err(ApiError::parameter("max_completion_tokens", message));
             }
-            settings.limit = usize::try_from(limit).unwrap_or(usize::MAX);
+            settings.limit = Some(usize::try_from(limit).unwrap_or(usize::MAX));
         }
         if self.functions.is_some() || self.function_call.is_some() {
             let message = "functions and function_call are of an older interface: use tools and tool_choice";
@@ -108,9 +111,9 @@ impl ChatRequest {
         let served = &app.served;
         let thinking = self.thinking()?;
         let prompt = prompt::chat(served, convert(&self.messages)?, &wishes.to_json(), thinking)?;
+        settings.limit = budget::limit(&settings, served, prompt.tokens.len(), logprobs, app.config.answer)?;
         let constraint = wishes.form().map(|(form, parameter)| {
-            let grammar = grammar::grammar(&form, prompt::style(served), &served.tokenizer);
-            let compiled = served.grammars.compile(grammar, prompt.thinking);
+            let compiled = constraint(served, &form, prompt.thinking);
             compiled.map_err(|why| ApiError::parameter(parameter, format!("this schema is not possible: {why}")))
         });
         let constraint = constraint.transpose()?;
@@ -134,10 +137,24 @@ impl ChatRequest {
     }
 }
 
+/// A form, compiled.
+fn constraint(served: &Served, form: &Form, thinking: bool) -> Result<Constraint, String> {
+    let compile = |form: &Form, thinking: bool| {
+        let grammar = grammar::grammar(form, prompt::style(served), &served.tokenizer)?;
+        served.grammars.compile(grammar, thinking)
+    };
+    let compiled = compile(form, thinking)?;
+    // Whether anything can follow is seen where a schema begins, and arguments begin in the middle of a call.
+    for parameters in form.calls.iter().filter_map(|call| call.parameters).filter(|it| schema::refers(it)) {
+        compile(&Form { schema: Some(parameters), ..Form::default() }, false)?;
+    }
+    Ok(compiled)
+}
+
 /// Answers one.
 pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, ApiError> {
-    let (request, client, when) = asked.json::<ChatRequest>(&app).await?;
-    let ready = http::prepare(&app, move |app| request.check(app)).await?;
+    let (read, client, when) = asked.json(&app).await?;
+    let ready = http::prepare(&app, move |app| body::parse::<ChatRequest>(&read)?.check(app)).await?;
     let Ready { settings, prompt, constraint, schemas, forced, several, logprobs } = ready;
     let reply = || Reply::new(prompt.thinking, schemas.clone(), forced);
     let telling = Telling {
@@ -147,7 +164,7 @@ pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Respo
         include_usage: settings.include_usage,
         timings: settings.timings,
         logprobs: logprobs.is_some(),
-        answers: (0..settings.choices).map(|_| Answer::new(reply(), several)).collect(),
+        answers: (0..settings.choices).map(|_| Answer::new(reply(), several, !settings.stream)).collect(),
     };
     let stream = settings.stream;
     let mut events = app.submit(client, when, settings, prompt.tokens, constraint, true, logprobs)?;
@@ -157,17 +174,20 @@ pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Respo
     let mut telling = telling;
     let mut ends: Vec<(usize, Finish)> = Vec::new();
     let answers = &mut telling.answers;
+    let mut count = Count::new(app.config.answer);
     let usage = events::collect(
         &mut events,
         |delta| {
+            count.add(&app.served, &delta)?;
             let answer = &mut answers[delta.choice];
             answer.tokens.extend(delta.tokens);
             answer.push(&delta.text);
+            Ok(())
         },
         |choice, reason| ends.push((choice, reason)),
     )
     .await?;
-    Ok(Json(telling.whole(&ends, &usage)).into_response())
+    Ok(telling.whole(&ends, &usage))
 }
 
 /// One answer, as far as it has come.
@@ -175,6 +195,8 @@ struct Answer {
     reply: Reply,
     begun: bool,
     several: bool,
+    /// Will it be told at once? Then its text is kept.
+    whole: bool,
     content: String,
     reasoning: String,
     calls: Vec<Call>,
@@ -188,9 +210,9 @@ struct Call {
 }
 
 impl Answer {
-    fn new(reply: Reply, several: bool) -> Answer {
+    fn new(reply: Reply, several: bool, whole: bool) -> Answer {
         let (content, reasoning) = Default::default();
-        Answer { reply, begun: false, several, content, reasoning, calls: Vec::new(), tokens: Vec::new() }
+        Answer { reply, begun: false, several, whole, content, reasoning, calls: Vec::new(), tokens: Vec::new() }
     }
     /// More text; the deltas it makes.
     fn push(&mut self, text: &str) -> Vec<Value> {
@@ -203,14 +225,16 @@ impl Answer {
     }
     fn take(&mut self, part: Part) -> Option<Value> {
         match part {
-            Part::Reasoning(text) => {
+            Part::Reasoning(text) if self.whole => {
                 self.reasoning += &text;
-                Some(json!({ "reasoning_content": text }))
+                None
             }
-            Part::Content(text) => {
+            Part::Content(text) if self.whole => {
                 self.content += &text;
-                Some(json!({ "content": text }))
+                None
             }
+            Part::Reasoning(text) => Some(json!({ "reasoning_content": text })),
+            Part::Content(text) => Some(json!({ "content": text })),
             Part::Call(name) => {
                 let index = self.calls.len();
                 self.calls.push(Call { id: fresh_id("call_"), name, arguments: String::new() });
@@ -221,7 +245,10 @@ impl Answer {
             }
             Part::Arguments(text) => {
                 let index = self.calls.len().checked_sub(1)?;
-                self.calls[index].arguments += &text;
+                if self.whole {
+                    self.calls[index].arguments += &text;
+                    return None;
+                }
                 let more = json!({ "index": index, "function": { "arguments": text } });
                 (index == 0 || self.several).then(|| json!({ "tool_calls": [more] }))
             }
@@ -231,16 +258,18 @@ impl Answer {
         if reason == Finish::Stop && !self.calls.is_empty() { "tool_calls" } else { finish_name(reason) }
     }
     /// The message, whole.
-    fn message(&self) -> Value {
+    fn message(&mut self) -> Value {
         let calling = self.reply.is_forced() || !self.calls.is_empty();
-        let content = if self.content.is_empty() && calling { Value::Null } else { self.content.clone().into() };
+        let content =
+            if self.content.is_empty() && calling { Value::Null } else { std::mem::take(&mut self.content).into() };
         let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
         if !self.reasoning.is_empty() {
-            message["reasoning_content"] = self.reasoning.clone().into();
+            message["reasoning_content"] = std::mem::take(&mut self.reasoning).into();
         }
         if !self.calls.is_empty() {
-            let calls = self.calls.iter().take(if self.several { usize::MAX } else { 1 }).map(|call| {
-                let function = json!({ "name": call.name, "arguments": call.arguments });
+            let told = if self.several { usize::MAX } else { 1 };
+            let calls = self.calls.iter_mut().take(told).map(|call| {
+                let function = json!({ "name": call.name, "arguments": std::mem::take(&mut call.arguments) });
                 json!({ "id": call.id, "type": "function", "function": function })
             });
             message["tool_calls"] = calls.collect();
@@ -261,22 +290,16 @@ struct Telling {
 }
 
 impl Telling {
-    fn envelope(&self, object: &str, choices: Value) -> Value {
-        json!({
-            "id": self.id,
-            "object": object,
-            "created": self.created,
-            "model": self.served.name,
-            "system_fingerprint": concat!("gristmill-", env!("CARGO_PKG_VERSION")),
-            "choices": choices,
-        })
+    fn envelope(&self, object: &str) -> Map<String, Value> {
+        super::envelope(&self.id, object, self.created, &self.served.name)
     }
     fn chunk(&self, choices: Value) -> Value {
-        let mut chunk = self.envelope("chat.completion.chunk", choices);
+        let mut chunk = self.envelope("chat.completion.chunk");
+        chunk.insert("choices".into(), choices);
         if self.include_usage {
-            chunk["usage"] = Value::Null;
+            chunk.insert("usage".into(), Value::Null);
         }
-        chunk
+        chunk.into()
     }
     fn choice(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
         self.chunk(json!([{ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish }]))
@@ -290,30 +313,51 @@ impl Telling {
         }
     }
     /// All of it at once.
-    fn whole(&mut self, ends: &[(usize, Finish)], usage: &Usage) -> Value {
-        let choices: Vec<Value> = ends
-            .iter()
-            .map(|&(index, reason)| {
-                let answer = &mut self.answers[index];
-                answer.finish(reason);
-                let logprobs = if self.logprobs { logprobs::chat(&self.served, &answer.tokens) } else { Value::Null };
-                json!({
-                    "index": index,
-                    "message": answer.message(),
-                    "logprobs": logprobs,
-                    "finish_reason": answer.finish_name(reason),
-                })
-            })
-            .collect();
-        let whole = self.envelope("chat.completion", choices.into());
-        with_usage(whole, usage)
+    fn whole(&mut self, ends: &[(usize, Finish)], usage: &Usage) -> Response {
+        let end = |&(index, reason): &(usize, Finish)| {
+            let answer = &mut self.answers[index];
+            answer.finish(reason);
+            (index, answer.message(), answer.finish_name(reason))
+        };
+        let ended: Vec<_> = ends.iter().map(end).collect();
+        let choices = ended.into_iter().map(|(index, message, finish_reason)| {
+            let tokens = &self.answers[index].tokens;
+            let logprobs = self.logprobs.then_some(ChatLogprobs { served: &self.served, tokens });
+            WholeChoice { index, message, logprobs, finish_reason }
+        });
+        let whole = Whole {
+            envelope: self.envelope("chat.completion"),
+            choices: choices.collect(),
+            usage: usage_json(usage),
+            timings: timings_json(usage),
+        };
+        Json(whole).into_response()
     }
+}
+
+/// A chat completion. What it says of probabilities is only written.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    envelope: Map<String, Value>,
+    choices: Vec<WholeChoice<'a>>,
+    usage: Value,
+    timings: Value,
+}
+
+#[derive(Serialize)]
+struct WholeChoice<'a> {
+    index: usize,
+    message: Value,
+    logprobs: Option<ChatLogprobs<'a>>,
+    finish_reason: &'static str,
 }
 
 impl Teller for Telling {
     fn delta(&mut self, delta: Delta, chunks: &mut VecDeque<Value>) {
         self.begin(delta.choice, chunks);
-        let mut probabilities = if self.logprobs { logprobs::chat(&self.served, &delta.tokens) } else { Value::Null };
+        let probabilities = self.logprobs.then_some(ChatLogprobs { served: &self.served, tokens: &delta.tokens });
+        let mut probabilities = json!(probabilities);
         let mut deltas = self.answers[delta.choice].push(&delta.text);
         if deltas.is_empty() && !delta.tokens.is_empty() {
             deltas.push(json!({}));

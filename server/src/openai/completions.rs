@@ -1,9 +1,11 @@
 //! `/v1/completions`: a text goes on.
 
 use super::events::{self, Teller};
+use super::logprobs::CompletionLogprobs;
 use super::settings::{Settings, request};
-use super::{finish_name, fresh_id, logprobs, with_usage};
-use crate::body::Asked;
+use super::{finish_name, fresh_id, timings_json, usage_json, with_usage};
+use crate::body::{self, Asked};
+use crate::budget::{self, Count};
 use crate::error::ApiError;
 use crate::http::{self, App};
 use crate::job::{Chosen, Delta, Finish, Usage};
@@ -12,8 +14,8 @@ use crate::prompt::{self, Prompt};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -52,7 +54,7 @@ impl CompletionRequest {
     fn check(&self, app: &App) -> Result<(Settings, Prompt, Option<usize>), ApiError> {
         let mut settings = self.raw().check(app)?;
         if self.max_tokens.is_none() {
-            settings.limit = LIMIT;
+            settings.limit = Some(LIMIT);
         }
         for (name, asked) in [
             ("suffix", self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty())),
@@ -81,15 +83,18 @@ impl CompletionRequest {
                 prompt::tokens(served, lists.first().filter(|_| lists.len() == 1).ok_or_else(single)?.clone())
             }
         };
-        Ok((settings, prompt?, logprobs))
+        let prompt = prompt?;
+        settings.limit = budget::limit(&settings, served, prompt.tokens.len(), logprobs, app.config.answer)?;
+        Ok((settings, prompt, logprobs))
     }
 }
 
 /// Answers one.
 pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, ApiError> {
-    let (request, client, when) = asked.json::<CompletionRequest>(&app).await?;
-    let (settings, prompt, logprobs) = http::prepare(&app, move |app| request.check(app)).await?;
-    let mut telling = Telling {
+    let (read, client, when) = asked.json(&app).await?;
+    let ready = http::prepare(&app, move |app| body::parse::<CompletionRequest>(&read)?.check(app)).await?;
+    let (settings, prompt, logprobs) = ready;
+    let telling = Telling {
         served: app.served.clone(),
         id: fresh_id("cmpl-"),
         created: now(),
@@ -104,26 +109,48 @@ pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Respo
     }
     let mut texts: Vec<(String, Vec<Chosen>)> = vec![Default::default(); choices];
     let mut ends: Vec<(usize, Finish)> = Vec::new();
+    let mut count = Count::new(app.config.answer);
     let usage = events::collect(
         &mut events,
         |delta| {
+            count.add(&app.served, &delta)?;
             let (text, tokens) = &mut texts[delta.choice];
             text.push_str(&delta.text);
             tokens.extend(delta.tokens);
+            Ok(())
         },
         |choice, reason| ends.push((choice, reason)),
     )
     .await?;
-    let choices: Vec<Value> = ends
-        .iter()
-        .map(|&(index, reason)| {
-            let (text, tokens) = &texts[index];
-            telling.choice(index, text, tokens, finish_name(reason).into())
-        })
-        .collect();
-    let whole = telling.envelope(choices.into());
-    let whole = with_usage(whole, &usage);
+    let choices = ends.iter().map(|&(index, reason)| {
+        let (text, tokens) = &texts[index];
+        telling.choice(index, text, tokens, Some(finish_name(reason)))
+    });
+    let whole = Whole {
+        envelope: telling.envelope(),
+        choices: choices.collect(),
+        usage: usage_json(&usage),
+        timings: timings_json(&usage),
+    };
     Ok(Json(whole).into_response())
+}
+
+/// A completion. What it says of probabilities is only written.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    envelope: Map<String, Value>,
+    choices: Vec<Choice<'a>>,
+    usage: Value,
+    timings: Value,
+}
+
+#[derive(Serialize)]
+struct Choice<'a> {
+    index: usize,
+    text: &'a str,
+    logprobs: Option<CompletionLogprobs<'a>>,
+    finish_reason: Option<&'static str>,
 }
 
 /// How a completion is told.
@@ -138,41 +165,41 @@ struct Telling {
 }
 
 impl Telling {
-    fn envelope(&self, choices: Value) -> Value {
-        json!({
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.served.name,
-            "system_fingerprint": concat!("gristmill-", env!("CARGO_PKG_VERSION")),
-            "choices": choices,
-        })
+    fn envelope(&self) -> Map<String, Value> {
+        super::envelope(&self.id, "text_completion", self.created, &self.served.name)
     }
     fn chunk(&self, choices: Value) -> Value {
-        let mut chunk = self.envelope(choices);
+        let mut chunk = self.envelope();
+        chunk.insert("choices".into(), choices);
         if self.include_usage {
-            chunk["usage"] = Value::Null;
+            chunk.insert("usage".into(), Value::Null);
         }
-        chunk
+        chunk.into()
     }
-    fn choice(&mut self, index: usize, text: &str, tokens: &[Chosen], finish: Value) -> Value {
-        let logprobs = match self.logprobs {
-            true => logprobs::completion(&self.served, tokens, &mut self.offsets[index]),
-            false => Value::Null,
-        };
-        json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
+    fn choice<'a>(
+        &'a self,
+        index: usize,
+        text: &'a str,
+        tokens: &'a [Chosen],
+        finish_reason: Option<&'static str>,
+    ) -> Choice<'a> {
+        let offset = self.offsets[index];
+        let logprobs = self.logprobs.then_some(CompletionLogprobs { served: &self.served, tokens, offset });
+        Choice { index, text, logprobs, finish_reason }
     }
 }
 
 impl Teller for Telling {
     fn delta(&mut self, delta: Delta, chunks: &mut VecDeque<Value>) {
         if !delta.text.is_empty() || !delta.tokens.is_empty() {
-            let choice = self.choice(delta.choice, &delta.text, &delta.tokens, Value::Null);
+            let choice = self.choice(delta.choice, &delta.text, &delta.tokens, None);
+            let end = choice.logprobs.as_ref().map(CompletionLogprobs::end);
             chunks.push_back(self.chunk(json!([choice])));
+            self.offsets[delta.choice] = end.unwrap_or(0);
         }
     }
     fn finish(&mut self, choice: usize, reason: Finish, chunks: &mut VecDeque<Value>) {
-        let choice = self.choice(choice, "", &[], finish_name(reason).into());
+        let choice = self.choice(choice, "", &[], Some(finish_name(reason)));
         chunks.push_back(self.chunk(json!([choice])));
     }
     fn end(&mut self, usage: &Usage, chunks: &mut VecDeque<Value>) {

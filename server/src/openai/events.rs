@@ -1,5 +1,6 @@
 //! Answers told as they come: server-sent events.
 
+use crate::channel::Receiver;
 use crate::error::ApiError;
 use crate::job::{Delta, Event, Finish, Usage};
 use axum::response::sse::{self, KeepAlive, Sse};
@@ -8,7 +9,6 @@ use futures_util::stream;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use tokio::sync::mpsc::UnboundedReceiver;
 
 /// What tells events in the form of one interface.
 pub trait Teller: Send + 'static {
@@ -24,7 +24,7 @@ pub trait Teller: Send + 'static {
 const DONE: &str = "[DONE]";
 
 struct State<T> {
-    events: UnboundedReceiver<Event>,
+    events: Receiver,
     teller: T,
     chunks: VecDeque<Value>,
     phase: Phase,
@@ -39,7 +39,7 @@ enum Phase {
 }
 
 /// A response that tells what comes. While nothing does, comments keep the connection open.
-pub fn respond(events: UnboundedReceiver<Event>, teller: impl Teller) -> Response {
+pub fn respond(events: Receiver, teller: impl Teller) -> Response {
     let state = State { events, teller, chunks: VecDeque::new(), phase: Phase::Going };
     let stream = stream::unfold(state, async |mut state| {
         let data = state.next().await?;
@@ -84,15 +84,15 @@ impl<T: Teller> State<T> {
 /// Waits for all of it. The end of each answer is told by `finish`.
 ///
 /// # Errors
-/// When it fails.
+/// When it fails, or `delta` refuses more.
 pub async fn collect(
-    events: &mut UnboundedReceiver<Event>,
-    mut delta: impl FnMut(Delta),
+    events: &mut Receiver,
+    mut delta: impl FnMut(Delta) -> Result<(), ApiError>,
     mut finish: impl FnMut(usize, Finish),
 ) -> Result<Usage, ApiError> {
     loop {
         match events.recv().await {
-            Some(Event::Delta(more)) => delta(more),
+            Some(Event::Delta(more)) => delta(more)?,
             Some(Event::Finish { choice, reason }) => finish(choice, reason),
             Some(Event::End(usage)) => return Ok(usage),
             Some(Event::Failed(error)) => return Err(error),

@@ -11,7 +11,7 @@ mod messages;
 mod tools;
 
 use crate::job::Usage;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
@@ -20,6 +20,19 @@ fn fresh_id(prefix: &str) -> String {
     // Every RandomState has keys of its own.
     let part = || RandomState::new().build_hasher().finish();
     format!("{prefix}{:016x}{:08x}", part(), part() as u32)
+}
+
+/// What all answers and their pieces begin with.
+fn envelope(id: &str, object: &str, created: u64, model: &str) -> Map<String, Value> {
+    let fingerprint = concat!("gristmill-", env!("CARGO_PKG_VERSION"));
+    let fields: [(&str, Value); 5] = [
+        ("id", id.into()),
+        ("object", object.into()),
+        ("created", created.into()),
+        ("model", model.into()),
+        ("system_fingerprint", fingerprint.into()),
+    ];
+    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
 }
 
 /// Tokens, as clients count them.

@@ -139,8 +139,8 @@ pub struct Settings {
     pub bias: Vec<(u32, f32)>,
     /// Answers.
     pub choices: usize,
-    /// Most tokens of each.
-    pub limit: usize,
+    /// Most tokens of each, where somebody said.
+    pub limit: Option<usize>,
     /// What ends them.
     pub stop: Vec<String>,
     /// Go on where the model would end?
@@ -174,7 +174,7 @@ impl Raw<'_> {
             ));
         }
         let choices = whole("n", self.n, 1, app.config.choices as u64)?.unwrap_or(1) as usize;
-        let limit = whole("max_tokens", self.max_tokens, 1, u64::MAX)?.unwrap_or(u64::MAX);
+        let limit = whole("max_tokens", self.max_tokens, 1, u64::MAX)?;
         let sampling = self.sampling(&served.sampling)?;
         // Who gives a seed, or wants the most probable token, wants the same text again.
         let again = self.seed.is_some() || sampling.temperature <= 0.0;
@@ -183,7 +183,7 @@ impl Raw<'_> {
             reuse: if again { Reuse::Exact } else { Reuse::Any },
             bias: bias(self.logit_bias, served.tokenizer.n_tokens())?,
             choices,
-            limit: usize::try_from(limit).unwrap_or(usize::MAX),
+            limit: limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
             stop: stops(self.stop)?,
             endless: self.ignore_eos,
             stream: self.stream,
@@ -313,7 +313,9 @@ fn stops(stop: Option<&Texts>) -> Result<Vec<String>, ApiError> {
 
 fn bias(bias: Option<&Map<String, Value>>, tokens: usize) -> Result<Vec<(u32, f32)>, ApiError> {
     let entry = |(key, value): (&String, &Value)| {
-        let token = key.parse().ok().filter(|&token: &u32| (token as usize) < tokens);
+        // One key a token, so that there are no more of them than tokens: "7", and not "007" or "+7" besides.
+        let plain = |token: &u32| (*token as usize) < tokens && token.to_string() == *key;
+        let token = key.parse().ok().filter(plain);
         let value = value.as_f64().filter(|value| (-100.0..=100.0).contains(value));
         token.zip(value).map(|(token, value)| (token, value as f32))
     };

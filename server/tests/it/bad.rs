@@ -206,6 +206,39 @@ fn a_foreign_name_for_loopback_is_refused() {
 }
 
 #[test]
+fn a_host_that_two_readers_may_read_differently_is_refused() {
+    let client = shared();
+    let ask = |line: &str, headers: &[u8]| {
+        let head = [line.as_bytes(), b"\r\nConnection: close\r\n", headers, b"\r\n"].concat();
+        client.exchange(&head)
+    };
+    let get = "GET /health HTTP/1.1";
+    assert_eq!(ask(get, b"Host: localhost\r\n").status, 200);
+    assert_eq!(ask("GET http://localhost/health HTTP/1.1", b"Host: localhost\r\n").status, 200);
+    // A probe of the older kind need not say whom it asks; browsers, whom the check is about, do.
+    assert_eq!(ask("GET /health HTTP/1.0", b"").status, 200);
+    for (line, headers) in [
+        (get, b"".as_slice()),
+        (get, b"Host: localhost\r\nHost: evil.example\r\n"),
+        (get, b"Host: evil.example\r\nHost: localhost\r\n"),
+        (get, b"Host: evil.example\xff\r\n"),
+        (get, b"Host: localhost@evil.example\r\n"),
+        ("GET http://localhost/health HTTP/1.1", b"Host: evil.example\r\n"),
+        ("GET http://evil.example/health HTTP/1.1", b"Host: localhost\r\n"),
+    ] {
+        let error = ask(line, headers).refused(400);
+        assert_eq!(error["code"], "invalid_host", "{line} {}", String::from_utf8_lossy(headers));
+    }
+    for (line, headers) in [
+        (get, b"Host:\r\n".as_slice()),
+        ("GET http://evil.example/health HTTP/1.1", b"Host: evil.example\r\n"),
+        ("GET http://evil.example/health HTTP/1.0", b""),
+    ] {
+        ask(line, headers).refused(403);
+    }
+}
+
+#[test]
 fn a_full_queue_refuses_at_once() {
     let server = start(Config { queue: 2, ..Config::default() });
     let client = &server.client;

@@ -59,7 +59,8 @@ impl Client {
         let _ = stream.write_all(bytes);
         stream
     }
-    fn request(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> Vec<u8> {
+    /// A request, as it is sent.
+    pub fn request(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> Vec<u8> {
         let key = self.key.as_ref().map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
         let head = format!(
             "{method} {path} HTTP/1.0\r\nHost: {}\r\n{key}Content-Type: {kind}\r\nContent-Length: {}\r\n\r\n",

@@ -3,8 +3,11 @@
 mod api;
 mod bad;
 mod client;
+mod failed;
+mod large;
 mod running;
 mod sessions;
+mod slow;
 mod structure;
 
 use client::Client;

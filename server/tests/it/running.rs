@@ -7,7 +7,7 @@ use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
 use gristmill_runtime::store::Store;
-use gristmill_server::{Config, Server, Text};
+use gristmill_server::{Condition, Config, Server, Text};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 /// A server in this process.
 pub struct Running {
     pub client: Client,
+    pub condition: Condition,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,6 +44,7 @@ pub fn start(config: Config) -> Running {
     let key = config.api_key.clone();
     let server = Server::bind(Config { port: 0, ..config }).expect("a port");
     let client = Client { address: server.address(), key };
+    let condition = server.condition();
     let (end, ended) = oneshot::channel::<()>();
     let (is_ready, ready) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -53,7 +55,7 @@ pub fn start(config: Config) -> Running {
         server.run_until(text, engine, || is_ready.send(()).expect("somebody waits"), ended).expect("it serves");
     });
     ready.recv().expect("it is ready");
-    Running { client, end: Some(end), thread: Some(thread) }
+    Running { client, condition, end: Some(end), thread: Some(thread) }
 }
 
 impl Drop for Running {

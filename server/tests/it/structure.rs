@@ -3,6 +3,7 @@
 use super::client::asking;
 use super::shared;
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 fn weather() -> Value {
     json!([
@@ -191,4 +192,95 @@ fn what_is_wrong_with_a_schema_is_said_in_a_line() {
     let error = shared().ask("Hm?", format).refused(400);
     let message = error["message"].as_str().unwrap();
     assert!(message.chars().count() <= 301 && !message.contains('\n') && !message.contains("%json"), "{message}");
+}
+
+/// Schemas that were, or could have been, the end of a server, or of its patience.
+fn bombs() -> Vec<(&'static str, Value, bool)> {
+    let many = |n: usize, one: &dyn Fn(usize) -> Value| (0..n).map(one).collect::<Vec<_>>();
+    let named = |n: usize, one: &dyn Fn(usize) -> (String, Value)| Value::from_iter((0..n).map(one));
+    let chain = |n: usize| {
+        let next = |i: usize| json!({ "properties": { "x": { "$ref": format!("#/$defs/a{}", (i + 1) % n) } } });
+        json!({ "$defs": named(n, &|i| (format!("a{i}"), next(i))), "$ref": "#/$defs/a0" })
+    };
+    let nested =
+        |n: usize| (0..n).fold(json!({ "type": "string" }), |inner, _| json!({ "properties": { "a": inner } }));
+    let constant = |i: usize| json!({ "properties": { "k": { "const": i } }, "required": ["k"] });
+    let products = |n: usize| {
+        let one = |j: usize| json!({ "properties": { format!("k{j}"): { "const": 1 } } });
+        json!({ "allOf": many(8, &|_| json!({ "oneOf": many(n, &one) })) })
+    };
+    let patterns = |n: usize| json!({ "patternProperties": named(n, &|i| (format!("^a{i}[a-z]*$"), json!({}))) });
+    // Whether it must be refused.
+    vec![
+        ("itself", json!({ "$ref": "#" }), true),
+        ("itself among all", json!({ "allOf": [{ "$ref": "#" }] }), true),
+        ("itself among any", json!({ "anyOf": [{ "$ref": "#" }, { "$ref": "#" }] }), true),
+        (
+            "a circle",
+            json!({ "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } }, "$ref": "#/$defs/a" }),
+            true,
+        ),
+        (
+            "a circle with siblings",
+            json!({ "$defs": { "a": { "type": "object", "$ref": "#/$defs/a" } }, "$ref": "#/$defs/a" }),
+            true,
+        ),
+        ("no end", json!({ "properties": { "x": { "$ref": "#" } }, "required": ["x"], "type": "object" }), false),
+        ("nothing", json!(false), true),
+        ("a chain", chain(1_000), false),
+        ("a long chain", chain(20_000), true),
+        ("deep", nested(40), false),
+        ("too deep", nested(100), true),
+        ("an enumeration", json!({ "enum": many(10_000, &|i| json!(format!("value {i}"))) }), false),
+        ("a huge enumeration", json!({ "enum": many(100_000, &|i| json!(format!("value {i}"))) }), true),
+        ("alternatives", json!({ "oneOf": many(20_000, &constant) }), true),
+        ("products", products(24), true),
+        ("patterns of names", patterns(300), true),
+        ("properties", json!({ "properties": named(10_000, &|i| (format!("p{i}"), json!({}))) }), true),
+        ("required", json!({ "required": many(100_000, &|i| json!(format!("p{i}"))) }), true),
+        ("a long text", json!({ "type": "string", "minLength": 1_000_000_000 }), false),
+        ("a long list", json!({ "type": "array", "minItems": 1_000_000_000, "maxItems": 2_000_000_000 }), false),
+        ("a pattern", json!({ "type": "string", "pattern": "((((a{1,100}){1,100}){1,100}){1,100}){1,100}" }), false),
+        (
+            "a pattern of groups",
+            json!({ "type": "string", "pattern": format!("{}a{}", "(".repeat(20_000), ")".repeat(20_000)) }),
+            true,
+        ),
+        (
+            "a pattern of options",
+            json!({ "type": "string", "pattern": "a?".repeat(5_000) + &"a".repeat(5_000) }),
+            false,
+        ),
+        (
+            "multiples",
+            json!({ "allOf": [{ "multipleOf": 999_983.7 }, { "multipleOf": 999_979.3 }], "type": "number" }),
+            false,
+        ),
+        ("white space", json!({ "x-guidance": { "whitespace_pattern": "(a{1,1000}){1,1000}" } }), false),
+    ]
+}
+
+#[test]
+fn no_schema_takes_long_or_fails() {
+    let client = shared();
+    for (name, schema, refused) in bombs() {
+        let tool = json!([{ "type": "function", "function": { "name": "a", "parameters": schema } }]);
+        let forced = json!({ "tools": tool, "tool_choice": "required", "max_tokens": 3, "seed": 1 });
+        let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
+        let settings = [json!({ "response_format": format, "max_tokens": 8, "seed": 1 }), forced];
+        // Parameters of tools are objects, and written into the prompt besides.
+        let both = if schema.is_object() && schema.to_string().len() < 1000 { 2 } else { 1 };
+        for settings in settings.into_iter().take(both) {
+            let begin = Instant::now();
+            let response = client.ask("Hm?", settings);
+            assert!(begin.elapsed() < Duration::from_secs(5), "{name}: {:?}", begin.elapsed());
+            assert!(!refused || response.status == 400, "{name}: {response:?}");
+            if refused || response.status != 200 {
+                let error = response.refused(400);
+                let message = error["message"].as_str().unwrap();
+                assert!(!message.contains("backtrace") && !message.contains("panic"), "{name}: {message}");
+            }
+        }
+    }
+    assert_eq!(client.get("/health").ok()["status"], "ok");
 }

@@ -1,0 +1,81 @@
+//! Bodies that say when they are over: when a request has arrived, and when it was answered.
+
+use super::registry::Connection;
+use axum::body::{Body, Bytes, HttpBody};
+use hyper::body::{Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// A body that says when it has arrived whole, or nobody waits for the rest of it.
+pub struct Arriving<B> {
+    body: B,
+    connection: Arc<Connection>,
+}
+
+impl<B: HttpBody> Arriving<B> {
+    /// The body of a request of that connection.
+    pub fn new(body: B, connection: Arc<Connection>) -> Arriving<B> {
+        if body.is_end_stream() {
+            connection.requested();
+        }
+        Arriving { body, connection }
+    }
+}
+
+impl<B: HttpBody + Unpin> HttpBody for Arriving<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(frame, Poll::Ready(None)) {
+            self.connection.requested();
+        }
+        frame
+    }
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<B> Drop for Arriving<B> {
+    fn drop(&mut self) {
+        self.connection.requested();
+    }
+}
+
+/// A body that says when all of it was told, or nobody wants the rest of it.
+pub struct Leaving {
+    body: Body,
+    connection: Arc<Connection>,
+}
+
+impl Leaving {
+    /// The body of a response on that connection.
+    pub fn new(body: Body, connection: Arc<Connection>) -> Leaving {
+        Leaving { body, connection }
+    }
+}
+
+impl HttpBody for Leaving {
+    type Data = Bytes;
+    type Error = axum::Error;
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.connection.answered();
+    }
+}

@@ -1,0 +1,97 @@
+//! A socket whose client has to read: one that does not is closed.
+
+use super::registry::Connection;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep};
+
+/// Bytes a second that a client has to read, in the long run, where there is something to read. A telephone's modem was faster.
+const SLOWEST: u64 = 1024;
+
+/// A socket, and how long what is written to it has been waiting for its client.
+pub struct Watched<S> {
+    stream: S,
+    connection: Arc<Connection>,
+    /// How long nothing may be read.
+    patience: Duration,
+    /// By when the client must have read on; none while it takes all it is offered.
+    deadline: Option<Instant>,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl<S> Watched<S> {
+    /// Closes the connection once its client has not read for that long.
+    pub fn new(stream: S, connection: Arc<Connection>, patience: Duration) -> Watched<S> {
+        let timer = Box::pin(tokio::time::sleep(patience));
+        Watched { stream, connection, patience, deadline: None, timer }
+    }
+    /// Judges a write of `offered` bytes.
+    fn judge(
+        &mut self,
+        context: &mut Context,
+        offered: usize,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Ready(Ok(n)) if n == offered => {
+                if self.deadline.take().is_some() {
+                    self.connection.set_stalled(false);
+                }
+            }
+            Poll::Ready(Ok(n)) => {
+                // What was read buys time, but no more than there was at first.
+                let bought = Duration::from_millis(n as u64 * 1000 / SLOWEST);
+                let most = Instant::now() + self.patience;
+                self.deadline = self.deadline.map(|deadline| (deadline + bought).min(most));
+            }
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => {
+                if self.deadline.is_none() {
+                    self.connection.set_stalled(true);
+                }
+                let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + self.patience);
+                if self.timer.deadline() != deadline {
+                    self.timer.as_mut().reset(deadline);
+                }
+                if self.timer.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+            }
+        }
+        written
+    }
+}
+
+impl<S: Read + Unpin> Read for Watched<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: Write + Unpin> Write for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.judge(context, bytes.len(), written)
+    }
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+        bytes: &[IoSlice],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.judge(context, bytes.iter().map(|slice| slice.len()).sum(), written)
+    }
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

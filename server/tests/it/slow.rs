@@ -1,0 +1,191 @@
+//! Clients that are slow on purpose, and many of them.
+
+use super::client::{Client, asking};
+use super::start;
+use gristmill_server::Config;
+use serde_json::json;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Slow clients of a test.
+const SLOW: usize = 300;
+/// What `/health` may take beside them.
+const HEALTHY: Duration = Duration::from_secs(1);
+const STORY: &str = "Tell me a story.";
+
+/// What a slow client does.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Sends a head byte by byte.
+    Head,
+    /// Sends a body byte by byte.
+    Body,
+    /// Asks for far more than it reads.
+    Deaf,
+}
+
+impl Kind {
+    fn connect(self, client: &Client) -> TcpStream {
+        let begin = match self {
+            Kind::Head => "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ".to_owned(),
+            Kind::Body => "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                 Content-Length: 100000\r\n\r\n"
+                .to_owned(),
+            Kind::Deaf => "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2000),
+        };
+        let stream = TcpStream::connect(client.address).expect("a connection");
+        stream.set_nonblocking(true).expect("a socket");
+        // Of what nobody reads some does not fit.
+        let _ = (&stream).write(begin.as_bytes());
+        stream
+    }
+}
+
+/// Sends a byte to all of them now and then, until it is told to stop.
+fn drip(streams: &[TcpStream], stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        for mut stream in streams {
+            // It may be closed by now.
+            let _ = stream.write(b"x");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Stops dripping, also where a test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[track_caller]
+fn is_healthy(client: &Client) {
+    let begin = Instant::now();
+    assert_eq!(client.get("/health").ok(), json!({ "status": "ok" }));
+    assert!(begin.elapsed() < HEALTHY, "{:?}", begin.elapsed());
+}
+
+/// Waits until only whoever asks is connected.
+#[track_caller]
+fn are_gone(client: &Client) {
+    let begin = Instant::now();
+    while client.metric("gristmill_connections") > 1.0 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{} are left", client.metric("gristmill_connections"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn beside(config: Config, kinds: &[Kind]) {
+    let server = start(config);
+    let client = &server.client;
+    let settings = json!({ "seed": 3, "temperature": 1, "max_tokens": 60 });
+    let alone = client.answer(STORY, settings.clone());
+    let streams: Vec<TcpStream> = (0..SLOW).map(|i| kinds[i % kinds.len()].connect(client)).collect();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| drip(&streams, &stop));
+        for _ in 0..3 {
+            is_healthy(client);
+            assert_eq!(client.answer(STORY, settings.clone()), alone);
+        }
+        // They go on sending, and are closed nevertheless.
+        are_gone(client);
+    });
+    for mut stream in &streams {
+        let mut rest = [0; 1 << 14];
+        let end = loop {
+            match stream.read(&mut rest) {
+                Ok(n) if n > 0 => {}
+                end => break end,
+            }
+        };
+        assert!(!matches!(end, Err(error) if error.kind() == ErrorKind::WouldBlock), "it is open");
+    }
+}
+
+fn quick() -> Config {
+    let time = Duration::from_secs(2);
+    Config { head_time: time, body_time: time, write_time: time, ..Config::default() }
+}
+
+#[test]
+fn slow_clients_keep_nobody_from_an_answer() {
+    beside(quick(), &[Kind::Head, Kind::Body, Kind::Deaf]);
+}
+
+#[test]
+fn where_there_is_no_room_the_slow_ones_go() {
+    // Their time is not up for long.
+    let server = start(Config { connections: 64, queue: 16, ..Config::default() });
+    let client = &server.client;
+    for kind in [Kind::Head, Kind::Body, Kind::Deaf] {
+        let _streams: Vec<TcpStream> = (0..SLOW).map(|_| kind.connect(client)).collect();
+        is_healthy(client);
+        client.answer(STORY, json!({ "seed": 3, "max_tokens": 5 }));
+        assert!(client.metric("gristmill_connections") <= 32.0, "an address has half of the room");
+    }
+}
+
+#[test]
+fn who_waits_for_an_answer_is_not_sent_away_for_another() {
+    let server = start(Config { connections: 1, queue: 1, ..Config::default() });
+    let body = asking(STORY, json!({ "stream": true, "ignore_eos": true, "n": 4 })).to_string();
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let begin = |server: &super::Running| {
+        let mut stream = server.client.send(format!("{head}{body}").as_bytes());
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).expect("a response");
+        assert!(status.ends_with(b"200"), "{}", String::from_utf8_lossy(&status));
+        stream
+    };
+    // There is room for two of one address: one is being answered, one waits.
+    let held = [begin(&server), begin(&server)];
+    let error = server.client.get("/health").refused(503);
+    assert_eq!(error["code"], "too_many_connections");
+    drop(held);
+    let begin = Instant::now();
+    while server.client.get("/health").status != 200 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "there is room again");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_connection_is_kept_for_the_next_request_and_not_for_ever() {
+    let server = start(quick());
+    let mut stream = server.client.send(b"");
+    for _ in 0..3 {
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it is open");
+        let mut answer = [0; 512];
+        let n = stream.read(&mut answer).expect("an answer");
+        assert!(answer[..n].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer[..n]));
+    }
+    let begin = Instant::now();
+    assert_eq!(stream.read(&mut [0; 512]).expect("an end"), 0);
+    assert!(begin.elapsed() > Duration::from_secs(1), "a client may come back: {:?}", begin.elapsed());
+}
+
+#[test]
+fn heads_have_bounds() {
+    let server = start(Config::default());
+    let long = format!("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: {}\r\n\r\n", "x".repeat(1 << 20));
+    let many = format!("GET /health HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "X-Many: x\r\n".repeat(1000));
+    for head in [long, many] {
+        let mut stream = server.client.send(head.as_bytes());
+        let mut answer = [0; 12];
+        // Whoever is still sending may not come to read the refusal.
+        if stream.read_exact(&mut answer).is_ok() {
+            assert!(answer.ends_with(b"431"), "{}", String::from_utf8_lossy(&answer));
+        }
+    }
+    is_healthy(&server.client);
+}
