@@ -286,6 +286,49 @@ fn failures_are_typed() {
 }
 
 #[test]
+fn what_passes_the_bounds_does_not_overflow_a_thread() {
+    // Test threads have 2 MiB of stack, a helper 8.
+    let compile = |source: &str| ChatTemplate::new(source, &SpecialTexts::default(), &Isolation::InProcess).map(drop);
+    for (begin, link, tokens, end) in [
+        ("{{ ", "-", 1, "1 }}"),
+        ("{{ ", "not ", 1, "1 }}"),
+        ("{{ 1", " or 1", 2, " }}"),
+        ("{{ 1", " ~ 1", 2, " }}"),
+        ("{{ 1", " if 1 else 1", 4, " }}"),
+        ("{{ 1", "|d", 2, " }}"),
+        ("{{ 1", ".b", 2, " }}"),
+        ("{{ 1", "[1]", 3, " }}"),
+        ("{{ 1", "()", 2, " }}"),
+        ("{{ 1", " is true", 2, " }}"),
+        ("{{ 1", " in 1", 2, " }}"),
+    ] {
+        let chain = |links: usize| compile(&format!("{begin}{}{end}", link.repeat(links)));
+        // A chain is compiled, or refused for what the parser bounds itself.
+        let most = chain(2000 / tokens);
+        assert!(matches!(most, Ok(()) | Err(ChatError::Compile(_))), "{link}: {most:?}");
+        assert!(matches!(chain(3000), Err(ChatError::TagTooLong { line: 1, .. })), "{link}");
+    }
+    let branches = |n: usize| compile(&format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(n)));
+    assert_eq!(branches(250), Ok(()));
+    assert!(matches!(branches(300), Err(ChatError::TooManyBranches { .. })));
+}
+
+#[test]
+fn deep_arguments_are_refused_and_others_are_not() {
+    let glm = builtin("glm4.7");
+    let conversation = |depth: usize| {
+        let arguments = "{\"a\":".repeat(depth) + "1" + &"}".repeat(depth);
+        [
+            Message::user("A"),
+            Message { tool_calls: Some(json!([call("f", arguments.into())])), ..Message::assistant("") },
+        ]
+    };
+    assert!(render(&glm, &conversation(60), &prompt()).contains("{\"a\": {\"a\": "));
+    let error = glm.render(&conversation(120), &prompt()).unwrap_err();
+    assert!(matches!(error, ChatError::ConversationTooDeep(_)) && error.blames_conversation(), "{error}");
+}
+
+#[test]
 fn fallbacks() {
     let none = SpecialTexts::default();
     for (pre, name) in [("glm4", "glm4.7"), ("deepseek-llm", "deepseek2"), ("youtu", "youtu"), ("qwen2", "chatml")] {

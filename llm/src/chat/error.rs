@@ -89,10 +89,7 @@ impl ChatError {
 
     /// Would another conversation do better? If not, the template is at fault, or this machine.
     pub fn blames_conversation(&self) -> bool {
-        matches!(
-            self,
-            Self::Raised(_) | Self::Render(_) | Self::OutputTooLarge(_) | Self::ConversationTooDeep(_)
-        )
+        matches!(self, Self::Raised(_) | Self::Render(_) | Self::OutputTooLarge(_) | Self::ConversationTooDeep(_))
     }
 
     pub(super) fn from_render(error: &minijinja::Error, fuel: u64) -> Self {
@@ -113,7 +110,8 @@ impl ChatError {
 /// Error kind, detail and line.
 pub(super) fn describe(error: &minijinja::Error) -> String {
     // Names and values of the template may be of any length.
-    let detail = error.detail().map(|d| format!(": {}", d.chars().take(MAX_DETAIL).collect::<String>())).unwrap_or_default();
+    let detail =
+        error.detail().map(|d| format!(": {}", d.chars().take(MAX_DETAIL).collect::<String>())).unwrap_or_default();
     let line = error.line().map(|l| format!(" (line {l})")).unwrap_or_default();
     format!("{}{detail}{line}", error.kind())
 }

@@ -56,12 +56,13 @@ fn answer(request: &[u8]) -> Answer {
 
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-    format!("the renderer panicked: {}", text.unwrap_or("without a word"))
+    format!("the renderer gave up: {}", text.unwrap_or("without a word"))
 }
 
 /// Limits that need not know the request.
 fn limit_process() -> io::Result<()> {
-    lower(Resource::Cpu, SECONDS)?;
+    // At the lower of the two limits the signal says what it was, at the upper it is a kill like any other.
+    lower_to(Resource::Cpu, SECONDS, SECONDS + 1)?;
     lower(Resource::Core, 0)?;
     lower(Resource::Fsize, 0)?;
     // A pattern of the kernel that pipes dumps into a program does not ask for the limit above.
@@ -93,11 +94,15 @@ fn mapped() -> u64 {
     pages.map_or(AT_MOST, |pages: u64| pages * rustix::param::page_size() as u64)
 }
 
-/// Sets a limit that cannot be raised again; one that is lower already stays.
 fn lower(resource: Resource, limit: u64) -> io::Result<()> {
+    lower_to(resource, limit, limit)
+}
+
+/// Sets a limit, and how far it could be raised again; what is lower already stays.
+fn lower_to(resource: Resource, limit: u64, most: u64) -> io::Result<()> {
     let Rlimit { current, maximum } = getrlimit(resource);
-    let least = |old: Option<u64>| Some(old.map_or(limit, |old| old.min(limit)));
-    Ok(setrlimit(resource, Rlimit { current: least(current), maximum: least(maximum) })?)
+    let least = |old: Option<u64>, new: u64| Some(old.map_or(new, |old| old.min(new)));
+    Ok(setrlimit(resource, Rlimit { current: least(current, limit), maximum: least(maximum, most) })?)
 }
 
 #[cfg(test)]
