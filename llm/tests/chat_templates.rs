@@ -275,8 +275,9 @@ fn failures_are_typed() {
     assert!(matches!(fails("{{ messages[5].a.b }}"), ChatError::Render(_)));
     assert!(matches!(fails("{% include '/etc/passwd' %}"), ChatError::Render(_)));
     assert_eq!(fails("{{ raise_exception('no ' ~ messages[0].role) }}"), ChatError::Raised("no user".into()));
-    let long = "{% for a in range(9999) %}{% for b in range(9999) %}{{ a * b }}{% endfor %}{% endfor %}";
+    let long = "{% for a in range(9999) %}{% for b in range(9999) %}{% set c = a * b %}{% endfor %}{% endfor %}";
     assert!(matches!(fails(long), ChatError::OutOfFuel(_)));
+    assert!(matches!(fails(&long.replace("{% set c = a * b %}", "{{ a * b }}")), ChatError::OutputTooLarge(_)));
     assert!(matches!(fails("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), ChatError::Render(_)));
     let big = "{% for a in range(999) %}{{ 'xxxxxxxx' * 99999 }}{% endfor %}";
     assert!(matches!(fails(big), ChatError::OutputTooLarge(_)));
