@@ -16,6 +16,7 @@ mod failure;
 mod flags;
 mod input;
 mod interrupt;
+mod isolation;
 mod measure;
 mod model;
 mod npy;
@@ -53,6 +54,10 @@ struct Arguments {
 
 /// 0 done, 1 failed, 2 usage.
 fn main() -> ExitCode {
+    // Before anything else is set up: this process may do little, and is waited for.
+    if isolation::is_helper() {
+        return gristmill_llm::chat::helper();
+    }
     match Arguments::parse().command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => ExitCode::from(failure.report()),

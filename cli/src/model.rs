@@ -2,9 +2,11 @@
 
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
+use crate::isolation;
 use crate::progress::{Bars, Fetching};
 use gristmill_hub::{Client, Name, SHORT, Store};
 use gristmill_llm::arch;
+use gristmill_llm::chat::ChatTemplate;
 use gristmill_llm::engine::Engine;
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::tokenizer::Tokenizer;
@@ -75,6 +77,10 @@ impl Model {
         let tokenizer = language::tokenizer(self.file.metadata())?;
         warn(tokenizer.warnings());
         Ok(tokenizer)
+    }
+    /// Its chat template, or a built-in one and why. A template of a file is a program from elsewhere: it runs apart.
+    pub fn template(&self, tokenizer: &Tokenizer) -> Result<(ChatTemplate, Option<String>)> {
+        Ok(language::template(self.file.metadata(), tokenizer, &isolation::isolation()?)?)
     }
     /// What it computes, from metadata alone.
     pub fn describe(&self) -> Result<Box<dyn arch::Model>> {

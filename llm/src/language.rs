@@ -2,7 +2,7 @@
 //!
 //! Reads metadata only, never a weight.
 
-use crate::chat::{ChatError, ChatTemplate, SpecialTexts};
+use crate::chat::{ChatError, ChatTemplate, Isolation, SpecialTexts};
 use crate::gguf::{self, Metadata};
 use crate::sampling::SamplingParams;
 use crate::tokenizer::{Tokenizer, TokenizerError, TokenizerSpec};
@@ -79,14 +79,19 @@ pub fn tokenizer_spec(metadata: &Metadata) -> Result<TokenizerSpec, Error> {
     })
 }
 
-/// The chat template of a file, or the built-in one that suits its tokenizer; and why, if it is not the file's.
+/// The chat template of a file, which runs as `isolation` says, or the built-in one that suits its tokenizer; and why, if it
+/// is not the file's.
 ///
 /// # Errors
-/// None in practice: see [`ChatTemplate::select`].
-pub fn template(metadata: &Metadata, tokenizer: &Tokenizer) -> Result<(ChatTemplate, Option<String>), Error> {
+/// When there is no process to compile it in: see [`ChatTemplate::select`].
+pub fn template(
+    metadata: &Metadata,
+    tokenizer: &Tokenizer,
+    isolation: &Isolation,
+) -> Result<(ChatTemplate, Option<String>), Error> {
     // A template that is not text counts as one that does not compile: there is a built-in one.
     let source = metadata.str("tokenizer.chat_template").unwrap_or(None);
-    Ok(ChatTemplate::select(source, tokenizer.pre(), &SpecialTexts::from(tokenizer))?)
+    Ok(ChatTemplate::select(source, tokenizer.pre(), &SpecialTexts::from(tokenizer), isolation)?)
 }
 
 /// Sampling as the file recommends it (`general.sampling.*`), with our defaults for what it leaves open. The second value

@@ -3,7 +3,7 @@
 mod common;
 
 use gristmill_llm::chat::{
-    ChatError, ChatTemplate, Message, RenderOptions, Span, SpecialTexts, builtin_names, builtin_source,
+    ChatError, ChatTemplate, Isolation, Message, RenderOptions, Span, SpecialTexts, builtin_names, builtin_source,
 };
 use serde_json::{Value as Json, json};
 
@@ -17,7 +17,7 @@ fn builtin(name: &str) -> ChatTemplate {
         "youtu" => ("<|begin_of_text|>", "<|end_of_text|>"),
         _ => ("", ""),
     };
-    ChatTemplate::new(builtin_source(name).unwrap(), &specials(bos, eos, GLM)).unwrap()
+    ChatTemplate::new(builtin_source(name).unwrap(), &specials(bos, eos, GLM), &Isolation::InProcess).unwrap()
 }
 
 const GLM: &[&str] = &[
@@ -165,7 +165,7 @@ fn youtu() {
 fn the_demo_model() {
     let source = std::fs::read_to_string(common::data("demo-glm-template.jinja")).unwrap();
     let tokenizer = common::demo_glm();
-    let template = ChatTemplate::new(&source, &SpecialTexts::from(&tokenizer)).unwrap();
+    let template = ChatTemplate::new(&source, &SpecialTexts::from(&tokenizer), &Isolation::InProcess).unwrap();
     let prompts = std::fs::read_to_string(common::data("vocab/demo-glm-prompts.json")).unwrap();
     let prompts: Json = serde_json::from_str(&prompts).unwrap();
     let mut checked = 0;
@@ -219,6 +219,7 @@ fn templates_that_look_at_special_texts_stay_safe() {
     let youtu = ChatTemplate::new(
         builtin_source("youtu").unwrap(),
         &specials("<B>", "<E>", &["<|User|>", "<tool_response>", "</tool_response>", "</think>"]),
+        &Isolation::InProcess,
     );
     let youtu = youtu.unwrap();
     // The template tests for this wrapping, which changes what it does with the reasoning before it.
@@ -237,11 +238,11 @@ fn templates_that_look_at_special_texts_stay_safe() {
     );
     // A template that transforms the text beyond recognition: all places of the special text become plain text.
     let odd = "{% for m in messages %}<X>{{ m.content | replace('<X>', '[<X>]') }}{% endfor %}";
-    let odd = ChatTemplate::new(odd, &specials("", "", &["<X>"])).unwrap();
+    let odd = ChatTemplate::new(odd, &specials("", "", &["<X>"]), &Isolation::InProcess).unwrap();
     assert_eq!(show(&odd.render(&[Message::user("a<X>b")], &prompt()).unwrap()), "«<X>»a[«<X>»]b");
     // Escaped marks count as well.
     let ascii = "{{ messages[0].content | tojson(ensure_ascii=true) }}<X>";
-    let ascii = ChatTemplate::new(ascii, &specials("", "", &["<X>"])).unwrap();
+    let ascii = ChatTemplate::new(ascii, &specials("", "", &["<X>"]), &Isolation::InProcess).unwrap();
     assert_eq!(show(&ascii.render(&[Message::user("é<X>")], &prompt()).unwrap()), "\"\\u00e9«<X>»\"<X>");
 }
 
@@ -252,7 +253,7 @@ fn python_and_hugging_face_features() {
         {{ ns.n }} {{ 'a-b-c'.rsplit('-', 1)[0] }} {{ messages[-1].content.upper() }} {{ messages[0].nothing }} {{ true }} \
         {{ messages[::-1] | length }} {{ strftime_now('%Y') }} {{ 'xay'.split('a') | tojson(indent=1) }}{{ [1, 2] | join('+') }} \
         {{ messages | selectattr('role', 'equalto', 'user') | list | length }} {{ range(3) | list | last }}{{ 'ab'[1:] }}";
-    let template = ChatTemplate::new(source, &SpecialTexts::default()).unwrap();
+    let template = ChatTemplate::new(source, &SpecialTexts::default(), &Isolation::InProcess).unwrap();
     let options = RenderOptions { now: Some(std::time::UNIX_EPOCH), ..prompt() };
     assert_eq!(
         render(&template, &[Message::user("q")], &options),
@@ -263,7 +264,7 @@ fn python_and_hugging_face_features() {
 #[test]
 fn failures_are_typed() {
     let fails = |source: &str| {
-        let error = ChatTemplate::new(source, &SpecialTexts::default())
+        let error = ChatTemplate::new(source, &SpecialTexts::default(), &Isolation::InProcess)
             .and_then(|t| t.render(&[Message::user("x")], &prompt()))
             .unwrap_err();
         assert!(error.hint().is_some());
@@ -274,8 +275,9 @@ fn failures_are_typed() {
     assert!(matches!(fails("{{ messages[5].a.b }}"), ChatError::Render(_)));
     assert!(matches!(fails("{% include '/etc/passwd' %}"), ChatError::Render(_)));
     assert_eq!(fails("{{ raise_exception('no ' ~ messages[0].role) }}"), ChatError::Raised("no user".into()));
-    let long = "{% for a in range(9999) %}{% for b in range(9999) %}{{ a * b }}{% endfor %}{% endfor %}";
+    let long = "{% for a in range(9999) %}{% for b in range(9999) %}{% set c = a * b %}{% endfor %}{% endfor %}";
     assert!(matches!(fails(long), ChatError::OutOfFuel(_)));
+    assert!(matches!(fails(&long.replace("{% set c = a * b %}", "{{ a * b }}")), ChatError::OutputTooLarge(_)));
     assert!(matches!(fails("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), ChatError::Render(_)));
     let big = "{% for a in range(999) %}{{ 'xxxxxxxx' * 99999 }}{% endfor %}";
     assert!(matches!(fails(big), ChatError::OutputTooLarge(_)));
@@ -285,15 +287,58 @@ fn failures_are_typed() {
 }
 
 #[test]
+fn what_passes_the_bounds_does_not_overflow_a_thread() {
+    // Test threads have 2 MiB of stack, a helper 8.
+    let compile = |source: &str| ChatTemplate::new(source, &SpecialTexts::default(), &Isolation::InProcess).map(drop);
+    for (begin, link, tokens, end) in [
+        ("{{ ", "-", 1, "1 }}"),
+        ("{{ ", "not ", 1, "1 }}"),
+        ("{{ 1", " or 1", 2, " }}"),
+        ("{{ 1", " ~ 1", 2, " }}"),
+        ("{{ 1", " if 1 else 1", 4, " }}"),
+        ("{{ 1", "|d", 2, " }}"),
+        ("{{ 1", ".b", 2, " }}"),
+        ("{{ 1", "[1]", 3, " }}"),
+        ("{{ 1", "()", 2, " }}"),
+        ("{{ 1", " is true", 2, " }}"),
+        ("{{ 1", " in 1", 2, " }}"),
+    ] {
+        let chain = |links: usize| compile(&format!("{begin}{}{end}", link.repeat(links)));
+        // A chain is compiled, or refused for what the parser bounds itself.
+        let most = chain(2000 / tokens);
+        assert!(matches!(most, Ok(()) | Err(ChatError::Compile(_))), "{link}: {most:?}");
+        assert!(matches!(chain(3000), Err(ChatError::TagTooLong { line: 1, .. })), "{link}");
+    }
+    let branches = |n: usize| compile(&format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(n)));
+    assert_eq!(branches(250), Ok(()));
+    assert!(matches!(branches(300), Err(ChatError::TooManyBranches { .. })));
+}
+
+#[test]
+fn deep_arguments_are_refused_and_others_are_not() {
+    let glm = builtin("glm4.7");
+    let conversation = |depth: usize| {
+        let arguments = "{\"a\":".repeat(depth) + "1" + &"}".repeat(depth);
+        [
+            Message::user("A"),
+            Message { tool_calls: Some(json!([call("f", arguments.into())])), ..Message::assistant("") },
+        ]
+    };
+    assert!(render(&glm, &conversation(60), &prompt()).contains("{\"a\": {\"a\": "));
+    let error = glm.render(&conversation(120), &prompt()).unwrap_err();
+    assert!(matches!(error, ChatError::ConversationTooDeep(_)) && error.blames_conversation(), "{error}");
+}
+
+#[test]
 fn fallbacks() {
     let none = SpecialTexts::default();
     for (pre, name) in [("glm4", "glm4.7"), ("deepseek-llm", "deepseek2"), ("youtu", "youtu"), ("qwen2", "chatml")] {
-        let (_, why) = ChatTemplate::select(None, pre, &none).unwrap();
+        let (_, why) = ChatTemplate::select(None, pre, &none, &Isolation::InProcess).unwrap();
         assert!(why.unwrap().contains(name));
-        let (_, why) = ChatTemplate::select(Some("{% broken"), pre, &none).unwrap();
+        let (_, why) = ChatTemplate::select(Some("{% broken"), pre, &none, &Isolation::InProcess).unwrap();
         assert!(why.unwrap().contains(name));
     }
-    let (template, why) = ChatTemplate::select(Some("x"), "glm4", &none).unwrap();
+    let (template, why) = ChatTemplate::select(Some("x"), "glm4", &none, &Isolation::InProcess).unwrap();
     assert_eq!((render(&template, &[], &prompt()).as_str(), why), ("x", None));
     for name in builtin_names() {
         let (template, _) = (builtin(name), ());
@@ -323,7 +368,7 @@ fn damaged_templates_never_panic() {
             source.splice(at..end, tags[random.below(tags.len())].chars());
         }
         let source: String = source.into_iter().collect();
-        if let Ok(template) = ChatTemplate::new(&source, &specials("", "", GLM)) {
+        if let Ok(template) = ChatTemplate::new(&source, &specials("", "", GLM), &Isolation::InProcess) {
             rendered += usize::from(template.render(&messages, &prompt()).is_ok());
         }
     }
@@ -361,6 +406,7 @@ fn spans_are_always_the_rendered_text() {
                         _ => specials("", "", &[]),
                     }
                 },
+                &Isolation::InProcess,
             )
             .unwrap(),
         );

@@ -24,7 +24,7 @@ pub fn style(served: &Served) -> Style {
 /// off, where the model can.
 ///
 /// # Errors
-/// When the template refuses the conversation, or it does not fit into the context.
+/// When the template refuses the conversation or fails, or it does not fit into the context.
 pub fn chat(
     served: &Served,
     mut messages: Vec<Message>,
@@ -52,7 +52,11 @@ pub fn chat(
     };
     let spans = served.template.render(&messages, &options).map_err(|error| {
         let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
-        ApiError::parameter("messages", format!("{error}{hint}"))
+        let message = format!("{error}{hint}");
+        match error.blames_conversation() {
+            true => ApiError::parameter("messages", message),
+            false => ApiError::internal(message),
+        }
     })?;
     let last = spans.iter().rev().find(|span| !span.text.trim().is_empty());
     let thinking = last.is_some_and(|span| span.trusted && span.text.trim_end().ends_with(THINK));

@@ -11,7 +11,6 @@ use crate::size::size;
 use crate::style::{Shaded, begins_thinking, faint};
 use clap::{Args, ValueHint};
 use gristmill_llm::chat::{ChatTemplate, Message, RenderOptions, Span};
-use gristmill_llm::language;
 use gristmill_llm::sampling::Sampler;
 use gristmill_llm::session::Session;
 use gristmill_llm::tokenizer::Tokenizer;
@@ -67,7 +66,7 @@ pub fn run(options: Options) -> Result {
     options.sampling.check()?;
     let model = Model::open(options.model.as_deref())?;
     let tokenizer = model.tokenizer()?;
-    let (template, why) = language::template(model.file.metadata(), &tokenizer)?;
+    let (template, why) = model.template(&tokenizer)?;
     warn(why.as_slice());
     let mut talk = Talk {
         sampler: options.sampling.sampler(&model)?,

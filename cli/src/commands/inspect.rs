@@ -107,7 +107,7 @@ fn hyper(model: &Model, out: &mut dyn Write) -> Result {
 
 fn text(model: &Model, out: &mut dyn Write) -> Result {
     let tokenizer = model.tokenizer()?;
-    let (_, why) = language::template(model.file.metadata(), &tokenizer)?;
+    let (_, why) = model.template(&tokenizer)?;
     let (sampling, ignored) = language::sampling(model.file.metadata());
     let special = |id: Option<u32>| {
         id.map_or("none".into(), |id| {

@@ -7,7 +7,6 @@ use crate::model::{self, Model, warn};
 use crate::sampler::{self, Sampling};
 use clap::{Args, ValueHint};
 use gristmill_llm::chat::{Message, RenderOptions, Span};
-use gristmill_llm::language;
 use gristmill_llm::session::Session;
 use std::io::{self, Write};
 
@@ -55,7 +54,7 @@ pub fn run(options: Options) -> Result {
     let prompt = match options.raw {
         true => tokenizer.encode(&text, true, true),
         false => {
-            let (template, why) = language::template(model.file.metadata(), &tokenizer)?;
+            let (template, why) = model.template(&tokenizer)?;
             warn(why.as_slice());
             let mut messages: Vec<Message> = options.system.iter().map(Message::system).collect();
             messages.push(Message::user(text));

@@ -91,7 +91,7 @@ pub fn run(options: Options) -> Result {
     })?;
     let model = Model::open(options.model.as_deref())?;
     let tokenizer = model.tokenizer()?;
-    let (template, why) = language::template(model.file.metadata(), &tokenizer)?;
+    let (template, why) = model.template(&tokenizer)?;
     warn(why.as_slice());
     let (sampling, ignored) = language::sampling(model.file.metadata());
     warn(&ignored);

@@ -6,6 +6,7 @@ mod numbers;
 mod profile;
 mod serve;
 mod show;
+mod templates;
 mod text;
 
 use std::io::Write;

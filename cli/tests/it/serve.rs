@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// A server of the built binary.
-struct Server {
+pub struct Server {
     child: Child,
-    address: String,
+    pub address: String,
     /// What it wrote before it was ready.
     said: Vec<String>,
 }
 
-fn serve(arguments: &[&str]) -> Server {
+pub fn serve(arguments: &[&str]) -> Server {
     // Kernels are compiled before anything waits for them.
     run(&["run", "-p", "x", "-n", "1"]).ok();
     let mut command = gristmill(&[&["serve", "--port", "0"], arguments].concat());
@@ -41,7 +41,7 @@ impl Drop for Server {
     }
 }
 
-fn get(address: &str, path: &str) -> String {
+pub fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("a connection");
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").expect("sent");
     let mut answer = String::new();

@@ -10,14 +10,17 @@ use serde_json::Value as Json;
 use super::error::Raised;
 use super::json::{self, Style};
 
+/// How templates are written.
+pub(super) fn syntax() -> SyntaxConfig {
+    // Only delimiters can be refused, and they are the default ones.
+    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().unwrap_or_default()
+}
+
 /// An environment with the options, filters, functions and string methods that templates expect, and without input or
 /// output: no loader, no files, no variables of the process. `now` is what `strftime_now` tells.
-pub(super) fn environment(fuel: u64, now: Option<SystemTime>) -> Environment<'static> {
+pub(super) fn environment(fuel: u64, now: SystemTime) -> Environment<'static> {
     let mut env = Environment::new();
-    // Only delimiters can be refused, and they are the default ones.
-    if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
-        env.set_syntax(syntax);
-    }
+    env.set_syntax(syntax());
     env.set_fuel(Some(fuel));
     env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     env.set_formatter(format);
@@ -25,7 +28,7 @@ pub(super) fn environment(fuel: u64, now: Option<SystemTime>) -> Environment<'st
     env.add_filter("tojson", tojson);
     env.add_function("raise_exception", raise_exception);
     env.add_function("strftime_now", move |format: &str| {
-        strftime(format, now.unwrap_or_else(SystemTime::now)).ok_or_else(|| {
+        strftime(format, now).ok_or_else(|| {
             Error::new(ErrorKind::InvalidOperation, format!("strftime_now: unsupported format {format:?}"))
         })
     });

@@ -2,38 +2,44 @@
 //!
 //! Model files carry a Jinja program that writes a conversation in the format the model was trained on. It runs here
 //! with the options of Hugging Face's `apply_chat_template`, without any input or output, and bounded in source length,
-//! steps, recursion and output. The result is a list of [`Span`]s: text that the messages wrote and that could be read
-//! as a control token is *untrusted* (`trust.rs` tells how that is found).
+//! expressions, steps, recursion and output. The result is a list of [`Span`]s: text that the messages wrote and that could
+//! be read as a control token is *untrusted* (`trust.rs` tells how that is found).
 //!
-//! The bounds do not cover memory: minijinja charges a step for `x ~ x` whatever its length, so a hostile template can
-//! double a string until the process runs out.
+//! Those bounds do not cover memory, stack and time: one step may double a string, and a value that holds itself is printed
+//! by recursion. So the template of a file runs in a helper process with limits, one for each conversation, which may end as
+//! it likes ([`Isolation`]). Only built-in templates are trusted to run in this process.
 
+mod bounds;
 mod builtin;
 mod environment;
 mod error;
+mod helper;
+mod isolation;
 mod json;
 mod message;
+mod render;
+mod request;
 mod trust;
 
-use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::Environment;
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 pub use builtin::{for_pre as builtin_for_pre, names as builtin_names, source as builtin_source};
 pub use error::ChatError;
+pub use helper::helper;
+pub use isolation::{Helper, Isolation};
 pub use message::{Message, RenderOptions, Span};
+
+use request::{Conversation, Request};
 
 use crate::tokenizer::Tokenizer;
 
-/// Longest template source in bytes; the longest known ones have about 30 kB.
-const MAX_SOURCE: usize = 1 << 20;
-/// Instructions a rendering may take: some hundred a message.
-const FUEL: u64 = 20_000_000;
-/// Nested macro calls.
-const MAX_RECURSION: usize = 100;
-/// Longest rendered conversation in bytes.
-const MAX_OUTPUT: usize = 256 << 20;
+/// Bytes of text that any conversation may become: more than the longest fixed texts of templates, which have some kB.
+const OUTPUT: usize = 1 << 20;
+/// Bytes of text that each byte of a conversation may become besides. Templates write each once; a mark within a special
+/// text (`trust.rs`), escaped by `tojson`, makes seven of one.
+const OUTPUT_PER_BYTE: usize = 16;
 
 /// The special texts of a vocabulary, for templates.
 #[derive(Debug, Clone, Default)]
@@ -56,57 +62,57 @@ impl From<&Tokenizer> for SpecialTexts {
     }
 }
 
-/// A compiled chat template.
+/// A chat template that compiles.
 #[derive(Debug)]
 pub struct ChatTemplate {
     source: String,
     bos: String,
     eos: String,
     marker: trust::Marker,
+    isolation: Isolation,
 }
 
-/// The name of the template within its environment.
-const NAME: &str = "chat";
-
 impl ChatTemplate {
-    /// Compiles a template.
+    /// A template that runs as `isolation` says, compiled once to see whether it can be.
     ///
     /// # Errors
     /// Source that is too long or does not compile.
-    pub fn new(source: &str, specials: &SpecialTexts) -> Result<Self, ChatError> {
-        if source.len() > MAX_SOURCE {
-            return Err(ChatError::SourceTooLarge { bytes: source.len(), limit: MAX_SOURCE });
-        }
+    pub fn new(source: &str, specials: &SpecialTexts, isolation: &Isolation) -> Result<Self, ChatError> {
+        bounds::check_length(source)?;
         let template = Self {
-            source: without_generation_tags(source),
+            source: source.to_owned(),
             bos: specials.bos.clone(),
             eos: specials.eos.clone(),
             marker: trust::Marker::new(specials.control.clone()),
+            isolation: isolation.clone(),
         };
-        template.environment(None)?;
+        template.isolation.answer(&Request { source: template.source.clone(), conversation: None })?;
         Ok(template)
     }
 
-    /// The template of a file, or a built-in one chosen by the pre-tokeniser's name where the file has none or it does
-    /// not compile. The second value tells the user why, if so.
+    /// The template of a file, which runs as `isolation` says, or a built-in one chosen by the pre-tokeniser's name where
+    /// the file has none or it does not compile. The second value tells the user why, if so.
     ///
     /// # Errors
-    /// None in practice: the built-in templates compile.
+    /// The process that compiles it cannot be started.
     pub fn select(
         source: Option<&str>,
         pre: &str,
         specials: &SpecialTexts,
+        isolation: &Isolation,
     ) -> Result<(Self, Option<String>), ChatError> {
         let name = builtin::for_pre(pre);
         let why = match source {
             None => "the file has no chat template".to_owned(),
-            Some(source) => match Self::new(source, specials) {
+            Some(source) => match Self::new(source, specials, isolation) {
                 Ok(template) => return Ok((template, None)),
+                Err(error @ ChatError::Helper(_)) => return Err(error),
                 Err(error) => error.to_string(),
             },
         };
         let source = builtin::source(name).unwrap_or_default();
-        Ok((Self::new(source, specials)?, Some(format!("{why}; using the built-in template {name:?}"))))
+        let builtin = Self::new(source, specials, &Isolation::InProcess)?;
+        Ok((builtin, Some(format!("{why}; using the built-in template {name:?}"))))
     }
 
     /// Does the template's source speak of `name`: of `tools`, say? One that does not will leave them out.
@@ -119,95 +125,32 @@ impl ChatTemplate {
     /// # Errors
     /// The template refuses the conversation, fails, or exceeds a bound.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<Vec<Span>, ChatError> {
-        let env = self.environment(options.now)?;
+        let conversation = self.conversation(messages, options)?;
+        let request = Request { source: self.source.clone(), conversation: Some(conversation) };
+        let spans = self.isolation.answer(&request)?.spans();
+        spans.ok_or_else(|| ChatError::Helper("answered with ranges that are none of its text".into()))
+    }
+
+    fn conversation(&self, messages: &[Message], options: &RenderOptions) -> Result<Conversation, ChatError> {
         let messages: Vec<Json> = messages.iter().map(Message::to_json).collect();
         let is_some = |tools: &&Json| !tools.is_null() && tools.as_array().is_none_or(|list| !list.is_empty());
         let tools = options.tools.as_ref().filter(is_some);
-        let render = |messages: &[Json], tools: Option<&Json>| self.run(&env, messages, tools, options);
-        let text = render(&messages, tools)?;
-        let untrusted = self.marker.untrusted(&text, &messages, tools, |m, t| render(m, t).ok());
-        let mut spans = Vec::with_capacity(2 * untrusted.len() + 1);
-        let mut push = |text: &str, trusted| {
-            if !text.is_empty() {
-                spans.push(Span { text: text.to_owned(), trusted });
-            }
-        };
-        let mut at = 0;
-        for range in untrusted {
-            push(&text[at..range.start], true);
-            push(&text[range.clone()], false);
-            at = range.end;
-        }
-        push(&text[at..], true);
-        Ok(spans)
-    }
-
-    fn environment(&self, now: Option<std::time::SystemTime>) -> Result<Environment<'_>, ChatError> {
-        let mut env = environment::environment(FUEL, now);
-        env.set_recursion_limit(MAX_RECURSION);
-        env.add_template(NAME, &self.source).map_err(|e| ChatError::Compile(error::describe(&e)))?;
-        Ok(env)
-    }
-
-    fn run(
-        &self,
-        env: &Environment<'_>,
-        messages: &[Json],
-        tools: Option<&Json>,
-        options: &RenderOptions,
-    ) -> Result<String, ChatError> {
-        let mut context: Map<String, Json> = options.extra.clone();
-        context.insert("messages".into(), messages.into());
-        context.insert("add_generation_prompt".into(), options.add_generation_prompt.into());
-        context.insert("bos_token".into(), self.bos.clone().into());
-        context.insert("eos_token".into(), self.eos.clone().into());
+        let bytes = bounds::weigh(messages.iter().chain(tools).chain(options.extra.values()))?;
+        let mut variables = options.extra.clone();
+        variables.insert("add_generation_prompt".into(), options.add_generation_prompt.into());
+        variables.insert("bos_token".into(), self.bos.clone().into());
+        variables.insert("eos_token".into(), self.eos.clone().into());
         if let Some(thinking) = options.enable_thinking {
-            context.insert("enable_thinking".into(), thinking.into());
+            variables.insert("enable_thinking".into(), thinking.into());
         }
-        if let Some(tools) = tools {
-            context.insert("tools".into(), tools.clone());
-        }
-        let context = environment::to_value(&Json::Object(context));
-        let template = env.get_template(NAME).map_err(|e| ChatError::Compile(error::describe(&e)))?;
-        let mut out = Bounded { bytes: Vec::new(), full: false };
-        let result = template.render_captured_to(context, &mut out).map(drop);
-        match result {
-            _ if out.full => Err(ChatError::OutputTooLarge(MAX_OUTPUT)),
-            Err(error) => Err(ChatError::from_render(&error, FUEL)),
-            Ok(()) => String::from_utf8(out.bytes).map_err(|e| ChatError::Render(e.to_string())),
-        }
+        let now = options.now.unwrap_or_else(SystemTime::now);
+        Ok(Conversation {
+            control: self.marker.spelled(&messages, tools),
+            tools: tools.cloned(),
+            messages,
+            variables,
+            now: now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            longest: OUTPUT.saturating_add(bytes.saturating_mul(OUTPUT_PER_BYTE)),
+        })
     }
-}
-
-/// A buffer that refuses to grow beyond [`MAX_OUTPUT`].
-struct Bounded {
-    bytes: Vec<u8>,
-    full: bool,
-}
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > MAX_OUTPUT {
-            self.full = true;
-            return Err(io::Error::other("output too large"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// `{% generation %} … {% endgeneration %}` marks the assistant's tokens for training; here it is a plain block.
-fn without_generation_tags(source: &str) -> String {
-    let mut out = source.to_owned();
-    for (tag, replacement) in [("generation", "if true"), ("endgeneration", "endif")] {
-        let pattern = format!(r"\{{%([-+]?)\s*{tag}\s*([-+]?)%\}}");
-        if let Ok(regex) = fancy_regex::Regex::new(&pattern) {
-            out = regex.replace_all(&out, format!("{{%${{1}} {replacement} ${{2}}%}}")).into_owned();
-        }
-    }
-    out
 }

@@ -60,13 +60,22 @@ impl Marker {
         Self { texts, search }
     }
 
+    /// The special texts that messages or tools spell, whole or in part: a marker of these alone finds the same ranges.
+    pub(super) fn spelled(&self, messages: &[Json], tools: Option<&Json>) -> Vec<String> {
+        let strings = strings(messages, tools);
+        let found: BTreeSet<usize> =
+            strings.iter().flat_map(|&(_, text)| self.occurrences(text)).map(|(_, special)| special).collect();
+        found.into_iter().map(|special| self.texts[special].clone()).collect()
+    }
+
     /// The byte ranges of `rendered` that messages wrote and that must not be read as special tokens, ascending.
-    /// `render` renders changed messages and tools, `None` if that fails.
+    /// `render` renders changed messages and tools, `None` if that fails; it is called up to `trials` times, and twice more.
     pub(super) fn untrusted(
         &self,
         rendered: &str,
         messages: &[Json],
         tools: Option<&Json>,
+        trials: usize,
         render: impl Fn(&[Json], Option<&Json>) -> Option<String>,
     ) -> Vec<Range<usize>> {
         let mut groups: BTreeSet<Group> = BTreeSet::new();
@@ -99,7 +108,7 @@ impl Marker {
         }
         // A template depends on a group if marking it alone changes the result; what is not tried is not assumed to.
         let (mut inert, mut examined) = (BTreeSet::new(), BTreeSet::new());
-        for &group in groups.iter().take(MAX_TRIALS) {
+        for &group in groups.iter().take(trials.min(MAX_TRIALS)) {
             let alone = attempt(&BTreeSet::from([group])).is_some();
             (if alone { &mut inert } else { &mut examined }).insert(group);
         }

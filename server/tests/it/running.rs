@@ -3,6 +3,7 @@
 use crate::client::Client;
 use gristmill_backend::Opened;
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, dialect};
+use gristmill_llm::chat::Isolation;
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
@@ -34,7 +35,7 @@ fn demo() -> (Text, Engine) {
     let opened = Opened::new(Arc::new(device), Some(&dialect::C));
     let engine = Engine::load(&file, opened, Settings::default(), &|_| ()).expect("an engine");
     let tokenizer = language::tokenizer(file.metadata()).expect("a tokenizer");
-    let (template, _) = language::template(file.metadata(), &tokenizer).expect("a template");
+    let (template, _) = language::template(file.metadata(), &tokenizer, &Isolation::InProcess).expect("a template");
     let (sampling, _) = language::sampling(file.metadata());
     (Text { name: "demo".into(), tokenizer, template, sampling }, engine)
 }

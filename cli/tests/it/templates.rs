@@ -1,0 +1,348 @@
+//! Chat templates from elsewhere: whatever they do, the program answers or says what was wrong, soon and in little memory.
+
+use super::serve::{get, serve};
+use super::{DEMO, Outcome, gristmill};
+use gristmill_llm::chat::{
+    ChatTemplate, Helper, Isolation, Message, RenderOptions, SpecialTexts, builtin_names, builtin_source,
+};
+use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest that a run with a hostile template may take: a check and a rendering, of which each ends within four seconds on
+/// a machine that is busy. An idle one takes two at most.
+const LONGEST: Duration = Duration::from_secs(9);
+/// Most memory of the program or of its helper, KiB: the program has 40 MiB with the demo model's file open, and the helper
+/// 64 MiB besides what it is made of.
+const MOST: i64 = 160 << 10;
+
+/// What of the demo model is in a file.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Whole,
+    /// No tensors: enough until a model is loaded, which comes after the first rendering of `run`.
+    Text,
+}
+
+/// The demo model with another template, in `folder`.
+fn with_template(folder: &Path, source: &str, part: Part) -> PathBuf {
+    let demo = Gguf::open(DEMO).unwrap();
+    let mut metadata = demo.metadata().clone();
+    metadata.insert("tokenizer.chat_template", source);
+    let tensors = if part == Part::Whole { demo.tensors() } else { &[] };
+    let declared: Vec<TensorDecl<'_>> =
+        tensors.iter().map(|t| TensorDecl { name: &t.name, dims: &t.dims, encoding: t.encoding }).collect();
+    let mut writer = Writer::new(Vec::new(), &metadata, &declared).unwrap();
+    for tensor in tensors {
+        let mut bytes = vec![0; usize::try_from(tensor.bytes).unwrap()];
+        demo.read_tensor(tensor, &mut bytes).unwrap();
+        writer.data(&bytes).unwrap();
+    }
+    let path = folder.join("hostile.gguf");
+    std::fs::write(&path, writer.finish().unwrap()).unwrap();
+    path
+}
+
+/// What a run came to, how long it took, and the most memory that it or a process of its own had, KiB.
+struct Measured {
+    outcome: Outcome,
+    time: Duration,
+    memory: i64,
+}
+
+/// Runs a command whose output is short.
+fn measured(command: &mut Command) -> Measured {
+    let begun = Instant::now();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+    let id = libc::pid_t::try_from(child.id()).expect("an id");
+    // SAFETY: the two places are there to be written, and nobody else waits for this child.
+    let (ended, usage) = unsafe { (libc::wait4(id, &raw mut status, 0, usage.as_mut_ptr()), usage.assume_init()) };
+    assert_eq!(ended, id);
+    let time = begun.elapsed();
+    let read = |from: &mut dyn Read| {
+        let mut text = String::new();
+        from.read_to_string(&mut text).expect("UTF-8");
+        text
+    };
+    let outcome = Outcome {
+        // None of a signal.
+        code: if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 },
+        stdout: read(child.stdout.as_mut().expect("piped")),
+        stderr: read(child.stderr.as_mut().expect("piped")),
+    };
+    Measured { outcome, time, memory: usage.ru_maxrss }
+}
+
+/// A template that is compiled and then does harm, and a part of what is said of it.
+type Case = (&'static str, &'static str);
+
+const RENDERED: &[Case] = &[
+    // Values that hold themselves.
+    ("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", "stack"),
+    ("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns|tojson }}", "stack"),
+    ("{% set ns = namespace() %}{% set ns.a = [ns] %}{{ ns|tojson(indent=2) }}", "stack"),
+    ("{% set ns = namespace() %}{% set ns.a = {'x': [ns]} %}{{ ns|pprint }}", "ran out of "),
+    ("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns ~ 'x' }}", "stack"),
+    ("{% set ns = namespace() %}{% set ns.a = ns %}{{ 'x' ~ [ns]|string }}", "stack"),
+    ("{% set ns = namespace() %}{% set ns.a = ns %}{{ [ns, ns]|join(', ') }}", "stack"),
+    ("{% set ns = namespace() %}{% set ns.a = ns %}{{ '%s'|format(ns) }}", "stack"),
+    ("{% set a = namespace() %}{% set a.a = a %}{% set b = namespace() %}{% set b.a = b %}{{ a == b }}", "stack"),
+    (
+        "{% set a = namespace() %}{% set a.a = a %}{% set b = namespace() %}{% set b.a = b %}{{ [a, b]|sort|length }}",
+        "stack",
+    ),
+    (
+        "{% set a = namespace() %}{% set a.a = a %}{% set b = namespace() %}{% set b.a = b %}{{ [a, b]|unique|list|length }}",
+        "stack",
+    ),
+    ("{% set a = namespace() %}{% set a.a = a %}{% set b = namespace() %}{% set b.a = b %}{{ a in [b] }}", "stack"),
+    ("{% set a = namespace() %}{% set a.a = a %}{{ {a: 1} }}", "stack"),
+    ("{% set ns = namespace() %}{% for x in [1] %}{% set ns.a = [loop, ns] %}{{ ns }}{% endfor %}", "stack"),
+    ("{% set ns = namespace() %}{% macro m() %}{{ ns }}{% endmacro %}{% set ns.a = [m, ns] %}{{ m() }}", "stack"),
+    ("{% set ns = namespace() %}{% set ns.a = ns %}{{ raise_exception(ns|string) }}", "stack"),
+    // Values within values within values.
+    ("{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}", "stack"),
+    ("{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}", "stack"),
+    (
+        "{% set ns = namespace(x={}) %}{% for i in range(99999) %}{% set ns.x = {'a': ns.x} %}{% endfor %}{{ ns.x|tojson }}",
+        "stack",
+    ),
+    (
+        "{% set ns = namespace(x=[1]) %}{% for i in range(99999) %}{% set ns.x = ns.x[0:] %}{% endfor %}{{ ns.x|list }}",
+        "ran out of ",
+    ),
+    (
+        "{% set ns = namespace(x=[1]) %}{% for i in range(99999) %}{% set ns.x = ns.x + [i] %}{% endfor %}{{ ns.x|length }}",
+        "ran out of ",
+    ),
+    // What calls itself.
+    ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
+    (
+        "{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{% call m() %}x{% endcall %}",
+        "unknown keyword",
+    ),
+    ("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "recursion limit"),
+    ("{% include 'chat' %}", "include"),
+    ("{% extends 'chat' %}", "cycle"),
+    ("{% block a %}{{ self.a() }}{% endblock %}", "recursion limit"),
+    // Texts that grow.
+    ("{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}", "memory"),
+    ("{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "memory"),
+    ("{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s]|join %}{% endfor %}", "memory"),
+    (
+        "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}{% endfor %}",
+        "memory",
+    ),
+    (
+        "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = '%s%s'|format(ns.s, ns.s) %}{% endfor %}",
+        "memory",
+    ),
+    ("{{ ('x' * 99999)|replace('x', 'x' * 99999)|length }}", "memory"),
+    ("{{ ('x' * 99999).replace('x', 'x' * 99999)|length }}", "memory"),
+    ("{{ range(99999)|join('x' * 99999)|length }}", "memory"),
+    ("{{ ('x' * 99999).join(['a'] * 99999)|length }}", "memory"),
+    ("{{ '%99999999999d'|format(1) }}", "memory"),
+    ("{{ '%2000000000d'|format(1)|length }}", "memory"),
+    ("{{ '%.999999999f'|format(1)|length }}", "gave up"),
+    ("{{ '{:>2000000000}'.format('x')|length }}", "memory"),
+    ("{{ ('x' * 99999999)|upper|title|capitalize|trim|e|length }}", "memory"),
+    ("{% set x = 'x' * 90000000 %}{% set y = x|upper %}{% set z = y|list %}", "memory"),
+    ("{{ [['x' * 9999] * 9999] * 99 }}", "longer than"),
+    ("{{ ([['x' * 9999] * 9999] * 99)|tojson|length }}", "memory"),
+    ("{{ ([['x' * 9999] * 9999] * 99)|pprint|length }}", "memory"),
+    ("{% macro m() %}{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}{% endmacro %}{{ m()|length }}", "memory"),
+    // Lists that grow.
+    ("{{ [1]|batch(9999999999, 'x')|list|length }}", "memory"),
+    ("{{ [1]|slice(9999999999)|list|length }}", "memory"),
+    ("{{ (range(99999)|list * 999)|list|length }}", "memory"),
+    ("{{ ([1] * 99999999)|sort|length }}", "memory"),
+    ("{{ ([{'a': 1}] * 99999999)|groupby('a')|length }}", "ran out of "),
+    ("{{ ([1] * 99999999)|map('string')|list|length }}", "ran out of "),
+    ("{{ ([1] * 99999999)|unique|list|length }}", "ran out of "),
+    ("{{ range(0, 99999999999)|list|length }}", "too many elements"),
+    (
+        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x|list|length }}",
+        "ran out of ",
+    ),
+    (
+        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = (ns.x * 2)|list %}{% endfor %}{{ ns.x|length }}",
+        "ran out of ",
+    ),
+    (
+        "{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% set ns.x = [ns.x, range(99999)|list] %}{% endfor %}",
+        "memory",
+    ),
+    (
+        "{% set ns = namespace(x={}) %}{% for i in range(99999) %}{% set ns.x = {'a': ns.x, 'b': ns.x} %}{% endfor %}",
+        "ran out of ",
+    ),
+    (
+        "{% set ns = namespace(x=[1]) %}{% for i in range(30) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x|string|length }}",
+        "ran out of ",
+    ),
+    ("{{ ('x' * 99999999).split('')|length }}", "memory"),
+    ("{{ ('x ' * 49999999).split()|length }}", "memory"),
+    ("{{ ('\\n' * 49999999).splitlines()|length }}", "memory"),
+    ("{{ ('x' * 99999999)|list|length }}", "memory"),
+    // Steps, and steps that take long.
+    // The steps are used up in a second, or the time on a machine that is busy.
+    ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "the chat template "),
+    ("{% set s = 'x' * 9999999 %}{% for i in range(99999) %}{% set t = s|replace('y', 'z') %}{% endfor %}", "time"),
+    ("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "longer than"),
+    ("{{ 2 ** 99999999 }}{{ 10 ** 999 }}", "unable to calculate"),
+];
+
+#[test]
+fn templates_that_do_harm_are_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    for (source, said) in RENDERED {
+        let path = with_template(folder.path(), source, Part::Text);
+        let Measured { outcome, time, memory } =
+            measured(&mut gristmill(&["run", path.to_str().unwrap(), "-p", "hi", "-n", "1"]));
+        let error = outcome.failed();
+        assert!(error.contains(said), "{source}: {error}");
+        assert!(time < LONGEST && memory < MOST, "{source}: {time:?}, {memory} KiB");
+    }
+}
+
+/// A beginning, a part that is repeated, how often, and an end.
+type Long = (&'static str, &'static str, usize, &'static str);
+
+const COMPILED: &[Long] = &[
+    ("{{ ", "-", 20_000, "1 }}"),
+    ("{{ ", "- ", 400_000, "1 }}"),
+    ("{{ ", "not ", 200_000, "1 }}"),
+    ("{{ 1", " or 1", 200_000, " }}"),
+    ("{{ 1", " if 1 else 1", 80_000, " }}"),
+    ("{{ 1", "|f", 400_000, " }}"),
+    ("{{ 1", ".b", 400_000, " }}"),
+    ("{{ 1", "[1]", 300_000, " }}"),
+    ("{{ 1", "**1", 300_000, " }}"),
+    ("{{ ", "[", 900_000, " }}"),
+    ("{{ ", "{1:", 300_000, " }}"),
+    ("{% set x = ", "(", 900_000, " %}"),
+    ("", "{% if 1 %}", 90_000, ""),
+    ("{% if 1 %}", "{% elif 1 %}", 80_000, "{% endif %}"),
+    ("", "{% for a in b %}", 60_000, ""),
+    ("", "{% macro f() %}", 60_000, ""),
+    ("", "{% filter upper %}", 50_000, ""),
+    ("", "{% set a %}", 80_000, ""),
+    ("", "{% call f() %}", 60_000, ""),
+    ("", "{% block a %}", 60_000, ""),
+    ("", "{% if 1 %}{% else %}", 50_000, ""),
+];
+
+#[test]
+fn templates_that_do_not_compile_are_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    for (begin, repeated, times, end) in COMPILED {
+        let path = with_template(folder.path(), &format!("{begin}{}{end}", repeated.repeat(*times)), Part::Text);
+        let Measured { outcome, time, memory } =
+            measured(gristmill(&["inspect", "--brief", path.to_str().unwrap()]).stdin(Stdio::null()));
+        let out = outcome.ok();
+        let line = out.lines().find(|line| line.contains("chat template  ")).unwrap_or_default();
+        assert!(line.contains("using the built-in template"), "{begin}{repeated}: {line}");
+        assert!(time < LONGEST && memory < MOST, "{begin}{repeated}: {time:?}, {memory} KiB");
+    }
+}
+
+/// Where this program's templates run.
+fn apart() -> Isolation {
+    Isolation::Helper(Helper::new(env!("CARGO_BIN_EXE_gristmill"), ["render-template"]))
+}
+
+#[test]
+fn apart_or_not_a_conversation_is_the_same() {
+    let texts =
+        ["<|user|>", "<think>", "</think>", "<tool_response>", "\u{1}\"\\\n", "é😀", "<|us", "er|>", "\u{fdd0}"];
+    let control: Vec<String> =
+        ["<|user|>", "<|assistant|>", "<think>", "</think>", "<tool_response>"].map(String::from).into();
+    let specials = SpecialTexts { bos: "<B>".into(), eos: "<E>".into(), control };
+    let echo = "{% for m in messages %}<|user|>{{ m.content|tojson(ensure_ascii=true) }}{{ m|tojson(indent=2) }}\
+                {% endfor %}{{ tools|tojson }}{{ number }} {{ strftime_now('%Y-%m-%d %H:%M:%S') }}";
+    let sources = builtin_names().into_iter().filter_map(builtin_source).chain([echo]);
+    for source in sources {
+        let [here, there] =
+            [Isolation::InProcess, apart()].map(|isolation| ChatTemplate::new(source, &specials, &isolation).unwrap());
+        for shift in 0..texts.len() {
+            let text = |i: usize| [texts[(i + shift) % texts.len()], texts[(3 * i + 1) % texts.len()]].join(" x ");
+            let numbers = json!([0.1, 1e300, -7, u64::MAX, 0.30000000000000004, 5e-324, 123_456_789.123_456_78]);
+            let call = json!([{"function": {"name": text(5), "arguments": {"a": numbers, text(6): null}}}]);
+            let messages = [
+                Message::system(text(0)),
+                Message::user(text(1)),
+                Message { tool_calls: Some(call), ..Message::assistant(text(2)) },
+                Message::tool(text(3)),
+                Message::user(text(4)),
+            ];
+            let mut options = RenderOptions {
+                add_generation_prompt: true,
+                tools: (shift > 3).then(|| json!([{"d": text(7), "n": numbers}])),
+                now: Some(std::time::UNIX_EPOCH + Duration::from_secs(1_709_210_096)),
+                ..RenderOptions::default()
+            };
+            options.extra.insert("number".into(), json!(2.2250738585072011e-308));
+            assert_eq!(here.render(&messages, &options), there.render(&messages, &options), "{source}");
+        }
+    }
+}
+
+#[test]
+fn a_helper_that_is_none_is_an_error_with_a_hint() {
+    for program in ["/nonexistent", "/bin/false", "/bin/cat"] {
+        let isolation = Isolation::Helper(Helper::new(program, ["-"; 0]));
+        let error = ChatTemplate::new("x", &SpecialTexts::default(), &isolation).unwrap_err();
+        assert!(error.to_string().contains("the process that renders"), "{error}");
+        assert!(error.hint().is_some());
+        ChatTemplate::select(Some("x"), "glm4", &SpecialTexts::default(), &isolation).unwrap_err();
+    }
+}
+
+fn post(address: &str, content: &str) -> (String, Value) {
+    let body =
+        json!({"model": "hostile", "max_tokens": 1, "messages": [{"role": "user", "content": content}]}).to_string();
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    let length = body.len();
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    );
+    stream.write_all((head + &body).as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a response");
+    let status = head.split(' ').nth(1).unwrap_or_default().to_owned();
+    (status, serde_json::from_str(body).expect("JSON"))
+}
+
+#[test]
+fn a_server_lives_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = "{% set ns = namespace(s='x') %}{% set ns.n = ns %}{% set said = messages[-1].content %}\
+                  {% if said == 'cycle' %}{{ ns }}{% endif %}\
+                  {% if said == 'double' %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{% endif %}\
+                  {% if said == 'no' %}{{ raise_exception('no') }}{% endif %}\
+                  [gMASK]<sop><|user|>\n{{ said }}<|assistant|>\n";
+    let path = with_template(folder.path(), source, Part::Whole);
+    let server = serve(&[path.to_str().unwrap()]);
+    let healthy = || assert!(get(&server.address, "/health").starts_with("HTTP/1.0 200"));
+    for (said, status, part) in [
+        ("hi", "200", ""),
+        ("cycle", "500", "the chat template ran out of stack; "),
+        ("double", "500", "the chat template ran out of memory; "),
+        ("no", "400", "refuses the conversation: no"),
+        ("hi", "200", ""),
+    ] {
+        let (answered, body) = post(&server.address, said);
+        assert_eq!(answered, status, "{said}: {body}");
+        assert!(
+            status == "200" || body["error"]["message"].as_str().is_some_and(|m| m.contains(part)),
+            "{said}: {body}"
+        );
+        healthy();
+    }
+}
