@@ -1,6 +1,7 @@
 //! Models by name: pull, list, rm, and the names wherever a MODEL is expected. The hub is the tests' own.
 
 #[path = "../../../hub/tests/it/server.rs"]
+#[expect(dead_code, reason = "the hub's own tests use the rest")]
 mod server;
 
 use super::{DEMO, gristmill, outcome};
