@@ -6,6 +6,7 @@ mod numbers;
 mod profile;
 mod serve;
 mod show;
+mod terminal;
 mod text;
 
 use std::io::Write;
