@@ -2,6 +2,7 @@
 
 use crate::failure::Result;
 use crate::progress;
+use crate::style::Screen;
 use gristmill_llm::generation::{Finish, Generated};
 use gristmill_llm::sampling::Sampler;
 use gristmill_llm::session::{Fed, Session};
@@ -26,7 +27,7 @@ pub fn answer(
     sampler: &Sampler,
     prompt: &[u32],
     limit: usize,
-    out: &mut dyn Write,
+    out: &mut Screen<impl Write>,
     stop: &dyn Fn() -> bool,
 ) -> Result<Answer> {
     let flow = || if stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
@@ -50,14 +51,13 @@ pub fn answer(
     let generated = session.generate(sampler, limit, &|id| tokenizer.is_eog(id), &mut |id| {
         let piece = decoder.push(id);
         text.push_str(&piece);
-        written = out.write_all(piece.as_bytes()).and_then(|()| out.flush());
+        written = out.text(&piece);
         if written.is_err() { ControlFlow::Break(()) } else { flow() }
     })?;
     written?;
     let rest = decoder.finish();
     text.push_str(&rest);
-    out.write_all(rest.as_bytes())?;
-    out.flush()?;
+    out.text(&rest)?;
     Ok(Answer { text, fed, generated: Some(generated) })
 }
 

@@ -1,6 +1,7 @@
 //! How a command fails: a message, a way out, an exit code.
 
 use crate::style::{alarming, helpful};
+pub use crate::terminal::printable;
 use gristmill_llm::{arch, chat, engine, file, language, sampling, session, synth, tokenizer};
 use std::fmt::Display;
 use std::io;
@@ -66,20 +67,16 @@ impl Failure {
     }
 }
 
-/// Text from a file for the terminal: without the control characters that would steer it.
-pub fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        // The direction marks change how the characters around them read.
-        let steers =
-            c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}'..='\u{200f}');
-        match c {
-            '\n' => out.push(c),
-            c if steers => out.extend(c.escape_default()),
-            c => out.push(c),
-        }
+/// Names in a message before it says how many more there are.
+const NAMES: usize = 12;
+
+/// Names for a message: the first of them, and how many more there are.
+pub fn some_of(names: &[String]) -> String {
+    let mut text = names.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if names.len() > NAMES {
+        text.push_str(&format!(" and {} more", names.len() - NAMES));
     }
-    out
+    text
 }
 
 impl From<io::Error> for Failure {
@@ -118,11 +115,6 @@ failures! {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_steers_a_terminal_is_shown_instead() {
-        assert_eq!(printable("a\x1b[2Jb\u{202e}\nü"), "a\\u{1b}[2Jb\\u{202e}\nü");
-    }
 
     #[test]
     fn a_reader_that_left_is_no_failure() {

@@ -1,6 +1,6 @@
 //! Messages of a conversation: from an editor with a history on a terminal, from standard input otherwise.
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, printable};
 use crate::style::prompting;
 use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::error::ReadlineError;
@@ -51,7 +51,10 @@ impl Completer for Help {
         }
         // After a command comes a file, where anything comes.
         if line[..at].contains(' ') {
-            return self.files.complete(line, at, context);
+            let (from, mut files) = self.files.complete(line, at, context)?;
+            // They are listed as they are: a name that would steer the terminal is not offered.
+            files.retain(|file| printable(&file.display) == file.display);
+            return Ok((from, files));
         }
         let fits = self.commands.iter().filter(|c| c.starts_with(&line[..at]));
         Ok((0, fits.map(|c| Pair { display: (*c).into(), replacement: (*c).into() }).collect()))

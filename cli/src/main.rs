@@ -25,6 +25,7 @@ mod sampler;
 mod size;
 mod stages;
 mod style;
+mod terminal;
 
 use clap::Parser;
 use std::process::ExitCode;

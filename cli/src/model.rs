@@ -123,7 +123,10 @@ impl Model {
 /// The file of that name, fetched if it is not kept here.
 pub fn fetched(name: &Name) -> Result<PathBuf> {
     let store = Store::user()?;
-    match store.find(name)? {
+    let reading = Fetching::new();
+    let found = store.find(name, &mut |file, done, total| reading.checked(file, done, total));
+    drop(reading);
+    match found? {
         Some(path) => Ok(path),
         None => Ok(pull(&store, name)?.file),
     }

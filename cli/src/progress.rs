@@ -106,20 +106,32 @@ impl Fetching {
     pub fn new() -> Fetching {
         Fetching { current: RefCell::default() }
     }
-    /// Moves the file's bar, or says what broke.
+    /// Moves the file's bar, or says what happened.
     pub fn show(&self, progress: Fetch) {
-        let (what, file, done, total) = match progress {
-            Fetch::Fetched { file, done, total } => ("fetching", file, done, total),
-            Fetch::Checked { file, done, total } => ("checking", file, done, total),
-            Fetch::Again { why } => {
-                // Above the bar, which stays where it is.
-                match self.current.borrow().as_ref() {
-                    Some((_, bar)) if !bar.is_hidden() => bar.println(format!("{why}: trying again")),
-                    _ => say!("{why}: trying again"),
-                }
-                return;
+        match progress {
+            Fetch::Fetched { file, done, total } => self.draw("fetching", file, done, total),
+            Fetch::Checked { file, done, total } => self.checked(file, done, total),
+            Fetch::Changed { file } => {
+                self.line(&format!("warning: {} is not what was fetched: it is fetched again", file.display()));
             }
-        };
+            Fetch::PassedOver { files } => {
+                self.line(&format!("warning: {files} files of the hub are passed over: their names are no plain text"));
+            }
+            Fetch::Again { why } => self.line(&format!("{why}: trying again")),
+        }
+    }
+    /// Moves the bar of a file that is read again.
+    pub fn checked(&self, file: &str, done: u64, total: u64) {
+        self.draw("checking", file, done, total);
+    }
+    /// Above the bar, which stays where it is.
+    fn line(&self, text: &str) {
+        match self.current.borrow().as_ref() {
+            Some((_, bar)) if !bar.is_hidden() => bar.println(printable(text)),
+            _ => say!("{}", printable(text)),
+        }
+    }
+    fn draw(&self, what: &'static str, file: &str, done: u64, total: u64) {
         let mut current = self.current.borrow_mut();
         let name = format!("{what} {file}");
         if current.as_ref().is_none_or(|(stage, _)| *stage != name) {

@@ -1,5 +1,6 @@
 //! Colour, where a person sees it: on a terminal, unless `NO_COLOR` asks for none.
 
+use crate::terminal;
 use console::{StyledObject, style};
 use std::io::{self, IsTerminal, Write};
 
@@ -28,23 +29,32 @@ const THINKING: [&str; 2] = ["<think>", "</think>"];
 const FAINT: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 
-/// An answer on its way to a terminal, with what the model thinks before it faint.
-pub struct Shaded<W: Write> {
+/// Where an answer is written. On a terminal nothing in it steers that, and what the model thinks before it may be faint;
+/// a program gets the bytes as they are.
+pub struct Screen<W: Write> {
     out: W,
-    on: bool,
+    /// Does a person read it?
+    terminal: bool,
+    /// Are thoughts faint?
+    shaded: bool,
     thinking: bool,
 }
 
-impl<W: Write + IsTerminal> Shaded<W> {
-    /// Writes to `out`; `thinking` says whether the prompt has begun a thought.
-    pub fn new(out: W, thinking: bool) -> io::Result<Shaded<W>> {
-        let on = out.is_terminal() && console::colors_enabled();
-        Shaded { out, on, thinking: false }.begun(thinking)
+impl<W: Write + IsTerminal> Screen<W> {
+    /// Writes to `out`.
+    pub fn new(out: W) -> Screen<W> {
+        let terminal = out.is_terminal();
+        Screen { out, terminal, shaded: false, thinking: false }
+    }
+    /// The same with thoughts faint; `thinking` says whether the prompt has begun one.
+    pub fn shaded(out: W, thinking: bool) -> io::Result<Screen<W>> {
+        let shaded = out.is_terminal() && console::colors_enabled();
+        Screen { shaded, ..Screen::new(out) }.begun(thinking)
     }
 }
 
-impl<W: Write> Shaded<W> {
-    fn begun(mut self, thinking: bool) -> io::Result<Shaded<W>> {
+impl<W: Write> Screen<W> {
+    fn begun(mut self, thinking: bool) -> io::Result<Screen<W>> {
         if thinking {
             self.turn(true)?;
         }
@@ -52,36 +62,38 @@ impl<W: Write> Shaded<W> {
     }
     fn turn(&mut self, thinking: bool) -> io::Result<()> {
         self.thinking = thinking;
-        if self.on { self.out.write_all(if thinking { FAINT } else { PLAIN }.as_bytes()) } else { Ok(()) }
+        if self.shaded { self.out.write_all(if thinking { FAINT } else { PLAIN }.as_bytes()) } else { Ok(()) }
     }
-    /// The end of the answer, wherever it broke off.
-    pub fn end(&mut self) -> io::Result<()> {
-        if self.thinking {
-            self.turn(false)?;
+    /// A piece of the answer. Pieces are those of tokens, and the marks of thoughts are tokens of the models that think:
+    /// none is cut in two.
+    pub fn text(&mut self, mut piece: &str) -> io::Result<()> {
+        while let Some(at) = piece.find(THINKING[usize::from(self.thinking)]) {
+            let end = at + THINKING[usize::from(self.thinking)].len();
+            if self.thinking {
+                self.put(&piece[..end])?;
+                self.turn(false)?;
+            } else {
+                self.put(&piece[..at])?;
+                self.turn(true)?;
+                self.put(&piece[at..end])?;
+            }
+            piece = &piece[end..];
         }
+        self.put(piece)?;
         self.out.flush()
     }
-}
-
-impl<W: Write> Write for Shaded<W> {
-    // Pieces are those of tokens, and the marks are tokens of the models that think: none is cut in two.
-    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
-        let mark = THINKING[usize::from(self.thinking)].as_bytes();
-        let found = piece.windows(mark.len()).position(|w| w == mark);
-        let Some(at) = found else { return self.out.write(piece) };
-        if self.thinking {
-            let end = at + mark.len();
-            self.out.write_all(&piece[..end])?;
-            self.turn(false)?;
-            Ok(end)
-        } else {
-            self.out.write_all(&piece[..at])?;
-            self.turn(true)?;
-            self.out.write_all(mark)?;
-            Ok(at + mark.len())
-        }
+    fn put(&mut self, text: &str) -> io::Result<()> {
+        let shown = if self.terminal { terminal::answer(text) } else { text.into() };
+        self.out.write_all(shown.as_bytes())
     }
-    fn flush(&mut self) -> io::Result<()> {
+    /// The end of the answer, wherever it broke off: with a line's end where a person reads it, or `always`.
+    pub fn end(mut self, always: bool) -> io::Result<()> {
+        if self.thinking {
+            self.turn(false)?;
+        }
+        if self.terminal || always {
+            self.out.write_all(b"\n")?;
+        }
         self.out.flush()
     }
 }
@@ -95,22 +107,26 @@ pub fn begins_thinking(prompt: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn shaded(on: bool, thinking: bool, pieces: &[&str]) -> String {
+    fn shown(on: bool, thinking: bool, pieces: &[&str]) -> String {
         let mut out = Vec::new();
-        let mut shaded = Shaded { out: &mut out, on, thinking: false }.begun(thinking).unwrap();
-        pieces.iter().for_each(|p| shaded.write_all(p.as_bytes()).unwrap());
-        shaded.end().unwrap();
+        let screen = Screen { out: &mut out, terminal: on, shaded: on, thinking: false };
+        let mut screen = screen.begun(thinking).unwrap();
+        pieces.iter().for_each(|p| screen.text(p).unwrap());
+        screen.end(false).unwrap();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
     fn thoughts_are_faint_on_a_terminal_alone() {
         let pieces = ["a", "<think>", "b ", "c</think>d", "e"];
-        assert_eq!(shaded(true, false, &pieces), "a\x1b[2m<think>b c</think>\x1b[0mde");
-        assert_eq!(shaded(false, false, &pieces), pieces.concat());
-        assert_eq!(shaded(true, true, &["b</think>", "c"]), "\x1b[2mb</think>\x1b[0mc");
+        assert_eq!(shown(true, false, &pieces), "a\x1b[2m<think>b c</think>\x1b[0mde\n");
+        assert_eq!(shown(false, false, &pieces), pieces.concat());
+        assert_eq!(shown(true, true, &["b</think>", "c"]), "\x1b[2mb</think>\x1b[0mc\n");
         // Broken off in the middle of a thought.
-        assert_eq!(shaded(true, true, &["b"]), "\x1b[2mb\x1b[0m");
+        assert_eq!(shown(true, true, &["b"]), "\x1b[2mb\x1b[0m\n");
+        // What the model writes does not turn them off.
+        assert_eq!(shown(true, true, &["a\x1b[0mb"]), "\x1b[2ma\\u{1b}[0mb\x1b[0m\n");
+        assert_eq!(shown(false, false, &["a\x1b]52;c;YQ==\x07\r"]), "a\x1b]52;c;YQ==\x07\r");
         assert!(begins_thinking("<|assistant|><think>\n") && !begins_thinking("<think></think>"));
     }
 }

@@ -1,9 +1,10 @@
 //! What the hub is asked: what a repository holds, and the bytes of its files.
 
 use crate::error::Error;
-use crate::name::Repository;
+use crate::name::{Repository, is_safe};
 use serde_json::Value;
 use std::io::Read;
+use std::net::IpAddr;
 use std::time::Duration;
 use ureq::http::{Response, StatusCode, header};
 use ureq::{Agent, Body};
@@ -16,6 +17,8 @@ const BRANCH: &str = "main";
 const LISTING_BYTES: u64 = 64 << 20;
 /// Silence after which a connection counts as broken.
 const SILENCE: Duration = Duration::from_secs(30);
+/// Time for a whole listing, however slowly its bytes drip: the largest of the hub's, some 2 MB, take a second.
+const LISTING_TIME: Duration = Duration::from_secs(120);
 
 /// A file of the hub.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,8 +36,10 @@ pub struct RemoteFile {
 pub struct Listing {
     /// The commit that this is true of.
     pub commit: String,
-    /// Its files.
+    /// Its files: those whose names show what they are.
     pub files: Vec<RemoteFile>,
+    /// How many others there are.
+    pub passed_over: usize,
 }
 
 /// A hub, and who asks.
@@ -55,14 +60,16 @@ pub(crate) struct Bytes {
 impl Client {
     /// The hub at `endpoint`, asked with that token.
     pub fn new(endpoint: &str, token: Option<String>) -> Client {
+        let endpoint = endpoint.trim_end_matches('/').to_owned();
         let config = Agent::config_builder()
+            // A redirection may not lead to where everybody on the way can read and change what comes.
+            .https_only(endpoint.to_ascii_lowercase().starts_with("https://"))
             .http_status_as_error(false)
             .timeout_connect(Some(SILENCE))
             .timeout_recv_response(Some(SILENCE))
             .timeout_per_read(Some(SILENCE))
             .user_agent(concat!("gristmill/", env!("CARGO_PKG_VERSION")))
             .build();
-        let endpoint = endpoint.trim_end_matches('/').to_owned();
         Client { agent: config.into(), endpoint, token, pause: Duration::from_secs(1) }
     }
     /// The hub of the environment: `HF_ENDPOINT`, asked with `HF_TOKEN`.
@@ -86,7 +93,7 @@ impl Client {
     /// When there is none of that name, it is closed to this user, or the hub does not answer.
     pub fn listing(&self, repository: &Repository) -> Result<Listing, Error> {
         let url = format!("{}/api/models/{repository}/revision/{BRANCH}?blobs=true", self.endpoint);
-        let mut response = self.get(&url, None)?;
+        let mut response = self.get(&url, None, Some(LISTING_TIME))?;
         self.check(&response, repository)?;
         let body = response.body_mut().with_config().limit(LISTING_BYTES).read_to_string();
         let body = body.map_err(|e| self.transport(e))?;
@@ -98,7 +105,7 @@ impl Client {
     pub(crate) fn bytes(&self, repository: &Repository, commit: &str, path: &str, from: u64) -> Result<Bytes, Error> {
         let path: Vec<String> = path.split('/').map(escaped).collect();
         let url = format!("{}/{repository}/resolve/{commit}/{}", self.endpoint, path.join("/"));
-        let response = self.get(&url, Some(from).filter(|&n| n > 0))?;
+        let response = self.get(&url, Some(from).filter(|&n| n > 0), None)?;
         self.check(&response, repository)?;
         let from = match response.status() {
             StatusCode::PARTIAL_CONTENT => begins(&response).ok_or_else(|| self.answer("with a part of no range"))?,
@@ -107,10 +114,14 @@ impl Client {
         Ok(Bytes { from, reader: Box::new(response.into_body().into_reader()) })
     }
 
-    fn get(&self, url: &str, from: Option<u64>) -> Result<Response<Body>, Error> {
-        let mut request = self.agent.get(url);
+    /// Asks for bytes from `from` on, which all have come after `most`.
+    fn get(&self, url: &str, from: Option<u64>, most: Option<Duration>) -> Result<Response<Body>, Error> {
+        let mut request = self.agent.get(url).config().timeout_global(most).build();
         // ureq takes it off where a redirection leads to another host.
         if let Some(token) = &self.token {
+            if !is_private(&self.endpoint) {
+                return Err(Error::PlainToken(self.endpoint.clone()));
+            }
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         if let Some(from) = from {
@@ -141,6 +152,23 @@ impl Client {
     }
 }
 
+/// Can nobody on the way read what is sent: is it encrypted, or does it stay on this machine?
+fn is_private(endpoint: &str) -> bool {
+    let endpoint = endpoint.to_ascii_lowercase();
+    if endpoint.starts_with("https://") {
+        return true;
+    }
+    let rest = endpoint.strip_prefix("http://").unwrap_or(&endpoint);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    // Who is named before an @ is a user, not a host.
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let name = match host.strip_prefix('[') {
+        Some(address) => address.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
 /// Where a part begins: `Content-Range: bytes 5-9/10`.
 fn begins(response: &Response<Body>) -> Option<u64> {
     let range = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
@@ -155,7 +183,10 @@ fn parse(body: &Value) -> Option<Listing> {
         Some(RemoteFile { path: file["rfilename"].as_str()?.to_owned(), size, sha256 })
     };
     let commit = body["sha"].as_str().filter(|c| c.bytes().all(|b| b.is_ascii_alphanumeric()))?.to_owned();
-    Some(Listing { commit, files: body["siblings"].as_array()?.iter().filter_map(file).collect() })
+    let siblings = body["siblings"].as_array()?;
+    // Its paths become ours, and are shown.
+    let files: Vec<RemoteFile> = siblings.iter().filter_map(file).filter(|f| is_safe(&f.path)).collect();
+    Some(Listing { commit, passed_over: siblings.len() - files.len(), files })
 }
 
 pub(crate) fn is_sha256(text: &str) -> bool {
@@ -172,4 +203,32 @@ fn escaped(part: &str) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_goes_where_nobody_reads_it() {
+        for endpoint in [
+            "https://hub.example",
+            "http://127.0.0.1:80",
+            "http://localhost/x",
+            "http://[::1]:8080",
+            "http://a@127.1.2.3",
+        ] {
+            assert!(is_private(endpoint), "{endpoint}");
+        }
+        for endpoint in [
+            "http://hub.example",
+            "http://127.0.0.1.example:1",
+            "HTTP://127.0.0.1@hub.example",
+            "hub.example",
+            "http://localhost.x",
+            "http://[::2]",
+        ] {
+            assert!(!is_private(endpoint), "{endpoint}");
+        }
+    }
 }

@@ -38,6 +38,31 @@ pub enum Error {
     /// Nothing of that name is kept here.
     #[error("{0} is not among the models that are kept here")]
     NotKept(Name),
+    /// What is meant lies here, and was not fetched.
+    #[error("{name} was not fetched: {} is left where it is", .path.display())]
+    NotFetched {
+        /// What was to be removed.
+        name: Name,
+        /// A file of it.
+        path: PathBuf,
+    },
+    /// A file is not what was fetched.
+    #[error("{} is not what was fetched: its SHA-256 has changed", .path.display())]
+    Changed {
+        /// What it was fetched as.
+        name: Name,
+        /// Where it is.
+        path: PathBuf,
+    },
+    /// A file that somebody put here stands where one is to be fetched to.
+    #[error("{} was not fetched, and is not the hub's file", .path.display())]
+    InTheWay {
+        /// Where it is.
+        path: PathBuf,
+    },
+    /// A token may not be sent where everybody on the way can read it.
+    #[error("HF_TOKEN is not sent to {0}: the connection would not be encrypted")]
+    PlainToken(String),
     /// The hub cannot be reached, or breaks off.
     #[error("{endpoint}: {message}")]
     Transport {
@@ -104,6 +129,12 @@ impl Error {
                 format!("choose one, hf:{repository}:FILE, of {}; the end of its name will do", list(files))
             }
             Error::NotKept(_) => "`gristmill list` shows what is".into(),
+            Error::NotFetched { .. } => "it has no record beside it; remove it by hand if it is not needed".into(),
+            Error::Changed { name, .. } => {
+                format!("`gristmill pull {name}` fetches it again; what you changed yourself belongs elsewhere")
+            }
+            Error::InTheWay { .. } => "move it elsewhere and try again, or use it by its path".into(),
+            Error::PlainToken(_) => "use an address with https, or unset HF_TOKEN".into(),
             Error::Transport { .. } => {
                 "check the connection and try again: what was fetched is kept. HF_ENDPOINT names another hub".into()
             }
@@ -113,6 +144,10 @@ impl Error {
             Error::Disk { error, .. } => match error.kind() {
                 io::ErrorKind::StorageFull => {
                     "make room, or keep models elsewhere: GRISTMILL_MODELS names a folder".into()
+                }
+                io::ErrorKind::InvalidInput => {
+                    "no link in the folder of models is followed: remove it. GRISTMILL_MODELS names another folder"
+                        .into()
                 }
                 _ => "check the folder and its permissions; GRISTMILL_MODELS names another".into(),
             },

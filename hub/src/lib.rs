@@ -1,13 +1,17 @@
 //! Models by name: what `hf:ORG/REPO:FILE` means, where it is kept, how it is fetched.
 //!
 //! A fetch that breaks off goes on where it stopped, within a run and in the next one; a file has its name only once its
-//! SHA-256 is the one that the hub gives for it. The client is our own, over `ureq`: the hub's own crate brings a runtime
+//! SHA-256 is the one that the hub gives for it. Nothing below the store's root is reached through a link, and what was
+//! not fetched is not removed. The client is our own, over `ureq`: the hub's own crate brings a runtime
 //! and some 280 crates with it, and neither resumes a file nor compares its checksum.
 
 mod client;
 mod error;
+mod folder;
 mod name;
 mod pull;
+mod record;
+mod remove;
 mod select;
 mod store;
 
@@ -15,7 +19,8 @@ pub use client::{Client, Listing, RemoteFile};
 pub use error::Error;
 pub use name::{Name, Repository, SHORT, Short};
 pub use pull::{Progress, Pulled, pull};
-pub use store::{Kept, Store};
+pub use remove::Removed;
+pub use store::{Contents, Kept, Store, Verdict};
 
 /// What the files of models end in.
 const ENDING: &str = ".gguf";

@@ -2,11 +2,13 @@
 
 use crate::client::{Client, RemoteFile};
 use crate::error::Error;
-use crate::name::{Name, Repository, is_safe};
+use crate::folder::{Folder, Kind, planted};
+use crate::name::{Name, Repository};
+use crate::record::{Record, Stamp, beside, hash, hexadecimal, part};
 use crate::select;
-use crate::store::{PART, Store, disk};
+use crate::store::{Store, Verdict, disk};
 use sha2::{Digest, Sha256};
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -36,6 +38,16 @@ pub enum Progress<'a> {
         /// Bytes to read.
         total: u64,
     },
+    /// A file that was fetched has changed since; it is fetched again.
+    Changed {
+        /// Where it is.
+        file: &'a Path,
+    },
+    /// Files of the hub with names that do not show what they are: they are not fetched.
+    PassedOver {
+        /// How many.
+        files: usize,
+    },
     /// The connection broke; it is tried again.
     Again {
         /// What broke.
@@ -62,8 +74,10 @@ pub struct Pulled {
 /// When there is nothing of that name or several, the hub fails for good, the disk does, or a checksum is wrong.
 pub fn pull(client: &Client, store: &Store, name: &Name, progress: &mut dyn FnMut(Progress)) -> Result<Pulled, Error> {
     let listing = client.listing(&name.repository)?;
-    // Its paths become ours.
-    let paths: Vec<&str> = listing.files.iter().map(|f| f.path.as_str()).filter(|p| is_safe(p)).collect();
+    if listing.passed_over > 0 {
+        progress(Progress::PassedOver { files: listing.passed_over });
+    }
+    let paths: Vec<&str> = listing.files.iter().map(|f| f.path.as_str()).collect();
     let choice = select::select(name, &paths)?;
     let full = Name { file: Some(choice.files[0].to_owned()), ..name.clone() };
     let file = store.place(&name.repository, choice.files[0]);
@@ -89,6 +103,11 @@ struct Fetch<'a> {
 
 /// What there is of it.
 struct Partial {
+    folder: Folder,
+    /// Its name there, and the one that it will have.
+    name: String,
+    becomes: String,
+    /// For messages.
     path: PathBuf,
     file: File,
     /// Of its first `done` bytes.
@@ -99,14 +118,10 @@ struct Partial {
 impl Fetch<'_> {
     /// Returns how many bytes came.
     fn run(&self, progress: &mut dyn FnMut(Progress)) -> Result<u64, Error> {
-        let place = self.store.place(self.repository, &self.remote.path);
-        if self.is_kept(&place) {
+        if self.is_kept(progress)? {
             return Ok(0);
         }
-        if let Some(folder) = place.parent() {
-            fs::create_dir_all(folder).map_err(disk("make", folder))?;
-        }
-        let mut partial = self.open(&place)?;
+        let mut partial = self.open()?;
         self.read_again(&mut partial, progress)?;
         let mut fetched = 0;
         let mut tries = 0;
@@ -126,28 +141,59 @@ impl Fetch<'_> {
                 Err(error) => return Err(error),
             }
         }
-        self.finish(partial, &place)?;
+        self.finish(partial)?;
         Ok(fetched)
     }
 
-    /// Is it there as the hub has it?
-    fn is_kept(&self, place: &Path) -> bool {
-        let size = fs::metadata(place).is_ok_and(|m| m.is_file() && m.len() == self.remote.size);
-        // Where either side knows no checksum, the size must do.
-        let same = |expected: &String| self.store.checksum(place).is_none_or(|found| found == *expected);
-        size && self.remote.sha256.as_ref().is_none_or(same)
+    /// Is it there as the hub has it? What was fetched and has changed is not; what somebody put there and is another
+    /// file is an error, since it would be lost.
+    fn is_kept(&self, progress: &mut dyn FnMut(Progress)) -> Result<bool, Error> {
+        let (repository, file) = (self.repository, self.remote.path.as_str());
+        let path = self.store.place(repository, file);
+        let failed = |error| disk("read", &path)(error);
+        let Some((folder, name)) = self.store.enter(repository, file)? else { return Ok(false) };
+        let Some(mut open) = folder.read(name).map_err(failed)? else { return Ok(false) };
+        let size = open.metadata().map_err(failed)?.len();
+        let mut checked = |done, total| progress(Progress::Checked { file, done, total });
+        let Some(record) = Record::read(&folder, name).map_err(failed)? else {
+            // Where the hub knows no checksum, the size must do.
+            let same = size == self.remote.size
+                && match &self.remote.sha256 {
+                    None => true,
+                    Some(expected) => {
+                        let (sum, _) = hash(&mut open, size, &mut |done| checked(done, size)).map_err(failed)?;
+                        hexadecimal(sum) == *expected
+                    }
+                };
+            return if same { Ok(true) } else { Err(Error::InTheWay { path }) };
+        };
+        let is_hubs = self.remote.sha256.as_ref().is_none_or(|expected| *expected == record.sha256);
+        if !is_hubs || size != self.remote.size && self.remote.sha256.is_none() {
+            return Ok(false);
+        }
+        let same = self.store.check(repository, file, false, &mut checked)? == Verdict::Same;
+        if !same {
+            progress(Progress::Changed { file: &path });
+        }
+        Ok(same)
     }
 
     /// The file that what comes is written to: another one if the hub has another file by now.
-    fn open(&self, place: &Path) -> Result<Partial, Error> {
-        let mark = self.remote.sha256.as_deref().unwrap_or(self.commit);
-        let mut path = place.as_os_str().to_owned();
-        path.push(format!(".{}{PART}", &mark[..mark.len().min(12)]));
-        let path = PathBuf::from(path);
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
-        let file = options.open(&path).map_err(disk("write", &path))?;
+    fn open(&self) -> Result<Partial, Error> {
+        let (folder, becomes) = self.store.make(self.repository, &self.remote.path)?;
+        let place = self.store.place(self.repository, &self.remote.path);
+        // Said before 18 GB have come.
+        for name in [becomes.to_owned(), beside(becomes)] {
+            let path = place.with_file_name(&name);
+            if !matches!(folder.kind(&name).map_err(disk("read", &path))?, None | Some(Kind::File)) {
+                return Err(disk("replace", &path)(planted("it is no regular file")));
+            }
+        }
+        let name = part(becomes, self.remote.sha256.as_deref().unwrap_or(self.commit));
+        let path = place.with_file_name(&name);
+        let file = folder.write(&name).map_err(disk("write", &path))?;
         match file.try_lock() {
-            Ok(()) => Ok(Partial { path, file, hash: Sha256::new(), done: 0 }),
+            Ok(()) => Ok(Partial { folder, name, becomes: becomes.into(), path, file, hash: Sha256::new(), done: 0 }),
             Err(TryLockError::WouldBlock) => Err(Error::Busy(self.remote.path.clone())),
             Err(TryLockError::Error(error)) => Err(disk("lock", &path)(error)),
         }
@@ -157,18 +203,9 @@ impl Fetch<'_> {
     fn read_again(&self, partial: &mut Partial, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
         let there = partial.file.metadata().map_err(disk("read", &partial.path))?.len();
         let total = there.min(self.remote.size);
-        let mut piece = vec![0; PIECE];
-        while partial.done < total {
-            let most = piece.len().min((total - partial.done) as usize);
-            match partial.file.read(&mut piece[..most]).map_err(disk("read", &partial.path))? {
-                0 => break,
-                n => {
-                    partial.hash.update(&piece[..n]);
-                    partial.done += n as u64;
-                    progress(Progress::Checked { file: &self.remote.path, done: partial.done, total });
-                }
-            }
-        }
+        let mut checked = |done| progress(Progress::Checked { file: &self.remote.path, done, total });
+        let read = hash(&mut partial.file, total, &mut checked).map_err(disk("read", &partial.path))?;
+        (partial.hash, partial.done) = read;
         partial.file.set_len(partial.done).map_err(disk("write", &partial.path))
     }
 
@@ -208,14 +245,17 @@ impl Fetch<'_> {
         Ok(partial.done - start)
     }
 
-    fn finish(&self, partial: Partial, place: &Path) -> Result<(), Error> {
-        let found: String = partial.hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    fn finish(&self, partial: Partial) -> Result<(), Error> {
+        let Partial { folder, name, becomes, path, file, hash, .. } = partial;
+        let found = hexadecimal(hash);
         if let Some(expected) = self.remote.sha256.clone().filter(|expected| *expected != found) {
-            fs::remove_file(&partial.path).map_err(disk("remove", &partial.path))?;
+            folder.remove(&name).map_err(disk("remove", &path))?;
             return Err(Error::Checksum { file: self.remote.path.clone(), expected, found });
         }
-        partial.file.sync_all().map_err(disk("write", &partial.path))?;
-        self.store.record(place, &found)?;
-        fs::rename(&partial.path, place).map_err(disk("rename", &partial.path))
+        file.sync_all().map_err(disk("write", &path))?;
+        let stamp = Stamp::of(&file).map_err(disk("read", &path))?;
+        let record = Record { sha256: found, stamp: Some(stamp) };
+        record.write(&folder, &becomes).map_err(disk("write", &path.with_file_name(beside(&becomes))))?;
+        folder.rename(&name, &becomes).map_err(disk("rename", &path))
     }
 }

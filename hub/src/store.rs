@@ -1,18 +1,17 @@
 //! Where models are kept: `OWNER/REPOSITORY/FILE` in one folder, plain files that any program may read, each with its
 //! checksum beside it in the form of `sha256sum`.
+//!
+//! Others may put files there, and links. Links are passed over, files without a record are shown and never removed.
 
-use crate::client::is_sha256;
+use crate::ENDING;
 use crate::error::Error;
-use crate::name::{Name, Repository};
+use crate::folder::{Folder, Kind};
+use crate::name::{DEPTH, Name, Repository, is_repository_part, is_safe};
+use crate::record::{CHECKSUM, Record, Stamp, finished, hash, hexadecimal};
 use crate::select;
-use std::fs;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// What a checksum's file ends in.
-const CHECKSUM: &str = ".sha256";
-/// What a file ends in that is not whole.
-pub(crate) const PART: &str = ".part";
 
 /// The folder.
 #[derive(Clone, Debug)]
@@ -31,6 +30,46 @@ pub struct Kept {
     pub bytes: u64,
     /// Is it all there?
     pub whole: bool,
+    /// Was all of it fetched, and not put there by hand?
+    pub fetched: bool,
+}
+
+/// What the folder holds.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Contents {
+    /// Models, by name.
+    pub kept: Vec<Kept>,
+    /// What is neither read nor removed: links, what is no file, and names that do not show what they are.
+    pub passed_over: Vec<PathBuf>,
+}
+
+/// What reading a file again has shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It is what was fetched.
+    Same,
+    /// It is not.
+    Changed,
+    /// It was not fetched: there is nothing to compare it with.
+    Unknown,
+}
+
+/// A file of a repository.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    /// Bytes.
+    pub size: u64,
+    /// Does it have a record, or the name of a partial file?
+    pub ours: bool,
+}
+
+/// The files of a repository by their paths in it, without their records; and what was passed over.
+#[derive(Default)]
+pub(crate) struct Files {
+    pub found: BTreeMap<String, Found>,
+    /// Files that have a record and are not there.
+    pub missing: Vec<String>,
+    pub passed_over: Vec<String>,
 }
 
 impl Store {
@@ -52,150 +91,214 @@ impl Store {
     pub fn root(&self) -> &Path {
         &self.root
     }
-    /// Where a file is, or would be, kept.
+    /// Where a file is, or would be, kept: for people and for the one who opens it, never to write to.
     pub(crate) fn place(&self, repository: &Repository, file: &str) -> PathBuf {
         self.root.join(&repository.owner).join(&repository.name).join(file)
     }
-    /// The file to open of a model that is kept whole; none if nothing of its repository fits.
+    /// The file to open of a model that is kept whole; none if nothing of its repository fits. Files whose size or date
+    /// is not the recorded one are read, which `progress` is told of: bytes done, bytes in all.
     ///
     /// # Errors
-    /// When the name fits several.
-    pub fn find(&self, name: &Name) -> Result<Option<PathBuf>, Error> {
+    /// When the name fits several, or a file is not what was fetched.
+    pub fn find(&self, name: &Name, progress: &mut dyn FnMut(&str, u64, u64)) -> Result<Option<PathBuf>, Error> {
         let files = self.files(&name.repository)?;
-        let paths: Vec<&str> = files.iter().map(String::as_str).collect();
-        match select::select(name, &paths) {
-            Ok(choice) => Ok(Some(self.place(&name.repository, choice.files[0]))),
-            Err(Error::NoFile { .. }) => Ok(None),
-            Err(error) => Err(error),
+        let paths: Vec<&str> = files.found.keys().map(String::as_str).collect();
+        let choice = match select::select(name, &paths) {
+            Ok(choice) => choice,
+            Err(Error::NoFile { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        for file in &choice.files {
+            if self.check(&name.repository, file, false, &mut |done, total| progress(file, done, total))?
+                == Verdict::Changed
+            {
+                let name = Name { file: Some((*file).to_owned()), ..name.clone() };
+                return Err(Error::Changed { path: self.place(&name.repository, file), name });
+            }
         }
+        Ok(Some(self.place(&name.repository, choice.files[0])))
     }
-    /// All that is kept, by name.
+    /// All that is kept.
     ///
     /// # Errors
     /// When the folder cannot be read.
-    pub fn list(&self) -> Result<Vec<Kept>, Error> {
-        let mut out = Vec::new();
-        for owner in names(&self.root)? {
-            for name in names(&self.root.join(&owner))? {
+    pub fn list(&self) -> Result<Contents, Error> {
+        let mut out = Contents::default();
+        let root = Folder::root(&self.root).or_else(|error| match error.kind() {
+            // A file in its place is no store yet.
+            io::ErrorKind::NotADirectory => Ok(None),
+            _ => Err(disk("read", &self.root)(error)),
+        })?;
+        let Some(root) = root else { return Ok(out) };
+        for owner in self.folders(&root, &self.root, &mut out.passed_over)? {
+            let Some(folder) = root.folder(&owner).map_err(disk("read", &self.root.join(&owner)))? else { continue };
+            for name in self.folders(&folder, &self.root.join(&owner), &mut out.passed_over)? {
                 let repository = Repository { owner: owner.clone(), name };
                 let files = self.files(&repository)?;
-                let paths: Vec<&str> = files.iter().map(String::as_str).collect();
-                let models = select::models(&paths);
-                let whole: Vec<&str> = models.iter().flat_map(|m| m.files.iter().copied()).collect();
-                // Fetched in part: of a file, or of the files of a split model.
-                let rest = paths.iter().copied().filter(|p| !whole.contains(p) && !p.ends_with(CHECKSUM));
-                let groups = models.iter().map(|m| (m.files.clone(), true)).chain(rest.map(|p| (vec![p], false)));
-                for (group, whole) in groups {
-                    let files: Vec<PathBuf> = group.iter().map(|f| self.place(&repository, f)).collect();
-                    let bytes = files.iter().filter_map(|f| fs::metadata(f).ok()).map(|m| m.len()).sum();
-                    let file = Some(finished(group[0]).to_owned());
-                    out.push(Kept { name: Name { repository: repository.clone(), file }, files, bytes, whole });
-                }
+                out.passed_over.extend(files.passed_over.iter().map(|p| self.place(&repository, p)));
+                out.kept.extend(self.models(&repository, &files));
             }
         }
-        out.sort_by_cached_key(|kept| kept.name.to_string());
+        out.kept.sort_by_cached_key(|kept| kept.name.to_string());
         Ok(out)
     }
-    /// Removes what `name` means, also where it is not whole; without a file, all of its repository. Returns what is gone.
+    /// Reads all files of a model again, whatever their dates are; `progress` is told the file, bytes done, bytes in all.
     ///
     /// # Errors
-    /// When there is nothing of that name, or it cannot be removed.
-    pub fn remove(&self, name: &Name) -> Result<Vec<Kept>, Error> {
-        let same = |kept: &Kept| kept.name.repository == name.repository;
-        let all: Vec<Kept> = self.list()?.into_iter().filter(same).collect();
-        let gone: Vec<Kept> = match &name.file {
-            None => all,
-            Some(wanted) => {
-                // What has come in part has the name of what it would have been.
-                let file = |kept: &Kept| kept.name.file.clone().unwrap_or_default();
-                let exact = all.iter().any(|k| select::model(&file(k)) == select::model(wanted));
-                let fits = |kept: &Kept| match exact {
-                    true => select::model(&file(kept)) == select::model(wanted),
-                    false => select::ends_in(&file(kept), wanted),
-                };
-                let gone: Vec<Kept> = all.into_iter().filter(fits).collect();
-                let mut models: Vec<String> = gone.iter().map(|k| select::model(&file(k)).to_owned()).collect();
-                models.dedup();
-                if models.len() > 1 {
-                    return Err(Error::Several { repository: name.repository.clone(), files: models });
-                }
-                gone
-            }
-        };
-        if gone.is_empty() {
-            return Err(Error::NotKept(name.clone()));
-        }
-        for file in gone.iter().flat_map(|k| &k.files) {
-            fs::remove_file(file).map_err(disk("remove", file))?;
-            match fs::remove_file(beside(file)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(disk("remove", &beside(file))(error));
-                }
-                _ => {}
-            }
-            // Folders go with the last file in them.
-            let folders = file.ancestors().skip(1).take_while(|folder| *folder != self.root);
-            for folder in folders {
-                if fs::remove_dir(folder).is_err() {
-                    break;
-                }
+    /// When they cannot be read.
+    pub fn verify(&self, kept: &Kept, progress: &mut dyn FnMut(&Path, u64, u64)) -> Result<Verdict, Error> {
+        let repository = &kept.name.repository;
+        let folder = self.place(repository, "");
+        let mut verdict = Verdict::Same;
+        for path in &kept.files {
+            let Some(file) = path.strip_prefix(&folder).ok().and_then(Path::to_str) else { continue };
+            match self.check(repository, file, true, &mut |done, total| progress(path, done, total))? {
+                Verdict::Same => {}
+                Verdict::Unknown if verdict == Verdict::Same => verdict = Verdict::Unknown,
+                Verdict::Unknown => {}
+                Verdict::Changed => verdict = Verdict::Changed,
             }
         }
-        Ok(gone)
+        Ok(verdict)
     }
-    /// The checksum that was recorded when a file was fetched.
-    pub(crate) fn checksum(&self, file: &Path) -> Option<String> {
-        let text = fs::read_to_string(beside(file)).ok()?;
-        text.split_whitespace().next().filter(|s| is_sha256(s)).map(str::to_owned)
+    /// Is a file what was fetched? It is read if its size or date is another than was recorded, or `always`.
+    pub(crate) fn check(
+        &self,
+        repository: &Repository,
+        file: &str,
+        always: bool,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Verdict, Error> {
+        let path = self.place(repository, file);
+        let failed = |error| disk("read", &path)(error);
+        let Some((folder, name)) = self.enter(repository, file)? else { return Ok(Verdict::Unknown) };
+        let Some(mut open) = folder.read(name).map_err(failed)? else { return Ok(Verdict::Unknown) };
+        let Some(record) = Record::read(&folder, name).map_err(failed)? else { return Ok(Verdict::Unknown) };
+        let stamp = Stamp::of(&open).map_err(failed)?;
+        if record.stamp == Some(stamp) && !always {
+            return Ok(Verdict::Same);
+        }
+        if record.stamp.is_some_and(|recorded| recorded.size != stamp.size) {
+            return Ok(Verdict::Changed);
+        }
+        let (sum, _) = hash(&mut open, stamp.size, &mut |done| progress(done, stamp.size)).map_err(failed)?;
+        if hexadecimal(sum) != record.sha256 {
+            return Ok(Verdict::Changed);
+        }
+        if record.stamp != Some(stamp) {
+            // Where the store cannot be written to it will be read again, which is no failure.
+            let _ = Record { stamp: Some(stamp), ..record }.write(&folder, name);
+        }
+        Ok(Verdict::Same)
     }
-    /// Records a file's checksum.
-    pub(crate) fn record(&self, file: &Path, sha256: &str) -> Result<(), Error> {
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        let to = beside(file);
-        fs::write(&to, format!("{sha256}  {name}\n")).map_err(disk("write", &to))
+    /// The folder that a file of a repository lies in, and its name there; none if there is no such folder.
+    pub(crate) fn enter<'f>(&self, repository: &Repository, file: &'f str) -> Result<Option<(Folder, &'f str)>, Error> {
+        let mut path = self.root.clone();
+        let Some(mut folder) = Folder::root(&path).map_err(disk("read", &path))? else { return Ok(None) };
+        let (inner, name) = file.rsplit_once('/').unwrap_or(("", file));
+        let parts = [repository.owner.as_str(), &repository.name].into_iter().chain(inner.split('/'));
+        for part in parts.filter(|part| !part.is_empty()) {
+            path.push(part);
+            match folder.folder(part).map_err(disk("read", &path))? {
+                Some(inner) => folder = inner,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some((folder, name)))
     }
-    /// Paths of all files of a repository that are kept, in it.
-    fn files(&self, repository: &Repository) -> Result<Vec<String>, Error> {
-        let root = self.place(repository, "");
+    /// The same, made if it is not there.
+    pub(crate) fn make<'f>(&self, repository: &Repository, file: &'f str) -> Result<(Folder, &'f str), Error> {
+        let mut path = self.root.clone();
+        let mut folder = Folder::make_root(&path).map_err(disk("make", &path))?;
+        let (inner, name) = file.rsplit_once('/').unwrap_or(("", file));
+        let parts = [repository.owner.as_str(), &repository.name].into_iter().chain(inner.split('/'));
+        for part in parts.filter(|part| !part.is_empty()) {
+            path.push(part);
+            folder = folder.make_folder(part).map_err(disk("make", &path))?;
+        }
+        Ok((folder, name))
+    }
+    /// Names of the folders in a folder that are owners or repositories.
+    fn folders(&self, folder: &Folder, path: &Path, passed_over: &mut Vec<PathBuf>) -> Result<Vec<String>, Error> {
         let mut out = Vec::new();
-        let mut folders = vec![String::new()];
-        while let Some(folder) = folders.pop() {
-            for name in names(&root.join(&folder))? {
-                let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
-                if root.join(&path).is_dir() { folders.push(path) } else { out.push(path) }
+        for (name, kind) in folder.entries().map_err(disk("read", path))? {
+            if kind == Kind::Folder && is_repository_part(&name) {
+                out.push(name);
+            } else {
+                passed_over.push(path.join(name));
             }
         }
-        out.sort_unstable();
         Ok(out)
     }
-}
-
-/// The name that a file has when it is whole.
-fn finished(path: &str) -> &str {
-    match path.strip_suffix(PART) {
-        Some(rest) => rest.rsplit_once('.').map_or(rest, |r| r.0),
-        None => path,
+    /// The models of a repository, and what there is in part.
+    pub(crate) fn models(&self, repository: &Repository, files: &Files) -> Vec<Kept> {
+        let paths: Vec<&str> = files.found.keys().map(String::as_str).collect();
+        let models = select::models(&paths);
+        let whole: Vec<&str> = models.iter().flat_map(|m| m.files.iter().copied()).collect();
+        // Fetched in part: of a file, or of the files of a split model. What else lies there is no model.
+        let rest =
+            paths.iter().copied().filter(|p| !whole.contains(p) && (files.found[*p].ours || p.ends_with(ENDING)));
+        let groups = models.iter().map(|m| (m.files.clone(), true)).chain(rest.map(|p| (vec![p], false)));
+        let kept = |(group, whole): (Vec<&str>, bool)| {
+            let found = || group.iter().map(|f| files.found[*f]);
+            let file = Some(finished(group[0]).unwrap_or(group[0]).to_owned());
+            Kept {
+                name: Name { repository: repository.clone(), file },
+                files: group.iter().map(|f| self.place(repository, f)).collect(),
+                bytes: found().map(|f| f.size).sum(),
+                whole,
+                fetched: found().all(|f| f.ours),
+            }
+        };
+        groups.map(kept).collect()
     }
-}
-
-fn beside(file: &Path) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(CHECKSUM);
-    name.into()
-}
-
-/// Names in a folder; none if it is not there.
-fn names(folder: &Path) -> Result<Vec<String>, Error> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(vec![]);
+    /// All files of a repository that are kept.
+    pub(crate) fn files(&self, repository: &Repository) -> Result<Files, Error> {
+        let mut out = Files::default();
+        if let Some((folder, _)) = self.enter(repository, "")? {
+            self.walk(repository, &folder, "", &mut out)?;
         }
-        entries => entries.map_err(disk("read", folder))?,
-    };
-    // What is no text was not put there by us.
-    let mut out: Vec<String> = entries.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
-    out.sort_unstable();
-    Ok(out)
+        Ok(out)
+    }
+    fn walk(&self, repository: &Repository, folder: &Folder, path: &str, out: &mut Files) -> Result<(), Error> {
+        let here = self.place(repository, path);
+        let failed = |error| disk("read", &here)(error);
+        let entries = folder.entries().map_err(failed)?;
+        let there = |name: &str| entries.binary_search_by(|e| e.0.as_str().cmp(name)).is_ok();
+        for (name, kind) in &entries {
+            let inner = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+            // What is ours has a safe name before its suffixes, which make it longer.
+            let bare = finished(name).or(name.strip_suffix(CHECKSUM)).unwrap_or(name);
+            if !is_safe(bare) || inner.split('/').count() > DEPTH {
+                out.passed_over.push(inner);
+                continue;
+            }
+            match kind {
+                Kind::Other => out.passed_over.push(inner),
+                Kind::Folder => {
+                    // Swapped for a link since the folder was read.
+                    match folder.folder(name) {
+                        Ok(Some(folder)) => self.walk(repository, &folder, &inner, out)?,
+                        Ok(None) => {}
+                        Err(_) => out.passed_over.push(inner),
+                    }
+                }
+                Kind::File if name.ends_with(CHECKSUM) && Record::read(folder, bare).map_err(failed)?.is_some() => {
+                    if !there(bare) {
+                        out.missing.push(inner[..inner.len() - CHECKSUM.len()].to_owned());
+                    }
+                }
+                Kind::File => {
+                    let ours = finished(name).is_some() || Record::read(folder, name).is_ok_and(|r| r.is_some());
+                    // Gone since the folder was read, or no longer a file.
+                    let Ok(Some(file)) = folder.read(name) else { continue };
+                    let size = file.metadata().map_err(failed)?.len();
+                    out.found.insert(inner, Found { size, ours });
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// An error of the disk with that file.

@@ -3,7 +3,7 @@
 //! Reads metadata only, never a weight.
 
 use crate::chat::{ChatError, ChatTemplate, Isolation, SpecialTexts};
-use crate::gguf::{self, Metadata};
+use crate::gguf::{self, Metadata, Strings};
 use crate::sampling::SamplingParams;
 use crate::tokenizer::{Tokenizer, TokenizerError, TokenizerSpec};
 
@@ -58,6 +58,8 @@ pub fn tokenizer_spec(metadata: &Metadata) -> Result<TokenizerSpec, Error> {
     };
     let tokens = metadata.need(&key("tokens"), Metadata::strings)?;
     let merges = metadata.strings(&key("merges"))?;
+    // Before they are copied: a text of three bytes takes forty then.
+    Tokenizer::admit(tokens.len(), merges.map_or(0, Strings::len))?;
     let types = metadata.ints(&key("token_type"))?;
     // A type beyond 32 bits is no type: one that the tokenizer does not know either.
     let types = types.map(|types| types.into_iter().map(|t| i32::try_from(t).unwrap_or(0)).collect());

@@ -1,7 +1,7 @@
 //! `gristmill bench`: the decode step is the unit of truth; its speed stands beside the machine's read bandwidth.
 
 use crate::bandwidth;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
 use crate::measure::{Ids, Rivals, Work, seconds, shown};
 use crate::model::{self, Model};
@@ -94,7 +94,7 @@ pub fn run(options: Options) -> Result {
     let gb = engine.weight_bytes() as f64 / 1e9;
     let about = format!(
         "{}: {gb:.3} GB of weights in {load:.2} s (compilation included), first token of a {FIRST}-token prompt {:.0} ms, {}",
-        model.name,
+        printable(&model.name),
         first * 1e3,
         read(&engine).map_or("read bandwidth unknown".into(), |b| format!("read bandwidth {:.1} GB/s", b / 1e9)),
     );

@@ -1,21 +1,21 @@
 //! `gristmill chat`.
 
 use crate::answer::{Answer, answer};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
 use crate::input::Input;
 use crate::interrupt::Interrupt;
 use crate::model::{self, Model, warn};
 use crate::sampler::{self, Sampling};
 use crate::size::size;
-use crate::style::{Shaded, begins_thinking, faint};
+use crate::style::{Screen, begins_thinking, faint};
 use clap::{Args, ValueHint};
 use gristmill_llm::chat::{ChatTemplate, Message, RenderOptions, Span};
 use gristmill_llm::sampling::Sampler;
 use gristmill_llm::session::Session;
 use gristmill_llm::tokenizer::Tokenizer;
 use serde_json::{Value, json};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ pub fn run(options: Options) -> Result {
     };
     let mut input = Input::open(COMMANDS.iter().map(|c| c.0).collect())?;
     if input.is_terminal() {
-        say!("{}, {} tokens of context; /help for commands", talk.model, talk.session.engine().context());
+        say!("{}, {} tokens of context; /help for commands", printable(&talk.model), talk.session.engine().context());
     }
     let mut failed = 0;
     while let Some(text) = input.message()? {
@@ -186,17 +186,15 @@ impl Talk<'_> {
             RenderOptions { add_generation_prompt: true, enable_thinking: self.thinking, ..RenderOptions::default() };
         let spans = self.template.render(&self.all(), &render)?;
         let prompt = self.tokenizer.encode_spans(&Span::pairs(&spans), true);
-        let mut out = Shaded::new(io::stdout().lock(), begins_thinking(&Span::concat(&spans)))?;
+        let mut out = Screen::shaded(io::stdout().lock(), begins_thinking(&Span::concat(&spans)))?;
         let interrupt = &self.interrupt;
         interrupt.begin();
         let stop = || interrupt.is_asked();
         let answer =
             answer(&mut self.session, self.tokenizer, &self.sampler, &prompt, self.limit, &mut out, &stop);
         interrupt.end();
-        out.end()?;
+        out.end(answer.is_ok())?;
         let answer = answer?;
-        writeln!(out)?;
-        out.flush()?;
         say!("{}", faint(&answer.summary()));
         self.sums.add(&answer);
         Ok(answer.text)
@@ -214,7 +212,7 @@ impl Talk<'_> {
                 say!("{LINES}");
             }
             "/system" if rest.is_empty() => match &self.system {
-                Some(text) => say!("{text}"),
+                Some(text) => say!("{}", printable(text)),
                 None => say!("nothing; /system TEXT tells the model something"),
             },
             "/system" if rest == "-" => {
@@ -242,7 +240,7 @@ impl Talk<'_> {
         let text = format!("{:#}\n", json!({ "model": self.model, "messages": messages }));
         let replaced = if path.exists() { ", in place of what was there" } else { "" };
         std::fs::write(path, text).map_err(|e| Failure::file("write", path, e))?;
-        say!("{} messages in {}{replaced}", messages.len(), path.display());
+        say!("{} messages in {}{replaced}", messages.len(), shown(path));
         Ok(())
     }
     /// Everything is read before anything is forgotten.
@@ -254,7 +252,7 @@ impl Talk<'_> {
                 "/save writes one: {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}, …]}",
             )
         })?;
-        say!("{} messages from {}", messages.len() + usize::from(system.is_some()), path.display());
+        say!("{} messages from {}", messages.len() + usize::from(system.is_some()), shown(path));
         (self.system, self.messages) = (system, messages);
         // What it shares with the cache is found when it goes on.
         Ok(())
@@ -267,7 +265,7 @@ impl Talk<'_> {
         let engine = self.session.engine();
         let (held, context) = (self.session.tokens().len(), engine.context());
         let Sums { prompt, prompt_time, reused, tokens, steps, time } = self.sums;
-        say!("{}", self.model);
+        say!("{}", printable(&self.model));
         say!("  messages    {}", self.all().len());
         say!("  context     {held} of {context} tokens, {:.0} %", 100.0 * held as f64 / context as f64);
         say!("  prompts     {prompt} tokens, {}; {reused} more were in the cache", rate(prompt, prompt_time));
@@ -277,6 +275,10 @@ impl Talk<'_> {
         let params = self.sampler.params();
         say!("  sampling    temperature {}, seed {}", params.temperature, params.seed);
     }
+}
+
+fn shown(path: &Path) -> String {
+    printable(&path.display().to_string())
 }
 
 /// The file after a command.

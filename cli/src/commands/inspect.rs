@@ -13,7 +13,8 @@ use std::io::{self, Write};
 const NOTES: &str = "\
 Examples:
   gristmill inspect MODEL.gguf --brief              whether it can be run, and the memory it takes
-  gristmill inspect MODEL.gguf | less               its metadata and every tensor
+  gristmill inspect MODEL.gguf | less               its metadata and tensors
+  gristmill inspect MODEL.gguf --all > FILE         however many there are
   gristmill inspect synth:youtu-llm-2b:q4_0         what a preset looks like";
 
 #[derive(Args)]
@@ -24,20 +25,43 @@ pub struct Options {
     /// Leave out the table of tensors
     #[arg(long)]
     brief: bool,
+    /// Show every key and every tensor, however many there are and however long their names
+    #[arg(long)]
+    all: bool,
+}
+
+/// Keys that are shown without --all: models have some 60, and a file may have millions.
+const KEYS: usize = 256;
+/// Tensors that are shown without --all: the largest models have some 1,100.
+const TENSORS: usize = 4096;
+/// Characters of a name, or of a token's text, that are shown without --all: ggml's own names end at 64.
+const NAME: usize = 120;
+
+/// How much is shown.
+#[derive(Clone, Copy)]
+struct Most {
+    keys: usize,
+    tensors: usize,
+    name: usize,
 }
 
 pub fn run(options: Options) -> Result {
     let model = Model::open(Some(&options.model))?;
     let file = &model.file;
-    let mut out = io::stdout().lock();
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let most = match options.all {
+        true => Most { keys: usize::MAX, tensors: usize::MAX, name: usize::MAX },
+        false => Most { keys: KEYS, tensors: TENSORS, name: NAME },
+    };
     let parts = if file.shards() > 1 { format!(" in {} files", file.shards()) } else { String::new() };
     writeln!(out, "{}: {}{parts}", printable(&model.name), size(file.size()))?;
     writeln!(out, "\nMETADATA, {} keys", file.metadata().len())?;
-    for (key, value) in file.metadata().iter() {
-        writeln!(out, "  {} = {}", oneline(key), oneline(&value.to_string()))?;
+    for (key, value) in file.metadata().iter().take(most.keys) {
+        writeln!(out, "  {} = {}", oneline(key, most.name), oneline(&value.to_string(), usize::MAX))?;
     }
+    left_out(file.metadata().len(), most.keys, "keys", &mut out)?;
     if !options.brief {
-        tensors(file, &mut out)?;
+        tensors(file, most, &mut out)?;
     }
     totals(file, &mut out)?;
     // A file that only carries a vocabulary is whole without a model in it.
@@ -46,18 +70,28 @@ pub fn run(options: Options) -> Result {
     } else {
         hyper(&model, &mut out)?;
     }
-    text(&model, &mut out)
+    text(&model, most, &mut out)?;
+    Ok(out.flush()?)
 }
 
-fn tensors(file: &ModelFile, out: &mut dyn Write) -> Result {
+/// Says how many of `count` things were not shown.
+fn left_out(count: usize, most: usize, what: &str, out: &mut dyn Write) -> Result {
+    match count.saturating_sub(most) {
+        0 => Ok(()),
+        more => Ok(writeln!(out, "  … {more} more {what}; --all shows them")?),
+    }
+}
+
+fn tensors(file: &ModelFile, most: Most, out: &mut dyn Write) -> Result {
     writeln!(out, "\nTENSORS, {}", file.tensors().len())?;
-    let name = |t: &gristmill_llm::file::TensorInfo| oneline(&t.name);
-    let width = file.tensors().iter().map(|t| name(t).chars().count()).max().unwrap_or(0);
-    for t in file.tensors() {
+    let name = |t: &gristmill_llm::file::TensorInfo| oneline(&t.name, most.name);
+    let shown = || file.tensors().iter().take(most.tensors);
+    let width = shown().map(|t| name(t).chars().count()).max().unwrap_or(0);
+    for t in shown() {
         let dims: Vec<String> = t.dims.iter().map(u64::to_string).collect();
         writeln!(out, "  {:width$}  {:7} {:>10}  {}", name(t), t.encoding.name, size(t.bytes), dims.join(" × "))?;
     }
-    Ok(())
+    left_out(file.tensors().len(), most.tensors, "tensors", out)
 }
 
 fn totals(file: &ModelFile, out: &mut dyn Write) -> Result {
@@ -105,23 +139,23 @@ fn hyper(model: &Model, out: &mut dyn Write) -> Result {
     Ok(())
 }
 
-fn text(model: &Model, out: &mut dyn Write) -> Result {
+fn text(model: &Model, most: Most, out: &mut dyn Write) -> Result {
     let tokenizer = model.tokenizer()?;
     let (_, why) = model.template(&tokenizer)?;
     let (sampling, ignored) = language::sampling(model.file.metadata());
     let special = |id: Option<u32>| {
         id.map_or("none".into(), |id| {
             let text = String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap_or_default()).into_owned();
-            format!("{id} {}", oneline(&text))
+            format!("{id} {}", oneline(&text, most.name))
         })
     };
     writeln!(out, "\nTEXT")?;
-    writeln!(out, "  {:18} {}, {} tokens", "tokenizer", oneline(tokenizer.pre()), tokenizer.n_tokens())?;
+    writeln!(out, "  {:18} {}, {} tokens", "tokenizer", oneline(tokenizer.pre(), most.name), tokenizer.n_tokens())?;
     let added = if tokenizer.adds_bos() { ", added to prompts" } else { "" };
     writeln!(out, "  {:18} {}{added}", "begins with", special(tokenizer.bos()))?;
     let ends: Vec<String> = tokenizer.eog().iter().map(|&id| special(Some(id))).collect();
     writeln!(out, "  {:18} {}", "ends with", ends.join(", "))?;
-    writeln!(out, "  {:18} {}", "chat template", why.as_deref().map_or("the file's".into(), oneline))?;
+    writeln!(out, "  {:18} {}", "chat template", why.as_deref().map_or("the file's".into(), |why| oneline(why, most.name)))?;
     writeln!(
         out,
         "  {:18} --temp {} --top-k {} --top-p {} --min-p {} --repeat-penalty {}",
@@ -136,7 +170,9 @@ fn text(model: &Model, out: &mut dyn Write) -> Result {
     Ok(())
 }
 
-/// Text from the file, on one line.
-fn oneline(text: &str) -> String {
-    printable(text).replace('\n', "\\n")
+/// Text from the file, on one line, cut after `most` characters.
+fn oneline(text: &str, most: usize) -> String {
+    let end = text.char_indices().nth(most).map_or(text.len(), |(at, _)| at);
+    let more = if end < text.len() { format!("… ({} bytes)", text.len()) } else { String::new() };
+    printable(&text[..end]).replace('\n', "\\n") + &more
 }

@@ -1,13 +1,14 @@
 //! `gristmill rm`.
 
 use super::pull::named;
-use crate::failure::Result;
+use crate::failure::{Result, some_of};
+use crate::model::warn;
 use crate::size::size;
 use clap::Args;
 use gristmill_hub::Store;
 
 const NOTES: &str = "\
-Only what `gristmill pull` has fetched is removed, never a file of your own.
+Only what `gristmill pull` has fetched is removed, never a file of your own, and nothing through a symbolic link.
 
 Examples:
   gristmill rm glm-4.7-flash                           what a short name stands for
@@ -26,8 +27,13 @@ pub fn run(options: Options) -> Result {
     let names = options.names.iter().map(|text| named(text)).collect::<Result<Vec<_>>>()?;
     let store = Store::user()?;
     for name in names {
-        for gone in store.remove(&name)? {
+        let removed = store.remove(&name)?;
+        for gone in removed.gone {
             say!("{}: removed, {} freed", gone.name, size(gone.bytes));
+        }
+        if !removed.left.is_empty() {
+            let names: Vec<String> = removed.left.iter().map(|p| p.display().to_string()).collect();
+            warn(&[format!("left, since it was not fetched: {}", some_of(&names))]);
         }
     }
     Ok(())

@@ -5,10 +5,11 @@ use crate::failure::{Failure, Result};
 use crate::flags::Common;
 use crate::model::{self, Model, warn};
 use crate::sampler::{self, Sampling};
+use crate::style::Screen;
 use clap::{Args, ValueHint};
 use gristmill_llm::chat::{Message, RenderOptions, Span};
 use gristmill_llm::session::Session;
-use std::io::{self, Write};
+use std::io;
 
 const NOTES: &str = "\
 Examples:
@@ -68,12 +69,10 @@ pub fn run(options: Options) -> Result {
     let sampler = options.sampling.sampler(&model)?;
     let mut session = Session::new(model.load(&options.common, None)?);
     let limit = options.n.unwrap_or(usize::MAX);
-    let mut out = io::stdout().lock();
+    let mut out = Screen::new(io::stdout().lock());
     let answer = answer(&mut session, &tokenizer, &sampler, &prompt, limit, &mut out, &|| false)?;
     // A line's end for people; the completion alone for programs.
-    if io::IsTerminal::is_terminal(&out) {
-        writeln!(out)?;
-    }
+    out.end(false)?;
     let greedy = sampler.params().temperature <= 0.0;
     let seed = if greedy { String::new() } else { format!(" seed {}", sampler.params().seed) };
     say!("{}{seed}", answer.summary());

@@ -1,6 +1,6 @@
 //! `gristmill serve`.
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
 use crate::model::{self, Model, warn};
 use clap::{Args, ValueHint};
@@ -102,7 +102,7 @@ pub fn run(options: Options) -> Result {
     }
     let (address, context, called) = (server.address(), engine.context(), name.clone());
     let ready = || {
-        say!("{called}, {context} tokens of context");
+        say!("{}, {context} tokens of context", printable(&called));
         say!("chat: http://{address}/   API: http://{address}/v1   (Ctrl-C ends)");
     };
     server.run(Text { name, tokenizer, template, sampling }, engine, ready)?;

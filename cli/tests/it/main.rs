@@ -7,6 +7,7 @@ mod profile;
 mod serve;
 mod show;
 mod templates;
+mod terminal;
 mod text;
 
 use std::io::Write;

@@ -1,6 +1,7 @@
 //! Models by name: pull, list, rm, and the names wherever a MODEL is expected. The hub is the tests' own.
 
 #[path = "../../../hub/tests/it/server.rs"]
+#[expect(dead_code, reason = "the hub's own tests use the rest")]
 mod server;
 
 use super::{DEMO, gristmill, outcome};
@@ -67,6 +68,47 @@ fn a_model_is_fetched_listed_run_and_removed() {
     assert!(case.run(&["rm", &short]).stderr.contains("removed"));
     assert_eq!(std::fs::read_dir(case.folder.path()).unwrap().count(), 0);
     assert!(case.run(&["rm", &short]).failed().contains("gristmill list"));
+}
+
+#[test]
+fn what_has_changed_is_refused_and_fetched_again() {
+    let case = Case::new();
+    let name = format!("hf:{REPOSITORY}:demo-Q4_0.gguf");
+    let path = std::path::PathBuf::from(case.run(&["pull", &name]).ok().trim_end());
+    assert!(case.run(&["list", "--verify"]).ok().contains("is what was fetched"));
+    let whole = std::fs::read(&path).unwrap();
+    let mut bytes = whole.clone();
+    bytes[100_000] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    // Where clocks are coarse, writing may not show.
+    let date = std::time::SystemTime::UNIX_EPOCH;
+    std::fs::File::options().append(true).open(&path).unwrap().set_modified(date).unwrap();
+    let error = case.run(&["tokenize", &name, "a"]).failed();
+    assert!(error.contains("is not what was fetched") && error.contains(&format!("gristmill pull {name}")), "{error}");
+    let list = case.run(&["list", "--verify"]);
+    assert!(list.stdout.contains("CHANGED since it was fetched"), "{}", list.stdout);
+    assert!(list.failed().contains("1 of 1 models are not what was fetched"));
+    let json = case.run(&["list", "--verify", "--json"]).stdout;
+    assert!(json.contains(r#""fetched":true"#) && json.contains(r#""verdict":"changed""#), "{json}");
+    let pulled = case.run(&["pull", &name]);
+    assert!(pulled.stderr.contains("it is fetched again"), "{}", pulled.stderr);
+    pulled.ok();
+    assert!(std::fs::read(&path).unwrap() == whole);
+    // What was not fetched stays, and is named.
+    std::fs::write(path.with_file_name("own\u{1b}[2J.gguf"), "own").unwrap();
+    std::fs::write(path.with_file_name("own.gguf"), "own").unwrap();
+    let list = case.run(&["list"]);
+    assert!(
+        list.stdout.contains("own.gguf  not fetched") && list.stderr.contains("own\\u{1b}[2J.gguf"),
+        "{}",
+        list.stderr
+    );
+    list.ok();
+    let removed = case.run(&["rm", &format!("hf:{REPOSITORY}")]);
+    assert!(removed.stderr.contains("left, since it was not fetched: ") && !removed.stderr.contains('\x1b'));
+    removed.ok();
+    assert!(!path.exists() && path.with_file_name("own.gguf").exists());
+    assert!(case.run(&["rm", &format!("hf:{REPOSITORY}:own.gguf")]).failed().contains("was not fetched"));
 }
 
 #[test]

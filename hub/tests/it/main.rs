@@ -1,5 +1,6 @@
 //! Fetching, against a hub of the tests' own.
 
+mod planted;
 mod server;
 
 use gristmill_hub::{Client, Error, Kept, Name, Progress, Pulled, Store, pull};
@@ -51,6 +52,9 @@ impl Case {
     fn pull(&self, file: &str) -> Result<Pulled, Error> {
         pull(&self.client(), &self.store, &name(file), &mut |_| ())
     }
+    fn find(&self, name: &Name) -> Result<Option<PathBuf>, Error> {
+        self.store.find(name, &mut |_, _, _| ())
+    }
     fn bytes(&self, file: &str) -> Vec<u8> {
         self.server.state.lock().unwrap().files.iter().find(|f| f.0 == file).unwrap().1.clone()
     }
@@ -90,7 +94,13 @@ fn a_file_comes_whole_and_once() {
     assert!(seen.windows(2).all(|w| w[0].0 < w[1].0) && seen.last() == Some(&(SIZE as u64, SIZE as u64)));
     assert_eq!(case.files(), ["m-Q4_0.gguf", "m-Q4_0.gguf.sha256"]);
     let line = std::fs::read_to_string(pulled.file.with_file_name("m-Q4_0.gguf.sha256")).unwrap();
-    assert_eq!(line, format!("{}  m-Q4_0.gguf\n", sha256(&case.bytes("m-Q4_0.gguf"))));
+    let sum = format!("{}  m-Q4_0.gguf\n", sha256(&case.bytes("m-Q4_0.gguf")));
+    assert!(line.starts_with(&format!("{sum}# gristmill: size {SIZE} changed ")), "{line}");
+    let mut check = std::process::Command::new("sha256sum");
+    check.args(["-c", "--strict", "--warn", "m-Q4_0.gguf.sha256"]);
+    if let Ok(output) = check.current_dir(pulled.file.parent().unwrap()).output() {
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    }
     // Who asks is told to the hub, and not to where it sends on.
     let requests = case.server.requests();
     assert_eq!(requests.len(), 3);
@@ -126,7 +136,7 @@ fn another_run_goes_on_where_the_last_was() {
     case.server.faults(&[&[Fault::Cut(3 << 20)][..], &[Fault::Cut(0); 5]].concat());
     let error = case.pull("Q4_0").unwrap_err();
     assert!(matches!(error, Error::Transport { .. }) && error.hint().unwrap().contains("kept"), "{error}");
-    assert!(case.files()[0].ends_with(".part") && case.store.find(&name("Q4_0")).unwrap().is_none());
+    assert!(case.files()[0].ends_with(".part") && case.find(&name("Q4_0")).unwrap().is_none());
     case.server.starts();
     case.server.faults(&[]);
     let mut checked = 0;
@@ -178,12 +188,12 @@ fn split_models_come_with_all_their_parts() {
     // Two runs, the first of which ends in the second part.
     case.server.faults(&[&[Fault::Cut(1000), Fault::Cut(100)][..], &[Fault::Cut(0); 5]].concat());
     case.pull("bf16").unwrap_err();
-    assert!(case.store.find(&name("bf16")).unwrap().is_none());
+    assert!(case.find(&name("bf16")).unwrap().is_none());
     case.server.faults(&[]);
     let pulled = case.pull("bf16").unwrap();
     assert_eq!((pulled.name, pulled.fetched), (name(SPLIT[0]), 400));
     let place = |file: &str| case.store.root().join(REPOSITORY).join(file);
-    assert_eq!((case.store.find(&name("bf16")).unwrap(), &pulled.file), (Some(place(SPLIT[0])), &place(SPLIT[0])));
+    assert_eq!((case.find(&name("bf16")).unwrap(), &pulled.file), (Some(place(SPLIT[0])), &place(SPLIT[0])));
     assert!(SPLIT.iter().all(|file| std::fs::read(place(file)).unwrap() == case.bytes(file)));
 }
 
@@ -221,8 +231,10 @@ fn a_file_is_fetched_by_one_at_a_time() {
     let case = Case::new();
     let client = case.client();
     let mut nested = None;
-    pull(&client, &case.store, &name("Q4_0"), &mut |_| {
-        nested.get_or_insert_with(|| case.pull("Q4_0").unwrap_err());
+    pull(&client, &case.store, &name("Q4_0"), &mut |p| {
+        if matches!(p, Progress::Fetched { .. }) {
+            nested.get_or_insert_with(|| case.pull("Q4_0").unwrap_err());
+        }
     })
     .unwrap();
     assert!(matches!(nested, Some(Error::Busy(_))), "{nested:?}");
@@ -231,7 +243,7 @@ fn a_file_is_fetched_by_one_at_a_time() {
 #[test]
 fn what_is_kept_is_listed_and_removed() {
     let case = Case::new();
-    assert_eq!(case.store.list().unwrap(), []);
+    assert_eq!(case.store.list().unwrap().kept, []);
     case.pull("bf16").unwrap();
     case.pull("small").unwrap();
     case.server.faults(&[&[Fault::Cut(3 << 20)][..], &[Fault::Cut(0); 5]].concat());
@@ -244,23 +256,23 @@ fn what_is_kept_is_listed_and_removed() {
         ("m-Q4_0.gguf".to_owned(), 3 << 20, false),
         ("small.gguf".to_owned(), 5, true),
     );
-    assert_eq!(about(&case.store.list().unwrap()), [big.clone(), cut.clone(), small.clone()]);
+    assert_eq!(about(&case.store.list().unwrap().kept), [big.clone(), cut.clone(), small.clone()]);
     // Several, so which?
     let repository = Name::parse(&format!("hf:{REPOSITORY}")).unwrap().unwrap();
-    assert!(matches!(case.store.find(&repository), Err(Error::Several { .. })));
-    assert_eq!(about(&case.store.remove(&name("BF16")).unwrap()), [big]);
-    assert_eq!(about(&case.store.remove(&name("q4_0")).unwrap()), [cut]);
+    assert!(matches!(case.find(&repository), Err(Error::Several { .. })));
+    assert_eq!(about(&case.store.remove(&name("BF16")).unwrap().gone), [big]);
+    assert_eq!(about(&case.store.remove(&name("q4_0")).unwrap().gone), [cut]);
     assert_eq!(case.files(), ["small.gguf", "small.gguf.sha256"]);
-    assert!(case.store.find(&repository).unwrap().is_some());
+    assert!(case.find(&repository).unwrap().is_some());
     assert!(matches!(case.store.remove(&name("none")), Err(Error::NotKept(_))));
-    assert_eq!(about(&case.store.remove(&repository).unwrap()), [small]);
-    assert_eq!((case.files(), case.store.list().unwrap()), (vec![], vec![]));
+    assert_eq!(about(&case.store.remove(&repository).unwrap().gone), [small]);
+    assert_eq!((case.files(), case.store.list().unwrap().kept), (vec![], vec![]));
     assert_eq!(std::fs::read_dir(case.store.root()).unwrap().count(), 0);
     // A folder that is none.
     let file = case.folder.path().join("file");
     std::fs::write(&file, "").unwrap();
     let store = Store::new(PathBuf::from(&file));
-    assert_eq!(store.list().unwrap(), []);
+    assert_eq!(store.list().unwrap().kept, []);
     let error = pull(&case.client(), &store, &name("small"), &mut |_| ()).unwrap_err();
     assert!(matches!(error, Error::Disk { .. }), "{error}");
 }

@@ -12,6 +12,8 @@ pub enum Fault {
     Cut(usize),
     /// They begin at the start, whatever was asked for.
     NoRanges,
+    /// There are so many more than there should be.
+    More(usize),
     /// There is none: this status instead.
     Status(u16),
 }
@@ -133,7 +135,10 @@ fn respond(state: &mut State, request: Request) -> (u16, String, Vec<u8>) {
     if let Some(Fault::Status(status)) = fault {
         return text(status, "no".into());
     }
-    let rest = bytes[from.unwrap_or(0)..].to_vec();
+    let mut rest = bytes[from.unwrap_or(0)..].to_vec();
+    if let Some(Fault::More(n)) = fault {
+        rest.resize(rest.len() + n, 0);
+    }
     let mut headers = format!("content-length: {}\r\n", rest.len());
     if let Some(from) = from {
         headers.push_str(&format!("content-range: bytes {from}-{}/{}\r\n", bytes.len() - 1, bytes.len()));

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use rustc_hash::FxHashMap;
+use foldhash::HashMap;
 
 /// No symbol, no rank, no neighbour.
 const NONE: u32 = u32::MAX;
@@ -20,7 +20,7 @@ const MAX_PIECE: usize = 1 << 30;
 #[derive(Debug)]
 pub(super) struct Merges {
     /// `(left << 32) | right` to `(rank, merged symbol)`.
-    pairs: FxHashMap<u64, (u32, u32)>,
+    pairs: HashMap<u64, (u32, u32)>,
     /// The symbol of each single byte; [`NONE`] where the alphabet lacks it.
     alphabet: Box<[u32; 256]>,
     n_tokens: u32,
@@ -43,7 +43,7 @@ struct Node {
 }
 
 impl Merges {
-    pub(super) fn new(pairs: FxHashMap<u64, (u32, u32)>, alphabet: Box<[u32; 256]>, n_tokens: u32) -> Self {
+    pub(super) fn new(pairs: HashMap<u64, (u32, u32)>, alphabet: Box<[u32; 256]>, n_tokens: u32) -> Self {
         Self { pairs, alphabet, n_tokens }
     }
 

@@ -29,12 +29,12 @@ pub enum TokenizerError {
     /// The vocabulary has no tokens.
     #[error("the vocabulary is empty")]
     EmptyVocabulary,
-    /// More tokens or merges than ids can number.
-    #[error("{what}: {count} entries, more than {limit}")]
+    /// More of something than any vocabulary has.
+    #[error("{count} {what}, more than {limit}")]
     TooLarge {
-        /// Which array.
+        /// Of what.
         what: &'static str,
-        /// Its length.
+        /// How many.
         count: usize,
         /// The most that is accepted.
         limit: usize,

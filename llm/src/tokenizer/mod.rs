@@ -17,7 +17,7 @@ mod vocab;
 
 use std::ops::Range;
 
-use rustc_hash::FxHashMap;
+use foldhash::HashMap;
 
 pub use bytes::Utf8Stream;
 pub use decode::Decoder;
@@ -85,11 +85,8 @@ pub struct Tokenizer {
     merges: Merges,
     pre: PreTokenizer,
     pre_name: String,
-    whole_pieces: Option<FxHashMap<Vec<u8>, u32>>,
-    /// All special tokens.
+    whole_pieces: Option<HashMap<Vec<u8>, u32>>,
     specials: Splitter,
-    /// User-defined tokens only: for wholly untrusted text.
-    user_defined: Splitter,
     bos: Option<u32>,
     eos: Option<u32>,
     unk: Option<u32>,
@@ -104,7 +101,8 @@ impl Tokenizer {
     /// Checks the description and builds the tables.
     ///
     /// # Errors
-    /// An unknown model or pre-tokeniser, no tokens, too few types, duplicate token texts, or malformed merges. Ids of
+    /// An unknown model or pre-tokeniser, no tokens, too many of them, too few types, duplicate token texts, or malformed
+    /// merges. Ids of
     /// special tokens outside the vocabulary are ignored with a [warning](Self::warnings).
     pub fn new(mut spec: TokenizerSpec) -> Result<Self, TokenizerError> {
         if spec.model != "gpt2" {
@@ -133,8 +131,7 @@ impl Tokenizer {
         eog.sort_unstable();
         eog.dedup();
         Ok(Self {
-            specials: splitter(&vocabulary, true),
-            user_defined: splitter(&vocabulary, false),
+            specials: splitter(&vocabulary)?,
             whole_pieces: pre.ignore_merges.then(|| vocabulary.by_bytes()),
             vocabulary,
             merges,
@@ -151,12 +148,21 @@ impl Tokenizer {
         })
     }
 
+    /// Are so many tokens and merges accepted?
+    ///
+    /// # Errors
+    /// When they are more than any vocabulary has.
+    pub fn admit(tokens: usize, merges: usize) -> Result<(), TokenizerError> {
+        vocab::admit("tokens", tokens)?;
+        vocab::admit("merges", merges)
+    }
+
     /// Encodes text. User-defined tokens are always recognised, control tokens with `parse_special` only. With
     /// `add_special`, BOS and EOS are added where the file asks for them and the text does not have them already (a
     /// rendered chat template often begins with BOS).
     pub fn encode(&self, text: &str, parse_special: bool, add_special: bool) -> Vec<u32> {
-        let splitter = if parse_special { &self.specials } else { &self.user_defined };
-        self.encode_fragments(text, splitter.split(text, |_| parse_special), add_special)
+        let trusted = |at| if parse_special { text.len() } else { at };
+        self.encode_fragments(text, self.specials.split(text, trusted), add_special)
     }
 
     /// Encodes the concatenation of `(text, trusted)` spans: control tokens are recognised only where they lie wholly
@@ -173,9 +179,9 @@ impl Tokenizer {
                 untrusted.push(start..text.len());
             }
         }
-        let trusted = |range: Range<usize>| {
-            let first = untrusted.partition_point(|u| u.end <= range.start);
-            untrusted.get(first).is_none_or(|u| u.start >= range.end)
+        let trusted = |at: usize| {
+            let first = untrusted.partition_point(|u| u.end <= at);
+            untrusted.get(first).map_or(text.len(), |u| u.start.max(at))
         };
         self.encode_fragments(&text, self.specials.split(&text, trusted), add_special)
     }
@@ -299,13 +305,13 @@ impl Tokenizer {
     }
 }
 
-/// The splitter of user-defined tokens and, with `control`, of control and unknown ones.
-fn splitter(vocabulary: &Vocabulary, control: bool) -> Splitter {
+/// The splitter of user-defined, control and unknown tokens.
+fn splitter(vocabulary: &Vocabulary) -> Result<Splitter, TokenizerError> {
     let tokens = (0u32..).zip(vocabulary.texts.iter().zip(&vocabulary.kinds));
     let specials = tokens.filter_map(|(id, (text, kind))| {
         let always = match kind {
             TokenKind::UserDefined => true,
-            TokenKind::Control | TokenKind::Unknown if control => false,
+            TokenKind::Control | TokenKind::Unknown => false,
             _ => return None,
         };
         Some(Special { id, text: std::str::from_utf8(text).ok()?, always })

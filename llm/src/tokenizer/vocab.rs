@@ -2,14 +2,21 @@
 
 use std::ops::Range;
 
-use rustc_hash::FxHashMap;
+use foldhash::HashMap;
 
 use super::bpe::Merges;
 use super::bytes::{byte_to_char, unmap};
 use super::{TokenizerError, TokenizerSpec};
 
-/// Ids and symbols are 32 bits, with room for the symbols that merges add.
-const LIMIT: usize = 1 << 28;
+/// Most tokens, and most merges: sixteen times the tokens of Gemma 3 (0.26 million), nine times the merges of gpt-oss
+/// (0.45 million). Each takes up to 150 bytes of tables. Those are hashed with a seed: whoever writes a file could make
+/// all its tokens collide otherwise.
+const LIMIT: usize = 1 << 22;
+
+/// Is that not more than any vocabulary has?
+pub(super) fn admit(what: &'static str, count: usize) -> Result<(), TokenizerError> {
+    if count > LIMIT { Err(TokenizerError::TooLarge { what, count, limit: LIMIT }) } else { Ok(()) }
+}
 
 /// What a token is, as `tokenizer.ggml.token_type` numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +56,7 @@ impl TokenKind {
 pub(super) struct Vocabulary {
     pub texts: Vec<Vec<u8>>,
     pub kinds: Vec<TokenKind>,
-    ids: FxHashMap<Vec<u8>, u32>,
+    ids: HashMap<Vec<u8>, u32>,
     bytes: Vec<u8>,
     ranges: Vec<Range<usize>>,
 }
@@ -61,9 +68,7 @@ impl Vocabulary {
         if count == 0 {
             return Err(TokenizerError::EmptyVocabulary);
         }
-        if count > LIMIT {
-            return Err(TokenizerError::TooLarge { what: "tokens", count, limit: LIMIT });
-        }
+        admit("tokens", count)?;
         let kinds = match types {
             Some(types) if types.len() < count => {
                 return Err(TokenizerError::TokenTypes { types: types.len(), tokens: count });
@@ -77,7 +82,7 @@ impl Vocabulary {
                 kinds
             }
         };
-        let mut ids = FxHashMap::with_capacity_and_hasher(count, Default::default());
+        let mut ids = HashMap::with_capacity_and_hasher(count, Default::default());
         let (mut bytes, mut ranges) = (Vec::new(), Vec::with_capacity(count));
         for (id, text) in (0u32..).zip(&texts) {
             if let Some(first) = ids.insert(text.clone(), id) {
@@ -112,32 +117,35 @@ impl Vocabulary {
     }
 
     /// Output bytes to id for all mergeable tokens: the whole-piece lookup of pre-tokenisers that ignore merges.
-    pub(super) fn by_bytes(&self) -> FxHashMap<Vec<u8>, u32> {
+    pub(super) fn by_bytes(&self) -> HashMap<Vec<u8>, u32> {
         let normal = (0u32..self.len()).filter(|&id| self.kinds[id as usize] == TokenKind::Normal);
         normal.map(|id| (self.bytes(id).to_vec(), id)).collect()
     }
 
     /// Parses the merge lines, rank by rank. Of two equal pairs the first counts, as in llama.cpp.
     pub(super) fn merges(&self, lines: &[String]) -> Result<Merges, TokenizerError> {
-        if lines.len() > LIMIT {
-            return Err(TokenizerError::TooLarge { what: "merges", count: lines.len(), limit: LIMIT });
-        }
-        let mut symbols = Symbols { vocabulary: self, extra: FxHashMap::default() };
+        admit("merges", lines.len())?;
+        let mut symbols = Symbols { vocabulary: self, extra: HashMap::default() };
         let alphabet = Box::new(std::array::from_fn(|byte| {
             let text = byte_to_char(byte as u8).to_string();
             symbols.intern(text.as_bytes())
         }));
-        let mut pairs = FxHashMap::with_capacity_and_hasher(lines.len(), Default::default());
+        let (mut merged, mut text) = (Vec::with_capacity(lines.len()), Vec::new());
         for (index, line) in lines.iter().enumerate() {
-            // The first space at byte 1 or later: the left half is never empty.
-            let space = line.bytes().skip(1).position(|b| b == b' ').map(|at| at + 1);
-            let (left, right) = match space {
-                Some(at) if at + 1 < line.len() => (&line[..at], &line[at + 1..]),
-                _ => return Err(TokenizerError::BadMerge { index, line: line.chars().take(80).collect() }),
-            };
-            let key = Merges::key(symbols.intern(left.as_bytes()), symbols.intern(right.as_bytes()));
-            let merged = symbols.intern([left, right].concat().as_bytes());
-            pairs.entry(key).or_insert((index as u32, merged));
+            let (left, right) = halves(line)
+                .ok_or_else(|| TokenizerError::BadMerge { index, line: line.chars().take(80).collect() })?;
+            text.clear();
+            text.extend_from_slice(left.as_bytes());
+            text.extend_from_slice(right.as_bytes());
+            merged.push(symbols.intern(&text));
+        }
+        let mut pairs = HashMap::with_capacity_and_hasher(lines.len(), Default::default());
+        for ((rank, line), merged) in (0..).zip(lines).zip(merged) {
+            // What is neither a byte nor a token nor merged from others occurs nowhere: such a merge never happens.
+            let known = |half: &str| symbols.number(half.as_bytes());
+            if let Some((left, right)) = halves(line).and_then(|(left, right)| known(left).zip(known(right))) {
+                pairs.entry(Merges::key(left, right)).or_insert((rank, merged));
+            }
         }
         Ok(Merges::new(pairs, alphabet, self.len()))
     }
@@ -155,19 +163,31 @@ impl Vocabulary {
 /// Numbers texts: mergeable tokens by their id, all others from the vocabulary's length on.
 struct Symbols<'v> {
     vocabulary: &'v Vocabulary,
-    extra: FxHashMap<Vec<u8>, u32>,
+    extra: HashMap<Vec<u8>, u32>,
 }
 
 impl Symbols<'_> {
-    fn intern(&mut self, text: &[u8]) -> u32 {
+    /// The number of a text, if it has one.
+    fn number(&self, text: &[u8]) -> Option<u32> {
         match self.vocabulary.id(text) {
-            Some(id) if self.vocabulary.kinds[id as usize].is_mergeable() => id,
-            _ => {
-                let next = self.vocabulary.len() + self.extra.len() as u32;
-                *self.extra.entry(text.to_vec()).or_insert(next)
-            }
+            Some(id) if self.vocabulary.kinds[id as usize].is_mergeable() => Some(id),
+            _ => self.extra.get(text).copied(),
         }
     }
+    /// The number of a text, which has one from now on.
+    fn intern(&mut self, text: &[u8]) -> u32 {
+        self.number(text).unwrap_or_else(|| {
+            let next = self.vocabulary.len() + self.extra.len() as u32;
+            self.extra.insert(text.to_vec(), next);
+            next
+        })
+    }
+}
+
+/// The halves of a merge. They are separated by the first space at byte 1 or later: the left one is never empty.
+fn halves(line: &str) -> Option<(&str, &str)> {
+    let space = line.bytes().skip(1).position(|b| b == b' ').map(|at| at + 1)?;
+    (space + 1 < line.len()).then(|| (&line[..space], &line[space + 1..]))
 }
 
 /// The ids of special tokens, those outside the vocabulary dropped with a warning.

@@ -1,0 +1,95 @@
+//! What models and files write, on a terminal: a pseudo-terminal of the tests' own.
+
+use super::{DEMO, gristmill, outcome, run};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Runs it with standard output and standard error on a terminal; what that got, and whether it went well.
+fn on_terminal(command: &mut Command) -> (bool, String) {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let name = ptsname(&ours, Vec::new()).unwrap();
+    let theirs = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    command.stdout(theirs.try_clone().unwrap()).stderr(theirs).env("TERM", "xterm").env_remove("NO_COLOR");
+    let mut child = command.spawn().unwrap();
+    // The command holds the other end, too: the reading ends when both are gone.
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut bytes = Vec::new();
+    // A terminal whose other end is closed is an error on Linux, and the end elsewhere.
+    let _ = File::from(ours).read_to_end(&mut bytes);
+    let status = child.wait().unwrap();
+    (status.success(), String::from_utf8(bytes).unwrap())
+}
+
+/// The demo model with another text for some tokens, in a folder that lives as long as the test.
+fn model_that_says(folder: &Path, from: &str, to: &str) -> PathBuf {
+    let mut bytes = std::fs::read(DEMO).unwrap();
+    // A token as the file has it: its length and its text.
+    let entry = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let (old, new) = (entry(from), entry(to));
+    assert_eq!(old.len(), new.len());
+    let at = bytes.windows(old.len()).position(|w| w == old).expect("the token");
+    bytes[at..at + new.len()].copy_from_slice(&new);
+    let path = folder.join("steering.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// `ĠTokyo` in a byte-level vocabulary is six bytes and a letter: as many as ESC ] 5 2 with ESC as `ě`.
+const SAYS: &str = "ĠTokyo";
+/// `ěcě[2J` less what does not fit: ESC c resets a terminal, ESC [ introduces a sequence.
+const STEERS: &str = "ěcě[m";
+
+#[test]
+fn an_answer_does_not_steer_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = model_that_says(folder.path(), SAYS, STEERS);
+    let path = path.to_str().unwrap();
+    let question = ["run", path, "--temp", "0", "-p", "What is the capital of Japan?"];
+    // A program gets what the model wrote.
+    assert_eq!(run(&question).ok(), "The capital of Japan is\x1bc\x1b[m.");
+    let (well, text) = on_terminal(&mut gristmill(&question));
+    assert!(well && text.contains("Japan is\\u{1b}c\\u{1b}[m."), "{text:?}");
+    assert!(!text.contains("\x1bc") && !text.contains("\x1b[m"), "{text:?}");
+    let talk = folder.path().join("talk");
+    std::fs::write(&talk, "/system \u{9b}2J\x1b]52;c;YQ==\x07\n/system\n/system -\nWhat is the capital of Japan?\n")
+        .unwrap();
+    let mut chat = gristmill(&["chat", path, "--temp", "0"]);
+    let (well, text) = on_terminal(chat.stdin(File::open(&talk).unwrap()));
+    assert!(well && text.contains("Japan is\\u{1b}c\\u{1b}[m."), "{text:?}");
+    assert!(text.contains("\\u{9b}2J\\u{1b}]52;c;YQ==\\u{7}"), "{text:?}");
+    for steering in ["\x1bc", "\x1b[m", "\x1b]", "\x07", "\u{9b}"] {
+        assert!(!text.contains(steering), "{steering:?} in {text:?}");
+    }
+}
+
+#[test]
+fn a_file_of_many_keys_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys.gguf");
+    let mut bytes = std::fs::read(DEMO).unwrap();
+    let count = i64::from_le_bytes(bytes[16..24].try_into().unwrap());
+    let more: i64 = 50_000;
+    bytes[16..24].copy_from_slice(&(count + more).to_le_bytes());
+    // Added before the first key, where nothing is aligned; then what follows has to be: 32 bytes each.
+    let keys: Vec<u8> = (0..more)
+        .flat_map(|i| {
+            let key = format!("{i:016}");
+            [&16u64.to_le_bytes()[..], key.as_bytes(), &4u32.to_le_bytes(), &7u32.to_le_bytes()].concat()
+        })
+        .collect();
+    assert_eq!(keys.len() % 32, 0);
+    bytes.splice(24..24, keys);
+    std::fs::write(&file, bytes).unwrap();
+    let path = file.to_str().unwrap();
+    let out = run(&["inspect", path]).ok();
+    let left = count + more - 256;
+    assert!(out.contains(&format!("… {left} more keys; --all shows them")) && out.lines().count() < 1000, "{out}");
+    assert!(run(&["inspect", path, "--all"]).ok().lines().count() > 50_000);
+    let long = outcome(&mut gristmill(&["inspect", DEMO]));
+    assert!(!long.ok().contains("--all"));
+}

@@ -1,0 +1,126 @@
+//! Removing what was fetched, and nothing else.
+
+use crate::error::Error;
+use crate::folder::{Folder, Kind};
+use crate::name::{Name, Repository};
+use crate::record::{Record, beside, finished};
+use crate::select;
+use crate::store::{Files, Kept, Store, disk};
+use std::path::{Path, PathBuf};
+
+/// What has become of files that were to be removed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Removed {
+    /// What is gone: the models, with the files that were removed and their bytes.
+    pub gone: Vec<Kept>,
+    /// What was left where it is: it was not fetched.
+    pub left: Vec<PathBuf>,
+}
+
+impl Store {
+    /// Removes what was fetched of what `name` means, also where it is not whole; without a file, of all of its
+    /// repository. Files without a record are left, and links, and folders in which something is left.
+    ///
+    /// # Errors
+    /// When there is nothing of that name, nothing of it was fetched, or it cannot be removed.
+    pub fn remove(&self, name: &Name) -> Result<Removed, Error> {
+        let repository = &name.repository;
+        let files = self.files(repository)?;
+        let meant = meant(name, self.models(repository, &files))?;
+        let mut removed = Removed::default();
+        let folder = self.place(repository, "");
+        for mut kept in meant {
+            (kept.files, kept.bytes) = self.unlink_all(&folder, &kept, &files, &mut removed.left)?;
+            if !kept.files.is_empty() {
+                removed.gone.push(kept);
+            }
+        }
+        if name.file.is_none() {
+            for file in &files.missing {
+                self.unlink(repository, file)?;
+            }
+            let others = files.found.iter().filter(|(_, found)| !found.ours).map(|(path, _)| path);
+            removed.left = others.chain(&files.passed_over).map(|path| self.place(repository, path)).collect();
+        }
+        match removed.gone.is_empty() {
+            true if removed.left.is_empty() => Err(Error::NotKept(name.clone())),
+            true => Err(Error::NotFetched { name: name.clone(), path: removed.left.swap_remove(0) }),
+            false => Ok(removed),
+        }
+    }
+
+    /// Removes those files of a model that are ours: which, and their bytes.
+    fn unlink_all(
+        &self,
+        folder: &Path,
+        kept: &Kept,
+        files: &Files,
+        left: &mut Vec<PathBuf>,
+    ) -> Result<(Vec<PathBuf>, u64), Error> {
+        let (mut gone, mut bytes) = (Vec::new(), 0);
+        for path in &kept.files {
+            let file = path.strip_prefix(folder).ok().and_then(Path::to_str).unwrap_or_default();
+            if self.unlink(&kept.name.repository, file)? {
+                bytes += files.found.get(file).map_or(0, |found| found.size);
+                gone.push(path.clone());
+            } else {
+                left.push(path.clone());
+            }
+        }
+        Ok((gone, bytes))
+    }
+
+    /// Removes a file and its record, if it is ours, and the folders that are empty then. Is it gone?
+    fn unlink(&self, repository: &Repository, file: &str) -> Result<bool, Error> {
+        let path = self.place(repository, file);
+        let failed = |error| disk("remove", &path)(error);
+        let Some((folder, name)) = self.enter(repository, file)? else { return Ok(false) };
+        let recorded = Record::read(&folder, name).map_err(failed)?.is_some();
+        let plain = matches!(folder.kind(name).map_err(failed)?, None | Some(Kind::File));
+        if !plain || !recorded && finished(name).is_none() {
+            return Ok(false);
+        }
+        folder.remove(name).map_err(failed)?;
+        if recorded {
+            folder.remove(&beside(name)).map_err(failed)?;
+        }
+        self.remove_folders(repository, file)?;
+        Ok(true)
+    }
+
+    /// Removes the folders above a file, from the innermost on, until one is not empty.
+    fn remove_folders(&self, repository: &Repository, file: &str) -> Result<(), Error> {
+        let mut inner = file;
+        while let Some((above, _)) = inner.rsplit_once('/') {
+            match self.enter(repository, above)? {
+                Some((folder, name)) if folder.remove_empty(name) => inner = above,
+                _ => return Ok(()),
+            }
+        }
+        let Some(root) = Folder::root(self.root()).map_err(disk("read", self.root()))? else { return Ok(()) };
+        let owner = root.folder(&repository.owner).map_err(disk("read", &self.root().join(&repository.owner)))?;
+        if owner.is_some_and(|owner| owner.remove_empty(&repository.name)) {
+            root.remove_empty(&repository.owner);
+        }
+        Ok(())
+    }
+}
+
+/// Those models of a repository that a name means.
+fn meant(name: &Name, all: Vec<Kept>) -> Result<Vec<Kept>, Error> {
+    let Some(wanted) = &name.file else { return Ok(all) };
+    // What has come in part has the name of what it would have been.
+    let file = |kept: &Kept| kept.name.file.clone().unwrap_or_default();
+    let exact = all.iter().any(|k| select::model(&file(k)) == select::model(wanted));
+    let fits = |kept: &Kept| match exact {
+        true => select::model(&file(kept)) == select::model(wanted),
+        false => select::ends_in(&file(kept), wanted),
+    };
+    let meant: Vec<Kept> = all.into_iter().filter(fits).collect();
+    let mut models: Vec<String> = meant.iter().map(|k| select::model(&file(k)).to_owned()).collect();
+    models.dedup();
+    match models.len() {
+        0 | 1 => Ok(meant),
+        _ => Err(Error::Several { repository: name.repository.clone(), files: models }),
+    }
+}

@@ -1,0 +1,290 @@
+//! What others put into the folder of models, and what a hostile hub says: nothing outside the folder is read, written or
+//! removed, and nothing in it that was not fetched is removed.
+
+use super::{Case, REPOSITORY, name, sha256};
+use crate::server::Fault;
+use gristmill_hub::{Client, Error, Name, Progress, Store, Verdict, pull};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+const FILE: &str = "m-Q4_0.gguf";
+
+fn repository() -> Name {
+    Name::parse(&format!("hf:{REPOSITORY}")).unwrap().unwrap()
+}
+
+/// Where a file is kept.
+fn place(case: &Case, file: &str) -> PathBuf {
+    case.store.root().join(REPOSITORY).join(file)
+}
+
+/// A folder of somebody else, laid out as the store is, with a model that looks fetched.
+fn elsewhere(case: &Case) -> PathBuf {
+    let folder = case.folder.path().join("elsewhere");
+    let models = folder.join("models/big");
+    fs::create_dir_all(&models).unwrap();
+    for at in [&folder, &folder.join("models"), &models] {
+        fs::write(at.join("theirs.gguf"), "theirs").unwrap();
+        fs::write(at.join("theirs.gguf.sha256"), format!("{}  theirs.gguf\n", sha256(b"theirs"))).unwrap();
+    }
+    folder
+}
+
+/// All that is below a folder, with what it is and holds.
+fn everything(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut out = vec![];
+    for entry in fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
+        let about = entry.symlink_metadata().unwrap();
+        match about.is_dir() {
+            true => out.extend(everything(&entry)),
+            false => out.push((entry.clone(), if about.is_file() { fs::read(&entry).unwrap() } else { vec![] })),
+        }
+    }
+    out.sort();
+    out
+}
+
+fn set_date(path: &Path, date: SystemTime) {
+    fs::File::options().append(true).open(path).unwrap().set_modified(date).unwrap();
+}
+
+/// Flips a byte of a file, and keeps its date if `dated`.
+fn change(path: &Path, dated: bool) {
+    let date = fs::metadata(path).unwrap().modified().unwrap();
+    let mut bytes = fs::read(path).unwrap();
+    bytes[1234] ^= 1;
+    fs::write(path, bytes).unwrap();
+    // Where clocks are coarse, writing may not show.
+    set_date(path, if dated { date } else { date + Duration::from_secs(1) });
+}
+
+#[test]
+fn links_to_folders_are_neither_listed_nor_followed() {
+    for depth in 0..3 {
+        let case = Case::new();
+        let theirs = elsewhere(&case);
+        let before = everything(&theirs);
+        let root = case.store.root().to_owned();
+        let link = match depth {
+            0 => {
+                fs::create_dir_all(&root).unwrap();
+                symlink(&theirs, root.join("some")).unwrap();
+                root.join("some")
+            }
+            1 => {
+                fs::create_dir_all(root.join("some")).unwrap();
+                symlink(theirs.join("models"), root.join(REPOSITORY)).unwrap();
+                root.join(REPOSITORY)
+            }
+            _ => {
+                case.pull("small").unwrap();
+                symlink(theirs.join("models/big"), place(&case, "big")).unwrap();
+                place(&case, "big")
+            }
+        };
+        let listed = case.store.list().unwrap();
+        assert!(listed.kept.iter().all(|k| k.name.file.as_deref() == Some("small.gguf")), "{listed:?}");
+        assert_eq!(listed.passed_over, std::slice::from_ref(&link));
+        for wanted in ["theirs", "big/theirs.gguf"] {
+            assert!(!matches!(case.find(&name(wanted)), Ok(Some(_))), "{depth} {wanted}");
+            case.store.remove(&name(wanted)).unwrap_err();
+        }
+        // To fetch into it is refused before anything comes.
+        case.server.requests();
+        let error = case.pull("bf16").unwrap_err();
+        assert!(matches!(&error, Error::Disk { path, .. } if path.starts_with(&link)), "{error}");
+        assert!(error.hint().unwrap().contains("link") && case.server.starts().is_empty(), "{error}");
+        match case.store.remove(&repository()) {
+            Ok(removed) => assert_eq!((depth, removed.gone.len(), removed.left), (2, 1, vec![link.clone()])),
+            Err(error) => assert!(depth < 2, "{error}"),
+        }
+        assert!(link.is_symlink(), "{depth}");
+        assert_eq!(everything(&theirs), before, "{depth}");
+    }
+}
+
+#[test]
+fn a_link_in_place_of_a_file_is_not_written_through() {
+    let mark = |case: &Case| format!("{FILE}.{}.part", &sha256(&case.bytes(FILE))[..12]);
+    for which in ["part", "sha256", "file", "hard", "fifo", "folder", "new record"] {
+        let case = Case::new();
+        let theirs = elsewhere(&case).join("theirs.gguf");
+        fs::create_dir_all(case.store.root().join(REPOSITORY)).unwrap();
+        let planted = match which {
+            "part" | "hard" | "fifo" | "folder" => place(&case, &mark(&case)),
+            "sha256" => place(&case, &format!("{FILE}.sha256")),
+            "new record" => place(&case, &format!("{FILE}.sha256.part")),
+            _ => place(&case, FILE),
+        };
+        match which {
+            "hard" => fs::hard_link(&theirs, &planted).unwrap(),
+            "folder" => fs::create_dir(&planted).unwrap(),
+            "fifo" => {
+                let made = std::process::Command::new("mkfifo").arg(&planted).status().unwrap();
+                assert!(made.success());
+            }
+            _ => symlink(&theirs, &planted).unwrap(),
+        }
+        let error = case.pull("Q4_0").unwrap_err();
+        assert!(matches!(&error, Error::Disk { path, .. } if path.starts_with(planted.parent().unwrap())), "{error}");
+        assert!(
+            error.to_string().contains("regular file") || error.to_string().contains("hard link"),
+            "{which}: {error}"
+        );
+        assert_eq!(fs::read(&theirs).unwrap(), b"theirs", "{which}");
+        assert!(planted.symlink_metadata().is_ok(), "{which}");
+        // Nor is it removed with what was fetched, unless it is a name of ours for a file.
+        let _ = case.store.remove(&repository());
+        assert_eq!(fs::read(&theirs).unwrap(), b"theirs", "{which}");
+        assert_eq!(planted.symlink_metadata().is_ok(), which != "hard", "{which}");
+    }
+}
+
+#[test]
+fn files_without_a_record_are_listed_and_left() {
+    let case = Case::new();
+    case.pull("Q4_0").unwrap();
+    case.pull("bf16").unwrap();
+    for file in ["own.gguf", "big/own-Q8_0.gguf", "notes.txt", "own.gguf.part"] {
+        fs::write(place(&case, file), "own").unwrap();
+    }
+    // A record of another file is none.
+    fs::write(place(&case, "own.gguf.sha256"), format!("{}  other.gguf\n", sha256(b"own"))).unwrap();
+    let listed = case.store.list().unwrap();
+    let about: Vec<_> = listed.kept.iter().map(|k| (k.name.file.as_deref().unwrap(), k.fetched)).collect();
+    assert_eq!(
+        about,
+        [("big/m-BF16-00001-of-00002.gguf", true), ("big/own-Q8_0.gguf", false), (FILE, true), ("own.gguf", false)]
+    );
+    assert_eq!(case.find(&name("own.gguf")).unwrap(), Some(place(&case, "own.gguf")));
+    let error = case.store.remove(&name("own.gguf")).unwrap_err();
+    assert!(matches!(&error, Error::NotFetched { path, .. } if *path == place(&case, "own.gguf")), "{error}");
+    let removed = case.store.remove(&repository()).unwrap();
+    assert_eq!((removed.gone.len(), removed.left.len()), (2, 5), "{removed:?}");
+    assert_eq!(case.files(), ["notes.txt", "own-Q8_0.gguf", "own.gguf", "own.gguf.part", "own.gguf.sha256"]);
+    let error = case.store.remove(&repository()).unwrap_err();
+    assert!(matches!(error, Error::NotFetched { .. }), "{error}");
+}
+
+#[test]
+fn a_file_of_ones_own_is_not_replaced() {
+    let case = Case::new();
+    fs::create_dir_all(case.store.root().join(REPOSITORY)).unwrap();
+    fs::write(place(&case, FILE), "own").unwrap();
+    let error = case.pull("Q4_0").unwrap_err();
+    assert!(matches!(&error, Error::InTheWay { path } if *path == place(&case, FILE)), "{error}");
+    assert_eq!(fs::read(place(&case, FILE)).unwrap(), b"own");
+    // The hub's file, put there by hand, need not come; it is not ours for that.
+    fs::write(place(&case, FILE), case.bytes(FILE)).unwrap();
+    assert_eq!(case.pull("Q4_0").unwrap().fetched, 0);
+    assert!(matches!(case.store.remove(&repository()), Err(Error::NotFetched { .. })));
+    assert_eq!(case.files(), [FILE]);
+}
+
+#[test]
+fn a_change_at_the_same_size_is_noticed() {
+    let case = Case::new();
+    let file = case.pull("Q4_0").unwrap().file;
+    change(&file, false);
+    let error = case.find(&name("Q4_0")).unwrap_err();
+    assert!(matches!(&error, Error::Changed { path, .. } if *path == file), "{error}");
+    assert!(error.hint().unwrap().contains("gristmill pull hf:some/models:m-Q4_0.gguf"), "{error}");
+    let mut changed = 0;
+    let pulled = pull(&case.client(), &case.store, &name("Q4_0"), &mut |p| {
+        changed += usize::from(matches!(p, Progress::Changed { .. }));
+    });
+    assert_eq!((pulled.unwrap().fetched, changed), (case.bytes(FILE).len() as u64, 1));
+    assert_eq!(fs::read(&file).unwrap(), case.bytes(FILE));
+    // Another size needs no reading.
+    fs::write(&file, "short").unwrap();
+    let read = case.store.find(&name("Q4_0"), &mut |_, _, _| panic!("it is read"));
+    assert!(matches!(read, Err(Error::Changed { .. })));
+    case.pull("Q4_0").unwrap();
+    // Where the date was set back, reading all of it on request shows it.
+    change(&file, true);
+    assert!(case.find(&name("Q4_0")).is_ok());
+    let kept = case.store.list().unwrap().kept;
+    assert_eq!(case.store.verify(&kept[0], &mut |_, _, _| ()).unwrap(), Verdict::Changed);
+}
+
+#[test]
+fn another_date_is_read_once() {
+    let case = Case::new();
+    let file = case.pull("Q4_0").unwrap().file;
+    set_date(&file, SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_007));
+    let read = || {
+        let mut bytes = 0;
+        case.store.find(&name("Q4_0"), &mut |_, done, _| bytes = done).unwrap().unwrap();
+        bytes
+    };
+    assert_eq!([read(), read()], [fs::metadata(&file).unwrap().size(), 0]);
+    let kept = case.store.list().unwrap().kept;
+    assert_eq!(case.store.verify(&kept[0], &mut |_, _, _| ()).unwrap(), Verdict::Same);
+    // A record of another program has no date.
+    fs::write(file.with_extension("gguf.sha256"), format!("{}  {FILE}\n", sha256(&case.bytes(FILE)))).unwrap();
+    assert_eq!([read(), read()], [fs::metadata(&file).unwrap().size(), 0]);
+    assert_eq!(case.pull("Q4_0").unwrap().fetched, 0);
+}
+
+#[test]
+fn names_that_do_not_show_what_they_are_are_passed_over() {
+    let case = Case::new();
+    for file in ["m-\u{202e}0_4Q.gguf", "\u{1b}[2Jx.gguf", "a\u{200b}.gguf", "..gguf", "-x.gguf", &"x".repeat(300)] {
+        // As JSON has them.
+        let file = file.replace('\u{1b}', "\\u001b");
+        case.server.state.lock().unwrap().files.push((file, b"x".to_vec(), None));
+    }
+    let mut passed_over = 0;
+    let error = pull(&case.client(), &case.store, &repository(), &mut |p| {
+        if let Progress::PassedOver { files } = p {
+            passed_over = files;
+        }
+    });
+    let Err(Error::Several { files, .. }) = error else { panic!("{error:?}") };
+    // With the one that leads outside.
+    assert_eq!((files.len(), passed_over), (3, 7), "{files:?}");
+    // On the disk as well.
+    case.pull("small").unwrap();
+    for file in ["m\u{202e}.gguf", "\u{1b}[2Jx.gguf", ".hidden.gguf"] {
+        fs::write(place(&case, file), "x").unwrap();
+    }
+    fs::create_dir(case.store.root().join("a\u{1b}b")).unwrap();
+    let listed = case.store.list().unwrap();
+    assert_eq!((listed.kept.len(), listed.passed_over.len()), (1, 4), "{listed:?}");
+    assert_eq!(case.store.remove(&repository()).unwrap().left.len(), 3);
+}
+
+#[test]
+fn folders_without_end_do_not_exhaust_descriptors() {
+    let case = Case::new();
+    case.pull("small").unwrap();
+    let mut deep = place(&case, "x");
+    for _ in 0..200 {
+        deep.push("x");
+    }
+    fs::create_dir_all(&deep).unwrap();
+    let listed = case.store.list().unwrap();
+    assert_eq!((listed.kept.len(), listed.passed_over.len()), (1, 1));
+    assert_eq!(case.store.remove(&repository()).unwrap().gone.len(), 1);
+}
+
+#[test]
+fn a_token_is_not_sent_in_the_clear() {
+    let store = Store::new("none");
+    let client = Client::new("http://hub.example", Some("secret".into())).pause(Duration::ZERO);
+    let error = pull(&client, &store, &repository(), &mut |_| ()).unwrap_err();
+    assert!(matches!(error, Error::PlainToken(_)) && error.hint().unwrap().contains("https"), "{error}");
+}
+
+#[test]
+fn a_hub_that_sends_more_than_it_said_is_left() {
+    let case = Case::new();
+    let listed = case.bytes("small.gguf");
+    case.server.faults(&[Fault::More(1 << 20); 8]);
+    let error = case.pull("small").unwrap_err();
+    assert!(matches!(&error, Error::Transport { message, .. } if message.contains("more than")), "{error}");
+    let sizes: u64 = everything(case.store.root()).iter().map(|f| f.1.len() as u64).sum();
+    assert!(sizes <= listed.len() as u64, "{sizes}");
+}
