@@ -8,6 +8,9 @@ mod body;
 mod config;
 mod constraint;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod generation;
 mod grammar;
 mod http;
