@@ -93,7 +93,10 @@ fn main() -> ExitCode {
 
 fn refuse(why: &str) -> ExitCode {
     let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-    eprintln!("error: {why}\nhint: gristmill-fuzz TARGET [FLAGS] [CORPUS], list, or seeds TARGET FOLDER; targets: {}", names.join(", "));
+    eprintln!(
+        "error: {why}\nhint: gristmill-fuzz TARGET [FLAGS] [CORPUS], list, or seeds TARGET FOLDER; targets: {}",
+        names.join(", ")
+    );
     ExitCode::from(2)
 }
 
@@ -104,7 +107,9 @@ fn write(target: &Target, folder: &Path) -> std::io::Result<()> {
         std::fs::write(folder.join(format!("seed-{i:03}")), seed)?;
     }
     let escaped = |word: &str| -> String {
-        word.bytes().map(|b| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("\\x{b:02x}") }).collect()
+        word.bytes()
+            .map(|b| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("\\x{b:02x}") })
+            .collect()
     };
     let words: String = target.words.iter().map(|word| format!("\"{}\"\n", escaped(word))).collect();
     std::fs::write(folder.with_extension("dict"), words)

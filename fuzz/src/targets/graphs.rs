@@ -69,7 +69,8 @@ fn machine(bytes: &mut Bytes) -> Machine {
     FLAGS.iter().enumerate().filter(|(i, _)| off >> i & 1 == 1).for_each(|(_, flag)| (flag.off)(&mut machine));
     let tuned = bytes.byte();
     for (i, parameter) in PARAMETERS.iter().enumerate() {
-        *(parameter.field)(&mut machine.tuning) = parameter.values[usize::from(tuned >> (2 * i) & 3) % parameter.values.len()];
+        *(parameter.field)(&mut machine.tuning) =
+            parameter.values[usize::from(tuned >> (2 * i) & 3) % parameter.values.len()];
     }
     machine
 }

@@ -13,17 +13,37 @@ pub const TARGET: Target = Target {
     run,
     seeds,
     words: &[
-        "<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "{\"name\": \"f\", \"arguments\": {",
-        "\"x\": 1", "}}", "{", "}", "\"", "\\", "\\u12", "f", "x", "\n", "<", "</", " ",
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+        "{\"name\": \"f\", \"arguments\": {",
+        "\"x\": 1",
+        "}}",
+        "{",
+        "}",
+        "\"",
+        "\\",
+        "\\u12",
+        "f",
+        "x",
+        "\n",
+        "<",
+        "</",
+        " ",
     ],
     longest: 4 << 10,
     tries: 4000,
 };
 
 fn run(input: &[u8]) {
-    static PARAMETERS: LazyLock<Value> = LazyLock::new(|| {
-        json!({ "properties": { "x": { "type": "string" }, "n": { "type": "integer" }, "o": { "type": "object" } } })
-    });
+    static PARAMETERS: LazyLock<Value> = LazyLock::new(
+        || json!({ "properties": { "x": { "type": "string" }, "n": { "type": "integer" }, "o": { "type": "object" } } }),
+    );
     let mut input = Bytes::new(input);
     let how = input.byte();
     let (reasoning, tools, forced, cut) = (how & 1 != 0, how & 2 != 0, how & 4 != 0, how & 8 != 0);

@@ -14,12 +14,62 @@ pub const TARGET: Target = Target {
     run,
     seeds,
     words: &[
-        "\"type\":", "\"object\"", "\"array\"", "\"string\"", "\"integer\"", "\"number\"", "\"boolean\"", "\"null\"", "\"properties\":", "\"required\":",
-        "\"additionalProperties\":", "\"items\":", "\"prefixItems\":", "\"minItems\":", "\"maxItems\":", "\"enum\":", "\"const\":", "\"anyOf\":",
-        "\"oneOf\":", "\"allOf\":", "\"not\":", "\"$ref\":", "\"#\"", "\"#/$defs/a\"", "\"$defs\":", "\"definitions\":", "\"a\":", "\"pattern\":",
-        "\"^[a-z]+$\"", "\"(a|b)*c{2,5}\"", "\"format\":", "\"date-time\"", "\"uuid\"", "\"minLength\":", "\"maxLength\":", "\"minimum\":",
-        "\"maximum\":", "\"multipleOf\":", "\"exclusiveMinimum\":", "\"patternProperties\":", "\"x-guidance\":", "\"$id\":", "\"$anchor\":", "true",
-        "false", "{}", "[]", "1e308", "-0.5", "999999999", "{", "}", "[", "]", ",", ":",
+        "\"type\":",
+        "\"object\"",
+        "\"array\"",
+        "\"string\"",
+        "\"integer\"",
+        "\"number\"",
+        "\"boolean\"",
+        "\"null\"",
+        "\"properties\":",
+        "\"required\":",
+        "\"additionalProperties\":",
+        "\"items\":",
+        "\"prefixItems\":",
+        "\"minItems\":",
+        "\"maxItems\":",
+        "\"enum\":",
+        "\"const\":",
+        "\"anyOf\":",
+        "\"oneOf\":",
+        "\"allOf\":",
+        "\"not\":",
+        "\"$ref\":",
+        "\"#\"",
+        "\"#/$defs/a\"",
+        "\"$defs\":",
+        "\"definitions\":",
+        "\"a\":",
+        "\"pattern\":",
+        "\"^[a-z]+$\"",
+        "\"(a|b)*c{2,5}\"",
+        "\"format\":",
+        "\"date-time\"",
+        "\"uuid\"",
+        "\"minLength\":",
+        "\"maxLength\":",
+        "\"minimum\":",
+        "\"maximum\":",
+        "\"multipleOf\":",
+        "\"exclusiveMinimum\":",
+        "\"patternProperties\":",
+        "\"x-guidance\":",
+        "\"$id\":",
+        "\"$anchor\":",
+        "true",
+        "false",
+        "{}",
+        "[]",
+        "1e308",
+        "-0.5",
+        "999999999",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
     ],
     longest: 2 << 10,
     tries: 300,
@@ -56,7 +106,8 @@ fn run(input: &[u8]) {
                 if constraint.mask(&mut logits).is_err() {
                     return;
                 }
-                let allowed: Vec<u32> = (0u32..).zip(&logits).filter(|(_, logit)| **logit == 0.0).map(|(id, _)| id).collect();
+                let allowed: Vec<u32> =
+                    (0u32..).zip(&logits).filter(|(_, logit)| **logit == 0.0).map(|(id, _)| id).collect();
                 assert!(!allowed.is_empty(), "nothing may come next, not even the end");
                 let token = allowed[(usize::from(input.byte()) << 8 | usize::from(input.byte())) % allowed.len()];
                 if tokenizer.is_eog(token) {
@@ -81,6 +132,8 @@ fn seeds() -> Vec<Vec<u8>> {
         r#"{"allOf":[{"properties":{"d":{"format":"date-time"}}},{"patternProperties":{"^x":{"type":"integer"}}}]}"#,
         "true",
     ];
-    let with = |(i, schema): (usize, &&str)| [&[i as u8, 0], schema.as_bytes(), b"\0\x01\x02\x03\x04\x05\x06\x07\x08"].concat();
+    let with = |(i, schema): (usize, &&str)| {
+        [&[i as u8, 0], schema.as_bytes(), b"\0\x01\x02\x03\x04\x05\x06\x07\x08"].concat()
+    };
     SCHEMAS.iter().enumerate().map(with).collect()
 }

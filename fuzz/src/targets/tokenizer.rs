@@ -12,13 +12,45 @@ pub const TARGET: Target = Target {
     about: "a vocabulary with merges and special tokens, and a text: encoded, decoded, streamed",
     run,
     seeds,
-    words: &["\n", "<|user|>", "<|", "|>", "\u{120}", "a b", "\u{120} a", "ab", "aa", "é", "\u{301}", "中", "🙂", " ", "'s", "12345", "\r\n", "\t", "\u{200d}", "\u{85}"],
+    words: &[
+        "\n",
+        "<|user|>",
+        "<|",
+        "|>",
+        "\u{120}",
+        "a b",
+        "\u{120} a",
+        "ab",
+        "aa",
+        "é",
+        "\u{301}",
+        "中",
+        "🙂",
+        " ",
+        "'s",
+        "12345",
+        "\r\n",
+        "\t",
+        "\u{200d}",
+        "\u{85}",
+    ],
     longest: 8 << 10,
     tries: 1500,
 };
 
 /// Names of pre-tokenisers, and one that nobody knows.
-const PRE: &[&str] = &["glm4", "deepseek-llm", "youtu", "llama-bpe", "qwen2", "gpt-2", "deepseek-coder", "deepseek-v3", "gpt-4o", "nobody"];
+const PRE: &[&str] = &[
+    "glm4",
+    "deepseek-llm",
+    "youtu",
+    "llama-bpe",
+    "qwen2",
+    "gpt-2",
+    "deepseek-coder",
+    "deepseek-v3",
+    "gpt-4o",
+    "nobody",
+];
 
 fn run(input: &[u8]) {
     let mut input = Bytes::new(input);
@@ -65,7 +97,10 @@ fn check(tokenizer: &Tokenizer, text: &str) {
     let half = (0..=text.len() / 2).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     let (a, b) = text.split_at(half);
     assert_eq!(tokenizer.encode_spans(&[(a, true), (b, true)], true), special, "spans of trusted text");
-    assert_eq!(tokenizer.encode_spans(&[(a, false), (b, false)], false), tokenizer.encode_spans(&[(text, false)], false));
+    assert_eq!(
+        tokenizer.encode_spans(&[(a, false), (b, false)], false),
+        tokenizer.encode_spans(&[(text, false)], false)
+    );
     let mixed = tokenizer.encode_spans(&[(a, true), (b, false)], false);
     assert_eq!(tokenizer.decode(&mixed, true), text, "by way of {mixed:?}");
 }

@@ -437,11 +437,15 @@ impl<'g> Builder<'g, '_> {
     fn linear(&mut self) -> Option<()> {
         let encoding = self.bytes.pick(TABLE);
         let rows = 1 + self.bytes.below(40);
-        let fits = |v: &Value<'g>| matches!(v.axes.last(), Some(a) if !a.varies && a.size.is_multiple_of(encoding.elements));
+        let fits =
+            |v: &Value<'g>| matches!(v.axes.last(), Some(a) if !a.varies && a.size.is_multiple_of(encoding.elements));
         let (value, most, error) = match self.any_float() {
             Some(found) if fits(&found.0) => found,
             _ => {
-                let axes = vec![if self.bytes.below(3) == 0 { Axis { size: ROWS, varies: true } } else { fixed(1) }, fixed(encoding.elements.max(32))];
+                let axes = vec![
+                    if self.bytes.below(3) == 0 { Axis { size: ROWS, varies: true } } else { fixed(1) },
+                    fixed(encoding.elements.max(32)),
+                ];
                 let dims = self.dims(&axes);
                 let tensor = self.capture.input("x", &dims, Scalar::F32);
                 (Value { tensor, axes, elements: Elements::Float { most: 1.0, error: 0.0 } }, 1.0, 0.0)
@@ -467,7 +471,10 @@ impl<'g> Builder<'g, '_> {
             return None;
         }
         let axes = Self::beside(&[&c.axes, &d.axes, &a.axes, &b.axes])?;
-        let (Elements::Float { most: p, error: e }, Elements::Float { most: q, error: f }) = (a.elements, b.elements) else { return None };
+        let (Elements::Float { most: p, error: e }, Elements::Float { most: q, error: f }) = (a.elements, b.elements)
+        else {
+            return None;
+        };
         if axes.iter().map(|a| a.size).product::<usize>() > ELEMENTS {
             return None;
         }
@@ -480,7 +487,8 @@ impl<'g> Builder<'g, '_> {
         if first.varies {
             return None;
         }
-        let axis = if self.bytes.below(3) == 0 { Axis { size: ROWS, varies: true } } else { fixed(1 + self.bytes.below(6)) };
+        let axis =
+            if self.bytes.below(3) == 0 { Axis { size: ROWS, varies: true } } else { fixed(1 + self.bytes.below(6)) };
         let dims = self.dims(&[axis]);
         let slot = self.capture.slot_count();
         let index = self.capture.input("i", &dims, Scalar::I32);
