@@ -15,7 +15,7 @@ use gristmill_uop::program::{Access, Extent, Param, Program};
 use gristmill_uop::spec::{self, Level};
 use gristmill_uop::target::{Style, Target};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -85,8 +85,8 @@ pub fn compile(
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     attention::expand(&mut graph, &mut roots, &mut hints, target);
     let derived = derive::derive(&mut graph, &mut roots, &mut hints, function, target);
-    let outputs: Vec<(u32, Id)> = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
-    for &root in &roots {
+    let outputs = apart(&mut graph, function, &roots);
+    for &(_, root) in &outputs {
         verify(&graph, root, Level::Tensor, "derive");
     }
     // rangeify, place, merge, plan memory.
@@ -141,6 +141,24 @@ fn slot_bytes(function: &Function, layouts: &[(u32, Layout)], number: u32) -> us
 /// Bytes and arena offset of the intermediate of that slot, if it is one.
 fn temp(temps: &[(usize, usize)], slot: u32) -> Option<(usize, usize)> {
     temps.get(slot.checked_sub(TEMP)? as usize).copied()
+}
+
+/// The outputs, each with a node of its own, since a node is written to one place: what another slot has already, or has as its state, is copied.
+fn apart(g: &mut Graph, function: &Function, roots: &[Id]) -> Vec<(u32, Id)> {
+    let mut taken: FxHashSet<Id> = FxHashSet::default();
+    let own = |(&(slot, _), &root): (&(u32, Id), &Id)| {
+        let mut node = root;
+        if function.slots[slot as usize].kind != SlotKind::State {
+            while g[node].op == Op::Assign || !taken.insert(node) {
+                let dtype = g[node].dtype;
+                let src: Sources = std::iter::once(node).chain(g.shape(node)).collect();
+                // Not built: the rules know that it is the same.
+                node = g.intern(Node { op: Op::Reshape, dtype, src, arg: Arg::None });
+            }
+        }
+        (slot, node)
+    };
+    function.outputs.iter().zip(roots).map(own).collect()
 }
 
 pub(crate) fn program(

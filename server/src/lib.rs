@@ -12,6 +12,9 @@ mod config;
 mod connections;
 mod constraint;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod generation;
 mod grammar;
 mod host;

@@ -64,6 +64,20 @@ pub fn states() -> Vec<Case> {
         .vars(runs),
     );
     out.push(
+        Case::new("versions of a state as outputs", |c| {
+            let pos = c.var("pos", 0, 12);
+            let state = c.state("state", dims![16, 10], Scalar::F32);
+            let row = c.input("row", dims![1, 10], Scalar::F32);
+            let first = state.assign(row, pos);
+            let last = first.assign(row * 2.0, pos);
+            c.output("first", first);
+            c.output_state(last);
+            c.output("last", last);
+            c.output("last again", last);
+        })
+        .vars(&[&[("pos", 0)], &[("pos", 12)]]),
+    );
+    out.push(
         Case::new("two writes", |c| {
             let (pos, n) = (c.var("pos", 0, 12), c.var("n", 1, 4));
             let state = c.state("state", dims![16, 10], Scalar::F32);

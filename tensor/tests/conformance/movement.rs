@@ -45,6 +45,17 @@ pub fn cases() -> Vec<Case> {
         Tensor::cat(&[pairs.slice(3, 1, 1), pairs.slice(3, 0, 1)], 3).reshape(dims![4, 6, 10])
     });
     out.push(
+        Case::new("one value, three outputs, and an input as it is", |c| {
+            let x = c.input("x", dims![4, 6], Scalar::F32);
+            let y = x.permute(&[1, 0]) * 2.0;
+            c.output("y", y);
+            c.output("again", y);
+            c.output("and again", y);
+            c.output("x", x);
+        })
+        .within(Within::Exact),
+    );
+    out.push(
         Case::new("windows that move", |c| {
             let (at, n) = (c.var("at", 0, 8), c.var("n", 1, 8));
             let x = c.input("x", dims![16, 5], Scalar::F32);

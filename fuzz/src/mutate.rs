@@ -1,0 +1,57 @@
+//! A small mutator for the runs of `cargo test`: blind, but the same on every machine.
+
+/// splitmix64.
+pub struct Random(pub u64);
+
+impl Random {
+    /// 64 bits.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+    /// A number below `n`; 0 below 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+}
+
+/// Bytes at which lengths and signs turn over.
+const EDGES: &[u8] = &[0, 1, 0x7F, 0x80, 0xFE, 0xFF];
+
+/// A descendant of one of the inputs, no longer than `longest`.
+pub fn mutate(inputs: &[Vec<u8>], words: &[&str], longest: usize, random: &mut Random) -> Vec<u8> {
+    let mut out = inputs[random.below(inputs.len())].clone();
+    for _ in 0..1 + random.below(4) {
+        let at = random.below(out.len() + 1);
+        let end = at + random.below((out.len() - at).min(64) + 1);
+        match random.below(8) {
+            0 if at < out.len() => out[at] ^= 1 << random.below(8),
+            1 if at < out.len() => out[at] = random.next() as u8,
+            2 if at < out.len() => out[at] = EDGES[random.below(EDGES.len())],
+            // A number of eight bytes, small, huge or negative.
+            3 if at + 8 <= out.len() => {
+                let n = [random.next() >> random.below(64), u64::MAX, i64::MAX as u64][random.below(3)];
+                out[at..at + 8].copy_from_slice(&n.to_le_bytes());
+            }
+            4 => drop(out.drain(at..end)),
+            5 => {
+                let piece = out[at..end].to_vec();
+                let to = random.below(out.len() + 1);
+                out.splice(to..to, piece);
+            }
+            6 if !words.is_empty() => drop(out.splice(at..at, words[random.below(words.len())].bytes())),
+            // The end of another one.
+            7 => {
+                let other = &inputs[random.below(inputs.len())];
+                out.truncate(at);
+                out.extend(&other[random.below(other.len() + 1)..]);
+            }
+            _ => {}
+        }
+    }
+    out.truncate(longest);
+    out
+}

@@ -1,0 +1,11 @@
+//! The targets, by what they feed.
+
+pub mod graphs;
+pub mod ir;
+pub mod model_file;
+pub mod reply;
+pub mod request;
+pub mod schema;
+pub mod template;
+pub mod tokenizer;
+pub mod toy;

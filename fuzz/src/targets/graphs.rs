@@ -1,0 +1,82 @@
+//! Random functions, computed in two ways and judged by the evaluator.
+//!
+//! The bytes of an input choose ops, shapes, encodings, lengths that are known only to a step, and a way to compute: another machine's numbers, some
+//! optimisations switched off, a perturbed schedule. The conformance suite's harness runs the function on `interp`, as the cheapest
+//! schedule and in that way, and compares both with the f64 evaluator.
+
+mod build;
+#[expect(dead_code, reason = "the conformance suite uses the rest")]
+#[path = "../../../tensor/tests/conformance/harness.rs"]
+mod harness;
+
+use crate::Target;
+use crate::bytes::Bytes;
+use build::Drawn;
+use gristmill_backend::Opened;
+use gristmill_backend::cpu::dialect::C;
+use gristmill_backend::cuda::dialect::Cuda;
+use gristmill_backend::interp::InterpDevice;
+use gristmill_compiler::{Cheapest, Dialect, Perturb, Policy, compile};
+use gristmill_uop::target::{FLAGS, PARAMETERS, Target as Machine};
+use harness::{Way, check};
+use std::sync::Arc;
+
+/// Bytes of choices.
+pub const TARGET: Target = Target {
+    name: "graphs",
+    about: "random functions of ops, shapes and encodings: two schedules on interp against the f64 evaluator",
+    run,
+    seeds,
+    words: &[],
+    longest: 256,
+    tries: 150,
+};
+
+fn run(input: &[u8]) {
+    let mut bytes = Bytes::new(input);
+    let machine = machine(&mut bytes);
+    let seed = Some(u64::from(bytes.byte())).filter(|&seed| seed % 2 == 1);
+    let written = bytes.below(4) == 0;
+    let Drawn { case, int8 } = build::draw(&mut bytes);
+    let machine = Machine { int8, ..machine };
+    if written {
+        let dialect: &dyn Dialect = if machine.threads > 1 { &Cuda } else { &C };
+        let mut policy: Box<dyn Policy> = match seed {
+            Some(seed) => Box::new(Perturb(seed)),
+            None => Box::new(Cheapest),
+        };
+        let compiled = compile(&case.function, &machine, Some(dialect), policy.as_mut());
+        assert!(compiled.programs.iter().all(|program| !program.source.is_empty()), "a kernel without a text");
+    }
+    let plain = Opened::new(Arc::new(InterpDevice::new()), None).exact();
+    let varied = Opened { target: machine, ..plain.clone() };
+    let way = |name: &str, device, seed| Way { name: name.into(), device, seed, same_as: None };
+    check(vec![case], vec![way("cheapest", plain, None), way("varied", varied, seed)]);
+}
+
+/// Numbers of a machine: a processor's or a GPU's, tuned somehow, with some optimisations off.
+fn machine(bytes: &mut Bytes) -> Machine {
+    let mut machine = match bytes.below(6) {
+        0 => Machine { threads: 64, ..Machine::gpu_h200() },
+        1 => Machine::gpu_h200(),
+        kind => {
+            let lanes = bytes.pick(&[4, 8, 16]);
+            let workers = 1 + bytes.below(3);
+            Machine { pairs: kind == 2, signed: kind == 3, ..Machine::cpu("fuzz", lanes, workers) }
+        }
+    };
+    let off = bytes.byte();
+    FLAGS.iter().enumerate().filter(|(i, _)| off >> i & 1 == 1).for_each(|(_, flag)| (flag.off)(&mut machine));
+    let tuned = bytes.byte();
+    for (i, parameter) in PARAMETERS.iter().enumerate() {
+        *(parameter.field)(&mut machine.tuning) =
+            parameter.values[usize::from(tuned >> (2 * i) & 3) % parameter.values.len()];
+    }
+    machine
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    // What the bytes mean is the generator's business: a few hundred of each kind of machine reach every op.
+    let mut random = crate::mutate::Random(1);
+    (0..24).map(|i| (0..16 + 8 * (i % 12)).map(|_| random.next() as u8).collect()).collect()
+}

@@ -1,0 +1,270 @@
+//! Model files, whole and split.
+
+use crate::Target;
+use crate::targets::toy;
+use gristmill_encodings::{F32, Q4_0};
+use gristmill_llm::arch::{self, AttentionForm, Functions, Logits, Model, Options, TokenClass};
+use gristmill_llm::gguf::{Gguf, Metadata, Source, TensorDecl, Value, Writer};
+use gristmill_llm::language;
+use gristmill_uop::Scalar;
+use gristmill_uop::encoding::EncodingRef;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+/// One file.
+pub const FILE: Target = Target {
+    name: "gguf",
+    about: "a model file: header, metadata, tensors, tokenizer, template, sampling, the plan of a step",
+    run: file,
+    seeds: files,
+    words: WORDS,
+    longest: 16 << 10,
+    tries: 3000,
+};
+
+/// Files of a split model.
+pub const SPLIT: Target = Target {
+    name: "split",
+    about: "the files of a split model, by their names in a folder",
+    run: split,
+    seeds: splits,
+    words: WORDS,
+    longest: 4 << 10,
+    tries: 300,
+};
+
+const WORDS: &[&str] = &[
+    "GGUF",
+    "general.alignment",
+    "general.architecture",
+    "deepseek2.block_count",
+    "deepseek2.context_length",
+    "deepseek2.attention.head_count",
+    "deepseek2.rope.dimension_count",
+    "deepseek2.rope.scaling.type",
+    "deepseek2.expert_count",
+    "tokenizer.ggml.tokens",
+    "tokenizer.ggml.merges",
+    "tokenizer.ggml.token_type",
+    "tokenizer.chat_template",
+    "split.count",
+    "split.no",
+    "split.tensors.count",
+    "token_embd.weight",
+    "output_norm.weight",
+    "blk.0.attn_q.weight",
+    "\u{1}\0\0\0\0\0\0\0",
+    "\0\0\0\0\0\0\0\u{1}",
+];
+
+/// Zeros after an input: the header alone is mutated, and its tensors have data all the same.
+const ZEROS: u64 = 1 << 20;
+/// Layers, heads, experts and positions of models that are planned here. More of them would take time and show nothing else.
+const PLANNED: usize = 8;
+
+struct Padded(Vec<u8>);
+
+impl Source for Padded {
+    fn size(&self) -> u64 {
+        self.0.len() as u64 + ZEROS
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if offset.checked_add(out.len() as u64).is_none_or(|end| end > self.size()) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.0.len());
+        let n = out.len().min(self.0.len() - start);
+        out[..n].copy_from_slice(&self.0[start..start + n]);
+        out[n..].fill(0);
+        Ok(())
+    }
+}
+
+fn file(input: &[u8]) {
+    if let Ok(model) = Gguf::from_bytes(input.to_vec()) {
+        read(&model);
+    }
+    if let Ok(model) = Gguf::from_source(Box::new(Padded(input.to_vec()))) {
+        read(&model);
+    }
+}
+
+/// Reads what a program reads of a file.
+fn read(file: &Gguf) {
+    let metadata = file.metadata();
+    for (key, value) in metadata.iter() {
+        let _ = (value.to_string(), metadata.u32(key), metadata.f32(key), metadata.bool(key), metadata.str(key));
+        let _ = (metadata.ints(key), metadata.strings(key), metadata.floats(key), metadata.per_layer(key, 3));
+    }
+    for tensor in file.tensors() {
+        let mut data = vec![0; tensor.bytes.min(4 << 10) as usize];
+        assert!(tensor.elements() > 0, "{tensor:?}");
+        file.read_range(tensor, tensor.bytes - data.len() as u64, &mut data).expect("the end of a tensor");
+        let beyond = file.read_range(tensor, tensor.bytes, &mut [0]);
+        assert!(beyond.is_err(), "{tensor:?} has a byte beyond its last");
+    }
+    if let Ok(tokenizer) = language::tokenizer(metadata) {
+        let ids = tokenizer.encode("Hello <|user|>\n", true, true);
+        let _ = tokenizer.decode(&ids, true);
+    }
+    let _ = language::sampling(metadata);
+    if let Ok(model) = arch::load(metadata, file) {
+        plan(metadata, model.as_ref());
+    }
+}
+
+fn plan(metadata: &Metadata, model: &dyn Model) {
+    let _ = (model.summary(), model.warnings());
+    let small = |key: &str| metadata.u32(&format!("deepseek2.{key}")).ok().flatten().unwrap_or(0) as usize <= PLANNED;
+    let counts = ["attention.head_count", "expert_count", "expert_used_count", "expert_group_count"];
+    if model.layers() > PLANNED || !counts.into_iter().all(small) {
+        return;
+    }
+    let _ = model.rope_table(PLANNED);
+    for (tokens, attention) in [
+        (TokenClass::One, AttentionForm::Absorbed),
+        (TokenClass::Chunk { max: PLANNED }, AttentionForm::Values),
+        (TokenClass::Chunk { max: PLANNED }, AttentionForm::Expanded),
+    ] {
+        let rows = Options::rows_for(PLANNED, tokens.max());
+        let cache = if tokens == TokenClass::One { Scalar::F16 } else { Scalar::F32 };
+        let options = Options { tokens, rows, depth: rows, cache, attention, logits: Logits::Last };
+        let plan = model.plan(&options, &mut Functions::new());
+        assert!(!plan.calls.is_empty() && model.state(&options).rows == rows);
+    }
+}
+
+/// A length of two bytes before each file.
+fn split(input: &[u8]) {
+    let mut rest = input;
+    let mut files: Vec<&[u8]> = Vec::new();
+    while let Some((&[low, high], after)) = rest.split_first_chunk::<2>() {
+        let (file, after) = after.split_at(usize::from(u16::from_le_bytes([low, high])).min(after.len()));
+        files.push(file);
+        rest = after;
+        if files.len() == 4 {
+            break;
+        }
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |i: usize| -> PathBuf { folder.path().join(format!("m-{:05}-of-{:05}.gguf", i + 1, files.len())) };
+    for (i, file) in files.iter().enumerate() {
+        fs::write(path(i), file).expect("written");
+    }
+    if !files.is_empty()
+        && let Ok(model) = Gguf::open(path(0))
+    {
+        read(&model);
+    }
+}
+
+/// A small model of latent attention, with a tokenizer and a template.
+fn tiny() -> (Metadata, Vec<(String, Vec<u64>, EncodingRef)>) {
+    let mut m = toy::metadata("glm4", &[(b"<|user|>".to_vec(), 3), (b"he".to_vec(), 1)], &[b"h e".to_vec()]);
+    m.insert("general.architecture", "deepseek2").insert("tokenizer.chat_template", "{{ messages[0].content }}");
+    for (key, n) in [
+        ("block_count", 2u32),
+        ("context_length", 64),
+        ("embedding_length", 32),
+        ("feed_forward_length", 32),
+        ("leading_dense_block_count", 1),
+        ("attention.head_count", 2),
+        ("attention.q_lora_rank", 32),
+        ("attention.kv_lora_rank", 32),
+        ("attention.key_length", 24),
+        ("attention.value_length", 16),
+        ("rope.dimension_count", 8),
+        ("expert_count", 2),
+        ("expert_used_count", 1),
+        ("expert_shared_count", 1),
+        ("expert_feed_forward_length", 32),
+    ] {
+        m.insert(format!("deepseek2.{key}"), n);
+    }
+    m.insert("deepseek2.attention.layer_norm_rms_epsilon", 1e-6f32).insert("general.sampling.temp", 0.5f32);
+    let mut tensors: Vec<(String, Vec<u64>, EncodingRef)> = Vec::new();
+    let mut add = |name: &str, dims: &[u64]| {
+        let encoding: EncodingRef = if dims.len() > 1 { &Q4_0 } else { &F32 };
+        tensors.push((name.to_owned(), dims.to_vec(), encoding));
+    };
+    add("token_embd.weight", &[32, 258]);
+    add("output_norm.weight", &[32]);
+    for layer in 0..2 {
+        let mut add = |name: &str, dims: &[u64]| add(&format!("blk.{layer}.{name}.weight"), dims);
+        add("attn_norm", &[32]);
+        add("attn_kv_a_mqa", &[32, 40]);
+        add("attn_kv_a_norm", &[32]);
+        add("attn_output", &[32, 32]);
+        add("ffn_norm", &[32]);
+        add("attn_q_a", &[32, 32]);
+        add("attn_q_a_norm", &[32]);
+        add("attn_q_b", &[32, 48]);
+        add("attn_kv_b", &[32, 64]);
+        if layer == 0 {
+            [("ffn_gate", [32, 32]), ("ffn_up", [32, 32]), ("ffn_down", [32, 32])].iter().for_each(|(n, d)| add(n, d));
+            continue;
+        }
+        add("ffn_gate_inp", &[32, 2]);
+        ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"].iter().for_each(|n| add(n, &[32, 32, 2]));
+        ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"].iter().for_each(|n| add(n, &[32, 32]));
+    }
+    (m, tensors)
+}
+
+/// The header of a file, without its data.
+fn header(metadata: &Metadata, tensors: &[(String, Vec<u64>, EncodingRef)]) -> Vec<u8> {
+    let of = |(name, dims, encoding): &'_ (String, Vec<u64>, EncodingRef)| (name.clone(), dims.clone(), *encoding);
+    let owned: Vec<_> = tensors.iter().map(of).collect();
+    let declared: Vec<TensorDecl<'_>> =
+        owned.iter().map(|(name, dims, encoding)| TensorDecl { name, dims, encoding: *encoding }).collect();
+    let mut out = Vec::new();
+    let _ = Writer::new(&mut out, metadata, &declared).expect("a header");
+    out
+}
+
+fn with_data(mut header: Vec<u8>, bytes: usize) -> Vec<u8> {
+    header.resize(header.len() + bytes, 0x11);
+    header
+}
+
+fn every_kind_of_value() -> Metadata {
+    let mut m = Metadata::new();
+    for (i, value) in [
+        Value::U8(1),
+        Value::I8(-1),
+        Value::U16(2),
+        Value::I16(-2),
+        Value::U32(3),
+        Value::I32(-3),
+        Value::F32(0.5),
+        Value::Bool(true),
+        Value::from("text"),
+        Value::U64(4),
+        Value::I64(-4),
+        Value::F64(0.25),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        m.insert(format!("key.{i}"), value);
+    }
+    m.insert("general.alignment", 64u32);
+    m
+}
+
+fn files() -> Vec<Vec<u8>> {
+    let (metadata, tensors) = tiny();
+    let plain = vec![("a".to_owned(), vec![4, 2], &F32 as EncodingRef), ("b".to_owned(), vec![32, 3], &Q4_0)];
+    vec![header(&metadata, &tensors), with_data(header(&every_kind_of_value(), &plain), 192)]
+}
+
+fn splits() -> Vec<Vec<u8>> {
+    let shard = |no: u16, name: &str| {
+        let mut m = Metadata::new();
+        m.insert("split.no", no).insert("split.count", 2u16).insert("split.tensors.count", 2i32);
+        with_data(header(&m, &[(name.to_owned(), vec![4], &F32 as EncodingRef)]), 32)
+    };
+    let prefixed = |file: Vec<u8>| [&(file.len() as u16).to_le_bytes()[..], &file].concat();
+    vec![[prefixed(shard(0, "a")), prefixed(shard(1, "b"))].concat()]
+}

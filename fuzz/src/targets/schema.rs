@@ -1,0 +1,139 @@
+//! JSON schemas and tools, made grammars, and followed.
+
+use crate::Target;
+use crate::bytes::Bytes;
+use crate::targets::toy;
+use gristmill_llm::tokenizer::Tokenizer;
+use gristmill_server::fuzzing::{Callable, Form, Grammars, Style, grammar};
+use std::cell::LazyCell;
+
+/// Two bytes of choices, a schema, a zero, and the choices of tokens.
+pub const TARGET: Target = Target {
+    name: "schema",
+    about: "a JSON schema, as an answer's or as a tool's: a grammar, and an answer that follows it",
+    run,
+    seeds,
+    words: &[
+        "\"type\":",
+        "\"object\"",
+        "\"array\"",
+        "\"string\"",
+        "\"integer\"",
+        "\"number\"",
+        "\"boolean\"",
+        "\"null\"",
+        "\"properties\":",
+        "\"required\":",
+        "\"additionalProperties\":",
+        "\"items\":",
+        "\"prefixItems\":",
+        "\"minItems\":",
+        "\"maxItems\":",
+        "\"enum\":",
+        "\"const\":",
+        "\"anyOf\":",
+        "\"oneOf\":",
+        "\"allOf\":",
+        "\"not\":",
+        "\"$ref\":",
+        "\"#\"",
+        "\"#/$defs/a\"",
+        "\"$defs\":",
+        "\"definitions\":",
+        "\"a\":",
+        "\"pattern\":",
+        "\"^[a-z]+$\"",
+        "\"(a|b)*c{2,5}\"",
+        "\"format\":",
+        "\"date-time\"",
+        "\"uuid\"",
+        "\"minLength\":",
+        "\"maxLength\":",
+        "\"minimum\":",
+        "\"maximum\":",
+        "\"multipleOf\":",
+        "\"exclusiveMinimum\":",
+        "\"patternProperties\":",
+        "\"x-guidance\":",
+        "\"$id\":",
+        "\"$anchor\":",
+        "true",
+        "false",
+        "{}",
+        "[]",
+        "1e308",
+        "-0.5",
+        "999999999",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+    ],
+    longest: 2 << 10,
+    tries: 300,
+};
+
+/// Tokens of an answer that are tried.
+const FOLLOWED: usize = 24;
+
+fn run(input: &[u8]) {
+    thread_local! {
+        static READY: LazyCell<(Tokenizer, Grammars)> = LazyCell::new(|| {
+            let tokenizer = toy::tokenizer();
+            let grammars = Grammars::new(&tokenizer, tokenizer.n_tokens());
+            (tokenizer, grammars)
+        });
+    }
+    let mut input = Bytes::new(input);
+    let (how, thinking) = (input.byte(), input.byte() == 1);
+    let Ok(schema) = serde_json::from_slice(input.until(0)) else { return };
+    let style = if how & 1 == 0 { Style::Json } else { Style::Tags };
+    let tool = |name| Callable { name, parameters: Some(&schema) };
+    let form = match how >> 1 & 3 {
+        0 => Form { schema: Some(&schema), ..Form::default() },
+        1 => Form { calls: vec![tool("f")], ..Form::default() },
+        2 => Form { calls: vec![tool("f"), Callable { name: "g \"<", parameters: None }], several: true, schema: None },
+        _ => Form { schema: Some(&schema), calls: vec![tool("f")], several: false },
+    };
+    READY.with(|ready| {
+        let (tokenizer, grammars) = &**ready;
+        if let Ok(mut constraint) = grammars.compile(grammar(&form, style, tokenizer), thinking) {
+            for _ in 0..FOLLOWED {
+                let mut logits = vec![0f32; tokenizer.n_tokens()];
+                // A grammar may become too large to follow: that is a refusal.
+                if constraint.mask(&mut logits).is_err() {
+                    return;
+                }
+                let allowed: Vec<u32> =
+                    (0u32..).zip(&logits).filter(|(_, logit)| **logit == 0.0).map(|(id, _)| id).collect();
+                assert!(!allowed.is_empty(), "nothing may come next, not even the end");
+                let token = allowed[(usize::from(input.byte()) << 8 | usize::from(input.byte())) % allowed.len()];
+                if tokenizer.is_eog(token) {
+                    return;
+                }
+                match constraint.accept(token, tokenizer.token_bytes(token).unwrap_or_default()) {
+                    Ok(false) => {}
+                    Ok(true) | Err(_) => return,
+                }
+            }
+        }
+    });
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    const SCHEMAS: &[&str] = &[
+        r#"{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer","minimum":1,"maximum":9}},"required":["city"],"additionalProperties":false}"#,
+        r##"{"$defs":{"a":{"type":"object","properties":{"next":{"$ref":"#/$defs/a"}}}},"$ref":"#/$defs/a"}"##,
+        r#"{"anyOf":[{"type":"null"},{"type":"array","items":{"enum":["x",1,true]},"minItems":1,"maxItems":3},{"const":{"k":[1.5]}}]}"#,
+        r#"{"type":"string","pattern":"^[a-z]{2,4}(-[0-9]+)?$","minLength":2,"maxLength":9}"#,
+        r#"{"type":["number","boolean"],"multipleOf":0.5,"exclusiveMinimum":-3}"#,
+        r#"{"allOf":[{"properties":{"d":{"format":"date-time"}}},{"patternProperties":{"^x":{"type":"integer"}}}]}"#,
+        "true",
+    ];
+    let with = |(i, schema): (usize, &&str)| {
+        [&[i as u8, 0], schema.as_bytes(), b"\0\x01\x02\x03\x04\x05\x06\x07\x08"].concat()
+    };
+    SCHEMAS.iter().enumerate().map(with).collect()
+}
