@@ -2,15 +2,59 @@
 //!
 //! Both revisions are built in one target directory, `target/kernels-diff`, so that their common dependencies are
 //! compiled once; the other revision is checked out in a git worktree below it, which is removed whatever happens.
+//! `gristmill kernels` compiles every class of step of a model, so a model, a target and a variant together are one text.
 
 use crate::shell;
 use anyhow::{Context, Result, bail};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// One model of each shape the compiler meets: dense MLA, MoE without a query rank, MoE with one.
-const MODELS: &[&str] = &["synth:youtu-llm-2b:q4_0", "synth:deepseek-v2-lite:q4_0", "synth:glm-4.7-flash:q4_0"];
+/// Every preset: dense MLA, MoE without a query rank, MoE with one; each in the simplest quantisation and in a mix of
+/// formats with six-bit scales.
+const MODELS: &[&str] = &[
+    "synth:youtu-llm-2b:q4_0",
+    "synth:youtu-llm-2b:q4_k_m",
+    "synth:deepseek-v2-lite:q4_0",
+    "synth:deepseek-v2-lite:q4_k_m",
+    "synth:glm-4.7-flash:q4_0",
+    "synth:glm-4.7-flash:q4_k_m",
+];
+
+/// What kernels are written for. None of these runs anything, so none needs its hardware.
+const TARGETS: &[Target] = &[
+    Target { name: "gpu", arguments: &["--device", "null:gpu"], heading: "# gpu-" },
+    Target {
+        name: "avx512vnni",
+        arguments: &["--device", "null", "--isa", "avx512vnni"],
+        heading: "# cpu-avx512vnni:",
+    },
+    Target { name: "avx2", arguments: &["--device", "null", "--isa", "avx2"], heading: "# cpu-avx2:" },
+    Target { name: "plain", arguments: &["--device", "null", "--isa", "plain"], heading: "# cpu-plain:" },
+];
+
+/// How a model is run, where that changes its kernels.
+const VARIANTS: &[Variant] = &[
+    Variant { name: "", arguments: &[] },
+    Variant { name: "exact", arguments: &["--exact"] },
+    Variant { name: "kv-q8_0", arguments: &["--kv", "q8_0"] },
+];
+
+/// A row of [`TARGETS`].
+struct Target {
+    name: &'static str,
+    /// For `gristmill kernels`.
+    arguments: &'static [&'static str],
+    /// How `gristmill kernels` begins for it: a text with another beginning was made for another target.
+    heading: &'static str,
+}
+
+/// A row of [`VARIANTS`].
+struct Variant {
+    name: &'static str,
+    arguments: &'static [&'static str],
+}
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -19,10 +63,10 @@ pub struct Options {
     /// Models: files or synth:PRESET:QUANT
     #[arg(default_values_t = MODELS.iter().map(|m| m.to_string()))]
     models: Vec<String>,
-    /// Devices to compile for; `null`, which stands for a GPU, is left out where a revision does not have it
-    #[arg(long = "device", default_values_t = ["cpu".to_string(), "null".to_string()])]
-    devices: Vec<String>,
-    /// Further arguments for both `gristmill kernels`
+    /// Only these targets; all of them unless given
+    #[arg(long = "target", value_parser = clap::builder::PossibleValuesParser::new(TARGETS.iter().map(|t| t.name)))]
+    targets: Vec<String>,
+    /// Further arguments for both `gristmill kernels`, in place of the variants --exact and --kv q8_0
     #[arg(last = true)]
     extra: Vec<String>,
 }
@@ -48,28 +92,51 @@ pub fn run(options: &Options) -> Result<bool> {
     let text = target.join("text");
     let _ = fs::remove_dir_all(&text);
     let mut same = true;
-    for device in &options.devices {
-        if device == "null" && !(has_null(&there) && has_null(&here)) {
-            eprintln!("kernels-diff: skipping --device null, which one of the revisions does not have");
-            continue;
+    for case in cases(options) {
+        let name = case.file_name();
+        let new = kernels(&here, &case).with_context(|| format!("this tree cannot compile {name}"))?;
+        if !new.starts_with(case.target.heading) {
+            bail!("{name} does not begin with `{}`: it was made for another target", case.target.heading);
         }
-        for model in &options.models {
-            let name = file_name(model, device);
-            let old = kernels(&there, model, device, &options.extra);
-            let new = kernels(&here, model, device, &options.extra)
-                .with_context(|| format!("this tree cannot compile {model} for {device}"))?;
-            // A revision from before a model or an option has no kernels for it: everything is new.
-            let old = old.unwrap_or_else(|error| {
-                eprintln!("kernels-diff: {model} on {device} fails at {}, taken as empty: {error:#}", options.rev);
-                String::new()
-            });
-            let old = write(&text.join("there").join(&name), &old)?;
-            let new = write(&text.join("here").join(&name), &new)?;
-            same &= diff(&old, &new, &format!("{name} ({})", options.rev), &format!("{name} (this tree)"))?;
-        }
+        // A revision from before a model or an option has no kernels for it: everything is new.
+        let old = kernels(&there, &case).unwrap_or_else(|error| {
+            eprintln!("kernels-diff: {name} fails at {}, taken as empty: {error:#}", options.rev);
+            String::new()
+        });
+        let old = write(&text.join("there").join(&name), &old)?;
+        let new = write(&text.join("here").join(&name), &new)?;
+        same &= diff(&old, &new, &format!("{name} ({})", options.rev), &format!("{name} (this tree)"))?;
     }
     eprintln!("kernels-diff: {}", if same { "no kernel differs" } else { "kernels differ" });
     Ok(same)
+}
+
+/// One text to compare.
+struct Case<'o> {
+    model: &'o str,
+    target: &'static Target,
+    variant: &'static str,
+    arguments: Vec<&'o str>,
+}
+
+/// All texts that these options ask for.
+fn cases(options: &Options) -> Vec<Case<'_>> {
+    let wanted: BTreeSet<&str> = options.targets.iter().map(String::as_str).collect();
+    let targets = TARGETS.iter().filter(|t| wanted.is_empty() || wanted.contains(t.name));
+    let variants: Vec<(&str, Vec<&str>)> = match options.extra.is_empty() {
+        true => VARIANTS.iter().map(|v| (v.name, v.arguments.to_vec())).collect(),
+        false => vec![("", options.extra.iter().map(String::as_str).collect())],
+    };
+    let mut out = Vec::new();
+    for target in targets {
+        for model in &options.models {
+            for (variant, extra) in &variants {
+                let arguments = [target.arguments, extra].concat();
+                out.push(Case { model, target, variant, arguments });
+            }
+        }
+    }
+    out
 }
 
 /// A git worktree that lasts as long as this value.
@@ -115,15 +182,10 @@ fn build(dir: &Path, target: &Path, name: &str) -> Result<PathBuf> {
     Ok(copy)
 }
 
-/// Whether `--device` offers `null`, by the program's own help.
-fn has_null(gristmill: &Path) -> bool {
-    shell::stdout(Command::new(gristmill).args(["kernels", "--help"]))
-        .is_ok_and(|help| help.split(|c: char| !c.is_alphanumeric()).any(|word| word == "null"))
-}
-
-fn kernels(gristmill: &Path, model: &str, device: &str, extra: &[String]) -> Result<String> {
+/// The text of every kernel of a case.
+fn kernels(gristmill: &Path, case: &Case) -> Result<String> {
     let mut command = Command::new(gristmill);
-    command.args(["kernels", model, "--stage", "source", "--device", device]).args(extra);
+    command.args(["kernels", case.model, "--stage", "source"]).args(&case.arguments);
     let text = shell::stdout(&mut command)?;
     if text.trim().is_empty() {
         bail!("{command:?} printed nothing");
@@ -131,9 +193,13 @@ fn kernels(gristmill: &Path, model: &str, device: &str, extra: &[String]) -> Res
     Ok(text)
 }
 
-fn file_name(model: &str, device: &str) -> String {
-    let model: String = model.chars().map(|c| if c.is_alphanumeric() || ".-_".contains(c) { c } else { '-' }).collect();
-    format!("{model}.{device}.txt")
+impl Case<'_> {
+    fn file_name(&self) -> String {
+        let plain = |c: char| if c.is_alphanumeric() || ".-_".contains(c) { c } else { '-' };
+        let parts = [self.model, self.target.name, self.variant].into_iter().filter(|part| !part.is_empty());
+        let name = parts.map(|part| part.chars().map(plain).collect::<String>()).collect::<Vec<_>>().join(".");
+        format!("{name}.txt")
+    }
 }
 
 fn write(path: &Path, text: &str) -> Result<PathBuf> {
@@ -158,10 +224,30 @@ fn diff(old: &Path, new: &Path, old_label: &str, new_label: &str) -> Result<bool
 mod tests {
     use super::*;
 
+    fn options(targets: &[&str], extra: &[&str]) -> Options {
+        let all = |texts: &[&str]| texts.iter().map(|t| t.to_string()).collect();
+        Options { rev: "HEAD".into(), models: all(MODELS), targets: all(targets), extra: all(extra) }
+    }
+
     #[test]
-    fn a_model_becomes_one_file_name() {
-        assert_eq!(file_name("synth:a-2b:q8_0", "cpu"), "synth-a-2b-q8_0.cpu.txt");
-        assert_eq!(file_name("/models/a b.gguf", "null"), "-models-a-b.gguf.null.txt");
+    fn every_model_target_and_variant_is_a_text_of_its_own() {
+        let all = options(&[], &[]);
+        let names: BTreeSet<String> = cases(&all).iter().map(Case::file_name).collect();
+        assert_eq!(names.len(), MODELS.len() * TARGETS.len() * VARIANTS.len());
+        assert!(names.contains("synth-glm-4.7-flash-q4_0.gpu.txt"), "{names:?}");
+        assert!(names.contains("synth-youtu-llm-2b-q4_k_m.avx2.kv-q8_0.txt"), "{names:?}");
+    }
+
+    #[test]
+    fn a_gpu_is_no_processor() {
+        let gpu = options(&["gpu"], &["--function", "moe"]);
+        let cases = cases(&gpu);
+        assert_eq!(cases.len(), MODELS.len());
+        for case in &cases {
+            assert_eq!(case.arguments, ["--device", "null:gpu", "--function", "moe"]);
+        }
+        let headings: BTreeSet<&str> = TARGETS.iter().map(|t| t.heading).collect();
+        assert_eq!(headings.len(), TARGETS.len(), "a text tells its target");
     }
 
     #[test]

@@ -1,0 +1,103 @@
+//! Whole functions of a model, as they are compiled: a refactor shows no difference here, and a change that means to change kernels shows
+//! in review which ones, how they were chosen, and what they look like. `cargo xtask bless` updates the snapshots.
+//!
+//! A kernel is named by a hash of its text, so the lists of names see every change of any kernel; the texts of one layer show what the
+//! change is. `cargo xtask kernels-diff` shows it for models of real shape.
+
+use gristmill_backend::{cpu, cuda};
+use gristmill_compiler::{Cheapest, Compiled, Dialect, compile};
+use gristmill_llm::arch::{AttentionForm, Functions, Logits, Model, Options, TokenClass};
+use gristmill_llm::gguf::Gguf;
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::function::Function;
+use gristmill_uop::target::Target;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// The machines that texts are written for, whatever this one is.
+fn machines() -> [(Target, &'static dyn Dialect); 4] {
+    [
+        (Target::gpu_h200(), &cuda::dialect::Cuda),
+        (Target::cpu("avx512vnni", 16, 2), &cpu::dialect::C),
+        (Target::cpu("avx2", 8, 2), &cpu::dialect::C),
+        (Target::cpu("plain", 4, 2), &cpu::dialect::C),
+    ]
+}
+
+/// The demo's functions: a step of one token and one of a chunk, over a cache of halves and one of bytes.
+fn functions() -> Vec<Arc<Function>> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo-glm-Q4_K_M.gguf");
+    let file = Gguf::open(path).expect("a GGUF file");
+    let model: Box<dyn Model> = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
+    let (one, chunk) = (TokenClass::One, TokenClass::Chunk { max: 32 });
+    let steps = [
+        (one, Scalar::F16, AttentionForm::Absorbed),
+        (one, Scalar::I8, AttentionForm::Absorbed),
+        (chunk, Scalar::F16, AttentionForm::Values),
+        (chunk, Scalar::F16, AttentionForm::Absorbed),
+    ];
+    let mut shared = Functions::new();
+    let mut out: Vec<Arc<Function>> = Vec::new();
+    for (tokens, cache, attention) in steps {
+        let options = Options { tokens, rows: 192, depth: 192, cache, attention, logits: Logits::Last };
+        for function in model.plan(&options, &mut shared).functions() {
+            if !out.iter().any(|o| Arc::ptr_eq(o, function)) {
+                out.push(function.clone());
+            }
+        }
+    }
+    out
+}
+
+fn compiled(function: &Function, target: &Target, dialect: &dyn Dialect) -> Compiled {
+    compile(function, target, Some(dialect), &mut Cheapest)
+}
+
+/// Every kernel by name, what it computes and what it is modelled to cost.
+fn names(target: &Target, dialect: &dyn Dialect) -> String {
+    let mut out = String::new();
+    for function in functions() {
+        let compiled = compiled(&function, target, dialect);
+        let _ = writeln!(out, "{}: {:.2} us, arena {}", function.name, compiled.seconds * 1e6, compiled.arena);
+        for (program, level) in compiled.programs.iter().zip(&compiled.levels) {
+            let _ = writeln!(out, "  {level} {}: {}", program.name, program.notes.join("; "));
+        }
+    }
+    out
+}
+
+/// The layer with experts of a step of one token.
+fn layer() -> Arc<Function> {
+    functions().into_iter().find(|f| f.name.contains("moe.one")).expect("a layer with experts")
+}
+
+fn source(target: &Target, dialect: &dyn Dialect) -> String {
+    let compiled = compiled(&layer(), target, dialect);
+    compiled.programs.iter().map(|p| p.source.clone()).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn names_of_all_kernels() {
+    for (target, dialect) in machines() {
+        insta::assert_snapshot!(format!("names_{}", target.name), names(&target, dialect));
+    }
+}
+
+#[test]
+fn decisions_of_a_layer() {
+    for (target, dialect) in machines() {
+        let decisions = compiled(&layer(), &target, dialect).decisions;
+        let lines: Vec<String> = decisions.iter().map(|d| d.explain()).collect();
+        insta::assert_snapshot!(format!("decisions_{}", target.name), lines.join("\n"));
+    }
+}
+
+#[test]
+fn a_layer_for_a_gpu() {
+    insta::assert_snapshot!(source(&Target::gpu_h200(), &cuda::dialect::Cuda));
+}
+
+#[test]
+fn a_layer_for_avx512() {
+    insta::assert_snapshot!(source(&Target::cpu("avx512vnni", 16, 2), &cpu::dialect::C));
+}
