@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long work on the device may take unless said: the longest step measured, a chunk of a prompt at the end of a long context, takes seconds.
+/// How long a wait for work may take unless said. Steps take milliseconds (docs/cuda), long prompts go in many steps; a GPU that others use too, or that is
+/// throttled, takes many times as long, but not this.
 const WAIT_LIMIT: Duration = Duration::from_secs(120);
 /// No limit, in the nanoseconds that a limit is kept in.
 const UNLIMITED: u64 = u64::MAX;

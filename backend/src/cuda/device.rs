@@ -178,6 +178,9 @@ impl Device for CudaDevice {
             format!("compiler: {}", self.maker.compiler.describe()),
         ]
     }
+    fn warnings(&self) -> Vec<Error> {
+        self.maker.store.warnings()
+    }
     fn available(&self) -> Option<u64> {
         self.context.memory().ok().map(|(free, _)| free as u64)
     }

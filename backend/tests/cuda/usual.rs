@@ -184,6 +184,8 @@ fn a_store_that_takes_nothing_makes_nothing_fail() {
     place.remove();
     let kernels = device.load(&[program("e_1", 0)], &|_, _| ()).unwrap();
     assert_eq!(kernels.len(), 1);
+    let warnings: Vec<String> = device.warnings().iter().map(Error::to_string).collect();
+    assert!(matches!(&warnings[..], [one] if one.contains("not kept")), "{warnings:?}");
     drop((kernels, device));
     assert_clean(&fake);
 }
