@@ -78,7 +78,7 @@ fn calls_and_results_are_part_of_a_conversation() {
     let told = |tools: &str| {
         let text = format!(
             "[gMASK]<sop><|system|>\nBe brief.{tools}<|user|>\nWhat is the capital of Japan?<|assistant|>\n\
-             <tool_call>{{\"arguments\":{{}},\"name\":\"now\"}}</tool_call>\
+             <tool_call>{{\"name\":\"now\",\"arguments\":{{}}}}</tool_call>\
              <|user|>\n<tool_response>12:00</tool_response><|assistant|>\n"
         );
         let completion = shared().post("/v1/completions", &json!({ "prompt": text, "max_tokens": 1 })).ok();
