@@ -173,7 +173,7 @@ mod tests {
         };
         let list: Vec<String> = tools.iter().map(|tool| tool["function"].to_string()).collect();
         let conversation = "<|user|>\nWhat time is it?<|assistant|>\n\
-            <tool_call>{\"arguments\":{\"zone\":9},\"name\":\"now\"}</tool_call>\
+            <tool_call>{\"name\":\"now\",\"arguments\":{\"zone\":9}}</tool_call>\
             <|user|>\n<tool_response>12:00</tool_response><|assistant|>\n";
         assert_eq!(text(&[]), format!("[gMASK]<sop>{conversation}"));
         let introduced = format!(
