@@ -54,7 +54,8 @@ impl Default for Config {
             bodies: 64 << 20,
             body_time: Duration::from_secs(30),
             connections: 1024,
-            head_time: Duration::from_secs(20),
+            // Proxies keep a connection that is idle for 60 s (nginx), and lose a request where the server closes it first.
+            head_time: Duration::from_secs(75),
             write_time: Duration::from_secs(30),
             queue: 256,
             // 8,000 tokens with 20 alternatives to each, or 28,000 with 5.

@@ -13,8 +13,9 @@ const STORY: &str = "Tell me a story.";
 #[track_caller]
 fn becomes_idle(client: &Client) {
     let begin = Instant::now();
+    // Sockets hold megabytes of what nobody reads, and a busy machine takes a while to write them.
     while client.metric("gristmill_requests_running") + client.metric("gristmill_requests_waiting") > 0.0 {
-        assert!(begin.elapsed() < Duration::from_secs(20), "something is left running");
+        assert!(begin.elapsed() < Duration::from_secs(180), "something is left running");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
