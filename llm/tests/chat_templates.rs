@@ -283,7 +283,7 @@ fn failures_are_typed() {
     assert!(matches!(fails(big), ChatError::OutputTooLarge(_)));
     assert!(matches!(fails(&" ".repeat(2 << 20)), ChatError::SourceTooLarge { .. }));
     assert!(matches!(fails(&"{% if 1 %}".repeat(50_000)), ChatError::Compile(_)));
-    assert!(matches!(fails(&format!("{{{{ {}1 }}}}", "(".repeat(50_000))), ChatError::Compile(_)));
+    assert!(matches!(fails(&format!("{{{{ {}1 }}}}", "(".repeat(50_000))), ChatError::TagTooLong { .. }));
 }
 
 #[test]

@@ -55,6 +55,7 @@ struct Measured {
 }
 
 /// Runs a command whose output is short.
+#[expect(clippy::zombie_processes, reason = "wait4 waits for it, and says what it took")]
 fn measured(command: &mut Command) -> Measured {
     let begun = Instant::now();
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
@@ -286,7 +287,7 @@ fn apart_or_not_a_conversation_is_the_same() {
                 now: Some(std::time::UNIX_EPOCH + Duration::from_secs(1_709_210_096)),
                 ..RenderOptions::default()
             };
-            options.extra.insert("number".into(), json!(2.2250738585072011e-308));
+            options.extra.insert("number".into(), json!(2.225_073_858_507_201e-308));
             assert_eq!(here.render(&messages, &options), there.render(&messages, &options), "{source}");
         }
     }
