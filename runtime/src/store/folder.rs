@@ -122,7 +122,8 @@ impl Folder {
         let write = || -> std::io::Result<()> {
             use std::io::Write;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-            let mut file = File::from(rustix::fs::openat(&temporary.directory, "entry", flags, Mode::RUSR | Mode::WUSR)?);
+            let mut file =
+                File::from(rustix::fs::openat(&temporary.directory, "entry", flags, Mode::RUSR | Mode::WUSR)?);
             parts.iter().try_for_each(|part| file.write_all(part))?;
             file.sync_all()?;
             Ok(rustix::fs::renameat(&temporary.directory, "entry", &self.directory, name)?)

@@ -247,7 +247,10 @@ fn a_way_that_others_can_change_is_refused() {
         assert_eq!(opened.is_err(), refused, "{bad:o}");
         if let Err(error) = opened {
             let said = error.to_string();
-            assert!(said.contains(&format!("{bad:o}")) && said.contains("is not read") && error.hint().is_some(), "{said}");
+            assert!(
+                said.contains(&format!("{bad:o}")) && said.contains("is not read") && error.hint().is_some(),
+                "{said}"
+            );
         }
     }
     if std::os::unix::fs::chown(&place.0, Some(12345), None).is_ok() {
