@@ -416,6 +416,51 @@ fn kernels_that_cannot_be_kept_work_all_the_same() {
     );
 }
 
+/// How CONTRIBUTING.md says that kernels are run under AddressSanitizer: a byte behind a buffer ends the process, the last one does not.
+#[test]
+fn the_sanitizer_knows_where_a_buffer_ends() {
+    let library = std::process::Command::new("cc").arg("-print-file-name=libasan.so").output().unwrap();
+    let library = PathBuf::from(String::from_utf8_lossy(&library.stdout).trim());
+    if !library.is_absolute() {
+        eprintln!("skipped: cc has no libasan.so");
+        return;
+    }
+    let place = Place::new("sanitizer");
+    let run = |offset: &str| {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "cpu::tests::touches_a_byte_as_the_environment_says", "--nocapture"])
+            .envs([
+                ("GRISTMILL_TEST_OFFSET", offset),
+                ("CC", "cc -fsanitize=address"),
+                ("ASAN_OPTIONS", "detect_leaks=0"),
+            ])
+            .env("GRISTMILL_CACHE", &place.0)
+            .env("LD_PRELOAD", &library)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stderr).into_owned();
+        (child.status.success(), said)
+    };
+    let inside = run("99");
+    assert!(inside.0, "{}", inside.1);
+    let behind = run("100");
+    assert!(!behind.0 && behind.1.contains("AddressSanitizer: use-after-poison"), "{}", behind.1);
+}
+
+/// The other half of the test above.
+#[test]
+fn touches_a_byte_as_the_environment_says() {
+    let Some(offset) = std::env::var_os("GRISTMILL_TEST_OFFSET") else { return };
+    let device = CpuDevice::new(Some(1), "auto").unwrap().with_prelude(PRELUDE);
+    let source = format!("SIGNATURE(NAME) {{ ((char *)b[0])[{}] += 1; }}", offset.to_str().unwrap());
+    let kernels = load(&device, &[program("e_touch", &source, 1, Groups::Fixed(1))]);
+    for memory in [Memory::Weights, Memory::State, Memory::Scratch] {
+        let buffer = device.alloc(100, memory).unwrap();
+        device.capture(vec![launch(&kernels[0], &[&buffer], 0)]).unwrap().replay(&[]).unwrap();
+        assert_eq!(bytes(&device, &buffer)[99], 1);
+    }
+}
+
 #[test]
 fn wrong_launches_are_refused_and_run_nothing() {
     let place = Place::new("wrong");
