@@ -5,6 +5,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use gristmill_backend::{DEVICES, Opened, cpu};
 use gristmill_llm::engine::Settings;
+use gristmill_runtime::Device;
 use gristmill_uop::dtype::Scalar;
 
 /// A device of a later version, which has its own message.
@@ -61,6 +62,13 @@ pub struct Common {
     pub chunk: Option<u16>,
 }
 
+/// Says on standard error what a device has to say.
+pub fn warn_of(device: &dyn Device) {
+    for warning in device.warnings() {
+        say!("warning: {}", Failure::from(warning).text());
+    }
+}
+
 impl Common {
     /// The device, ready: the one named, else the best there is.
     pub fn open(&self) -> Result<Opened> {
@@ -76,6 +84,7 @@ impl Common {
             let text = Failure::from(error).text();
             say!("note: the GPU is not used: {text}");
         }
+        warn_of(opened.device.as_ref());
         Ok(opened)
     }
     /// Is the device one that computes nothing?
@@ -90,7 +99,9 @@ impl Common {
                 "`gristmill devices` lists what there is; --device cpu is always there",
             ));
         }
-        Ok(gristmill_backend::open(device, &self.device_options())?)
+        let opened = gristmill_backend::open(device, &self.device_options())?;
+        warn_of(opened.device.as_ref());
+        Ok(opened)
     }
     fn device_options(&self) -> gristmill_backend::Options {
         gristmill_backend::Options {

@@ -1,7 +1,7 @@
 //! MODEL on the command line: a file, a name of the hub or a short one, `synth:PRESET:QUANT`, or nothing.
 
 use crate::failure::{Failure, Result, printable};
-use crate::flags::Common;
+use crate::flags::{Common, warn_of};
 use crate::isolation;
 use crate::progress::{Bars, Fetching};
 use gristmill_hub::{Client, Name, SHORT, Store};
@@ -115,6 +115,7 @@ impl Model {
         self.file.architecture()?;
         let engine = Engine::load(&self.file, opened, settings, &|p| bars.show(p))?;
         drop(bars);
+        warn_of(engine.device().as_ref());
         warn(engine.model().warnings());
         Ok(engine)
     }

@@ -3,7 +3,13 @@
 use super::isa::Isa;
 use gristmill_runtime::Error;
 use gristmill_runtime::store::{Key, Temporary};
-use std::process::{Command, Output, Stdio};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// What every kernel is compiled with.
 ///
@@ -29,12 +35,20 @@ const FLAGS: &[&str] = &[
 const FORMAT: &str = "gristmill cpu kernels 1";
 /// A compiler that is unhappy with a vector type can write megabytes.
 const MESSAGE_BYTES: usize = 8 << 10;
+/// The longest that a unit may take. The largest take gcc some ten seconds on a slow core; a hundred times that is a compiler that hangs.
+const COMPILE_TIME: Duration = Duration::from_secs(300);
+/// The longest that `--version` may take: some milliseconds, unless the machine is busy or the program lies on a network's disk.
+const VERSION_TIME: Duration = Duration::from_secs(30);
 
 /// A C compiler.
 #[derive(Clone, Debug)]
 pub struct Cc {
-    /// Program and leading arguments: `["gcc"]`, `["zig", "cc"]`.
+    /// Program and leading arguments, as they were given: `["gcc"]`, `["zig", "cc"]`.
     command: Vec<String>,
+    /// The program, wherever it is run.
+    program: PathBuf,
+    /// The longest that it may take for a unit.
+    limit: Duration,
     /// All that `--version` says.
     version: String,
 }
@@ -55,18 +69,23 @@ impl Cc {
     pub fn named(words: &str) -> Result<Cc, String> {
         let command: Vec<String> = words.split_whitespace().map(String::from).collect();
         let Some((program, arguments)) = command.split_first() else { return Err("is empty".into()) };
-        let output = Command::new(program)
-            .args(arguments)
-            .arg("--version")
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|e| format!("does not run: {e}"))?;
-        let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        if !output.status.success() || version.is_empty() {
-            return Err(format!("does not tell its version ({})", output.status));
+        let program = located(program);
+        let mut version = Command::new(&program);
+        version.args(arguments).arg("--version").env("LC_ALL", "C").stdout(Stdio::piped());
+        let ended = run(version, VERSION_TIME).map_err(|e| format!("does not run: {e}"))?;
+        let Some(status) = ended.status else {
+            return Err(format!("does not tell its version within {} s", VERSION_TIME.as_secs()));
+        };
+        let version = String::from_utf8_lossy(&ended.output).trim().to_owned();
+        if !status.success() || version.is_empty() {
+            return Err(format!("does not tell its version ({status})"));
         }
-        Ok(Cc { command, version })
+        Ok(Cc { command, program, version, limit: COMPILE_TIME })
+    }
+
+    /// With another limit to the time that a unit may take; five minutes unless said.
+    pub fn with_limit(self, limit: Duration) -> Cc {
+        Cc { limit, ..self }
     }
 
     /// Command and first line of its version, for people.
@@ -95,34 +114,91 @@ impl Cc {
         let directory = place.path();
         let io = |doing: &str| Error::io(format!("{doing} in {}", directory.display()));
         std::fs::write(directory.join("unit.c"), source).map_err(io("writing a kernel's source"))?;
-        let output = Command::new(&self.command[0])
-            .args(&self.command[1..])
-            .args(Cc::flags(isa))
-            .args(["-o", "unit.so", "unit.c"])
-            .current_dir(directory)
-            // The compiler's own files go where they are private and get removed.
-            .env("TMPDIR", directory)
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|e| Error::NoCompiler(format!("`{}` does not run any more: {e}", self.command.join(" "))))?;
-        if !output.status.success() {
-            return Err(Error::Compile { kernel: what.into(), message: complaint(&output) });
+        let mut command = Command::new(&self.program);
+        command.args(&self.command[1..]).args(Cc::flags(isa)).args(["-o", "unit.so", "unit.c"]).current_dir(directory);
+        // The compiler's own files go where they are private and get removed.
+        command.env("TMPDIR", directory).env("LC_ALL", "C").stdout(Stdio::null());
+        let useless = |how: String| Error::NoCompiler(format!("`{}` {how}", self.command.join(" ")));
+        let ended = run(command, self.limit).map_err(|e| useless(format!("does not run any more: {e}")))?;
+        match ended.status {
+            Some(status) if status.success() => {
+                std::fs::read(directory.join("unit.so")).map_err(|_| useless("ran, but made no library".into()))
+            }
+            Some(status) => Err(Error::Compile { kernel: what.into(), message: complaint(&ended.errors, status) }),
+            None => {
+                let limit = self.limit.as_secs_f64();
+                Err(useless(format!("was still at work on {what} after {limit} s, and was ended")))
+            }
         }
-        std::fs::read(directory.join("unit.so"))
-            .map_err(|_| Error::NoCompiler(format!("`{}` ran, but made no library", self.command.join(" "))))
     }
 }
 
+/// The program of that name with its whole path: compilers are run in another directory, in which `./cc` or a relative part of `PATH` would be
+/// something else. As it was given where it cannot be found.
+fn located(program: &str) -> PathBuf {
+    let given = Path::new(program);
+    let found = |path: PathBuf| std::path::absolute(path).ok().filter(|path| path.is_file());
+    if given.components().count() > 1 {
+        return found(given.into()).unwrap_or_else(|| given.into());
+    }
+    let places = std::env::var_os("PATH").unwrap_or_default();
+    let runs = |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+    std::env::split_paths(&places)
+        .filter_map(|place| found(place.join(given)))
+        .find(runs)
+        .unwrap_or_else(|| given.into())
+}
+
+/// How a program ended, and what it said.
+struct Ended {
+    /// None if it took too long, and was killed.
+    status: Option<ExitStatus>,
+    output: Vec<u8>,
+    errors: Vec<u8>,
+}
+
+/// Runs a program for at most so long. What it has started goes with it.
+fn run(mut command: Command, limit: Duration) -> std::io::Result<Ended> {
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).process_group(0).spawn()?;
+    let (output, errors) = (child.stdout.take(), child.stderr.take());
+    let pid = Pid::from_child(&child);
+    let (send, receive) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let output = scope.spawn(|| beginning(output));
+        let errors = scope.spawn(|| beginning(errors));
+        scope.spawn(move || {
+            // It stays a zombie, so that its number is nobody else's yet when its group is killed.
+            let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+            let _ = send.send(());
+        });
+        let in_time = receive.recv_timeout(limit).is_ok();
+        // Also what it may have left behind: that holds the pipes.
+        let _ = kill_process_group(pid, Signal::KILL);
+        let status = child.wait()?;
+        let said = |reader: std::thread::ScopedJoinHandle<Vec<u8>>| reader.join().unwrap_or_default();
+        Ok(Ended { status: in_time.then_some(status), output: said(output), errors: said(errors) })
+    })
+}
+
+/// The first bytes of a pipe, which is read to its end: a little more than is shown of them.
+fn beginning(pipe: Option<impl Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(mut pipe) = pipe {
+        let _ = pipe.by_ref().take(MESSAGE_BYTES as u64 + 1).read_to_end(&mut bytes);
+        let _ = std::io::copy(&mut pipe, &mut std::io::sink());
+    }
+    bytes
+}
+
 /// What a failed compiler said, or how it died.
-fn complaint(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr);
+fn complaint(errors: &[u8], status: ExitStatus) -> String {
+    let said = String::from_utf8_lossy(errors);
     let mut end = said.len().min(MESSAGE_BYTES);
     while !said.is_char_boundary(end) {
         end -= 1;
     }
     let cut = if end < said.len() { "\n…" } else { "" };
-    format!("{}{cut}\n({})", said[..end].trim_end(), output.status)
+    format!("{}{cut}\n({})", said[..end].trim_end(), status)
 }
 
 #[cfg(test)]
@@ -138,7 +214,8 @@ mod tests {
 
     #[test]
     fn keys_depend_on_compiler_flags_and_text() {
-        let cc = Cc { command: vec!["cc".into()], version: "1".into() };
+        let (command, program) = (vec!["cc".into()], PathBuf::from("/usr/bin/cc"));
+        let cc = Cc { command, program, version: "1".into(), limit: COMPILE_TIME };
         let newer = Cc { version: "2".into(), ..cc.clone() };
         let key = cc.key("x", Isa::Plain);
         assert_eq!(key, cc.key("x", Isa::Plain));

@@ -3,7 +3,7 @@
 use gristmill_runtime::lease::{Owner, Uses};
 use gristmill_runtime::{Buffer, Error, Memory, RawBuffer, memory};
 use std::any::Any;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const HUGE: usize = 2 << 20;
 /// Weights are carved from pieces of this size, so that a model's many tensors share huge pages: a tensor of 5 MB alone has a
@@ -88,8 +88,49 @@ struct Shared {
 
 impl Shared {
     fn new(owner: &Owner, bytes: usize, memory: Memory) -> Result<Shared, Error> {
-        Ok(Shared { map: Map::new(bytes, memory)?, len: bytes, uses: Uses::new(owner) })
+        // The sanitizer wants something behind the last byte.
+        let map = Map::new(if sanitizer().is_some() { bytes.saturating_add(ALIGN) } else { bytes }, memory)?;
+        let shared = Shared { map, len: bytes, uses: Uses::new(owner) };
+        shared.mark(sanitizer().map(|s| s.forbid));
+        Ok(shared)
     }
+    /// Tells the sanitizer of what lies behind the buffer.
+    fn mark(&self, how: Option<Region>) {
+        if let Some(how) = how {
+            // SAFETY: so many bytes of this mapping are behind the first `len`; the call writes the sanitizer's own memory.
+            unsafe { how(self.map.base().wrapping_add(self.len), self.map.len - self.len) };
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Whoever has these addresses next knows nothing of it.
+        self.mark(sanitizer().map(|s| s.allow));
+    }
+}
+
+type Region = unsafe extern "C" fn(*const u8, usize);
+
+/// AddressSanitizer, where kernels are compiled for it and it is loaded before the process (CONTRIBUTING.md): it knows of `malloc` by itself, of
+/// mappings what it is told.
+#[derive(Clone, Copy)]
+struct Sanitizer {
+    forbid: Region,
+    allow: Region,
+}
+
+fn sanitizer() -> Option<Sanitizer> {
+    static FOUND: OnceLock<Option<Sanitizer>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let process = libloading::os::unix::Library::this();
+        // SAFETY: functions of the sanitizer's interface, which have this type.
+        let find = |name: &[u8]| unsafe { process.get::<Region>(name) }.ok().map(|found| *found);
+        Some(Sanitizer {
+            forbid: find(b"__asan_poison_memory_region")?,
+            allow: find(b"__asan_unpoison_memory_region")?,
+        })
+    })
 }
 
 // SAFETY: the mapping has at least `len` bytes, which the system has filled with zeros; they stay where they are until it is dropped, and its
@@ -122,7 +163,7 @@ impl Allocator {
     }
     /// A buffer of zeros.
     pub fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
-        if memory != Memory::Weights || bytes >= CHUNK / 2 {
+        if memory != Memory::Weights || bytes >= CHUNK / 2 || sanitizer().is_some() {
             return Ok(Buffer::whole(Arc::new(Shared::new(&self.owner, bytes, memory)?)));
         }
         let mut chunk = self.chunk.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,7 +9,7 @@ use crate::parallel::cores;
 use gristmill_runtime::{Error, Memory};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,64 @@ const IDLE: Duration = Duration::from_millis(1);
 const LOOKS: u32 = 64;
 /// The largest team: a number above it is a mistake.
 pub const MOST: usize = 1024;
+
+/// The cores of this process, of which teams that run take as many as they have workers: two devices do not run side by side on the same ones.
+/// A team of one takes none: it is its caller's thread, which runs anyway.
+struct Cores {
+    state: Mutex<Turns>,
+    changed: Condvar,
+}
+
+struct Turns {
+    free: usize,
+    /// Teams get their cores in the order in which they asked: the number of the next to ask, and of the next to get some.
+    next: u64,
+    serving: u64,
+}
+
+/// Cores that a team has.
+struct Taken<'a> {
+    from: &'a Cores,
+    count: usize,
+}
+
+impl Cores {
+    fn new(count: usize) -> Cores {
+        Cores { state: Mutex::new(Turns { free: count, next: 0, serving: 0 }), changed: Condvar::new() }
+    }
+    /// Those of this process.
+    fn all() -> &'static (Cores, usize) {
+        static ALL: OnceLock<(Cores, usize)> = OnceLock::new();
+        ALL.get_or_init(|| (Cores::new(cores()), cores()))
+    }
+    /// Waits until so many are free.
+    fn take(&self, count: usize) -> Taken<'_> {
+        let mut turns = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = turns.next;
+        turns.next += 1;
+        while turns.serving != number || turns.free < count {
+            turns = self.changed.wait(turns).unwrap_or_else(PoisonError::into_inner);
+        }
+        turns.serving += 1;
+        turns.free -= count;
+        self.tell(&turns);
+        Taken { from: self, count }
+    }
+    /// Wakes those who wait, if any do: a call of the system.
+    fn tell(&self, turns: &Turns) {
+        if turns.serving != turns.next {
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.from.state.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.free += self.count;
+        self.from.tell(&turns);
+    }
+}
 
 /// A value alone on its cache lines (two: they are fetched in pairs).
 #[repr(align(128))]
@@ -258,6 +316,8 @@ impl Team {
         let erased: Job =
             unsafe { std::mem::transmute::<&(dyn Fn(&Worker) + Sync), &'static (dyn Fn(&Worker) + Sync)>(job) };
         let address = scratch.as_ptr() as usize;
+        let (all, most) = Cores::all();
+        let _cores = (self.count() > 1).then(|| all.take(self.count().min(*most)));
         if self.count() > 1 {
             self.shared.announce(Some((erased, address)));
         }
@@ -361,6 +421,55 @@ mod tests {
             }
         });
         assert_eq!(total.into_inner(), 3 * 30 * 2);
+    }
+
+    #[test]
+    fn teams_do_not_run_on_the_same_cores() {
+        let at_work = AtomicUsize::new(0);
+        let most = AtomicUsize::new(0);
+        // Each could fill the machine.
+        let teams = [0, 1, 1].map(|more| Team::new(cores().max(2) + more, false).unwrap());
+        std::thread::scope(|scope| {
+            for team in &teams {
+                let (at_work, most) = (&at_work, &most);
+                scope.spawn(move || {
+                    for _ in 0..50 {
+                        team.run(0, &|w| {
+                            if w.index == 0 {
+                                most.fetch_max(at_work.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                            }
+                            w.barrier();
+                            if w.index == 0 {
+                                at_work.fetch_sub(1, Ordering::SeqCst);
+                            }
+                        })
+                        .unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(most.into_inner(), 1);
+    }
+
+    #[test]
+    fn cores_are_given_in_order_and_together_where_there_are_enough() {
+        let cores = Cores::new(4);
+        let (first, second) = (cores.take(2), cores.take(2));
+        std::thread::scope(|scope| {
+            let third = scope.spawn(|| drop(cores.take(3)));
+            while cores.state.lock().unwrap().next < 3 {
+                std::thread::yield_now();
+            }
+            // One core would do for this one, but not before its turn.
+            let fourth = scope.spawn(|| drop(cores.take(1)));
+            while cores.state.lock().unwrap().next < 4 {
+                std::thread::yield_now();
+            }
+            drop(first);
+            assert!(!third.is_finished() && !fourth.is_finished());
+            drop(second);
+        });
+        assert_eq!(cores.state.lock().unwrap().free, 4);
     }
 
     #[test]

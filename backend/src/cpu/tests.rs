@@ -6,8 +6,10 @@ use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory};
 use gristmill_uop::Graph;
 use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A store for one test, removed at its end.
 struct Place(PathBuf);
@@ -319,8 +321,143 @@ fn opens_as_the_environment_says() {
         return;
     }
     match CpuDevice::new(Some(2), "auto") {
-        Ok(device) => println!("opened\n{}", device.describe().join("\n")),
+        Ok(device) => {
+            println!("opened\n{}", device.describe().join("\n"));
+            let device = device.with_prelude(PRELUDE);
+            match device.load(&[program("e_nothing", NOTHING, 1, Groups::N)], &|_, _| ()) {
+                Ok(_) => println!("compiled {}", device.compiled()),
+                Err(error) => println!("{error}"),
+            }
+            println!("{:?}", device.warnings());
+        }
         Err(error) => println!("{error}\nhint: {}", error.hint().unwrap()),
+    }
+}
+
+/// A program in `folder` that the system runs: a script of the shell.
+fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
+    std::fs::create_dir_all(folder).unwrap();
+    let path = folder.join(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn a_compiler_is_found_from_where_the_program_was_started() {
+    let place = Place::new("relative");
+    let tools = place.0.join("tools");
+    script(&tools, "mine", "exec cc \"$@\"");
+    let path = std::env::var("PATH").unwrap();
+    for (cc, path) in [("./tools/mine -pipe", path.clone()), ("mine", format!("./tools:{path}"))] {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "cpu::tests::opens_as_the_environment_says", "--nocapture"])
+            .envs([("GRISTMILL_TEST_CHILD", "1"), ("CC", cc), ("PATH", &path)])
+            .env("GRISTMILL_CACHE", place.0.join("store"))
+            .current_dir(&place.0)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(said.contains(&format!("C compiler: {cc}")) && said.contains("compiled 1"), "{said}");
+        std::fs::remove_dir_all(place.0.join("store")).unwrap();
+    }
+}
+
+#[test]
+fn a_compiler_that_hangs_is_ended_with_all_that_it_started() {
+    let place = Place::new("hangs");
+    let started = place.0.join("started");
+    let hang =
+        format!("[ \"$1\" = --version ] && echo slow 1 && exit\nsleep 600 &\necho $! > {}\nwait", started.display());
+    let cc = Cc::named(script(&place.0, "slow", &hang).to_str().unwrap()).unwrap().with_limit(Duration::from_secs(2));
+    let store = Store::open(place.0.join("store"), 1 << 20).unwrap();
+    let device = CpuDevice::with(1, Isa::Plain, cc, store).unwrap();
+    let begin = std::time::Instant::now();
+    let error = device.load(&[program("e_nothing", NOTHING, 1, Groups::N)], &|_, _| ()).err().unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(60), "it was waited for");
+    let said = error.to_string();
+    assert!(said.contains("was still at work on e_nothing after 2 s") && error.hint().is_some(), "{said}");
+    let child = std::fs::read_to_string(&started).unwrap();
+    // Nobody may have asked how it ended yet.
+    let state = std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or("gone".into());
+    assert!(state == "gone" || state.contains(") Z "), "{state}");
+}
+
+#[test]
+fn kernels_that_cannot_be_kept_work_all_the_same() {
+    let place = Place::new("unkept");
+    let device = place.device(1);
+    // Nothing can be written where there is no directory any more: as on a full disk.
+    std::fs::remove_dir_all(&place.0).unwrap();
+    let all: Vec<Program> = (0..30)
+        .map(|i| program(&format!("e_{i}"), &COUNT.replace("1;", &format!("{i};")), 1, Groups::Fixed(1)))
+        .collect();
+    let kernels = load(&device, &all);
+    assert!(device.compiled() > 1);
+    let x = device.alloc(8, Memory::Scratch).unwrap();
+    device.capture(vec![launch(&kernels[7], &[&x], 0)]).unwrap().replay(&[]).unwrap();
+    assert_eq!(bytes(&device, &x), 7i64.to_le_bytes());
+    let said = device.warnings();
+    assert!(said.len() == 1 && said[0].to_string().contains("compiled kernels are not kept"), "{said:?}");
+    assert!(device.warnings().is_empty());
+    // And in the environment of a user without a home.
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "cpu::tests::opens_as_the_environment_says", "--nocapture"])
+        .env("GRISTMILL_TEST_CHILD", "1")
+        .env_remove("HOME")
+        .env_remove("XDG_CACHE_HOME")
+        .env_remove("GRISTMILL_CACHE")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(
+        said.contains("kernel cache: none") && said.contains("compiled 1") && said.contains("HOME is not set"),
+        "{said}"
+    );
+}
+
+/// How CONTRIBUTING.md says that kernels are run under AddressSanitizer: a byte behind a buffer ends the process, the last one does not.
+#[test]
+fn the_sanitizer_knows_where_a_buffer_ends() {
+    let library = std::process::Command::new("cc").arg("-print-file-name=libasan.so").output().unwrap();
+    let library = PathBuf::from(String::from_utf8_lossy(&library.stdout).trim());
+    if !library.is_absolute() {
+        eprintln!("skipped: cc has no libasan.so");
+        return;
+    }
+    let place = Place::new("sanitizer");
+    let run = |offset: &str| {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "cpu::tests::touches_a_byte_as_the_environment_says", "--nocapture"])
+            .envs([
+                ("GRISTMILL_TEST_OFFSET", offset),
+                ("CC", "cc -fsanitize=address"),
+                ("ASAN_OPTIONS", "detect_leaks=0"),
+            ])
+            .env("GRISTMILL_CACHE", &place.0)
+            .env("LD_PRELOAD", &library)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stderr).into_owned();
+        (child.status.success(), said)
+    };
+    let inside = run("99");
+    assert!(inside.0, "{}", inside.1);
+    let behind = run("100");
+    assert!(!behind.0 && behind.1.contains("AddressSanitizer: use-after-poison"), "{}", behind.1);
+}
+
+/// The other half of the test above.
+#[test]
+fn touches_a_byte_as_the_environment_says() {
+    let Some(offset) = std::env::var_os("GRISTMILL_TEST_OFFSET") else { return };
+    let device = CpuDevice::new(Some(1), "auto").unwrap().with_prelude(PRELUDE);
+    let source = format!("SIGNATURE(NAME) {{ ((char *)b[0])[{}] += 1; }}", offset.to_str().unwrap());
+    let kernels = load(&device, &[program("e_touch", &source, 1, Groups::Fixed(1))]);
+    for memory in [Memory::Weights, Memory::State, Memory::Scratch] {
+        let buffer = device.alloc(100, memory).unwrap();
+        device.capture(vec![launch(&kernels[0], &[&buffer], 0)]).unwrap().replay(&[]).unwrap();
+        assert_eq!(bytes(&device, &buffer)[99], 1);
     }
 }
 

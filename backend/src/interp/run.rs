@@ -16,7 +16,7 @@ pub(super) struct Machine {
     views: Vec<View>,
 }
 
-// SAFETY: the views are set anew for every launch, from buffers that the caller keeps alive during it.
+// SAFETY: the views are set anew for every launch, from buffers that the caller keeps alive during it and from `locals`, which nothing else touches.
 unsafe impl Send for Machine {}
 
 impl Machine {
@@ -49,8 +49,11 @@ impl Machine {
                     rest /= size;
                 }
                 for local in body.locals.clone().filter(|l| group == 0 || !body.staged.contains(l)) {
-                    // NaN in every float type: what is read before it is written shows.
-                    self.locals[local].fill(u64::MAX);
+                    let View { start, len } = self.views[params.len() + local];
+                    // NaN in every float type: what is read before it is written shows. By way of the address that loads and stores have: a
+                    // reference to the local would end its validity.
+                    // SAFETY: the view of a local is as long as it says, and nobody else has it.
+                    unsafe { start.write_bytes(0xff, len) };
                 }
                 for nest in &body.nests[if group == 0 { 0 } else { body.once }..] {
                     self.steps(nest, 1)?;

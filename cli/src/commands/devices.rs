@@ -19,7 +19,9 @@ pub fn run(Options {}: Options) -> Result {
         writeln!(out, "{:<9} {}", row.name, row.doc)?;
         match (row.open)(&DeviceOptions::default()) {
             Ok(device) => {
-                for line in device.describe() {
+                let warnings = device.warnings().into_iter().map(|w| format!("warning: {}", Failure::from(w).text()));
+                let lines = device.describe().into_iter().chain(warnings);
+                for line in lines.collect::<Vec<_>>().iter().flat_map(|text| text.lines()) {
                     writeln!(out, "{:9} {line}", "")?;
                 }
             }

@@ -55,6 +55,10 @@ pub fn run(options: Options) -> Result {
     }
     let isa = gristmill_backend::cpu::Isa::parse(&options.common.isa)?;
     let store = gristmill_runtime::store::Store::user()?;
+    // What is found is for later.
+    if let Some(why) = store.warnings().pop() {
+        return Err(why.into());
+    }
     let mut out = io::stdout().lock();
     if options.reset {
         tuning::write(&store, isa, Tuning::default())?;
