@@ -219,10 +219,8 @@ fn tiny() -> (Metadata, Vec<(String, Vec<u64>, EncodingRef)>) {
 
 /// The header of a file, without its data.
 fn header(metadata: &Metadata, tensors: &[(String, Vec<u64>, EncodingRef)]) -> Vec<u8> {
-    let copied = |(name, dims, encoding): &'_ (String, Vec<u64>, EncodingRef)| (name.clone(), dims.clone(), *encoding);
-    let owned: Vec<_> = tensors.iter().map(copied).collect();
     let declared: Vec<TensorDecl<'_>> =
-        owned.iter().map(|(name, dims, encoding)| TensorDecl { name, dims, encoding: *encoding }).collect();
+        tensors.iter().map(|&(ref name, ref dims, encoding)| TensorDecl { name, dims, encoding }).collect();
     let mut out = Vec::new();
     let _ = Writer::new(&mut out, metadata, &declared).expect("a header");
     out
