@@ -5,7 +5,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -14,7 +14,7 @@ impl Random {
     }
     /// A number below `n`; 0 below 0.
     pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
+        (self.bits() % n.max(1) as u64) as usize
     }
 }
 
@@ -29,11 +29,11 @@ pub fn mutate(inputs: &[Vec<u8>], words: &[&str], longest: usize, random: &mut R
         let end = at + random.below((out.len() - at).min(64) + 1);
         match random.below(8) {
             0 if at < out.len() => out[at] ^= 1 << random.below(8),
-            1 if at < out.len() => out[at] = random.next() as u8,
+            1 if at < out.len() => out[at] = random.bits() as u8,
             2 if at < out.len() => out[at] = EDGES[random.below(EDGES.len())],
             // A number of eight bytes, small, huge or negative.
             3 if at + 8 <= out.len() => {
-                let n = [random.next() >> random.below(64), u64::MAX, i64::MAX as u64][random.below(3)];
+                let n = [random.bits() >> random.below(64), u64::MAX, i64::MAX as u64][random.below(3)];
                 out[at..at + 8].copy_from_slice(&n.to_le_bytes());
             }
             4 => drop(out.drain(at..end)),

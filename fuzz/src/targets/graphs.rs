@@ -78,5 +78,5 @@ fn machine(bytes: &mut Bytes) -> Machine {
 fn seeds() -> Vec<Vec<u8>> {
     // What the bytes mean is the generator's business: a few hundred of each kind of machine reach every op.
     let mut random = crate::mutate::Random(1);
-    (0..24).map(|i| (0..16 + 8 * (i % 12)).map(|_| random.next() as u8).collect()).collect()
+    (0..24).map(|i| (0..16 + 8 * (i % 12)).map(|_| random.bits() as u8).collect()).collect()
 }

@@ -69,7 +69,7 @@ pub const TARGET: Target = Target {
         "var=n ",
         "0..4",
         "slot=0 ",
-        "enc=q4_0",
+        "enc=f32",
         "table=[1,-2]",
         "int=7",
         "float=0.125",
@@ -96,7 +96,7 @@ fn run(input: &[u8]) {
 
 fn seeds() -> Vec<Vec<u8>> {
     const TEXTS: &[&str] = &[
-        "%0 = Param u8 4:i64 64:i64 slot=2 enc=q4_0\n%1 = Var i64 var=pos 0..4095\n%2 = Param i32 %1 slot=1\n%3 = Gather u8 %0 %2\n%4 = Decode f32 %3\n\
+        "%0 = Param u8 4:i64 64:i64 slot=2 enc=f32\n%1 = Var i64 var=pos 0..4095\n%2 = Param i32 %1 slot=1\n%3 = Gather u8 %0 %2\n%4 = Decode f32 %3\n\
          %5 = Reduce f32 %4 reduce=max axes=[0,1]\n%6 = Mul f32 %5 0.1:f32\nreturn %6\n",
         "%0 = Range i64 18:i64 range=3 kind=vector_reduce\n%1 = Reduce i64 %0 %0 reduce=add\n%2 = Local f32 64:i64 int=7\n%3 = Table i32 %1 table=[1,-2,3]\n\
          return %1 %2 %3 -inf:f32 NaN:f16 -0.0:f32 1e-5:f32 3:i64x4\n",

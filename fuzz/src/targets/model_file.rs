@@ -2,7 +2,7 @@
 
 use crate::Target;
 use crate::targets::toy;
-use gristmill_encodings::{F32, Q4_0};
+use gristmill_encodings::TABLE;
 use gristmill_llm::arch::{self, AttentionForm, Functions, Logits, Model, Options, TokenClass};
 use gristmill_llm::gguf::{Gguf, Metadata, Source, TensorDecl, Value, Writer};
 use gristmill_llm::language;
@@ -159,6 +159,11 @@ fn split(input: &[u8]) {
     }
 }
 
+/// The first encoding of so many elements a block.
+fn of(elements: usize) -> EncodingRef {
+    TABLE.iter().find(|e| e.elements == elements).unwrap_or_else(|| unreachable!("no encoding of {elements} elements"))
+}
+
 /// A small model of latent attention, with a tokenizer and a template.
 fn tiny() -> (Metadata, Vec<(String, Vec<u64>, EncodingRef)>) {
     let mut m = toy::metadata("glm4", &[(b"<|user|>".to_vec(), 3), (b"he".to_vec(), 1)], &[b"h e".to_vec()]);
@@ -185,7 +190,7 @@ fn tiny() -> (Metadata, Vec<(String, Vec<u64>, EncodingRef)>) {
     m.insert("deepseek2.attention.layer_norm_rms_epsilon", 1e-6f32).insert("general.sampling.temp", 0.5f32);
     let mut tensors: Vec<(String, Vec<u64>, EncodingRef)> = Vec::new();
     let mut add = |name: &str, dims: &[u64]| {
-        let encoding: EncodingRef = if dims.len() > 1 { &Q4_0 } else { &F32 };
+        let encoding = if dims.len() > 1 { of(32) } else { of(1) };
         tensors.push((name.to_owned(), dims.to_vec(), encoding));
     };
     add("token_embd.weight", &[32, 258]);
@@ -214,10 +219,8 @@ fn tiny() -> (Metadata, Vec<(String, Vec<u64>, EncodingRef)>) {
 
 /// The header of a file, without its data.
 fn header(metadata: &Metadata, tensors: &[(String, Vec<u64>, EncodingRef)]) -> Vec<u8> {
-    let of = |(name, dims, encoding): &'_ (String, Vec<u64>, EncodingRef)| (name.clone(), dims.clone(), *encoding);
-    let owned: Vec<_> = tensors.iter().map(of).collect();
     let declared: Vec<TensorDecl<'_>> =
-        owned.iter().map(|(name, dims, encoding)| TensorDecl { name, dims, encoding: *encoding }).collect();
+        tensors.iter().map(|&(ref name, ref dims, encoding)| TensorDecl { name, dims, encoding }).collect();
     let mut out = Vec::new();
     let _ = Writer::new(&mut out, metadata, &declared).expect("a header");
     out
@@ -255,7 +258,7 @@ fn every_kind_of_value() -> Metadata {
 
 fn files() -> Vec<Vec<u8>> {
     let (metadata, tensors) = tiny();
-    let plain = vec![("a".to_owned(), vec![4, 2], &F32 as EncodingRef), ("b".to_owned(), vec![32, 3], &Q4_0)];
+    let plain = vec![("a".to_owned(), vec![4, 2], of(1)), ("b".to_owned(), vec![32, 3], of(32))];
     vec![header(&metadata, &tensors), with_data(header(&every_kind_of_value(), &plain), 192)]
 }
 
@@ -263,7 +266,7 @@ fn splits() -> Vec<Vec<u8>> {
     let shard = |no: u16, name: &str| {
         let mut m = Metadata::new();
         m.insert("split.no", no).insert("split.count", 2u16).insert("split.tensors.count", 2i32);
-        with_data(header(&m, &[(name.to_owned(), vec![4], &F32 as EncodingRef)]), 32)
+        with_data(header(&m, &[(name.to_owned(), vec![4], of(1))]), 32)
     };
     let prefixed = |file: Vec<u8>| [&(file.len() as u16).to_le_bytes()[..], &file].concat();
     vec![[prefixed(shard(0, "a")), prefixed(shard(1, "b"))].concat()]
