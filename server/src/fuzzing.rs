@@ -4,7 +4,9 @@ pub use crate::constraint::{Constraint, Grammars};
 pub use crate::grammar::{Callable, Form, Style, grammar};
 pub use crate::reply::{Part, Reply, Schemas};
 
+use crate::condition::Condition;
 use crate::config::Config;
+use crate::connections::Registry;
 use crate::http::{self, App};
 use crate::job::Job;
 use crate::metrics::Metrics;
@@ -63,8 +65,11 @@ impl Door {
             served: Arc::new(Served::new(text, vocabulary, context)),
             queue: queue.clone(),
             metrics: Arc::new(Metrics::default()),
-            config,
             preparing: Arc::new(Semaphore::new(1)),
+            bodies: Arc::new(Semaphore::new(config.bodies)),
+            condition: Condition::default(),
+            connected: Registry::new(config.connections),
+            config,
         };
         let (sender, accepted) = mpsc::channel();
         std::thread::Builder::new().spawn(move || {

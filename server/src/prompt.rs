@@ -151,7 +151,8 @@ mod tests {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf");
         let file = ModelFile::open(&path).unwrap();
         let tokenizer = language::tokenizer(file.metadata()).unwrap();
-        let (template, _) = language::template(file.metadata(), &tokenizer).unwrap();
+        let (template, _) =
+            language::template(file.metadata(), &tokenizer, &gristmill_llm::chat::Isolation::InProcess).unwrap();
         let text = Text { name: "demo".into(), tokenizer, template, sampling: SamplingParams::default() };
         Served::new(text, 2048, 2048)
     }

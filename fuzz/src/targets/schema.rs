@@ -99,7 +99,9 @@ fn run(input: &[u8]) {
     };
     READY.with(|ready| {
         let (tokenizer, grammars) = &**ready;
-        if let Ok(mut constraint) = grammars.compile(grammar(&form, style, tokenizer), thinking) {
+        // Too large to be compiled: that is a refusal.
+        let Ok(grammar) = grammar(&form, style, tokenizer) else { return };
+        if let Ok(mut constraint) = grammars.compile(grammar, thinking) {
             for _ in 0..FOLLOWED {
                 let mut logits = vec![0f32; tokenizer.n_tokens()];
                 // A grammar may become too large to follow: that is a refusal.

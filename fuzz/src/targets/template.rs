@@ -3,7 +3,7 @@
 use crate::Target;
 use crate::bytes::Bytes;
 use crate::targets::toy;
-use gristmill_llm::chat::{ChatTemplate, Message, RenderOptions, SpecialTexts};
+use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, SpecialTexts};
 use std::sync::LazyLock;
 use std::time::SystemTime;
 
@@ -108,7 +108,7 @@ fn run(input: &[u8]) {
     if source.len() > 8 * DEEP || !is_bounded(&source) {
         return;
     }
-    let Ok(template) = ChatTemplate::new(&source, &SPECIALS) else { return };
+    let Ok(template) = ChatTemplate::new(&source, &SPECIALS, &Isolation::InProcess) else { return };
     let mut messages = vec![Message::system("be kind"), Message::user(first), Message::assistant(second)];
     if switches & 4 != 0 {
         messages.push(Message::tool("42"));

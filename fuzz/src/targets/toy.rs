@@ -1,6 +1,6 @@
 //! A toy vocabulary, whole enough for any text: what targets that need a tokenizer read it with.
 
-use gristmill_llm::chat::{ChatTemplate, SpecialTexts};
+use gristmill_llm::chat::{ChatTemplate, Isolation, SpecialTexts};
 use gristmill_llm::file::{Array, Metadata, Value};
 use gristmill_llm::language;
 use gristmill_llm::sampling::SamplingParams;
@@ -66,7 +66,7 @@ pub fn tokenizer() -> Tokenizer {
 /// A model as a server knows it, as far as text goes.
 pub fn text(template: &str) -> Text {
     let tokenizer = tokenizer();
-    let template = ChatTemplate::new(template, &SpecialTexts::from(&tokenizer));
+    let template = ChatTemplate::new(template, &SpecialTexts::from(&tokenizer), &Isolation::InProcess);
     let template = template.unwrap_or_else(|error| unreachable!("{error}"));
     Text { name: "toy".into(), tokenizer, template, sampling: SamplingParams::default() }
 }
