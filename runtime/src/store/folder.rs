@@ -68,11 +68,12 @@ impl Folder {
 
     fn check_mode(&self, me: u32, ours: fn(&str) -> bool) -> Result<(), Error> {
         let path = &self.path;
-        let stat = rustix::fs::fstat(&self.directory).map_err(|e| fault(path, e))?;
-        if stat.st_uid != me {
-            return Err(fault(path, format!("belongs to user {}, not to you ({me})", stat.st_uid)));
+        let meta =
+            self.directory.try_clone().and_then(|open| File::from(open).metadata()).map_err(|e| fault(path, e))?;
+        if meta.uid() != me {
+            return Err(fault(path, format!("belongs to user {}, not to you ({me})", meta.uid())));
         }
-        let mode = u32::from(stat.st_mode) & 0o777;
+        let mode = meta.mode() & 0o777;
         if mode & OTHERS_WRITE != 0 {
             let why = "so what lies in it cannot be trusted and is not read; empty it and `chmod 700` it";
             return Err(fault(path, format!("others can write to it (mode {mode:03o}), {why}")));
@@ -267,7 +268,7 @@ impl Temporary {
             let found = rustix::fs::fallocate(&probe, rustix::fs::FallocateFlags::empty(), 0, ROOM);
             rustix::fs::unlinkat(&self.directory, "room", AtFlags::empty())?;
             // A file system that cannot be asked may have it.
-            return found.or_else(|e| if matches!(e, Errno::NOSPC | Errno::DQUOT) { Err(e) } else { Ok(()) });
+            found.or_else(|e| if matches!(e, Errno::NOSPC | Errno::DQUOT) { Err(e) } else { Ok(()) })
         }
         #[cfg(not(target_os = "linux"))]
         Ok(())
