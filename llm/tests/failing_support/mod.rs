@@ -3,7 +3,7 @@
 
 use gristmill_backend::{Opened, Options, open};
 use gristmill_runtime::staging::Piece;
-use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::sync::Arc;
@@ -80,6 +80,9 @@ const GARBAGE: u8 = 0xff;
 impl Device for Failing {
     fn name(&self) -> &str {
         self.inner.name()
+    }
+    fn id(&self) -> DeviceId {
+        self.inner.id()
     }
     fn target(&self) -> &Target {
         self.inner.target()
