@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn only_the_experts_in_use_count() {
         let near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 0.002, "{found}, {expected}");
-        // MODEL_SPEC §7: bytes of one token, and of eight that choose independently.
+        // docs/deepseek2.md, section 7: bytes of one token, and of eight that choose independently.
         near(megabytes("glm-4.7-flash", "q4_0", 1), 2117.0);
         near(megabytes("glm-4.7-flash", "q4_0", 8), 7440.0);
         near(megabytes("deepseek-v2-lite", "q4_k_m", 1), 1611.8);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 #[test]
 fn sizes_are_those_of_the_published_files() {
-    // GB of tensor data, from MODEL_SPEC §7.1.
+    // GB of tensor data, from docs/deepseek2.md, section 7.
     let sizes = [
         ("glm-4.7-flash", "q4_0", 16.947),
         ("glm-4.7-flash", "q4_k_s", 17.063),

@@ -1,4 +1,4 @@
-//! The golden tiny models of MODEL_SPEC Appendix B, in every way they can be run.
+//! The golden tiny models (`docs/deepseek2.md`, section 8), in every way they can be run.
 
 mod golden_support;
 
@@ -40,7 +40,7 @@ fn golden(tiny: Tiny) -> Golden {
     Golden { first, last, argmax }
 }
 
-/// The numbers of the appendix are rounded to 6 (sums: 5) decimals.
+/// Golden numbers are rounded to 6 (sums: 5) decimals.
 fn check(found: &[Vec<f64>], golden: &Golden) {
     for (row, (expected, sum)) in [(&found[0], golden.first), (&found[7], golden.last)] {
         let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-6;
@@ -60,7 +60,7 @@ fn distance(a: &[Vec<f64>], b: &[Vec<f64>]) -> f64 {
 }
 
 #[test]
-fn weights_follow_the_appendix() {
+fn weights_follow_from_their_names() {
     let e = generate("token_embd.weight", 3);
     let n = generate("blk.0.attn_norm.weight", 3);
     for (a, b) in e.iter().chain(&n).zip([0.199825406, 0.583574653, -0.42686379, 1.16828477, 1.01700163, 1.06724107]) {
@@ -182,7 +182,7 @@ fn choices(tiny: Tiny) -> [[Vec<i64>; 2]; 2] {
 }
 
 #[test]
-fn experts_are_those_of_the_appendix() {
+fn experts_are_the_golden_ones() {
     let expected = [
         (Tiny::A, [[[7, 0, 2], [6, 1, 4]], [[7, 1, 5], [7, 2, 1]]]),
         (Tiny::B, [[[2, 7, 1], [2, 5, 6]], [[3, 2, 6], [1, 7, 2]]]),

@@ -1,4 +1,4 @@
-//! Whole models on devices: reference files against llama.cpp and PyTorch, and the golden tiny models of MODEL_SPEC Appendix B.
+//! Whole models on devices: reference files against llama.cpp and PyTorch, and the golden tiny models (`docs/deepseek2.md`, section 8).
 //!
 //! Files above 16 MiB are not in the repository: with the feature `reference-tests` those in the folder that `GRISTMILL_REFERENCE` names are
 //! tested too, and must be there.

@@ -36,7 +36,8 @@ impl Engine {
             Ok(())
         })
     }
-    /// Makes these rows zeros, as all are at first.
+    /// Makes these rows zeros, as all are at first. Attention reads whole chunks of rows, those behind the last token with weight 0, and 0 · NaN is
+    /// NaN: rows that a failed step may have left are cleared before anything runs in front of them, as `Session` does.
     ///
     /// # Errors
     /// When positions lie outside the context, or the device fails.

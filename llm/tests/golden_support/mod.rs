@@ -1,4 +1,4 @@
-//! Tiny models of MODEL_SPEC Appendix B: weights from their names, run on an evaluator that knows no schedule.
+//! The golden tiny models (`docs/deepseek2.md`, section 8): weights from their names, run on an evaluator that knows no schedule.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use gristmill_encodings::F32;
@@ -37,7 +37,7 @@ pub fn generate(name: &str, elements: usize) -> Vec<f64> {
     (0..elements).map(|_| next()).collect()
 }
 
-/// One of the models of the appendix.
+/// One of the golden tiny models.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tiny {
     A,
@@ -214,7 +214,7 @@ impl Fixture {
     pub fn replace(&self, name: &str, values: Vec<f64>) {
         self.values.borrow_mut().insert(name.into(), values);
     }
-    /// Values of a tensor. Those that the appendix defines through another one are taken from it.
+    /// Values of a tensor. Those that are defined through another one are taken from it.
     pub fn weight(&self, name: &str) -> Vec<f64> {
         if let Some(v) = self.values.borrow().get(name) {
             return v.clone();

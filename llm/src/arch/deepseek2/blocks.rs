@@ -1,4 +1,4 @@
-//! The parts of a step: embedding, a block (latent attention and a feed-forward), head. MODEL_SPEC §3.3.
+//! The parts of a step: embedding, a block (latent attention and a feed-forward), head. `docs/deepseek2.md`, section 3.
 
 use super::super::{AttentionForm, Bind, Logits, Options};
 use super::hyper::Hyper;

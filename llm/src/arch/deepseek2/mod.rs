@@ -1,5 +1,5 @@
 //! `deepseek2`: latent attention (MLA) with dense or mixture-of-experts feed-forwards. DeepSeek-V2 and V3, GLM-4.7-Flash,
-//! Youtu-LLM, Kimi-K2 and Moonlight are this one graph with different numbers. MODEL_SPEC §3.
+//! Youtu-LLM, Kimi-K2 and Moonlight are this one graph with different numbers: `docs/deepseek2.md`.
 
 mod blocks;
 pub mod hyper;

@@ -1,4 +1,4 @@
-//! Mixture of experts: router, selection, routed and shared experts. MODEL_SPEC §3.5.
+//! Mixture of experts: router, selection, routed and shared experts. `docs/deepseek2.md`, section 5.
 
 use super::super::TokenClass;
 use super::blocks::swiglu;
