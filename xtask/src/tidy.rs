@@ -4,6 +4,7 @@
 
 mod arrows;
 mod benchmarks;
+mod circumstances;
 mod formats;
 mod house;
 mod kernel_text;
@@ -49,6 +50,11 @@ const CHECKS: &[Check] = &[
     Check { name: "machine-paths", absent: "an absolute path of one machine", run: house::machine_paths },
     Check { name: "registry-hosts", absent: "a package registry's host", run: house::registry_hosts },
     Check { name: "pages", absent: "a page whose blocks of code or headings lost their lines", run: house::pages },
+    Check {
+        name: "circumstances",
+        absent: "numbers of issues and sessions, and papers from outside, in pages and comments",
+        run: circumstances::circumstances,
+    },
     Check {
         name: "benchmarks",
         absent: "a page of benchmarks that is not what its files give",

@@ -1,0 +1,90 @@
+//! Pages and comments speak of the project alone: whoever reads them has neither a tracker's numbers nor papers from outside the repository.
+
+use super::Finding;
+use super::tree::{File, Tree};
+
+/// Words that, with a number behind them, only those understand who were there.
+const NUMBERED: &[&str] = &["issue", "issues", "session", "sessions"];
+
+/// Papers that are not in the repository.
+const PAPERS: &[&str] = &["MODEL_SPEC", "DESIGN.md", "DESIGN §", "REVIEW.md"];
+
+/// Endings of files that are pages, or whose comments are not told from the rest.
+const ENDINGS: &[&str] = &["md", "toml", "sh", "c", "h", "js", "cjs", "py"];
+
+const HINT: &str = "name the topic, the commit or the machine; cite a page under docs/, or what was published";
+
+/// No number of an issue or a session and no paper from outside, in pages and comments.
+pub fn circumstances(tree: &Tree) -> Vec<Finding> {
+    let mut found = vec![];
+    for file in &tree.files {
+        for (start, text) in prose(file) {
+            for (at, line) in text.lines().enumerate() {
+                if let Some(what) = mention(line) {
+                    let message = format!("names `{what}`, which a reader does not have");
+                    found.push(Finding {
+                        path: file.path.clone(),
+                        line: file.line_at(start) + at,
+                        message,
+                        hint: HINT,
+                    });
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The pieces of a file that are prose, each with the byte that it begins at.
+fn prose(file: &File) -> Vec<(usize, &str)> {
+    if !file.path.ends_with(".rs") {
+        let page = file.path.rsplit_once('.').is_some_and(|(_, ending)| ENDINGS.contains(&ending));
+        return if page { vec![(0, file.text.as_str())] } else { vec![] };
+    }
+    // Between the tokens of a Rust file are its comments, and white space.
+    let ends = [0].into_iter().chain(file.tokens.iter().map(|token| token.end));
+    let starts = file.tokens.iter().map(|token| token.start).chain([file.text.len()]);
+    ends.zip(starts).map(|(end, start)| (end, &file.text[end..start])).collect()
+}
+
+/// What a line names that it should not.
+fn mention(line: &str) -> Option<String> {
+    if let Some(paper) = PAPERS.iter().find(|paper| line.contains(*paper)) {
+        return Some((*paper).to_owned());
+    }
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let numbered = words.windows(2).find(|pair| {
+        let word = pair[0].trim_start_matches(|c: char| !c.is_alphanumeric()).to_ascii_lowercase();
+        NUMBERED.contains(&word.as_str()) && pair[1].trim_start_matches('#').starts_with(|c: char| c.is_ascii_digit())
+    })?;
+    Some(numbered.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(path: &str, text: &str) -> Vec<usize> {
+        circumstances(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+    }
+
+    #[test]
+    fn what_a_reader_does_not_have_fails() {
+        for text in
+            ["as issue 3 asks", "## Where Issue #2 ended", "(sessions 3 to 5)", "MODEL_SPEC §3.3", "as in DESIGN §2"]
+        {
+            assert_eq!(lines("docs/a.md", &format!("# A\n\n{text}\n")), [3], "{text}");
+            assert_eq!(lines("a/src/b.rs", &format!("//! A.\n//! {text}\nfn f() {{}}\n")), [2], "{text}");
+            assert_eq!(lines("a/tests/b.rs", &format!("fn f() {{\n    g(); // {text}\n}}\n")), [2], "{text}");
+        }
+    }
+
+    #[test]
+    fn other_sentences_pass() {
+        for text in ["an issue of its own", "a session holds 3 prefixes", "`Session`s: 2", "a design", "at issue: 3"] {
+            assert_eq!(lines("docs/a.md", text), [0; 0], "{text}");
+        }
+        assert_eq!(lines("a/src/b.rs", "const T: &str = \"issue 3\";"), [0; 0]);
+        assert_eq!(lines("a/data.txt", "issue 3"), [0; 0]);
+    }
+}
