@@ -26,6 +26,7 @@ pub(super) fn fault(path: &Path, message: impl ToString) -> Error {
 
 /// Bits of a mode that let others write.
 const OTHERS_WRITE: u32 = 0o022;
+const GROUP_WRITE: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
 /// A directory, open.
@@ -180,7 +181,10 @@ fn check_way(way: &Path) -> Result<(), Error> {
         return Err(fault(way, format!("leads to the cache and belongs to user {}, not to you ({me})", meta.uid())));
     }
     let mode = meta.mode() & 0o7777;
-    if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+    // Many systems give every user a group of the user's own number, with nobody else in it, and let that group write to what the user makes.
+    let own_group = meta.gid() == meta.uid();
+    let others_write = if own_group { OTHERS_WRITE & !GROUP_WRITE } else { OTHERS_WRITE };
+    if mode & others_write != 0 && mode & STICKY == 0 {
         let what = format!("leads to the cache, and others can write to it (mode {mode:03o})");
         return Err(fault(way, format!("{what}, so what lies in the cache cannot be trusted and is not read")));
     }
