@@ -307,7 +307,7 @@ fn a_step_of_the_processor_keeps_other_threads_from_its_memory() {
             ran.join().unwrap().unwrap();
         });
         let mut byte = [0];
-        device.read(&used, 0, &mut byte).unwrap();
+        device.read(used, 0, &mut byte).unwrap();
         assert_eq!(byte, [7]);
         assert_eq!(used.view().unwrap()[..], [7]);
     }
