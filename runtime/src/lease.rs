@@ -311,10 +311,20 @@ mod tests {
         let step = StepUses { owner, order: Order::Queued, running, memories: vec![(memory.clone(), used)] };
         let inside = AtomicUsize::new(0);
         let together = AtomicUsize::new(0);
+        let tried = AtomicUsize::new(0);
         let had = |granted: bool| {
             if granted {
                 together.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                std::hint::spin_loop();
+            }
+            let before = tried.fetch_add(1, Ordering::SeqCst) + 1;
+            if granted {
+                // Until the other has tried, if it still does.
+                for _ in 0..20 {
+                    if tried.load(Ordering::SeqCst) != before {
+                        break;
+                    }
+                    std::thread::yield_now();
+                }
                 inside.fetch_sub(1, Ordering::SeqCst);
             }
         };
