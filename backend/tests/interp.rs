@@ -236,7 +236,7 @@ fn two_bodies_variables_and_halves() {
     let numbers: Vec<i32> = run.bytes(2).chunks_exact(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect();
     assert_eq!(numbers, [0, 1, 10, 11, 20, 21, 100, 101, 110, 111, 120, 121]);
     let missing = run.run(&[]).unwrap_err().to_string();
-    assert!(missing.contains("r_test"), "{missing}");
+    assert!(missing.contains("variable n"), "{missing}");
 }
 
 #[test]

@@ -168,6 +168,46 @@ fn a_buffer_that_is_too_short_is_refused() {
     }
 }
 
+/// A step of two launches whose second may not run as it is asked to.
+#[test]
+fn a_variable_that_is_wrong_for_one_launch_starts_none() {
+    let place = Place::new("none");
+    for device in place.devices().into_iter().filter(|device| device.holds_data()) {
+        let mut other = double();
+        (other.name, other.vars) = ("e_other".into(), vec!["m".into()]);
+        other.source = other.source.replace("e_double", "e_other");
+        let mut g = Graph::new();
+        let m = g.var("m", 0, 4);
+        let node =
+            |op, src: &[Id]| Node { op, dtype: Scalar::F32.one(), src: Sources::from_slice(src), arg: Arg::None };
+        let param = |slot| Node { op: Op::Param, dtype: Scalar::F32.one(), src: Sources::new(), arg: Arg::Param(slot) };
+        let (x, y) = (g.intern(param(0)), g.intern(param(1)));
+        let i = g.range(m, 0, RangeKind::Loop);
+        let value = g.load(x, i, Scalar::F32);
+        let store = g.store(y, i, value, &[i]);
+        let body = g.intern(node(Op::Body, &[store]));
+        (other.root, other.groups) = (g.intern(node(Op::Kernel, &[body])), g.int(1));
+        other.params[1].extent = Extent::Fixed(4 * N);
+        other.graph = Arc::new(g);
+        let [x, y, z] = [0; 3].map(|_| device.alloc(4 * N, Memory::State).unwrap());
+        device.write(&x, 0, &1f32.to_le_bytes().repeat(N)).unwrap();
+        let launch = |kernel, from: &Buffer, to: &Buffer, level| Launch {
+            kernel,
+            buffers: vec![from.clone(), to.clone()],
+            level,
+        };
+        let kernels = [double(), other].map(|program| load(device.as_ref(), program));
+        let [first, second] = kernels;
+        let mut step = device.capture(vec![launch(first, &x, &y, 0), launch(second, &y, &z, 1)]).unwrap();
+        refused(step.replay(&[("n", 4), ("m", 5)]), "5 is not in");
+        refused(step.replay(&[("n", 4)]), "ran without it");
+        let mut bytes = vec![1; 4 * N];
+        device.read(&y, 0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 4 * N], "{}: the first launch ran", device.name());
+        step.replay(&[("n", 4), ("m", 4)]).unwrap();
+    }
+}
+
 #[test]
 fn memory_and_kernels_of_another_device_are_refused() {
     let place = Place::new("foreign");
@@ -249,23 +289,25 @@ fn a_step_of_the_processor_keeps_other_threads_from_its_memory() {
     let (used, rest) = (buffer.slice(0, 1).unwrap(), buffer.slice(1, 99).unwrap());
     let launch = || vec![Launch { kernel: kernel.clone(), buffers: vec![used.clone()], level: 0 }];
     for mut step in [device.capture(launch()).unwrap(), device.capture_alone(launch()).unwrap()] {
-        let (mut running, mut go) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
-        let descriptors = [running.1.as_raw_fd(), go.0.as_raw_fd()].map(i64::from);
-        std::thread::scope(|scope| {
+        let (mut running, (told, mut go)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+        let descriptors = [running.1.as_raw_fd(), told.as_raw_fd()].map(i64::from);
+        let (device, buffer, used, rest, launch) = (&device, &buffer, &used, &rest, &launch);
+        // The closure has the sender: where an assertion in it fails, the kernel reads the end of the pipe, and ends.
+        std::thread::scope(move |scope| {
             let ran = scope.spawn(move || step.replay(&[("running", descriptors[0]), ("go", descriptors[1])]));
             running.0.read_exact(&mut [0]).unwrap();
-            refused(device.read(&buffer, 0, &mut [0; 1]), "in use by");
-            refused(device.write(&used, 0, &[1]), "in use by");
-            refused(device.stage(&buffer, 0, 100), "in use by");
+            refused(device.read(buffer, 0, &mut [0; 1]), "in use by");
+            refused(device.write(used, 0, &[1]), "in use by");
+            refused(device.stage(buffer, 0, 100), "in use by");
             refused(used.view().map(drop), "in use by");
-            device.write(&rest, 0, &[1; 99]).unwrap();
+            device.write(rest, 0, &[1; 99]).unwrap();
             // Another step on the same bytes: one of the same queue would wait for its turn, one alone may not have them.
             refused(device.capture_alone(launch()).unwrap().replay(&[("running", 0), ("go", 0)]), "in use by");
-            go.1.write_all(&[7]).unwrap();
+            go.write_all(&[7]).unwrap();
             ran.join().unwrap().unwrap();
         });
         let mut byte = [0];
-        device.read(&used, 0, &mut byte).unwrap();
+        device.read(used, 0, &mut byte).unwrap();
         assert_eq!(byte, [7]);
         assert_eq!(used.view().unwrap()[..], [7]);
     }

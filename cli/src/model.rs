@@ -6,7 +6,7 @@ use crate::isolation;
 use crate::progress::{Bars, Fetching};
 use gristmill_hub::{Client, Name, SHORT, Store};
 use gristmill_llm::arch;
-use gristmill_llm::chat::ChatTemplate;
+use gristmill_llm::chat::{ChatTemplate, Isolation};
 use gristmill_llm::engine::Engine;
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::tokenizer::Tokenizer;
@@ -80,7 +80,13 @@ impl Model {
     }
     /// Its chat template, or a built-in one and why. A template of a file is a program from elsewhere: it runs apart.
     pub fn template(&self, tokenizer: &Tokenizer) -> Result<(ChatTemplate, Option<String>)> {
-        Ok(language::template(self.file.metadata(), tokenizer, &isolation::isolation()?)?)
+        let metadata = self.file.metadata();
+        let isolation = match language::has_template(metadata) {
+            true => isolation::isolation()?,
+            // A built-in one starts no process.
+            false => Isolation::InProcess,
+        };
+        Ok(language::template(metadata, tokenizer, &isolation)?)
     }
     /// What it computes, from metadata alone.
     pub fn describe(&self) -> Result<Box<dyn arch::Model>> {

@@ -91,9 +91,18 @@ pub fn template(
     tokenizer: &Tokenizer,
     isolation: &Isolation,
 ) -> Result<(ChatTemplate, Option<String>), Error> {
-    // A template that is not text counts as one that does not compile: there is a built-in one.
-    let source = metadata.str("tokenizer.chat_template").unwrap_or(None);
+    let source = source(metadata);
     Ok(ChatTemplate::select(source, tokenizer.pre(), &SpecialTexts::from(tokenizer), isolation)?)
+}
+
+/// Has the file a chat template of its own? It is a program from elsewhere.
+pub fn has_template(metadata: &Metadata) -> bool {
+    source(metadata).is_some()
+}
+
+/// A template that is not text counts as one that does not compile: there is a built-in one.
+fn source(metadata: &Metadata) -> Option<&str> {
+    metadata.str("tokenizer.chat_template").unwrap_or(None)
 }
 
 /// Sampling as the file recommends it (`general.sampling.*`), with our defaults for what it leaves open. The second value

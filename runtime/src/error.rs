@@ -18,6 +18,12 @@ pub enum Error {
     /// No C compiler was found, or it does not run.
     #[error("no C compiler: {0}")]
     NoCompiler(String),
+    /// A C compiler took too long, and was ended.
+    #[error("C compiler: {0}")]
+    CompilerHangs(String),
+    /// There is nowhere to put a compiler's files.
+    #[error("no place for a compiler's files: {0}")]
+    NoTemporary(String),
     /// The compiler rejected a kernel: a bug of ours, with what it said.
     #[error("kernel {kernel} did not compile:\n{message}")]
     Compile {
@@ -109,6 +115,8 @@ impl Error {
             Error::NoCompiler(_) => "install gcc or clang (Debian: apt install gcc; Fedora: dnf install gcc; macOS: xcode-select --install), or set CC; \
                  `--device interp` needs none and can still try the demo model"
                 .into(),
+            Error::CompilerHangs(_) => "set CC to another compiler; if that one hangs, too, please report it with the kernel's name".into(),
+            Error::NoTemporary(_) => "set TMPDIR to a directory that only you can write to".into(),
             Error::Compile { .. } => "this is a bug in gristmill: please report it with the kernel's text".into(),
             Error::Cache { .. } => "set GRISTMILL_CACHE to a directory that you own and can write to".into(),
             Error::NotKept(why) => return why.hint(),

@@ -190,10 +190,12 @@ impl StepUses {
     pub fn begin(&self) -> Result<InFlight, Error> {
         if self.order == Order::Alone {
             let lease = |(memory, used): &(Arc<dyn RawBuffer>, Vec<Used>)| Lease::all("a step", memory, used.clone());
-            return Ok(InFlight::Leased { _leases: self.memories.iter().map(lease).collect::<Result<_, Error>>()? });
+            return Ok(InFlight(Flight::Leased {
+                _leases: self.memories.iter().map(lease).collect::<Result<_, Error>>()?,
+            }));
         }
         self.running.fetch_add(1, Ordering::SeqCst);
-        let flight = InFlight::Counted(self.running.clone());
+        let flight = InFlight(Flight::Counted(self.running.clone()));
         if self.owner.0.leases.load(Ordering::SeqCst) > 0 {
             for (memory, used) in &self.memories {
                 let state = memory.uses().state();
@@ -216,12 +218,12 @@ impl Drop for StepUses {
 }
 
 /// A step between its start and its end.
-pub enum InFlight {
-    /// One of a queue.
-    #[doc(hidden)]
+pub struct InFlight(Flight);
+
+enum Flight {
+    /// One of a queue. Made only with the count raised, which its end lowers.
     Counted(Arc<AtomicUsize>),
     /// One alone.
-    #[doc(hidden)]
     Leased {
         /// Of all its memory.
         _leases: Vec<Lease>,
@@ -230,7 +232,7 @@ pub enum InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if let InFlight::Counted(running) = self {
+        if let Flight::Counted(running) = &self.0 {
             running.fetch_sub(1, Ordering::SeqCst);
         }
     }
@@ -296,6 +298,56 @@ mod tests {
         drop((first, third));
         assert_eq!(owner.0.leases.load(Ordering::SeqCst), 0);
         assert!(take(0, 100, Use::Write).is_ok());
+    }
+
+    /// Of a copy and a step that want the same bytes at the same time at least one is refused, however they meet.
+    #[test]
+    fn a_lease_and_a_step_never_have_the_same_bytes() {
+        let owner = Owner::new();
+        let memory: Arc<dyn RawBuffer> = Arc::new(Plain(Uses::new(&owner)));
+        let running: Arc<AtomicUsize> = Arc::default();
+        let used = vec![(0..100, Use::Write)];
+        memory.uses().state().steps.push((running.clone(), used.clone()));
+        let step = StepUses { owner, order: Order::Queued, running, memories: vec![(memory.clone(), used)] };
+        let inside = AtomicUsize::new(0);
+        let together = AtomicUsize::new(0);
+        let tried = AtomicUsize::new(0);
+        let had = |granted: bool| {
+            if granted {
+                together.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            }
+            let before = tried.fetch_add(1, Ordering::SeqCst) + 1;
+            if granted {
+                // Until the other has tried, if it still does.
+                for _ in 0..20 {
+                    if tried.load(Ordering::SeqCst) != before {
+                        break;
+                    }
+                    std::thread::yield_now();
+                }
+                inside.fetch_sub(1, Ordering::SeqCst);
+            }
+        };
+        let start = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                start.wait();
+                for _ in 0..10_000 {
+                    let lease = Lease::take("a test", &memory, 0..1, Use::Write);
+                    had(lease.is_ok());
+                    drop(lease);
+                }
+            });
+            start.wait();
+            for _ in 0..10_000 {
+                let flight = step.begin();
+                had(flight.is_ok());
+                drop(flight);
+            }
+        });
+        assert_eq!(together.into_inner(), 1, "both had them");
+        assert_eq!(step.owner.0.leases.load(Ordering::SeqCst), 0);
+        assert_eq!(step.running.load(Ordering::SeqCst), 0);
     }
 
     #[test]

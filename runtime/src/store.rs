@@ -17,6 +17,7 @@ mod folder;
 use crate::Error;
 pub use folder::Temporary;
 use folder::{Entry, Folder, fault};
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -142,13 +143,16 @@ impl Store {
         std::mem::take(&mut self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The payload of an entry, verified. A damaged entry is removed and counts as absent, and so does whatever else has its name.
+    /// The payload of an entry, verified. A damaged entry is removed and counts as absent, and so does whatever else has its name. What cannot be
+    /// read now counts as absent, too, and stays.
     pub fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let found = match folder.read(&key.file(), self.limit) {
             Ok(None) => return Ok(None),
             Ok(found) => found.filter(|(_, bytes)| bytes.len() >= SEAL),
-            Err(_) => None,
+            Err(error) if is_no_entry(error) => None,
+            // The system has no room for it now (descriptors, memory), or its disk fails: the entry may be sound the next time.
+            Err(_) => return Ok(None),
         };
         let payload = found.and_then(|(file, mut bytes)| {
             let payload = bytes.split_off(SEAL);
@@ -226,6 +230,11 @@ impl Store {
             _ => Temporary::elsewhere(),
         }
     }
+}
+
+/// Does this error say that what has an entry's name is none, whenever it is asked? A link, a socket, a FIFO, too long, a directory.
+fn is_no_entry(error: Errno) -> bool {
+    matches!(error, Errno::LOOP | Errno::NXIO | Errno::INVAL | Errno::FBIG | Errno::ISDIR)
 }
 
 fn is_entry(name: &str) -> bool {

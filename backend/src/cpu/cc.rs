@@ -1,14 +1,11 @@
 //! The C compiler of the machine: found, asked for its version, run.
 
+use super::child::run;
 use super::isa::Isa;
 use gristmill_runtime::Error;
 use gristmill_runtime::store::{Key, Temporary};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use std::io::Read;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc;
 use std::time::Duration;
 
 /// What every kernel is compiled with.
@@ -34,8 +31,8 @@ const FLAGS: &[&str] = &[
 /// Part of every key: another way of compiling is another number.
 const FORMAT: &str = "gristmill cpu kernels 1";
 /// A compiler that is unhappy with a vector type can write megabytes.
-const MESSAGE_BYTES: usize = 8 << 10;
-/// The longest that a unit may take. The largest take gcc some ten seconds on a slow core; a hundred times that is a compiler that hangs.
+pub(super) const MESSAGE_BYTES: usize = 8 << 10;
+/// The longest that a unit may take. The largest take gcc some ten seconds on a slow core; thirty times that is a compiler that hangs.
 const COMPILE_TIME: Duration = Duration::from_secs(300);
 /// The longest that `--version` may take: some milliseconds, unless the machine is busy or the program lies on a network's disk.
 const VERSION_TIME: Duration = Duration::from_secs(30);
@@ -127,7 +124,10 @@ impl Cc {
             Some(status) => Err(Error::Compile { kernel: what.into(), message: complaint(&ended.errors, status) }),
             None => {
                 let limit = self.limit.as_secs_f64();
-                Err(useless(format!("was still at work on {what} after {limit} s, and was ended")))
+                let command = self.command.join(" ");
+                Err(Error::CompilerHangs(format!(
+                    "`{command}` was still at work on {what} after {limit} s, and was ended"
+                )))
             }
         }
     }
@@ -147,47 +147,6 @@ fn located(program: &str) -> PathBuf {
         .filter_map(|place| found(place.join(given)))
         .find(runs)
         .unwrap_or_else(|| given.into())
-}
-
-/// How a program ended, and what it said.
-struct Ended {
-    /// None if it took too long, and was killed.
-    status: Option<ExitStatus>,
-    output: Vec<u8>,
-    errors: Vec<u8>,
-}
-
-/// Runs a program for at most so long. What it has started goes with it.
-fn run(mut command: Command, limit: Duration) -> std::io::Result<Ended> {
-    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).process_group(0).spawn()?;
-    let (output, errors) = (child.stdout.take(), child.stderr.take());
-    let pid = Pid::from_child(&child);
-    let (send, receive) = mpsc::channel();
-    std::thread::scope(|scope| {
-        let output = scope.spawn(|| beginning(output));
-        let errors = scope.spawn(|| beginning(errors));
-        scope.spawn(move || {
-            // It stays a zombie, so that its number is nobody else's yet when its group is killed.
-            let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
-            let _ = send.send(());
-        });
-        let in_time = receive.recv_timeout(limit).is_ok();
-        // Also what it may have left behind: that holds the pipes.
-        let _ = kill_process_group(pid, Signal::KILL);
-        let status = child.wait()?;
-        let said = |reader: std::thread::ScopedJoinHandle<Vec<u8>>| reader.join().unwrap_or_default();
-        Ok(Ended { status: in_time.then_some(status), output: said(output), errors: said(errors) })
-    })
-}
-
-/// The first bytes of a pipe, which is read to its end: a little more than is shown of them.
-fn beginning(pipe: Option<impl Read>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Some(mut pipe) = pipe {
-        let _ = pipe.by_ref().take(MESSAGE_BYTES as u64 + 1).read_to_end(&mut bytes);
-        let _ = std::io::copy(&mut pipe, &mut std::io::sink());
-    }
-    bytes
 }
 
 /// What a failed compiler said, or how it died.

@@ -1,6 +1,7 @@
 //! The CPU: C kernels compiled by the machine's compiler, run by a persistent team of threads.
 
 mod cc;
+mod child;
 mod device;
 pub mod dialect;
 mod isa;

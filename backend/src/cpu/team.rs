@@ -49,7 +49,10 @@ impl Cores {
     /// Those of this process.
     fn all() -> &'static (Cores, usize) {
         static ALL: OnceLock<(Cores, usize)> = OnceLock::new();
-        ALL.get_or_init(|| (Cores::new(cores()), cores()))
+        ALL.get_or_init(|| {
+            let count = cores();
+            (Cores::new(count), count)
+        })
     }
     /// Waits until so many are free.
     fn take(&self, count: usize) -> Taken<'_> {
@@ -306,7 +309,7 @@ impl Team {
     }
 
     /// Runs `job` once on every worker, each with `scratch` bytes, and returns when all have ended. Calls from several threads
-    /// take turns; a job must not call `run` of its own team. A job that panics aborts the process.
+    /// take turns, and so do teams; a job must not call `run` of any team, which would wait for the job's own cores. A job that panics aborts the process.
     pub fn run(&self, scratch: usize, job: &(dyn Fn(&Worker) + Sync)) -> Result<(), Error> {
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         turn.reserve(self.count(), scratch)?;

@@ -223,6 +223,7 @@ impl<'a> Current<'a> {
             return self.check("a kernel or copy", synchronise());
         }
         let (begin, limit) = (Instant::now(), Duration::from_nanos(limit));
+        let mut over = false;
         loop {
             match query() {
                 CUresult::CUDA_ERROR_NOT_READY => {}
@@ -230,6 +231,11 @@ impl<'a> Current<'a> {
             }
             let waited = begin.elapsed();
             if waited >= limit {
+                // A process that was stopped (a debugger, a frozen container) between the question and the clock has waited for long, though the work
+                // may have ended meanwhile: it is asked for once more.
+                if !std::mem::replace(&mut over, true) {
+                    continue;
+                }
                 return Err(self.context.lose(Lost {
                     what: format!("a kernel or copy has not ended after {limit:?}"),
                     hint: "start gristmill again to use it; if that happens again, please report it with the command that led here; \

@@ -39,6 +39,7 @@ pub fn is_fatal(result: CUresult) -> bool {
             | CUresult::CUDA_ERROR_LAUNCH_FAILED
             | CUresult::CUDA_ERROR_TENSOR_MEMORY_LEAK
             | CUresult::CUDA_ERROR_MPS_RPC_FAILURE
+            | CUresult::CUDA_ERROR_MPS_CLIENT_TERMINATED
             | CUresult::CUDA_ERROR_EXTERNAL_DEVICE
             | CUresult::CUDA_ERROR_UNKNOWN
     )

@@ -25,7 +25,7 @@ mod run;
 
 pub use fault::Fault;
 
-use crate::variables::kernel_of;
+use crate::variables::{Variables, kernel_of};
 use access::View;
 use gristmill_runtime::lease::{Order, Owner, StepUses};
 use gristmill_runtime::staging::{self, Piece};
@@ -81,6 +81,7 @@ impl Kernel for Loaded {
 /// Launches with their buffers.
 struct Step {
     launches: Vec<Launch>,
+    variables: Variables,
     uses: StepUses,
     turn: Arc<Mutex<()>>,
     machine: run::Machine,
@@ -143,13 +144,15 @@ impl Device for InterpDevice {
 
 impl InterpDevice {
     fn step(&self, launches: Vec<Launch>, order: Order) -> Result<Box<dyn Replay>, Error> {
+        let mut variables = Variables::default();
         for launch in &launches {
             launch.check(self.id())?;
+            variables.bind(launch)?;
             launch.buffers.iter().try_for_each(|b| view(b).map(drop))?;
         }
         let uses = StepUses::new(&self.owner, &launches, order);
         let turn = if order == Order::Queued { self.turn.clone() } else { Arc::default() };
-        Ok(Box::new(Step { launches, uses, turn, machine: run::Machine::default() }))
+        Ok(Box::new(Step { launches, variables, uses, turn, machine: run::Machine::default() }))
     }
 }
 
@@ -159,12 +162,12 @@ impl Step {
         let kernel: &Loaded = kernel_of(launch)?;
         let views = launch.buffers.iter().map(view).collect::<Result<Vec<View>, Error>>()?;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
-        launch.check_variables(&value)?;
         let done = self.machine.launch(&kernel.program, &kernel.code, &views, &value);
         done.map_err(|fault| fault.of(&kernel.program.name))
     }
-    /// Runs every launch; `done` is called after each.
+    /// Runs every launch, or none where a variable of any is wrong; `done` is called after each.
     fn run(&mut self, vars: &[(&str, i64)], mut done: impl FnMut()) -> Result<(), Error> {
+        self.variables.set(vars)?;
         let turn = self.turn.clone();
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
         let _in_flight = self.uses.begin()?;

@@ -9,6 +9,10 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// `CUDA_ERROR_LAUNCH_FAILED`: nothing in the context survives it.
 pub const LAUNCH_FAILED: c_int = 719;
+/// `CUDA_ERROR_MPS_CLIENT_TERMINATED`: the service that shares the GPU has ended this process's use of it.
+pub const CLIENT_TERMINATED: c_int = 810;
+/// `CUDA_ERROR_NOT_READY`: the work that is asked for has not ended.
+pub const NOT_READY: c_int = 600;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub const OUT_OF_MEMORY: c_int = 2;
 /// `CUDA_ERROR_OPERATING_SYSTEM`: says nothing of the context.

@@ -1,6 +1,6 @@
 //! A GPU that is lost: by an error that nothing survives, by a kernel that does not end.
 
-use crate::fake::{Fake, LAUNCH_FAILED, SYSTEM};
+use crate::fake::{CLIENT_TERMINATED, Fake, LAUNCH_FAILED, NOT_READY, SYSTEM};
 use crate::step::{Place, launches, program, read, stage};
 use gristmill_backend::cuda::CudaDevice;
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Memory, Replay};
@@ -63,6 +63,31 @@ fn a_lost_device_says_so_at_once_whatever_is_asked() {
     drop(lost);
     ready(&place, 0).step.replay(&[("n", 1)]).unwrap();
     assert_eq!((fake.report().as_str(), fake.live().as_str()), ("", ""));
+}
+
+#[test]
+fn a_client_that_was_terminated_is_lost() {
+    let fake = Fake::new();
+    let mut lost = ready(&Place::new(), 0);
+    fake.fail(1, CLIENT_TERMINATED, true);
+    let error = lost.step.replay(&[("n", 1)]).unwrap_err();
+    assert!(error.is_lost(), "{error}");
+}
+
+/// As after a stop of the whole process: the limit has passed, and the work has ended meanwhile.
+#[test]
+fn work_that_ended_while_nobody_looked_is_no_loss() {
+    let fake = Fake::new();
+    let mut ready = ready(&Place::new(), 0);
+    ready.device = ready.device.with_wait_limit(Some(Duration::ZERO));
+    ready.step.replay(&[("n", 1)]).unwrap();
+    fake.names();
+    ready.step.replay(&[("n", 1)]).unwrap();
+    let asked = fake.names().iter().position(|name| name.ends_with("Query")).expect("the wait asks");
+    fake.fail(asked + 1, NOT_READY, false);
+    ready.step.replay(&[("n", 1)]).unwrap();
+    assert!(fake.failed().ends_with("Query"), "{}", fake.failed());
+    ready.step.replay(&[("n", 1)]).unwrap();
 }
 
 /// What would wait for the kernel is left alone: buffers, modules, the context itself.

@@ -36,6 +36,9 @@ const KEYS: usize = 256;
 const TENSORS: usize = 4096;
 /// Characters of a name, or of a token's text, that are shown without --all: ggml's own names end at 64.
 const NAME: usize = 120;
+/// Characters of why the file's template is not used, and what is instead, which comes last: more than any reason has, of which
+/// the words of a template are cut to 500.
+const REASON: usize = 800;
 
 /// How much is shown.
 #[derive(Clone, Copy)]
@@ -155,7 +158,8 @@ fn text(model: &Model, most: Most, out: &mut dyn Write) -> Result {
     writeln!(out, "  {:18} {}{added}", "begins with", special(tokenizer.bos()))?;
     let ends: Vec<String> = tokenizer.eog().iter().map(|&id| special(Some(id))).collect();
     writeln!(out, "  {:18} {}", "ends with", ends.join(", "))?;
-    writeln!(out, "  {:18} {}", "chat template", why.as_deref().map_or("the file's".into(), |why| oneline(why, most.name)))?;
+    let template = why.as_deref().map_or("the file's".into(), |why| oneline(why, REASON));
+    writeln!(out, "  {:18} {template}", "chat template")?;
     writeln!(
         out,
         "  {:18} --temp {} --top-k {} --top-p {} --min-p {} --repeat-penalty {}",

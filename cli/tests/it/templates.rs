@@ -79,6 +79,16 @@ fn measured(command: &mut Command) -> Measured {
     Measured { outcome, time, memory: usage.ru_maxrss }
 }
 
+/// The memory was that of the program and its helper, or what the kernel counts for any program that this one starts: the most
+/// that this process ever had, for it lends a new process its memory until that runs its own program. Other tests load models.
+fn assert_modest(what: &str, time: Duration, memory: i64) {
+    /// Pages that the kernel has not counted yet, on each processor.
+    const UNCOUNTED: i64 = 4 << 10;
+    let inherited = || measured(&mut Command::new("true")).memory;
+    assert!(time < LONGEST, "{what}: {time:?}");
+    assert!(memory < MOST || memory <= inherited() + UNCOUNTED, "{what}: {memory} KiB");
+}
+
 /// A template that is compiled and then does harm, and a part of what is said of it.
 type Case = (&'static str, &'static str);
 
@@ -192,7 +202,7 @@ const RENDERED: &[Case] = &[
     ("{{ ('x' * 99999999)|list|length }}", "memory"),
     // Steps, and steps that take long.
     // The steps are used up in a second, or the time on a machine that is busy.
-    ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "the chat template "),
+    ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "chat template"),
     ("{% set s = 'x' * 9999999 %}{% for i in range(99999) %}{% set t = s|replace('y', 'z') %}{% endfor %}", "time"),
     ("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "longer than"),
     ("{{ 2 ** 99999999 }}{{ 10 ** 999 }}", "unable to calculate"),
@@ -207,7 +217,7 @@ fn templates_that_do_harm_are_stopped() {
             measured(&mut gristmill(&["run", path.to_str().unwrap(), "-p", "hi", "-n", "1"]));
         let error = outcome.failed();
         assert!(error.contains(said), "{source}: {error}");
-        assert!(time < LONGEST && memory < MOST, "{source}: {time:?}, {memory} KiB");
+        assert_modest(source, time, memory);
     }
 }
 
@@ -248,7 +258,7 @@ fn templates_that_do_not_compile_are_replaced() {
         let out = outcome.ok();
         let line = out.lines().find(|line| line.contains("chat template  ")).unwrap_or_default();
         assert!(line.contains("using the built-in template"), "{begin}{repeated}: {line}");
-        assert!(time < LONGEST && memory < MOST, "{begin}{repeated}: {time:?}, {memory} KiB");
+        assert_modest(&format!("{begin}{repeated}"), time, memory);
     }
 }
 

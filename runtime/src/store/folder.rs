@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 const TEMPORARY: &str = "tmp-";
+/// What such a directory's name begins with where others have theirs, too.
+const ELSEWHERE: &str = "gristmill-";
 /// A temporary directory is locked by its maker, but only after it was made.
 const GRACE: Duration = Duration::from_secs(5);
 /// Bytes that must be free where a compiler is to work: its source, its assembly and its library, several times the largest unit's.
@@ -26,6 +28,7 @@ pub(super) fn fault(path: &Path, message: impl ToString) -> Error {
 
 /// Bits of a mode that let others write.
 const OTHERS_WRITE: u32 = 0o022;
+const GROUP_WRITE: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
 /// A directory, open.
@@ -58,7 +61,9 @@ impl Folder {
         }
         let real = std::fs::canonicalize(path).map_err(|e| fault(path, e))?;
         // Nobody else can exchange what lies on the way to it, so that it is still there when it is opened.
-        real.ancestors().skip(1).try_for_each(check_way)?;
+        for way in real.ancestors().skip(1) {
+            check_way(way).map_err(|why| fault(way, format!("leads to the cache, and {why}")))?;
+        }
         let directory = open_directory(CWD, &real).map_err(|e| fault(path, e))?;
         let folder = Folder { directory: Arc::new(directory), path: real };
         folder.check_mode(me, ours)?;
@@ -107,19 +112,22 @@ impl Folder {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Errno::INVAL);
         }
+        if u64::try_from(stat.st_size).is_ok_and(|size| size > most) {
+            return Err(Errno::FBIG);
+        }
         let mut bytes = Vec::new();
         // It may still grow: what is read is bounded, not what was promised.
         let read = file.by_ref().take(most.saturating_add(1)).read_to_end(&mut bytes);
         match read {
             Ok(n) if n as u64 <= most => Ok(Some((file, bytes))),
             Ok(_) => Err(Errno::FBIG),
-            Err(_) => Err(Errno::IO),
+            Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
         }
     }
 
     /// Makes a file of these bytes, whole or not at all.
     pub fn write(&self, name: &str, parts: &[&[u8]]) -> Result<(), Error> {
-        let temporary = Temporary::make(&self.directory, &self.path)?;
+        let temporary = Temporary::make(&self.directory, &self.path, TEMPORARY)?;
         let write = || -> std::io::Result<()> {
             use std::io::Write;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -153,7 +161,7 @@ impl Folder {
 
     /// A directory in it that goes when it is dropped, on a disk that has room for a compiler's files.
     pub fn temporary(&self) -> Result<Temporary, Error> {
-        let temporary = Temporary::make(&self.directory, &self.path)?;
+        let temporary = Temporary::make(&self.directory, &self.path, TEMPORARY)?;
         temporary.check_room().map_err(|e| fault(&self.path, format!("has no room: {e}")))?;
         Ok(temporary)
     }
@@ -173,16 +181,20 @@ impl Folder {
 }
 
 /// May nobody else exchange what lies in this directory, which leads to another?
-fn check_way(way: &Path) -> Result<(), Error> {
+fn check_way(way: &Path) -> Result<(), String> {
     let me = rustix::process::geteuid().as_raw();
-    let meta = std::fs::metadata(way).map_err(|e| fault(way, e))?;
+    let meta = std::fs::metadata(way).map_err(|e| e.to_string())?;
     if ![0, me, NOBODY].contains(&meta.uid()) {
-        return Err(fault(way, format!("leads to the cache and belongs to user {}, not to you ({me})", meta.uid())));
+        return Err(format!("belongs to user {}, not to you ({me})", meta.uid()));
     }
     let mode = meta.mode() & 0o7777;
-    if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
-        let what = format!("leads to the cache, and others can write to it (mode {mode:03o})");
-        return Err(fault(way, format!("{what}, so what lies in the cache cannot be trusted and is not read")));
+    // Many systems give every user a group of the user's own number, with nobody else in it, and let that group write to what the user makes.
+    let own_group = meta.gid() == meta.uid();
+    let others_write = if own_group { OTHERS_WRITE & !GROUP_WRITE } else { OTHERS_WRITE };
+    if mode & others_write != 0 && mode & STICKY == 0 {
+        let why = "so what lies in it cannot be trusted and is not read";
+        let remedy = if meta.uid() == me { format!("; `chmod go-w {}`", way.display()) } else { String::new() };
+        return Err(format!("others can write to it (mode {mode:03o}), {why}{remedy}"));
     }
     Ok(())
 }
@@ -230,12 +242,12 @@ pub struct Temporary {
 
 impl Temporary {
     /// In a directory whose path is this.
-    fn make(parent: &Arc<OwnedFd>, at: &Path) -> Result<Temporary, Error> {
+    fn make(parent: &Arc<OwnedFd>, at: &Path, prefix: &str) -> Result<Temporary, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         // Another process may have this number: one in another container that shares the directory.
         for _ in 0..10_000 {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let name = format!("{TEMPORARY}{}-{number}", std::process::id());
+            let name = format!("{prefix}{}-{number}", std::process::id());
             match rustix::fs::mkdirat(parent, &name, Mode::RWXU) {
                 Ok(()) => {
                     let directory = File::from(open_directory(parent, Path::new(&name)).map_err(|e| fault(at, e))?);
@@ -249,14 +261,35 @@ impl Temporary {
         Err(fault(at, "is full of temporary directories"))
     }
 
-    /// In the system's place for such: where the store has none.
+    /// In the system's places for such: where the store has none.
     pub(super) fn elsewhere() -> Result<Temporary, Error> {
-        let place = std::env::temp_dir();
-        let real = std::fs::canonicalize(&place).map_err(|e| fault(&place, e))?;
+        Temporary::in_one_of(&[std::env::temp_dir(), "/dev/shm".into(), "/var/tmp".into()])
+    }
+
+    /// In the first of these directories that will do; one without much room only where no other will.
+    pub(super) fn in_one_of(places: &[PathBuf]) -> Result<Temporary, Error> {
+        let (mut small, mut refused) = (None, Vec::new());
+        for place in places {
+            match Temporary::within(place) {
+                Ok(temporary) if temporary.check_room().is_ok() => return Ok(temporary),
+                Ok(temporary) => small = small.or(Some(temporary)),
+                Err(why) => refused.push(why),
+            }
+        }
+        small.ok_or_else(|| Error::NoTemporary(refused.join("; ")))
+    }
+
+    /// In that directory, or why not.
+    fn within(place: &Path) -> Result<Temporary, String> {
+        let of = |path: &Path, why: String| format!("{}: {why}", path.display());
+        let real = std::fs::canonicalize(place).map_err(|e| of(place, e.to_string()))?;
         // A compiler's output must be what is loaded.
-        real.ancestors().try_for_each(check_way)?;
-        let directory = open_directory(CWD, &real).map_err(|e| fault(&place, e))?;
-        Temporary::make(&Arc::new(directory), &real)
+        real.ancestors().try_for_each(|way| check_way(way).map_err(|why| of(way, why)))?;
+        let directory = open_directory(CWD, &real).map_err(|e| of(place, e.to_string()))?;
+        Temporary::make(&Arc::new(directory), &real, ELSEWHERE).map_err(|e| match e {
+            Error::Cache { path, message } => of(&path, message),
+            other => other.to_string(),
+        })
     }
 
     /// Has the disk room for a compiler's files? Quotas and reserves are known to the system alone, so it is asked for them.

@@ -236,17 +236,47 @@ fn what_is_no_file_or_too_long_is_no_entry() {
     assert_eq!(store.get(&key).unwrap(), None);
 }
 
+/// Refuses the system's calls of this process alone: one that has no descriptors left.
+#[test]
+fn an_entry_that_cannot_be_read_now_stays() {
+    if std::env::var_os("GRISTMILL_TEST_CHILD").is_none() {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "store::tests::an_entry_that_cannot_be_read_now_stays"])
+            .env("GRISTMILL_TEST_CHILD", "1")
+            .status();
+        return assert!(child.unwrap().success());
+    }
+    let place = Place::new("passing");
+    let (key, store) = (Key::of(["a"]), place.open());
+    store.put(&key, b"payload").unwrap();
+    let mut taken = vec![];
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let few = rustix::process::Rlimit { current: Some(64), maximum: limit.maximum };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
+    while let Ok(file) = File::open("/dev/null") {
+        taken.push(file);
+    }
+    assert_eq!(store.get(&key).unwrap(), None);
+    drop(taken);
+    assert_eq!(store.get(&key).unwrap().unwrap(), b"payload");
+}
+
 #[test]
 fn a_way_that_others_can_change_is_refused() {
     let place = Place::new("way");
     let inner = place.0.join("a").join("store");
     drop(Store::open(&inner, 1).unwrap());
-    for (bad, refused) in [(0o777, true), (0o775, true), (0o1777, false), (0o755, false)] {
+    // The group of the user's own number is the user; where this test may give the directory to another group, that one is not.
+    let meta = std::fs::metadata(&place.0).unwrap();
+    let given = std::os::unix::fs::chown(&place.0, None, Some(meta.uid() + 1)).is_ok();
+    let strange = given || meta.gid() != meta.uid();
+    for (bad, refused) in [(0o777, true), (0o775, strange), (0o1777, false), (0o755, false)] {
         mode(&place.0, bad);
         let opened = Store::open(&inner, 1);
         assert_eq!(opened.is_err(), refused, "{bad:o}");
         if let Err(error) = opened {
             let said = error.to_string();
+            assert!(said.ends_with(&format!("`chmod go-w {}`", place.0.display())), "{said}");
             assert!(
                 said.contains(&format!("{bad:o}")) && said.contains("is not read") && error.hint().is_some(),
                 "{said}"
@@ -257,6 +287,33 @@ fn a_way_that_others_can_change_is_refused() {
         assert!(Store::open(&inner, 1).unwrap_err().to_string().contains("belongs to user 12345"));
         std::os::unix::fs::chown(&place.0, Some(0), None).unwrap();
     }
+    if given {
+        std::os::unix::fs::chown(&place.0, None, Some(meta.uid())).unwrap();
+        mode(&place.0, 0o775);
+        drop(Store::open(&inner, 1).unwrap());
+    }
+}
+
+#[test]
+fn a_temporary_place_that_others_can_change_is_passed_over() {
+    let (open, own) = (Place::new("open"), Place::new("own"));
+    drop((open.open(), own.open()));
+    mode(&open.0, 0o777);
+    let temporary = Temporary::in_one_of(&[open.0.clone(), own.0.join("none"), own.0.clone()]).unwrap();
+    let path = temporary.path().to_owned();
+    assert!(path.starts_with(std::fs::canonicalize(&own.0).unwrap()), "{}", path.display());
+    assert!(path.file_name().unwrap().to_str().unwrap().starts_with("gristmill-"), "{}", path.display());
+    assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+    drop(temporary);
+    assert!(!path.exists() && open.files().is_empty());
+    let error = Temporary::in_one_of(std::slice::from_ref(&open.0)).err().unwrap();
+    let said = error.to_string();
+    assert!(said.starts_with("no place for a compiler's files") && said.contains("mode 777"), "{said}");
+    assert!(said.ends_with(&format!("`chmod go-w {}`", open.0.display())), "{said}");
+    assert_eq!(error.hint().unwrap(), "set TMPDIR to a directory that only you can write to");
+    // Others may have theirs beside it where nobody can touch another's.
+    mode(&open.0, 0o1777);
+    assert!(Temporary::in_one_of(std::slice::from_ref(&open.0)).is_ok());
 }
 
 #[test]

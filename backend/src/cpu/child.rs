@@ -1,0 +1,166 @@
+//! Programs that are run for so long at most.
+
+use super::cc::MESSAGE_BYTES;
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use std::io::Read;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time passes in pieces so long. Of a time in which everything was stopped (Ctrl-Z, a machine asleep) at most one counts.
+const SLICE: Duration = Duration::from_secs(1);
+/// A program that has ended has written all that it says: what is in its pipes is read in less. Longer they are open only where something
+/// that it left behind has them.
+const READ_TIME: Duration = Duration::from_secs(5);
+/// Looks for descendants of a program that is being ended: what a stopped process had begun to start is there at the next.
+const LOOKS: usize = 100;
+
+/// How a program ended, and what it said.
+pub struct Ended {
+    /// None if it took too long, and was killed.
+    pub status: Option<ExitStatus>,
+    /// The beginning of what it said.
+    pub output: Vec<u8>,
+    /// The beginning of its complaints.
+    pub errors: Vec<u8>,
+}
+
+/// Runs a program for at most so long. What it has started goes with it then. It stays in the group of its caller: what ends that (Ctrl-C) ends
+/// it, too.
+pub fn run(mut command: Command, limit: Duration) -> std::io::Result<Ended> {
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let (output, errors) = (Said::of(child.stdout.take()), Said::of(child.stderr.take()));
+    let pid = Pid::from_child(&child);
+    let (send, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        // It stays a zombie, so that its number is nobody else's yet when it is killed.
+        let _ = retry_on_intr(|| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT));
+        let _ = send.send(());
+    });
+    let in_time = within(&ended, limit);
+    if !in_time {
+        end(pid);
+    }
+    let status = child.wait()?;
+    // It may have ended by itself just before.
+    let status = (in_time || status.success()).then_some(status);
+    let until = Instant::now() + READ_TIME;
+    Ok(Ended { status, output: output.read(until), errors: errors.read(until) })
+}
+
+/// Does it come in that time, counted in slices?
+fn within(ended: &Receiver<()>, limit: Duration) -> bool {
+    let mut left = limit;
+    while !left.is_zero() {
+        let slice = left.min(SLICE);
+        match ended.recv_timeout(slice) {
+            Err(RecvTimeoutError::Timeout) => left -= slice,
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return true,
+        }
+    }
+    false
+}
+
+/// Ends a child and what descends from it. All are stopped first: one that runs could start another behind our back, and the number of one
+/// that ended could be another's.
+fn end(child: Pid) {
+    let mut tree = vec![child];
+    let _ = kill_process(child, Signal::STOP);
+    for _ in 0..LOOKS {
+        let found: Vec<Pid> = tree.iter().flat_map(|&pid| children(pid)).filter(|pid| !tree.contains(pid)).collect();
+        if found.is_empty() {
+            break;
+        }
+        for &pid in &found {
+            let _ = kill_process(pid, Signal::STOP);
+        }
+        tree.extend(found);
+    }
+    for pid in tree {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// The children of a process, of all its threads; none where the system does not list them.
+#[cfg(target_os = "linux")]
+fn children(pid: Pid) -> Vec<Pid> {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten().flatten();
+    let listed = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    listed
+        .flat_map(|list| list.split_whitespace().filter_map(|n| Pid::from_raw(n.parse().ok()?)).collect::<Vec<_>>())
+        .collect()
+}
+#[cfg(not(target_os = "linux"))]
+fn children(_: Pid) -> Vec<Pid> {
+    Vec::new()
+}
+
+/// What a program says, which is read to its end beside it.
+struct Said {
+    /// The first bytes: a little more than is shown of them.
+    bytes: Arc<Mutex<Vec<u8>>>,
+    /// Closed at the end.
+    ended: Receiver<()>,
+}
+
+impl Said {
+    fn of(pipe: Option<impl Read + Send + 'static>) -> Said {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let (send, ended) = mpsc::channel();
+        let kept = bytes.clone();
+        std::thread::spawn(move || {
+            let _open: mpsc::Sender<()> = send;
+            let (mut pipe, mut part) = (pipe, [0; 4096]);
+            while let Some(pipe) = &mut pipe {
+                match pipe.read(&mut part) {
+                    Ok(0) => break,
+                    Ok(n) => {
+                        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                        let room = (MESSAGE_BYTES + 1).saturating_sub(kept.len());
+                        kept.extend_from_slice(&part[..n.min(room)]);
+                    }
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(_) => break,
+                }
+            }
+        });
+        Said { bytes, ended }
+    }
+    /// What has been read at its end, or by then, where a process left behind keeps it from ending.
+    fn read(self, until: Instant) -> Vec<u8> {
+        let _ = self.ended.recv_timeout(until.saturating_duration_since(Instant::now()));
+        std::mem::take(&mut self.bytes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdout(Stdio::piped());
+        command
+    }
+
+    #[test]
+    fn what_is_left_behind_with_the_pipes_is_not_waited_for() {
+        let begin = Instant::now();
+        let ended = run(shell("sleep 120 & echo said; echo $!"), Duration::from_secs(60)).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+        assert!(ended.status.unwrap().success());
+        let said = String::from_utf8(ended.output).unwrap();
+        let left = said.strip_prefix("said\n").unwrap().trim().parse().unwrap();
+        kill_process(Pid::from_raw(left).unwrap(), Signal::KILL).unwrap();
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_program_is_of_its_callers_group() {
+        let ended = run(shell("cut -d ' ' -f 5 /proc/$$/stat"), Duration::from_secs(60)).unwrap();
+        let group = rustix::process::getpgrp().as_raw_nonzero().to_string();
+        assert_eq!(String::from_utf8(ended.output).unwrap().trim(), group);
+    }
+}
