@@ -19,6 +19,7 @@ mod json;
 mod message;
 mod render;
 mod request;
+mod special;
 mod trust;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -76,14 +77,14 @@ impl ChatTemplate {
     /// A template that runs as `isolation` says, compiled once to see whether it can be.
     ///
     /// # Errors
-    /// Source that is too long or does not compile.
+    /// Source that is too long or does not compile, or special texts that cannot be searched for.
     pub fn new(source: &str, specials: &SpecialTexts, isolation: &Isolation) -> Result<Self, ChatError> {
         bounds::check_length(source)?;
         let template = Self {
             source: source.to_owned(),
             bos: specials.bos.clone(),
             eos: specials.eos.clone(),
-            marker: trust::Marker::new(specials.control.clone()),
+            marker: trust::Marker::new(specials.control.clone())?,
             isolation: isolation.clone(),
         };
         template.isolation.answer(&Request { source: template.source.clone(), conversation: None })?;
