@@ -95,7 +95,7 @@ impl ChatTemplate {
     /// the file has none or it does not compile. The second value tells the user why, if so.
     ///
     /// # Errors
-    /// The process that compiles it cannot be started.
+    /// The process that compiles it cannot be started, or twice came to an end that is not the template's doing.
     pub fn select(
         source: Option<&str>,
         pre: &str,
@@ -105,7 +105,7 @@ impl ChatTemplate {
         let name = builtin::for_pre(pre);
         let why = match source {
             None => "the file has no chat template".to_owned(),
-            Some(source) => match Self::new(source, specials, isolation) {
+            Some(source) => match Self::new_or_again(source, specials, isolation) {
                 Ok(template) => return Ok((template, None)),
                 Err(error @ ChatError::Helper(_)) => return Err(error),
                 Err(error) => error.to_string(),
@@ -114,6 +114,14 @@ impl ChatTemplate {
         let source = builtin::source(name).unwrap_or_default();
         let builtin = Self::new(source, specials, &Isolation::InProcess)?;
         Ok((builtin, Some(format!("{why}; using the built-in template {name:?}"))))
+    }
+
+    /// [`ChatTemplate::new`], once more where its process was lost: a machine may be busy for a moment.
+    fn new_or_again(source: &str, specials: &SpecialTexts, isolation: &Isolation) -> Result<Self, ChatError> {
+        match Self::new(source, specials, isolation) {
+            Err(ChatError::Helper(_)) => Self::new(source, specials, isolation),
+            outcome => outcome,
+        }
     }
 
     /// Does the template's source speak of `name`: of `tools`, say? One that does not will leave them out.
