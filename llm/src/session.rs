@@ -84,6 +84,8 @@ pub struct Session {
     /// Rows that were written, by steps or from the host, and not followed by logits that are numbers: they may hold NaN or infinity.
     /// Attention reads a few rows behind the sequence, with the factor 0, and 0 · NaN is not 0: what is left there must be numbers.
     doubtful: Range<usize>,
+    /// Were the logits that were computed last no numbers? Then rows of the sequence from the first doubtful one on are none either.
+    spoilt: bool,
 }
 
 impl Session {
@@ -97,6 +99,7 @@ impl Session {
             chooses: false,
             prefixes: None,
             doubtful: 0..0,
+            spoilt: false,
         }
     }
     /// One that keeps what sequences have in common on the host, in at most that many bytes.
@@ -227,6 +230,11 @@ impl Session {
     }
     /// Makes the sequence the longest beginning of `prompt` that need not be run; its first `whole` tokens are blocks.
     fn reuse(&mut self, prompt: &[u32], whole: usize, reuse: Reuse) -> Result<(), Error> {
+        if std::mem::take(&mut self.spoilt) {
+            // They are neither read again nor kept; what is kept already may be where they came from.
+            self.truncate(self.doubtful.start);
+            self.prefixes = self.prefixes.as_ref().map(Prefixes::emptied);
+        }
         let shared = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let mut have = match reuse {
             Reuse::Any => shared,
@@ -358,7 +366,11 @@ impl Session {
         self.doubtful.start = self.doubtful.start.max(self.tokens.len());
     }
     fn trust_numbers(&mut self) {
-        if !self.logits.is_empty() && not_a_number(&self.logits).is_none() {
+        if self.logits.is_empty() {
+            return;
+        }
+        self.spoilt = not_a_number(&self.logits).is_some();
+        if !self.spoilt {
             self.trust();
         }
     }

@@ -3,7 +3,8 @@
 mod common;
 
 use gristmill_llm::chat::{
-    ChatError, ChatTemplate, Isolation, Message, RenderOptions, Span, SpecialTexts, builtin_names, builtin_source,
+    ChatError, ChatTemplate, Helper, Isolation, Message, RenderOptions, Span, SpecialTexts, builtin_names,
+    builtin_source,
 };
 use serde_json::{Value as Json, json};
 
@@ -425,4 +426,22 @@ fn spans_are_always_the_rendered_text() {
             assert!(written <= if name == "glm4.7" { users } else { 0 }, "{name} {messages:?} {spans:?}");
         }
     }
+}
+
+#[test]
+fn a_process_that_is_lost_is_no_fault_of_the_template() {
+    let specials = SpecialTexts::default();
+    for (script, part) in
+        [("kill -9 $$", "ended without an answer"), ("exec tail -f /dev/null", "did not answer in time")]
+    {
+        let isolation = Isolation::Helper(Helper::new("/bin/sh", ["-c", script]));
+        let error = ChatTemplate::select(Some("x"), "glm4", &specials, &isolation).unwrap_err();
+        assert!(matches!(error, ChatError::Helper(_)) && error.to_string().contains(part), "{error}");
+    }
+    // Once is no reason to give up.
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!("mkdir {}/once && exit 1; echo '{{\"Err\":\"OutOfStack\"}}'", folder.path().display());
+    let isolation = Isolation::Helper(Helper::new("/bin/sh", ["-c", &script]));
+    let (_, why) = ChatTemplate::select(Some("x"), "glm4", &specials, &isolation).unwrap();
+    assert!(why.unwrap().contains("ran out of stack"));
 }

@@ -140,6 +140,41 @@ fn rows_that_are_no_numbers_do_not_reach_another_conversation() {
 }
 
 #[test]
+fn numbers_that_were_none_once_are_computed_again() {
+    let long = prompt(4, 200);
+    for overlaps in [false, true] {
+        let (engine, calls) = engine(&tiny(None), overlaps);
+        let mut session = Session::with_prefixes(engine, 1 << 20);
+        let want = conversation(&mut session).expect("numbers");
+        let again = answer(&mut session, &long, 4).expect("numbers");
+        let mut errors = 0;
+        for n in 1.. {
+            session.reset();
+            calls.garble(n);
+            let outcome = conversation(&mut session);
+            if calls.garbles() {
+                calls.garble(0);
+                break;
+            }
+            // Rows that are kept on the host may be what is spoilt: then an answer that needs them says so, and the next does not.
+            let outcome = outcome.and_then(|_| conversation(&mut session));
+            if let Err(error) = outcome {
+                assert!(matches!(error, Error::Sampling(SamplingError::BadLogit { .. })), "{error}");
+                errors += 1;
+            }
+            assert_eq!(conversation(&mut session).expect("numbers"), want, "after copy {n}, {overlaps}");
+            assert_eq!(answer(&mut session, &long, 4).expect("numbers"), again, "after copy {n}, {overlaps}");
+        }
+        assert!(errors > 1, "{errors}");
+        // The same prompt at once.
+        session.reset();
+        calls.garble(1);
+        answer(&mut session, &long, 4).expect_err("not a number");
+        assert_eq!(answer(&mut session, &long, 4).expect("numbers"), again, "{overlaps}");
+    }
+}
+
+#[test]
 fn perplexity_of_what_is_no_number_is_an_error() {
     let (mut engine, _) = engine(&tiny(Some((7, f64::NAN))), false);
     let mut tokens = prompt(1, 40);

@@ -57,6 +57,9 @@ pub enum ChatError {
     /// A message, a tool or a variable is nested too deeply.
     #[error("the conversation has values within more than {0} others")]
     ConversationTooDeep(usize),
+    /// The texts of the control tokens cannot be searched for, so that nothing could tell a message from a marker.
+    #[error("the texts of the control tokens cannot be searched for: {0}")]
+    Specials(String),
     /// The process that renders could not be started, or ended without an answer for a reason that is not the template's.
     #[error("the process that renders chat templates {0}")]
     Helper(String),
@@ -83,6 +86,7 @@ impl ChatError {
             Self::OutputTooLarge(_) => Some("shorten the conversation".into()),
             Self::ConversationTooDeep(_) => Some("flatten the arguments and descriptions of tools".into()),
             Self::Render(_) => Some("check that each message has a role and a content".into()),
+            Self::Specials(_) => Some("the vocabulary is damaged: get the model file from a source that you trust".into()),
             Self::Helper(_) => Some("check that this program may start processes, and that there is memory for one".into()),
         }
     }

@@ -23,6 +23,9 @@ const ANSWER: usize = 64 << 10;
 /// Bytes of an answer for each byte of its text: six for an escaped control character, or one and two for a range.
 const ANSWER_PER_BYTE: usize = 8;
 
+/// The variable that names the folders in which the loader looks for libraries first.
+const LIBRARIES: &str = if cfg!(target_os = "macos") { "DYLD_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
+
 /// Where a template runs.
 #[derive(Debug, Clone)]
 pub enum Isolation {
@@ -69,19 +72,26 @@ impl Helper {
         // Killed, or at its end: the other end of its output, which nothing but its end closes, is closed.
         let status = child.wait();
         let lost = |e: io::Error| ChatError::Helper(format!("was lost: {e}"));
-        match (ending.map_err(lost)?, status.map_err(lost)?) {
-            (Ending::TooSlow, _) => Err(ChatError::OutOfTime),
-            (Ending::TooLong, _) => Err(ChatError::OutputTooLarge(longest)),
-            (Ending::Answered(answer), status) => {
-                serde_json::from_slice(&answer).unwrap_or_else(|_| Err(cause(status)))
+        match ending.map_err(lost)? {
+            // It holds itself to its limits: where those do not come first, this machine is at fault.
+            Ending::TooSlow => {
+                Err(ChatError::Helper(format!("did not answer in time, which is {} seconds", DEADLINE.as_secs())))
+            }
+            Ending::TooLong => Err(ChatError::OutputTooLarge(longest)),
+            // There is no status where this program ignores SIGCHLD: the kernel keeps none then.
+            Ending::Answered(answer) => {
+                serde_json::from_slice(&answer).unwrap_or_else(|_| Err(status.map_or_else(lost, cause)))
             }
         }
     }
 
     fn start(&self) -> io::Result<Child> {
+        // Where the program's libraries are found is the only thing of the environment that it needs.
+        let libraries = std::env::var_os(LIBRARIES).map(|folders| (LIBRARIES, folders));
         Command::new(&self.program)
             .args(&self.arguments)
             .env_clear()
+            .envs(libraries)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -155,8 +165,8 @@ fn feed(input: &mut Option<ChildStdin>, rest: &mut &[u8]) -> io::Result<()> {
 /// What a helper died of that left no answer, by the signals that its limits bring about (`helper.rs`).
 fn cause(status: ExitStatus) -> ChatError {
     match status.signal().and_then(Signal::from_named_raw) {
-        // Memory that cannot be had makes Rust's allocator abort; the kernel's way where the machine has none left is a kill.
-        Some(Signal::ABORT | Signal::KILL) => ChatError::OutOfMemory,
+        // Memory that cannot be had makes Rust's allocator abort.
+        Some(Signal::ABORT) => ChatError::OutOfMemory,
         Some(Signal::SEGV | Signal::BUS) => ChatError::OutOfStack,
         Some(Signal::XCPU) => ChatError::OutOfTime,
         _ => ChatError::Helper(format!("ended without an answer: {status}")),

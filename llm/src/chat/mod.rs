@@ -19,6 +19,7 @@ mod json;
 mod message;
 mod render;
 mod request;
+mod special;
 mod trust;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -76,14 +77,14 @@ impl ChatTemplate {
     /// A template that runs as `isolation` says, compiled once to see whether it can be.
     ///
     /// # Errors
-    /// Source that is too long or does not compile.
+    /// Source that is too long or does not compile, or special texts that cannot be searched for.
     pub fn new(source: &str, specials: &SpecialTexts, isolation: &Isolation) -> Result<Self, ChatError> {
         bounds::check_length(source)?;
         let template = Self {
             source: source.to_owned(),
             bos: specials.bos.clone(),
             eos: specials.eos.clone(),
-            marker: trust::Marker::new(specials.control.clone()),
+            marker: trust::Marker::new(specials.control.clone())?,
             isolation: isolation.clone(),
         };
         template.isolation.answer(&Request { source: template.source.clone(), conversation: None })?;
@@ -94,7 +95,7 @@ impl ChatTemplate {
     /// the file has none or it does not compile. The second value tells the user why, if so.
     ///
     /// # Errors
-    /// The process that compiles it cannot be started.
+    /// The process that compiles it cannot be started, or twice came to an end that is not the template's doing.
     pub fn select(
         source: Option<&str>,
         pre: &str,
@@ -104,7 +105,7 @@ impl ChatTemplate {
         let name = builtin::for_pre(pre);
         let why = match source {
             None => "the file has no chat template".to_owned(),
-            Some(source) => match Self::new(source, specials, isolation) {
+            Some(source) => match Self::new_or_again(source, specials, isolation) {
                 Ok(template) => return Ok((template, None)),
                 Err(error @ ChatError::Helper(_)) => return Err(error),
                 Err(error) => error.to_string(),
@@ -113,6 +114,14 @@ impl ChatTemplate {
         let source = builtin::source(name).unwrap_or_default();
         let builtin = Self::new(source, specials, &Isolation::InProcess)?;
         Ok((builtin, Some(format!("{why}; using the built-in template {name:?}"))))
+    }
+
+    /// [`ChatTemplate::new`], once more where its process was lost: a machine may be busy for a moment.
+    fn new_or_again(source: &str, specials: &SpecialTexts, isolation: &Isolation) -> Result<Self, ChatError> {
+        match Self::new(source, specials, isolation) {
+            Err(ChatError::Helper(_)) => Self::new(source, specials, isolation),
+            outcome => outcome,
+        }
     }
 
     /// Does the template's source speak of `name`: of `tools`, say? One that does not will leave them out.

@@ -23,8 +23,10 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::Value as Json;
+
+use super::error::ChatError;
+use super::special::{Choice, Found, Texts, merge};
 
 /// Markers of the assistant's own turn: reasoning and tool calls.
 const OWN_MARKERS: &[&str] =
@@ -47,25 +49,21 @@ enum Author {
 /// The special texts of a vocabulary, prepared for search.
 #[derive(Debug)]
 pub(super) struct Marker {
-    texts: Vec<String>,
-    search: Option<AhoCorasick>,
+    texts: Texts,
 }
 
 impl Marker {
-    pub(super) fn new(mut texts: Vec<String>) -> Self {
-        texts.retain(|text| !text.is_empty());
-        texts.sort_unstable();
-        texts.dedup();
-        let search = AhoCorasick::builder().match_kind(MatchKind::Standard).build(&texts).ok();
-        Self { texts, search }
+    /// # Errors
+    /// The texts cannot be searched for.
+    pub(super) fn new(texts: Vec<String>) -> Result<Self, ChatError> {
+        Ok(Self { texts: Texts::new(texts)? })
     }
 
     /// The special texts that messages or tools spell, whole or in part: a marker of these alone finds the same ranges.
     pub(super) fn spelled(&self, messages: &[Json], tools: Option<&Json>) -> Vec<String> {
-        let strings = strings(messages, tools);
-        let found: BTreeSet<usize> =
-            strings.iter().flat_map(|&(_, text)| self.occurrences(text)).map(|(_, special)| special).collect();
-        found.into_iter().map(|special| self.texts[special].clone()).collect()
+        let mut found = Found::none_of(&self.texts);
+        strings(messages, tools).iter().for_each(|&(_, text)| found.add(text));
+        found.specials().into_iter().map(|special| self.texts.text(special).to_owned()).collect()
     }
 
     /// The byte ranges of `rendered` that messages wrote and that must not be read as special tokens, ascending.
@@ -80,10 +78,11 @@ impl Marker {
     ) -> Vec<Range<usize>> {
         let mut groups: BTreeSet<Group> = BTreeSet::new();
         let strings = strings(messages, tools);
-        for &(author, text) in &strings {
-            let own = |special: usize| author == Author::Assistant && OWN_MARKERS.contains(&&*self.texts[special]);
-            let found = self.occurrences(text).into_iter().map(|(_, special)| special);
-            groups.extend(found.filter(|&special| !own(special)).map(|special| (author, special)));
+        for who in [Author::Anyone, Author::Assistant] {
+            let mut found = Found::none_of(&self.texts);
+            strings.iter().filter(|(author, _)| *author == who).for_each(|&(_, text)| found.add(text));
+            let own = |special: usize| who == Author::Assistant && OWN_MARKERS.contains(&self.texts.text(special));
+            groups.extend(found.specials().into_iter().filter(|&special| !own(special)).map(|special| (who, special)));
         }
         if groups.is_empty() {
             return Vec::new();
@@ -91,14 +90,15 @@ impl Marker {
         let everything = || strings.iter().map(|&(_, text)| text).chain([rendered]);
         let attempt = |chosen: &BTreeSet<Group>| {
             let mark = unused_char(everything())?;
+            let [anyone, assistant] = [Author::Anyone, Author::Assistant].map(|who| self.choice(chosen, who));
             let mut messages = messages.to_vec();
             for message in &mut messages {
-                let author = author(message);
-                for_each_string_mut(message, &mut |text| self.mark(text, author, chosen, mark));
+                let choice = if author(message) == Author::Assistant { &assistant } else { &anyone };
+                for_each_string_mut(message, &mut |text| mark_ranges(text, &choice.ranges(text), mark));
             }
             let mut tools = tools.cloned();
             if let Some(tools) = &mut tools {
-                for_each_string_mut(tools, &mut |text| self.mark(text, Author::Anyone, chosen, mark));
+                for_each_string_mut(tools, &mut |text| mark_ranges(text, &anyone.ranges(text), mark));
             }
             let (plain, ranges) = unmark(&render(&messages, tools.as_ref())?, mark, rendered);
             (plain == rendered).then_some(ranges)
@@ -116,74 +116,38 @@ impl Marker {
             Some(ranges) => (ranges, inert),
             None => (Vec::new(), BTreeSet::new()),
         };
-        for &(author, special) in groups.difference(&marked) {
-            if author == Author::Anyone || !examined.contains(&(author, special)) {
-                self.look_up(rendered, &strings, (author, special), &mut ranges);
-            }
+        let is_left = |group: &Group| group.0 == Author::Anyone || !examined.contains(group);
+        let left: BTreeSet<Group> = groups.difference(&marked).copied().filter(is_left).collect();
+        for who in [Author::Anyone, Author::Assistant] {
+            self.look_up(rendered, &strings, who, &left, &mut ranges);
         }
         merge(ranges)
     }
 
-    /// All occurrences of special texts, and of their beginnings at the end of `text` and endings at its start, where
-    /// the template's text may complete them.
-    fn occurrences(&self, text: &str) -> Vec<(Range<usize>, usize)> {
-        let mut found = Vec::new();
-        if let Some(search) = &self.search {
-            found.extend(search.find_overlapping_iter(text).map(|m| (m.range(), m.pattern().as_usize())));
-        }
-        let start = text.len() - text.trim_start().len();
-        let trimmed = text.trim();
-        for (special, whole) in self.texts.iter().enumerate() {
-            let cuts = || (1..whole.len()).filter(|&cut| whole.is_char_boundary(cut));
-            if let Some(cut) = cuts().rev().find(|&cut| trimmed.ends_with(&whole[..cut])) {
-                let end = start + trimmed.len();
-                found.push((end - cut..end, special));
-            }
-            if let Some(cut) = cuts().find(|&cut| trimmed.starts_with(&whole[cut..])) {
-                found.push((start..start + whole.len() - cut, special));
-            }
-        }
-        found
+    /// The special texts of the groups of that author.
+    fn choice(&self, groups: &BTreeSet<Group>, who: Author) -> Choice<'_> {
+        let chosen = groups.iter().filter(|(author, _)| *author == who).map(|&(_, special)| special);
+        Choice::new(&self.texts, chosen)
     }
 
-    fn mark(&self, text: &mut String, author: Author, chosen: &BTreeSet<Group>, mark: char) {
-        let found = self.occurrences(text).into_iter().filter(|(_, special)| chosen.contains(&(author, *special)));
-        let ranges = merge(found.map(|(range, _)| range).collect());
-        if ranges.is_empty() {
-            return;
-        }
-        let mut marked = String::with_capacity(text.len() * 2);
-        let mut at = 0;
-        for range in ranges {
-            marked.push_str(&text[at..range.start]);
-            for c in text[range.clone()].chars() {
-                marked.push(c);
-                marked.push(mark);
-            }
-            at = range.end;
-        }
-        marked.push_str(&text[at..]);
-        *text = marked;
-    }
-
-    /// The fallback for texts that cannot be marked: wherever a message with `special` occurs, or else wherever
-    /// `special` occurs.
+    /// The fallback for texts that cannot be marked: wherever a message with one of them occurs, or else wherever that text
+    /// occurs.
     fn look_up(
         &self,
         rendered: &str,
         strings: &[(Author, &str)],
-        (who, special): Group,
+        who: Author,
+        groups: &BTreeSet<Group>,
         ranges: &mut Vec<Range<usize>>,
     ) {
-        let whole = &self.texts[special];
-        let (mut seen, mut lost) = (BTreeSet::new(), false);
+        let choice = self.choice(groups, who);
+        let (mut seen, mut lost) = (BTreeSet::new(), Found::none_of(&self.texts));
         for &(author, text) in strings {
             let text = text.trim();
             if author != who || !seen.insert(text) {
                 continue;
             }
-            let inside: Vec<Range<usize>> =
-                self.occurrences(text).into_iter().filter(|(_, s)| *s == special).map(|(range, _)| range).collect();
+            let inside = choice.ranges(text);
             if inside.is_empty() {
                 continue;
             }
@@ -191,12 +155,32 @@ impl Marker {
             for (at, _) in rendered.match_indices(text) {
                 ranges.extend(inside.iter().map(|range| at + range.start..at + range.end));
             }
-            lost |= ranges.len() == before;
+            if ranges.len() == before {
+                lost.add(text);
+            }
         }
-        if lost {
-            ranges.extend(rendered.match_indices(whole.as_str()).map(|(at, _)| at..at + whole.len()));
-        }
+        let lost = lost.specials().into_iter().filter(|&special| groups.contains(&(who, special)));
+        ranges.extend(Choice::new(&self.texts, lost).occurrences(rendered));
     }
+}
+
+/// Puts a mark after each character of the ranges, which ascend.
+fn mark_ranges(text: &mut String, ranges: &[Range<usize>], mark: char) {
+    if ranges.is_empty() {
+        return;
+    }
+    let mut marked = String::with_capacity(text.len() * 2);
+    let mut at = 0;
+    for range in ranges {
+        marked.push_str(&text[at..range.start]);
+        for c in text[range.clone()].chars() {
+            marked.push(c);
+            marked.push(mark);
+        }
+        at = range.end;
+    }
+    marked.push_str(&text[at..]);
+    *text = marked;
 }
 
 fn author(message: &Json) -> Author {
@@ -268,18 +252,4 @@ fn unmark(marked: &str, mark: char, rendered: &str) -> (String, Vec<Range<usize>
         }
     }
     (plain, merge(ranges))
-}
-
-/// Sorts, drops empty ranges, and joins those that touch or overlap.
-fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
-    ranges.retain(|range| !range.is_empty());
-    ranges.sort_unstable_by_key(|range| range.start);
-    let mut merged: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        match merged.last_mut() {
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => merged.push(range),
-        }
-    }
-    merged
 }

@@ -39,6 +39,12 @@ pub enum TokenizerError {
         /// The most that is accepted.
         limit: usize,
     },
+    /// The special tokens cannot be searched for.
+    #[error("the special tokens cannot be searched for: {reason}")]
+    Special {
+        /// What the search engine said.
+        reason: String,
+    },
     /// `tokenizer.ggml.token_type` is shorter than `tokenizer.ggml.tokens`.
     #[error("{types} token types for {tokens} tokens")]
     TokenTypes {
@@ -77,7 +83,11 @@ impl TokenizerError {
             Self::UnsupportedPre { .. } => Some(format!("supported: {}", super::pre::supported_names().join(", "))),
             Self::Pattern { .. } => Some("this is a bug in Gristmill; please report it with the model's name".into()),
             Self::EmptyVocabulary => Some("the file carries no tokenizer; use the original model file".into()),
-            Self::TooLarge { .. } | Self::TokenTypes { .. } | Self::DuplicateToken { .. } | Self::BadMerge { .. } => {
+            Self::TooLarge { .. }
+            | Self::Special { .. }
+            | Self::TokenTypes { .. }
+            | Self::DuplicateToken { .. }
+            | Self::BadMerge { .. } => {
                 Some("the file is damaged or was converted wrongly; download or convert it again".into())
             }
         }

@@ -22,6 +22,10 @@ use super::TokenizerError;
 /// loaded in 0.05 s and searched for in 4 MiB of text in 0.4 s. 6,000 tokens of 20 bytes are a tenth of that.
 const MOST_BYTES: usize = 1 << 20;
 
+/// Most bytes of a control token: real ones have some 30. The ends of each message are compared with the parts of each length
+/// of them (`chat/special.rs`), which takes time with the square of this.
+const LONGEST_CONTROL: usize = 2 << 10;
+
 /// A token the splitter looks for.
 #[derive(Clone, Copy)]
 pub(super) struct Special<'a> {
@@ -57,12 +61,16 @@ type Place = (usize, u32);
 
 impl Splitter {
     /// # Errors
-    /// When the tokens are longer than [`MOST_BYTES`] together.
+    /// When the tokens are longer than [`MOST_BYTES`] together, or a control token than [`LONGEST_CONTROL`].
     pub(super) fn new(mut specials: Vec<Special<'_>>) -> Result<Self, TokenizerError> {
         specials.retain(|s| !s.text.is_empty());
         let count = specials.iter().map(|s| s.text.len()).sum();
         if count > MOST_BYTES {
             return Err(TokenizerError::TooLarge { what: "bytes of special tokens", count, limit: MOST_BYTES });
+        }
+        let count = specials.iter().filter(|s| !s.always).map(|s| s.text.len()).max().unwrap_or_default();
+        if count > LONGEST_CONTROL {
+            return Err(TokenizerError::TooLarge { what: "bytes of a control token", count, limit: LONGEST_CONTROL });
         }
         // A token comes after its prefixes, and nothing that does not begin with them in between.
         specials.sort_unstable_by_key(|s| s.text);
@@ -88,8 +96,10 @@ impl Splitter {
         }
         let reversed = specials.iter().map(|s| s.text.bytes().rev().collect::<Vec<u8>>());
         if !specials.is_empty() {
-            // It fails on empty and equal patterns, which there are none of, and on more bytes than the limit above.
-            splitter.automaton = DoubleArrayAhoCorasick::with_values(reversed.zip(1..)).ok();
+            // It fails on empty patterns, which there are none of, and on more bytes than the limit above.
+            let automaton = DoubleArrayAhoCorasick::with_values(reversed.zip(1..));
+            splitter.automaton =
+                Some(automaton.map_err(|error| TokenizerError::Special { reason: error.to_string() })?);
         }
         Ok(splitter)
     }
@@ -354,5 +364,13 @@ mod tests {
         let more = word(MOST_BYTES);
         let too_many = [specials(0), vec![Special { id: 5000, text: &more, always: true }]].concat();
         assert!(matches!(Splitter::new(too_many), Err(TokenizerError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn what_cannot_be_searched_for_is_refused() {
+        let long = "a".repeat(LONGEST_CONTROL + 1);
+        let special = |text, always| Special { id: 1, text, always };
+        assert!(matches!(Splitter::new(vec![special(&long, false)]), Err(TokenizerError::TooLarge { .. })));
+        Splitter::new(vec![special(&long, true), special(&long[1..], false)]).unwrap();
     }
 }

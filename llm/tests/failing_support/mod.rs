@@ -16,6 +16,8 @@ pub struct Calls {
     made: AtomicUsize,
     /// The number of the call that fails; calls are counted from 1, so that 0 is none.
     fails: AtomicUsize,
+    /// Copies from the device that are still to come until one gives garbage and says nothing; 0 is never.
+    garbles: AtomicUsize,
     /// Steps that were started and not waited for.
     running: AtomicUsize,
     /// Captured steps that there are.
@@ -29,6 +31,14 @@ impl Calls {
     pub fn fail(&self, n: usize) {
         self.made.store(0, Ordering::SeqCst);
         self.fails.store(n, Ordering::SeqCst);
+    }
+    /// Has the `n`-th copy from the device from now on give garbage without an error, once.
+    pub fn garble(&self, n: usize) {
+        self.garbles.store(n, Ordering::SeqCst);
+    }
+    /// Is garbage still to come?
+    pub fn garbles(&self) -> bool {
+        self.garbles.load(Ordering::SeqCst) > 0
     }
     /// Calls since then.
     pub fn made(&self) -> usize {
@@ -115,7 +125,12 @@ impl Device for Failing {
             data.fill(GARBAGE);
             return Err(failure("a copy from the device"));
         }
-        self.inner.read(from, offset, data)
+        self.inner.read(from, offset, data)?;
+        let count = |left: usize| left.checked_sub(1);
+        if self.calls.garbles.fetch_update(Ordering::SeqCst, Ordering::SeqCst, count) == Ok(1) {
+            data.fill(GARBAGE);
+        }
+        Ok(())
     }
     fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
         self.inner.stage(to, offset, len)
