@@ -6,7 +6,7 @@
 use crate::ENDING;
 use crate::error::Error;
 use crate::folder::{Folder, Kind};
-use crate::name::{DEPTH, Name, Repository, is_repository_part, is_safe};
+use crate::name::{DEPTH, Name, Repository, is_repository_part, is_safe, is_visible};
 use crate::pull::Progress;
 use crate::record::{CHECKSUM, Record, Stamp, finished, hash, hexadecimal};
 use crate::select;
@@ -40,7 +40,8 @@ pub struct Kept {
 pub struct Contents {
     /// Models, by name.
     pub kept: Vec<Kept>,
-    /// What is neither read nor removed: links, what is no file, and names that do not show what they are.
+    /// What is neither read nor removed, and could be taken for models: links, what is no file, and names that do not show
+    /// what they are.
     pub passed_over: Vec<PathBuf>,
 }
 
@@ -232,13 +233,14 @@ impl Store {
         }
         Ok((folder, name))
     }
-    /// Names of the folders in a folder that are owners or repositories.
+    /// Names of the folders in a folder that are owners or repositories. What else lies there is other programs' (a
+    /// README, `.DS_Store`, `lost+found`) and holds no models; only what could be taken for one is passed over.
     fn folders(&self, folder: &Folder, path: &Path, passed_over: &mut Vec<PathBuf>) -> Result<Vec<String>, Error> {
         let mut out = Vec::new();
         for (name, kind) in folder.entries().map_err(disk("read", path))? {
             if kind == Kind::Folder && is_repository_part(&name) {
                 out.push(name);
-            } else {
+            } else if !is_visible(&name) || kind == Kind::Other && !name.starts_with('.') {
                 passed_over.push(path.join(name));
             }
         }

@@ -333,6 +333,36 @@ fn names_that_do_not_show_what_they_are_are_passed_over() {
 }
 
 #[test]
+fn what_other_programs_leave_is_not_worth_a_word() {
+    let case = Case::new();
+    case.pull("small").unwrap();
+    let root = case.store.root().to_owned();
+    for folder in [root.clone(), root.join("some")] {
+        for file in ["README.md", ".DS_Store", "own.gguf"] {
+            fs::write(folder.join(file), "x").unwrap();
+        }
+        for inner in ["lost+found", ".cache"] {
+            fs::create_dir(folder.join(inner)).unwrap();
+        }
+        symlink("nowhere", folder.join(".lock")).unwrap();
+    }
+    let listed = case.store.list().unwrap();
+    assert_eq!((listed.kept.len(), listed.passed_over), (1, vec![]));
+    // Links and names that hide something are.
+    let planted = [root.join("a\u{202e}b"), root.join("link"), root.join("some/.\u{200b}"), root.join("some/link")];
+    for (i, path) in planted.iter().enumerate() {
+        match i {
+            0 => fs::write(path, "x").unwrap(),
+            2 => fs::create_dir(path).unwrap(),
+            _ => symlink("nowhere", path).unwrap(),
+        }
+    }
+    let mut passed_over = case.store.list().unwrap().passed_over;
+    passed_over.sort();
+    assert_eq!(passed_over, planted);
+}
+
+#[test]
 fn folders_without_end_do_not_exhaust_descriptors() {
     let case = Case::new();
     case.pull("small").unwrap();
