@@ -131,7 +131,7 @@ impl Model {
 pub fn fetched(name: &Name) -> Result<PathBuf> {
     let store = Store::user()?;
     let reading = Fetching::new();
-    let found = store.find(name, &mut |file, done, total| reading.checked(file, done, total));
+    let found = store.find(name, &mut |p| reading.show(p));
     drop(reading);
     match found? {
         Some(path) => Ok(path),

@@ -99,12 +99,14 @@ impl Drop for Bars {
 /// What is going on while a model is fetched: a bar for each of its files.
 pub struct Fetching {
     current: RefCell<Option<(String, ProgressBar)>>,
+    /// Has it been said that a file will be read again? The parts of a split model are alike in that.
+    unrecorded: Cell<bool>,
 }
 
 impl Fetching {
     /// Nothing yet.
     pub fn new() -> Fetching {
-        Fetching { current: RefCell::default() }
+        Fetching { current: RefCell::default(), unrecorded: Cell::new(false) }
     }
     /// Moves the file's bar, or says what happened.
     pub fn show(&self, progress: Fetch) {
@@ -116,6 +118,14 @@ impl Fetching {
             }
             Fetch::PassedOver { files } => {
                 self.line(&format!("warning: {files} files of the hub are passed over: their names are no plain text"));
+            }
+            Fetch::Unrecorded { file, why } => {
+                if !self.unrecorded.replace(true) {
+                    self.line(&format!(
+                        "warning: {} will be read again at the next start: its record cannot be written: {why}",
+                        file.display()
+                    ));
+                }
             }
             Fetch::Again { why } => self.line(&format!("{why}: trying again")),
         }

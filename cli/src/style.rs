@@ -38,13 +38,14 @@ pub struct Screen<W: Write> {
     /// Are thoughts faint?
     shaded: bool,
     thinking: bool,
+    answer: terminal::Answer,
 }
 
 impl<W: Write + IsTerminal> Screen<W> {
     /// Writes to `out`.
     pub fn new(out: W) -> Screen<W> {
         let terminal = out.is_terminal();
-        Screen { out, terminal, shaded: false, thinking: false }
+        Screen { out, terminal, shaded: false, thinking: false, answer: terminal::Answer::default() }
     }
     /// The same with thoughts faint; `thinking` says whether the prompt has begun one.
     pub fn shaded(out: W, thinking: bool) -> io::Result<Screen<W>> {
@@ -83,11 +84,12 @@ impl<W: Write> Screen<W> {
         self.out.flush()
     }
     fn put(&mut self, text: &str) -> io::Result<()> {
-        let shown = if self.terminal { terminal::answer(text) } else { text.into() };
+        let shown = if self.terminal { self.answer.piece(text) } else { text.into() };
         self.out.write_all(shown.as_bytes())
     }
     /// The end of the answer, wherever it broke off: with a line's end where a person reads it, or `always`.
     pub fn end(mut self, always: bool) -> io::Result<()> {
+        self.out.write_all(self.answer.rest().as_bytes())?;
         if self.thinking {
             self.turn(false)?;
         }
@@ -109,7 +111,8 @@ mod tests {
 
     fn shown(on: bool, thinking: bool, pieces: &[&str]) -> String {
         let mut out = Vec::new();
-        let screen = Screen { out: &mut out, terminal: on, shaded: on, thinking: false };
+        let screen =
+            Screen { out: &mut out, terminal: on, shaded: on, thinking: false, answer: terminal::Answer::default() };
         let mut screen = screen.begun(thinking).unwrap();
         pieces.iter().for_each(|p| screen.text(p).unwrap());
         screen.end(false).unwrap();
@@ -124,6 +127,8 @@ mod tests {
         assert_eq!(shown(true, true, &["b</think>", "c"]), "\x1b[2mb</think>\x1b[0mc\n");
         // Broken off in the middle of a thought.
         assert_eq!(shown(true, true, &["b"]), "\x1b[2mb\x1b[0m\n");
+        // A line's end that comes in two pieces, and half of one.
+        assert_eq!(shown(true, true, &["b\r", "\nc\r", "</think>d\r"]), "\x1b[2mb\nc\\r</think>\x1b[0md\\r\n");
         // What the model writes does not turn them off.
         assert_eq!(shown(true, true, &["a\x1b[0mb"]), "\x1b[2ma\\u{1b}[0mb\x1b[0m\n");
         assert_eq!(shown(false, false, &["a\x1b]52;c;YQ==\x07\r"]), "a\x1b]52;c;YQ==\x07\r");

@@ -101,7 +101,7 @@ pub(crate) fn is_safe(path: &str) -> bool {
 }
 
 /// Does a text show all its characters, in their order, and none that a path or an address could stumble over?
-fn is_visible(text: &str) -> bool {
+pub(crate) fn is_visible(text: &str) -> bool {
     // Letters and marks that are printable by their category and draw nothing: fillers, joiners, variation selectors.
     let blank = |c: char| {
         matches!(c, '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}')

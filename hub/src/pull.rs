@@ -48,6 +48,13 @@ pub enum Progress<'a> {
         /// How many.
         files: usize,
     },
+    /// A file that was read again is the same, and that cannot be written down: the next use reads it again.
+    Unrecorded {
+        /// Where it is.
+        file: &'a Path,
+        /// Why not.
+        why: &'a std::io::Error,
+    },
     /// The connection broke; it is tried again.
     Again {
         /// What broke.
@@ -154,14 +161,15 @@ impl Fetch<'_> {
         let Some((folder, name)) = self.store.enter(repository, file)? else { return Ok(false) };
         let Some(mut open) = folder.read(name).map_err(failed)? else { return Ok(false) };
         let size = open.metadata().map_err(failed)?.len();
-        let mut checked = |done, total| progress(Progress::Checked { file, done, total });
         let Some(record) = Record::read(&folder, name).map_err(failed)? else {
             // Where the hub knows no checksum, the size must do.
             let same = size == self.remote.size
                 && match &self.remote.sha256 {
                     None => true,
                     Some(expected) => {
-                        let (sum, _) = hash(&mut open, size, &mut |done| checked(done, size)).map_err(failed)?;
+                        let (sum, _) =
+                            hash(&mut open, size, &mut |done| progress(Progress::Checked { file, done, total: size }))
+                                .map_err(failed)?;
                         hexadecimal(sum) == *expected
                     }
                 };
@@ -171,7 +179,8 @@ impl Fetch<'_> {
         if !is_hubs || size != self.remote.size && self.remote.sha256.is_none() {
             return Ok(false);
         }
-        let same = self.store.check(repository, file, false, &mut checked)? == Verdict::Same;
+        // A record without a size does not say that the file is as long as the hub's.
+        let same = size == self.remote.size && self.store.check(repository, file, false, progress)? == Verdict::Same;
         if !same {
             progress(Progress::Changed { file: &path });
         }

@@ -4,6 +4,9 @@
 //! A file with the size and the date of its record is taken for what was fetched; any other is read again. Whoever sets
 //! the date back on purpose could write another checksum as well, so nothing finer is recorded: the time of a file's last
 //! change of status differs after every copy of a disk's image, and 18 GB would be read at each start.
+//!
+//! Earlier versions wrote no comment. They wrote the record once the file was whole, so such a record vouches for a file
+//! that is not younger than it.
 
 use crate::client::is_sha256;
 use crate::folder::Folder;
@@ -37,7 +40,7 @@ pub(crate) struct Stamp {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
     pub sha256: String,
-    /// None in records of other programs.
+    /// None in records of other programs and of versions that had no comment.
     pub stamp: Option<Stamp>,
 }
 
@@ -73,6 +76,16 @@ impl Record {
         let sum = sum.filter(|(sha256, name)| is_sha256(sha256) && *name == file);
         let stamp = lines.find_map(Stamp::parse);
         Ok(sum.map(|(sha256, _)| Record { sha256: sha256.to_ascii_lowercase(), stamp }))
+    }
+    /// Is that still the file that it was written of, by their dates alone?
+    pub fn vouches(&self, folder: &Folder, file: &str, stamp: Stamp) -> io::Result<bool> {
+        match self.stamp {
+            Some(recorded) => Ok(recorded == stamp),
+            None => match folder.read(&beside(file))? {
+                Some(record) => Ok(stamp.changed <= Stamp::of(&record)?.changed),
+                None => Ok(false),
+            },
+        }
     }
     /// Writes it beside a file, in one step.
     pub fn write(&self, folder: &Folder, file: &str) -> io::Result<()> {

@@ -6,7 +6,8 @@
 use crate::ENDING;
 use crate::error::Error;
 use crate::folder::{Folder, Kind};
-use crate::name::{DEPTH, Name, Repository, is_repository_part, is_safe};
+use crate::name::{DEPTH, Name, Repository, is_repository_part, is_safe, is_visible};
+use crate::pull::Progress;
 use crate::record::{CHECKSUM, Record, Stamp, finished, hash, hexadecimal};
 use crate::select;
 use std::collections::BTreeMap;
@@ -39,7 +40,8 @@ pub struct Kept {
 pub struct Contents {
     /// Models, by name.
     pub kept: Vec<Kept>,
-    /// What is neither read nor removed: links, what is no file, and names that do not show what they are.
+    /// What is neither read nor removed, and could be taken for models: links, what is no file, and names that do not show
+    /// what they are.
     pub passed_over: Vec<PathBuf>,
 }
 
@@ -96,11 +98,11 @@ impl Store {
         self.root.join(&repository.owner).join(&repository.name).join(file)
     }
     /// The file to open of a model that is kept whole; none if nothing of its repository fits. Files whose size or date
-    /// is not the recorded one are read, which `progress` is told of: bytes done, bytes in all.
+    /// is not the recorded one are read, which `progress` is told of.
     ///
     /// # Errors
     /// When the name fits several, or a file is not what was fetched.
-    pub fn find(&self, name: &Name, progress: &mut dyn FnMut(&str, u64, u64)) -> Result<Option<PathBuf>, Error> {
+    pub fn find(&self, name: &Name, progress: &mut dyn FnMut(Progress)) -> Result<Option<PathBuf>, Error> {
         let files = self.files(&name.repository)?;
         let paths: Vec<&str> = files.found.keys().map(String::as_str).collect();
         let choice = match select::select(name, &paths) {
@@ -109,9 +111,7 @@ impl Store {
             Err(error) => return Err(error),
         };
         for file in &choice.files {
-            if self.check(&name.repository, file, false, &mut |done, total| progress(file, done, total))?
-                == Verdict::Changed
-            {
+            if self.check(&name.repository, file, false, progress)? == Verdict::Changed {
                 let name = Name { file: Some((*file).to_owned()), ..name.clone() };
                 return Err(Error::Changed { path: self.place(&name.repository, file), name });
             }
@@ -152,7 +152,12 @@ impl Store {
         let mut verdict = Verdict::Same;
         for path in &kept.files {
             let Some(file) = path.strip_prefix(&folder).ok().and_then(Path::to_str) else { continue };
-            match self.check(repository, file, true, &mut |done, total| progress(path, done, total))? {
+            let mut read = |p: Progress| {
+                if let Progress::Checked { done, total, .. } = p {
+                    progress(path, done, total);
+                }
+            };
+            match self.check(repository, file, true, &mut read)? {
                 Verdict::Same => {}
                 Verdict::Unknown if verdict == Verdict::Same => verdict = Verdict::Unknown,
                 Verdict::Unknown => {}
@@ -167,7 +172,7 @@ impl Store {
         repository: &Repository,
         file: &str,
         always: bool,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(Progress),
     ) -> Result<Verdict, Error> {
         let path = self.place(repository, file);
         let failed = |error| disk("read", &path)(error);
@@ -175,19 +180,29 @@ impl Store {
         let Some(mut open) = folder.read(name).map_err(failed)? else { return Ok(Verdict::Unknown) };
         let Some(record) = Record::read(&folder, name).map_err(failed)? else { return Ok(Verdict::Unknown) };
         let stamp = Stamp::of(&open).map_err(failed)?;
-        if record.stamp == Some(stamp) && !always {
+        let recorded = record.stamp;
+        let write = || Record { stamp: Some(stamp), ..record.clone() }.write(&folder, name);
+        if !always && record.vouches(&folder, name, stamp).map_err(failed)? {
+            if recorded.is_none() {
+                // Where the store cannot be written to, the two dates are compared the next time as well.
+                let _ = write();
+            }
             return Ok(Verdict::Same);
         }
-        if record.stamp.is_some_and(|recorded| recorded.size != stamp.size) {
+        if recorded.is_some_and(|then| then.size != stamp.size) {
             return Ok(Verdict::Changed);
         }
-        let (sum, _) = hash(&mut open, stamp.size, &mut |done| progress(done, stamp.size)).map_err(failed)?;
+        let (sum, _) = hash(&mut open, stamp.size, &mut |done| {
+            progress(Progress::Checked { file, done, total: stamp.size });
+        })
+        .map_err(failed)?;
         if hexadecimal(sum) != record.sha256 {
             return Ok(Verdict::Changed);
         }
-        if record.stamp != Some(stamp) {
-            // Where the store cannot be written to it will be read again, which is no failure.
-            let _ = Record { stamp: Some(stamp), ..record }.write(&folder, name);
+        if recorded != Some(stamp)
+            && let Err(why) = write()
+        {
+            progress(Progress::Unrecorded { file: &path, why: &why });
         }
         Ok(Verdict::Same)
     }
@@ -218,13 +233,14 @@ impl Store {
         }
         Ok((folder, name))
     }
-    /// Names of the folders in a folder that are owners or repositories.
+    /// Names of the folders in a folder that are owners or repositories. What else lies there is other programs' (a
+    /// README, `.DS_Store`, `lost+found`) and holds no models; only what could be taken for one is passed over.
     fn folders(&self, folder: &Folder, path: &Path, passed_over: &mut Vec<PathBuf>) -> Result<Vec<String>, Error> {
         let mut out = Vec::new();
         for (name, kind) in folder.entries().map_err(disk("read", path))? {
             if kind == Kind::Folder && is_repository_part(&name) {
                 out.push(name);
-            } else {
+            } else if !is_visible(&name) || kind == Kind::Other && !name.starts_with('.') {
                 passed_over.push(path.join(name));
             }
         }

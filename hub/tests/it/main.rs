@@ -53,7 +53,7 @@ impl Case {
         pull(&self.client(), &self.store, &name(file), &mut |_| ())
     }
     fn find(&self, name: &Name) -> Result<Option<PathBuf>, Error> {
-        self.store.find(name, &mut |_, _, _| ())
+        self.store.find(name, &mut |_| ())
     }
     fn bytes(&self, file: &str) -> Vec<u8> {
         self.server.state.lock().unwrap().files.iter().find(|f| f.0 == file).unwrap().1.clone()

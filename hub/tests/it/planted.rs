@@ -5,7 +5,7 @@ use super::{Case, REPOSITORY, name, sha256};
 use crate::server::Fault;
 use gristmill_hub::{Client, Error, Name, Progress, Store, Verdict, pull};
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -199,7 +199,7 @@ fn a_change_at_the_same_size_is_noticed() {
     assert_eq!(fs::read(&file).unwrap(), case.bytes(FILE));
     // Another size needs no reading.
     fs::write(&file, "short").unwrap();
-    let read = case.store.find(&name("Q4_0"), &mut |_, _, _| panic!("it is read"));
+    let read = case.store.find(&name("Q4_0"), &mut |_| panic!("it is read"));
     assert!(matches!(read, Err(Error::Changed { .. })));
     case.pull("Q4_0").unwrap();
     // Where the date was set back, reading all of it on request shows it.
@@ -216,16 +216,92 @@ fn another_date_is_read_once() {
     set_date(&file, SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_007));
     let read = || {
         let mut bytes = 0;
-        case.store.find(&name("Q4_0"), &mut |_, done, _| bytes = done).unwrap().unwrap();
+        let mut progress = |p: Progress| match p {
+            Progress::Checked { done, .. } => bytes = done,
+            other => panic!("{other:?}"),
+        };
+        case.store.find(&name("Q4_0"), &mut progress).unwrap().unwrap();
         bytes
     };
     assert_eq!([read(), read()], [fs::metadata(&file).unwrap().size(), 0]);
     let kept = case.store.list().unwrap().kept;
     assert_eq!(case.store.verify(&kept[0], &mut |_, _, _| ()).unwrap(), Verdict::Same);
-    // A record of another program has no date.
-    fs::write(file.with_extension("gguf.sha256"), format!("{}  {FILE}\n", sha256(&case.bytes(FILE)))).unwrap();
+    // A record without a date that is older than its file says nothing about it.
+    let record = strip(&case);
+    set_date(&record, fs::metadata(&file).unwrap().modified().unwrap() - Duration::from_secs(1));
     assert_eq!([read(), read()], [fs::metadata(&file).unwrap().size(), 0]);
     assert_eq!(case.pull("Q4_0").unwrap().fetched, 0);
+}
+
+/// The record of the file as earlier versions wrote it: without a comment.
+fn strip(case: &Case) -> PathBuf {
+    let record = place(case, &format!("{FILE}.sha256"));
+    fs::write(&record, format!("{}  {FILE}\n", sha256(&case.bytes(FILE)))).unwrap();
+    record
+}
+
+/// Makes the file's record one that cannot be written anew, for root as well.
+fn seal(case: &Case, sealed: bool) {
+    let folder = place(case, "");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    let new = place(case, &format!("{FILE}.sha256.part"));
+    match sealed {
+        true => fs::create_dir(new).unwrap(),
+        false => fs::remove_dir(new).unwrap(),
+    }
+    if sealed {
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
+    }
+}
+
+#[test]
+fn records_of_earlier_versions_are_not_read_for() {
+    let case = Case::new();
+    let file = case.pull("Q4_0").unwrap().file;
+    let record = strip(&case);
+    let find = || case.store.find(&name("Q4_0"), &mut |p| panic!("it is read: {p:?}"));
+    // Where the record cannot be written anew, at every start.
+    seal(&case, true);
+    for _ in 0..2 {
+        assert_eq!(find().unwrap(), Some(file.clone()));
+        let pulled = pull(&case.client(), &case.store, &name("Q4_0"), &mut |p| {
+            assert!(matches!(p, Progress::PassedOver { .. }), "it is read: {p:?}");
+        });
+        assert_eq!(pulled.unwrap().fetched, 0);
+    }
+    seal(&case, false);
+    assert!(!fs::read_to_string(&record).unwrap().contains("size"));
+    assert_eq!(find().unwrap(), Some(file.clone()));
+    assert!(fs::read_to_string(&record).unwrap().contains(&format!("# gristmill: size {}", case.bytes(FILE).len())));
+    // Its date counts from then on.
+    change(&file, false);
+    assert!(matches!(case.find(&name("Q4_0")), Err(Error::Changed { .. })));
+    // A change after an earlier version's record was written shows.
+    set_date(&strip(&case), fs::metadata(&file).unwrap().modified().unwrap() - Duration::from_secs(1));
+    assert!(matches!(case.find(&name("Q4_0")), Err(Error::Changed { .. })));
+    // A file of another length is none of the hub's, whatever its date is.
+    fs::write(&file, "short").unwrap();
+    strip(&case);
+    assert_eq!(case.pull("Q4_0").unwrap().fetched, case.bytes(FILE).len() as u64);
+}
+
+#[test]
+fn what_is_read_at_every_start_is_said() {
+    let case = Case::new();
+    let file = case.pull("Q4_0").unwrap().file;
+    set_date(&file, SystemTime::UNIX_EPOCH);
+    seal(&case, true);
+    for _ in 0..2 {
+        let (mut read, mut said) = (0, vec![]);
+        let mut progress = |p: Progress| match p {
+            Progress::Checked { done, .. } => read = done,
+            Progress::Unrecorded { file, .. } => said.push(file.to_owned()),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(case.store.find(&name("Q4_0"), &mut progress).unwrap(), Some(file.clone()));
+        assert_eq!((read, said), (case.bytes(FILE).len() as u64, vec![file.clone()]));
+    }
+    seal(&case, false);
 }
 
 #[test]
@@ -254,6 +330,36 @@ fn names_that_do_not_show_what_they_are_are_passed_over() {
     let listed = case.store.list().unwrap();
     assert_eq!((listed.kept.len(), listed.passed_over.len()), (1, 4), "{listed:?}");
     assert_eq!(case.store.remove(&repository()).unwrap().left.len(), 3);
+}
+
+#[test]
+fn what_other_programs_leave_is_not_worth_a_word() {
+    let case = Case::new();
+    case.pull("small").unwrap();
+    let root = case.store.root().to_owned();
+    for folder in [root.clone(), root.join("some")] {
+        for file in ["README.md", ".DS_Store", "own.gguf"] {
+            fs::write(folder.join(file), "x").unwrap();
+        }
+        for inner in ["lost+found", ".cache"] {
+            fs::create_dir(folder.join(inner)).unwrap();
+        }
+        symlink("nowhere", folder.join(".lock")).unwrap();
+    }
+    let listed = case.store.list().unwrap();
+    assert_eq!((listed.kept.len(), listed.passed_over), (1, vec![]));
+    // Links and names that hide something are.
+    let planted = [root.join("a\u{202e}b"), root.join("link"), root.join("some/.\u{200b}"), root.join("some/link")];
+    for (i, path) in planted.iter().enumerate() {
+        match i {
+            0 => fs::write(path, "x").unwrap(),
+            2 => fs::create_dir(path).unwrap(),
+            _ => symlink("nowhere", path).unwrap(),
+        }
+    }
+    let mut passed_over = case.store.list().unwrap().passed_over;
+    passed_over.sort();
+    assert_eq!(passed_over, planted);
 }
 
 #[test]
