@@ -13,6 +13,18 @@ pub enum Value {
     Float(f64),
 }
 
+/// `v` as an f32 that rounds to a half as `v` itself does: where bits are lost the last one is odd, so a value beside the middle of two
+/// halves is never taken for the middle. `half::f16::from_f64` and `half::bf16::from_f64` take it for that: they ignore the low 32 bits.
+pub fn rounded_to_odd(v: f64) -> f32 {
+    let near = v as f32;
+    let lost = f64::from(near) != v && near.is_finite();
+    if !lost || near.to_bits() % 2 == 1 {
+        return near;
+    }
+    let bits = near.to_bits();
+    f32::from_bits(if f64::from(near).abs() > v.abs() { bits - 1 } else { bits + 1 })
+}
+
 impl Value {
     /// As a float.
     pub fn float(self) -> f64 {
@@ -37,8 +49,8 @@ impl Value {
                 Value::Int(v) => v as f32 as f64,
                 Value::Float(v) => v as f32 as f64,
             }),
-            Scalar::F16 => Value::Float(f16::from_f64(self.float()).to_f64()),
-            Scalar::BF16 => Value::Float(bf16::from_f64(self.float()).to_f64()),
+            Scalar::F16 => Value::Float(f16::from_f32(rounded_to_odd(self.float())).to_f64()),
+            Scalar::BF16 => Value::Float(bf16::from_f32(rounded_to_odd(self.float())).to_f64()),
             Scalar::Bool => Value::Int((self != Value::Int(0) && self != Value::Float(0.0)) as i64),
             Scalar::I8 => Value::Int(self.int() as i8 as i64),
             Scalar::U8 => Value::Int(self.int() as u8 as i64),
@@ -54,8 +66,8 @@ impl Value {
         let bits = match from {
             Scalar::F64 => self.float().to_bits(),
             Scalar::F32 => (self.float() as f32).to_bits() as u64,
-            Scalar::F16 => f16::from_f64(self.float()).to_bits() as u64,
-            Scalar::BF16 => bf16::from_f64(self.float()).to_bits() as u64,
+            Scalar::F16 => f16::from_f32(rounded_to_odd(self.float())).to_bits() as u64,
+            Scalar::BF16 => bf16::from_f32(rounded_to_odd(self.float())).to_bits() as u64,
             _ => self.int() as u64,
         };
         match to {

@@ -558,3 +558,23 @@ fn long_sums_stay_small() {
     assert_eq!(b.g.shape(y).len(), 1);
     assert!(start.elapsed().as_secs() < 5);
 }
+
+#[test]
+fn floats_beside_the_middle_of_two_halves_are_rounded_to_the_nearer() {
+    let stored = |v: f64, s| Value::Float(v).stored_as(s).float();
+    // A middle, whose even neighbour is below, and the step between halves.
+    for (scalar, below, step) in [(Scalar::BF16, 0.875, 1.0 / 256.0), (Scalar::F16, 0.875, 1.0 / 2048.0)] {
+        let middle = below + step / 2.0;
+        for sign in [1.0, -1.0] {
+            assert_eq!(stored(sign * middle, scalar), sign * below);
+            for little in [2f64.powi(-24), 2f64.powi(-50)] {
+                assert_eq!(stored(sign * (middle + little), scalar), sign * (below + step), "{scalar:?}, {little:e}");
+                assert_eq!(stored(sign * (middle - little), scalar), sign * below, "{scalar:?}, {little:e}");
+            }
+        }
+    }
+    // Beyond the largest, below the smallest, and no number.
+    assert_eq!(stored(1e300, Scalar::BF16), f64::INFINITY);
+    assert_eq!(stored(-1e-300, Scalar::F16), 0.0);
+    assert!(stored(f64::NAN, Scalar::BF16).is_nan());
+}

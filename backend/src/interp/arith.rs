@@ -189,15 +189,21 @@ fn cast(file: &mut File, i: &Instr, from: Scalar, n: usize) {
         (Bank::F32, Bank::Int) => file.map1(out, a, n, |v: f32| (v as i64).clamp(lo, hi)),
         (Bank::F64, Bank::Int) => file.map1(out, a, n, |v: f64| (v as i64).clamp(lo, hi)),
         (from, Bank::F32) => match (from, i.dtype) {
-            (Bank::Int, Scalar::F16) => file.map1(out, a, n, |v: i64| f16::from_f64(v as f64).to_f32()),
-            (Bank::Int, Scalar::BF16) => file.map1(out, a, n, |v: i64| bf16::from_f64(v as f64).to_f32()),
+            (Bank::Int, Scalar::F16) => {
+                file.map1(out, a, n, |v: i64| f16::from_f32(fold::rounded_to_odd(v as f64)).to_f32())
+            }
+            (Bank::Int, Scalar::BF16) => {
+                file.map1(out, a, n, |v: i64| bf16::from_f32(fold::rounded_to_odd(v as f64)).to_f32())
+            }
             // Integers of 32 bits and less are exact in f64, so this is one rounding.
             (Bank::Int, _) => file.map1(out, a, n, |v: i64| v as f64 as f32),
             (Bank::F32, Scalar::F16) => file.map1(out, a, n, |v: f32| f16::from_f32(v).to_f32()),
             (Bank::F32, Scalar::BF16) => file.map1(out, a, n, |v: f32| bf16::from_f32(v).to_f32()),
             (Bank::F32, _) => file.map1(out, a, n, |v: f32| v),
-            (Bank::F64, Scalar::F16) => file.map1(out, a, n, |v: f64| f16::from_f64(v).to_f32()),
-            (Bank::F64, Scalar::BF16) => file.map1(out, a, n, |v: f64| bf16::from_f64(v).to_f32()),
+            (Bank::F64, Scalar::F16) => file.map1(out, a, n, |v: f64| f16::from_f32(fold::rounded_to_odd(v)).to_f32()),
+            (Bank::F64, Scalar::BF16) => {
+                file.map1(out, a, n, |v: f64| bf16::from_f32(fold::rounded_to_odd(v)).to_f32())
+            }
             (Bank::F64, _) => file.map1(out, a, n, |v: f64| v as f32),
         },
     }
