@@ -80,6 +80,8 @@ pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>, 
 /// Queries that meet a cache of bytes as the kernels have them, encoded in eight bits. Did that change anything?
 pub fn encode(g: &mut Graph, roots: &mut [Id], target: &Target) -> bool {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
+    // Not whether the map is empty: substitution enters every node that it passes.
+    let mut encoded = false;
     for id in g.toposort(roots) {
         if g[id].op == Op::Attention {
             let mut src = g[id].src.clone();
@@ -91,13 +93,14 @@ pub fn encode(g: &mut Graph, roots: &mut [Id], target: &Target) -> bool {
                 let n = g[id].clone();
                 let new = g.build(n.op, n.dtype, src, n.arg);
                 map.insert(id, new);
+                encoded = true;
             }
         }
     }
     for r in roots {
         *r = g.substitute(*r, &mut map);
     }
-    !map.is_empty()
+    encoded
 }
 
 /// Sums as matrix products of halves.

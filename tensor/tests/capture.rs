@@ -1,11 +1,13 @@
 //! Shapes and keys of captured functions.
 
+use gristmill_compiler::derive;
 use gristmill_tensor::dims;
 use gristmill_tensor::function::{Capture, ContentKey};
 use gristmill_tensor::nn;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::Encoding;
 use gristmill_uop::function::{Function, SlotKind};
+use gristmill_uop::target::Target;
 
 static A: Encoding = Encoding { name: "test_a", elements: 32, bytes: 18, value: |b| b.u8(0) };
 static B: Encoding = Encoding { name: "test_b", elements: 32, bytes: 34, value: |b| b.i8(0) };
@@ -84,4 +86,10 @@ fn a_state_goes_with_its_last_version() {
     );
     assert_eq!(f.outputs.iter().map(|o| o.0).collect::<Vec<_>>(), [0, 2]);
     assert!(f.slots[2].dims.is_empty());
+}
+
+#[test]
+fn a_function_without_integers_means_what_it_says() {
+    let exact = Target { int8: false, ..Target::gpu_h200() };
+    assert!(derive::meaning(&projection("one", &A, 64), &exact).is_none());
 }
