@@ -278,7 +278,7 @@ mod tests {
                 want,
                 "{texts:?} {chosen:?} {text:?}"
             );
-            whole += usize::from(want == [0..text.len()]);
+            whole += usize::from(want.first() == Some(&(0..text.len())));
             some += usize::from(want.len() > 1);
         }
         assert!(whole > 100 && some > 100, "{whole} {some}");
@@ -293,10 +293,10 @@ mod tests {
         found.add(&text);
         assert_eq!(found.specials().len(), 1400);
         let choice = Choice::new(&texts, 0..700);
-        assert_eq!(choice.ranges(&text), [0..text.len()]);
+        let ranges = choice.ranges(&text);
+        assert_eq!((ranges.len(), ranges.first()), (1, Some(&(0..text.len()))));
         assert_eq!(choice.occurrences(&text).len(), text.len());
         let took = begun.elapsed();
-        println!("{took:?}");
         assert!(took.as_secs() < 5, "{took:?}");
     }
 }
