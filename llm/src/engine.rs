@@ -635,9 +635,12 @@ mod tests {
         assert_eq!(choose(None, 60 << 20).unwrap(), 8192);
         assert_eq!(choose(None, 50 << 20).unwrap(), 8192);
         assert_eq!(choose(None, 1 << 40).unwrap(), CONTEXT_DEFAULT);
-        // What one row more would not fit into is less than its power of two.
-        assert_eq!(choose(None, 3 << 20).unwrap(), 1024);
+        // A quarter of 3 MiB is 768 tokens, and one byte less would not hold the least context.
+        assert_eq!(choose(None, 3 << 20).unwrap(), 512);
         assert!(matches!(choose(None, (3 << 20) - 1), Err(Error::Context { fits: 0, .. })));
         assert!(matches!(choose(None, 0), Err(Error::Context { .. })));
+        // Where most of the memory goes into what no context changes, what fits decides: 4,096 rows of 3,584 tokens and a chunk.
+        let heavy = Footprint { besides: 40 << 20, ..footprint };
+        assert_eq!(choose_context(&Settings::default(), 100_000, &heavy, 44 << 20).unwrap(), 2048);
     }
 }
