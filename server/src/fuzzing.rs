@@ -11,6 +11,7 @@ use crate::http::{self, App};
 use crate::job::Job;
 use crate::metrics::Metrics;
 use crate::model::{Served, Text};
+use crate::preparing::Preparing;
 use crate::queue::Queue;
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -65,7 +66,7 @@ impl Door {
             served: Arc::new(Served::new(text, vocabulary, context)),
             queue: queue.clone(),
             metrics: Arc::new(Metrics::default()),
-            preparing: Arc::new(Semaphore::new(1)),
+            preparing: Preparing::new(1),
             bodies: Arc::new(Semaphore::new(config.bodies)),
             condition: Condition::default(),
             connected: Registry::new(config.connections),

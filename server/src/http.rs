@@ -12,6 +12,7 @@ use crate::metrics::{self, Metrics};
 use crate::model::Served;
 use crate::openai::settings::Settings;
 use crate::openai::{chat, completions, models};
+use crate::preparing::Preparing;
 use crate::queue::{Queue, Refused};
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri, header};
@@ -39,7 +40,7 @@ pub struct App {
     /// What the server was told.
     pub config: Config,
     /// Requests that are read and checked at a time: they take the cores from the model.
-    pub preparing: Arc<Semaphore>,
+    pub preparing: Preparing,
     /// Bytes of large bodies that there is room for.
     pub bodies: Arc<Semaphore>,
     /// Whether the engine can answer at all.
@@ -143,16 +144,17 @@ async fn check_key(State(app): State<Arc<App>>, request: Request, next: Next) ->
     Ok(next.run(request).await)
 }
 
-/// Runs what takes a while (templates, tokenizers, grammars) beside the threads that serve connections.
+/// Runs what takes a while (templates, tokenizers, grammars) beside the threads that serve connections, in that client's turn.
 ///
 /// # Errors
 /// What it says, or that it panicked.
 pub async fn prepare<T: Send + 'static>(
     app: &Arc<App>,
+    client: IpAddr,
     work: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     // The turn ends with the work, also where its client has left.
-    let turn = app.preparing.clone().acquire_owned().await.map_err(|_| ApiError::closing())?;
+    let turn = app.preparing.turn(client).await;
     let shared = app.clone();
     let done = tokio::task::spawn_blocking(move || {
         let _turn = turn;

@@ -23,6 +23,7 @@ mod job;
 mod metrics;
 mod model;
 mod openai;
+mod preparing;
 mod probabilities;
 mod prompt;
 mod queue;
@@ -38,6 +39,7 @@ use crate::connections::{Connections, Registry};
 use crate::http::{App, Front};
 use crate::metrics::Metrics;
 use crate::model::Served;
+use crate::preparing::Preparing;
 use crate::queue::Queue;
 use crate::worker::Worker;
 use gristmill_llm::engine::Engine;
@@ -172,7 +174,7 @@ impl Server {
             served,
             queue: queue.clone(),
             metrics,
-            preparing: Arc::new(Semaphore::new(PREPARING)),
+            preparing: Preparing::new(PREPARING),
             bodies: Arc::new(Semaphore::new(config.bodies.min(Semaphore::MAX_PERMITS))),
             config,
             condition,

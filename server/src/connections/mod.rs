@@ -8,7 +8,7 @@ mod bodies;
 mod registry;
 mod stream;
 
-pub use registry::Registry;
+pub use registry::{Registry, network};
 
 use crate::config::Config;
 use crate::error::ApiError;

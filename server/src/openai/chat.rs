@@ -154,7 +154,7 @@ fn constraint(served: &Served, form: &Form, thinking: bool) -> Result<Constraint
 /// Answers one.
 pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, ApiError> {
     let (read, client, when) = asked.json(&app).await?;
-    let ready = http::prepare(&app, move |app| body::parse::<ChatRequest>(&read)?.check(app)).await?;
+    let ready = http::prepare(&app, client, move |app| body::parse::<ChatRequest>(&read)?.check(app)).await?;
     let Ready { settings, prompt, constraint, schemas, forced, several, logprobs } = ready;
     let reply = || Reply::new(prompt.thinking, schemas.clone(), forced);
     let telling = Telling {

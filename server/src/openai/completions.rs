@@ -92,7 +92,7 @@ impl CompletionRequest {
 /// Answers one.
 pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, ApiError> {
     let (read, client, when) = asked.json(&app).await?;
-    let ready = http::prepare(&app, move |app| body::parse::<CompletionRequest>(&read)?.check(app)).await?;
+    let ready = http::prepare(&app, client, move |app| body::parse::<CompletionRequest>(&read)?.check(app)).await?;
     let (settings, prompt, logprobs) = ready;
     let telling = Telling {
         served: app.served.clone(),
