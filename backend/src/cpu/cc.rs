@@ -1,6 +1,6 @@
 //! The C compiler of the machine: found, asked for its version, run.
 
-use super::child::run;
+use super::child::{MESSAGE_BYTES, run};
 use super::isa::Isa;
 use gristmill_runtime::Error;
 use gristmill_runtime::store::{Key, Temporary};
@@ -30,8 +30,6 @@ const FLAGS: &[&str] = &[
 ];
 /// Part of every key: another way of compiling is another number.
 const FORMAT: &str = "gristmill cpu kernels 1";
-/// A compiler that is unhappy with a vector type can write megabytes.
-pub(super) const MESSAGE_BYTES: usize = 8 << 10;
 /// The longest that a unit may take. The largest take gcc some ten seconds on a slow core; thirty times that is a compiler that hangs.
 const COMPILE_TIME: Duration = Duration::from_secs(300);
 /// The longest that `--version` may take: some milliseconds, unless the machine is busy or the program lies on a network's disk.

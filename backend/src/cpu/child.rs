@@ -1,6 +1,5 @@
 //! Programs that are run for so long at most.
 
-use super::cc::MESSAGE_BYTES;
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::io::Read;
@@ -9,6 +8,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Bytes that are kept of what a program says: a compiler that is unhappy with a vector type can write megabytes.
+pub const MESSAGE_BYTES: usize = 8 << 10;
 /// Time passes in pieces so long. Of a time in which everything was stopped (Ctrl-Z, a machine asleep) at most one counts.
 const SLICE: Duration = Duration::from_secs(1);
 /// A program that has ended has written all that it says: what is in its pipes is read in less. Longer they are open only where something
