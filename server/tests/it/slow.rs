@@ -132,10 +132,22 @@ fn where_there_is_no_room_the_slow_ones_go() {
     }
 }
 
+/// Reads a streamed answer until some of its text has come.
+#[track_caller]
+fn until_told(stream: &mut TcpStream) {
+    const TEXT: &str = "\"content\":\"";
+    let (mut told, mut piece) = (String::new(), [0; 4096]);
+    while !told.split(TEXT).skip(1).any(|text| !text.is_empty() && !text.starts_with('"')) {
+        let n = stream.read(&mut piece).expect("an answer");
+        assert!(n > 0, "it ended: {told}");
+        told += &String::from_utf8_lossy(&piece[..n]);
+    }
+}
+
 #[test]
 fn who_waits_for_an_answer_is_not_sent_away_for_another() {
     let server = start(Config { connections: 1, queue: 1, ..Config::default() });
-    let body = asking(STORY, json!({ "stream": true, "ignore_eos": true, "n": 4 })).to_string();
+    let body = asking(STORY, json!({ "stream": true, "ignore_eos": true, "n": 16 })).to_string();
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
@@ -147,8 +159,10 @@ fn who_waits_for_an_answer_is_not_sent_away_for_another() {
         assert!(status.ends_with(b"200"), "{}", String::from_utf8_lossy(&status));
         stream
     };
-    // There is room for two of one address: one is being answered, one waits.
-    let held = [begin(&server), begin(&server)];
+    // There is room for two of one address: one is being answered, one waits; who waits for a turn has the only place of the queue.
+    let mut answered = begin(&server);
+    until_told(&mut answered);
+    let held = [answered, begin(&server)];
     let error = server.client.get("/health").refused(503);
     assert_eq!(error["code"], "too_many_connections");
     drop(held);
