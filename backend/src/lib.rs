@@ -14,6 +14,7 @@ pub use libloading;
 
 use gristmill_compiler::Dialect;
 use gristmill_runtime::{Device, Error};
+use gristmill_uop::machine::NAMED;
 use gristmill_uop::target::Target;
 use std::sync::Arc;
 pub use text::Text;
@@ -23,6 +24,8 @@ pub use text::Text;
 pub struct Options {
     /// Which of several GPUs: N of `cuda:N`.
     pub number: usize,
+    /// Which machine the null device stands for: NAME of `null:NAME`.
+    pub machine: Option<&'static str>,
     /// Threads of a CPU; all there are unless said.
     pub threads: Option<usize>,
     /// Instruction set of a CPU: `auto` or a name of [`cpu::ISAS`].
@@ -33,7 +36,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { number: 0, threads: None, isa: "auto".into(), exact: false }
+        Options { number: 0, machine: None, threads: None, isa: "auto".into(), exact: false }
     }
 }
 
@@ -84,9 +87,9 @@ pub const DEVICES: &[DeviceInfo] = &[
     DeviceInfo {
         name: "null:gpu",
         several: false,
-        doc: "runs nothing; scheduled as for an H200",
+        doc: "runs nothing; scheduled as for an H200, or `null:NAME` for another GPU",
         dialect: Some(&cuda::dialect::Cuda),
-        open: |_| Ok(Arc::new(null::NullDevice::new("null:gpu", Target::gpu_h200()))),
+        open: |options| Ok(Arc::new(null::NullDevice::of_gpu(options.machine))),
     },
 ];
 
@@ -114,23 +117,39 @@ impl Opened {
     }
 }
 
-/// The row of a name, and the number after it: 1 of `cuda:1`.
-pub fn find(name: &str) -> Result<(&'static DeviceInfo, usize), Error> {
+/// What a name means.
+pub struct Found {
+    /// The device's row.
+    pub row: &'static DeviceInfo,
+    /// The number after it: 1 of `cuda:1`.
+    pub number: usize,
+    /// The machine after it: `l4` of `null:l4`.
+    pub machine: Option<&'static str>,
+}
+
+/// The row of a name, and what the name says besides.
+pub fn find(name: &str) -> Result<Found, Error> {
     let row = |name: &str| DEVICES.iter().find(|row| row.name == name);
+    let plain = || Some(Found { row: row(name)?, number: 0, machine: None });
     let numbered = || {
         let (name, number) = name.split_once(':')?;
-        Some((row(name).filter(|row| row.several)?, number.parse().ok()?))
+        Some(Found { row: row(name).filter(|row| row.several)?, number: number.parse().ok()?, machine: None })
     };
-    row(name).map(|row| (row, 0)).or_else(numbered).ok_or_else(|| {
-        let names: Vec<&str> = DEVICES.iter().map(|row| row.name).collect();
+    let machine = || {
+        let machine = NAMED.iter().find(|machine| name.strip_prefix("null:") == Some(machine.name))?;
+        Some(Found { row: row("null:gpu")?, number: 0, machine: Some(machine.name) })
+    };
+    plain().or_else(numbered).or_else(machine).ok_or_else(|| {
+        let names = DEVICES.iter().map(|row| row.name.to_owned());
+        let names: Vec<String> = names.chain(NAMED.iter().map(|machine| format!("null:{}", machine.name))).collect();
         Error::NoDevice(name.into(), format!("there is no such device, only {}", names.join(", ")))
     })
 }
 
 /// The device of that name.
 pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
-    let (row, number) = find(name)?;
-    let options = Options { number, ..options.clone() };
+    let Found { row, number, machine } = find(name)?;
+    let options = Options { number, machine, ..options.clone() };
     let opened = Opened::new((row.open)(&options)?, row.dialect);
     Ok(if options.exact { opened.exact() } else { opened })
 }
@@ -138,7 +157,7 @@ pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
 /// The best device there is for whoever names none: the first GPU if it can be used, else the processor. With what an unused GPU
 /// lacks.
 pub fn best(options: &Options) -> Result<(Opened, Option<Error>), Error> {
-    let written = |name| find(name).is_ok_and(|(row, _)| row.dialect.is_some());
+    let written = |name| find(name).is_ok_and(|found| found.row.dialect.is_some());
     let lacking = match written("cuda") && cuda::present() {
         true => match open("cuda", options) {
             Ok(opened) => return Ok((opened, None)),
@@ -155,12 +174,16 @@ mod tests {
 
     #[test]
     fn names_open_and_unknown_ones_list_the_table() {
-        for name in ["null", "null:gpu"] {
+        for name in ["null", "null:gpu", "null:m3-max"] {
             assert_eq!(open(name, &Options::default()).unwrap().device.name(), name);
         }
-        let found = |name| find(name).map(|(row, number)| (row.name, number)).ok();
+        let found = |name| find(name).map(|found| (found.row.name, found.number)).ok();
         assert_eq!(found("cuda:12"), Some(("cuda", 12)));
-        assert!(["cuda:", "cuda:x", "cuda:-1", "cpu:1", "null:0", ":1"].iter().all(|name| found(name).is_none()));
+        assert!(
+            ["cuda:", "cuda:x", "cuda:-1", "cpu:1", "null:0", "null:", "null:rtx", ":1"]
+                .iter()
+                .all(|name| found(name).is_none())
+        );
         let error = open("tpu", &Options::default()).err().unwrap();
         assert!(error.to_string().contains("cpu, cuda, interp, null, null:gpu") && error.hint().is_some(), "{error}");
     }

@@ -27,7 +27,7 @@ impl Place {
         CpuDevice::with(2, Isa::parse("auto").unwrap(), Cc::find().unwrap(), store).unwrap()
     }
     fn devices(&self) -> Vec<Arc<dyn Device>> {
-        let null = NullDevice::new("null", Target::gpu_h200());
+        let null = NullDevice::new("null", Target::named("h200"));
         vec![Arc::new(null), Arc::new(InterpDevice::new()), Arc::new(self.cpu())]
     }
 }
@@ -229,7 +229,7 @@ fn memory_and_kernels_of_another_device_are_refused() {
 #[test]
 fn a_step_keeps_the_host_from_its_memory_until_it_was_waited_for() {
     // The null device runs nothing, but counts as a device whose steps run beside the host.
-    let device = NullDevice::new("null", Target::gpu_h200());
+    let device = NullDevice::new("null", Target::named("h200"));
     let kernel = load(&device, double());
     let buffer = device.alloc(12 * N, Memory::Scratch).unwrap();
     let piece = |i: usize| buffer.slice(4 * N * i, 4 * N).unwrap();

@@ -11,12 +11,14 @@ use gristmill_uop::dtype::Scalar;
 /// A device of a later version, which has its own message.
 const LATER: &str = "wgpu";
 
-/// A name of the table, `name:N` of a row that has several, or that of a later version.
+/// A name of the table, with what may follow it, or that of a later version.
 fn device(name: &str) -> std::result::Result<String, String> {
     let names = || DEVICES.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
     match name == LATER || gristmill_backend::find(name).is_ok() {
         true => Ok(name.into()),
-        false => Err(format!("there are {}, and cuda:N", names())),
+        false => {
+            Err(format!("there are {}, cuda:N, and null:NAME with a name that `gristmill devices` lists", names()))
+        }
     }
 }
 

@@ -13,11 +13,11 @@ mod bytes;
 mod tiled;
 
 use crate::halves;
-use crate::schedule::workgroup::{Future, Hint, ROUNDS, Resident};
-use crate::threads::WARP;
+use crate::schedule::workgroup::{Future, Hint, Resident, room};
 use crate::tiles;
+use gristmill_uop::machine::MachineKind;
 use gristmill_uop::shape::Dims;
-use gristmill_uop::target::{Style, Target};
+use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 use tiled::Shape;
@@ -45,10 +45,10 @@ const COMBINED: i64 = 64;
 
 /// Positions of a chunk where at most so many tokens attend in one step, to a cache of so many rows.
 pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
-    match target.style {
+    match target.machine.kind {
         _ if tokens > FEW => CHUNK_MANY,
         // Partial results are written and read again: fewer, where every multiprocessor has a chunk.
-        Style::Gpu if rows <= target.workers as i64 * CHUNK_THREADS => CHUNK_THREADS,
+        MachineKind::Gpu if rows <= target.machine.units as i64 * CHUNK_THREADS => CHUNK_THREADS,
         _ => CHUNK,
     }
 }
@@ -136,21 +136,21 @@ fn plan(g: &Graph, [q, k, v]: [Id; 3], shape: &Shape, own: bool, group: i64, tar
     // All heads of a group read each row of the cache once. A short context has few chunks: then heads are divided, as long as all workgroups of a
     // full cache run at once.
     let chunks = (shape.positions + c - 1) / c * tokens.max(1);
-    let groups = (ROUNDS * target.workers as i64 / chunks).max(1);
+    let groups = (room(target) / chunks).max(1);
     let divided = ((group + groups - 1) / groups + tiles::ENOUGH - 1) / tiles::ENOUGH * tiles::ENOUGH;
     let sharing = if own { SHARING_TILED.min(tokens) } else { divided.min(group) };
     let whole = [c, depth, out].iter().all(|n| n % tiles::ROWS == 0);
     let halves = halves::are_halves(g, k) && (own || halves::are_halves(g, v));
-    if target.style != Style::Gpu || sharing < tiles::ENOUGH || !whole || !halves {
+    if target.machine.fragment(Scalar::F16).is_none() || sharing < tiles::ENOUGH || !whole || !halves {
         return None;
     }
     // Where a chunk has fewer tiles than a workgroup warps, each of them has a part of the depth.
-    let warps = target.threads as i64 / WARP;
+    let warps = target.threads as i64 / tiles::WARP;
     let cuts = (1..=warps).filter(|n| warps % n == 0 && depth % (n * 2 * tiles::TERMS) == 0);
     let cut = cuts.take_while(|n| n * (c / tiles::ROWS) <= warps).last().unwrap_or(1);
     // The tile and queries, parts of scores, their sum, and weights in halves beside what they are made of.
     let bytes = |cut: i64| 2 * (c + sharing) * (depth + tiles::ROWS) + sharing * c * (4 * cut + 8);
-    let fits = |cut: i64| bytes(cut) <= target.most_stage_bytes as i64;
+    let fits = |cut: i64| bytes(cut) <= target.machine.shared_per_workgroup as i64;
     let resident = !own && shared_rows(g, k, v) && halves::rounded(g, q) && fits(cut);
     // Warps that share a tile of rows have two of them each, and read the queries half as often.
     let halved = resident && cut == 1 && depth % (4 * tiles::TERMS) == 0 && fits(2);
@@ -369,7 +369,7 @@ fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint
     let share = g.recip(total);
     let shares = spread(g, share, out_depth);
     let combined = g.mul(o, shares);
-    if target.style == Style::Gpu && !many && (positions + c - 1) / c > MANY {
+    if target.machine.kind == MachineKind::Gpu && !many && (positions + c - 1) / c > MANY {
         let inside = vec![best, w, total, share, o];
         let (tile, inner) = (COMBINED, RangeKind::Loop);
         hints.insert(combined, Hint { globals: 3, tile, inner, inside, staged: vec![], future: None, resident: None });

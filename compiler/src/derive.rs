@@ -13,8 +13,9 @@ use crate::layout::{Layout, Packing};
 use crate::schedule::expand::flatten;
 use crate::schedule::workgroup::{Future, Hint, Resident};
 use gristmill_uop::function::{Function, Storage};
+use gristmill_uop::machine::MachineKind;
 use gristmill_uop::rows::GROUP;
-use gristmill_uop::target::{Style, Target};
+use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar, Sources};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -100,9 +101,9 @@ fn layouts(function: &Function, target: &Target) -> FxHashMap<u32, (Layout, Arc<
     let g = &function.graph;
     let mut known: FxHashMap<&str, Option<Arc<Packing>>> = FxHashMap::default();
     let mut out = FxHashMap::default();
-    let layout = match target.style {
-        Style::Cpu => Layout::Rows(target.lanes as u16),
-        Style::Gpu => Layout::Planes,
+    let layout = match target.machine.kind {
+        MachineKind::Cpu => Layout::Rows(target.machine.lanes as u16),
+        MachineKind::Gpu => Layout::Planes,
     };
     for (slot, info) in function.slots.iter().enumerate() {
         let (Storage::Packed(e), [.., rows, columns]) = (info.storage, &info.dims[..]) else { continue };
@@ -129,7 +130,7 @@ fn layouts(function: &Function, target: &Target) -> FxHashMap<u32, (Layout, Arc<
 
 /// Does the machine multiply whole numbers, and may it?
 pub fn integers(target: &Target) -> bool {
-    target.int8 && (target.style == Style::Gpu || target.lanes > 1)
+    target.int8 && (target.machine.kind == MachineKind::Gpu || target.machine.lanes > 1)
 }
 
 /// Rewrites the contractions below `roots`.
@@ -143,7 +144,7 @@ pub fn derive(
     if !integers(target) {
         return Derived::default();
     }
-    let signed = target.style == Style::Gpu;
+    let signed = target.machine.kind == MachineKind::Gpu;
     let mut derived = Derived { layouts: layouts(function, target), signed, ..Derived::default() };
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     let mut encoded: FxHashMap<Id, (Id, Id)> = FxHashMap::default();

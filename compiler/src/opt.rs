@@ -22,7 +22,7 @@ const PLAIN_UNROLL: i64 = 4;
 
 /// Rewrites a nest's ranges for the target.
 pub fn nest(g: &mut Graph, store: Id, target: &Target, next_range: &mut u32) -> Id {
-    let lanes = target.lanes as i64;
+    let lanes = target.machine.lanes as i64;
     if lanes <= 1 {
         return store;
     }

@@ -11,9 +11,10 @@ use crate::schedule::kernel::When;
 use crate::schedule::{self, Launch, TEMP};
 use crate::threads;
 use gristmill_uop::function::{Function, SlotKind, Storage};
+use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::{Access, Extent, Param, Program};
 use gristmill_uop::spec::{self, Level};
-use gristmill_uop::target::{Style, Target};
+use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
@@ -174,9 +175,9 @@ pub(crate) fn program(
         let mut next = g.toposort(nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0);
         let nests: Vec<Id> = nests
             .iter()
-            .map(|&n| match target.style {
-                Style::Cpu => opt::nest(g, n, target, &mut next),
-                Style::Gpu => threads::nest(g, n, target, &mut next),
+            .map(|&n| match target.machine.kind {
+                MachineKind::Cpu => opt::nest(g, n, target, &mut next),
+                MachineKind::Gpu => threads::nest(g, n, target, &mut next),
             })
             .collect();
         bodies.push(nests);
@@ -209,13 +210,13 @@ pub(crate) fn program(
     };
     // More than half of what there is leaves no room for another.
     if launch.when.iter().any(|w| w.alone) {
-        signature.scratch_bytes = signature.scratch_bytes.max((target.most_stage_bytes / 2 + 64) & !63);
+        signature.scratch_bytes = signature.scratch_bytes.max((target.machine.shared_per_workgroup / 2 + 64) & !63);
     }
     let groups = {
         let zero = own.int(0);
         signature.groups.iter().fold(zero, |sum, &n| own.add(sum, n))
     };
-    let workers = target.workers.max(1) as i64;
+    let workers = target.machine.units.max(1) as i64;
     signature.beside = (own.max_of(groups).saturating_add(workers - 1)) / workers;
     // Linear code lives in a copy: `own` stays what the oracle runs.
     let mut linear = own.clone();

@@ -3,10 +3,11 @@
 //!
 //! Variables are priced at a typical value, so that a context of 200,000 positions that is never filled does not decide.
 
-use crate::schedule::workgroup::ROUNDS;
+use crate::schedule::workgroup::room;
 use crate::tiles::Sum;
+use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::Estimate;
-use gristmill_uop::target::{Style, Target};
+use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -47,7 +48,8 @@ fn typical_var(g: &Graph, root: Id, name: &str) -> Option<i64> {
 
 struct Counter<'a> {
     g: &'a Graph,
-    style: Style,
+    /// Does the machine have products of matrices of halves?
+    matrices: bool,
     sizes: FxHashMap<Id, f64>,
 }
 
@@ -71,7 +73,7 @@ pub fn global_ranges(g: &Graph, nests: &[Id]) -> Vec<Id> {
 
 /// The price of a kernel that consists of these nests.
 pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
-    let mut c = Counter { g, style: target.style, sizes: FxHashMap::default() };
+    let mut c = Counter { g, matrices: target.machine.fragment(Scalar::F16).is_some(), sizes: FxHashMap::default() };
     let globals = global_ranges(g, nests);
     let groups = c.product(globals.iter().copied());
     let mut price = Price::default();
@@ -82,44 +84,43 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
         let staged = g[g[nest].src[0]].op == Op::Local;
         let mine = g.free_ranges(nest);
         // How often the nest runs: once a workgroup; on a CPU once a chunk, or whenever an index it depends on changes.
-        let runs = match (staged, target.style) {
+        let runs = match (staged, target.machine.kind) {
             (false, _) => c.product(mine.iter().copied()),
             // Workgroups run side by side: one alone takes as long as one on every multiprocessor.
-            (true, Style::Gpu) => groups.max(target.workers as f64),
-            (true, Style::Cpu) => {
+            (true, MachineKind::Gpu) => groups.max(target.machine.units as f64),
+            (true, MachineKind::Cpu) => {
                 let last = globals.iter().rposition(|r| mine.contains(r));
                 let n = c.product(globals[..last.map_or(0, |l| l + 1)].iter().copied());
-                n.max((target.workers as f64).min(groups))
+                n.max((target.machine.units as f64).min(groups))
             }
         };
         let closed: Vec<Id> = g[nest].src[3..].to_vec();
         let (ops, cached) = work(&mut c, nest, &closed, &mut price.estimate, &mut seen_bytes);
         let bytes = weights(&mut c, nest, &mut seen_weights);
         price.estimate.weight_bytes += bytes;
-        if target.style == Style::Cpu {
+        if target.machine.kind == MachineKind::Cpu {
             jumps += jumps_of(&mut c, nest, &globals);
         }
-        if staged && target.style == Style::Gpu && copies(g, nest) {
+        if staged && target.machine.kind == MachineKind::Gpu && copies(g, nest) {
             // Nobody waits for a copy but who reads it, and memory is what that waits for.
             main_cached += groups * cached;
         } else if staged {
             // Every worker does its share of the runs; nothing else of the workgroup proceeds meanwhile.
-            let mut seconds = runs * (ops / target.operations).max(cached / target.cache_bandwidth);
-            if target.style == Style::Cpu && bytes > target.stage_bytes as f64 {
+            let mut seconds = runs * (ops / target.machine.operations).max(cached / target.machine.cache_bandwidth);
+            if target.machine.kind == MachineKind::Cpu && bytes > target.machine.stage_bytes() as f64 {
                 // More weights than a cache keeps: each run reads them again.
                 let different = c.product(globals.iter().copied().filter(|r| mine.contains(r)));
-                seconds = seconds.max(bytes * (runs / different).max(1.0) / target.bandwidth);
+                seconds = seconds.max(bytes * (runs / different).max(1.0) / target.machine.bandwidth);
             }
             price.stages += seconds;
-            if target.style == Style::Gpu {
+            if target.machine.kind == MachineKind::Gpu {
                 // One workgroup alone does not fill the machine: latency of its loads, those from memory before all, for each of those that come
                 // one after the other.
                 let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
-                let latency = if far { target.latency } else { 0.2 * target.latency };
-                price.stages +=
-                    (groups / (ROUNDS * target.workers as i64) as f64).max(1.0) * (target.barrier + latency);
+                let latency = if far { target.machine.latency } else { 0.2 * target.machine.latency };
+                price.stages += (groups / room(target) as f64).max(1.0) * (target.machine.barrier + latency);
             } else {
-                price.stages += target.barrier;
+                price.stages += target.machine.barrier;
             }
         } else {
             main_ops += runs * ops;
@@ -127,14 +128,16 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
         }
     }
     price.estimate.operations += main_ops;
-    let memory = price.estimate.weight_bytes / target.bandwidth + jumps * target.jump / target.workers as f64;
-    let fill = match target.style {
+    let memory = price.estimate.weight_bytes / target.machine.bandwidth
+        + jumps * target.machine.jump / target.machine.units as f64;
+    let fill = match target.machine.kind {
         // Too few workgroups leave workers idle.
-        Style::Cpu => (target.workers as f64 / groups.max(1.0)).clamp(1.0, target.workers as f64),
-        Style::Gpu => (target.workers as f64 / 2.0 / groups.max(1.0)).clamp(1.0, 64.0),
+        MachineKind::Cpu => (target.machine.units as f64 / groups.max(1.0)).clamp(1.0, target.machine.units as f64),
+        MachineKind::Gpu => (target.machine.units as f64 / 2.0 / groups.max(1.0)).clamp(1.0, 64.0),
     };
-    let main = memory.max(main_ops / target.operations).max(main_cached / target.cache_bandwidth) * fill;
-    price.seconds = target.launch + price.stages + main;
+    let main =
+        memory.max(main_ops / target.machine.operations).max(main_cached / target.machine.cache_bandwidth) * fill;
+    price.seconds = target.machine.launch + price.stages + main;
     price
 }
 
@@ -210,9 +213,9 @@ fn work(
     let order = g.toposort(&[g[nest].src[2], g[nest].src[1]]);
     // What a matrix product contains is no operation of its own, nor are its operands from shared memory traffic of the cache: conversions, and
     // loads from a stage beside those of rows.
-    let sums: Vec<(Id, Sum)> = match c.style {
-        Style::Gpu => order.iter().filter_map(|&n| Some((n, Sum::of(g, n)?))).collect(),
-        Style::Cpu => vec![],
+    let sums: Vec<(Id, Sum)> = match c.matrices {
+        true => order.iter().filter_map(|&n| Some((n, Sum::of(g, n)?))).collect(),
+        false => vec![],
     };
     let contained = |(n, sum): &(Id, Sum)| {
         let product = g[*n].src[0];

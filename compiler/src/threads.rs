@@ -11,11 +11,9 @@
 use crate::tiles;
 use crate::together::together;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Threads of a warp: lanes that fold without a barrier.
-pub const WARP: i64 = 32;
 /// Bytes of the widest load.
 const WIDEST: i64 = 16;
 /// Lanes that are enough for loads of whole sectors.
@@ -31,10 +29,13 @@ const ACCUMULATORS: i64 = 32;
 
 /// Rewrites a nest's ranges for the threads of a workgroup.
 pub fn nest(g: &mut Graph, store: Id, target: &Target, next_range: &mut u32) -> Id {
-    if let Some(nest) = tiles::nest(g, store, target.threads as i64, next_range) {
+    if target.machine.fragment(Scalar::F16).is_some()
+        && let Some(nest) = tiles::nest(g, store, target.threads as i64, next_range)
+    {
         return nest;
     }
-    let mut o = Sharing { g, next: next_range, threads: target.threads as i64, steps: FxHashMap::default() };
+    let (threads, subgroup) = (target.threads as i64, target.machine.subgroup);
+    let mut o = Sharing { g, next: next_range, threads, subgroup, steps: FxHashMap::default() };
     o.nest(store)
 }
 
@@ -42,6 +43,8 @@ struct Sharing<'a> {
     g: &'a mut Graph,
     next: &'a mut u32,
     threads: i64,
+    /// Lanes that fold without a barrier.
+    subgroup: i64,
     /// Ranges that a range of reductions was cut into, for lanes and a width: reductions over the same terms share their loop.
     steps: FxHashMap<(Id, Option<Id>, i64), [Id; 2]>,
 }
@@ -282,7 +285,7 @@ impl Sharing<'_> {
         let idle = floor_power(self.threads / outputs.clamp(1, self.threads));
         let wanted = match along {
             Along::Output => idle,
-            Along::Reduction => idle.max(WARP.min(self.threads)),
+            Along::Reduction => idle.max(self.subgroup.min(self.threads)),
         };
         // So many that wide loads divide the terms among them, or at least single ones do; else half as many as there are terms.
         let divisor = |each: i64| {
@@ -313,7 +316,7 @@ impl Sharing<'_> {
             let Some(n) = self.fixed(r) else { continue };
             let walks = |at: Id| walked.iter().any(|w| self.g.free_ranges(at).contains(w));
             let again = loads.iter().any(|&(at, _)| walks(at) && !self.g.free_ranges(at).contains(&r));
-            if !again || n * copies > REPEATED || outputs / n * WARP < self.threads {
+            if !again || n * copies > REPEATED || outputs / n * self.subgroup < self.threads {
                 continue;
             }
             let copy = self.fixed_range(n, RangeKind::Upcast);

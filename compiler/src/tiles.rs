@@ -4,7 +4,6 @@
 //! (`halves.rs`), over which the sum goes as well, or halves. A tile is 16 rows by 4 outputs of two parts or 8 of one; a warp keeps as many tiles as registers have room for, so that
 //! each operand is read once for several products. The rows of a lane are neighbours: where they are contiguous, one load brings them all.
 
-use crate::threads::WARP;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
@@ -16,6 +15,8 @@ pub const LANES: i64 = 8;
 pub const TERMS: i64 = 16;
 /// Lanes that hold different outputs: two columns each.
 const OUTPUTS: i64 = 4;
+/// Threads that a product is spread over: a subgroup.
+pub const WARP: i64 = LANES * OUTPUTS;
 /// Fewer outputs beside one another are not worth it: columns would be surplus.
 pub const ENOUGH: i64 = OUTPUTS;
 /// Tiles of a warp, of four registers each.

@@ -19,7 +19,8 @@ use gristmill_runtime::{Buffer, Device, Memory, Replay, Span};
 use gristmill_tensor::jit::{Call, Jit, Ready};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
-use gristmill_uop::target::{Style, Target};
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::target::Target;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -186,7 +187,7 @@ const DEPTHS: [usize; 2] = [2048, 8192];
 
 /// Depths of the steps of one token, for a cache of so many rows.
 pub fn depths(settings: &Settings, rows: usize, target: &Target) -> Vec<usize> {
-    let usual: &[usize] = if target.style == Style::Gpu { &DEPTHS } else { &[] };
+    let usual: &[usize] = if target.machine.kind == MachineKind::Gpu { &DEPTHS } else { &[] };
     let short = settings.depths.as_deref().unwrap_or(usual);
     short.iter().copied().filter(|&d| d < rows).chain([rows]).collect()
 }

@@ -65,7 +65,7 @@ fn other_models_keep_the_budget() {
 /// Kernels that read many weights have workgroups for nearly every multiprocessor, and no more than run at once.
 #[test]
 fn experts_run_in_one_round() {
-    let workers = Target::gpu_h200().workers as i64;
+    let workers = Target::named("h200").machine.units as i64;
     for preset in ["glm-4.7-flash", "deepseek-v2-lite"] {
         let step = decode_step(preset, "q4_0", "null:gpu");
         let moe = step.iter().find(|s| s.0.contains("moe")).expect("there are MoE layers");

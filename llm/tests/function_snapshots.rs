@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The machines that texts are written for, whatever this one is.
 fn machines() -> [(Target, &'static dyn Dialect); 4] {
     [
-        (Target::gpu_h200(), &cuda::dialect::Cuda),
+        (Target::named("h200"), &cuda::dialect::Cuda),
         (Target::cpu("avx512vnni", 16, 2), &cpu::dialect::C),
         (Target::cpu("avx2", 8, 2), &cpu::dialect::C),
         (Target::cpu("plain", 4, 2), &cpu::dialect::C),
@@ -94,7 +94,7 @@ fn decisions_of_a_layer() {
 
 #[test]
 fn a_layer_for_a_gpu() {
-    insta::assert_snapshot!(source(&Target::gpu_h200(), &cuda::dialect::Cuda));
+    insta::assert_snapshot!(source(&Target::named("h200"), &cuda::dialect::Cuda));
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! Every kernel of the usual models as NVRTC compiles it for an H200: no GPU is needed. None may spill registers (but for what
-//! stands in [`KNOWN`]) or keep anything else in local memory, the threads of a workgroup must find registers enough, and in one token's step those
-//! of two.
+//! Every kernel of the usual models as NVRTC compiles it for an H200, and those of one token's step for every NVIDIA GPU in the table of machines: no
+//! GPU is needed. None may spill registers (but for what stands in [`KNOWN`]) or keep anything else in local memory, the threads of a workgroup must
+//! find registers enough, and in one token's step those of two.
 //!
-//! Where libnvrtc is not found the test says so and passes; with `GRISTMILL_REQUIRE_NVRTC` set, as in the gate, it fails. What was compiled
+//! The other GPUs have a model each, and all of them with `GRISTMILL_CARDS=all` (800 kernels). Where libnvrtc is not found the test says so and passes; with `GRISTMILL_REQUIRE_NVRTC` set, as in the gate, it fails. What was compiled
 //! without a fault is remembered in the test's own store, so that a second run compiles only what is new; `GRISTMILL_CASE=text` selects
 //! models whose names contain the text.
 
@@ -15,16 +15,16 @@ use gristmill_llm::sampling::{self, Choice};
 use gristmill_runtime::store::{Key, Store};
 use gristmill_tensor::jit::Jit;
 use gristmill_uop::Scalar;
+use gristmill_uop::machine::{Machine, NAMED};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The architecture, and the registers of one of its multiprocessors.
-const SM: u32 = 90;
-const REGISTERS: usize = 65536;
 /// Registers that a thread can have.
 const MOST: usize = 255;
-/// Registers that a thread may have in one token's step: of two kernels that follow one another, the later one starts while the other runs.
+/// The first architecture on which a kernel may start while the one before it runs.
+const EARLY: u32 = 90;
+/// Registers that a thread may have in one token's step where that is so.
 const MOST_ONE: usize = 128;
 /// Bytes that the assembler may spill of its own choice, to stay below a number of registers at which more warps run. It has done so at 32
 /// and 64 registers.
@@ -35,9 +35,13 @@ const KNOWN: &[(&str, &str, usize)] = &[("q4_k_m", ".chunk512", 176)];
 const CONTEXT: usize = 32768;
 const CHUNK: usize = 512;
 
-/// A text, the threads of its workgroups, and where it is from.
+/// Models.
+const MODELS: [&str; 3] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"];
+
+/// A text, the GPU that it is for, the threads of its workgroups, and where it is from.
 struct Case {
     text: Text,
+    machine: Machine,
     threads: usize,
     place: String,
 }
@@ -45,24 +49,28 @@ struct Case {
 impl Case {
     /// Registers that a thread may have.
     fn most(&self) -> usize {
-        if self.place.contains(".one") { MOST_ONE } else { MOST }
+        if self.place.contains(".one") && sm(self) >= EARLY { MOST_ONE } else { MOST }
     }
 }
 
-/// The kernels of a model's steps and of the choice of a token, as the engine compiles them for an H200.
-fn kernels(preset: &str, quant: &str) -> Vec<Case> {
+/// The kernels of a model's steps and of the choice of a token, as the engine compiles them for that machine; of steps of one token, or of all.
+fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Case> {
     let file = Gguf::synth(preset, quant).expect("a preset");
     let model = arch::load(file.metadata(), &file).expect("a model");
-    let mut jit = Jit::new(open("null:gpu", &Options::default()).expect("a device"));
+    let mut jit = Jit::new(open(&format!("null:{machine}"), &Options::default()).expect("a device"));
     let mut functions = Functions::new();
     let rows = cache_rows(CONTEXT, CHUNK);
     let mut all = Vec::new();
     for class in classes(CHUNK, &depths(&Settings::default(), rows, jit.device().target())) {
+        if class.tokens > 1 && !all_steps {
+            continue;
+        }
         let plan = model.plan(&plan_options(class, rows, Scalar::F16), &mut functions);
         all.extend(plan.functions().into_iter().cloned());
     }
     // Choices differ in the vocabulary alone: of the largest, all of them.
     let choices: &[Choice] = match preset {
+        _ if !all_steps => &[],
         "glm-4.7-flash" => &[Choice::Greedy, Choice::Best, Choice::First, Choice::Nucleus, Choice::All],
         _ => &[Choice::Greedy, Choice::Best],
     };
@@ -71,8 +79,9 @@ fn kernels(preset: &str, quant: &str) -> Vec<Case> {
     let mut out = Vec::new();
     for ready in jit.prepare(&all, &|_, _| ()).expect("scheduled") {
         for program in &ready.compiled.programs {
-            let place = format!("{preset} {quant}, {} of {}", program.name, ready.function.name);
-            out.push(Case { text: Text::of(program), threads: program.threads, place });
+            let place = format!("{machine}: {preset} {quant}, {} of {}", program.name, ready.function.name);
+            let machine = jit.device().target().machine.clone();
+            out.push(Case { text: Text::of(program), machine, threads: program.threads, place });
         }
     }
     out
@@ -111,7 +120,7 @@ fn taken(log: &str) -> Option<(usize, usize, usize)> {
 /// What is wrong with a kernel, if anything is.
 fn fault(compiler: &Compiler, case: &Case, prelude: &str) -> Option<String> {
     let source = format!("{prelude}\n#line 1\n{}", case.text.source);
-    let compiled = match compiler.compile(&case.text.symbol, &source, SM, &["--ptxas-options=-v"]) {
+    let compiled = match compiler.compile(&case.text.symbol, &source, sm(case), &["--ptxas-options=-v"]) {
         Ok(compiled) => compiled,
         Err(error) => return Some(error.to_string()),
     };
@@ -119,7 +128,7 @@ fn fault(compiler: &Compiler, case: &Case, prelude: &str) -> Option<String> {
         return Some(format!("the assembler does not say what it takes: {}", compiled.log));
     };
     // Registers are handed out to warps, eight at a time for each thread.
-    let fits = registers.next_multiple_of(8) * case.threads.next_multiple_of(32) <= REGISTERS;
+    let fits = registers.next_multiple_of(8) * case.threads.next_multiple_of(32) <= case.machine.registers;
     let known =
         KNOWN.iter().filter(|(model, function, _)| case.place.contains(model) && case.place.ends_with(function));
     let allowed = known.map(|k| k.2).max().unwrap_or(if registers < MOST { CHOSEN } else { 0 });
@@ -130,8 +139,43 @@ fn fault(compiler: &Compiler, case: &Case, prelude: &str) -> Option<String> {
     })
 }
 
+/// Its architecture.
+fn sm(case: &Case) -> u32 {
+    case.machine.sm.expect("an NVIDIA GPU")
+}
+
+/// The models that the environment selects.
+fn models() -> Vec<(&'static str, &'static str)> {
+    let wanted = std::env::var("GRISTMILL_CASE").unwrap_or_default();
+    let models = MODELS.iter().flat_map(|preset| ["q4_0", "q4_k_m"].map(|quant| (*preset, quant)));
+    let models: Vec<_> = models.filter(|(preset, quant)| format!("{preset} {quant}").contains(&wanted)).collect();
+    assert!(!models.is_empty(), "no model's name contains {wanted}");
+    models
+}
+
 #[test]
 fn every_kernel_compiles_without_spills() {
+    let models = models();
+    compile(each(&models, |(preset, quant)| kernels("h200", preset, quant, true)));
+}
+
+#[test]
+fn other_gpus_decode_without_spills() {
+    let (models, all) = (models(), std::env::var("GRISTMILL_CARDS").is_ok_and(|cards| cards == "all"));
+    let others = NAMED.iter().map(|row| row.name).filter(|&name| name != "h200");
+    let others = others.filter(|name| Machine::named(name).is_some_and(|machine| machine.sm.is_some()));
+    let pairs = others.enumerate().flat_map(|(i, name)| {
+        // In turns, so that each model and each format is compiled for some.
+        let chosen = if all { models.clone() } else { vec![models[i % models.len()]] };
+        chosen.into_iter().map(move |model| (name, model))
+    });
+    let pairs: Vec<_> = pairs.collect();
+    assert!(pairs.len() > 4, "{pairs:?}");
+    compile(each(&pairs, |(name, (preset, quant))| kernels(name, preset, quant, false)));
+}
+
+/// Compiles what was not compiled before, and fails where something is wrong with a kernel.
+fn compile(cases: Vec<Vec<Case>>) {
     let compiler = match Compiler::find() {
         Ok(compiler) => compiler,
         Err(error) => {
@@ -141,21 +185,16 @@ fn every_kernel_compiles_without_spills() {
             return;
         }
     };
-    let wanted = std::env::var("GRISTMILL_CASE").unwrap_or_default();
-    let models = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"];
-    let models = models.iter().flat_map(|preset| ["q4_0", "q4_k_m"].map(|quant| (*preset, quant)));
-    let models: Vec<_> = models.filter(|(preset, quant)| format!("{preset} {quant}").contains(&wanted)).collect();
-    assert!(!models.is_empty(), "no model's name contains {wanted}");
-    let mut cases = BTreeMap::new();
-    for case in each(&models, |(preset, quant)| kernels(preset, quant)).into_iter().flatten() {
-        cases.entry(case.text.key.hex()).or_insert(case);
+    let mut different = BTreeMap::new();
+    for case in cases.into_iter().flatten() {
+        different.entry((sm(&case), case.text.key.hex())).or_insert(case);
     }
-    let cases: Vec<Case> = cases.into_values().collect();
+    let cases: Vec<Case> = different.into_values().collect();
     let store = Store::open(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("nvrtc"), 1 << 26).expect("a store");
     let prelude = dialect::prelude();
     let compiled = AtomicUsize::new(0);
     let faults = each(&cases, |case| {
-        let shape = format!("{} threads, {} registers", case.threads, case.most());
+        let shape = format!("{} threads, {} registers, sm_{}", case.threads, case.most(), sm(case));
         let key = Key::of([&compiler.describe(), &shape, &prelude, &case.text.source]);
         if store.get(&key).expect("a store").is_some() {
             return None;

@@ -90,6 +90,6 @@ fn a_state_goes_with_its_last_version() {
 
 #[test]
 fn a_function_without_integers_means_what_it_says() {
-    let exact = Target { int8: false, ..Target::gpu_h200() };
+    let exact = Target { int8: false, ..Target::named("h200") };
     assert!(derive::meaning(&projection("one", &A, 64), &exact).is_none());
 }

@@ -41,6 +41,7 @@ use gristmill_backend::cuda::dialect::Cuda;
 use gristmill_backend::interp::InterpDevice;
 use gristmill_runtime::Device;
 use gristmill_runtime::store::Store;
+use gristmill_uop::machine::Machine;
 use gristmill_uop::target::{FLAGS, Target};
 use harness::{Way, check, seeds};
 use simulated::Simulated;
@@ -115,7 +116,7 @@ fn neon() -> Vec<Way> {
 /// Kernels of CUDA C, run on the processor: the cheapest schedule and one that is perturbed. A workgroup's threads take turns, so that 64 of them
 /// show what 256 do. None without a C++ compiler.
 fn threads() -> Vec<Way> {
-    let target = Target { threads: 64, ..Target::gpu_h200() };
+    let target = Target { threads: 64, ..Target::named("h200") };
     let device: Arc<dyn Device> = match Simulated::new(target, store()) {
         Ok(device) => Arc::new(device),
         Err(missing) => {
@@ -136,7 +137,7 @@ fn cuda() -> Vec<Way> {
     // Not under the target directory, which is another machine's when the binary is carried.
     let store = Store::open(std::env::temp_dir().join("gristmill-conformance"), 1 << 30).expect("a store");
     let device = Arc::new(gristmill_backend::cuda::CudaDevice::with(0, store).expect("a GPU"));
-    let (row, _) = gristmill_backend::find("cuda").expect("a row");
+    let row = gristmill_backend::find("cuda").expect("a row").row;
     let device = Opened::new(device, row.dialect);
     let way = |name: String, seed: Option<u64>, same_as: Option<&'static str>| Way {
         name,
@@ -234,8 +235,8 @@ fn scores_are_products_of_integers() {
                 let compiled = compile(&case.function, target, Some(&dialect::C as &dyn Dialect), &mut Cheapest);
                 compiled.programs.iter().map(|p| p.source.as_str()).collect()
             };
-            let how = if target.signed { "signed" } else { "any" };
-            let lanes = if case.name.contains(" 20 rows") { 4 } else { target.lanes };
+            let how = if target.machine.signed { "signed" } else { "any" };
+            let lanes = if case.name.contains(" 20 rows") { 4 } else { target.machine.lanes };
             let text = texts(&target);
             assert!(text.contains(&format!("dot4_{how}_{lanes}(")), "{} on {}:\n{text}", case.name, isa.name);
             let exact = Target { int8: false, ..target };
@@ -250,14 +251,14 @@ fn warps_multiply_halves() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
     for case in attention::halves().into_iter().chain(attention::prompts()) {
         for threads in [64, 256] {
-            let target = Target { threads, int8: false, ..Target::gpu_h200() };
+            let target = Target { threads, int8: false, ..Target::named("h200") };
             let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
             let loads = |source: &str| source.split("BARRIER;").filter(|nest| nest.contains("mma_halves(")).count();
             let most = compiled.programs.iter().map(|p| loads(&p.source)).max();
             assert_eq!(most, Some(2), "{} with {threads} threads", case.name);
         }
     }
-    let target = Target { int8: false, ..Target::gpu_h200() };
+    let target = Target { int8: false, ..Target::named("h200") };
     match Simulated::new(target, store()) {
         Ok(device) => {
             let device = Opened::new(Arc::new(device), Some(&Cuda));
@@ -268,17 +269,61 @@ fn warps_multiply_halves() {
     }
 }
 
+/// A GPU without products of matrices, and one that nobody makes: subgroups of 64, 32 KiB of shared memory, no products of bytes. Kernels for
+/// them compute the same, and have no such products.
+#[test]
+fn gpus_with_less_compute_the_same() {
+    use gristmill_compiler::{Cheapest, Dialect, compile};
+    let t4 = Target { threads: 128, ..Target::named("t4") };
+    let invented = Machine {
+        name: "invented".into(),
+        subgroup: 64,
+        shared_per_unit: 32 << 10,
+        shared_per_workgroup: 32 << 10,
+        fragments: &[],
+        units: 24,
+        ..Machine::named("h200").expect("a row")
+    };
+    let invented = Target { threads: 128, int8: false, ..Target::new(invented) };
+    type Cases = fn() -> Vec<harness::Case>;
+    let with_bytes: Cases = || [packed::integer(), attention::prompts()].into_iter().flatten().collect();
+    let floats: Cases = || {
+        let all = [reductions::cases(), packed::matvec(), packed::matmul(), experts::grouped(), attention::cases()];
+        all.into_iter().flatten().collect()
+    };
+    for (target, cases) in [(t4, with_bytes), (invented, floats)] {
+        let bytes = |p: &gristmill_uop::program::Program| p.source.contains("dot4");
+        let mut products = 0;
+        for case in cases() {
+            let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
+            products += compiled.programs.iter().filter(|p| bytes(p)).count();
+            for p in &compiled.programs {
+                assert!(!p.source.contains("mma"), "{} for {}:\n{}", case.name, target.name, p.source);
+                assert!(p.scratch <= target.machine.shared_per_workgroup, "{} for {}", case.name, target.name);
+            }
+        }
+        assert_eq!(products > 0, target.int8, "{}", target.name);
+        match Simulated::new(target.clone(), store()) {
+            Ok(device) => {
+                let device = Opened::new(Arc::new(device), Some(&Cuda));
+                check(cases(), vec![Way { name: target.name, device, seed: None, same_as: None }]);
+            }
+            Err(missing) => simulated::skip(&missing),
+        }
+    }
+}
+
 /// Of queries that are halves, a chunk of the cache is copied before the kernels before have ended, by a workgroup that has a multiprocessor to itself.
 #[test]
 fn a_cache_is_copied_before_the_wait() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
-    let target = Target { int8: false, ..Target::gpu_h200() };
+    let target = Target { int8: false, ..Target::named("h200") };
     for case in attention::halves() {
         let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
         let early = |source: &str| source.split("PREDECESSORS_ENDED").next().is_some_and(|s| s.contains("COPY("));
         let found: Vec<_> = compiled.programs.iter().filter(|p| early(&p.source)).collect();
         assert_eq!(found.len(), case.name.contains("f16") as usize, "{}", case.name);
-        assert!(found.iter().all(|p| 2 * p.scratch > target.most_stage_bytes), "{}", case.name);
+        assert!(found.iter().all(|p| 2 * p.scratch > target.machine.shared_per_workgroup), "{}", case.name);
     }
 }
 

@@ -38,7 +38,7 @@ fn q8_0_for_avx2() {
 
 #[test]
 fn kernel_level_for_a_gpu() {
-    let compiled = compile(&normed_matvec(&Q4_0), &Target::gpu_h200(), None, &mut Cheapest);
+    let compiled = compile(&normed_matvec(&Q4_0), &Target::named("h200"), None, &mut Cheapest);
     let all: Vec<String> = compiled.programs.iter().map(|p| text::print(&p.graph, &[p.root])).collect();
     insta::assert_snapshot!(all.join("\n"));
 }

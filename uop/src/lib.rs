@@ -8,6 +8,7 @@ pub mod fold;
 pub mod function;
 pub mod graph;
 pub mod linear;
+pub mod machine;
 pub mod op;
 pub mod program;
 pub mod rows;

@@ -1,13 +1,6 @@
-//! A device's numbers as plain data: what the cost model, the scheduler and the heuristics need to know.
+//! What kernels are written for: a machine's facts, and what is chosen on top of them.
 
-/// What kind of machine a workgroup runs on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Style {
-    /// A workgroup is part of one thread's contiguous chunk; stages are computed once per chunk.
-    Cpu,
-    /// A workgroup is a block of many threads; stages are computed once per workgroup, in shared memory.
-    Gpu,
-}
+use crate::machine::{Machine, MachineKind};
 
 /// Parameters of the hot kernels that only trying them out on a machine decides: the tuner does. The default is good everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -61,8 +54,12 @@ pub const FLAGS: &[Flag] = &[
         off: |t| t.int8 = false,
     },
     Flag { name: "prefetch", doc: "the next rows are asked for ahead of time", off: |t| t.tuning.prefetch = 0 },
-    Flag { name: "pairs", doc: "products of bytes added in 16 bits, where AVX2 has to", off: |t| t.pairs = false },
-    Flag { name: "lookup", doc: "functions of four bits by one table lookup", off: |t| t.table_lookup = false },
+    Flag {
+        name: "pairs",
+        doc: "products of bytes added in 16 bits, where AVX2 has to",
+        off: |t| t.machine.pairs = false,
+    },
+    Flag { name: "lookup", doc: "functions of four bits by one table lookup", off: |t| t.machine.table_lookup = false },
     Flag { name: "tiles", doc: "several tokens at once in registers", off: |t| t.tuning.tokens = 1 },
     Flag { name: "fusion", doc: "intermediates computed inside the kernels that read them", off: |t| t.fusion = false },
     Flag { name: "merge", doc: "independent kernels in one launch", off: |t| t.merge = false },
@@ -73,20 +70,12 @@ pub const FLAGS: &[Flag] = &[
 pub struct Target {
     /// Name: `cpu-avx512vnni`, `gpu-h200`. Part of every cache key.
     pub name: String,
-    /// What a workgroup is.
-    pub style: Style,
-    /// f32 lanes of a vector register.
-    pub lanes: usize,
-    /// Threads of a workgroup.
+    /// What the device is.
+    pub machine: Machine,
+    /// Threads of a workgroup; 1 of a CPU.
     pub threads: usize,
-    /// Vector registers.
+    /// Registers that a thread is planned with: vector registers of a CPU, of 32 bits of a GPU.
     pub registers: usize,
-    /// Does one instruction look up all lanes in a table of 16 floats?
-    pub table_lookup: bool,
-    /// Are products of bytes best added in 16 bits, since no instruction adds four of them to 32?
-    pub pairs: bool,
-    /// Are products of two signed bytes no dearer than those of an unsigned and a signed one?
-    pub signed: bool,
     /// Are activations encoded in eight bits where they meet packed weights?
     pub int8: bool,
     /// Are intermediates computed inside the kernels that read them, where that is cheaper?
@@ -95,81 +84,51 @@ pub struct Target {
     pub merge: bool,
     /// What was, or may be, tuned.
     pub tuning: Tuning,
-    /// Workgroups that run at the same time: threads, or multiprocessors.
-    pub workers: usize,
-    /// Bytes of stages one workgroup may hold.
-    pub stage_bytes: usize,
-    /// Bytes of stages of a workgroup that has a worker to itself.
-    pub most_stage_bytes: usize,
-    /// Memory bandwidth of the whole device, bytes/s.
-    pub bandwidth: f64,
-    /// Seconds that a worker loses where it goes on reading at another place in memory.
-    pub jump: f64,
-    /// Bandwidth of the cache from which every workgroup reads activations again, whole device, bytes/s.
-    pub cache_bandwidth: f64,
-    /// f32 operations per second of the whole device.
-    pub operations: f64,
-    /// Seconds that one more dependent launch costs.
-    pub launch: f64,
-    /// Seconds until a load from memory is there, where nothing else is done meanwhile.
-    pub latency: f64,
-    /// Seconds of one dependent step inside a kernel (a barrier between a stage and its reader).
-    pub barrier: f64,
 }
 
+/// Threads of a GPU's workgroup, and the registers that each is planned with. H200, GLM: two workgroups of these fill a multiprocessor's registers.
+const GPU_THREADS: usize = 256;
+const GPU_REGISTERS: usize = 128;
+/// Workgroups that a core takes one after the other, at least: what it stages is computed once for all of them.
+const OF_A_CORE: i64 = 2;
+
 impl Target {
-    /// A CPU with `threads` workers and vectors of `lanes` floats.
-    pub fn cpu(isa: &str, lanes: usize, threads: usize) -> Target {
+    /// That machine, with every optimisation on.
+    pub fn new(machine: Machine) -> Target {
+        let (kind, threads, registers) = match machine.kind {
+            MachineKind::Cpu => ("cpu", 1, machine.registers),
+            MachineKind::Gpu => ("gpu", GPU_THREADS, GPU_REGISTERS),
+        };
         Target {
-            name: format!("cpu-{isa}"),
-            style: Style::Cpu,
-            lanes,
-            threads: 1,
-            registers: if lanes >= 16 { 32 } else { 16 },
-            table_lookup: lanes == 16,
-            pairs: false,
-            signed: false,
+            name: format!("{kind}-{}", machine.name),
+            machine,
+            threads,
+            registers,
             int8: true,
             fusion: true,
             merge: true,
             tuning: Tuning::default(),
-            workers: threads,
-            stage_bytes: 256 << 10,
-            most_stage_bytes: 256 << 10,
-            bandwidth: 12e9 * threads as f64,
-            jump: 0.4e-6,
-            cache_bandwidth: 60e9 * threads as f64,
-            operations: 6e9 * lanes as f64 * threads as f64,
-            launch: 1.5e-6,
-            latency: 0.0,
-            barrier: 0.0,
         }
     }
-    /// A GPU with the numbers measured on an H200.
-    pub fn gpu_h200() -> Target {
-        Target {
-            name: "gpu-h200".into(),
-            style: Style::Gpu,
-            lanes: 1,
-            threads: 256,
-            registers: 128,
-            table_lookup: false,
-            pairs: false,
-            signed: true,
-            int8: true,
-            fusion: true,
-            merge: true,
-            tuning: Tuning::default(),
-            workers: 132,
-            stage_bytes: 96 << 10,
-            most_stage_bytes: 227 << 10,
-            bandwidth: 4.6e12,
-            jump: 0.0,
-            cache_bandwidth: 10e12,
-            operations: 60e12,
-            launch: 3.0e-6,
-            latency: 0.35e-6,
-            barrier: 0.05e-6,
+    /// A CPU with `cores` cores and vectors of `lanes` floats.
+    pub fn cpu(isa: &'static str, lanes: usize, cores: usize) -> Target {
+        Target::new(Machine::cpu(isa, lanes, cores))
+    }
+    /// A row of [`NAMED`](crate::machine::NAMED).
+    ///
+    /// # Panics
+    /// When there is none of that name.
+    pub fn named(name: &str) -> Target {
+        Target::new(Machine::named(name).unwrap_or_else(|| panic!("no machine is called {name}")))
+    }
+    /// Workgroups that a unit holds at once, as counted from the registers that threads are planned with.
+    pub fn resident(&self) -> i64 {
+        match self.machine.kind {
+            MachineKind::Cpu => OF_A_CORE,
+            MachineKind::Gpu => {
+                let held = self.machine.threads_per_unit.min(self.machine.registers / self.registers) / self.threads;
+                held.max(1) as i64
+            }
         }
     }
 }
@@ -180,7 +139,7 @@ mod tests {
 
     #[test]
     fn every_flag_and_every_parameter_changes_a_cpu() {
-        let on = Target { pairs: true, ..Target::cpu("test", 16, 2) };
+        let on = Target::new(Machine { pairs: true, ..Machine::cpu("test", 16, 2) });
         for flag in FLAGS {
             let mut off = on.clone();
             (flag.off)(&mut off);

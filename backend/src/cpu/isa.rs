@@ -1,6 +1,7 @@
 //! Instruction sets: what the machine has, what the C compiler is told, what the dialect may use.
 
 use gristmill_runtime::Error;
+use gristmill_uop::machine::Machine;
 use gristmill_uop::target::Target;
 
 /// An instruction set that kernels are written for.
@@ -140,7 +141,8 @@ impl Isa {
     pub fn target(self) -> Target {
         let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
         let signed = matches!(self, Isa::Avx2 | Isa::Neon);
-        Target { pairs: self == Isa::Avx2, signed, ..Target::cpu(self.name(), self.lanes(), workers) }
+        let cpu = Machine::cpu(self.name(), self.lanes(), workers);
+        Target::new(Machine { pairs: self == Isa::Avx2, signed, ..cpu })
     }
 }
 

@@ -524,6 +524,6 @@ fn every_instruction_set_of_the_machine_compiles() {
         let device = CpuDevice::with(1, isa, Cc::find().unwrap(), store).unwrap().with_prelude(PRELUDE);
         load(&device, &[program("e_add_1", ADD, 3, Groups::N)]);
         assert_eq!(device.compiled(), 1, "{}: the instruction set is part of the key", isa.name());
-        assert_eq!(device.target().lanes, isa.lanes());
+        assert_eq!(device.target().machine.lanes, isa.lanes());
     }
 }

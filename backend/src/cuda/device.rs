@@ -16,6 +16,7 @@ use gristmill_runtime::lease::Use;
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
+use gristmill_uop::machine::{Attributes, Machine};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::any::Any;
@@ -78,9 +79,6 @@ impl CudaDevice {
         }
         let compiler = Compiler::find()?;
         compiler.check(context.sm)?;
-        let shared = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-        let (shared, target) = (shared.max(0) as usize, Target::gpu_h200());
-        let stage_bytes = target.stage_bytes.min(shared);
         let prelude = dialect::prelude();
         let maker = Maker { context: context.clone(), compiler, store };
         let source = format!("{prelude}{}", dialect::idle(IDLE));
@@ -89,7 +87,7 @@ impl CudaDevice {
         let idle = Loaded::new(&current, Arc::new(maker.module(&current, IDLE, &source, code)?), IDLE)?;
         Ok(CudaDevice {
             name: if number == 0 { "cuda".into() } else { format!("cuda:{number}") },
-            target: Target { stage_bytes, most_stage_bytes: shared, ..target },
+            target: Target::new(machine(&context)?),
             maker,
             prelude,
             idle,
@@ -150,6 +148,28 @@ impl CudaDevice {
         }
         Ok(CudaKernel { program: program.clone(), device: self.id(), loaded })
     }
+}
+
+/// The facts of the GPU.
+fn machine(context: &Context) -> Result<Machine, Error> {
+    use CUdevice_attribute as Attribute;
+    let number = |attribute| Ok::<_, Error>(context.attribute(attribute)?.max(0) as usize);
+    // Hertz, of kilohertz. Drivers that no longer tell a clock refuse.
+    let clock = |attribute| context.attribute(attribute).unwrap_or(0).max(0) as f64 * 1e3;
+    let attributes = Attributes {
+        sm: context.sm,
+        units: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        subgroup: number(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE)? as i64,
+        threads_per_unit: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
+        registers: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
+        shared_per_unit: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+        shared_per_workgroup: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        cache: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
+        clock: clock(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
+        memory_clock: clock(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE),
+        memory_bits: number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+    };
+    Ok(Machine::nvidia(&architecture(context.sm), &attributes))
 }
 
 impl Device for CudaDevice {

@@ -3,6 +3,7 @@
 use gristmill_runtime::lease::{InFlight, Order, Owner, StepUses, Use, Uses};
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, RawBuffer, Replay};
+use gristmill_uop::machine::{MachineKind, NAMED};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::any::Any;
@@ -22,6 +23,11 @@ impl NullDevice {
     /// A device under this name with these numbers.
     pub fn new(name: impl Into<String>, target: Target) -> NullDevice {
         NullDevice { owner: Owner::new(), name: name.into(), target, used: Arc::default() }
+    }
+    /// The GPU of that name among [`NAMED`], an H200 unless said.
+    pub fn of_gpu(machine: Option<&'static str>) -> NullDevice {
+        let name = format!("null:{}", machine.unwrap_or("gpu"));
+        NullDevice::new(name, Target::named(machine.unwrap_or("h200")))
     }
     /// Bytes of all buffers that live.
     pub fn allocated(&self) -> usize {
@@ -106,7 +112,11 @@ impl Device for NullDevice {
         false
     }
     fn describe(&self) -> Vec<String> {
-        vec![format!("runs nothing, with the numbers of {}", self.target.name)]
+        let mut lines = vec![format!("runs nothing, with the numbers of {}", self.target.name)];
+        if self.target.machine.kind == MachineKind::Gpu {
+            lines.extend(NAMED.iter().map(|row| format!("null:{:<10} {}", row.name, row.doc)));
+        }
+        lines
     }
     fn available(&self) -> Option<u64> {
         None
@@ -149,7 +159,7 @@ mod tests {
 
     #[test]
     fn keeps_books() {
-        let device = NullDevice::new("null", Target::gpu_h200());
+        let device = NullDevice::new("null", Target::named("h200"));
         let buffer = device.alloc(1 << 40, Memory::Weights).unwrap();
         let small = device.alloc(10, Memory::Scratch).unwrap();
         assert_eq!(device.allocated(), (1 << 40) + 10);

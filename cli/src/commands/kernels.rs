@@ -22,7 +22,7 @@ Examples:
   gristmill kernels MODEL.gguf --function moe.one                   of one kind of layer
   gristmill kernels MODEL.gguf --function moe.one --stage decisions how it was cut into kernels, and why
   gristmill kernels MODEL.gguf --function moe.one --stage source    the text that is compiled
-  gristmill kernels MODEL.gguf --device null:gpu                    as it would be for a GPU";
+  gristmill kernels MODEL.gguf --device null:rtx4090                as it would be for another GPU";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
@@ -130,11 +130,11 @@ fn heading(opened: &Opened, context: usize, out: &mut dyn Write) -> Result {
         out,
         "# {}: {} workers, {} lanes, {:.0} GB/s, {:.0} Gop/s, a launch {:.1} us; context {context}",
         t.name,
-        t.workers,
-        t.lanes,
-        t.bandwidth / 1e9,
-        t.operations / 1e9,
-        t.launch * 1e6
+        t.machine.units,
+        t.machine.lanes,
+        t.machine.bandwidth / 1e9,
+        t.machine.operations / 1e9,
+        t.machine.launch * 1e6
     )?;
     Ok(())
 }

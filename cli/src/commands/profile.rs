@@ -111,11 +111,11 @@ pub fn run(options: Options) -> Result {
     let (workers, part) = match engine.device().name() {
         "cpu" => {
             let team = options.common.team();
-            (team, team.min(target.workers) as f64 / target.workers.max(1) as f64)
+            (team, team.min(target.machine.units) as f64 / target.machine.units.max(1) as f64)
         }
         _ => (1, 1.0),
     };
-    let operations = target.operations * part;
+    let operations = target.machine.operations * part;
     let mut recording = Recording {
         model: printable(&model.name),
         device: format!("{} ({})", engine.device().name(), target.name),

@@ -68,6 +68,10 @@ fn kernels_come_with_their_prices() {
     }
     let out = run(&["kernels", "synth:glm-4.7-flash:q4_0", "--device", "null:gpu"]).ok();
     assert!(out.contains("deepseek2.moe.one × 46") && out.contains("gpu-h200"), "{out}");
+    let out = run(&["kernels", DEMO, "--device", "null:l4"]).ok();
+    assert!(out.contains("gpu-l4"), "{out}");
+    let unknown = run(&["kernels", DEMO, "--device", "null:none"]);
+    assert!(unknown.code == 2 && unknown.stderr.contains("null:NAME"), "{}", unknown.stderr);
     assert!(run(&["kernels", DEMO, "--function", "none such"]).failed().contains("deepseek2.moe.one"));
     // No compiler is needed to look.
     assert!(outcome(gristmill(&["kernels", DEMO]).env("CC", "/nonexistent")).ok().contains("step of one token"));
@@ -76,7 +80,9 @@ fn kernels_come_with_their_prices() {
 #[test]
 fn devices_say_what_they_are_or_lack() {
     let out = run(&["devices"]).ok();
-    for part in ["cpu ", "cuda ", "device cuda cannot be used", "interp ", "null ", "null:gpu ", "C compiler"] {
+    for part in
+        ["cpu ", "cuda ", "device cuda cannot be used", "interp ", "null ", "null:gpu ", "null:rtx4090", "C compiler"]
+    {
         assert!(out.contains(part), "{out}");
     }
     let out = outcome(gristmill(&["devices"]).env("CC", "/nonexistent")).ok();

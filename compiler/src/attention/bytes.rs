@@ -11,7 +11,8 @@
 
 use super::tiled::Shape;
 use crate::derive::integers;
-use gristmill_uop::target::{Style, Target};
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, Scalar};
 
 /// Half of what a byte can be: codes from 0 up have it as their zero.
@@ -32,20 +33,24 @@ pub(super) struct Rows {
 
 /// The bytes that `k [rows, 1, depth]` is, if their products with `q [tokens, heads, depth]` are to be of whole numbers, in chunks of `chunk` positions.
 pub(super) fn rows(g: &Graph, [q, k]: [Id; 2], chunk: i64, target: &Target) -> Option<Rows> {
-    if target.style != Style::Cpu || !integers(target) || g.scalar(q) != Scalar::F32 || g[k].op != Op::Reshape {
+    if target.machine.kind != MachineKind::Cpu
+        || !integers(target)
+        || g.scalar(q) != Scalar::F32
+        || g[k].op != Op::Reshape
+    {
         return None;
     }
     let (codes, scales, group) = g.decoded(g[k].src[0])?;
     let &[_, heads, depth] = g.dims(k) else { return None };
     let one_head = g.int_value(heads) == Some(1) && g.dims(codes).len() == 2 && g.dims(codes)[1] == depth;
-    let most = target.lanes as i64;
+    let most = target.machine.lanes as i64;
     let lanes = [most, most / 2, most / 4].into_iter().find(|&l| l >= 4 && chunk % l == 0)?;
     (one_head && group % 4 == 0 && g.scalar(codes) == Scalar::I8).then_some(Rows {
         codes,
         scales,
         group,
         lanes,
-        signed: target.signed,
+        signed: target.machine.signed,
     })
 }
 

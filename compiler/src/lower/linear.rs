@@ -8,7 +8,8 @@ use super::pairs;
 use super::vector::vectorise;
 use super::wide;
 use crate::schedule::kernel::When;
-use gristmill_uop::target::{Style, Target};
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
@@ -91,9 +92,9 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
         let mut e = Emitter { g, target, scopes: vec![Scope::default()], outer };
         e.nest(nest);
         let scope = e.scopes.pop().expect("one scope is left");
-        match target.style {
-            Style::Cpu => code.statements.extend(scope.statements),
-            Style::Gpu => code.statements.extend(wide::loads(g, scope.statements)),
+        match target.machine.kind {
+            MachineKind::Cpu => code.statements.extend(scope.statements),
+            MachineKind::Gpu => code.statements.extend(wide::loads(g, scope.statements)),
         }
         code.statements.push(Statement::End);
     }
@@ -102,7 +103,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
 
 /// Ranges of a nest that are its threads.
 fn threads_of(g: &Graph, nest: Id, target: &Target) -> Vec<Id> {
-    if target.style == Style::Cpu {
+    if target.machine.kind == MachineKind::Cpu {
         return vec![];
     }
     let kinds = [Some(RangeKind::Vector), Some(RangeKind::VectorReduce)];
@@ -138,11 +139,11 @@ impl Emitter<'_> {
             }
         }
         let (buffer, offset, mut value) = (self.g[nest].src[0], self.g[nest].src[1], self.g[nest].src[2]);
-        if self.target.style == Style::Gpu {
+        if self.target.machine.kind == MachineKind::Gpu {
             value = mma::products(self.g, value, &closed);
             value = halves::products(self.g, value, &closed);
         }
-        let gpu = self.target.style == Style::Gpu;
+        let gpu = self.target.machine.kind == MachineKind::Gpu;
         let is_lane = |g: &Graph, r: Id| !gpu && g.range_kind(r) == Some(RangeKind::Vector);
         let lane = closed.iter().copied().find(|&r| is_lane(self.g, r));
         let mut stores: Vec<(Id, Id)> = Vec::new();
@@ -324,7 +325,7 @@ impl Emitter<'_> {
                 terms(self.g, value, op, &mut |term| values.push((acc, term, op)));
             }
         }
-        if self.target.pairs {
+        if self.target.machine.pairs {
             values = pairs::join(self.g, values);
         }
         let mut updates: Vec<(Id, Id, Vec<Id>)> = Vec::new();

@@ -13,7 +13,7 @@ const TABLE: i64 = 16;
 
 /// `id` without vector ranges.
 pub fn vectorise(g: &mut Graph, id: Id, target: &Target) -> Id {
-    let mut v = Vectoriser { g, table_lookup: target.table_lookup, memo: FxHashMap::default() };
+    let mut v = Vectoriser { g, table_lookup: target.machine.table_lookup, memo: FxHashMap::default() };
     // The lanes of the nest itself, if it has any.
     let lane = v.g.free_ranges(id).iter().copied().find(|&r| v.g.range_kind(r) == Some(RangeKind::Vector));
     v.value(id, lane)

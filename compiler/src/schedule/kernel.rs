@@ -6,8 +6,9 @@
 use super::expand::{Expander, Indices, flatten};
 use super::workgroup;
 use crate::derive::Derived;
+use gristmill_uop::machine::MachineKind;
 use gristmill_uop::shape::Dims;
-use gristmill_uop::target::{Style, Target};
+use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
@@ -182,7 +183,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
     workgroup::split(g, &mut x, &mut out, node, around);
     fuse(g, &mut x, &mut out, around)?;
     addresses_first(g, &mut out.nests);
-    if around.target.style == Style::Gpu {
+    if around.target.machine.kind == MachineKind::Gpu {
         in_rounds(g, &mut out.nests);
     }
     if let Some(resident) = around.hints.get(&root).and_then(|h| h.resident) {
@@ -444,13 +445,13 @@ fn stage(
     let mut extents: Dims = region.iter().map(|r| r.extent).collect();
     let dtype = g[node].dtype;
     if let Some(row) = extents.last_mut()
-        && around.target.style == Style::Gpu
+        && around.target.machine.kind == MachineKind::Gpu
     {
         *row = padded(g, *row, dtype.scalar, resident);
     }
     let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
     out.stage_bytes += size as usize * dtype.scalar.bytes();
-    let most = if resident { around.target.most_stage_bytes } else { around.target.stage_bytes };
+    let most = if resident { around.target.machine.shared_per_workgroup } else { around.target.machine.stage_bytes() };
     if out.stage_bytes > most {
         return Err(Illegal::StageTooLarge(out.stage_bytes));
     }

@@ -11,7 +11,8 @@ use crate::decision::Decider;
 use crate::derive::Derived;
 use crate::price::{self, Price};
 use gristmill_uop::function::Function;
-use gristmill_uop::target::{Style, Target};
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op};
 use memory::Lifetime;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -118,7 +119,7 @@ pub fn schedule(
     later(&needs, &mut level);
     let mut launches = merge(&g, &kernels, &level, target, decider);
     launches.sort_by_key(|l| l.level);
-    if target.style == Style::Gpu {
+    if target.machine.kind == MachineKind::Gpu {
         for launch in &mut launches {
             let again = |g: &mut Graph, root, room| {
                 place::again(g, (&found, &buffers, &fused), (hints, derived), target, root, room)
@@ -182,7 +183,7 @@ fn later(needs: &[FxHashSet<usize>], level: &mut [usize]) {
 /// Seconds that bodies of one launch take longer than apart: on a GPU the registers of the largest bound all, so that fewer workgroups of the others
 /// run beside one another.
 fn crowding(g: &Graph, launch: &Launch, (new, price): (&kernel::Draft, &Price), target: &Target) -> f64 {
-    if target.style == Style::Cpu {
+    if target.machine.kind == MachineKind::Cpu {
         return 0.0;
     }
     let beside = |nests: &[Id]| workgroup::beside(g, nests, target);
@@ -191,7 +192,7 @@ fn crowding(g: &Graph, launch: &Launch, (new, price): (&kernel::Draft, &Price), 
         true => (of_new, of_launch, price.seconds),
         false => (of_launch, of_new, launch.price.seconds),
     };
-    (own / crowded - 1.0) * (seconds - target.launch)
+    (own / crowded - 1.0) * (seconds - target.machine.launch)
 }
 
 /// Bodies of a launch that do not all run at once are cut again, each for a part of the room that goes by its weights.
@@ -237,7 +238,7 @@ fn merge(
         let mate = out.iter_mut().find(|l| target.merge && l.level == level[i] && !alone(l));
         if let Some(mate) = mate {
             let apart = mate.price.seconds + price.seconds;
-            let together = apart - target.launch + crowding(g, mate, (k, price), target);
+            let together = apart - target.machine.launch + crowding(g, mate, (k, price), target);
             let site = format!("merge {:?} {} into level {}", g[k.root].op, g.show_dims(&g.shape(k.root)), level[i]);
             if decider.choose(site, vec![("apart".into(), apart), ("together".into(), together)]) == 1 {
                 mate.bodies.push(k.nests.clone());

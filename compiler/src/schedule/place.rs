@@ -184,9 +184,9 @@ pub fn place(
                 fused.insert(node);
                 let shorter = depth - s.depth(&fused);
                 fused.remove(&node);
-                let without = without + target.launch * ON_PATH * (1.0 - shorter as f64);
+                let without = without + target.machine.launch * ON_PATH * (1.0 - shorter as f64);
                 let gain = with - without;
-                if gain > target.launch * WORTH && best.is_none_or(|b| gain > b.1 - b.2) {
+                if gain > target.machine.launch * WORTH && best.is_none_or(|b| gain > b.1 - b.2) {
                     best = Some((node, with, without));
                 }
             }

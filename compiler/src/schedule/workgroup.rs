@@ -7,11 +7,14 @@ use super::expand::Expander;
 use super::kernel::{Draft, Surroundings};
 use crate::derive::Derived;
 use crate::lower::linear::WORDS;
-use crate::threads::{WARP, floor_power};
+use crate::threads::floor_power;
+use crate::tiles::WARP;
 use crate::together::outermost;
-use gristmill_uop::target::{Style, Target};
-use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::iter::successors;
 
 /// A workgroup shape asked for by a derivation: how many leading axes the launch is spread over. The node has a buffer.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,15 +78,14 @@ const PANEL_ROWS: i64 = 128;
 /// Rows of a warp's matrix product, and tokens that a warp multiplies them with.
 const WARP_ROWS: i64 = 16;
 const WARP_TOKENS: i64 = 32;
-/// Workgroups for each multiprocessor: as many run at once, at least.
-pub const ROUNDS: i64 = 2;
 /// Tokens that a thread multiplies a row with, where no matrix product does.
 const TOKENS: i64 = 4;
 /// Terms that a thread computes of what is no contraction of weights.
 const TERMS: i64 = 4;
-/// Registers of a multiprocessor, and of a thread beside its accumulators.
-const REGISTER_FILE: i64 = 64 << 10;
+/// Registers of a thread beside its accumulators: addresses, words that wait, what is computed meanwhile (read off kernels of GLM on an H200).
 const REGISTERS: i64 = 40;
+/// Threads that share a row, at least: loads of neighbours are whole sectors of 32 bytes then.
+const LEAST_OF_ROW: i64 = 8;
 /// Workgroups for each multiprocessor beyond which another costs more than it spreads.
 const WAVES: i64 = 16;
 /// Below this many elements, one workgroup does everything.
@@ -98,7 +100,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
         axes.retain(|r| g[n].src[3..].contains(r));
     }
     let mut s = Splitter { x, map: FxHashMap::default(), order: Vec::new() };
-    let threads = around.target.style == Style::Gpu;
+    let threads = around.target.machine.kind == MachineKind::Gpu;
     let spread: Vec<Id> = axes.iter().copied().filter(|&r| threads || host_bound(g, r)).collect();
     if let Some(hint) = around.hints.get(&node).filter(|h| h.globals > 0) {
         let rank_of = leading(g, &axes, hint.globals, node);
@@ -138,7 +140,7 @@ pub fn split(g: &mut Graph, x: &mut Expander, out: &mut Draft, node: Id, around:
 
 /// Workgroups of a launch that run at once.
 pub fn room(target: &Target) -> i64 {
-    ROUNDS * target.workers as i64
+    target.resident() * target.machine.units as i64
 }
 
 /// The first `n` axes of the node that have a range.
@@ -155,7 +157,7 @@ pub fn beside(g: &Graph, nests: &[Id], target: &Target) -> f64 {
         copies.map(|&r| g.max_of(g[r].src[0])).product::<i64>() * outermost(g, n).len().max(1) as i64
     });
     let registers = REGISTERS + 2 * accumulators.max().unwrap_or(1);
-    (REGISTER_FILE / (target.threads as i64 * registers)).max(1) as f64
+    (target.machine.registers as i64 / (target.threads as i64 * registers)).max(1) as f64
 }
 
 struct Splitter<'a, 'b> {
@@ -306,9 +308,10 @@ fn row_axes(g: &Graph, nests: &[Id], derived: &Derived) -> (FxHashSet<Id>, i64, 
     (rows, lanes, steps)
 }
 
-/// Threads that share a row of so many steps, as `threads.rs` will have it: a warp, or fewer that divide the steps, or half as many as there are.
-fn threads_of_row(steps: i64) -> i64 {
-    [32, 16, 8].into_iter().find(|l| steps % l == 0).unwrap_or_else(|| floor_power(steps / 2).clamp(8, WARP))
+/// Threads that share a row of so many steps, as `threads.rs` will have it: a subgroup, or fewer that divide the steps, or half as many as there are.
+fn threads_of_row(steps: i64, subgroup: i64) -> i64 {
+    let mut lanes = successors(Some(subgroup), |l| Some(l / 2)).take_while(|&l| l >= LEAST_OF_ROW);
+    lanes.find(|l| steps % l == 0).unwrap_or_else(|| floor_power(steps / 2).clamp(LEAST_OF_ROW.min(subgroup), subgroup))
 }
 
 /// The largest divisor of `n` that is at most `limit`.
@@ -357,7 +360,7 @@ fn contraction(
         }
         match host_bound(g, r) {
             true => s.global(g, r),
-            false if around.target.style == Style::Gpu => s.at_most(g, r),
+            false if around.target.machine.kind == MachineKind::Gpu => s.at_most(g, r),
             false => s.keep(r),
         }
     }
@@ -374,15 +377,17 @@ fn contraction(
     if !many {
         let groups = around.target.tuning.groups.max(1) as i64;
         let tile = divisor(n, if lanes > 1 { groups } else { 4 * groups });
-        if around.target.style == Style::Gpu {
+        if around.target.machine.kind == MachineKind::Gpu {
             // A row for each group of threads; where there are many rows so many that all workgroups run at once: what a workgroup stages is staged
             // as rarely as possible, and nobody waits for another's end.
             let others: i64 = row_axes.iter().filter(|&&r| r != row).map(|&r| g.max_of(g[r].src[0])).product();
             // Rows enough for nearly every multiprocessor, if more threads of a row make them so.
-            let (threads, workers) = (around.target.threads as i64, around.target.workers as i64);
+            let (threads, workers) = (around.target.threads as i64, around.target.machine.units as i64);
             let idle = |l: i64| 4 * (n * others * l / threads) < 3 * workers;
-            let first = threads_of_row(steps);
-            let of_row = [1, 2, 4].map(|times| first * times).into_iter().find(|&l| !idle(l)).unwrap_or(WARP).min(WARP);
+            let subgroup = around.target.machine.subgroup;
+            let first = threads_of_row(steps, subgroup);
+            let of_row = [1, 2, 4].map(|times| first * times).into_iter().find(|&l| !idle(l));
+            let of_row = of_row.unwrap_or(subgroup).min(subgroup);
             let groups = threads / of_row;
             let share = (n * others + around.room - 1) / around.room;
             let tile = [1, 2, 4].into_iter().filter(|t| n % t == 0).find(|t| t * groups >= share);
@@ -400,8 +405,8 @@ fn contraction(
         return;
     }
     let last_token = tokens.iter().copied().rev().find(|&r| g.max_of(g[r].src[0]) > 1);
-    if around.target.style == Style::Gpu
-        && !in_integers(g, nests)
+    if around.target.machine.kind == MachineKind::Gpu
+        && (!in_integers(g, nests) || around.target.machine.fragment(Scalar::I8).is_none())
         && let Some(token) = last_token
         && host_bound(g, token)
     {
@@ -410,14 +415,15 @@ fn contraction(
             if host_bound(g, r) { s.global(g, r) } else { s.at_most(g, r) }
         }
         s.tiled(g, token, TOKENS, RangeKind::Global, RangeKind::Upcast);
-        let per_group = divisor(n, around.target.threads as i64 / threads_of_row(steps));
+        let per_group =
+            divisor(n, around.target.threads as i64 / threads_of_row(steps, around.target.machine.subgroup));
         let (bound, per) = (g.int(n / per_group), g.int(per_group));
         let group = s.new_range(g, bound, RangeKind::Global);
         let within = s.new_range(g, per, RangeKind::Loop);
         s.nested(g, row, group, within, per_group, [1, lanes]);
         return;
     }
-    if around.target.style == Style::Gpu
+    if around.target.machine.kind == MachineKind::Gpu
         && n % WARP_ROWS == 0
         && let Some(token) = last_token
     {
@@ -443,7 +449,7 @@ fn contraction(
     });
     let room = (around.target.registers as i64 / 2 / token_tile / together.max(1)).clamp(1, MATMUL_ROWS);
     let tile = if lanes > 1 { 1 } else { divisor(n, room) };
-    let limit = (n / (4 * around.target.workers.max(1) as i64)).clamp(tile, (PANEL_ROWS / lanes).max(1)) / tile;
+    let limit = (n / (4 * around.target.machine.units.max(1) as i64)).clamp(tile, (PANEL_ROWS / lanes).max(1)) / tile;
     let per_panel = divisor(n / tile, limit);
     let (panels, rows_of_panel) = (g.int(n / tile / per_panel), g.int(per_panel));
     let panel = s.new_range(g, panels, RangeKind::Global);
@@ -473,10 +479,10 @@ fn warps(g: &mut Graph, s: &mut Splitter, row: Id, [n, others]: [i64; 2], token:
         others * (n / WARP_ROWS / rows) * ((most + 8 * tiles * beside - 1) / (8 * tiles * beside))
     };
     let mut high = 1;
-    if n / WARP_ROWS % (2 * rows) == 0 && groups(2 * rows, tiles, beside) >= target.workers as i64 {
+    if n / WARP_ROWS % (2 * rows) == 0 && groups(2 * rows, tiles, beside) >= target.machine.units as i64 {
         high = 2;
     }
-    while groups(rows * high, tiles, beside) < target.workers as i64 && tiles * beside > 1 {
+    while groups(rows * high, tiles, beside) < target.machine.units as i64 && tiles * beside > 1 {
         if tiles > 1 { tiles /= 2 } else { beside /= 2 }
     }
     let (panels, tile) = (g.int(n / WARP_ROWS / rows / high), g.int(8 * tiles * beside));
@@ -524,8 +530,8 @@ fn warps(g: &mut Graph, s: &mut Splitter, row: Id, [n, others]: [i64; 2], token:
 fn for_threads(g: &mut Graph, s: &mut Splitter, spread: &[Id], total: i64, work: i64, target: &Target) {
     // As many elements as keep every thread busy, and as leave no more workgroups than the machine takes in a few rounds.
     let most = TERMS * target.threads as i64 / work.max(1);
-    let share = (total / target.workers as i64).max(target.threads as i64 / 8);
-    let mut left = most.max(total / (WAVES * target.workers as i64)).min(share).max(1);
+    let share = (total / target.machine.units as i64).max(target.threads as i64 / 8);
+    let mut left = most.max(total / (WAVES * target.machine.units as i64)).min(share).max(1);
     for &r in spread.iter().rev() {
         let bound = g.int_value(g[r].src[0]);
         let tile = bound.map_or(left.min(g.max_of(g[r].src[0])), |n| divisor(n, left));
@@ -564,13 +570,13 @@ fn plain(g: &mut Graph, s: &mut Splitter, spread: &[Id], nests: &[Id], around: &
     let sizes: Vec<i64> = spread.iter().map(|&r| g.max_of(g[r].src[0])).collect();
     let total: i64 = sizes.iter().product();
     let work = nests.iter().map(|&n| terms(g, n)).max().unwrap_or(1);
-    if around.target.style == Style::Gpu {
+    if around.target.machine.kind == MachineKind::Gpu {
         return for_threads(g, s, spread, total, work, around.target);
     }
     if total.saturating_mul(work) < SMALL {
         return;
     }
-    let enough = 8 * around.target.workers.max(1) as i64;
+    let enough = 8 * around.target.machine.units.max(1) as i64;
     let mut groups = 1;
     for (i, (&r, &n)) in spread.iter().zip(&sizes).enumerate() {
         if groups >= enough {

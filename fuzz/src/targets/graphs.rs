@@ -17,7 +17,8 @@ use gristmill_backend::cpu::dialect::C;
 use gristmill_backend::cuda::dialect::Cuda;
 use gristmill_backend::interp::InterpDevice;
 use gristmill_compiler::{Cheapest, Dialect, Perturb, Policy, compile};
-use gristmill_uop::target::{FLAGS, PARAMETERS, Target as Machine};
+use gristmill_uop::machine::{Machine, NAMED};
+use gristmill_uop::target::{FLAGS, PARAMETERS, Target as Kind};
 use harness::{Way, check};
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ fn run(input: &[u8]) {
     let seed = Some(u64::from(bytes.byte())).filter(|&seed| seed % 2 == 1);
     let written = bytes.below(4) == 0;
     let Drawn { case, int8 } = build::draw(&mut bytes);
-    let machine = Machine { int8, ..machine };
+    let machine = Kind { int8, ..machine };
     if written {
         let dialect: &dyn Dialect = if machine.threads > 1 { &Cuda } else { &C };
         let mut policy: Box<dyn Policy> = match seed {
@@ -55,14 +56,14 @@ fn run(input: &[u8]) {
 }
 
 /// Numbers of a machine: a processor's or a GPU's, tuned somehow, with some optimisations off.
-fn machine(bytes: &mut Bytes) -> Machine {
+fn machine(bytes: &mut Bytes) -> Kind {
     let mut machine = match bytes.below(6) {
-        0 => Machine { threads: 64, ..Machine::gpu_h200() },
-        1 => Machine::gpu_h200(),
+        0 => Kind { threads: 64, ..Kind::named("h200") },
+        1 => Kind::named(NAMED[bytes.below(NAMED.len())].name),
         kind => {
             let lanes = bytes.pick(&[4, 8, 16]);
             let workers = 1 + bytes.below(3);
-            Machine { pairs: kind == 2, signed: kind == 3, ..Machine::cpu("fuzz", lanes, workers) }
+            Kind::new(Machine { pairs: kind == 2, signed: kind == 3, ..Machine::cpu("fuzz", lanes, workers) })
         }
     };
     let off = bytes.byte();

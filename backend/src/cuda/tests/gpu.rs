@@ -268,7 +268,7 @@ fn what_is_not_a_gpus_is_refused() {
     let place = Place::new("refused");
     let device = device(&place);
     let carry = kernel(&device, program("e_carry_3", CARRY, 1, 1, Groups::Fixed(1)));
-    let null = NullDevice::new("null", Target::gpu_h200());
+    let null = NullDevice::new("null", Target::named("h200"));
     let foreign = null.alloc(8, Memory::Scratch).unwrap();
     assert!(device.write(&foreign, 0, &[0; 8]).unwrap_err().to_string().contains("another device"));
     assert!(device.capture(vec![launch(&carry, &[&foreign], 0)]).is_err());

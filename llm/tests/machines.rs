@@ -1,0 +1,120 @@
+//! Plans follow the facts of machines: what is chosen for one differs from what is chosen for another because a fact differs.
+
+use gristmill_backend::cuda;
+use gristmill_compiler::{Cheapest, Compiled, compile};
+use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options, TokenClass, load};
+use gristmill_llm::gguf::Gguf;
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::function::Function;
+use gristmill_uop::machine::{Machine, NAMED};
+use gristmill_uop::target::Target;
+use gristmill_uop::{Op, RangeKind};
+use std::sync::Arc;
+
+/// The largest function of a step: a layer with experts, or the only kind of layer there is.
+fn layer(preset: &str, tokens: TokenClass) -> Arc<Function> {
+    let file = Gguf::synth(preset, "q4_0").expect("a preset");
+    let model = load(file.metadata(), &file).expect("a model");
+    let attention = if tokens == TokenClass::One { AttentionForm::Absorbed } else { AttentionForm::Values };
+    let options = Options { tokens, rows: 4096, depth: 4096, cache: Scalar::F16, attention, logits: Logits::Last };
+    let plan = model.plan(&options, &mut Functions::new());
+    let largest = plan.functions().into_iter().max_by_key(|function| function.graph.len()).expect("functions");
+    largest.clone()
+}
+
+fn plan(function: &Function, machine: Machine) -> Compiled {
+    compile(function, &Target::new(machine), Some(&cuda::dialect::Cuda), &mut Cheapest)
+}
+
+fn h200() -> Machine {
+    Machine::named("h200").expect("a row")
+}
+
+/// Is an op among what the kernels compute?
+fn has(compiled: &Compiled, source: &str) -> bool {
+    compiled.programs.iter().any(|p| p.source.contains(source))
+}
+
+/// Most workgroups of a launch, for each launch.
+fn workgroups(compiled: &Compiled) -> Vec<i64> {
+    compiled.programs.iter().map(|p| p.graph.max_of(p.groups)).collect()
+}
+
+#[test]
+fn every_named_machine_has_plans_that_fit_it() {
+    for preset in ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"] {
+        for tokens in [TokenClass::One, TokenClass::Chunk { max: 512 }] {
+            let function = layer(preset, tokens);
+            for row in NAMED {
+                let machine = Machine::named(row.name).expect("a row");
+                let compiled = plan(&function, machine.clone());
+                for p in &compiled.programs {
+                    let most = machine.shared_per_workgroup;
+                    assert!(p.scratch <= most, "{preset} on {}: {} wants {} of {most}", row.name, p.name, p.scratch);
+                }
+                let matrices = has(&compiled, "mma");
+                assert!(!machine.fragments.is_empty() || !matrices, "{preset} on {}", row.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn fewer_units_are_given_fewer_workgroups() {
+    let function = layer("glm-4.7-flash", TokenClass::One);
+    let (many, few) = (plan(&function, h200()), plan(&function, Machine { units: 28, ..h200() }));
+    let most = |compiled: &Compiled| workgroups(compiled).into_iter().max();
+    assert!(most(&few) < most(&many), "{:?}, {:?}", workgroups(&few), workgroups(&many));
+}
+
+#[test]
+fn without_fragments_threads_add_products_up() {
+    let function = layer("glm-4.7-flash", TokenClass::Chunk { max: 512 });
+    let (with, without) = (plan(&function, h200()), plan(&function, Machine { fragments: &[], ..h200() }));
+    assert!(has(&with, "mma_") && !has(&without, "mma_"));
+    assert!(has(&without, "dot4"), "packed weights are multiplied as bytes nevertheless");
+    assert!(without.seconds > with.seconds, "{} and {}", without.seconds, with.seconds);
+}
+
+#[test]
+fn less_shared_memory_holds_less() {
+    let function = layer("glm-4.7-flash", TokenClass::One);
+    let small = Machine { shared_per_unit: 100 << 10, shared_per_workgroup: 99 << 10, ..h200() };
+    let scratch = |compiled: &Compiled| compiled.programs.iter().map(|p| p.scratch).max();
+    let (large, small) = (scratch(&plan(&function, h200())), scratch(&plan(&function, small)));
+    assert!(small < large && small <= Some(99 << 10), "{small:?} and {large:?}");
+}
+
+#[test]
+fn a_subgroup_s_width_is_that_of_shared_rows() {
+    let function = layer("youtu-llm-2b", TokenClass::One);
+    let lanes = |subgroup: i64| {
+        let compiled = plan(&function, Machine { subgroup, fragments: &[], ..h200() });
+        let of = |p: &gristmill_uop::program::Program| {
+            let ranges = p.graph.toposort(&[p.root]).into_iter();
+            let lanes = ranges.filter(|&n| p.graph.range_kind(n) == Some(RangeKind::VectorReduce));
+            lanes.map(|n| p.graph.max_of(p.graph[n].src[0])).collect::<Vec<_>>()
+        };
+        let packed = |p: &gristmill_uop::program::Program| {
+            p.graph.any(p.root, |_, n| n.op == Op::SignedDot4 || n.op == Op::Dot4)
+        };
+        compiled.programs.iter().filter(|p| packed(p)).flat_map(|p| of(p)).filter(|&l| l <= 64).max()
+    };
+    let found = [16, 32, 64].map(lanes);
+    assert!(found[0] <= found[1] && found[1] <= found[2] && found[0] < found[2], "{found:?}");
+}
+
+#[test]
+fn machines_that_differ_have_plans_that_do() {
+    let function = layer("glm-4.7-flash", TokenClass::One);
+    let names = ["h200", "a100", "rtx4090", "rtx3060", "l4", "t4", "m3-max", "rx7900xtx", "arc-b580"];
+    let mut decided: Vec<String> = names
+        .map(|name| {
+            let compiled = plan(&function, Machine::named(name).expect("a row"));
+            compiled.programs.iter().map(|p| p.name.clone()).collect::<Vec<_>>().join(" ")
+        })
+        .into();
+    decided.sort();
+    decided.dedup();
+    assert!(decided.len() >= 6, "machines as different as these share {} plans", decided.len());
+}

@@ -1,0 +1,472 @@
+//! What a machine is, as plain data: filled in by the device that was opened, or a row of [`NAMED`] to plan for a machine that is not there.
+
+use crate::Scalar;
+use std::borrow::Cow;
+
+/// What kind of machine a workgroup runs on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MachineKind {
+    /// A workgroup is part of one thread's contiguous chunk; stages are computed once per chunk.
+    Cpu,
+    /// A workgroup is a block of many threads; stages are computed once per workgroup, in shared memory.
+    Gpu,
+}
+
+/// A product of small matrices that one instruction of a subgroup computes: `rows × terms` by `terms × columns`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Fragment {
+    /// What its instruction is called.
+    pub name: &'static str,
+    /// Rows of the first operand.
+    pub rows: i64,
+    /// Columns of the second.
+    pub columns: i64,
+    /// Terms of each sum.
+    pub terms: i64,
+    /// Type of both operands' elements.
+    pub operand: Scalar,
+    /// Type of the sums.
+    pub sum: Scalar,
+}
+
+/// Products of bytes on NVIDIA's tensor cores from sm_80 on (PTX ISA, `mma.sync.m16n8k32`).
+pub const MMA_I8: Fragment =
+    Fragment { name: "mma.m16n8k32.s8", rows: 16, columns: 8, terms: 32, operand: Scalar::I8, sum: Scalar::I32 };
+/// Products of halves there (PTX ISA, `mma.sync.m16n8k16`).
+pub const MMA_F16: Fragment =
+    Fragment { name: "mma.m16n8k16.f16", rows: 16, columns: 8, terms: 16, operand: Scalar::F16, sum: Scalar::F32 };
+
+/// A machine's facts. What stands for one thing on a processor and for another on a GPU says so.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Machine {
+    /// Name: `h200`, `avx512vnni`.
+    pub name: Cow<'static, str>,
+    /// What runs a workgroup.
+    pub kind: MachineKind,
+    /// Version of NVIDIA's architecture, 90 of sm_90; none for other machines.
+    pub sm: Option<u32>,
+    /// Units that run workgroups at the same time: cores, multiprocessors, compute units.
+    pub units: usize,
+    /// f32 lanes of a vector register of a CPU; 1 of a GPU, whose threads are the lanes.
+    pub lanes: usize,
+    /// Threads that run in step and may exchange registers: a warp, a wave; 1 of a CPU.
+    pub subgroup: i64,
+    /// Threads of all workgroups that a unit holds.
+    pub threads_per_unit: usize,
+    /// Vector registers of a CPU; of a GPU those of 32 bits of one unit, shared by its threads.
+    pub registers: usize,
+    /// Bytes of shared memory of one unit of a GPU, or of the cache of a core that stages are to fit.
+    pub shared_per_unit: usize,
+    /// Most bytes of it that one workgroup may have.
+    pub shared_per_workgroup: usize,
+    /// Bytes of the cache that all units share.
+    pub cache: usize,
+    /// Does one instruction look up all lanes in a table of 16 floats?
+    pub table_lookup: bool,
+    /// Are products of bytes best added in 16 bits, since no instruction adds four of them to 32?
+    pub pairs: bool,
+    /// Are products of two signed bytes no dearer than those of an unsigned and a signed one?
+    pub signed: bool,
+    /// Products of matrices that one instruction computes.
+    pub fragments: &'static [Fragment],
+    /// Memory bandwidth of the whole machine, bytes/s.
+    pub bandwidth: f64,
+    /// Seconds that a unit loses where it goes on reading at another place in memory.
+    pub jump: f64,
+    /// Bandwidth of the cache from which every workgroup reads activations again, whole machine, bytes/s.
+    pub cache_bandwidth: f64,
+    /// f32 operations per second of the whole machine.
+    pub operations: f64,
+    /// Seconds that one more dependent launch costs.
+    pub launch: f64,
+    /// Seconds until a load from memory is there, where nothing else is done meanwhile.
+    pub latency: f64,
+    /// Seconds of one dependent step inside a kernel (a barrier between a stage and its reader).
+    pub barrier: f64,
+}
+
+impl Machine {
+    /// A CPU of that instruction set, with `cores` cores and vectors of `lanes` floats.
+    pub fn cpu(isa: &'static str, lanes: usize, cores: usize) -> Machine {
+        let units = cores as f64;
+        Machine {
+            name: isa.into(),
+            kind: MachineKind::Cpu,
+            sm: None,
+            units: cores,
+            lanes,
+            subgroup: 1,
+            threads_per_unit: 1,
+            registers: if lanes >= 16 { 32 } else { 16 },
+            // Half of a small second-level cache.
+            shared_per_unit: 256 << 10,
+            shared_per_workgroup: 256 << 10,
+            cache: 32 << 20,
+            table_lookup: lanes == 16,
+            pairs: false,
+            signed: false,
+            fragments: &[],
+            bandwidth: 12e9 * units,
+            jump: 0.4e-6,
+            cache_bandwidth: 60e9 * units,
+            operations: 6e9 * lanes as f64 * units,
+            launch: 1.5e-6,
+            latency: 0.0,
+            barrier: 0.0,
+        }
+    }
+    /// Bytes of stages of a workgroup that leaves room for another beside it. What of a unit's memory is not shared is its first-level cache, and drivers
+    /// divide it in steps: of an H200's 228 KiB these are 96.
+    pub fn stage_bytes(&self) -> usize {
+        const STEP: usize = 32 << 10;
+        match self.kind {
+            MachineKind::Cpu => self.shared_per_workgroup,
+            MachineKind::Gpu => {
+                let half = self.shared_per_unit / 2;
+                (if half < STEP { half } else { half / STEP * STEP }).min(self.shared_per_workgroup)
+            }
+        }
+    }
+    /// Its product of matrices of that type, if it has one.
+    pub fn fragment(&self, operand: Scalar) -> Option<&'static Fragment> {
+        self.fragments.iter().find(|fragment| fragment.operand == operand)
+    }
+    /// The row of [`NAMED`] that has this name.
+    pub fn named(name: &str) -> Option<Machine> {
+        NAMED.iter().find(|row| row.name == name).map(GpuRow::machine)
+    }
+    /// An NVIDIA GPU by what its driver says of it. Costs are those of the row of [`NAMED`] that it is, if it is one (as many units of the same
+    /// architecture, and the same memory), else reckoned from its clocks.
+    pub fn nvidia(name: &str, it: &Attributes) -> Machine {
+        let nominal = 2.0 * it.memory_clock * it.memory_bits as f64 / 8.0;
+        let is_near = |row: &&GpuRow| (row.bandwidth * 1e9 / nominal - 1.0).abs() < 0.05;
+        let mut same = NAMED.iter().filter(|row| row.sm == Some(it.sm) && row.units == it.units);
+        if let Some(row) = same.find(is_near) {
+            return Machine {
+                shared_per_unit: it.shared_per_unit,
+                shared_per_workgroup: it.shared_per_workgroup,
+                ..row.machine()
+            };
+        }
+        let row = GpuRow {
+            name: "",
+            doc: "",
+            sm: Some(it.sm),
+            units: it.units,
+            subgroup: it.subgroup,
+            threads_per_unit: it.threads_per_unit,
+            registers: it.registers,
+            shared: [0, 0],
+            cache: 0,
+            fragments: if it.sm >= 80 { TENSOR_CORES } else { &[] },
+            // A driver that does not say, as those of divided GPUs: as much for each unit as an H200 has.
+            bandwidth: if nominal > 0.0 { nominal / 1e9 } else { 4800.0 / 132.0 * it.units as f64 },
+            operations: it.units as f64 * f32_lanes(it.sm) * 2.0 * it.clock / 1e12,
+        };
+        Machine {
+            name: name.to_owned().into(),
+            shared_per_unit: it.shared_per_unit,
+            shared_per_workgroup: it.shared_per_workgroup,
+            cache: it.cache,
+            ..row.machine()
+        }
+    }
+}
+
+/// f32 operations that begin in a multiprocessor each clock (CUDA C++ Programming Guide, throughput of native arithmetic instructions).
+fn f32_lanes(sm: u32) -> f64 {
+    match sm {
+        ..=80 => 64.0,
+        _ => 128.0,
+    }
+}
+
+/// What CUDA's driver says of a GPU (`CUdevice_attribute`).
+#[derive(Clone, Debug)]
+pub struct Attributes {
+    /// Compute capability, 90 for 9.0.
+    pub sm: u32,
+    /// Multiprocessors.
+    pub units: usize,
+    /// Threads of a warp.
+    pub subgroup: i64,
+    /// Most threads of a multiprocessor.
+    pub threads_per_unit: usize,
+    /// Registers of a multiprocessor.
+    pub registers: usize,
+    /// Bytes of shared memory of a multiprocessor.
+    pub shared_per_unit: usize,
+    /// Most bytes of it for one workgroup, which has to ask for them.
+    pub shared_per_workgroup: usize,
+    /// Bytes of the second-level cache.
+    pub cache: usize,
+    /// Most cycles a second of multiprocessors.
+    pub clock: f64,
+    /// Cycles a second of the memory, which moves data at both edges; 0 if the driver does not say.
+    pub memory_clock: f64,
+    /// Bits that the memory moves at an edge.
+    pub memory_bits: usize,
+}
+
+/// A GPU that plans can be made for without one. Figures that no test has measured are the vendor's.
+pub struct GpuRow {
+    /// Name, after `null:`.
+    pub name: &'static str,
+    /// What it is, in words.
+    pub doc: &'static str,
+    sm: Option<u32>,
+    units: usize,
+    subgroup: i64,
+    threads_per_unit: usize,
+    registers: usize,
+    /// KiB of a unit, and of a workgroup at most.
+    shared: [usize; 2],
+    /// MiB.
+    cache: usize,
+    fragments: &'static [Fragment],
+    /// GB/s.
+    bandwidth: f64,
+    /// Tera-operations of f32 a second.
+    operations: f64,
+}
+
+/// What a stream of loads reaches of the memory's nominal rate, and kernels of the units' nominal operations: an H200 reads 4.6 of its 4.8 TB/s, and
+/// 60 of its 67 tera-operations were seen.
+const REACHED: [f64; 2] = [4.6 / 4.8, 60.0 / 67.0];
+/// Bytes that a unit reads from the cache that all share, a second: 10 TB/s of an H200's 132 units.
+const CACHE_PER_UNIT: f64 = 10e12 / 132.0;
+
+impl GpuRow {
+    fn machine(&self) -> Machine {
+        Machine {
+            name: self.name.into(),
+            kind: MachineKind::Gpu,
+            sm: self.sm,
+            units: self.units,
+            lanes: 1,
+            subgroup: self.subgroup,
+            threads_per_unit: self.threads_per_unit,
+            registers: self.registers,
+            shared_per_unit: self.shared[0] << 10,
+            shared_per_workgroup: self.shared[1] << 10,
+            cache: self.cache << 20,
+            table_lookup: false,
+            pairs: false,
+            signed: true,
+            fragments: self.fragments,
+            bandwidth: self.bandwidth * 1e9 * REACHED[0],
+            jump: 0.0,
+            cache_bandwidth: self.units as f64 * CACHE_PER_UNIT,
+            operations: self.operations * 1e12 * REACHED[1],
+            launch: 3.0e-6,
+            latency: 0.35e-6,
+            barrier: 0.05e-6,
+        }
+    }
+}
+
+const TENSOR_CORES: &[Fragment] = &[MMA_I8, MMA_F16];
+
+/// GPUs by name. Sources: NVIDIA's CUDA C++ Programming Guide (table of technical specifications per compute capability) and data sheets, AMD's RDNA 3
+/// instruction set manual, Intel's Xe2 product pages; Apple publishes no registers, those are measured by others
+/// (github.com/philipturner/metal-benchmarks).
+pub const NAMED: &[GpuRow] = &[
+    GpuRow {
+        name: "h200",
+        doc: "NVIDIA H200 (Hopper, 141 GB)",
+        sm: Some(90),
+        units: 132,
+        subgroup: 32,
+        threads_per_unit: 2048,
+        registers: 64 << 10,
+        shared: [228, 227],
+        cache: 50,
+        fragments: TENSOR_CORES,
+        bandwidth: 4800.0,
+        operations: 67.0,
+    },
+    GpuRow {
+        name: "h100",
+        doc: "NVIDIA H100 SXM (Hopper, 80 GB)",
+        sm: Some(90),
+        units: 132,
+        subgroup: 32,
+        threads_per_unit: 2048,
+        registers: 64 << 10,
+        shared: [228, 227],
+        cache: 50,
+        fragments: TENSOR_CORES,
+        bandwidth: 3350.0,
+        operations: 67.0,
+    },
+    GpuRow {
+        name: "a100",
+        doc: "NVIDIA A100 SXM (Ampere, 80 GB)",
+        sm: Some(80),
+        units: 108,
+        subgroup: 32,
+        threads_per_unit: 2048,
+        registers: 64 << 10,
+        shared: [164, 163],
+        cache: 40,
+        fragments: TENSOR_CORES,
+        bandwidth: 2039.0,
+        operations: 19.5,
+    },
+    GpuRow {
+        name: "rtx4090",
+        doc: "NVIDIA GeForce RTX 4090 (Ada, 24 GB)",
+        sm: Some(89),
+        units: 128,
+        subgroup: 32,
+        threads_per_unit: 1536,
+        registers: 64 << 10,
+        shared: [100, 99],
+        cache: 72,
+        fragments: TENSOR_CORES,
+        bandwidth: 1008.0,
+        operations: 82.6,
+    },
+    GpuRow {
+        name: "rtx3060",
+        doc: "NVIDIA GeForce RTX 3060 (Ampere, 12 GB)",
+        sm: Some(86),
+        units: 28,
+        subgroup: 32,
+        threads_per_unit: 1536,
+        registers: 64 << 10,
+        shared: [100, 99],
+        cache: 3,
+        fragments: TENSOR_CORES,
+        bandwidth: 360.0,
+        operations: 12.7,
+    },
+    GpuRow {
+        name: "l4",
+        doc: "NVIDIA L4 (Ada, 24 GB)",
+        sm: Some(89),
+        units: 58,
+        subgroup: 32,
+        threads_per_unit: 1536,
+        registers: 64 << 10,
+        shared: [100, 99],
+        cache: 48,
+        fragments: TENSOR_CORES,
+        bandwidth: 300.0,
+        operations: 30.3,
+    },
+    GpuRow {
+        name: "t4",
+        doc: "NVIDIA T4 (Turing, 16 GB)",
+        sm: Some(75),
+        units: 40,
+        subgroup: 32,
+        threads_per_unit: 1024,
+        registers: 64 << 10,
+        shared: [64, 64],
+        cache: 4,
+        // Its own are smaller, and no kernel is written for them.
+        fragments: &[],
+        bandwidth: 320.0,
+        operations: 8.1,
+    },
+    GpuRow {
+        name: "m3-max",
+        doc: "Apple M3 Max (40 cores)",
+        sm: None,
+        units: 40,
+        subgroup: 32,
+        threads_per_unit: 1024,
+        registers: 52 << 10,
+        shared: [60, 32],
+        cache: 48,
+        fragments: &[],
+        bandwidth: 400.0,
+        operations: 14.2,
+    },
+    GpuRow {
+        name: "rx7900xtx",
+        doc: "AMD Radeon RX 7900 XTX (RDNA 3, 24 GB)",
+        sm: None,
+        units: 96,
+        subgroup: 32,
+        threads_per_unit: 1024,
+        registers: 96 << 10,
+        shared: [64, 64],
+        cache: 96,
+        fragments: &[],
+        bandwidth: 960.0,
+        operations: 30.7,
+    },
+    GpuRow {
+        name: "arc-b580",
+        doc: "Intel Arc B580 (Xe2, 12 GB)",
+        sm: None,
+        units: 20,
+        subgroup: 16,
+        threads_per_unit: 1024,
+        registers: 128 << 10,
+        shared: [128, 64],
+        cache: 18,
+        fragments: &[],
+        bandwidth: 456.0,
+        operations: 13.7,
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As an H200's driver has it.
+    fn h200() -> Attributes {
+        Attributes {
+            sm: 90,
+            units: 132,
+            subgroup: 32,
+            threads_per_unit: 2048,
+            registers: 65536,
+            shared_per_unit: 233_472,
+            shared_per_workgroup: 232_448,
+            cache: 52_428_800,
+            clock: 1.98e9,
+            memory_clock: 3.201e9,
+            memory_bits: 6016,
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_is_known_is_its_row() {
+        assert_eq!(Machine::nvidia("any", &h200()), Machine::named("h200").unwrap());
+        let h100 = Attributes { memory_clock: 2.619e9, memory_bits: 5120, ..h200() };
+        assert_eq!(Machine::nvidia("any", &h100), Machine::named("h100").unwrap());
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_known_is_what_its_driver_says() {
+        // A part of an H200.
+        let part = Machine::nvidia("part", &Attributes { units: 60, memory_clock: 0.0, ..h200() });
+        let whole = Machine::named("h200").unwrap();
+        assert_eq!((part.name.as_ref(), part.units, part.fragments), ("part", 60, whole.fragments));
+        let ratio = |a: f64, b: f64| (a / b * 132.0 / 60.0 - 1.0).abs() < 0.05;
+        assert!(ratio(part.bandwidth, whole.bandwidth) && ratio(part.operations, whole.operations), "{part:?}");
+        // A GeForce RTX 2080 Ti: 616 GB/s, 13.4 tera-operations.
+        let turing = Attributes { sm: 75, units: 68, clock: 1.545e9, memory_clock: 7e9, memory_bits: 352, ..h200() };
+        let turing = Machine::nvidia("turing", &turing);
+        assert!(turing.fragments.is_empty());
+        assert!((turing.bandwidth / (616e9 * REACHED[0]) - 1.0).abs() < 0.01, "{turing:?}");
+        assert!((turing.operations / (13.4e12 * REACHED[1]) - 1.0).abs() < 0.01, "{turing:?}");
+    }
+
+    #[test]
+    fn rows_make_sense() {
+        for row in NAMED {
+            let machine = Machine::named(row.name).unwrap();
+            assert!(machine.stage_bytes() > 0 && machine.stage_bytes() <= machine.shared_per_workgroup, "{}", row.name);
+            assert!(machine.shared_per_workgroup <= machine.shared_per_unit, "{}", row.name);
+            assert!(machine.subgroup.count_ones() == 1 && machine.units > 0, "{}", row.name);
+            assert_eq!(NAMED.iter().filter(|other| other.name == row.name).count(), 1);
+        }
+        assert_eq!(Machine::named("h200").unwrap().stage_bytes(), 96 << 10);
+    }
+}
