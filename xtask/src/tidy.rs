@@ -4,6 +4,7 @@
 
 mod arrows;
 mod benchmarks;
+mod circles;
 mod circumstances;
 mod formats;
 mod house;
@@ -34,6 +35,7 @@ struct Check {
 const CHECKS: &[Check] = &[
     Check { name: "manifests", absent: "a dependency against the arrows", run: arrows::manifests },
     Check { name: "imports", absent: "a path into a crate above or beside", run: arrows::imports },
+    Check { name: "circles", absent: "a circle of files in a crate", run: circles::circles },
     Check {
         name: "libraries",
         absent: "HTTP outside server, device libraries outside backend",
