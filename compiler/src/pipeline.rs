@@ -1,15 +1,12 @@
 //! The pipeline, top to bottom: from a captured function to programs.
 
-use crate::attention;
 use crate::decision::{Decider, Decision, Policy};
-use crate::derive;
+use crate::decompose::{attention, int8};
 use crate::layout::Layout;
-use crate::lower::{Code, lower_body};
-use crate::opt;
-use crate::price::global_ranges;
-use crate::schedule::kernel::When;
-use crate::schedule::{self, Launch, TEMP};
-use crate::threads;
+use crate::lower::{Code, When, lower_body};
+use crate::map::{simd, simt};
+use crate::nest::{Ranges, global_ranges};
+use crate::schedule::{self, Decomposed, Launch, TEMP};
 use gristmill_uop::function::{Function, SlotKind, Storage};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::{Access, Extent, Param, Program};
@@ -80,20 +77,21 @@ pub fn compile(
     policy: &mut dyn Policy,
 ) -> Compiled {
     let mut decider = Decider { policy, log: Vec::new() };
-    // derive: named ops in terms of others.
+    // decompose: named ops in terms of others.
     let mut graph = function.graph.clone();
     let mut hints = FxHashMap::default();
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     attention::expand(&mut graph, &mut roots, &mut hints, target);
-    let derived = derive::derive(&mut graph, &mut roots, &mut hints, function, target);
+    let derived = int8::derive(&mut graph, &mut roots, &mut hints, function, target);
     let outputs = apart(&mut graph, function, &roots);
     for &(_, root) in &outputs {
-        verify(&graph, root, Level::Tensor, "derive");
+        verify(&graph, root, Level::Tensor, "decompose");
     }
-    // rangeify, place, merge, plan memory.
-    let scheduled = schedule::schedule(function, graph, &outputs, &hints, &derived, target, &mut decider);
+    // materialise, merge, plan memory.
+    let of = Decomposed { function, outputs: &outputs, hints: &hints, derived: &derived };
+    let scheduled = schedule::schedule(&of, graph, target, &mut decider);
     let mut graph = scheduled.graph;
-    // optimise, lower, render: kernel by kernel.
+    // map, lower, render: kernel by kernel.
     let mut layouts: Vec<(u32, Layout)> = derived.layouts.iter().map(|(&slot, l)| (slot, l.0)).collect();
     layouts.sort_by_key(|l| l.0);
     let extent = |slot| match temp(&scheduled.temps, slot) {
@@ -171,13 +169,14 @@ pub(crate) fn program(
 ) -> Program {
     let mut bodies: Vec<Vec<Id>> = Vec::new();
     for nests in &launch.bodies {
-        // Ranges of the optimiser are numbered after all of the scheduler's.
-        let mut next = g.toposort(nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0);
+        // Ranges of the mapping are numbered after all of the scheduler's.
+        let last = g.toposort(nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0);
+        let mut ranges = Ranges::after(last);
         let nests: Vec<Id> = nests
             .iter()
             .map(|&n| match target.machine.kind {
-                MachineKind::Cpu => opt::nest(g, n, target, &mut next),
-                MachineKind::Gpu => threads::nest(g, n, target, &mut next),
+                MachineKind::Cpu => simd::nest(g, n, target, &mut ranges),
+                MachineKind::Gpu => simt::nest(g, n, target, &mut ranges),
             })
             .collect();
         bodies.push(nests);
@@ -200,7 +199,7 @@ pub(crate) fn program(
         launch.when.iter().map(|w| When { skip: stripped(w.skip), early: stripped(w.early), ..*w }).collect();
     let dtype = own[body_nodes[0]].dtype;
     let root = own.intern(Node { op: Op::Kernel, dtype, src: body_nodes, arg: Arg::None });
-    verify(&own, root, Level::Kernel, "optimise");
+    verify(&own, root, Level::Kernel, "map");
     let mut signature = Signature {
         prefetch: target.tuning.prefetch,
         streams: slots.streams.clone(),

@@ -2,10 +2,11 @@
 //! slot 1 receives them in their layout; the variable `groups` is the number of groups of rows that lie together.
 
 use crate::layout::{Kind, Layout, Leaf, Packing};
+use crate::lower::When;
+use crate::nest::Ranges;
 use crate::pipeline::{self, Dialect, Slots};
 use crate::price::Price;
 use crate::schedule::Launch;
-use crate::schedule::kernel::When;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::program::{Extent, Program};
@@ -33,7 +34,7 @@ pub fn prepack(
     let mut packed =
         |slot| g.intern(Node { op: Op::Param, dtype: Scalar::U8.one(), src: smallvec![], arg: Arg::Packed(slot, e) });
     let (file, out) = (packed(0), packed(1));
-    let mut p = Prepack { g, packing, e, layout, lanes, columns, file, out, next: 0 };
+    let mut p = Prepack { g, packing, e, layout, lanes, columns, file, out, ranges: Ranges::after(0) };
     let groups = p.g.var(GROUPS, 1, MOST);
     let group = p.range(groups, RangeKind::Global);
     let mut nests = Vec::new();
@@ -71,20 +72,15 @@ struct Prepack<'a> {
     columns: i64,
     file: Id,
     out: Id,
-    next: u32,
+    ranges: Ranges,
 }
 
 impl Prepack<'_> {
     fn range(&mut self, bound: Id, kind: RangeKind) -> Id {
-        if self.g.int_value(bound) == Some(1) {
-            return self.g.int(0);
-        }
-        self.next += 1;
-        self.g.range(bound, self.next, kind)
+        self.ranges.range(&mut self.g, bound, kind)
     }
     fn looped(&mut self, n: i64) -> Id {
-        let n = self.g.int(n);
-        self.range(n, RangeKind::Loop)
+        self.ranges.fixed(&mut self.g, n, RangeKind::Loop)
     }
     /// `a·step + b`
     fn at(&mut self, a: Id, step: i64, b: Id) -> Id {

@@ -3,8 +3,10 @@
 //!
 //! Variables are priced at a typical value, so that a context of 200,000 positions that is never filled does not decide.
 
-use crate::schedule::workgroup::room;
-use crate::tiles::Sum;
+pub mod occupancy;
+
+use crate::fragment::Sum;
+use crate::nest::global_ranges;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::Estimate;
 use gristmill_uop::target::Target;
@@ -63,14 +65,6 @@ impl Counter<'_> {
     }
 }
 
-/// Global ranges of a kernel's nests, in the order of their numbers: the launch.
-pub fn global_ranges(g: &Graph, nests: &[Id]) -> Vec<Id> {
-    let mut found: Vec<Id> =
-        g.toposort(nests).into_iter().filter(|&n| g.range_kind(n) == Some(RangeKind::Global)).collect();
-    found.sort_by_key(|&r| g.range_number(r));
-    found
-}
-
 /// The price of a kernel that consists of these nests.
 pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
     let mut c = Counter { g, matrices: target.machine.fragment(Scalar::F16).is_some(), sizes: FxHashMap::default() };
@@ -118,7 +112,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
                 // one after the other.
                 let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
                 let latency = if far { target.machine.latency } else { 0.2 * target.machine.latency };
-                price.stages += (groups / room(target) as f64).max(1.0) * (target.machine.barrier + latency);
+                price.stages += (groups / occupancy::room(target) as f64).max(1.0) * (target.machine.barrier + latency);
             } else {
                 price.stages += target.machine.barrier;
             }

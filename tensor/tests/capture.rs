@@ -1,6 +1,6 @@
 //! Shapes and keys of captured functions.
 
-use gristmill_compiler::derive;
+use gristmill_compiler::decompose;
 use gristmill_tensor::dims;
 use gristmill_tensor::function::{Capture, ContentKey};
 use gristmill_tensor::nn;
@@ -91,5 +91,5 @@ fn a_state_goes_with_its_last_version() {
 #[test]
 fn a_function_without_integers_means_what_it_says() {
     let exact = Target { int8: false, ..Target::named("h200") };
-    assert!(derive::meaning(&projection("one", &A, 64), &exact).is_none());
+    assert!(decompose::meaning(&projection("one", &A, 64), &exact).is_none());
 }

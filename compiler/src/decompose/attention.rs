@@ -12,9 +12,11 @@
 mod bytes;
 mod tiled;
 
-use crate::halves;
-use crate::schedule::workgroup::{Future, Hint, Resident, room};
-use crate::tiles;
+use super::f16_split;
+use crate::fragment::{ENOUGH, ROWS, TERMS, WARP};
+use crate::nest::divisor;
+use crate::price::occupancy::room;
+use crate::request::{CausalSkip, Hint, StagedTile};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::shape::Dims;
 use gristmill_uop::target::Target;
@@ -35,6 +37,8 @@ const SHARING_TILED: i64 = 16;
 const SHARING: i64 = 4;
 /// Columns of a maximum, and of a sum, beside a partial result.
 const COLUMNS: i64 = 2;
+/// Score of a position that a token does not see: exp of it is 0, and it is finite, so that a chunk that is all masked has a maximum.
+const MASKED: f64 = -1e30;
 /// What the maximum of a chunk counts as at least where it is stored in halves.
 const LOWEST: f32 = -60_000.0;
 /// Partial results above which one token's are combined by a kernel of its own. Whoever reads the combination would combine them anew in each of its
@@ -116,7 +120,7 @@ struct Plan {
 /// Rows of halves that both keys and values are read from, the values from their beginning.
 fn shared_rows(g: &Graph, k: Id, v: Id) -> bool {
     let from_zero = || g[v].src[1..].chunks(2).all(|window| g.int_value(window[0]) == Some(0));
-    halves::are_halves(g, k) && g[v].op == Op::Shrink && g[v].src[0] == k && from_zero()
+    f16_split::are_halves(g, k) && g[v].op == Op::Shrink && g[v].src[0] == k && from_zero()
 }
 
 /// The position `first` of a cache that this step writes from there on, and nowhere else.
@@ -137,242 +141,359 @@ fn plan(g: &Graph, [q, k, v]: [Id; 3], shape: &Shape, own: bool, group: i64, tar
     // full cache run at once.
     let chunks = (shape.positions + c - 1) / c * tokens.max(1);
     let groups = (room(target) / chunks).max(1);
-    let divided = ((group + groups - 1) / groups + tiles::ENOUGH - 1) / tiles::ENOUGH * tiles::ENOUGH;
+    let divided = ((group + groups - 1) / groups + ENOUGH - 1) / ENOUGH * ENOUGH;
     let sharing = if own { SHARING_TILED.min(tokens) } else { divided.min(group) };
-    let whole = [c, depth, out].iter().all(|n| n % tiles::ROWS == 0);
-    let halves = halves::are_halves(g, k) && (own || halves::are_halves(g, v));
-    if target.machine.fragment(Scalar::F16).is_none() || sharing < tiles::ENOUGH || !whole || !halves {
+    let whole = [c, depth, out].iter().all(|n| n % ROWS == 0);
+    let halves = f16_split::are_halves(g, k) && (own || f16_split::are_halves(g, v));
+    if target.machine.fragment(Scalar::F16).is_none() || sharing < ENOUGH || !whole || !halves {
         return None;
     }
     // Where a chunk has fewer tiles than a workgroup warps, each of them has a part of the depth.
-    let warps = target.threads as i64 / tiles::WARP;
-    let cuts = (1..=warps).filter(|n| warps % n == 0 && depth % (n * 2 * tiles::TERMS) == 0);
-    let cut = cuts.take_while(|n| n * (c / tiles::ROWS) <= warps).last().unwrap_or(1);
+    let warps = target.threads as i64 / WARP;
+    let cuts = (1..=warps).filter(|n| warps % n == 0 && depth % (n * 2 * TERMS) == 0);
+    let cut = cuts.take_while(|n| n * (c / ROWS) <= warps).last().unwrap_or(1);
     // The tile and queries, parts of scores, their sum, and weights in halves beside what they are made of.
-    let bytes = |cut: i64| 2 * (c + sharing) * (depth + tiles::ROWS) + sharing * c * (4 * cut + 8);
+    let bytes = |cut: i64| 2 * (c + sharing) * (depth + ROWS) + sharing * c * (4 * cut + 8);
     let fits = |cut: i64| bytes(cut) <= target.machine.shared_per_workgroup as i64;
-    let resident = !own && shared_rows(g, k, v) && halves::rounded(g, q) && fits(cut);
+    let resident = !own && shared_rows(g, k, v) && f16_split::rounded(g, q) && fits(cut);
     // Warps that share a tile of rows have two of them each, and read the queries half as often.
-    let halved = resident && cut == 1 && depth % (4 * tiles::TERMS) == 0 && fits(2);
+    let halved = resident && cut == 1 && depth % (4 * TERMS) == 0 && fits(2);
     Some(Plan { sharing, cut: if halved { 2 } else { cut }, resident })
 }
 
 fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint>, target: &Target) -> Id {
-    let [q, k, v, first, length] = *src else { unreachable!("attention takes five sources") };
-    let (qd, kd, vd) = (g.shape(q), g.shape(k), g.shape(v));
-    let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
-    let (kv_heads, out_depth) = (kd[1], vd[2]);
-    let (h, kvh) = (g.max_of(heads), g.max_of(kv_heads));
-    let (positions, c) = reach(g, src, target);
-    let chunk = g.int(c);
-    // The number of chunks in use.
-    let up = g.int(c - 1);
-    let chunks = g.add(length, up);
-    let chunks = g.idiv(chunks, chunk);
-    // Position of (chunk, offset), held inside the cache.
-    let grid: Dims = [chunks, chunk].into_iter().collect();
-    let (a, b) = (g.iota(&grid, 0), g.iota(&grid, 1));
-    let start = g.mul(a, chunk);
-    let mut at = g.add(start, b);
-    if g.int_value(kd[0]).is_none_or(|n| n % c != 0) {
-        let minus = g.int(-1);
-        let last = g.add(kd[0], minus);
-        at = g.min(at, last);
+    let mut c = Chunked::new(g, src, scale, target);
+    let mut kernel = Inside::default();
+    let keys = c.keys(g, &mut kernel, hints);
+    let scores = c.scores(g, keys, &mut kernel);
+    let softmax = c.softmax(g, scores);
+    let sums = c.weighted(g, softmax.weights, &mut kernel, hints);
+    let parts = c.partial(g, &softmax, sums, kernel, hints);
+    c.combine(g, parts, softmax.rounded, hints)
+}
+
+/// Nodes that only the kernel of the partial results reads.
+#[derive(Default)]
+struct Inside {
+    all: Vec<Id>,
+    /// Those of them that are stages.
+    staged: Vec<Id>,
+}
+
+/// Each chunk's softmax, `[chunks, tokens, heads]` but for scores and weights, which are `[.., chunk]`.
+struct Softmax {
+    /// Masked.
+    scores: Id,
+    max: Id,
+    weights: Id,
+    sum: Id,
+    /// Are weights, and so partial results, rounded to halves, as the queries are?
+    rounded: bool,
+}
+
+/// An `ATTENTION`, with the chunks that its cache is cut into.
+struct Chunked<'a> {
+    target: &'a Target,
+    q: Id,
+    k: Id,
+    v: Id,
+    /// Position of the first token.
+    first: Id,
+    scale: f64,
+    shape: Shape,
+    kv_heads: Id,
+    /// Heads that share rows of the cache.
+    group: Id,
+    depth: Id,
+    out_depth: Id,
+    /// Positions of a chunk.
+    size: i64,
+    /// Position of (chunk, offset), `[chunks, chunk]`, and the same held inside the cache.
+    real: Id,
+    at: Id,
+    /// Do several tokens attend, and has every head rows of its own?
+    own: bool,
+    plan: Option<Plan>,
+    /// `[chunks, chunk, kv heads, depth]`: the tile of the cache that keys and values are read from, if there is one.
+    tile: Option<Id>,
+}
+
+impl<'a> Chunked<'a> {
+    fn new(g: &mut Graph, src: &[Id], scale: f64, target: &'a Target) -> Chunked<'a> {
+        let [q, k, v, first, length] = *src else { unreachable!("attention takes five sources: {src:?}") };
+        let (qd, kd, vd) = (g.shape(q), g.shape(k), g.shape(v));
+        let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
+        let (h, kvh) = (g.max_of(heads), g.max_of(kd[1]));
+        let (positions, size) = reach(g, src, target);
+        let chunk = g.int(size);
+        // The number of chunks in use.
+        let up = g.int(size - 1);
+        let chunks = g.add(length, up);
+        let chunks = g.idiv(chunks, chunk);
+        let grid: Dims = [chunks, chunk].into_iter().collect();
+        let (a, b) = (g.iota(&grid, 0), g.iota(&grid, 1));
+        let start = g.mul(a, chunk);
+        let real = g.add(start, b);
+        let mut at = real;
+        if g.int_value(kd[0]).is_none_or(|n| n % size != 0) {
+            let minus = g.int(-1);
+            let last = g.add(kd[0], minus);
+            at = g.min(at, last);
+        }
+        let group = g.int(h / kvh);
+        // Chunks first, so that no stride depends on how long the context may become and short contexts touch little of the intermediates.
+        let shape = Shape { chunks, tokens, heads, chunk, positions };
+        let own = kvh == h && g.max_of(tokens) > 1;
+        let plan = plan(g, [q, k, v], &shape, own, h / kvh, target);
+        let tile = plan.as_ref().filter(|p| p.resident).map(|_| {
+            let half = f16_split::narrow(g, k);
+            g.gather(half, at)
+        });
+        let (kv_heads, out_depth) = (kd[1], vd[2]);
+        Chunked {
+            target,
+            q,
+            k,
+            v,
+            first,
+            scale,
+            shape,
+            kv_heads,
+            group,
+            depth,
+            out_depth,
+            size,
+            real,
+            at,
+            own,
+            plan,
+            tile,
+        }
     }
-    let real = g.add(start, b);
-    // [chunks, tokens, heads, chunk, depth]: chunks first, so that no stride depends on how long the context may become and short contexts
-    // touch little of the intermediates.
-    let group = g.int(h / kvh);
-    let one = g.int(1);
-    let (mut inside, mut staged) = (Vec::new(), Vec::new());
-    let many = g.max_of(tokens) > 1;
-    let own = kvh == h && many;
-    let shape = Shape { chunks, tokens, heads, chunk, positions };
-    let plan = plan(g, [q, k, v], &shape, own, h / kvh, target);
-    // [chunks, chunk, kv heads, depth]: the tile of the cache that keys and values are read from.
-    let tile = plan.as_ref().filter(|p| p.resident).map(|_| {
-        let half = halves::narrow(g, k);
-        g.gather(half, at)
-    });
-    let rows = |g: &mut Graph, x: Id, d: Id| -> Id {
-        let x = match tile {
+    /// The rows of `x` at the chunks' positions, as `[chunks, tokens, heads, chunk, d]`.
+    fn rows(&self, g: &mut Graph, x: Id, d: Id) -> Id {
+        let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
+        let x = match self.tile {
             Some(tile) => {
                 let part = g.slice(tile, 3, 0, g.max_of(d));
                 g.cast(part, Scalar::F32)
             }
-            None => g.gather(x, at),
+            None => g.gather(x, self.at),
         };
         // rows [chunks, chunk, kv heads, d] -> [chunks, tokens, heads, chunk, d]
         let x = g.permute(x, &[0, 2, 1, 3]);
         let one = g.int(1);
-        let x = g.reshape(x, &[chunks, one, kv_heads, one, chunk, d]);
-        let x = g.expand(x, &[chunks, tokens, kv_heads, group, chunk, d]);
+        let x = g.reshape(x, &[chunks, one, self.kv_heads, one, chunk, d]);
+        let x = g.expand(x, &[chunks, tokens, self.kv_heads, self.group, chunk, d]);
         g.reshape(x, &[chunks, tokens, heads, chunk, d])
-    };
-    let of_bytes = bytes::rows(g, [q, k], c, target);
-    let keys = match &of_bytes {
-        Some(of) => {
-            let (keys, stages) = bytes::keys(g, of, at, &shape);
-            inside.extend(stages);
-            staged.extend(stages);
-            keys
-        }
-        None => rows(g, k, depth),
-    };
-    let q = of_bytes.map_or(q, |of| {
-        // Every chunk would encode them anew.
-        let (queries, codes) = bytes::queries(g, q, &of);
-        hints.insert(codes, Hint::buffer(vec![]));
-        queries
-    });
-    inside.extend(tile);
-    staged.extend(tile);
-    let resident = tile.map(|node| Resident { node, size: c, settled: settled(g, k, first), tokens });
-    let scores = match &plan {
-        Some(plan) => {
-            let (sums, scores) = tiled::scores(g, q, keys, &shape, scale, plan.cut);
-            staged.extend(&sums[..2]);
-            inside.extend(sums);
-            scores
-        }
-        None => {
-            let queries = g.reshape(q, &[one, tokens, heads, one, depth]);
-            let queries = g.expand(queries, &[chunks, tokens, heads, chunk, depth]);
-            let products = g.mul(queries, keys);
-            let scores = g.sum(products, &[4]);
-            inside.push(scores);
-            let factor = g.constant(Scalar::F32, scale);
-            g.mul(scores, factor)
-        }
-    };
-    inside.push(scores);
-    // Causal mask.
-    let dims = [chunks, tokens, heads, chunk];
-    let t = g.iota(&dims, 1);
-    let mine = g.add(t, first);
-    let position = g.reshape(real, &[chunks, one, one, chunk]);
-    let position = g.expand(position, &dims);
-    let future = g.lt(mine, position);
-    let low = g.constant(Scalar::F32, -1e30);
-    let scores = g.select(future, low, scores);
-    let m = g.reduce(scores, &[3], ReduceOp::Max);
-    let spread = |g: &mut Graph, x: Id, d: Id| g.broadcast_back(x, d);
-    let m_all = spread(g, m, chunk);
-    let p = g.sub(scores, m_all);
-    let mut p = g.exp(p);
-    // Weights of rounded queries are rounded like them, and so are partial results.
-    let rounded = plan.is_some() && halves::rounded(g, q);
-    if rounded {
-        let half = g.cast(p, Scalar::F16);
-        p = g.cast(half, Scalar::F32);
     }
-    let l = g.sum(p, &[3]);
-    let o = if plan.is_some() {
-        let exact = halves::are_halves(g, v);
-        let values = match exact {
-            true => v,
+    /// Keys of every chunk. Queries become what is multiplied with them: encoded, where the cache is of bytes.
+    fn keys(&mut self, g: &mut Graph, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
+        let of_bytes = bytes::rows(g, [self.q, self.k], self.size, self.target);
+        let keys = match of_bytes {
+            Some(of) => {
+                let (keys, stages) = bytes::keys(g, &of, self.at, &self.shape);
+                kernel.all.extend(stages);
+                kernel.staged.extend(stages);
+                // Every chunk would encode them anew.
+                let (queries, codes) = bytes::queries(g, self.q, &of);
+                hints.insert(codes, Hint::buffer(vec![]));
+                self.q = queries;
+                keys
+            }
+            None => self.rows(g, self.k, self.depth),
+        };
+        kernel.all.extend(self.tile);
+        kernel.staged.extend(self.tile);
+        keys
+    }
+    /// Scores `[chunks, tokens, heads, chunk]`, with those of positions behind a token's own masked.
+    fn scores(&self, g: &mut Graph, keys: Id, kernel: &mut Inside) -> Id {
+        let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
+        let one = g.int(1);
+        let scores = match &self.plan {
+            Some(plan) => {
+                let (sums, scores) = tiled::scores(g, self.q, keys, &self.shape, self.scale, plan.cut);
+                kernel.staged.extend(&sums[..2]);
+                kernel.all.extend(sums);
+                scores
+            }
+            None => {
+                let queries = g.reshape(self.q, &[one, tokens, heads, one, self.depth]);
+                let queries = g.expand(queries, &[chunks, tokens, heads, chunk, self.depth]);
+                let products = g.mul(queries, keys);
+                let scores = g.sum(products, &[4]);
+                kernel.all.push(scores);
+                let factor = g.constant(Scalar::F32, self.scale);
+                g.mul(scores, factor)
+            }
+        };
+        kernel.all.push(scores);
+        let dims = [chunks, tokens, heads, chunk];
+        let t = g.iota(&dims, 1);
+        let mine = g.add(t, self.first);
+        let position = g.reshape(self.real, &[chunks, one, one, chunk]);
+        let position = g.expand(position, &dims);
+        let future = g.lt(mine, position);
+        let low = g.constant(Scalar::F32, MASKED);
+        g.select(future, low, scores)
+    }
+    fn softmax(&self, g: &mut Graph, scores: Id) -> Softmax {
+        let max = g.reduce(scores, &[3], ReduceOp::Max);
+        let of_all = g.broadcast_back(max, self.shape.chunk);
+        let weights = g.sub(scores, of_all);
+        let mut weights = g.exp(weights);
+        // Weights of rounded queries are rounded like them, and so are partial results.
+        let rounded = self.plan.is_some() && f16_split::rounded(g, self.q);
+        if rounded {
+            let half = g.cast(weights, Scalar::F16);
+            weights = g.cast(half, Scalar::F32);
+        }
+        let sum = g.sum(weights, &[3]);
+        Softmax { scores, max, weights, sum, rounded }
+    }
+    /// Sums `[chunks, tokens, heads, depth]` of each chunk's values with these weights.
+    fn weighted(&self, g: &mut Graph, weights: Id, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
+        if self.plan.is_none() {
+            let values = self.rows(g, self.v, self.out_depth);
+            let weights = g.broadcast_back(weights, self.out_depth);
+            let products = g.mul(weights, values);
+            return g.sum(products, &[3]);
+        }
+        let values = match f16_split::are_halves(g, self.v) {
+            true => self.v,
             false => {
-                let (parts, values) = tiled::joined_parts(g, v);
-                hints.insert(parts, Hint::buffer(halves::computed(g, v)));
+                let (parts, values) = tiled::joined_parts(g, self.v);
+                hints.insert(parts, Hint::buffer(f16_split::computed(g, self.v)));
                 values
             }
         };
         let width = *g.shape(values).last().expect("rows of values");
-        let values = rows(g, values, width);
-        let (weights, o) = tiled::weighted(g, p, values, &shape, out_depth);
-        inside.push(weights);
-        staged.push(weights);
-        o
-    } else {
-        let values = rows(g, v, out_depth);
-        let weights = spread(g, p, out_depth);
-        let o = g.mul(weights, values);
-        g.sum(o, &[3])
-    };
-    // Each twice, so that rows of partial results begin at multiples of four values.
-    let column = |g: &mut Graph, x: Id| {
+        let values = self.rows(g, values, width);
+        let (weights, sums) = tiled::weighted(g, weights, values, &self.shape, self.out_depth);
+        kernel.all.push(weights);
+        kernel.staged.push(weights);
+        sums
+    }
+    /// Partial results: sums, maximum and sum of weights of each (chunk, token, head), joined in a row, by a kernel of their own.
+    fn partial(
+        &self,
+        g: &mut Graph,
+        softmax: &Softmax,
+        sums: Id,
+        mut kernel: Inside,
+        hints: &mut FxHashMap<Id, Hint>,
+    ) -> Id {
+        let &Softmax { scores, max, weights, sum, rounded } = softmax;
+        kernel.all.extend([scores, max, weights, sum, sums]);
+        let columns = match rounded {
+            true => self.rounded_columns(g, max, sum, sums, &mut kernel),
+            false => [sums, self.column(g, max), self.column(g, sum)],
+        };
+        // Who shares a tile of the cache: heads, or, where each has rows of its own, tokens. Then heads come first, which divide the work evenly:
+        // a token reads no chunk of its future, so chunks and tokens would not.
+        let (order, back) = if self.own { ([2, 0, 1, 3], [1, 2, 0, 3]) } else { ([0, 1, 2, 3], [0, 1, 2, 3]) };
+        let heads = g.max_of(self.shape.heads);
+        let (tile, inner) = match &self.plan {
+            Some(plan) => (plan.sharing, RangeKind::Loop),
+            None if self.own => (SHARING, RangeKind::Upcast),
+            None => (divisor(heads, SHARING), RangeKind::Upcast),
+        };
+        let columns = columns.map(|x| g.permute(x, &order));
+        let parts = g.cat(&columns, 3);
+        let future = self.own.then_some(CausalSkip { chunk: 1, token: 2, size: self.size, first: self.first });
+        let resident = self.tile.map(|node| StagedTile {
+            node,
+            size: self.size,
+            settled: settled(g, self.k, self.first),
+            tokens: self.shape.tokens,
+        });
+        let Inside { all: inside, staged } = kernel;
+        hints.insert(parts, Hint { globals: 3, tile, inner, inside, staged, future, resident });
+        g.permute(parts, &back)
+    }
+    /// A column of partial results: twice, so that rows begin at multiples of four values.
+    fn column(&self, g: &mut Graph, x: Id) -> Id {
+        let Shape { chunks, tokens, heads, .. } = self.shape;
+        let one = g.int(1);
         let x = g.reshape(x, &[chunks, tokens, heads, one]);
         let two = g.int(COLUMNS);
         g.expand(x, &[chunks, tokens, heads, two])
-    };
-    inside.extend([scores, m, p, l, o]);
-    let (o, mc, lc) = if rounded {
-        let share = g.recip(l);
-        let shares = spread(g, share, out_depth);
-        let o = g.mul(o, shares);
+    }
+    /// Partial results in halves: the weighted mean, and maximum and sum in two parts each.
+    fn rounded_columns(&self, g: &mut Graph, max: Id, sum: Id, sums: Id, kernel: &mut Inside) -> [Id; 3] {
+        let Shape { chunks, tokens, heads, .. } = self.shape;
+        let share = g.recip(sum);
+        let shares = g.broadcast_back(share, self.out_depth);
+        let mean = g.mul(sums, shares);
         // Of a chunk that is all masked, the maximum is as low as a half goes.
         let lowest = g.f32(LOWEST);
-        let most = g.max(m, lowest);
-        let [mc, lc] = [most, l].map(|x| {
+        let most = g.max(max, lowest);
+        let one = g.int(1);
+        let [most_parts, sum_parts] = [most, sum].map(|x| {
             let x = g.reshape(x, &[chunks, tokens, heads, one]);
-            let x = halves::parts(g, x, 1.0).all;
-            inside.push(x);
+            let x = f16_split::parts(g, x, 1.0).all;
+            kernel.all.push(x);
             let two = g.int(COLUMNS);
             g.reshape(x, &[chunks, tokens, heads, two])
         });
-        inside.extend([share, most, o]);
-        (g.cast(o, Scalar::F16), mc, lc)
-    } else {
-        (o, column(g, m), column(g, l))
-    };
-    // Who shares a tile of the cache: heads, or, where each has rows of its own, tokens. Then heads come first, which divide the work evenly:
-    // a token reads no chunk of its future, so chunks and tokens would not.
-    let (order, back) = if own { ([2, 0, 1, 3], [1, 2, 0, 3]) } else { ([0, 1, 2, 3], [0, 1, 2, 3]) };
-    let (tile, inner) = match &plan {
-        Some(plan) => (plan.sharing, RangeKind::Loop),
-        None if own => (SHARING, RangeKind::Upcast),
-        None => ((1..=SHARING.min(h)).rev().find(|d| h % d == 0).unwrap_or(1), RangeKind::Upcast),
-    };
-    let [o, mc, lc] = [o, mc, lc].map(|x| g.permute(x, &order));
-    let parts = g.cat(&[o, mc, lc], 3);
-    let future = own.then_some(Future { chunk: 1, token: 2, size: c, first });
-    hints.insert(parts, Hint { globals: 3, tile, inner, inside, staged, future, resident });
-    let parts = g.permute(parts, &back);
-    // Combine.
-    let d = g.max_of(out_depth);
-    let mut o = g.slice(parts, 3, 0, d);
-    let of = |g: &mut Graph, at: i64| {
-        let x = g.slice(parts, 3, at, 1);
-        if !rounded {
-            return x;
+        kernel.all.extend([share, most, mean]);
+        [g.cast(mean, Scalar::F16), most_parts, sum_parts]
+    }
+    /// The result `[tokens, heads, depth]` of partial results.
+    fn combine(&self, g: &mut Graph, parts: Id, rounded: bool, hints: &mut FxHashMap<Id, Hint>) -> Id {
+        let Shape { chunks, tokens, heads, .. } = self.shape;
+        let d = g.max_of(self.out_depth);
+        let mut o = g.slice(parts, 3, 0, d);
+        let (m, l) = (column_of(g, parts, d, rounded), column_of(g, parts, d + COLUMNS, rounded));
+        if rounded {
+            o = g.cast(o, Scalar::F32);
         }
-        let [high, low] = [x, g.slice(parts, 3, at + 1, 1)].map(|x| g.cast(x, Scalar::F32));
-        g.add(high, low)
-    };
-    let (m, l) = (of(g, d), of(g, d + COLUMNS));
-    if rounded {
-        o = g.cast(o, Scalar::F32);
+        let flat = [chunks, tokens, heads];
+        let (mut m, mut l) = (g.reshape(m, &flat), g.reshape(l, &flat));
+        if self.own {
+            // What was not computed counts as nothing.
+            let (at, t) = (g.iota(&flat, 0), g.iota(&flat, 1));
+            let (begin, own) = (g.mul(at, self.shape.chunk), g.add(t, self.first));
+            let absent = g.lt(own, begin);
+            let (zero, low) = (g.f32(0.0), g.constant(Scalar::F32, MASKED));
+            m = g.select(absent, low, m);
+            l = g.select(absent, zero, l);
+            let absent = g.broadcast_back(absent, self.out_depth);
+            o = g.select(absent, zero, o);
+        }
+        let best = g.reduce(m, &[0], ReduceOp::Max);
+        let one = g.int(1);
+        let best_of_all = g.reshape(best, &[one, tokens, heads]);
+        let best_of_all = g.expand(best_of_all, &flat);
+        let w = g.sub(m, best_of_all);
+        let w = g.exp(w);
+        let wl = g.mul(w, l);
+        let total = g.sum(wl, &[0]);
+        let weights = g.broadcast_back(if rounded { wl } else { w }, self.out_depth);
+        let o = g.mul(weights, o);
+        let o = g.sum(o, &[0]);
+        let share = g.recip(total);
+        let shares = g.broadcast_back(share, self.out_depth);
+        let combined = g.mul(o, shares);
+        let one_token = g.max_of(tokens) <= 1;
+        let many = (self.shape.positions + self.size - 1) / self.size > MANY;
+        if self.target.machine.kind == MachineKind::Gpu && one_token && many {
+            let inside = vec![best, w, total, share, o];
+            let (tile, inner) = (COMBINED, RangeKind::Loop);
+            let hint = Hint { globals: 3, tile, inner, inside, staged: vec![], future: None, resident: None };
+            hints.insert(combined, hint);
+        }
+        combined
     }
-    let flat = [chunks, tokens, heads];
-    let (mut m, mut l) = (g.reshape(m, &flat), g.reshape(l, &flat));
-    if own {
-        // What was not computed counts as nothing.
-        let (at, t) = (g.iota(&flat, 0), g.iota(&flat, 1));
-        let (begin, own) = (g.mul(at, chunk), g.add(t, first));
-        let absent = g.lt(own, begin);
-        let (zero, low) = (g.f32(0.0), g.constant(Scalar::F32, -1e30));
-        m = g.select(absent, low, m);
-        l = g.select(absent, zero, l);
-        let absent = spread(g, absent, out_depth);
-        o = g.select(absent, zero, o);
+}
+
+/// The column at `at` of partial results, `[.., 1]`: of rounded ones the sum of its two parts.
+fn column_of(g: &mut Graph, parts: Id, at: i64, rounded: bool) -> Id {
+    let x = g.slice(parts, 3, at, 1);
+    if !rounded {
+        return x;
     }
-    let best = g.reduce(m, &[0], ReduceOp::Max);
-    let best_of_all = g.reshape(best, &[one, tokens, heads]);
-    let best_of_all = g.expand(best_of_all, &flat);
-    let w = g.sub(m, best_of_all);
-    let w = g.exp(w);
-    let wl = g.mul(w, l);
-    let total = g.sum(wl, &[0]);
-    let weights = spread(g, if rounded { wl } else { w }, out_depth);
-    let o = g.mul(weights, o);
-    let o = g.sum(o, &[0]);
-    let share = g.recip(total);
-    let shares = spread(g, share, out_depth);
-    let combined = g.mul(o, shares);
-    if target.machine.kind == MachineKind::Gpu && !many && (positions + c - 1) / c > MANY {
-        let inside = vec![best, w, total, share, o];
-        let (tile, inner) = (COMBINED, RangeKind::Loop);
-        hints.insert(combined, Hint { globals: 3, tile, inner, inside, staged: vec![], future: None, resident: None });
-    }
-    combined
+    let [high, low] = [x, g.slice(parts, 3, at + 1, 1)].map(|x| g.cast(x, Scalar::F32));
+    g.add(high, low)
 }

@@ -8,10 +8,9 @@
 //! The contraction then is of `float(q)·d`. That the sum of products is one of integers follows from rules (`uop/src/rules/dot.rs`),
 //! which are applied when the contraction's ranges are known (`schedule/expand.rs`).
 
-use crate::attention;
 use crate::layout::{Layout, Packing};
-use crate::schedule::expand::flatten;
-use crate::schedule::workgroup::{Future, Hint, Resident};
+use crate::nest::flatten;
+use crate::request::{CausalSkip, Hint, StagedTile};
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::rows::GROUP;
@@ -191,8 +190,8 @@ pub fn derive(
         .map(|(id, hint)| {
             let inside = hint.inside.iter().map(|&n| new(n)).collect();
             let staged = hint.staged.iter().map(|&n| new(n)).collect();
-            let future = hint.future.map(|f| Future { first: new(f.first), ..f });
-            let resident = hint.resident.map(|r| Resident {
+            let future = hint.future.map(|f| CausalSkip { first: new(f.first), ..f });
+            let resident = hint.resident.map(|r| StagedTile {
                 node: new(r.node),
                 settled: r.settled.map(&new),
                 tokens: new(r.tokens),
@@ -202,17 +201,6 @@ pub fn derive(
         })
         .collect();
     derived
-}
-
-/// What the kernels for `target` compute of `function`, as a function of the tensor level: contractions are of activations that went through
-/// their encoding in eight bits. `None` where that changes nothing.
-pub fn meaning(function: &Function, target: &Target) -> Option<Function> {
-    let mut graph = function.graph.clone();
-    let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
-    let encoded = attention::encode(&mut graph, &mut roots, target);
-    let derived = derive(&mut graph, &mut roots, &mut FxHashMap::default(), function, target);
-    let outputs = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
-    (encoded || !derived.dots.is_empty()).then(|| Function { graph, outputs, ..function.clone() })
 }
 
 /// Sums of `q` over groups times `zero`, a plane: what a weight's zero adds is read, not computed again for every row.

@@ -1,7 +1,7 @@
 //! Wide loads and writes: neighbouring loads of a thread become one of 8 or 16 bytes, where the address is known to be aligned, and neighbouring
 //! writes, also those that fill a word.
 
-use super::linear::Statement;
+use super::code::Statement;
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 

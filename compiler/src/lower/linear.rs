@@ -2,69 +2,23 @@
 //! depends on is known; reductions over the same ranges share a loop, and copies of an `Upcast` or `Unroll` range share what is common to
 //! them, because equal nodes are one node.
 
-use super::halves;
+use super::coalesce;
+use super::code::{Code, Statement};
 use super::mma;
+use super::mma_f16;
 use super::pairs;
 use super::vector::vectorise;
-use super::wide;
-use crate::schedule::kernel::When;
+use crate::nest::{Nest, global_ranges, identity};
+use crate::price::occupancy::WORDS;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
-/// Registers that the sums of a group of integers need beside their accumulators: its words, a product, a constant.
-pub const WORDS: usize = 12;
-
-/// One statement of linear code. Values are named by the node they compute.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Statement {
-    /// The value of a node, from values defined before.
-    Define(Id),
-    /// A loop of a range; its body follows, up to the matching `End`.
-    Loop(Id),
-    /// The end of the innermost open loop or nest.
-    End,
-    /// An accumulator (an `Op::Acc` node) with its first value.
-    Accumulator(Id),
-    /// A new value (second) for an accumulator (first).
-    Accumulate(Id, Id),
-    /// Buffer, offset, value.
-    Write(Id, Id, Id),
-    /// One load of so many bytes, for several: buffer, offset, and each load with the byte where it begins.
-    Wide(Id, Id, usize, Vec<(Id, usize)>),
-    /// One write of so many bytes, for several that are neighbours, in order: buffer, offset of the first, values.
-    WideWrite(Id, Id, usize, Vec<Id>),
-    /// A nest: its statements up to `End`. Stages are computed again only if one of these workgroup indices has changed.
-    Nest {
-        /// The buffer written.
-        buffer: Id,
-        /// Is it a stage?
-        staged: bool,
-        /// Workgroup indices it depends on.
-        globals: Vec<Id>,
-        /// Ranges that its threads are counted over, outermost first.
-        threads: Vec<Id>,
-    },
-}
-
-/// Linear code of one body.
-#[derive(Clone, Debug, Default)]
-pub struct Code {
-    /// Workgroup ranges, outermost first.
-    pub globals: Vec<Id>,
-    /// Statements.
-    pub statements: Vec<Statement>,
-    /// Workgroup buffers: nodes, in order of their first use.
-    pub locals: Vec<Id>,
-    /// Conditions on variables and workgroup ranges.
-    pub when: When,
-}
-
 /// Lowers the nests of one body.
 pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
-    let mut code = Code { globals: crate::price::global_ranges(g, nests), ..Code::default() };
+    let mut code = Code { globals: global_ranges(g, nests), ..Code::default() };
     let mut stage_globals: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
     for &nest in nests {
         let buffer = g[nest].src[0];
@@ -94,7 +48,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
         let scope = e.scopes.pop().expect("one scope is left");
         match target.machine.kind {
             MachineKind::Cpu => code.statements.extend(scope.statements),
-            MachineKind::Gpu => code.statements.extend(wide::loads(g, scope.statements)),
+            MachineKind::Gpu => code.statements.extend(coalesce::loads(g, scope.statements)),
         }
         code.statements.push(Statement::End);
     }
@@ -130,7 +84,7 @@ struct Emitter<'a> {
 
 impl Emitter<'_> {
     fn nest(&mut self, nest: Id) {
-        let closed: Vec<Id> = self.g[nest].src[3..].to_vec();
+        let Nest { buffer, offset, mut value, closed } = Nest::of(self.g, nest);
         // Copies for every combination of the upcast ranges.
         let mut copies = vec![FxHashMap::default()];
         for &r in &closed {
@@ -138,10 +92,9 @@ impl Emitter<'_> {
                 copies = self.times(&copies, r);
             }
         }
-        let (buffer, offset, mut value) = (self.g[nest].src[0], self.g[nest].src[1], self.g[nest].src[2]);
         if self.target.machine.kind == MachineKind::Gpu {
             value = mma::products(self.g, value, &closed);
-            value = halves::products(self.g, value, &closed);
+            value = mma_f16::products(self.g, value, &closed);
         }
         let gpu = self.target.machine.kind == MachineKind::Gpu;
         let is_lane = |g: &Graph, r: Id| !gpu && g.range_kind(r) == Some(RangeKind::Vector);
@@ -451,21 +404,4 @@ fn fold_threads(g: &mut Graph, value: Id) -> Id {
         map.insert(n, new);
     }
     map[&value]
-}
-
-/// The value that changes nothing when it is combined with another.
-pub fn identity(g: &mut Graph, op: ReduceOp, dtype: DType) -> Id {
-    let s = dtype.scalar;
-    let one = match op {
-        ReduceOp::Add => g.constant(s, 0.0),
-        ReduceOp::Max if s.is_float() => g.constant(s, f64::NEG_INFINITY),
-        ReduceOp::Max => {
-            let lo = s.range().map_or(i64::MIN, |r| r.0);
-            g.int_of(s, lo)
-        }
-    };
-    if dtype.lanes == 1 {
-        return one;
-    }
-    g.intern(Node { op: Op::Splat, dtype, src: smallvec![one], arg: Arg::None })
 }

@@ -5,6 +5,7 @@
 //! are words of rows `g` and `g + 8`, and words of token `g`. Which words is free, as long as rows and tokens agree: neighbours, so that they
 //! are one load.
 
+use crate::nest::{ranges_of_kind, replaced};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
@@ -23,28 +24,11 @@ pub fn products(g: &mut Graph, value: Id, closed: &[Id]) -> Id {
     replaced(g, value, |g, n| product(g, n, &tile))
 }
 
-/// `value` with what is `new` of the nodes below it.
-pub(super) fn replaced(g: &mut Graph, value: Id, new: impl Fn(&mut Graph, Id) -> Option<Id>) -> Id {
-    let mut map = FxHashMap::default();
-    for n in g.toposort(&[value]) {
-        if let Some(new) = new(g, n) {
-            map.insert(n, new);
-        }
-    }
-    if map.is_empty() { value } else { g.substitute(value, &mut map) }
-}
-
-/// The ranges of a kind, in the order of their numbers.
-pub(super) fn ranges(g: &Graph, all: &[Id], kind: RangeKind) -> Vec<Id> {
-    let mut found: Vec<Id> = all.iter().copied().filter(|&r| g.range_kind(r) == Some(kind)).collect();
-    found.sort_by_key(|&r| g.range_number(r));
-    found
-}
-
 /// The tile, if the nest has one: the last threads are 8 by 4, the last copies 2 by 2.
 fn tile(g: &Graph, closed: &[Id]) -> Option<Tile> {
     let is = |r: Id, n: i64| g.int_value(g[r].src[0]) == Some(n);
-    let (threads, copies) = (ranges(g, closed, RangeKind::Vector), ranges(g, closed, RangeKind::Upcast));
+    let (threads, copies) =
+        (ranges_of_kind(g, closed, RangeKind::Vector), ranges_of_kind(g, closed, RangeKind::Upcast));
     let (&[.., group, t], &[.., i, j]) = (&threads[..], &copies[..]) else { return None };
     (is(group, 8) && is(t, 4) && is(i, 2) && is(j, 2)).then_some(Tile { g: group, t, i, j })
 }

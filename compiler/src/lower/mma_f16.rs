@@ -1,12 +1,12 @@
-//! Matrix products of halves: sums of products of two f16 values, added up in f32, in a nest that `tiles.rs` has laid out over warps.
+//! Matrix products of halves: sums of products of two f16 values, added up in f32, in a nest that `map/fragment_tiling.rs` has laid out over warps.
 //!
-//! A warp multiplies 16 rows with 8 columns: four outputs beside one another, each the sum of two parts (`crate::halves`), or eight of one part. Lane
+//! A warp multiplies 16 rows with 8 columns: four outputs beside one another, each the sum of two parts (`decompose/f16_split.rs`), or eight of one part. Lane
 //! `4g + t` holds the sums of rows `g` and `g + 8` and of columns `2t` and `2t + 1`: of both parts of output `t`, whose sum it is, or of two
 //! outputs. Its operands are words of two terms each: of rows `g` and `g + 8`, and of column `g`. Which terms a lane takes is free, as long as rows
 //! and columns agree: neighbours, so that their loads are wide.
 
-use super::mma::{ranges, replaced};
-use crate::tiles::{LANES, ROWS, Sum, TERMS};
+use crate::fragment::{LANES, ROWS, Sum, TERMS};
+use crate::nest::{ranges_of_kind, replaced};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
@@ -26,7 +26,8 @@ pub fn products(g: &mut Graph, value: Id, closed: &[Id]) -> Id {
 
 /// The tile, if the nest has one: the last threads are 8 by 4.
 fn tile(g: &Graph, closed: &[Id]) -> Option<Tile> {
-    let (threads, copies) = (ranges(g, closed, RangeKind::Vector), ranges(g, closed, RangeKind::Upcast));
+    let (threads, copies) =
+        (ranges_of_kind(g, closed, RangeKind::Vector), ranges_of_kind(g, closed, RangeKind::Upcast));
     let is = |r: Id, n: i64| g.int_value(g[r].src[0]) == Some(n);
     let &[.., group, t] = &threads[..] else { return None };
     (is(group, LANES) && is(t, ROWS / 4)).then_some(Tile { g: group, t, copies })
@@ -35,7 +36,7 @@ fn tile(g: &Graph, closed: &[Id]) -> Option<Tile> {
 fn product(g: &mut Graph, id: Id, tile: &Tile) -> Option<Id> {
     let sum = Sum::of(g, id)?;
     // The terms of a step, which the lanes share, and the parts; what is left are loops.
-    let unrolled = ranges(g, &g[id].src[1..], RangeKind::Unroll);
+    let unrolled = ranges_of_kind(g, &g[id].src[1..], RangeKind::Unroll);
     let free = |x: Id, r: Id| !g.free_ranges(x).contains(&r);
     let others: Vec<Id> = unrolled.iter().copied().filter(|&r| Some(r) != sum.part).collect();
     let &[term] = &others[..] else { return None };

@@ -1,11 +1,13 @@
 //! Lower: from the nests of a kernel to a linear list of statements.
 
-mod halves;
-pub mod linear;
+mod coalesce;
+mod code;
+mod linear;
 mod mma;
+mod mma_f16;
 mod pairs;
 pub mod print;
-pub mod vector;
-pub mod wide;
+mod vector;
 
-pub use linear::{Code, Statement, identity, lower_body};
+pub use code::{Code, Statement, When};
+pub use linear::lower_body;

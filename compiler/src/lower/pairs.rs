@@ -2,6 +2,7 @@
 //! neighbours in 16 bits, and another one adds two of those in 32. The second is needed once for as many words as 16 bits hold:
 //! `Σ dot4(a, b) = halves(dot2(a, b, dot2(…)))`.
 
+use crate::nest::identity;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp};
 
 /// The most that one product of a code up to `most` with a signed byte adds to a half of a word.
@@ -34,7 +35,7 @@ pub fn join(g: &mut Graph, terms: Vec<(Id, Id, ReduceOp)>) -> Vec<(Id, Id, Reduc
                 *held += most;
             }
             None => {
-                let zero = super::linear::identity(g, ReduceOp::Add, g[n.src[0]].dtype);
+                let zero = identity(g, ReduceOp::Add, g[n.src[0]].dtype);
                 let word = g.dot2(n.src[0], n.src[1], zero, largest);
                 let sum = g.halves(word, none);
                 open.retain(|o| o.0 != acc);

@@ -1,6 +1,6 @@
 //! Linear code as text, for people: `gristmill kernels --stage linear`.
 
-use super::linear::{Code, Statement};
+use super::code::{Code, Statement};
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, Graph, Id, Op};
 use std::fmt::Write;

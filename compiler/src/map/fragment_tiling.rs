@@ -1,38 +1,18 @@
-//! Optimise for a GPU: a nest that sums products of halves, laid out over warps as their matrix product wants it (`lower/halves.rs`).
+//! Optimise for a GPU: a nest that sums products of halves, laid out over warps as their matrix product wants it (`lower/mma_f16.rs`).
 //!
 //! Such a nest has outputs of *rows*, on which one operand depends, and *columns*, on which the other does; the latter's values are f32 in two parts
-//! (`halves.rs`), over which the sum goes as well, or halves. A tile is 16 rows by 4 outputs of two parts or 8 of one; a warp keeps as many tiles as registers have room for, so that
+//! (`decompose/f16_split.rs`), over which the sum goes as well, or halves. A tile is 16 rows by 4 outputs of two parts or 8 of one; a warp keeps as many tiles as registers have room for, so that
 //! each operand is read once for several products. The rows of a lane are neighbours: where they are contiguous, one load brings them all.
 
-use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
+use crate::fragment::{ENOUGH, LANES, OUTPUTS, ROWS, Sum, TERMS, WARP};
+use crate::nest::{Nest, Ranges, power_divisor, strided};
+use gristmill_uop::{Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
 
-/// Rows of a product.
-pub const ROWS: i64 = 16;
-/// Lanes that hold different rows.
-pub const LANES: i64 = 8;
-/// Terms of a product.
-pub const TERMS: i64 = 16;
-/// Lanes that hold different outputs: two columns each.
-const OUTPUTS: i64 = 4;
-/// Threads that a product is spread over: a subgroup.
-pub const WARP: i64 = LANES * OUTPUTS;
-/// Fewer outputs beside one another are not worth it: columns would be surplus.
-pub const ENOUGH: i64 = OUTPUTS;
 /// Tiles of a warp, of four registers each.
 const TILES: i64 = 12;
 /// Tiles beside one another.
 const BESIDE: i64 = 6;
-
-/// A sum of products of halves.
-pub struct Sum {
-    /// What depends on the rows.
-    pub rows: Id,
-    /// What depends on the columns, and on the part.
-    pub columns: Id,
-    /// The range over the two parts, if the columns' values have two.
-    pub part: Option<Id>,
-}
 
 /// Do elements of `load` that follow one another in memory differ by one in range `r`?
 fn contiguous(g: &mut Graph, load: Id, r: Id) -> bool {
@@ -40,54 +20,9 @@ fn contiguous(g: &mut Graph, load: Id, r: Id) -> bool {
     at.terms.iter().any(|&(t, distance)| t == r && distance == 1)
 }
 
-impl Sum {
-    /// Are the rows in a stage?
-    pub fn staged_rows(&self, g: &Graph) -> bool {
-        g[g[self.rows].src[0]].op == Op::Local
-    }
-    /// The sum that a node is, if it is one.
-    pub fn of(g: &Graph, id: Id) -> Option<Sum> {
-        let n = &g[id];
-        let product = (n.op == Op::Reduce && matches!(n.arg, Arg::Reduce(ReduceOp::Add, _))).then(|| &g[n.src[0]])?;
-        let half = |x: Id| {
-            let from = g[x].src.first().copied().filter(|_| g[x].op == Op::Cast && g.scalar(x) == Scalar::F32)?;
-            (g[from].op == Op::Load && g.scalar(from) == Scalar::F16).then_some(from)
-        };
-        if product.op != Op::Mul {
-            return None;
-        }
-        let (a, b) = (half(product.src[0])?, half(product.src[1])?);
-        // Values in two parts are on both sides where neither are halves: columns are what a stage holds.
-        // Where both are, what has more elements are the rows.
-        let elements = |x: Id| g.max_of(g[g[x].src[0]].src[0]);
-        let staged = |x: Id| g[g[x].src[0]].op == Op::Local;
-        let mut found = n.src[1..].iter().filter_map(|&part| {
-            let depends = |x: Id| g.free_ranges(x).contains(&part);
-            let (rows, columns) = if depends(a) { (b, a) } else { (a, b) };
-            let is_part =
-                g.int_value(g[part].src[0]) == Some(2) && depends(columns) && !depends(rows) && staged(columns);
-            is_part.then_some(Sum { rows, columns, part: Some(part) })
-        });
-        let whole = || match (staged(a), staged(b)) {
-            (true, false) => Some(Sum { rows: b, columns: a, part: None }),
-            (false, true) => Some(Sum { rows: a, columns: b, part: None }),
-            (true, true) if elements(a) > elements(b) => Some(Sum { rows: a, columns: b, part: None }),
-            (true, true) if elements(a) < elements(b) => Some(Sum { rows: b, columns: a, part: None }),
-            _ => None,
-        };
-        found.next().or_else(whole)
-    }
-}
-
-/// Largest power of two that divides `n` and is at most `limit`.
-fn power(n: i64, limit: i64) -> i64 {
-    (0..=limit.max(1).ilog2()).rev().map(|p| 1 << p).find(|p| n % p == 0).unwrap_or(1)
-}
-
-/// The nest of `store` for so many threads, if it is such a nest; new ranges are numbered after `next`.
-pub fn nest(g: &mut Graph, store: Id, threads: i64, next: &mut u32) -> Option<Id> {
-    let (buffer, offset, value) = (g[store].src[0], g[store].src[1], g[store].src[2]);
-    let closed: Vec<Id> = g[store].src[3..].to_vec();
+/// The nest of `store` for so many threads, if it is such a nest; `ranges` makes its ranges.
+pub fn nest(g: &mut Graph, store: Id, threads: i64, ranges: &mut Ranges) -> Option<Id> {
+    let Nest { buffer, offset, value, closed } = Nest::of(g, store);
     let sums: Vec<Id> = g.toposort(&[value]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
     let &[id] = &sums[..] else { return None };
     let sum = Sum::of(g, id)?;
@@ -112,24 +47,17 @@ pub fn nest(g: &mut Graph, store: Id, threads: i64, next: &mut u32) -> Option<Id
     let mut warps = threads / WARP;
     let apart = both.first().and_then(|&r| bound(r)).filter(|n| warps % n == 0);
     warps /= apart.unwrap_or(1);
-    let rows_apart = power(high, warps);
+    let rows_apart = power_divisor(high, warps);
     let of_lane = if sum.part.is_some() { 1 } else { 2 };
     let of_tile = OUTPUTS * of_lane;
     let beside = (outputs + of_tile - 1) / of_tile;
     let blocks = (beside + BESIDE - 1) / BESIDE;
-    let columns_apart = power(blocks, warps / rows_apart);
+    let columns_apart = power_divisor(blocks, warps / rows_apart);
     let wide = (beside + blocks - 1) / blocks;
     // Of rows in a stage a lane takes as many as one store of 16 bytes has room for.
     let most = if sum.staged_rows(g) { 8 / g.scalar(value).bytes() as i64 } else { TILES / wide };
-    let tall = power(high / rows_apart, most.min(TILES / wide));
-    let mut range = |g: &mut Graph, n: i64, kind: RangeKind| {
-        if n == 1 {
-            return g.int(0);
-        }
-        *next += 1;
-        let n = g.int(n);
-        g.range(n, *next, kind)
-    };
+    let tall = power_divisor(high / rows_apart, most.min(TILES / wide));
+    let mut range = |g: &mut Graph, n: i64, kind: RangeKind| ranges.fixed(g, n, kind);
     use RangeKind::{Loop, Reduce, Unroll, Upcast, Vector};
     let both_at = both.first().map(|&r| (r, range(g, bound_of(g, r), if apart.is_some() { Vector } else { Loop })));
     let (row_step, block_step) = (range(g, high / rows_apart / tall, Loop), range(g, blocks / columns_apart, Loop));
@@ -147,15 +75,15 @@ pub fn nest(g: &mut Graph, store: Id, threads: i64, next: &mut u32) -> Option<Id
         [(lane, 2 * tall), (row_tile, 2), (i, 1)]
     };
     let warp = [(row_warp, high / rows_apart * ROWS), (row_step, tall * ROWS)];
-    let row_at = index(g, &[&warp[..], &of_rows].concat());
+    let row_at = strided(g, &[&warp[..], &of_rows].concat());
     let block = blocks / columns_apart * wide * of_tile;
     let parts = [(block_warp, block), (block_step, wide * of_tile), (tile, of_tile), (beside_lane, of_lane), (j, 1)];
-    let mut column_at = index(g, &parts);
+    let mut column_at = strided(g, &parts);
     if outputs != blocks * wide * of_tile {
         let last = g.int(outputs - 1);
         column_at = g.min(column_at, last);
     }
-    let term_at = index(g, &[(step, at_once), (at, 1)]);
+    let term_at = strided(g, &[(step, at_once), (at, 1)]);
     let mut map = FxHashMap::from_iter([(row, row_at), (column, column_at), (term, term_at)]);
     map.extend(both_at);
     map.extend(part);
@@ -169,19 +97,9 @@ pub fn nest(g: &mut Graph, store: Id, threads: i64, next: &mut u32) -> Option<Id
     let order = both_at.map(|b| b.1).into_iter();
     let order = order.chain([row_step, block_step, row_warp, block_warp, lane, beside_lane, row_tile, tile, i, j]);
     let order: Vec<Id> = order.filter(|r| is_range(g, r)).collect();
-    Some(g.store(buffer, offset, value, &order))
+    Some(Nest { buffer, offset, value, closed: order }.store(g))
 }
 
 fn bound_of(g: &Graph, r: Id) -> i64 {
     g.max_of(g[r].src[0])
-}
-
-/// An index from ranges with the distances between their elements.
-fn index(g: &mut Graph, parts: &[(Id, i64)]) -> Id {
-    let zero = g.int(0);
-    parts.iter().fold(zero, |at, &(part, distance)| {
-        let distance = g.int(distance);
-        let part = g.mul(part, distance);
-        g.add(at, part)
-    })
 }

@@ -1,19 +1,11 @@
 //! Reductions that share a loop.
 
-use gristmill_uop::{Graph, Id, Op, RangeKind};
-use rustc_hash::{FxHashMap, FxHashSet};
-
-/// Reductions of a nest that are inside no other.
-pub fn outermost(g: &Graph, nest: Id) -> Vec<Id> {
-    let all: Vec<Id> = g.toposort(&[nest]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
-    let terms: Vec<Id> = all.iter().map(|&n| g[n].src[0]).collect();
-    let inside: FxHashSet<Id> = g.toposort(&terms).into_iter().collect();
-    all.into_iter().filter(|n| !inside.contains(n)).collect()
-}
+use gristmill_uop::{Graph, Id, RangeKind};
+use rustc_hash::FxHashMap;
 
 /// `value` with those of its `reductions` that have equal bounds and do not depend on one another over the same ranges: they share a loop, wait for their
 /// loads together, and read a common operand once.
-pub fn together(g: &mut Graph, value: Id, reductions: &[Id]) -> Id {
+pub fn fuse_reductions(g: &mut Graph, value: Id, reductions: &[Id]) -> Id {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for (i, &n) in reductions.iter().enumerate() {
         let shape = |n: Id| -> Vec<(Id, Option<RangeKind>)> {

@@ -7,7 +7,8 @@
 //!
 //! Every choice is legal for any nest: what does not fit stays a scalar loop.
 
-use crate::together::{outermost, together};
+use super::fuse_reductions::fuse_reductions;
+use crate::nest::{Nest, Ranges, outermost_reductions};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashMap;
@@ -21,13 +22,13 @@ const BODY_LIMIT: i64 = 320;
 const PLAIN_UNROLL: i64 = 4;
 
 /// Rewrites a nest's ranges for the target.
-pub fn nest(g: &mut Graph, store: Id, target: &Target, next_range: &mut u32) -> Id {
+pub fn nest(g: &mut Graph, store: Id, target: &Target, ranges: &mut Ranges) -> Id {
     let lanes = target.machine.lanes as i64;
     if lanes <= 1 {
         return store;
     }
-    let mut o = Optimiser { g, next: next_range, registers: target.registers as i64 };
-    let store = o.together(store);
+    let mut o = Optimiser { g, ranges, registers: target.registers as i64 };
+    let store = o.fused(store);
     let store = o.output_lanes(store, lanes);
     let store = o.reduce_lanes(store, lanes);
     o.tile(store)
@@ -35,7 +36,7 @@ pub fn nest(g: &mut Graph, store: Id, target: &Target, next_range: &mut u32) -> 
 
 struct Optimiser<'a> {
     g: &'a mut Graph,
-    next: &'a mut u32,
+    ranges: &'a mut Ranges,
     registers: i64,
 }
 
@@ -46,23 +47,17 @@ fn fitting(n: i64, lanes: i64) -> Option<i64> {
 
 impl Optimiser<'_> {
     /// Sums of a few outputs share a loop: two rows of weights come from memory at once, and what they are multiplied with is read once.
-    fn together(&mut self, store: Id) -> Id {
-        let all = outermost(self.g, store);
+    fn fused(&mut self, store: Id) -> Id {
+        let all = outermost_reductions(self.g, store);
         if self.upcasts(store) * all.len() as i64 > TOGETHER {
             return store;
         }
-        let (buffer, offset, value) = (self.g[store].src[0], self.g[store].src[1], self.g[store].src[2]);
-        let closed = self.closed(store);
-        let value = together(self.g, value, &all);
-        self.g.store(buffer, offset, value, &closed)
+        let nest = Nest::of(self.g, store);
+        let value = fuse_reductions(self.g, nest.value, &all);
+        Nest { value, ..nest }.store(self.g)
     }
     fn range(&mut self, bound: i64, kind: RangeKind) -> Id {
-        if bound == 1 {
-            return self.g.int(0);
-        }
-        *self.next += 1;
-        let b = self.g.int(bound);
-        self.g.range(b, *self.next, kind)
+        self.ranges.fixed(self.g, bound, kind)
     }
     fn closed(&self, store: Id) -> Vec<Id> {
         self.g[store].src[3..].to_vec()
@@ -80,9 +75,9 @@ impl Optimiser<'_> {
     /// The nest with `from` replaced by an expression of `into`, the ranges that take its place in the order.
     fn split(&mut self, store: Id, from: Id, expression: Id, into: &[Id]) -> Id {
         let mut map = FxHashMap::from_iter([(from, expression)]);
-        let (buffer, offset, value) = (self.g[store].src[0], self.g[store].src[1], self.g[store].src[2]);
+        let Nest { buffer, offset, value, closed: old } = Nest::of(self.g, store);
         let mut closed = Vec::new();
-        for r in self.closed(store) {
+        for r in old {
             if r == from {
                 closed.extend(into.iter().copied().filter(|&i| self.g[i].op == Op::Range));
             } else {
@@ -91,9 +86,9 @@ impl Optimiser<'_> {
         }
         let offset = self.g.substitute(offset, &mut map);
         let value = self.g.substitute(value, &mut map);
-        self.g.store(buffer, offset, value, &closed)
+        Nest { buffer, offset, value, closed }.store(self.g)
     }
-    /// Are all loads below `id` that depend on the lane range contiguous along it, and is everything else lane arithmetic?
+    /// Are all loads below `id` that depend on the lane range contiguous along it?
     fn contiguous(&self, id: Id, lane: Id) -> bool {
         let g = &*self.g;
         let mut depends: FxHashMap<Id, bool> = FxHashMap::default();
@@ -104,15 +99,11 @@ impl Optimiser<'_> {
             if !mine {
                 continue;
             }
-            match node.op {
-                Op::Load => {
-                    let unit = node.dtype.scalar.bytes() as i64 / g.unit_bytes(node.src[0]);
-                    if !self.stride_is(node.src[1], lane, unit) {
-                        return false;
-                    }
+            if node.op == Op::Load {
+                let unit = node.dtype.scalar.bytes() as i64 / g.unit_bytes(node.src[0]);
+                if !self.stride_is(node.src[1], lane, unit) {
+                    return false;
                 }
-                Op::Table | Op::IDiv | Op::Mod if node.dtype.scalar == gristmill_uop::Scalar::I64 => {}
-                _ => {}
             }
         }
         true
@@ -142,7 +133,7 @@ impl Optimiser<'_> {
                 if reduces && self.g[outer].op == Op::Range {
                     let copies = (1..=room.min(4)).rev().find(|c| n / l % c == 0).unwrap_or(1);
                     if copies > 1 {
-                        return self.tiled(new, outer, copies, RangeKind::Loop);
+                        return self.tiled(new, outer, copies);
                     }
                 }
                 return new;
@@ -153,11 +144,10 @@ impl Optimiser<'_> {
 
     /// Every reduction that has no lanes yet: blocks, unrolled, lanes.
     fn reduce_lanes(&mut self, store: Id, lanes: i64) -> Id {
-        let (buffer, offset, value) = (self.g[store].src[0], self.g[store].src[1], self.g[store].src[2]);
-        let closed = self.closed(store);
+        let nest = Nest::of(self.g, store);
         let upcasts = self.upcasts(store);
         let mut map: FxHashMap<Id, Id> = FxHashMap::default();
-        for n in self.g.toposort(&[value]) {
+        for n in self.g.toposort(&[nest.value]) {
             let node = self.g[n].clone();
             if node.op == Op::Reduce {
                 let src: Vec<Id> = node.src.iter().map(|&s| self.g.substitute(s, &mut map)).collect();
@@ -173,8 +163,8 @@ impl Optimiser<'_> {
                 map.insert(n, new);
             }
         }
-        let value = self.g.substitute(value, &mut map);
-        self.g.store(buffer, offset, value, &closed)
+        let value = self.g.substitute(nest.value, &mut map);
+        Nest { value, ..nest }.store(self.g)
     }
 
     fn lanes_of(
@@ -201,13 +191,8 @@ impl Optimiser<'_> {
                 })
                 .max();
             let whole = match block {
-                Some(b) if b > 1 && n % b == 0 && b % l == 0 => b,
-                Some(b) if b > 1 => {
-                    if b % l != 0 || n % b != 0 {
-                        continue;
-                    }
-                    b
-                }
+                Some(b) if b > 1 && (n % b != 0 || b % l != 0) => continue,
+                Some(b) if b > 1 => b,
                 _ => (1..=PLAIN_UNROLL.min(room)).rev().find(|u| n % (l * u) == 0).unwrap_or(1) * l,
             };
             let statements = (whole / l) * upcasts * if block.is_some() { 4 } else { 1 };
@@ -236,9 +221,9 @@ impl Optimiser<'_> {
     }
 
     /// A loop cut into (loop, registers).
-    fn tiled(&mut self, store: Id, r: Id, copies: i64, outer_kind: RangeKind) -> Id {
+    fn tiled(&mut self, store: Id, r: Id, copies: i64) -> Id {
         let n = self.fixed(r).unwrap_or(copies);
-        let outer = self.range(n / copies, outer_kind);
+        let outer = self.range(n / copies, RangeKind::Loop);
         let inner = self.range(copies, RangeKind::Upcast);
         let by = self.g.int(copies);
         let index = self.g.mul(outer, by);
@@ -256,7 +241,7 @@ impl Optimiser<'_> {
         for r in self.closed(store).into_iter().rev() {
             let copies = self.copies(store, r, self.upcasts(store));
             if copies > 1 {
-                store = self.tiled(store, r, copies, RangeKind::Loop);
+                store = self.tiled(store, r, copies);
             }
         }
         store

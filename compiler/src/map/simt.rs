@@ -8,8 +8,9 @@
 //! Every choice is legal for any nest. Where a count does not divide, surplus elements repeat the last one, and surplus terms of a reduction
 //! count as its identity.
 
-use crate::tiles;
-use crate::together::together;
+use super::fragment_tiling;
+use super::fuse_reductions::fuse_reductions;
+use crate::nest::{Nest, Ranges, floor_power, identity};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -28,20 +29,20 @@ const REPEATED: i64 = 8;
 const ACCUMULATORS: i64 = 32;
 
 /// Rewrites a nest's ranges for the threads of a workgroup.
-pub fn nest(g: &mut Graph, store: Id, target: &Target, next_range: &mut u32) -> Id {
+pub fn nest(g: &mut Graph, store: Id, target: &Target, ranges: &mut Ranges) -> Id {
     if target.machine.fragment(Scalar::F16).is_some()
-        && let Some(nest) = tiles::nest(g, store, target.threads as i64, next_range)
+        && let Some(nest) = fragment_tiling::nest(g, store, target.threads as i64, ranges)
     {
         return nest;
     }
     let (threads, subgroup) = (target.threads as i64, target.machine.subgroup);
-    let mut o = Sharing { g, next: next_range, threads, subgroup, steps: FxHashMap::default() };
+    let mut o = Sharing { g, ranges, threads, subgroup, steps: FxHashMap::default() };
     o.nest(store)
 }
 
 struct Sharing<'a> {
     g: &'a mut Graph,
-    next: &'a mut u32,
+    ranges: &'a mut Ranges,
     threads: i64,
     /// Lanes that fold without a barrier.
     subgroup: i64,
@@ -56,22 +57,12 @@ enum Along {
     Reduction,
 }
 
-/// The largest power of two that is at most `n`.
-pub fn floor_power(n: i64) -> i64 {
-    1 << (63 - n.max(1).leading_zeros())
-}
-
 impl Sharing<'_> {
     fn range(&mut self, bound: Id, kind: RangeKind) -> Id {
-        if self.g.int_value(bound) == Some(1) {
-            return self.g.int(0);
-        }
-        *self.next += 1;
-        self.g.range(bound, *self.next, kind)
+        self.ranges.range(self.g, bound, kind)
     }
     fn fixed_range(&mut self, bound: i64, kind: RangeKind) -> Id {
-        let bound = self.g.int(bound);
-        self.range(bound, kind)
+        self.ranges.fixed(self.g, bound, kind)
     }
     fn most(&self, r: Id) -> i64 {
         self.g.max_of(self.g[r].src[0])
@@ -84,12 +75,11 @@ impl Sharing<'_> {
     }
 
     fn nest(&mut self, store: Id) -> Id {
-        let (buffer, offset, value) = (self.g[store].src[0], self.g[store].src[1], self.g[store].src[2]);
-        let mut closed: Vec<Id> = self.g[store].src[3..].to_vec();
+        let Nest { buffer, offset, value, mut closed } = Nest::of(self.g, store);
         if closed.iter().any(|&r| self.is(r, RangeKind::Vector)) {
             return self.stepped(store);
         }
-        let value = together(self.g, value, &self.reductions(value));
+        let value = fuse_reductions(self.g, value, &self.reductions(value));
         // Reductions that every output element has in common use all threads; the others the lanes of a group. What a reduction computes anew
         // for each of its terms, each lane does alone.
         let (own, common): (Vec<Id>, Vec<Id>) = self
@@ -167,14 +157,13 @@ impl Sharing<'_> {
             map.insert(n, new);
         }
         let value = self.g.substitute(value, &mut map);
-        self.g.store(buffer, offset, value, &order)
+        Nest { buffer, offset, value, closed: order }.store(self.g)
     }
 
     /// A nest whose threads are counted already: several steps of a reduction at once, where that makes loads wide.
     fn stepped(&mut self, store: Id) -> Id {
-        let (buffer, offset, value) = (self.g[store].src[0], self.g[store].src[1], self.g[store].src[2]);
-        let value = together(self.g, value, &self.reductions(value));
-        let closed: Vec<Id> = self.g[store].src[3..].to_vec();
+        let nest = Nest::of(self.g, store);
+        let value = fuse_reductions(self.g, nest.value, &self.reductions(nest.value));
         let mut map = FxHashMap::default();
         for n in self.reductions(value) {
             let node = self.g[n].clone();
@@ -194,7 +183,7 @@ impl Sharing<'_> {
             map.insert(n, self.g.reduce_ranges(inner, &all, op));
         }
         let value = self.g.substitute(value, &mut map);
-        self.g.store(buffer, offset, value, &closed)
+        Nest { value, ..nest }.store(self.g)
     }
 
     /// Reductions below `value` that lanes share: those that depend on no range of a reduction around them, or what such a one sums up, if
@@ -459,7 +448,7 @@ impl Sharing<'_> {
         self.g.reduce_ranges(value, &all, op)
     }
     fn identity(&mut self, value: Id, op: ReduceOp) -> Id {
-        crate::lower::identity(self.g, op, self.g[value].dtype)
+        identity(self.g, op, self.g[value].dtype)
     }
     /// Consecutive terms that a lane takes at once: a wide load, if the terms divide so.
     fn wide(&self, value: Id, r: Id, lanes: i64) -> i64 {

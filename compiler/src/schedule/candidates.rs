@@ -1,7 +1,7 @@
 //! Which nodes could have a place of their own: reductions, joins, and elementwise results that are dear and read more than once.
 
-use super::workgroup::Hint;
-use crate::derive::Derived;
+use crate::decompose::int8::Derived;
+use crate::request::Hint;
 use gristmill_uop::{Graph, Id, Node, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -1,14 +1,11 @@
 //! Rangeify: the value of a tensor-level node at given indices, as a kernel-level expression. Movement ops vanish into index
 //! arithmetic; a reduction gets ranges; a node that has a place of its own is read from there.
 
-use crate::derive::{Derived, Dot};
+use crate::decompose::int8::{Derived, Dot};
+use crate::nest::{Indices, Ranges, flatten};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar, Sources, rules};
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::SmallVec;
-
-/// Indices of one element.
-pub type Indices = SmallVec<[Id; 6]>;
 
 /// Where materialised nodes are, and which nodes are read through placeholders.
 pub struct Expander<'a> {
@@ -16,45 +13,19 @@ pub struct Expander<'a> {
     pub buffers: &'a FxHashMap<Id, Id>,
     /// Candidates for fusion: read as `Op::Index` until `fuse` has decided.
     pub candidates: &'a FxHashSet<Id>,
-    /// Number of the next range.
-    pub next_range: u32,
+    /// Makes the ranges of the kernel.
+    pub ranges: Ranges,
     derived: &'a Derived,
     /// Where planes were read: the kernel-level value, the node, its indices.
     reads: FxHashMap<Id, (Id, Indices)>,
     memo: FxHashMap<(Id, Indices), Id>,
 }
 
-/// Row-major offset of an element.
-pub fn flatten(g: &mut Graph, dims: &[Id], index: &[Id]) -> Id {
-    let mut offset = g.int(0);
-    for (&d, &i) in dims.iter().zip(index) {
-        // Strides come from the largest size, so that they are constants.
-        let max = g.max_of(d);
-        let max = g.int(max);
-        offset = g.mul(offset, max);
-        offset = g.add(offset, i);
-    }
-    offset
-}
-
 impl<'a> Expander<'a> {
-    /// An expander that numbers its ranges from `next_range`.
-    pub fn new(
-        buffers: &'a FxHashMap<Id, Id>,
-        candidates: &'a FxHashSet<Id>,
-        derived: &'a Derived,
-        next_range: u32,
-    ) -> Expander<'a> {
+    /// An expander of nodes that have these places.
+    pub fn new(buffers: &'a FxHashMap<Id, Id>, candidates: &'a FxHashSet<Id>, derived: &'a Derived) -> Expander<'a> {
         let (reads, memo) = (FxHashMap::default(), FxHashMap::default());
-        Expander { buffers, candidates, next_range, derived, reads, memo }
-    }
-    /// A new range of that kind; an axis of one element needs none.
-    pub fn range(&mut self, g: &mut Graph, bound: Id, kind: RangeKind) -> Id {
-        if g.int_value(bound) == Some(1) {
-            return g.int(0);
-        }
-        self.next_range += 1;
-        g.range(bound, self.next_range, kind)
+        Expander { buffers, candidates, ranges: Ranges::after(0), derived, reads, memo }
     }
     /// A dim as a kernel-level expression: it may hold scalars read from buffers.
     pub fn dim(&mut self, g: &mut Graph, dim: Id) -> Id {
@@ -103,7 +74,7 @@ impl<'a> Expander<'a> {
         let mut ranges = Vec::new();
         for (count, step, kind) in sizes {
             let (bound, step) = (g.int(count), g.int(step));
-            let r = self.range(g, bound, kind);
+            let r = self.ranges.range(g, bound, kind);
             ranges.push(r);
             let part = g.mul(r, step);
             k = g.add(k, part);
@@ -242,7 +213,7 @@ impl<'a> Expander<'a> {
                 for (axis, &d) in dims.iter().enumerate() {
                     if axes.contains(&(axis as u8)) {
                         let bound = self.dim(g, d);
-                        let r = self.range(g, bound, RangeKind::Reduce);
+                        let r = self.ranges.range(g, bound, RangeKind::Reduce);
                         if g[r].op == Op::Range {
                             ranges.push(r);
                         }

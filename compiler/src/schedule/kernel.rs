@@ -3,9 +3,12 @@
 //! A nest is an `Op::Store`: loops over its closed ranges around one expression. A kernel is a list of nests that a workgroup runs in
 //! order; the last ones write the kernel's outputs, those before fill the workgroup's own stages.
 
-use super::expand::{Expander, Indices, flatten};
+use super::expand::Expander;
 use super::workgroup;
-use crate::derive::Derived;
+use crate::decompose::int8::Derived;
+use crate::lower::When;
+use crate::nest::{Indices, Nest, flatten};
+use crate::request::{Hint, StagedTile};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::shape::Dims;
 use gristmill_uop::target::Target;
@@ -30,17 +33,6 @@ pub struct Draft {
     pub when: When,
 }
 
-/// What holds for a workgroup, and when.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct When {
-    /// Nobody reads what it computes.
-    pub skip: Option<Id>,
-    /// Its first nest reads nothing that this step writes. Where this does not hold, the second does again what did.
-    pub early: Option<Id>,
-    /// Always: it has a worker to itself. Two of them on one, with others idle, would take twice the time.
-    pub alone: bool,
-}
-
 /// Why a kernel cannot be cut that way.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Illegal {
@@ -57,7 +49,7 @@ pub struct Surroundings<'a> {
     /// Position of every tensor-level node in topological order.
     pub order: &'a FxHashMap<Id, usize>,
     /// Workgroup shapes that a derivation asks for.
-    pub hints: &'a FxHashMap<Id, workgroup::Hint>,
+    pub hints: &'a FxHashMap<Id, Hint>,
     /// Integer contractions and layouts.
     pub derived: &'a Derived,
     /// For whom.
@@ -110,9 +102,9 @@ fn nests_for(
                 Some((a, _)) if a == axis => {
                     let d = g.shape(part)[axis];
                     let d = x.dim(g, d);
-                    x.range(g, d, RangeKind::Loop)
+                    x.ranges.range(g, d, RangeKind::Loop)
                 }
-                _ => *shared[axis].get_or_insert_with(|| x.range(g, extent, RangeKind::Loop)),
+                _ => *shared[axis].get_or_insert_with(|| x.ranges.range(g, extent, RangeKind::Loop)),
             };
             if g[r].op == Op::Range {
                 closed.push(r);
@@ -138,8 +130,8 @@ fn nests_for(
 }
 
 /// Cuts the kernel that computes `root` into `target_buffer`.
-pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -> Result<Draft, Illegal> {
-    let mut x = Expander::new(around.buffers, around.fused, around.derived, first_range);
+pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Illegal> {
+    let mut x = Expander::new(around.buffers, around.fused, around.derived);
     let mut out =
         Draft { root, nests: Vec::new(), stages: Vec::new(), stage_bytes: 0, fresh: None, when: When::default() };
     let buffer = around.buffers[&root];
@@ -167,7 +159,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
         let mut index = Indices::new();
         let mut closed = Vec::new();
         for &Span { extent, .. } in &region {
-            let r = x.range(g, extent, RangeKind::Loop);
+            let r = x.ranges.range(g, extent, RangeKind::Loop);
             if g[r].op == Op::Range {
                 closed.push(r);
             }
@@ -180,7 +172,12 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
         nests_for(g, &mut x, node, buffer, &region, &mut address)
     };
     inline_same(g, &mut x, &mut out);
-    workgroup::split(g, &mut x, &mut out, node, around);
+    let &Surroundings { derived, target, room, .. } = around;
+    let split = workgroup::Around { node, hint: around.hints.get(&node), derived, target, room };
+    let split = workgroup::split(g, &mut x, &out.nests, &split);
+    out.nests = split.nests;
+    out.when.skip = split.skip;
+    out.fresh = split.fresh;
     fuse(g, &mut x, &mut out, around)?;
     addresses_first(g, &mut out.nests);
     if around.target.machine.kind == MachineKind::Gpu {
@@ -193,7 +190,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings, first_range: u32) -
 }
 
 /// The nest that fills the stage of a cache's tile before all others; after it, where it may be early, one for the rows of this step's tokens.
-fn copied_first(g: &mut Graph, x: &mut Expander, out: &mut Draft, resident: &workgroup::Resident) {
+fn copied_first(g: &mut Graph, x: &mut Expander, out: &mut Draft, resident: &StagedTile) {
     let number = out.stages.iter().position(|&s| s == resident.node).map(|i| Arg::Int(i as i64));
     let fills = |&nest: &Id| g[g[nest].src[0]].op == Op::Local && Some(&g[g[nest].src[0]].arg) == number.as_ref();
     let Some(at) = out.nests.iter().position(fills) else { return };
@@ -209,20 +206,19 @@ fn copied_first(g: &mut Graph, x: &mut Expander, out: &mut Draft, resident: &wor
 }
 
 /// The nest `copy` for rows that this step writes: as many as it has tokens, from the first one's on, held inside the chunk.
-fn fresh_rows(g: &mut Graph, x: &mut Expander, copy: Id, of: &workgroup::Resident, begin: Id) -> Option<Id> {
-    let (buffer, offset, value) = (g[copy].src[0], g[copy].src[1], g[copy].src[2]);
-    let (&row, others) = g[copy].src[3..].split_first()?;
-    let others = others.to_vec();
+fn fresh_rows(g: &mut Graph, x: &mut Expander, copy: Id, of: &StagedTile, begin: Id) -> Option<Id> {
+    let Nest { buffer, offset, value, closed } = Nest::of(g, copy);
+    let (&row, others) = closed.split_first()?;
     let tokens = x.dim(g, of.tokens);
-    let r = x.range(g, tokens, RangeKind::Loop);
+    let r = x.ranges.range(g, tokens, RangeKind::Loop);
     let (zero, last) = (g.int(0), g.int(of.size - 1));
     let from = g.max(begin, zero);
     let at = g.add(from, r);
     let at = g.min(at, last);
     let mut map = FxHashMap::from_iter([(row, at)]);
     let (offset, value) = (g.substitute(offset, &mut map), g.substitute(value, &mut map));
-    let closed: Vec<Id> = std::iter::once(r).filter(|&r| g[r].op == Op::Range).chain(others).collect();
-    (g.int_value(g[row].src[0]) == Some(of.size)).then(|| g.store(buffer, offset, value, &closed))
+    let closed = std::iter::once(r).filter(|&r| g[r].op == Op::Range).chain(others.iter().copied()).collect();
+    (g.int_value(g[row].src[0]) == Some(of.size)).then(|| Nest { buffer, offset, value, closed }.store(g))
 }
 
 /// Placeholders in the nests: node -> the distinct indices it is read at, with the nest.

@@ -1,4 +1,4 @@
-//! Place, the heart of fusion: which intermediates get a buffer, and which are computed inside the kernels that read them.
+//! Materialise, the heart of fusion: which intermediates get a buffer, and which are computed inside the kernels that read them.
 //!
 //! Greedy from all-buffers: for every candidate, the kernels that would read it are cut again without its buffer and priced; the best
 //! saving is taken first, everything re-priced, until nothing saves. Deterministic. Whether a fused node becomes an epilogue or a stage
@@ -7,10 +7,10 @@
 
 use super::candidates::Candidates;
 use super::kernel::{Draft, Illegal, Surroundings, draft};
-use super::workgroup::{self, Hint};
 use crate::decision::{Decider, Decision};
-use crate::derive::Derived;
-use crate::price::{self, Price};
+use crate::decompose::int8::Derived;
+use crate::price::{self, Price, occupancy};
+use crate::request::Hint;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -32,13 +32,24 @@ pub struct Placement {
 /// A kernel cut with a given set of fused nodes inside, or why it cannot be.
 type Cut = Result<(Draft, Price), Illegal>;
 
+/// What is to be decided, and what the decision follows from.
+#[derive(Clone, Copy)]
+pub struct Problem<'a> {
+    /// The nodes to decide on.
+    pub candidates: &'a Candidates,
+    /// The buffer that each of them would have.
+    pub buffers: &'a FxHashMap<Id, Id>,
+    /// What decompositions ask for.
+    pub hints: &'a FxHashMap<Id, Hint>,
+    /// Integer contractions and layouts.
+    pub derived: &'a Derived,
+    /// For whom.
+    pub target: &'a Target,
+}
+
 struct Search<'a> {
     g: &'a mut Graph,
-    candidates: &'a Candidates,
-    all_buffers: &'a FxHashMap<Id, Id>,
-    hints: &'a FxHashMap<Id, Hint>,
-    derived: &'a Derived,
-    target: &'a Target,
+    of: Problem<'a>,
     /// Workgroups that contractions of one token should have at most.
     room: i64,
     /// Candidates read directly (through nodes that are none) by each candidate.
@@ -47,15 +58,9 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(
-        g: &'a mut Graph,
-        (candidates, all_buffers): (&'a Candidates, &'a FxHashMap<Id, Id>),
-        (hints, derived): (&'a FxHashMap<Id, Hint>, &'a Derived),
-        target: &'a Target,
-        room: i64,
-    ) -> Search<'a> {
-        let reads = reads(g, candidates, derived);
-        Search { g, candidates, all_buffers, hints, derived, target, room, reads, memo: FxHashMap::default() }
+    fn new(g: &'a mut Graph, of: Problem<'a>, room: i64) -> Search<'a> {
+        let reads = reads(g, of.candidates, of.derived);
+        Search { g, of, room, reads, memo: FxHashMap::default() }
     }
 }
 
@@ -82,18 +87,18 @@ impl Search<'_> {
         }
         let inside_set: FxHashSet<Id> = inside.iter().copied().collect();
         let buffers: FxHashMap<Id, Id> =
-            self.all_buffers.iter().filter(|(n, _)| !inside_set.contains(n)).map(|(&n, &b)| (n, b)).collect();
+            self.of.buffers.iter().filter(|(n, _)| !inside_set.contains(n)).map(|(&n, &b)| (n, b)).collect();
         let around = Surroundings {
             buffers: &buffers,
             fused: &inside_set,
-            order: &self.candidates.order,
-            hints: self.hints,
-            derived: self.derived,
-            target: self.target,
+            order: &self.of.candidates.order,
+            hints: self.of.hints,
+            derived: self.of.derived,
+            target: self.of.target,
             room: self.room,
         };
-        let result = draft(self.g, root, &around, 0).map(|d| {
-            let price = price::kernel(self.g, &d.nests, self.target);
+        let result = draft(self.g, root, &around).map(|d| {
+            let price = price::kernel(self.g, &d.nests, self.of.target);
             (d, price)
         });
         let answer = result.as_ref().map(|k| k.1).map_err(Clone::clone);
@@ -103,7 +108,7 @@ impl Search<'_> {
     /// Kernels on the longest path.
     fn depth(&self, fused: &FxHashSet<Id>) -> usize {
         let mut level: FxHashMap<Id, usize> = FxHashMap::default();
-        for &n in &self.candidates.nodes {
+        for &n in &self.of.candidates.nodes {
             let below = self.reads[&n].iter().map(|r| level[r]).max().unwrap_or(0);
             level.insert(n, below + !fused.contains(&n) as usize);
         }
@@ -115,13 +120,108 @@ impl Search<'_> {
         let mut seen = FxHashSet::default();
         let mut stack = vec![node];
         while let Some(n) = stack.pop() {
-            for &c in &self.candidates.nodes {
+            for &c in &self.of.candidates.nodes {
                 if self.reads[&c].contains(&n) && seen.insert(c) {
                     if fused.contains(&c) { stack.push(c) } else { out.push(c) }
                 }
             }
         }
         out
+    }
+}
+
+/// What a kernel's buffer costs and what would be without it: seconds of the kernels concerned.
+#[derive(Clone, Copy)]
+struct Saving {
+    with: f64,
+    without: f64,
+}
+
+impl Saving {
+    fn gain(self) -> f64 {
+        self.with - self.without
+    }
+}
+
+impl Search<'_> {
+    /// Has `node` a buffer whatever it costs?
+    fn is_fixed(&self, node: Id) -> bool {
+        self.of.candidates.forced.contains(&node) || self.of.hints.contains_key(&node)
+    }
+    /// Fuses what saves most, until nothing saves.
+    fn fuse_by_price(&mut self, fused: &mut FxHashSet<Id>, decider: &mut Decider) {
+        // Savings of earlier rounds stay valid unless a kernel they touch has changed.
+        let mut savings: FxHashMap<Id, Option<Saving>> = FxHashMap::default();
+        let mut refused: FxHashSet<Id> = FxHashSet::default();
+        while let Some((node, saving)) = self.best(fused, &refused, &mut savings) {
+            let site = format!("place {:?} {}", self.g[node].op, self.g.show_dims(&self.g.shape(node)));
+            let options = vec![("buffer".into(), saving.with), ("fuse".into(), saving.without)];
+            if decider.choose(site, options) != 1 {
+                refused.insert(node);
+                continue;
+            }
+            let mut touched: FxHashSet<Id> = self.readers(node, fused).into_iter().collect();
+            touched.insert(node);
+            fused.insert(node);
+            // Everything read by a touched kernel is priced anew.
+            let is_stale = |n: &Id| touched.contains(n) || self.readers(*n, fused).iter().any(|r| touched.contains(r));
+            savings.retain(|n, _| !is_stale(n));
+        }
+    }
+    /// The node whose fusion saves most, if one does.
+    fn best(
+        &mut self,
+        fused: &mut FxHashSet<Id>,
+        refused: &FxHashSet<Id>,
+        savings: &mut FxHashMap<Id, Option<Saving>>,
+    ) -> Option<(Id, Saving)> {
+        let (depth, launch) = (self.depth(fused), self.of.target.machine.launch);
+        let mut best: Option<(Id, Saving)> = None;
+        for &node in &self.of.candidates.nodes {
+            if self.is_fixed(node) || fused.contains(&node) || refused.contains(&node) {
+                continue;
+            }
+            let known = *savings.entry(node).or_insert_with(|| saving(self, node, fused));
+            let Some(Saving { with, without }) = known else { continue };
+            // The kernel that goes takes a launch with it only if it is on the longest path.
+            fused.insert(node);
+            let shorter = depth - self.depth(fused);
+            fused.remove(&node);
+            let new = Saving { with, without: without + launch * ON_PATH * (1.0 - shorter as f64) };
+            if new.gain() > launch * WORTH && best.is_none_or(|b| new.gain() > b.1.gain()) {
+                best = Some((node, new));
+            }
+        }
+        best
+    }
+    /// Candidates that keep their buffers, for whoever reads the decisions.
+    fn log_kept(&mut self, fused: &FxHashSet<Id>, decider: &mut Decider) {
+        for &node in &self.of.candidates.nodes {
+            if self.is_fixed(node) || fused.contains(&node) {
+                continue;
+            }
+            let site = format!("kept {:?} {}", self.g[node].op, self.g.show_dims(&self.g.shape(node)));
+            let options = match saving(self, node, fused) {
+                Some(s) => vec![("buffer".into(), s.with), ("fuse".into(), s.without)],
+                None => vec![("buffer (fusing is illegal)".into(), 0.0)],
+            };
+            decider.log.push(Decision { site, options, chosen: 0 });
+        }
+    }
+    /// The kernels of all candidates that are not fused.
+    fn kernels(&mut self, fused: &FxHashSet<Id>) -> Vec<(Draft, Price)> {
+        let mut kernels = Vec::new();
+        for &root in self.of.candidates.nodes.iter().filter(|n| !fused.contains(n)) {
+            // Stages that are legal in the kernels that were priced are legal in the same kernels again.
+            if let Err(illegal) = self.kernel(root, fused) {
+                unreachable!("a kernel that was chosen cannot be cut: {illegal:?}: {:?}", self.g[root]);
+            }
+            let inside = self.inside(root, fused);
+            if let Some(Ok(kernel)) = self.memo.get(&(root, inside)) {
+                kernels.push(kernel.clone());
+            }
+        }
+        kernels
     }
 }
 
@@ -146,106 +246,20 @@ pub fn reads(g: &Graph, candidates: &Candidates, derived: &Derived) -> FxHashMap
 }
 
 /// Runs the search.
-pub fn place(
-    g: &mut Graph,
-    candidates: &Candidates,
-    all_buffers: &FxHashMap<Id, Id>,
-    hints: &FxHashMap<Id, Hint>,
-    derived: &Derived,
-    target: &Target,
-    decider: &mut Decider,
-) -> Placement {
-    let mut s = Search::new(g, (candidates, all_buffers), (hints, derived), target, workgroup::room(target));
+pub fn materialise(g: &mut Graph, problem: Problem, decider: &mut Decider) -> Placement {
+    let mut s = Search::new(g, problem, occupancy::room(problem.target));
     let mut fused = asked_for(&mut s);
-    // Savings of earlier rounds stay valid unless a kernel they touch has changed.
-    let mut savings: FxHashMap<Id, Option<(f64, f64)>> = FxHashMap::default();
-    let mut refused: FxHashSet<Id> = FxHashSet::default();
-    loop {
-        if !target.fusion {
-            break;
-        }
-        let depth = s.depth(&fused);
-        let mut best: Option<(Id, f64, f64)> = None;
-        for &node in &candidates.nodes {
-            let fixed = candidates.forced.contains(&node) || hints.contains_key(&node);
-            if fixed || fused.contains(&node) || refused.contains(&node) {
-                continue;
-            }
-            let entry = match savings.get(&node) {
-                Some(&e) => e,
-                None => {
-                    let e = saving(&mut s, node, &fused);
-                    savings.insert(node, e);
-                    e
-                }
-            };
-            if let Some((with, without)) = entry {
-                // The kernel that goes takes a launch with it only if it is on the longest path.
-                fused.insert(node);
-                let shorter = depth - s.depth(&fused);
-                fused.remove(&node);
-                let without = without + target.machine.launch * ON_PATH * (1.0 - shorter as f64);
-                let gain = with - without;
-                if gain > target.machine.launch * WORTH && best.is_none_or(|b| gain > b.1 - b.2) {
-                    best = Some((node, with, without));
-                }
-            }
-        }
-        let Some((node, with, without)) = best else { break };
-        let site = format!("place {:?} {}", s.g[node].op, s.g.show_dims(&s.g.shape(node)));
-        let fuse = decider.choose(site, vec![("buffer".into(), with), ("fuse".into(), without)]) == 1;
-        if !fuse {
-            refused.insert(node);
-            continue;
-        }
-        let mut touched: FxHashSet<Id> = s.readers(node, &fused).into_iter().collect();
-        touched.insert(node);
-        fused.insert(node);
-        // Everything read by a touched kernel is priced anew.
-        let stale: Vec<Id> = savings
-            .keys()
-            .copied()
-            .filter(|&n| touched.contains(&n) || s.readers(n, &fused).iter().any(|r| touched.contains(r)))
-            .collect();
-        for n in stale {
-            savings.remove(&n);
-        }
+    if problem.target.fusion {
+        s.fuse_by_price(&mut fused, decider);
     }
-    for &node in &candidates.nodes {
-        if candidates.forced.contains(&node) || hints.contains_key(&node) || fused.contains(&node) {
-            continue;
-        }
-        let site = format!("kept {:?} {}", s.g[node].op, s.g.show_dims(&s.g.shape(node)));
-        let options = match saving(&mut s, node, &fused) {
-            Some((with, without)) => vec![("buffer".into(), with), ("fuse".into(), without)],
-            None => vec![("buffer (fusing is illegal)".into(), 0.0)],
-        };
-        decider.log.push(Decision { site, options, chosen: 0 });
-    }
-    let mut kernels = Vec::new();
-    let roots: Vec<Id> = candidates.nodes.iter().copied().filter(|n| !fused.contains(n)).collect();
-    for root in roots {
-        // A kernel that cannot be cut alone has stages that were legal when they were fused: cannot happen.
-        if s.kernel(root, &fused).is_ok() {
-            let inside = s.inside(root, &fused);
-            if let Some(Ok(k)) = s.memo.get(&(root, inside)) {
-                kernels.push(k.clone());
-            }
-        }
-    }
+    s.log_kept(&fused, decider);
+    let kernels = s.kernels(&fused);
     Placement { fused, kernels }
 }
 
 /// The kernel of `root` again, for so many workgroups.
-pub fn again(
-    g: &mut Graph,
-    (candidates, all_buffers, fused): (&Candidates, &FxHashMap<Id, Id>, &FxHashSet<Id>),
-    (hints, derived): (&FxHashMap<Id, Hint>, &Derived),
-    target: &Target,
-    root: Id,
-    room: i64,
-) -> Option<Draft> {
-    let mut s = Search::new(g, (candidates, all_buffers), (hints, derived), target, room);
+pub fn again(g: &mut Graph, problem: Problem, fused: &FxHashSet<Id>, root: Id, room: i64) -> Option<Draft> {
+    let mut s = Search::new(g, problem, room);
     s.kernel(root, fused).ok()?;
     let inside = s.inside(root, fused);
     s.memo.remove(&(root, inside))?.ok().map(|cut| cut.0)
@@ -254,8 +268,8 @@ pub fn again(
 /// What derivations want inside their kernels, where that is legal.
 fn asked_for(s: &mut Search) -> FxHashSet<Id> {
     let mut fused = FxHashSet::default();
-    for &node in &s.candidates.nodes {
-        let Some(hint) = s.hints.get(&node) else { continue };
+    for &node in &s.of.candidates.nodes {
+        let Some(hint) = s.of.hints.get(&node) else { continue };
         let mut more = fused.clone();
         more.extend(hint.inside.iter().copied().filter(|n| s.reads.contains_key(n)));
         if s.kernel(node, &more).is_ok() {
@@ -266,7 +280,7 @@ fn asked_for(s: &mut Search) -> FxHashSet<Id> {
 }
 
 /// Seconds of the kernels concerned, with a buffer for `node` and without; `None` if it cannot be fused.
-fn saving(s: &mut Search, node: Id, fused: &FxHashSet<Id>) -> Option<(f64, f64)> {
+fn saving(s: &mut Search, node: Id, fused: &FxHashSet<Id>) -> Option<Saving> {
     let readers = s.readers(node, fused);
     let mut with = s.kernel(node, fused).ok()?.seconds;
     for &r in &readers {
@@ -278,5 +292,5 @@ fn saving(s: &mut Search, node: Id, fused: &FxHashSet<Id>) -> Option<(f64, f64)>
     for &r in &readers {
         without += s.kernel(r, &fused).ok()?.seconds;
     }
-    Some((with, without))
+    Some(Saving { with, without })
 }

@@ -3,17 +3,22 @@
 pub mod candidates;
 pub mod expand;
 pub mod kernel;
+pub mod materialise;
 pub mod memory;
-pub mod place;
 pub mod workgroup;
 
 use crate::decision::Decider;
-use crate::derive::Derived;
-use crate::price::{self, Price};
+use crate::decompose::int8::Derived;
+use crate::lower::When;
+use crate::nest::global_ranges;
+use crate::price::{self, Price, occupancy};
+use crate::request::Hint;
 use gristmill_uop::function::Function;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op};
+use kernel::Draft;
+use materialise::{Placement, Problem};
 use memory::Lifetime;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -26,7 +31,7 @@ pub struct Launch {
     /// Nests of each body.
     pub bodies: Vec<Vec<Id>>,
     /// For each body, what holds for its workgroups.
-    pub when: Vec<kernel::When>,
+    pub when: Vec<When>,
     /// Tensor-level nodes that the bodies compute.
     pub roots: Vec<Id>,
     /// Launches of one level are independent.
@@ -47,22 +52,49 @@ pub struct Scheduled {
     pub arena: usize,
 }
 
-/// Cuts a function into kernels. `derive`d: no named op that has a decomposition is left.
-pub fn schedule(
-    function: &Function,
-    mut g: Graph,
-    outputs: &[(u32, Id)],
-    hints: &FxHashMap<Id, workgroup::Hint>,
-    derived: &Derived,
-    target: &Target,
-    decider: &mut Decider,
-) -> Scheduled {
-    let roots: Vec<Id> = outputs.iter().map(|o| o.1).collect();
-    let found = candidates::find(&g, &roots, hints, derived);
-    // A place for every candidate: an output's or state's own slot, or an intermediate.
+/// A function that has been decomposed: no named op that has a decomposition is left.
+pub struct Decomposed<'a> {
+    /// The function as it was captured.
+    pub function: &'a Function,
+    /// The node of each output slot.
+    pub outputs: &'a [(u32, Id)],
+    /// What the decompositions ask for.
+    pub hints: &'a FxHashMap<Id, Hint>,
+    /// Integer contractions and layouts.
+    pub derived: &'a Derived,
+}
+
+/// Cuts a function, whose graph is `g`, into kernels.
+pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut Decider) -> Scheduled {
+    let roots: Vec<Id> = of.outputs.iter().map(|o| o.1).collect();
+    let found = candidates::find(&g, &roots, of.hints, of.derived);
+    let (buffers, temp_nodes) = places(&mut g, of, &found.nodes);
+    let problem = Problem { candidates: &found, buffers: &buffers, hints: of.hints, derived: of.derived, target };
+    let Placement { fused, kernels } = materialise::materialise(&mut g, problem, decider);
+    let reads = materialise::reads(&g, &found, of.derived);
+    let mut needs = needs(&kernels, &reads, &fused);
+    before_write(&g, &kernels, &mut needs);
+    let mut level = levels(&needs);
+    later(&needs, &mut level);
+    let mut launches = merge(&g, &kernels, &level, target, decider);
+    launches.sort_by_key(|l| l.level);
+    if target.machine.kind == MachineKind::Gpu {
+        for launch in &mut launches {
+            let again = |g: &mut Graph, root, room| materialise::again(g, problem, &fused, root, room);
+            in_one_round(&mut g, launch, target, again);
+        }
+    }
+    let lives: Vec<Lifetime> = temp_nodes.iter().map(|&n| lifetime(&g, n, &kernels, &needs, &level)).collect();
+    let (offsets, arena) = memory::plan(&lives);
+    let temps = lives.iter().zip(offsets).map(|(l, at)| (l.bytes, at)).collect();
+    Scheduled { graph: g, launches, temps, arena }
+}
+
+/// A place for every candidate: an output's or state's own slot, or an intermediate; and the nodes of the intermediates.
+fn places(g: &mut Graph, of: &Decomposed, candidates: &[Id]) -> (FxHashMap<Id, Id>, Vec<Id>) {
     let mut buffers: FxHashMap<Id, Id> = FxHashMap::default();
     let mut temp_nodes: Vec<Id> = Vec::new();
-    for &n in &found.nodes {
+    for &n in candidates {
         let dtype = g[n].dtype;
         let buffer = if g[n].op == Op::Assign {
             let mut base = g[n].src[0];
@@ -70,8 +102,8 @@ pub fn schedule(
                 base = g[base].src[0];
             }
             base
-        } else if let Some(&(slot, _)) = outputs.iter().find(|o| o.1 == n) {
-            debug_assert!((slot as usize) < function.slots.len());
+        } else if let Some(&(slot, _)) = of.outputs.iter().find(|o| o.1 == n) {
+            debug_assert!((slot as usize) < of.function.slots.len());
             g.param(slot, &[], dtype.scalar)
         } else {
             temp_nodes.push(n);
@@ -79,10 +111,11 @@ pub fn schedule(
         };
         buffers.insert(n, buffer);
     }
-    let placement = place::place(&mut g, &found, &buffers, hints, derived, target, decider);
-    let reads = place::reads(&g, &found, derived);
-    let kernels = placement.kernels;
-    let fused = placement.fused;
+    (buffers, temp_nodes)
+}
+
+/// The kernels whose results each kernel reads, itself or through what is fused into it.
+fn needs(kernels: &[(Draft, Price)], reads: &FxHashMap<Id, Vec<Id>>, fused: &FxHashSet<Id>) -> Vec<FxHashSet<usize>> {
     let number: FxHashMap<Id, usize> = kernels.iter().enumerate().map(|(i, k)| (k.0.root, i)).collect();
     let mut needs: Vec<FxHashSet<usize>> = vec![FxHashSet::default(); kernels.len()];
     for (i, (k, _)) in kernels.iter().enumerate() {
@@ -100,53 +133,36 @@ pub fn schedule(
             }
         }
     }
-    before_write(&g, &kernels, &mut needs);
-    // Levels by the longest path; kernels are in topological order except for the edges `before_write` adds.
-    let mut level = vec![0usize; kernels.len()];
-    for _ in 0..kernels.len() {
+    needs
+}
+
+/// Levels by the longest path. Kernels are in topological order, except for the edges that `before_write` adds: hence the rounds.
+fn levels(needs: &[FxHashSet<usize>]) -> Vec<usize> {
+    let mut level = vec![0usize; needs.len()];
+    for _ in 0..needs.len() {
         let mut changed = false;
-        for i in 0..kernels.len() {
+        for i in 0..needs.len() {
             let l = needs[i].iter().map(|&j| level[j] + 1).max().unwrap_or(0);
-            if l != level[i] {
-                level[i] = l;
-                changed = true;
-            }
+            changed |= l != level[i];
+            level[i] = l;
         }
         if !changed {
             break;
         }
     }
-    later(&needs, &mut level);
-    let mut launches = merge(&g, &kernels, &level, target, decider);
-    launches.sort_by_key(|l| l.level);
-    if target.machine.kind == MachineKind::Gpu {
-        for launch in &mut launches {
-            let again = |g: &mut Graph, root, room| {
-                place::again(g, (&found, &buffers, &fused), (hints, derived), target, root, room)
-            };
-            in_one_round(&mut g, launch, target, again);
-        }
-    }
-    // Memory.
-    let mut lives: Vec<Lifetime> = Vec::new();
-    for &n in &temp_nodes {
-        let bytes = g.max_elements(n).max(1) as usize * g[n].dtype.scalar.bytes();
-        let life = match number.get(&n) {
-            Some(&i) => {
-                let last = (0..kernels.len()).filter(|&j| needs[j].contains(&i)).map(|j| level[j]).max();
-                Lifetime { bytes, from: level[i], to: last.unwrap_or(level[i]) }
-            }
-            None => Lifetime { bytes: 0, from: 0, to: 0 },
-        };
-        lives.push(life);
-    }
-    let (offsets, arena) = memory::plan(&lives);
-    let temps = lives.iter().zip(offsets).map(|(l, at)| (l.bytes, at)).collect();
-    Scheduled { graph: g, launches, temps, arena }
+    level
+}
+
+/// How long an intermediate is alive; one that was fused takes no bytes.
+fn lifetime(g: &Graph, node: Id, kernels: &[(Draft, Price)], needs: &[FxHashSet<usize>], level: &[usize]) -> Lifetime {
+    let Some(i) = kernels.iter().position(|k| k.0.root == node) else { return Lifetime { bytes: 0, from: 0, to: 0 } };
+    let bytes = g.max_elements(node).max(1) as usize * g[node].dtype.scalar.bytes();
+    let last = (0..kernels.len()).filter(|&j| needs[j].contains(&i)).map(|j| level[j]).max();
+    Lifetime { bytes, from: level[i], to: last.unwrap_or(level[i]) }
 }
 
 /// Kernels that read a state as it was come before the kernel that writes it.
-fn before_write(g: &Graph, kernels: &[(kernel::Draft, Price)], needs: &mut [FxHashSet<usize>]) {
+fn before_write(g: &Graph, kernels: &[(Draft, Price)], needs: &mut [FxHashSet<usize>]) {
     for (w, (writer, _)) in kernels.iter().enumerate() {
         if g[writer.root].op != Op::Assign {
             continue;
@@ -182,11 +198,11 @@ fn later(needs: &[FxHashSet<usize>], level: &mut [usize]) {
 
 /// Seconds that bodies of one launch take longer than apart: on a GPU the registers of the largest bound all, so that fewer workgroups of the others
 /// run beside one another.
-fn crowding(g: &Graph, launch: &Launch, (new, price): (&kernel::Draft, &Price), target: &Target) -> f64 {
+fn crowding(g: &Graph, launch: &Launch, (new, price): (&Draft, &Price), target: &Target) -> f64 {
     if target.machine.kind == MachineKind::Cpu {
         return 0.0;
     }
-    let beside = |nests: &[Id]| workgroup::beside(g, nests, target);
+    let beside = |nests: &[Id]| occupancy::resident_workgroups(g, nests, target);
     let (of_launch, of_new) = (launch.bodies.iter().map(|b| beside(b)).fold(f64::MAX, f64::min), beside(&new.nests));
     let (own, crowded, seconds) = match of_launch < of_new {
         true => (of_new, of_launch, price.seconds),
@@ -200,11 +216,11 @@ fn in_one_round(
     g: &mut Graph,
     launch: &mut Launch,
     target: &Target,
-    mut again: impl FnMut(&mut Graph, Id, i64) -> Option<kernel::Draft>,
+    mut again: impl FnMut(&mut Graph, Id, i64) -> Option<Draft>,
 ) {
-    let room = workgroup::room(target);
+    let room = occupancy::room(target);
     let groups = |g: &Graph, nests: &[Id]| -> i64 {
-        let all = price::global_ranges(g, nests);
+        let all = global_ranges(g, nests);
         all.iter().map(|&r| g.max_of(g[r].src[0])).fold(1, i64::saturating_mul)
     };
     let total = launch.bodies.iter().map(|b| groups(g, b)).fold(0, i64::saturating_add);
@@ -227,7 +243,7 @@ fn in_one_round(
 /// Kernels of one level share a launch where that is cheaper.
 fn merge(
     g: &Graph,
-    kernels: &[(kernel::Draft, Price)],
+    kernels: &[(Draft, Price)],
     level: &[usize],
     target: &Target,
     decider: &mut Decider,

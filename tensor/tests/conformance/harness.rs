@@ -2,7 +2,7 @@
 
 use gristmill_backend::Opened;
 use gristmill_compiler::layout::Layout;
-use gristmill_compiler::{Cheapest, Perturb, Policy, derive};
+use gristmill_compiler::{Cheapest, Perturb, Policy, decompose};
 use gristmill_runtime::Memory;
 use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
 use gristmill_tensor::function::{Capture, ContentKey, Key};
@@ -401,7 +401,7 @@ pub fn check(cases: Vec<Case>, ways: Vec<Way>) {
         }
         jit.prepare_packers(&packers).expect("kernels");
         for (i, (case, function)) in cases.iter().zip(ready).enumerate() {
-            let meaning = derive::meaning(&case.function, &way.device.target).map(|f| {
+            let meaning = decompose::meaning(&case.function, &way.device.target).map(|f| {
                 let key = (i, f.key());
                 derived.entry(key).or_insert_with(|| {
                     truths[i].iter().map(|r| truth(&f, &r.vars, &r.before, &r.values, 0.0)).collect()

@@ -450,7 +450,7 @@ fn tiles(g: &Graph, statements: &[Statement]) -> usize {
     nests.map(|nest| nest.iter().filter(tiles).count()).max().unwrap_or(0)
 }
 
-/// The most accumulators that a loop adds to, with those of the loops around it. Tiles of matrix products are made to leave room (`tiles.rs`).
+/// The most accumulators that a loop adds to, with those of the loops around it. Tiles of matrix products are made to leave room (`compiler/src/map/fragment_tiling.rs`).
 fn accumulators(g: &Graph, statements: &[Statement]) -> usize {
     let mut open = vec![0];
     let mut most = 0;

@@ -10,7 +10,7 @@
 //! One copy of a tile serves all heads: for Youtu's 16, 8 us beside 25 of products (72 of floats), with AVX2.
 
 use super::tiled::Shape;
-use crate::derive::integers;
+use crate::decompose::int8::integers;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, Scalar};

@@ -1,6 +1,6 @@
-//! Attention's two sums as sums of products of halves (`crate::tiles`): a cache of halves as it is, and f32 values in two parts.
+//! Attention's two sums as sums of products of halves (`crate::fragment`): a cache of halves as it is, and f32 values in two parts.
 
-use crate::halves;
+use crate::decompose::f16_split;
 use gristmill_uop::{Graph, Id, Scalar};
 
 /// Dims of what attention computes: chunks of the cache, tokens, heads, positions of a chunk.
@@ -19,8 +19,8 @@ pub(super) fn scores(g: &mut Graph, q: Id, keys: Id, shape: &Shape, scale: f64, 
     let &Shape { chunks, tokens, heads, chunk, .. } = shape;
     let depth = g.max_of(g.shape(q)[2]);
     // Halves stay what they are; of f32 values, each part has the scale already.
-    let (before, after) = if halves::rounded(g, q) { (1.0, scale) } else { (scale, 1.0) };
-    let parts = halves::parts(g, q, before);
+    let (before, after) = if f16_split::rounded(g, q) { (1.0, scale) } else { (scale, 1.0) };
+    let parts = f16_split::parts(g, q, before);
     let (one, of_query, cuts, depth) = (g.int(1), g.shape(parts.all)[2], g.int(cut), g.int(depth / cut));
     let queries = g.reshape(parts.all, &[tokens, heads, of_query, cuts, depth]);
     let queries = g.permute(queries, &[0, 3, 1, 2, 4]);
@@ -47,7 +47,7 @@ pub(super) fn scores(g: &mut Graph, q: Id, keys: Id, shape: &Shape, scale: f64, 
 /// `x [positions, heads, d]`, f32, in parts, and these as `[positions, heads, 2·d]`, the parts of a row after one another.
 pub(super) fn joined_parts(g: &mut Graph, x: Id) -> (Id, Id) {
     let mut dims = g.shape(x);
-    let parts = halves::parts(g, x, 1.0).all;
+    let parts = f16_split::parts(g, x, 1.0).all;
     let two = g.int(2);
     dims[2] = g.mul(two, dims[2]);
     (parts, g.reshape(parts, &dims))
@@ -60,7 +60,7 @@ pub(super) fn weighted(g: &mut Graph, p: Id, values: Id, shape: &Shape, depth: I
     let one = g.int(1);
     let width = *g.shape(values).last().expect("rows of values");
     let of_value = g.int(g.max_of(width) / g.max_of(depth));
-    let parts = halves::parts(g, p, 1.0);
+    let parts = f16_split::parts(g, p, 1.0);
     let of_weight = g.shape(parts.all)[3];
     let dims = [chunks, tokens, heads, of_weight, chunk, of_value, depth];
     let weights = g.reshape(parts.all, &[chunks, tokens, heads, of_weight, chunk, one, one]);

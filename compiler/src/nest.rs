@@ -1,0 +1,152 @@
+//! The vocabulary of the kernel level, which scheduling, pricing, mapping and lowering share: nests, their ranges, and indices.
+//!
+//! A nest is an `Op::Store`: loops over its closed ranges around one expression. Its parts stand in this order among its sources: buffer, offset, value,
+//! closed ranges.
+
+use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::{SmallVec, smallvec};
+
+/// Indices of one element.
+pub type Indices = SmallVec<[Id; 6]>;
+
+/// A nest taken apart.
+#[derive(Clone, Debug)]
+pub struct Nest {
+    /// What is written: a parameter, or a stage of the workgroup.
+    pub buffer: Id,
+    /// Where in it.
+    pub offset: Id,
+    /// What is written there.
+    pub value: Id,
+    /// The ranges of its loops, outermost first.
+    pub closed: Vec<Id>,
+}
+
+impl Nest {
+    /// The nest that a store is.
+    pub fn of(g: &Graph, store: Id) -> Nest {
+        let &[buffer, offset, value, ref closed @ ..] = &g[store].src[..] else {
+            unreachable!("a nest has a buffer, an offset and a value: {:?}", g[store])
+        };
+        Nest { buffer, offset, value, closed: closed.to_vec() }
+    }
+    /// Its store.
+    pub fn store(&self, g: &mut Graph) -> Id {
+        g.store(self.buffer, self.offset, self.value, &self.closed)
+    }
+}
+
+/// Makes ranges, numbered one after the other: the numbers say in which order loops, lanes and threads are counted.
+pub struct Ranges {
+    last: u32,
+}
+
+impl Ranges {
+    /// Ranges whose numbers come after `last`.
+    pub fn after(last: u32) -> Ranges {
+        Ranges { last }
+    }
+    /// A new range of that kind; a single iteration needs none and has the index 0.
+    pub fn range(&mut self, g: &mut Graph, bound: Id, kind: RangeKind) -> Id {
+        if g.int_value(bound) == Some(1) {
+            return g.int(0);
+        }
+        self.last += 1;
+        g.range(bound, self.last, kind)
+    }
+    /// A new range of so many iterations.
+    pub fn fixed(&mut self, g: &mut Graph, bound: i64, kind: RangeKind) -> Id {
+        let bound = g.int(bound);
+        self.range(g, bound, kind)
+    }
+}
+
+/// Global ranges of a kernel's nests, in the order of their numbers: the launch.
+pub fn global_ranges(g: &Graph, nests: &[Id]) -> Vec<Id> {
+    let mut found: Vec<Id> =
+        g.toposort(nests).into_iter().filter(|&n| g.range_kind(n) == Some(RangeKind::Global)).collect();
+    found.sort_by_key(|&r| g.range_number(r));
+    found
+}
+
+/// The ranges of a kind, in the order of their numbers.
+pub fn ranges_of_kind(g: &Graph, all: &[Id], kind: RangeKind) -> Vec<Id> {
+    let mut found: Vec<Id> = all.iter().copied().filter(|&r| g.range_kind(r) == Some(kind)).collect();
+    found.sort_by_key(|&r| g.range_number(r));
+    found
+}
+
+/// Reductions of a nest that are inside no other.
+pub fn outermost_reductions(g: &Graph, nest: Id) -> Vec<Id> {
+    let all: Vec<Id> = g.toposort(&[nest]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
+    let terms: Vec<Id> = all.iter().map(|&n| g[n].src[0]).collect();
+    let inside: FxHashSet<Id> = g.toposort(&terms).into_iter().collect();
+    all.into_iter().filter(|n| !inside.contains(n)).collect()
+}
+
+/// Row-major offset of an element.
+pub fn flatten(g: &mut Graph, dims: &[Id], index: &[Id]) -> Id {
+    let mut offset = g.int(0);
+    for (&d, &i) in dims.iter().zip(index) {
+        // Strides come from the largest size, so that they are constants.
+        let max = g.max_of(d);
+        let max = g.int(max);
+        offset = g.mul(offset, max);
+        offset = g.add(offset, i);
+    }
+    offset
+}
+
+/// An index from ranges, each with the distance between its elements.
+pub fn strided(g: &mut Graph, parts: &[(Id, i64)]) -> Id {
+    let zero = g.int(0);
+    parts.iter().fold(zero, |at, &(part, distance)| {
+        let distance = g.int(distance);
+        let part = g.mul(part, distance);
+        g.add(at, part)
+    })
+}
+
+/// `value` with what is `new` of the nodes below it.
+pub fn replaced(g: &mut Graph, value: Id, new: impl Fn(&mut Graph, Id) -> Option<Id>) -> Id {
+    let mut map = FxHashMap::default();
+    for n in g.toposort(&[value]) {
+        if let Some(new) = new(g, n) {
+            map.insert(n, new);
+        }
+    }
+    if map.is_empty() { value } else { g.substitute(value, &mut map) }
+}
+
+/// The value that changes nothing when it is combined with another.
+pub fn identity(g: &mut Graph, op: ReduceOp, dtype: DType) -> Id {
+    let s = dtype.scalar;
+    let one = match op {
+        ReduceOp::Add => g.constant(s, 0.0),
+        ReduceOp::Max if s.is_float() => g.constant(s, f64::NEG_INFINITY),
+        ReduceOp::Max => {
+            let lo = s.range().map_or(i64::MIN, |r| r.0);
+            g.int_of(s, lo)
+        }
+    };
+    if dtype.lanes == 1 {
+        return one;
+    }
+    g.intern(Node { op: Op::Splat, dtype, src: smallvec![one], arg: Arg::None })
+}
+
+/// The largest power of two that is at most `n`.
+pub fn floor_power(n: i64) -> i64 {
+    1 << (63 - n.max(1).leading_zeros())
+}
+
+/// The largest divisor of `n` that is at most `limit`.
+pub fn divisor(n: i64, limit: i64) -> i64 {
+    (1..=limit.min(n)).rev().find(|d| n % d == 0).unwrap_or(1)
+}
+
+/// The largest power of two that divides `n` and is at most `limit`.
+pub fn power_divisor(n: i64, limit: i64) -> i64 {
+    (0..=limit.max(1).ilog2()).rev().map(|p| 1 << p).find(|p| n % p == 0).unwrap_or(1)
+}

@@ -1,0 +1,56 @@
+//! What a decomposition asks of the schedule: the workgroup's shape of a node that it has made, and what belongs inside.
+
+use gristmill_uop::{Id, RangeKind};
+
+/// A workgroup shape asked for by a derivation: how many leading axes the launch is spread over. The node has a buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hint {
+    /// Leading axes over which the launch is spread; none for a node that only wants its buffer.
+    pub globals: usize,
+    /// Elements of the last of them in one workgroup.
+    pub tile: i64,
+    /// What they become: copies in registers, or a loop for the threads to share.
+    pub inner: RangeKind,
+    /// Nodes that only this kernel reads, and computes inside.
+    pub inside: Vec<Id>,
+    /// Those of them that are stages, also where they could be computed in place: threads share the work in another way than the reader's.
+    pub staged: Vec<Id>,
+    /// Workgroups whose results nobody reads.
+    pub future: Option<CausalSkip>,
+    /// A stage that both operands of matrix products are read from, as large as fits.
+    pub resident: Option<StagedTile>,
+}
+
+impl Hint {
+    /// A buffer, in whatever workgroups: readers want it in memory as it is, and nobody else wants what is inside.
+    pub fn buffer(inside: Vec<Id>) -> Hint {
+        Hint { globals: 0, tile: 1, inner: RangeKind::Loop, inside, staged: vec![], future: None, resident: None }
+    }
+}
+
+/// A tile of a cache that a workgroup copies into a stage, before anything else.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StagedTile {
+    /// The node that is staged.
+    pub node: Id,
+    /// Positions of a chunk, of which the first axis has the number.
+    pub size: i64,
+    /// Position of the first token, if what lies before it was there before this step: then a device need not wait for the step's other kernels.
+    pub settled: Option<Id>,
+    /// Tokens of the step, whose rows follow.
+    pub tokens: Id,
+}
+
+/// What of a node nobody reads: elements of chunk c and token t with `c·size > first + t`. A device may leave workgroups out that compute
+/// nothing else.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CausalSkip {
+    /// Axis of the chunks.
+    pub chunk: usize,
+    /// Axis of the tokens.
+    pub token: usize,
+    /// Positions of a chunk.
+    pub size: i64,
+    /// Position of the first token: a scalar.
+    pub first: Id,
+}
