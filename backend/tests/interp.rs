@@ -56,6 +56,8 @@ impl Run {
             threads: 1,
             scratch: 0,
             estimate: Estimate::default(),
+            seconds: 0.0,
+            title: String::new(),
             notes: Vec::new(),
         };
         let device = InterpDevice::new();

@@ -55,6 +55,8 @@ fn run(inputs: &[(Scalar, Vec<u8>)], out: Scalar, f: impl Fn(&mut Graph, &[Id]) 
         threads: 1,
         scratch: 0,
         estimate: Estimate::default(),
+        seconds: 0.0,
+        title: String::new(),
         notes: Vec::new(),
     };
     let device = InterpDevice::new();

@@ -71,6 +71,8 @@ fn double() -> Program {
         threads: 1,
         scratch: 0,
         estimate: Estimate::default(),
+        seconds: 0.0,
+        title: String::new(),
         notes: vec![],
     }
 }
@@ -280,6 +282,8 @@ fn a_step_of_the_processor_keeps_other_threads_from_its_memory() {
         threads: 1,
         scratch: 0,
         estimate: Estimate::default(),
+        seconds: 0.0,
+        title: String::new(),
         notes: vec![],
     };
     let place = Place::new("threads");

@@ -57,17 +57,7 @@ pub fn linear(program: &Program, target: &Target) -> String {
     out
 }
 
-/// What the compiler's note on the price of a launch begins with.
-const MODELLED: &str = "modelled ";
-
-/// Modelled seconds of a launch: the compiler leaves them in its notes.
-pub fn modelled(program: &Program) -> f64 {
-    let number = |note: &String| note.strip_prefix(MODELLED)?.split(' ').next()?.parse::<f64>().ok();
-    program.notes.iter().find_map(number).unwrap_or(0.0) * 1e-6
-}
-
-/// What a kernel computes: its roots, with their shapes.
+/// What a kernel computes: for people, and the nodes with their shapes.
 pub fn computes(program: &Program) -> String {
-    let roots: Vec<&str> = program.notes.iter().map(String::as_str).filter(|n| !n.starts_with(MODELLED)).collect();
-    printable(&roots.join("; "))
+    printable(&format!("{}: {}", program.title, program.notes.join("; ")))
 }

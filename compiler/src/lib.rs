@@ -12,6 +12,7 @@ pub mod prepack;
 pub mod price;
 pub mod request;
 pub mod schedule;
+mod title;
 
 pub use decision::{Cheapest, Decision, Perturb, Policy};
 pub use decompose::attention::chunk_positions;

@@ -7,6 +7,7 @@ use crate::lower::{Code, When, lower_body};
 use crate::map::{simd, simt};
 use crate::nest::{Ranges, global_ranges};
 use crate::schedule::{self, Decomposed, Launch, TEMP};
+use crate::title::title;
 use gristmill_uop::function::{Function, SlotKind, Storage};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::{Access, Extent, Param, Program};
@@ -229,32 +230,23 @@ pub(crate) fn program(
     let draft = dialect.map(|d| d.render("KERNEL", &linear, &codes, &signature));
     let text = draft.clone().unwrap_or_else(|| format!("{:?}", launch.roots));
     let name = format!("{}_{:016x}", if reduces { "r" } else { "e" }, fingerprint(&text));
-    let notes = launch
-        .roots
-        .iter()
-        .map(|&r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r))))
-        .chain([format!(
-            "modelled {:.2} us, {:.0} KB of weights",
-            launch.price.seconds * 1e6,
-            launch.price.estimate.weight_bytes / 1e3
-        )])
-        .collect();
+    let notes = launch.roots.iter().map(|&r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r)))).collect();
+    let params: Vec<Param> =
+        signature.params.iter().map(|p| Param { slot: p.0, access: p.1, extent: (slots.extent)(p.0) }).collect();
     Program {
         source: draft.map(|d| d.replace("KERNEL", &name)).unwrap_or_default(),
         name,
-        graph: Arc::new(own),
-        root,
-        params: signature
-            .params
-            .iter()
-            .map(|p| Param { slot: p.0, access: p.1, extent: (slots.extent)(p.0) })
-            .collect(),
+        seconds: launch.price.seconds,
+        title: title(&own, root, slots.function, &params),
+        params,
         vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
         groups,
         threads: target.threads,
         scratch: signature.scratch_bytes,
         estimate: launch.price.estimate,
         notes,
+        root,
+        graph: Arc::new(own),
     }
 }
 

@@ -60,7 +60,9 @@ fn names(target: &Target, dialect: &dyn Dialect) -> String {
         let compiled = compiled(&function, target, dialect);
         let _ = writeln!(out, "{}: {:.2} us, arena {}", function.name, compiled.seconds * 1e6, compiled.arena);
         for (program, level) in compiled.programs.iter().zip(&compiled.levels) {
-            let _ = writeln!(out, "  {level} {}: {}", program.name, program.notes.join("; "));
+            let (us, kb) = (program.seconds * 1e6, program.estimate.weight_bytes / 1e3);
+            let (title, roots) = (&program.title, program.notes.join("; "));
+            let _ = writeln!(out, "  {level} {}: {title}: {roots}; {us:.2} us, {kb:.0} KB of weights", program.name);
         }
     }
     out

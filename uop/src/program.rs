@@ -78,7 +78,11 @@ pub struct Program {
     pub scratch: usize,
     /// What it moves and computes.
     pub estimate: Estimate,
-    /// How it came to be: decisions with their prices, for `gristmill kernels`.
+    /// Seconds of one launch, by the cost model.
+    pub seconds: f64,
+    /// What it computes, for people: the weights that it reads, and what its operations add up to.
+    pub title: String,
+    /// The nodes of its function that it computes, with their shapes.
     pub notes: Vec<String>,
 }
 

@@ -61,6 +61,8 @@ fn program(name: &str, source: &str, params: usize, groups: Groups) -> Program {
         threads: 1,
         scratch: 4096,
         estimate: Estimate::default(),
+        seconds: 0.0,
+        title: String::new(),
         notes: vec![],
     }
 }

@@ -55,6 +55,8 @@ pub fn program(name: &str, scratch: usize) -> Program {
         threads: 32,
         scratch,
         estimate: Estimate::default(),
+        seconds: 0.0,
+        title: String::new(),
         notes: vec![],
     }
 }

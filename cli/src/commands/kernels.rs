@@ -1,9 +1,9 @@
 //! `gristmill kernels`: the compiler's work on one model, stage by stage. Needs no weights and runs nothing.
 
-use crate::failure::{Failure, Result, printable};
+use crate::failure::{Failure, Result};
 use crate::flags::Common;
 use crate::model::{self, Model};
-use crate::stages::{self, computes, modelled};
+use crate::stages::{self, computes};
 use clap::{Args, ValueEnum, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_llm::arch::{Functions, Options as PlanOptions, Plan, TokenClass};
@@ -144,7 +144,7 @@ fn critical_path(ready: &Ready) -> f64 {
     let mut levels: Vec<f64> = Vec::new();
     for (program, &level) in ready.compiled.programs.iter().zip(&ready.compiled.levels) {
         levels.resize(levels.len().max(level + 1), 0.0);
-        levels[level] = levels[level].max(1e6 * modelled(program));
+        levels[level] = levels[level].max(1e6 * program.seconds);
     }
     levels.iter().sum()
 }
@@ -152,13 +152,13 @@ fn critical_path(ready: &Ready) -> f64 {
 fn prices(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
     let compiled = &ready.compiled;
     writeln!(out, "\n{} × {calls}", ready.function.name)?;
-    writeln!(out, "  {:>3} {:>5} {:18} {:>10} {:>11} {:>11}  roots", "", "level", "kernel", "model us", "weights kB", "other kB")?;
+    writeln!(out, "  {:>3} {:>5} {:18} {:>10} {:>11} {:>11}  computes", "", "level", "kernel", "model us", "weights kB", "other kB")?;
     for (i, (program, level)) in compiled.programs.iter().zip(&compiled.levels).enumerate() {
         writeln!(
             out,
             "  {i:>3} {level:>5} {:18} {:>10.2} {:>11.1} {:>11.1}  {}",
             program.name,
-            1e6 * modelled(program),
+            1e6 * program.seconds,
             program.estimate.weight_bytes / 1e3,
             program.estimate.other_bytes / 1e3,
             computes(program)
@@ -215,7 +215,7 @@ fn programs(ready: &Ready, stage: Stage, target: &Target, out: &mut dyn Write) -
         return Ok(());
     }
     for program in &ready.compiled.programs {
-        writeln!(out, "\n# {}: {}", program.name, printable(&program.notes.join("; ")))?;
+        writeln!(out, "\n# {}: {}", program.name, computes(program))?;
         let text = match stage {
             Stage::Source => program.source.clone(),
             Stage::Linear => stages::linear(program, target),

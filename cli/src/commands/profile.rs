@@ -6,7 +6,7 @@ use crate::flags::Common;
 use crate::measure::{Ids, seconds};
 use crate::model::{self, Model};
 use crate::progress;
-use crate::stages::{self, computes, modelled};
+use crate::stages::{self, computes};
 use clap::{Args, ValueHint};
 use gristmill_llm::engine::Engine;
 use gristmill_llm::traffic;
@@ -212,7 +212,7 @@ fn describe(
                     about: computes(program),
                     bytes: bytes(ready, program, depth, tokens),
                     operations: program.estimate.operations * share,
-                    modelled: modelled(program),
+                    modelled: program.seconds,
                     stages: stages_of(program, target, &tensor),
                 });
             }

@@ -35,6 +35,8 @@ fn program(name: &str, source: &str, params: u32, threads: usize, groups: Groups
         threads,
         scratch: 0,
         estimate: Estimate::default(),
+        seconds: 0.0,
+        title: String::new(),
         notes: vec![],
     }
 }

@@ -1,0 +1,76 @@
+//! What a kernel computes, in words for people: the weights it reads, in the order of its parameters, and what its operations add up to. It is told
+//! beside the kernel's name, a hash of its text, and nothing is decided by it.
+
+use gristmill_uop::function::{Function, Slot, SlotKind};
+use gristmill_uop::program::{Access, Param};
+use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
+
+/// Most weights that are named.
+const NAMED: usize = 4;
+
+/// The title of the kernel `root`, of that function, with these parameters.
+pub fn title(g: &Graph, root: Id, function: &Function, params: &[Param]) -> String {
+    let nodes = g.toposort(&[root]);
+    let slot = |param: &Param| function.slots.get(param.slot as usize);
+    let of_kind = |kind: SlotKind| params.iter().filter(move |p| slot(p).is_some_and(|s| s.kind == kind));
+    let weights: Vec<&Slot> = of_kind(SlotKind::Weight).filter_map(slot).collect();
+    let mut words: Vec<String> = weights.iter().take(NAMED).map(|slot| slot.name.clone()).collect();
+    if weights.len() > NAMED {
+        words.push(format!("{} more", weights.len() - NAMED));
+    }
+    let reads_state = of_kind(SlotKind::State).any(|p| p.access == Access::Read);
+    words.extend(operations(g, &nodes, reads_state, weights.iter().filter(|slot| slot.dims.len() > 1).count()));
+    words.extend(
+        of_kind(SlotKind::State)
+            .filter(|p| p.access != Access::Read)
+            .filter_map(slot)
+            .map(|s| format!("into {}", s.name)),
+    );
+    if words.is_empty() {
+        words.push("copy".into());
+    }
+    words.join(" · ")
+}
+
+/// What the nodes add up to, besides products with weights.
+fn operations(g: &Graph, nodes: &[Id], reads_state: bool, matrices: usize) -> Vec<String> {
+    let has = |op: Op| nodes.iter().any(|&n| g[n].op == op);
+    let reduces = |op: ReduceOp, float: bool| {
+        nodes.iter().any(|&n| {
+            g.scalar(n).is_float() == float
+                && matches!(&g[n].arg, Arg::Reduce(it, _) if g[n].op == Op::Reduce && *it == op)
+        })
+    };
+    let (softmax, norm) = (has(Op::Exp) && reduces(ReduceOp::Max, true), has(Op::Sqrt) && reduces(ReduceOp::Add, true));
+    let mut words = Vec::new();
+    if reads_state && softmax {
+        words.push("attention");
+    } else if is_sigmoid(g, nodes) {
+        words.push(if matrices > 1 { "SwiGLU" } else { "sigmoid" });
+    } else if softmax {
+        words.push("softmax");
+    }
+    if norm && matrices == 0 {
+        words.push("norm");
+    }
+    let is_code =
+        |n: &Id| g[*n].op == Op::Store && g[g[*n].src[0]].op == Op::Param && g.scalar(g[*n].src[0]) == Scalar::I8;
+    if words.is_empty() && matrices == 0 {
+        let simple = [
+            (nodes.iter().any(is_code), "eight bits"),
+            (has(Op::Exp), "exp"),
+            (reduces(ReduceOp::Max, true) || reduces(ReduceOp::Max, false), "maximum"),
+            (reduces(ReduceOp::Add, true), "sum"),
+            (reduces(ReduceOp::Add, false), "count"),
+        ];
+        words.extend(simple.iter().filter(|s| s.0).map(|s| s.1));
+    }
+    words.into_iter().map(String::from).collect()
+}
+
+/// Is there 1 / (1 + exp(x))?
+fn is_sigmoid(g: &Graph, nodes: &[Id]) -> bool {
+    let is = |n: Id, op: Op| g[n].op == op;
+    let one_more = |n: Id| is(n, Op::Add) && g[n].src.iter().any(|&s| is(s, Op::Exp));
+    nodes.iter().any(|&n| is(n, Op::Recip) && one_more(g[n].src[0]))
+}
