@@ -43,6 +43,8 @@ pub struct Signature {
     pub beside: i64,
     /// Does nothing of its function come before it?
     pub first: bool,
+    /// May kernels behind it start before it has ended, where the device lets them?
+    pub early: bool,
     /// How many iterations ahead the next rows are asked for; 0 for not at all.
     pub prefetch: u8,
     /// Slots whose rows are interleaved: they are read as one stream, which the machine finds by itself.
@@ -203,6 +205,7 @@ pub(crate) fn program(
     verify(&own, root, Level::Kernel, "map");
     let mut signature = Signature {
         prefetch: target.tuning.prefetch,
+        early: target.early,
         streams: slots.streams.clone(),
         threads: target.threads,
         first: launch.level == 0,
@@ -326,6 +329,7 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         beside: 1,
         first: false,
         prefetch: 0,
+        early: true,
         streams: vec![],
     }
 }

@@ -1,13 +1,13 @@
 //! Plans follow the facts of machines: what is chosen for one differs from what is chosen for another because a fact differs.
 
-use gristmill_backend::cuda;
-use gristmill_compiler::{Cheapest, Compiled, compile};
+use gristmill_backend::{cpu, cuda};
+use gristmill_compiler::{Cheapest, Compiled, Dialect, compile};
 use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options, TokenClass, load};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
-use gristmill_uop::machine::{Machine, NAMED};
-use gristmill_uop::target::Target;
+use gristmill_uop::machine::{Machine, MachineKind, NAMED};
+use gristmill_uop::target::{FLAGS, Target};
 use gristmill_uop::{Op, RangeKind};
 use std::sync::Arc;
 
@@ -102,6 +102,40 @@ fn a_subgroup_s_width_is_that_of_shared_rows() {
     };
     let found = [16, 32, 64].map(lanes);
     assert!(found[0] <= found[1] && found[1] <= found[2] && found[0] < found[2], "{found:?}");
+}
+
+#[test]
+fn every_optimisation_acts_on_every_machine_that_has_it() {
+    let functions = [TokenClass::One, TokenClass::Chunk { max: 512 }].map(|tokens| layer("glm-4.7-flash", tokens));
+    let avx512 = Machine::cpu("avx512vnni", 16, 2);
+    let avx2 = Machine { pairs: true, signed: true, ..Machine::cpu("avx2", 8, 2) };
+    let names = |target: &Target, dialect: &dyn Dialect| -> Vec<String> {
+        let compiled = functions.iter().flat_map(|f| compile(f, target, Some(dialect), &mut Cheapest).programs);
+        compiled.map(|p| p.name.clone()).collect()
+    };
+    let machines: [(Machine, &dyn Dialect); 3] =
+        [(h200(), &cuda::dialect::Cuda), (avx512, &cpu::dialect::C), (avx2, &cpu::dialect::C)];
+    let mut acted: Vec<(&str, MachineKind)> = Vec::new();
+    // With floats as well: what tables do for them, products of integers need not.
+    let targets = machines.into_iter().flat_map(|(machine, dialect)| {
+        let on = Target::new(machine);
+        [(Target { int8: false, ..on.clone() }, dialect), (on, dialect)]
+    });
+    for (on, dialect) in targets {
+        let with = names(&on, dialect);
+        for flag in FLAGS.iter().filter(|flag| flag.acts_on(on.machine.kind)) {
+            let mut off = on.clone();
+            (flag.off)(&mut off);
+            if names(&off, dialect) != with {
+                acted.push((flag.name, on.machine.kind));
+            }
+        }
+    }
+    for flag in FLAGS {
+        for kind in [MachineKind::Cpu, MachineKind::Gpu].into_iter().filter(|&kind| flag.acts_on(kind)) {
+            assert!(acted.contains(&(flag.name, kind)), "{} changes no kernel of a {kind:?}", flag.name);
+        }
+    }
 }
 
 #[test]

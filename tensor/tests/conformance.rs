@@ -346,16 +346,50 @@ fn results_are_correct_without_each_optimisation() {
     let device = on_cpu(best, 2);
     let mut ways = Vec::new();
     let mut off_all = device.clone();
-    for flag in FLAGS {
+    for flag in FLAGS.iter().filter(|flag| flag.acts_on(device.target.machine.kind)) {
         let mut device = device.clone();
         (flag.off)(&mut device.target);
         (flag.off)(&mut off_all.target);
         ways.push(Way { name: format!("without {}", flag.name), device, seed: None, same_as: None });
     }
     ways.push(Way { name: "without anything".into(), device: off_all, seed: None, same_as: None });
+    check(some_of_all(), ways);
+}
+
+/// Networks of integers, and attention.
+fn some_of_all() -> Vec<harness::Case> {
     let mut cases = packed::integer_network();
     cases.retain(|c| c.name.contains("q4_0") || c.name.contains("swiglu, q6_k"));
     cases.extend(attention::cases().into_iter().take(2));
+    cases
+}
+
+/// And every one of a GPU, where kernels of CUDA C run on the processor.
+#[test]
+fn results_are_correct_without_each_optimisation_of_a_gpu() {
+    let on = Target { threads: 64, ..Target::named("h200") };
+    let mut off_all = on.clone();
+    let mut targets = Vec::new();
+    for flag in FLAGS.iter().filter(|flag| flag.acts_on(on.machine.kind)) {
+        let mut off = on.clone();
+        (flag.off)(&mut off);
+        (flag.off)(&mut off_all);
+        targets.push((format!("without {}", flag.name), off));
+    }
+    targets.push(("without anything".into(), off_all));
+    let mut ways = Vec::new();
+    for (name, target) in targets {
+        match Simulated::new(target, store()) {
+            Ok(device) => {
+                let device = Opened::new(Arc::new(device), Some(&Cuda));
+                ways.push(Way { name, device, seed: None, same_as: None });
+            }
+            Err(missing) => return simulated::skip(&missing),
+        }
+    }
+    // Matrices of bytes, attention, and a cache of halves that is staged.
+    let mut cases: Vec<harness::Case> = some_of_all().into_iter().filter(|c| !c.name.contains("q6_k")).collect();
+    cases.extend(attention::halves().into_iter().find(|c| c.name.contains("f16")));
     check(cases, ways);
 }
 

@@ -42,27 +42,87 @@ pub struct Flag {
     pub name: &'static str,
     /// What it does.
     pub doc: &'static str,
+    /// The kind of machine that has it; none if all do.
+    pub of: Option<MachineKind>,
     /// Switches it off.
     pub off: fn(&mut Target),
 }
+
+impl Flag {
+    /// Does a machine of that kind have it?
+    pub fn acts_on(&self, kind: MachineKind) -> bool {
+        self.of.is_none_or(|of| of == kind)
+    }
+}
+
+const CPU: Option<MachineKind> = Some(MachineKind::Cpu);
+const GPU: Option<MachineKind> = Some(MachineKind::Gpu);
 
 /// The optimisations that can be switched off one by one: what each is worth is a matter of measurement.
 pub const FLAGS: &[Flag] = &[
     Flag {
         name: "int8",
-        doc: "products of integers over interleaved rows, activations encoded in eight bits",
+        doc: "products of integers over packed rows, activations encoded in eight bits",
+        of: None,
         off: |t| t.int8 = false,
     },
-    Flag { name: "prefetch", doc: "the next rows are asked for ahead of time", off: |t| t.tuning.prefetch = 0 },
+    Flag {
+        name: "prefetch",
+        doc: "the next rows are asked for ahead of time",
+        of: None,
+        off: |t| t.tuning.prefetch = 0,
+    },
     Flag {
         name: "pairs",
         doc: "products of bytes added in 16 bits, where AVX2 has to",
+        of: CPU,
         off: |t| t.machine.pairs = false,
     },
-    Flag { name: "lookup", doc: "functions of four bits by one table lookup", off: |t| t.machine.table_lookup = false },
-    Flag { name: "tiles", doc: "several tokens at once in registers", off: |t| t.tuning.tokens = 1 },
-    Flag { name: "fusion", doc: "intermediates computed inside the kernels that read them", off: |t| t.fusion = false },
-    Flag { name: "merge", doc: "independent kernels in one launch", off: |t| t.merge = false },
+    Flag {
+        name: "lookup",
+        doc: "functions of four bits by one table lookup",
+        of: CPU,
+        off: |t| t.machine.table_lookup = false,
+    },
+    Flag { name: "tiles", doc: "several tokens at once in registers", of: None, off: |t| t.tuning.tokens = 1 },
+    Flag {
+        name: "fusion",
+        doc: "intermediates computed inside the kernels that read them",
+        of: None,
+        off: |t| t.fusion = false,
+    },
+    Flag { name: "merge", doc: "independent kernels in one launch", of: None, off: |t| t.merge = false },
+    Flag {
+        name: "split",
+        doc: "the cache in many short chunks, for many workgroups at once",
+        of: None,
+        off: |t| t.split = false,
+    },
+    Flag {
+        name: "fragments",
+        doc: "products of matrices by one instruction of a subgroup",
+        of: GPU,
+        off: |t| t.machine.fragments = &[],
+    },
+    Flag {
+        name: "staging",
+        doc: "a tile of the cache in shared memory, for scores and for values",
+        of: GPU,
+        off: |t| t.staging = false,
+    },
+    Flag {
+        name: "ahead",
+        doc: "tiles of the cache copied before the kernels before have ended",
+        of: GPU,
+        off: |t| t.ahead = false,
+    },
+    Flag {
+        name: "early",
+        doc: "kernels that start before those before them have ended",
+        of: GPU,
+        off: |t| t.early = false,
+    },
+    Flag { name: "wide", doc: "neighbours in memory by one load", of: GPU, off: |t| t.wide = false },
 ];
 
 /// A device, as the compiler sees it.
@@ -82,6 +142,16 @@ pub struct Target {
     pub fusion: bool,
     /// Do independent kernels share a launch?
     pub merge: bool,
+    /// Is a cache of rows cut into short chunks, each for a workgroup of its own?
+    pub split: bool,
+    /// Does a GPU's workgroup keep its tile of the cache in shared memory?
+    pub staging: bool,
+    /// Is that tile copied before the kernels before have ended?
+    pub ahead: bool,
+    /// Do a GPU's kernels let those behind them start early?
+    pub early: bool,
+    /// Are neighbours in a GPU's memory one load?
+    pub wide: bool,
     /// What was, or may be, tuned.
     pub tuning: Tuning,
 }
@@ -107,6 +177,11 @@ impl Target {
             int8: true,
             fusion: true,
             merge: true,
+            split: true,
+            staging: true,
+            ahead: true,
+            early: true,
+            wide: true,
             tuning: Tuning::default(),
         }
     }
@@ -138,12 +213,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_flag_and_every_parameter_changes_a_cpu() {
-        let on = Target::new(Machine { pairs: true, ..Machine::cpu("test", 16, 2) });
+    fn every_flag_and_every_parameter_changes_a_target() {
+        let cpu = Target::new(Machine { pairs: true, ..Machine::cpu("test", 16, 2) });
         for flag in FLAGS {
-            let mut off = on.clone();
-            (flag.off)(&mut off);
-            assert_ne!(off, on, "{}", flag.name);
+            for on in [&cpu, &Target::named("h200")].into_iter().filter(|on| flag.acts_on(on.machine.kind)) {
+                let mut off = on.clone();
+                (flag.off)(&mut off);
+                assert_ne!(off, *on, "{}", flag.name);
+            }
             assert_eq!(FLAGS.iter().filter(|f| f.name == flag.name).count(), 1);
         }
         for p in PARAMETERS {

@@ -188,7 +188,7 @@ fn ablate(options: &Options, model: &Model, opened: Opened, context: usize) -> R
             "without", "decode tok/s", "with", "worth", "prefill tok/s", "with", "worth"
         )?;
     }
-    for flag in FLAGS {
+    for flag in FLAGS.iter().filter(|flag| flag.acts_on(base.machine.kind)) {
         let mut without = base.clone();
         (flag.off)(&mut without);
         if without == base {

@@ -140,10 +140,11 @@ impl Writer<'_> {
             self.line(format_args!("{t} *const l{i} = ({t} *)(scratch + {at});"));
         }
         self.line(format_args!("i64 w = GROUP_INDEX;"));
-        if self.t.signature.first {
-            self.turn = "PREDECESSORS_ENDED; DEPENDENTS_MAY_START;";
-        } else {
-            self.line(format_args!("DEPENDENTS_MAY_START;"));
+        // Without a word dependents start when this one has ended.
+        match (self.t.signature.early, self.t.signature.first) {
+            (true, true) => self.turn = "PREDECESSORS_ENDED; DEPENDENTS_MAY_START;",
+            (true, false) => self.line(format_args!("DEPENDENTS_MAY_START;")),
+            (false, _) => {}
         }
         for (i, code) in bodies.iter().enumerate() {
             self.body(i, code);
@@ -220,6 +221,9 @@ impl Writer<'_> {
     }
     /// Asks for the weights of these statements whose addresses are known once these stages are filled.
     fn ask(&mut self, statements: &[Statement], stages: &HashSet<Id>) {
+        if self.t.signature.prefetch == 0 {
+            return;
+        }
         for span in ahead::spans(self.t.g, statements, stages) {
             let g = self.t.g;
             for &r in &span.loops {

@@ -199,7 +199,8 @@ impl Contraction<'_> {
     /// Some tokens on a GPU, without matrix products: threads share the sums, a few tokens each.
     fn few_tokens_of_threads(&self, g: &mut Graph, s: &mut Splitter, token: Id) {
         self.other_tokens(g, s);
-        s.tiled(g, token, TOKENS, RangeKind::Global, RangeKind::Upcast);
+        let tokens = if self.target().tuning.tokens > 1 { TOKENS } else { 1 };
+        s.tiled(g, token, tokens, RangeKind::Global, RangeKind::Upcast);
         let of_row = threads_of_row(self.steps, self.target().machine.subgroup);
         let per_group = divisor(self.rows, self.target().threads as i64 / of_row);
         self.rows_of_groups(g, s, per_group, 1);
@@ -302,6 +303,9 @@ impl Contraction<'_> {
         }
         while groups(rows * high, tiles, beside) < target.machine.units as i64 && tiles * beside > 1 {
             if tiles > 1 { tiles /= 2 } else { beside /= 2 }
+        }
+        if target.tuning.tokens == 1 {
+            (high, tiles) = (1, 1);
         }
         WarpTiles { rows, high, tiles, beside }
     }
