@@ -12,6 +12,8 @@ pub mod prepack;
 pub mod price;
 pub mod request;
 pub mod schedule;
+#[doc(hidden)]
+pub mod testing;
 mod title;
 
 pub use decision::{Cheapest, Decision, Perturb, Policy};

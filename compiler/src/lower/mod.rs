@@ -1,13 +1,13 @@
 //! Lower: from the nests of a kernel to a linear list of statements.
 
-mod coalesce;
+pub(crate) mod coalesce;
 mod code;
 mod linear;
-mod mma;
-mod mma_f16;
-mod pairs;
+pub(crate) mod mma;
+pub(crate) mod mma_f16;
+pub(crate) mod pairs;
 pub mod print;
-mod vector;
+pub(crate) mod vector;
 
 pub use code::{Code, Statement, When};
 pub use linear::lower_body;
