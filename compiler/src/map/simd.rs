@@ -27,7 +27,7 @@ pub fn nest(g: &mut Graph, store: Id, target: &Target, ranges: &mut Ranges) -> I
     if lanes <= 1 {
         return store;
     }
-    let mut o = Optimiser { g, ranges, registers: target.registers as i64 };
+    let mut o = Optimiser { g, ranges, registers: target.registers as i64, cuts: FxHashMap::default() };
     let store = o.fused(store);
     let store = o.output_lanes(store, lanes);
     let store = o.reduce_lanes(store, lanes);
@@ -38,6 +38,8 @@ struct Optimiser<'a> {
     g: &'a mut Graph,
     ranges: &'a mut Ranges,
     registers: i64,
+    /// What a range of reductions was cut into, by lanes, copies and terms of a block: reductions over the same terms share their loop.
+    cuts: FxHashMap<(Id, [i64; 3]), [Id; 4]>,
 }
 
 /// The largest of `lanes`, half, a quarter (at least 4) that divides `n`.
@@ -197,10 +199,7 @@ impl Optimiser<'_> {
             };
             let statements = (whole / l) * upcasts * if block.is_some() { 4 } else { 1 };
             let unroll = if statements <= BODY_LIMIT * 2 { whole / l } else { (whole / l).min(2) };
-            let lane = self.range(l, RangeKind::VectorReduce);
-            let u = self.range(unroll, RangeKind::Unroll);
-            let inner = self.range(whole / l / unroll, RangeKind::Reduce);
-            let outer = self.range(n / whole, RangeKind::Reduce);
+            let [lane, u, inner, outer] = self.cut(r, n, [l, unroll, whole]);
             let mut index = self.g.int(0);
             for (part, step) in [(outer, whole), (inner, l * unroll), (u, l), (lane, 1)] {
                 let step = self.g.int(step);
@@ -218,6 +217,20 @@ impl Optimiser<'_> {
             return self.g.reduce_ranges(new, &all, op);
         }
         self.g.reduce_ranges(value, ranges, op)
+    }
+
+    /// The lanes, the copies, and the loops within a block and over blocks that a range of `n` terms is cut into.
+    fn cut(&mut self, r: Id, n: i64, sizes: [i64; 3]) -> [Id; 4] {
+        if let Some(&known) = self.cuts.get(&(r, sizes)) {
+            return known;
+        }
+        let [l, unroll, whole] = sizes;
+        let lane = self.range(l, RangeKind::VectorReduce);
+        let u = self.range(unroll, RangeKind::Unroll);
+        let inner = self.range(whole / l / unroll, RangeKind::Reduce);
+        let new = [lane, u, inner, self.range(n / whole, RangeKind::Reduce)];
+        self.cuts.insert((r, sizes), new);
+        new
     }
 
     /// A loop cut into (loop, registers).
