@@ -16,12 +16,12 @@ mod context;
 mod judge;
 #[path = "passes/kernels.rs"]
 mod kernels;
-#[path = "passes/linear.rs"]
-mod linear;
 #[path = "passes/memory.rs"]
 mod memory;
 #[path = "passes/show.rs"]
 mod show;
+#[path = "passes/statements.rs"]
+mod statements;
 #[path = "passes/tensors.rs"]
 mod tensors;
 
@@ -86,4 +86,62 @@ fn every_pass_has_cases_and_every_folder_is_a_pass() {
     for folder in passes() {
         assert!(!entries(&folder).is_empty(), "{} is empty", folder.display());
     }
+}
+
+/// A case in a folder of its own, and what is wrong with it when it is blessed.
+fn blessed(name: &str, text: &str) -> (String, Option<String>) {
+    let folder =
+        std::env::temp_dir().join(format!("gristmill-passes-{}-{name}", std::process::id())).join("rules_algebra");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("case.txt");
+    std::fs::write(&path, text).expect("a file");
+    let result = run(&path, true);
+    let after = std::fs::read_to_string(&path).expect("a file");
+    std::fs::remove_dir_all(folder.parent().expect("a folder")).expect("removed");
+    (after, result.err())
+}
+
+#[test]
+fn a_case_is_blessed_and_a_difference_is_shown() {
+    let text = "# Shown.\n\n%0 = Param i32 slot=0\n%1 = Add i32 %0 0:i32\nreturn %1\n";
+    let (after, error) = blessed("fresh", text);
+    assert_eq!(error, None);
+    assert_eq!(after, format!("{text}---\n%0 = Param i32 slot=0\nreturn %0\n"));
+    // A comment that is none, and a header that nobody reads.
+    assert!(blessed("comment", &text.replace('.', "")).1.expect("an error").contains("comment"));
+    let unread = text.replace("Shown.\n", "Shown.\ntarget: cpu-avx2\n");
+    assert!(blessed("header", &unread).1.expect("an error").contains("`target` is nothing that rules_algebra reads"));
+}
+
+#[test]
+fn what_computes_something_else_is_not_blessed() {
+    let g = |text: &str| gristmill_uop::text::parse(text, &gristmill_encodings::by_name).expect("a graph");
+    let of = |text: &str| {
+        let (graph, roots) = g(text);
+        let kernel = text.contains("Store");
+        match kernel {
+            true => judge::Meaning::Kernels(kernels::Kernels::of(graph, roots)),
+            false => judge::Meaning::Tensors(judge::Tensors { graph, outputs: vec![(9, roots[0])] }),
+        }
+    };
+    let path = folder().join("simd/a_row_of_six_lanes.txt");
+    let case = Case::read(&path).expect("a case");
+    let judged = |before: &str, after: &str| {
+        let claim = judge::Claim::same(of(before), of(after));
+        judge::judge(&case, &judge::Applied { text: String::new(), claim })
+    };
+    let tensor = "%0 = Param f32 6:i64 slot=0\n%1 = Exp f32 %0\nreturn %1";
+    let nest = "%0 = Param f32 slot=9\n%1 = Range i64 6:i64 range=1 kind=loop\n%2 = Param f32 slot=0\n%3 = Load f32 %2 %1\n\
+        %4 = Exp f32 %3\n%5 = Store f32 %0 %1 %4 %1\nreturn %5";
+    assert_eq!(judged(tensor, nest), Ok(()));
+    let wrong = |before: &str, after: &str, words: &str| {
+        let error = judged(before, after).expect_err("an error");
+        assert!(error.contains(words), "{error}");
+    };
+    wrong(tensor, &nest.replace("Exp", "Sqrt"), "computes something else");
+    wrong(nest, &nest.replace("Exp", "Sqrt"), "computes something else");
+    wrong(tensor, &tensor.replace("Exp", "Neg"), "computes something else");
+    wrong(tensor, &nest.replace("6:i64", "5:i64"), "ends before element 5");
+    wrong(tensor, &nest.replace("slot=9", "slot=8"), "slot 9 is not written");
+    wrong(tensor, &nest.replace("Load f32", "Load i8"), "breaks its spec");
 }

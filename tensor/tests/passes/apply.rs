@@ -4,7 +4,7 @@ use crate::case::Case;
 use crate::context::layout;
 use crate::judge::{Applied, Claim, Meaning, Tensors};
 use crate::kernels::{Kernels, ranges};
-use crate::{linear, show, tensors};
+use crate::{show, statements, tensors};
 use gristmill_compiler::testing::{self, Around, Derived, Expander, Packing, Ranges};
 use gristmill_uop::op::Class;
 use gristmill_uop::rules::{dot, lift};
@@ -38,12 +38,12 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("simt", simt),
     ("fragment_tiling", fragment_tiling),
     ("fuse_reductions", fuse_reductions),
-    ("linear", linear::linear),
-    ("vectorise", linear::vectorise),
-    ("coalesce", linear::coalesce),
-    ("pairs", linear::pairs),
-    ("mma", linear::mma),
-    ("mma_f16", linear::mma_f16),
+    ("linear", statements::linear),
+    ("vectorise", statements::vectorise),
+    ("coalesce", statements::coalesce),
+    ("pairs", statements::pairs),
+    ("mma", statements::mma),
+    ("mma_f16", statements::mma_f16),
     ("decisions", tensors::decisions),
     ("pipeline", tensors::pipeline),
 ];
@@ -60,7 +60,7 @@ fn values(before: (&Graph, &[Id]), after: (&Graph, &[Id])) -> Claim {
             Meaning::Tensors(Tensors { graph: g.clone(), outputs })
         }
     };
-    Claim::Same(of(before), of(after))
+    Claim::same(of(before), of(after))
 }
 
 /// The input built anew, node by node: the rules are tried on each.
@@ -124,14 +124,14 @@ fn rules_lift(case: &Case) -> Result<Applied, String> {
     let old = Kernels::of(g.clone(), vec![before]);
     let new =
         Kernels { launches: vec![vec![vec![whole]], vec![vec![taken]]], between: vec![1001], ..Kernels::of(g, vec![]) };
-    Ok(Applied { text, claim: Claim::Same(Meaning::Kernels(old), Meaning::Kernels(new)) })
+    Ok(Applied { text, claim: Claim::same(Meaning::Kernels(old), Meaning::Kernels(new)) })
 }
 
 /// The claim that nests compute the same, and their text.
 fn same(before: (Graph, Vec<Id>), after: (Graph, Vec<Id>)) -> Applied {
     let text = show::nests(&after.0, &after.1);
     let of = |(g, nests): (Graph, Vec<Id>)| Meaning::Kernels(Kernels::of(g, nests));
-    Applied { text, claim: Claim::Same(of(before), of(after)) }
+    Applied { text, claim: Claim::same(of(before), of(after)) }
 }
 
 /// The largest number of a range: those that a pass makes come after it.

@@ -24,8 +24,15 @@ pub struct Applied {
 pub enum Claim {
     /// Its text is all there is: a list, a number, statements that nothing but a device runs.
     Text,
-    /// It computes the same.
-    Same(Meaning, Meaning),
+    /// The second computes the same as the first.
+    Same(Box<[Meaning; 2]>),
+}
+
+impl Claim {
+    /// That a pass made `after` of `before`.
+    pub fn same(before: Meaning, after: Meaning) -> Claim {
+        Claim::Same(Box::new([before, after]))
+    }
 }
 
 /// Something that computes.
@@ -100,7 +107,8 @@ fn wanted(g: &Graph, roots: &[Id]) -> BTreeMap<u32, Wanted> {
 
 /// Checks the claim.
 pub fn judge(case: &Case, applied: &Applied) -> Result<(), String> {
-    let Claim::Same(before, after) = &applied.claim else { return Ok(()) };
+    let Claim::Same(both) = &applied.claim else { return Ok(()) };
+    let [before, after] = &**both;
     before.check().map_err(|e| format!("the input breaks its spec: {e}"))?;
     after.check().map_err(|e| format!("what came out breaks its spec: {e}\n{}", applied.text))?;
     let within = case.parsed::<f64>("within")?.unwrap_or(WITHIN);

@@ -32,7 +32,7 @@ pub fn attention(case: &Case) -> Result<Applied, String> {
     let numbers = Numbers::of(&c.graph, &c.roots);
     let text = text::print(&c.graph, &c.roots) + &show::hints(&c.graph, &numbers, &c.hints);
     let outputs = c.outputs();
-    Ok(Applied { text, claim: Claim::Same(of_function(c.function), tensors(c.graph, outputs)) })
+    Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
 }
 
 pub fn encode_queries(case: &Case) -> Result<Applied, String> {
@@ -40,7 +40,7 @@ pub fn encode_queries(case: &Case) -> Result<Applied, String> {
     let changed = testing::encode_queries(&mut c.graph, &mut c.roots, &c.target);
     let text = format!("changed: {changed}\n{}", text::print(&c.graph, &c.roots));
     let outputs = c.outputs();
-    Ok(Applied { text, claim: Claim::Same(of_function(c.function), tensors(c.graph, outputs)) })
+    Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
 }
 
 pub fn int8(case: &Case) -> Result<Applied, String> {
@@ -67,7 +67,7 @@ pub fn int8(case: &Case) -> Result<Applied, String> {
     let text = format!("{}{}", text::print(g, &all), lines.iter().map(|l| format!("{l}\n")).collect::<String>());
     let text = text + &show::hints(g, &numbers, &c.hints);
     let outputs = c.outputs();
-    Ok(Applied { text, claim: Claim::Same(of_function(c.function), tensors(c.graph, outputs)) })
+    Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
 }
 
 /// `factor: 0.5`, one root: its parts, which add up to so many times the root.
@@ -84,7 +84,7 @@ pub fn f16_split(case: &Case) -> Result<Applied, String> {
     let sum = g.sum(wide, &[axis]);
     let times = g.constant(Scalar::F32, factor);
     let want = g.mul(root, times);
-    Ok(Applied { text, claim: Claim::Same(tensors(g.clone(), vec![(100, want)]), tensors(g, vec![(100, sum)])) })
+    Ok(Applied { text, claim: Claim::same(tensors(g.clone(), vec![(100, want)]), tensors(g, vec![(100, sum)])) })
 }
 
 pub fn candidates(case: &Case) -> Result<Applied, String> {
@@ -139,7 +139,7 @@ pub fn rangeify(case: &Case) -> Result<Applied, String> {
     let layouts = c.laid_out();
     Ok(Applied {
         text,
-        claim: Claim::Same(before, Meaning::Kernels(Kernels { layouts, filled, ..Kernels::of(g, vec![nest]) })),
+        claim: Claim::same(before, Meaning::Kernels(Kernels { layouts, filled, ..Kernels::of(g, vec![nest]) })),
     })
 }
 
@@ -231,7 +231,7 @@ pub fn cut(case: &Case) -> Result<Applied, String> {
     let layouts = c.laid_out();
     let nests = draft.nests.clone();
     let kernels = Kernels { layouts, filled, ..Kernels::of(g, nests) };
-    Ok(Applied { text, claim: Claim::Same(before, Meaning::Kernels(kernels)) })
+    Ok(Applied { text, claim: Claim::same(before, Meaning::Kernels(kernels)) })
 }
 
 /// Slots that a function does not have.
@@ -265,7 +265,7 @@ pub fn materialise(case: &Case) -> Result<Applied, String> {
     let launches: Vec<Vec<Vec<Id>>> = placed.kernels.iter().map(|k| vec![k.0.nests.clone()]).collect();
     let (between, layouts) = (temporary(&g, &launches), c.laid_out());
     let kernels = Kernels { graph: g, launches, layouts, filled: vec![], between };
-    Ok(Applied { text, claim: Claim::Same(before, Meaning::Kernels(kernels)) })
+    Ok(Applied { text, claim: Claim::same(before, Meaning::Kernels(kernels)) })
 }
 
 pub fn schedule(case: &Case) -> Result<Applied, String> {
@@ -291,7 +291,7 @@ pub fn schedule(case: &Case) -> Result<Applied, String> {
     let launches: Vec<Vec<Vec<Id>>> = s.launches.iter().map(|l| l.bodies.clone()).collect();
     let (between, layouts) = (temporary(&s.graph, &launches), c.laid_out());
     let kernels = Kernels { graph: s.graph, launches, layouts, filled: vec![], between };
-    Ok(Applied { text, claim: Claim::Same(before, Meaning::Kernels(kernels)) })
+    Ok(Applied { text, claim: Claim::same(before, Meaning::Kernels(kernels)) })
 }
 
 pub fn decisions(case: &Case) -> Result<Applied, String> {
@@ -327,7 +327,7 @@ pub fn pipeline(case: &Case) -> Result<Applied, String> {
     };
     let layouts = compiled.layouts.iter().map(laid_out).collect();
     let kernels = Kernels { graph: g, launches, layouts, filled: vec![], between };
-    Ok(Applied { text, claim: Claim::Same(of_function(meaning), Meaning::Kernels(kernels)) })
+    Ok(Applied { text, claim: Claim::same(of_function(meaning), Meaning::Kernels(kernels)) })
 }
 
 fn interned(from: &Graph, to: &mut Graph, root: Id, map: &mut FxHashMap<Id, Id>) -> Id {
@@ -370,7 +370,7 @@ fn same_elements(case: &Case, g: &mut Graph, row: Id, k: Id) -> Result<(Id, Clai
     let all = ranges(g, &[row, k]);
     let old = Kernels::of_values(g.clone(), &[before], &all);
     let new = Kernels { layouts: vec![laid_out], ..Kernels::of_values(g.clone(), &[after], &all) };
-    Ok((after, Claim::Same(Meaning::Kernels(old), Meaning::Kernels(new))))
+    Ok((after, Claim::same(Meaning::Kernels(old), Meaning::Kernels(new))))
 }
 
 /// The kernel that brings a weight into a layout: what is read from where it puts it is what was in the file.

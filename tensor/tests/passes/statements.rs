@@ -59,7 +59,7 @@ pub fn pairs(case: &Case) -> Result<Applied, String> {
     let (before, after) = (sums(&mut g, &terms), sums(&mut g, &joined));
     let all = ranges(&g, &before);
     let of = |roots: &[Id]| Meaning::Kernels(Kernels::of_values(g.clone(), roots, &all));
-    Ok(Applied { text, claim: Claim::Same(of(&before), of(&after)) })
+    Ok(Applied { text, claim: Claim::same(of(&before), of(&after)) })
 }
 
 /// The value of one nest.
