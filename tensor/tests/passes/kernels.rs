@@ -102,6 +102,8 @@ impl Kernels {
             threads: 1,
             scratch: 0,
             estimate: Estimate::default(),
+            seconds: 0.0,
+            title: String::new(),
             notes: vec![],
         }
     }

@@ -306,7 +306,7 @@ pub fn pipeline(case: &Case) -> Result<Applied, String> {
     let compiled = testing::compile(&c.function, &c.target, None, &mut Cheapest);
     let (mut g, mut launches, mut text) = (Graph::new(), Vec::new(), String::new());
     for (program, level) in compiled.programs.iter().zip(&compiled.levels) {
-        let _ = writeln!(text, "level {level}: {}", program.notes[..program.notes.len() - 1].join(", "));
+        let _ = writeln!(text, "level {level}: {}", program.notes.join(", "));
         let mut of = Vec::new();
         for body in program.graph[program.root].src.clone() {
             let nests = program.graph[body].src.to_vec();
