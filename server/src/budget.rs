@@ -1,7 +1,7 @@
 //! What an answer that is told at once may take of the memory: said before it begins, and counted while it grows.
 
 use crate::error::ApiError;
-use crate::job::Delta;
+use crate::job::Chosen;
 use crate::model::Served;
 use crate::openai::settings::Settings;
 
@@ -12,67 +12,48 @@ const ENTRY: usize = 56;
 /// Bytes for each byte of a token there: itself, and its number in `bytes`.
 const SPELT: usize = 5;
 
-/// How many tokens an answer may have: as many as were asked for, or, where nobody said how many, as many as may be told at once.
+/// Refuses a request for more tokens than may be told at once. Where nobody said how many, the answer ends where its room does ([`room`]).
 /// `prompt` is the length of the prompt, `top` the number of alternatives whose probabilities were asked for.
 ///
 /// # Errors
 /// When more were asked for than may be told at once.
-pub fn limit(
+pub fn check(
     settings: &Settings,
     served: &Served,
     prompt: usize,
     top: Option<usize>,
     most: usize,
-) -> Result<Option<usize>, ApiError> {
-    if settings.stream {
-        return Ok(settings.limit);
-    }
+) -> Result<(), ApiError> {
+    let Some(limit) = settings.limit.filter(|_| !settings.stream) else { return Ok(()) };
     let each = token_bytes(top);
     let fitting = (most / each / settings.choices).max(1);
     // No answer is longer than the context has room for.
-    let room = served.context.saturating_sub(prompt);
-    match settings.limit {
-        Some(limit) if limit.min(room) > fitting => {
-            let mib = (limit.min(room) * each * settings.choices) >> 20;
-            let message = format!(
-                "n = {}, {} tokens and {} alternatives to each may take {mib} MiB, and an answer that is told at once has {}; \
-                 max_tokens = {fitting} would fit, and with stream set to true any",
-                settings.choices,
-                limit.min(room),
-                top.unwrap_or(0),
-                most >> 20,
-            );
-            Err(ApiError::parameter("max_tokens", message).with_code("answer_too_large"))
-        }
-        None if room > fitting => Ok(Some(fitting)),
-        limit => Ok(limit),
+    let limit = limit.min(served.context.saturating_sub(prompt));
+    if limit <= fitting {
+        return Ok(());
     }
+    let mib = (limit * each * settings.choices) >> 20;
+    let message = format!(
+        "n = {}, {limit} tokens and {} alternatives to each may take {mib} MiB, and an answer that is told at once has {}; \
+         max_tokens = {fitting} would fit, and with stream set to true any",
+        settings.choices,
+        top.unwrap_or(0),
+        most >> 20,
+    );
+    Err(ApiError::parameter("max_tokens", message).with_code("answer_too_large"))
+}
+
+/// Bytes that each of the answers to a request may have that is told at once, of `most` in all; none for a stream, which may have any.
+pub fn room(settings: &Settings, most: usize) -> Option<usize> {
+    (!settings.stream).then_some(most / settings.choices)
 }
 
 fn token_bytes(top: Option<usize>) -> usize {
     TEXT + top.map_or(0, |top| (top + 1) * (ENTRY + TEXT * SPELT))
 }
 
-/// Counts what has come of an answer.
-pub struct Count {
-    bytes: usize,
-    most: usize,
-}
-
-impl Count {
-    /// Of an answer that may have so many bytes.
-    pub fn new(most: usize) -> Count {
-        Count { bytes: 0, most }
-    }
-    /// More of it.
-    ///
-    /// # Errors
-    /// When that is more than it may have.
-    pub fn add(&mut self, served: &Served, delta: &Delta) -> Result<(), ApiError> {
-        let entry = |token: u32| ENTRY + SPELT * served.bytes(token).len();
-        let tokens = delta.tokens.iter();
-        let told = tokens.map(|it| entry(it.token) + it.top.iter().map(|&(token, _)| entry(token)).sum::<usize>());
-        self.bytes += delta.text.len() + told.sum::<usize>();
-        if self.bytes > self.most { Err(ApiError::answer_too_large(self.most)) } else { Ok(()) }
-    }
+/// Bytes that a token's probability takes in JSON, and those of its alternatives, about.
+pub fn bytes(served: &Served, chosen: &Chosen) -> usize {
+    let entry = |token: u32| ENTRY + SPELT * served.bytes(token).len();
+    entry(chosen.token) + chosen.top.iter().map(|&(token, _)| entry(token)).sum::<usize>()
 }

@@ -124,14 +124,6 @@ impl ApiError {
         let message = "the answer was not read fast enough, and ends here";
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("answer_unread")
     }
-    /// An answer that is larger than an answer may be that is told at once.
-    pub fn answer_too_large(most: usize) -> ApiError {
-        let message = format!(
-            "the answer became larger than the {most} bytes that one told at once may have; ask for fewer tokens or \
-             probabilities, or set stream to true"
-        );
-        ApiError::body(message).code("answer_too_large")
-    }
     /// Bodies of others take all the memory there is for them.
     pub fn bodies() -> ApiError {
         let message = "others are sending too much at the moment; try again soon";

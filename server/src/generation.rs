@@ -1,5 +1,6 @@
 //! One answer while it is made: tokens from the core's [`generation`], text to whoever asked.
 
+use crate::budget;
 use crate::constraint::Constraint;
 use crate::error::ApiError;
 use crate::job::{Delta, Event, Finish, Job};
@@ -24,6 +25,8 @@ pub struct Generation<'j> {
     characters: Utf8Stream,
     /// What was not told yet.
     pending: Delta,
+    /// Bytes of the answer so far, about, with its probabilities as JSON.
+    bytes: usize,
     begun: Instant,
     told: Option<Instant>,
 }
@@ -52,6 +55,7 @@ impl<'j> Generation<'j> {
             stop: StopMatcher::new(job.stop.iter().cloned()),
             characters: Utf8Stream::default(),
             pending: Delta { choice, ..Delta::default() },
+            bytes: 0,
             begun: Instant::now(),
             told: None,
         })
@@ -72,13 +76,18 @@ impl<'j> Generation<'j> {
         };
         self.pending.so_far = self.tokens.tokens();
         if let Some(top) = self.job.logprobs {
-            self.pending.tokens.push(probabilities(session.logits(), token, top));
+            let chosen = probabilities(session.logits(), token, top);
+            self.bytes += budget::bytes(self.served, &chosen);
+            self.pending.tokens.push(chosen);
         }
         let mut text = String::new();
         self.characters.push(self.served.shown(token, self.job.markers), &mut text);
+        self.bytes += text.len();
         self.pending.text += &self.stop.push(&text);
         let stopped = self.stop.stopped().map(|_| generation::Finish::Stopped);
-        if let Some(finish) = stopped.or(step.finish) {
+        // What may be told at once is used up.
+        let full = self.job.room.is_some_and(|room| self.bytes >= room).then_some(generation::Finish::Limit);
+        if let Some(finish) = stopped.or(step.finish).or(full) {
             return Ok(Some(self.end(finish.into())));
         }
         self.tell_in_time();

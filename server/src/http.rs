@@ -1,5 +1,6 @@
 //! The way in: paths, keys, hosts.
 
+use crate::budget;
 use crate::channel::{Receiver, channel};
 use crate::condition::Condition;
 use crate::config::Config;
@@ -184,6 +185,7 @@ impl App {
             return Err(ApiError::failed(why));
         }
         let (sender, events) = channel(self.config.unread);
+        let room = budget::room(&settings, self.config.answer);
         let Settings { sampling, reuse, bias, choices, limit, stop, endless, stream, .. } = settings;
         let job = Job {
             client,
@@ -195,6 +197,7 @@ impl App {
             constraint,
             choices,
             limit: limit.unwrap_or(usize::MAX),
+            room,
             stop,
             endless,
             markers,

@@ -29,6 +29,8 @@ pub struct Job {
     pub choices: usize,
     /// Most tokens of each.
     pub limit: usize,
+    /// Most bytes of each, about, with its probabilities as JSON; it ends where they are used up. None for any number.
+    pub room: Option<usize>,
     /// Texts that end an answer, and are not part of it.
     pub stop: Vec<String>,
     /// Go on where the model would end?

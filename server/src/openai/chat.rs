@@ -7,7 +7,6 @@ use super::settings::{Settings, request};
 use super::tools::{ResponseFormat, Tool, ToolChoice, Wishes};
 use super::{finish_name, fresh_id, rate, timings_json, usage_json, with_usage};
 use crate::body::Asked;
-use crate::budget::Count;
 use crate::constraint::Constraint;
 use crate::error::ApiError;
 use crate::grammar::Form;
@@ -111,7 +110,7 @@ impl ChatRequest {
         let served = &app.served;
         let thinking = self.thinking()?;
         let prompt = prompt::chat(served, convert(&self.messages)?, &wishes.to_json(), thinking)?;
-        settings.limit = budget::limit(&settings, served, prompt.tokens.len(), logprobs, app.config.answer)?;
+        budget::check(&settings, served, prompt.tokens.len(), logprobs, app.config.answer)?;
         let constraint = wishes.form().map(|(form, parameter)| {
             let compiled = constraint(served, &form, prompt.thinking);
             compiled.map_err(|why| ApiError::parameter(parameter, format!("this schema is not possible: {why}")))
@@ -174,15 +173,12 @@ pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Respo
     let mut telling = telling;
     let mut ends: Vec<(usize, Finish)> = Vec::new();
     let answers = &mut telling.answers;
-    let mut count = Count::new(app.config.answer);
     let usage = events::collect(
         &mut events,
         |delta| {
-            count.add(&app.served, &delta)?;
             let answer = &mut answers[delta.choice];
             answer.tokens.extend(delta.tokens);
             answer.push(&delta.text);
-            Ok(())
         },
         |choice, reason| ends.push((choice, reason)),
     )

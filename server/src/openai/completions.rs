@@ -5,7 +5,7 @@ use super::logprobs::CompletionLogprobs;
 use super::settings::{Settings, request};
 use super::{finish_name, fresh_id, timings_json, usage_json, with_usage};
 use crate::body::{self, Asked};
-use crate::budget::{self, Count};
+use crate::budget;
 use crate::error::ApiError;
 use crate::http::{self, App};
 use crate::job::{Chosen, Delta, Finish, Usage};
@@ -84,7 +84,7 @@ impl CompletionRequest {
             }
         };
         let prompt = prompt?;
-        settings.limit = budget::limit(&settings, served, prompt.tokens.len(), logprobs, app.config.answer)?;
+        budget::check(&settings, served, prompt.tokens.len(), logprobs, app.config.answer)?;
         Ok((settings, prompt, logprobs))
     }
 }
@@ -109,15 +109,12 @@ pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Respo
     }
     let mut texts: Vec<(String, Vec<Chosen>)> = vec![Default::default(); choices];
     let mut ends: Vec<(usize, Finish)> = Vec::new();
-    let mut count = Count::new(app.config.answer);
     let usage = events::collect(
         &mut events,
         |delta| {
-            count.add(&app.served, &delta)?;
             let (text, tokens) = &mut texts[delta.choice];
             text.push_str(&delta.text);
             tokens.extend(delta.tokens);
-            Ok(())
         },
         |choice, reason| ends.push((choice, reason)),
     )

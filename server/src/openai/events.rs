@@ -84,15 +84,15 @@ impl<T: Teller> State<T> {
 /// Waits for all of it. The end of each answer is told by `finish`.
 ///
 /// # Errors
-/// When it fails, or `delta` refuses more.
+/// When it fails.
 pub async fn collect(
     events: &mut Receiver,
-    mut delta: impl FnMut(Delta) -> Result<(), ApiError>,
+    mut delta: impl FnMut(Delta),
     mut finish: impl FnMut(usize, Finish),
 ) -> Result<Usage, ApiError> {
     loop {
         match events.recv().await {
-            Some(Event::Delta(more)) => delta(more)?,
+            Some(Event::Delta(more)) => delta(more),
             Some(Event::Finish { choice, reason }) => finish(choice, reason),
             Some(Event::End(usage)) => return Ok(usage),
             Some(Event::Failed(error)) => return Err(error),
