@@ -24,7 +24,7 @@ pub struct Config {
     pub connections: usize,
     /// How long a connection may be without a whole head of a request: from its opening, and from one answer to the next request.
     pub head_time: Duration,
-    /// How long a client may not read what is told to it. A client that reads less than a kilobyte a second counts as one.
+    /// How long a client may not read what is told to it. A client that reads less than two kilobytes a second counts as one.
     pub write_time: Duration,
     /// Most requests that wait.
     pub queue: usize,

@@ -104,8 +104,9 @@ pub struct Server {
 const THREADS: usize = 2;
 /// Requests that are read and checked at a time.
 const PREPARING: usize = 2;
-/// How long connections may take to end once nobody is answered any more.
-const PARTING: Duration = Duration::from_secs(2);
+/// How long connections may take to end once nobody is answered any more: clients read the rest of their answers meanwhile. A client that
+/// reads nothing has [`Config::write_time`], which is less unless said; systemd kills after 90 s, and a second signal ends at once.
+const PARTING: Duration = Duration::from_secs(60);
 /// Conversations of the longest kind whose rows are kept, where memory allows.
 const KEPT: usize = 4;
 /// Share of the available memory that they may take.
@@ -189,7 +190,7 @@ impl Server {
         });
         ready();
         worker.run();
-        // Who does not take the rest of an answer, or has not finished a question, is not waited for.
+        // Who has not finished a question is not waited for, and who does not take the rest of an answer not for long.
         let result = runtime.block_on(async { tokio::time::timeout(PARTING, connections).await });
         runtime.shutdown_background();
         // They fail for nobody but their clients.

@@ -7,15 +7,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A body that says when it has arrived whole, or nobody waits for the rest of it.
+/// A body that says that it begins to arrive, and when it has arrived whole, or nobody waits for the rest of it.
 pub struct Arriving<B> {
     body: B,
     connection: Arc<Connection>,
 }
 
 impl<B: HttpBody> Arriving<B> {
-    /// The body of a request of that connection.
+    /// The body of a request of that connection, whose head has arrived.
     pub fn new(body: B, connection: Arc<Connection>) -> Arriving<B> {
+        connection.begun();
         if body.is_end_stream() {
             connection.requested();
         }

@@ -30,6 +30,8 @@ pub struct Connection {
 struct State {
     /// There is a whole request that is not answered yet.
     requested: bool,
+    /// Something of an answer may be left to be handed to the system.
+    unsent: bool,
     /// The client does not read.
     stalled: bool,
     /// Since when it waits for its client, where it does.
@@ -52,22 +54,42 @@ impl Connection {
             state.since = Instant::now();
         }
     }
+    /// The head of a request has arrived. Whoever asks anew begins to wait anew, unless what was told before is not read.
+    pub fn begun(&self) {
+        self.change(|state| {
+            if !state.stalled {
+                state.since = Instant::now();
+            }
+        });
+    }
     /// A request has arrived whole.
     pub fn requested(&self) {
         self.change(|state| state.requested = true);
     }
-    /// It was answered.
+    /// It was answered; the end of the answer may still lie in a buffer of ours.
     pub fn answered(&self) {
-        self.change(|state| state.requested = false);
+        self.change(|state| (state.requested, state.unsent) = (false, true));
+    }
+    /// The system has taken all there is of answers.
+    pub fn flushed(&self) {
+        self.change(|state| state.unsent = false);
     }
     /// The client reads what is told, or does not.
     pub fn set_stalled(&self, stalled: bool) {
         self.change(|state| state.stalled = stalled);
     }
+    fn state(&self) -> State {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
     /// Since when it waits for its client, where it does.
     pub fn waiting_since(&self) -> Option<Instant> {
-        let state = *self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
         state.is_waiting().then_some(state.since)
+    }
+    /// Is there neither a whole request nor anything of an answer that its client could still get?
+    pub fn is_idle(&self) -> bool {
+        let state = self.state();
+        !state.requested && !state.unsent
     }
 }
 
@@ -104,7 +126,7 @@ impl Registry {
         } else if connections.len() >= self.total {
             evict(&mut connections, None)?;
         }
-        let state = Mutex::new(State { requested: false, stalled: false, since: Instant::now() });
+        let state = Mutex::new(State { requested: false, unsent: false, stalled: false, since: Instant::now() });
         let connection = Arc::new(Connection { network, state, evicted: Notify::new() });
         connections.insert(number, connection.clone());
         Some(Place { registry: self.clone(), number, connection })
@@ -137,7 +159,9 @@ fn evict(connections: &mut HashMap<u64, Arc<Connection>>, network: Option<IpAddr
 
 #[cfg(test)]
 mod tests {
+    use super::super::bodies::Arriving;
     use super::*;
+    use axum::body::Body;
     use futures_util::FutureExt;
     use std::net::Ipv4Addr;
 
@@ -191,6 +215,42 @@ mod tests {
         assert_eq!(place.connection.waiting_since(), None);
         place.connection.answered();
         assert!(place.connection.waiting_since() > since);
+    }
+
+    #[test]
+    fn a_new_request_makes_a_connection_younger() {
+        let registry = Registry::new(1);
+        let place = registry.admit(0, address(1)).unwrap();
+        let kept = &place.connection;
+        kept.requested();
+        kept.answered();
+        let since = kept.waiting_since();
+        // The body of its next request is on its way.
+        let arriving = Arriving::new(Body::from("a body"), kept.clone());
+        assert!(kept.waiting_since() > since);
+        drop(arriving);
+        kept.answered();
+        // Whoever does not read what was told stays as old as that makes it.
+        kept.set_stalled(true);
+        let since = kept.waiting_since();
+        kept.begun();
+        assert_eq!(kept.waiting_since(), since);
+    }
+
+    #[test]
+    fn a_connection_is_idle_once_all_of_its_answer_was_sent() {
+        let registry = Registry::new(1);
+        let place = registry.admit(0, address(1)).unwrap();
+        let connection = &place.connection;
+        assert!(connection.is_idle());
+        connection.requested();
+        connection.flushed();
+        assert!(!connection.is_idle(), "it is not answered yet");
+        connection.answered();
+        assert!(!connection.is_idle(), "the answer is not sent yet");
+        assert!(connection.waiting_since().is_some());
+        connection.flushed();
+        assert!(connection.is_idle());
     }
 
     #[test]

@@ -9,8 +9,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// Bytes a second that a client has to read, in the long run, where there is something to read. A telephone's modem was faster.
-const SLOWEST: u64 = 1024;
+/// Bytes a second that a client has to read, in the long run, where there is something to read. A telephone's modem was faster. It is seen
+/// to have read when a third of the system's buffer is free ([`super::SEND_BUFFER`]), 43 KiB, which take 21 s at this rate: a `write_time`
+/// below that asks for 43 KiB within it.
+const SLOWEST: u64 = 2048;
 
 /// A socket, and how long what is written to it has been waiting for its client.
 pub struct Watched<S> {
@@ -89,7 +91,12 @@ impl<S: Write + Unpin> Write for Watched<S> {
         self.stream.is_write_vectored()
     }
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        // hyper flushes once its own buffer is empty.
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        if matches!(flushed, Poll::Ready(Ok(()))) {
+            self.connection.flushed();
+        }
+        flushed
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)

@@ -4,7 +4,10 @@ mod api;
 mod bad;
 mod client;
 mod failed;
+#[path = "../../../llm/tests/failing_support/mod.rs"]
+mod failing_support;
 mod large;
+mod readers;
 mod running;
 mod sessions;
 mod slow;

@@ -22,8 +22,8 @@ pub struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The demo model.
-fn demo() -> (Text, Engine) {
+/// The demo model, on the device that is made of this one.
+fn demo(device: impl FnOnce(Opened) -> Opened) -> (Text, Engine) {
     // Kernels are compiled once, by whoever comes first.
     static LOADING: Mutex<()> = Mutex::new(());
     let _turn = LOADING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -31,8 +31,8 @@ fn demo() -> (Text, Engine) {
     let file = ModelFile::open(&demo).expect("the demo model");
     let store = Store::open(Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"), 1 << 28).expect("a store");
     let isa = Isa::parse("auto").expect("an instruction set");
-    let device = CpuDevice::with(2, isa, Cc::find().expect("a C compiler"), store).expect("a processor");
-    let opened = Opened::new(Arc::new(device), Some(&dialect::C));
+    let processor = CpuDevice::with(2, isa, Cc::find().expect("a C compiler"), store).expect("a processor");
+    let opened = device(Opened::new(Arc::new(processor), Some(&dialect::C)));
     let engine = Engine::load(&file, opened, Settings::default(), &|_| ()).expect("an engine");
     let tokenizer = language::tokenizer(file.metadata()).expect("a tokenizer");
     let (template, _) = language::template(file.metadata(), &tokenizer, &Isolation::InProcess).expect("a template");
@@ -42,6 +42,11 @@ fn demo() -> (Text, Engine) {
 
 /// Starts one.
 pub fn start(config: Config) -> Running {
+    start_on(config, |processor| processor)
+}
+
+/// Starts one on the device that is made of this processor.
+pub fn start_on(config: Config, device: impl FnOnce(Opened) -> Opened + Send + 'static) -> Running {
     let key = config.api_key.clone();
     let server = Server::bind(Config { port: 0, ..config }).expect("a port");
     let client = Client { address: server.address(), key };
@@ -52,16 +57,23 @@ pub fn start(config: Config) -> Running {
         let ended = async {
             let _ = ended.await;
         };
-        let (text, engine) = demo();
+        let (text, engine) = demo(device);
         server.run_until(text, engine, || is_ready.send(()).expect("somebody waits"), ended).expect("it serves");
     });
     ready.recv().expect("it is ready");
     Running { client, condition, end: Some(end), thread: Some(thread) }
 }
 
+impl Running {
+    /// Tells it to end, and does not wait for that.
+    pub fn end(&mut self) {
+        drop(self.end.take());
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
-        drop(self.end.take());
+        self.end();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
             && !std::thread::panicking()
