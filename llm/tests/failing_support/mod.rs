@@ -1,4 +1,4 @@
-//! A device around another that fails on demand: the n-th of the calls that reach it.
+//! A device around another that fails on demand: the n-th of the calls that reach it, or all from there on. The server's tests have it, too.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use gristmill_backend::{Opened, Options, open};
@@ -16,6 +16,8 @@ pub struct Calls {
     made: AtomicUsize,
     /// The number of the call that fails; calls are counted from 1, so that 0 is none.
     fails: AtomicUsize,
+    /// The number of the call from which on the device is lost, counted likewise.
+    lost: AtomicUsize,
     /// Copies from the device that are still to come until one gives garbage and says nothing; 0 is never.
     garbles: AtomicUsize,
     /// Steps that were started and not waited for.
@@ -31,6 +33,11 @@ impl Calls {
     pub fn fail(&self, n: usize) {
         self.made.store(0, Ordering::SeqCst);
         self.fails.store(n, Ordering::SeqCst);
+    }
+    /// Has the device be lost from the `n`-th call from now on: nothing that is asked of it succeeds again.
+    pub fn lose(&self, n: usize) {
+        self.made.store(0, Ordering::SeqCst);
+        self.lost.store(n, Ordering::SeqCst);
     }
     /// Has the `n`-th copy from the device from now on give garbage without an error, once.
     pub fn garble(&self, n: usize) {
@@ -56,12 +63,15 @@ impl Calls {
     pub fn allocated(&self) -> usize {
         self.allocated.load(Ordering::SeqCst)
     }
-    /// Counts a call; is it the one?
-    fn is_due(&self) -> bool {
-        self.made.fetch_add(1, Ordering::SeqCst) + 1 == self.fails.load(Ordering::SeqCst)
-    }
+    /// Counts a call, which fails if it is the one.
     fn check(&self, what: &str) -> Result<(), Error> {
-        if self.is_due() { Err(failure(what)) } else { Ok(()) }
+        let call = self.made.fetch_add(1, Ordering::SeqCst) + 1;
+        let lost = self.lost.load(Ordering::SeqCst);
+        if lost > 0 && call >= lost {
+            let hint = "start again".into();
+            return Err(Error::Lost { device: "the device".into(), what: format!("{what} did not end"), hint });
+        }
+        if call == self.fails.load(Ordering::SeqCst) { Err(failure(what)) } else { Ok(()) }
     }
 }
 
@@ -76,9 +86,14 @@ struct Failing {
     overlaps: bool,
 }
 
-/// That device, failing on demand. With `overlaps` it says that its steps run beside the host.
+/// The device of that name, failing on demand. With `overlaps` it says that its steps run beside the host.
 pub fn failing(name: &str, exact: bool, overlaps: bool) -> (Opened, Arc<Calls>) {
-    let opened = open(name, &Options { threads: Some(2), exact, ..Options::default() }).expect("a device");
+    let options = Options { threads: Some(2), exact, ..Options::default() };
+    around(open(name, &options).expect("a device"), overlaps)
+}
+
+/// That device, likewise.
+pub fn around(opened: Opened, overlaps: bool) -> (Opened, Arc<Calls>) {
     let calls = Arc::new(Calls::default());
     let device = Failing { inner: opened.device.clone(), calls: calls.clone(), overlaps };
     (Opened { device: Arc::new(device), ..opened }, calls)
@@ -114,16 +129,16 @@ impl Device for Failing {
     }
     /// A copy that fails has left garbage in half of its bytes.
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
-        if self.calls.is_due() {
+        if let Err(error) = self.calls.check("a copy to the device") {
             self.inner.write(to, offset, &vec![GARBAGE; data.len().div_ceil(2)])?;
-            return Err(failure("a copy to the device"));
+            return Err(error);
         }
         self.inner.write(to, offset, data)
     }
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
-        if self.calls.is_due() {
+        if let Err(error) = self.calls.check("a copy from the device") {
             data.fill(GARBAGE);
-            return Err(failure("a copy from the device"));
+            return Err(error);
         }
         self.inner.read(from, offset, data)?;
         let count = |left: usize| left.checked_sub(1);

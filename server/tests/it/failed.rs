@@ -1,9 +1,12 @@
 //! An engine that is gone for good.
 
 use super::client::asking;
+use super::failing_support::around;
+use super::running::start_on;
 use super::start;
 use gristmill_server::Config;
 use serde_json::json;
+use std::sync::mpsc;
 
 #[test]
 fn a_server_whose_engine_is_gone_says_so() {
@@ -34,4 +37,36 @@ fn a_server_whose_engine_is_gone_says_so() {
     assert_eq!(client.metric("gristmill_engine_failed"), 1.0);
     assert_eq!(client.metric("gristmill_requests_waiting"), 0.0);
     client.get("/v1/models").ok();
+}
+
+#[test]
+fn a_server_whose_device_is_lost_says_so() {
+    for stream in [false, true] {
+        let (tell, told) = mpsc::channel();
+        let server = start_on(Config::default(), move |processor| {
+            let (opened, calls) = around(processor, true);
+            tell.send(calls).expect("somebody waits");
+            opened
+        });
+        let client = &server.client;
+        let calls = told.recv().expect("a device");
+        client.ask("Hm?", json!({ "max_tokens": 3 })).ok();
+        assert_eq!(client.get("/health").status, 200);
+        // In the middle of an answer: each token takes a start and a wait.
+        calls.lose(20);
+        let answer = client.ask("Tell me a story.", json!({ "stream": stream, "ignore_eos": true }));
+        let error = match stream {
+            true => answer.events().pop().expect("events")["error"].take(),
+            false => answer.refused(500),
+        };
+        let message = error["message"].as_str().expect("a message");
+        assert!(message.contains("the device is lost: ") && message.ends_with("; start again"), "{message}");
+        let health = client.get("/health");
+        let why = health.json()["message"].as_str().expect("a reason").to_owned();
+        assert_eq!((health.status, health.json()["status"].as_str()), (503, Some("failed")));
+        assert!(why.contains("the device is lost: ") && why.contains("did not end"), "{why}");
+        let error = client.ask("Hm?", json!({})).refused(503);
+        assert_eq!((error["code"].as_str(), client.metric("gristmill_engine_failed")), (Some("engine_failed"), 1.0));
+        assert!(error["message"].as_str().is_some_and(|message| message.contains(&why)), "{error}");
+    }
 }
