@@ -2,7 +2,7 @@
 
 pub use crate::constraint::{Constraint, Grammars};
 pub use crate::grammar::{Callable, Form, Style, grammar};
-pub use crate::reply::{Part, Reply, Schemas};
+pub use crate::reply::{MARKERS, Part, Reply, Schemas};
 
 use crate::condition::Condition;
 use crate::config::Config;

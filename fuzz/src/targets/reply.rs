@@ -2,9 +2,36 @@
 
 use crate::Target;
 use crate::bytes::Bytes;
-use gristmill_server::fuzzing::{Part, Reply, Schemas};
+use gristmill_server::fuzzing::{MARKERS, Part, Reply, Schemas};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
+
+/// What replies are made of besides the texts that structure them.
+const OTHERS: &[&str] = &[
+    "{\"name\": \"f\", \"arguments\": {",
+    "\"x\": 1",
+    "}}",
+    "{",
+    "}",
+    "\"",
+    "\\",
+    "\\u12",
+    "f",
+    "x",
+    "\n",
+    "<",
+    "</",
+    " ",
+];
+
+/// Both.
+const WORDS: [&str; MARKERS.len() + OTHERS.len()] = {
+    let mut words = [""; MARKERS.len() + OTHERS.len()];
+    let (structure, others) = words.split_at_mut(MARKERS.len());
+    structure.copy_from_slice(MARKERS);
+    others.copy_from_slice(OTHERS);
+    words
+};
 
 /// A byte of choices, and the text.
 pub const TARGET: Target = Target {
@@ -12,30 +39,7 @@ pub const TARGET: Target = Target {
     about: "a model's reply with reasoning and calls: taken apart in pieces and at once",
     run,
     seeds,
-    words: &[
-        "<think>",
-        "</think>",
-        "<tool_call>",
-        "</tool_call>",
-        "<arg_key>",
-        "</arg_key>",
-        "<arg_value>",
-        "</arg_value>",
-        "{\"name\": \"f\", \"arguments\": {",
-        "\"x\": 1",
-        "}}",
-        "{",
-        "}",
-        "\"",
-        "\\",
-        "\\u12",
-        "f",
-        "x",
-        "\n",
-        "<",
-        "</",
-        " ",
-    ],
+    words: &WORDS,
     longest: 4 << 10,
     tries: 4000,
 };

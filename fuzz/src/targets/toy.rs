@@ -6,23 +6,10 @@ use gristmill_llm::language;
 use gristmill_llm::sampling::SamplingParams;
 use gristmill_llm::tokenizer::Tokenizer;
 use gristmill_server::Text;
+use gristmill_server::fuzzing::MARKERS;
 
-/// Texts that structure a conversation, as special tokens.
-pub const CONTROL: &[&str] = &[
-    "<|endoftext|>",
-    "<|user|>",
-    "<|assistant|>",
-    "<|system|>",
-    "<|observation|>",
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_call>",
-    "<arg_key>",
-    "</arg_key>",
-    "<arg_value>",
-    "</arg_value>",
-];
+/// Texts that structure a conversation, as special tokens, besides those that structure a reply.
+const TURNS: &[&str] = &["<|endoftext|>", "<|user|>", "<|assistant|>", "<|system|>", "<|observation|>"];
 
 /// What a byte is written as in a vocabulary of bytes: itself where it prints, a letter from U+0100 on where it does not.
 pub fn written(byte: u8) -> char {
@@ -52,9 +39,9 @@ pub fn metadata(pre: &str, more: &[(Vec<u8>, i32)], merges: &[Vec<u8>]) -> Metad
     metadata
 }
 
-/// A tokenizer of words and of [`CONTROL`].
+/// A tokenizer of words, and of texts that structure conversations and replies.
 pub fn tokenizer() -> Tokenizer {
-    let control = CONTROL.iter().map(|text| (text.as_bytes().to_vec(), 3));
+    let control = TURNS.iter().chain(MARKERS).map(|text| (text.as_bytes().to_vec(), 3));
     let words = ["he", "ll", "hell", "hello", "\u{120}w"].map(|word| (word.as_bytes().to_vec(), 1));
     let more: Vec<(Vec<u8>, i32)> = words.into_iter().chain(control).collect();
     let merges = ["h e", "l l", "he ll", "hell o", "\u{120} w"].map(|merge| merge.as_bytes().to_vec());

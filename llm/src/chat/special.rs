@@ -11,6 +11,7 @@ use std::ops::Range;
 use daachorse::DoubleArrayAhoCorasick;
 
 use super::error::ChatError;
+use crate::tokenizer::nested::longest_prefixes;
 
 /// Special texts.
 pub(super) struct Texts {
@@ -40,11 +41,8 @@ impl Texts {
         reversed.sort_unstable();
         let (backward, places): (Vec<Vec<u8>>, Vec<usize>) = reversed.into_iter().unzip();
         let mut endings = vec![None; texts.len()];
-        let mut open: Vec<usize> = Vec::new();
-        for (at, text) in backward.iter().enumerate() {
-            while open.pop_if(|other| !text.starts_with(&backward[*other])).is_some() {}
-            endings[places[at]] = open.last().map(|&other| places[other]);
-            open.push(at);
+        for (at, ending) in longest_prefixes(&backward).into_iter().enumerate() {
+            endings[places[at]] = ending.map(|other| places[other]);
         }
         let automaton = match texts.is_empty() {
             true => None,

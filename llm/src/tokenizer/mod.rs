@@ -11,6 +11,7 @@ mod bpe;
 mod bytes;
 mod decode;
 mod error;
+pub(crate) mod nested;
 mod pre;
 mod special;
 mod vocab;
