@@ -80,3 +80,25 @@ impl Drop for Leaving {
         self.connection.answered();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Arriving;
+    use crate::connections::registry::Registry;
+    use axum::body::Body;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_head_is_the_beginning_of_a_request_and_its_body_the_end() {
+        let place = Registry::new(1).admit(0, Ipv4Addr::LOCALHOST.into()).unwrap();
+        let connection = &place.connection;
+        let since = connection.waiting_since();
+        let body = Arriving::new(Body::from("a body"), connection.clone());
+        assert!(connection.waiting_since() > since);
+        drop(body);
+        assert_eq!(connection.waiting_since(), None);
+        connection.answered();
+        drop(Arriving::new(Body::empty(), connection.clone()));
+        assert_eq!(connection.waiting_since(), None);
+    }
+}
