@@ -1,8 +1,8 @@
 //! Bodies of requests: read, parsed, and what is wrong with them said in the words of JSON.
 
+use crate::app::App;
 use crate::config::Config;
 use crate::error::ApiError;
-use crate::http::App;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, FromRequest, Request};
 use axum::http::{HeaderMap, header};

@@ -1,9 +1,9 @@
 //! What an answer that is told at once may take of the memory: said before it begins, and counted while it grows.
 
 use crate::error::ApiError;
-use crate::job::Chosen;
+use crate::event::Chosen;
 use crate::model::Served;
-use crate::openai::settings::Settings;
+use crate::settings::Settings;
 
 /// Bytes of a token's text, about: four characters in most languages, and what JSON adds.
 const TEXT: usize = 8;

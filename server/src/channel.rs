@@ -4,7 +4,7 @@
 //! told so in place of the rest, and its answer ends as one that nobody waits for.
 
 use crate::error::ApiError;
-use crate::job::{Chosen, Delta, Event};
+use crate::event::{Chosen, Delta, Event};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -87,7 +87,7 @@ fn bytes(event: &Event) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Usage;
+    use crate::event::Usage;
     use futures_util::FutureExt;
 
     fn delta(bytes: usize) -> Event {

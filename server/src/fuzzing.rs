@@ -4,10 +4,11 @@ pub use crate::constraint::{Constraint, Grammars};
 pub use crate::grammar::{Callable, Form, Style, grammar};
 pub use crate::reply::{MARKERS, Part, Reply, Schemas};
 
+use crate::app::App;
 use crate::condition::Condition;
 use crate::config::Config;
 use crate::connections::Registry;
-use crate::http::{self, App};
+use crate::http;
 use crate::job::Job;
 use crate::metrics::Metrics;
 use crate::model::{Served, Text};

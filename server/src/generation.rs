@@ -3,7 +3,8 @@
 use crate::budget;
 use crate::constraint::Constraint;
 use crate::error::ApiError;
-use crate::job::{Delta, Event, Finish, Job};
+use crate::event::{Delta, Event, Finish};
+use crate::job::Job;
 use crate::model::Served;
 use crate::probabilities::probabilities;
 use gristmill_llm::generation;

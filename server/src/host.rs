@@ -1,7 +1,7 @@
 //! Which host a request asks for, and whether that is this one.
 
+use crate::app::App;
 use crate::error::ApiError;
-use crate::http::App;
 use axum::extract::{Request, State};
 use axum::http::header::HOST;
 use axum::http::uri::Authority;

@@ -4,6 +4,7 @@
 //! a fair queue ([`queue`]) and tells its answers over channels. A client that hangs up closes its channel, which the thread sees before the
 //! next token.
 
+mod app;
 mod body;
 mod budget;
 mod channel;
@@ -12,6 +13,7 @@ mod config;
 mod connections;
 mod constraint;
 mod error;
+mod event;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -29,14 +31,16 @@ mod prompt;
 mod queue;
 mod reply;
 mod schema;
+mod settings;
 mod worker;
 
 pub use condition::Condition;
 pub use config::Config;
 pub use model::Text;
 
+use crate::app::App;
 use crate::connections::{Connections, Registry};
-use crate::http::{App, Front};
+use crate::http::Front;
 use crate::metrics::Metrics;
 use crate::model::Served;
 use crate::preparing::Preparing;

@@ -1,6 +1,6 @@
 //! How probable a token was, and which were the most probable ones.
 
-use crate::job::Chosen;
+use crate::event::Chosen;
 use std::cmp::Ordering;
 
 /// Logits that are looked at together: their greatest one says at once whether any of them is among the most probable, which in a

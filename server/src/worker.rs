@@ -5,8 +5,9 @@
 
 use crate::condition::Condition;
 use crate::error::ApiError;
+use crate::event::{Event, Usage};
 use crate::generation::{Generation, failed};
-use crate::job::{Event, Job, Usage};
+use crate::job::Job;
 use crate::metrics::Metrics;
 use crate::model::Served;
 use crate::queue::{Queue, Waiting};

@@ -3,19 +3,20 @@
 use super::events::{self, Teller};
 use super::logprobs::ChatLogprobs;
 use super::messages::{RequestMessage, convert};
-use super::settings::{Settings, request};
+use super::settings::request;
 use super::tools::{ResponseFormat, Tool, ToolChoice, Wishes};
 use super::{finish_name, fresh_id, rate, timings_json, usage_json, with_usage};
+use crate::app::App;
 use crate::body::Asked;
 use crate::constraint::Constraint;
 use crate::error::ApiError;
+use crate::event::{Chosen, Delta, Finish, Usage};
 use crate::grammar::Form;
-use crate::http::App;
-use crate::job::{Chosen, Delta, Finish, Usage};
 use crate::model::{Served, now};
 use crate::prompt::{self, Prompt};
 use crate::reply::{Part, Reply, Schemas};
-use crate::{body, budget, grammar, http, schema};
+use crate::settings::Settings;
+use crate::{app, body, budget, grammar, schema};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -153,7 +154,7 @@ fn constraint(served: &Served, form: &Form, thinking: bool) -> Result<Constraint
 /// Answers one.
 pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, ApiError> {
     let (read, client, when) = asked.json(&app).await?;
-    let ready = http::prepare(&app, client, move |app| body::parse::<ChatRequest>(&read)?.check(app)).await?;
+    let ready = app::prepare(&app, client, move |app| body::parse::<ChatRequest>(&read)?.check(app)).await?;
     let Ready { settings, prompt, constraint, schemas, forced, several, logprobs } = ready;
     let reply = || Reply::new(prompt.thinking, schemas.clone(), forced);
     let telling = Telling {

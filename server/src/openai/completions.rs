@@ -2,15 +2,16 @@
 
 use super::events::{self, Teller};
 use super::logprobs::CompletionLogprobs;
-use super::settings::{Settings, request};
+use super::settings::request;
 use super::{finish_name, fresh_id, timings_json, usage_json, with_usage};
+use crate::app::{self, App};
 use crate::body::{self, Asked};
 use crate::budget;
 use crate::error::ApiError;
-use crate::http::{self, App};
-use crate::job::{Chosen, Delta, Finish, Usage};
+use crate::event::{Chosen, Delta, Finish, Usage};
 use crate::model::{Served, now};
 use crate::prompt::{self, Prompt};
+use crate::settings::Settings;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -92,7 +93,7 @@ impl CompletionRequest {
 /// Answers one.
 pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, ApiError> {
     let (read, client, when) = asked.json(&app).await?;
-    let ready = http::prepare(&app, client, move |app| body::parse::<CompletionRequest>(&read)?.check(app)).await?;
+    let ready = app::prepare(&app, client, move |app| body::parse::<CompletionRequest>(&read)?.check(app)).await?;
     let (settings, prompt, logprobs) = ready;
     let telling = Telling {
         served: app.served.clone(),

@@ -2,7 +2,7 @@
 
 use crate::channel::Receiver;
 use crate::error::ApiError;
-use crate::job::{Delta, Event, Finish, Usage};
+use crate::event::{Delta, Event, Finish, Usage};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;

@@ -1,7 +1,7 @@
 //! Probabilities of tokens, in the forms of both interfaces. They are written as they are: as values of JSON they would take ten times
 //! the memory.
 
-use crate::job::Chosen;
+use crate::event::Chosen;
 use crate::model::Served;
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 

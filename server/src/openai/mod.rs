@@ -10,7 +10,7 @@ mod logprobs;
 mod messages;
 mod tools;
 
-use crate::job::Usage;
+use crate::event::{Finish, Usage};
 use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -75,9 +75,9 @@ fn rate(tokens: usize, time: Duration) -> f64 {
 }
 
 /// Why an answer ended, as the interface says it.
-fn finish_name(reason: crate::job::Finish) -> &'static str {
+fn finish_name(reason: Finish) -> &'static str {
     match reason {
-        crate::job::Finish::Stop => "stop",
-        crate::job::Finish::Length => "length",
+        Finish::Stop => "stop",
+        Finish::Length => "length",
     }
 }

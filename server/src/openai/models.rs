@@ -1,7 +1,7 @@
 //! `/v1/models`: there is one.
 
+use crate::app::App;
 use crate::error::ApiError;
-use crate::http::App;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};

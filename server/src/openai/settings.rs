@@ -1,8 +1,9 @@
 //! What requests of both kinds have in common: which model, how tokens are chosen, when to stop, how to answer.
 
+use crate::app::App;
 use crate::body::Others;
 use crate::error::ApiError;
-use crate::http::App;
+use crate::settings::Settings;
 use gristmill_llm::prefix::Reuse;
 use gristmill_llm::sampling::SamplingParams;
 use serde::Deserialize;
@@ -126,31 +127,6 @@ pub struct Raw<'r> {
     pub logit_bias: Option<&'r Map<String, Value>>,
     pub ignore_eos: bool,
     pub others: &'r Map<String, Value>,
-}
-
-/// The same, checked.
-#[derive(Debug)]
-pub struct Settings {
-    /// How tokens are chosen.
-    pub sampling: SamplingParams,
-    /// Which earlier work may be reused.
-    pub reuse: Reuse,
-    /// Added to logits.
-    pub bias: Vec<(u32, f32)>,
-    /// Answers.
-    pub choices: usize,
-    /// Most tokens of each, where somebody said.
-    pub limit: Option<usize>,
-    /// What ends them.
-    pub stop: Vec<String>,
-    /// Go on where the model would end?
-    pub endless: bool,
-    /// Tell text as it comes?
-    pub stream: bool,
-    /// End a stream with the numbers of tokens?
-    pub include_usage: bool,
-    /// Tell with every piece how fast it goes?
-    pub timings: bool,
 }
 
 /// Most texts that end an answer, and most bytes of one.

@@ -1,6 +1,6 @@
 //! A call in JSON: `{"name": …, "arguments": {…}}`, the arguments told as they come.
 
-use super::Part;
+use super::markup::Part;
 
 /// The parser of one call. It follows the outermost object alone; what is within values is passed on as it is.
 #[derive(Default)]

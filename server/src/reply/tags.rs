@@ -1,14 +1,9 @@
 //! A call in GLM's tags: `name<arg_key>k</arg_key><arg_value>v</arg_value>…</tool_call>`, its arguments told as JSON.
 
-use super::{CALLED, Part, take_until};
+use super::markup::{CALLED, KEY, KEY_END, Part, VALUE, VALUE_END, take_until};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-
-pub const KEY: &str = "<arg_key>";
-pub const KEY_END: &str = "</arg_key>";
-pub const VALUE: &str = "<arg_value>";
-pub const VALUE_END: &str = "</arg_value>";
 
 /// Which arguments of which tools are strings: a value between tags does not say whether `7` is a number or a text.
 #[derive(Clone, Debug, Default)]
