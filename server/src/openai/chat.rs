@@ -1,11 +1,12 @@
 //! `/v1/chat/completions`.
 
 use super::events::{self, Teller};
+use super::frame::Frame;
 use super::logprobs::ChatLogprobs;
 use super::messages::{RequestMessage, convert};
 use super::settings::request;
 use super::tools::{ResponseFormat, Tool, ToolChoice, Wishes};
-use super::{finish_name, fresh_id, rate, timings_json, usage_json, with_usage};
+use super::{finish_name, fresh_id, rate};
 use crate::app::App;
 use crate::body::Asked;
 use crate::constraint::Constraint;
@@ -17,9 +18,8 @@ use crate::prompt::{self, Prompt};
 use crate::reply::{Part, Reply, Schemas};
 use crate::settings::Settings;
 use crate::{app, body, budget, grammar, schema};
-use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
@@ -159,9 +159,14 @@ pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Respo
     let reply = || Reply::new(prompt.thinking, schemas.clone(), forced);
     let telling = Telling {
         served: app.served.clone(),
-        id: fresh_id("chatcmpl-"),
-        created: now(),
-        include_usage: settings.include_usage,
+        frame: Frame {
+            id: fresh_id("chatcmpl-"),
+            whole: "chat.completion",
+            piece: "chat.completion.chunk",
+            created: now(),
+            model: app.served.name.clone(),
+            include_usage: settings.include_usage,
+        },
         timings: settings.timings,
         logprobs: logprobs.is_some(),
         answers: (0..settings.choices).map(|_| Answer::new(reply(), several, !settings.stream)).collect(),
@@ -278,28 +283,15 @@ impl Answer {
 /// How a chat completion is told.
 struct Telling {
     served: Arc<Served>,
-    id: String,
-    created: u64,
-    include_usage: bool,
+    frame: Frame,
     timings: bool,
     logprobs: bool,
     answers: Vec<Answer>,
 }
 
 impl Telling {
-    fn envelope(&self, object: &str) -> Map<String, Value> {
-        super::envelope(&self.id, object, self.created, &self.served.name)
-    }
-    fn chunk(&self, choices: Value) -> Value {
-        let mut chunk = self.envelope("chat.completion.chunk");
-        chunk.insert("choices".into(), choices);
-        if self.include_usage {
-            chunk.insert("usage".into(), Value::Null);
-        }
-        chunk.into()
-    }
     fn choice(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
-        self.chunk(json!([{ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish }]))
+        self.frame.piece(json!([{ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish }]))
     }
     /// Says who speaks, once.
     fn begin(&mut self, choice: usize, chunks: &mut VecDeque<Value>) {
@@ -322,26 +314,11 @@ impl Telling {
             let logprobs = self.logprobs.then_some(ChatLogprobs { served: &self.served, tokens });
             WholeChoice { index, message, logprobs, finish_reason }
         });
-        let whole = Whole {
-            envelope: self.envelope("chat.completion"),
-            choices: choices.collect(),
-            usage: usage_json(usage),
-            timings: timings_json(usage),
-        };
-        Json(whole).into_response()
+        self.frame.whole(choices, usage)
     }
 }
 
-/// A chat completion. What it says of probabilities is only written.
-#[derive(Serialize)]
-struct Whole<'a> {
-    #[serde(flatten)]
-    envelope: Map<String, Value>,
-    choices: Vec<WholeChoice<'a>>,
-    usage: Value,
-    timings: Value,
-}
-
+/// What a whole answer has of one choice.
 #[derive(Serialize)]
 struct WholeChoice<'a> {
     index: usize,
@@ -377,8 +354,6 @@ impl Teller for Telling {
         chunks.push_back(self.choice(choice, json!({}), Value::Null, reason.into()));
     }
     fn end(&mut self, usage: &Usage, chunks: &mut VecDeque<Value>) {
-        if self.include_usage {
-            chunks.push_back(with_usage(self.chunk(json!([])), usage));
-        }
+        chunks.extend(self.frame.end(usage));
     }
 }

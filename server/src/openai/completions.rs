@@ -1,9 +1,10 @@
 //! `/v1/completions`: a text goes on.
 
 use super::events::{self, Teller};
+use super::frame::Frame;
 use super::logprobs::CompletionLogprobs;
 use super::settings::request;
-use super::{finish_name, fresh_id, timings_json, usage_json, with_usage};
+use super::{finish_name, fresh_id};
 use crate::app::{self, App};
 use crate::body::{self, Asked};
 use crate::budget;
@@ -12,11 +13,10 @@ use crate::event::{Chosen, Delta, Finish, Usage};
 use crate::model::{Served, now};
 use crate::prompt::{self, Prompt};
 use crate::settings::Settings;
-use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -97,9 +97,14 @@ pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Respo
     let (settings, prompt, logprobs) = ready;
     let telling = Telling {
         served: app.served.clone(),
-        id: fresh_id("cmpl-"),
-        created: now(),
-        include_usage: settings.include_usage,
+        frame: Frame {
+            id: fresh_id("cmpl-"),
+            whole: "text_completion",
+            piece: "text_completion",
+            created: now(),
+            model: app.served.name.clone(),
+            include_usage: settings.include_usage,
+        },
         logprobs: logprobs.is_some(),
         offsets: vec![0; settings.choices],
     };
@@ -124,25 +129,10 @@ pub async fn complete(State(app): State<Arc<App>>, asked: Asked) -> Result<Respo
         let (text, tokens) = &texts[index];
         telling.choice(index, text, tokens, Some(finish_name(reason)))
     });
-    let whole = Whole {
-        envelope: telling.envelope(),
-        choices: choices.collect(),
-        usage: usage_json(&usage),
-        timings: timings_json(&usage),
-    };
-    Ok(Json(whole).into_response())
+    Ok(telling.frame.whole(choices, &usage))
 }
 
-/// A completion. What it says of probabilities is only written.
-#[derive(Serialize)]
-struct Whole<'a> {
-    #[serde(flatten)]
-    envelope: Map<String, Value>,
-    choices: Vec<Choice<'a>>,
-    usage: Value,
-    timings: Value,
-}
-
+/// What an answer, or a piece of one, has of one choice. What it says of probabilities is only written.
 #[derive(Serialize)]
 struct Choice<'a> {
     index: usize,
@@ -154,26 +144,13 @@ struct Choice<'a> {
 /// How a completion is told.
 struct Telling {
     served: Arc<Served>,
-    id: String,
-    created: u64,
-    include_usage: bool,
+    frame: Frame,
     logprobs: bool,
     /// Characters of each answer so far.
     offsets: Vec<usize>,
 }
 
 impl Telling {
-    fn envelope(&self) -> Map<String, Value> {
-        super::envelope(&self.id, "text_completion", self.created, &self.served.name)
-    }
-    fn chunk(&self, choices: Value) -> Value {
-        let mut chunk = self.envelope();
-        chunk.insert("choices".into(), choices);
-        if self.include_usage {
-            chunk.insert("usage".into(), Value::Null);
-        }
-        chunk.into()
-    }
     fn choice<'a>(
         &'a self,
         index: usize,
@@ -192,17 +169,15 @@ impl Teller for Telling {
         if !delta.text.is_empty() || !delta.tokens.is_empty() {
             let choice = self.choice(delta.choice, &delta.text, &delta.tokens, None);
             let end = choice.logprobs.as_ref().map(CompletionLogprobs::end);
-            chunks.push_back(self.chunk(json!([choice])));
+            chunks.push_back(self.frame.piece(json!([choice])));
             self.offsets[delta.choice] = end.unwrap_or(0);
         }
     }
     fn finish(&mut self, choice: usize, reason: Finish, chunks: &mut VecDeque<Value>) {
         let choice = self.choice(choice, "", &[], Some(finish_name(reason)));
-        chunks.push_back(self.chunk(json!([choice])));
+        chunks.push_back(self.frame.piece(json!([choice])));
     }
     fn end(&mut self, usage: &Usage, chunks: &mut VecDeque<Value>) {
-        if self.include_usage {
-            chunks.push_back(with_usage(self.chunk(json!([])), usage));
-        }
+        chunks.extend(self.frame.end(usage));
     }
 }

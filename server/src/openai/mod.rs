@@ -6,12 +6,13 @@ pub mod models;
 pub mod settings;
 
 mod events;
+mod frame;
 mod logprobs;
 mod messages;
 mod tools;
 
 use crate::event::{Finish, Usage};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
@@ -22,19 +23,6 @@ fn fresh_id(prefix: &str) -> String {
     format!("{prefix}{:016x}{:08x}", part(), part() as u32)
 }
 
-/// What all answers and their pieces begin with.
-fn envelope(id: &str, object: &str, created: u64, model: &str) -> Map<String, Value> {
-    let fingerprint = concat!("gristmill-", env!("CARGO_PKG_VERSION"));
-    let fields: [(&str, Value); 5] = [
-        ("id", id.into()),
-        ("object", object.into()),
-        ("created", created.into()),
-        ("model", model.into()),
-        ("system_fingerprint", fingerprint.into()),
-    ];
-    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
-}
-
 /// Tokens, as clients count them.
 fn usage_json(usage: &Usage) -> Value {
     json!({
@@ -43,13 +31,6 @@ fn usage_json(usage: &Usage) -> Value {
         "total_tokens": usage.prompt + usage.answer,
         "prompt_tokens_details": { "cached_tokens": usage.cached },
     })
-}
-
-/// A whole answer, or the last chunk of one, with what it took.
-fn with_usage(mut answer: Value, usage: &Usage) -> Value {
-    answer["usage"] = usage_json(usage);
-    answer["timings"] = timings_json(usage);
-    answer
 }
 
 /// How long it took: beyond OpenAI's interface, in the words of llama.cpp's server.
