@@ -4,9 +4,9 @@ use gristmill_backend::interp::InterpDevice;
 use gristmill_runtime::{Buffer, Device, Error, Launch, Memory};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
-use gristmill_uop::graph::{Arg, Graph, Id, Node, Sources};
 use gristmill_uop::op::{Op, RangeKind, ReduceOp};
 use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
+use gristmill_uop::{Arg, Graph, Id, Node, Sources};
 use half::f16;
 use std::sync::Arc;
 

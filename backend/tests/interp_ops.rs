@@ -4,9 +4,9 @@ use gristmill_backend::interp::InterpDevice;
 use gristmill_runtime::{Device, Launch, Memory};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::fold::{self, Value};
-use gristmill_uop::graph::{Arg, Graph, Id, Node, Sources};
 use gristmill_uop::op::{Op, RangeKind};
 use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
+use gristmill_uop::{Arg, Graph, Id, Node, Sources};
 use half::{bf16, f16};
 use std::sync::Arc;
 

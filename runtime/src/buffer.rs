@@ -1,32 +1,11 @@
 //! Pieces of a device's memory. A [`Buffer`] always lies inside its allocation; whoever touches its bytes has a lease of them.
 
 use crate::Error;
-use crate::lease::{DeviceId, Lease, Use, Uses};
-use std::any::Any;
+use crate::lease::{DeviceId, Lease, RawBuffer, Use};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-
-/// A device's own allocation.
-///
-/// # Safety
-/// `len` and `uses` never change. Where `host` gives an address, it is the same every time, and `len` bytes behind it are initialised and may
-/// be read and written, from any thread, for as long as this lives; nothing touches them but holders of leases and steps in flight.
-pub unsafe trait RawBuffer: Any + Send + Sync {
-    /// For downcasting by the device that made it.
-    fn as_any(&self) -> &dyn Any;
-    /// Its length, bytes.
-    fn len(&self) -> usize;
-    /// Has it no bytes?
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    /// Who uses it now, and whose it is.
-    fn uses(&self) -> &Uses;
-    /// Address on the host, where the memory is the host's.
-    fn host(&self) -> Option<*mut u8>;
-}
 
 /// A piece of a device's memory. Cheap to clone; the memory is freed with its last piece. Two are equal if they are the same bytes.
 #[derive(Clone)]

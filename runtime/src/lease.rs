@@ -10,8 +10,8 @@
 //! Steps of a device run one after the other and need nothing from one another. One that runs on its caller's thread beside others
 //! ([`crate::Device::capture_alone`]) takes leases like the host.
 
-use crate::{Error, Launch, RawBuffer};
-use gristmill_uop::program::Access;
+use crate::error::Error;
+use std::any::Any;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -116,6 +116,26 @@ impl Uses {
     }
 }
 
+/// A device's own allocation.
+///
+/// # Safety
+/// `len` and `uses` never change. Where `host` gives an address, it is the same every time, and `len` bytes behind it are initialised and may
+/// be read and written, from any thread, for as long as this lives; nothing touches them but holders of leases and steps in flight.
+pub unsafe trait RawBuffer: Any + Send + Sync {
+    /// For downcasting by the device that made it.
+    fn as_any(&self) -> &dyn Any;
+    /// Its length, bytes.
+    fn len(&self) -> usize;
+    /// Has it no bytes?
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Who uses it now, and whose it is.
+    fn uses(&self) -> &Uses;
+    /// Address on the host, where the memory is the host's.
+    fn host(&self) -> Option<*mut u8>;
+}
+
 /// The right to use ranges of an allocation, until it is dropped.
 pub struct Lease {
     memory: Arc<dyn RawBuffer>,
@@ -159,19 +179,20 @@ pub struct StepUses {
 }
 
 impl StepUses {
-    /// Of these launches, which have been checked ([`Launch::check`]).
-    pub fn new(owner: &Owner, launches: &[Launch], order: Order) -> StepUses {
+    /// Of launches that use these ranges of allocations ([`Launch::uses`](crate::Launch::uses)), and have been checked.
+    pub fn new<'a>(
+        owner: &Owner,
+        uses: impl IntoIterator<Item = (&'a Arc<dyn RawBuffer>, Range<usize>, Use)>,
+        order: Order,
+    ) -> StepUses {
         let mut memories: Vec<(Arc<dyn RawBuffer>, Vec<Used>)> = Vec::new();
         let mut known = std::collections::HashMap::new();
-        for launch in launches {
-            for (buffer, param) in launch.buffers.iter().zip(&launch.kernel.program().params) {
-                let how = if param.access == Access::Read { Use::Read } else { Use::Write };
-                let place = *known.entry(buffer.address()).or_insert_with(|| {
-                    memories.push((buffer.memory().clone(), Vec::new()));
-                    memories.len() - 1
-                });
-                memories[place].1.push((buffer.range(), how));
-            }
+        for (memory, range, how) in uses {
+            let place = *known.entry(Arc::as_ptr(memory).cast::<()>()).or_insert_with(|| {
+                memories.push((memory.clone(), Vec::new()));
+                memories.len() - 1
+            });
+            memories[place].1.push((range, how));
         }
         memories.iter_mut().for_each(|m| merge(&mut m.1));
         let running = Arc::default();
@@ -254,7 +275,6 @@ fn merge(used: &mut Vec<Used>) {
 mod tests {
     use super::*;
     use crate::Buffer;
-    use std::any::Any;
 
     struct Plain(Uses);
     // SAFETY: it has no address.

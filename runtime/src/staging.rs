@@ -3,14 +3,7 @@
 use crate::lease::{Lease, Use};
 use crate::{Buffer, Device, DeviceId, Error};
 
-/// A piece of a buffer, to be filled.
-pub trait Piece {
-    /// Host memory that stands for it; what is in it means nothing.
-    fn bytes(&mut self) -> &mut [u8];
-    /// Sends the bytes to where they belong. They are there for every step that is started afterwards, whether or not they are when this
-    /// returns.
-    fn send(self: Box<Self>) -> Result<(), Error>;
-}
+pub use crate::device::Piece;
 
 /// A piece of a buffer of that device, whose memory is the host's: the buffer itself.
 pub fn in_place(device: DeviceId, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece>, Error> {

@@ -2,11 +2,12 @@
 
 use super::cc::Cc;
 use super::isa::Isa;
+use super::kernel::CpuKernel;
 use super::memory::{Allocator, huge_pages};
 use super::replay::CpuReplay;
 use super::team::{MOST, Team};
 use super::tuning;
-use super::unit::{Function, Loaded, Unit, partition};
+use super::unit::{Loaded, Unit, partition};
 use crate::parallel::{cores, each};
 use crate::text::{Libraries, Text};
 use gristmill_runtime::lease::{Order, Owner};
@@ -15,7 +16,6 @@ use gristmill_runtime::store::{Key, Store};
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay, memory};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,27 +33,6 @@ pub struct CpuDevice {
     /// What two schedules share is compiled once even where their units differ.
     loaded: Libraries<Loaded>,
     compiled: AtomicUsize,
-}
-
-/// A kernel of the CPU.
-pub struct CpuKernel {
-    program: Program,
-    device: DeviceId,
-    pub(super) function: Function,
-    /// Keeps the function.
-    _library: Arc<Loaded>,
-}
-
-impl Kernel for CpuKernel {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-    fn program(&self) -> &Program {
-        &self.program
-    }
-    fn device(&self) -> DeviceId {
-        self.device
-    }
 }
 
 impl CpuDevice {
@@ -190,7 +169,7 @@ impl Device for CpuDevice {
         let kernel = |(text, program): (&Text, &Program)| -> Result<Arc<dyn Kernel>, Error> {
             let library = libraries[&text.key].clone();
             let function = library.function(text)?;
-            Ok(Arc::new(CpuKernel { program: program.clone(), device: self.id(), function, _library: library }))
+            Ok(Arc::new(CpuKernel::new(program.clone(), self.id(), function, library)))
         };
         texts.iter().zip(programs).map(kernel).collect()
     }

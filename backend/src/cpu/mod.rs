@@ -5,6 +5,7 @@ mod child;
 mod device;
 pub mod dialect;
 mod isa;
+mod kernel;
 mod memory;
 mod replay;
 mod team;

@@ -1,6 +1,6 @@
 //! A captured step: launches bound to addresses, run level by level by the team.
 
-use super::device::CpuKernel;
+use super::kernel::CpuKernel;
 use super::team::{Team, Worker};
 use super::unit::Function;
 use crate::variables::{Variables, by_level, kernel_of};
@@ -74,7 +74,7 @@ impl CpuReplay {
     /// Binds launches of that device, sorted by level. What is queued runs on a team that all of it shares.
     pub fn new(owner: &Owner, order: Order, team: Arc<Team>, launches: Vec<Launch>) -> Result<CpuReplay, Error> {
         launches.iter().try_for_each(|l| l.check(owner.id()))?;
-        let uses = StepUses::new(owner, &launches, order);
+        let uses = StepUses::new(owner, launches.iter().flat_map(Launch::uses), order);
         let step = Step { tasks: vec![], levels: vec![], addresses: vec![], values: vec![], counts: vec![] };
         let variables = Variables::default();
         let mut replay = CpuReplay { team, scratch: 0, variables, reads: vec![], step, uses, launches };

@@ -5,6 +5,7 @@ use super::copies::{Copies, PINNED};
 use super::dialect;
 use super::driver::lacking;
 use super::handle::{Stream, stream};
+use super::kernel::CudaKernel;
 use super::memory::{address, alloc};
 use super::modules::{Loaded, Maker, Module};
 use super::nvrtc::{Compiler, architecture};
@@ -19,7 +20,6 @@ use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory,
 use gristmill_uop::machine::{Attributes, Machine};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,25 +43,6 @@ pub struct CudaDevice {
     /// A kernel that computes nothing.
     idle: Loaded,
     loaded: Libraries<Module>,
-}
-
-/// A kernel of a GPU.
-pub struct CudaKernel {
-    program: Program,
-    device: DeviceId,
-    pub(super) loaded: Loaded,
-}
-
-impl Kernel for CudaKernel {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-    fn program(&self) -> &Program {
-        &self.program
-    }
-    fn device(&self) -> DeviceId {
-        self.device
-    }
 }
 
 impl CudaDevice {
@@ -146,7 +127,7 @@ impl CudaDevice {
             // Programs of one text may differ in it, so all there is. SAFETY: a function that lives.
             current.check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(function, attribute, most) })?;
         }
-        Ok(CudaKernel { program: program.clone(), device: self.id(), loaded })
+        Ok(CudaKernel::new(program.clone(), self.id(), loaded))
     }
 }
 

@@ -16,6 +16,7 @@ pub mod dialect;
 mod driver;
 mod graph;
 mod handle;
+mod kernel;
 mod memory;
 mod modules;
 mod nvrtc;

@@ -3,10 +3,10 @@
 use super::clocks::Clocks;
 use super::context::{Context, Current};
 use super::copies::Copies;
-use super::device::CudaKernel;
 use super::dialect::IDLE;
 use super::graph::{Follow, Graph, Node};
 use super::handle::{Event, Stream, event};
+use super::kernel::CudaKernel;
 use super::memory::address;
 use super::modules::Loaded;
 use super::step::{Regions, bucket};
@@ -99,7 +99,7 @@ impl CudaReplay {
         let groups = vec![1; kernels.len()];
         let follow = if context.sm >= EARLY { Follow::Early } else { Follow::Plainly };
         let graph = Graph::new(&current, &kernels, groups.clone(), follow)?;
-        let uses = StepUses::new(&context.owner, &launches, Order::Queued);
+        let uses = StepUses::new(&context.owner, launches.iter().flat_map(Launch::uses), Order::Queued);
         drop(current);
         Ok(CudaReplay {
             uses,

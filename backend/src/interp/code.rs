@@ -1,7 +1,7 @@
 //! What a kernel is compiled to: per nest a tree of loops with flat, typed instructions.
 
+use gristmill_uop::Id;
 use gristmill_uop::dtype::Scalar;
-use gristmill_uop::graph::Id;
 use gristmill_uop::op::{Op, ReduceOp};
 use std::sync::Arc;
 

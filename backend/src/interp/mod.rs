@@ -150,7 +150,7 @@ impl InterpDevice {
             variables.bind(launch)?;
             launch.buffers.iter().try_for_each(|b| view(b).map(drop))?;
         }
-        let uses = StepUses::new(&self.owner, &launches, order);
+        let uses = StepUses::new(&self.owner, launches.iter().flat_map(Launch::uses), order);
         let turn = if order == Order::Queued { self.turn.clone() } else { Arc::default() };
         Ok(Box::new(Step { launches, variables, uses, turn, machine: run::Machine::default() }))
     }

@@ -148,7 +148,7 @@ impl Device for NullDevice {
         for launch in &launches {
             launch.check(self.id())?;
         }
-        let uses = StepUses::new(&self.owner, &launches, Order::Queued);
+        let uses = StepUses::new(&self.owner, launches.iter().flat_map(Launch::uses), Order::Queued);
         Ok(Box::new(NullReplay { launches, uses, started: VecDeque::new() }))
     }
 }

@@ -2,7 +2,6 @@
 //! or the one behind it; each of them asks for its share of the latter, a few lines in every turn of the loops around its sums, so that
 //! memory is read all the time and no line twice.
 
-use super::SOON;
 use gristmill_compiler::lower::{Code, Statement};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 
@@ -12,6 +11,9 @@ const LEAST: i64 = 32 << 10;
 const LINE: i64 = 64;
 /// Lines that one turn may ask for.
 const MOST: i64 = 32;
+
+/// Workgroups after which rows prefetched are still there.
+pub(super) const SOON: i64 = 8;
 
 /// What to ask for in each turn of some loops.
 pub(super) struct Ahead {

@@ -8,6 +8,7 @@ mod words;
 pub use prelude::prelude;
 
 use crate::render::{Expressions, Values, stored, type_of};
+use ahead::SOON;
 use gristmill_compiler::lower::{Code, Statement};
 use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;
@@ -17,9 +18,6 @@ use std::fmt::Write;
 
 /// Bytes behind what is read, of rows that follow one another, for each iteration ahead.
 const BEHIND: i64 = 2048;
-/// Workgroups after which rows prefetched are still there.
-const SOON: i64 = 8;
-
 /// The dialect; what depends on the instruction set is in the prelude alone.
 pub struct C;
 

@@ -3,7 +3,7 @@
 use super::{Compiler, Frame, Nest};
 use crate::interp::code::{BodyCode, Place, Reg};
 use crate::interp::fault::Fault;
-use gristmill_uop::graph::Id;
+use gristmill_uop::Id;
 use gristmill_uop::op::{Op, RangeKind};
 use rustc_hash::FxHashMap;
 

@@ -3,7 +3,7 @@
 use super::Nest;
 use crate::interp::code::{Bank, Instr, Kind, Reg};
 use crate::interp::fault::Fault;
-use gristmill_uop::graph::Id;
+use gristmill_uop::Id;
 use gristmill_uop::op::Op;
 
 impl Nest<'_, '_> {

@@ -9,9 +9,9 @@ mod integers;
 use super::code::{Bank, Bound, Code, Index, Instr, Kind, Loop, Place, Reg, Step};
 use super::fault::Fault;
 use gristmill_uop::dtype::Scalar;
-use gristmill_uop::graph::{Arg, Graph, Id};
 use gristmill_uop::op::{Class, Op, RangeKind};
 use gristmill_uop::program::Program;
+use gristmill_uop::{Arg, Graph, Id};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Constant loops shorter than this are merged with the loop around them: a strip should have some lanes.
