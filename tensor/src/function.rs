@@ -11,52 +11,20 @@
 //! assert_eq!(function.slots[1].dims, [8, 4]);
 //! ```
 
-use crate::tensor::{Dim, Tensor};
+pub use crate::capture::Capture;
+use crate::capture::Dim;
+use crate::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
-use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
-use gristmill_uop::graph::{Arg, Graph, Id};
+use gristmill_uop::function::{Function, SlotKind, Storage};
 use gristmill_uop::op::Op;
-use gristmill_uop::shape::Dims;
+use gristmill_uop::{Arg, Id};
 use rustc_hash::FxHashMap;
-use std::cell::RefCell;
 use std::fmt;
 
-/// A function while it is being written.
-pub struct Capture {
-    name: String,
-    pub(crate) graph: RefCell<Graph>,
-    slots: RefCell<Vec<Slot>>,
-    outputs: RefCell<Vec<(u32, Id)>>,
-}
-
 impl Capture {
-    /// A function without slots.
-    pub fn new(name: impl Into<String>) -> Capture {
-        let (graph, slots, outputs) = Default::default();
-        Capture { name: name.into(), graph, slots, outputs }
-    }
     pub(crate) fn tensor(&self, id: Id) -> Tensor<'_> {
         Tensor { capture: self, id }
-    }
-    pub(crate) fn id_of(&self, dim: Dim) -> Id {
-        match dim {
-            Dim::Size(n) => self.graph.borrow_mut().int(n as i64),
-            Dim::Of(id) => id,
-        }
-    }
-    pub(crate) fn ids(&self, dims: &[Dim]) -> Dims {
-        dims.iter().map(|&d| self.id_of(d)).collect()
-    }
-    /// Number of slots so far: the number of the next one.
-    pub fn slot_count(&self) -> usize {
-        self.slots.borrow().len()
-    }
-    fn slot(&self, name: &str, kind: SlotKind, dims: &[Id], storage: Storage) -> u32 {
-        let dims = dims.iter().map(|&d| self.graph.borrow().max_of(d)).collect();
-        let mut slots = self.slots.borrow_mut();
-        slots.push(Slot { name: name.into(), kind, dims, storage });
-        slots.len() as u32 - 1
     }
     fn plain(&self, name: &str, kind: SlotKind, dims: &[Dim], scalar: Scalar) -> Tensor<'_> {
         let dims = self.ids(dims);
@@ -127,15 +95,6 @@ impl Capture {
         assert_eq!(self.slots.borrow()[slot as usize].kind, SlotKind::State, "slot {slot} is no state");
         self.outputs.borrow_mut().push((slot, assigned.id));
         slot
-    }
-    /// The function.
-    pub fn finish(self) -> Function {
-        Function {
-            name: self.name,
-            graph: self.graph.into_inner(),
-            slots: self.slots.into_inner(),
-            outputs: self.outputs.into_inner(),
-        }
     }
 }
 

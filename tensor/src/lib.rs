@@ -1,5 +1,6 @@
 //! The lazy tensor, functions, the schedule cache and the jit.
 
+mod capture;
 pub mod evaluate;
 pub mod function;
 pub mod jit;

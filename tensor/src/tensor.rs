@@ -4,11 +4,12 @@
 //! shape, missing leading axes and axes of length 1 are repeated. A shape that does not fit is a mistake in a model's
 //! description, never of a user's file, and panics with the shapes.
 
-use crate::function::Capture;
+use crate::capture::Capture;
+pub use crate::capture::Dim;
 use gristmill_uop::dtype::Scalar;
-use gristmill_uop::graph::{Arg, Id};
 use gristmill_uop::op::{Op, ReduceOp};
 use gristmill_uop::shape::Dims;
+use gristmill_uop::{Arg, Id};
 
 /// A tensor of the function being captured. A copy is the same tensor.
 #[derive(Clone, Copy)]
@@ -17,25 +18,6 @@ pub struct Tensor<'g> {
     pub(crate) id: Id,
 }
 
-/// A length of an axis: a number, or a scalar i64 tensor (a variable, or read from the device under a bound).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Dim {
-    /// A number.
-    Size(usize),
-    /// A scalar index expression.
-    Of(Id),
-}
-
-impl From<usize> for Dim {
-    fn from(n: usize) -> Dim {
-        Dim::Size(n)
-    }
-}
-impl From<Id> for Dim {
-    fn from(id: Id) -> Dim {
-        Dim::Of(id)
-    }
-}
 impl From<Tensor<'_>> for Dim {
     fn from(t: Tensor<'_>) -> Dim {
         assert!(t.dims().is_empty() && t.scalar() == Scalar::I64, "a dim is a scalar i64, not {t:?}");

@@ -1,0 +1,71 @@
+//! A function while it is being written: its graph, its slots, its outputs. What is written in it are tensors (`tensor.rs`), which it makes of
+//! slots (`function.rs`).
+
+use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
+use gristmill_uop::shape::Dims;
+use gristmill_uop::{Graph, Id};
+use std::cell::RefCell;
+
+/// A length of an axis: a number, or a scalar i64 tensor (a variable, or read from the device under a bound).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dim {
+    /// A number.
+    Size(usize),
+    /// A scalar index expression.
+    Of(Id),
+}
+
+impl From<usize> for Dim {
+    fn from(n: usize) -> Dim {
+        Dim::Size(n)
+    }
+}
+impl From<Id> for Dim {
+    fn from(id: Id) -> Dim {
+        Dim::Of(id)
+    }
+}
+/// A function while it is being written.
+pub struct Capture {
+    name: String,
+    pub(crate) graph: RefCell<Graph>,
+    pub(crate) slots: RefCell<Vec<Slot>>,
+    pub(crate) outputs: RefCell<Vec<(u32, Id)>>,
+}
+
+impl Capture {
+    /// A function without slots.
+    pub fn new(name: impl Into<String>) -> Capture {
+        let (graph, slots, outputs) = Default::default();
+        Capture { name: name.into(), graph, slots, outputs }
+    }
+    pub(crate) fn id_of(&self, dim: Dim) -> Id {
+        match dim {
+            Dim::Size(n) => self.graph.borrow_mut().int(n as i64),
+            Dim::Of(id) => id,
+        }
+    }
+    pub(crate) fn ids(&self, dims: &[Dim]) -> Dims {
+        dims.iter().map(|&d| self.id_of(d)).collect()
+    }
+    /// Number of slots so far: the number of the next one.
+    pub fn slot_count(&self) -> usize {
+        self.slots.borrow().len()
+    }
+    /// A new slot; its number.
+    pub(crate) fn slot(&self, name: &str, kind: SlotKind, dims: &[Id], storage: Storage) -> u32 {
+        let dims = dims.iter().map(|&d| self.graph.borrow().max_of(d)).collect();
+        let mut slots = self.slots.borrow_mut();
+        slots.push(Slot { name: name.into(), kind, dims, storage });
+        slots.len() as u32 - 1
+    }
+    /// The function.
+    pub fn finish(self) -> Function {
+        Function {
+            name: self.name,
+            graph: self.graph.into_inner(),
+            slots: self.slots.into_inner(),
+            outputs: self.outputs.into_inner(),
+        }
+    }
+}
