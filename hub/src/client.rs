@@ -1,7 +1,7 @@
 //! What the hub is asked: what a repository holds, and the bytes of its files.
 
 use crate::error::Error;
-use crate::name::{Repository, is_safe};
+use crate::repository::{Repository, is_safe};
 use serde_json::Value;
 use std::io::Read;
 use std::net::IpAddr;

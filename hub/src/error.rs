@@ -1,6 +1,6 @@
 //! What goes wrong between a name and its file.
 
-use crate::name::{Name, Repository};
+use crate::repository::{Name, Repository};
 use std::io;
 use std::path::PathBuf;
 

@@ -9,18 +9,19 @@ mod client;
 mod error;
 mod folder;
 mod name;
+mod progress;
 mod pull;
 mod record;
 mod remove;
+mod repository;
 mod select;
 mod store;
 
 pub use client::{Client, Listing, RemoteFile};
 pub use error::Error;
-pub use name::{Name, Repository, SHORT, Short};
-pub use pull::{Progress, Pulled, pull};
+pub use name::{SHORT, Short};
+pub use progress::Progress;
+pub use pull::{Pulled, pull};
 pub use remove::Removed;
+pub use repository::{Name, Repository};
 pub use store::{Contents, Kept, Store, Verdict};
-
-/// What the files of models end in.
-const ENDING: &str = ".gguf";

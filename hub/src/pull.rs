@@ -3,64 +3,20 @@
 use crate::client::{Client, RemoteFile};
 use crate::error::Error;
 use crate::folder::{Folder, Kind, planted};
-use crate::name::{Name, Repository};
+use crate::progress::Progress;
 use crate::record::{Record, Stamp, beside, hash, hexadecimal, part};
+use crate::repository::{Name, Repository};
 use crate::select;
 use crate::store::{Store, Verdict, disk};
 use sha2::{Digest, Sha256};
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Tries in a row that may bring nothing new.
 const TRIES: u32 = 5;
 /// Bytes read at a time.
 const PIECE: usize = 1 << 20;
-
-/// What is going on.
-#[derive(Clone, Copy, Debug)]
-pub enum Progress<'a> {
-    /// Bytes of a file that are there, of how many.
-    Fetched {
-        /// Its path.
-        file: &'a str,
-        /// Bytes there are.
-        done: u64,
-        /// Bytes there will be.
-        total: u64,
-    },
-    /// Bytes that were there before are being read for the checksum.
-    Checked {
-        /// The file's path.
-        file: &'a str,
-        /// Bytes read.
-        done: u64,
-        /// Bytes to read.
-        total: u64,
-    },
-    /// A file that was fetched has changed since; it is fetched again.
-    Changed {
-        /// Where it is.
-        file: &'a Path,
-    },
-    /// Files of the hub with names that do not show what they are: they are not fetched.
-    PassedOver {
-        /// How many.
-        files: usize,
-    },
-    /// A file that was read again is the same, and that cannot be written down: the next use reads it again.
-    Unrecorded {
-        /// Where it is.
-        file: &'a Path,
-        /// Why not.
-        why: &'a std::io::Error,
-    },
-    /// The connection broke; it is tried again.
-    Again {
-        /// What broke.
-        why: &'a Error,
-    },
-}
 
 /// A model that has been fetched.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,8 +2,8 @@
 
 use crate::error::Error;
 use crate::folder::{Folder, Kind};
-use crate::name::{Name, Repository};
 use crate::record::{Record, beside, finished};
+use crate::repository::{Name, Repository};
 use crate::select;
 use crate::store::{Files, Kept, Store, disk};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Which files a name means, among those that there are.
 
-use crate::ENDING;
 use crate::error::Error;
-use crate::name::Name;
+use crate::repository::ENDING;
+use crate::repository::Name;
 
 /// A model among the files of a repository: one file, or the parts of a split one in order.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -3,12 +3,12 @@
 //!
 //! Others may put files there, and links. Links are passed over, files without a record are shown and never removed.
 
-use crate::ENDING;
 use crate::error::Error;
 use crate::folder::{Folder, Kind};
-use crate::name::{DEPTH, Name, Repository, is_repository_part, is_safe, is_visible};
-use crate::pull::Progress;
+use crate::progress::Progress;
 use crate::record::{CHECKSUM, Record, Stamp, finished, hash, hexadecimal};
+use crate::repository::ENDING;
+use crate::repository::{DEPTH, Name, Repository, is_repository_part, is_safe, is_visible};
 use crate::select;
 use std::collections::BTreeMap;
 use std::io;
