@@ -5,60 +5,16 @@
 
 mod apart;
 mod here;
+mod piece;
 
 use crate::arch::{Bind, Plan};
 use crate::engine::{Error, Progress};
 use crate::gguf::{self, Gguf, TensorInfo};
 use gristmill_compiler::layout::Layout;
 use gristmill_runtime::{Buffer, Memory, memory};
-use gristmill_tensor::jit::{Jit, Packer};
+use gristmill_tensor::jit::Jit;
+use piece::{How, Weight};
 use rustc_hash::FxHashMap;
-use std::ops::Range;
-
-/// A weight on its way.
-struct Weight<'a> {
-    info: &'a TensorInfo,
-    buffer: Buffer,
-    /// What packs it, and how many rows together, unless it stays as in the file.
-    packed: Option<(Packer, u64)>,
-}
-
-/// Bytes of the file that are packed together, and where they come to lie.
-struct Piece {
-    file: Range<u64>,
-    to: Buffer,
-    rows: usize,
-}
-
-impl Weight<'_> {
-    fn rows(&self) -> u64 {
-        self.info.dims[1..].iter().product()
-    }
-    /// Its pieces of about so many bytes of the file, in order; of whole groups of rows where it is packed.
-    fn pieces(&self, about: u64) -> Vec<Range<u64>> {
-        let step = match &self.packed {
-            None => about.max(1),
-            Some((_, group)) => {
-                let group = group * (self.info.bytes / self.rows());
-                (about / group).max(1) * group
-            }
-        };
-        let bytes = self.info.bytes;
-        (0..bytes.div_ceil(step)).map(|i| i * step..bytes.min((i + 1) * step)).collect()
-    }
-    /// What becomes of one of them.
-    fn piece(&self, file: Range<u64>) -> Result<Piece, Error> {
-        let (len, whole) = (self.buffer.len() as u64, self.info.bytes);
-        if self.packed.is_none() {
-            let to = self.buffer.slice(file.start as usize, (file.end - file.start) as usize)?;
-            return Ok(Piece { file, to, rows: 0 });
-        }
-        let (row, packed) = (whole / self.rows(), len / self.rows());
-        let (first, rows) = (file.start / row, (file.end - file.start) / row);
-        let to = self.buffer.slice((first * packed) as usize, (rows * packed) as usize)?;
-        Ok(Piece { file, to, rows: rows as usize })
-    }
-}
 
 /// Weights on a device, by name, and how they lie there. A clone shares them; their memory goes with the last that has them.
 #[derive(Clone, Default)]
@@ -125,14 +81,6 @@ pub fn weights(
     progress: &dyn Fn(Progress),
 ) -> Result<Weights, Error> {
     weights_as(&How { piece: None, free: memory::free }, file, jit, layouts, there, progress)
-}
-
-/// What tests choose.
-struct How {
-    /// Bytes of a piece, about; what suits the device unless said.
-    piece: Option<u64>,
-    /// Bytes of memory that nothing is in.
-    free: fn() -> Option<u64>,
 }
 
 fn weights_as(

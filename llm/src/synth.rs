@@ -5,51 +5,15 @@
 //! function of the tensor and the block number: it is the same on every machine, and any part of it can be made alone.
 
 mod fill;
+mod plan;
 mod preset;
 mod vocab;
 
 pub use fill::fill;
+pub use plan::{Error, Plan, TensorPlan};
 
-use crate::gguf::{self, Gguf, Metadata, Source, TensorDecl, Writer, types};
-use gristmill_uop::encoding::EncodingRef;
+use crate::gguf::{Gguf, Source, Writer, types};
 use std::io::{self, Write};
-
-/// Why a model could not be generated.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// No preset of that name.
-    #[error("no preset named {0}")]
-    UnknownPreset(String),
-    /// No file type of that name.
-    #[error("no quantisation named {0}")]
-    UnknownQuant(String),
-    /// A range that is not whole blocks inside the tensor.
-    #[error("tensor {tensor}: {bytes} bytes from block {start} on are not whole blocks inside it")]
-    Range {
-        /// The tensor.
-        tensor: String,
-        /// First block asked for.
-        start: u64,
-        /// Bytes asked for.
-        bytes: u64,
-    },
-    /// The model could not be written, or reading it back failed.
-    #[error(transparent)]
-    Gguf(#[from] gguf::Error),
-}
-
-impl Error {
-    /// What the user can do about it, where that is known.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Error::UnknownPreset(_) => Some(format!("presets: {}", presets().collect::<Vec<_>>().join(", "))),
-            Error::UnknownQuant(_) => Some(format!("quantisations: {}", quants().collect::<Vec<_>>().join(", "))),
-            Error::Range { .. } => None,
-            Error::Gguf(error) => error.hint(),
-        }
-    }
-}
 
 /// Names of all presets.
 pub fn presets() -> impl Iterator<Item = &'static str> {
@@ -66,45 +30,6 @@ pub fn parse_name(model: &str) -> Option<(&str, &str)> {
     model.strip_prefix("synth:")?.split_once(':')
 }
 
-/// A tensor to be generated.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TensorPlan {
-    /// Name.
-    pub name: String,
-    /// Sizes, the contiguous one first.
-    pub dims: Vec<u64>,
-    /// How it is encoded.
-    pub encoding: EncodingRef,
-    /// Size of its data in bytes.
-    pub bytes: u64,
-    /// Mean of its elements.
-    pub mean: f32,
-    /// Standard deviation of its elements.
-    pub sigma: f32,
-    /// Seed of its data.
-    pub seed: u64,
-}
-
-/// A model to be generated.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// All metadata, the tokenizer's included.
-    pub metadata: Metadata,
-    /// All tensors in file order.
-    pub tensors: Vec<TensorPlan>,
-}
-
-impl Plan {
-    /// Bytes of all tensor data, without padding.
-    pub fn bytes(&self) -> u64 {
-        self.tensors.iter().map(|t| t.bytes).sum()
-    }
-
-    fn decls(&self) -> Vec<TensorDecl<'_>> {
-        self.tensors.iter().map(|t| TensorDecl { name: &t.name, dims: &t.dims, encoding: t.encoding }).collect()
-    }
-}
-
 /// Metadata and tensors of `preset` quantised as `quant` (names in any case).
 ///
 /// # Errors
@@ -112,9 +37,13 @@ impl Plan {
 pub fn plan(preset: &str, quant: &str) -> Result<Plan, Error> {
     let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
     let found = preset::PRESETS.iter().find(|p| same(p.name, preset));
-    let preset = found.ok_or_else(|| Error::UnknownPreset(preset.into()))?;
+    let preset = found.ok_or_else(|| Error::UnknownPreset {
+        name: preset.into(),
+        presets: presets().collect::<Vec<_>>().join(", "),
+    })?;
     let found = types::FILE_TYPES.iter().find(|f| same(f.name, quant));
-    let file_type = found.ok_or_else(|| Error::UnknownQuant(quant.into()))?;
+    let file_type = found
+        .ok_or_else(|| Error::UnknownQuant { name: quant.into(), quants: quants().collect::<Vec<_>>().join(", ") })?;
     preset.plan(file_type)
 }
 

@@ -2,8 +2,8 @@
 
 use crate::arch::{Bind, Plan};
 use gristmill_uop::function::{Function, SlotKind};
-use gristmill_uop::graph::{Arg, Id};
 use gristmill_uop::op::Op;
+use gristmill_uop::{Arg, Id};
 
 /// Bytes that one step reads at least.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]

@@ -126,9 +126,9 @@ fn a_file_is_what_memory_generates() {
 #[test]
 fn names_are_checked_with_a_hint() {
     let error = synth::plan("gpt", "q4_0").unwrap_err();
-    assert!(matches!(error, Error::UnknownPreset(_)) && error.hint().unwrap().contains("glm-4.7-flash"));
+    assert!(matches!(error, Error::UnknownPreset { .. }) && error.hint().unwrap().contains("glm-4.7-flash"));
     let error = synth::plan("GLM-4.7-Flash", "q9").unwrap_err();
-    assert!(matches!(error, Error::UnknownQuant(_)) && error.hint().unwrap().contains("q4_k_m"));
+    assert!(matches!(error, Error::UnknownQuant { .. }) && error.hint().unwrap().contains("q4_k_m"));
     assert!(synth::plan("GLM-4.7-Flash", "Q4_K_M").is_ok());
     assert_eq!(synth::parse_name("synth:a:b"), Some(("a", "b")));
     assert_eq!(synth::parse_name("a.gguf"), None);

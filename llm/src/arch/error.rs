@@ -10,8 +10,13 @@ pub enum Error {
     #[error(transparent)]
     Metadata(#[from] gguf::Error),
     /// An architecture that has no description.
-    #[error("models of architecture {0} are not supported")]
-    Architecture(String),
+    #[error("models of architecture {name} are not supported")]
+    Architecture {
+        /// What the file says.
+        name: String,
+        /// Those that are, for people.
+        supported: String,
+    },
     /// A hyper-parameter outside what can be.
     #[error("{key} is {found}: it must be {expected}")]
     Parameter {
@@ -53,10 +58,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Metadata(error) => return error.hint(),
-            Error::Architecture(_) => {
-                let names: Vec<_> = super::TABLE.iter().map(|a| a.name).collect();
-                format!("supported: {}", names.join(", "))
-            }
+            Error::Architecture { supported, .. } => format!("supported: {supported}"),
             Error::Parameter { .. } | Error::Shape { .. } => {
                 "the file is damaged or was converted by a faulty tool: get it from another publisher".into()
             }

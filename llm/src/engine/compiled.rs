@@ -1,9 +1,9 @@
 //! Between a file and an engine: everything compiled, no weights yet.
 
-use super::{
-    AttentionForm, Class, Engine, Error, Progress, Settings, cache_rows, choose_context, classes, depths, plan_options,
-};
-use crate::arch::{self, Functions, Logits, Model, Options, Plan, TokenClass};
+use super::class::{Class, Settings, cache_rows, classes, depths, plan_options};
+use super::error::{Error, Progress};
+use super::executor::Engine;
+use crate::arch::{self, AttentionForm, Functions, Logits, Model, Options, Plan, TokenClass};
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
 use crate::sampling::{self, Choice, NUMBERS};
@@ -12,9 +12,16 @@ use gristmill_runtime::Memory;
 use gristmill_tensor::jit::Jit;
 use rustc_hash::FxHashMap;
 
+/// Share of the available memory that a context may take when none is asked for.
+const CONTEXT_SHARE: f64 = 0.25;
+/// Context when none is asked for: no more than this, though the model may allow it.
+const CONTEXT_DEFAULT: usize = 32768;
+/// A shorter context is of no use to anybody who does not ask for one.
+const CONTEXT_LEAST: usize = 512;
+
 /// The bytes that an engine allocates beside the weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Footprint {
+struct Footprint {
     /// Of each row of the cache: its states in all layers, its rotations, a token and a random number.
     pub row: u64,
     /// Whatever the context: logits, hidden rows, tokens, what a request's numbers take, intermediates.
@@ -200,6 +207,14 @@ impl<'a> Compiled<'a> {
     }
 }
 
+impl Engine {
+    /// Loads a model onto a device and compiles what it needs. `progress` is called from this thread.
+    pub fn load(file: &Gguf, opened: Opened, settings: Settings, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
+        let none = Weights::default();
+        Compiled::new(file, opened, settings, &none, progress)?.load(none, progress)
+    }
+}
+
 /// An arena has at least so many bytes, though no step has intermediates: devices need not allocate nothing.
 const LEAST_ARENA: usize = 64;
 
@@ -208,4 +223,65 @@ fn absent(file: &Gguf, model: &dyn Model, probe: &Options, there: &Weights) -> u
     let plan = model.plan(probe, &mut Functions::new());
     let absent = plan.weights().into_iter().filter(|n| there.get(n).is_none());
     absent.filter_map(|n| file.tensor(n)).map(|t| t.bytes).sum()
+}
+
+/// The context asked for, or what the model allows within a sensible share of memory. `footprint` are its bytes beside the weights.
+fn choose_context(settings: &Settings, most: usize, footprint: &Footprint, available: u64) -> Result<usize, Error> {
+    let fits = || footprint.longest(most, available);
+    let refused = |context, fits| {
+        let need = footprint.bytes(context) >> 20;
+        Err(Error::Context { context, need, available: available >> 20, fits })
+    };
+    match settings.context {
+        Some(0) => Err(Error::BadContext(0, most)),
+        Some(context) if context > most => Err(Error::BadContext(context, most)),
+        Some(context) if footprint.bytes(context) > available => refused(context, fits()),
+        Some(context) => Ok(context),
+        None => {
+            let least = CONTEXT_LEAST.min(most);
+            if footprint.bytes(least) > available {
+                return refused(least, 0);
+            }
+            let share = (available as f64 * CONTEXT_SHARE) as u64 / footprint.row.max(1);
+            let share = (share as usize).clamp(CONTEXT_LEAST, CONTEXT_DEFAULT);
+            // A power of two: kernels know the cache's size, and those compiled when a little less memory was free still fit.
+            Ok((1 << share.min(fits()).ilog2()).min(most))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_fits_or_says_what_would() {
+        // 1 KiB a row and 1 MiB besides.
+        let footprint = Footprint { row: 1 << 10, besides: 1 << 20, chunk: 512 };
+        let choose = |context, available| {
+            let settings = Settings { context, ..Settings::default() };
+            choose_context(&settings, 100_000, &footprint, available)
+        };
+        // 9,216 tokens and a chunk are 10,240 rows or fewer, allocated by 2,048.
+        assert_eq!(choose(Some(9000), 11 << 20).unwrap(), 9000);
+        let error = choose(Some(20_000), 11 << 20).unwrap_err();
+        // 20,512 rows are allocated as 22,528.
+        let Error::Context { context: 20_000, need: 23, available: 11, fits } = error else { panic!("{error}") };
+        assert_eq!(cache_rows(fits, 512), 10_240, "{fits}");
+        assert!(cache_rows(fits + 1, 512) > 10_240, "{fits}");
+        assert!(error.hint().unwrap().contains(&format!("--ctx {fits}")));
+        assert!(choose(Some(1), 0).unwrap_err().hint().unwrap().contains("smaller"));
+        assert!(matches!(choose(Some(100_001), 1 << 40), Err(Error::BadContext(..))));
+        // A quarter of 60 MiB is 15,360 tokens; a little less memory chooses the same.
+        assert_eq!(choose(None, 60 << 20).unwrap(), 8192);
+        assert_eq!(choose(None, 50 << 20).unwrap(), 8192);
+        assert_eq!(choose(None, 1 << 40).unwrap(), CONTEXT_DEFAULT);
+        // A quarter of 3 MiB is 768 tokens, and one byte less would not hold the least context.
+        assert_eq!(choose(None, 3 << 20).unwrap(), 512);
+        assert!(matches!(choose(None, (3 << 20) - 1), Err(Error::Context { fits: 0, .. })));
+        assert!(matches!(choose(None, 0), Err(Error::Context { .. })));
+        // Where most of the memory goes into what no context changes, what fits decides: 4,096 rows of 3,584 tokens and a chunk.
+        let heavy = Footprint { besides: 40 << 20, ..footprint };
+        assert_eq!(choose_context(&Settings::default(), 100_000, &heavy, 44 << 20).unwrap(), 2048);
+    }
 }

@@ -4,7 +4,9 @@
 //! the token of step t. A step that turns out to be one too many has written one row of the cache, which the next step there writes
 //! again, and nothing else that anybody reads.
 
-use super::{Captured, Class, Engine, Error, Progress};
+use super::class::Class;
+use super::error::{Error, Progress};
+use super::executor::{Captured, Decoding, Engine};
 use crate::arch::Logits;
 use crate::sampling::{self, Choice, NUMBERS, Random, Sampler};
 use gristmill_runtime::Buffer;
@@ -30,20 +32,6 @@ impl Draw {
     pub fn greedy() -> Draw {
         Draw { choice: Choice::Greedy, numbers: [0.0; NUMBERS], random: Random::new(0) }
     }
-}
-
-/// A generation under way. Steps are told by their position.
-#[derive(Clone, Copy)]
-pub(super) struct Decoding {
-    choice: Choice,
-    /// Is a step started before the token of the one before is read?
-    ahead: bool,
-    /// The next to be started, the next to be waited for, the next whose token is read.
-    next: usize,
-    waited: usize,
-    read: usize,
-    /// Behind the last that may be started.
-    end: usize,
 }
 
 impl Engine {

@@ -1,6 +1,7 @@
 //! Rows of the cache on their way to the host and back: what a prefix that is kept is made of.
 
-use super::{Engine, Error};
+use super::error::Error;
+use super::executor::Engine;
 use crate::arch::Logits;
 use std::ops::Range;
 

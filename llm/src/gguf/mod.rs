@@ -12,6 +12,7 @@ mod metadata;
 mod parse;
 mod source;
 mod split;
+mod tensor;
 pub mod types;
 mod value;
 mod write;
@@ -20,39 +21,13 @@ pub use error::{Error, Result};
 pub(crate) use layout::tensor_bytes;
 pub use metadata::{Metadata, PerLayer};
 pub use source::Source;
+pub use tensor::TensorInfo;
 pub use value::{Array, Strings, Value};
 pub use write::{TensorDecl, Writer};
 
-use gristmill_uop::encoding::EncodingRef;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
-
-/// A tensor of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorInfo {
-    /// Name, unique over all shards.
-    pub name: String,
-    /// One to four sizes, each at least 1, the contiguous one first.
-    pub dims: Vec<u64>,
-    /// How the data is encoded; rows are whole blocks of it.
-    pub encoding: EncodingRef,
-    /// The type id in the file.
-    pub type_id: i32,
-    /// Index of the file that holds the data.
-    pub shard: usize,
-    /// Offset of the data in that file, in bytes from its start.
-    pub offset: u64,
-    /// Size of the data in bytes.
-    pub bytes: u64,
-}
-
-impl TensorInfo {
-    /// Number of elements.
-    pub fn elements(&self) -> u64 {
-        self.dims.iter().product()
-    }
-}
 
 /// An open GGUF model: one file or all shards of a split one.
 pub struct Gguf {

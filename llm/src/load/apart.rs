@@ -1,6 +1,6 @@
 //! Into a device's own memory: all cores read a piece, the device packs it while they read the next.
 
-use super::{How, Weight};
+use super::piece::{How, Weight};
 use crate::engine::Error;
 use crate::gguf::{Gguf, TensorInfo};
 use gristmill_backend::parallel::{cores, each};

@@ -1,7 +1,7 @@
 //! Into the host's memory. A thread reads a piece that its core's cache holds, and packs it from there: of the file's bytes nothing goes to
 //! memory but what is packed.
 
-use super::{How, Weight};
+use super::piece::{How, Weight};
 use crate::engine::Error;
 use crate::gguf::Gguf;
 use gristmill_backend::parallel::{cores, each};

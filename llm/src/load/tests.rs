@@ -12,6 +12,7 @@ use gristmill_uop::dtype::Scalar;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::any::Any;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -5,7 +5,7 @@
 //! has k ids before it, one in each of these. So rows of 256 become k rows, those k rows of 16, those k ids. To rank n things
 //! takes n² comparisons: 2.5 million for 64 of 154,880 ids, of which no kernel waits for another but at the three steps.
 
-use super::choose::{Grid, Request, at_least, count, plain, sums_before, sums_up_to};
+use super::grid::{Grid, Request, at_least, count, plain, sums_before, sums_up_to};
 use super::weight::{part_of, target_of, weight_of};
 use gristmill_tensor::dims;
 use gristmill_tensor::tensor::Tensor;

@@ -7,6 +7,7 @@
 
 mod best;
 mod choose;
+mod grid;
 mod params;
 mod rng;
 mod stop;

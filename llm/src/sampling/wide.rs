@@ -4,7 +4,7 @@
 //! A logit's key is a whole number in the same order. The last that stays has the least key v for which those above v are too few, or not
 //! probable enough together; four questions about 255 keys each find it, eight bits at a time.
 
-use super::choose::{Grid, Request, at_least, count, plain, sums_before, sums_up_to};
+use super::grid::{Grid, Request, at_least, count, plain, sums_before, sums_up_to};
 use super::weight::{part_of, target_of, weight_of};
 use gristmill_tensor::dims;
 use gristmill_tensor::tensor::Tensor;

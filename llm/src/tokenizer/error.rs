@@ -15,6 +15,8 @@ pub enum TokenizerError {
     UnsupportedPre {
         /// The name in the file.
         pre: String,
+        /// Those that are in the table, for people.
+        supported: String,
     },
     /// A pattern of the table failed to compile: a bug of this program, not of the file.
     #[error("pattern {pattern:?} of pre-tokenizer {pre:?} does not compile: {reason}")]
@@ -80,7 +82,7 @@ impl TokenizerError {
             Self::UnsupportedModel { .. } => {
                 Some("supported: \"gpt2\" (byte-level BPE); SentencePiece and WordPiece vocabularies are not".into())
             }
-            Self::UnsupportedPre { .. } => Some(format!("supported: {}", super::pre::supported_names().join(", "))),
+            Self::UnsupportedPre { supported, .. } => Some(format!("supported: {supported}")),
             Self::Pattern { .. } => Some("this is a bug in Gristmill; please report it with the model's name".into()),
             Self::EmptyVocabulary => Some("the file carries no tokenizer; use the original model file".into()),
             Self::TooLarge { .. }

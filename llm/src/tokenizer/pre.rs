@@ -226,10 +226,9 @@ struct Pattern {
 
 impl PreTokenizer {
     pub(super) fn new(name: &str) -> Result<Self, TokenizerError> {
-        let pre = PRE_TYPES
-            .iter()
-            .find(|pre| pre.names.contains(&name))
-            .ok_or_else(|| TokenizerError::UnsupportedPre { pre: name.to_owned() })?;
+        let pre = PRE_TYPES.iter().find(|pre| pre.names.contains(&name)).ok_or_else(|| {
+            TokenizerError::UnsupportedPre { pre: name.to_owned(), supported: supported_names().join(", ") }
+        })?;
         let patterns = pre.patterns.iter().map(|published| {
             let head = published.strip_suffix(TAIL);
             let plain = head.map_or_else(|| (*published).to_owned(), |head| format!("^(?:{head}{PLAIN_TAIL})"));

@@ -8,10 +8,10 @@ use gristmill_llm::arch::{
 };
 use gristmill_llm::gguf::Metadata;
 use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
+use gristmill_uop::Id;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Storage};
-use gristmill_uop::graph::Id;
 use std::cell::RefCell;
 use std::collections::HashMap;
 

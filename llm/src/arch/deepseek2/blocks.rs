@@ -1,6 +1,7 @@
 //! The parts of a step: embedding, a block (latent attention and a feed-forward), head. `docs/deepseek2.md`, section 3.
 
 use super::super::{AttentionForm, Bind, Logits, Options};
+use super::feed_forward::swiglu;
 use super::hyper::Hyper;
 use super::moe;
 use super::step::Step;
@@ -47,11 +48,6 @@ pub(super) fn block(h: &Hyper, w: &Weights, layer: usize, options: &Options) -> 
     };
     s.output("y", Bind::Hidden(layer + 1), x + ffn);
     s.finish()
-}
-
-/// A feed-forward of three tensors, of `x [n, d]`.
-pub(super) fn swiglu<'g>(s: &'g Step, w: &Weights, x: Tensor<'g>, [gate, up, down]: [&str; 3]) -> Tensor<'g> {
-    nn::swiglu(x, s.weight(w, gate), s.weight(w, up), s.weight(w, down))
 }
 
 /// The matrices between latent and heads: `k [heads, kv_rank, nope]` and `v [heads, value, kv_rank]`.

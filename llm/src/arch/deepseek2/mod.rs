@@ -2,6 +2,7 @@
 //! Youtu-LLM, Kimi-K2 and Moonlight are this one graph with different numbers: `docs/deepseek2.md`.
 
 mod blocks;
+mod feed_forward;
 pub mod hyper;
 mod moe;
 pub mod rope;

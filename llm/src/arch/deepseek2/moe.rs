@@ -1,7 +1,7 @@
 //! Mixture of experts: router, selection, routed and shared experts. `docs/deepseek2.md`, section 5.
 
 use super::super::TokenClass;
-use super::blocks::swiglu;
+use super::feed_forward::swiglu;
 use super::hyper::{Experts, Gating};
 use super::step::Step;
 use super::weights::Weights;

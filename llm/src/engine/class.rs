@@ -1,0 +1,82 @@
+//! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`].
+
+use crate::arch::{AttentionForm, Logits, Options, TokenClass};
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::target::Target;
+
+/// How a model is run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Tokens of context; as many as the model allows within a share of memory unless said.
+    pub context: Option<usize>,
+    /// Type of the cache: f16, f32, or i8 for bytes with scales.
+    pub cache: Scalar,
+    /// Most tokens of one step.
+    pub chunk: usize,
+    /// Depths that have steps of one token of their own, before that of the whole cache; as the device is better for it unless said.
+    pub depths: Option<Vec<usize>>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { context: None, cache: Scalar::F16, chunk: 512, depths: None }
+    }
+}
+
+/// Rows of the cache are a multiple of this.
+const ROWS_STEP: usize = 2048;
+/// Tokens of a step of a few: experts get so few rows each that small tiles pay.
+pub(super) const FEW: usize = 64;
+
+/// A class of step.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Class {
+    /// The most tokens it takes.
+    pub tokens: usize,
+    /// Which logits it computes.
+    pub logits: Logits,
+    /// Positions within its reach.
+    pub depth: usize,
+}
+
+/// Depths of the steps of one token before that of the whole cache, on a GPU: how attention is divided depends on how far it may reach, so a
+/// long context has steps of their own for its start.
+const DEPTHS: [usize; 2] = [2048, 8192];
+
+/// Depths of the steps of one token, for a cache of so many rows.
+pub fn depths(settings: &Settings, rows: usize, target: &Target) -> Vec<usize> {
+    let usual: &[usize] = if target.machine.kind == MachineKind::Gpu { &DEPTHS } else { &[] };
+    let short = settings.depths.as_deref().unwrap_or(usual);
+    short.iter().copied().filter(|&d| d < rows).chain([rows]).collect()
+}
+
+/// The classes that every session needs, with steps of at most `chunk` tokens and these depths, the last that of the cache: compiled in one batch when a model is loaded.
+pub fn classes(chunk: usize, depths: &[usize]) -> Vec<Class> {
+    let rows = *depths.last().expect("that of the cache");
+    let one = depths.iter().map(|&depth| Class { tokens: 1, logits: Logits::Last, depth });
+    let many = [(FEW.min(chunk), Logits::Last), (chunk, Logits::None), (chunk, Logits::Last)];
+    let many = many.into_iter().filter(|c| c.0 > 1).map(|(tokens, logits)| Class { tokens, logits, depth: rows });
+    let mut all: Vec<Class> = one.chain(many).collect();
+    all.dedup();
+    all
+}
+
+/// How the steps of a class are planned.
+pub fn plan_options(class: Class, rows: usize, cache: Scalar) -> Options {
+    let Class { tokens: max, logits, depth } = class;
+    Options {
+        tokens: if max > 1 { TokenClass::Chunk { max } } else { TokenClass::One },
+        rows,
+        depth,
+        cache,
+        attention: if max > FEW { AttentionForm::Values } else { AttentionForm::Absorbed },
+        logits,
+    }
+}
+
+/// Rows of every state for a context: in large steps, so that nearby contexts share their kernels; rows that are never touched take no
+/// memory.
+pub fn cache_rows(context: usize, chunk: usize) -> usize {
+    Options::rows_for(context, chunk).next_multiple_of(ROWS_STEP)
+}

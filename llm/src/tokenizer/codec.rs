@@ -1,0 +1,269 @@
+//! Text to ids, and ids to bytes.
+
+use super::bpe::{Merges, Scratch};
+use super::error::TokenizerError;
+use super::pre::PreTokenizer;
+use super::spec::TokenizerSpec;
+use super::special::{Fragment, Special, Splitter};
+use super::vocab::{self, TokenKind, Vocabulary};
+use foldhash::HashMap;
+use std::ops::Range;
+
+/// Texts that end a generation wherever they are control or user-defined tokens, besides the ids the file names.
+const END_OF_GENERATION: &[&str] = &[
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<|return|>",
+    "<|call|>",
+    "<｜end▁of▁sentence｜>",
+];
+
+/// Text to ids and back. Immutable: share it freely among threads.
+#[derive(Debug)]
+pub struct Tokenizer {
+    vocabulary: Vocabulary,
+    merges: Merges,
+    pre: PreTokenizer,
+    pre_name: String,
+    whole_pieces: Option<HashMap<Vec<u8>, u32>>,
+    specials: Splitter,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    unk: Option<u32>,
+    pad: Option<u32>,
+    add_bos: bool,
+    add_eos: bool,
+    eog: Vec<u32>,
+    warnings: Vec<String>,
+}
+
+impl Tokenizer {
+    /// Checks the description and builds the tables.
+    ///
+    /// # Errors
+    /// An unknown model or pre-tokeniser, no tokens, too many of them, too few types, duplicate token texts, or malformed
+    /// merges. Ids of
+    /// special tokens outside the vocabulary are ignored with a [warning](Self::warnings).
+    pub fn new(mut spec: TokenizerSpec) -> Result<Self, TokenizerError> {
+        if spec.model != "gpt2" {
+            return Err(TokenizerError::UnsupportedModel { model: spec.model });
+        }
+        let pre = PreTokenizer::new(&spec.pre)?;
+        let mut warnings = Vec::new();
+        let special_ids = vocab::checked_ids(&mut spec, &mut warnings);
+        let typed = spec.token_types.is_some();
+        let vocabulary = Vocabulary::new(spec.tokens, spec.token_types, &special_ids)?;
+        let merges = vocabulary.merges(&spec.merges)?;
+        let missing = vocabulary.missing_bytes();
+        if !missing.is_empty() && spec.unk.is_none() {
+            warnings.push(format!("no token for {} byte values: text with them loses them", missing.len()));
+        }
+        let add_bos = spec.add_bos.unwrap_or(pre.add_bos);
+        if add_bos && spec.bos.is_none() {
+            warnings.push("the file asks for a BOS token but names none".into());
+        }
+        let mut eog: Vec<u32> = [spec.eos, spec.eot, spec.eom].into_iter().flatten().collect();
+        eog.extend(
+            END_OF_GENERATION.iter().filter_map(|text| vocabulary.id(text.as_bytes())).filter(|&id| {
+                !typed || matches!(vocabulary.kind(id), Some(TokenKind::Control | TokenKind::UserDefined))
+            }),
+        );
+        eog.sort_unstable();
+        eog.dedup();
+        Ok(Self {
+            specials: splitter(&vocabulary)?,
+            whole_pieces: pre.ignore_merges.then(|| vocabulary.by_bytes()),
+            vocabulary,
+            merges,
+            pre,
+            pre_name: spec.pre,
+            bos: spec.bos,
+            eos: spec.eos,
+            unk: spec.unk,
+            pad: spec.pad,
+            add_bos,
+            add_eos: spec.add_eos.unwrap_or(false),
+            eog,
+            warnings,
+        })
+    }
+
+    /// Are so many tokens and merges accepted?
+    ///
+    /// # Errors
+    /// When they are more than any vocabulary has.
+    pub fn admit(tokens: usize, merges: usize) -> Result<(), TokenizerError> {
+        vocab::admit("tokens", tokens)?;
+        vocab::admit("merges", merges)
+    }
+
+    /// Encodes text. User-defined tokens are always recognised, control tokens with `parse_special` only. With
+    /// `add_special`, BOS and EOS are added where the file asks for them and the text does not have them already (a
+    /// rendered chat template often begins with BOS).
+    pub fn encode(&self, text: &str, parse_special: bool, add_special: bool) -> Vec<u32> {
+        let trusted = |at| if parse_special { text.len() } else { at };
+        self.encode_fragments(text, self.specials.split(text, trusted), add_special)
+    }
+
+    /// Encodes the concatenation of `(text, trusted)` spans: control tokens are recognised only where they lie wholly
+    /// in trusted text. Everything else is as if the spans were one text: words form across their borders, so
+    /// `"User: "` + `"hi"` has the same ids as `"User: hi"`.
+    pub fn encode_spans<S: AsRef<str>>(&self, spans: &[(S, bool)], add_special: bool) -> Vec<u32> {
+        let mut text = String::with_capacity(spans.iter().map(|(t, _)| t.as_ref().len()).sum());
+        // The untrusted byte ranges, ascending.
+        let mut untrusted: Vec<Range<usize>> = Vec::new();
+        for (part, trusted) in spans {
+            let start = text.len();
+            text.push_str(part.as_ref());
+            if !trusted && start < text.len() {
+                untrusted.push(start..text.len());
+            }
+        }
+        let trusted = |at: usize| {
+            let first = untrusted.partition_point(|u| u.end <= at);
+            untrusted.get(first).map_or(text.len(), |u| u.start.max(at))
+        };
+        self.encode_fragments(&text, self.specials.split(&text, trusted), add_special)
+    }
+
+    fn encode_fragments(&self, text: &str, fragments: Vec<Fragment>, add_special: bool) -> Vec<u32> {
+        let (mut ids, mut scratch) = (Vec::new(), Scratch::default());
+        for fragment in fragments {
+            match fragment {
+                Fragment::Token(id) => ids.push(id),
+                Fragment::Text(range) => self.encode_plain(&text[range], &mut scratch, &mut ids),
+            }
+        }
+        if add_special {
+            match self.bos {
+                Some(bos) if self.add_bos && ids.first() != Some(&bos) => ids.insert(0, bos),
+                _ => {}
+            }
+            match self.eos {
+                Some(eos) if self.add_eos && ids.last() != Some(&eos) => ids.push(eos),
+                _ => {}
+            }
+        }
+        ids
+    }
+
+    fn encode_plain(&self, text: &str, scratch: &mut Scratch, ids: &mut Vec<u32>) {
+        for range in self.pre.split(text) {
+            let piece = &text.as_bytes()[range];
+            match self.whole_pieces.as_ref().and_then(|whole| whole.get(piece)) {
+                Some(&id) => ids.push(id),
+                None => self.merges.encode(piece, self.unk, scratch, ids),
+            }
+        }
+    }
+
+    /// Decodes a whole sequence; see [`Decoder`] for the rules.
+    pub fn decode(&self, ids: &[u32], show_special: bool) -> String {
+        let bytes = ids.iter().flat_map(|&id| self.output_bytes(id, show_special)).copied().collect::<Vec<u8>>();
+        String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+    }
+
+    /// The bytes `id` prints: nothing for special tokens unless `show_special`.
+    pub(crate) fn output_bytes(&self, id: u32, show_special: bool) -> &[u8] {
+        match self.vocabulary.kind(id) {
+            Some(TokenKind::Normal | TokenKind::UserDefined) => self.vocabulary.bytes(id),
+            Some(_) if show_special => self.vocabulary.bytes(id),
+            _ => &[],
+        }
+    }
+
+    /// The bytes of a token, special or not; `None` outside the vocabulary. They need not be whole characters.
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.vocabulary.kind(id).map(|_| self.vocabulary.bytes(id))
+    }
+
+    /// What a token is; `None` outside the vocabulary.
+    pub fn token_kind(&self, id: u32) -> Option<TokenKind> {
+        self.vocabulary.kind(id)
+    }
+
+    /// The token whose text *in the file* is `text`: literal for special tokens, byte-mapped for normal ones.
+    pub fn token_id(&self, text: &str) -> Option<u32> {
+        self.vocabulary.id(text.as_bytes())
+    }
+
+    /// Number of tokens. A model may have more output rows (padding).
+    pub fn n_tokens(&self) -> usize {
+        self.vocabulary.texts.len()
+    }
+
+    /// The pre-tokeniser's name, as in the file.
+    pub fn pre(&self) -> &str {
+        &self.pre_name
+    }
+
+    /// Beginning-of-sequence token.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// End-of-sequence token.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// Token for what the vocabulary lacks.
+    pub fn unk(&self) -> Option<u32> {
+        self.unk
+    }
+
+    /// Padding token.
+    pub fn pad(&self) -> Option<u32> {
+        self.pad
+    }
+
+    /// Whether encoding adds BOS.
+    pub fn adds_bos(&self) -> bool {
+        self.add_bos && self.bos.is_some()
+    }
+
+    /// Whether generation ends with `id`.
+    pub fn is_eog(&self, id: u32) -> bool {
+        self.eog.binary_search(&id).is_ok()
+    }
+
+    /// All tokens that end a generation, ascending: the file's EOS, EOT and EOM, and the well-known end markers.
+    pub fn eog(&self) -> &[u32] {
+        &self.eog
+    }
+
+    /// What was odd about the file but not fatal, for the user to read.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The literal texts of control and unknown tokens: what untrusted text must not be able to spell.
+    pub fn special_texts(&self) -> Vec<String> {
+        let special = |kind: &TokenKind| matches!(kind, TokenKind::Control | TokenKind::Unknown);
+        let texts = self.vocabulary.texts.iter().zip(&self.vocabulary.kinds).filter(|(_, kind)| special(kind));
+        texts.filter_map(|(text, _)| String::from_utf8(text.clone()).ok()).filter(|text| !text.is_empty()).collect()
+    }
+}
+
+/// The splitter of user-defined, control and unknown tokens.
+fn splitter(vocabulary: &Vocabulary) -> Result<Splitter, TokenizerError> {
+    let tokens = (0u32..).zip(vocabulary.texts.iter().zip(&vocabulary.kinds));
+    let specials = tokens.filter_map(|(id, (text, kind))| {
+        let always = match kind {
+            TokenKind::UserDefined => true,
+            TokenKind::Control | TokenKind::Unknown => false,
+            _ => return None,
+        };
+        Some(Special { id, text: std::str::from_utf8(text).ok()?, always })
+    });
+    Splitter::new(specials.collect())
+}

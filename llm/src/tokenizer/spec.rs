@@ -1,0 +1,32 @@
+//! A tokenizer as a file describes it.
+
+/// A tokenizer as a file describes it: the `tokenizer.ggml.*` keys.
+#[derive(Debug, Clone, Default)]
+pub struct TokenizerSpec {
+    /// `model`: the family; only "gpt2" (byte-level BPE) is supported.
+    pub model: String,
+    /// `pre`: the pre-tokeniser.
+    pub pre: String,
+    /// `tokens`: normal tokens byte-mapped, all others literal.
+    pub tokens: Vec<Vec<u8>>,
+    /// `token_type`, at least as many as tokens.
+    pub token_types: Option<Vec<i32>>,
+    /// `merges`: "left right", by rank.
+    pub merges: Vec<String>,
+    /// `bos_token_id`.
+    pub bos: Option<u32>,
+    /// `eos_token_id`.
+    pub eos: Option<u32>,
+    /// `eot_token_id`: end of turn.
+    pub eot: Option<u32>,
+    /// `eom_token_id`: end of message.
+    pub eom: Option<u32>,
+    /// `unknown_token_id`.
+    pub unk: Option<u32>,
+    /// `padding_token_id`.
+    pub pad: Option<u32>,
+    /// `add_bos_token`; where absent the pre-tokeniser decides (true for llama-bpe).
+    pub add_bos: Option<bool>,
+    /// `add_eos_token`; absent means false.
+    pub add_eos: Option<bool>,
+}
