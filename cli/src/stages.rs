@@ -2,8 +2,8 @@
 
 use crate::failure::printable;
 use gristmill_compiler::{Compiled, lower};
+use gristmill_uop::Id;
 use gristmill_uop::function::Function;
-use gristmill_uop::graph::Id;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use gristmill_uop::text;

@@ -3,8 +3,8 @@
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::fold::{self, Value};
-use gristmill_uop::graph::{Arg, Graph, Id, Node};
 use gristmill_uop::op::{Op, RangeKind};
+use gristmill_uop::{Arg, Graph, Id, Node};
 use half::{bf16, f16};
 use sha2::{Digest, Sha256};
 

@@ -4,8 +4,8 @@
 use gristmill_encodings::TABLE;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
-use gristmill_uop::graph::{Arg, Graph, Id, Node};
 use gristmill_uop::op::{Op, RangeKind};
+use gristmill_uop::{Arg, Graph, Id, Node};
 
 /// Decodes element `32*a + 16*u + lane` of some block, with `a` given or a range.
 fn decoded(e: EncodingRef, a: Option<i64>, u: i64) -> (Graph, Id, Id) {

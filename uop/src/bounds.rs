@@ -4,7 +4,9 @@
 //! better is known, and intersected with what the dtype can hold.
 
 use crate::dtype::Scalar;
-use crate::graph::{Arg, Graph, Id, Node};
+use crate::graph::Graph;
+use crate::id::Id;
+use crate::node::{Arg, Node};
 use crate::op::{Op, ReduceOp};
 
 type Bounds = Option<(i64, i64)>;

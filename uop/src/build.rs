@@ -2,7 +2,9 @@
 
 use crate::dtype::{DType, Scalar};
 use crate::fold::Value;
-use crate::graph::{Arg, Graph, Id, Node, Sources};
+use crate::graph::Graph;
+use crate::id::Id;
+use crate::node::{Arg, Node, Sources};
 use crate::op::{Op, RangeKind, ReduceOp};
 use smallvec::smallvec;
 use std::sync::Arc;

@@ -20,9 +20,9 @@
 //! ```
 
 use crate::dtype::Scalar;
-use crate::graph::{Graph, Id};
+use crate::id::Id;
 use crate::op::Op;
-use std::cell::RefCell;
+use std::rc::Rc;
 
 /// A quantisation format. The table of formats is the crate `encodings`; a test may declare its own.
 pub struct Encoding {
@@ -44,29 +44,34 @@ impl Encoding {
     pub fn row_bytes(&self, n: usize) -> Option<usize> {
         n.is_multiple_of(self.elements).then(|| (n / self.elements).checked_mul(self.bytes)).flatten()
     }
-    /// The f32 value of element `k` (an index expression, 0 to `elements`) of the block that begins at byte `base` of
-    /// `buffer`, as a node of `g`.
-    pub fn decode(&self, g: &mut Graph, buffer: Id, base: Id, k: Id) -> Id {
-        let block = Block { graph: RefCell::new(std::mem::take(g)), buffer, base, k };
-        let value = (self.value)(&block).as_f32().id;
-        *g = block.graph.into_inner();
-        value
-    }
 }
 
 /// One block, while its description is being read: gives access to its bytes and to the number of the element asked for.
 pub struct Block {
-    graph: RefCell<Graph>,
-    buffer: Id,
-    base: Id,
-    k: Id,
+    pub(crate) nodes: Rc<dyn Nodes>,
+    pub(crate) buffer: Id,
+    pub(crate) base: Id,
+    pub(crate) k: Id,
+}
+
+/// What a description needs of a graph; `decode.rs` has it of graphs.
+pub(crate) trait Nodes {
+    fn scalar(&self, x: Id) -> Scalar;
+    fn int(&self, value: i64) -> Id;
+    fn constant(&self, scalar: Scalar, value: f64) -> Id;
+    fn load(&self, buffer: Id, at: Id, stored: Scalar) -> Id;
+    fn cast(&self, x: Id, to: Scalar) -> Id;
+    fn bitcast(&self, x: Id, to: Scalar) -> Id;
+    fn table(&self, x: Id, table: &[i32]) -> Id;
+    fn binary(&self, op: Op, a: Id, b: Id) -> Id;
+    fn select(&self, condition: Id, a: Id, b: Id) -> Id;
 }
 
 /// An expression of a description. Integers are i32 (index expressions i64), floats f32; an integer meeting a float becomes f32.
 #[derive(Clone, Copy)]
 pub struct Expr<'b> {
     block: &'b Block,
-    id: Id,
+    pub(crate) id: Id,
 }
 
 impl Block {
@@ -79,17 +84,14 @@ impl Block {
     }
     /// A whole number.
     pub fn int(&self, v: i64) -> Expr<'_> {
-        let id = self.graph.borrow_mut().int_of(Scalar::I32, v);
+        let id = self.nodes.int(v);
         self.expr(id)
     }
     fn field<'b>(&'b self, offset: impl Operand<'b>, stored: Scalar, read: Scalar) -> Expr<'b> {
         let offset = offset.on(self, Scalar::I64).id;
-        let mut g = self.graph.borrow_mut();
-        let at = g.add(self.base, offset);
-        let raw = g.load(self.buffer, at, stored);
-        let id = g.cast(raw, read);
-        drop(g);
-        self.expr(id)
+        let at = self.nodes.binary(Op::Add, self.base, offset);
+        let raw = self.nodes.load(self.buffer, at, stored);
+        self.expr(self.nodes.cast(raw, read))
     }
     /// The unsigned byte at an offset.
     pub fn u8<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
@@ -135,17 +137,17 @@ impl<'b> Operand<'b> for Expr<'b> {
 
 impl<'b> Operand<'b> for i64 {
     fn on(self, block: &'b Block, like: Scalar) -> Expr<'b> {
-        let id = block.graph.borrow_mut().constant(like, self as f64);
+        let id = block.nodes.constant(like, self as f64);
         block.expr(id)
     }
 }
 
 impl<'b> Expr<'b> {
     fn scalar(self) -> Scalar {
-        self.block.graph.borrow().scalar(self.id)
+        self.block.nodes.scalar(self.id)
     }
     fn cast(self, to: Scalar) -> Expr<'b> {
-        let id = self.block.graph.borrow_mut().cast(self.id, to);
+        let id = self.block.nodes.cast(self.id, to);
         Expr { id, ..self }
     }
     /// As an f32 (integers are converted exactly up to 2^24).
@@ -158,21 +160,19 @@ impl<'b> Expr<'b> {
     }
     /// These 32 bits, read as an f32.
     pub fn bits_as_f32(self) -> Expr<'b> {
-        let id = self.block.graph.borrow_mut().bitcast(self.id, Scalar::F32);
+        let id = self.block.nodes.bitcast(self.id, Scalar::F32);
         Expr { id, ..self }
     }
     /// Entry number `self` of a table.
     pub fn of_table(self, table: &[i32]) -> Expr<'b> {
-        let id = self.block.graph.borrow_mut().table(self.id, table);
+        let id = self.block.nodes.table(self.id, table);
         Expr { id, ..self }
     }
     /// `self < other ? a : b`.
     pub fn less_than(self, other: impl Operand<'b>, a: Expr<'b>, b: Expr<'b>) -> Expr<'b> {
         let other = other.on(self.block, self.scalar());
-        let mut g = self.block.graph.borrow_mut();
-        let c = g.lt(self.id, other.id);
-        let id = g.select(c, a.id, b.id);
-        drop(g);
+        let c = self.block.nodes.binary(Op::Lt, self.id, other.id);
+        let id = self.block.nodes.select(c, a.id, b.id);
         Expr { id, ..self }
     }
     fn binary(self, op: Op, other: impl Operand<'b>) -> Expr<'b> {
@@ -182,12 +182,7 @@ impl<'b> Expr<'b> {
             let to = if a.scalar().is_float() || b.scalar().is_float() { Scalar::F32 } else { Scalar::I32 };
             (a, b) = (a.cast(to), b.cast(to));
         }
-        let mut g = self.block.graph.borrow_mut();
-        let id = match op {
-            Op::Sub => g.sub(a.id, b.id),
-            _ => g.binary(op, a.id, b.id),
-        };
-        drop(g);
+        let id = self.block.nodes.binary(op, a.id, b.id);
         Expr { id, ..self }
     }
 }

@@ -3,7 +3,8 @@
 
 use crate::dtype::Scalar;
 use crate::encoding::EncodingRef;
-use crate::graph::{Graph, Id};
+use crate::graph::Graph;
+use crate::id::Id;
 
 /// What a slot is to its function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -2,15 +2,19 @@
 
 mod bounds;
 mod build;
+mod decode;
 pub mod dtype;
 pub mod encoding;
 pub mod fold;
 pub mod function;
 pub mod graph;
+mod id;
 pub mod linear;
 pub mod machine;
+pub mod node;
 pub mod op;
 pub mod program;
+mod rewrite;
 pub mod rows;
 pub mod rules;
 pub mod shape;
@@ -21,5 +25,7 @@ mod visited;
 
 pub use dtype::{DType, Scalar};
 pub use encoding::{Encoding, EncodingRef};
-pub use graph::{Arg, Axes, Graph, Id, Node, Sources};
+pub use graph::Graph;
+pub use id::Id;
+pub use node::{Arg, Axes, Node, Sources};
 pub use op::{Op, RangeKind, ReduceOp};

@@ -3,7 +3,9 @@
 
 use crate::dtype::{DType, Scalar};
 use crate::fold::Value;
-use crate::graph::{Arg, Graph, Id, Node};
+use crate::graph::Graph;
+use crate::id::Id;
+use crate::node::{Arg, Node};
 use crate::op::Op;
 use smallvec::{SmallVec, smallvec};
 

@@ -1,6 +1,7 @@
 //! What `compiler` makes and `runtime` runs: a kernel's text, its signature, launch dimensions and estimates.
 
-use crate::graph::{Graph, Id};
+use crate::graph::Graph;
+use crate::id::Id;
 use std::sync::Arc;
 
 /// What a kernel does with one of its buffers.
@@ -90,7 +91,7 @@ impl Graph {
     /// Value of an index expression (constants, variables, integer arithmetic) for the given variables.
     pub fn evaluate_index(&self, id: Id, vars: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {
         use crate::fold::{self, Value};
-        use crate::graph::Arg;
+        use crate::node::Arg;
         use crate::op::Op;
         let node = &self[id];
         match (&node.op, &node.arg) {

@@ -6,7 +6,8 @@
 //! `float(q)·d` stands for `x`. Activations of contractions in integers and caches of bytes are both this.
 
 use crate::dtype::Scalar;
-use crate::graph::{Graph, Id};
+use crate::graph::Graph;
+use crate::id::Id;
 use crate::op::{Op, ReduceOp};
 
 /// Most elements that share a scale.

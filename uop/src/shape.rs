@@ -6,7 +6,9 @@
 
 use crate::dtype::Scalar;
 use crate::encoding::EncodingRef;
-use crate::graph::{Arg, Axes, Graph, Id, Node, Sources};
+use crate::graph::Graph;
+use crate::id::Id;
+use crate::node::{Arg, Axes, Node, Sources};
 use crate::op::{Op, ReduceOp};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;

@@ -2,7 +2,9 @@
 //! tests and debug builds; a graph that passes is never a reason for a panic later.
 
 use crate::dtype::Scalar;
-use crate::graph::{Arg, Graph, Id, Node};
+use crate::graph::Graph;
+use crate::id::Id;
+use crate::node::{Arg, Node};
 use crate::op::{Arity, Class, Op, RangeKind};
 use crate::text;
 use std::fmt;

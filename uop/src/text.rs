@@ -17,7 +17,9 @@
 
 use crate::dtype::{DType, Scalar};
 use crate::encoding::EncodingRef;
-use crate::graph::{Arg, Axes, Graph, Id, Node, Sources};
+use crate::graph::Graph;
+use crate::id::Id;
+use crate::node::{Arg, Axes, Node, Sources};
 use crate::op::{Arity, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;

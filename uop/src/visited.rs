@@ -1,6 +1,6 @@
 //! Which nodes a walk over a graph has met: one mark a node, kept from walk to walk, so that a walk costs what it meets and not what the graph holds.
 
-use crate::graph::Id;
+use crate::id::Id;
 use std::cell::RefCell;
 
 /// Marks of the walk under way.

@@ -1,10 +1,12 @@
 //! Algebra that holds for every dtype it admits: constants, identities, casts, selections.
 
+use super::rule::rules;
 use crate::dtype::Scalar;
 use crate::fold::{self, Value};
-use crate::graph::{Arg, Graph, Id, Node};
+use crate::graph::Graph;
+use crate::id::Id;
+use crate::node::{Arg, Node};
 use crate::op::Op;
-use crate::rules::rules;
 
 rules! { RULES:
     "f(expand(constant), y) -> f(constant, y)" [Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma] expanded_constant;

@@ -4,10 +4,14 @@
 //! With `w = d·(q − 8)` and `x = e·y`, where neither `d` nor `e` depends on the element k and `q` and `y` are small whole numbers,
 //! `Σ_k w·x` becomes `d·e·float(Σ_k q·y + (−8)·Σ_k y)`, and `Σ_k q·y` becomes sums of four byte products, `DOT4`.
 
+use super::always::count_dot;
+use super::lift;
+use super::rule::rules;
 use crate::dtype::Scalar;
-use crate::graph::{Arg, Graph, Id, Node, Sources};
+use crate::graph::Graph;
+use crate::id::Id;
+use crate::node::{Arg, Node, Sources};
 use crate::op::{Op, ReduceOp};
-use crate::rules::{count_dot, lift, rules};
 use rustc_hash::FxHashMap;
 
 rules! { RULES:

@@ -1,10 +1,12 @@
 //! Index arithmetic: sums in normal form, floor division and modulo by constants, with bounds.
 
+use super::rule::rules;
 use crate::dtype::Scalar;
-use crate::graph::{Graph, Id, Node};
+use crate::graph::Graph;
+use crate::id::Id;
 use crate::linear::Linear;
+use crate::node::Node;
 use crate::op::Op;
-use crate::rules::rules;
 
 rules! { RULES:
     "(x / c)*c + x % c -> x" [Add] rejoined;

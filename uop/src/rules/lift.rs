@@ -2,7 +2,9 @@
 //! word's shift and a mask, because bits cross from one byte to its neighbour.
 
 use crate::dtype::Scalar;
-use crate::graph::{Arg, Graph, Id, Node};
+use crate::graph::Graph;
+use crate::id::Id;
+use crate::node::{Arg, Node};
 use crate::op::Op;
 use rustc_hash::FxHashMap;
 
