@@ -6,6 +6,7 @@ mod arrows;
 mod benchmarks;
 mod circles;
 mod circumstances;
+mod finding;
 mod formats;
 mod house;
 mod kernel_text;
@@ -14,7 +15,8 @@ mod tree;
 
 use crate::shell;
 use anyhow::Result;
-use tree::{Tree, matches};
+use finding::Finding;
+use tree::Tree;
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -63,27 +65,6 @@ const CHECKS: &[Check] = &[
         run: benchmarks::benchmarks,
     },
 ];
-
-/// Something that should be absent, where it is, and what to do about it.
-#[derive(Debug, PartialEq)]
-struct Finding {
-    path: String,
-    line: usize,
-    message: String,
-    hint: &'static str,
-}
-
-/// A place where something is allowed that elsewhere is not.
-struct Allow {
-    glob: &'static str,
-    /// Read by whoever asks why; printed by nothing.
-    #[expect(dead_code, reason = "the reason is for the reader of the table")]
-    because: &'static str,
-}
-
-fn allowed(table: &[Allow], path: &str) -> bool {
-    table.iter().any(|allow| matches(allow.glob, path))
-}
 
 /// True if nothing was found.
 pub fn run(options: &Options) -> Result<bool> {

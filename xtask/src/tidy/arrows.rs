@@ -1,6 +1,6 @@
 //! Which crate may know which.
 
-use super::Finding;
+use super::finding::Finding;
 use super::tree::{File, Tree};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

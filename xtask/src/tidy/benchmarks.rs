@@ -1,6 +1,6 @@
 //! The page of benchmarks is what its files give.
 
-use super::Finding;
+use super::finding::Finding;
 use super::tree::Tree;
 use crate::benchmarks::{FOLDER, PAGE, page};
 

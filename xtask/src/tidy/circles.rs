@@ -3,23 +3,13 @@
 //! Nodes are the `.rs` files under a crate's `src`, but for tests. An edge goes from a path (of a `use`, or in code) to the file that defines the
 //! first item on it; a name that a module only imports or re-exports leads to where it comes from. A module's declaration is no edge.
 
+use super::finding::{Allow, Finding, allowed};
 use super::lexer::{Kind, Token};
 use super::tree::{File, Tree};
-use super::{Allow, Finding, allowed};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Crates whose circles are still to be cut.
-const KNOTTED: &[Allow] = &[
-    Allow { glob: "backend", because: "devices and replays" },
-    Allow { glob: "fuzz", because: "the targets' table" },
-    Allow { glob: "hub", because: "errors and names" },
-    Allow { glob: "llm", because: "loading and engine, sampling, families" },
-    Allow { glob: "runtime", because: "buffers and leases" },
-    Allow { glob: "server", because: "handlers know OpenAI's interface" },
-    Allow { glob: "tensor", because: "functions and tensors" },
-    Allow { glob: "uop", because: "graphs and rules" },
-    Allow { glob: "xtask", because: "tidy's own checks" },
-];
+const KNOTTED: &[Allow] = &[Allow { glob: "server", because: "handlers know OpenAI's interface" }];
 
 /// One finding for each set of files that all lead to each other, with the arrows of a shortest circle in it.
 pub fn circles(tree: &Tree) -> Vec<Finding> {
@@ -163,6 +153,8 @@ struct Module {
     /// Names that it imports, and what they stand for.
     imports: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
+    /// Modules in files of their own that it declares.
+    declared: Vec<String>,
 }
 
 /// Keywords that a name of an item follows.
@@ -170,7 +162,7 @@ const DEFINING: &[&str] = &["fn", "struct", "enum", "union", "trait", "type", "c
 
 impl Modules {
     fn module(&mut self, path: &[String], file: usize) -> &mut Module {
-        let new = || Module { file, items: vec![], imports: BTreeMap::new(), globs: vec![] };
+        let new = || Module { file, items: vec![], imports: BTreeMap::new(), globs: vec![], declared: vec![] };
         self.by_path.entry(path.to_vec()).or_insert_with(new)
     }
 
@@ -208,6 +200,7 @@ impl Modules {
                     depth += 1;
                     outside.push(depth);
                 }
+                "mod" if word(i + 2) == ";" => self.module(&module, at).declared.push(word(i + 1).to_owned()),
                 "{" => depth += 1,
                 "}" => {
                     if top && outside.len() > 1 {
@@ -260,6 +253,9 @@ impl Modules {
                         at = child;
                     } else if module.items.iter().any(|item| item == name) {
                         return Some(Target::Item(module.file));
+                    } else if module.declared.iter().any(|declared| declared == name) {
+                        // Its file is not where modules lie: `#[path]` names one that another crate has.
+                        return None;
                     } else {
                         let imported = module.imports.get(name).filter(|path| path[..] != names[..=i]);
                         let elsewhere = imported.and_then(|path| self.resolve(&at, path, depth + 1)).or_else(|| {
@@ -456,6 +452,8 @@ mod tests {
         assert!(with("mod child; pub struct Shared; fn g() { child::f() }"));
         assert!(!with("mod child; pub struct Shared;"));
         assert!(!with("mod child; use other::Shared; fn g() { child::f() }"));
+        // A module that lies elsewhere is not its parent's.
+        assert!(!with("mod child; #[path = \"../Shared.rs\"] mod Shared; fn g() { child::f() }"));
         // What a macro makes is its module's.
         assert!(with("mod child; make! { Shared } fn g() { child::f() }"));
     }

@@ -1,6 +1,6 @@
 //! Pages and comments speak of the project alone: whoever reads them has neither a tracker's numbers nor papers from outside the repository.
 
-use super::Finding;
+use super::finding::Finding;
 use super::tree::{File, Tree};
 
 /// Words that, with a number behind them, only those understand who were there.

@@ -1,8 +1,8 @@
 //! No format's name outside the table of formats: what a format needs, its description says.
 
+use super::finding::{Allow, Finding, allowed};
 use super::lexer::Kind;
 use super::tree::Tree;
-use super::{Allow, Finding, allowed};
 
 /// Names met in files and in the table. A format that is not here yet is caught once its description is read (below).
 const NAMES: &[&str] = &[

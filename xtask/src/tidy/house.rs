@@ -1,6 +1,6 @@
 //! House rules that hold for every file alike.
 
-use super::Finding;
+use super::finding::Finding;
 use super::lexer::Token;
 use super::tree::{File, MAX_BYTES, Tree};
 

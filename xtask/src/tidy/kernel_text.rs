@@ -1,9 +1,9 @@
 //! No kernel source text outside renderers: kernels are generated from the graph, and a dialect is the only place that
 //! knows a language.
 
+use super::finding::{Allow, Finding, allowed};
 use super::lexer::Kind;
 use super::tree::Tree;
-use super::{Allow, Finding, allowed};
 
 /// Signs of C, CUDA C, Metal or WGSL in a string.
 const SIGNS: &[&str] = &[
