@@ -3,13 +3,10 @@
 //! Nodes are the `.rs` files under a crate's `src`, but for tests. An edge goes from a path (of a `use`, or in code) to the file that defines the
 //! first item on it; a name that a module only imports or re-exports leads to where it comes from. A module's declaration is no edge.
 
-use super::finding::{Allow, Finding, allowed};
+use super::finding::Finding;
 use super::lexer::{Kind, Token};
 use super::tree::{File, Tree};
 use std::collections::{BTreeMap, VecDeque};
-
-/// Crates whose circles are still to be cut.
-const KNOTTED: &[Allow] = &[Allow { glob: "server", because: "handlers know OpenAI's interface" }];
 
 /// One finding for each set of files that all lead to each other, with the arrows of a shortest circle in it.
 pub fn circles(tree: &Tree) -> Vec<Finding> {
@@ -19,7 +16,6 @@ pub fn circles(tree: &Tree) -> Vec<Finding> {
             crates.entry(folder).or_default().push(file);
         }
     }
-    crates.retain(|folder, _| !allowed(KNOTTED, folder));
     crates.into_iter().flat_map(|(folder, files)| of_crate(folder, &files)).collect()
 }
 
