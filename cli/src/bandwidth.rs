@@ -4,19 +4,24 @@
 //! where the weights lie in the host's memory, it is they that are read, beside the tests that they are the limit of.
 
 use gristmill_backend::Opened;
+use gristmill_backend::cpu::{Team, Worker};
 use gristmill_llm::engine::Engine;
 use gristmill_runtime::{Buffer, Memory, View};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::jit::{Call, Jit};
 use gristmill_uop::dtype::Scalar;
-use std::sync::{Arc, Barrier};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Bytes that a kernel reads; more than any cache.
 const BUFFER: u64 = 1 << 30;
-/// Passes, of which the best counts.
+/// Passes of a device with memory of its own, of which the best counts.
 const PASSES: usize = 4;
+/// Passes over weights in the host's memory, of which the best counts: so many at least, and more of small models until the time has passed.
+const LEAST_PASSES: usize = 8;
+const MOST_PASSES: usize = 256;
+const LEAST_TIME: Duration = Duration::from_millis(500);
 
 /// Bytes a second that a device with memory of its own reads by a kernel. `None` where memory is the host's, where it runs nothing, or has no room.
 pub fn of_device(opened: &Opened) -> Option<f64> {
@@ -62,32 +67,24 @@ fn by_kernel(opened: &Opened, buffer: &Buffer) -> Option<f64> {
     Some((rows * ROW * 4) as f64 / best).filter(|b| b.is_finite())
 }
 
+/// A team of its own, whose workers stay on cores of their own: two that a system puts on one core read half as much, for as long as it likes.
 fn by_threads(weights: &[&[u64]], threads: usize) -> Option<f64> {
-    let barrier = Barrier::new(threads + 1);
-    let best = std::thread::scope(|scope| {
-        for thread in 0..threads {
-            let barrier = &barrier;
-            scope.spawn(move || {
-                for _ in 0..PASSES {
-                    barrier.wait();
-                    // Of each weight a part, as kernels share their rows.
-                    for words in weights {
-                        let part = |i: usize| words.len() * i / threads;
-                        std::hint::black_box(sum(&words[part(thread)..part(thread + 1)]));
-                    }
-                    barrier.wait();
-                }
-            });
+    let team = Team::new(threads, true).ok()?;
+    let read = |worker: &Worker| {
+        // Of each weight a part, as kernels share their rows.
+        for words in weights {
+            let part = |i: usize| words.len() * i / threads;
+            std::hint::black_box(sum(&words[part(worker.index)..part(worker.index + 1)]));
         }
-        let mut best = f64::INFINITY;
-        for _ in 0..PASSES {
-            barrier.wait();
-            let start = Instant::now();
-            barrier.wait();
-            best = best.min(start.elapsed().as_secs_f64());
-        }
-        best
-    });
+    };
+    let (begin, mut passes, mut best) = (Instant::now(), 0, f64::INFINITY);
+    // Clocks and memories that slept take their time to wake.
+    while passes < LEAST_PASSES || passes < MOST_PASSES && begin.elapsed() < LEAST_TIME {
+        let start = Instant::now();
+        team.run(0, &read).ok()?;
+        best = best.min(start.elapsed().as_secs_f64());
+        passes += 1;
+    }
     let bytes: usize = weights.iter().map(|w| size_of_val(*w)).sum();
     Some(bytes as f64 / best).filter(|b| *b > 0.0 && b.is_finite())
 }
