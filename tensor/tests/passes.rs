@@ -1,8 +1,8 @@
 //! Every pass alone, as text in and text out: a file under `tests/passes/PASS/` is a case. How one is written is said in CONTRIBUTING.md.
 //!
 //! What a pass makes of a case is compared with the file, is checked by the spec of its level, and is run beside what went in, on random values: the
-//! evaluator judges the tensor level, `interp` the kernel level, so that what is blessed computes the same. The tests lie here and not in the compiler,
-//! which may know neither of the two.
+//! evaluator judges the tensor level, `interp` the kernel level, and statements are run by `lockstep.rs`, so that what is blessed computes the same. The
+//! tests lie here and not in the compiler, which may know neither of the first two.
 //!
 //! `GRISTMILL_BLESS=1` rewrites what is expected, `GRISTMILL_CASE=text` runs only the cases whose paths contain the text.
 
@@ -16,6 +16,8 @@ mod context;
 mod judge;
 #[path = "passes/kernels.rs"]
 mod kernels;
+#[path = "passes/lockstep.rs"]
+mod lockstep;
 #[path = "passes/memory.rs"]
 mod memory;
 #[path = "passes/show.rs"]
@@ -26,6 +28,7 @@ mod statements;
 mod tensors;
 
 use case::Case;
+use gristmill_compiler::testing;
 use std::path::{Path, PathBuf};
 
 fn folder() -> PathBuf {
@@ -144,4 +147,30 @@ fn what_computes_something_else_is_not_blessed() {
     wrong(tensor, &nest.replace("6:i64", "5:i64"), "ends before element 5");
     wrong(tensor, &nest.replace("slot=9", "slot=8"), "slot 9 is not written");
     wrong(tensor, &nest.replace("Load f32", "Load i8"), "breaks its spec");
+}
+
+#[test]
+fn statements_must_be_in_order() {
+    let case = Case::read(&folder().join("linear/values_go_to_the_outermost_loop.txt")).expect("a case");
+    let judged = |change: &mut dyn FnMut(&mut Vec<testing::Statement>)| {
+        let Ok(judge::Applied { claim: judge::Claim::Same(mut all), text }) = statements::linear(&case) else {
+            unreachable!("linear code that is claimed to be the same")
+        };
+        let Some(judge::Meaning::Linear(linear)) = all.last_mut() else { unreachable!("linear code") };
+        change(&mut linear.bodies[0].1.statements);
+        judge::judge(&case, &judge::Applied { text, claim: judge::Claim::Same(all) })
+    };
+    let defines = |s: &&testing::Statement| matches!(s, testing::Statement::Define(_));
+    let mut count = 0;
+    assert_eq!(judged(&mut |all| count = all.iter().filter(defines).count()), Ok(()));
+    assert!(count > 4, "{count} definitions");
+    // Each of them is needed where it stands.
+    for i in 0..count {
+        let late = judged(&mut |all| {
+            let at = (0..all.len()).filter(|&at| defines(&&all[at])).nth(i).expect("a definition");
+            let moved = all.remove(at);
+            all.insert(all.len() - 1, moved);
+        });
+        assert!(late.expect_err("an error").contains("is read before it is defined"));
+    }
 }

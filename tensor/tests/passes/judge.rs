@@ -3,6 +3,7 @@
 
 use crate::case::Case;
 use crate::kernels::{Kernels, Written};
+use crate::lockstep::{Expressions, Linear};
 use crate::memory::{Random, Slots, Vars, Wanted, get, places, put, slot};
 use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
 use gristmill_uop::fold::Value;
@@ -22,16 +23,16 @@ pub struct Applied {
 
 /// What is claimed of a pass.
 pub enum Claim {
-    /// Its text is all there is: a list, a number, statements that nothing but a device runs.
+    /// Its text is all there is: a list, a number, a decision.
     Text,
-    /// The second computes the same as the first.
-    Same(Box<[Meaning; 2]>),
+    /// All compute the same as the first.
+    Same(Vec<Meaning>),
 }
 
 impl Claim {
     /// That a pass made `after` of `before`.
     pub fn same(before: Meaning, after: Meaning) -> Claim {
-        Claim::Same(Box::new([before, after]))
+        Claim::Same(vec![before, after])
     }
 }
 
@@ -41,6 +42,10 @@ pub enum Meaning {
     Tensors(Tensors),
     /// Kernels, by the slots that they write.
     Kernels(Kernels),
+    /// Linear code of kernels.
+    Linear(Linear),
+    /// Values with lanes.
+    Expressions(Expressions),
 }
 
 /// Tensor-level nodes with their slots.
@@ -64,12 +69,16 @@ impl Meaning {
                 let (g, root) = k.root(bodies);
                 spec(&g, root, Level::Kernel)
             }),
+            // No level has a spec for them: whatever an operation reads must be there when it is run.
+            Meaning::Linear(_) | Meaning::Expressions(_) => Ok(()),
         }
     }
     fn graph(&self) -> (&Graph, Vec<Id>) {
         match self {
             Meaning::Tensors(t) => (&t.graph, t.roots()),
-            Meaning::Kernels(k) => {
+            Meaning::Linear(Linear { nests: k, .. })
+            | Meaning::Expressions(Expressions { nests: k, .. })
+            | Meaning::Kernels(k) => {
                 let filled = k.filled.iter().map(|f| f.1);
                 (&k.graph, k.launches.iter().flatten().flatten().copied().chain(filled).collect())
             }
@@ -78,7 +87,9 @@ impl Meaning {
     fn wanted(&self) -> Result<BTreeMap<u32, Wanted>, String> {
         match self {
             Meaning::Tensors(t) => Ok(wanted(&t.graph, &t.roots())),
-            Meaning::Kernels(k) => {
+            Meaning::Linear(Linear { nests: k, .. })
+            | Meaning::Expressions(Expressions { nests: k, .. })
+            | Meaning::Kernels(k) => {
                 let nodes: Vec<Id> = k.filled.iter().map(|f| f.1).collect();
                 let mut all = k.wanted()?;
                 all.extend(wanted(&k.graph, &nodes));
@@ -107,15 +118,18 @@ fn wanted(g: &Graph, roots: &[Id]) -> BTreeMap<u32, Wanted> {
 
 /// Checks the claim.
 pub fn judge(case: &Case, applied: &Applied) -> Result<(), String> {
-    let Claim::Same(both) = &applied.claim else { return Ok(()) };
-    let [before, after] = &**both;
+    let Claim::Same(all) = &applied.claim else { return Ok(()) };
+    let (before, after) = all.split_first().expect("something is the same as something");
     before.check().map_err(|e| format!("the input breaks its spec: {e}"))?;
-    after.check().map_err(|e| format!("what came out breaks its spec: {e}\n{}", applied.text))?;
+    let broken = |e| format!("what came out breaks its spec: {e}\n{}", applied.text);
+    after.iter().try_for_each(|m| m.check().map_err(broken))?;
     let within = case.parsed::<f64>("within")?.unwrap_or(WITHIN);
     let fills = fills(case)?;
-    let mut wanted = after.wanted()?;
-    wanted.extend(before.wanted()?);
-    for vars in variables(case, &[before, after])? {
+    let mut wanted = BTreeMap::new();
+    for meaning in all.iter().rev() {
+        wanted.extend(meaning.wanted()?);
+    }
+    for vars in variables(case, all)? {
         let mut random = Random::of(&case.input);
         let fill = |(&slot, w): (&u32, &Wanted)| {
             let bytes = match w.packed {
@@ -125,9 +139,11 @@ pub fn judge(case: &Case, applied: &Applied) -> Result<(), String> {
             (slot, bytes)
         };
         let slots: Slots = wanted.iter().map(fill).collect();
-        let [want, got] = [before, after].map(|m| values(m, &slots, &vars));
-        compare(&want?, &got?, within)
-            .map_err(|e| format!("computes something else, with {vars:?}: {e}\n{}", applied.text))?;
+        let want = values(before, &slots, &vars)?;
+        for meaning in after {
+            let result = values(meaning, &slots, &vars).and_then(|got| compare(&want, &got, within));
+            result.map_err(|e| format!("computes something else, with {vars:?}: {e}\n{}", applied.text))?;
+        }
     }
     Ok(())
 }
@@ -144,7 +160,7 @@ fn fills(case: &Case) -> Result<HashMap<u32, (i64, i64)>, String> {
 }
 
 /// `vars: n=3 pos=5; n=1 pos=0`: a run each. Without it all variables are at their largest, then at their least.
-fn variables(case: &Case, meanings: &[&Meaning]) -> Result<Vec<Vars>, String> {
+fn variables(case: &Case, meanings: &[Meaning]) -> Result<Vec<Vars>, String> {
     let mut known: BTreeMap<String, (i64, i64)> = BTreeMap::new();
     for meaning in meanings {
         let (g, roots) = meaning.graph();
@@ -169,24 +185,26 @@ fn variables(case: &Case, meanings: &[&Meaning]) -> Result<Vec<Vars>, String> {
 
 /// Values of the slots that are written, by position.
 fn values(meaning: &Meaning, slots: &Slots, vars: &Vars) -> Result<BTreeMap<u32, Values>, String> {
-    match meaning {
-        Meaning::Tensors(t) => Ok(evaluated(t, slots, vars)),
+    let read = |(slot, w): (u32, Written)| {
+        let size = w.scalar.bytes();
+        let data = (0..w.bytes.len() / size).map(|i| Some(get(&w.bytes, i * size, w.scalar))).collect();
+        (slot, Values { scalar: w.scalar, data })
+    };
+    let written = match meaning {
+        Meaning::Tensors(t) => return Ok(evaluated(t, slots, vars)),
         Meaning::Kernels(k) => {
             let mut slots = slots.clone();
             if !k.filled.is_empty() {
                 let known = Tensors { graph: k.graph.clone(), outputs: k.filled.clone() };
-                for (slot, v) in evaluated(&known, &slots, vars) {
-                    slots.insert(slot, v.bytes());
-                }
+                let filled = evaluated(&known, &slots, vars).into_iter();
+                slots.extend(filled.map(|(slot, v)| (slot, v.bytes())));
             }
-            let read = |(slot, w): (u32, Written)| {
-                let size = w.scalar.bytes();
-                let data = (0..w.bytes.len() / size).map(|i| Some(get(&w.bytes, i * size, w.scalar))).collect();
-                (slot, Values { scalar: w.scalar, data })
-            };
-            Ok(k.run(&slots, vars)?.into_iter().map(read).collect())
+            k.run(&slots, vars)?
         }
-    }
+        Meaning::Linear(l) => l.run(slots, vars)?,
+        Meaning::Expressions(e) => e.run(slots, vars)?,
+    };
+    Ok(written.into_iter().map(read).collect())
 }
 
 /// Elements of a slot; none where nothing is known of one.

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A packed slot that is not as in its file.
+#[derive(Clone)]
 pub struct LaidOut {
     pub slot: u32,
     pub encoding: EncodingRef,
@@ -21,6 +22,7 @@ pub struct LaidOut {
 }
 
 /// Launches of bodies of nests.
+#[derive(Clone)]
 pub struct Kernels {
     pub graph: Graph,
     pub launches: Vec<Vec<Vec<Id>>>,
@@ -154,26 +156,29 @@ impl Kernels {
         all.retain(|slot, _| read.contains(slot));
         Ok(all)
     }
-    /// What the slots that are written hold after all launches.
-    pub fn run(&self, slots: &Slots, vars: &Vars) -> Result<BTreeMap<u32, Written>, String> {
-        let device = InterpDevice::new();
-        let alloc = |bytes: &[u8]| -> Result<Buffer, String> {
-            let buffer = device.alloc(bytes.len(), Memory::Scratch).map_err(|e| e.to_string())?;
-            device.write(&buffer, 0, bytes).map_err(|e| e.to_string())?;
-            Ok(buffer)
-        };
-        let mut buffers: BTreeMap<u32, Buffer> = BTreeMap::new();
+    /// Every slot before a run: those that are known, in their layouts, and those that will be written.
+    pub fn memory(&self, slots: &Slots) -> Result<Slots, String> {
+        let mut out = Slots::new();
         for (&slot, bytes) in slots {
             let bytes = match self.layouts.iter().find(|l| l.slot == slot) {
                 Some(l) => packed(l, bytes)?,
                 None => bytes.clone(),
             };
-            buffers.insert(slot, alloc(&bytes)?);
+            out.insert(slot, bytes);
         }
         for (slot, w) in self.touched()? {
-            if let std::collections::btree_map::Entry::Vacant(e) = buffers.entry(slot) {
-                e.insert(alloc(&vec![0xff; w.bytes])?);
-            }
+            out.entry(slot).or_insert_with(|| vec![0xff; w.bytes]);
+        }
+        Ok(out)
+    }
+    /// What the slots that are written hold after all launches.
+    pub fn run(&self, slots: &Slots, vars: &Vars) -> Result<BTreeMap<u32, Written>, String> {
+        let device = InterpDevice::new();
+        let mut buffers: BTreeMap<u32, Buffer> = BTreeMap::new();
+        for (slot, bytes) in self.memory(slots)? {
+            let buffer = device.alloc(bytes.len(), Memory::Scratch).map_err(|e| e.to_string())?;
+            device.write(&buffer, 0, &bytes).map_err(|e| e.to_string())?;
+            buffers.insert(slot, buffer);
         }
         for bodies in &self.launches {
             launch(&device, self.program(bodies), &|slot| buffers.get(&slot).cloned(), vars)?;
@@ -230,7 +235,7 @@ fn packed(l: &LaidOut, file: &[u8]) -> Result<Vec<u8>, String> {
 pub struct FixedRange {
     number: u32,
     bound: i64,
-    kind: RangeKind,
+    pub kind: RangeKind,
 }
 
 /// The ranges that any of these values depends on, in the order of their numbers.
@@ -246,18 +251,23 @@ pub fn ranges(g: &Graph, values: &[Id]) -> Vec<FixedRange> {
     all
 }
 
-/// A nest that stores `value` for all of these ranges, row-major.
-fn stored(g: &mut Graph, value: Id, slot: u32, ranges: &[FixedRange]) -> Id {
-    let (mut at, mut closed) = (g.int(0), Vec::new());
+/// The row-major offset over these ranges, and the ranges.
+pub fn offset(g: &mut Graph, ranges: &[FixedRange]) -> (Id, Vec<Id>) {
+    let (mut at, mut all) = (g.int(0), Vec::new());
     for r in ranges {
         let bound = g.int(r.bound);
         let range = g.range(bound, r.number, r.kind);
         at = g.mul(at, bound);
         at = g.add(at, range);
-        if r.kind != RangeKind::Global {
-            closed.push(range);
-        }
+        all.push(range);
     }
+    (at, all)
+}
+
+/// A nest that stores `value` for all of these ranges, row-major.
+fn stored(g: &mut Graph, value: Id, slot: u32, ranges: &[FixedRange]) -> Id {
+    let (at, mut closed) = offset(g, ranges);
+    closed.retain(|&r| g.range_kind(r) != Some(RangeKind::Global));
     let scalar = g.scalar(value);
     let buffer = g.param(slot, &[], scalar);
     g.store(buffer, at, value, &closed)

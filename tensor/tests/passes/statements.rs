@@ -2,23 +2,40 @@
 
 use crate::case::Case;
 use crate::judge::{Applied, Claim, Meaning};
-use crate::kernels::{Kernels, ranges};
+use crate::kernels::{FixedRange, Kernels, offset, ranges};
+use crate::lockstep::{Expressions, Linear};
 use crate::show;
 use gristmill_compiler::testing::{self, Code, Statement};
-use gristmill_uop::{Graph, Id, Op, ReduceOp, text};
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::{Graph, Id, Op, RangeKind, ReduceOp, text};
 
 pub fn linear(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
-    let (mut g, nests) = (p.graph, p.roots);
-    let code = testing::linear(&mut g, &nests, &target);
-    Ok(Applied { text: show::renumbered(&testing::print_linear(&g, &code)), claim: Claim::Text })
+    let nests = Kernels::of(p.graph.clone(), p.roots.clone());
+    let (mut g, gpu) = (p.graph, target.machine.kind == MachineKind::Gpu);
+    let code = testing::linear(&mut g, &p.roots, &target);
+    let text = show::renumbered(&testing::print_linear(&g, &code));
+    let after = Linear { bodies: vec![(g, code)], gpu, nests: nests.clone() };
+    Ok(Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Linear(after)) })
 }
 
+/// Values, whose lanes come after all other ranges.
 pub fn vectorise(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
-    let mut g = p.graph;
+    let ranges = ranges(&p.graph, &p.roots);
+    let nests = Kernels::of_values(p.graph, &p.roots, &ranges);
+    let mut g = nests.graph.clone();
     let roots: Vec<Id> = p.roots.iter().map(|&r| testing::vectorise(&mut g, r, &target)).collect();
-    Ok(Applied { text: text::print(&g, &roots), claim: Claim::Text })
+    let text = text::print(&g, &roots);
+    let others: Vec<FixedRange> = ranges.into_iter().filter(|r| r.kind != RangeKind::Vector).collect();
+    let (first, loops) = offset(&mut g, &others);
+    let values = roots.into_iter().map(|v| {
+        let lanes = g.int(g[v].dtype.lanes.into());
+        (g.mul(first, lanes), v)
+    });
+    let values = values.collect();
+    let after = Expressions { graph: g, values, threads: vec![], loops, nests: nests.clone() };
+    Ok(Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Expressions(after)) })
 }
 
 /// Straight code: what the stores need, as it is, and then the stores, as writes.
@@ -29,11 +46,23 @@ fn statements(g: &Graph, roots: &[Id]) -> Vec<Statement> {
     defined.chain(written).collect()
 }
 
+/// Writes for threads that are the ranges of their addresses.
 pub fn coalesce(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
-    let statements = testing::coalesce(&p.graph, statements(&p.graph, &p.roots));
-    let code = Code { statements, ..Code::default() };
-    Ok(Applied { text: show::renumbered(&testing::print_linear(&p.graph, &code)), claim: Claim::Text })
+    let (g, before) = (&p.graph, statements(&p.graph, &p.roots));
+    let after = testing::coalesce(g, before.clone());
+    let code = |statements: Vec<Statement>| Code { statements, ..Code::default() };
+    let text = show::renumbered(&testing::print_linear(g, &code(after.clone())));
+    let of = |statements: Vec<Statement>| {
+        let mut threads: Vec<Id> = p.roots.iter().flat_map(|&n| g.free_ranges(n).to_vec()).collect();
+        threads.sort_unstable();
+        threads.dedup();
+        let nest = Statement::Nest { buffer: g[p.roots[0]].src[0], staged: false, globals: vec![], threads };
+        let all = [nest].into_iter().chain(statements).chain([Statement::End]).collect();
+        let nests = Kernels::of(g.clone(), p.roots.clone());
+        Meaning::Linear(Linear { bodies: vec![(g.clone(), code(all))], gpu: true, nests })
+    };
+    Ok(Applied { text, claim: Claim::same(of(before), of(after)) })
 }
 
 /// Terms of one accumulator, or of those that `accumulators: 0 1 0` numbers; each accumulator's sum is what it was.
@@ -62,16 +91,19 @@ pub fn pairs(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text, claim: Claim::same(of(&before), of(&after)) })
 }
 
-/// The value of one nest.
+/// The value of the last nest; those before it fill the stages that it reads.
 fn products(case: &Case, pass: fn(&mut Graph, Id, &[Id]) -> Id) -> Result<Applied, String> {
     let p = case.graph()?;
-    let mut g = p.graph;
-    let &[nest] = &p.roots[..] else { return Err("one nest".into()) };
+    let nests = Kernels::of(p.graph.clone(), p.roots.clone());
+    let (mut g, nest) = (p.graph, *p.roots.last().ok_or("a nest")?);
     let closed = g[nest].src[3..].to_vec();
     let value = g[nest].src[2];
     let new = pass(&mut g, value, &closed);
     let text = if new == value { "left as it is\n".into() } else { text::print(&g, &[new]) };
-    Ok(Applied { text, claim: Claim::Text })
+    let (threads, loops) = closed.iter().partition(|&&r| g.range_kind(r) == Some(RangeKind::Vector));
+    let values = vec![(g[nest].src[1], new)];
+    let after = Expressions { graph: g, values, threads, loops, nests: nests.clone() };
+    Ok(Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Expressions(after)) })
 }
 
 pub fn mma(case: &Case) -> Result<Applied, String> {

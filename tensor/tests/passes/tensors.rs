@@ -4,11 +4,13 @@ use crate::case::Case;
 use crate::context::{Context, encoding, layout};
 use crate::judge::{Applied, Claim, Meaning, Tensors};
 use crate::kernels::{Kernels, LaidOut, ranges};
+use crate::lockstep::Linear;
 use crate::show::{self, Numbers};
 use gristmill_compiler::testing::{
     self, Cheapest, Decider, Decomposed, Draft, Expander, Packing, Problem, Surroundings, TEMP, room,
 };
 use gristmill_uop::function::Function;
+use gristmill_uop::machine::MachineKind;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar, text};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt::Write;
@@ -305,6 +307,7 @@ pub fn pipeline(case: &Case) -> Result<Applied, String> {
     let c = Context::of(case)?;
     let compiled = testing::compile(&c.function, &c.target, None, &mut Cheapest);
     let (mut g, mut launches, mut text) = (Graph::new(), Vec::new(), String::new());
+    let mut linear = Vec::new();
     for (program, level) in compiled.programs.iter().zip(&compiled.levels) {
         let _ = writeln!(text, "level {level}: {}", program.notes.join(", "));
         let mut of = Vec::new();
@@ -313,6 +316,7 @@ pub fn pipeline(case: &Case) -> Result<Applied, String> {
             let mut own = Graph::clone(&program.graph);
             let code = testing::linear(&mut own, &nests, &c.target);
             text += &show::renumbered(&testing::print_linear(&own, &code));
+            linear.push((own, code));
             let mut map = FxHashMap::default();
             of.push(nests.iter().map(|&n| interned(&program.graph, &mut g, n, &mut map)).collect());
         }
@@ -327,7 +331,10 @@ pub fn pipeline(case: &Case) -> Result<Applied, String> {
     };
     let layouts = compiled.layouts.iter().map(laid_out).collect();
     let kernels = Kernels { graph: g, launches, layouts, filled: vec![], between };
-    Ok(Applied { text, claim: Claim::same(of_function(meaning), Meaning::Kernels(kernels)) })
+    let gpu = c.target.machine.kind == MachineKind::Gpu;
+    let linear = Linear { bodies: linear, gpu, nests: kernels.clone() };
+    let all = vec![of_function(meaning), Meaning::Kernels(kernels), Meaning::Linear(linear)];
+    Ok(Applied { text, claim: Claim::Same(all) })
 }
 
 fn interned(from: &Graph, to: &mut Graph, root: Id, map: &mut FxHashMap<Id, Id>) -> Id {
