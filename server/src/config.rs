@@ -28,7 +28,7 @@ pub struct Config {
     pub write_time: Duration,
     /// Most requests that wait.
     pub queue: usize,
-    /// Most bytes of an answer that is told at once, about: text, and probabilities as JSON.
+    /// Most bytes of an answer that is told at once, about: text, and probabilities as JSON. It ends where they are used up.
     pub answer: usize,
     /// Most bytes of an answer that were not read yet, about; then it is ended.
     pub unread: usize,
