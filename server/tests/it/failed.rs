@@ -6,6 +6,7 @@ use super::running::start_on;
 use super::start;
 use gristmill_server::Config;
 use serde_json::json;
+use std::io::Read;
 use std::sync::mpsc;
 
 #[test]
@@ -13,9 +14,11 @@ fn a_server_whose_engine_is_gone_says_so() {
     let server = start(Config { queue: 4, ..Config::default() });
     let client = &server.client;
     assert_eq!(client.metric("gristmill_engine_failed"), 0.0);
+    // 16 answers of the whole context, whose reader leaves when it has seen enough.
+    let endless = asking("Tell me a story.", json!({ "ignore_eos": true, "stream": true, "n": 16 })).to_string();
+    let request = client.request("POST", "/v1/chat/completions", "application/json", endless.as_bytes());
     let waiting = std::thread::scope(|scope| {
-        let endless = asking("Tell me a story.", json!({ "ignore_eos": true, "stream": true }));
-        let answered = scope.spawn(|| client.chat(endless));
+        let mut answered = client.send(&request);
         while client.metric("gristmill_requests_running") == 0.0 {
             std::thread::yield_now();
         }
@@ -24,8 +27,9 @@ fn a_server_whose_engine_is_gone_says_so() {
             std::thread::yield_now();
         }
         server.condition.fail("the device was lost");
-        // The answer in progress does not know of it here; in earnest it is what has failed.
-        answered.join().unwrap().events();
+        // The answer in progress does not know of it here, and goes on; in earnest it is what has failed.
+        answered.read_exact(&mut [0; 4096]).expect("an answer");
+        drop(answered);
         waiting.join().unwrap()
     });
     assert_eq!(waiting.refused(503)["code"], "engine_failed");
