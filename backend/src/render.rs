@@ -1,6 +1,6 @@
 //! Expressions in C, which every dialect writes alike: values by number, buffers by argument, functions from the prelude by name.
 
-use gristmill_compiler::pipeline::Signature;
+use gristmill_compiler::emit::Signature;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
 use half::{bf16, f16};
 use std::cell::RefCell;

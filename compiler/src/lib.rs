@@ -2,6 +2,7 @@
 
 pub mod decision;
 pub mod decompose;
+pub mod emit;
 pub mod fragment;
 pub mod layout;
 pub mod lower;
@@ -18,4 +19,5 @@ mod title;
 
 pub use decision::{Cheapest, Decision, Perturb, Policy};
 pub use decompose::attention::chunk_positions;
-pub use pipeline::{Compiled, Dialect, Signature, compile};
+pub use emit::{Dialect, Signature};
+pub use pipeline::{Compiled, compile};

@@ -1,10 +1,10 @@
 //! Prepack: the kernel that brings a weight from the layout of its file into the one its kernels read. Slot 0 holds the rows as in the file,
 //! slot 1 receives them in their layout; the variable `groups` is the number of groups of rows that lie together.
 
+use crate::emit::{self, Dialect, Slots};
 use crate::layout::{Kind, Layout, Leaf, Packing};
 use crate::lower::When;
 use crate::nest::Ranges;
-use crate::pipeline::{self, Dialect, Slots};
 use crate::price::Price;
 use crate::schedule::Launch;
 use gristmill_uop::encoding::EncodingRef;
@@ -60,7 +60,7 @@ pub fn prepack(
         Extent::Per { variable: GROUPS.into(), bytes }
     };
     let slots = Slots { function: &function, streams: vec![], extent: &extent };
-    pipeline::program(&mut g, &launch, &slots, target, dialect)
+    emit::program(&mut g, &launch, &slots, target, dialect)
 }
 
 struct Prepack<'a> {

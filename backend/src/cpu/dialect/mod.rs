@@ -9,8 +9,8 @@ pub use prelude::prelude;
 
 use crate::render::{Expressions, Values, stored, type_of};
 use ahead::SOON;
+use gristmill_compiler::emit::{Dialect, Signature};
 use gristmill_compiler::lower::{Code, Statement};
-use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use std::collections::HashSet;

@@ -9,8 +9,8 @@ mod prelude;
 pub use prelude::{common, prelude};
 
 use crate::render::{Expressions, Values, cast, stored};
+use gristmill_compiler::emit::{Dialect, Signature};
 use gristmill_compiler::lower::{Code, Statement};
-use gristmill_compiler::pipeline::{Dialect, Signature};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 use std::collections::{HashMap, HashSet};

@@ -1,0 +1,254 @@
+//! Emit: the programs of launches. Nests are mapped to the machine, lowered, printed by the device's dialect, and named by their text.
+
+use crate::lower::{Code, When, lower_body};
+use crate::map::{simd, simt};
+use crate::nest::{Ranges, global_ranges};
+use crate::schedule::Launch;
+use crate::title::title;
+use gristmill_uop::function::{Function, SlotKind};
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::program::{Access, Extent, Param, Program};
+use gristmill_uop::spec::{self, Level};
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
+use rustc_hash::FxHashMap;
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// Turns linear code into a device's text. What differs between devices is here; everything before is shared.
+pub trait Dialect: Send + Sync {
+    /// The text of a kernel named `name`, which runs `bodies` side by side over the launch.
+    fn render(&self, name: &str, graph: &Graph, bodies: &[Code], program: &Signature) -> String;
+}
+
+/// The arguments of a kernel.
+#[derive(Clone, Debug)]
+pub struct Signature {
+    /// Slots in the order of the buffer arguments, with how each is used and the node that stands for it.
+    pub params: Vec<(u32, Access, Id)>,
+    /// Variables in the order of the scalar arguments, with the nodes that stand for them.
+    pub vars: Vec<(Arc<str>, Id)>,
+    /// Number of workgroups of each body.
+    pub groups: Vec<Id>,
+    /// Offset of each workgroup buffer in a worker's scratch.
+    pub scratch: Vec<(Id, usize)>,
+    /// Bytes of scratch.
+    pub scratch_bytes: usize,
+    /// Threads of a workgroup.
+    pub threads: usize,
+    /// Workgroups of a worker, at most.
+    pub beside: i64,
+    /// Does nothing of its function come before it?
+    pub first: bool,
+    /// May kernels behind it start before it has ended, where the device lets them?
+    pub early: bool,
+    /// How many iterations ahead the next rows are asked for; 0 for not at all.
+    pub prefetch: u8,
+    /// Slots whose rows are interleaved: they are read as one stream, which the machine finds by itself.
+    pub streams: Vec<u32>,
+}
+
+/// What is known of the slots of a function's kernels.
+pub(crate) struct Slots<'a> {
+    pub function: &'a Function,
+    /// Those whose rows are interleaved.
+    pub streams: Vec<u32>,
+    /// How much of a slot's buffer a kernel may touch.
+    pub extent: &'a dyn Fn(u32) -> Extent,
+}
+
+/// The program of a launch.
+pub(crate) fn program(
+    g: &mut Graph,
+    launch: &Launch,
+    slots: &Slots,
+    target: &Target,
+    dialect: Option<&dyn Dialect>,
+) -> Program {
+    let mapped: Vec<Vec<Id>> = launch.bodies.iter().map(|nests| map(g, nests, target)).collect();
+    let Kernel { graph: mut own, root, bodies, when } = Kernel::of(g, &mapped, &launch.when);
+    verify(&own, root, Level::Kernel, "map");
+    let (signature, groups) = sized(&mut own, &bodies, launch, slots, target);
+    // Linear code lives in a copy: `own` stays what the oracle runs.
+    let mut linear = own.clone();
+    let codes: Vec<Code> = bodies
+        .iter()
+        .zip(&when)
+        .map(|(nests, &when)| Code { when, ..lower_body(&mut linear, nests, target) })
+        .collect();
+    let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
+    // Named by what it is, so that equal kernels of different models are one.
+    let draft = dialect.map(|d| d.render("KERNEL", &linear, &codes, &signature));
+    let text = draft.clone().unwrap_or_else(|| format!("{:?}", launch.roots));
+    let name = format!("{}_{:016x}", if reduces { "r" } else { "e" }, fingerprint(&text));
+    let notes = launch.roots.iter().map(|&r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r)))).collect();
+    let params: Vec<Param> =
+        signature.params.iter().map(|p| Param { slot: p.0, access: p.1, extent: (slots.extent)(p.0) }).collect();
+    Program {
+        source: draft.map(|d| d.replace("KERNEL", &name)).unwrap_or_default(),
+        name,
+        seconds: launch.price.seconds,
+        title: title(&own, root, slots.function, &params),
+        params,
+        vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
+        groups,
+        threads: target.threads,
+        scratch: signature.scratch_bytes,
+        estimate: launch.price.estimate,
+        notes,
+        root,
+        graph: Arc::new(own),
+    }
+}
+
+/// The nests of a body, with their ranges mapped to the machine.
+fn map(g: &mut Graph, nests: &[Id], target: &Target) -> Vec<Id> {
+    // New ranges are numbered after all of the scheduler's.
+    let last = g.toposort(nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0);
+    let mut ranges = Ranges::after(last);
+    let nest = |&n: &Id| match target.machine.kind {
+        MachineKind::Cpu => simd::nest(g, n, target, &mut ranges),
+        MachineKind::Gpu => simt::nest(g, n, target, &mut ranges),
+    };
+    nests.iter().map(nest).collect()
+}
+
+/// A kernel in a graph of its own: for `interp`, for the text form, and to be lowered.
+struct Kernel {
+    graph: Graph,
+    root: Id,
+    /// Nests of each body.
+    bodies: Vec<Vec<Id>>,
+    when: Vec<When>,
+}
+
+impl Kernel {
+    /// Of these nests of `g`, and what holds for the workgroups of each body.
+    fn of(g: &Graph, bodies: &[Vec<Id>], when: &[When]) -> Kernel {
+        let mut own = Graph::new();
+        let mut map = FxHashMap::default();
+        let bodies: Vec<Vec<Id>> =
+            bodies.iter().map(|nests| nests.iter().map(|&n| strip(g, &mut own, n, &mut map)).collect()).collect();
+        let body_nodes: Sources = bodies
+            .iter()
+            .map(|nests| {
+                let src: Sources = nests.iter().copied().collect();
+                let dtype = own[src[0]].dtype;
+                own.intern(Node { op: Op::Body, dtype, src, arg: Arg::None })
+            })
+            .collect();
+        let mut stripped = |x: Option<Id>| x.map(|x| strip(g, &mut own, x, &mut map));
+        let when = when.iter().map(|w| When { skip: stripped(w.skip), early: stripped(w.early), ..*w }).collect();
+        let dtype = own[body_nodes[0]].dtype;
+        let root = own.intern(Node { op: Op::Kernel, dtype, src: body_nodes, arg: Arg::None });
+        Kernel { graph: own, root, bodies, when }
+    }
+}
+
+/// The arguments of a kernel on its machine, and the number of its workgroups.
+fn sized(g: &mut Graph, bodies: &[Vec<Id>], launch: &Launch, slots: &Slots, target: &Target) -> (Signature, Id) {
+    let mut signature = Signature {
+        prefetch: target.tuning.prefetch,
+        early: target.early,
+        streams: slots.streams.clone(),
+        threads: target.threads,
+        first: launch.level == 0,
+        ..signature(g, bodies, slots.function)
+    };
+    // More than half of what there is leaves no room for another.
+    if launch.when.iter().any(|w| w.alone) {
+        signature.scratch_bytes = signature.scratch_bytes.max((target.machine.shared_per_workgroup / 2 + 64) & !63);
+    }
+    let zero = g.int(0);
+    let groups = signature.groups.iter().fold(zero, |sum, &n| g.add(sum, n));
+    let units = target.machine.units.max(1) as i64;
+    signature.beside = (g.max_of(groups).saturating_add(units - 1)) / units;
+    (signature, groups)
+}
+
+/// A nest in a graph of its own, PARAMs without their dims.
+fn strip(from: &Graph, to: &mut Graph, nest: Id, map: &mut FxHashMap<Id, Id>) -> Id {
+    for id in from.toposort(&[nest]) {
+        if map.contains_key(&id) {
+            continue;
+        }
+        let node = &from[id];
+        let src: Sources = if node.op == Op::Param { smallvec![] } else { node.src.iter().map(|s| map[s]).collect() };
+        let new = to.intern(Node { op: node.op, dtype: node.dtype, src, arg: node.arg.clone() });
+        map.insert(id, new);
+    }
+    map[&nest]
+}
+
+/// The arguments of a kernel of these bodies; what depends on the machine is left open.
+fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signature {
+    let mut params: Vec<(u32, Access, Id)> = Vec::new();
+    let mut vars: Vec<(Arc<str>, Id)> = Vec::new();
+    let mut scratch: Vec<(Id, usize)> = Vec::new();
+    let mut scratch_bytes = 0;
+    let mut groups = Vec::new();
+    for nests in bodies {
+        let bytes_of = |g: &Graph, n: Id| {
+            let elements = g.int_value(g[n].src[0]).unwrap_or(0) as usize;
+            (elements * g[n].dtype.scalar.bytes()).next_multiple_of(64)
+        };
+        let order = g.toposort(nests);
+        // Stages of equal number and size are one node in every body: what this body adds comes after those it shares.
+        let shared = scratch.iter().filter(|s| order.contains(&s.0)).map(|s| s.1 + bytes_of(g, s.0));
+        let mut size = shared.max().unwrap_or(0);
+        for &n in &order {
+            let node = &g[n];
+            match (&node.op, &node.arg) {
+                (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _)) if !params.iter().any(|p| p.0 == *slot) => {
+                    params.push((*slot, Access::Read, n));
+                }
+                (Op::Var, Arg::Var(name, ..)) if !vars.iter().any(|v| v.0 == *name) => vars.push((name.clone(), n)),
+                (Op::Local, _) if !scratch.iter().any(|s| s.0 == n) => {
+                    scratch.push((n, size));
+                    size += bytes_of(g, n);
+                }
+                _ => {}
+            }
+        }
+        scratch_bytes = scratch_bytes.max(size);
+        for &n in nests {
+            let buffer = g[n].src[0];
+            if let Arg::Param(slot) | Arg::Packed(slot, _) = g[buffer].arg {
+                let state = function.slots.get(slot as usize).is_some_and(|s| s.kind == SlotKind::State);
+                for p in params.iter_mut().filter(|p| p.0 == slot) {
+                    p.1 = if state { Access::ReadWrite } else { Access::Write };
+                }
+            }
+        }
+        let one = g.int(1);
+        let bounds: Vec<Id> = global_ranges(g, nests).iter().map(|&r| g[r].src[0]).collect();
+        groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
+    }
+    Signature {
+        params,
+        vars,
+        groups,
+        scratch,
+        scratch_bytes,
+        threads: 1,
+        beside: 1,
+        first: false,
+        prefetch: 0,
+        early: true,
+        streams: vec![],
+    }
+}
+
+/// Between passes, in tests and debug builds: the graph keeps to what its level allows. A failure is a bug of the pass before.
+pub(crate) fn verify(g: &Graph, root: Id, level: Level, after: &str) {
+    if cfg!(debug_assertions)
+        && let Err(e) = spec::check(g, root, level)
+    {
+        panic!("after {after}: {e}");
+    }
+}
+
+/// FNV-1a, 64 bits: kernels are named by it; the store on disk has a real hash.
+fn fingerprint(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ b as u64).wrapping_mul(0x100_0000_01b3))
+}
