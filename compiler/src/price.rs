@@ -76,18 +76,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
     let (mut main_ops, mut main_cached, mut jumps) = (0.0, 0.0, 0.0);
     for &nest in nests {
         let staged = g[g[nest].src[0]].op == Op::Local;
-        let mine = g.free_ranges(nest);
-        // How often the nest runs: once a workgroup; on a CPU once a chunk, or whenever an index it depends on changes.
-        let runs = match (staged, target.machine.kind) {
-            (false, _) => c.product(mine.iter().copied()),
-            // Workgroups run side by side: one alone takes as long as one on every multiprocessor.
-            (true, MachineKind::Gpu) => groups.max(target.machine.units as f64),
-            (true, MachineKind::Cpu) => {
-                let last = globals.iter().rposition(|r| mine.contains(r));
-                let n = c.product(globals[..last.map_or(0, |l| l + 1)].iter().copied());
-                n.max((target.machine.units as f64).min(groups))
-            }
-        };
+        let runs = runs(&mut c, nest, &globals, target);
         let closed: Vec<Id> = g[nest].src[3..].to_vec();
         let (ops, cached) = work(&mut c, nest, &closed, &mut price.estimate, &mut seen_bytes);
         let bytes = weights(&mut c, nest, &mut seen_weights);
@@ -103,19 +92,12 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
             let mut seconds = runs * (ops / target.machine.operations).max(cached / target.machine.cache_bandwidth);
             if target.machine.kind == MachineKind::Cpu && bytes > target.machine.stage_bytes() as f64 {
                 // More weights than a cache keeps: each run reads them again.
+                let mine = g.free_ranges(nest);
                 let different = c.product(globals.iter().copied().filter(|r| mine.contains(r)));
                 seconds = seconds.max(bytes * (runs / different).max(1.0) / target.machine.bandwidth);
             }
             price.stages += seconds;
-            if target.machine.kind == MachineKind::Gpu {
-                // One workgroup alone does not fill the machine: latency of its loads, those from memory before all, for each of those that come
-                // one after the other.
-                let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
-                let latency = if far { target.machine.latency } else { 0.2 * target.machine.latency };
-                price.stages += (groups / occupancy::room(target) as f64).max(1.0) * (target.machine.barrier + latency);
-            } else {
-                price.stages += target.machine.barrier;
-            }
+            price.stages += wait(g, nest, groups, target);
         } else {
             main_ops += runs * ops;
             main_cached += runs * cached;
@@ -133,6 +115,35 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
         memory.max(main_ops / target.machine.operations).max(main_cached / target.machine.cache_bandwidth) * fill;
     price.seconds = target.machine.launch + price.stages + main;
     price
+}
+
+/// How often the nest runs: once a workgroup; on a CPU once a chunk, or whenever an index it depends on changes.
+fn runs(c: &mut Counter, nest: Id, globals: &[Id], target: &Target) -> f64 {
+    let g = c.g;
+    let (staged, mine) = (g[g[nest].src[0]].op == Op::Local, g.free_ranges(nest));
+    let units = target.machine.units as f64;
+    let groups = c.product(globals.iter().copied());
+    match (staged, target.machine.kind) {
+        (false, _) => c.product(mine.iter().copied()),
+        // Workgroups run side by side: one alone takes as long as one on every multiprocessor.
+        (true, MachineKind::Gpu) => groups.max(units),
+        (true, MachineKind::Cpu) => {
+            let last = globals.iter().rposition(|r| mine.contains(r));
+            let n = c.product(globals[..last.map_or(0, |l| l + 1)].iter().copied());
+            n.max(units.min(groups))
+        }
+    }
+}
+
+/// Seconds for which workgroups wait at the end of a stage. One workgroup alone does not fill the machine: latency of its loads, those from memory
+/// before all, for each of those that come one after the other.
+fn wait(g: &Graph, nest: Id, groups: f64, target: &Target) -> f64 {
+    if target.machine.kind == MachineKind::Cpu {
+        return target.machine.barrier;
+    }
+    let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
+    let latency = if far { target.machine.latency } else { 0.2 * target.machine.latency };
+    (groups / occupancy::room(target) as f64).max(1.0) * (target.machine.barrier + latency)
 }
 
 /// Is the nest a copy from memory as it is? A GPU makes it beside other work.

@@ -184,6 +184,12 @@ pub fn derive(
     for r in roots {
         *r = map[r];
     }
+    rename(hints, &map);
+    derived
+}
+
+/// Hints of nodes that have others in their place.
+fn rename(hints: &mut FxHashMap<Id, Hint>, map: &FxHashMap<Id, Id>) {
     let new = |id: Id| map.get(&id).copied().unwrap_or(id);
     *hints = hints
         .drain()
@@ -200,7 +206,6 @@ pub fn derive(
             (new(id), Hint { inside, staged, future, resident, ..hint })
         })
         .collect();
-    derived
 }
 
 /// Sums of `q` over groups times `zero`, a plane: what a weight's zero adds is read, not computed again for every row.

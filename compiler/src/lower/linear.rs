@@ -282,47 +282,16 @@ impl Emitter<'_> {
         if self.target.machine.pairs {
             values = pairs::join(self.g, values);
         }
-        let mut updates: Vec<(Id, Id, Vec<Id>)> = Vec::new();
-        for (acc, value, op) in values {
-            let n = self.g[value].clone();
-            let product =
-                op == ReduceOp::Add && n.op == Op::Mul && n.dtype.scalar.is_float() && !self.is_defined(value);
-            // Ops whose last source is the sum they add to.
-            let is_dot = matches!(n.op, Op::Dot4 | Op::SignedDot4 | Op::Halves);
-            let dot = op == ReduceOp::Add && is_dot && self.g.int_value(n.src[n.src.len() - 1]) == Some(0);
-            let mut roots = Vec::new();
-            let update = if op == ReduceOp::Add && n.op == Op::MmaHalf && !self.is_defined(value) {
-                let (acc_at, words) = (n.src.len() - 1, &n.src[..n.src.len() - 1]);
-                roots.extend(words.iter().copied());
-                let mut src = n.src.clone();
-                src[acc_at] = acc;
-                self.g.intern(Node { src, ..n })
-            } else if dot && !self.is_defined(value) {
-                let mut src = n.src.clone();
-                let sum = src.len() - 1;
-                roots.extend(src[..sum].iter().copied());
-                src[sum] = acc;
-                self.g.intern(Node { src, ..n })
-            } else if product {
-                roots.extend(n.src.iter().copied());
-                let src: Sources = smallvec![n.src[0], n.src[1], acc];
-                self.g.intern(Node { op: Op::Fma, dtype: n.dtype, src, arg: Arg::None })
-            } else {
-                roots.push(value);
-                let src: Sources = smallvec![acc, value];
-                self.g.intern(Node { op: op.combine(), dtype: n.dtype, src, arg: Arg::None })
-            };
-            updates.push((acc, update, roots));
-        }
+        let updates: Vec<Update> = values.into_iter().map(|(acc, value, op)| self.update(acc, value, op)).collect();
         // Loops first, shared by all; then each term as late as possible, so that few values wait in registers.
-        let all: Vec<Id> = updates.iter().flat_map(|u| u.2.iter().copied()).collect();
+        let all: Vec<Id> = updates.iter().flat_map(|u| u.needs.iter().copied()).collect();
         self.reductions(&all, true);
-        for (acc, update, roots) in updates {
-            self.reductions(&roots, false);
-            for r in roots {
-                self.define(r);
+        for Update { acc, value, needs } in updates {
+            self.reductions(&needs, false);
+            for need in needs {
+                self.define(need);
             }
-            self.push_here(Statement::Accumulate(acc, update));
+            self.push_here(Statement::Accumulate(acc, value));
         }
         while self.scopes.len() > before {
             self.close();
@@ -333,6 +302,26 @@ impl Emitter<'_> {
             here.results.insert(id, acc);
         }
         self.scopes.extend(inner);
+    }
+    /// How an accumulator takes a term: by an op that adds as it multiplies, where the term is one.
+    fn update(&mut self, acc: Id, term: Id, op: ReduceOp) -> Update {
+        let n = self.g[term].clone();
+        let adds = op == ReduceOp::Add && !self.is_defined(term);
+        let last = n.src.len().saturating_sub(1);
+        // Ops whose last source is the sum they add to.
+        let dot = matches!(n.op, Op::Dot4 | Op::SignedDot4 | Op::Halves) && self.g.int_value(n.src[last]) == Some(0);
+        if adds && (n.op == Op::MmaHalf || dot) {
+            let needs = n.src[..last].to_vec();
+            let mut src = n.src.clone();
+            src[last] = acc;
+            return Update { acc, value: self.g.intern(Node { src, ..n }), needs };
+        }
+        let (op, src, needs): (Op, Sources, Vec<Id>) = if adds && n.op == Op::Mul && n.dtype.scalar.is_float() {
+            (Op::Fma, smallvec![n.src[0], n.src[1], acc], n.src.to_vec())
+        } else {
+            (op.combine(), smallvec![acc, term], vec![term])
+        };
+        Update { acc, value: self.g.intern(Node { op, dtype: n.dtype, src, arg: Arg::None }), needs }
     }
     /// Defines `id` and what it needs, each at its depth.
     fn define(&mut self, id: Id) {
@@ -366,6 +355,13 @@ impl Emitter<'_> {
             }
         }
     }
+}
+
+/// A new value of an accumulator, and what must be defined before it.
+struct Update {
+    acc: Id,
+    value: Id,
+    needs: Vec<Id>,
 }
 
 /// The terms of a sum of floats that is added up: each goes to the accumulator by itself.

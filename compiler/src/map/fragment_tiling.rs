@@ -20,46 +20,109 @@ fn contiguous(g: &mut Graph, load: Id, r: Id) -> bool {
     at.terms.iter().any(|&(t, distance)| t == r && distance == 1)
 }
 
+/// A nest that is one sum of products of halves over whole tiles.
+struct Product {
+    nest: Nest,
+    /// The reduction.
+    id: Id,
+    sum: Sum,
+    /// The range of rows, tiles of them, and the range of columns, with the outputs beside one another.
+    row: Id,
+    high: i64,
+    column: Id,
+    outputs: i64,
+    /// A range on which both operands depend, or neither.
+    both: Option<Id>,
+    /// The range of the terms.
+    term: Id,
+    terms: i64,
+    /// Ranges of the sum besides: on which columns do not depend.
+    alone: Vec<Id>,
+}
+
+impl Product {
+    fn of(g: &Graph, store: Id) -> Option<Product> {
+        let nest = Nest::of(g, store);
+        let sums: Vec<Id> = g.toposort(&[nest.value]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
+        let &[id] = &sums[..] else { return None };
+        let sum = Sum::of(g, id)?;
+        let bound = |r: Id| g.int_value(g[r].src[0]);
+        let depends = |x: Id, r: &Id| g.free_ranges(x).contains(r);
+        let others = g[id].src[1..].iter().copied().filter(|&r| Some(r) != sum.part);
+        let (common, alone): (Vec<Id>, Vec<Id>) = others.partition(|r| depends(sum.columns, r));
+        let &[term] = &common[..] else { return None };
+        let terms = bound(term).filter(|n| n % TERMS == 0)?;
+        let (rows, rest): (Vec<Id>, Vec<Id>) =
+            nest.closed.iter().partition(|r| depends(sum.rows, r) && !depends(sum.columns, r));
+        let (columns, both): (Vec<Id>, Vec<Id>) =
+            rest.iter().partition(|r| depends(sum.columns, r) && !depends(sum.rows, r));
+        let (&[row], &[column]) = (&rows[..], &columns[..]) else { return None };
+        let loops = |r: &Id| g.range_kind(*r) == Some(RangeKind::Loop) && bound(*r).is_some();
+        let high = bound(row).filter(|n| n % ROWS == 0)? / ROWS;
+        let outputs = bound(column).filter(|&n| n >= ENOUGH)?;
+        if !nest.closed.iter().all(loops) || both.len() > 1 || !depends(sum.rows, &term) {
+            return None;
+        }
+        let both = both.first().copied();
+        Some(Product { nest, id, sum, row, high, column, outputs, both, term, terms, alone })
+    }
+    /// How so many warps share it: first what shares nothing, then rows, then columns.
+    fn shared(&self, g: &Graph, mut warps: i64) -> Shares {
+        let apart = self.both.map(|r| g.max_of(g[r].src[0])).filter(|n| warps % n == 0);
+        warps /= apart.unwrap_or(1);
+        let rows = power_divisor(self.high, warps);
+        let of_lane = if self.sum.part.is_some() { 1 } else { 2 };
+        let of_tile = OUTPUTS * of_lane;
+        let beside = (self.outputs + of_tile - 1) / of_tile;
+        let blocks = (beside + BESIDE - 1) / BESIDE;
+        let columns = power_divisor(blocks, warps / rows);
+        let wide = (beside + blocks - 1) / blocks;
+        // Of rows in a stage a lane takes as many as one store of 16 bytes has room for.
+        let staged = self.sum.staged_rows(g);
+        let most = if staged { 8 / g.scalar(self.nest.value).bytes() as i64 } else { TILES / wide };
+        let tall = power_divisor(self.high / rows, most.min(TILES / wide));
+        Shares { apart: apart.is_some(), rows, columns, of_lane, of_tile, blocks, wide, tall }
+    }
+}
+
+/// How warps share rows and columns.
+struct Shares {
+    /// Has each warp an element of the range that both operands depend on?
+    apart: bool,
+    /// Warps side by side along rows, and along columns.
+    rows: i64,
+    columns: i64,
+    /// Outputs of a lane, and of a tile.
+    of_lane: i64,
+    of_tile: i64,
+    /// Parts of the columns, one after the other.
+    blocks: i64,
+    /// Tiles of a warp beside one another, and above one another.
+    wide: i64,
+    tall: i64,
+}
+
 /// The nest of `store` for so many threads, if it is such a nest; `ranges` makes its ranges.
 pub fn nest(g: &mut Graph, store: Id, threads: i64, ranges: &mut Ranges) -> Option<Id> {
-    let Nest { buffer, offset, value, closed } = Nest::of(g, store);
-    let sums: Vec<Id> = g.toposort(&[value]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
-    let &[id] = &sums[..] else { return None };
-    let sum = Sum::of(g, id)?;
-    let bound = |r: Id| g.int_value(g[r].src[0]);
-    let depends = |x: Id, r: &Id| g.free_ranges(x).contains(r);
-    let others = g[id].src[1..].iter().copied().filter(|&r| Some(r) != sum.part);
-    let (common, alone): (Vec<Id>, Vec<Id>) = others.partition(|r| depends(sum.columns, r));
-    let &[term] = &common[..] else { return None };
-    let terms = bound(term).filter(|n| n % TERMS == 0)?;
-    let (rows, rest): (Vec<Id>, Vec<Id>) =
-        closed.iter().partition(|r| depends(sum.rows, r) && !depends(sum.columns, r));
-    let (columns, both): (Vec<Id>, Vec<Id>) =
-        rest.iter().partition(|r| depends(sum.columns, r) && !depends(sum.rows, r));
-    let (&[row], &[column]) = (&rows[..], &columns[..]) else { return None };
-    let loops = |r: &Id| g.range_kind(*r) == Some(RangeKind::Loop) && bound(*r).is_some();
-    let high = bound(row).filter(|n| n % ROWS == 0)? / ROWS;
-    let outputs = bound(column).filter(|&n| n >= ENOUGH)?;
-    if threads % WARP != 0 || !closed.iter().all(loops) || both.len() > 1 || !depends(sum.rows, &term) {
-        return None;
-    }
-    // Warps: first what shares nothing, then rows, then columns.
-    let mut warps = threads / WARP;
-    let apart = both.first().and_then(|&r| bound(r)).filter(|n| warps % n == 0);
-    warps /= apart.unwrap_or(1);
-    let rows_apart = power_divisor(high, warps);
-    let of_lane = if sum.part.is_some() { 1 } else { 2 };
-    let of_tile = OUTPUTS * of_lane;
-    let beside = (outputs + of_tile - 1) / of_tile;
-    let blocks = (beside + BESIDE - 1) / BESIDE;
-    let columns_apart = power_divisor(blocks, warps / rows_apart);
-    let wide = (beside + blocks - 1) / blocks;
-    // Of rows in a stage a lane takes as many as one store of 16 bytes has room for.
-    let most = if sum.staged_rows(g) { 8 / g.scalar(value).bytes() as i64 } else { TILES / wide };
-    let tall = power_divisor(high / rows_apart, most.min(TILES / wide));
+    let product = Product::of(g, store).filter(|_| threads % WARP == 0)?;
+    let shares = product.shared(g, threads / WARP);
+    let Product {
+        nest: Nest { buffer, offset, value, .. },
+        id,
+        sum,
+        row,
+        high,
+        column,
+        outputs,
+        both,
+        term,
+        terms,
+        alone,
+    } = product;
+    let Shares { apart, rows: rows_apart, columns: columns_apart, of_lane, of_tile, blocks, wide, tall } = shares;
     let mut range = |g: &mut Graph, n: i64, kind: RangeKind| ranges.fixed(g, n, kind);
     use RangeKind::{Loop, Reduce, Unroll, Upcast, Vector};
-    let both_at = both.first().map(|&r| (r, range(g, bound_of(g, r), if apart.is_some() { Vector } else { Loop })));
+    let both_at = both.map(|r| (r, range(g, g.max_of(g[r].src[0]), if apart { Vector } else { Loop })));
     let (row_step, block_step) = (range(g, high / rows_apart / tall, Loop), range(g, blocks / columns_apart, Loop));
     let (row_warp, block_warp) = (range(g, rows_apart, Vector), range(g, columns_apart, Vector));
     let (lane, beside_lane) = (range(g, LANES, Vector), range(g, OUTPUTS, Vector));
@@ -98,8 +161,4 @@ pub fn nest(g: &mut Graph, store: Id, threads: i64, ranges: &mut Ranges) -> Opti
     let order = order.chain([row_step, block_step, row_warp, block_warp, lane, beside_lane, row_tile, tile, i, j]);
     let order: Vec<Id> = order.filter(|r| is_range(g, r)).collect();
     Some(Nest { buffer, offset, value, closed: order }.store(g))
-}
-
-fn bound_of(g: &Graph, r: Id) -> i64 {
-    g.max_of(g[r].src[0])
 }

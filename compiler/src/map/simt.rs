@@ -57,6 +57,17 @@ enum Along {
     Reduction,
 }
 
+/// The threads of a workgroup as groups of lanes.
+struct Division {
+    /// Lanes of a group.
+    lanes: i64,
+    /// Their range, if there are several.
+    lane: Option<Id>,
+    groups: i64,
+    /// Their range, if there are several and elements for them.
+    group: Option<Id>,
+}
+
 impl Sharing<'_> {
     fn range(&mut self, bound: Id, kind: RangeKind) -> Id {
         self.ranges.range(self.g, bound, kind)
@@ -96,20 +107,7 @@ impl Sharing<'_> {
             self.repeat(value, &own, &mut shared, &mut closed, &mut map);
         }
         let outputs: i64 = shared.iter().map(|&r| self.most(r)).product();
-        // How the threads are divided.
-        let lanes = self.lanes(&own, outputs, along);
-        let groups = self.threads / lanes;
-        // Numbers in the order of the threads.
-        let (mut lane, mut group) = (None, None);
-        if along == Along::Output && lanes > 1 {
-            lane = Some(self.fixed_range(lanes, RangeKind::VectorReduce));
-        }
-        if outputs > 1 && groups > 1 {
-            group = Some(self.fixed_range(groups, RangeKind::Vector));
-        }
-        if along == Along::Reduction && lanes > 1 {
-            lane = Some(self.fixed_range(lanes, RangeKind::VectorReduce));
-        }
+        let division = self.division(&own, outputs, along);
         // What is left of the output once the reductions are known is shared among the lanes of the group.
         let rest: Vec<Id> = closed
             .iter()
@@ -119,13 +117,13 @@ impl Sharing<'_> {
             .collect();
         let mut order: Vec<Id> = Vec::new();
         let mut indices = FxHashMap::default();
-        if let Some(group) = group {
-            order.extend(self.spread(&shared, group, groups, &mut indices));
+        if let Some(group) = division.group {
+            order.extend(self.spread(&shared, group, division.groups, &mut indices));
             order.push(group);
         }
-        if !own.is_empty() && !rest.is_empty() && along == Along::Reduction && lanes > 1 {
-            let lane = self.fixed_range(lanes, RangeKind::Vector);
-            order.extend(self.spread(&rest, lane, lanes, &mut indices));
+        if !own.is_empty() && !rest.is_empty() && along == Along::Reduction && division.lanes > 1 {
+            let lane = self.fixed_range(division.lanes, RangeKind::Vector);
+            order.extend(self.spread(&rest, lane, division.lanes, &mut indices));
             order.push(lane);
         }
         for (_, index) in map.iter_mut() {
@@ -136,17 +134,48 @@ impl Sharing<'_> {
         // Loops that are left stay outside: what a workgroup does one after the other.
         let (loops, copies): (Vec<Id>, Vec<Id>) = left.into_iter().partition(|&r| self.is(r, RangeKind::Loop));
         let order: Vec<Id> = loops.into_iter().chain(order).chain(copies).collect();
-        // Reductions, after their sources.
         let offset = self.g.substitute(offset, &mut map);
+        self.divide_reductions(value, &own, &common, &division, &mut map);
+        let value = self.g.substitute(value, &mut map);
+        Nest { buffer, offset, value, closed: order }.store(self.g)
+    }
+
+    /// How the threads are divided among so many output elements and the reductions that are their own: ranges numbered in the order of the threads.
+    fn division(&mut self, own: &[Id], outputs: i64, along: Along) -> Division {
+        let lanes = self.lanes(own, outputs, along);
+        let groups = self.threads / lanes;
+        let (mut lane, mut group) = (None, None);
+        if along == Along::Output && lanes > 1 {
+            lane = Some(self.fixed_range(lanes, RangeKind::VectorReduce));
+        }
+        if outputs > 1 && groups > 1 {
+            group = Some(self.fixed_range(groups, RangeKind::Vector));
+        }
+        if along == Along::Reduction && lanes > 1 {
+            lane = Some(self.fixed_range(lanes, RangeKind::VectorReduce));
+        }
+        Division { lanes, lane, groups, group }
+    }
+
+    /// Puts the reductions below `value`, each after its sources, into `map`: an output element's `own` over the lanes of its group, those that all have
+    /// in `common` over all threads.
+    fn divide_reductions(
+        &mut self,
+        value: Id,
+        own: &[Id],
+        common: &[Id],
+        division: &Division,
+        map: &mut FxHashMap<Id, Id>,
+    ) {
         for n in self.g.toposort(&[value]) {
             let node = self.g[n].clone();
             if node.op != Op::Reduce {
                 continue;
             }
-            let src: Vec<Id> = node.src.iter().map(|&s| self.g.substitute(s, &mut map)).collect();
+            let src: Vec<Id> = node.src.iter().map(|&s| self.g.substitute(s, map)).collect();
             let Arg::Reduce(op, _) = node.arg else { continue };
             let new = if own.contains(&n) {
-                self.reduction(src[0], &src[1..], op, lane, lanes)
+                self.reduction(src[0], &src[1..], op, division.lane, division.lanes)
             } else if common.contains(&n) {
                 let lanes = self.lanes(&[n], 1, Along::Reduction);
                 let lane = (lanes > 1).then(|| self.fixed_range(lanes, RangeKind::VectorReduce));
@@ -156,8 +185,6 @@ impl Sharing<'_> {
             };
             map.insert(n, new);
         }
-        let value = self.g.substitute(value, &mut map);
-        Nest { buffer, offset, value, closed: order }.store(self.g)
     }
 
     /// A nest whose threads are counted already: several steps of a reduction at once, where that makes loads wide.

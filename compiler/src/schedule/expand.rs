@@ -4,7 +4,7 @@
 use crate::decompose::int8::{Derived, Dot};
 use crate::nest::{Indices, Ranges, flatten};
 use gristmill_uop::shape::Dims;
-use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar, Sources, rules};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources, rules};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Where materialised nodes are, and which nodes are read through placeholders.
@@ -141,28 +141,7 @@ impl<'a> Expander<'a> {
                 Arg::Axes(a) => index[a[0] as usize],
                 _ => unreachable!("iota without an axis"),
             },
-            Op::Decode => {
-                let packed = n.src[0];
-                let Arg::Packed(slot, encoding) = g[packed].arg else { unreachable!("decode of a plain tensor") };
-                let dims = g.shape(packed);
-                let (&last, front) = dims.split_last().expect("a packed tensor has rows");
-                let row = flatten(g, front, &index[..front.len()]);
-                let columns = g.max_of(last) as usize;
-                if let Some((layout, packing)) = self.derived.layouts.get(&slot) {
-                    return packing.decode(g, packed, *layout, row, index[front.len()], columns as i64);
-                }
-                let row_bytes = encoding.row_bytes(columns).expect("rows are whole blocks: checked at load");
-                let k = index[front.len()];
-                let c = g.int(row_bytes as i64);
-                let row = g.mul(row, c);
-                let elements = g.int(encoding.elements as i64);
-                let bytes = g.int(encoding.bytes as i64);
-                let block = g.idiv(k, elements);
-                let block = g.mul(block, bytes);
-                let base = g.add(row, block);
-                let within = g.modulo(k, elements);
-                encoding.decode(g, packed, base, within)
-            }
+            Op::Decode => self.decode(g, n.src[0], index),
             Op::Reshape => {
                 let new: Dims = g.shape(node);
                 let old: Dims = g.shape(n.src[0]);
@@ -204,33 +183,57 @@ impl<'a> Expander<'a> {
                 let derived = self.derived;
                 self.dot(g, node, index, &derived.dots[&node])
             }
-            Op::Reduce => {
-                let Arg::Reduce(op, axes) = &n.arg else { unreachable!("reduce without axes") };
-                let dims = g.shape(n.src[0]);
-                let mut inner = Indices::new();
-                let mut ranges: Vec<Id> = Vec::new();
-                let mut outer = index.iter().copied();
-                for (axis, &d) in dims.iter().enumerate() {
-                    if axes.contains(&(axis as u8)) {
-                        let bound = self.dim(g, d);
-                        let r = self.ranges.range(g, bound, RangeKind::Reduce);
-                        if g[r].op == Op::Range {
-                            ranges.push(r);
-                        }
-                        inner.push(r);
-                    } else {
-                        inner.push(outer.next().expect("rank"));
-                    }
-                }
-                let value = self.value(g, n.src[0], &inner);
-                if ranges.is_empty() { value } else { g.reduce_ranges(value, &ranges, *op) }
-            }
+            Op::Reduce => self.reduce(g, &n, index),
             _ if n.op.is_elementwise() => {
                 let src: Sources = n.src.iter().map(|&s| self.value(g, s, index)).collect();
                 g.build(n.op, n.dtype, src, n.arg.clone())
             }
             _ => unreachable!("{:?} has a place of its own", n.op),
         }
+    }
+    /// The value of the packed tensor `packed` at `index`.
+    fn decode(&mut self, g: &mut Graph, packed: Id, index: &[Id]) -> Id {
+        let Arg::Packed(slot, encoding) = g[packed].arg else { unreachable!("decode of a plain tensor") };
+        let dims = g.shape(packed);
+        let (&last, front) = dims.split_last().expect("a packed tensor has rows");
+        let row = flatten(g, front, &index[..front.len()]);
+        let columns = g.max_of(last) as usize;
+        if let Some((layout, packing)) = self.derived.layouts.get(&slot) {
+            return packing.decode(g, packed, *layout, row, index[front.len()], columns as i64);
+        }
+        let row_bytes = encoding.row_bytes(columns).expect("rows are whole blocks: checked at load");
+        let k = index[front.len()];
+        let c = g.int(row_bytes as i64);
+        let row = g.mul(row, c);
+        let elements = g.int(encoding.elements as i64);
+        let bytes = g.int(encoding.bytes as i64);
+        let block = g.idiv(k, elements);
+        let block = g.mul(block, bytes);
+        let base = g.add(row, block);
+        let within = g.modulo(k, elements);
+        encoding.decode(g, packed, base, within)
+    }
+    /// A reduction at `index`, over ranges of its own.
+    fn reduce(&mut self, g: &mut Graph, n: &Node, index: &[Id]) -> Id {
+        let Arg::Reduce(op, axes) = &n.arg else { unreachable!("reduce without axes") };
+        let dims = g.shape(n.src[0]);
+        let mut inner = Indices::new();
+        let mut ranges: Vec<Id> = Vec::new();
+        let mut outer = index.iter().copied();
+        for (axis, &d) in dims.iter().enumerate() {
+            if axes.contains(&(axis as u8)) {
+                let bound = self.dim(g, d);
+                let r = self.ranges.range(g, bound, RangeKind::Reduce);
+                if g[r].op == Op::Range {
+                    ranges.push(r);
+                }
+                inner.push(r);
+            } else {
+                inner.push(outer.next().expect("rank"));
+            }
+        }
+        let value = self.value(g, n.src[0], &inner);
+        if ranges.is_empty() { value } else { g.reduce_ranges(value, &ranges, *op) }
     }
 }
 

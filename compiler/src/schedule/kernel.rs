@@ -407,36 +407,7 @@ fn stage(
     reads: &[Id],
     first_reader: usize,
 ) -> Result<(), Illegal> {
-    let dims: Dims = g.shape(node);
-    let zero = g.int(0);
-    // Per axis: what the workgroup fixes, and how many elements from there it reads.
-    let mut region: Vec<Span> = Vec::new();
-    for (axis, &dim) in dims.iter().enumerate() {
-        let last = axis + 1 == dims.len();
-        let mut agreed: Option<(Fixed, i64)> = None;
-        let mut whole = false;
-        for &read in reads {
-            let (fixed, bounds) = split_global(g, g[read].src[1 + axis]);
-            // A word is the four bytes from its index on.
-            let more = if last { (g[read].dtype.scalar.bytes() / g[node].dtype.scalar.bytes()) as i64 } else { 1 };
-            match (bounds, agreed) {
-                (Some((lo, hi)), None) if lo >= 0 => agreed = Some((fixed, hi + more)),
-                (Some((lo, hi)), Some((f, n))) if lo >= 0 && f == fixed => agreed = Some((f, n.max(hi + more))),
-                _ => whole = true,
-            }
-        }
-        let full = x.dim(g, dim);
-        let max = g.max_of(full);
-        region.push(match agreed {
-            Some((f, n)) if !whole && n < max => Span { base: f.base, extent: g.int(n), last: f.last },
-            _ => Span { base: zero, extent: full, last: None },
-        });
-    }
-    // `Cat` is staged whole along its axis.
-    if let (Op::Cat, Arg::Axes(a)) = (g[node].op, g[node].arg.clone()) {
-        let full = x.dim(g, dims[a[0] as usize]);
-        region[a[0] as usize] = Span { base: zero, extent: full, last: None };
-    }
+    let region = region(g, x, node, reads);
     let resident = around.hints.values().filter_map(|h| h.resident).any(|r| around.fused.contains(&r.node));
     let mut extents: Dims = region.iter().map(|r| r.extent).collect();
     let dtype = g[node].dtype;
@@ -470,6 +441,40 @@ fn stage(
     out.nests.append(&mut nests);
     out.nests.extend(tail);
     Ok(())
+}
+
+/// The region of `node` that a workgroup reads: per axis what the workgroup fixes, and how many elements from there it reads.
+fn region(g: &mut Graph, x: &mut Expander, node: Id, reads: &[Id]) -> Vec<Span> {
+    let dims: Dims = g.shape(node);
+    let zero = g.int(0);
+    let mut region: Vec<Span> = Vec::new();
+    for (axis, &dim) in dims.iter().enumerate() {
+        let last = axis + 1 == dims.len();
+        let mut agreed: Option<(Fixed, i64)> = None;
+        let mut whole = false;
+        for &read in reads {
+            let (fixed, bounds) = split_global(g, g[read].src[1 + axis]);
+            // A word is the four bytes from its index on.
+            let more = if last { (g[read].dtype.scalar.bytes() / g[node].dtype.scalar.bytes()) as i64 } else { 1 };
+            match (bounds, agreed) {
+                (Some((lo, hi)), None) if lo >= 0 => agreed = Some((fixed, hi + more)),
+                (Some((lo, hi)), Some((f, n))) if lo >= 0 && f == fixed => agreed = Some((f, n.max(hi + more))),
+                _ => whole = true,
+            }
+        }
+        let full = x.dim(g, dim);
+        let max = g.max_of(full);
+        region.push(match agreed {
+            Some((f, n)) if !whole && n < max => Span { base: f.base, extent: g.int(n), last: f.last },
+            _ => Span { base: zero, extent: full, last: None },
+        });
+    }
+    // `Cat` is staged whole along its axis.
+    if let (Op::Cat, Arg::Axes(a)) = (g[node].op, g[node].arg.clone()) {
+        let full = x.dim(g, dims[a[0] as usize]);
+        region[a[0] as usize] = Span { base: zero, extent: full, last: None };
+    }
+    region
 }
 
 /// The length of a stage's rows. Rows of halves are operands of matrix products, of which the lanes of a warp read 64 bytes of eight rows at once:
