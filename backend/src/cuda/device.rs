@@ -135,8 +135,8 @@ impl CudaDevice {
 fn machine(context: &Context) -> Result<Machine, Error> {
     use CUdevice_attribute as Attribute;
     let number = |attribute| Ok::<_, Error>(context.attribute(attribute)?.max(0) as usize);
-    // Hertz, of kilohertz. Drivers that no longer tell a clock refuse.
-    let clock = |attribute| context.attribute(attribute).unwrap_or(0).max(0) as f64 * 1e3;
+    // Hertz, of kilohertz.
+    let clock = |attribute| Ok::<_, Error>(number(attribute)? as f64 * 1e3);
     let attributes = Attributes {
         sm: context.sm,
         units: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
@@ -146,8 +146,8 @@ fn machine(context: &Context) -> Result<Machine, Error> {
         shared_per_unit: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
         shared_per_workgroup: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         cache: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
-        clock: clock(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
-        memory_clock: clock(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE),
+        clock: clock(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        memory_clock: clock(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
         memory_bits: number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
     };
     Ok(Machine::nvidia(&architecture(context.sm), &attributes))
