@@ -1,5 +1,6 @@
 //! Emit: the programs of launches. Nests are mapped to the machine, lowered, printed by the device's dialect, and named by their text.
 
+use crate::lower::spec as linear_spec;
 use crate::lower::{Code, When, lower_body};
 use crate::map::{simd, simt};
 use crate::nest::{Ranges, global_ranges};
@@ -76,6 +77,7 @@ pub(crate) fn program(
         .zip(&when)
         .map(|(nests, &when)| Code { when, ..lower_body(&mut linear, nests, target) })
         .collect();
+    codes.iter().for_each(|code| verify_linear(&linear, code));
     let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
     // Named by what it is, so that equal kernels of different models are one.
     let draft = dialect.map(|d| d.render("KERNEL", &linear, &codes, &signature));
@@ -245,6 +247,15 @@ pub(crate) fn verify(g: &Graph, root: Id, level: Level, after: &str) {
         && let Err(e) = spec::check(g, root, level)
     {
         panic!("after {after}: {e}");
+    }
+}
+
+/// After lowering, as [`verify`] between the passes before.
+fn verify_linear(g: &Graph, code: &Code) {
+    if cfg!(debug_assertions)
+        && let Err(e) = linear_spec::check(g, code)
+    {
+        panic!("after lower: {e}");
     }
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod mma;
 pub(crate) mod mma_f16;
 pub(crate) mod pairs;
 pub mod print;
+pub mod spec;
 pub(crate) mod vector;
 
 pub use code::{Code, Statement, When};

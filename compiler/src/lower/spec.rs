@@ -1,0 +1,342 @@
+//! What linear code must keep to: statements that nest, values defined before they are used, sums that are read when they are done, stages that
+//! are filled before they are read, wide accesses that are aligned. Debug builds check it after lowering; what fails is a bug of a pass.
+
+mod nodes;
+#[cfg(test)]
+mod tests;
+
+use super::code::{Code, Statement};
+use gristmill_uop::text::print_node;
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::fmt;
+
+/// Bytes of a wide load.
+const WIDE_LOADS: [usize; 2] = [8, 16];
+/// Bytes of a wide write: narrow values also fill a register.
+const WIDE_WRITES: [usize; 3] = [4, 8, 16];
+/// Bytes of a register, in which each part of a wide load lies.
+const WORD: usize = 4;
+
+/// A statement that linear code does not allow.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinearError {
+    /// What does not hold.
+    pub rule: &'static str,
+    /// Which statement; the number of all where it is the end.
+    pub statement: usize,
+    /// The node and its sources, in the text form.
+    pub node: String,
+}
+
+impl fmt::Display for LinearError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Linear level, statement {}: {}\n{}", self.statement, self.rule, self.node)
+    }
+}
+
+impl std::error::Error for LinearError {}
+
+/// Is this linear code? The first statement that is not.
+///
+/// # Errors
+/// What does not hold, where, and the node that shows it.
+pub fn check(g: &Graph, code: &Code) -> Result<(), LinearError> {
+    let mut c = Checker { g, code, statement: 0, scopes: vec![], nest: None, filled: FxHashSet::default() };
+    for condition in [code.when.skip, code.when.early].into_iter().flatten() {
+        c.condition(condition)?;
+    }
+    for (i, s) in code.statements.iter().enumerate() {
+        c.statement = i;
+        c.statement(s)?;
+    }
+    c.statement = code.statements.len();
+    match c.nest.as_ref() {
+        Some(open) => Err(c.error("every loop and nest is closed", open.buffer)),
+        None => Ok(()),
+    }
+}
+
+/// A sum that is being added up.
+#[derive(Default)]
+struct Sum {
+    added: bool,
+    read: bool,
+}
+
+#[derive(Default)]
+struct Scope {
+    range: Option<Id>,
+    defined: FxHashSet<Id>,
+    /// By the reduction that they become.
+    sums: FxHashMap<Id, Sum>,
+}
+
+/// The nest that is open.
+struct Open<'a> {
+    buffer: Id,
+    threads: &'a [Id],
+    written: bool,
+}
+
+struct Checker<'a> {
+    g: &'a Graph,
+    code: &'a Code,
+    statement: usize,
+    /// The nest's, and of each open loop.
+    scopes: Vec<Scope>,
+    nest: Option<Open<'a>>,
+    /// Stages that nests before this one have written.
+    filled: FxHashSet<Id>,
+}
+
+type Checked = Result<(), LinearError>;
+
+impl<'a> Checker<'a> {
+    fn error(&self, rule: &'static str, id: Id) -> LinearError {
+        let mut node = print_node(self.g, id);
+        for &s in &self.g[id].src {
+            node.push_str("\n  of ");
+            node.push_str(&print_node(self.g, s));
+        }
+        LinearError { rule, statement: self.statement, node }
+    }
+    fn hold(&self, holds: bool, rule: &'static str, id: Id) -> Checked {
+        if holds { Ok(()) } else { Err(self.error(rule, id)) }
+    }
+    fn condition(&self, id: Id) -> Checked {
+        let known = self.g.free_ranges(id).iter().all(|r| self.code.globals.contains(r));
+        let read = self.g.any(id, |_, n| matches!(n.op, Op::Load | Op::Reduce));
+        self.hold(known && !read, "a condition is one on variables and workgroup indices", id)
+    }
+    fn statement(&mut self, s: &'a Statement) -> Checked {
+        match s {
+            Statement::Nest { buffer, staged, globals, threads } => {
+                return self.nest(*buffer, *staged, globals, threads);
+            }
+            Statement::End => return self.end(),
+            Statement::Define(id)
+            | Statement::Loop(id)
+            | Statement::Accumulator(id)
+            | Statement::Accumulate(id, _)
+            | Statement::Write(id, ..)
+            | Statement::Wide(id, ..)
+            | Statement::WideWrite(id, ..) => self.hold(self.nest.is_some(), "a statement stands in a nest", *id)?,
+        }
+        match s {
+            Statement::Define(id) => self.define(*id),
+            Statement::Loop(r) => self.open(*r),
+            Statement::Accumulator(acc) => self.accumulator(*acc),
+            Statement::Accumulate(acc, update) => self.accumulate(*acc, *update),
+            Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
+            Statement::Wide(buffer, at, bytes, parts) => self.wide(*buffer, *at, *bytes, parts),
+            Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
+            Statement::Nest { .. } | Statement::End => unreachable!("done above: {s:?}"),
+        }
+    }
+    fn nest(&mut self, buffer: Id, staged: bool, globals: &[Id], threads: &'a [Id]) -> Checked {
+        let g = self.g;
+        self.hold(self.nest.is_none(), "a nest stands in no other", buffer)?;
+        let of = if staged { Op::Local } else { Op::Param };
+        self.hold(g[buffer].op == of, "a nest writes a parameter, or a stage where it is one", buffer)?;
+        for &r in globals {
+            self.hold(self.code.globals.contains(&r), "a nest depends on workgroup indices of the launch", r)?;
+        }
+        for &r in threads {
+            let kind = matches!(g.range_kind(r), Some(RangeKind::Vector | RangeKind::VectorReduce));
+            self.hold(kind && g.int_value(g[r].src[0]).is_some(), "threads are a constant number of lanes", r)?;
+        }
+        self.nest = Some(Open { buffer, threads, written: false });
+        self.scopes.push(Scope::default());
+        Ok(())
+    }
+    fn end(&mut self) -> Checked {
+        let Some(scope) = self.scopes.pop() else {
+            return Err(LinearError {
+                rule: "an end closes a loop or a nest",
+                statement: self.statement,
+                node: format!("statement {} ends nothing", self.statement),
+            });
+        };
+        for (&sum, state) in &scope.sums {
+            self.hold(state.added, "an accumulator is added to before its scope ends", sum)?;
+        }
+        if !self.scopes.is_empty() {
+            return Ok(());
+        }
+        let nest = self.nest.take().unwrap_or_else(|| unreachable!("a scope is open outside nests"));
+        self.hold(nest.written, "a nest writes its buffer", nest.buffer)?;
+        if self.g[nest.buffer].op == Op::Local {
+            self.filled.insert(nest.buffer);
+        }
+        Ok(())
+    }
+    fn threads(&self) -> &'a [Id] {
+        self.nest.as_ref().map_or(&[], |n| n.threads)
+    }
+    fn is_open(&self, r: Id) -> bool {
+        let around = self.code.globals.contains(&r) || self.threads().contains(&r);
+        around || self.scopes.iter().any(|s| s.range == Some(r))
+    }
+    fn open(&mut self, r: Id) -> Checked {
+        let is_range = self.g[r].op == Op::Range && self.g.range_kind(r) != Some(RangeKind::Global);
+        self.hold(is_range && !self.is_open(r), "a loop is over a range that is not open", r)?;
+        self.value(self.g[r].src[0], r)?;
+        self.scopes.push(Scope { range: Some(r), ..Scope::default() });
+        Ok(())
+    }
+    /// A value that `user` reads here.
+    fn value(&mut self, id: Id, user: Id) -> Checked {
+        let n = &self.g[id];
+        match n.op {
+            Op::Range => return self.hold(self.is_open(id), "a range is open where it is used", user),
+            Op::Acc => return Err(self.error("an accumulator is read by its own update alone", user)),
+            Op::Const | Op::Var if n.dtype.lanes == 1 => return Ok(()),
+            _ => {}
+        }
+        let at = self.scopes.iter().position(|s| s.sums.contains_key(&id));
+        if let Some(at) = at {
+            let inside = self.loops_of(id).any(|r| self.scopes.iter().any(|s| s.range == Some(r)));
+            let sum = self.scopes[at].sums.get_mut(&id).unwrap_or_else(|| unreachable!("a sum of this scope: {id:?}"));
+            sum.read = true;
+            let done = sum.added && !inside;
+            return self.hold(done, "a sum is read when all is added", user);
+        }
+        let defined = self.scopes.iter().any(|s| s.defined.contains(&id));
+        self.hold(defined, "a value is defined before it is used, in a scope around it", user)
+    }
+    /// The loops of a reduction.
+    fn loops_of(&self, reduction: Id) -> impl Iterator<Item = Id> + 'a {
+        let g = self.g;
+        let all = g[reduction].src[1..].iter().copied();
+        all.filter(|&r| g.range_kind(r) != Some(RangeKind::Unroll))
+    }
+    /// What a node needs, `except` apart; and that it may stand here.
+    fn node(&mut self, id: Id, except: Option<Id>) -> Checked {
+        let g = self.g;
+        if let Some(rule) = nodes::broken(g, &g[id], self.threads()) {
+            return Err(self.error(rule, id));
+        }
+        for (i, &s) in g[id].src.iter().enumerate() {
+            match g[id].op {
+                Op::Load if i == 0 => self.readable(s, id)?,
+                // Threads of a range, not its index.
+                Op::Fold if i == 1 => {}
+                _ if Some(s) == except => {}
+                _ => self.value(s, id)?,
+            }
+        }
+        Ok(())
+    }
+    fn readable(&self, buffer: Id, load: Id) -> Checked {
+        let filled = self.g[buffer].op != Op::Local || self.filled.contains(&buffer);
+        self.hold(filled, "a stage is filled by a nest before the one that reads it", load)
+    }
+    fn define(&mut self, id: Id) -> Checked {
+        self.hold(self.g[id].op != Op::Acc, "an accumulator has a statement of its own", id)?;
+        self.node(id, None)?;
+        self.defined(id)
+    }
+    fn defined(&mut self, id: Id) -> Checked {
+        let again = self.scopes.iter().any(|s| s.defined.contains(&id) || s.sums.contains_key(&id));
+        self.hold(!again, "a value is defined once", id)?;
+        let scope = self.scopes.last_mut().unwrap_or_else(|| unreachable!("a nest is open: {id:?}"));
+        scope.defined.insert(id);
+        Ok(())
+    }
+    fn accumulator(&mut self, acc: Id) -> Checked {
+        let n = &self.g[acc];
+        self.hold(n.op == Op::Acc, "an accumulator is a node of its own kind", acc)?;
+        if let Some(rule) = nodes::broken(self.g, n, self.threads()) {
+            return Err(self.error(rule, acc));
+        }
+        let (first, sum) = (n.src[0], n.src[1]);
+        self.value(first, acc)?;
+        let again = self.scopes.iter().any(|s| s.defined.contains(&sum) || s.sums.contains_key(&sum));
+        self.hold(!again, "a value is defined once", acc)?;
+        let scope = self.scopes.last_mut().unwrap_or_else(|| unreachable!("a nest is open: {acc:?}"));
+        scope.sums.insert(sum, Sum::default());
+        Ok(())
+    }
+    fn accumulate(&mut self, acc: Id, update: Id) -> Checked {
+        let g = self.g;
+        let sum = (g[acc].op == Op::Acc).then(|| g[acc].src[1]);
+        let at = sum.and_then(|sum| self.scopes.iter().position(|s| s.sums.contains_key(&sum)));
+        let (Some(sum), Some(at)) = (sum, at) else {
+            return Err(self.error("an accumulator is opened before it is added to", acc));
+        };
+        let own = g[update].src.contains(&acc) && g[update].dtype == g[acc].dtype;
+        self.hold(own, "an update adds to its accumulator", update)?;
+        let inner: Vec<Id> = self.scopes[at + 1..].iter().filter_map(|s| s.range).collect();
+        let inside =
+            self.loops_of(sum).all(|r| inner.contains(&r)) && inner.iter().all(|&r| self.loops_of(sum).any(|l| l == r));
+        self.hold(inside, "an accumulator is added to in the loops of its reduction", acc)?;
+        self.node(update, Some(acc))?;
+        let state = self.scopes[at].sums.get_mut(&sum).unwrap_or_else(|| unreachable!("a sum of this scope: {sum:?}"));
+        state.added = true;
+        let read = state.read;
+        self.hold(!read, "nothing is added to a sum that has been read", acc)
+    }
+    /// Where a nest writes.
+    fn place(&mut self, buffer: Id, at: Id) -> Checked {
+        let own = self.nest.as_ref().is_some_and(|n| n.buffer == buffer);
+        self.hold(own, "a nest writes its own buffer", buffer)?;
+        self.hold(self.g[at].dtype == gristmill_uop::Scalar::I64.one(), "an offset is an i64", at)?;
+        if let Some(nest) = &mut self.nest {
+            nest.written = true;
+        }
+        self.value(at, buffer)
+    }
+    fn write(&mut self, buffer: Id, at: Id, value: Id) -> Checked {
+        self.place(buffer, at)?;
+        let g = self.g;
+        let fits = matches!(g[buffer].arg, Arg::Packed(..)) || g.scalar(value) == g.scalar(buffer);
+        let lanes = self.threads().is_empty() || g[value].dtype.lanes == 1;
+        self.hold(fits && lanes, "what is written is of the buffer's type", value)?;
+        self.value(value, buffer)
+    }
+    /// Is the address a multiple of so many bytes, whatever its indices are?
+    fn aligned(&self, buffer: Id, at: Id, bytes: usize) -> bool {
+        let (sum, unit) = (self.g.linear(at), self.g.unit_bytes(buffer));
+        let mut all = std::iter::once(sum.constant).chain(sum.terms.iter().map(|t| t.1));
+        all.all(|c| c * unit % bytes as i64 == 0)
+    }
+    fn wide(&mut self, buffer: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) -> Checked {
+        let g = self.g;
+        let aligned = WIDE_LOADS.contains(&bytes) && self.aligned(buffer, at, bytes);
+        self.hold(aligned, "a wide load is of 8 or 16 bytes, at a multiple of them", at)?;
+        self.value(at, buffer)?;
+        let (base, unit) = (g.linear(at), g.unit_bytes(buffer));
+        for &(load, byte) in parts {
+            let n = &g[load];
+            let here = n.op == Op::Load && n.src[0] == buffer && {
+                let own = g.linear(n.src[1]);
+                own.terms == base.terms && (own.constant - base.constant) * unit == byte as i64
+            };
+            self.hold(here, "a part of a wide load is a load of its buffer, at its byte", load)?;
+            let size = n.dtype.scalar.bytes();
+            let inside = n.dtype.lanes == 1 && byte + size <= bytes && byte % WORD + size <= WORD;
+            self.hold(inside, "a part of a wide load lies in it, and in one of its words", load)?;
+            if let Some(rule) = nodes::broken(g, n, self.threads()) {
+                return Err(self.error(rule, load));
+            }
+            self.readable(buffer, load)?;
+            self.defined(load)?;
+        }
+        Ok(())
+    }
+    fn wide_write(&mut self, buffer: Id, at: Id, bytes: usize, values: &[Id]) -> Checked {
+        let g = self.g;
+        self.place(buffer, at)?;
+        let aligned = WIDE_WRITES.contains(&bytes) && self.aligned(buffer, at, bytes);
+        self.hold(aligned, "a wide write is of 4, 8 or 16 bytes, at a multiple of them", at)?;
+        let fill = values.len() as i64 * g.unit_bytes(buffer) == bytes as i64;
+        self.hold(fill, "the values of a wide write fill it", buffer)?;
+        for &value in values {
+            let fits = g[value].dtype == g.scalar(buffer).one();
+            self.hold(fits, "what is written is of the buffer's type", value)?;
+            self.value(value, buffer)?;
+        }
+        Ok(())
+    }
+}

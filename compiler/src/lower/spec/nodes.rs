@@ -1,0 +1,100 @@
+//! What must hold of a node that a statement of linear code computes, by itself: sources, lanes, types.
+
+use gristmill_uop::op::Class;
+use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar, spec};
+
+/// Bytes that a product of bytes has in a row, for each three of its sources: 16, or 32.
+const PRODUCTS: [usize; 2] = [3, 6];
+/// Lanes of a warp's matrix product: four sums each.
+const SUMS: u16 = 4;
+/// Entries of a table that a register holds.
+const TABLE: usize = 16;
+
+/// What must hold of a node.
+pub(super) struct Row {
+    /// In words.
+    pub name: &'static str,
+    /// Of which ops; empty for all.
+    pub ops: &'static [Op],
+    /// Does it hold, in a nest of these threads? Rows above hold already.
+    pub check: fn(&Graph, &Node, &[Id]) -> bool,
+}
+
+macro_rules! rows { ($([$($op:ident)*] $name:literal $check:expr;)*) => {
+    /// The table.
+    pub(super) static ROWS: &[Row] = &[$(Row { name: $name, ops: &[$(Op::$op),*], check: $check }),*];
+} }
+
+rows! {
+    [] "only scalars and vectors, elementwise ops, loads and linear ops" |_, n, _| match n.op.class() {
+        Class::Source => matches!(n.op, Op::Const | Op::Var),
+        Class::Elementwise | Class::Linear => true,
+        _ => n.op == Op::Load,
+    };
+    [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4 Splat Pack Part]
+        "operands are values" |g, n, _| n.src.iter().all(|&s| is_value(g, s));
+    [Cast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4]
+        "as many lanes as the operands" |g, n, _| n.src.iter().all(|&s| g[s].dtype.lanes == n.dtype.lanes);
+    [Table] "an integer's entry in a table, whose numbers the result holds" |g, n, _| {
+        let Arg::Ints(table) = &n.arg else { return false };
+        // Of an index into a register's table only the low bits count.
+        let found = table.len() == TABLE || g.within(n.src[0], 0, table.len() as i64 - 1);
+        found && g.scalar(n.src[0]).is_int() && matches!(n.dtype.scalar, Scalar::I32 | Scalar::F32)
+    };
+    [Load] "a value of the buffer's type, unless packed, or a word of its bytes or halves, at an i64 offset" |g, n, _| {
+        let (buffer, at) = (n.src[0], n.src[1]);
+        let packed = matches!(g[buffer].arg, Arg::Packed(..));
+        let word = n.dtype.scalar == Scalar::U32 && g.scalar(buffer).bytes() <= 2;
+        let place = matches!(g[buffer].op, Op::Param | Op::Local) && g[at].dtype == Scalar::I64.one() && is_value(g, at);
+        place && (packed || word || g.scalar(buffer) == n.dtype.scalar)
+    };
+    [Lanes Splat Pack Load] "threads have no vectors but a matrix product's" |_, n, threads| {
+        // Its sums begin as one value.
+        threads.is_empty() || n.dtype.lanes == 1 || n.op == Op::Splat && n.dtype.lanes == SUMS
+    };
+    [Lanes] "whole numbers across a vector" |_, n, _| n.dtype.scalar.is_int() && n.dtype.lanes > 1;
+    [Splat] "one value of the vector's type" |g, n, _| g[n.src[0]].dtype == n.dtype.with_lanes(1) && n.dtype.lanes > 1;
+    [Pack] "a value of the vector's type for each lane" |g, n, _| {
+        n.src.len() == n.dtype.lanes as usize && n.src.iter().all(|&s| g[s].dtype == n.dtype.with_lanes(1))
+    };
+    [Fold] "lanes of a vector, or one value of each thread of a range, to one of their type" |g, n, threads| {
+        let from = g[n.src[0]].dtype;
+        let over = match n.src[1..] {
+            [] => from.lanes > 1,
+            [range] => from.lanes == 1 && threads.contains(&range),
+            _ => false,
+        };
+        over && matches!(n.arg, Arg::Reduce(..)) && n.dtype == from.with_lanes(1)
+    };
+    [Mma MmaHalf] "a matrix product is a warp's" |_, _, threads| !threads.is_empty();
+    [Mma] "words of 16 or 32 bytes of rows and tokens, four sums in i32" |g, n, _| {
+        let words = n.src.iter().all(|&s| g[s].dtype == Scalar::U32.one());
+        let largest = matches!(n.arg, Arg::None | Arg::Int(0..=255));
+        words && largest && PRODUCTS.contains(&n.src.len()) && n.dtype == Scalar::I32.one().with_lanes(SUMS)
+    };
+    [MmaHalf] "six words of halves, added to four sums in f32" |g, n, _| {
+        let sums = Scalar::F32.one().with_lanes(SUMS);
+        n.src[..6].iter().all(|&s| g[s].dtype == Scalar::U32.one()) && g[n.src[6]].dtype == sums && n.dtype == sums
+    };
+    [Part] "a constant lane within a vector of its type" |g, n, _| {
+        let from = g[n.src[0]].dtype;
+        let within = g.int_value(n.src[1]).is_some_and(|i| (0..from.lanes as i64).contains(&i));
+        within && from.lanes > 1 && n.dtype == from.with_lanes(1)
+    };
+    [Acc] "a first value, and the reduction that it becomes, of one type" |g, n, _| {
+        g[n.src[1]].op == Op::Reduce && n.src.iter().all(|&s| g[s].dtype == n.dtype)
+    };
+}
+
+/// The first row of this table, or of those that hold at every level (`uop::spec`), that does not hold.
+pub(super) fn broken(g: &Graph, n: &Node, threads: &[Id]) -> Option<&'static str> {
+    let applies = |ops: &[Op]| ops.is_empty() || ops.contains(&n.op);
+    // A table of floats stands at this level alone.
+    let mut common = spec::ROWS.iter().filter(|r| r.level.is_none() && applies(r.ops) && r.ops != [Op::Table]);
+    let own = || ROWS.iter().find(|r| applies(r.ops) && !(r.check)(g, n, threads)).map(|r| r.name);
+    common.find(|r| !(r.check)(g, n)).map(|r| r.name).or_else(own)
+}
+
+fn is_value(g: &Graph, id: Id) -> bool {
+    !matches!(g[id].op, Op::Param | Op::Local | Op::Store | Op::Body | Op::Kernel)
+}

@@ -1,0 +1,261 @@
+//! Good code passes, and every rule fails for code that breaks it, with the node that does.
+
+use super::super::code::{Code, Statement, When};
+use super::{check, nodes};
+use Statement::{Accumulate, Accumulator, Define, End, Loop, Nest, Wide, WideWrite, Write};
+use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
+use smallvec::SmallVec;
+
+/// The sum over `term` of `x[8·row + term]`, into `y[row]`, for each row.
+struct World {
+    g: Graph,
+    x: Id,
+    y: Id,
+    stage: Id,
+    group: Id,
+    row: Id,
+    term: Id,
+    thread: Id,
+    at: Id,
+    load: Id,
+    acc: Id,
+    update: Id,
+    sum: Id,
+}
+
+impl World {
+    fn new() -> World {
+        let mut g = Graph::new();
+        let (x, y) = (g.param(0, &[], Scalar::F32), g.param(1, &[], Scalar::F32));
+        let eight = g.int(8);
+        let kinds = [RangeKind::Global, RangeKind::Loop, RangeKind::Reduce, RangeKind::VectorReduce];
+        let mut number = 0;
+        let [group, row, term, thread] = kinds.map(|kind| {
+            number += 1;
+            g.range(eight, number, kind)
+        });
+        let scaled = g.mul(row, eight);
+        let at = g.add(scaled, term);
+        let load = g.load(x, at, Scalar::F32);
+        let sum = g.reduce_ranges(load, &[term], ReduceOp::Add);
+        let first = g.f32(0.0);
+        let mut w = World { g, x, y, stage: eight, group, row, term, thread, at, load, acc: first, update: first, sum };
+        w.stage = w.node(Op::Local, Scalar::F32, &[eight], Arg::Int(0));
+        w.acc = w.node(Op::Acc, Scalar::F32, &[first, sum], Arg::None);
+        w.update = w.node(Op::Add, Scalar::F32, &[w.acc, load], Arg::None);
+        w
+    }
+    fn node(&mut self, op: Op, dtype: impl Into<DType>, src: &[Id], arg: Arg) -> Id {
+        self.g.intern(Node { op, dtype: dtype.into(), src: SmallVec::from_slice(src), arg })
+    }
+    fn open(&self, buffer: Id, threads: &[Id]) -> Statement {
+        let staged = self.g[buffer].op == Op::Local;
+        Nest { buffer, staged, globals: vec![self.group], threads: threads.to_vec() }
+    }
+    fn good(&self) -> Vec<Statement> {
+        let scaled = self.g[self.at].src.iter().copied().find(|&s| self.g[s].op == Op::Mul).expect("a product");
+        vec![
+            self.open(self.y, &[]),
+            Loop(self.row),
+            Define(scaled),
+            Accumulator(self.acc),
+            Loop(self.term),
+            Define(self.at),
+            Define(self.load),
+            Accumulate(self.acc, self.update),
+            End,
+            Write(self.y, self.row, self.sum),
+            End,
+            End,
+        ]
+    }
+    /// A nest of these threads that only computes `id`, from sources that statements of its own have loaded or that are given.
+    fn of(&mut self, id: Id, threads: &[Id]) -> Vec<Statement> {
+        let zero = self.g.int(0);
+        let one = self.g.f32(1.0);
+        vec![self.open(self.y, threads), Define(id), Write(self.y, zero, one), End]
+    }
+    fn check(&self, statements: Vec<Statement>) -> Result<(), super::LinearError> {
+        check(&self.g, &Code { globals: vec![self.group], statements, ..Code::default() })
+    }
+}
+
+/// `good` with something done to it, and the rule that then does not hold.
+type Bad = (&'static str, fn(&mut World, &mut Vec<Statement>));
+
+const BAD: &[Bad] = &[
+    ("a statement stands in a nest", |_, s| drop(s.remove(0))),
+    ("a nest stands in no other", |_, s| s.insert(1, s[0].clone())),
+    ("every loop and nest is closed", |_, s| drop(s.pop())),
+    ("an end closes a loop or a nest", |_, s| s.push(End)),
+    ("a nest writes a parameter, or a stage where it is one", |w, s| {
+        s[0] = Nest { buffer: w.y, staged: true, globals: vec![], threads: vec![] };
+    }),
+    ("a nest depends on workgroup indices of the launch", |w, s| {
+        s[0] = Nest { buffer: w.y, staged: false, globals: vec![w.row], threads: vec![] };
+    }),
+    ("threads are a constant number of lanes", |w, s| s[0] = w.open(w.y, &[w.row])),
+    ("a nest writes its buffer", |_, s| drop(s.remove(9))),
+    ("a nest writes its own buffer", |w, s| s[9] = Write(w.x, w.row, w.sum)),
+    ("an offset is an i64", |w, s| s[9] = Write(w.y, w.sum, w.sum)),
+    ("what is written is of the buffer's type", |w, s| s[9] = Write(w.y, w.row, w.row)),
+    ("a loop is over a range that is not open", |w, s| s[4] = Loop(w.row)),
+    ("a loop is over a range that is not open", |w, s| s[4] = Loop(w.group)),
+    ("a range is open where it is used", |_, s| s.swap(4, 5)),
+    ("a value is defined before it is used, in a scope around it", |_, s| s.swap(5, 6)),
+    ("a value is defined before it is used, in a scope around it", |w, s| s[9] = Write(w.y, w.row, w.load)),
+    ("a value is defined once", |_, s| s.insert(6, s[5].clone())),
+    ("a value is defined once", |_, s| s.insert(4, s[3].clone())),
+    ("an accumulator has a statement of its own", |w, s| s[3] = Define(w.acc)),
+    ("an accumulator is a node of its own kind", |w, s| s[3] = Accumulator(w.sum)),
+    ("an accumulator is opened before it is added to", |_, s| drop(s.remove(3))),
+    ("an accumulator is read by its own update alone", |w, s| s.insert(7, Define(w.update))),
+    ("an update adds to its accumulator", |w, s| s[7] = Accumulate(w.acc, w.load)),
+    ("an accumulator is added to in the loops of its reduction", |_, s| s.swap(7, 8)),
+    ("an accumulator is added to before its scope ends", |_, s| drop(s.drain(4..10))),
+    ("a sum is read when all is added", |w, s| s.insert(8, Write(w.y, w.row, w.sum))),
+    ("a sum is read when all is added", |_, s| s.swap(4, 9)),
+    ("nothing is added to a sum that has been read", |w, s| {
+        s.splice(10..10, [Loop(w.term), Define(w.at), Define(w.load), Accumulate(w.acc, w.update), End]);
+    }),
+    ("a stage is filled by a nest before the one that reads it", |w, s| {
+        let load = w.g.load(w.stage, w.row, Scalar::F32);
+        s.insert(2, Define(load));
+    }),
+    ("a wide load is of 8 or 16 bytes, at a multiple of them", |w, s| s[6] = Wide(w.x, w.at, 16, vec![(w.load, 0)])),
+    ("a part of a wide load is a load of its buffer, at its byte", |w, s| {
+        s[5] = Wide(w.x, eight_rows(w), 16, vec![(w.load, 0)]);
+    }),
+    ("a part of a wide load lies in it, and in one of its words", |w, s| {
+        let (row, four) = (eight_rows(w), w.g.int(4));
+        let beyond = w.g.add(row, four);
+        let load = w.g.load(w.x, beyond, Scalar::F32);
+        s.insert(3, Wide(w.x, row, 16, vec![(load, 16)]));
+    }),
+    ("a wide write is of 4, 8 or 16 bytes, at a multiple of them", |w, s| {
+        s[9] = WideWrite(w.y, w.row, 8, vec![w.sum, w.sum]);
+    }),
+    ("the values of a wide write fill it", |w, s| s[9] = WideWrite(w.y, eight_rows(w), 16, vec![w.sum, w.sum])),
+];
+
+/// `8·row`.
+fn eight_rows(w: &mut World) -> Id {
+    let eight = w.g.int(8);
+    w.g.mul(w.row, eight)
+}
+
+#[test]
+fn sums_in_loops_and_wide_accesses_are_linear_code() {
+    let mut w = World::new();
+    w.check(w.good()).unwrap_or_else(|e| panic!("{e}"));
+    let (mut s, row) = (w.good(), eight_rows(&mut w));
+    let parts: Vec<(Id, usize)> = (0..4)
+        .map(|i| {
+            let i = w.g.int(i);
+            let at = w.g.add(row, i);
+            (w.g.load(w.x, at, Scalar::F32), 4 * w.g.int_value(i).expect("a number") as usize)
+        })
+        .collect();
+    s[9] = WideWrite(w.y, row, 16, parts.iter().map(|p| p.0).collect());
+    s.insert(3, Wide(w.x, row, 16, parts));
+    s.retain(|s| !matches!(s, Define(id) if w.g[*id].op == Op::Load && *id != w.load));
+    w.check(s).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn every_rule_of_statements_can_fail() {
+    for (rule, change) in BAD {
+        let mut w = World::new();
+        let mut s = w.good();
+        change(&mut w, &mut s);
+        let e = w.check(s).expect_err(rule);
+        assert_eq!(e.rule, *rule, "{e}");
+        let shown = e.node.contains('%') || *rule == "an end closes a loop or a nest";
+        assert!(shown && e.to_string().contains(rule), "{e}");
+    }
+}
+
+#[test]
+fn conditions_are_known_outside() {
+    let w = World::new();
+    let when = When { skip: Some(w.load), ..When::default() };
+    let e = check(&w.g, &Code { globals: vec![w.group], when, ..Code::default() }).expect_err("a load");
+    assert_eq!(e.rule, "a condition is one on variables and workgroup indices");
+}
+
+/// A node that breaks a row: made from scalar constants, in a nest with the thread or without.
+type Wrong = (&'static str, bool, fn(&mut World) -> Id);
+
+const WRONG: &[Wrong] = &[
+    ("only scalars and vectors, elementwise ops, loads and linear ops", false, |w| w.sum),
+    ("operands are values", false, |w| w.node(Op::Neg, Scalar::F32, &[w.x], Arg::None)),
+    ("as many lanes as the operands", false, |w| {
+        let (word, none) = (w.g.int_of(Scalar::U32, 1), w.g.int_of(Scalar::I32, 0));
+        w.node(Op::Dot4, Scalar::I32.one().with_lanes(4), &[word, word, none], Arg::Int(15))
+    }),
+    ("an integer's entry in a table, whose numbers the result holds", false, |w| {
+        let index = w.g.int(3);
+        w.node(Op::Table, Scalar::I32, &[index], Arg::Ints([1, 2, 3].into()))
+    }),
+    ("a value of the buffer's type, unless packed, or a word of its bytes or halves, at an i64 offset", false, |w| {
+        w.node(Op::Load, Scalar::F16, &[w.x, w.group], Arg::None)
+    }),
+    ("threads have no vectors but a matrix product's", true, |w| {
+        w.node(Op::Load, Scalar::F32.one().with_lanes(4), &[w.x, w.group], Arg::None)
+    }),
+    ("whole numbers across a vector", false, |w| w.node(Op::Lanes, Scalar::I64, &[], Arg::None)),
+    ("one value of the vector's type", false, |w| {
+        let one = w.g.int(1);
+        w.node(Op::Splat, Scalar::F32.one().with_lanes(4), &[one], Arg::None)
+    }),
+    ("a value of the vector's type for each lane", false, |w| {
+        let one = w.g.int(1);
+        w.node(Op::Pack, Scalar::I64.one().with_lanes(4), &[one, one], Arg::None)
+    }),
+    ("lanes of a vector, or one value of each thread of a range, to one of their type", true, |w| {
+        let one = w.g.f32(1.0);
+        w.node(Op::Fold, Scalar::F32, &[one, w.row], Arg::Reduce(ReduceOp::Add, SmallVec::new()))
+    }),
+    ("a matrix product is a warp's", false, |w| {
+        let one = w.g.int_of(Scalar::U32, 1);
+        w.node(Op::Mma, Scalar::I32.one().with_lanes(4), &[one; 3], Arg::None)
+    }),
+    ("words of 16 or 32 bytes of rows and tokens, four sums in i32", true, |w| {
+        let one = w.g.int_of(Scalar::U32, 1);
+        w.node(Op::Mma, Scalar::I32.one().with_lanes(4), &[one; 4], Arg::None)
+    }),
+    ("six words of halves, added to four sums in f32", true, |w| {
+        let one = w.g.int_of(Scalar::U32, 1);
+        w.node(Op::MmaHalf, Scalar::F32.one().with_lanes(4), &[one; 7], Arg::None)
+    }),
+    ("a constant lane within a vector of its type", false, |w| {
+        let vector = Scalar::F32.one().with_lanes(4);
+        let (ones, four) = (w.g.constant(vector, 1.0), w.g.int(4));
+        w.node(Op::Part, Scalar::F32, &[ones, four], Arg::None)
+    }),
+    ("operands have the dtype of the result", false, |w| {
+        let one = w.g.int(1);
+        w.node(Op::Neg, Scalar::F32, &[one], Arg::None)
+    }),
+];
+
+#[test]
+fn every_rule_of_nodes_can_fail() {
+    for (rule, threads, make) in WRONG {
+        let mut w = World::new();
+        let id = make(&mut w);
+        let threads = if *threads { vec![w.thread] } else { vec![] };
+        let s = w.of(id, &threads);
+        let e = w.check(s).expect_err(rule);
+        assert_eq!(e.rule, *rule, "{e}");
+        assert!(e.node.contains(w.g[id].op.name()), "{e}");
+    }
+    let mut w = World::new();
+    let first = w.g.f32(0.0);
+    let acc = w.node(Op::Acc, Scalar::F32, &[first, w.load], Arg::None);
+    let e = w.check(vec![w.open(w.y, &[]), Accumulator(acc)]).expect_err("no reduction");
+    assert_eq!(e.rule, "a first value, and the reduction that it becomes, of one type");
+    for row in nodes::ROWS {
+        assert!(row.ops == [Op::Acc] || WRONG.iter().any(|b| b.0 == row.name), "no case breaks \"{}\"", row.name);
+    }
+}
