@@ -39,6 +39,7 @@ use gristmill_backend::Opened;
 use gristmill_backend::cpu::{Cc, CpuDevice, ISAS, Isa, dialect};
 use gristmill_backend::cuda::dialect::Cuda;
 use gristmill_backend::interp::InterpDevice;
+use gristmill_backend::interp::linear::LinearDevice;
 use gristmill_runtime::Device;
 use gristmill_runtime::store::Store;
 use gristmill_uop::machine::Machine;
@@ -55,6 +56,21 @@ fn interp() -> Vec<Way> {
         Way { name, device: device.clone(), seed, same_as: None }
     };
     std::iter::once(None).chain((1..=seeds()).map(Some)).map(way).collect()
+}
+
+/// Linear code, interpreted: vectors of two instruction sets, and 64 threads of a GPU.
+fn linear() -> Vec<Way> {
+    let isa = |name: &str| ISAS.iter().find(|i| i.name == name).expect("an instruction set").isa.target();
+    let targets = [
+        ("avx512vnni", isa("avx512vnni")),
+        ("avx2", isa("avx2")),
+        ("64 threads", Target { threads: 64, ..Target::named("h200") }),
+    ];
+    let way = |(name, target): (&str, Target)| {
+        let device = Opened::new(Arc::new(LinearDevice::new(target)), None);
+        Way { name: format!("linear, {name}"), device, seed: None, same_as: None }
+    };
+    targets.into_iter().map(way).collect()
 }
 
 /// The tests' own store: what was compiled once is not compiled again.
@@ -147,6 +163,46 @@ fn cuda() -> Vec<Way> {
     };
     let again = ["cuda", "cuda again"].map(|name| way(name.into(), None, Some("cuda")));
     again.into_iter().chain((1..=seeds()).map(|s| way(format!("cuda, seed {s}"), Some(s), None))).collect()
+}
+
+/// Linear code means what the evaluator says. A few groups of cases, because threads run one after the other, slowly: the sums, stages and loops of
+/// each kind of machine, and on a GPU the products of a warp, of halves and of bytes.
+mod linear {
+    use super::*;
+    use harness::Case;
+
+    fn all(cases: Vec<Case>) {
+        let mut ways = linear();
+        ways.iter_mut().for_each(|w| w.device.target.int8 = false);
+        check(cases, ways);
+    }
+    #[test]
+    fn matvec() {
+        all(packed::matvec());
+    }
+    #[test]
+    fn matmul() {
+        all(packed::matmul().into_iter().step_by(5).collect());
+    }
+    #[test]
+    fn experts() {
+        all(experts::one_token().into_iter().step_by(5).collect());
+    }
+    #[test]
+    fn attention() {
+        all(attention::cases());
+    }
+    #[test]
+    fn products_of_halves() {
+        let mut ways = linear();
+        ways.retain(|w| w.name.ends_with("threads"));
+        ways.iter_mut().for_each(|w| w.device.target.int8 = false);
+        check(attention::halves().into_iter().take(1).collect(), ways);
+    }
+    #[test]
+    fn products_of_bytes() {
+        check(attention::integers().into_iter().chain(packed::integer()).step_by(8).collect(), linear());
+    }
 }
 
 /// One test for each group of cases.

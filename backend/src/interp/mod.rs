@@ -20,6 +20,7 @@ mod code;
 mod compile;
 mod fault;
 mod lanes;
+pub mod linear;
 mod memory;
 mod run;
 

@@ -7,7 +7,7 @@ mod tests;
 
 use super::code::{Code, Statement};
 use gristmill_uop::text::print_node;
-use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt;
 
@@ -281,7 +281,7 @@ impl<'a> Checker<'a> {
     fn place(&mut self, buffer: Id, at: Id) -> Checked {
         let own = self.nest.as_ref().is_some_and(|n| n.buffer == buffer);
         self.hold(own, "a nest writes its own buffer", buffer)?;
-        self.hold(self.g[at].dtype == gristmill_uop::Scalar::I64.one(), "an offset is an i64", at)?;
+        self.hold(self.g[at].dtype == Scalar::I64.one(), "an offset is an i64", at)?;
         if let Some(nest) = &mut self.nest {
             nest.written = true;
         }
