@@ -201,7 +201,8 @@ mod linear {
     }
     #[test]
     fn products_of_bytes() {
-        check(attention::integers().into_iter().chain(packed::integer()).step_by(8).collect(), linear());
+        // Of every seventh, as six follow one another for a format: each of the six with some format.
+        check(attention::integers().into_iter().chain(packed::integer()).step_by(7).collect(), linear());
     }
 }
 
