@@ -42,7 +42,7 @@ pub struct Signature {
     /// Does nothing of its function come before it?
     pub first: bool,
     /// May kernels behind it start before it has ended, where the device lets them?
-    pub early: bool,
+    pub early_launch: bool,
     /// How many iterations ahead the next rows are asked for; 0 for not at all.
     pub prefetch: u8,
     /// Slots whose rows are interleaved: they are read as one stream, which the machine finds by itself.
@@ -151,7 +151,7 @@ impl Kernel {
 fn sized(g: &mut Graph, bodies: &[Vec<Id>], launch: &Launch, slots: &Slots, target: &Target) -> (Signature, Id) {
     let mut signature = Signature {
         prefetch: target.tuning.prefetch,
-        early: target.early,
+        early_launch: target.early_launch,
         streams: slots.streams.clone(),
         threads: target.threads,
         first: launch.level == 0,
@@ -236,7 +236,7 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         beside: 1,
         first: false,
         prefetch: 0,
-        early: true,
+        early_launch: true,
         streams: vec![],
     }
 }

@@ -1,16 +1,17 @@
 //! A warp's matrix product of halves: its shape, and the sums that it can be. Decompositions ask for such sums, the mapping to threads lays them out
 //! (`map/fragment_tiling.rs`), lowering makes them instructions (`lower/mma_f16.rs`), and the price counts them.
 
+use gristmill_uop::machine::MMA_F16;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 
 /// Rows of a product.
-pub const ROWS: i64 = 16;
-/// Lanes that hold different rows.
-pub const LANES: i64 = 8;
+pub const ROWS: i64 = MMA_F16.rows;
+/// Lanes that hold different rows: two each.
+pub const LANES: i64 = MMA_F16.rows / 2;
 /// Terms of a product.
-pub const TERMS: i64 = 16;
+pub const TERMS: i64 = MMA_F16.terms;
 /// Lanes that hold different outputs: two columns each.
-pub const OUTPUTS: i64 = 4;
+pub const OUTPUTS: i64 = MMA_F16.columns / 2;
 /// Threads that a product is spread over: a subgroup.
 pub const WARP: i64 = LANES * OUTPUTS;
 /// Fewer outputs beside one another are not worth it: columns would be surplus.

@@ -135,18 +135,14 @@ impl Machine {
     pub fn named(name: &str) -> Option<Machine> {
         NAMED.iter().find(|row| row.name == name).map(GpuRow::machine)
     }
-    /// An NVIDIA GPU by what its driver says of it. Costs are those of the row of [`NAMED`] that it is, if it is one (as many units of the same
-    /// architecture, and the same memory), else reckoned from its clocks.
+    /// An NVIDIA GPU by what its driver says of it: the row of [`NAMED`] that it is, if it is one (as many units of the same
+    /// architecture, and the same memory), else what the driver says, with costs reckoned from its clocks.
     pub fn nvidia(name: &str, it: &Attributes) -> Machine {
         let nominal = 2.0 * it.memory_clock * it.memory_bits as f64 / 8.0;
         let is_near = |row: &&GpuRow| (row.bandwidth * 1e9 / nominal - 1.0).abs() < 0.05;
         let mut same = NAMED.iter().filter(|row| row.sm == Some(it.sm) && row.units == it.units);
         if let Some(row) = same.find(is_near) {
-            return Machine {
-                shared_per_unit: it.shared_per_unit,
-                shared_per_workgroup: it.shared_per_workgroup,
-                ..row.machine()
-            };
+            return row.machine();
         }
         let row = GpuRow {
             name: "",
@@ -156,20 +152,14 @@ impl Machine {
             subgroup: it.subgroup,
             threads_per_unit: it.threads_per_unit,
             registers: it.registers,
-            shared: [0, 0],
-            cache: 0,
+            shared: [it.shared_per_unit >> 10, it.shared_per_workgroup >> 10],
+            cache: it.cache >> 20,
             fragments: if it.sm >= 80 { TENSOR_CORES } else { &[] },
             // A driver that does not say, as those of divided GPUs: as much for each unit as an H200 has.
             bandwidth: if nominal > 0.0 { nominal / 1e9 } else { 4800.0 / 132.0 * it.units as f64 },
             operations: it.units as f64 * f32_lanes(it.sm) * 2.0 * it.clock / 1e12,
         };
-        Machine {
-            name: name.to_owned().into(),
-            shared_per_unit: it.shared_per_unit,
-            shared_per_workgroup: it.shared_per_workgroup,
-            cache: it.cache,
-            ..row.machine()
-        }
+        Machine { name: name.to_owned().into(), ..row.machine() }
     }
 }
 

@@ -93,10 +93,10 @@ pub const FLAGS: &[Flag] = &[
     },
     Flag { name: "merge", doc: "independent kernels in one launch", of: None, off: |t| t.merge = false },
     Flag {
-        name: "split",
+        name: "split-cache",
         doc: "the cache in many short chunks, for many workgroups at once",
         of: None,
-        off: |t| t.split = false,
+        off: |t| t.split_cache = false,
     },
     Flag {
         name: "fragments",
@@ -105,24 +105,24 @@ pub const FLAGS: &[Flag] = &[
         off: |t| t.machine.fragments = &[],
     },
     Flag {
-        name: "staging",
+        name: "stage-cache",
         doc: "a tile of the cache in shared memory, for scores and for values",
         of: GPU,
-        off: |t| t.staging = false,
+        off: |t| t.stage_cache = false,
     },
     Flag {
-        name: "ahead",
+        name: "copy-ahead",
         doc: "tiles of the cache copied before the kernels before have ended",
         of: GPU,
-        off: |t| t.ahead = false,
+        off: |t| t.copy_ahead = false,
     },
     Flag {
-        name: "early",
+        name: "early-launch",
         doc: "kernels that start before those before them have ended",
         of: GPU,
-        off: |t| t.early = false,
+        off: |t| t.early_launch = false,
     },
-    Flag { name: "wide", doc: "neighbours in memory by one load", of: GPU, off: |t| t.wide = false },
+    Flag { name: "wide-loads", doc: "neighbours in memory by one load", of: GPU, off: |t| t.wide_loads = false },
 ];
 
 /// A device, as the compiler sees it.
@@ -143,15 +143,15 @@ pub struct Target {
     /// Do independent kernels share a launch?
     pub merge: bool,
     /// Is a cache of rows cut into short chunks, each for a workgroup of its own?
-    pub split: bool,
+    pub split_cache: bool,
     /// Does a GPU's workgroup keep its tile of the cache in shared memory?
-    pub staging: bool,
+    pub stage_cache: bool,
     /// Is that tile copied before the kernels before have ended?
-    pub ahead: bool,
+    pub copy_ahead: bool,
     /// Do a GPU's kernels let those behind them start early?
-    pub early: bool,
+    pub early_launch: bool,
     /// Are neighbours in a GPU's memory one load?
-    pub wide: bool,
+    pub wide_loads: bool,
     /// What was, or may be, tuned.
     pub tuning: Tuning,
 }
@@ -177,11 +177,11 @@ impl Target {
             int8: true,
             fusion: true,
             merge: true,
-            split: true,
-            staging: true,
-            ahead: true,
-            early: true,
-            wide: true,
+            split_cache: true,
+            stage_cache: true,
+            copy_ahead: true,
+            early_launch: true,
+            wide_loads: true,
             tuning: Tuning::default(),
         }
     }

@@ -184,7 +184,7 @@ fn ablate(options: &Options, model: &Model, opened: Opened, context: usize) -> R
     if !options.json {
         writeln!(
             out,
-            "{:<10} {:>13} {:>9} {:>9} {:>14} {:>9} {:>9}  what is off",
+            "{:<12} {:>13} {:>9} {:>9} {:>14} {:>9} {:>9}  what is off",
             "without", "decode tok/s", "with", "worth", "prefill tok/s", "with", "worth"
         )?;
     }
@@ -212,7 +212,7 @@ fn ablate(options: &Options, model: &Model, opened: Opened, context: usize) -> R
         } else {
             writeln!(
                 out,
-                "{:<10} {:>13} {:>9} {:>9} {:>14} {:>9} {:>9}  {}",
+                "{:<12} {:>13} {:>9} {:>9} {:>14} {:>9} {:>9}  {}",
                 flag.name,
                 shown(off.decode),
                 shown(with.decode),

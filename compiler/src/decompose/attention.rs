@@ -52,7 +52,7 @@ const COMBINED: i64 = 64;
 /// Positions of a chunk where at most so many tokens attend in one step, to a cache of so many rows.
 pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
     match target.machine.kind {
-        _ if !target.split => whole_chunk(target).max(CHUNK_MANY),
+        _ if !target.split_cache => whole_chunk(target).max(CHUNK_MANY),
         _ if tokens > FEW => CHUNK_MANY,
         // Partial results are written and read again: fewer, where every multiprocessor has a chunk.
         MachineKind::Gpu if rows <= target.machine.units as i64 * CHUNK_THREADS => CHUNK_THREADS,
@@ -164,7 +164,7 @@ fn plan(g: &Graph, [q, k, v]: [Id; 3], shape: &Shape, own: bool, group: i64, tar
     // The tile and queries, parts of scores, their sum, and weights in halves beside what they are made of.
     let bytes = |cut: i64| 2 * (c + sharing) * (depth + ROWS) + sharing * c * (4 * cut + 8);
     let fits = |cut: i64| bytes(cut) <= target.machine.shared_per_workgroup as i64;
-    let resident = target.staging && !own && shared_rows(g, k, v) && f16_split::rounded(g, q) && fits(cut);
+    let resident = target.stage_cache && !own && shared_rows(g, k, v) && f16_split::rounded(g, q) && fits(cut);
     // Warps that share a tile of rows have two of them each, and read the queries half as often.
     let halved = resident && cut == 1 && depth % (4 * TERMS) == 0 && fits(2);
     Some(Plan { sharing, cut: if halved { 2 } else { cut }, resident })
@@ -414,7 +414,7 @@ impl<'a> Chunked<'a> {
         let resident = self.tile.map(|node| StagedTile {
             node,
             size: self.size,
-            settled: settled(g, self.k, self.first).filter(|_| self.target.ahead),
+            settled: settled(g, self.k, self.first).filter(|_| self.target.copy_ahead),
             tokens: self.shape.tokens,
         });
         let Inside { all: inside, staged } = kernel;

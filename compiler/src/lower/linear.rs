@@ -48,7 +48,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
         let scope = e.scopes.pop().expect("one scope is left");
         match target.machine.kind {
             MachineKind::Cpu => code.statements.extend(scope.statements),
-            MachineKind::Gpu if !target.wide => code.statements.extend(scope.statements),
+            MachineKind::Gpu if !target.wide_loads => code.statements.extend(scope.statements),
             MachineKind::Gpu => code.statements.extend(coalesce::loads(g, scope.statements)),
         }
         code.statements.push(Statement::End);

@@ -141,7 +141,7 @@ impl Writer<'_> {
         }
         self.line(format_args!("i64 w = GROUP_INDEX;"));
         // Without a word dependents start when this one has ended.
-        match (self.t.signature.early, self.t.signature.first) {
+        match (self.t.signature.early_launch, self.t.signature.first) {
             (true, true) => self.turn = "PREDECESSORS_ENDED; DEPENDENTS_MAY_START;",
             (true, false) => self.line(format_args!("DEPENDENTS_MAY_START;")),
             (false, _) => {}

@@ -6,6 +6,7 @@ use crate::decompose::int8::Derived;
 use crate::fragment::WARP;
 use crate::nest::{divisor, floor_power, outermost_reductions, power_divisor, strided};
 use crate::price::occupancy::WORDS;
+use gristmill_uop::machine::MMA_I8;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
@@ -19,7 +20,7 @@ pub const COPIES: i64 = 4;
 /// Rows of a panel that is read again for every tile of tokens: it stays in the L2 cache.
 const PANEL_ROWS: i64 = 128;
 /// Rows of a warp's matrix product, and tokens that a warp multiplies them with.
-const WARP_ROWS: i64 = 16;
+const WARP_ROWS: i64 = MMA_I8.rows;
 const WARP_TOKENS: i64 = 32;
 /// Tokens that a thread multiplies a row with, where no matrix product does.
 const TOKENS: i64 = 4;
