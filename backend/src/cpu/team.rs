@@ -2,7 +2,7 @@
 //!
 //! A decode step is some hundred dependent levels of 10 to 500 µs. Waking threads by the system costs about 50 µs a level, so the
 //! team spins: a job is handed over, and levels inside it are separated, by shared counters alone. A worker that waits for
-//! longer than a step's own waits take yields its core, and parks when no job has come for a millisecond, so that an idle program uses no CPU.
+//! longer than a step's own waits take sleeps, so that an idle program uses no CPU and another program gets the core; who arrives last wakes it.
 
 use super::memory::Map;
 use crate::parallel::cores;
@@ -13,13 +13,13 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A waiting worker spins so long, then yields between looks: another worker of this team may need its core. A core that is yielded to another program
-/// comes back after a slice of the scheduler, milliseconds, so this is longer than what workers wait for one another in a step, and for the choice of a
-/// token between two. Two cores, an answer of 200 tokens of the demo beside a program that keeps one core busy, beside two: 852 and 7,076 ms where it
-/// yields after 20 µs, 97 to 116 and 152 to 176 where after 50 to 1,000, 225 and 405 where after 5,000.
+/// A waiting worker spins so long, then sleeps: longer than what workers wait for one another in a step, and for the choice of a token between two. A core
+/// that is given away comes back when it is free, and to sleep costs a call of the system. Two cores, an answer of 200 tokens of the demo beside a program
+/// that keeps one core busy, beside two: 97 to 116 and 152 to 176 ms with 50 to 1,000 µs, 852 and 7,076 with 20, 225 and 405 with 5,000.
 const SPIN: Duration = Duration::from_micros(500);
-/// A worker without a job parks after so long: longer than sampling a token takes.
-const IDLE: Duration = Duration::from_millis(1);
+/// Where other programs want the cores, spinning keeps them from whom the team waits for: after each wait that ended in sleep the next one spins half as
+/// long, down to this, and after each that did not twice as long. As long as a wake takes.
+const LEAST_SPIN: Duration = Duration::from_micros(50);
 /// Looks at the shared counter between looks at the clock.
 const LOOKS: u32 = 64;
 /// The largest team: a number above it is a mistake.
@@ -96,8 +96,10 @@ type Job = *const (dyn Fn(&Worker) + Sync);
 
 struct Shared {
     count: usize,
-    /// How long to spin: not at all in a team larger than the machine, where someone always needs the core.
-    spin: Duration,
+    /// How long to spin at most: not at all in a team larger than the machine, where someone always needs the core.
+    most_spin: Duration,
+    /// How long to spin the next time, in nanoseconds.
+    spin: Padded<AtomicU64>,
     /// Number of the current job.
     generation: Padded<AtomicU64>,
     /// Workers that have arrived at the barrier.
@@ -107,8 +109,8 @@ struct Shared {
     /// Written by the caller of `run` before `generation` moves on, read by workers after.
     job: UnsafeCell<Option<(Job, usize)>>,
     stop: AtomicBool,
-    parked: AtomicUsize,
-    park: Mutex<()>,
+    asleep: AtomicUsize,
+    sleep: Mutex<()>,
     wake: Condvar,
 }
 
@@ -146,25 +148,46 @@ impl Shared {
         let passed = self.passed.0.load(Ordering::Relaxed);
         if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.count {
             self.arrived.0.store(0, Ordering::Relaxed);
-            self.passed.0.store(passed.wrapping_add(1), Ordering::Release);
+            self.passed.0.store(passed.wrapping_add(1), Ordering::SeqCst);
+            self.wake_all();
         } else {
-            wait(|| self.passed.0.load(Ordering::Acquire) != passed, self.spin, None);
+            self.wait(|| self.passed.0.load(Ordering::SeqCst) != passed);
         }
     }
 
     /// Waits for a job other than `seen`; returns its number.
     fn next_job(&self, seen: u64) -> u64 {
-        let moved = || self.generation.0.load(Ordering::SeqCst) != seen;
-        if !wait(moved, self.spin, Some(IDLE)) {
-            let mut guard = self.park.lock().unwrap_or_else(PoisonError::into_inner);
-            // Either `run` sees this count and wakes us, or we see its generation: both are sequentially consistent.
-            self.parked.fetch_add(1, Ordering::SeqCst);
-            while !moved() {
-                guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
-            }
-            self.parked.fetch_sub(1, Ordering::SeqCst);
-        }
+        self.wait(|| self.generation.0.load(Ordering::SeqCst) != seen);
         self.generation.0.load(Ordering::SeqCst)
+    }
+
+    /// Returns when `done`, which whoever makes it true tells by [`Shared::wake_all`]: spins, then sleeps.
+    #[inline]
+    fn wait(&self, done: impl Fn() -> bool) {
+        let spin = Duration::from_nanos(self.spin.0.load(Ordering::Relaxed));
+        let soon = spun(&done, spin);
+        let next = if soon { spin * 2 } else { spin / 2 }.max(LEAST_SPIN).min(self.most_spin);
+        if next != spin {
+            self.spin.0.store(next.as_nanos() as u64, Ordering::Relaxed);
+        }
+        if soon {
+            return;
+        }
+        let mut guard = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
+        // Either `wake_all` sees this count and wakes us, or we see what it tells: both are sequentially consistent.
+        self.asleep.fetch_add(1, Ordering::SeqCst);
+        while !done() {
+            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.asleep.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Wakes those that sleep, if any do: a call of the system.
+    fn wake_all(&self) {
+        if self.asleep.load(Ordering::SeqCst) > 0 {
+            let _guard = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
+            self.wake.notify_all();
+        }
     }
 
     /// Hands `job` to all workers but the caller.
@@ -172,10 +195,7 @@ impl Shared {
         // SAFETY: every worker waits in `next_job`; see the impl of `Sync`.
         unsafe { *self.job.get() = job };
         self.generation.0.fetch_add(1, Ordering::SeqCst);
-        if self.parked.load(Ordering::SeqCst) > 0 {
-            let _guard = self.park.lock().unwrap_or_else(PoisonError::into_inner);
-            self.wake.notify_all();
-        }
+        self.wake_all();
     }
 
     fn work(&self, index: usize) {
@@ -213,29 +233,19 @@ impl Drop for AbortOnUnwind {
     }
 }
 
-/// Spins for `spin`, then yields, until `done` or (false) until `limit` has passed.
+/// Looks for so long whether it is `done`.
 #[inline]
-fn wait(done: impl Fn() -> bool, spin: Duration, limit: Option<Duration>) -> bool {
-    let look = || {
+fn spun(done: impl Fn() -> bool, spin: Duration) -> bool {
+    let start = Instant::now();
+    loop {
         for _ in 0..LOOKS {
             if done() {
                 return true;
             }
             std::hint::spin_loop();
         }
-        false
-    };
-    let start = Instant::now();
-    loop {
-        if look() {
-            return true;
-        }
-        let waited = start.elapsed();
-        if limit.is_some_and(|limit| waited > limit) {
-            return done();
-        }
-        if waited >= spin {
-            std::thread::yield_now();
+        if start.elapsed() >= spin {
+            return false;
         }
     }
 }
@@ -272,16 +282,18 @@ impl Team {
         assert!((1..=MOST).contains(&count), "a team of {count}");
         // Not asked for a team of one, of which loading makes many: the system answers from several files.
         let crowded = count > 1 && count > cores();
+        let most_spin = if crowded { Duration::ZERO } else { SPIN };
         let shared = Arc::new(Shared {
             count,
-            spin: if crowded { Duration::ZERO } else { SPIN },
+            most_spin,
+            spin: Padded(AtomicU64::new(most_spin.as_nanos() as u64)),
             generation: Padded::default(),
             arrived: Padded::default(),
             passed: Padded::default(),
             job: UnsafeCell::new(None),
             stop: AtomicBool::new(false),
-            parked: AtomicUsize::new(0),
-            park: Mutex::new(()),
+            asleep: AtomicUsize::new(0),
+            sleep: Mutex::new(()),
             wake: Condvar::new(),
         });
         // A team that could not be completed is dropped like any other, which ends the threads that were started.
@@ -407,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_take_turns_and_parked_workers_wake() {
+    fn callers_take_turns_and_sleeping_workers_wake() {
         let team = Team::new(2, false).unwrap();
         let total = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -420,7 +432,7 @@ mod tests {
                         })
                         .unwrap();
                         if i % 10 == 0 {
-                            std::thread::sleep(IDLE * 4);
+                            std::thread::sleep(SPIN * 8);
                         }
                     }
                 });
@@ -478,15 +490,50 @@ mod tests {
         assert_eq!(cores.state.lock().unwrap().free, 4);
     }
 
+    /// Waits until so many of the team sleep.
+    fn until_asleep(team: &Team, count: usize) {
+        let start = Instant::now();
+        while team.shared.asleep.load(Ordering::SeqCst) < count {
+            assert!(start.elapsed() < Duration::from_secs(20), "a busy machine, or workers that never sleep");
+            std::thread::sleep(SPIN);
+        }
+    }
+
     #[test]
-    fn idle_workers_park() {
+    fn idle_workers_sleep() {
         let team = Team::new(3, false).unwrap();
         team.run(0, &|_| ()).unwrap();
-        let start = Instant::now();
-        while team.shared.parked.load(Ordering::SeqCst) < 2 {
-            assert!(start.elapsed() < Duration::from_secs(20), "a busy machine, or workers that never park");
-            std::thread::sleep(IDLE);
-        }
+        until_asleep(&team, 2);
         team.run(0, &|w| w.barrier()).unwrap();
+    }
+
+    #[test]
+    fn who_comes_last_to_a_barrier_wakes_the_others() {
+        let team = Team::new(2, false).unwrap();
+        for last in [0, 1, 0, 1] {
+            team.run(0, &|w| {
+                if w.index == last {
+                    until_asleep(&team, 1);
+                }
+                w.barrier();
+            })
+            .unwrap();
+        }
+    }
+
+    #[test]
+    fn waits_that_end_in_sleep_shorten_the_next() {
+        // A team of one core would not spin at all.
+        let team = Team::new(2, false).unwrap();
+        let spin = || Duration::from_nanos(team.shared.spin.0.load(Ordering::Relaxed));
+        let most = team.shared.most_spin;
+        for _ in 0..8 {
+            team.shared.wait(|| team.shared.asleep.load(Ordering::SeqCst) > 0);
+        }
+        assert_eq!(spin(), LEAST_SPIN.min(most));
+        for _ in 0..8 {
+            team.shared.wait(|| true);
+        }
+        assert_eq!(spin(), most);
     }
 }
