@@ -1,5 +1,6 @@
 //! The CPU: C kernels compiled by the machine's compiler, run by a persistent team of threads.
 
+mod affinity;
 mod cc;
 mod child;
 mod device;

@@ -4,6 +4,7 @@
 //! team spins: a job is handed over, and levels inside it are separated, by shared counters alone. A worker that waits for
 //! longer than a step's own waits take sleeps, so that an idle program uses no CPU and another program gets the core; who arrives last wakes it.
 
+use super::affinity;
 use super::memory::Map;
 use crate::parallel::cores;
 use gristmill_runtime::{Error, Memory};
@@ -14,12 +15,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A waiting worker spins so long, then sleeps: longer than what workers wait for one another in a step, and for the choice of a token between two. A core
-/// that is given away comes back when it is free, and to sleep costs a call of the system. Two cores, an answer of 200 tokens of the demo beside a program
-/// that keeps one core busy, beside two: 97 to 116 and 152 to 176 ms with 50 to 1,000 µs, 852 and 7,076 with 20, 225 and 405 with 5,000.
+/// that is given away comes back when it is free, milliseconds later, and to be woken takes 50 µs. Two cores, an answer of 200 tokens of the demo beside a
+/// program that keeps one of them busy: 852 ms where workers spin for 20 µs, 97 to 116 for 50 to 1,000, 225 for 5,000.
 const SPIN: Duration = Duration::from_micros(500);
-/// Where other programs want the cores, spinning keeps them from whom the team waits for: after each wait that ended in sleep the next one spins half as
-/// long, down to this, and after each that did not twice as long. As long as a wake takes.
-const LEAST_SPIN: Duration = Duration::from_micros(50);
 /// Looks at the shared counter between looks at the clock.
 const LOOKS: u32 = 64;
 /// The largest team: a number above it is a mistake.
@@ -96,10 +94,8 @@ type Job = *const (dyn Fn(&Worker) + Sync);
 
 struct Shared {
     count: usize,
-    /// How long to spin at most: not at all in a team larger than the machine, where someone always needs the core.
-    most_spin: Duration,
-    /// How long to spin the next time, in nanoseconds.
-    spin: Padded<AtomicU64>,
+    /// How long to spin: not at all in a team larger than the machine, where someone always needs the core.
+    spin: Duration,
     /// Number of the current job.
     generation: Padded<AtomicU64>,
     /// Workers that have arrived at the barrier.
@@ -112,7 +108,12 @@ struct Shared {
     asleep: AtomicUsize,
     sleep: Mutex<()>,
     wake: Condvar,
+    /// The core on which each worker last began to wait; [`NOWHERE`] before that.
+    cores: Vec<Padded<AtomicUsize>>,
 }
+
+/// No core.
+const NOWHERE: usize = usize::MAX;
 
 // SAFETY: `job` is written only while every worker waits for `generation`, whose release and acquire order the accesses; the
 // pointer in it is to a `Sync` closure.
@@ -136,12 +137,12 @@ impl Worker<'_> {
     }
     /// Waits for all workers; what they wrote before is then visible. Every worker must call it equally often.
     pub fn barrier(&self) {
-        self.shared.barrier();
+        self.shared.barrier(self.index);
     }
 }
 
 impl Shared {
-    fn barrier(&self) {
+    fn barrier(&self, index: usize) {
         if self.count == 1 {
             return;
         }
@@ -151,26 +152,22 @@ impl Shared {
             self.passed.0.store(passed.wrapping_add(1), Ordering::SeqCst);
             self.wake_all();
         } else {
-            self.wait(|| self.passed.0.load(Ordering::SeqCst) != passed);
+            self.wait(index, || self.passed.0.load(Ordering::SeqCst) != passed);
         }
     }
 
     /// Waits for a job other than `seen`; returns its number.
-    fn next_job(&self, seen: u64) -> u64 {
-        self.wait(|| self.generation.0.load(Ordering::SeqCst) != seen);
+    fn next_job(&self, index: usize, seen: u64) -> u64 {
+        self.wait(index, || self.generation.0.load(Ordering::SeqCst) != seen);
         self.generation.0.load(Ordering::SeqCst)
     }
 
     /// Returns when `done`, which whoever makes it true tells by [`Shared::wake_all`]: spins, then sleeps.
     #[inline]
-    fn wait(&self, done: impl Fn() -> bool) {
-        let spin = Duration::from_nanos(self.spin.0.load(Ordering::Relaxed));
-        let soon = spun(&done, spin);
-        let next = if soon { spin * 2 } else { spin / 2 }.max(LEAST_SPIN).min(self.most_spin);
-        if next != spin {
-            self.spin.0.store(next.as_nanos() as u64, Ordering::Relaxed);
-        }
-        if soon {
+    fn wait(&self, index: usize, done: impl Fn() -> bool) {
+        self.cores[index].0.store(affinity::current_core().unwrap_or(NOWHERE), Ordering::Relaxed);
+        let crowded = self.spin.is_zero();
+        if spun(&done, self.spin) || !crowded && self.move_apart(index) && spun(&done, self.spin) {
             return;
         }
         let mut guard = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
@@ -180,6 +177,21 @@ impl Shared {
             guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         self.asleep.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Leaves the core where another worker of the team is: each would wait there for the other, a spin and a slice of the scheduler at every barrier. Where
+    /// programs keep all cores busy, the system puts two workers on one and leaves them there. Two cores beside a template, damaged files and slow
+    /// connections all at once, an answer of 111 tokens: 68 to 900 ms in the middle and 3,800 at worst where workers stay, 46 and 99 where they leave.
+    #[cold]
+    fn move_apart(&self, index: usize) -> bool {
+        let others = self.cores.iter().enumerate().filter(|&(i, _)| i != index);
+        let taken: Vec<usize> = others.map(|(_, core)| core.0.load(Ordering::Relaxed)).collect();
+        let together = || affinity::current_core().is_some_and(|core| taken.contains(&core));
+        if !together() {
+            return false;
+        }
+        affinity::leave(&taken);
+        !together()
     }
 
     /// Wakes those that sleep, if any do: a call of the system.
@@ -201,7 +213,7 @@ impl Shared {
     fn work(&self, index: usize) {
         let mut seen = 0;
         loop {
-            seen = self.next_job(seen);
+            seen = self.next_job(index, seen);
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
@@ -219,7 +231,7 @@ impl Shared {
         // SAFETY: `run` passes the address of an array of `count` pointers that outlives the job.
         let scratch = unsafe { *(scratch as *const *mut u8).add(index) };
         job(&Worker { index, scratch, shared: self });
-        self.barrier();
+        self.barrier(index);
         std::mem::forget(abort);
     }
 }
@@ -282,11 +294,9 @@ impl Team {
         assert!((1..=MOST).contains(&count), "a team of {count}");
         // Not asked for a team of one, of which loading makes many: the system answers from several files.
         let crowded = count > 1 && count > cores();
-        let most_spin = if crowded { Duration::ZERO } else { SPIN };
         let shared = Arc::new(Shared {
             count,
-            most_spin,
-            spin: Padded(AtomicU64::new(most_spin.as_nanos() as u64)),
+            spin: if crowded { Duration::ZERO } else { SPIN },
             generation: Padded::default(),
             arrived: Padded::default(),
             passed: Padded::default(),
@@ -295,6 +305,7 @@ impl Team {
             asleep: AtomicUsize::new(0),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
+            cores: (0..count).map(|_| Padded(AtomicUsize::new(NOWHERE))).collect(),
         });
         // A team that could not be completed is dropped like any other, which ends the threads that were started.
         let mut team = Team { shared, threads: Vec::new(), turn: Mutex::default() };
@@ -302,7 +313,7 @@ impl Team {
             let shared = team.shared.clone();
             let run = move || {
                 if pin {
-                    pin_to(index);
+                    affinity::pin_to(index);
                 }
                 shared.work(index)
             };
@@ -353,27 +364,6 @@ impl Drop for Team {
         }
     }
 }
-
-/// Keeps this thread on the `index`-th core that the process may use.
-#[cfg(target_os = "linux")]
-fn pin_to(index: usize) {
-    // SAFETY: a set of bits for which zeros are valid; the calls read or write it within its size.
-    unsafe {
-        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
-        let size = std::mem::size_of::<libc::cpu_set_t>();
-        if libc::sched_getaffinity(0, size, &mut allowed) != 0 {
-            return;
-        }
-        let cores: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(|&c| libc::CPU_ISSET(c, &allowed)).collect();
-        let Some(&core) = cores.get(index % cores.len().max(1)) else { return };
-        let mut one: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(core, &mut one);
-        libc::sched_setaffinity(0, size, &one);
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn pin_to(_: usize) {}
 
 #[cfg(test)]
 mod tests {
@@ -522,18 +512,20 @@ mod tests {
     }
 
     #[test]
-    fn waits_that_end_in_sleep_shorten_the_next() {
-        // A team of one core would not spin at all.
+    #[cfg(target_os = "linux")]
+    fn a_worker_leaves_the_core_of_another() {
         let team = Team::new(2, false).unwrap();
-        let spin = || Duration::from_nanos(team.shared.spin.0.load(Ordering::Relaxed));
-        let most = team.shared.most_spin;
-        for _ in 0..8 {
-            team.shared.wait(|| team.shared.asleep.load(Ordering::SeqCst) > 0);
+        let shared = &team.shared;
+        let here = affinity::current_core().unwrap();
+        shared.cores[1].0.store(NOWHERE, Ordering::Relaxed);
+        assert!(!shared.move_apart(0), "nobody is here");
+        if cores() > 1 {
+            // The scheduler may move this thread at any time.
+            let moved = (0..1000).any(|_| {
+                shared.cores[1].0.store(affinity::current_core().unwrap(), Ordering::Relaxed);
+                shared.move_apart(0)
+            });
+            assert!(moved, "stays on {here}");
         }
-        assert_eq!(spin(), LEAST_SPIN.min(most));
-        for _ in 0..8 {
-            team.shared.wait(|| true);
-        }
-        assert_eq!(spin(), most);
     }
 }

@@ -1,0 +1,94 @@
+//! Which core a thread is on, and which it may be on. Systems other than Linux do not say: there nothing here has an effect.
+
+/// The core that this thread runs on at the moment.
+#[cfg(target_os = "linux")]
+pub fn current_core() -> Option<usize> {
+    // SAFETY: no arguments.
+    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
+/// Keeps this thread on the `index`-th core that the process may use.
+#[cfg(target_os = "linux")]
+pub fn pin_to(index: usize) {
+    let Some(allowed) = allowed() else { return };
+    let cores: Vec<usize> = members(&allowed).collect();
+    let Some(&core) = cores.get(index % cores.len().max(1)) else { return };
+    allow(&set_of([core]));
+}
+
+/// Moves this thread to another core than `taken`, if it may use one, and leaves it free to go wherever it might before.
+#[cfg(target_os = "linux")]
+pub fn leave(taken: &[usize]) {
+    let Some(allowed) = allowed() else { return };
+    let rest = set_of(members(&allowed).filter(|core| !taken.contains(core)));
+    // The system moves a thread at once that may not stay, and not back when it may.
+    if members(&rest).next().is_some() && allow(&rest) {
+        allow(&allowed);
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn allowed() -> Option<libc::cpu_set_t> {
+    // SAFETY: a set of bits for which zeros are valid; the call writes it within its size.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        (libc::sched_getaffinity(0, size_of_val(&set), &mut set) == 0).then_some(set)
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn allow(set: &libc::cpu_set_t) -> bool {
+    // SAFETY: the call reads the set within its size.
+    unsafe { libc::sched_setaffinity(0, size_of_val(set), set) == 0 }
+}
+
+#[cfg(target_os = "linux")]
+fn members(set: &libc::cpu_set_t) -> impl Iterator<Item = usize> {
+    // SAFETY: the numbers are within the set.
+    (0..libc::CPU_SETSIZE as usize).filter(|&core| unsafe { libc::CPU_ISSET(core, set) })
+}
+
+#[cfg(target_os = "linux")]
+fn set_of(cores: impl IntoIterator<Item = usize>) -> libc::cpu_set_t {
+    // SAFETY: a set of bits for which zeros are valid, and numbers from another such set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        cores.into_iter().for_each(|core| libc::CPU_SET(core, &mut set));
+        set
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn current_core() -> Option<usize> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn pin_to(_: usize) {}
+
+#[cfg(not(target_os = "linux"))]
+pub fn leave(_: &[usize]) {}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_leaves_its_core_and_may_come_back() {
+        std::thread::spawn(|| {
+            let may: Vec<usize> = members(&allowed().unwrap()).collect();
+            for &core in &may {
+                leave(&[core]);
+                assert!(may.len() == 1 || current_core().is_some_and(|now| now != core || may.len() > 2));
+                assert_eq!(members(&allowed().unwrap()).collect::<Vec<_>>(), may);
+            }
+            leave(&may);
+            pin_to(may.len() - 1);
+            assert_eq!(current_core(), may.last().copied());
+            leave(&[may[may.len() - 1]]);
+            assert_eq!(members(&allowed().unwrap()).collect::<Vec<_>>(), may[may.len() - 1..], "pinned threads stay");
+        })
+        .join()
+        .unwrap();
+    }
+}
