@@ -3,6 +3,7 @@
 pub mod cpu;
 pub mod cuda;
 pub mod interp;
+mod measured;
 pub mod null;
 pub mod parallel;
 mod render;

@@ -4,7 +4,8 @@
 //! where the weights lie in the host's memory, it is they that are read, beside the tests that they are the limit of.
 
 use gristmill_backend::Opened;
-use gristmill_backend::cpu::{Team, Worker};
+use gristmill_backend::cpu::Team;
+use gristmill_backend::cpu::measure::{self, Passes};
 use gristmill_llm::engine::Engine;
 use gristmill_runtime::{Buffer, Memory, View};
 use gristmill_tensor::dims;
@@ -12,16 +13,14 @@ use gristmill_tensor::function::Capture;
 use gristmill_tensor::jit::{Call, Jit};
 use gristmill_uop::dtype::Scalar;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes that a kernel reads; more than any cache.
 const BUFFER: u64 = 1 << 30;
 /// Passes of a device with memory of its own, of which the best counts.
 const PASSES: usize = 4;
-/// Passes over weights in the host's memory, of which the best counts: so many at least, and more of small models until the time has passed.
-const LEAST_PASSES: usize = 8;
-const MOST_PASSES: usize = 256;
-const LEAST_TIME: Duration = Duration::from_millis(500);
+/// Passes over weights in the host's memory: more of small models.
+const OF_WEIGHTS: Passes = Passes { least: 8, most: 256, time: Duration::from_millis(500) };
 
 /// Bytes a second that a device with memory of its own reads by a kernel. `None` where memory is the host's, where it runs nothing, or has no room.
 pub fn of_device(opened: &Opened) -> Option<f64> {
@@ -37,7 +36,9 @@ pub fn of_device(opened: &Opened) -> Option<f64> {
 /// elsewhere.
 pub fn of_weights(engine: &Engine, threads: usize) -> Option<f64> {
     let views = engine.weights().map(Buffer::view).collect::<Result<Vec<View>, _>>().ok()?;
-    by_threads(&views.iter().map(words).collect::<Option<Vec<&[u64]>>>()?, threads.max(1))
+    let words = views.iter().map(words).collect::<Option<Vec<&[u64]>>>()?;
+    let team = Team::new(threads.max(1), true).ok()?;
+    measure::bandwidth(&team, &words, OF_WEIGHTS).ok().filter(|b| *b > 0.0 && b.is_finite())
 }
 
 /// Whole words of a weight, which begins at a page.
@@ -67,61 +68,10 @@ fn by_kernel(opened: &Opened, buffer: &Buffer) -> Option<f64> {
     Some((rows * ROW * 4) as f64 / best).filter(|b| b.is_finite())
 }
 
-/// A team of its own, whose workers stay on cores of their own: two that a system puts on one core read half as much, for as long as it likes.
-fn by_threads(weights: &[&[u64]], threads: usize) -> Option<f64> {
-    let team = Team::new(threads, true).ok()?;
-    let read = |worker: &Worker| {
-        // Of each weight a part, as kernels share their rows.
-        for words in weights {
-            let part = |i: usize| words.len() * i / threads;
-            std::hint::black_box(sum(&words[part(worker.index)..part(worker.index + 1)]));
-        }
-    };
-    let (begin, mut passes, mut best) = (Instant::now(), 0, f64::INFINITY);
-    // Clocks and memories that slept take their time to wake.
-    while passes < LEAST_PASSES || passes < MOST_PASSES && begin.elapsed() < LEAST_TIME {
-        let start = Instant::now();
-        team.run(0, &read).ok()?;
-        best = best.min(start.elapsed().as_secs_f64());
-        passes += 1;
-    }
-    let bytes: usize = weights.iter().map(|w| size_of_val(*w)).sum();
-    Some(bytes as f64 / best).filter(|b| *b > 0.0 && b.is_finite())
-}
-
-/// Parts that a thread reads side by side: one alone keeps too few cache lines on their way.
-const STREAMS: usize = 4;
-
-/// The sum of all whole groups of 16 words.
-fn sum(words: &[u64]) -> u64 {
-    let mut sums = [0u64; 16];
-    let mut add = |group: &[u64]| {
-        for (s, w) in sums.iter_mut().zip(group) {
-            *s = s.wrapping_add(*w);
-        }
-    };
-    let part = words.len() / (16 * STREAMS) * 16;
-    for at in (0..part).step_by(16) {
-        for stream in 0..STREAMS {
-            add(&words[stream * part + at..][..16]);
-        }
-    }
-    words[STREAMS * part..].chunks_exact(16).for_each(add);
-    sums.iter().fold(0, |a, b| a.wrapping_add(*b))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use gristmill_backend::{Options, open};
-
-    #[test]
-    fn threads_read_all_there_is() {
-        let (a, b) = (vec![1u64; 1 << 20], vec![1u64; 3001]);
-        let found = by_threads(&[&a, &b], 2).unwrap();
-        assert!((1e6..1e13).contains(&found), "{found}");
-        assert_eq!(sum(&a) + sum(&b[..3000]) + sum(&b[3000..]), (1 << 20) + 2992, "groups of 16");
-    }
 
     #[test]
     fn a_kernel_adds_up_what_it_reads() {

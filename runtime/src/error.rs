@@ -43,6 +43,14 @@ pub enum Error {
     /// A warning: what is compiled is not kept, and compiled again the next time.
     #[error("compiled kernels are not kept: {0}")]
     NotKept(Box<Error>),
+    /// A warning: what things cost on a device is not known, and plans are made with the table's figures.
+    #[error("{device}: its costs are not measured, and plans are made with those of the table: {why}")]
+    NotMeasured {
+        /// Which device.
+        device: String,
+        /// What failed.
+        why: String,
+    },
     /// A device that is not there.
     #[error("device {0} is not available: {1}")]
     NoDevice(String, String),
@@ -120,6 +128,7 @@ impl Error {
             Error::Compile { .. } => "this is a bug in gristmill: please report it with the kernel's text".into(),
             Error::Cache { .. } => "set GRISTMILL_CACHE to a directory that you own and can write to".into(),
             Error::NotKept(why) => return why.hint(),
+            Error::NotMeasured { .. } => "`gristmill devices --measure` measures them again".into(),
             Error::NoDevice(..) => "`gristmill devices` lists what there is".into(),
             Error::Setting { hint, .. }
             | Error::Lacking { hint, .. }

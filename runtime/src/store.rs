@@ -146,8 +146,12 @@ impl Store {
     /// The payload of an entry, verified. A damaged entry is removed and counts as absent, and so does whatever else has its name. What cannot be
     /// read now counts as absent, too, and stays.
     pub fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
+        self.get_within(key, self.limit)
+    }
+    /// As [`Store::get`], of an entry whose payload has at most so many bytes: whatever is longer is none.
+    pub fn get_within(&self, key: &Key, most: u64) -> Result<Option<Vec<u8>>, Error> {
         let Some(folder) = &self.folder else { return Ok(None) };
-        let found = match folder.read(&key.file(), self.limit) {
+        let found = match folder.read(&key.file(), most.saturating_add(SEAL as u64).min(self.limit)) {
             Ok(None) => return Ok(None),
             Ok(found) => found.filter(|(_, bytes)| bytes.len() >= SEAL),
             Err(error) if is_no_entry(error) => None,
@@ -191,8 +195,13 @@ impl Store {
         if let Err(error) = self.put(key, payload)
             && !self.told.swap(true, Ordering::Relaxed)
         {
-            self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(Error::NotKept(Box::new(error)));
+            self.warn(Error::NotKept(Box::new(error)));
         }
+    }
+
+    /// Adds a warning about what is kept here.
+    pub fn warn(&self, warning: Error) {
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(warning);
     }
 
     /// Removes an entry: one whose payload was verified and is of no use here.

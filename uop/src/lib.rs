@@ -2,6 +2,7 @@
 
 mod bounds;
 mod build;
+pub mod costs;
 mod decode;
 pub mod dtype;
 pub mod encoding;

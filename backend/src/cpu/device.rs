@@ -3,17 +3,20 @@
 use super::cc::Cc;
 use super::isa::Isa;
 use super::kernel::CpuKernel;
+use super::measure;
 use super::memory::{Allocator, huge_pages};
 use super::replay::CpuReplay;
 use super::team::{MOST, Team};
 use super::tuning;
 use super::unit::{Loaded, Unit, partition};
+use crate::measured::Kept;
 use crate::parallel::{cores, each};
 use crate::text::{Libraries, Text};
 use gristmill_runtime::lease::{Order, Owner};
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::{Key, Store};
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay, memory};
+use gristmill_uop::costs::Costs;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::collections::HashMap;
@@ -81,6 +84,11 @@ impl CpuDevice {
     pub fn team(&self) -> &Arc<Team> {
         &self.team
     }
+    /// Its costs, as they are kept.
+    fn kept(&self) -> Kept<'_> {
+        let device = format!("{}, {} threads", tuning::machine(self.isa), self.threads());
+        Kept::new(&self.store, &device, "")
+    }
     /// Translation units that this device had to compile.
     pub fn compiled(&self) -> usize {
         self.compiled.load(Ordering::Relaxed)
@@ -113,6 +121,7 @@ impl Device for CpuDevice {
     fn describe(&self) -> Vec<String> {
         let sets: Vec<&str> = Isa::all_available().iter().map(|isa| isa.name()).collect();
         let mib = |bytes: u64| bytes >> 20;
+        let [costs, measured] = self.kept().describe(&self.target.machine);
         vec![
             format!("instruction set: {} (of {})", self.isa.name(), sets.join(", ")),
             format!("threads: {} of {}", self.threads(), cores()),
@@ -122,12 +131,17 @@ impl Device for CpuDevice {
                 Some(found) => format!("tuned: {}", tuning::text(found)),
                 None => "not tuned: `gristmill tune MODEL` tries what suits this machine".into(),
             },
+            costs,
+            measured,
             huge_pages(),
             match memory::available() {
                 Some(bytes) => format!("memory: {} MiB available", mib(bytes)),
                 None => "memory: the system does not say how much is available".into(),
             },
         ]
+    }
+    fn measure(&self) -> Result<Option<Costs>, Error> {
+        self.kept().renew(|| measure::costs(self.threads())).map(Some)
     }
     fn warnings(&self) -> Vec<Error> {
         self.store.warnings()

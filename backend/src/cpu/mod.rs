@@ -7,6 +7,7 @@ mod device;
 pub mod dialect;
 mod isa;
 mod kernel;
+pub mod measure;
 mod memory;
 mod replay;
 mod team;

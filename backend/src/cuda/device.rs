@@ -6,10 +6,12 @@ use super::dialect;
 use super::driver::lacking;
 use super::handle::{Stream, stream};
 use super::kernel::CudaKernel;
+use super::measure;
 use super::memory::{address, alloc};
 use super::modules::{Loaded, Maker, Module};
 use super::nvrtc::{Compiler, architecture};
 use super::replay::CudaReplay;
+use crate::measured::Kept;
 use crate::parallel::{cores, each};
 use crate::text::{Libraries, Text};
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
@@ -17,6 +19,7 @@ use gristmill_runtime::lease::Use;
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
+use gristmill_uop::costs::Costs;
 use gristmill_uop::machine::{Attributes, Machine};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -66,7 +69,7 @@ impl CudaDevice {
         let code = maker.code(IDLE, &source)?;
         let current = context.enter()?;
         let idle = Loaded::new(&current, Arc::new(maker.module(&current, IDLE, &source, code)?), IDLE)?;
-        Ok(CudaDevice {
+        let device = CudaDevice {
             name: if number == 0 { "cuda".into() } else { format!("cuda:{number}") },
             target: Target::new(machine(&context)?),
             maker,
@@ -76,7 +79,16 @@ impl CudaDevice {
             copies: Arc::new(Copies::new(&current)?),
             loaded: Libraries::default(),
             context: context.clone(),
-        })
+        };
+        let machine = device.kept().plan(device.target.machine.clone(), || measure::costs(&device))?;
+        Ok(CudaDevice { target: Target::new(machine), ..device })
+    }
+
+    /// Its costs, as they are kept.
+    fn kept(&self) -> Kept<'_> {
+        let Context { model, sm, driver, .. } = &*self.context;
+        let device = format!("{model}, {}, {} multiprocessors", architecture(*sm), self.target.machine.units);
+        Kept::new(&self.maker.store, &device, &format!("CUDA {driver}"))
     }
 
     /// A wait for a step or a copy that takes longer than this (two minutes unless said) makes the device [lost](Error::Lost); with none it waits for
@@ -172,12 +184,18 @@ impl Device for CudaDevice {
             format!("memory: {} of {} MiB free", free >> 20, total >> 20)
         });
         let driver = context.driver;
+        let [costs, measured] = self.kept().describe(&self.target.machine);
         vec![
             format!("{}, {}", context.model, architecture(context.sm)),
             memory,
             format!("driver: CUDA {}.{}", driver / 1000, driver % 1000 / 10),
             format!("compiler: {}", self.maker.compiler.describe()),
+            costs,
+            measured,
         ]
+    }
+    fn measure(&self) -> Result<Option<Costs>, Error> {
+        self.kept().renew(|| measure::costs(self)).map(Some)
     }
     fn warnings(&self) -> Vec<Error> {
         self.maker.store.warnings()

@@ -17,6 +17,7 @@ mod driver;
 mod graph;
 mod handle;
 mod kernel;
+mod measure;
 mod memory;
 mod modules;
 mod nvrtc;

@@ -1,6 +1,7 @@
 //! NVRTC is tested where it is found, and must be where `GRISTMILL_REQUIRE_NVRTC` is set. The rest needs a GPU: the feature `cuda-tests`.
 
 use super::dialect;
+use super::dialect::measuring::{BARRIERS, CHASE, LINK, READ};
 use super::nvrtc::Compiler;
 use gristmill_runtime::Error;
 use gristmill_runtime::store::Store;
@@ -57,7 +58,7 @@ const LONG: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) {
     x[0] = 1;
 }";
 
-const KERNELS: &[&str] = &[ADD, SUM, CARRY, TURN, REVERSE, SLOW, LONG];
+const KERNELS: &[&str] = &[ADD, SUM, CARRY, TURN, REVERSE, SLOW, LONG, READ, LINK, BARRIERS, CHASE];
 
 /// A store of one test's own, removed at its end.
 struct Place(PathBuf);

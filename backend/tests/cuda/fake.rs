@@ -95,6 +95,19 @@ impl Fake {
             refuse(name.as_ptr(), after as c_long, code);
         }
     }
+    /// Devices are of no known machine: they have so many multiprocessors.
+    pub fn units(&self, count: c_int) {
+        // SAFETY: as above.
+        unsafe { self.driver.get::<unsafe extern "C" fn(c_int)>(b"fake_units").unwrap()(count) }
+    }
+    /// Kernels whose text has this in it take so many nanoseconds, and so many more for each of their first variable.
+    pub fn takes(&self, text: &CStr, fixed: u64, each: u64) {
+        // SAFETY: as above.
+        unsafe {
+            let takes = self.driver.get::<unsafe extern "C" fn(*const c_char, u64, u64)>(b"fake_takes").unwrap();
+            takes(text.as_ptr(), fixed, each);
+        }
+    }
     /// From now on kernels do not end.
     pub fn hang(&self) {
         // SAFETY: as above.

@@ -59,8 +59,11 @@ static __thread struct object *current;
 static struct object *objects;
 static char report[TEXT], names[TEXT], failed[64], refused[64];
 static long calls, fail_at, refuse_after;
-static int fail_code, fail_sticky, refuse_code, hangs;
+static int fail_code, fail_sticky, refuse_code, hangs, units;
 static uint64_t now;
+// How long kernels take whose text has this in it: nanoseconds, and more for each of their first variable.
+static struct { char text[64]; uint64_t fixed, each; } times[8];
+static int timed;
 
 static void append(char *text, const char *format, ...) {
     size_t at = strlen(text);
@@ -80,7 +83,7 @@ void fake_reset(void) {
     for (struct object *o = objects; o; o = o->next) o->alive = 0, free(o->bytes), o->bytes = NULL;
     current = objects = NULL;
     report[0] = names[0] = failed[0] = refused[0] = 0;
-    calls = fail_at = hangs = 0;
+    calls = fail_at = hangs = timed = 0, units = 132;
     pthread_mutex_unlock(&lock);
 }
 // The call number `n` from now on, from 1, fails with this code; with `sticky` every later one in its context does, too.
@@ -98,6 +101,15 @@ void fake_refuse(const char *name, long after, int code) {
 }
 // Whether kernels never end.
 void fake_hang(int yes) { hangs = yes; }
+// How many multiprocessors devices have; with any number but 132 they are no known machine.
+void fake_units(int count) { units = count; }
+// Kernels whose text has this in it take so many nanoseconds, and so many more for each of their first variable; others take 1,000.
+void fake_takes(const char *text, uint64_t fixed, uint64_t each) {
+    pthread_mutex_lock(&lock);
+    snprintf(times[timed].text, sizeof times[timed].text, "%s", text);
+    times[timed].fixed = fixed, times[timed].each = each, timed++;
+    pthread_mutex_unlock(&lock);
+}
 // The function that failed, or an empty text.
 const char *fake_failed(void) { return failed; }
 // A line for everything that no correct caller does.
@@ -219,6 +231,11 @@ static void copy(struct work *w) {
     free(w->snapshot);
     w->snapshot = NULL;
 }
+static uint64_t takes(struct object *function, const int64_t *v) {
+    for (int i = 0; i < timed; i++)
+        if (strstr((char *)function->owner->owner, times[i].text)) return times[i].fixed + times[i].each * *v;
+    return 1000;
+}
 static void launch(struct work *w) {
     for (int n = 0; n < w->count; n++) {
         struct node *node = &w->nodes[n];
@@ -231,7 +248,7 @@ static void launch(struct work *w) {
         int64_t *out = (int64_t *)node->arguments[0], *in = (int64_t *)node->arguments[1], *v = (int64_t *)node->arguments[count - 2];
         uint64_t *clock = (uint64_t *)node->arguments[count - 1];
         if (count == 4) out[0] = in[0] * 3 + v[0];
-        if (clock) *clock = now += 1000;
+        if (clock) *clock = now, now += takes(node->function, v);
     }
 }
 // Runs a stream up to that ticket. Does it get there?
@@ -279,7 +296,12 @@ int cuDeviceGetName(char *out, int size, int device) { BEGIN_ANY; snprintf(out, 
 int cuDeviceGetAttribute(int *out, int attribute, int device) {
     (void)device;
     BEGIN_ANY;
-    *out = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 97 ? 227 << 10 : 1;
+    // As an H200's driver has them: warps, clock, multiprocessors, the memory's clock and bits, cache, threads, version, shared memory, registers.
+    static const int facts[][2] = {{10, 32}, {13, 1980000}, {36, 3201000}, {37, 6016}, {38, 50 << 20}, {39, 2048}, {75, 9}, {76, 0},
+                                   {81, 228 << 10}, {82, 65536}, {97, 227 << 10}};
+    *out = attribute == 16 ? units : 1;
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
+        if (facts[i][0] == attribute) *out = facts[i][1];
     return end(SUCCESS);
 }
 int cuDevicePrimaryCtxRetain(struct object **out, int device) {
@@ -315,11 +337,12 @@ int cuCtxSetCurrent(struct object *context) {
 
 // ---- Memory and copies.
 
-int cuMemGetInfo_v2(size_t *free, size_t *total) { BEGIN; *free = 1 << 30, *total = (size_t)1 << 32; return end(SUCCESS); }
+int cuMemGetInfo_v2(size_t *free, size_t *total) { BEGIN; *free = (size_t)1 << 30, *total = (size_t)1 << 32; return end(SUCCESS); }
 static struct object *allocate(enum kind kind, size_t size) {
     struct object *o = create(kind);
     o->size = size, o->bytes = calloc(1, size);
-    return kind == MEMORY ? memset(o->bytes, 0xa5, size) : NULL, o;
+    // Not the whole of what is large: nobody looks at that.
+    return kind == MEMORY ? memset(o->bytes, 0xa5, size < 1 << 20 ? size : 1 << 20) : NULL, o;
 }
 // Never given back to the system: no address means two allocations in one test.
 static struct object *allocation(const void *at, enum kind kind) {

@@ -3,6 +3,7 @@
 
 mod fake;
 mod lost;
+mod measure;
 mod step;
 mod usual;
 

@@ -7,19 +7,25 @@ use std::io::{self, Write};
 
 const NOTES: &str = "\
 Examples:
-  gristmill devices                                 what --device may name, and what is missing for the rest";
+  gristmill devices                                 what --device may name, and what is missing for the rest
+  gristmill devices --measure                       what memory, launches and barriers cost on each, measured again";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
-pub struct Options {}
+pub struct Options {
+    /// Measure what things cost on each device, about a second each, and keep it
+    #[arg(long)]
+    measure: bool,
+}
 
-pub fn run(Options {}: Options) -> Result {
+pub fn run(options: Options) -> Result {
     let mut out = io::stdout().lock();
     for row in DEVICES {
         writeln!(out, "{:<9} {}", row.name, row.doc)?;
         match (row.open)(&DeviceOptions::default()) {
             Ok(device) => {
-                let warnings = device.warnings().into_iter().map(|w| format!("warning: {}", Failure::from(w).text()));
+                let failed = options.measure.then(|| device.measure().err()).flatten();
+                let warnings = failed.into_iter().chain(device.warnings()).map(|w| format!("warning: {}", Failure::from(w).text()));
                 let lines = device.describe().into_iter().chain(warnings);
                 for line in lines.collect::<Vec<_>>().iter().flat_map(|text| text.lines()) {
                     writeln!(out, "{:9} {line}", "")?;

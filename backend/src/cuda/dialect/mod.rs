@@ -4,6 +4,7 @@
 //! thread's is `THREAD_INDEX`. Workgroups beyond the last one return at once, so that a launch may be larger than needed.
 
 mod ahead;
+pub mod measuring;
 mod prelude;
 
 pub use prelude::{common, prelude};

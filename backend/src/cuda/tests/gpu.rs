@@ -285,3 +285,20 @@ fn what_is_not_a_gpus_is_refused() {
     );
     assert!(CudaDevice::new(99).err().unwrap().hint().unwrap().contains("cuda:0"));
 }
+
+/// Of no card below these, and above none of those: a kernel that reads nothing, or a barrier that a compiler left out, shows.
+#[test]
+fn costs_are_measured() {
+    let place = Place::new("costs");
+    let device = device(&place);
+    let begin = std::time::Instant::now();
+    let costs = device.measure().unwrap().unwrap();
+    println!("{} in {:?}", costs.text(), begin.elapsed());
+    let within = |cost: Option<f64>, least: f64, most: f64| cost.is_some_and(|cost| (least..most).contains(&cost));
+    assert!(within(costs.bandwidth, 1e11, 2e13), "{costs:?}");
+    assert!(within(costs.launch, 0.2e-6, 20e-6), "{costs:?}");
+    assert!(within(costs.barrier, 3e-9, 500e-9), "{costs:?}");
+    assert!(within(costs.latency, 100e-9, 3e-6), "{costs:?}");
+    assert!(device.describe().join("\n").contains(&costs.text()), "{:?}", device.describe());
+    assert!(device.warnings().is_empty());
+}
