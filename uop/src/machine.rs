@@ -51,6 +51,8 @@ pub struct Machine {
     pub lanes: usize,
     /// Threads that run in step and may exchange registers: a warp, a wave; 1 of a CPU.
     pub subgroup: i64,
+    /// Parts of a unit of a GPU that each start an instruction of a subgroup every clock; 1 of a CPU.
+    pub schedulers: usize,
     /// Threads of all workgroups that a unit holds.
     pub threads_per_unit: usize,
     /// Vector registers of a CPU; of a GPU those of 32 bits of one unit, shared by its threads.
@@ -96,6 +98,7 @@ impl Machine {
             units: cores,
             lanes,
             subgroup: 1,
+            schedulers: 1,
             threads_per_unit: 1,
             registers: if lanes >= 16 { 32 } else { 16 },
             // Half of a small second-level cache.
@@ -150,6 +153,7 @@ impl Machine {
             sm: Some(it.sm),
             units: it.units,
             subgroup: it.subgroup,
+            schedulers: SCHEDULERS,
             threads_per_unit: it.threads_per_unit,
             registers: it.registers,
             shared: [it.shared_per_unit >> 10, it.shared_per_workgroup >> 10],
@@ -170,6 +174,9 @@ fn f32_lanes(sm: u32) -> f64 {
         _ => 128.0,
     }
 }
+
+/// Schedulers of a multiprocessor: of every one since Maxwell (CUDA C++ Programming Guide, compute capabilities).
+const SCHEDULERS: usize = 4;
 
 /// What CUDA's driver says of a GPU (`CUdevice_attribute`).
 #[derive(Clone, Debug)]
@@ -207,6 +214,7 @@ pub struct GpuRow {
     sm: Option<u32>,
     units: usize,
     subgroup: i64,
+    schedulers: usize,
     threads_per_unit: usize,
     registers: usize,
     /// KiB of a unit, and of a workgroup at most.
@@ -235,6 +243,7 @@ impl GpuRow {
             units: self.units,
             lanes: 1,
             subgroup: self.subgroup,
+            schedulers: self.schedulers,
             threads_per_unit: self.threads_per_unit,
             registers: self.registers,
             shared_per_unit: self.shared[0] << 10,
@@ -267,6 +276,7 @@ pub const NAMED: &[GpuRow] = &[
         sm: Some(90),
         units: 132,
         subgroup: 32,
+        schedulers: SCHEDULERS,
         threads_per_unit: 2048,
         registers: 64 << 10,
         shared: [228, 227],
@@ -281,6 +291,7 @@ pub const NAMED: &[GpuRow] = &[
         sm: Some(90),
         units: 132,
         subgroup: 32,
+        schedulers: SCHEDULERS,
         threads_per_unit: 2048,
         registers: 64 << 10,
         shared: [228, 227],
@@ -295,6 +306,7 @@ pub const NAMED: &[GpuRow] = &[
         sm: Some(80),
         units: 108,
         subgroup: 32,
+        schedulers: SCHEDULERS,
         threads_per_unit: 2048,
         registers: 64 << 10,
         shared: [164, 163],
@@ -309,6 +321,7 @@ pub const NAMED: &[GpuRow] = &[
         sm: Some(89),
         units: 128,
         subgroup: 32,
+        schedulers: SCHEDULERS,
         threads_per_unit: 1536,
         registers: 64 << 10,
         shared: [100, 99],
@@ -323,6 +336,7 @@ pub const NAMED: &[GpuRow] = &[
         sm: Some(86),
         units: 28,
         subgroup: 32,
+        schedulers: SCHEDULERS,
         threads_per_unit: 1536,
         registers: 64 << 10,
         shared: [100, 99],
@@ -337,6 +351,7 @@ pub const NAMED: &[GpuRow] = &[
         sm: Some(89),
         units: 58,
         subgroup: 32,
+        schedulers: SCHEDULERS,
         threads_per_unit: 1536,
         registers: 64 << 10,
         shared: [100, 99],
@@ -351,6 +366,7 @@ pub const NAMED: &[GpuRow] = &[
         sm: Some(75),
         units: 40,
         subgroup: 32,
+        schedulers: SCHEDULERS,
         threads_per_unit: 1024,
         registers: 64 << 10,
         shared: [64, 64],
@@ -366,6 +382,7 @@ pub const NAMED: &[GpuRow] = &[
         sm: None,
         units: 40,
         subgroup: 32,
+        schedulers: 4,
         threads_per_unit: 1024,
         registers: 52 << 10,
         shared: [60, 32],
@@ -380,6 +397,7 @@ pub const NAMED: &[GpuRow] = &[
         sm: None,
         units: 96,
         subgroup: 32,
+        schedulers: 2,
         threads_per_unit: 1024,
         registers: 96 << 10,
         shared: [64, 64],
@@ -394,6 +412,7 @@ pub const NAMED: &[GpuRow] = &[
         sm: None,
         units: 20,
         subgroup: 16,
+        schedulers: 8,
         threads_per_unit: 1024,
         registers: 128 << 10,
         shared: [128, 64],

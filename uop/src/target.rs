@@ -156,9 +156,12 @@ pub struct Target {
     pub tuning: Tuning,
 }
 
-/// Threads of a GPU's workgroup, and the registers that each is planned with. H200, GLM: two workgroups of these fill a multiprocessor's registers.
-const GPU_THREADS: usize = 256;
-const GPU_REGISTERS: usize = 128;
+/// Subgroups of a GPU's workgroup for each scheduler of a unit, so that one computes while another waits. H200, GLM: 256 threads.
+const OF_A_SCHEDULER: usize = 2;
+/// Workgroups that fill a unit's registers where each thread has those that it is planned with. H200, GLM: 128 registers a thread.
+const RESIDENT: usize = 2;
+/// Registers that an instruction of a GPU can tell apart (RDNA 3 and Xe2: 256; NVIDIA's 255 are more than two workgroups of a multiprocessor have).
+const MOST_REGISTERS: usize = 256;
 /// Workgroups that a core takes one after the other, at least: what it stages is computed once for all of them.
 const OF_A_CORE: i64 = 2;
 
@@ -167,7 +170,10 @@ impl Target {
     pub fn new(machine: Machine) -> Target {
         let (kind, threads, registers) = match machine.kind {
             MachineKind::Cpu => ("cpu", 1, machine.registers),
-            MachineKind::Gpu => ("gpu", GPU_THREADS, GPU_REGISTERS),
+            MachineKind::Gpu => {
+                let threads = OF_A_SCHEDULER * machine.schedulers * machine.subgroup as usize;
+                ("gpu", threads, (machine.registers / (RESIDENT * threads)).min(MOST_REGISTERS))
+            }
         };
         Target {
             name: format!("{kind}-{}", machine.name),
@@ -211,6 +217,25 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::NAMED;
+
+    #[test]
+    fn workgroups_follow_from_a_units_parts() {
+        let of = |name| (Target::named(name).threads, Target::named(name).registers);
+        assert_eq!(
+            (of("h200"), of("t4"), of("rx7900xtx"), of("arc-b580")),
+            ((256, 128), (256, 128), (128, 256), (256, 256))
+        );
+        for row in NAMED {
+            let t = Target::named(row.name);
+            assert!(
+                t.registers >= 64 && t.threads * t.resident() as usize <= t.machine.threads_per_unit,
+                "{}",
+                row.name
+            );
+            assert!(t.threads <= 1024 && t.threads * t.registers * RESIDENT <= t.machine.registers, "{}", row.name);
+        }
+    }
 
     #[test]
     fn every_flag_and_every_parameter_changes_a_target() {
