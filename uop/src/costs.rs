@@ -66,10 +66,10 @@ const QUANTITIES: &[Quantity] = &[
     Quantity { name: "jump", unit: "ns", scale: 1e-9, bounds: [1.0, 1e5], field: |c| &mut c.jump, of: |m| &mut m.jump },
 ];
 
-/// What the microbenchmark of CUDA finds on an H200, from whose whole steps the costs of every GPU's plan come: plans count with more than these (a
-/// launch with what it fills and drains), and on another GPU with as many times more. Bandwidth and launch: docs/experiments.md, "What a launch costs".
+/// What the microbenchmark of CUDA finds on an H200 (driver 580), from whose whole steps the costs of every GPU's plan come: plans count with more than
+/// these (a launch with what it fills and drains), and on another GPU with as many times more.
 const OF_AN_H200: Costs =
-    Costs { bandwidth: Some(4.6e12), launch: Some(1.4e-6), barrier: Some(20e-9), latency: Some(0.6e-6), jump: None };
+    Costs { bandwidth: Some(4.6e12), launch: Some(0.93e-6), barrier: Some(14e-9), latency: Some(350e-9), jump: None };
 
 /// Longest text of costs, bytes.
 pub const LONGEST: usize = 512;
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn only_machines_without_a_row_are_planned_with_them() {
         let h200 = Machine::named("h200").unwrap();
-        let slow = Costs { launch: Some(2.8e-6), bandwidth: Some(2.3e12), ..Costs::default() };
+        let slow = Costs { launch: Some(1.86e-6), bandwidth: Some(2.3e12), ..Costs::default() };
         assert_eq!(slow.plan(h200.clone()), h200);
         let cpu = Machine::cpu("avx2", 8, 2);
         assert_eq!(slow.plan(cpu.clone()), cpu);
