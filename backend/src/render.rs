@@ -1,6 +1,7 @@
 //! Expressions in C, which every dialect writes alike: values by number, buffers by argument, functions from the prelude by name.
 
 use gristmill_compiler::emit::Signature;
+use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
 use half::{bf16, f16};
 use std::cell::RefCell;
@@ -40,6 +41,11 @@ pub fn stored(d: DType) -> String {
         Scalar::Bool => type_of(DType { scalar: Scalar::U8, ..d }),
         _ => type_of(d),
     }
+}
+
+/// A node that has no text. Specs let none of those through: it is a bug of a pass, and shows the node.
+pub fn unprintable(g: &Graph, id: Id) -> ! {
+    panic!("no text for {}", print_node(g, id))
 }
 
 /// What values are on a device.
@@ -82,16 +88,13 @@ impl<'a> Expressions<'a> {
     pub fn buffer(&self, id: Id) -> String {
         match self.g[id].op {
             Op::Local => {
-                let i = self.signature.scratch.iter().position(|s| s.0 == id).unwrap_or(0);
-                format!("l{i}")
+                let i = self.signature.scratch.iter().position(|s| s.0 == id);
+                format!("l{}", i.unwrap_or_else(|| unprintable(self.g, id)))
             }
             _ => {
-                let slot = |id: Id| match self.g[id].arg {
-                    Arg::Param(s) | Arg::Packed(s, _) => s,
-                    _ => u32::MAX,
-                };
-                let i = self.signature.params.iter().position(|p| p.0 == slot(id)).unwrap_or(0);
-                format!("p{i}")
+                let (Arg::Param(slot) | Arg::Packed(slot, _)) = self.g[id].arg else { unprintable(self.g, id) };
+                let i = self.signature.params.iter().position(|p| p.0 == slot);
+                format!("p{}", i.unwrap_or_else(|| unprintable(self.g, id)))
             }
         }
     }
@@ -107,8 +110,8 @@ impl<'a> Expressions<'a> {
         match (&n.op, &n.arg) {
             (Op::Const, _) if n.dtype.lanes == 1 => literal(self.g, id),
             (Op::Var, Arg::Var(name, ..)) => {
-                let i = self.signature.vars.iter().position(|v| v.0 == *name).unwrap_or(0);
-                format!("var{i}")
+                let i = self.signature.vars.iter().position(|v| v.0 == *name);
+                format!("var{}", i.unwrap_or_else(|| unprintable(self.g, id)))
             }
             (Op::Param | Op::Local, _) => self.buffer(id),
             (Op::Range, _) => format!("r{}", self.g.range_number(id)),
@@ -240,7 +243,7 @@ impl<'a> Expressions<'a> {
             Op::Where if lanes == 1 => format!("{} ? {} : {}", s[0], s[1], s[2]),
             Op::Where => format!("select_{t}({}, {}, {})", s[0], s[1], s[2]),
             Op::Table => {
-                let Arg::Ints(table) = &n.arg else { return "0".into() };
+                let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
                 let mut entries: Vec<String> = table.iter().map(i32::to_string).collect();
                 if self.values == Values::Threads {
                     let t = d.scalar.name();
@@ -266,11 +269,11 @@ impl<'a> Expressions<'a> {
             Op::MmaHalf => format!("mma_halves({})", s.join(", ")),
             Op::SignedDot4 => format!("dot4_signed_{lanes}({}, {}, {})", s[0], s[1], s[2]),
             Op::Part => {
-                let part = self.g.int_value(n.src[1]).unwrap_or(0) as usize;
-                format!("{}.{}", s[0], ["x", "y", "z", "w"][part])
+                let Some(part @ 0..4) = self.g.int_value(n.src[1]) else { unprintable(self.g, id) };
+                format!("{}.{}", s[0], ["x", "y", "z", "w"][part as usize])
             }
             Op::Dot4 => {
-                let Arg::Int(most) = n.arg else { return "0".into() };
+                let Arg::Int(most) = n.arg else { unprintable(self.g, id) };
                 // Without an instruction for it, products of two bytes are added in 16 bits, signed.
                 let how = if most * 2 * 128 <= i16::MAX as i64 { "small" } else { "any" };
                 format!("dot4_{how}_{lanes}({}, {}, {})", s[0], s[1], s[2])
@@ -278,7 +281,7 @@ impl<'a> Expressions<'a> {
             Op::Dot2 => format!("dot2_{lanes}({}, {}, {})", s[0], s[1], s[2]),
             Op::Halves => format!("halves_{lanes}({}, {})", s[0], s[1]),
             Op::Table4 => {
-                let Arg::Ints(table) = &n.arg else { return "0".into() };
+                let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
                 if self.values == Values::Threads {
                     let words =
                         table.chunks(4).map(|w| w.iter().rev().fold(0u32, |word, &b| word << 8 | b as u32 & 255));
@@ -289,10 +292,10 @@ impl<'a> Expressions<'a> {
                 format!("table4_{lanes}((u8x16){{{}}}, {})", entries.join(","), s[0])
             }
             Op::Fold => {
-                let Arg::Reduce(op, _) = n.arg else { return "0".into() };
-                let how = match op {
-                    ReduceOp::Add => "add",
-                    ReduceOp::Max => "max",
+                let how = match n.arg {
+                    Arg::Reduce(ReduceOp::Add, _) => "add",
+                    Arg::Reduce(ReduceOp::Max, _) => "max",
+                    _ => unprintable(self.g, id),
                 };
                 let fold = |s: Scalar, x: &str| format!("fold_{how}_{}_{}({x})", s.name(), from.lanes);
                 if from.scalar.is_half() {
@@ -397,6 +400,6 @@ fn literal(g: &Graph, id: Id) -> String {
         (_, Some(v)) if v.is_nan() => "NOT_A_NUMBER".into(),
         // Hexadecimal would be exact too; nine digits are, and can be read.
         (_, Some(v)) => format!("({:.9e}f)", v as f32),
-        _ => "0".into(),
+        (None, None) => unprintable(g, id),
     }
 }

@@ -5,7 +5,7 @@ use gristmill_runtime::{Buffer, Device, Error, Launch, Memory};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::op::{Op, RangeKind, ReduceOp};
-use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
+use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
 use gristmill_uop::{Arg, Graph, Id, Node, Sources};
 use half::f16;
 use std::sync::Arc;
@@ -52,6 +52,7 @@ impl Run {
                 .map(|slot| Param { slot, access: Access::ReadWrite, extent: Extent::Fixed(0) })
                 .collect(),
             vars: Vec::new(),
+            context: KernelContext::default(),
             groups,
             threads: 1,
             scratch: 0,

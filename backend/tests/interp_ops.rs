@@ -5,7 +5,7 @@ use gristmill_runtime::{Device, Launch, Memory};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::op::{Op, RangeKind};
-use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
+use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
 use gristmill_uop::{Arg, Graph, Id, Node, Sources};
 use half::{bf16, f16};
 use std::sync::Arc;
@@ -51,6 +51,7 @@ fn run(inputs: &[(Scalar, Vec<u8>)], out: Scalar, f: impl Fn(&mut Graph, &[Id]) 
             .map(|slot| Param { slot, access: Access::ReadWrite, extent: Extent::Fixed(0) })
             .collect(),
         vars: Vec::new(),
+        context: KernelContext::default(),
         groups: one,
         threads: 1,
         scratch: 0,

@@ -5,7 +5,7 @@ use gristmill_backend::interp::InterpDevice;
 use gristmill_backend::null::NullDevice;
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
-use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
+use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
 use std::io::{Read, Write};
@@ -67,6 +67,7 @@ fn double() -> Program {
             Param { slot: 1, access: Access::Write, extent },
         ],
         vars: vec!["n".into()],
+        context: KernelContext::default(),
         groups: one,
         threads: 1,
         scratch: 0,
@@ -278,6 +279,7 @@ fn a_step_of_the_processor_keeps_other_threads_from_its_memory() {
         root,
         params: vec![Param { slot: 0, access: Access::ReadWrite, extent: Extent::Fixed(1) }],
         vars: vec!["running".into(), "go".into()],
+        context: KernelContext::default(),
         groups: one,
         threads: 1,
         scratch: 0,

@@ -42,19 +42,8 @@ pub fn kernel(program: &Program) -> String {
 
 /// A kernel as statements in order.
 pub fn linear(program: &Program, target: &Target) -> String {
-    let mut out = String::new();
-    // The root is a KERNEL of BODYs of nests.
-    let mut g = program.graph.as_ref().clone();
-    for body in g[program.root].src.clone() {
-        let nests = g[body].src.clone();
-        let code = lower::lower_body(&mut g, &nests, target);
-        out.push_str("body {\n");
-        for line in lower::print::print(&g, &code).lines() {
-            let _ = writeln!(out, "  {line}");
-        }
-        out.push_str("}\n");
-    }
-    out
+    let (g, code) = lower::lower_program(program, target);
+    lower::print::print_kernel(&g, &code)
 }
 
 /// What a kernel computes: for people, and the nodes with their shapes.

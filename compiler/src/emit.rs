@@ -1,14 +1,14 @@
 //! Emit: the programs of launches. Nests are mapped to the machine, lowered, printed by the device's dialect, and named by their text.
 
 use crate::lower::spec as linear_spec;
-use crate::lower::{Code, When, lower_body};
+use crate::lower::{KernelCode, lower_kernel};
 use crate::map::{simd, simt};
 use crate::nest::{Ranges, global_ranges};
 use crate::schedule::Launch;
 use crate::title::title;
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::machine::MachineKind;
-use gristmill_uop::program::{Access, Extent, Param, Program};
+use gristmill_uop::program::{Access, Extent, KernelContext, Param, Program, When};
 use gristmill_uop::spec::{self, Level};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 /// Turns linear code into a device's text. What differs between devices is here; everything before is shared.
 pub trait Dialect: Send + Sync {
-    /// The text of a kernel named `name`, which runs `bodies` side by side over the launch.
-    fn render(&self, name: &str, graph: &Graph, bodies: &[Code], program: &Signature) -> String;
+    /// The text of a kernel named `name`, which runs the bodies of `code` side by side over the launch. All that there is to decide stands in `code`.
+    fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String;
 }
 
 /// The arguments of a kernel.
@@ -35,18 +35,6 @@ pub struct Signature {
     pub scratch: Vec<(Id, usize)>,
     /// Bytes of scratch.
     pub scratch_bytes: usize,
-    /// Threads of a workgroup.
-    pub threads: usize,
-    /// Workgroups of a worker, at most.
-    pub beside: i64,
-    /// Does nothing of its function come before it?
-    pub first: bool,
-    /// May kernels behind it start before it has ended, where the device lets them?
-    pub early_launch: bool,
-    /// How many iterations ahead the next rows are asked for; 0 for not at all.
-    pub prefetch: u8,
-    /// Slots whose rows are interleaved: they are read as one stream, which the machine finds by itself.
-    pub streams: Vec<u32>,
 }
 
 /// What is known of the slots of a function's kernels.
@@ -69,18 +57,15 @@ pub(crate) fn program(
     let mapped: Vec<Vec<Id>> = launch.bodies.iter().map(|nests| map(g, nests, target)).collect();
     let Kernel { graph: mut own, root, bodies, when } = Kernel::of(g, &mapped, &launch.when);
     verify(&own, root, Level::Kernel, "map");
-    let (signature, groups) = sized(&mut own, &bodies, launch, slots, target);
+    let (signature, groups) = sized(&mut own, &bodies, launch, slots.function, target);
+    let context = KernelContext { when, first: launch.level == 0, streams: slots.streams.clone() };
     // Linear code lives in a copy: `own` stays what the oracle runs.
     let mut linear = own.clone();
-    let codes: Vec<Code> = bodies
-        .iter()
-        .zip(&when)
-        .map(|(nests, &when)| Code { when, ..lower_body(&mut linear, nests, target) })
-        .collect();
-    codes.iter().for_each(|code| verify_linear(&linear, code));
+    let code = lower_kernel(&mut linear, &bodies, groups, &context, target);
+    verify_linear(&linear, &code);
     let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
     // Named by what it is, so that equal kernels of different models are one.
-    let draft = dialect.map(|d| d.render("KERNEL", &linear, &codes, &signature));
+    let draft = dialect.map(|d| d.render("KERNEL", &linear, &code, &signature));
     let text = draft.clone().unwrap_or_else(|| format!("{:?}", launch.roots));
     let name = format!("{}_{:016x}", if reduces { "r" } else { "e" }, fingerprint(&text));
     let notes = launch.roots.iter().map(|&r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r)))).collect();
@@ -93,6 +78,7 @@ pub(crate) fn program(
         title: title(&own, root, slots.function, &params),
         params,
         vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
+        context,
         groups,
         threads: target.threads,
         scratch: signature.scratch_bytes,
@@ -148,23 +134,14 @@ impl Kernel {
 }
 
 /// The arguments of a kernel on its machine, and the number of its workgroups.
-fn sized(g: &mut Graph, bodies: &[Vec<Id>], launch: &Launch, slots: &Slots, target: &Target) -> (Signature, Id) {
-    let mut signature = Signature {
-        prefetch: target.tuning.prefetch,
-        early_launch: target.early_launch,
-        streams: slots.streams.clone(),
-        threads: target.threads,
-        first: launch.level == 0,
-        ..signature(g, bodies, slots.function)
-    };
+fn sized(g: &mut Graph, bodies: &[Vec<Id>], launch: &Launch, function: &Function, target: &Target) -> (Signature, Id) {
+    let mut signature = signature(g, bodies, function);
     // More than half of what there is leaves no room for another.
     if launch.when.iter().any(|w| w.alone) {
         signature.scratch_bytes = signature.scratch_bytes.max((target.machine.shared_per_workgroup / 2 + 64) & !63);
     }
     let zero = g.int(0);
     let groups = signature.groups.iter().fold(zero, |sum, &n| g.add(sum, n));
-    let units = target.machine.units.max(1) as i64;
-    signature.beside = (g.max_of(groups).saturating_add(units - 1)) / units;
     (signature, groups)
 }
 
@@ -182,7 +159,7 @@ fn strip(from: &Graph, to: &mut Graph, nest: Id, map: &mut FxHashMap<Id, Id>) ->
     map[&nest]
 }
 
-/// The arguments of a kernel of these bodies; what depends on the machine is left open.
+/// The arguments of a kernel of these bodies.
 fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signature {
     let mut params: Vec<(u32, Access, Id)> = Vec::new();
     let mut vars: Vec<(Arc<str>, Id)> = Vec::new();
@@ -226,19 +203,7 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         let bounds: Vec<Id> = global_ranges(g, nests).iter().map(|&r| g[r].src[0]).collect();
         groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
     }
-    Signature {
-        params,
-        vars,
-        groups,
-        scratch,
-        scratch_bytes,
-        threads: 1,
-        beside: 1,
-        first: false,
-        prefetch: 0,
-        early_launch: true,
-        streams: vec![],
-    }
+    Signature { params, vars, groups, scratch, scratch_bytes }
 }
 
 /// Between passes, in tests and debug builds: the graph keeps to what its level allows. A failure is a bug of the pass before.
@@ -251,7 +216,7 @@ pub(crate) fn verify(g: &Graph, root: Id, level: Level, after: &str) {
 }
 
 /// After lowering, as [`verify`] between the passes before.
-fn verify_linear(g: &Graph, code: &Code) {
+fn verify_linear(g: &Graph, code: &KernelCode) {
     if cfg!(debug_assertions)
         && let Err(e) = linear_spec::check(g, code)
     {

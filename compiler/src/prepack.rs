@@ -3,13 +3,12 @@
 
 use crate::emit::{self, Dialect, Slots};
 use crate::layout::{Kind, Layout, Leaf, Packing};
-use crate::lower::When;
 use crate::nest::Ranges;
 use crate::price::Price;
 use crate::schedule::Launch;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
-use gristmill_uop::program::{Extent, Program};
+use gristmill_uop::program::{Extent, Program, When};
 use gristmill_uop::rules::lift;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};

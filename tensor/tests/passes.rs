@@ -1,7 +1,7 @@
 //! Every pass alone, as text in and text out: a file under `tests/passes/PASS/` is a case. How one is written is said in CONTRIBUTING.md.
 //!
 //! What a pass makes of a case is compared with the file, is checked by the spec of its level, and is run beside what went in, on random values: the
-//! evaluator judges the tensor level, `interp` the kernel level, and statements are run by `lockstep.rs`, so that what is blessed computes the same. The
+//! evaluator judges the tensor level, `interp` the kernel level, and its like for linear code statements, so that what is blessed computes the same. The
 //! tests lie here and not in the compiler, which may know neither of the first two.
 //!
 //! `GRISTMILL_BLESS=1` rewrites what is expected, `GRISTMILL_CASE=text` runs only the cases whose paths contain the text.
@@ -16,14 +16,14 @@ mod context;
 mod judge;
 #[path = "passes/kernels.rs"]
 mod kernels;
-#[path = "passes/lockstep.rs"]
-mod lockstep;
 #[path = "passes/memory.rs"]
 mod memory;
 #[path = "passes/show.rs"]
 mod show;
 #[path = "passes/statements.rs"]
 mod statements;
+#[path = "passes/straight.rs"]
+mod straight;
 #[path = "passes/tensors.rs"]
 mod tensors;
 
@@ -157,7 +157,7 @@ fn statements_must_be_in_order() {
             unreachable!("linear code that is claimed to be the same")
         };
         let Some(judge::Meaning::Linear(linear)) = all.last_mut() else { unreachable!("linear code") };
-        change(&mut linear.bodies[0].1.statements);
+        change(&mut linear.kernels[0].code.bodies[0].statements);
         judge::judge(&case, &judge::Applied { text, claim: judge::Claim::Same(all) })
     };
     let defines = |s: &&testing::Statement| matches!(s, testing::Statement::Define(_));
@@ -171,6 +171,6 @@ fn statements_must_be_in_order() {
             let moved = all.remove(at);
             all.insert(all.len() - 1, moved);
         });
-        assert!(late.expect_err("an error").contains("is read before it is defined"));
+        assert!(late.expect_err("an error").contains("a value is defined before it is used"));
     }
 }

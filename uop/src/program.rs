@@ -51,6 +51,28 @@ pub struct Estimate {
     pub operations: f64,
 }
 
+/// What holds for a workgroup, and when: conditions are nodes of the kernel's graph, on variables and workgroup indices.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct When {
+    /// Nobody reads what it computes.
+    pub skip: Option<Id>,
+    /// Its first nest reads nothing that this step writes. Where this does not hold, the second does again what did.
+    pub early: Option<Id>,
+    /// Always: it has a worker to itself. Two of them on one, with others idle, would take twice the time.
+    pub alone: bool,
+}
+
+/// What a kernel's statements depend on beside its graph and its machine.
+#[derive(Clone, Debug, Default)]
+pub struct KernelContext {
+    /// What holds for the workgroups of each body.
+    pub when: Vec<When>,
+    /// Does nothing of its function come before it?
+    pub first: bool,
+    /// Slots whose rows are interleaved: they are read as one stream.
+    pub streams: Vec<u32>,
+}
+
 /// One kernel, ready to be compiled by a device.
 ///
 /// A device runs `body` for every workgroup `0..groups`. On a CPU, a worker runs contiguous intervals of them; the
@@ -71,6 +93,8 @@ pub struct Program {
     pub params: Vec<Param>,
     /// Names of the variables it reads, in the order of its `vars` argument.
     pub vars: Vec<Arc<str>>,
+    /// What its statements depend on beside them.
+    pub context: KernelContext,
     /// Number of workgroups: an index expression of `graph` over its variables.
     pub groups: Id,
     /// Threads of a workgroup; 1 where a workgroup is part of one thread's work.

@@ -4,7 +4,7 @@ use super::{Cc, CpuDevice, Isa};
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory};
 use gristmill_uop::Graph;
-use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
+use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
 use std::cell::RefCell;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -57,6 +57,7 @@ fn program(name: &str, source: &str, params: usize, groups: Groups) -> Program {
             .map(|slot| Param { slot, access: Access::ReadWrite, extent: Extent::Fixed(0) })
             .collect(),
         vars,
+        context: KernelContext::default(),
         groups,
         threads: 1,
         scratch: 4096,

@@ -22,6 +22,14 @@ pub enum Fault {
         /// Its length in bytes.
         len: usize,
     },
+    /// Threads that do not wait for one another, or for what is under way.
+    #[error("{what}, byte {at} of a stage")]
+    Race {
+        /// What a thread does that it had to wait with.
+        what: &'static str,
+        /// Which byte.
+        at: usize,
+    },
     /// An operand for which an op is not defined.
     #[error("{op} by {value}")]
     Operand {

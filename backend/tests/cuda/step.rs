@@ -4,7 +4,7 @@ use gristmill_backend::cuda::CudaDevice;
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory};
 use gristmill_uop::Graph;
-use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
+use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,6 +51,7 @@ pub fn program(name: &str, scratch: usize) -> Program {
         root: n,
         params: vec![param(0, Access::Write), param(1, Access::Read)],
         vars: vec![Arc::from("n")],
+        context: KernelContext::default(),
         groups: n,
         threads: 32,
         scratch,

@@ -41,7 +41,7 @@ pub fn loads(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut run: Vec<Statement> = Vec::new();
     for s in statements {
         // A write may be to what is read after it.
-        if matches!(s, Statement::Loop(_) | Statement::End | Statement::Write(..)) {
+        if matches!(s, Statement::Loop { .. } | Statement::End | Statement::Write(..)) {
             straight(g, std::mem::take(&mut run), &mut out);
             out.push(s);
         } else {

@@ -7,6 +7,7 @@ use super::code::{Code, Statement};
 use super::mma;
 use super::mma_f16;
 use super::pairs;
+use super::threads;
 use super::vector::vectorise;
 use crate::nest::{Nest, global_ranges, identity};
 use crate::price::occupancy::WORDS;
@@ -16,7 +17,7 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
-/// Lowers the nests of one body.
+/// Lowers the nests of one body, which then waits for nothing and nobody.
 pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     let mut code = Code { globals: global_ranges(g, nests), ..Code::default() };
     let mut stage_globals: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
@@ -41,7 +42,8 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
             }
         }
         let threads = threads_of(g, nest, target);
-        code.statements.push(Statement::Nest { buffer, staged, globals: globals.clone(), threads: threads.clone() });
+        let counted = threads::count(g, &threads, target.threads as i64);
+        code.statements.push(Statement::Nest { buffer, staged, globals: globals.clone(), threads: counted });
         let outer = globals.into_iter().chain(threads).collect();
         let mut e = Emitter { g, target, scopes: vec![Scope::default()], outer };
         e.nest(nest);
@@ -154,7 +156,7 @@ impl Emitter<'_> {
         let scope = self.scopes.pop().expect("a loop is open");
         let r = scope.range.expect("a loop has a range");
         let into = self.scopes.last_mut().expect("the nest is open");
-        into.statements.push(Statement::Loop(r));
+        into.statements.push(Statement::Loop { range: r, unroll: None });
         into.statements.extend(scope.statements);
         into.statements.push(Statement::End);
     }

@@ -1,14 +1,24 @@
 //! Lower: from the nests of a kernel to a linear list of statements.
 
+pub(crate) mod async_copies;
+pub(crate) mod barriers;
 pub(crate) mod coalesce;
 mod code;
+pub(crate) mod dependents;
+mod kernel;
+pub(crate) mod launch_bounds;
 mod linear;
 pub(crate) mod mma;
 pub(crate) mod mma_f16;
 pub(crate) mod pairs;
+pub(crate) mod prefetch;
 pub mod print;
 pub mod spec;
+pub(crate) mod threads;
+pub(crate) mod unroll;
 pub(crate) mod vector;
 
-pub use code::{Code, Statement, When};
+pub use code::{Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch, end_of_block};
+pub use kernel::{lower_kernel, lower_program};
 pub use linear::lower_body;
+pub use threads::ThreadIndex;

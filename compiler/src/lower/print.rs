@@ -1,72 +1,162 @@
 //! Linear code as text, for people: `gristmill kernels --stage linear`.
 
-use super::code::{Code, Statement};
+use super::code::{Code, KernelCode, Prefetch, Statement};
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, Graph, Id, Op};
 use std::fmt::Write;
 
-/// The statements of a body, one a line, indented by the loops around them. Nodes bear their numbers in `g`, which
+/// A kernel: what holds for all its workgroups, and its bodies.
+pub fn print_kernel(g: &Graph, code: &KernelCode) -> String {
+    let mut out = String::new();
+    if code.threads > 1 {
+        let _ = writeln!(out, "{} threads, room for {} workgroups", code.threads, code.resident);
+    }
+    for (what, statements) in [("at first", &code.entry), ("where nothing is computed", &code.idle)] {
+        let words: Vec<String> = statements.iter().map(|s| line(g, s)).collect();
+        if !words.is_empty() {
+            let _ = writeln!(out, "{what}: {}", words.join(", "));
+        }
+    }
+    for body in &code.bodies {
+        out.push_str("body {\n");
+        for line in print(g, body).lines() {
+            let _ = writeln!(out, "  {line}");
+        }
+        out.push_str("}\n");
+    }
+    out
+}
+
+/// The statements of a body, one a line, indented by the blocks around them. Nodes bear their numbers in `g`, which
 /// statements before them define; parameters, variables and workgroup indices come first.
 pub fn print(g: &Graph, code: &Code) -> String {
     let mut out = String::new();
     for id in leaves(g, code) {
         let _ = writeln!(out, "{}", print_node(g, id));
     }
+    if let Some(skip) = code.skip {
+        let _ = writeln!(out, "left out if {}", expression(g, skip));
+    }
     let mut depth = 0;
     for statement in &code.statements {
         if *statement == Statement::End {
             depth -= 1;
         }
-        let _ = write!(out, "{:1$}", "", 2 * depth);
-        let _ = match statement {
-            Statement::Define(id) => writeln!(out, "{}", print_node(g, *id)),
-            Statement::Loop(id) => writeln!(out, "loop {} {{", print_node(g, *id)),
-            Statement::End => writeln!(out, "}}"),
-            // An accumulator's second source is the reduction that it becomes the value of.
-            Statement::Accumulator(id) => {
-                let (first, result) = (value(g, g[*id].src[0]), value(g, g[*id].src[1]));
-                writeln!(out, "accumulator %{} = {first}, in the end {result}", id.0)
-            }
-            Statement::Accumulate(id, update) => {
-                let text = print_node(g, *update);
-                writeln!(out, "%{} <- {}", id.0, text.split_once(" = ").map_or(text.as_str(), |(_, rest)| rest))
-            }
-            Statement::Write(buffer, at, v) => {
-                writeln!(out, "%{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v))
-            }
-            Statement::WideWrite(buffer, at, bytes, values) => {
-                let values: Vec<String> = values.iter().map(|&v| value(g, v)).collect();
-                writeln!(out, "{bytes} bytes of %{}[{}] <- {}", buffer.0, value(g, *at), values.join(", "))
-            }
-            Statement::Wide(buffer, at, bytes, parts) => {
-                let parts: Vec<String> = parts.iter().map(|p| format!("%{} at {}", p.0.0, p.1)).collect();
-                writeln!(out, "{} = {bytes} bytes of %{}[{}]", parts.join(", "), buffer.0, value(g, *at))
-            }
-            Statement::Nest { buffer, staged, globals, .. } => {
-                let per: Vec<String> = globals.iter().map(|g| format!("%{}", g.0)).collect();
-                let what = if *staged { "stage" } else { "nest" };
-                writeln!(out, "{what} %{} for [{}] {{", buffer.0, per.join(", "))
-            }
-        };
-        if matches!(statement, Statement::Loop(_) | Statement::Nest { .. }) {
+        let _ = writeln!(out, "{:1$}{2}", "", 2 * depth, line(g, statement));
+        if statement.opens() {
             depth += 1;
+        }
+        if let Statement::Nest { threads, .. } = statement {
+            for t in threads {
+                let divide = t.divide.map(|by| format!(" / {by}")).unwrap_or_default();
+                let modulo = t.modulo.map(|by| format!(" mod {by}")).unwrap_or_default();
+                let _ = writeln!(out, "{:1$}%{2} = thread{divide}{modulo}", "", 2 * depth, t.range.0);
+            }
         }
     }
     out
 }
 
+/// A statement's line.
+fn line(g: &Graph, statement: &Statement) -> String {
+    match statement {
+        Statement::Define(id) => print_node(g, *id),
+        Statement::Loop { range, unroll } => {
+            let unroll = unroll.map(|n| format!("unroll {n} ")).unwrap_or_default();
+            format!("loop {} {unroll}{{", print_node(g, *range))
+        }
+        Statement::End => "}".into(),
+        // An accumulator's second source is the reduction that it becomes the value of.
+        Statement::Accumulator(id) => {
+            let (first, result) = (value(g, g[*id].src[0]), value(g, g[*id].src[1]));
+            format!("accumulator %{} = {first}, in the end {result}", id.0)
+        }
+        Statement::Accumulate(id, update) => {
+            let text = print_node(g, *update);
+            format!("%{} <- {}", id.0, text.split_once(" = ").map_or(text.as_str(), |(_, rest)| rest))
+        }
+        Statement::Write(buffer, at, v) => format!("%{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v)),
+        Statement::WideWrite(buffer, at, bytes, values) => {
+            let values: Vec<String> = values.iter().map(|&v| value(g, v)).collect();
+            format!("{bytes} bytes of %{}[{}] <- {}", buffer.0, value(g, *at), values.join(", "))
+        }
+        Statement::Wide(buffer, at, bytes, parts) => {
+            let parts: Vec<String> = parts.iter().map(|p| format!("%{} at {}", p.0.0, p.1)).collect();
+            format!("{} = {bytes} bytes of %{}[{}]", parts.join(", "), buffer.0, value(g, *at))
+        }
+        Statement::AsyncCopy { to: [to, at], from: [from, offset], bytes } => {
+            let (at, offset) = (value(g, *at), value(g, *offset));
+            format!("async copy of {bytes} bytes: %{}[{at}] <- %{}[{offset}]", to.0, from.0)
+        }
+        Statement::AsyncWait => "wait for async copies".into(),
+        Statement::Barrier => "barrier".into(),
+        Statement::DependencyWait => "wait for predecessors".into(),
+        Statement::LaunchDependents => "launch dependents".into(),
+        Statement::Prefetch(p) => prefetch(g, p),
+        Statement::Unless(condition) => format!("unless {} {{", expression(g, *condition)),
+        Statement::Nest { buffer, staged, globals, .. } => {
+            let per: Vec<String> = globals.iter().map(|g| format!("%{}", g.0)).collect();
+            let what = if *staged { "stage" } else { "nest" };
+            format!("{what} %{} for [{}] {{", buffer.0, per.join(", "))
+        }
+    }
+}
+
+fn prefetch(g: &Graph, p: &Prefetch) -> String {
+    let sum = |terms: &[(Id, i64)]| -> String {
+        terms.iter().map(|&(t, c)| format!("{} * {c} + ", expression(g, t))).collect()
+    };
+    match p {
+        Prefetch::Line { at: [buffer, at], ahead } => {
+            format!("prefetch the line of %{}[{} + {ahead}]", buffer.0, value(g, *at))
+        }
+        Prefetch::Tile(t) => {
+            let turn: Vec<String> = t.turn.iter().map(|r| format!("%{}", r.0)).collect();
+            let (at, step) = (sum(&t.terms), t.line * t.lines);
+            format!(
+                "prefetch {} lines of {} from %{}[{at}{} + turn [{}] * {step}]",
+                t.lines,
+                t.line,
+                t.buffer.0,
+                t.from,
+                turn.join(", ")
+            )
+        }
+        Prefetch::Span(s) => {
+            let loops: Vec<String> = s.loops.iter().map(|&r| format!(" for {}", print_node(g, r))).collect();
+            format!(
+                "prefetch {} bytes of %{} from byte {}{}{}",
+                s.bytes,
+                s.buffer.0,
+                sum(&s.terms),
+                s.from,
+                loops.concat()
+            )
+        }
+    }
+}
+
 /// What is known before the first statement: buffers, variables and workgroup indices, in the order of their numbers.
 fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
     let mut roots: Vec<Id> = code.globals.clone();
+    roots.extend(code.skip);
     for statement in &code.statements {
         match statement {
-            Statement::Define(id) | Statement::Loop(id) | Statement::Accumulator(id) => roots.push(*id),
-            Statement::Accumulate(_, id) => roots.push(*id),
+            Statement::Define(id) | Statement::Loop { range: id, .. } | Statement::Accumulator(id) => roots.push(*id),
+            Statement::Accumulate(_, id) | Statement::Unless(id) => roots.push(*id),
             Statement::Write(buffer, at, v) => roots.extend([*buffer, *at, *v]),
             Statement::WideWrite(buffer, at, _, values) => roots.extend([*buffer, *at].iter().chain(values)),
             Statement::Wide(_, _, _, parts) => roots.extend(parts.iter().map(|p| p.0)),
+            Statement::AsyncCopy { to, from, .. } => roots.extend(to.iter().chain(from)),
             Statement::Nest { buffer, .. } => roots.push(*buffer),
-            Statement::End => {}
+            Statement::Prefetch(Prefetch::Span(s)) => roots.extend(s.terms.iter().map(|t| t.0).chain([s.buffer])),
+            Statement::Prefetch(Prefetch::Tile(t)) => roots.extend(t.terms.iter().map(|t| t.0).chain([t.buffer])),
+            Statement::Prefetch(Prefetch::Line { at, .. }) => roots.extend(at),
+            Statement::End
+            | Statement::Barrier
+            | Statement::AsyncWait
+            | Statement::DependencyWait
+            | Statement::LaunchDependents => {}
         }
     }
     let mut leaves: Vec<Id> = g
@@ -76,6 +166,17 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
         .collect();
     leaves.sort();
     leaves
+}
+
+/// An index expression that no statement defines: its node, and in brackets those that it is of.
+fn expression(g: &Graph, id: Id) -> String {
+    match g[id].op {
+        Op::Const | Op::Var | Op::Range | Op::Param | Op::Local => value(g, id),
+        op => {
+            let of: Vec<String> = g[id].src.iter().map(|&s| expression(g, s)).collect();
+            format!("{}({})", op.name(), of.join(", "))
+        }
+    }
 }
 
 /// A value as an operand.

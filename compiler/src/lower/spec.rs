@@ -1,60 +1,63 @@
 //! What linear code must keep to: statements that nest, values defined before they are used, sums that are read when they are done, stages that
-//! are filled before they are read, wide accesses that are aligned. Debug builds check it after lowering; what fails is a bug of a pass.
+//! are filled before they are read, wide accesses that are aligned, threads and kernels that wait for one another (`spec/order.rs`). Debug builds check it
+//! after lowering; what fails is a bug of a pass.
 
+mod error;
 mod nodes;
+mod order;
 #[cfg(test)]
 mod tests;
 
-use super::code::{Code, Statement};
+use super::code::{Code, KernelCode, Prefetch, SpanPrefetch, Statement};
+use super::threads::ThreadIndex;
+use error::Checked;
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::fmt;
+
+pub use error::LinearError;
 
 /// Bytes of a wide load.
 const WIDE_LOADS: [usize; 2] = [8, 16];
 /// Bytes of a wide write: narrow values also fill a register.
 const WIDE_WRITES: [usize; 3] = [4, 8, 16];
+/// Bytes of an asynchronous copy.
+const COPIES: usize = 16;
 /// Bytes of a register, in which each part of a wide load lies.
 const WORD: usize = 4;
-
-/// A statement that linear code does not allow.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LinearError {
-    /// What does not hold.
-    pub rule: &'static str,
-    /// Which statement; the number of all where it is the end.
-    pub statement: usize,
-    /// The node and its sources, in the text form.
-    pub node: String,
-}
-
-impl fmt::Display for LinearError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Linear level, statement {}: {}\n{}", self.statement, self.rule, self.node)
-    }
-}
-
-impl std::error::Error for LinearError {}
 
 /// Is this linear code? The first statement that is not.
 ///
 /// # Errors
 /// What does not hold, where, and the node that shows it.
-pub fn check(g: &Graph, code: &Code) -> Result<(), LinearError> {
-    let mut c = Checker { g, code, statement: 0, scopes: vec![], nest: None, filled: FxHashSet::default() };
-    for condition in [code.when.skip, code.when.early].into_iter().flatten() {
-        c.condition(condition)?;
+pub fn check(g: &Graph, kernel: &KernelCode) -> Result<(), LinearError> {
+    for code in &kernel.bodies {
+        let mut c = Checker {
+            g,
+            code,
+            workgroup: kernel.threads as i64,
+            statement: 0,
+            scopes: vec![],
+            nest: None,
+            threads: vec![],
+            guarded: false,
+            filled: FxHashSet::default(),
+        };
+        if let Some(skip) = code.skip {
+            c.condition(skip)?;
+        }
+        for (i, s) in code.statements.iter().enumerate() {
+            c.statement = i;
+            c.statement(s)?;
+        }
+        c.statement = code.statements.len();
+        if let Some(open) = c.nest.as_ref() {
+            return Err(c.error("every loop and nest is closed", open.buffer));
+        }
+        c.hold_here(!c.guarded, "every loop and nest is closed")?;
+        order::check(g, kernel, code)?;
     }
-    for (i, s) in code.statements.iter().enumerate() {
-        c.statement = i;
-        c.statement(s)?;
-    }
-    c.statement = code.statements.len();
-    match c.nest.as_ref() {
-        Some(open) => Err(c.error("every loop and nest is closed", open.buffer)),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// A sum that is being added up.
@@ -73,24 +76,27 @@ struct Scope {
 }
 
 /// The nest that is open.
-struct Open<'a> {
+struct Open {
     buffer: Id,
-    threads: &'a [Id],
     written: bool,
 }
 
 struct Checker<'a> {
     g: &'a Graph,
     code: &'a Code,
+    /// Threads of a workgroup.
+    workgroup: i64,
     statement: usize,
     /// The nest's, and of each open loop.
     scopes: Vec<Scope>,
-    nest: Option<Open<'a>>,
+    nest: Option<Open>,
+    /// Ranges that the open nest's threads are counted over.
+    threads: Vec<Id>,
+    /// Do the statements stand in an `Unless`?
+    guarded: bool,
     /// Stages that nests before this one have written.
     filled: FxHashSet<Id>,
 }
-
-type Checked = Result<(), LinearError>;
 
 impl<'a> Checker<'a> {
     fn error(&self, rule: &'static str, id: Id) -> LinearError {
@@ -104,6 +110,11 @@ impl<'a> Checker<'a> {
     fn hold(&self, holds: bool, rule: &'static str, id: Id) -> Checked {
         if holds { Ok(()) } else { Err(self.error(rule, id)) }
     }
+    /// What holds of a statement without a node.
+    fn hold_here(&self, holds: bool, rule: &'static str) -> Checked {
+        let node = || format!("statement {}", self.statement);
+        if holds { Ok(()) } else { Err(LinearError { rule, statement: self.statement, node: node() }) }
+    }
     fn condition(&self, id: Id) -> Checked {
         let known = self.g.free_ranges(id).iter().all(|r| self.code.globals.contains(r));
         let read = self.g.any(id, |_, n| matches!(n.op, Op::Load | Op::Reduce));
@@ -115,26 +126,49 @@ impl<'a> Checker<'a> {
                 return self.nest(*buffer, *staged, globals, threads);
             }
             Statement::End => return self.end(),
+            Statement::Barrier | Statement::AsyncWait | Statement::DependencyWait | Statement::LaunchDependents => {
+                return self.hold_here(
+                    self.nest.is_none(),
+                    "threads and kernels are waited for outside nests, where all threads come",
+                );
+            }
+            Statement::Unless(condition) => return self.unless(*condition),
+            Statement::Prefetch(Prefetch::Span(span)) => return self.span(span),
             Statement::Define(id)
-            | Statement::Loop(id)
+            | Statement::Loop { range: id, .. }
             | Statement::Accumulator(id)
             | Statement::Accumulate(id, _)
             | Statement::Write(id, ..)
             | Statement::Wide(id, ..)
-            | Statement::WideWrite(id, ..) => self.hold(self.nest.is_some(), "a statement stands in a nest", *id)?,
+            | Statement::WideWrite(id, ..)
+            | Statement::AsyncCopy { to: [id, _], .. } => {
+                self.hold(self.nest.is_some(), "a statement stands in a nest", *id)?
+            }
+            Statement::Prefetch(_) => self.hold_here(self.nest.is_some(), "a statement stands in a nest")?,
         }
         match s {
             Statement::Define(id) => self.define(*id),
-            Statement::Loop(r) => self.open(*r),
+            Statement::Loop { range, unroll } => self.open(*range, *unroll),
             Statement::Accumulator(acc) => self.accumulator(*acc),
             Statement::Accumulate(acc, update) => self.accumulate(*acc, *update),
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
             Statement::Wide(buffer, at, bytes, parts) => self.wide(*buffer, *at, *bytes, parts),
             Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
-            Statement::Nest { .. } | Statement::End => unreachable!("done above: {s:?}"),
+            Statement::AsyncCopy { to, from, bytes } => self.async_copy(*to, *from, *bytes),
+            Statement::Prefetch(p) => self.prefetch(p),
+            s => unreachable!("done above: {s:?}"),
         }
     }
-    fn nest(&mut self, buffer: Id, staged: bool, globals: &[Id], threads: &'a [Id]) -> Checked {
+    fn unless(&mut self, condition: Id) -> Checked {
+        self.hold(
+            self.nest.is_none() && !self.guarded,
+            "a condition stands around nests, and around no other",
+            condition,
+        )?;
+        self.guarded = true;
+        self.condition(condition)
+    }
+    fn nest(&mut self, buffer: Id, staged: bool, globals: &[Id], threads: &[ThreadIndex]) -> Checked {
         let g = self.g;
         self.hold(self.nest.is_none(), "a nest stands in no other", buffer)?;
         let of = if staged { Op::Local } else { Op::Param };
@@ -142,21 +176,23 @@ impl<'a> Checker<'a> {
         for &r in globals {
             self.hold(self.code.globals.contains(&r), "a nest depends on workgroup indices of the launch", r)?;
         }
-        for &r in threads {
-            let kind = matches!(g.range_kind(r), Some(RangeKind::Vector | RangeKind::VectorReduce));
-            self.hold(kind && g.int_value(g[r].src[0]).is_some(), "threads are a constant number of lanes", r)?;
+        for t in threads {
+            let lanes = g.int_value(g[t.range].src[0]);
+            let kind = matches!(g.range_kind(t.range), Some(RangeKind::Vector | RangeKind::VectorReduce));
+            self.hold(kind && lanes.is_some(), "threads are a constant number of lanes", t.range)?;
+            let most = t.modulo.unwrap_or((self.workgroup - 1) / t.stride() + 1);
+            self.hold(lanes.is_some_and(|n| most <= n), "a thread's index lies within its range", t.range)?;
         }
-        self.nest = Some(Open { buffer, threads, written: false });
+        self.threads = threads.iter().map(|t| t.range).collect();
+        self.nest = Some(Open { buffer, written: false });
         self.scopes.push(Scope::default());
         Ok(())
     }
     fn end(&mut self) -> Checked {
         let Some(scope) = self.scopes.pop() else {
-            return Err(LinearError {
-                rule: "an end closes a loop or a nest",
-                statement: self.statement,
-                node: format!("statement {} ends nothing", self.statement),
-            });
+            self.hold_here(self.guarded, "an end closes a loop or a nest")?;
+            self.guarded = false;
+            return Ok(());
         };
         for (&sum, state) in &scope.sums {
             self.hold(state.added, "an accumulator is added to before its scope ends", sum)?;
@@ -165,20 +201,19 @@ impl<'a> Checker<'a> {
             return Ok(());
         }
         let nest = self.nest.take().unwrap_or_else(|| unreachable!("a scope is open outside nests"));
+        self.threads.clear();
         self.hold(nest.written, "a nest writes its buffer", nest.buffer)?;
         if self.g[nest.buffer].op == Op::Local {
             self.filled.insert(nest.buffer);
         }
         Ok(())
     }
-    fn threads(&self) -> &'a [Id] {
-        self.nest.as_ref().map_or(&[], |n| n.threads)
-    }
     fn is_open(&self, r: Id) -> bool {
-        let around = self.code.globals.contains(&r) || self.threads().contains(&r);
+        let around = self.code.globals.contains(&r) || self.threads.contains(&r);
         around || self.scopes.iter().any(|s| s.range == Some(r))
     }
-    fn open(&mut self, r: Id) -> Checked {
+    fn open(&mut self, r: Id, unroll: Option<i64>) -> Checked {
+        self.hold(unroll.is_none_or(|n| n > 0), "an iteration at least is written out", r)?;
         let is_range = self.g[r].op == Op::Range && self.g.range_kind(r) != Some(RangeKind::Global);
         self.hold(is_range && !self.is_open(r), "a loop is over a range that is not open", r)?;
         self.value(self.g[r].src[0], r)?;
@@ -214,7 +249,7 @@ impl<'a> Checker<'a> {
     /// What a node needs, `except` apart; and that it may stand here.
     fn node(&mut self, id: Id, except: Option<Id>) -> Checked {
         let g = self.g;
-        if let Some(rule) = nodes::broken(g, &g[id], self.threads()) {
+        if let Some(rule) = nodes::broken(g, &g[id], &self.threads) {
             return Err(self.error(rule, id));
         }
         for (i, &s) in g[id].src.iter().enumerate() {
@@ -247,7 +282,7 @@ impl<'a> Checker<'a> {
     fn accumulator(&mut self, acc: Id) -> Checked {
         let n = &self.g[acc];
         self.hold(n.op == Op::Acc, "an accumulator is a node of its own kind", acc)?;
-        if let Some(rule) = nodes::broken(self.g, n, self.threads()) {
+        if let Some(rule) = nodes::broken(self.g, n, &self.threads) {
             return Err(self.error(rule, acc));
         }
         let (first, sum) = (n.src[0], n.src[1]);
@@ -291,7 +326,7 @@ impl<'a> Checker<'a> {
         self.place(buffer, at)?;
         let g = self.g;
         let fits = matches!(g[buffer].arg, Arg::Packed(..)) || g.scalar(value) == g.scalar(buffer);
-        let lanes = self.threads().is_empty() || g[value].dtype.lanes == 1;
+        let lanes = self.threads.is_empty() || g[value].dtype.lanes == 1;
         self.hold(fits && lanes, "what is written is of the buffer's type", value)?;
         self.value(value, buffer)
     }
@@ -317,13 +352,60 @@ impl<'a> Checker<'a> {
             let size = n.dtype.scalar.bytes();
             let inside = n.dtype.lanes == 1 && byte + size <= bytes && byte % WORD + size <= WORD;
             self.hold(inside, "a part of a wide load lies in it, and in one of its words", load)?;
-            if let Some(rule) = nodes::broken(g, n, self.threads()) {
+            if let Some(rule) = nodes::broken(g, n, &self.threads) {
                 return Err(self.error(rule, load));
             }
             self.readable(buffer, load)?;
             self.defined(load)?;
         }
         Ok(())
+    }
+    fn async_copy(&mut self, [to, at]: [Id; 2], [from, offset]: [Id; 2], bytes: usize) -> Checked {
+        let of = self.g[to].op == Op::Local && self.g[from].op == Op::Param;
+        self.hold(of, "an asynchronous copy is from memory to a stage", to)?;
+        self.place(to, at)?;
+        self.value(offset, from)?;
+        let aligned = bytes == COPIES && self.aligned(to, at, bytes) && self.aligned(from, offset, bytes);
+        self.hold(aligned, "an asynchronous copy is of 16 bytes, at multiples of them", to)
+    }
+    /// An index expression of workgroup indices and `others`, which no statement defines.
+    fn expression(&self, id: Id, others: &[Id], loads: bool) -> Checked {
+        let g = self.g;
+        let known = g.free_ranges(id).iter().all(|r| self.code.globals.contains(r) || others.contains(r));
+        self.hold(known, "what is asked for ahead is known where it is", id)?;
+        for n in g.toposort(&[id]) {
+            match g[n].op {
+                Op::Load if loads && g[g[n].src[0]].op == Op::Local => self.readable(g[n].src[0], n)?,
+                Op::Load | Op::Reduce | Op::Fold | Op::Acc => {
+                    return Err(self.error("what is asked for ahead is known where it is", n));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+    fn span(&self, span: &SpanPrefetch) -> Checked {
+        self.hold(self.nest.is_none(), "a span is asked for outside nests", span.buffer)?;
+        let memory = self.g[span.buffer].op == Op::Param && span.bytes > 0;
+        self.hold(memory, "what is asked for ahead is memory", span.buffer)?;
+        span.terms.iter().try_for_each(|t| self.expression(t.0, &span.loops, true))
+    }
+    fn prefetch(&mut self, p: &Prefetch) -> Checked {
+        match p {
+            Prefetch::Line { at: [buffer, at], .. } => {
+                self.hold(self.g[*buffer].op == Op::Param, "what is asked for ahead is memory", *buffer)?;
+                self.value(*at, *buffer)
+            }
+            Prefetch::Tile(tile) => {
+                let memory = self.g[tile.buffer].op == Op::Param && tile.line * tile.lines > 0;
+                self.hold(memory, "what is asked for ahead is memory", tile.buffer)?;
+                for &r in &tile.turn {
+                    self.hold(self.is_open(r), "a range is open where it is used", r)?;
+                }
+                tile.terms.iter().try_for_each(|t| self.expression(t.0, &[], false))
+            }
+            Prefetch::Span(span) => self.span(span),
+        }
     }
     fn wide_write(&mut self, buffer: Id, at: Id, bytes: usize, values: &[Id]) -> Checked {
         let g = self.g;

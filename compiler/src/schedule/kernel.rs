@@ -6,10 +6,10 @@
 use super::expand::Expander;
 use super::workgroup;
 use crate::decompose::int8::Derived;
-use crate::lower::When;
 use crate::nest::{Indices, Nest, flatten};
 use crate::request::{Hint, StagedTile};
 use gristmill_uop::machine::MachineKind;
+use gristmill_uop::program::When;
 use gristmill_uop::shape::Dims;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};

@@ -9,12 +9,12 @@ pub mod workgroup;
 
 use crate::decision::Decider;
 use crate::decompose::int8::Derived;
-use crate::lower::When;
 use crate::nest::global_ranges;
 use crate::price::{self, Price, occupancy};
 use crate::request::Hint;
 use gristmill_uop::function::Function;
 use gristmill_uop::machine::MachineKind;
+use gristmill_uop::program::When;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op};
 use kernel::Draft;

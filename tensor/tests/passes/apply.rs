@@ -44,6 +44,13 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("pairs", statements::pairs),
     ("mma", statements::mma),
     ("mma_f16", statements::mma_f16),
+    ("async_copies", statements::async_copies),
+    ("launch_bounds", statements::launch_bounds),
+    ("unroll", statements::unroll),
+    ("dependents", statements::dependents),
+    ("prefetch_spans", statements::prefetch_spans),
+    ("prefetch_lines", statements::prefetch_lines),
+    ("barriers", statements::barriers),
     ("decisions", tensors::decisions),
     ("pipeline", tensors::pipeline),
 ];

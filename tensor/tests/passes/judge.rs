@@ -2,9 +2,9 @@
 //! `interp`, after the spec of their level has passed them.
 
 use crate::case::Case;
-use crate::kernels::{Kernels, Written};
-use crate::lockstep::{Expressions, Linear};
+use crate::kernels::{Kernels, Linear, Lowered, Written};
 use crate::memory::{Random, Slots, Vars, Wanted, get, places, put, slot};
+use gristmill_compiler::testing;
 use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
 use gristmill_uop::fold::Value;
 use gristmill_uop::function::Storage;
@@ -44,8 +44,8 @@ pub enum Meaning {
     Kernels(Kernels),
     /// Linear code of kernels.
     Linear(Linear),
-    /// Values with lanes.
-    Expressions(Expressions),
+    /// Values with lanes, as linear code that no pass has made: its spec is not asked.
+    Values(Linear),
 }
 
 /// Tensor-level nodes with their slots.
@@ -69,15 +69,18 @@ impl Meaning {
                 let (g, root) = k.root(bodies);
                 spec(&g, root, Level::Kernel)
             }),
-            // No level has a spec for them: whatever an operation reads must be there when it is run.
-            Meaning::Linear(_) | Meaning::Expressions(_) => Ok(()),
+            Meaning::Linear(l) => {
+                let check = |k: &Lowered| testing::check_linear(&k.graph, &k.code).map_err(|e| e.to_string());
+                l.kernels.iter().try_for_each(check)
+            }
+            Meaning::Values(_) => Ok(()),
         }
     }
     fn graph(&self) -> (&Graph, Vec<Id>) {
         match self {
             Meaning::Tensors(t) => (&t.graph, t.roots()),
             Meaning::Linear(Linear { nests: k, .. })
-            | Meaning::Expressions(Expressions { nests: k, .. })
+            | Meaning::Values(Linear { nests: k, .. })
             | Meaning::Kernels(k) => {
                 let filled = k.filled.iter().map(|f| f.1);
                 (&k.graph, k.launches.iter().flatten().flatten().copied().chain(filled).collect())
@@ -88,7 +91,7 @@ impl Meaning {
         match self {
             Meaning::Tensors(t) => Ok(wanted(&t.graph, &t.roots())),
             Meaning::Linear(Linear { nests: k, .. })
-            | Meaning::Expressions(Expressions { nests: k, .. })
+            | Meaning::Values(Linear { nests: k, .. })
             | Meaning::Kernels(k) => {
                 let nodes: Vec<Id> = k.filled.iter().map(|f| f.1).collect();
                 let mut all = k.wanted()?;
@@ -201,8 +204,7 @@ fn values(meaning: &Meaning, slots: &Slots, vars: &Vars) -> Result<BTreeMap<u32,
             }
             k.run(&slots, vars)?
         }
-        Meaning::Linear(l) => l.run(slots, vars)?,
-        Meaning::Expressions(e) => e.run(slots, vars)?,
+        Meaning::Linear(l) | Meaning::Values(l) => l.run(slots, vars)?,
     };
     Ok(written.into_iter().map(read).collect())
 }

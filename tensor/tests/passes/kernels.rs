@@ -3,10 +3,11 @@
 use crate::memory::{Slots, Vars, Wanted, slot};
 use crate::show::stripped;
 use gristmill_backend::interp::InterpDevice;
-use gristmill_compiler::testing::{Layout, Packing, global_ranges, prepack};
-use gristmill_runtime::{Buffer, Device, Launch, Memory};
+use gristmill_backend::interp::linear::LinearDevice;
+use gristmill_compiler::testing::{KernelCode, Layout, Packing, global_ranges, prepack};
+use gristmill_runtime::{Buffer, Device, Kernel, Launch, Memory};
 use gristmill_uop::encoding::EncodingRef;
-use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
+use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
 use std::collections::BTreeMap;
@@ -20,6 +21,40 @@ pub struct LaidOut {
     pub layout: Layout,
     pub dims: Vec<i64>,
 }
+
+/// Linear code of a kernel, whose nodes are in a graph of its own.
+pub struct Lowered {
+    pub program: Program,
+    pub graph: Graph,
+    pub code: KernelCode,
+}
+
+/// Linear code of kernels that run one after the other.
+pub struct Linear {
+    pub kernels: Vec<Lowered>,
+    /// The nests that it is of: they say which slots there are, and how large.
+    pub nests: Kernels,
+}
+
+impl Linear {
+    /// Of the one launch of these nests.
+    pub fn of(nests: Kernels, graph: Graph, code: KernelCode) -> Linear {
+        let mut program = nests.program(&nests.launches[0]);
+        program.threads = code.threads;
+        Linear { kernels: vec![Lowered { program, graph, code }], nests }
+    }
+    /// What the slots that are written hold afterwards.
+    pub fn run(&self, slots: &Slots, vars: &Vars) -> Result<BTreeMap<u32, Written>, String> {
+        let device = LinearDevice::new(Target::cpu("plain", 1, 1));
+        let one = |k: &Lowered, buffer: &dyn Fn(u32) -> Option<Buffer>| {
+            replayed(&device, device.kernel(&k.program, k.graph.clone(), k.code.clone()), buffer, vars)
+        };
+        self.nests.run_on(&device, slots, &|buffer| self.kernels.iter().try_for_each(|k| one(k, buffer)))
+    }
+}
+
+/// The buffers of slots, and what runs on them.
+type Run<'a> = dyn Fn(&dyn Fn(u32) -> Option<Buffer>) -> Result<(), String> + 'a;
 
 /// Launches of bodies of nests.
 #[derive(Clone)]
@@ -70,44 +105,10 @@ impl Kernels {
         let root = node(&mut g, Op::Kernel, &of);
         (g, root)
     }
-    fn program(&self, bodies: &[Vec<Id>]) -> Program {
-        let (mut g, root) = self.root(bodies);
-        let mut groups = g.int(0);
-        for body in g[root].src.clone() {
-            let nests = g[body].src.to_vec();
-            let one = g.int(1);
-            let bounds: Vec<Id> = global_ranges(&g, &nests).iter().map(|&r| g[r].src[0]).collect();
-            let count = bounds.iter().fold(one, |p, &b| g.mul(p, b));
-            groups = g.add(groups, count);
-        }
-        let order = g.toposort(&[root, groups]);
-        let mut slots: Vec<u32> = order.iter().filter_map(|&n| slot(&g, n)).collect();
-        slots.sort_unstable();
-        slots.dedup();
-        let params = slots.into_iter().map(|slot| Param { slot, access: Access::ReadWrite, extent: Extent::Fixed(0) });
-        let mut vars: Vec<Arc<str>> = Vec::new();
-        for n in order {
-            if let Arg::Var(name, ..) = &g[n].arg
-                && !vars.contains(name)
-            {
-                vars.push(name.clone());
-            }
-        }
-        Program {
-            name: "r_case".into(),
-            source: String::new(),
-            params: params.collect(),
-            graph: Arc::new(g),
-            root,
-            vars,
-            groups,
-            threads: 1,
-            scratch: 0,
-            estimate: Estimate::default(),
-            seconds: 0.0,
-            title: String::new(),
-            notes: vec![],
-        }
+    /// A launch as a program that no device has compiled.
+    pub fn program(&self, bodies: &[Vec<Id>]) -> Program {
+        let (g, root) = self.root(bodies);
+        program(g, root)
     }
     /// Bytes that loads and stores may touch of each slot, by the bounds of their offsets.
     fn touched(&self) -> Result<BTreeMap<u32, Wanted>, String> {
@@ -174,15 +175,18 @@ impl Kernels {
     /// What the slots that are written hold after all launches.
     pub fn run(&self, slots: &Slots, vars: &Vars) -> Result<BTreeMap<u32, Written>, String> {
         let device = InterpDevice::new();
+        self.run_on(&device, slots, &|buffer| {
+            self.launches.iter().try_for_each(|bodies| launch(&device, self.program(bodies), buffer, vars))
+        })
+    }
+    fn run_on(&self, device: &dyn Device, slots: &Slots, run: &Run) -> Result<BTreeMap<u32, Written>, String> {
         let mut buffers: BTreeMap<u32, Buffer> = BTreeMap::new();
         for (slot, bytes) in self.memory(slots)? {
             let buffer = device.alloc(bytes.len(), Memory::Scratch).map_err(|e| e.to_string())?;
             device.write(&buffer, 0, &bytes).map_err(|e| e.to_string())?;
             buffers.insert(slot, buffer);
         }
-        for bodies in &self.launches {
-            launch(&device, self.program(bodies), &|slot| buffers.get(&slot).cloned(), vars)?;
-        }
+        run(&|slot| buffers.get(&slot).cloned())?;
         let g = &self.graph;
         let mut out = BTreeMap::new();
         for nest in self.nests() {
@@ -196,16 +200,67 @@ impl Kernels {
     }
 }
 
+/// A kernel of that root as a program.
+fn program(mut g: Graph, root: Id) -> Program {
+    let mut groups = g.int(0);
+    for body in g[root].src.clone() {
+        let nests = g[body].src.to_vec();
+        let one = g.int(1);
+        let bounds: Vec<Id> = global_ranges(&g, &nests).iter().map(|&r| g[r].src[0]).collect();
+        let count = bounds.iter().fold(one, |p, &b| g.mul(p, b));
+        groups = g.add(groups, count);
+    }
+    let order = g.toposort(&[root, groups]);
+    let mut slots: Vec<u32> = order.iter().filter_map(|&n| slot(&g, n)).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    let params = slots.into_iter().map(|slot| Param { slot, access: Access::ReadWrite, extent: Extent::Fixed(0) });
+    let mut vars: Vec<Arc<str>> = Vec::new();
+    for n in order {
+        if let Arg::Var(name, ..) = &g[n].arg
+            && !vars.contains(name)
+        {
+            vars.push(name.clone());
+        }
+    }
+    Program {
+        name: "r_case".into(),
+        source: String::new(),
+        params: params.collect(),
+        graph: Arc::new(g),
+        root,
+        vars,
+        context: KernelContext::default(),
+        groups,
+        threads: 1,
+        scratch: 0,
+        estimate: Estimate::default(),
+        seconds: 0.0,
+        title: String::new(),
+        notes: vec![],
+    }
+}
+
 fn launch(
     device: &InterpDevice,
     program: Program,
     buffer: &dyn Fn(u32) -> Option<Buffer>,
     vars: &Vars,
 ) -> Result<(), String> {
-    let found = |p: &Param| buffer(p.slot).ok_or_else(|| format!("nothing is known of slot {}", p.slot));
-    let buffers = program.params.iter().map(found).collect::<Result<_, _>>()?;
-    let vars: Vec<(&str, i64)> = vars.iter().map(|(n, v)| (n.as_str(), *v)).collect();
     let kernel = device.load(&[program], &|_, _| {}).map_err(|e| e.to_string())?.remove(0);
+    replayed(device, kernel, buffer, vars)
+}
+
+/// Runs a kernel once.
+fn replayed(
+    device: &dyn Device,
+    kernel: Arc<dyn Kernel>,
+    buffer: &dyn Fn(u32) -> Option<Buffer>,
+    vars: &Vars,
+) -> Result<(), String> {
+    let found = |p: &Param| buffer(p.slot).ok_or_else(|| format!("nothing is known of slot {}", p.slot));
+    let buffers = kernel.program().params.iter().map(found).collect::<Result<_, _>>()?;
+    let vars: Vec<(&str, i64)> = vars.iter().map(|(n, v)| (n.as_str(), *v)).collect();
     let launch = Launch { kernel, buffers, level: 0 };
     let mut replay = device.capture(vec![launch]).map_err(|e| e.to_string())?;
     replay.replay(&vars).map_err(|e| e.to_string())

@@ -1,6 +1,7 @@
 //! Text of what passes make, with numbers that depend on the graph alone.
 
-use gristmill_compiler::testing::{Decision, Hint, When};
+use gristmill_compiler::testing::{Decision, Hint};
+use gristmill_uop::program::When;
 use gristmill_uop::{Graph, Id, Node, Op, Sources, text};
 use std::collections::HashMap;
 use std::fmt::Write;

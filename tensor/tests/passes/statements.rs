@@ -2,21 +2,121 @@
 
 use crate::case::Case;
 use crate::judge::{Applied, Claim, Meaning};
-use crate::kernels::{FixedRange, Kernels, offset, ranges};
-use crate::lockstep::{Expressions, Linear};
+use crate::kernels::{FixedRange, Kernels, Linear, offset, ranges};
 use crate::show;
-use gristmill_compiler::testing::{self, Code, Statement};
-use gristmill_uop::machine::MachineKind;
+use crate::straight::{Written, straight};
+use gristmill_compiler::testing::{self, Code, KernelCode, Statement, Turn};
+use gristmill_uop::program::{KernelContext, When};
+use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind, ReduceOp, text};
 
+/// Nests, and what lowering is told of them: `early: %4` and `skip: %5` are conditions, `first: yes` says that nothing comes before, `streams: 0 2` are
+/// slots whose rows follow one another.
+struct Lowering {
+    graph: Graph,
+    nests: Vec<Id>,
+    context: KernelContext,
+    target: Target,
+}
+
+impl Lowering {
+    fn of(case: &Case) -> Result<Lowering, String> {
+        let (p, target) = (case.graph()?, case.target()?);
+        let condition = |key: &str| case.get(key).map(|w| p.named(w)).transpose().map(|all| all.map(|all| all[0]));
+        let when = When { skip: condition("skip")?, early: condition("early")?, ..When::default() };
+        let slot = |w: &str| w.parse().map_err(|_| format!("`{w}` is no slot"));
+        let streams = case.get("streams").unwrap_or_default().split_whitespace().map(slot).collect::<Result<_, _>>()?;
+        let context = KernelContext { when: vec![when], first: case.get("first").is_some(), streams };
+        Ok(Lowering { graph: p.graph, nests: p.roots, context, target })
+    }
+    /// As they are linearised, before any other pass.
+    fn code(&self) -> (Graph, Code) {
+        let mut g = self.graph.clone();
+        let code = testing::linear(&mut g, &self.nests, &self.target);
+        (g, Code { skip: self.context.when[0].skip, ..code })
+    }
+    fn turn(&self) -> Turn {
+        Turn::of(self.target.early_launch, self.context.first)
+    }
+    fn early(&self) -> Option<Id> {
+        self.context.when[0].early
+    }
+    /// That code after a pass, and the claim that all passes together compute what the nests do.
+    fn applied(self, g: &Graph, code: &Code) -> Applied {
+        let text = show::renumbered(&testing::print_linear(g, code));
+        let nests = Kernels::of(self.graph.clone(), self.nests.clone());
+        let mut graph = self.graph;
+        let groups = graph.int(1);
+        let all = testing::lower_kernel(&mut graph, &[self.nests], groups, &self.context, &self.target);
+        let after = Linear::of(nests.clone(), graph, all);
+        Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Linear(after)) }
+    }
+}
+
 pub fn linear(case: &Case) -> Result<Applied, String> {
-    let (p, target) = (case.graph()?, case.target()?);
-    let nests = Kernels::of(p.graph.clone(), p.roots.clone());
-    let (mut g, gpu) = (p.graph, target.machine.kind == MachineKind::Gpu);
-    let code = testing::linear(&mut g, &p.roots, &target);
-    let text = show::renumbered(&testing::print_linear(&g, &code));
-    let after = Linear { bodies: vec![(g, code)], gpu, nests: nests.clone() };
-    Ok(Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Linear(after)) })
+    let lowering = Lowering::of(case)?;
+    let (g, code) = lowering.code();
+    Ok(lowering.applied(&g, &code))
+}
+
+pub fn async_copies(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (g, code) = lowering.code();
+    let statements = testing::async_copies(&g, code.statements);
+    Ok(lowering.applied(&g, &Code { statements, ..code }))
+}
+
+/// `resident: 1` is how many workgroups a multiprocessor has room for; two unless it is said.
+pub fn unroll(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (g, code) = lowering.code();
+    let statements = testing::unroll(&g, code.statements, case.parsed("resident")?.unwrap_or(2));
+    Ok(lowering.applied(&g, &Code { statements, ..code }))
+}
+
+/// `beside: 3` workgroups come to each multiprocessor; one unless it is said.
+pub fn launch_bounds(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (g, code) = lowering.code();
+    let resident = testing::resident(&g, &[code], case.parsed("beside")?.unwrap_or(1));
+    Ok(Applied { text: format!("room for {resident}\n"), claim: Claim::Text })
+}
+
+pub fn dependents(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (g, code) = lowering.code();
+    let turn = lowering.turn();
+    let statements = testing::wait_for_predecessors(code.statements, lowering.early(), &turn);
+    let applied = lowering.applied(&g, &Code { statements, ..code });
+    let entry = if turn.entry.is_empty() { "" } else { "launch dependents at first\n" };
+    Ok(Applied { text: format!("{entry}{}", applied.text), ..applied })
+}
+
+pub fn prefetch_spans(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (g, code) = lowering.code();
+    let statements = testing::wait_for_predecessors(code.statements, lowering.early(), &lowering.turn());
+    let statements = testing::prefetch_spans(&g, &statements);
+    Ok(lowering.applied(&g, &Code { statements, ..code }))
+}
+
+pub fn prefetch_lines(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (g, code) = lowering.code();
+    let ahead = lowering.target.tuning.prefetch.into();
+    let code = testing::prefetch_lines(&g, code, ahead, &lowering.context.streams);
+    Ok(lowering.applied(&g, &code))
+}
+
+/// What every pass before it has made, but for prefetches where the case has none.
+pub fn barriers(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (g, code) = lowering.code();
+    let statements = testing::async_copies(&g, code.statements);
+    let statements = testing::wait_for_predecessors(statements, lowering.early(), &lowering.turn());
+    let statements = testing::prefetch_spans(&g, &statements);
+    let statements = testing::barriers(&g, &statements);
+    Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
 /// Values, whose lanes come after all other ranges.
@@ -29,13 +129,14 @@ pub fn vectorise(case: &Case) -> Result<Applied, String> {
     let text = text::print(&g, &roots);
     let others: Vec<FixedRange> = ranges.into_iter().filter(|r| r.kind != RangeKind::Vector).collect();
     let (first, loops) = offset(&mut g, &others);
-    let values = roots.into_iter().map(|v| {
-        let lanes = g.int(g[v].dtype.lanes.into());
-        (g.mul(first, lanes), v)
+    let values = roots.into_iter().zip(&nests.launches[0][0]).map(|(value, &nest)| {
+        let lanes = g.int(g[value].dtype.lanes.into());
+        Written { buffer: g[nest].src[0], at: g.mul(first, lanes), value }
     });
-    let values = values.collect();
-    let after = Expressions { graph: g, values, threads: vec![], loops, nests: nests.clone() };
-    Ok(Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Expressions(after)) })
+    let values: Vec<Written> = values.collect();
+    let code = straight(&mut g, &[], &values, &[], &loops);
+    let after = Linear::of(nests.clone(), g, code);
+    Ok(Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Values(after)) })
 }
 
 /// Straight code: what the stores need, as it is, and then the stores, as writes.
@@ -57,10 +158,14 @@ pub fn coalesce(case: &Case) -> Result<Applied, String> {
         let mut threads: Vec<Id> = p.roots.iter().flat_map(|&n| g.free_ranges(n).to_vec()).collect();
         threads.sort_unstable();
         threads.dedup();
+        let total = threads.iter().map(|&r| g.max_of(g[r].src[0])).product();
+        let threads = testing::count_threads(g, &threads, total);
         let nest = Statement::Nest { buffer: g[p.roots[0]].src[0], staged: false, globals: vec![], threads };
-        let all = [nest].into_iter().chain(statements).chain([Statement::End]).collect();
-        let nests = Kernels::of(g.clone(), p.roots.clone());
-        Meaning::Linear(Linear { bodies: vec![(g.clone(), code(all))], gpu: true, nests })
+        let turn = Turn::of(false, false);
+        let all = turn.wait.iter().cloned().chain([nest]).chain(statements).chain([Statement::End]).collect();
+        let (bodies, threads) = (vec![code(all)], total as usize);
+        let code = KernelCode { bodies, threads, resident: 1, entry: vec![], idle: turn.wait };
+        Meaning::Linear(Linear::of(Kernels::of(g.clone(), p.roots.clone()), g.clone(), code))
     };
     Ok(Applied { text, claim: Claim::same(of(before), of(after)) })
 }
@@ -100,10 +205,13 @@ fn products(case: &Case, pass: fn(&mut Graph, Id, &[Id]) -> Id) -> Result<Applie
     let value = g[nest].src[2];
     let new = pass(&mut g, value, &closed);
     let text = if new == value { "left as it is\n".into() } else { text::print(&g, &[new]) };
-    let (threads, loops) = closed.iter().partition(|&&r| g.range_kind(r) == Some(RangeKind::Vector));
-    let values = vec![(g[nest].src[1], new)];
-    let after = Expressions { graph: g, values, threads, loops, nests: nests.clone() };
-    Ok(Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Expressions(after)) })
+    let (threads, loops): (Vec<Id>, Vec<Id>) =
+        closed.iter().partition(|&&r| g.range_kind(r) == Some(RangeKind::Vector));
+    let (_, stages) = p.roots.split_last().ok_or("a nest")?;
+    let value = Written { buffer: g[nest].src[0], at: g[nest].src[1], value: new };
+    let code = straight(&mut g, stages, &[value], &threads, &loops);
+    let after = Linear::of(nests.clone(), g, code);
+    Ok(Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Values(after)) })
 }
 
 pub fn mma(case: &Case) -> Result<Applied, String> {

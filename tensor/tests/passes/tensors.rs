@@ -3,14 +3,13 @@
 use crate::case::Case;
 use crate::context::{Context, encoding, layout};
 use crate::judge::{Applied, Claim, Meaning, Tensors};
-use crate::kernels::{Kernels, LaidOut, ranges};
-use crate::lockstep::Linear;
+use crate::kernels::{Kernels, LaidOut, Linear, Lowered, ranges};
 use crate::show::{self, Numbers};
 use gristmill_compiler::testing::{
     self, Cheapest, Decider, Decomposed, Draft, Expander, Packing, Problem, Surroundings, TEMP, room,
 };
 use gristmill_uop::function::Function;
-use gristmill_uop::machine::MachineKind;
+use gristmill_uop::program::Program;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar, text};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt::Write;
@@ -307,16 +306,15 @@ pub fn pipeline(case: &Case) -> Result<Applied, String> {
     let c = Context::of(case)?;
     let compiled = testing::compile(&c.function, &c.target, None, &mut Cheapest);
     let (mut g, mut launches, mut text) = (Graph::new(), Vec::new(), String::new());
-    let mut linear = Vec::new();
+    let mut lowered = Vec::new();
     for (program, level) in compiled.programs.iter().zip(&compiled.levels) {
         let _ = writeln!(text, "level {level}: {}", program.notes.join(", "));
+        let (own, code) = testing::lower_program(program, &c.target);
+        text += &show::renumbered(&testing::print_kernel(&own, &code));
+        lowered.push(Lowered { program: Program::clone(program), graph: own, code });
         let mut of = Vec::new();
         for body in program.graph[program.root].src.clone() {
             let nests = program.graph[body].src.to_vec();
-            let mut own = Graph::clone(&program.graph);
-            let code = testing::linear(&mut own, &nests, &c.target);
-            text += &show::renumbered(&testing::print_linear(&own, &code));
-            linear.push((own, code));
             let mut map = FxHashMap::default();
             of.push(nests.iter().map(|&n| interned(&program.graph, &mut g, n, &mut map)).collect());
         }
@@ -331,8 +329,7 @@ pub fn pipeline(case: &Case) -> Result<Applied, String> {
     };
     let layouts = compiled.layouts.iter().map(laid_out).collect();
     let kernels = Kernels { graph: g, launches, layouts, filled: vec![], between };
-    let gpu = c.target.machine.kind == MachineKind::Gpu;
-    let linear = Linear { bodies: linear, gpu, nests: kernels.clone() };
+    let linear = Linear { kernels: lowered, nests: kernels.clone() };
     let all = vec![of_function(meaning), Meaning::Kernels(kernels), Meaning::Linear(linear)];
     Ok(Applied { text, claim: Claim::Same(all) })
 }

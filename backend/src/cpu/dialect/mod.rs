@@ -1,59 +1,33 @@
 //! C for the CPU: GNU vector extensions and compiler builtins, no system headers. A kernel is one function that runs an interval of the
 //! launch; everything it needs is in the prelude (`prelude.rs`).
 
-mod ahead;
 mod prelude;
 mod words;
 
 pub use prelude::prelude;
 
 use crate::render::{Expressions, Values, stored, type_of};
-use ahead::SOON;
 use gristmill_compiler::emit::{Dialect, Signature};
-use gristmill_compiler::lower::{Code, Statement};
+use gristmill_compiler::lower::{Code, KernelCode, Prefetch, Statement, TilePrefetch};
 use gristmill_uop::program::Access;
-use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
-use std::collections::HashSet;
+use gristmill_uop::{Arg, Graph, Id, Scalar};
 use std::fmt::Write;
 
-/// Bytes behind what is read, of rows that follow one another, for each iteration ahead.
-const BEHIND: i64 = 2048;
 /// The dialect; what depends on the instruction set is in the prelude alone.
 pub struct C;
 
-/// A cache line, of packed bytes half of one: its buffer, the terms of its address, and its number after those.
-type Line = (Id, Vec<(Id, i64)>, i64);
-
 struct Writer<'a> {
     t: Expressions<'a>,
-    /// Ranges around the statement being written that choose what is computed (workgroup ranges and loops, not reductions).
-    around: Vec<Id>,
-    /// Ranges of the reductions whose loops are open.
-    reducing: Vec<Id>,
-    /// For every open brace, whether it put a range into `around`, or into `reducing`.
-    open: Vec<[bool; 2]>,
-    /// Tiles of caches that are asked for ahead, and the loops that do.
-    ahead: Vec<ahead::Ahead>,
-    /// What is asked for already in this loop.
-    fetched: HashSet<Line>,
     /// May workgroups of this body be left out? Its first one is then not the first of the interval.
     skipping: bool,
     out: String,
 }
 
 impl Dialect for C {
-    fn render(&self, name: &str, graph: &Graph, bodies: &[Code], signature: &Signature) -> String {
-        let mut w = Writer {
-            t: Expressions::new(graph, signature, Values::Vectors),
-            around: Vec::new(),
-            reducing: Vec::new(),
-            open: Vec::new(),
-            ahead: Vec::new(),
-            fetched: HashSet::new(),
-            skipping: false,
-            out: String::new(),
-        };
-        w.kernel(name, bodies);
+    fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
+        let t = Expressions::new(graph, signature, Values::Vectors);
+        let mut w = Writer { t, skipping: false, out: String::new() };
+        w.kernel(name, &code.bodies);
         w.out
     }
 }
@@ -88,8 +62,6 @@ impl Writer<'_> {
         self.line(format_args!("}}"));
     }
     fn body(&mut self, number: usize, code: &Code) {
-        self.around = code.globals.clone();
-        self.ahead = if self.t.signature.prefetch > 0 { ahead::plan(self.t.g, code) } else { Vec::new() };
         let count = self.t.index(self.t.signature.groups[number]);
         self.line(format_args!("{{ const i64 count = {count};"));
         self.line(format_args!(
@@ -98,7 +70,7 @@ impl Writer<'_> {
         for &r in &code.globals {
             self.line(format_args!("i64 r{}_last = -1;", self.t.g.range_number(r)));
         }
-        if code.when.skip.is_some() {
+        if code.skip.is_some() {
             self.line(format_args!("i64 fresh = 1;"));
         }
         self.line(format_args!("for (i64 w = lo; w < hi; w++) {{"));
@@ -114,11 +86,11 @@ impl Writer<'_> {
                 rest = format!("{rest} / (u64)({bound})");
             }
         }
-        if let Some(skip) = code.when.skip {
+        if let Some(skip) = code.skip {
             let skip = self.t.index(skip);
             self.line(format_args!("if ({skip}) continue;"));
         }
-        self.skipping = code.when.skip.is_some();
+        self.skipping = code.skip.is_some();
         for s in &code.statements {
             self.statement(s);
         }
@@ -132,35 +104,18 @@ impl Writer<'_> {
         self.line(format_args!("}} base += count; }}"));
     }
     fn statement(&mut self, s: &Statement) {
-        if matches!(s, Statement::Loop(_) | Statement::End | Statement::Nest { .. }) {
-            self.fetched.clear();
-        }
         match s {
             Statement::Define(id) => {
                 let (t, e) = (type_of(self.t.g[*id].dtype), self.t.expression(*id));
                 let v = self.t.number(*id);
                 self.line(format_args!("const {t} v{v} = {e};"));
-                self.prefetch(*id);
             }
-            Statement::Loop(r) => {
-                let chooses = self.t.g.range_kind(*r) == Some(RangeKind::Loop);
-                let into = if chooses { &mut self.around } else { &mut self.reducing };
-                into.push(*r);
-                self.open.push([chooses, !chooses]);
-                let (n, bound) = (self.t.g.range_number(*r), self.t.name(self.t.g[*r].src[0]));
+            // The C compiler unrolls as it likes.
+            Statement::Loop { range, unroll: None } => {
+                let (n, bound) = (self.t.g.range_number(*range), self.t.name(self.t.g[*range].src[0]));
                 self.line(format_args!("for (i64 r{n} = 0; r{n} < {bound}; r{n}++) {{"));
-                self.ask(*r);
             }
-            Statement::End => {
-                let [around, reducing] = self.open.pop().unwrap_or_default();
-                if around {
-                    self.around.pop();
-                }
-                if reducing {
-                    self.reducing.pop();
-                }
-                self.line(format_args!("}}"));
-            }
+            Statement::End => self.line(format_args!("}}")),
             Statement::Accumulator(acc) => {
                 let node = &self.t.g[*acc];
                 let (t, first) = (type_of(node.dtype), self.t.name(node.src[0]));
@@ -173,9 +128,12 @@ impl Writer<'_> {
                 self.line(format_args!("a{a} = {e};"));
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
-            Statement::Wide(..) | Statement::WideWrite(..) => unreachable!("vectors are loaded and written whole"),
+            Statement::Prefetch(Prefetch::Line { at: [buffer, at], ahead }) => {
+                let (b, at) = (self.t.buffer(*buffer), self.t.name(*at));
+                self.line(format_args!("__builtin_prefetch({b} + {at} + {ahead});"));
+            }
+            Statement::Prefetch(Prefetch::Tile(tile)) => self.tile(tile),
             Statement::Nest { staged, globals, .. } => {
-                self.open.push([false; 2]);
                 if *staged {
                     let changed: Vec<String> =
                         globals.iter().map(|&r| format!(" || r{0} != r{0}_last", self.t.g.range_number(r))).collect();
@@ -185,83 +143,20 @@ impl Writer<'_> {
                     self.line(format_args!("{{"));
                 }
             }
+            s => panic!("C for a CPU has no text for {s:?}"),
         }
     }
-    /// The lines of the next tile that a turn of this loop asks for.
-    fn ask(&mut self, innermost: Id) {
-        for i in 0..self.ahead.len() {
-            let a = &self.ahead[i];
-            if a.loops.last() != Some(&innermost) {
-                continue;
-            }
-            let number = |r: &Id| self.t.g.range_number(*r);
-            let turn = a.sharing.iter().chain(&a.loops).fold("0".to_string(), |turn, r| {
-                format!("({turn} * {} + r{})", self.t.index(self.t.g[*r].src[0]), number(r))
-            });
-            let base: String = a.terms.iter().map(|&(t, c)| format!(" + {} * {c}", self.t.index(t))).collect();
-            let (buffer, from, line, lines) = (self.t.buffer(a.buffer), a.from, a.line, a.lines);
-            let step = line * lines;
-            self.line(format_args!(
-                "for (i64 j = 0; j < {lines}; j++) __builtin_prefetch({buffer}{base} + {from} + {turn} * {step} + j * {line}, 0, 2);"
-            ));
-        }
-    }
-    /// A vector of packed bytes, or of halves or bytes (a cache): those of the next rows are on their way while these are worked on. Rows
-    /// are too short for the hardware to find the stream by itself, but where they are interleaved and so follow one another. The next rows lie behind all that the reductions around read: of a
-    /// tile of the cache whose rows are summed up, they are those of the next workgroup.
-    fn prefetch(&mut self, id: Id) {
-        let n = &self.t.g[id];
-        let ahead = self.t.signature.prefetch as i64;
-        if n.op != Op::Load || n.dtype.lanes == 1 || ahead == 0 {
-            return;
-        }
-        let packed = match self.t.g[n.src[0]].arg {
-            Arg::Packed(slot, _) if self.t.signature.streams.contains(&slot) => return self.stream(id),
-            Arg::Packed(..) => true,
-            _ => false,
-        };
-        if self.ahead.iter().any(|a| a.buffer == n.src[0]) {
-            return;
-        }
-        let narrow = n.dtype.scalar.is_half() || n.dtype.scalar == Scalar::I8;
-        let cache = narrow && self.t.g[n.src[0]].op == Op::Param;
-        if !(packed || cache) {
-            return;
-        }
-        let at = self.t.g.linear(n.src[1]);
-        let reach = |&r: &Id| at.coefficient(r) * (self.t.g.bounds(self.t.g[r].src[0]).map_or(1, |b| b.1) - 1);
-        let read: i64 = self.reducing.iter().map(reach).sum();
-        // Workgroups that read the same again before those rows are wanted: after many, the cache holds other things.
-        let mut between = 1;
-        let stride = self.around.iter().rev().find_map(|&r| {
-            let stride = at.coefficient(r);
-            if stride == 0 && self.t.g.range_kind(r) == Some(RangeKind::Global) {
-                between *= self.t.g.max_of(self.t.g[r].src[0]);
-            }
-            (stride > read).then_some(stride * ahead)
+    /// The lines of a tile that a turn asks for, into the second level of the cache.
+    fn tile(&mut self, tile: &TilePrefetch) {
+        let turn = tile.turn.iter().fold("0".to_string(), |turn, &r| {
+            format!("({turn} * {} + r{})", self.t.index(self.t.g[r].src[0]), self.t.g.range_number(r))
         });
-        let elements = if packed { 32 } else { 64 / n.dtype.scalar.bytes() as i64 };
-        let line = (n.src[0], at.terms.to_vec(), at.constant.div_euclid(elements));
-        if let Some(stride) = stride.filter(|_| packed || between <= SOON)
-            && self.fetched.insert(line)
-        {
-            let (b, at) = (self.t.buffer(n.src[0]), self.t.name(n.src[1]));
-            self.line(format_args!("__builtin_prefetch({b} + {at} + {stride});"));
-        }
-    }
-    /// Interleaved rows follow one another, but the hardware's own prefetch keeps too few lines on their way: those further behind are asked for too, where
-    /// everything is read once. Rows that tokens share are in a cache.
-    fn stream(&mut self, id: Id) {
-        let (buffer, at) = (self.t.g[id].src[0], self.t.g[id].src[1]);
-        let free = self.t.g.free_ranges(at);
-        if self.around.iter().any(|r| !free.contains(r)) {
-            return;
-        }
-        let linear = self.t.g.linear(at);
-        if self.fetched.insert((buffer, linear.terms.to_vec(), linear.constant.div_euclid(64))) {
-            let (b, at, behind) = (self.t.buffer(buffer), self.t.name(at), self.t.signature.prefetch as i64 * BEHIND);
-            self.line(format_args!("__builtin_prefetch({b} + {at} + {behind});"));
-        }
+        let base: String = tile.terms.iter().map(|&(t, c)| format!(" + {} * {c}", self.t.index(t))).collect();
+        let TilePrefetch { from, line, lines, .. } = tile;
+        let (buffer, step) = (self.t.buffer(tile.buffer), line * lines);
+        self.line(format_args!(
+            "for (i64 j = 0; j < {lines}; j++) __builtin_prefetch({buffer}{base} + {from} + {turn} * {step} + j * {line}, 0, 2);"
+        ));
     }
     fn write(&mut self, buffer: Id, at: Id, value: Id) {
         let d = self.t.g[value].dtype;

@@ -2,10 +2,9 @@
 
 use super::super::access::View;
 use super::super::fault::Fault;
-use super::memory::Place;
+use super::memory::{At, Places};
 use super::nodes;
-use super::threads::{Lane, count};
-use gristmill_compiler::lower::{Code, Statement};
+use gristmill_compiler::lower::{Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use std::collections::HashMap;
@@ -16,13 +15,9 @@ type Variables<'a> = &'a dyn Fn(&str) -> Option<i64>;
 /// A kernel's linear code, and how it is launched.
 pub(super) struct Lowered {
     pub graph: Graph,
-    pub codes: Vec<Code>,
+    pub code: KernelCode,
     /// Slots of the buffers, in the order of the launch's.
     pub slots: Vec<u32>,
-    /// Threads of a workgroup.
-    pub threads: usize,
-    /// Does a workgroup have threads of its own, and stages that no other has?
-    pub apart: bool,
 }
 
 /// Runs a body.
@@ -30,35 +25,31 @@ pub(super) struct Machine<'a> {
     g: &'a Graph,
     code: &'a Code,
     threads: usize,
-    apart: bool,
     /// Where each node's lanes begin among a thread's registers.
     slots: Vec<usize>,
     /// Registers of a thread.
     size: usize,
     registers: Vec<Value>,
-    /// Memory of each buffer.
-    places: HashMap<Id, Place>,
-    stages: Vec<Vec<u64>>,
+    places: Places,
     /// The statement that ends what each one opens.
     ends: Vec<usize>,
-    lanes: Vec<Lane>,
+    /// How the threads of the open nest are counted.
+    counted: &'a [ThreadIndex],
 }
 
 impl<'a> Machine<'a> {
     pub(super) fn new(kernel: &'a Lowered, code: &'a Code, params: &[View], vars: Variables) -> Result<Self, Fault> {
-        let (g, threads) = (&kernel.graph, kernel.threads);
+        let (g, threads) = (&kernel.graph, kernel.code.threads);
         let mut m = Machine {
             g,
             code,
             threads,
-            apart: kernel.apart,
             slots: vec![usize::MAX; g.len()],
             size: 0,
             registers: vec![],
-            places: HashMap::new(),
-            stages: vec![],
+            places: Places::default(),
             ends: vec![0; code.statements.len()],
-            lanes: vec![],
+            counted: &[],
         };
         let mut leaves = Vec::new();
         for id in (0..g.len() as u32).map(Id) {
@@ -79,7 +70,7 @@ impl<'a> Machine<'a> {
         let mut open = Vec::new();
         for (i, s) in code.statements.iter().enumerate() {
             match s {
-                Statement::Nest { .. } | Statement::Loop(_) => open.push(i),
+                s if s.opens() => open.push(i),
                 Statement::End => {
                     let begin = open.pop().ok_or_else(|| Fault::Graph("an end of nothing".into()))?;
                     m.ends[begin] = i;
@@ -95,17 +86,14 @@ impl<'a> Machine<'a> {
         match (n.op, &n.arg) {
             (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _)) => {
                 if let Some(buffer) = kernel.slots.iter().position(|s| s == slot) {
-                    self.places.insert(id, Place { buffer, view: params[buffer] });
+                    self.places.bind(id, buffer, params[buffer]);
                 }
                 return Ok(());
             }
             (Op::Local, _) => {
                 let elements = self.g.int_value(n.src[0]).unwrap_or(0) as usize;
                 let len = elements * n.dtype.scalar.bytes();
-                let mut stage = vec![u64::MAX; len.div_ceil(8)];
-                let view = View { start: stage.as_mut_ptr().cast(), len };
-                self.places.insert(id, Place { buffer: params.len() + self.stages.len(), view });
-                self.stages.push(stage);
+                self.places.stage(id, params.len(), len, self.threads > 1);
                 return Ok(());
             }
             (Op::Store | Op::Body | Op::Kernel, _) => return Ok(()),
@@ -149,7 +137,8 @@ impl<'a> Machine<'a> {
             n.map(|n| n.max(0)).ok_or_else(|| Fault::Launch("workgroups that cannot be counted".into()))
         };
         let bounds: Vec<i64> = code.globals.iter().map(bound).collect::<Result<_, _>>()?;
-        let mut last: HashMap<Id, i64> = HashMap::new();
+        // Of the workgroup before, if any was run.
+        let mut last: Option<HashMap<Id, i64>> = None;
         for group in 0..bounds.iter().product() {
             let mut rest = group;
             let mut now = HashMap::new();
@@ -158,37 +147,86 @@ impl<'a> Machine<'a> {
                 now.insert(r, rest % n);
                 rest /= n;
             }
-            if self.apart {
-                self.forget();
+            if let Some(skip) = code.skip
+                && self.holds(skip)?
+            {
+                continue;
             }
-            let mut at = 0;
-            while at < code.statements.len() {
-                let Statement::Nest { staged, globals, threads, .. } = &code.statements[at] else {
-                    return Err(Fault::Graph("a statement outside nests".into()));
-                };
-                let changed = globals.iter().any(|r| last.get(r) != now.get(r));
-                if group == 0 || self.apart || !*staged || changed {
-                    self.nest(threads, at)?;
-                }
-                at = self.ends[at] + 1;
-            }
-            last = now;
+            self.places.forget();
+            let stale = |on: &[Id]| last.as_ref().is_none_or(|last| on.iter().any(|r| last.get(r) != now.get(r)));
+            self.workgroup(&stale)?;
+            last = Some(now);
         }
         Ok(())
     }
-    /// Stages as NaN in every float type.
-    fn forget(&mut self) {
-        for place in self.places.iter().filter(|p| self.g[*p.0].op == Op::Local).map(|p| p.1) {
-            // SAFETY: a stage's view is of memory that this machine has, and is as long as it says.
-            unsafe { place.view.start.write_bytes(0xff, place.view.len) };
+    /// Nests, and what stands between them. A stage that threads do not share is kept for workgroups with equal indices.
+    fn workgroup(&mut self, stale: &dyn Fn(&[Id]) -> bool) -> Result<(), Fault> {
+        let code = self.code;
+        let mut at = 0;
+        while at < code.statements.len() {
+            match &code.statements[at] {
+                Statement::Nest { staged, globals, threads, .. } => {
+                    if self.threads > 1 || !*staged || stale(globals) {
+                        self.nest(threads, at)?;
+                    }
+                    at = self.ends[at];
+                }
+                Statement::Unless(condition) if self.holds(*condition)? => at = self.ends[at],
+                Statement::Unless(_) | Statement::End => {}
+                Statement::Barrier => self.places.barrier(),
+                Statement::AsyncWait => self.places.arrived(),
+                Statement::Prefetch(Prefetch::Span(span)) => self.span(span, &span.loops)?,
+                // Launches run one after the other.
+                Statement::DependencyWait | Statement::LaunchDependents => {}
+                s => return Err(Fault::Graph(format!("{s:?} outside nests"))),
+            }
+            at += 1;
+        }
+        Ok(())
+    }
+    /// Does a condition on variables and workgroup indices hold?
+    fn holds(&mut self, condition: Id) -> Result<bool, Fault> {
+        Ok(self.expression(condition, 0)?.int() != 0)
+    }
+    /// An index expression that no statement defines, as a thread computes it.
+    fn expression(&mut self, id: Id, thread: usize) -> Result<Value, Fault> {
+        let n = &self.g[id];
+        match n.op {
+            Op::Const | Op::Var | Op::Range => Ok(self.get(id, thread)[0]),
+            Op::Load => {
+                let byte = self.expression(n.src[1], thread)?.int() * self.g.unit_bytes(n.src[0]);
+                self.places.load(At { buffer: n.src[0], byte }, n.dtype.scalar, thread)
+            }
+            op => {
+                let x = n.src.iter().map(|&s| self.expression(s, thread)).collect::<Result<Vec<_>, _>>()?;
+                let undefined = || Fault::Graph(format!("{op:?} in an index"));
+                fold::apply(op, &x, n.dtype.scalar).ok_or_else(undefined)
+            }
         }
     }
-    fn nest(&mut self, ranges: &[Id], at: usize) -> Result<(), Fault> {
-        self.lanes = count(self.g, ranges, self.threads as i64);
-        for i in 0..self.lanes.len() {
-            let (range, all) = (self.lanes[i].range, 0..self.threads as i64);
-            let indices: Vec<Value> = all.map(|t| Value::Int(self.lanes[i].index(t))).collect();
-            self.set(range, &indices);
+    /// Memory that is asked for must be there, like what is read.
+    fn span(&mut self, span: &SpanPrefetch, loops: &[Id]) -> Result<(), Fault> {
+        if let Some((&range, inner)) = loops.split_first() {
+            for i in 0..self.expression(self.g[range].src[0], 0)?.int() {
+                self.set_all(range, Value::Int(i));
+                self.span(span, inner)?;
+            }
+            return Ok(());
+        }
+        for thread in 0..self.threads {
+            let mut byte = span.from;
+            for &(term, times) in &span.terms {
+                byte += self.expression(term, thread)?.int() * times;
+            }
+            self.places.has(At { buffer: span.buffer, byte }, span.bytes as usize)?;
+        }
+        Ok(())
+    }
+    fn nest(&mut self, threads: &'a [ThreadIndex], at: usize) -> Result<(), Fault> {
+        self.counted = threads;
+        for t in threads {
+            let indices: Vec<Value> = (0..self.threads as i64).map(|thread| Value::Int(t.of(thread))).collect();
+            self.set(t.range, &indices);
         }
         self.statements(at + 1, self.ends[at])
     }
@@ -196,7 +234,7 @@ impl<'a> Machine<'a> {
         let code = self.code;
         while at < end {
             match &code.statements[at] {
-                Statement::Loop(r) => {
+                Statement::Loop { range: r, .. } => {
                     let bound = self.g[*r].src[0];
                     let n = self.index(bound, 0);
                     if (1..self.threads).any(|t| self.index(bound, t) != n) {
@@ -240,15 +278,27 @@ impl<'a> Machine<'a> {
                 self.aligned(*buffer, *at, *bytes)?;
                 let unit = self.g.unit_bytes(*buffer);
                 for &(load, byte) in parts {
-                    let (place, scalar) = (self.places[buffer], self.g.scalar(load));
-                    let own = |t| place.load(self.index(*at, t) * unit + byte as i64, scalar);
-                    let values = (0..self.threads).map(own).collect::<Result<Vec<_>, _>>()?;
+                    let scalar = self.g.scalar(load);
+                    let mut values = Vec::with_capacity(self.threads);
+                    for thread in 0..self.threads {
+                        let at = At { buffer: *buffer, byte: self.index(*at, thread) * unit + byte as i64 };
+                        values.push(self.places.load(at, scalar, thread)?);
+                    }
                     self.set(load, &values);
                 }
             }
-            Statement::Nest { .. } | Statement::Loop(_) | Statement::End => {
-                unreachable!("taken apart with what it opens: {s:?}")
+            Statement::AsyncCopy { to: [to, at], from: [from, offset], bytes } => {
+                self.aligned(*to, *at, *bytes)?;
+                self.aligned(*from, *offset, *bytes)?;
+                for thread in 0..self.threads {
+                    let [to, from] = [[*to, *at], [*from, *offset]]
+                        .map(|[buffer, at]| At { buffer, byte: self.index(at, thread) * self.g.unit_bytes(buffer) });
+                    self.places.copy(to, from, *bytes, thread)?;
+                }
             }
+            // Lines behind what is read may lie behind a buffer too.
+            Statement::Prefetch(Prefetch::Line { .. } | Prefetch::Tile(_)) => {}
+            s => return Err(Fault::Graph(format!("{s:?} in a nest"))),
         }
         Ok(())
     }
@@ -261,37 +311,50 @@ impl<'a> Machine<'a> {
     }
     /// Neighbours from `at` on.
     fn write(&mut self, buffer: Id, at: Id, values: &[Id]) -> Result<(), Fault> {
-        let (place, unit) = (self.places[&buffer], self.g.unit_bytes(buffer));
+        let unit = self.g.unit_bytes(buffer);
         for thread in 0..self.threads {
             let mut byte = self.index(at, thread) * unit;
             for &value in values {
                 let scalar = self.g.scalar(value);
-                for &v in self.get(value, thread) {
-                    place.store(byte, scalar, v)?;
+                for lane in 0..self.g[value].dtype.lanes as usize {
+                    let v = self.get(value, thread)[lane];
+                    self.places.store(At { buffer, byte }, scalar, v, thread)?;
                     byte += scalar.bytes() as i64;
                 }
             }
         }
         Ok(())
     }
-    /// A node's lanes, of thread after thread.
-    fn node(&self, id: Id) -> Result<Vec<Value>, Fault> {
+    /// What is loaded, lane by lane, of thread after thread.
+    fn load(&mut self, id: Id) -> Result<Vec<Value>, Fault> {
         let n = &self.g[id];
+        let (unit, scalar) = (self.g.unit_bytes(n.src[0]), n.dtype.scalar);
+        let mut out = Vec::with_capacity(self.threads * n.dtype.lanes as usize);
+        for thread in 0..self.threads {
+            let at = self.index(n.src[1], thread) * unit;
+            for lane in 0..n.dtype.lanes as i64 {
+                let at = At { buffer: n.src[0], byte: at + lane * scalar.bytes() as i64 };
+                out.push(self.places.load(at, scalar, thread)?);
+            }
+        }
+        Ok(out)
+    }
+    /// A node's lanes, of thread after thread.
+    fn node(&mut self, id: Id) -> Result<Vec<Value>, Fault> {
+        let g = self.g;
+        let n = &g[id];
+        if n.op == Op::Load {
+            return self.load(id);
+        }
         let word = |thread: usize, i: usize| self.index(n.src[i], thread);
         match n.op {
-            Op::Load => {
-                let (place, unit, size) = (self.places[&n.src[0]], self.g.unit_bytes(n.src[0]), n.dtype.scalar.bytes());
-                let lanes = (0..self.threads).flat_map(|t| {
-                    let at = self.index(n.src[1], t) * unit;
-                    (0..n.dtype.lanes as i64).map(move |lane| place.load(at + lane * size as i64, n.dtype.scalar))
-                });
-                lanes.collect()
-            }
             Op::Fold if n.src.len() == 2 => {
                 let own: Vec<Value> = (0..self.threads).map(|t| self.get(n.src[0], t)[0]).collect();
-                let lane = self.lanes.iter().find(|l| l.range == n.src[1]);
+                let lane = self.counted.iter().find(|l| l.range == n.src[1]);
                 let lane = lane.ok_or_else(|| Fault::Graph("a fold over a range that is not threads".into()))?;
-                nodes::over_threads(n, &own, lane.fold)
+                let lanes = g.int_value(g[lane.range].src[0]);
+                let lanes = lanes.ok_or_else(|| Fault::Graph("threads that cannot be counted".into()))?;
+                nodes::over_threads(n, &own, (lane.stride(), lanes))
             }
             Op::Mma => {
                 let signed = n.arg == Arg::None;

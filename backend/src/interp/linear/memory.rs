@@ -1,10 +1,12 @@
-//! Elements in memory, as values.
+//! Buffers and stages: elements in memory, as values, and what is on its way there.
 
 use super::super::access::View;
 use super::super::fault::Fault;
-use gristmill_uop::Scalar;
+use super::stages::Stage;
 use gristmill_uop::fold::Value;
+use gristmill_uop::{Id, Scalar};
 use half::{bf16, f16};
+use std::collections::HashMap;
 
 /// The value of an element's bytes.
 pub(super) fn decoded(scalar: Scalar, b: &[u8]) -> Value {
@@ -33,33 +35,133 @@ pub(super) fn encoded(scalar: Scalar, v: Value) -> [u8; 8] {
     bits.to_le_bytes()
 }
 
-/// A buffer by its number, for messages, and its memory.
-#[derive(Clone, Copy)]
-pub(super) struct Place {
-    pub buffer: usize,
-    pub view: View,
+/// What is accessed, for messages.
+const LOAD: &str = "load";
+const STORE: &str = "store";
+
+/// A buffer by its number, for messages, and its memory; of a stage that threads share also what they know of it.
+struct Place {
+    buffer: usize,
+    view: View,
+    stage: Option<Stage>,
 }
 
 impl Place {
-    fn start(&self, at: i64, size: usize, what: &'static str) -> Result<*mut u8, Fault> {
+    /// Where these bytes begin, which lie in the buffer.
+    fn at(&self, at: i64, size: usize, what: &'static str) -> Result<usize, Fault> {
         let last = self.view.len.checked_sub(size);
         match usize::try_from(at).ok().filter(|&at| last.is_some_and(|last| at <= last)) {
-            // SAFETY: these bytes lie in the buffer.
-            Some(at) => Ok(unsafe { self.view.start.add(at) }),
+            Some(at) => Ok(at),
             None => Err(Fault::OutOfBounds { what, size, at: at.into(), buffer: self.buffer, len: self.view.len }),
         }
     }
-    pub(super) fn load(&self, at: i64, scalar: Scalar) -> Result<Value, Fault> {
-        let start = self.start(at, scalar.bytes(), "load")?;
-        let mut bytes = [0; 8];
+    fn read(&mut self, at: i64, to: &mut [u8], thread: usize) -> Result<(), Fault> {
+        let at = self.at(at, to.len(), LOAD)?;
+        if let Some(stage) = &mut self.stage {
+            stage.read(at..at + to.len(), thread)?;
+        }
         // SAFETY: as many bytes lie in the buffer.
-        unsafe { start.copy_to_nonoverlapping(bytes.as_mut_ptr(), scalar.bytes()) };
-        Ok(decoded(scalar, &bytes[..scalar.bytes()]))
-    }
-    pub(super) fn store(&self, at: i64, scalar: Scalar, v: Value) -> Result<(), Fault> {
-        let start = self.start(at, scalar.bytes(), "store")?;
-        // SAFETY: as many bytes lie in the buffer.
-        unsafe { start.copy_from_nonoverlapping(encoded(scalar, v).as_ptr(), scalar.bytes()) };
+        unsafe { self.view.start.add(at).copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
         Ok(())
     }
+    fn write(&mut self, at: i64, new: &[u8], thread: usize) -> Result<(), Fault> {
+        let at = self.at(at, new.len(), STORE)?;
+        if let Some(stage) = &mut self.stage {
+            let range = at..at + new.len();
+            if stage.is_copied(range) {
+                return Err(Fault::Race { what: "a write to what is still being copied", at });
+            }
+            // SAFETY: as many bytes lie in the buffer, and nobody else has them now.
+            let old = unsafe { std::slice::from_raw_parts(self.view.start.add(at), new.len()) };
+            stage.write(at, new, old, thread)?;
+        }
+        // SAFETY: as many bytes lie in the buffer.
+        unsafe { self.view.start.add(at).copy_from_nonoverlapping(new.as_ptr(), new.len()) };
+        Ok(())
+    }
+    /// Bytes that come later.
+    fn copy(&mut self, at: i64, new: &[u8], thread: usize) -> Result<(), Fault> {
+        let at = self.at(at, new.len(), STORE)?;
+        let stage = self.stage.as_mut().ok_or_else(|| Fault::Graph("a copy to what is no stage of threads".into()))?;
+        // SAFETY: as many bytes lie in the buffer, and nobody else has them now.
+        let old = unsafe { std::slice::from_raw_parts(self.view.start.add(at), new.len()) };
+        stage.write(at, new, old, thread)?;
+        stage.copy(at, new);
+        Ok(())
+    }
+}
+
+/// The buffers of a body.
+#[derive(Default)]
+pub(super) struct Places {
+    places: HashMap<Id, Place>,
+    /// Memory of the stages.
+    stages: Vec<Vec<u64>>,
+}
+
+impl Places {
+    /// A buffer of the launch.
+    pub(super) fn bind(&mut self, id: Id, buffer: usize, view: View) {
+        self.places.insert(id, Place { buffer, view, stage: None });
+    }
+    /// A stage of so many bytes, NaN in every float type; threads may share it.
+    pub(super) fn stage(&mut self, id: Id, buffer: usize, len: usize, shared: bool) {
+        let mut memory = vec![u64::MAX; len.div_ceil(8)];
+        let view = View { start: memory.as_mut_ptr().cast(), len };
+        self.places.insert(id, Place { buffer, view, stage: shared.then(|| Stage::new(len)) });
+        self.stages.push(memory);
+    }
+    fn place(&mut self, id: Id) -> Result<&mut Place, Fault> {
+        self.places.get_mut(&id).ok_or_else(|| Fault::Launch(format!("%{} is no buffer of the launch", id.0)))
+    }
+    /// An element that a thread loads.
+    pub(super) fn load(&mut self, at: At, scalar: Scalar, thread: usize) -> Result<Value, Fault> {
+        let mut bytes = [0; 8];
+        self.place(at.buffer)?.read(at.byte, &mut bytes[..scalar.bytes()], thread)?;
+        Ok(decoded(scalar, &bytes[..scalar.bytes()]))
+    }
+    /// An element that a thread writes.
+    pub(super) fn store(&mut self, at: At, scalar: Scalar, v: Value, thread: usize) -> Result<(), Fault> {
+        self.place(at.buffer)?.write(at.byte, &encoded(scalar, v)[..scalar.bytes()], thread)
+    }
+    /// Bytes of memory that a thread has on their way to a stage.
+    pub(super) fn copy(&mut self, to: At, from: At, bytes: usize, thread: usize) -> Result<(), Fault> {
+        let mut data = vec![0; bytes];
+        self.place(from.buffer)?.read(from.byte, &mut data, thread)?;
+        self.place(to.buffer)?.copy(to.byte, &data, thread)
+    }
+    /// All threads' copies have arrived.
+    pub(super) fn arrived(&mut self) {
+        for place in self.places.values_mut() {
+            for (at, byte) in place.stage.as_mut().map(Stage::arrived).unwrap_or_default() {
+                // SAFETY: the byte lies in the stage.
+                unsafe { place.view.start.add(at).write(byte) };
+            }
+        }
+    }
+    /// All threads have come to a barrier.
+    pub(super) fn barrier(&mut self) {
+        self.places.values_mut().filter_map(|p| p.stage.as_mut()).for_each(Stage::barrier);
+    }
+    /// Do these bytes lie in the buffer?
+    pub(super) fn has(&mut self, at: At, bytes: usize) -> Result<(), Fault> {
+        self.place(at.buffer)?.at(at.byte, bytes, "prefetch").map(drop)
+    }
+    /// Stages as another workgroup finds them: NaN in every float type.
+    pub(super) fn forget(&mut self) {
+        for place in self.places.values_mut() {
+            if let Some(stage) = &mut place.stage {
+                stage.forget();
+                // SAFETY: a stage's view is of memory that this has, and is as long as it says.
+                unsafe { place.view.start.write_bytes(0xff, place.view.len) };
+            }
+        }
+    }
+}
+
+/// A byte of a buffer.
+#[derive(Clone, Copy)]
+pub(super) struct At {
+    pub buffer: Id,
+    pub byte: i64,
 }

@@ -1,25 +1,24 @@
 //! The third oracle: linear code, run in plain Rust for any target. What lowering makes of a kernel is run as it stands, vectors lane by lane and threads
 //! side by side, so that a fault of lowering shows without the C compiler, NVRTC and a machine of that kind.
 //!
-//! - A workgroup's threads take each statement together; a loop whose bound they do not share is a fault. Races between threads and missing
-//!   barriers cannot be seen so: where barriers stand is the dialect's matter.
-//! - Threads are counted over a nest's ranges as the dialect of CUDA counts them (`threads.rs`).
+//! - A workgroup's threads take each statement together; a loop whose bound they do not share is a fault. What they know of a stage is noted byte by byte
+//!   (`stages.rs`): where a barrier is missing between what one writes and another reads, or where nobody waits for a copy, that is a fault too, in whatever order
+//!   the threads of a device would have run.
 //! - On a CPU a stage is filled again only where a workgroup index that it depends on has changed; on a GPU in every workgroup, where it starts as NaN.
-//! - Workgroups that nobody reads run too.
+//! - Workgroups that nobody reads are left out. Kernels run one after the other: that one waits for its predecessors only the spec sees.
 
 mod machine;
 mod memory;
 mod nodes;
-mod threads;
+mod stages;
 
 use super::fault::Fault;
 use super::{InterpDevice, view};
 use crate::variables::kernel_of;
-use gristmill_compiler::lower::lower_body;
+use gristmill_compiler::lower::{KernelCode, lower_program, spec};
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
-use gristmill_uop::Id;
-use gristmill_uop::machine::MachineKind;
+use gristmill_uop::Graph;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use machine::{Lowered, Machine};
@@ -36,6 +35,13 @@ impl LinearDevice {
     /// Kernels are lowered for that target.
     pub fn new(target: Target) -> LinearDevice {
         LinearDevice { memory: InterpDevice::new(), target }
+    }
+    /// A kernel of this code of a program, whose nodes are in `graph`. Whether it keeps to its spec is not asked: what does not is a fault when it is run, or
+    /// computes something else.
+    pub fn kernel(&self, program: &Program, graph: Graph, code: KernelCode) -> Arc<dyn Kernel> {
+        let slots = program.params.iter().map(|p| p.slot).collect();
+        let lowered = Lowered { graph, code, slots };
+        Arc::new(Loaded { program: program.clone(), device: self.id(), lowered })
     }
 }
 
@@ -86,13 +92,10 @@ impl Device for LinearDevice {
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut kernels: Vec<Arc<dyn Kernel>> = Vec::with_capacity(programs.len());
         for program in programs {
-            let mut graph = (*program.graph).clone();
-            let bodies: Vec<Vec<Id>> = graph[program.root].src.iter().map(|&b| graph[b].src.to_vec()).collect();
-            let codes = bodies.iter().map(|nests| lower_body(&mut graph, nests, &self.target)).collect();
-            let apart = self.target.machine.kind == MachineKind::Gpu;
-            let slots = program.params.iter().map(|p| p.slot).collect();
-            let lowered = Lowered { graph, codes, slots, threads: program.threads, apart };
-            kernels.push(Arc::new(Loaded { program: program.clone(), device: self.id(), lowered }));
+            let (graph, code) = lower_program(program, &self.target);
+            let broken = |e: spec::LinearError| Fault::Graph(e.to_string()).of(&program.name);
+            spec::check(&graph, &code).map_err(broken)?;
+            kernels.push(self.kernel(program, graph, code));
             progress(kernels.len(), programs.len());
         }
         Ok(kernels)
@@ -115,7 +118,7 @@ impl Step {
         launch.check_variables(&value)?;
         let params = launch.buffers.iter().map(view).collect::<Result<Vec<_>, Error>>()?;
         let run = || -> Result<(), Fault> {
-            for code in &kernel.lowered.codes {
+            for code in &kernel.lowered.code.bodies {
                 Machine::new(&kernel.lowered, code, &params, &value)?.run(&value)?;
             }
             Ok(())

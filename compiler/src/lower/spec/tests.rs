@@ -1,8 +1,9 @@
 //! Good code passes, and every rule fails for code that breaks it, with the node that does.
 
-use super::super::code::{Code, Statement, When};
+use super::super::code::{Code, KernelCode, Statement};
+use super::super::threads::ThreadIndex;
 use super::{check, nodes};
-use Statement::{Accumulate, Accumulator, Define, End, Loop, Nest, Wide, WideWrite, Write};
+use Statement::{Accumulate, Accumulator, Define, End, Nest, Wide, WideWrite, Write};
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
 use smallvec::SmallVec;
 
@@ -50,16 +51,17 @@ impl World {
     }
     fn open(&self, buffer: Id, threads: &[Id]) -> Statement {
         let staged = self.g[buffer].op == Op::Local;
-        Nest { buffer, staged, globals: vec![self.group], threads: threads.to_vec() }
+        let index = |&range: &Id| ThreadIndex { range, divide: None, modulo: Some(8) };
+        Nest { buffer, staged, globals: vec![self.group], threads: threads.iter().map(index).collect() }
     }
     fn good(&self) -> Vec<Statement> {
         let scaled = self.g[self.at].src.iter().copied().find(|&s| self.g[s].op == Op::Mul).expect("a product");
         vec![
             self.open(self.y, &[]),
-            Loop(self.row),
+            open(self.row),
             Define(scaled),
             Accumulator(self.acc),
-            Loop(self.term),
+            open(self.term),
             Define(self.at),
             Define(self.load),
             Accumulate(self.acc, self.update),
@@ -76,8 +78,18 @@ impl World {
         vec![self.open(self.y, threads), Define(id), Write(self.y, zero, one), End]
     }
     fn check(&self, statements: Vec<Statement>) -> Result<(), super::LinearError> {
-        check(&self.g, &Code { globals: vec![self.group], statements, ..Code::default() })
+        check(&self.g, &alone(Code { globals: vec![self.group], statements, ..Code::default() }))
     }
+}
+
+/// A kernel of one body, whose workgroups are parts of one thread's work.
+fn alone(code: Code) -> KernelCode {
+    KernelCode { bodies: vec![code], threads: 1, resident: 1, entry: vec![], idle: vec![] }
+}
+
+/// A loop.
+fn open(range: Id) -> Statement {
+    Statement::Loop { range, unroll: None }
 }
 
 /// `good` with something done to it, and the rule that then does not hold.
@@ -99,8 +111,8 @@ const BAD: &[Bad] = &[
     ("a nest writes its own buffer", |w, s| s[9] = Write(w.x, w.row, w.sum)),
     ("an offset is an i64", |w, s| s[9] = Write(w.y, w.sum, w.sum)),
     ("what is written is of the buffer's type", |w, s| s[9] = Write(w.y, w.row, w.row)),
-    ("a loop is over a range that is not open", |w, s| s[4] = Loop(w.row)),
-    ("a loop is over a range that is not open", |w, s| s[4] = Loop(w.group)),
+    ("a loop is over a range that is not open", |w, s| s[4] = open(w.row)),
+    ("a loop is over a range that is not open", |w, s| s[4] = open(w.group)),
     ("a range is open where it is used", |_, s| s.swap(4, 5)),
     ("a value is defined before it is used, in a scope around it", |_, s| s.swap(5, 6)),
     ("a value is defined before it is used, in a scope around it", |w, s| s[9] = Write(w.y, w.row, w.load)),
@@ -116,7 +128,7 @@ const BAD: &[Bad] = &[
     ("a sum is read when all is added", |w, s| s.insert(8, Write(w.y, w.row, w.sum))),
     ("a sum is read when all is added", |_, s| s.swap(4, 9)),
     ("nothing is added to a sum that has been read", |w, s| {
-        s.splice(10..10, [Loop(w.term), Define(w.at), Define(w.load), Accumulate(w.acc, w.update), End]);
+        s.splice(10..10, [open(w.term), Define(w.at), Define(w.load), Accumulate(w.acc, w.update), End]);
     }),
     ("a stage is filled by a nest before the one that reads it", |w, s| {
         let load = w.g.load(w.stage, w.row, Scalar::F32);
@@ -178,8 +190,8 @@ fn every_rule_of_statements_can_fail() {
 #[test]
 fn conditions_are_known_outside() {
     let w = World::new();
-    let when = When { skip: Some(w.load), ..When::default() };
-    let e = check(&w.g, &Code { globals: vec![w.group], when, ..Code::default() }).expect_err("a load");
+    let code = Code { globals: vec![w.group], skip: Some(w.load), ..Code::default() };
+    let e = check(&w.g, &alone(code)).expect_err("a load");
     assert_eq!(e.rule, "a condition is one on variables and workgroup indices");
 }
 

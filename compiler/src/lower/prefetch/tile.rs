@@ -2,7 +2,7 @@
 //! or the one behind it; each of them asks for its share of the latter, a few lines in every turn of the loops around its sums, so that
 //! memory is read all the time and no line twice.
 
-use gristmill_compiler::lower::{Code, Statement};
+use super::super::code::{Code, Statement, TilePrefetch};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 
 /// Bytes of a tile that is worth it: less is what a kernel before has just written, or is there with the first misses.
@@ -16,25 +16,27 @@ const MOST: i64 = 32;
 pub(super) const SOON: i64 = 8;
 
 /// What to ask for in each turn of some loops.
-pub(super) struct Ahead {
-    pub buffer: Id,
+pub(super) struct Tile {
+    /// The lines of a turn.
+    pub lines: TilePrefetch,
     /// The loops, outermost first; the innermost asks.
-    pub loops: Vec<Id>,
+    loops: Vec<Id>,
     /// Workgroup indices, which all read the same tile.
-    pub sharing: Vec<Id>,
-    /// Where the next tile begins: terms and their coefficients, and a number of elements.
-    pub terms: Vec<(Id, i64)>,
-    pub from: i64,
-    /// Elements of a line, and lines of a turn.
-    pub line: i64,
-    pub lines: i64,
+    sharing: Vec<Id>,
     /// Bytes that the loops read.
     read: i64,
 }
 
+impl Tile {
+    /// The loop whose turns ask.
+    pub fn innermost(&self) -> Option<Id> {
+        self.loops.last().copied()
+    }
+}
+
 /// Of every cache that a body reads in tiles, where to ask for the next one: in the nest that reads most of it.
-pub(super) fn plan(g: &Graph, code: &Code) -> Vec<Ahead> {
-    let mut out: Vec<Ahead> = Vec::new();
+pub(super) fn plan(g: &Graph, code: &Code) -> Vec<Tile> {
+    let mut out: Vec<Tile> = Vec::new();
     let mut open: Vec<Option<Id>> = Vec::new();
     // Workgroup indices on which the nest depends, if it is left out where none has changed.
     let mut depends: Option<&[Id]> = None;
@@ -44,16 +46,18 @@ pub(super) fn plan(g: &Graph, code: &Code) -> Vec<Ahead> {
                 open.push(None);
                 depends = staged.then_some(globals);
             }
-            Statement::Loop(r) => open.push(Some(*r).filter(|&r| g.range_kind(r) == Some(RangeKind::Loop))),
+            Statement::Loop { range, .. } => {
+                open.push(Some(*range).filter(|&r| g.range_kind(r) == Some(RangeKind::Loop)));
+            }
             Statement::End => drop(open.pop()),
             Statement::Define(id) => {
                 let loops: Vec<Id> = open.iter().flatten().copied().collect();
-                let Some(new) = ahead(g, code, *id, loops) else { continue };
+                let Some(new) = tile(g, code, *id, loops) else { continue };
                 // A stage that workgroups share is filled by the first: the others would not ask for their part.
                 if depends.is_some_and(|d| !new.sharing.iter().all(|r| d.contains(r))) {
                     continue;
                 }
-                match out.iter_mut().find(|a| a.buffer == new.buffer && a.loops == new.loops) {
+                match out.iter_mut().find(|a| a.lines.buffer == new.lines.buffer && a.loops == new.loops) {
                     Some(a) => a.read += new.read,
                     None => out.push(new),
                 }
@@ -61,13 +65,13 @@ pub(super) fn plan(g: &Graph, code: &Code) -> Vec<Ahead> {
             _ => {}
         }
     }
-    out.sort_by_key(|a| (a.buffer, -a.read));
-    out.dedup_by_key(|a| a.buffer);
+    out.sort_by_key(|a| (a.lines.buffer, -a.read));
+    out.dedup_by_key(|a| a.lines.buffer);
     out
 }
 
 /// The plan of one load.
-fn ahead(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<Ahead> {
+fn tile(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<Tile> {
     let n = &g[load];
     let narrow = n.dtype.scalar.bytes() <= 2;
     if n.op != Op::Load || n.dtype.lanes == 1 || !narrow || !matches!(g[n.src[0]].arg, Arg::Param(_)) {
@@ -100,7 +104,9 @@ fn ahead(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<Ahead> {
         return None;
     }
     let read = inside.terms.iter().try_fold(size, |n, &(r, _)| n.checked_mul(known(r)?))?;
-    Some(Ahead { buffer: n.src[0], loops, sharing, terms, from: low + stride, line, lines, read })
+    let turn = sharing.iter().chain(&loops).copied().collect();
+    let lines = TilePrefetch { buffer: n.src[0], terms, from: low + stride, turn, line, lines };
+    Some(Tile { lines, loops, sharing, read })
 }
 
 #[cfg(test)]
@@ -132,10 +138,11 @@ mod tests {
         let globals = vec![chunk, heads];
         let depends = globals[..staged.unwrap_or(2)].to_vec();
         let nest = Statement::Nest { buffer: cache, staged: staged.is_some(), globals: depends, threads: vec![] };
-        let body = [nest, Statement::Loop(row), Statement::Loop(word), Statement::Define(load)];
+        let open = |range| Statement::Loop { range, unroll: None };
+        let body = [nest, open(row), open(word), Statement::Define(load)];
         let ends = [Statement::End, Statement::End, Statement::End];
         let code = Code { globals, statements: body.into_iter().chain(ends).collect(), ..Code::default() };
-        plan(&g, &code).iter().map(|a| (a.sharing.len(), a.line, a.lines)).collect()
+        plan(&g, &code).iter().map(|a| (a.sharing.len(), a.lines.line, a.lines.lines)).collect()
     }
 
     #[test]

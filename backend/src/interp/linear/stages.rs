@@ -1,0 +1,116 @@
+//! What threads know of a stage: who has written and read each of its bytes since the last barrier, and which are still on their way. What one thread
+//! writes another may read, or write, only behind a barrier, and nobody before a copy has arrived.
+
+use super::super::fault::Fault;
+use std::ops::Range;
+
+/// In place of a thread's number: several.
+const SEVERAL: u32 = 0xffff;
+
+/// A thread and the barrier that it came after; none where nobody has been there.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Mark(u32);
+
+impl Mark {
+    fn new(epoch: u32, thread: u32) -> Mark {
+        Mark((epoch + 1) << 16 | thread)
+    }
+    /// Is it another thread's, since that barrier?
+    fn is_of_another(self, epoch: u32, thread: u32) -> bool {
+        self.0 >> 16 == epoch + 1 && self.0 & 0xffff != thread
+    }
+    /// With a thread more.
+    fn and(self, epoch: u32, thread: u32) -> Mark {
+        Mark::new(epoch, if self.is_of_another(epoch, thread) { SEVERAL } else { thread })
+    }
+}
+
+/// A stage that threads share.
+pub(super) struct Stage {
+    /// Barriers of the workgroup so far.
+    epoch: u32,
+    written: Vec<Mark>,
+    read: Vec<Mark>,
+    /// Bytes on their way.
+    copied: Vec<Option<u8>>,
+}
+
+impl Stage {
+    pub(super) fn new(bytes: usize) -> Stage {
+        Stage {
+            epoch: 0,
+            written: vec![Mark::default(); bytes],
+            read: vec![Mark::default(); bytes],
+            copied: vec![None; bytes],
+        }
+    }
+    /// Nothing is known of another workgroup's.
+    pub(super) fn forget(&mut self) {
+        self.epoch = 0;
+        self.written.fill(Mark::default());
+        self.read.fill(Mark::default());
+        self.copied.fill(None);
+    }
+    pub(super) fn barrier(&mut self) {
+        self.epoch += 1;
+    }
+    /// A thread reads these bytes, which lie in the stage.
+    pub(super) fn read(&mut self, bytes: Range<usize>, thread: usize) -> Result<(), Fault> {
+        let thread = thread as u32;
+        for i in bytes {
+            if self.copied[i].is_some() {
+                return Err(Fault::Race { what: "a read of what is still being copied", at: i });
+            }
+            if self.written[i].is_of_another(self.epoch, thread) {
+                return Err(Fault::Race {
+                    what: "a read of what another thread has written since the last barrier",
+                    at: i,
+                });
+            }
+            self.read[i] = self.read[i].and(self.epoch, thread);
+        }
+        Ok(())
+    }
+    /// A thread writes these bytes, now or by a copy; `old` are there. That several write the same is no race.
+    pub(super) fn write(&mut self, at: usize, new: &[u8], old: &[u8], thread: usize) -> Result<(), Fault> {
+        let thread = thread as u32;
+        for (i, (new, old)) in (at..).zip(new.iter().zip(old)) {
+            let there = self.copied[i].unwrap_or(*old);
+            if self.read[i].is_of_another(self.epoch, thread) {
+                return Err(Fault::Race {
+                    what: "a write to what another thread has read since the last barrier",
+                    at: i,
+                });
+            }
+            if self.written[i].is_of_another(self.epoch, thread) && there != *new {
+                return Err(Fault::Race {
+                    what: "a write to what another thread has written since the last barrier",
+                    at: i,
+                });
+            }
+            self.written[i] = self.written[i].and(self.epoch, thread);
+        }
+        Ok(())
+    }
+    /// These bytes are on their way, after a write of them.
+    pub(super) fn copy(&mut self, at: usize, new: &[u8]) {
+        for (i, &byte) in (at..).zip(new) {
+            self.copied[i] = Some(byte);
+        }
+    }
+    /// Is one of these bytes on its way?
+    pub(super) fn is_copied(&self, bytes: Range<usize>) -> bool {
+        self.copied[bytes].iter().any(Option::is_some)
+    }
+    /// Every thread's copies have arrived: places and bytes. Other threads see them behind the next barrier.
+    pub(super) fn arrived(&mut self) -> Vec<(usize, u8)> {
+        let mut out = Vec::new();
+        for i in 0..self.copied.len() {
+            if let Some(byte) = self.copied[i].take() {
+                self.written[i] = Mark::new(self.epoch, self.written[i].0 & 0xffff);
+                out.push((i, byte));
+            }
+        }
+        out
+    }
+}

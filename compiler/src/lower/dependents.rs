@@ -1,0 +1,44 @@
+//! Early launch: where a GPU's kernel waits for those before it, and from where on those behind it may start.
+//!
+//! A kernel lets others start at once, so that they wait in turn and ask for their weights meanwhile. The first kernel of a function lets them start no sooner than
+//! it is its own turn: all that start early take room and memory's time from those whose turn it is, and of a chain without end too much.
+
+use super::code::{Statement, end_of_block};
+use gristmill_uop::Id;
+
+/// What every workgroup does first, and what it does before it reads what may have changed, or writes.
+#[derive(Clone, Debug, Default)]
+pub struct Turn {
+    /// At the beginning.
+    pub entry: Vec<Statement>,
+    /// When it needs its predecessors to have ended.
+    pub wait: Vec<Statement>,
+}
+
+impl Turn {
+    /// Of a kernel that lets dependents start before its end, if it does, and that is the first of its function, if it is.
+    pub fn of(early_launch: bool, first: bool) -> Turn {
+        let (wait, launch) = (Statement::DependencyWait, Statement::LaunchDependents);
+        match (early_launch, first) {
+            (true, true) => Turn { entry: vec![], wait: vec![wait, launch] },
+            (true, false) => Turn { entry: vec![launch], wait: vec![wait] },
+            // Without a word dependents start when this one has ended.
+            (false, _) => Turn { entry: vec![], wait: vec![wait] },
+        }
+    }
+}
+
+/// `statements`, nests alone, with the wait: before all of them, or behind the first, where that reads nothing that the step writes if `early` holds. Where it does
+/// not hold the second does again what did.
+pub fn wait_for_predecessors(statements: Vec<Statement>, early: Option<Id>, turn: &Turn) -> Vec<Statement> {
+    let Some(early) = early else { return turn.wait.iter().cloned().chain(statements).collect() };
+    let second = end_of_block(&statements) + 1;
+    let rest = second + end_of_block(&statements[second..]) + 1;
+    let mut out = statements[..second].to_vec();
+    out.extend(turn.wait.iter().cloned());
+    out.push(Statement::Unless(early));
+    out.extend_from_slice(&statements[second..rest]);
+    out.push(Statement::End);
+    out.extend_from_slice(&statements[rest..]);
+    out
+}

@@ -1,0 +1,128 @@
+//! The lines behind what is read. A vector of packed bytes, or of halves or bytes (a cache): those of the next rows are on their way while these are worked on.
+//! Rows are too short for the hardware to find the stream by itself, but where they are interleaved and so follow one another.
+
+use super::super::code::{Code, Prefetch, Statement};
+use super::tile::{self, Tile};
+use gristmill_uop::linear::Linear;
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
+use rustc_hash::FxHashSet;
+
+/// Bytes behind what is read, of rows that follow one another, for each iteration ahead.
+const BEHIND: i64 = 2048;
+/// Bytes of a cache line; of packed bytes, whose lines are counted from addresses that need not begin one, half of it.
+const LINE: i64 = 64;
+const HALF_LINE: i64 = 32;
+
+/// A line: its buffer, the terms of its address, and its number after those.
+type Line = (Id, Vec<(Id, i64)>, i64);
+
+/// Where the walk over a body is.
+struct Walk<'a> {
+    g: &'a Graph,
+    tiles: &'a [Tile],
+    ahead: i64,
+    streams: &'a [u32],
+    /// Ranges around the statement that choose what is computed (workgroup ranges and loops, not reductions).
+    around: Vec<Id>,
+    /// Ranges of the reductions whose loops are open.
+    reducing: Vec<Id>,
+    /// Of every open block, the range of its loop.
+    open: Vec<Option<Id>>,
+    /// What is asked for already in this loop.
+    fetched: FxHashSet<Line>,
+}
+
+/// The body's statements with lines asked for behind the loads, and tiles at the beginning of a loop's turns.
+pub(super) fn prefetch(g: &Graph, code: &Code, tiles: &[Tile], ahead: i64, streams: &[u32]) -> Vec<Statement> {
+    let mut walk = Walk {
+        g,
+        tiles,
+        ahead,
+        streams,
+        around: code.globals.clone(),
+        reducing: vec![],
+        open: vec![],
+        fetched: FxHashSet::default(),
+    };
+    let mut out = Vec::with_capacity(code.statements.len());
+    for s in &code.statements {
+        out.push(s.clone());
+        match s {
+            Statement::Define(id) => out.extend(walk.line(*id).map(Statement::Prefetch)),
+            Statement::Loop { range, .. } => {
+                walk.enter(Some(*range));
+                let asked = tiles.iter().filter(|t| t.innermost() == Some(*range));
+                out.extend(asked.map(|t| Statement::Prefetch(Prefetch::Tile(t.lines.clone()))));
+            }
+            s if s.opens() => walk.enter(None),
+            Statement::End => walk.leave(),
+            _ => {}
+        }
+    }
+    out
+}
+
+impl Walk<'_> {
+    fn enter(&mut self, range: Option<Id>) {
+        self.fetched.clear();
+        self.open.push(range);
+        if let Some(r) = range {
+            let chooses = self.g.range_kind(r) == Some(RangeKind::Loop);
+            if chooses { &mut self.around } else { &mut self.reducing }.push(r);
+        }
+    }
+    fn leave(&mut self) {
+        self.fetched.clear();
+        if let Some(r) = self.open.pop().expect("a block is open") {
+            let chooses = self.g.range_kind(r) == Some(RangeKind::Loop);
+            if chooses { &mut self.around } else { &mut self.reducing }.pop();
+        }
+    }
+    /// The line to ask for behind a load of a vector, if it is one.
+    fn line(&mut self, id: Id) -> Option<Prefetch> {
+        let n = &self.g[id];
+        if n.op != Op::Load || n.dtype.lanes == 1 {
+            return None;
+        }
+        let at = self.g.linear(n.src[1]);
+        match self.g[n.src[0]].arg {
+            Arg::Packed(slot, _) if self.streams.contains(&slot) => self.stream(id, &at),
+            Arg::Packed(..) => self.rows(id, &at, HALF_LINE, true),
+            _ if self.tiles.iter().any(|t| t.lines.buffer == n.src[0]) => None,
+            _ => {
+                let narrow = n.dtype.scalar.is_half() || n.dtype.scalar == Scalar::I8;
+                let elements = LINE / n.dtype.scalar.bytes() as i64;
+                (narrow && self.g[n.src[0]].op == Op::Param).then(|| self.rows(id, &at, elements, false))?
+            }
+        }
+    }
+    /// The next rows lie behind all that the reductions around read: of a tile of the cache whose rows are summed up, they are those of the next
+    /// workgroup. Where others in between read the same again they are asked for too soon: after many, the cache holds other things.
+    fn rows(&mut self, id: Id, at: &Linear, elements: i64, packed: bool) -> Option<Prefetch> {
+        let n = &self.g[id];
+        let reach = |&r: &Id| at.coefficient(r) * (self.g.bounds(self.g[r].src[0]).map_or(1, |b| b.1) - 1);
+        let read: i64 = self.reducing.iter().map(reach).sum();
+        let mut between = 1;
+        let stride = self.around.iter().rev().find_map(|&r| {
+            let stride = at.coefficient(r);
+            if stride == 0 && self.g.range_kind(r) == Some(RangeKind::Global) {
+                between *= self.g.max_of(self.g[r].src[0]);
+            }
+            (stride > read).then_some(stride * self.ahead)
+        });
+        let line = (n.src[0], at.terms.to_vec(), at.constant.div_euclid(elements));
+        let ahead = stride.filter(|_| packed || between <= tile::SOON)?;
+        self.fetched.insert(line).then(|| Prefetch::Line { at: [n.src[0], n.src[1]], ahead })
+    }
+    /// Interleaved rows follow one another, but the hardware's own prefetch keeps too few lines on their way: those further behind are asked for too, where
+    /// everything is read once. Rows that tokens share are in a cache.
+    fn stream(&mut self, id: Id, at: &Linear) -> Option<Prefetch> {
+        let (buffer, offset) = (self.g[id].src[0], self.g[id].src[1]);
+        let free = self.g.free_ranges(offset);
+        if self.around.iter().any(|r| !free.contains(r)) {
+            return None;
+        }
+        let line = (buffer, at.terms.to_vec(), at.constant.div_euclid(LINE));
+        self.fetched.insert(line).then(|| Prefetch::Line { at: [buffer, offset], ahead: self.ahead * BEHIND })
+    }
+}

@@ -1,0 +1,62 @@
+//! How the threads of a workgroup are counted over the ranges of a nest. It is said here alone: dialects print it, the interpreter runs it, and lowering to
+//! a warp's products relies on it.
+
+use gristmill_uop::{Graph, Id, RangeKind};
+
+/// The index that a thread has of a range: its number, divided and then counted round, each where it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadIndex {
+    /// The range.
+    pub range: Id,
+    /// Threads from one index to the next.
+    pub divide: Option<i64>,
+    /// Indices before they begin again.
+    pub modulo: Option<i64>,
+}
+
+impl ThreadIndex {
+    /// The index of that thread.
+    pub fn of(&self, thread: i64) -> i64 {
+        let at = thread / self.stride();
+        self.modulo.map_or(at, |n| at % n)
+    }
+    /// Threads from one index to the next: so far apart are those that a fold over the range combines.
+    pub fn stride(&self) -> i64 {
+        self.divide.unwrap_or(1)
+    }
+}
+
+/// How `threads` threads are counted over these ranges, which are in the order of their numbers: row-major. A range of all threads is counted apart, and
+/// so are lanes beside several groups.
+pub fn count(g: &Graph, ranges: &[Id], threads: i64) -> Vec<ThreadIndex> {
+    let bound = |r: Id| g.int_value(g[r].src[0]).unwrap_or_else(|| panic!("threads of {:?} cannot be counted", g[r]));
+    let is_group = |r: Id| g.range_kind(r) == Some(RangeKind::Vector);
+    let groups: Vec<Id> = ranges.iter().copied().filter(|&r| is_group(r)).collect();
+    if groups.len() > 1 {
+        let mut stride = 1;
+        let mut out = Vec::new();
+        for &range in ranges.iter().rev() {
+            let modulo = Some(bound(range));
+            if is_group(range) {
+                out.push(ThreadIndex { range, divide: Some(stride), modulo });
+                stride *= bound(range);
+            } else {
+                out.push(ThreadIndex { range, divide: None, modulo });
+            }
+        }
+        return out;
+    }
+    let group = groups.first().copied();
+    let many = group.map_or(1, bound);
+    let index = |&range: &Id| {
+        let number = g.range_number(range);
+        if Some(range) == group {
+            let inner = ranges.iter().any(|&x| x != range && g.range_number(x) < number && bound(x) != threads);
+            let (divide, modulo) = if inner { (None, Some(many)) } else { (Some(threads / many), None) };
+            return ThreadIndex { range, divide, modulo };
+        }
+        let outer = group.is_some_and(|group| number < g.range_number(group)) && bound(range) < threads;
+        ThreadIndex { range, divide: Some(if outer { many } else { 1 }), modulo: Some(bound(range)) }
+    };
+    ranges.iter().map(index).collect()
+}
