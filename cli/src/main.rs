@@ -20,6 +20,7 @@ mod isolation;
 mod measure;
 mod model;
 mod npy;
+mod plans;
 mod progress;
 mod sampler;
 mod size;

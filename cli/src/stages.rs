@@ -1,7 +1,7 @@
 //! What a kernel was on its way to text, for `kernels` and `profile`.
 
 use crate::failure::printable;
-use gristmill_compiler::{Compiled, lower};
+use gristmill_compiler::{Compiled, Decision, lower};
 use gristmill_uop::Id;
 use gristmill_uop::function::Function;
 use gristmill_uop::program::Program;
@@ -20,10 +20,11 @@ pub fn tensor(function: &Function) -> String {
     out + &text::print(&function.graph, &roots)
 }
 
-/// What was decided when a function was compiled: a line of heading, a line for each decision.
-pub fn decisions(compiled: &Compiled) -> Vec<String> {
-    let heading = (!compiled.decisions.is_empty()).then(|| "decisions, * what was chosen:".to_owned());
-    let lines = compiled.decisions.iter().map(|d| format!("  {}", printable(&d.explain())));
+/// What was decided when a function was compiled, as far as it is wanted: a line of heading, a line for each decision.
+pub fn decisions(compiled: &Compiled, wanted: impl Fn(&Decision) -> bool) -> Vec<String> {
+    let wanted: Vec<&Decision> = compiled.decisions.iter().filter(|d| wanted(d)).collect();
+    let heading = (!wanted.is_empty()).then(|| "decisions, * what was chosen:".to_owned());
+    let lines = wanted.into_iter().map(|d| format!("  {}", printable(&d.explain())));
     heading.into_iter().chain(lines).collect()
 }
 

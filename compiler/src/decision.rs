@@ -2,44 +2,118 @@
 //! heuristic, the perturbing policy of the tests (any legal choice must be correct), the tuner and the ablation flags are
 //! then one mechanism, and `gristmill kernels` prints what was decided and why.
 
-/// A choice between options, each with a price in seconds.
+use std::collections::BTreeMap;
+
+/// Something that can be chosen.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Alternative {
+    /// Its name among the alternatives of its kind of decision.
+    pub name: &'static str,
+    /// The plan that it is, as text; empty where the name says all.
+    pub plan: String,
+    /// Its price in seconds.
+    pub seconds: f64,
+}
+
+impl Alternative {
+    /// One whose name says all.
+    pub fn named(name: &'static str, seconds: f64) -> Alternative {
+        Alternative { name, plan: String::new(), seconds }
+    }
+}
+
+/// A choice between alternatives, each with a price in seconds.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    /// Where: the pass and the node, `place %12 Reduce [16, 64]`.
+    /// What is decided: `place`, `merge`, `workgroup`.
+    pub kind: &'static str,
+    /// Where: the kernel or the node, `%12 Reduce [16, 64]`.
     pub site: String,
-    /// What could be chosen, with its price in seconds; illegal options are not listed.
-    pub options: Vec<(String, f64)>,
+    /// What could be chosen, the heuristic's choice first; illegal options are not listed.
+    pub options: Vec<Alternative>,
+    /// The part of the first option's price that another must save: prices are estimates.
+    pub margin: f64,
     /// What was chosen.
     pub chosen: usize,
+    /// Was anybody asked? Some choices follow from others, and are only told.
+    pub asked: bool,
 }
 
 impl Decision {
+    /// That has not been answered yet: the first option.
+    pub fn new(kind: &'static str, site: String, options: Vec<Alternative>) -> Decision {
+        Decision { kind, site, options, margin: 0.0, chosen: 0, asked: false }
+    }
+    /// The decision's name in a table of plans.
+    pub fn key(&self) -> String {
+        format!("{} {}", self.kind, self.site)
+    }
     /// One line: the site, the choice, the prices.
     pub fn explain(&self) -> String {
-        let options: Vec<String> = self
-            .options
-            .iter()
-            .enumerate()
-            .map(|(i, (name, price))| {
-                format!("{}{name} {:.2} us", if i == self.chosen { "*" } else { "" }, price * 1e6)
-            })
-            .collect();
-        format!("{}: {}", self.site, options.join(", "))
+        let option = |(i, of): (usize, &Alternative)| {
+            let (star, us) = (if i == self.chosen { "*" } else { "" }, of.seconds * 1e6);
+            match of.plan.as_str() {
+                "" => format!("{star}{} {us:.2} us", of.name),
+                plan => format!("{star}{} ({plan}) {us:.2} us", of.name),
+            }
+        };
+        let options: Vec<String> = self.options.iter().enumerate().map(option).collect();
+        format!("{}: {}", self.key(), options.join(", "))
     }
+}
+
+/// How often each alternative of each kind of decision could be chosen, and was.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Count {
+    /// Decisions that offered it.
+    pub offered: usize,
+    /// Decisions that took it.
+    pub taken: usize,
+}
+
+/// The alternatives of these decisions by kind and name: which were ever taken.
+pub fn counts<'a>(decisions: impl IntoIterator<Item = &'a Decision>) -> BTreeMap<(&'static str, &'static str), Count> {
+    let mut all: BTreeMap<_, Count> = BTreeMap::new();
+    for decision in decisions.into_iter().filter(|d| d.asked) {
+        for (i, option) in decision.options.iter().enumerate() {
+            let count = all.entry((decision.kind, option.name)).or_default();
+            count.offered += 1;
+            count.taken += usize::from(i == decision.chosen);
+        }
+    }
+    all
 }
 
 /// Answers decisions.
 pub trait Policy {
-    /// The index of the chosen option; `options` is not empty.
-    fn choose(&mut self, site: &str, options: &[(String, f64)]) -> usize;
+    /// The index of the chosen option; there is one at least.
+    fn choose(&mut self, decision: &Decision) -> usize;
+    /// Is it asked about alternatives, too, that no price could make the cheapest? To list them takes time.
+    fn explores(&self) -> bool {
+        true
+    }
 }
 
-/// The cheapest option, the first of equals.
+/// The first option, unless another is cheaper by more than the decision's margin: then the cheapest, the first of equals.
 pub struct Cheapest;
 
 impl Policy for Cheapest {
-    fn choose(&mut self, _: &str, options: &[(String, f64)]) -> usize {
-        (0..options.len()).min_by(|&a, &b| options[a].1.total_cmp(&options[b].1)).unwrap_or(0)
+    fn choose(&mut self, decision: &Decision) -> usize {
+        let price = |i: usize| decision.options[i].seconds;
+        let best = (0..decision.options.len()).min_by(|&a, &b| price(a).total_cmp(&price(b))).unwrap_or(0);
+        if price(best) < price(0) * (1.0 - decision.margin) { best } else { 0 }
+    }
+    fn explores(&self) -> bool {
+        false
+    }
+}
+
+/// Chooses as [`Cheapest`] does, and has all alternatives listed: for whoever reads them.
+pub struct Listed;
+
+impl Policy for Listed {
+    fn choose(&mut self, decision: &Decision) -> usize {
+        Cheapest.choose(decision)
     }
 }
 
@@ -50,12 +124,12 @@ pub struct Perturb(
 );
 
 impl Policy for Perturb {
-    fn choose(&mut self, _: &str, options: &[(String, f64)]) -> usize {
+    fn choose(&mut self, decision: &Decision) -> usize {
         // xorshift64
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        (self.0 % options.len() as u64) as usize
+        (self.0 % decision.options.len() as u64) as usize
     }
 }
 
@@ -63,15 +137,29 @@ impl Policy for Perturb {
 pub struct Decider<'a> {
     /// Who answers.
     pub policy: &'a mut dyn Policy,
+    /// Plans that a tuner found, by [`Decision::key`]: taken where they are among the options.
+    pub plans: &'a BTreeMap<String, String>,
     /// What was decided so far.
     pub log: Vec<Decision>,
 }
 
 impl Decider<'_> {
+    /// Are alternatives wanted there that no price could make the cheapest?
+    pub fn explores(&self, decision: &Decision) -> bool {
+        self.policy.explores() || !self.plans.is_empty() && self.plans.contains_key(&decision.key())
+    }
     /// Asks, and remembers the answer.
-    pub fn choose(&mut self, site: String, options: Vec<(String, f64)>) -> usize {
-        let chosen = self.policy.choose(&site, &options).min(options.len() - 1);
-        self.log.push(Decision { site, options, chosen });
+    pub fn choose(&mut self, mut decision: Decision) -> usize {
+        let found = self.plans.get(&decision.key());
+        let tuned = found.and_then(|plan| decision.options.iter().position(|o| !plan.is_empty() && o.plan == *plan));
+        decision.chosen = match tuned {
+            Some(tuned) => tuned,
+            None if decision.options.len() == 1 => 0,
+            None => self.policy.choose(&decision).min(decision.options.len() - 1),
+        };
+        decision.asked = true;
+        let chosen = decision.chosen;
+        self.log.push(decision);
         chosen
     }
 }

@@ -1,10 +1,13 @@
 //! Emit: the programs of launches. Nests are mapped to the machine, lowered, printed by the device's dialect, and named by their text.
 
+use crate::decision::{Alternative, Decider, Decision};
 use crate::lower::spec as linear_spec;
 use crate::lower::{KernelCode, lower_kernel};
 use crate::map::{simd, simt};
 use crate::nest::{Ranges, global_ranges};
-use crate::schedule::Launch;
+use crate::schedule::{Body, Launch};
+use crate::tile::plan::FIRST;
+use crate::tile::{NestPlan, Proposal, TilePlan, propose};
 use crate::title::title;
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::machine::MachineKind;
@@ -48,14 +51,16 @@ pub(crate) struct Slots<'a> {
 
 /// The program of a launch.
 pub(crate) fn program(
-    g: &mut Graph,
+    g: &Graph,
     launch: &Launch,
+    mapped: &[Mapped],
     slots: &Slots,
     target: &Target,
     dialect: Option<&dyn Dialect>,
 ) -> Program {
-    let mapped: Vec<Vec<Id>> = launch.bodies.iter().map(|nests| map(g, nests, target)).collect();
-    let Kernel { graph: mut own, root, bodies, when } = Kernel::of(g, &mapped, &launch.when);
+    let when: Vec<When> = launch.bodies.iter().map(|b| b.when).collect();
+    let nests: Vec<&[Id]> = mapped.iter().map(|m| &m.nests[..]).collect();
+    let Kernel { graph: mut own, root, bodies, when } = Kernel::of(g, &nests, &when);
     verify(&own, root, Level::Kernel, "map");
     let (signature, groups) = sized(&mut own, &bodies, launch, slots.function, target);
     let context = KernelContext { when, first: launch.level == 0, streams: slots.streams.clone() };
@@ -66,9 +71,10 @@ pub(crate) fn program(
     let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
     // Named by what it is, so that equal kernels of different models are one.
     let draft = dialect.map(|d| d.render("KERNEL", &linear, &code, &signature));
-    let text = draft.clone().unwrap_or_else(|| format!("{:?}", launch.roots));
+    let roots: Vec<Id> = launch.bodies.iter().filter_map(|b| b.root).collect();
+    let text = draft.clone().unwrap_or_else(|| format!("{roots:?}"));
     let name = format!("{}_{:016x}", if reduces { "r" } else { "e" }, fingerprint(&text));
-    let notes = launch.roots.iter().map(|&r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r)))).collect();
+    let notes = roots.iter().map(|&r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r)))).collect();
     let params: Vec<Param> =
         signature.params.iter().map(|p| Param { slot: p.0, access: p.1, extent: (slots.extent)(p.0) }).collect();
     Program {
@@ -89,16 +95,86 @@ pub(crate) fn program(
     }
 }
 
-/// The nests of a body, with their ranges mapped to the machine.
-fn map(g: &mut Graph, nests: &[Id], target: &Target) -> Vec<Id> {
-    // New ranges are numbered after all of the scheduler's.
-    let last = g.toposort(nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0);
-    let mut ranges = Ranges::after(last);
-    let nest = |&n: &Id| match target.machine.kind {
-        MachineKind::Cpu => simd::nest(g, n, target, &mut ranges),
-        MachineKind::Gpu => simt::nest(g, n, target, &mut ranges),
+/// A body whose ranges are mapped to the machine.
+pub(crate) struct Mapped {
+    /// Its nests.
+    pub nests: Vec<Id>,
+    /// How it is computed.
+    pub plan: TilePlan,
+}
+
+/// The bodies of a launch of that function, with their ranges mapped to the machine as is decided.
+pub(crate) fn map(
+    g: &mut Graph,
+    launch: &Launch,
+    function: &str,
+    target: &Target,
+    decider: &mut Decider,
+) -> Vec<Mapped> {
+    let mut body = |body: &Body| {
+        // New ranges are numbered after all of the scheduler's.
+        let last = g.toposort(&body.nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0);
+        let (mut ranges, mut plan) = (Ranges::after(last), body.plan.clone());
+        let mut nests = Vec::new();
+        for (i, &nest) in body.nests.iter().enumerate() {
+            let site = format!("{function} {} nest {i}", body.title);
+            let site = Decision::new("nest", site, vec![]);
+            let (mapped, chosen) = match target.machine.kind {
+                MachineKind::Cpu => of_vectors(g, nest, target, &mut ranges, site, decider),
+                MachineKind::Gpu => of_threads(g, nest, target, &mut ranges, site, decider),
+            };
+            nests.push(mapped);
+            plan.nests.push(chosen);
+        }
+        Mapped { nests, plan }
     };
-    nests.iter().map(nest).collect()
+    launch.bodies.iter().map(&mut body).collect()
+}
+
+/// One of these plans. The price sees neither threads nor registers: of equals the first is taken.
+fn chosen(of: Decision, proposals: &[Proposal<NestPlan>], decider: &mut Decider) -> usize {
+    let option = |p: &Proposal<NestPlan>| Alternative { name: p.name, plan: p.plan.to_string(), seconds: 0.0 };
+    decider.choose(Decision { options: proposals.iter().map(option).collect(), ..of })
+}
+
+/// A nest shared by threads, and how.
+fn of_threads(
+    g: &mut Graph,
+    nest: Id,
+    target: &Target,
+    ranges: &mut Ranges,
+    site: Decision,
+    decider: &mut Decider,
+) -> (Id, NestPlan) {
+    let fused = simt::fused(g, nest);
+    let mut proposals = propose::nest::of_threads(g, nest, fused, target, decider.explores(&site));
+    let plan = proposals.swap_remove(chosen(site, &proposals, decider)).plan;
+    let of = if matches!(plan, NestPlan::Warps(_)) { nest } else { fused };
+    (simt::nest(g, of, &plan, target, ranges), plan)
+}
+
+/// A nest of vectors, and how.
+fn of_vectors(
+    g: &mut Graph,
+    nest: Id,
+    target: &Target,
+    ranges: &mut Ranges,
+    site: Decision,
+    decider: &mut Decider,
+) -> (Id, NestPlan) {
+    let first = simd::nest(g, nest, None, target, ranges);
+    if !decider.explores(&site) {
+        chosen(site, &[Proposal { name: FIRST, plan: first.1.clone() }], decider);
+        return first;
+    }
+    let mut proposals = propose::vectors::vectors(&first.1);
+    match chosen(site, &proposals, decider) {
+        0 => first,
+        other => match proposals.swap_remove(other).plan {
+            NestPlan::Vectors(plan) => simd::nest(g, nest, Some(&plan), target, ranges),
+            _ => first,
+        },
+    }
 }
 
 /// A kernel in a graph of its own: for `interp`, for the text form, and to be lowered.
@@ -112,7 +188,7 @@ struct Kernel {
 
 impl Kernel {
     /// Of these nests of `g`, and what holds for the workgroups of each body.
-    fn of(g: &Graph, bodies: &[Vec<Id>], when: &[When]) -> Kernel {
+    fn of(g: &Graph, bodies: &[&[Id]], when: &[When]) -> Kernel {
         let mut own = Graph::new();
         let mut map = FxHashMap::default();
         let bodies: Vec<Vec<Id>> =
@@ -137,7 +213,7 @@ impl Kernel {
 fn sized(g: &mut Graph, bodies: &[Vec<Id>], launch: &Launch, function: &Function, target: &Target) -> (Signature, Id) {
     let mut signature = signature(g, bodies, function);
     // More than half of what there is leaves no room for another.
-    if launch.when.iter().any(|w| w.alone) {
+    if launch.bodies.iter().any(|b| b.when.alone) {
         signature.scratch_bytes = signature.scratch_bytes.max((target.machine.shared_per_workgroup / 2 + 64) & !63);
     }
     let zero = g.int(0);

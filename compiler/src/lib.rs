@@ -15,9 +15,10 @@ pub mod request;
 pub mod schedule;
 #[doc(hidden)]
 pub mod testing;
+pub mod tile;
 mod title;
 
-pub use decision::{Cheapest, Decision, Perturb, Policy};
+pub use decision::{Cheapest, Decision, Listed, Perturb, Policy};
 pub use decompose::attention::chunk_positions;
 pub use emit::{Dialect, Signature};
 pub use pipeline::{Compiled, compile};

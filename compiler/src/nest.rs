@@ -136,6 +136,11 @@ pub fn identity(g: &mut Graph, op: ReduceOp, dtype: DType) -> Id {
     g.intern(Node { op: Op::Splat, dtype, src: smallvec![one], arg: Arg::None })
 }
 
+/// Can the host evaluate the bound of this range before the launch?
+pub fn host_bound(g: &Graph, r: Id) -> bool {
+    !g.any(g[r].src[0], |_, n| matches!(n.op, Op::Load | Op::Range))
+}
+
 /// The largest power of two that is at most `n`.
 pub fn floor_power(n: i64) -> i64 {
     1 << (63 - n.max(1).leading_zeros())

@@ -2,9 +2,10 @@
 
 use crate::decision::{Decider, Decision, Policy};
 use crate::decompose::{attention, int8};
-use crate::emit::{Dialect, Slots, program, verify};
+use crate::emit::{Dialect, Slots, map, program, verify};
 use crate::layout::Layout;
 use crate::schedule::{self, Decomposed, TEMP};
+use crate::tile::TilePlan;
 use gristmill_uop::function::{Function, SlotKind, Storage};
 use gristmill_uop::program::{Extent, Program};
 use gristmill_uop::spec::Level;
@@ -26,6 +27,8 @@ pub struct Compiled {
     pub temps: Vec<(usize, usize)>,
     /// Bytes of the arena.
     pub arena: usize,
+    /// How each launch is computed: a plan for each of its bodies.
+    pub plans: Vec<Vec<TilePlan>>,
     /// What was decided.
     pub decisions: Vec<Decision>,
     /// Which rules fired, and how often, also for kernels that were only tried.
@@ -41,7 +44,7 @@ pub fn compile(
     dialect: Option<&dyn Dialect>,
     policy: &mut dyn Policy,
 ) -> Compiled {
-    let mut decider = Decider { policy, log: Vec::new() };
+    let mut decider = Decider { policy, plans: &target.plans, log: Vec::new() };
     // decompose: named ops in terms of others.
     let mut graph = function.graph.clone();
     let mut hints = FxHashMap::default();
@@ -64,14 +67,17 @@ pub fn compile(
         None => Extent::Fixed(slot_bytes(function, &layouts, slot)),
     };
     let slots = Slots { function, streams: layouts.iter().map(|l| l.0).collect(), extent: &extent };
-    let mut programs = Vec::new();
+    let (mut programs, mut plans) = (Vec::new(), Vec::new());
     let mut seconds = 0.0;
     for launch in &scheduled.launches {
         seconds += launch.price.seconds;
-        programs.push(Arc::new(program(&mut graph, launch, &slots, target, dialect)));
+        let mapped = map(&mut graph, launch, &function.name, target, &mut decider);
+        programs.push(Arc::new(program(&graph, launch, &mapped, &slots, target, dialect)));
+        plans.push(mapped.into_iter().map(|m| m.plan).collect());
     }
     Compiled {
         programs,
+        plans,
         layouts,
         levels: scheduled.launches.iter().map(|l| l.level).collect(),
         temps: scheduled.temps,

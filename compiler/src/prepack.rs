@@ -1,11 +1,13 @@
 //! Prepack: the kernel that brings a weight from the layout of its file into the one its kernels read. Slot 0 holds the rows as in the file,
 //! slot 1 receives them in their layout; the variable `groups` is the number of groups of rows that lie together.
 
+use crate::decision::{Cheapest, Decider};
 use crate::emit::{self, Dialect, Slots};
 use crate::layout::{Kind, Layout, Leaf, Packing};
 use crate::nest::Ranges;
 use crate::price::Price;
-use crate::schedule::Launch;
+use crate::schedule::{Body, Launch};
+use crate::tile::TilePlan;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::program::{Extent, Program, When};
@@ -50,8 +52,9 @@ pub fn prepack(
     let slots = vec![slot("file", SlotKind::Weight), slot("packed", SlotKind::Output)];
     let mut g = p.g;
     let function = Function { name: "prepack".into(), graph: Graph::new(), slots, outputs: vec![] };
-    let launch =
-        Launch { bodies: vec![nests], when: vec![When::default()], roots: vec![], level: 0, price: Price::default() };
+    let plan = TilePlan::default();
+    let body = Body { nests, when: When::default(), root: None, title: function.name.clone(), plan };
+    let launch = Launch { bodies: vec![body], level: 0, price: Price::default() };
     // Rows that lie together, as in the file and packed. A layout that has no such rows has no kernel either.
     let extent = |slot| {
         let layout = if slot == 0 { Layout::File } else { layout };
@@ -59,7 +62,9 @@ pub fn prepack(
         Extent::Per { variable: GROUPS.into(), bytes }
     };
     let slots = Slots { function: &function, streams: vec![], extent: &extent };
-    emit::program(&mut g, &launch, &slots, target, dialect)
+    let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
+    let mapped = emit::map(&mut g, &launch, &function.name, target, &mut decider);
+    emit::program(&g, &launch, &mapped, &slots, target, dialect)
 }
 
 struct Prepack<'a> {

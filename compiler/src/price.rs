@@ -27,6 +27,8 @@ pub struct Price {
     pub estimate: Estimate,
     /// Seconds before the last nests can start: the chain of stages.
     pub stages: f64,
+    /// Seconds of the same kernel in whatever shape, surplus elements aside: its launch, and its weights' way from memory or the operations of what it writes.
+    pub floor: f64,
 }
 
 /// Typical value of an index expression.
@@ -114,6 +116,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
     let main =
         memory.max(main_ops / target.machine.operations).max(main_cached / target.machine.cache_bandwidth) * fill;
     price.seconds = target.machine.launch + price.stages + main;
+    price.floor = target.machine.launch + memory.max(main_ops / target.machine.operations);
     price
 }
 

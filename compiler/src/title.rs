@@ -10,8 +10,36 @@ const NAMED: usize = 4;
 
 /// The title of the kernel `root`, of that function, with these parameters.
 pub fn title(g: &Graph, root: Id, function: &Function, params: &[Param]) -> String {
-    let nodes = g.toposort(&[root]);
-    let slot = |param: &Param| function.slots.get(param.slot as usize);
+    let used: Vec<Used> = params.iter().map(|p| Used { slot: p.slot, access: p.access }).collect();
+    of_nodes(g, &g.toposort(&[root]), function, &used)
+}
+
+/// The title of a kernel of these nests.
+pub fn title_of_nests(g: &Graph, function: &Function, nests: &[Id]) -> String {
+    let nodes = g.toposort(nests);
+    let slot = |n: Id| match g[n].arg {
+        Arg::Param(slot) | Arg::Packed(slot, _) if g[n].op == Op::Param => Some(slot),
+        _ => None,
+    };
+    let written: Vec<u32> = nests.iter().filter_map(|&n| slot(g[n].src[0])).collect();
+    let mut used: Vec<Used> = Vec::new();
+    for slot in nodes.iter().filter_map(|&n| slot(n)) {
+        if !used.iter().any(|u| u.slot == slot) {
+            let access = if written.contains(&slot) { Access::ReadWrite } else { Access::Read };
+            used.push(Used { slot, access });
+        }
+    }
+    of_nodes(g, &nodes, function, &used)
+}
+
+/// A slot that a kernel uses.
+struct Used {
+    slot: u32,
+    access: Access,
+}
+
+fn of_nodes(g: &Graph, nodes: &[Id], function: &Function, params: &[Used]) -> String {
+    let slot = |used: &Used| function.slots.get(used.slot as usize);
     let of_kind = |kind: SlotKind| params.iter().filter(move |p| slot(p).is_some_and(|s| s.kind == kind));
     let weights: Vec<&Slot> = of_kind(SlotKind::Weight).filter_map(slot).collect();
     let mut words: Vec<String> = weights.iter().take(NAMED).map(|slot| slot.name.clone()).collect();
@@ -19,7 +47,7 @@ pub fn title(g: &Graph, root: Id, function: &Function, params: &[Param]) -> Stri
         words.push(format!("{} more", weights.len() - NAMED));
     }
     let reads_state = of_kind(SlotKind::State).any(|p| p.access == Access::Read);
-    words.extend(operations(g, &nodes, reads_state, weights.iter().filter(|slot| slot.dims.len() > 1).count()));
+    words.extend(operations(g, nodes, reads_state, weights.iter().filter(|slot| slot.dims.len() > 1).count()));
     words.extend(
         of_kind(SlotKind::State)
             .filter(|p| p.access != Access::Read)

@@ -1,6 +1,7 @@
 //! What kernels are written for: a machine's facts, and what is chosen on top of them.
 
 use crate::machine::{Machine, MachineKind};
+use std::collections::BTreeMap;
 
 /// Parameters of the hot kernels that only trying them out on a machine decides: the tuner does. The default is good everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -154,6 +155,8 @@ pub struct Target {
     pub wide_loads: bool,
     /// What was, or may be, tuned.
     pub tuning: Tuning,
+    /// Plans of kernels that a tuner found, as texts, by the decisions that they answer.
+    pub plans: BTreeMap<String, String>,
 }
 
 /// Subgroups of a GPU's workgroup for each scheduler of a unit, so that one computes while another waits. H200, GLM: 256 threads.
@@ -189,6 +192,7 @@ impl Target {
             early_launch: true,
             wide_loads: true,
             tuning: Tuning::default(),
+            plans: BTreeMap::new(),
         }
     }
     /// A CPU with `cores` cores and vectors of `lanes` floats.

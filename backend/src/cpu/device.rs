@@ -20,14 +20,16 @@ use gristmill_uop::costs::Costs;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The CPU.
 pub struct CpuDevice {
     owner: Owner,
     isa: Isa,
     target: Target,
+    /// Why what a tuner left is not used, until it is told.
+    untold: Mutex<Option<Error>>,
     prelude: String,
     cc: Cc,
     store: Store,
@@ -50,11 +52,16 @@ impl CpuDevice {
     /// The CPU with this compiler and store.
     pub fn with(threads: usize, isa: Isa, cc: Cc, store: Store) -> Result<CpuDevice, Error> {
         let pin = std::env::var("GRISTMILL_PIN").is_ok_and(|v| !v.is_empty() && v != "0");
-        let tuned = tuning::read(&store, isa);
+        let tuning = tuning::read(&store, isa).unwrap_or_default();
+        let (plans, untold) = match tuning::read_plans(&store, isa) {
+            Ok(plans) => (plans, None),
+            Err(error) => (tuning::Plans::new(), Some(error)),
+        };
         let owner = Owner::new();
         Ok(CpuDevice {
             isa,
-            target: Target { tuning: tuned.unwrap_or_default(), ..isa.target() },
+            target: Target { tuning, plans, ..isa.target() },
+            untold: Mutex::new(untold),
             prelude: super::dialect::prelude(),
             cc,
             store,
@@ -128,7 +135,8 @@ impl Device for CpuDevice {
             format!("C compiler: {}", self.cc.describe()),
             format!("kernel cache: {}", self.store.describe()),
             match tuning::read(&self.store, self.isa) {
-                Some(found) => format!("tuned: {}", tuning::text(found)),
+                Some(found) if self.target.plans.is_empty() => format!("tuned: {}", tuning::text(found)),
+                Some(found) => format!("tuned: {}, plans of {} kernels", tuning::text(found), self.target.plans.len()),
                 None => "not tuned: `gristmill tune MODEL` tries what suits this machine".into(),
             },
             costs,
@@ -144,7 +152,8 @@ impl Device for CpuDevice {
         self.kept().renew(|| measure::costs(self.threads())).map(Some)
     }
     fn warnings(&self) -> Vec<Error> {
-        self.store.warnings()
+        let untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.store.warnings().into_iter().chain(untold).collect()
     }
     fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
         self.allocator.alloc(bytes, memory)

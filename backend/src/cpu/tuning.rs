@@ -2,12 +2,19 @@
 //! Whatever is missing, damaged or another machine's counts as the default.
 
 use super::isa::Isa;
+use gristmill_compiler::tile::text;
 use gristmill_runtime::Error;
 use gristmill_runtime::store::{Key, Store};
 use gristmill_uop::target::{PARAMETERS, Tuning};
+use std::collections::BTreeMap;
 
 /// Changes when what the parameters mean does.
 const VERSION: &str = "tuning 1";
+/// Changes when what plans of kernels mean does.
+const PLANS: &str = "plans 1";
+
+/// Plans of kernels, as texts, by the decisions that they answer.
+pub type Plans = BTreeMap<String, String>;
 
 /// The machine, in words: what an answer holds for.
 pub fn machine(isa: Isa) -> String {
@@ -63,9 +70,63 @@ pub fn write(store: &Store, isa: Isa, tuning: Tuning) -> Result<(), Error> {
     store.put(&key(&machine(isa)), text(tuning).as_bytes())
 }
 
+/// The record of plans: a line for each, the plan before its decision.
+fn lines(plans: &Plans) -> String {
+    plans.iter().map(|(decision, plan)| format!("{plan}\t{decision}\n")).collect()
+}
+
+/// Plans from their record. One line that is none makes all of it one that nobody can trust.
+fn parse_plans(record: &str) -> Result<Plans, Error> {
+    let damaged = |line: &str, why: &str| Error::Setting {
+        setting: format!("the tuner's plan `{line}`"),
+        message: why.to_string(),
+        hint: "no plan of the tuner is used; `gristmill tune --reset` forgets them".into(),
+    };
+    let mut plans = Plans::new();
+    for line in record.lines() {
+        let (plan, decision) = line.split_once('\t').ok_or_else(|| damaged(line, "it says no kernel"))?;
+        text::check(plan).map_err(|e| damaged(line, &e.to_string()))?;
+        plans.insert(decision.to_string(), plan.to_string());
+    }
+    Ok(plans)
+}
+
+/// The plans that were found for this machine with that instruction set.
+///
+/// # Errors
+/// [`Error::Setting`] if what is stored are no plans.
+pub fn read_plans(store: &Store, isa: Isa) -> Result<Plans, Error> {
+    let Ok(Some(bytes)) = store.get(&Key::of([PLANS, &machine(isa)])) else { return Ok(Plans::new()) };
+    parse_plans(&String::from_utf8_lossy(&bytes))
+}
+
+/// Keeps them.
+pub fn write_plans(store: &Store, isa: Isa, plans: &Plans) -> Result<(), Error> {
+    store.put(&Key::of([PLANS, &machine(isa)]), lines(plans).as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn plans_are_read_as_they_were_written_and_nothing_else_is_a_plan() {
+        let place = std::env::temp_dir().join(format!("gristmill-plans-{}", std::process::id()));
+        let store = Store::open(&place, 1 << 20).unwrap();
+        assert!(read_plans(&store, Isa::Plain).unwrap().is_empty());
+        let found = Plans::from([
+            ("workgroup moe ffn_up · SwiGLU [1, 64]".to_string(), "workgroup: a1 global, a1 upcast 4".to_string()),
+            ("nest moe ffn_up nest 0".to_string(), "vectors: fused, sum alone, copies 4".to_string()),
+        ]);
+        write_plans(&store, Isa::Plain, &found).unwrap();
+        assert_eq!(read_plans(&store, Isa::Plain).unwrap(), found);
+        assert!(read_plans(&store, Isa::Avx2).unwrap().is_empty());
+        for record in ["workgroup: a1 sideways\tkernel", "workgroup: whole", "nonsense\tkernel"] {
+            store.put(&Key::of([PLANS, &machine(Isa::Plain)]), record.as_bytes()).unwrap();
+            assert!(read_plans(&store, Isa::Plain).is_err(), "{record}");
+        }
+        std::fs::remove_dir_all(place).unwrap();
+    }
 
     #[test]
     fn an_answer_is_this_machines_and_whole() {

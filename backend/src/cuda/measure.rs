@@ -5,7 +5,7 @@ use super::dialect::measuring::{BARRIERS, CHASE, LINK, PAGE, READ, THREADS};
 use gristmill_runtime::{Buffer, Device, Error, Launch, Memory, Replay};
 use gristmill_uop::Graph;
 use gristmill_uop::costs::Costs;
-use gristmill_uop::program::{Access, Estimate, Extent, Param, Program};
+use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
 use std::sync::Arc;
 
 /// Bytes that are read: many times an H200's cache of 50 MiB, and 0.23 ms of its memory.
@@ -106,6 +106,7 @@ impl Kernel {
             root: groups,
             params: extents.iter().enumerate().map(param).collect(),
             vars: self.variables.iter().map(|&name| Arc::from(name)).collect(),
+            context: KernelContext::default(),
             groups,
             threads: self.threads,
             scratch: 0,

@@ -6,6 +6,7 @@ use crate::model::{self, Model};
 use crate::stages::{self, computes};
 use clap::{Args, ValueEnum, ValueHint};
 use gristmill_backend::Opened;
+use gristmill_compiler::{Cheapest, Listed, Policy};
 use gristmill_llm::arch::{Functions, Options as PlanOptions, Plan, TokenClass};
 use gristmill_llm::engine::{cache_rows, classes, depths, plan_options};
 use gristmill_llm::sampling::{self, Choice};
@@ -14,7 +15,7 @@ use gristmill_uop::target::Target;
 use std::io::{self, Write};
 
 const NOTES: &str = "\
-Without --stage: every kernel with its price, what was decided and what the alternatives would have cost. Needs neither the
+Without --stage: every kernel with its price and its plan, what was decided and what the alternatives would have cost. Needs neither the
 model's weights nor the device.
 
 Examples:
@@ -88,7 +89,10 @@ pub fn run(options: Options) -> Result {
             let sample = |choice| functions.share(sampling::function(choice, described.vocabulary(), rows));
             all.extend(choices.map(sample));
         }
-        let ready = jit.prepare(&all, &|_, _| ())?;
+        // Whoever reads decisions wants to see all alternatives.
+        let lists = matches!(options.stage, None | Some(Stage::Decisions));
+        let policy: &mut dyn Policy = if lists { &mut Listed } else { &mut Cheapest };
+        let ready = jit.prepare_with(&all, policy, &|_, _| ())?;
         for ready in &ready {
             if options.function.as_ref().is_some_and(|part| !ready.function.name.contains(part.as_str())) {
                 continue;
@@ -163,6 +167,9 @@ fn prices(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
             program.estimate.other_bytes / 1e3,
             computes(program)
         )?;
+        for plan in &compiled.plans[i] {
+            writeln!(out, "            {plan}")?;
+        }
     }
     let levels = compiled.levels.iter().max().map_or(0, |l| l + 1);
     writeln!(
@@ -173,7 +180,8 @@ fn prices(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
         critical_path(ready),
         compiled.arena as f64 / 1e3
     )?;
-    for line in stages::decisions(compiled) {
+    // What is told of nests is most of the lines, and has no prices: it is a stage of its own.
+    for line in stages::decisions(compiled, |d| d.kind != "nest") {
         writeln!(out, "  {line}")?;
     }
     Ok(())
@@ -209,7 +217,7 @@ fn programs(ready: &Ready, stage: Stage, target: &Target, out: &mut dyn Write) -
         return Ok(());
     }
     if stage == Stage::Decisions {
-        for line in stages::decisions(&ready.compiled).into_iter().chain(stages::rules(&ready.compiled)) {
+        for line in stages::decisions(&ready.compiled, |_| true).into_iter().chain(stages::rules(&ready.compiled)) {
             writeln!(out, "{line}")?;
         }
         return Ok(());

@@ -216,7 +216,7 @@ fn describe(
                     stages: stages_of(program, target, &tensor),
                 });
             }
-            let lines = [stages::decisions(&ready.compiled), stages::rules(&ready.compiled)].concat();
+            let lines = [stages::decisions(&ready.compiled, |d| d.kind != "nest"), stages::rules(&ready.compiled)].concat();
             recording.decisions.push((name.clone(), lines));
             functions.push((ready, name, first));
             first

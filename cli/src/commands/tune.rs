@@ -1,17 +1,18 @@
 //! `gristmill tune`: the parameters of the hot kernels, tried inside the real steps of a model.
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
 use crate::measure::{Rivals, Speed, Work, shown};
 use crate::model::{self, Model};
 use clap::{Args, ValueHint};
-use gristmill_backend::cpu::tuning;
-use gristmill_uop::target::{PARAMETERS, Tuning};
+use crate::plans;
+use gristmill_backend::cpu::tuning::{self, Plans};
+use gristmill_uop::target::{PARAMETERS, Target, Tuning};
 use std::io::{self, Write};
 
 const NOTES: &str = "\
 Every value of a parameter is measured against the best so far, turn by turn, and kept if decoding and prompts together
-gain more than 2 %, twice. All read one copy of the weights. The answer is stored beside the compiled kernels for this processor, instruction set and number of
+gain more than 2 %, twice; then other plans of the heaviest kernels, those whose price is lowest. All read one copy of the weights. The answer is stored beside the compiled kernels for this processor, instruction set and number of
 cores, and used from then on; `gristmill devices` shows it. Without one the defaults are good.
 
 Examples:
@@ -62,6 +63,7 @@ pub fn run(options: Options) -> Result {
     let mut out = io::stdout().lock();
     if options.reset {
         tuning::write(&store, isa, Tuning::default())?;
+        tuning::write_plans(&store, isa, &Plans::new())?;
         writeln!(out, "back to the defaults: {}", tuning::text(Tuning::default()))?;
         return Ok(());
     }
@@ -75,47 +77,75 @@ pub fn run(options: Options) -> Result {
         ));
     }
     let work = Work { prompt: options.p, tokens: options.n, times: options.r.into() };
-    let mut rivals = Rivals::new(&model, &options.common, options.common.open_as(device)?, context, work);
+    let rivals = Rivals::new(&model, &options.common, options.common.open_as(device)?, context, work);
     let mut best = rivals.target().clone();
-    best.tuning = Tuning::default();
-    writeln!(out, "{:<16} {:>13} {:>7} {:>14} {:>7}", "tried", "decode tok/s", "ratio", "prefill tok/s", "ratio")?;
+    (best.tuning, best.plans) = (Tuning::default(), Plans::new());
+    let mut race = Race { rivals, best, out: &mut out };
+    race.head()?;
     for parameter in PARAMETERS {
         for &value in parameter.values {
-            let mut rival = best.clone();
+            let mut rival = race.best.clone();
             *(parameter.field)(&mut rival.tuning) = value;
-            if rival == best {
-                continue;
-            }
-            let [base, other] = rivals.compare(&best, &rival)?;
-            let ratio = other.over(&base);
-            // Where a parameter has no part the ratio is about 1.
-            let gain = |ratio: &Speed| ratio.decode.unwrap_or(1.0) * ratio.prefill.unwrap_or(1.0);
-            // What a moment of the machine decided does not come again.
-            let keep = gain(&ratio) > GAIN && {
-                let [base, other] = rivals.compare(&best, &rival)?;
-                gain(&other.over(&base)) > GAIN
-            };
-            writeln!(
-                out,
-                "{:<16} {:>13} {:>7} {:>14} {:>7}{}",
-                format!("{} {value}", parameter.name),
-                shown(other.decode),
-                shown(ratio.decode),
-                shown(other.prefill),
-                shown(ratio.prefill),
-                if keep { "  kept" } else { "" }
-            )?;
-            out.flush()?;
-            if keep {
-                best = rival;
-            }
+            race.run(&format!("{} {value}", parameter.name), rival)?;
         }
     }
+    for (decision, plan) in plans::worth_trying(&model, &options.common, &race.best, context, work)? {
+        let mut rival = race.best.clone();
+        let name = printable(&format!("{decision}: {plan}"));
+        rival.plans.insert(decision, plan);
+        race.run(&name, rival)?;
+    }
+    let best = race.best;
     if !stores {
         writeln!(out, "nothing is stored for {device}: {}", tuning::text(best.tuning))?;
         return Ok(());
     }
     tuning::write(&store, isa, best.tuning)?;
-    writeln!(out, "stored for {}: {}", tuning::machine(isa), tuning::text(best.tuning))?;
+    tuning::write_plans(&store, isa, &best.plans)?;
+    writeln!(out, "stored for {}: {}, and plans of {} kernels", tuning::machine(isa), tuning::text(best.tuning), best.plans.len())?;
     Ok(())
+}
+
+/// Targets against the best of them so far.
+struct Race<'a, 'o> {
+    rivals: Rivals<'a>,
+    best: Target,
+    out: &'o mut dyn Write,
+}
+
+impl Race<'_, '_> {
+    fn head(&mut self) -> Result {
+        let heads = ["tried", "decode tok/s", "ratio", "prefill tok/s", "ratio"];
+        writeln!(self.out, "{:<16} {:>13} {:>7} {:>14} {:>7}", heads[0], heads[1], heads[2], heads[3], heads[4])?;
+        Ok(())
+    }
+    /// The rival takes the place of the best if it is faster, twice.
+    fn run(&mut self, name: &str, rival: Target) -> Result {
+        if rival == self.best {
+            return Ok(());
+        }
+        let [base, other] = self.rivals.compare(&self.best, &rival)?;
+        let ratio = other.over(&base);
+        // Where a parameter has no part the ratio is about 1.
+        let gain = |ratio: &Speed| ratio.decode.unwrap_or(1.0) * ratio.prefill.unwrap_or(1.0);
+        // What a moment of the machine decided does not come again.
+        let keep = gain(&ratio) > GAIN && {
+            let [base, other] = self.rivals.compare(&self.best, &rival)?;
+            gain(&other.over(&base)) > GAIN
+        };
+        writeln!(
+            self.out,
+            "{name:<16} {:>13} {:>7} {:>14} {:>7}{}",
+            shown(other.decode),
+            shown(ratio.decode),
+            shown(other.prefill),
+            shown(ratio.prefill),
+            if keep { "  kept" } else { "" }
+        )?;
+        self.out.flush()?;
+        if keep {
+            self.best = rival;
+        }
+        Ok(())
+    }
 }

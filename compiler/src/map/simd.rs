@@ -1,4 +1,4 @@
-//! Optimise: what each range of a nest is mapped to. The heuristic, by kernel class:
+//! A CPU's nests: what each range is mapped to, as a plan says. The heuristic, by kernel class:
 //!
 //! - an output axis along which every load and the store are contiguous becomes the lanes of a vector (attention's values, elementwise);
 //! - otherwise each reduction is cut into (blocks, unrolled, lanes): lanes along the contiguous axis of its operands, a whole block of a
@@ -8,7 +8,8 @@
 //! Every choice is legal for any nest: what does not fit stays a scalar loop.
 
 use super::fuse_reductions::fuse_reductions;
-use crate::nest::{Nest, Ranges, outermost_reductions};
+use crate::nest::{Nest, Ranges, divisor, outermost_reductions};
+use crate::tile::{NestPlan, OutputLanes, SumLanes, Vectors};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashMap;
@@ -21,23 +22,30 @@ const BODY_LIMIT: i64 = 320;
 /// have room in the registers.
 const PLAIN_UNROLL: i64 = 4;
 
-/// Rewrites a nest's ranges for the target.
-pub fn nest(g: &mut Graph, store: Id, target: &Target, ranges: &mut Ranges) -> Id {
+/// Rewrites a nest's ranges for the target: as the plan says, or by the heuristic. Returns what was done, too; what a plan says that does not fit stays a
+/// loop.
+pub fn nest(g: &mut Graph, store: Id, plan: Option<&Vectors>, target: &Target, ranges: &mut Ranges) -> (Id, NestPlan) {
     let lanes = target.machine.lanes as i64;
     if lanes <= 1 {
-        return store;
+        return (store, NestPlan::Serial);
     }
-    let mut o = Optimiser { g, ranges, registers: target.registers as i64, cuts: FxHashMap::default() };
+    let registers = target.registers as i64;
+    let mut o = Optimiser { g, ranges, registers, plan, made: Vectors::default(), cuts: FxHashMap::default() };
     let store = o.fused(store);
     let store = o.output_lanes(store, lanes);
     let store = o.reduce_lanes(store, lanes);
-    o.tile(store)
+    let store = o.tile(store);
+    (store, NestPlan::Vectors(o.made))
 }
 
 struct Optimiser<'a> {
     g: &'a mut Graph,
     ranges: &'a mut Ranges,
     registers: i64,
+    /// What was decided; without it the heuristic decides.
+    plan: Option<&'a Vectors>,
+    /// What is done.
+    made: Vectors,
     /// What a range of reductions was cut into, by lanes, copies and terms of a block: reductions over the same terms share their loop.
     cuts: FxHashMap<(Id, [i64; 3]), [Id; 4]>,
 }
@@ -51,7 +59,9 @@ impl Optimiser<'_> {
     /// Sums of a few outputs share a loop: two rows of weights come from memory at once, and what they are multiplied with is read once.
     fn fused(&mut self, store: Id) -> Id {
         let all = outermost_reductions(self.g, store);
-        if self.upcasts(store) * all.len() as i64 > TOGETHER {
+        let few = self.upcasts(store) * all.len() as i64 <= TOGETHER;
+        self.made.fused = self.plan.map_or(few, |p| p.fused);
+        if !self.made.fused {
             return store;
         }
         let nest = Nest::of(self.g, store);
@@ -118,9 +128,10 @@ impl Optimiser<'_> {
 
     /// An output axis as lanes.
     fn output_lanes(&mut self, store: Id, lanes: i64) -> Id {
-        for r in self.closed(store).into_iter().rev() {
-            let Some(n) = self.fixed(r) else { continue };
-            let Some(l) = fitting(n, lanes) else { continue };
+        for (at, r) in self.closed(store).into_iter().enumerate().rev() {
+            let given = self.plan.map(|p| p.output.filter(|o| o.at == at));
+            let Some(n) = self.fixed(r).filter(|_| given != Some(None)) else { continue };
+            let Some(l) = fitting(n, given.flatten().map_or(lanes, |o| o.lanes)) else { continue };
             let lane = self.range(l, RangeKind::Vector);
             let outer = self.range(n / l, RangeKind::Loop);
             let by = self.g.int(l);
@@ -132,13 +143,10 @@ impl Optimiser<'_> {
                 // Several vectors side by side, where a reduction would otherwise wait for its own additions.
                 let reduces = self.g.any(value, |_, n| n.op == Op::Reduce);
                 let room = self.registers / 2 / self.upcasts(new).max(1);
-                if reduces && self.g[outer].op == Op::Range {
-                    let copies = (1..=room.min(4)).rev().find(|c| n / l % c == 0).unwrap_or(1);
-                    if copies > 1 {
-                        return self.tiled(new, outer, copies);
-                    }
-                }
-                return new;
+                let most = given.flatten().map_or(if reduces { room.min(4) } else { 1 }, |o| o.copies);
+                let copies = (1..=most).rev().find(|c| n / l % c == 0).unwrap_or(1);
+                self.made.output = Some(OutputLanes { at, lanes: l, copies });
+                return if copies > 1 { self.tiled(new, outer, copies) } else { new };
             }
         }
         store
@@ -178,9 +186,11 @@ impl Optimiser<'_> {
         op: gristmill_uop::ReduceOp,
     ) -> Id {
         let room = (self.registers / 2 / accumulators).max(1);
+        let given = self.plan.map(|p| p.sums.get(self.made.sums.len()).copied().flatten());
         for (i, &r) in ranges.iter().enumerate().rev() {
-            let Some(n) = self.fixed(r) else { continue };
-            let Some(l) = fitting(n, lanes) else { continue };
+            let mine = given.map(|g| g.filter(|s| s.at == i));
+            let Some(n) = self.fixed(r).filter(|_| mine != Some(None)) else { continue };
+            let Some(l) = fitting(n, mine.flatten().map_or(lanes, |s| s.lanes)) else { continue };
             // A whole block of the largest packed operand that this range walks along, or a few vectors.
             let block = self
                 .g
@@ -195,10 +205,14 @@ impl Optimiser<'_> {
             let whole = match block {
                 Some(b) if b > 1 && (n % b != 0 || b % l != 0) => continue,
                 Some(b) if b > 1 => b,
-                _ => (1..=PLAIN_UNROLL.min(room)).rev().find(|u| n % (l * u) == 0).unwrap_or(1) * l,
+                _ => {
+                    let most = mine.flatten().map_or(PLAIN_UNROLL.min(room), |s| s.unroll);
+                    (1..=most).rev().find(|u| n % (l * u) == 0).unwrap_or(1) * l
+                }
             };
             let statements = (whole / l) * upcasts * if block.is_some() { 4 } else { 1 };
-            let unroll = if statements <= BODY_LIMIT * 2 { whole / l } else { (whole / l).min(2) };
+            let most = if statements <= BODY_LIMIT * 2 { whole / l } else { (whole / l).min(2) };
+            let unroll = mine.flatten().map_or(most, |s| divisor(whole / l, s.unroll));
             let [lane, u, inner, outer] = self.cut(r, n, [l, unroll, whole]);
             let mut index = self.g.int(0);
             for (part, step) in [(outer, whole), (inner, l * unroll), (u, l), (lane, 1)] {
@@ -211,11 +225,13 @@ impl Optimiser<'_> {
             if !self.contiguous(new, lane) {
                 continue;
             }
+            self.made.sums.push(Some(SumLanes { at: i, lanes: l, unroll }));
             let mut all: Vec<Id> = ranges[..i].to_vec();
             all.extend(ranges[i + 1..].iter().copied());
             all.extend([outer, inner, u, lane].into_iter().filter(|&x| self.g[x].op == Op::Range));
             return self.g.reduce_ranges(new, &all, op);
         }
+        self.made.sums.push(None);
         self.g.reduce_ranges(value, ranges, op)
     }
 
@@ -251,13 +267,26 @@ impl Optimiser<'_> {
             return store;
         }
         let mut store = store;
-        for r in self.closed(store).into_iter().rev() {
-            let copies = self.copies(store, r, self.upcasts(store));
+        let loops = self.closed(store);
+        self.made.copies = vec![1; loops.len()];
+        for (at, r) in loops.into_iter().enumerate().rev() {
+            let copies = match self.plan {
+                Some(plan) => self.copies_given(r, plan.copies.get(at).copied().unwrap_or(1)),
+                None => self.copies(store, r, self.upcasts(store)),
+            };
+            self.made.copies[at] = copies;
             if copies > 1 {
                 store = self.tiled(store, r, copies);
             }
         }
         store
+    }
+    /// As many copies of a loop as a plan says, if there are so many iterations.
+    fn copies_given(&self, r: Id, copies: i64) -> i64 {
+        match self.fixed(r) {
+            Some(n) if self.g.range_kind(r) == Some(RangeKind::Loop) => divisor(n, copies),
+            _ => 1,
+        }
     }
     /// Copies that a loop around a reduction gets in registers, where there are so many already.
     fn copies(&self, store: Id, r: Id, upcasts: i64) -> i64 {

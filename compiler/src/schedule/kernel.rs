@@ -8,6 +8,7 @@ use super::workgroup;
 use crate::decompose::int8::Derived;
 use crate::nest::{Indices, Nest, flatten};
 use crate::request::{Hint, StagedTile};
+use crate::tile::{Proposal, Workgroup, propose};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::When;
 use gristmill_uop::shape::Dims;
@@ -31,6 +32,26 @@ pub struct Draft {
     pub fresh: Option<Id>,
     /// What holds for its workgroups.
     pub when: When,
+    /// What each of them computes.
+    pub plan: Workgroup,
+    /// What each of them could compute, the heuristic's choice first.
+    pub proposals: Vec<Proposal<Workgroup>>,
+}
+
+impl Draft {
+    /// Of a kernel that has no nests yet.
+    fn of(root: Id) -> Draft {
+        Draft {
+            root,
+            nests: Vec::new(),
+            stages: Vec::new(),
+            stage_bytes: 0,
+            fresh: None,
+            when: When::default(),
+            plan: Workgroup::default(),
+            proposals: Vec::new(),
+        }
+    }
 }
 
 /// Why a kernel cannot be cut that way.
@@ -56,6 +77,8 @@ pub struct Surroundings<'a> {
     pub target: &'a Target,
     /// Workgroups that a contraction of one token should have at most: as many as run at once.
     pub room: i64,
+    /// What a workgroup computes; without it, what is proposed first.
+    pub plan: Option<&'a Workgroup>,
 }
 
 /// The parts a node is made of: itself, or the sources of a `Cat`, each with its place along the axis.
@@ -132,8 +155,7 @@ fn nests_for(
 /// Cuts the kernel that computes `root` into `target_buffer`.
 pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Illegal> {
     let mut x = Expander::new(around.buffers, around.fused, around.derived);
-    let mut out =
-        Draft { root, nests: Vec::new(), stages: Vec::new(), stage_bytes: 0, fresh: None, when: When::default() };
+    let mut out = Draft::of(root);
     let buffer = around.buffers[&root];
     // What is computed, and where its rows begin in the buffer.
     let (node, dims, start) = match g[root].op {
@@ -173,8 +195,10 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     };
     inline_same(g, &mut x, &mut out);
     let &Surroundings { derived, target, room, .. } = around;
-    let split = workgroup::Around { node, hint: around.hints.get(&node), derived, target, room };
-    let split = workgroup::split(g, &mut x, &out.nests, &split);
+    let of = propose::Around { node, hint: around.hints.get(&node), derived, target, room };
+    out.proposals = propose::workgroup(g, &out.nests, &of);
+    out.plan = around.plan.unwrap_or(&out.proposals[0].plan).clone();
+    let split = workgroup::split(g, &mut x, &out.nests, &out.plan, &of);
     out.nests = split.nests;
     out.when.skip = split.skip;
     out.fresh = split.fresh;
@@ -285,7 +309,7 @@ fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft) {
                 let closed: FxHashSet<Id> = closed_ranges(g, out.nests[nest]).into_iter().collect();
                 let mine = ranges_of(g, read);
                 let copies = closed.difference(&mine).map(|&r| g.max_of(g[r].src[0])).product::<i64>();
-                let shared = copies <= workgroup::COPIES && contracts(g, node);
+                let shared = copies <= propose::COPIES && contracts(g, node);
                 let same = mine.is_subset(&closed) && (copies == 1 || shared);
                 if g[node].op != Op::Cat && g[read].dtype == g[node].dtype && same {
                     next = next.max(Some((node, read)));

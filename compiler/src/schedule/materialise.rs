@@ -7,10 +7,11 @@
 
 use super::candidates::Candidates;
 use super::kernel::{Draft, Illegal, Surroundings, draft};
-use crate::decision::{Decider, Decision};
+use crate::decision::{Alternative, Decider, Decision};
 use crate::decompose::int8::Derived;
 use crate::price::{self, Price, occupancy};
 use crate::request::Hint;
+use crate::tile::Workgroup;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -65,42 +66,15 @@ impl<'a> Search<'a> {
 }
 
 impl Search<'_> {
-    /// Fused candidates that `root`'s kernel would contain, sorted.
     fn inside(&self, root: Id, fused: &FxHashSet<Id>) -> Vec<Id> {
-        let mut found = FxHashSet::default();
-        let mut stack = vec![root];
-        while let Some(n) = stack.pop() {
-            for &r in &self.reads[&n] {
-                if fused.contains(&r) && found.insert(r) {
-                    stack.push(r);
-                }
-            }
-        }
-        let mut found: Vec<Id> = found.into_iter().collect();
-        found.sort();
-        found
+        inside(&self.reads, root, fused)
     }
     fn kernel(&mut self, root: Id, fused: &FxHashSet<Id>) -> Result<Price, Illegal> {
         let inside = self.inside(root, fused);
         if let Some(known) = self.memo.get(&(root, inside.clone())) {
             return known.as_ref().map(|k| k.1).map_err(Clone::clone);
         }
-        let inside_set: FxHashSet<Id> = inside.iter().copied().collect();
-        let buffers: FxHashMap<Id, Id> =
-            self.of.buffers.iter().filter(|(n, _)| !inside_set.contains(n)).map(|(&n, &b)| (n, b)).collect();
-        let around = Surroundings {
-            buffers: &buffers,
-            fused: &inside_set,
-            order: &self.of.candidates.order,
-            hints: self.of.hints,
-            derived: self.of.derived,
-            target: self.of.target,
-            room: self.room,
-        };
-        let result = draft(self.g, root, &around).map(|d| {
-            let price = price::kernel(self.g, &d.nests, self.of.target);
-            (d, price)
-        });
+        let result = cut(self.g, self.of, root, &inside, Shape { room: self.room, plan: None });
         let answer = result.as_ref().map(|k| k.1).map_err(Clone::clone);
         self.memo.insert((root, inside), result);
         answer
@@ -141,6 +115,9 @@ impl Saving {
     fn gain(self) -> f64 {
         self.with - self.without
     }
+    fn options(self) -> Vec<Alternative> {
+        vec![Alternative::named("buffer", self.with), Alternative::named("fuse", self.without)]
+    }
 }
 
 impl Search<'_> {
@@ -154,9 +131,8 @@ impl Search<'_> {
         let mut savings: FxHashMap<Id, Option<Saving>> = FxHashMap::default();
         let mut refused: FxHashSet<Id> = FxHashSet::default();
         while let Some((node, saving)) = self.best(fused, &refused, &mut savings) {
-            let site = format!("place {:?} {}", self.g[node].op, self.g.show_dims(&self.g.shape(node)));
-            let options = vec![("buffer".into(), saving.with), ("fuse".into(), saving.without)];
-            if decider.choose(site, options) != 1 {
+            let site = format!("{:?} {}", self.g[node].op, self.g.show_dims(&self.g.shape(node)));
+            if decider.choose(Decision::new("place", site, saving.options())) != 1 {
                 refused.insert(node);
                 continue;
             }
@@ -200,12 +176,12 @@ impl Search<'_> {
             if self.is_fixed(node) || fused.contains(&node) {
                 continue;
             }
-            let site = format!("kept {:?} {}", self.g[node].op, self.g.show_dims(&self.g.shape(node)));
+            let site = format!("{:?} {}", self.g[node].op, self.g.show_dims(&self.g.shape(node)));
             let options = match saving(self, node, fused) {
-                Some(s) => vec![("buffer".into(), s.with), ("fuse".into(), s.without)],
-                None => vec![("buffer (fusing is illegal)".into(), 0.0)],
+                Some(s) => s.options(),
+                None => vec![Alternative::named("buffer (fusing is illegal)", 0.0)],
             };
-            decider.log.push(Decision { site, options, chosen: 0 });
+            decider.log.push(Decision::new("kept", site, options));
         }
     }
     /// The kernels of all candidates that are not fused.
@@ -257,12 +233,69 @@ pub fn materialise(g: &mut Graph, problem: Problem, decider: &mut Decider) -> Pl
     Placement { fused, kernels }
 }
 
-/// The kernel of `root` again, for so many workgroups.
-pub fn again(g: &mut Graph, problem: Problem, fused: &FxHashSet<Id>, root: Id, room: i64) -> Option<Draft> {
-    let mut s = Search::new(g, problem, room);
-    s.kernel(root, fused).ok()?;
-    let inside = s.inside(root, fused);
-    s.memo.remove(&(root, inside))?.ok().map(|cut| cut.0)
+/// The kernel of `root` with these candidates inside, cut and priced.
+fn cut(g: &mut Graph, of: Problem, root: Id, inside: &[Id], shape: Shape) -> Cut {
+    let inside: FxHashSet<Id> = inside.iter().copied().collect();
+    let buffers: FxHashMap<Id, Id> =
+        of.buffers.iter().filter(|(n, _)| !inside.contains(n)).map(|(&n, &b)| (n, b)).collect();
+    let around = Surroundings {
+        buffers: &buffers,
+        fused: &inside,
+        order: &of.candidates.order,
+        hints: of.hints,
+        derived: of.derived,
+        target: of.target,
+        room: shape.room,
+        plan: shape.plan,
+    };
+    draft(g, root, &around).map(|d| {
+        let price = price::kernel(g, &d.nests, of.target);
+        (d, price)
+    })
+}
+
+/// What a kernel's workgroups are cut by.
+#[derive(Clone, Copy)]
+pub struct Shape<'a> {
+    /// How many a contraction of one token should have at most.
+    pub room: i64,
+    /// The plan; without one, what is proposed first.
+    pub plan: Option<&'a Workgroup>,
+}
+
+/// A placement's kernels, to be cut again in another shape.
+pub struct Again<'a> {
+    problem: Problem<'a>,
+    /// Fused candidates inside each kernel, sorted.
+    inside: FxHashMap<Id, Vec<Id>>,
+}
+
+impl<'a> Again<'a> {
+    /// The kernels of that placement, of which `reads` are the direct reads between candidates.
+    pub fn new(problem: Problem<'a>, placement: &Placement, reads: &FxHashMap<Id, Vec<Id>>) -> Again<'a> {
+        let roots = placement.kernels.iter().map(|k| k.0.root);
+        Again { problem, inside: roots.map(|root| (root, inside(reads, root, &placement.fused))).collect() }
+    }
+    /// The kernel of `root` in that shape, if it is legal.
+    pub fn cut(&self, g: &mut Graph, root: Id, shape: Shape) -> Option<(Draft, Price)> {
+        cut(g, self.problem, root, self.inside.get(&root)?, shape).ok()
+    }
+}
+
+/// Fused candidates that `root`'s kernel would contain, sorted.
+fn inside(reads: &FxHashMap<Id, Vec<Id>>, root: Id, fused: &FxHashSet<Id>) -> Vec<Id> {
+    let mut found = FxHashSet::default();
+    let mut stack = vec![root];
+    while let Some(n) = stack.pop() {
+        for &r in &reads[&n] {
+            if fused.contains(&r) && found.insert(r) {
+                stack.push(r);
+            }
+        }
+    }
+    let mut found: Vec<Id> = found.into_iter().collect();
+    found.sort();
+    found
 }
 
 /// What derivations want inside their kernels, where that is legal.

@@ -1,39 +1,54 @@
 //! Schedule: from the graph of a function to kernels, their order and their memory.
 
 pub mod candidates;
+mod choose;
 pub mod expand;
 pub mod kernel;
 pub mod materialise;
 pub mod memory;
+mod merge;
 pub mod workgroup;
 
 use crate::decision::Decider;
 use crate::decompose::int8::Derived;
-use crate::nest::global_ranges;
-use crate::price::{self, Price, occupancy};
+use crate::price::{Price, occupancy};
 use crate::request::Hint;
+use crate::tile::TilePlan;
+use choose::Choose;
 use gristmill_uop::function::Function;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::When;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op};
 use kernel::Draft;
-use materialise::{Placement, Problem};
+use materialise::{Again, Placement, Problem};
 use memory::Lifetime;
+use merge::{in_one_round, merge};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// First slot number of intermediates; a function's own slots are below.
 pub const TEMP: u32 = 1 << 16;
 
+/// What one kernel computes of a launch.
+#[derive(Clone, Debug)]
+pub struct Body {
+    /// Its nests.
+    pub nests: Vec<Id>,
+    /// What holds for its workgroups.
+    pub when: When,
+    /// The tensor-level node that it computes, if it is a function's.
+    pub root: Option<Id>,
+    /// What it computes, in words.
+    pub title: String,
+    /// How it is computed; nests are planned when they are mapped.
+    pub plan: TilePlan,
+}
+
 /// One launch: bodies without a path between them, side by side.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// Nests of each body.
-    pub bodies: Vec<Vec<Id>>,
-    /// For each body, what holds for its workgroups.
-    pub when: Vec<When>,
-    /// Tensor-level nodes that the bodies compute.
-    pub roots: Vec<Id>,
+    /// The bodies.
+    pub bodies: Vec<Body>,
     /// Launches of one level are independent.
     pub level: usize,
     /// Modelled cost.
@@ -70,20 +85,22 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
     let found = candidates::find(&g, &roots, of.hints, of.derived);
     let (buffers, temp_nodes) = places(&mut g, of, &found.nodes);
     let problem = Problem { candidates: &found, buffers: &buffers, hints: of.hints, derived: of.derived, target };
-    let Placement { fused, kernels } = materialise::materialise(&mut g, problem, decider);
+    let placement = materialise::materialise(&mut g, problem, decider);
     let reads = materialise::reads(&g, &found, of.derived);
+    let again = Again::new(problem, &placement, &reads);
+    let Placement { fused, mut kernels } = placement;
     let mut needs = needs(&kernels, &reads, &fused);
     before_write(&g, &kernels, &mut needs);
     let mut level = levels(&needs);
     later(&needs, &mut level);
-    let mut launches = merge(&g, &kernels, &level, target, decider);
-    launches.sort_by_key(|l| l.level);
+    let mut shares = merge(&g, &kernels, &level, target, decider);
+    let mut rooms = vec![occupancy::room(target); kernels.len()];
     if target.machine.kind == MachineKind::Gpu {
-        for launch in &mut launches {
-            let again = |g: &mut Graph, root, room| materialise::again(g, problem, &fused, root, room);
-            in_one_round(&mut g, launch, target, again);
-        }
+        shares.iter().for_each(|s| in_one_round(&mut g, s, &mut kernels, &mut rooms, target, &again));
     }
+    let choose = Choose { function: of.function, again: &again, rooms: &rooms };
+    choose.workgroups(&mut g, &mut shares, &mut kernels, decider);
+    let launches = shares.iter().map(|s| s.launch(&g, of.function, &kernels)).collect();
     let lives: Vec<Lifetime> = temp_nodes.iter().map(|&n| lifetime(&g, n, &kernels, &needs, &level)).collect();
     let (offsets, arena) = memory::plan(&lives);
     let temps = lives.iter().zip(offsets).map(|(l, at)| (l.bytes, at)).collect();
@@ -194,87 +211,4 @@ fn later(needs: &[FxHashSet<usize>], level: &mut [usize]) {
             level[i] = l - 1;
         }
     }
-}
-
-/// Seconds that bodies of one launch take longer than apart: on a GPU the registers of the largest bound all, so that fewer workgroups of the others
-/// run beside one another.
-fn crowding(g: &Graph, launch: &Launch, (new, price): (&Draft, &Price), target: &Target) -> f64 {
-    if target.machine.kind == MachineKind::Cpu {
-        return 0.0;
-    }
-    let beside = |nests: &[Id]| occupancy::resident_workgroups(g, nests, target);
-    let (of_launch, of_new) = (launch.bodies.iter().map(|b| beside(b)).fold(f64::MAX, f64::min), beside(&new.nests));
-    let (own, crowded, seconds) = match of_launch < of_new {
-        true => (of_new, of_launch, price.seconds),
-        false => (of_launch, of_new, launch.price.seconds),
-    };
-    (own / crowded - 1.0) * (seconds - target.machine.launch)
-}
-
-/// Bodies of a launch that do not all run at once are cut again, each for a part of the room that goes by its weights.
-fn in_one_round(
-    g: &mut Graph,
-    launch: &mut Launch,
-    target: &Target,
-    mut again: impl FnMut(&mut Graph, Id, i64) -> Option<Draft>,
-) {
-    let room = occupancy::room(target);
-    let groups = |g: &Graph, nests: &[Id]| -> i64 {
-        let all = global_ranges(g, nests);
-        all.iter().map(|&r| g.max_of(g[r].src[0])).fold(1, i64::saturating_mul)
-    };
-    let total = launch.bodies.iter().map(|b| groups(g, b)).fold(0, i64::saturating_add);
-    if launch.bodies.len() == 1 || total <= room {
-        return;
-    }
-    let bytes: Vec<f64> = launch.bodies.iter().map(|b| price::kernel(g, b, target).estimate.weight_bytes).collect();
-    let all: f64 = bytes.iter().sum();
-    for (i, own) in bytes.into_iter().enumerate() {
-        let part = (room as f64 * own / all) as i64;
-        if own > 0.0
-            && let Some(new) = again(g, launch.roots[i], part.max(1))
-            && groups(g, &new.nests) < groups(g, &launch.bodies[i])
-        {
-            (launch.bodies[i], launch.when[i]) = (new.nests, new.when);
-        }
-    }
-}
-
-/// Kernels of one level share a launch where that is cheaper.
-fn merge(
-    g: &Graph,
-    kernels: &[(Draft, Price)],
-    level: &[usize],
-    target: &Target,
-    decider: &mut Decider,
-) -> Vec<Launch> {
-    let mut out: Vec<Launch> = Vec::new();
-    for (i, (k, price)) in kernels.iter().enumerate() {
-        let alone = |l: &Launch| k.when.alone || l.when.iter().any(|w| w.alone);
-        let mate = out.iter_mut().find(|l| target.merge && l.level == level[i] && !alone(l));
-        if let Some(mate) = mate {
-            let apart = mate.price.seconds + price.seconds;
-            let together = apart - target.machine.launch + crowding(g, mate, (k, price), target);
-            let site = format!("merge {:?} {} into level {}", g[k.root].op, g.show_dims(&g.shape(k.root)), level[i]);
-            if decider.choose(site, vec![("apart".into(), apart), ("together".into(), together)]) == 1 {
-                mate.bodies.push(k.nests.clone());
-                mate.when.push(k.when);
-                mate.roots.push(k.root);
-                mate.price.seconds = together;
-                mate.price.stages = mate.price.stages.max(price.stages);
-                mate.price.estimate.weight_bytes += price.estimate.weight_bytes;
-                mate.price.estimate.other_bytes += price.estimate.other_bytes;
-                mate.price.estimate.operations += price.estimate.operations;
-                continue;
-            }
-        }
-        out.push(Launch {
-            bodies: vec![k.nests.clone()],
-            when: vec![k.when],
-            roots: vec![k.root],
-            level: level[i],
-            price: *price,
-        });
-    }
-    out
 }

@@ -1,32 +1,14 @@
-//! The shape of a workgroup: which output axes the launch is spread over, and the tile of outputs one workgroup computes.
-//!
-//! Kernels fall into classes by what they reduce over: contractions with a packed weight (`contraction.rs`), what a decomposition has asked for, and
-//! everything else.
-
-mod contraction;
-mod splitter;
-
-pub use contraction::COPIES;
-pub use splitter::Around;
+//! The workgroup's part of a tile plan, applied: the axes of a kernel's output become ranges over the launch and ranges inside a workgroup.
 
 use super::expand::Expander;
-use crate::nest::{Nest, divisor};
-use crate::request::Hint;
-use contraction::contraction;
-use gristmill_uop::machine::MachineKind;
-use gristmill_uop::target::Target;
+use crate::nest::{Nest, host_bound};
+use crate::request::{CausalSkip, StagedTile};
+use crate::tile::propose::{Around, axes};
+use crate::tile::{Part, Workgroup};
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashMap;
-use splitter::{Splitter, host_bound};
 
-/// Terms that a thread computes of what is no contraction of weights.
-const TERMS: i64 = 4;
-/// Workgroups for each multiprocessor beyond which another costs more than it spreads.
-const WAVES: i64 = 16;
-/// Below this many elements, one workgroup does everything.
-const SMALL: i64 = 2048;
-
-/// The nests of a workgroup of the chosen shape: ranges that the launch is spread over are `Global`.
+/// The nests of a workgroup: ranges that the launch is spread over are `Global`.
 pub struct Split {
     /// In the order of the nests that were given.
     pub nests: Vec<Id>,
@@ -36,24 +18,14 @@ pub struct Split {
     pub fresh: Option<Id>,
 }
 
-/// Chooses a shape, and rewrites the nests accordingly.
-pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], around: &Around) -> Split {
-    // Ranges that all nests share are the output's axes; a `Cat`'s axis has one range a part and stays inside the workgroup.
-    let mut axes: Vec<Id> = g[nests[0]].src[3..].to_vec();
-    for &n in &nests[1..] {
-        axes.retain(|r| g[n].src[3..].contains(r));
-    }
+/// Rewrites the nests as the plan says.
+pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, around: &Around) -> Split {
+    let axes = axes(g, nests);
     let mut s = Splitter { x, map: FxHashMap::default(), order: Vec::new() };
-    let (mut skip, mut fresh) = (None, None);
-    if let Some(hint) = around.hint.filter(|h| h.globals > 0) {
-        hinted(g, &mut s, &axes, hint, around.node);
-        skip = hint.future.and_then(|f| s.skip(g, &f, &axes, around.node, hint.tile));
-        fresh = hint.resident.and_then(|r| s.fresh(g, &r, &axes, around.node));
-    } else if !contraction(g, &mut s, nests, &axes, around) {
-        let threads = around.target.machine.kind == MachineKind::Gpu;
-        let spread: Vec<Id> = axes.iter().copied().filter(|&r| threads || host_bound(g, r)).collect();
-        plain(g, &mut s, &spread, nests, around);
-    }
+    s.cut(g, &axes, plan);
+    let hint = around.hint.filter(|h| h.globals > 0);
+    let skip = hint.and_then(|h| s.skip(g, &h.future?, &axes, around.node, h.tile));
+    let fresh = hint.and_then(|h| s.fresh(g, &h.resident?, &axes, around.node));
     let (map, order) = (s.map, s.order);
     let split_nest = |&nest: &Id| {
         let mut n = Nest::of(g, nest);
@@ -68,93 +40,101 @@ pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], around: &Around) -> 
     Split { nests: nests.iter().map(split_nest).collect(), skip, fresh }
 }
 
-/// The shape that a decomposition asks for.
-fn hinted(g: &mut Graph, s: &mut Splitter, axes: &[Id], hint: &Hint, node: Id) {
-    let leading = leading(g, axes, hint.globals, node);
-    for (i, &r) in leading.iter().enumerate() {
-        if i + 1 == leading.len() && hint.tile > 1 {
-            s.tiled(g, r, hint.tile, RangeKind::Global, hint.inner);
-        } else {
-            s.global(g, r);
-        }
-    }
+/// Axes being cut: what stands for each, and the ranges that stay inside the workgroup.
+struct Splitter<'a, 'b> {
+    x: &'a mut Expander<'b>,
+    /// Index expressions in place of axes.
+    map: FxHashMap<Id, Id>,
+    /// Inner ranges, outermost first.
+    order: Vec<Id>,
 }
 
-/// The first `n` axes of the node that have a range.
-fn leading(g: &Graph, axes: &[Id], n: usize, node: Id) -> Vec<Id> {
-    let dims = g.shape(node);
-    let ranged = dims[..n].iter().filter(|&&d| g.int_value(d) != Some(1)).count();
-    axes[..ranged.min(axes.len())].to_vec()
-}
-
-/// Everything else, for workgroups of threads: a few terms for each thread, the last axes inside.
-fn for_threads(g: &mut Graph, s: &mut Splitter, spread: &[Id], total: i64, work: i64, target: &Target) {
-    // As many elements as keep every thread busy, and as leave no more workgroups than the machine takes in a few rounds.
-    let most = TERMS * target.threads as i64 / work.max(1);
-    let share = (total / target.machine.units as i64).max(target.threads as i64 / 8);
-    let mut left = most.max(total / (WAVES * target.machine.units as i64)).min(share).max(1);
-    for &r in spread.iter().rev() {
-        let bound = g.int_value(g[r].src[0]);
-        let tile = bound.map_or(left.min(g.max_of(g[r].src[0])), |n| divisor(n, left));
-        match bound {
-            Some(n) if n <= left => left /= n,
-            _ if tile > 1 => {
-                s.tiled(g, r, tile, RangeKind::Global, RangeKind::Loop);
-                left = 1;
+impl Splitter<'_, '_> {
+    /// The axes as the plan's parts, from the outermost on. Where an axis ends before its parts do, their surplus repeats the last element: it computes and
+    /// writes the same value again.
+    fn cut(&mut self, g: &mut Graph, axes: &[Id], plan: &Workgroup) {
+        for (i, part) in plan.parts.iter().enumerate() {
+            let Some(&r) = axes.get(part.axis) else { continue };
+            let of_axis = |p: &&Part| p.axis == part.axis;
+            let several = plan.parts.iter().filter(of_axis).count() > 1;
+            // A loop over a whole axis is the loop that it is, at this place of the order.
+            if part.kind == RangeKind::Loop && !several {
+                self.order.push(r);
+                continue;
             }
-            _ => {
-                if host_bound(g, r) {
-                    s.global(g, r)
-                } else {
-                    s.at_most(g, r)
-                }
-                left = 1;
+            let (at, stride) = (self.part(g, r, part), g.int(part.stride));
+            let at = g.mul(at, stride);
+            let mut index = match self.map.get(&r) {
+                Some(&outer) => g.add(outer, at),
+                None => at,
+            };
+            let rest = plan.parts.iter().filter(of_axis).find(|p| p.count.is_none()).map_or(1, |p| p.stride);
+            let divides = g.int_value(g[r].src[0]).is_some_and(|b| b % rest == 0);
+            if several && !divides && !plan.parts[i + 1..].iter().any(|p| of_axis(&p)) {
+                let minus = g.int(-1);
+                let last = g.add(g[r].src[0], minus);
+                index = g.min(index, last);
             }
+            self.map.insert(r, index);
         }
     }
-}
-
-/// Terms of a nest's longest reduction for each element: elements that have it in common share them.
-fn terms(g: &Graph, nest: Id) -> i64 {
-    let all = |ranges: &[Id]| -> i64 {
-        let most = ranges.iter().map(|&r| g.bounds(g[r].src[0]).map_or(1, |b| b.1));
-        most.fold(1, i64::saturating_mul)
-    };
-    let elements = all(&g[nest].src[3..]);
-    let sums = g.toposort(&[nest]).into_iter().filter(|&n| g[n].op == Op::Reduce);
-    let terms = sums.map(|n| all(g.free_ranges(g[n].src[0])) / elements.max(1));
-    terms.max().unwrap_or(1).max(1)
-}
-
-/// Everything else: enough workgroups for the machine, the last axis inside.
-fn plain(g: &mut Graph, s: &mut Splitter, spread: &[Id], nests: &[Id], around: &Around) {
-    let sizes: Vec<i64> = spread.iter().map(|&r| g.max_of(g[r].src[0])).collect();
-    let total: i64 = sizes.iter().product();
-    let work = nests.iter().map(|&n| terms(g, n)).max().unwrap_or(1);
-    if around.target.machine.kind == MachineKind::Gpu {
-        return for_threads(g, s, spread, total, work, around.target);
-    }
-    if total.saturating_mul(work) < SMALL {
-        return;
-    }
-    let enough = 8 * around.target.machine.units.max(1) as i64;
-    let mut groups = 1;
-    for (i, (&r, &n)) in spread.iter().zip(&sizes).enumerate() {
-        if groups >= enough {
-            break;
-        }
-        let last = i + 1 == spread.len();
-        if !last {
-            s.global(g, r);
-            groups *= n;
-        } else if let Some(b) = g.int_value(g[r].src[0]) {
-            // Chunks that vectors divide, if there are any.
-            let chunk = divisor(b, 64).max(1);
-            if chunk >= 4 || work > 64 {
-                s.tiled(g, r, chunk, RangeKind::Global, RangeKind::Loop);
+    /// The range of a part of the axis `r`.
+    fn part(&mut self, g: &mut Graph, r: Id, part: &Part) -> Id {
+        let count = match part.count {
+            Some(n) => g.int(n),
+            None => {
+                let (by, up) = (g.int(part.stride), g.int(part.stride - 1));
+                let count = g.add(g[r].src[0], up);
+                g.idiv(count, by)
             }
-        } else {
-            s.tiled(g, r, 16, RangeKind::Global, RangeKind::Loop);
+        };
+        match part.kind {
+            RangeKind::Global if !host_bound(g, r) => self.up_to(g, count),
+            _ => self.new_range(g, count, part.kind),
         }
+    }
+    fn new_range(&mut self, g: &mut Graph, bound: Id, kind: RangeKind) -> Id {
+        let r = self.x.ranges.range(g, bound, kind);
+        if kind != RangeKind::Global && g[r].op == Op::Range {
+            self.order.push(r);
+        }
+        r
+    }
+    /// An index over the launch, up to a bound that the host does not know: workgroups beyond it repeat the last.
+    fn up_to(&mut self, g: &mut Graph, bound: Id) -> Id {
+        let (most, minus) = (g.max_of(bound), g.int(-1));
+        let most = g.int(most);
+        let new = self.new_range(g, most, RangeKind::Global);
+        let last = g.add(bound, minus);
+        g.min(new, last)
+    }
+    /// Is every element of the workgroup one that nobody reads?
+    fn skip(&mut self, g: &mut Graph, f: &CausalSkip, axes: &[Id], node: Id, tile: i64) -> Option<Id> {
+        // Axes of one element have no range.
+        let dims = g.shape(node);
+        let ranged = |axis: usize| dims[..axis].iter().filter(|&&d| g.int_value(d) != Some(1)).count();
+        let (chunk, token) = (*axes.get(ranged(f.chunk))?, *axes.get(ranged(f.token))?);
+        let zero = g.int(0);
+        let chunk = if g.int_value(dims[f.chunk]) == Some(1) { zero } else { self.map[&chunk] };
+        let token = if g.int_value(dims[f.token]) == Some(1) { zero } else { self.map[&token] };
+        // The last token of the tile.
+        let inner: Vec<Id> =
+            g.free_ranges(token).iter().copied().filter(|&r| g.range_kind(r) != Some(RangeKind::Global)).collect();
+        let last = g.int(tile - 1);
+        let mut map = FxHashMap::from_iter(inner.into_iter().map(|r| (r, last)));
+        let token = g.substitute(token, &mut map);
+        let first = self.x.dim(g, f.first);
+        let (size, own) = (g.int(f.size), g.add(first, token));
+        let begin = g.mul(chunk, size);
+        Some(g.lt(own, begin))
+    }
+    /// Where in the workgroup's chunk, or behind it, the rows of the step's tokens begin.
+    fn fresh(&mut self, g: &mut Graph, r: &StagedTile, axes: &[Id], node: Id) -> Option<Id> {
+        let first = self.x.dim(g, r.settled?);
+        let chunks = g.shape(node)[0];
+        let chunk = if g.int_value(chunks) == Some(1) { g.int(0) } else { *self.map.get(axes.first()?)? };
+        let size = g.int(r.size);
+        let begin = g.mul(chunk, size);
+        Some(g.sub(first, begin))
     }
 }

@@ -5,7 +5,7 @@ use crate::context::layout;
 use crate::judge::{Applied, Claim, Meaning, Tensors};
 use crate::kernels::{Kernels, ranges};
 use crate::{show, statements, tensors};
-use gristmill_compiler::testing::{self, Around, Derived, Expander, Packing, Ranges};
+use gristmill_compiler::testing::{self, Around, Derived, Expander, NestPlan, Packing, Ranges};
 use gristmill_uop::op::Class;
 use gristmill_uop::rules::{dot, lift};
 use gristmill_uop::{Arg, Graph, Id, Scalar, text};
@@ -150,7 +150,13 @@ fn simd(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
     let mut g = p.graph.clone();
     let mut ranges = Ranges::after(last_range(&g, &p.roots));
-    let nests = p.roots.iter().map(|&n| testing::simd(&mut g, n, &target, &mut ranges)).collect();
+    let plan = match case.parsed("plan")? {
+        Some(NestPlan::Vectors(plan)) => Some(plan),
+        Some(_) => return Err("a plan of vectors".into()),
+        None => None,
+    };
+    let mut of = |&n: &Id| testing::simd(&mut g, n, plan.as_ref(), &target, &mut ranges).0;
+    let nests = p.roots.iter().map(&mut of).collect();
     Ok(same((p.graph, p.roots), (g, nests)))
 }
 
@@ -158,7 +164,14 @@ fn simt(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
     let mut g = p.graph.clone();
     let mut ranges = Ranges::after(last_range(&g, &p.roots));
-    let nests = p.roots.iter().map(|&n| testing::simt(&mut g, n, &target, &mut ranges)).collect();
+    let mut nests = Vec::new();
+    for &nest in &p.roots {
+        let fused = testing::fused(&mut g, nest);
+        let first = || testing::propose_threads(&g, nest, fused, &target, false).remove(0).plan;
+        let plan = case.parsed("plan")?.unwrap_or_else(first);
+        let of = if matches!(plan, NestPlan::Warps(_)) { nest } else { fused };
+        nests.push(testing::simt(&mut g, of, &plan, &target, &mut ranges));
+    }
     Ok(same((p.graph, p.roots), (g, nests)))
 }
 
@@ -168,7 +181,13 @@ fn fragment_tiling(case: &Case) -> Result<Applied, String> {
     let mut g = p.graph.clone();
     let mut ranges = Ranges::after(last_range(&g, &p.roots));
     let Some((&last, stages)) = p.roots.split_last() else { return Err("a nest".into()) };
-    match testing::fragment_tiling(&mut g, last, target.threads as i64, &mut ranges) {
+    let product = testing::Product::of(&g, last);
+    let first = product.map(|product| testing::propose_warps(&g, &product, target.threads as i64).remove(0).plan);
+    let tiled = match case.parsed("plan")?.or(first) {
+        Some(NestPlan::Warps(warps)) => testing::fragment_tiling(&mut g, last, &warps, &mut ranges),
+        _ => None,
+    };
+    match tiled {
         None => Ok(Applied { text: "left as it is\n".into(), claim: Claim::Text }),
         Some(nest) => {
             let text = show::nests(&g, &[nest]);
@@ -206,7 +225,7 @@ fn derived(case: &Case, g: &Graph, nests: &[Id]) -> Result<Derived, String> {
     Ok(out)
 }
 
-/// Nests with loops as they are cut; `room: 16` workgroups are as many as run at once.
+/// Nests with loops as they are cut, as `plan:` says or as is proposed first; `room: 16` workgroups are as many as run at once.
 fn workgroup(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
     let mut g = p.graph.clone();
@@ -217,7 +236,11 @@ fn workgroup(case: &Case) -> Result<Applied, String> {
     x.ranges = Ranges::after(last_range(&g, &p.roots));
     // The node is asked for the shape that a hint wants, and there is none.
     let around = Around { node: p.roots[0], hint: None, derived: &derived, target: &target, room };
-    let nests = testing::workgroup(&mut g, &mut x, &p.roots, &around).nests;
+    let plan = match case.parsed("plan")? {
+        Some(plan) => plan,
+        None => testing::propose_workgroup(&g, &p.roots, &around).remove(0).plan,
+    };
+    let nests = testing::workgroup(&mut g, &mut x, &p.roots, &plan, &around).nests;
     Ok(same((p.graph, p.roots), (g, nests)))
 }
 

@@ -210,6 +210,7 @@ pub fn cut(case: &Case) -> Result<Applied, String> {
         derived: &c.derived,
         target: &c.target,
         room: room(&c.target),
+        plan: None,
     };
     let numbers = Numbers::of(&g, &c.all());
     let draft = match testing::cut(&mut g, root, &around) {
@@ -249,7 +250,7 @@ pub fn materialise(case: &Case) -> Result<Applied, String> {
     let before = tensors(c.graph.clone(), c.outputs());
     let mut g = std::mem::take(&mut c.graph);
     let mut policy = Cheapest;
-    let mut decider = Decider { policy: &mut policy, log: vec![] };
+    let mut decider = Decider { policy: &mut policy, plans: &c.target.plans, log: vec![] };
     let problem =
         Problem { candidates: &found, buffers: &all, hints: &c.hints, derived: &c.derived, target: &c.target };
     let placed = testing::materialise(&mut g, problem, &mut decider);
@@ -276,20 +277,22 @@ pub fn schedule(case: &Case) -> Result<Applied, String> {
     let before = tensors(c.graph.clone(), outputs.clone());
     let g = std::mem::take(&mut c.graph);
     let mut policy = Cheapest;
-    let mut decider = Decider { policy: &mut policy, log: vec![] };
+    let mut decider = Decider { policy: &mut policy, plans: &c.target.plans, log: vec![] };
     let of = Decomposed { function: &c.function, outputs: &outputs, hints: &c.hints, derived: &c.derived };
     let s = testing::schedule(&of, g, &c.target, &mut decider);
-    decider.log.retain(|d| d.site.starts_with("merge"));
+    decider.log.retain(|d| d.kind == "merge");
     let mut text = show::decisions(&decider.log);
     for launch in &s.launches {
-        let roots: Vec<String> = launch.roots.iter().map(|&r| name(&s.graph, &numbers, r)).collect();
+        let roots: Vec<String> =
+            launch.bodies.iter().filter_map(|b| b.root).map(|r| name(&s.graph, &numbers, r)).collect();
         let _ = writeln!(text, "level {}: {}", launch.level, roots.join(" beside "));
     }
     for (bytes, at) in &s.temps {
         let _ = writeln!(text, "intermediate of {bytes} bytes at {at}");
     }
     let _ = writeln!(text, "arena of {} bytes", s.arena);
-    let launches: Vec<Vec<Vec<Id>>> = s.launches.iter().map(|l| l.bodies.clone()).collect();
+    let launches: Vec<Vec<Vec<Id>>> =
+        s.launches.iter().map(|l| l.bodies.iter().map(|b| b.nests.clone()).collect()).collect();
     let (between, layouts) = (temporary(&s.graph, &launches), c.laid_out());
     let kernels = Kernels { graph: s.graph, launches, layouts, filled: vec![], between };
     Ok(Applied { text, claim: Claim::same(before, Meaning::Kernels(kernels)) })

@@ -1,0 +1,66 @@
+//! Plans of kernels that a tuner tries.
+
+use crate::failure::Result;
+use crate::flags::Common;
+use crate::measure::Work;
+use crate::model::Model;
+use gristmill_compiler::{Decision, Listed, compile};
+use gristmill_llm::arch::Functions;
+use gristmill_llm::engine::{cache_rows, classes, depths, plan_options};
+use gristmill_uop::target::Target;
+use std::sync::Arc;
+
+/// Kernels whose plans are tried: the heaviest of a step, by the model of costs.
+const KERNELS: usize = 3;
+/// Plans of each that are tried.
+const TRIED: usize = 2;
+
+/// A decision with what it weighs in a step.
+struct Weighed {
+    decision: Decision,
+    seconds: f64,
+}
+
+/// Other plans of the heaviest kernels in each step that is measured, by the decisions that they answer.
+pub fn worth_trying(
+    model: &Model,
+    common: &Common,
+    target: &Target,
+    context: usize,
+    work: Work,
+) -> Result<Vec<(String, String)>> {
+    let described = model.describe()?;
+    let settings = common.settings(Some(context));
+    let chunk = settings.chunk.clamp(1, context);
+    let rows = cache_rows(context, chunk);
+    let (mut functions, mut tried) = (Functions::new(), Vec::new());
+    for class in classes(chunk, &depths(&settings, rows, target)) {
+        if (if class.tokens == 1 { work.tokens } else { work.prompt }) == 0 {
+            continue;
+        }
+        let plan = described.plan(&plan_options(class, rows, settings.cache), &mut functions);
+        let mut all = Vec::new();
+        for function in plan.functions() {
+            let calls = plan.calls.iter().filter(|c| Arc::ptr_eq(&c.function, function)).count();
+            all.extend(weighed(compile(function, target, None, &mut Listed).decisions, calls));
+        }
+        all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        for Weighed { decision, .. } in all.into_iter().take(KERNELS) {
+            tried.extend(others(&decision));
+        }
+    }
+    Ok(tried)
+}
+
+/// What workgroups compute, of a function that is called so many times a step.
+fn weighed(decisions: Vec<Decision>, calls: usize) -> impl Iterator<Item = Weighed> {
+    let shapes = decisions.into_iter().filter(|d| d.kind == "workgroup" && d.options.len() > 1);
+    shapes.map(move |decision| Weighed { seconds: decision.options[decision.chosen].seconds * calls as f64, decision })
+}
+
+/// The cheapest plans besides the chosen one.
+fn others(decision: &Decision) -> Vec<(String, String)> {
+    let mut options: Vec<_> = decision.options.iter().enumerate().filter(|o| o.0 != decision.chosen).collect();
+    options.sort_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
+    options.into_iter().take(TRIED).map(|o| (decision.key(), o.1.plan.clone())).collect()
+}

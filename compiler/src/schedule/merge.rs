@@ -1,0 +1,119 @@
+//! Merge: kernels without a path between them share a launch where that is cheaper.
+
+use super::kernel::Draft;
+use super::materialise::{Again, Shape};
+use super::{Body, Launch};
+use crate::decision::{Alternative, Decider, Decision};
+use crate::nest::global_ranges;
+use crate::price::{Price, occupancy};
+use crate::tile::TilePlan;
+use crate::title::title_of_nests;
+use gristmill_uop::function::Function;
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Graph, Id};
+
+/// Kernels of one launch, by their numbers.
+pub struct Share {
+    /// The kernels.
+    pub kernels: Vec<usize>,
+    /// The level of all of them.
+    pub level: usize,
+    /// Their price together.
+    pub price: Price,
+}
+
+impl Share {
+    /// The launch of these kernels.
+    pub fn launch(&self, g: &Graph, function: &Function, kernels: &[(Draft, Price)]) -> Launch {
+        let body = |&i: &usize| {
+            let Draft { root, nests, when, plan, .. } = &kernels[i].0;
+            let plan = TilePlan { workgroup: plan.clone(), nests: vec![] };
+            let title = title_of_nests(g, function, nests);
+            Body { nests: nests.clone(), when: *when, root: Some(*root), title, plan }
+        };
+        Launch { bodies: self.kernels.iter().map(body).collect(), level: self.level, price: self.price }
+    }
+}
+
+/// Seconds that bodies of one launch take longer than apart: on a GPU the registers of the largest bound all, so that fewer workgroups of the others
+/// run beside one another.
+fn crowding(g: &Graph, share: &Share, kernels: &[(Draft, Price)], new: usize, target: &Target) -> f64 {
+    if target.machine.kind == MachineKind::Cpu {
+        return 0.0;
+    }
+    let beside = |i: usize| occupancy::resident_workgroups(g, &kernels[i].0.nests, target);
+    let (of_launch, of_new) = (share.kernels.iter().map(|&i| beside(i)).fold(f64::MAX, f64::min), beside(new));
+    let (own, crowded, seconds) = match of_launch < of_new {
+        true => (of_new, of_launch, kernels[new].1.seconds),
+        false => (of_launch, of_new, share.price.seconds),
+    };
+    (own / crowded - 1.0) * (seconds - target.machine.launch)
+}
+
+/// Kernels of one level share a launch where that is cheaper; launches in the order of their levels.
+pub fn merge(
+    g: &Graph,
+    kernels: &[(Draft, Price)],
+    level: &[usize],
+    target: &Target,
+    decider: &mut Decider,
+) -> Vec<Share> {
+    let mut out: Vec<Share> = Vec::new();
+    let alone = |i: usize| kernels[i].0.when.alone;
+    for (i, (k, price)) in kernels.iter().enumerate() {
+        let fits = |s: &Share| s.level == level[i] && !alone(i) && !s.kernels.iter().any(|&k| alone(k));
+        let mate = out.iter_mut().find(|s| target.merge && fits(s));
+        if let Some(mate) = mate {
+            let apart = mate.price.seconds + price.seconds;
+            let together = apart - target.machine.launch + crowding(g, mate, kernels, i, target);
+            let site = format!("{:?} {} into level {}", g[k.root].op, g.show_dims(&g.shape(k.root)), level[i]);
+            let options = vec![Alternative::named("apart", apart), Alternative::named("together", together)];
+            if decider.choose(Decision::new("merge", site, options)) == 1 {
+                mate.kernels.push(i);
+                mate.price.seconds = together;
+                mate.price.stages = mate.price.stages.max(price.stages);
+                mate.price.estimate.weight_bytes += price.estimate.weight_bytes;
+                mate.price.estimate.other_bytes += price.estimate.other_bytes;
+                mate.price.estimate.operations += price.estimate.operations;
+                continue;
+            }
+        }
+        out.push(Share { kernels: vec![i], level: level[i], price: *price });
+    }
+    out.sort_by_key(|s| s.level);
+    out
+}
+
+/// Workgroups of these nests, at most.
+fn workgroups(g: &Graph, nests: &[Id]) -> i64 {
+    let all = global_ranges(g, nests);
+    all.iter().map(|&r| g.max_of(g[r].src[0])).fold(1, i64::saturating_mul)
+}
+
+/// Kernels of a launch that do not all run at once are cut again, each for a part of the room that goes by its weights: `rooms`, by kernel.
+pub fn in_one_round(
+    g: &mut Graph,
+    share: &Share,
+    kernels: &mut [(Draft, Price)],
+    rooms: &mut [i64],
+    target: &Target,
+    again: &Again,
+) {
+    let room = occupancy::room(target);
+    let total = share.kernels.iter().map(|&i| workgroups(g, &kernels[i].0.nests)).fold(0, i64::saturating_add);
+    if share.kernels.len() == 1 || total <= room {
+        return;
+    }
+    let all: f64 = share.kernels.iter().map(|&i| kernels[i].1.estimate.weight_bytes).sum();
+    for &i in &share.kernels {
+        let own = kernels[i].1.estimate.weight_bytes;
+        let part = ((room as f64 * own / all) as i64).max(1);
+        if own > 0.0
+            && let Some(new) = again.cut(g, kernels[i].0.root, Shape { room: part, plan: None })
+            && workgroups(g, &new.0.nests) < workgroups(g, &kernels[i].0.nests)
+        {
+            (kernels[i], rooms[i]) = (new, part);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! A nest that is one sum of products of halves over whole tiles, which warps can multiply (`map/fragment_tiling.rs`).
+//!
+//! It has outputs of *rows*, on which one operand depends, and *columns*, on which the other does; the latter's values are f32 in two parts
+//! (`decompose/f16_split.rs`), over which the sum goes as well, or halves. A tile is 16 rows by 4 outputs of two parts or 8 of one.
+
+use crate::fragment::{ENOUGH, OUTPUTS, ROWS, Sum, TERMS};
+use crate::nest::Nest;
+use gristmill_uop::{Graph, Id, Op, RangeKind};
+
+/// The nest, taken apart.
+pub struct Product {
+    /// The nest.
+    pub nest: Nest,
+    /// The reduction.
+    pub id: Id,
+    /// Its operands.
+    pub sum: Sum,
+    /// The range of rows, and tiles of them.
+    pub row: Id,
+    /// Tiles of rows.
+    pub high: i64,
+    /// The range of columns.
+    pub column: Id,
+    /// Outputs beside one another.
+    pub outputs: i64,
+    /// A range on which both operands depend, or neither.
+    pub both: Option<Id>,
+    /// The range of the terms, and their number.
+    pub term: Id,
+    /// Terms.
+    pub terms: i64,
+    /// Ranges of the sum besides: on which columns do not depend.
+    pub alone: Vec<Id>,
+}
+
+impl Product {
+    /// The product that a nest is, if it is one.
+    pub fn of(g: &Graph, store: Id) -> Option<Product> {
+        let nest = Nest::of(g, store);
+        let sums: Vec<Id> = g.toposort(&[nest.value]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
+        let &[id] = &sums[..] else { return None };
+        let sum = Sum::of(g, id)?;
+        let bound = |r: Id| g.int_value(g[r].src[0]);
+        let depends = |x: Id, r: &Id| g.free_ranges(x).contains(r);
+        let others = g[id].src[1..].iter().copied().filter(|&r| Some(r) != sum.part);
+        let (common, alone): (Vec<Id>, Vec<Id>) = others.partition(|r| depends(sum.columns, r));
+        let &[term] = &common[..] else { return None };
+        let terms = bound(term).filter(|n| n % TERMS == 0)?;
+        let (rows, rest): (Vec<Id>, Vec<Id>) =
+            nest.closed.iter().partition(|r| depends(sum.rows, r) && !depends(sum.columns, r));
+        let (columns, both): (Vec<Id>, Vec<Id>) =
+            rest.iter().partition(|r| depends(sum.columns, r) && !depends(sum.rows, r));
+        let (&[row], &[column]) = (&rows[..], &columns[..]) else { return None };
+        let loops = |r: &Id| g.range_kind(*r) == Some(RangeKind::Loop) && bound(*r).is_some();
+        let high = bound(row).filter(|n| n % ROWS == 0)? / ROWS;
+        let outputs = bound(column).filter(|&n| n >= ENOUGH)?;
+        if !nest.closed.iter().all(loops) || both.len() > 1 || !depends(sum.rows, &term) {
+            return None;
+        }
+        let both = both.first().copied();
+        Some(Product { nest, id, sum, row, high, column, outputs, both, term, terms, alone })
+    }
+    /// Outputs of a lane: one of two parts, or two.
+    pub fn of_lane(&self) -> i64 {
+        if self.sum.part.is_some() { 1 } else { 2 }
+    }
+    /// Outputs of a tile.
+    pub fn of_tile(&self) -> i64 {
+        OUTPUTS * self.of_lane()
+    }
+    /// Tiles beside one another.
+    pub fn tiles_beside(&self) -> i64 {
+        (self.outputs + self.of_tile() - 1) / self.of_tile()
+    }
+    /// Elements of the range on which both operands depend.
+    pub fn of_both(&self, g: &Graph) -> Option<i64> {
+        self.both.map(|r| g.max_of(g[r].src[0]))
+    }
+}

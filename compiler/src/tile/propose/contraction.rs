@@ -1,0 +1,353 @@
+//! Contractions with a packed weight. They have *row* axes, on which the weight depends, and *token* axes, on which it does not: a tile of rows ×
+//! tokens is kept in registers, the weight decoded once for all its tokens.
+
+use super::Around;
+use crate::decompose::int8::Derived;
+use crate::fragment::WARP;
+use crate::nest::{divisor, floor_power, host_bound, outermost_reductions, power_divisor};
+use crate::price::occupancy::WORDS;
+use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
+use gristmill_uop::RangeKind::{Global, Loop, Upcast, Vector};
+use gristmill_uop::machine::MMA_I8;
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
+use rustc_hash::FxHashSet;
+use std::iter::successors;
+
+/// Rows that a workgroup keeps in registers beside several tokens: as many as leave half of the registers free, at most so many.
+const MATMUL_ROWS: i64 = 4;
+/// Elements made of one sum that a thread computes side by side, at most.
+pub const COPIES: i64 = 4;
+/// Rows of a panel that is read again for every tile of tokens: it stays in the L2 cache.
+const PANEL_ROWS: i64 = 128;
+/// Rows of a warp's matrix product, and tokens that a warp multiplies them with.
+const WARP_ROWS: i64 = MMA_I8.rows;
+const WARP_TOKENS: i64 = 32;
+/// Tokens that a thread multiplies a row with, where no matrix product does.
+const TOKENS: i64 = 4;
+/// Threads that share a row, at least: loads of neighbours are whole sectors of 32 bytes then.
+const LEAST_OF_ROW: i64 = 8;
+
+/// What a contraction reads of its packed operand.
+struct Rows {
+    /// Closed ranges on which it depends.
+    axes: FxHashSet<Id>,
+    /// How many of its rows are interleaved.
+    lanes: i64,
+    /// How many steps a row takes.
+    steps: i64,
+}
+
+/// The axes of a contraction, by what they are; each by its number.
+struct Contraction<'a> {
+    g: &'a Graph,
+    axes: &'a [Id],
+    target: &'a Target,
+    /// Workgroups of one token, at most.
+    room: i64,
+    /// Parts that come before those that differ between proposals: copies, and axes of the weight beside the rows.
+    before: Vec<Part>,
+    /// The axis of rows that is cut.
+    row: usize,
+    /// Groups of as many rows as are interleaved.
+    rows: i64,
+    /// Rows that are interleaved: the lanes of vectors.
+    lanes: i64,
+    /// Steps of a row.
+    steps: i64,
+    /// Elements of the other axes of the weight: heads, experts.
+    others: i64,
+    /// Axes on which the weight does not depend.
+    tokens: Vec<usize>,
+    /// The last of these with more than one element.
+    token: Option<usize>,
+    /// Sums that share a loop, and with it the registers.
+    sums: i64,
+}
+
+/// What a workgroup of nests that contract a packed weight could compute; `None` for other nests.
+pub fn contraction(g: &Graph, nests: &[Id], axes: &[Id], around: &Around) -> Option<Vec<Proposal<Workgroup>>> {
+    let read = rows_read(g, nests, around.derived);
+    if read.axes.is_empty() {
+        return None;
+    }
+    let gpu = around.target.machine.kind == MachineKind::Gpu;
+    // Reductions of one nest share a loop, and with it the registers; one inside another has them only while the other waits.
+    let sums = nests.iter().map(|&n| outermost_reductions(g, n).len()).max().unwrap_or(1) as i64;
+    let (copies, left) = copies(g, nests, axes);
+    let (row_axes, tokens): (Vec<usize>, Vec<usize>) = left.iter().partition(|&&i| read.axes.contains(&axes[i]));
+    let size = |i: usize| g.max_of(g[axes[i]].src[0]);
+    let row =
+        row_axes.iter().copied().rev().find(|&i| host_bound(g, axes[i]) && g.int_value(g[axes[i]].src[0]).is_some());
+    // Other axes of the weight (heads, experts) over the launch; on a CPU those whose bound is data come first inside the workgroup.
+    let other_rows = row_axes.iter().filter(|&&i| Some(i) != row);
+    let over = |i: usize| if gpu || host_bound(g, axes[i]) { Global } else { Loop };
+    let before = copies.into_iter().map(|i| Part::rest(i, Upcast, 1));
+    let before: Vec<Part> = before.chain(other_rows.clone().map(|&i| Part::rest(i, over(i), 1))).collect();
+    let Some(row) = row else {
+        let kind = |i: usize| if host_bound(g, axes[i]) { Global } else { Loop };
+        let tokens = tokens.iter().map(|&i| Part::rest(i, kind(i), 1));
+        return Some(proposals(Workgroup { parts: before.into_iter().chain(tokens).collect() }, []));
+    };
+    // Rows that are interleaved become the lanes of vectors: what follows counts groups of them.
+    let whole = size(row);
+    let lanes = if whole % read.lanes == 0 { read.lanes } else { 1 };
+    let others = other_rows.map(|&i| size(i)).product();
+    let token = tokens.iter().copied().rev().find(|&i| size(i) > 1);
+    let (target, room, steps) = (around.target, around.room, read.steps);
+    let c = Contraction {
+        g,
+        axes,
+        target,
+        room,
+        before,
+        row,
+        rows: whole / lanes,
+        lanes,
+        steps,
+        others,
+        tokens,
+        token,
+        sums,
+    };
+    let products = in_integers(g, nests) && around.target.machine.fragment(Scalar::I8).is_some();
+    Some(match token {
+        None if gpu => c.one_token_of_threads(),
+        None => c.one_token(),
+        // No matrix product: threads share the sums, a few tokens each.
+        Some(token) if gpu && !products && host_bound(g, axes[token]) => c.few_tokens_of_threads(token),
+        Some(token) if gpu && c.rows % WARP_ROWS == 0 => c.matrix_products(token),
+        Some(token) => c.panel(token),
+    })
+}
+
+/// What the nests read of packed operands along their rows; no axes if there is no such contraction.
+fn rows_read(g: &Graph, nests: &[Id], derived: &Derived) -> Rows {
+    let mut rows = Rows { axes: FxHashSet::default(), lanes: 1, steps: 1 };
+    for &nest in nests {
+        let closed = &g[nest].src[3..];
+        for n in g.toposort(&[nest]) {
+            if g[n].op != Op::Reduce {
+                continue;
+            }
+            for m in g.toposort(&[g[n].src[0]]) {
+                if g[m].op == Op::Load
+                    && let Arg::Packed(slot, _) = g[g[m].src[0]].arg
+                {
+                    let free = g.free_ranges(m);
+                    if free.iter().any(|r| g[n].src[1..].contains(r)) {
+                        let walked = g[n].src[1..].iter().filter(|&&r| g.range_kind(r) == Some(RangeKind::Reduce));
+                        rows.steps = walked.map(|&r| g.max_of(g[r].src[0])).max().unwrap_or(1).max(rows.steps);
+                        rows.lanes = derived.layouts.get(&slot).map_or(rows.lanes, |l| rows.lanes.max(l.0.lanes()));
+                        rows.axes.extend(free.iter().copied().filter(|r| closed.contains(r)));
+                    }
+                }
+            }
+        }
+    }
+    rows
+}
+
+/// Threads that share a row of so many steps: a subgroup, or fewer that divide the steps, or half as many as there are.
+fn threads_of_row(steps: i64, subgroup: i64) -> i64 {
+    let mut lanes = successors(Some(subgroup), |l| Some(l / 2)).take_while(|&l| l >= LEAST_OF_ROW);
+    lanes.find(|l| steps % l == 0).unwrap_or_else(|| floor_power(steps / 2).clamp(LEAST_OF_ROW.min(subgroup), subgroup))
+}
+
+/// Axes of what is made of the sums alone, along which the sums are the same: they become copies, if they are few. And the other axes.
+fn copies(g: &Graph, nests: &[Id], axes: &[Id]) -> (Vec<usize>, Vec<usize>) {
+    let order = g.toposort(nests);
+    let sums: Vec<Id> = order.into_iter().filter(|&n| matches!(g[n].op, Op::Reduce | Op::Index)).collect();
+    let alone = |r: Id| {
+        let few = g.int_value(g[r].src[0]).is_some_and(|n| n <= COPIES);
+        few && !sums.iter().any(|&n| g.free_ranges(n).contains(&r))
+    };
+    (0..axes.len()).partition(|&i| alone(axes[i]))
+}
+
+/// Are there sums of products of integers?
+fn in_integers(g: &Graph, nests: &[Id]) -> bool {
+    g.toposort(nests).iter().any(|&n| matches!(g[n].op, Op::Dot4 | Op::SignedDot4))
+}
+
+impl Contraction<'_> {
+    fn bound(&self, axis: usize) -> Id {
+        self.g[self.axes[axis]].src[0]
+    }
+    fn workgroup(&self, parts: impl IntoIterator<Item = Part>) -> Workgroup {
+        Workgroup { parts: self.before.iter().copied().chain(parts).collect() }
+    }
+    /// Token axes but the last one.
+    fn other_tokens(&self, kind: RangeKind) -> impl Iterator<Item = Part> + '_ {
+        self.tokens.iter().filter(|&&i| Some(i) != self.token).map(move |&i| Part::rest(i, kind, 1))
+    }
+    /// One token on a CPU: a few rows for each workgroup.
+    fn one_token(&self) -> Vec<Proposal<Workgroup>> {
+        let groups = self.target.tuning.groups.max(1) as i64;
+        let most = if self.lanes > 1 { groups } else { 4 * groups };
+        let of = |most: i64| self.workgroup(self.rows_of_groups(1, divisor(self.rows, most)));
+        proposals(of(most), [("fewer rows", of((most / 2).max(1))), ("more rows", of(2 * most))])
+    }
+    /// One token on a GPU: a row for each group of threads; where there are many rows so many that all workgroups run at once: what a workgroup
+    /// stages is staged as rarely as possible, and nobody waits for another's end.
+    fn one_token_of_threads(&self) -> Vec<Proposal<Workgroup>> {
+        let n = self.rows;
+        // Rows enough for nearly every multiprocessor, if more threads of a row make them so.
+        let (threads, workers) = (self.target.threads as i64, self.target.machine.units as i64);
+        let idle = |l: i64| 4 * (n * self.others * l / threads) < 3 * workers;
+        let subgroup = self.target.machine.subgroup;
+        let first = threads_of_row(self.steps, subgroup);
+        let of_row = [1, 2, 4].map(|times| first * times).into_iter().find(|&l| !idle(l));
+        let of_row = of_row.unwrap_or(subgroup).min(subgroup);
+        let groups = threads / of_row;
+        let share = (n * self.others + self.room - 1) / self.room;
+        let tile = [1, 2, 4].into_iter().filter(|t| n % t == 0).find(|t| t * groups >= share);
+        let tile = tile.unwrap_or_else(|| divisor(n, 4));
+        let of = |tile: i64, groups: i64| {
+            let per_group = divisor(n / tile, groups.max(share / tile));
+            self.workgroup(self.rows_of_groups(per_group, tile))
+        };
+        let half = self.workgroup(self.rows_of_groups(divisor(n / tile, (groups / 2).max(1)), tile));
+        let (fewer, more) = (of(divisor(n, (tile / 2).max(1)), groups), of(divisor(n, 2 * tile), groups));
+        let others = [("fewer rows", fewer), ("more rows", more), ("smaller workgroups", half)];
+        proposals(of(tile, groups), others.into_iter().chain([("larger workgroups", of(tile, 2 * groups))]))
+    }
+    /// Some tokens on a GPU, without matrix products: threads share the sums, a few tokens each.
+    fn few_tokens_of_threads(&self, token: usize) -> Vec<Proposal<Workgroup>> {
+        let tokens = if self.target.tuning.tokens > 1 { TOKENS } else { 1 };
+        let of = |tokens: i64| self.tokens_of_threads(token, tokens);
+        proposals(of(tokens), [("fewer tokens", of((tokens / 2).max(1))), ("more tokens", of(2 * tokens))])
+    }
+    fn tokens_of_threads(&self, token: usize, tokens: i64) -> Workgroup {
+        let tiles = [Part::rest(token, Global, tokens), Part::of(token, Upcast, tokens, 1)];
+        let of_row = threads_of_row(self.steps, self.target.machine.subgroup);
+        let per_group = divisor(self.rows, self.target.threads as i64 / of_row);
+        self.workgroup(self.other_tokens(Global).chain(tiles).chain(self.rows_of_groups(per_group, 1)))
+    }
+    /// Rows as (workgroups, `per_group` steps or groups of threads, `tile` in registers).
+    fn rows_of_groups(&self, per_group: i64, tile: i64) -> [Part; 4] {
+        let (row, lanes) = (self.row, self.lanes);
+        [
+            Part::rest(row, Global, per_group * tile * lanes),
+            Part::of(row, Loop, per_group, tile * lanes),
+            Part::of(row, Upcast, tile, lanes),
+            Part::of(row, Loop, lanes, 1),
+        ]
+    }
+    /// A panel of rows per workgroup, tiles of tokens inside, rows of the panel inside these.
+    fn panel(&self, token: usize) -> Vec<Proposal<Workgroup>> {
+        let (n, lanes, target) = (self.rows, self.lanes, self.target);
+        let of = |token_tile: i64, most_rows: i64, of_panel: i64| {
+            let room = (target.registers as i64 / 2 / token_tile / self.sums.max(1)).clamp(1, most_rows);
+            let tile = if lanes > 1 { 1 } else { divisor(n, room) };
+            let most = (of_panel / lanes).max(1);
+            let limit = (n / (4 * target.machine.units.max(1) as i64)).clamp(tile.min(most), most) / tile;
+            let per_panel = divisor(n / tile, limit);
+            let [panel, in_panel, of_tile, of_lane] = self.rows_of_groups(per_panel, tile);
+            let tiles = [Part::rest(token, Loop, token_tile), in_panel, Part::of(token, Upcast, token_tile, 1)];
+            let parts = [panel].into_iter().chain(self.other_tokens(Loop)).chain(tiles);
+            self.workgroup(parts.chain([of_tile, of_lane]))
+        };
+        let tile = self.token_tile(token);
+        let others = [
+            ("fewer tokens", of((tile / 2).max(1), MATMUL_ROWS, PANEL_ROWS)),
+            ("more tokens", of(2 * tile, MATMUL_ROWS, PANEL_ROWS)),
+            ("one row", of(tile, 1, PANEL_ROWS)),
+            ("smaller panels", of(tile, MATMUL_ROWS, PANEL_ROWS / 4)),
+            ("larger panels", of(tile, MATMUL_ROWS, 4 * PANEL_ROWS)),
+        ];
+        proposals(of(tile, MATMUL_ROWS, PANEL_ROWS), others)
+    }
+    /// Tokens beside one another in registers. With interleaved rows an accumulator is a vector of rows and one token, and a word of each quad of a
+    /// group waits beside them.
+    fn token_tile(&self, token: usize) -> i64 {
+        let (g, target, bound) = (self.g, self.target, self.bound(token));
+        let tokens_most = target.tuning.tokens.max(1) as i64;
+        let few = (tokens_most / 2).max(1);
+        let most = match self.lanes {
+            1 => few,
+            _ => (target.registers.saturating_sub(WORDS) as i64 / 4 * 4).max(4).min(tokens_most),
+        };
+        match g.int_value(bound) {
+            Some(b) => divisor(b, most).max(if b > most { most.min(4) } else { 1 }),
+            None if g.max_of(bound) < 16 * most => most.min(few),
+            None => most,
+        }
+    }
+    /// Rows and tokens as tiles of warps, laid out over a warp as its matrix product wants them (`lower/mma.rs`): lane 4g + t has rows g + 8i and
+    /// tokens 2t + j.
+    fn matrix_products(&self, token: usize) -> Vec<Proposal<Workgroup>> {
+        let of_tokens: i64 =
+            self.tokens.iter().filter(|&&i| i != token).map(|&i| self.g.max_of(self.bound(i))).product();
+        let first = self.warp_tiles(self.others * of_tokens, self.g.max_of(self.bound(token)));
+        let of = |w: WarpTiles| self.tiles_of_warps(token, w);
+        let WarpTiles { rows, high, tiles, beside } = first;
+        let taller = if self.rows / WARP_ROWS % (2 * high * rows) == 0 { 2 * high } else { high };
+        let others = [
+            ("fewer rows", of(WarpTiles { high: 1, ..first })),
+            ("more rows", of(WarpTiles { high: taller, ..first })),
+            ("fewer tokens", of(WarpTiles { tiles: (tiles / 2).max(1), ..first })),
+            ("more tokens", of(WarpTiles { tiles: 2 * tiles, ..first })),
+            ("warps along tokens", of(WarpTiles { rows: 1, beside: beside * rows, ..first })),
+        ];
+        let threads = host_bound(self.g, self.axes[token]).then(|| self.tokens_of_threads(token, TOKENS));
+        proposals(of(first), others.into_iter().chain(threads.map(|plan| ("without fragments", plan))))
+    }
+    fn tiles_of_warps(&self, token: usize, tiles: WarpTiles) -> Workgroup {
+        let WarpTiles { rows, high, tiles, beside } = tiles;
+        let block = if host_bound(self.g, self.axes[token]) { Global } else { Loop };
+        let (row, of_warp) = (self.row, WARP_ROWS * high);
+        let parts = [
+            Part::rest(row, Global, rows * of_warp),
+            Part::rest(token, block, 8 * tiles * beside),
+            Part::of(row, Vector, rows, of_warp),
+            Part::of(token, Vector, beside, 8 * tiles),
+            Part::of(row, Vector, 8, 1),
+            Part::of(token, Vector, 4, 2),
+            Part::of(row, Upcast, high, WARP_ROWS),
+            Part::of(token, Upcast, tiles, 8),
+            Part::of(row, Upcast, 2, 8),
+            Part::of(token, Upcast, 2, 1),
+        ];
+        self.workgroup(self.other_tokens(Global).chain(parts))
+    }
+    /// Tiles of the warps of a workgroup, where the axes beside rows and tokens have `others` elements, and there are at most so many tokens.
+    fn warp_tiles(&self, others: i64, most: i64) -> WarpTiles {
+        let (n, target) = (self.rows, self.target);
+        let warps = (target.threads as i64 / WARP).max(1);
+        // Tokens of a warp: as many as rows share; and of the warps of a workgroup, as many side by side as there are rows, the others for more tokens.
+        let up_to_power = |n: i64| (n.max(1) as u64).next_power_of_two() as i64;
+        let mut tiles = up_to_power((most + 7) / 8).min(WARP_TOKENS / 8);
+        let rows = power_divisor(n / WARP_ROWS, warps);
+        let mut beside = up_to_power(most / (8 * tiles)).min(warps / rows);
+        // Rows of a warp, as long as every multiprocessor has something to do; fewer tokens, until it has.
+        let groups = |rows: i64, tiles: i64, beside: i64| {
+            others * (n / WARP_ROWS / rows) * ((most + 8 * tiles * beside - 1) / (8 * tiles * beside))
+        };
+        let mut high = 1;
+        if n / WARP_ROWS % (2 * rows) == 0 && groups(2 * rows, tiles, beside) >= target.machine.units as i64 {
+            high = 2;
+        }
+        while groups(rows * high, tiles, beside) < target.machine.units as i64 && tiles * beside > 1 {
+            if tiles > 1 { tiles /= 2 } else { beside /= 2 }
+        }
+        if target.tuning.tokens == 1 {
+            (high, tiles) = (1, 1);
+        }
+        WarpTiles { rows, high, tiles, beside }
+    }
+}
+
+/// How the warps of a workgroup share rows and tokens.
+#[derive(Clone, Copy)]
+struct WarpTiles {
+    /// Warps side by side along the rows.
+    rows: i64,
+    /// Tiles of rows of each.
+    high: i64,
+    /// Tiles of tokens of each.
+    tiles: i64,
+    /// Warps side by side along the tokens.
+    beside: i64,
+}

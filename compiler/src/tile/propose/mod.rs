@@ -1,0 +1,81 @@
+//! Proposals for what a workgroup computes: which output axes the launch is spread over, and the tile of outputs that a workgroup has. By class of
+//! kernel: what a decomposition has asked for (here), contractions with a packed weight (`contraction.rs`), everything else (`plain.rs`).
+
+mod contraction;
+pub mod nest;
+mod plain;
+mod threads;
+pub mod vectors;
+pub mod warps;
+
+pub use contraction::COPIES;
+
+use super::plan::{Part, Proposal, Workgroup, proposals};
+use crate::decompose::int8::Derived;
+use crate::nest::host_bound;
+use crate::request::Hint;
+use contraction::contraction;
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Graph, Id, RangeKind};
+use plain::plain;
+
+/// What a plan follows from, besides the nests.
+#[derive(Clone, Copy)]
+pub struct Around<'a> {
+    /// The tensor-level node that is computed.
+    pub node: Id,
+    /// The shape that a decomposition asks for.
+    pub hint: Option<&'a Hint>,
+    /// Integer contractions and layouts.
+    pub derived: &'a Derived,
+    /// For whom.
+    pub target: &'a Target,
+    /// Workgroups that a contraction of one token should have at most.
+    pub room: i64,
+}
+
+/// The axes of the output of these nests: ranges that all of them share. A `Cat`'s axis has one range a part and stays inside the workgroup.
+pub fn axes(g: &Graph, nests: &[Id]) -> Vec<Id> {
+    let mut axes: Vec<Id> = g[nests[0]].src[3..].to_vec();
+    for &n in &nests[1..] {
+        axes.retain(|r| g[n].src[3..].contains(r));
+    }
+    axes
+}
+
+/// What a workgroup of these nests could compute, the heuristic's choice first.
+pub fn workgroup(g: &Graph, nests: &[Id], around: &Around) -> Vec<Proposal<Workgroup>> {
+    let axes = axes(g, nests);
+    if let Some(hint) = around.hint.filter(|h| h.globals > 0) {
+        return proposals(hinted(g, &axes, hint, around.node), []);
+    }
+    if let Some(found) = contraction(g, nests, &axes, around) {
+        return found;
+    }
+    let threads = around.target.machine.kind == MachineKind::Gpu;
+    let spread: Vec<usize> = (0..axes.len()).filter(|&i| threads || host_bound(g, axes[i])).collect();
+    plain(g, &axes, &spread, nests, around.target)
+}
+
+/// The shape that a decomposition asks for.
+fn hinted(g: &Graph, axes: &[Id], hint: &Hint, node: Id) -> Workgroup {
+    // The first axes of the node that have a range.
+    let dims = g.shape(node);
+    let ranged = dims[..hint.globals].iter().filter(|&&d| g.int_value(d) != Some(1)).count();
+    let leading = ranged.min(axes.len());
+    let mut parts = Vec::new();
+    for axis in 0..leading {
+        let tile = if axis + 1 == leading { hint.tile } else { 1 };
+        parts.extend(tiled(axis, tile, RangeKind::Global, hint.inner));
+    }
+    Workgroup { parts }
+}
+
+/// An axis as tiles of one kind, with their elements of another; as it is where a tile is one element.
+fn tiled(axis: usize, tile: i64, outer: RangeKind, inner: RangeKind) -> Vec<Part> {
+    match tile {
+        1 => vec![Part::rest(axis, outer, 1)],
+        _ => vec![Part::rest(axis, outer, tile), Part::of(axis, inner, tile, 1)],
+    }
+}

@@ -1,0 +1,130 @@
+//! Kernels that are no contraction of weights: elementwise work and reductions.
+
+use super::tiled;
+use crate::nest::divisor;
+use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Graph, Id, Op, RangeKind};
+
+/// Terms that a thread computes of what is no contraction of weights.
+const TERMS: i64 = 4;
+/// Workgroups for each multiprocessor beyond which another costs more than it spreads.
+const WAVES: i64 = 16;
+/// Below this many elements, one workgroup does everything.
+const SMALL: i64 = 2048;
+/// Elements of a CPU's workgroup along the last axis, at most, and where only data says how many there are.
+const CHUNK: i64 = 64;
+const CHUNK_OF_DATA: i64 = 16;
+
+/// Enough workgroups for the machine, the last axes inside. Axes in `spread` may go over the launch.
+pub fn plain(g: &Graph, axes: &[Id], spread: &[usize], nests: &[Id], target: &Target) -> Vec<Proposal<Workgroup>> {
+    let of = Plain {
+        g,
+        axes,
+        spread,
+        sizes: spread.iter().map(|&i| g.max_of(g[axes[i]].src[0])).collect(),
+        work: nests.iter().map(|&n| terms(g, n)).max().unwrap_or(1),
+    };
+    let whole = ("one workgroup", Workgroup::default());
+    match target.machine.kind {
+        MachineKind::Gpu => {
+            let left = of.elements(target);
+            let others = [("fewer elements", (left / 4).max(1)), ("more elements", left.saturating_mul(4))];
+            let others = others.map(|(name, left)| (name, of.for_threads(left)));
+            proposals(of.for_threads(left), others.into_iter().chain([whole]))
+        }
+        MachineKind::Cpu => {
+            let enough = 8 * target.machine.units.max(1) as i64;
+            let spread = |small, chunk| of.for_workers(small, enough, chunk);
+            let others = [("smaller chunks", spread(0, CHUNK / 4)), ("larger chunks", spread(0, 4 * CHUNK))];
+            proposals(spread(SMALL, CHUNK), others.into_iter().chain([whole]))
+        }
+    }
+}
+
+/// What the shapes follow from.
+struct Plain<'a> {
+    g: &'a Graph,
+    axes: &'a [Id],
+    spread: &'a [usize],
+    /// Elements of the axes in `spread`, at most.
+    sizes: Vec<i64>,
+    /// Terms of an element.
+    work: i64,
+}
+
+impl Plain<'_> {
+    fn total(&self) -> i64 {
+        self.sizes.iter().product()
+    }
+    fn fixed(&self, axis: usize) -> Option<i64> {
+        self.g.int_value(self.g[self.axes[axis]].src[0])
+    }
+    /// Elements of a workgroup of threads: as many as keep every thread busy, and as leave no more workgroups than the machine takes in a few rounds.
+    fn elements(&self, target: &Target) -> i64 {
+        let (units, threads) = (target.machine.units as i64, target.threads as i64);
+        let most = TERMS * threads / self.work.max(1);
+        let share = (self.total() / units).max(threads / 8);
+        most.max(self.total() / (WAVES * units)).min(share).max(1)
+    }
+    /// Workgroups of threads: the last axes inside, about so many elements.
+    fn for_threads(&self, mut left: i64) -> Workgroup {
+        let mut parts = Vec::new();
+        for (&axis, &most) in self.spread.iter().zip(&self.sizes).rev() {
+            let bound = self.fixed(axis);
+            let tile = bound.map_or(left.min(most), |n| divisor(n, left));
+            match bound {
+                Some(n) if n <= left => left /= n,
+                _ => {
+                    parts.extend(tiled(axis, tile.max(1), RangeKind::Global, RangeKind::Loop));
+                    left = 1;
+                }
+            }
+        }
+        Workgroup { parts }
+    }
+    /// Workgroups of one worker: the first axes over the launch until there are enough, the last in chunks; all in one below so many elements.
+    fn for_workers(&self, small: i64, enough: i64, chunk: i64) -> Workgroup {
+        let mut parts = Vec::new();
+        if self.total().saturating_mul(self.work) < small {
+            return Workgroup { parts };
+        }
+        let mut groups = 1;
+        for (i, (&axis, &n)) in self.spread.iter().zip(&self.sizes).enumerate() {
+            if groups >= enough {
+                break;
+            }
+            if i + 1 < self.spread.len() {
+                parts.push(Part::rest(axis, RangeKind::Global, 1));
+                groups *= n;
+            } else if let Some(b) = self.fixed(axis) {
+                // Chunks that vectors divide, if there are any.
+                let chunk = divisor(b, chunk).max(1);
+                if chunk >= 4 || self.work > CHUNK {
+                    parts.extend(chunks(axis, chunk));
+                }
+            } else {
+                parts.extend(chunks(axis, CHUNK_OF_DATA));
+            }
+        }
+        Workgroup { parts }
+    }
+}
+
+/// An axis as chunks over the launch.
+fn chunks(axis: usize, chunk: i64) -> [Part; 2] {
+    [Part::rest(axis, RangeKind::Global, chunk), Part::of(axis, RangeKind::Loop, chunk, 1)]
+}
+
+/// Terms of a nest's longest reduction for each element: elements that have it in common share them.
+fn terms(g: &Graph, nest: Id) -> i64 {
+    let all = |ranges: &[Id]| -> i64 {
+        let most = ranges.iter().map(|&r| g.bounds(g[r].src[0]).map_or(1, |b| b.1));
+        most.fold(1, i64::saturating_mul)
+    };
+    let elements = all(&g[nest].src[3..]);
+    let sums = g.toposort(&[nest]).into_iter().filter(|&n| g[n].op == Op::Reduce);
+    let terms = sums.map(|n| all(g.free_ranges(g[n].src[0])) / elements.max(1));
+    terms.max().unwrap_or(1).max(1)
+}

@@ -1,0 +1,193 @@
+//! Proposals for how the threads of a workgroup share a nest (`map/simt.rs`).
+
+use crate::nest::{Nest, floor_power};
+use crate::tile::nest_view::{NestView, along, divided, fixed, is, loads, most, reductions, walked, widest};
+use crate::tile::plan::{Along, NestPlan, Proposal, Sum, Threads, proposals};
+use gristmill_uop::target::Target;
+use gristmill_uop::{Graph, Id, RangeKind};
+
+/// Lanes that are enough for loads of whole sectors.
+const FEW: i64 = 8;
+/// Steps of a reduction that are taken at once.
+const STEPS: i64 = 4;
+/// Steps that are taken at once of a reduction whose length is data, at most.
+const WAITING: i64 = 18;
+/// Most output elements of a thread that share an operand.
+const REPEATED: i64 = 8;
+/// Most accumulators of a thread.
+const ACCUMULATORS: i64 = 32;
+
+/// How threads could share a nest whose reductions over the same terms are one loop, the heuristic's choice first, and alone unless all are wanted.
+pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
+    if nest.closed.iter().any(|&r| is(g, r, RangeKind::Vector)) {
+        return counted(g, nest);
+    }
+    let threads = target.threads as i64;
+    let of = Sharing { g, nest, view: NestView::of(g, nest, threads), threads, subgroup: target.machine.subgroup };
+    let first = of.plan(of.along(), Limits::default());
+    if !all {
+        return proposals(NestPlan::Threads(first), []);
+    }
+    let (idle, turned) = (first.lanes, of.turned(first.along));
+    let none = Limits { width: 1, repeated: 1, terms: 1, steps: 1, ..Limits::default() };
+    let mut others = vec![
+        ("fewer lanes", of.plan(first.along, Limits { lanes: Some((idle / 2).max(1)), ..Limits::default() })),
+        ("one step at a time", of.plan(first.along, Limits { steps: 1, ..Limits::default() })),
+        ("narrow loads", of.plan(first.along, Limits { width: 1, terms: 1, ..Limits::default() })),
+        ("an element a thread", of.plan(first.along, Limits { width: 1, repeated: 1, ..Limits::default() })),
+        ("plain", of.plan(first.along, none)),
+    ];
+    if !of.view.own.is_empty() {
+        let more = Limits { lanes: Some((2 * idle).min(threads)), ..Limits::default() };
+        others.insert(1, ("more lanes", of.plan(first.along, more)));
+        others.push(("other neighbours", of.plan(turned, Limits::default())));
+    }
+    let of_threads = |plan| NestPlan::Threads(plan);
+    proposals(of_threads(first), others.into_iter().map(|(name, plan)| (name, of_threads(plan))))
+}
+
+/// A nest whose threads are counted already: several steps of a reduction at once, where that makes loads wide.
+fn counted(g: &Graph, nest: &Nest) -> Vec<Proposal<NestPlan>> {
+    let steps = |at_once: i64| {
+        let of = |&n: &Id| {
+            let longest = walked(g, n).into_iter().max_by_key(|&r| most(g, r))?;
+            Some(if fixed(g, longest).is_some_and(|b| b % at_once == 0) { at_once } else { 1 })
+        };
+        NestPlan::Counted(reductions(g, nest.value).iter().filter_map(of).collect())
+    };
+    proposals(steps(STEPS), [("one step at a time", steps(1)), ("two steps at a time", steps(2))])
+}
+
+/// What a proposal keeps to.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Lanes of a group, if not those of the heuristic.
+    lanes: Option<i64>,
+    /// Neighbouring elements of a thread.
+    width: i64,
+    /// Elements of a thread that share an operand.
+    repeated: i64,
+    /// Terms of a lane that are neighbours.
+    terms: i64,
+    /// Steps at once, and where data says how many there are.
+    steps: i64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { lanes: None, width: ACCUMULATORS, repeated: REPEATED, terms: i64::MAX, steps: STEPS }
+    }
+}
+
+/// A nest and its threads.
+struct Sharing<'a> {
+    g: &'a Graph,
+    nest: &'a Nest,
+    view: NestView,
+    threads: i64,
+    /// Lanes that fold without a barrier.
+    subgroup: i64,
+}
+
+impl Sharing<'_> {
+    fn along(&self) -> Along {
+        along(self.g, self.nest.value, &self.view.own, &self.view.shared)
+    }
+    fn turned(&self, along: Along) -> Along {
+        if along == Along::Output { Along::Reduction } else { Along::Output }
+    }
+    fn plan(&self, along: Along, limits: Limits) -> Threads {
+        let g = self.g;
+        let all: i64 = self.view.shared.iter().map(|&r| most(g, r)).product();
+        let (width, (copies, outputs)) = match along {
+            Along::Output => {
+                let width = self.width(limits);
+                (width, (vec![], all / width))
+            }
+            Along::Reduction => (1, self.copies(all, limits)),
+        };
+        let most_lanes = self.lanes(&self.view.own, outputs, along);
+        let lanes = limits.lanes.filter(|_| !self.view.own.is_empty()).unwrap_or(most_lanes);
+        let of_sum = |&n: &Id| {
+            let common = self.view.common.contains(&n).then(|| self.lanes(&[n], 1, Along::Reduction));
+            self.sum(n, common, common.unwrap_or(lanes), limits)
+        };
+        let sums = self.view.sums(g, self.nest.value).iter().map(of_sum).collect();
+        Threads { along, lanes, width, copies, sums }
+    }
+    fn upcasts(&self) -> i64 {
+        let copies = self.nest.closed.iter().filter(|&&r| is(self.g, r, RangeKind::Upcast));
+        copies.map(|&r| most(self.g, r)).product()
+    }
+    /// Neighbouring output elements of a thread, where operands are contiguous along them.
+    fn width(&self, limits: Limits) -> i64 {
+        let Some(&last) = self.view.shared.last() else { return 1 };
+        // Threads before width: partial results that threads have to fold cost more than narrow loads.
+        let each = self.view.shared.iter().map(|&r| most(self.g, r)).product::<i64>() / self.threads;
+        let wide = widest(self.g, self.nest.value, last);
+        let most = wide.min(ACCUMULATORS / self.upcasts().max(1)).min(each).min(limits.width);
+        let Some(bound) = fixed(self.g, last) else { return 1 };
+        (2..=most).rev().find(|w| bound % w == 0).unwrap_or(1)
+    }
+    /// Loops over output elements that share an operand, which is read once for all of them if they are copies; and what is left of so many elements.
+    fn copies(&self, mut outputs: i64, limits: Limits) -> (Vec<usize>, i64) {
+        let g = self.g;
+        let walked: Vec<Id> = self.view.own.iter().flat_map(|&n| walked(g, n)).collect();
+        let (mut copies, mut found) = (self.upcasts(), vec![]);
+        let loads = loads(g, self.nest.value);
+        for &r in &self.view.shared {
+            let Some(n) = fixed(g, r) else { continue };
+            let walks = |at: Id| walked.iter().any(|w| g.free_ranges(at).contains(w));
+            let again = loads.iter().any(|&(at, _)| walks(at) && !g.free_ranges(at).contains(&r));
+            if !again || n * copies > limits.repeated || outputs / n * self.subgroup < self.threads {
+                continue;
+            }
+            found.extend(self.nest.closed.iter().position(|&c| c == r));
+            copies *= n;
+            outputs /= n;
+        }
+        (found, outputs)
+    }
+    /// Lanes of a group: as many as outputs leave threads, and where neighbours read along the reduction a warp, if the reductions are long enough.
+    fn lanes(&self, reductions: &[Id], outputs: i64, along: Along) -> i64 {
+        let g = self.g;
+        let walks = reductions.iter().flat_map(|&n| walked(g, n).into_iter().map(move |r| (n, r)));
+        let Some((n, r)) = walks.max_by_key(|x| most(g, x.1)) else { return 1 };
+        let idle = floor_power(self.threads / outputs.clamp(1, self.threads));
+        let wanted = match along {
+            Along::Output => idle,
+            Along::Reduction => idle.max(self.subgroup.min(self.threads)),
+        };
+        // So many that wide loads divide the terms among them, or at least single ones do; else half as many as there are terms.
+        let divisor = |each: i64| {
+            let bound = fixed(g, r)?;
+            let enough = wanted.min(FEW.max(idle)).min(bound / each);
+            (0..=wanted.ilog2()).rev().map(|i| 1 << i).find(|l| bound % (l * each) == 0).filter(|&l| l >= enough)
+        };
+        let wide = widest(g, g[n].src[0], r);
+        let limit = if idle >= FEW { idle } else { wanted };
+        divisor(wide).or_else(|| divisor(1)).unwrap_or_else(|| limit.min(floor_power(most(g, r) / 2)))
+    }
+    /// How a reduction is shared by so many lanes.
+    fn sum(&self, n: Id, common: Option<i64>, lanes: i64, limits: Limits) -> Sum {
+        let g = self.g;
+        let alone = Sum { common, terms: 1, steps: 1 };
+        let Some(r) = divided(g, &walked(g, n), lanes).filter(|_| lanes > 1) else { return alone };
+        // Consecutive terms that a lane takes at once: a wide load, if the terms divide so.
+        let wide = widest(g, g[n].src[0], r).min(limits.terms);
+        let divides = |bound: i64| (1..=wide).rev().find(|w| bound % (w * lanes) == 0);
+        let terms = fixed(g, r).and_then(divides).unwrap_or(1);
+        let steps = (most(g, r) + lanes * terms - 1) / (lanes * terms);
+        // Copies of a step, whose loads wait for memory together. Where the number is data there are whole rounds of them.
+        let at_once = match fixed(g, r) {
+            _ if limits.steps == 1 => 1,
+            Some(_) if steps <= limits.steps => steps.max(1),
+            Some(_) => (1..=limits.steps).rev().find(|c| steps % c == 0).unwrap_or(1),
+            None => {
+                let rounds = (steps.max(1) + WAITING - 1) / WAITING;
+                (steps.max(1) + rounds - 1) / rounds
+            }
+        };
+        Sum { common, terms, steps: at_once }
+    }
+}

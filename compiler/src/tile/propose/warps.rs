@@ -1,0 +1,63 @@
+//! Proposals for how warps share a matrix product of halves (`map/fragment_tiling.rs`). A warp keeps as many tiles as registers have room for, so that each
+//! operand is read once for several products.
+
+use crate::fragment::WARP;
+use crate::nest::power_divisor;
+use crate::tile::plan::{NestPlan, Proposal, Warps, proposals};
+use crate::tile::product::Product;
+use gristmill_uop::Graph;
+
+/// Tiles of a warp, of four registers each.
+const TILES: i64 = 12;
+/// Tiles beside one another.
+const BESIDE: i64 = 6;
+
+/// How the warps of so many threads could share the product, the heuristic's choice first.
+pub fn warps(g: &Graph, product: &Product, threads: i64) -> Vec<Proposal<NestPlan>> {
+    let of = |most: i64, tall: i64, along: Along| shared(g, product, threads / WARP, [most, tall], along);
+    let rows = |most: i64, tall: i64| of(most, tall, Along::Rows);
+    let others = [
+        ("fewer columns", rows(BESIDE / 2, TILES)),
+        ("one tile of rows", rows(BESIDE, 1)),
+        ("one tile", rows(1, 1)),
+        ("warps along columns", of(BESIDE, TILES, Along::Columns)),
+        ("warps together", of(BESIDE, TILES, Along::Together)),
+    ];
+    let of_warps = |w| NestPlan::Warps(w);
+    proposals(of_warps(rows(BESIDE, TILES)), others.into_iter().map(|(name, w)| (name, of_warps(w))))
+}
+
+/// What warps share first.
+#[derive(Clone, Copy, PartialEq)]
+enum Along {
+    /// What shares nothing, then rows, then columns.
+    Rows,
+    /// What shares nothing, then columns, then rows.
+    Columns,
+    /// Rows, then columns; elements of the range that both operands depend on come one after the other.
+    Together,
+}
+
+/// How so many warps share it, with at most so many tiles beside one another and above one another.
+fn shared(g: &Graph, product: &Product, mut warps: i64, [most_wide, most_tall]: [i64; 2], along: Along) -> Warps {
+    let apart = product.of_both(g).filter(|n| warps % n == 0 && along != Along::Together);
+    warps /= apart.unwrap_or(1);
+    let beside = product.tiles_beside();
+    let blocks = (beside + most_wide - 1) / most_wide;
+    let (rows, columns) = match along {
+        Along::Columns => {
+            let columns = power_divisor(blocks, warps);
+            (power_divisor(product.high, warps / columns), columns)
+        }
+        _ => {
+            let rows = power_divisor(product.high, warps);
+            (rows, power_divisor(blocks, warps / rows))
+        }
+    };
+    let wide = (beside + blocks - 1) / blocks;
+    // Of rows in a stage a lane takes as many as one store of 16 bytes has room for.
+    let staged = product.sum.staged_rows(g);
+    let most = if staged { 8 / g.scalar(product.nest.value).bytes() as i64 } else { TILES / wide };
+    let tall = power_divisor(product.high / rows, most.min(TILES / wide).min(most_tall));
+    Warps { apart: apart.is_some(), rows, columns, wide, tall }
+}

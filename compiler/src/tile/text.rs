@@ -1,0 +1,269 @@
+//! The text form of plans: `workgroup: a1 global, a0 upcast 4; threads: along sum, lanes 32, sum 4 x 2`. Every plan prints as a text that parses as it.
+//!
+//! A part is an axis, a kind and a count, without one for the rest of the axis; ` by N` follows where a stride is not the product of the counts of the parts
+//! of its axis that come after it.
+
+use super::plan::{Along, NestPlan, OutputLanes, Part, Sum, SumLanes, Threads, TilePlan, Vectors, Warps, Workgroup};
+use gristmill_uop::RangeKind;
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+
+/// Why a text is no plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParseError(
+    /// The words that no plan has there.
+    pub String,
+);
+
+impl Display for ParseError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "no tile plan has `{}` there", self.0)
+    }
+}
+
+impl std::error::Error for ParseError {}
+
+fn bad<T>(words: &str) -> Result<T, ParseError> {
+    Err(ParseError(words.trim().to_string()))
+}
+
+/// Is that the text of a part of a plan: of a workgroup, or of a nest?
+///
+/// # Errors
+/// What no plan has there.
+pub fn check(text: &str) -> Result<(), ParseError> {
+    match text.trim_start().starts_with("workgroup:") {
+        true => text.parse::<Workgroup>().map(drop),
+        false => text.parse::<NestPlan>().map(drop),
+    }
+}
+
+/// A number that counts something: one at least, and less than a machine could hold.
+fn count(word: &str) -> Result<i64, ParseError> {
+    match word.parse() {
+        Ok(n) if (1..=1 << 24).contains(&n) => Ok(n),
+        _ => bad(word),
+    }
+}
+
+/// The kinds that a part may have.
+const KINDS: [RangeKind; 4] = [RangeKind::Global, RangeKind::Loop, RangeKind::Upcast, RangeKind::Vector];
+
+impl Workgroup {
+    /// The stride of a part where the text says none.
+    fn usual(&self, at: usize) -> i64 {
+        let axis = self.parts[at].axis;
+        self.parts[at + 1..].iter().filter(|p| p.axis == axis).filter_map(|p| p.count).product()
+    }
+}
+
+impl Display for Workgroup {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("workgroup:")?;
+        if self.parts.is_empty() {
+            f.write_str(" whole")?;
+        }
+        for (i, part) in self.parts.iter().enumerate() {
+            write!(f, "{} a{} {}", if i > 0 { "," } else { "" }, part.axis, part.kind.name())?;
+            if let Some(n) = part.count {
+                write!(f, " {n}")?;
+            }
+            if part.stride != self.usual(i) {
+                write!(f, " by {}", part.stride)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Workgroup {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<Workgroup, ParseError> {
+        let Some(rest) = text.trim().strip_prefix("workgroup:") else { return bad(text) };
+        let mut workgroup = Workgroup::default();
+        if rest.trim() == "whole" {
+            return Ok(workgroup);
+        }
+        // A stride of 0 stands for one that the text does not say.
+        for words in rest.split(',') {
+            let mut of = words.split_whitespace();
+            let axis = of.next().and_then(|w| w.strip_prefix('a')).and_then(|w| w.parse().ok());
+            let kind = of.next().and_then(|w| KINDS.into_iter().find(|k| k.name() == w));
+            let (Some(axis), Some(kind)) = (axis, kind) else { return bad(words) };
+            let mut part = Part { axis, kind, count: None, stride: 0 };
+            let mut next = of.next();
+            if let Some(word) = next.filter(|&w| w != "by") {
+                part.count = Some(count(word)?);
+                next = of.next();
+            }
+            if next == Some("by") {
+                part.stride = count(of.next().unwrap_or_default())?;
+                next = of.next();
+            }
+            if next.is_some() {
+                return bad(words);
+            }
+            workgroup.parts.push(part);
+        }
+        for i in 0..workgroup.parts.len() {
+            if workgroup.parts[i].stride == 0 {
+                workgroup.parts[i].stride = workgroup.usual(i);
+            }
+        }
+        Ok(workgroup)
+    }
+}
+
+impl Display for NestPlan {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            NestPlan::Serial => f.write_str("serial:"),
+            NestPlan::Vectors(v) => v.fmt(f),
+            NestPlan::Threads(t) => t.fmt(f),
+            NestPlan::Counted(steps) => {
+                f.write_str("counted:")?;
+                steps.iter().enumerate().try_for_each(|(i, n)| write!(f, "{} steps {n}", if i > 0 { "," } else { "" }))
+            }
+            NestPlan::Warps(w) => {
+                let apart = if w.apart { " apart," } else { "" };
+                write!(f, "warps:{apart} rows {}, columns {}, wide {}, tall {}", w.rows, w.columns, w.wide, w.tall)
+            }
+        }
+    }
+}
+
+impl Display for Vectors {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.fused { "vectors: fused" } else { "vectors: apart" })?;
+        if let Some(OutputLanes { at, lanes, copies }) = self.output {
+            write!(f, ", output loop {at} lanes {lanes} copies {copies}")?;
+        }
+        for sum in &self.sums {
+            match sum {
+                Some(SumLanes { at, lanes, unroll }) => write!(f, ", sum loop {at} lanes {lanes} unroll {unroll}")?,
+                None => f.write_str(", sum alone")?,
+            }
+        }
+        self.copies.iter().try_for_each(|n| write!(f, ", copies {n}"))
+    }
+}
+
+impl Display for Threads {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let along = match self.along {
+            Along::Output => "output",
+            Along::Reduction => "sum",
+        };
+        write!(f, "threads: along {along}, lanes {}, width {}", self.lanes, self.width)?;
+        for at in &self.copies {
+            write!(f, ", copies of loop {at}")?;
+        }
+        for Sum { common, terms, steps } in &self.sums {
+            match common {
+                Some(lanes) => write!(f, ", common sum {lanes} x {terms} x {steps}")?,
+                None => write!(f, ", sum {terms} x {steps}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for NestPlan {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<NestPlan, ParseError> {
+        let Some((name, rest)) = text.trim().split_once(':') else { return bad(text) };
+        let items: Vec<Vec<&str>> = match rest.trim() {
+            "" => vec![],
+            rest => rest.split(',').map(|words| words.split_whitespace().collect()).collect(),
+        };
+        match name {
+            "serial" if items.is_empty() => Ok(NestPlan::Serial),
+            "counted" => {
+                let steps = |words: &Vec<&str>| match words[..] {
+                    ["steps", n] => count(n),
+                    _ => bad(&words.join(" ")),
+                };
+                items.iter().map(steps).collect::<Result<_, _>>().map(NestPlan::Counted)
+            }
+            "vectors" => vectors(&items).map(NestPlan::Vectors),
+            "threads" => threads(&items).map(NestPlan::Threads),
+            "warps" => warps(&items).map(NestPlan::Warps),
+            _ => bad(text),
+        }
+    }
+}
+
+fn vectors(items: &[Vec<&str>]) -> Result<Vectors, ParseError> {
+    let mut v = Vectors::default();
+    let place = |word: &str| word.parse::<usize>().or_else(|_| bad(word));
+    for words in items {
+        match words[..] {
+            ["fused"] => v.fused = true,
+            ["apart"] => v.fused = false,
+            ["output", "loop", at, "lanes", lanes, "copies", copies] => {
+                v.output = Some(OutputLanes { at: place(at)?, lanes: count(lanes)?, copies: count(copies)? })
+            }
+            ["sum", "loop", at, "lanes", lanes, "unroll", unroll] => {
+                v.sums.push(Some(SumLanes { at: place(at)?, lanes: count(lanes)?, unroll: count(unroll)? }))
+            }
+            ["sum", "alone"] => v.sums.push(None),
+            ["copies", n] => v.copies.push(count(n)?),
+            _ => return bad(&words.join(" ")),
+        }
+    }
+    Ok(v)
+}
+
+fn threads(items: &[Vec<&str>]) -> Result<Threads, ParseError> {
+    let mut t = Threads { along: Along::Output, lanes: 1, width: 1, copies: vec![], sums: vec![] };
+    for words in items {
+        match words[..] {
+            ["along", "output"] => t.along = Along::Output,
+            ["along", "sum"] => t.along = Along::Reduction,
+            ["lanes", n] => t.lanes = count(n)?,
+            ["width", n] => t.width = count(n)?,
+            ["copies", "of", "loop", at] => match at.parse() {
+                Ok(at) => t.copies.push(at),
+                Err(_) => return bad(at),
+            },
+            ["sum", terms, "x", steps] => t.sums.push(Sum { common: None, terms: count(terms)?, steps: count(steps)? }),
+            ["common", "sum", lanes, "x", terms, "x", steps] => {
+                t.sums.push(Sum { common: Some(count(lanes)?), terms: count(terms)?, steps: count(steps)? })
+            }
+            _ => return bad(&words.join(" ")),
+        }
+    }
+    Ok(t)
+}
+
+fn warps(items: &[Vec<&str>]) -> Result<Warps, ParseError> {
+    let mut w = Warps { apart: false, rows: 1, columns: 1, wide: 1, tall: 1 };
+    for words in items {
+        match words[..] {
+            ["apart"] => w.apart = true,
+            ["rows", n] => w.rows = count(n)?,
+            ["columns", n] => w.columns = count(n)?,
+            ["wide", n] => w.wide = count(n)?,
+            ["tall", n] => w.tall = count(n)?,
+            _ => return bad(&words.join(" ")),
+        }
+    }
+    Ok(w)
+}
+
+impl Display for TilePlan {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.workgroup.fmt(f)?;
+        self.nests.iter().try_for_each(|n| write!(f, "; {n}"))
+    }
+}
+
+impl FromStr for TilePlan {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<TilePlan, ParseError> {
+        let mut parts = text.split(';');
+        let workgroup = parts.next().unwrap_or_default().parse()?;
+        let nests = parts.map(str::parse).collect::<Result<_, _>>()?;
+        Ok(TilePlan { workgroup, nests })
+    }
+}
