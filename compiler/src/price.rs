@@ -10,7 +10,7 @@ use crate::nest::global_ranges;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::Estimate;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Largest value at which a variable is priced.
@@ -208,6 +208,25 @@ fn jumps_of(c: &mut Counter, nest: Id, globals: &[Id]) -> f64 {
     most
 }
 
+/// What an elementwise node costs, in operations of f32; none of indices.
+fn weight(node: &Node) -> Option<f64> {
+    let scalar = node.dtype.scalar;
+    match node.op {
+        op if !op.is_elementwise() || scalar == Scalar::I64 => None,
+        _ if !scalar.is_float() => Some(0.25),
+        Op::Exp | Op::Log => Some(12.0),
+        Op::Sqrt | Op::Div | Op::Recip => Some(4.0),
+        Op::Cast | Op::Bitcast => Some(0.25),
+        _ => Some(1.0),
+    }
+}
+
+/// Nodes that a matrix product contains.
+fn contained(g: &Graph, (n, sum): &(Id, Sum)) -> [Id; 4] {
+    let product = g[*n].src[0];
+    [product, g[product].src[0], g[product].src[1], sum.columns]
+}
+
 /// Operations and bytes of one run of a nest (its closed and reduce ranges); what it reads but weights goes to the estimate.
 fn work(
     c: &mut Counter,
@@ -225,11 +244,7 @@ fn work(
         true => order.iter().filter_map(|&n| Some((n, Sum::of(g, n)?))).collect(),
         false => vec![],
     };
-    let contained = |(n, sum): &(Id, Sum)| {
-        let product = g[*n].src[0];
-        [product, g[product].src[0], g[product].src[1], sum.columns]
-    };
-    let of_products: FxHashSet<Id> = sums.iter().flat_map(contained).collect();
+    let of_products: FxHashSet<Id> = sums.iter().flat_map(|sum| contained(g, sum)).collect();
     // Ranges each node is evaluated under: its own free ranges; an accumulation under its reduce ranges too.
     for n in order {
         let node = &g[n];
@@ -256,19 +271,7 @@ fn work(
                 let weight = if sums.iter().any(|s| s.0 == n) { MATRIX } else { 1.0 };
                 ops += weight * c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));
             }
-            op if op.is_elementwise() && node.dtype.scalar.is_float() => {
-                let weight = match op {
-                    Op::Exp | Op::Log => 12.0,
-                    Op::Sqrt | Op::Div | Op::Recip => 4.0,
-                    Op::Cast | Op::Bitcast => 0.25,
-                    _ => 1.0,
-                };
-                ops += weight * c.product(inside.iter().copied());
-            }
-            op if op.is_elementwise() && node.dtype.scalar != Scalar::I64 => {
-                ops += 0.25 * c.product(inside.iter().copied());
-            }
-            _ => {}
+            _ => ops += weight(node).map_or(0.0, |weight| weight * c.product(inside.iter().copied())),
         }
     }
     let written = c.product(closed.iter().copied()) * g[nest].dtype.scalar.bytes() as f64;

@@ -17,75 +17,79 @@ pub(crate) fn of(g: &Graph, node: &Node) -> Bounds {
     let whole = scalar.range()?;
     let b = |i: usize| g.bounds(node.src[i]);
     let found = match node.op {
-        Op::Const => match node.arg {
-            Arg::Int(v) => Some((v, v)),
-            _ => None,
-        },
-        Op::Var => match node.arg {
-            Arg::Var(_, lo, hi) => Some((lo, hi)),
-            _ => None,
-        },
-        Op::Range => b(0).map(|(_, hi)| (0, hi.saturating_sub(1).max(0))),
-        Op::Iota => match &node.arg {
-            Arg::Axes(a) => {
-                let dim = a.first().and_then(|&a| node.src.get(a as usize));
-                dim.and_then(|&d| g.bounds(d)).map(|(_, hi)| (0, hi.saturating_sub(1).max(0)))
-            }
-            _ => None,
-        },
-        Op::Lanes => Some((0, node.dtype.lanes as i64 - 1)),
-        Op::Table => match &node.arg {
-            Arg::Ints(t) => t.iter().min().zip(t.iter().max()).map(|(&lo, &hi)| (lo as i64, hi as i64)),
-            _ => None,
-        },
         Op::Cast if g.scalar(node.src[0]).range().is_some() => b(0).filter(|&(lo, hi)| lo >= whole.0 && hi <= whole.1),
         Op::Splat | Op::Reshape | Op::Permute | Op::Expand | Op::Shrink | Op::Gather => b(0),
         Op::Reduce => reduce(g, node, whole),
         Op::Where => join(b(1), b(2)),
         Op::Lt | Op::Eq => compare(node.op, b(0), b(1)),
+        // One side known is enough for one bound: `max(min(x, n), 0)` clamps a number read from a buffer.
         Op::Max => match (b(0), b(1)) {
             (Some(a), Some(c)) => Some((a.0.max(c.0), a.1.max(c.1))),
             (Some(a), None) | (None, Some(a)) => Some((a.0, i64::MAX)),
             _ => None,
         },
-        // One side known is enough for one bound: `max(min(x, n), 0)` clamps a number read from a buffer.
         Op::Min => match (b(0), b(1)) {
             (Some(a), Some(c)) => Some((a.0.min(c.0), a.1.min(c.1))),
             (Some(a), None) | (None, Some(a)) => Some((i64::MIN, a.1)),
             _ => None,
         },
-        Op::Add => both(b(0), b(1), |a, c| Some((a.0.checked_add(c.0)?, a.1.checked_add(c.1)?))),
-        Op::Mul => both(b(0), b(1), |a, c| {
-            let p = [a.0.checked_mul(c.0)?, a.0.checked_mul(c.1)?, a.1.checked_mul(c.0)?, a.1.checked_mul(c.1)?];
-            Some((*p.iter().min()?, *p.iter().max()?))
-        }),
-        Op::IDiv => both(b(0), b(1), |a, c| {
-            (c.0 > 0).then(|| {
-                let q = [a.0.div_euclid(c.0), a.0.div_euclid(c.1), a.1.div_euclid(c.0), a.1.div_euclid(c.1)];
-                (q.iter().copied().min().unwrap_or(0), q.iter().copied().max().unwrap_or(0))
-            })
-        }),
-        Op::Mod => both(b(0), b(1), |a, c| (c.0 > 0).then(|| if a.0 >= 0 && a.1 < c.0 { a } else { (0, c.1 - 1) })),
-        Op::And => both(b(0), b(1), |a, c| match (a.0 >= 0, c.0 >= 0) {
-            (true, true) => Some((0, a.1.min(c.1))),
-            (true, false) => Some((0, a.1)),
-            (false, true) => Some((0, c.1)),
-            _ => None,
-        }),
-        Op::Or | Op::Xor => both(b(0), b(1), |a, c| (a.0 >= 0 && c.0 >= 0).then(|| (0, ones(a.1.max(c.1))))),
-        Op::Shl => both(b(0), b(1), |a, c| {
-            (a.0 >= 0 && c.0 >= 0 && c.1 < 62).then(|| Some((a.0 << c.0, a.1.checked_mul(1 << c.1)?))).flatten()
-        }),
-        Op::Shr => both(b(0), b(1), |a, c| {
-            (c.0 >= 0 && c.1 < 64).then(|| ((a.0 >> c.0).min(a.0 >> c.1), (a.1 >> c.0).max(a.1 >> c.1)))
-        }),
-        _ => None,
+        Op::Add | Op::Mul | Op::IDiv | Op::Mod => both(b(0), b(1), |a, c| arithmetic(node.op, a, c)),
+        Op::And | Op::Or | Op::Xor | Op::Shl | Op::Shr => both(b(0), b(1), |a, c| of_bits(node.op, a, c)),
+        _ => source(g, node),
     };
     match found {
         // Arithmetic that may wrap in this dtype says nothing.
         Some((lo, hi)) if whole.0 <= lo && lo <= hi && hi <= whole.1 => found,
         _ if scalar == Scalar::I64 => None,
         _ => Some(whole),
+    }
+}
+
+/// Of what is no operation on others' values: constants, variables, indices, tables.
+fn source(g: &Graph, node: &Node) -> Bounds {
+    // Indices below a dim.
+    let below = |dim: Id| g.bounds(dim).map(|(_, hi)| (0, hi.saturating_sub(1).max(0)));
+    match (node.op, &node.arg) {
+        (Op::Const, Arg::Int(v)) => Some((*v, *v)),
+        (Op::Var, Arg::Var(_, lo, hi)) => Some((*lo, *hi)),
+        (Op::Range, _) => below(node.src[0]),
+        (Op::Iota, Arg::Axes(a)) => a.first().and_then(|&a| node.src.get(a as usize)).and_then(|&dim| below(dim)),
+        (Op::Lanes, _) => Some((0, node.dtype.lanes as i64 - 1)),
+        (Op::Table, Arg::Ints(t)) => t.iter().min().zip(t.iter().max()).map(|(&lo, &hi)| (lo as i64, hi as i64)),
+        _ => None,
+    }
+}
+
+/// Of a sum, product, quotient or remainder.
+fn arithmetic(op: Op, a: (i64, i64), c: (i64, i64)) -> Bounds {
+    match op {
+        Op::Add => Some((a.0.checked_add(c.0)?, a.1.checked_add(c.1)?)),
+        Op::Mul => {
+            let p = [a.0.checked_mul(c.0)?, a.0.checked_mul(c.1)?, a.1.checked_mul(c.0)?, a.1.checked_mul(c.1)?];
+            Some((*p.iter().min()?, *p.iter().max()?))
+        }
+        Op::IDiv if c.0 > 0 => {
+            let q = [a.0.div_euclid(c.0), a.0.div_euclid(c.1), a.1.div_euclid(c.0), a.1.div_euclid(c.1)];
+            Some((*q.iter().min()?, *q.iter().max()?))
+        }
+        Op::Mod if c.0 > 0 => Some(if a.0 >= 0 && a.1 < c.0 { a } else { (0, c.1 - 1) }),
+        _ => None,
+    }
+}
+
+/// Of an operation on bits.
+fn of_bits(op: Op, a: (i64, i64), c: (i64, i64)) -> Bounds {
+    match op {
+        Op::And => match (a.0 >= 0, c.0 >= 0) {
+            (true, true) => Some((0, a.1.min(c.1))),
+            (true, false) => Some((0, a.1)),
+            (false, true) => Some((0, c.1)),
+            _ => None,
+        },
+        Op::Or | Op::Xor if a.0 >= 0 && c.0 >= 0 => Some((0, ones(a.1.max(c.1)))),
+        Op::Shl if a.0 >= 0 && c.0 >= 0 && c.1 < 62 => Some((a.0 << c.0, a.1.checked_mul(1 << c.1)?)),
+        Op::Shr if c.0 >= 0 && c.1 < 64 => Some(((a.0 >> c.0).min(a.0 >> c.1), (a.1 >> c.0).max(a.1 >> c.1))),
+        _ => None,
     }
 }
 

@@ -47,32 +47,8 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
     let order = g.toposort(&all);
     let mut out =
         Candidates { order: order.iter().enumerate().map(|(i, &n)| (n, i)).collect(), ..Candidates::default() };
-    // Readers of every node, movement ops looked through, and whether one of them reads an element more than once.
-    let mut readers: FxHashMap<Id, u32> = FxHashMap::default();
-    let mut repeated: FxHashMap<Id, bool> = FxHashMap::default();
-    for &n in order.iter().rev() {
-        let node = &g[n];
-        let (mine, mine_repeated) = (readers.get(&n).copied().unwrap_or(0), repeated.get(&n).copied().unwrap_or(false));
-        for (i, &s) in node.src.iter().enumerate() {
-            let movement = node.op.is_movement();
-            if movement && i > 0 && (node.op != Op::Cat || i + 1 == node.src.len()) {
-                continue;
-            }
-            let again = matches!(node.op, Op::Expand | Op::Gather);
-            *readers.entry(s).or_default() += if movement { mine } else { 1 };
-            *repeated.entry(s).or_default() |= again || movement && mine_repeated;
-        }
-    }
-    // A number that is a dim bounds loops: it is computed by a kernel before.
-    let dims: Vec<Id> = order
-        .iter()
-        .flat_map(|&n| {
-            let node = &g[n];
-            node.src[values(node)..].iter().copied()
-        })
-        .collect();
-    let below_dims: FxHashSet<Id> =
-        if dims.is_empty() { FxHashSet::default() } else { g.toposort(&dims).into_iter().collect() };
+    let readers = Readers::of(g, &order);
+    let below_dims = below_dims(g, &order);
     let staged: FxHashSet<Id> = hints.values().flat_map(|h| h.staged.iter().copied()).collect();
     let mut cost: FxHashMap<Id, u32> = FxHashMap::default();
     let mut is_candidate: FxHashSet<Id> = FxHashSet::default();
@@ -89,7 +65,7 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
         cost.insert(n, below + own);
         let reduction = matches!(node.op, Op::Reduce | Op::Cat);
         let forced = roots.contains(&n) || node.op == Op::Assign || reduction && below_dims.contains(&n);
-        let several = readers.get(&n).copied().unwrap_or(0) > 1 || repeated.get(&n).copied().unwrap_or(false);
+        let several = readers.count(n) > 1 || readers.is_repeated(n);
         let scalar = g.shape(n).is_empty();
         let yes = forced
             || reduction
@@ -106,4 +82,48 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
         }
     }
     out
+}
+
+/// Readers of every node, movement ops looked through, and whether one of them reads an element more than once.
+#[derive(Default)]
+struct Readers {
+    counts: FxHashMap<Id, u32>,
+    repeated: FxHashMap<Id, bool>,
+}
+
+impl Readers {
+    /// In this order, sources before users.
+    fn of(g: &Graph, order: &[Id]) -> Readers {
+        let mut readers = Readers::default();
+        for &n in order.iter().rev() {
+            let node = &g[n];
+            let (mine, mine_repeated) = (readers.count(n), readers.is_repeated(n));
+            for (i, &s) in node.src.iter().enumerate() {
+                let movement = node.op.is_movement();
+                if movement && i > 0 && (node.op != Op::Cat || i + 1 == node.src.len()) {
+                    continue;
+                }
+                let again = matches!(node.op, Op::Expand | Op::Gather);
+                *readers.counts.entry(s).or_default() += if movement { mine } else { 1 };
+                *readers.repeated.entry(s).or_default() |= again || movement && mine_repeated;
+            }
+        }
+        readers
+    }
+    fn count(&self, n: Id) -> u32 {
+        self.counts.get(&n).copied().unwrap_or(0)
+    }
+    fn is_repeated(&self, n: Id) -> bool {
+        self.repeated.get(&n).copied().unwrap_or(false)
+    }
+}
+
+/// What a dim is computed from: a number that bounds loops is computed by a kernel before.
+fn below_dims(g: &Graph, order: &[Id]) -> FxHashSet<Id> {
+    let dims_of = |&n: &Id| {
+        let node = &g[n];
+        node.src[values(node)..].iter().copied()
+    };
+    let dims: Vec<Id> = order.iter().flat_map(dims_of).collect();
+    if dims.is_empty() { FxHashSet::default() } else { g.toposort(&dims).into_iter().collect() }
 }

@@ -75,36 +75,11 @@ fn bits(g: &mut Graph, x: Id, byte: Id, mask: i64) -> Option<Id> {
         return Some(each(g, v));
     }
     if !g.free_ranges(x).contains(&byte) {
-        let w = g.cast(x, Scalar::U32);
-        let low = g.int_of(Scalar::U32, 255);
-        let w = g.and(w, low);
-        let ones = g.int_of(Scalar::U32, 0x0101_0101);
-        return Some(g.mul(w, ones));
+        return Some(repeated(g, x));
     }
-    // Exactly these bits, the others zero.
-    let only = |g: &mut Graph, w: Id, keep: i64| {
-        if keep & 255 == 255 {
-            return w;
-        }
-        let keep = each(g, keep);
-        g.and(w, keep)
-    };
     match n.op {
         Op::Cast if g.scalar(n.src[0]).is_int() => bits(g, n.src[0], byte, mask),
-        Op::Load if n.dtype.scalar.bytes() == 1 && g.linear(n.src[1]).coefficient(byte) == 1 => {
-            let first = at(g, n.src[1], byte, 0);
-            let rest_free = !g.free_ranges(first).contains(&byte);
-            rest_free.then(|| g.load(n.src[0], first, Scalar::U32))
-        }
-        // A placeholder while kernels are cut: elements along its last axis lie side by side.
-        Op::Index if n.dtype.scalar.bytes() == 1 => {
-            let (&last, front) = n.src.split_last()?;
-            let straight =
-                g.linear(last).coefficient(byte) == 1 && !front[1..].iter().any(|&i| g.free_ranges(i).contains(&byte));
-            let mut src = n.src.clone();
-            *src.last_mut()? = at(g, last, byte, 0);
-            straight.then(|| g.intern(Node { op: Op::Index, dtype: Scalar::U32.one(), src, arg: Arg::None }))
-        }
+        Op::Load | Op::Index if n.dtype.scalar.bytes() == 1 => neighbours(g, &n, byte),
         Op::And => {
             let keep = g.int_value(n.src[1])?;
             let w = bits(g, n.src[0], byte, mask & keep)?;
@@ -119,17 +94,7 @@ fn bits(g: &mut Graph, x: Id, byte: Id, mask: i64) -> Option<Id> {
             Some(g.xor(a, b))
         }
         Op::Shr if !g.free_ranges(n.src[1]).contains(&byte) && g.within(n.src[0], 0, 255) => {
-            let (lo, hi) = g.bounds(n.src[1]).filter(|b| b.0 >= 0 && b.1 < 8)?;
-            let needed = (lo..=hi).fold(0, |m, s| m | mask << s) & 255;
-            let w = bits(g, n.src[0], byte, needed)?;
-            let by = g.cast(n.src[1], Scalar::U32);
-            let w = g.shr(w, by);
-            match mask << hi <= 255 {
-                true => Some(w),
-                // What came in from the neighbour.
-                false if lo == hi => Some(only(g, w, 255 >> hi)),
-                false => None,
-            }
+            shifted_down(g, &n, byte, mask)
         }
         Op::Shl => {
             let by = g.int_value(n.src[1]).filter(|s| (0..8).contains(s))?;
@@ -149,5 +114,56 @@ fn bits(g: &mut Graph, x: Id, byte: Id, mask: i64) -> Option<Id> {
             Some(g.table4(w, &t))
         }
         _ => None,
+    }
+}
+
+/// Exactly these bits of each byte of a word, the others zero.
+fn only(g: &mut Graph, word: Id, keep: i64) -> Id {
+    if keep & 255 == 255 {
+        return word;
+    }
+    let keep = each(g, keep);
+    g.and(word, keep)
+}
+
+/// A word whose bytes are all the low byte of a value.
+fn repeated(g: &mut Graph, x: Id) -> Id {
+    let w = g.cast(x, Scalar::U32);
+    let low = g.int_of(Scalar::U32, 255);
+    let w = g.and(w, low);
+    let ones = g.int_of(Scalar::U32, 0x0101_0101);
+    g.mul(w, ones)
+}
+
+/// Four bytes that lie side by side in memory, as a word of it.
+fn neighbours(g: &mut Graph, n: &Node, byte: Id) -> Option<Id> {
+    let (&last, front) = n.src.split_last()?;
+    if g.linear(last).coefficient(byte) != 1 {
+        return None;
+    }
+    let first = at(g, last, byte, 0);
+    if n.op == Op::Load {
+        let rest_free = !g.free_ranges(first).contains(&byte);
+        return rest_free.then(|| g.load(n.src[0], first, Scalar::U32));
+    }
+    // A placeholder while kernels are cut: elements along its last axis lie side by side.
+    let straight = !front[1..].iter().any(|&i| g.free_ranges(i).contains(&byte));
+    let mut src = n.src.clone();
+    *src.last_mut()? = first;
+    straight.then(|| g.intern(Node { op: Op::Index, dtype: Scalar::U32.one(), src, arg: Arg::None }))
+}
+
+/// Bytes shifted down by less than eight.
+fn shifted_down(g: &mut Graph, n: &Node, byte: Id, mask: i64) -> Option<Id> {
+    let (lo, hi) = g.bounds(n.src[1]).filter(|b| b.0 >= 0 && b.1 < 8)?;
+    let needed = (lo..=hi).fold(0, |m, s| m | mask << s) & 255;
+    let w = bits(g, n.src[0], byte, needed)?;
+    let by = g.cast(n.src[1], Scalar::U32);
+    let w = g.shr(w, by);
+    match mask << hi <= 255 {
+        true => Some(w),
+        // What came in from the neighbour.
+        false if lo == hi => Some(only(g, w, 255 >> hi)),
+        false => None,
     }
 }
