@@ -174,3 +174,61 @@ fn statements_must_be_in_order() {
         assert!(late.expect_err("an error").contains("a value is defined before it is used"));
     }
 }
+
+/// What waits, in linear code: kernel, body, statement.
+#[derive(Clone, Copy)]
+struct Wait {
+    kernel: usize,
+    body: usize,
+    statement: usize,
+}
+
+/// What a case claims to be the same, the last of it linear code.
+fn claimed(case: &Case) -> (Vec<judge::Meaning>, kernels::Linear) {
+    let pass = apply::PASSES.iter().find(|p| p.0 == case.pass).expect("a pass");
+    let judge::Claim::Same(mut all) = (pass.1)(case).expect("it applies").claim else {
+        panic!("{} claims nothing", case.pass)
+    };
+    let Some(judge::Meaning::Linear(linear)) = all.pop() else { panic!("{} makes no linear code", case.pass) };
+    (all, linear)
+}
+
+/// The barriers and waits for copies of a case.
+fn waits(case: &Case) -> Vec<Wait> {
+    let mut out = Vec::new();
+    for (kernel, k) in claimed(case).1.kernels.iter().enumerate() {
+        for (body, b) in k.code.bodies.iter().enumerate() {
+            let waits = [testing::Statement::Barrier, testing::Statement::AsyncWait];
+            let all = b.statements.iter().enumerate().filter(|s| waits.contains(s.1));
+            out.extend(all.map(|(statement, _)| Wait { kernel, body, statement }));
+        }
+    }
+    out
+}
+
+/// What is wrong with the linear code of a case without a wait: what its spec says, or what those see who run it all the same.
+fn without(case: &Case, wait: Wait, as_meaning: fn(kernels::Linear) -> judge::Meaning) -> String {
+    let (mut all, mut broken) = claimed(case);
+    broken.kernels[wait.kernel].code.bodies[wait.body].statements.remove(wait.statement);
+    all.push(as_meaning(broken));
+    let applied = judge::Applied { text: String::new(), claim: judge::Claim::Same(all) };
+    judge::judge(case, &applied).err().unwrap_or_default()
+}
+
+#[test]
+fn a_wait_that_is_missing_is_a_fault() {
+    let mut seen = 0;
+    for path in ["barriers", "pipeline", "dependents"].iter().flat_map(|p| entries(&folder().join(p))) {
+        let case = Case::read(&path).expect("a case");
+        for wait in waits(&case) {
+            let at = format!("{}, statement {}", path.display(), wait.statement);
+            let words = without(&case, wait, judge::Meaning::Linear);
+            assert!(words.contains("breaks its spec"), "{at}: {words}");
+            let words = without(&case, wait, judge::Meaning::Values);
+            let race = ["written since the last barrier", "read since the last barrier", "being copied", "under way"];
+            assert!(race.iter().any(|r| words.contains(r)), "{at}: {words}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 20, "{seen} waits");
+}

@@ -224,6 +224,7 @@ impl<'a> Machine<'a> {
     }
     fn nest(&mut self, threads: &'a [ThreadIndex], at: usize) -> Result<(), Fault> {
         self.counted = threads;
+        self.places.begin();
         for t in threads {
             let indices: Vec<Value> = (0..self.threads as i64).map(|thread| Value::Int(t.of(thread))).collect();
             self.set(t.range, &indices);

@@ -139,6 +139,10 @@ impl Places {
             }
         }
     }
+    /// A nest begins.
+    pub(super) fn begin(&mut self) {
+        self.places.values_mut().filter_map(|p| p.stage.as_mut()).for_each(Stage::begin);
+    }
     /// All threads have come to a barrier.
     pub(super) fn barrier(&mut self) {
         self.places.values_mut().filter_map(|p| p.stage.as_mut()).for_each(Stage::barrier);

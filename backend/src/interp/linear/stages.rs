@@ -31,16 +31,22 @@ pub(super) struct Stage {
     epoch: u32,
     written: Vec<Mark>,
     read: Vec<Mark>,
+    /// Nests of the workgroup so far, and of each byte the one that has written it.
+    nest: u32,
+    nests: Vec<u32>,
     /// Bytes on their way.
     copied: Vec<Option<u8>>,
 }
 
 impl Stage {
     pub(super) fn new(bytes: usize) -> Stage {
+        let marks = vec![Mark::default(); bytes];
         Stage {
             epoch: 0,
-            written: vec![Mark::default(); bytes],
-            read: vec![Mark::default(); bytes],
+            written: marks.clone(),
+            read: marks,
+            nest: 0,
+            nests: vec![0; bytes],
             copied: vec![None; bytes],
         }
     }
@@ -49,7 +55,13 @@ impl Stage {
         self.epoch = 0;
         self.written.fill(Mark::default());
         self.read.fill(Mark::default());
+        self.nest = 0;
+        self.nests.fill(0);
         self.copied.fill(None);
+    }
+    /// Another nest begins.
+    pub(super) fn begin(&mut self) {
+        self.nest += 1;
     }
     pub(super) fn barrier(&mut self) {
         self.epoch += 1;
@@ -71,10 +83,14 @@ impl Stage {
         }
         Ok(())
     }
-    /// A thread writes these bytes, now or by a copy; `old` are there. That several write the same is no race.
+    /// A thread writes these bytes, now or by a copy; `old` are there. That threads of one nest repeat an element is no race.
     pub(super) fn write(&mut self, at: usize, new: &[u8], old: &[u8], thread: usize) -> Result<(), Fault> {
         let thread = thread as u32;
         for (i, (new, old)) in (at..).zip(new.iter().zip(old)) {
+            let repeated = self.nests[i] == self.nest;
+            if self.copied[i].is_some() && !repeated {
+                return Err(Fault::Race { what: "a copy to where another is still under way", at: i });
+            }
             let there = self.copied[i].unwrap_or(*old);
             if self.read[i].is_of_another(self.epoch, thread) {
                 return Err(Fault::Race {
@@ -82,13 +98,14 @@ impl Stage {
                     at: i,
                 });
             }
-            if self.written[i].is_of_another(self.epoch, thread) && there != *new {
+            if self.written[i].is_of_another(self.epoch, thread) && !(repeated && there == *new) {
                 return Err(Fault::Race {
                     what: "a write to what another thread has written since the last barrier",
                     at: i,
                 });
             }
             self.written[i] = self.written[i].and(self.epoch, thread);
+            self.nests[i] = self.nest;
         }
         Ok(())
     }
