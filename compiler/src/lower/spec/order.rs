@@ -130,3 +130,102 @@ fn nest(s: &Statement) -> Option<Id> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_uop::{Arg, Node, Op, Scalar};
+    use smallvec::smallvec;
+
+    /// A stage that two nests read, one after the other: what fills it, the wait behind that, and a nest that reads.
+    struct World {
+        g: Graph,
+        fill: Vec<Statement>,
+        copy: Vec<Statement>,
+        read: Vec<Statement>,
+    }
+
+    impl World {
+        fn new() -> World {
+            let mut g = Graph::new();
+            let (zero, four) = (g.int(0), g.int(4));
+            let (x, y) = (g.param(0, &[], Scalar::F32), g.param(1, &[], Scalar::F32));
+            let stage =
+                g.intern(Node { op: Op::Local, dtype: Scalar::F32.one(), src: smallvec![four], arg: Arg::Int(0) });
+            let (far, near) = (g.load(x, zero, Scalar::F32), g.load(stage, zero, Scalar::F32));
+            let nest = |buffer, staged, inside: &[Statement]| {
+                let open = Statement::Nest { buffer, staged, globals: vec![], threads: vec![] };
+                [&[open], inside, &[Statement::End]].concat()
+            };
+            let copy = Statement::AsyncCopy { to: [stage, zero], from: [x, zero], bytes: 16 };
+            World {
+                fill: nest(stage, true, &[Statement::Define(far), Statement::Write(stage, zero, far)]),
+                copy: nest(stage, true, &[copy]),
+                read: nest(y, false, &[Statement::Define(near), Statement::Write(y, zero, near)]),
+                g,
+            }
+        }
+        fn kernel(&self, threads: usize, parts: &[&[Statement]]) -> KernelCode {
+            let bodies = vec![Code { statements: parts.concat(), ..Code::default() }];
+            KernelCode { bodies, threads, resident: 1, entry: vec![], idle: vec![WAIT] }
+        }
+        /// What is wrong with these statements of 64 threads.
+        fn wrong(&self, parts: &[&[Statement]]) -> &'static str {
+            let kernel = self.kernel(64, parts);
+            check(&self.g, &kernel, &kernel.bodies[0]).map_or_else(|e| e.rule, |()| "nothing")
+        }
+    }
+
+    const WAIT: Statement = Statement::DependencyWait;
+    const BARRIER: Statement = Statement::Barrier;
+    const ARRIVED: Statement = Statement::AsyncWait;
+
+    #[test]
+    fn threads_wait_for_one_another() {
+        let w = World::new();
+        let World { fill, copy, read, .. } = &w;
+        assert_eq!(w.wrong(&[&[WAIT], fill, &[BARRIER], read]), "nothing");
+        assert_eq!(w.wrong(&[&[WAIT], copy, &[ARRIVED, BARRIER], read]), "nothing");
+        assert!(w.wrong(&[&[WAIT], fill, read]).starts_with("a barrier stands between what threads write"));
+        assert!(w.wrong(&[&[WAIT], copy, &[BARRIER], read]).starts_with("a copy is waited for"));
+        assert!(w.wrong(&[&[WAIT], copy, &[ARRIVED], read]).starts_with("a barrier stands between what threads write"));
+        // A barrier says nothing of copies that nobody has waited for.
+        let early = w.wrong(&[&[WAIT], copy, &[BARRIER, ARRIVED], read]);
+        assert!(early.starts_with("a barrier stands between what threads write"), "{early}");
+        let again = w.wrong(&[&[WAIT], fill, &[BARRIER], read, fill]);
+        assert!(again.starts_with("a barrier stands between what threads do"), "{again}");
+        assert_eq!(w.wrong(&[&[WAIT], fill, &[BARRIER], read, &[BARRIER], fill]), "nothing");
+    }
+
+    #[test]
+    fn kernels_wait_for_those_before_them() {
+        let w = World::new();
+        let World { fill, copy, read, .. } = &w;
+        let (unless, end) = (Statement::Unless(Id(0)), Statement::End);
+        let once = "every workgroup waits for its predecessors once, and lets dependents start once at most";
+        assert_eq!(w.wrong(&[fill, &[BARRIER], read]), once);
+        assert_eq!(w.wrong(&[&[WAIT, WAIT], fill, &[BARRIER], read]), once);
+        let launch = Statement::LaunchDependents;
+        assert_eq!(w.wrong(&[&[WAIT, launch.clone()], fill]), "nothing");
+        assert_eq!(w.wrong(&[&[WAIT, launch.clone(), launch], fill]), once);
+        let before = w.wrong(&[fill, &[WAIT, BARRIER], read]);
+        assert!(before.starts_with("what comes before the wait for predecessors"), "{before}");
+        // A tile is copied ahead, and copied again where it has changed.
+        let again = [&[unless.clone(), ARRIVED, BARRIER], &copy[..], &[end.clone()]].concat();
+        assert_eq!(w.wrong(&[copy, &[WAIT], &again, &[ARRIVED, BARRIER], read]), "nothing");
+        let at_once = [&[unless], &copy[..], &[end]].concat();
+        let rule = w.wrong(&[copy, &[WAIT], &at_once, &[ARRIVED, BARRIER], read]);
+        assert!(rule.starts_with("a copy is waited for"), "{rule}");
+    }
+
+    #[test]
+    fn one_thread_waits_for_nobody() {
+        let w = World::new();
+        for s in [WAIT, BARRIER, ARRIVED, Statement::LaunchDependents] {
+            let mut kernel = w.kernel(1, &[&w.fill, &[s], &w.read]);
+            kernel.idle.clear();
+            let e = check(&w.g, &kernel, &kernel.bodies[0]).expect_err("a wait");
+            assert_eq!(e.rule, "a workgroup of one thread waits for nobody");
+        }
+    }
+}

@@ -1,9 +1,9 @@
 //! Good code passes, and every rule fails for code that breaks it, with the node that does.
 
-use super::super::code::{Code, KernelCode, Statement};
+use super::super::code::{Code, KernelCode, Prefetch as Ahead, SpanPrefetch, Statement, TilePrefetch};
 use super::super::threads::ThreadIndex;
 use super::{check, nodes};
-use Statement::{Accumulate, Accumulator, Define, End, Nest, Wide, WideWrite, Write};
+use Statement::{Accumulate, Accumulator, Define, End, Nest, Prefetch, Wide, WideWrite, Write};
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
 use smallvec::SmallVec;
 
@@ -148,7 +148,47 @@ const BAD: &[Bad] = &[
         s[9] = WideWrite(w.y, w.row, 8, vec![w.sum, w.sum]);
     }),
     ("the values of a wide write fill it", |w, s| s[9] = WideWrite(w.y, eight_rows(w), 16, vec![w.sum, w.sum])),
+    ("threads and kernels are waited for outside nests, where all threads come", |_, s| {
+        s.insert(2, Statement::Barrier)
+    }),
+    ("a condition stands around nests, and around no other", |w, s| s.insert(2, Statement::Unless(w.group))),
+    ("every loop and nest is closed", |w, s| s.push(Statement::Unless(w.group))),
+    ("an iteration at least is written out", |w, s| s[1] = Statement::Loop { range: w.row, unroll: Some(0) }),
+    ("a thread's index lies within its range", |w, s| {
+        let index = ThreadIndex { range: w.thread, divide: None, modulo: Some(9) };
+        s[0] = Nest { buffer: w.y, staged: false, globals: vec![], threads: vec![index] };
+    }),
+    ("an asynchronous copy is from memory to a stage", |w, s| s[9] = copy([w.y, w.row], [w.x, w.row], 16)),
+    ("an asynchronous copy is of 16 bytes, at multiples of them", |w, s| {
+        s[0] = w.open(w.stage, &[]);
+        s[9] = copy([w.stage, w.row], [w.x, w.row], 16);
+    }),
+    ("what is asked for ahead is memory", |w, s| {
+        s.insert(3, Prefetch(Ahead::Line { at: [w.stage, w.row], ahead: 8 }));
+    }),
+    ("a range is open where it is used", |w, s| s.insert(3, Prefetch(Ahead::Tile(tile(w, w.row, w.term))))),
+    ("what is asked for ahead is known where it is", |w, s| s.insert(3, Prefetch(Ahead::Tile(tile(w, w.row, w.row))))),
+    ("a span is asked for outside nests", |w, s| s.insert(3, Prefetch(Ahead::Span(span(w, w.group))))),
+    ("what is asked for ahead is known where it is", |w, s| s.insert(0, Prefetch(Ahead::Span(span(w, w.row))))),
+    ("a stage is filled by a nest before the one that reads it", |w, s| {
+        let load = w.g.load(w.stage, w.group, Scalar::F32);
+        s.insert(0, Prefetch(Ahead::Span(span(w, load))));
+    }),
 ];
+
+fn copy(to: [Id; 2], from: [Id; 2], bytes: usize) -> Statement {
+    Statement::AsyncCopy { to, from, bytes }
+}
+
+/// A line of `x` in each turn of a range, from a term on.
+fn tile(w: &World, term: Id, turn: Id) -> TilePrefetch {
+    TilePrefetch { buffer: w.x, terms: vec![(term, 8)], from: 0, turn: vec![turn], line: 16, lines: 1 }
+}
+
+/// Sixteen bytes of `x`, from a term on.
+fn span(w: &World, term: Id) -> SpanPrefetch {
+    SpanPrefetch { buffer: w.x, loops: vec![], terms: vec![(term, 16)], from: 0, bytes: 16 }
+}
 
 /// `8·row`.
 fn eight_rows(w: &mut World) -> Id {
@@ -182,7 +222,7 @@ fn every_rule_of_statements_can_fail() {
         change(&mut w, &mut s);
         let e = w.check(s).expect_err(rule);
         assert_eq!(e.rule, *rule, "{e}");
-        let shown = e.node.contains('%') || *rule == "an end closes a loop or a nest";
+        let shown = e.node.contains('%') || e.node.starts_with("statement");
         assert!(shown && e.to_string().contains(rule), "{e}");
     }
 }
