@@ -168,7 +168,8 @@ impl<'a> Expressions<'a> {
     fn operator(&self, id: Id, s: &[String]) -> String {
         let n = &self.g[id];
         let (d, lanes) = (n.dtype, n.dtype.lanes);
-        let from = n.src.first().map(|&x| self.g[x].dtype).unwrap_or(d);
+        // Of what has no sources, its own.
+        let from = n.src.first().map_or(d, |&x| self.g[x].dtype);
         let t = type_of(d);
         if from.scalar.is_half() && is_arithmetic(n.op) {
             return self.half(n.op, d, from, s);
@@ -401,5 +402,30 @@ fn literal(g: &Graph, id: Id) -> String {
         // Hexadecimal would be exact too; nine digits are, and can be read.
         (_, Some(v)) => format!("({:.9e}f)", v as f32),
         (None, None) => unprintable(g, id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signature() -> Signature {
+        Signature { params: vec![], vars: vec![], groups: vec![], scratch: vec![], scratch_bytes: 0 }
+    }
+
+    #[test]
+    #[should_panic(expected = "no text for %0 = Var i64 var=n 1..4")]
+    fn a_variable_that_is_no_argument_has_no_text() {
+        let (mut g, signature) = (Graph::new(), signature());
+        let n = g.var("n", 1, 4);
+        let _ = Expressions::new(&g, &signature, Values::Vectors).name(n);
+    }
+
+    #[test]
+    #[should_panic(expected = "no text for %0 = Param f32 slot=3")]
+    fn a_buffer_that_is_no_argument_has_no_text() {
+        let (mut g, signature) = (Graph::new(), signature());
+        let p = g.param(3, &[], Scalar::F32);
+        let _ = Expressions::new(&g, &signature, Values::Threads).buffer(p);
     }
 }

@@ -6,6 +6,7 @@ mod arrows;
 mod benchmarks;
 mod circles;
 mod circumstances;
+mod dialects;
 mod finding;
 mod formats;
 mod house;
@@ -47,6 +48,11 @@ const CHECKS: &[Check] = &[
     Check { name: "formats", absent: "a format's name outside the table of formats", run: formats::formats },
     Check { name: "kernel-text", absent: "kernel source text outside renderers", run: kernel_text::kernel_text },
     Check { name: "kernel-files", absent: "kernel source files outside renderers", run: kernel_text::kernel_files },
+    Check {
+        name: "dialects",
+        absent: "a decision, or a default in place of text, in a dialect",
+        run: dialects::dialects,
+    },
     Check { name: "globs", absent: "glob imports outside tests, and from the crate root anywhere", run: house::globs },
     Check { name: "unfinished", absent: "todo, unimplemented, dbg, ignored tests", run: house::unfinished },
     Check { name: "long-files", absent: "a Rust file of more than 800 lines", run: house::long_files },

@@ -18,7 +18,7 @@ pub(crate) mod threads;
 pub(crate) mod unroll;
 pub(crate) mod vector;
 
-pub use code::{Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch, end_of_block};
+pub use code::{Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch};
 pub use kernel::{lower_kernel, lower_program};
 pub use linear::lower_body;
 pub use threads::ThreadIndex;

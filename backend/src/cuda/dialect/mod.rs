@@ -181,8 +181,8 @@ impl<'a> Writer<'a> {
     /// The index of a range, from the thread's number.
     fn index_of(&mut self, index: &ThreadIndex) {
         let (t, n) = (self.t.type_of(index.range), self.t.g.range_number(index.range));
-        let divide = index.divide.map(|by| format!(" / {by}")).unwrap_or_default();
-        let modulo = index.modulo.map(|by| format!(" % {by}")).unwrap_or_default();
+        let divide = index.divide.map_or(String::new(), |by| format!(" / {by}"));
+        let modulo = index.modulo.map_or(String::new(), |by| format!(" % {by}"));
         self.line(format_args!("const {t} r{n} = thread{divide}{modulo};"));
     }
     /// The sum or maximum over lanes that are threads.
