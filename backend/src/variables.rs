@@ -1,7 +1,7 @@
 //! The variables of a captured step: which there are, what each may be, and the workgroups that launches have for their values.
 
 use gristmill_runtime::index::Index;
-use gristmill_runtime::{Error, Kernel, Launch};
+use gristmill_runtime::{Error, Launch};
 use gristmill_uop::program::Program;
 use gristmill_uop::{Arg, Op};
 use std::collections::HashMap;
@@ -114,10 +114,4 @@ pub fn by_level(launches: &[Launch]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..launches.len()).collect();
     order.sort_by_key(|&i| launches[i].level);
     order
-}
-
-/// The kernel of a launch as the type that this device makes.
-pub fn kernel_of<K: Kernel>(launch: &Launch) -> Result<&K, Error> {
-    let kernel = launch.kernel.as_any().downcast_ref();
-    kernel.ok_or_else(|| Error::invalid(&launch.kernel.program().name, "was loaded by another device"))
 }

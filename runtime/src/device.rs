@@ -45,6 +45,14 @@ pub struct Launch {
 }
 
 impl Launch {
+    /// The kernel, as one of a device that makes this of programs.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it is another's.
+    pub fn loaded<C: Any + Send + Sync>(&self) -> Result<&LoadedProgram<C>, Error> {
+        let kernel: &dyn Any = self.kernel.as_ref();
+        kernel.downcast_ref().ok_or_else(|| Error::invalid(&self.kernel.program().name, "was loaded by another device"))
+    }
     /// Are the kernel and its buffers that device's, and each buffer as long as the kernel needs? What a variable must be known for,
     /// [`Launch::limits`] says.
     pub fn check(&self, device: DeviceId) -> Result<(), Error> {
@@ -93,14 +101,36 @@ impl Launch {
     }
 }
 
-/// A compiled program on a device.
+/// A compiled program on a device: a [`LoadedProgram`] of whatever the device made of it.
 pub trait Kernel: Any + Send + Sync {
-    /// For downcasting by the device that made it.
-    fn as_any(&self) -> &dyn Any;
     /// The program it was compiled from.
     fn program(&self) -> &Program;
     /// The device that loaded it.
     fn device(&self) -> DeviceId;
+}
+
+/// A program, the device that loaded it, and what that made of it.
+pub struct LoadedProgram<C> {
+    program: Program,
+    device: DeviceId,
+    /// What runs.
+    pub code: C,
+}
+
+impl<C> LoadedProgram<C> {
+    /// A program that this device has made this of.
+    pub fn new(program: Program, device: DeviceId, code: C) -> LoadedProgram<C> {
+        LoadedProgram { program, device, code }
+    }
+}
+
+impl<C: Any + Send + Sync> Kernel for LoadedProgram<C> {
+    fn program(&self) -> &Program {
+        &self.program
+    }
+    fn device(&self) -> DeviceId {
+        self.device
+    }
 }
 
 /// One worker's part of one launch, in seconds since the step began.

@@ -11,6 +11,6 @@ pub mod staging;
 pub mod store;
 
 pub use buffer::{Buffer, View};
-pub use device::{Device, Kernel, Launch, Memory, Replay, Span};
+pub use device::{Device, Kernel, Launch, LoadedProgram, Memory, Replay, Span};
 pub use error::Error;
 pub use lease::{DeviceId, RawBuffer};

@@ -2,7 +2,7 @@
 
 use super::cc::Cc;
 use super::isa::Isa;
-use super::kernel::CpuKernel;
+use super::kernel::CpuCode;
 use super::measure;
 use super::memory::{Allocator, huge_pages};
 use super::replay::CpuReplay;
@@ -15,7 +15,7 @@ use crate::text::{Libraries, Text};
 use gristmill_runtime::lease::{Order, Owner};
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::{Key, Store};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay, memory};
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay, memory};
 use gristmill_uop::costs::Costs;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -192,7 +192,7 @@ impl Device for CpuDevice {
         let kernel = |(text, program): (&Text, &Program)| -> Result<Arc<dyn Kernel>, Error> {
             let library = libraries[&text.key].clone();
             let function = library.function(text)?;
-            Ok(Arc::new(CpuKernel::new(program.clone(), self.id(), function, library)))
+            Ok(Arc::new(LoadedProgram::new(program.clone(), self.id(), CpuCode { function, _library: library })))
         };
         texts.iter().zip(programs).map(kernel).collect()
     }

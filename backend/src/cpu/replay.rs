@@ -1,9 +1,9 @@
 //! A captured step: launches bound to addresses, run level by level by the team.
 
-use super::kernel::CpuKernel;
+use super::kernel::CpuCode;
 use super::team::{Team, Worker};
 use super::unit::Function;
-use crate::variables::{Variables, by_level, kernel_of};
+use crate::variables::{Variables, by_level};
 use gristmill_runtime::lease::{Order, Owner, StepUses};
 use gristmill_runtime::{Error, Kernel, Launch, Replay, Span};
 use std::cell::RefCell;
@@ -97,7 +97,7 @@ impl CpuReplay {
     }
 
     fn bind(&mut self, launch: &Launch, number: usize) -> Result<(), Error> {
-        let kernel: &CpuKernel = kernel_of(launch)?;
+        let kernel = launch.loaded::<CpuCode>()?;
         let program = kernel.program();
         let buffers = self.step.addresses.len();
         for buffer in &launch.buffers {
@@ -111,7 +111,7 @@ impl CpuReplay {
         self.scratch = self.scratch.max(program.scratch);
         let long = program.estimate.weight_bytes + program.estimate.other_bytes > LONG;
         let taken = AtomicUsize::new(0);
-        self.step.tasks.push(Task { function: kernel.function, buffers, vars, count, number, long, taken });
+        self.step.tasks.push(Task { function: kernel.code.function, buffers, vars, count, number, long, taken });
         Ok(())
     }
 

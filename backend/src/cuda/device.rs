@@ -5,7 +5,6 @@ use super::copies::{Copies, PINNED};
 use super::dialect;
 use super::driver::lacking;
 use super::handle::{Stream, stream};
-use super::kernel::CudaKernel;
 use super::measure;
 use super::memory::{address, alloc};
 use super::modules::{Loaded, Maker, Module};
@@ -18,7 +17,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
 use gristmill_runtime::lease::Use;
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::Store;
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
 use gristmill_uop::costs::Costs;
 use gristmill_uop::machine::{Attributes, Machine};
 use gristmill_uop::program::Program;
@@ -116,7 +115,7 @@ impl CudaDevice {
         text: &Text,
         program: &Program,
         module: Arc<Module>,
-    ) -> Result<CudaKernel, Error> {
+    ) -> Result<LoadedProgram<Loaded>, Error> {
         let invalid = |message: String| Err(Error::invalid(&program.name, message));
         let loaded = Loaded::new(current, module, &text.symbol)?;
         let function = loaded.function;
@@ -139,7 +138,7 @@ impl CudaDevice {
             // Programs of one text may differ in it, so all there is. SAFETY: a function that lives.
             current.check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(function, attribute, most) })?;
         }
-        Ok(CudaKernel::new(program.clone(), self.id(), loaded))
+        Ok(LoadedProgram::new(program.clone(), self.id(), loaded))
     }
 }
 

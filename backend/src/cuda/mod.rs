@@ -16,7 +16,6 @@ pub mod dialect;
 mod driver;
 mod graph;
 mod handle;
-mod kernel;
 mod measure;
 mod memory;
 mod modules;

@@ -6,11 +6,10 @@ use super::copies::Copies;
 use super::dialect::IDLE;
 use super::graph::{Follow, Graph, Node};
 use super::handle::{Event, Stream, event};
-use super::kernel::CudaKernel;
 use super::memory::address;
 use super::modules::Loaded;
 use super::step::{Regions, bucket};
-use crate::variables::{Variables, by_level, kernel_of};
+use crate::variables::{Variables, by_level};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use gristmill_runtime::lease::{InFlight, Order, StepUses};
 use gristmill_runtime::{Buffer, Error, Kernel, Launch, Replay};
@@ -77,7 +76,7 @@ impl CudaReplay {
         for number in by_level(&launches) {
             let launch = &launches[number];
             launch.check(context.owner.id())?;
-            let kernel: &CudaKernel = kernel_of(launch)?;
+            let kernel = launch.loaded::<Loaded>()?;
             let program = kernel.program();
             let arguments: Result<Vec<CUdeviceptr>, Error> =
                 launch.buffers.iter().map(|b| address(&context, &program.name, b, 0, b.len())).collect();
@@ -85,7 +84,7 @@ impl CudaReplay {
             places.push(regions.place(&slots));
             order.push((count, number));
             let (threads, shared) = (program.threads as u32, program.scratch as u32);
-            kernels.push(Node { function: kernel.loaded.function, arguments: arguments?, threads, shared });
+            kernels.push(Node { function: kernel.code.function, arguments: arguments?, threads, shared });
         }
         let bytes = regions.cells().len() * 8;
         let values = copies.variables(bytes)?;

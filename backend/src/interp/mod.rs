@@ -26,15 +26,14 @@ mod run;
 
 pub use fault::Fault;
 
-use crate::variables::{Variables, kernel_of};
+use crate::variables::Variables;
 use access::View;
 use gristmill_runtime::lease::{Order, Owner, StepUses};
 use gristmill_runtime::staging::{self, Piece};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use memory::HostMemory;
-use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -57,25 +56,6 @@ impl InterpDevice {
     pub fn new() -> InterpDevice {
         let target = Target { name: "interp".into(), ..Target::cpu("interp", 4, 1) };
         InterpDevice { owner: Owner::new(), target, turn: Arc::default() }
-    }
-}
-
-/// A program and what it was compiled to.
-struct Loaded {
-    program: Program,
-    device: DeviceId,
-    code: code::Code,
-}
-
-impl Kernel for Loaded {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-    fn program(&self) -> &Program {
-        &self.program
-    }
-    fn device(&self) -> DeviceId {
-        self.device
     }
 }
 
@@ -130,7 +110,7 @@ impl Device for InterpDevice {
         let mut kernels: Vec<Arc<dyn Kernel>> = Vec::with_capacity(programs.len());
         for program in programs {
             let code = compile::compile(program).map_err(|fault| fault.of(&program.name))?;
-            kernels.push(Arc::new(Loaded { program: program.clone(), device: self.id(), code }));
+            kernels.push(Arc::new(LoadedProgram::new(program.clone(), self.id(), code)));
             progress(kernels.len(), programs.len());
         }
         Ok(kernels)
@@ -160,11 +140,11 @@ impl InterpDevice {
 impl Step {
     fn launch(&mut self, i: usize, vars: &[(&str, i64)]) -> Result<(), Error> {
         let launch = &self.launches[i];
-        let kernel: &Loaded = kernel_of(launch)?;
+        let kernel = launch.loaded::<code::Code>()?;
         let views = launch.buffers.iter().map(view).collect::<Result<Vec<View>, Error>>()?;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
-        let done = self.machine.launch(&kernel.program, &kernel.code, &views, &value);
-        done.map_err(|fault| fault.of(&kernel.program.name))
+        let done = self.machine.launch(kernel.program(), &kernel.code, &views, &value);
+        done.map_err(|fault| fault.of(&kernel.program().name))
     }
     /// Runs every launch, or none where a variable of any is wrong; `done` is called after each.
     fn run(&mut self, vars: &[(&str, i64)], mut done: impl FnMut()) -> Result<(), Error> {

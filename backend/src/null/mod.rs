@@ -2,7 +2,7 @@
 
 use gristmill_runtime::lease::{InFlight, Order, Owner, StepUses, Use, Uses};
 use gristmill_runtime::staging::{self, Piece};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, RawBuffer, Replay};
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, RawBuffer, Replay};
 use gristmill_uop::machine::{MachineKind, NAMED};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -60,20 +60,6 @@ unsafe impl RawBuffer for NullBuffer {
 impl Drop for NullBuffer {
     fn drop(&mut self) {
         self.used.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-struct NullKernel(Program, DeviceId);
-
-impl Kernel for NullKernel {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-    fn program(&self) -> &Program {
-        &self.0
-    }
-    fn device(&self) -> DeviceId {
-        self.1
     }
 }
 
@@ -142,7 +128,7 @@ impl Device for NullDevice {
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         progress(programs.len(), programs.len());
-        Ok(programs.iter().map(|p| Arc::new(NullKernel(p.clone(), self.id())) as Arc<dyn Kernel>).collect())
+        Ok(programs.iter().map(|p| Arc::new(LoadedProgram::new(p.clone(), self.id(), ())) as Arc<dyn Kernel>).collect())
     }
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
         for launch in &launches {

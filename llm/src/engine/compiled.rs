@@ -56,6 +56,12 @@ impl Footprint {
     }
 }
 
+/// A step that every model has, to ask it what it keeps.
+fn probe(settings: &Settings) -> Options {
+    let (attention, logits) = (AttentionForm::Absorbed, Logits::Last);
+    Options { tokens: TokenClass::One, rows: 64, depth: 64, cache: settings.cache, attention, logits }
+}
+
 /// Bytes of one row of the table of rotations.
 fn rope_row(model: &dyn Model) -> usize {
     model.rope_table(1).len() * size_of::<f32>()
@@ -94,14 +100,7 @@ impl<'a> Compiled<'a> {
         let chunk = settings.chunk.clamp(1, model.context());
         let settings = Settings { chunk, ..settings };
         // The context first, without intermediates, which only compiling tells: it is cheap to refuse.
-        let probe = Options {
-            tokens: TokenClass::One,
-            rows: 64,
-            depth: 64,
-            cache: settings.cache,
-            attention: AttentionForm::Absorbed,
-            logits: Logits::Last,
-        };
+        let probe = probe(&settings);
         let weights = absent(file, model.as_ref(), &probe, there);
         let available = device.available().unwrap_or(u64::MAX / 2);
         let beside = |weights: u64| {
@@ -114,10 +113,10 @@ impl<'a> Compiled<'a> {
         let depths = depths(&settings, rows, device.target());
         let plan = |class: Class| model.plan(&plan_options(class, rows, settings.cache), &mut functions);
         let plans: Vec<Plan> = classes(chunk, &depths).into_iter().map(plan).collect();
-        let mut all: Vec<_> = plans.iter().flat_map(|p| p.functions().into_iter().cloned()).collect();
         let choices: &[Choice] = if device.overlaps() { &[Choice::Greedy, Choice::Best] } else { &[Choice::Greedy] };
         let choice = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
-        all.extend(choices.iter().map(choice));
+        let planned = plans.iter().flat_map(|p| p.functions().into_iter().cloned());
+        let all: Vec<_> = planned.chain(choices.iter().map(choice)).collect();
         let ready = jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
         let arena = Jit::arena(&ready).max(LEAST_ARENA);
         let layouts = load::layouts(&mut jit, &plans)?;
@@ -129,7 +128,7 @@ impl<'a> Compiled<'a> {
             let settings = Settings { context: Some(fitting), ..settings };
             return Compiled::new(file, opened, settings, there, progress);
         }
-        let compiled = Compiled {
+        Ok(Compiled {
             file,
             model,
             jit,
@@ -142,8 +141,7 @@ impl<'a> Compiled<'a> {
             layouts,
             footprint,
             arena,
-        };
-        Ok(compiled)
+        })
     }
 
     /// Bytes that loading allocates, beside weights that are there: weights, the context's state, activations.

@@ -9,7 +9,7 @@ use gristmill_backend::cpu::{Cc, Isa, Unit, dialect, partition};
 use gristmill_runtime::lease::{Owner, Uses};
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::{Store, Temporary};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, RawBuffer, Replay};
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, RawBuffer, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::any::Any;
@@ -149,23 +149,8 @@ impl Drop for Remote {
     }
 }
 
-struct EmulatedKernel {
-    device: DeviceId,
-    program: Program,
-    function: u64,
-}
-
-impl Kernel for EmulatedKernel {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-    fn program(&self) -> &Program {
-        &self.program
-    }
-    fn device(&self) -> DeviceId {
-        self.device
-    }
-}
+/// The address of a kernel's function in the emulator.
+struct Function(u64);
 
 /// The device.
 #[derive(Clone)]
@@ -272,7 +257,7 @@ impl Device for Emulated {
         }
         progress(programs.len(), programs.len());
         let kernel = |(text, program): (&Text, &Program)| -> Arc<dyn Kernel> {
-            Arc::new(EmulatedKernel { device: self.id(), program: program.clone(), function: loaded[&text.symbol] })
+            Arc::new(LoadedProgram::new(program.clone(), self.id(), Function(loaded[&text.symbol])))
         };
         Ok(texts.iter().zip(programs).map(kernel).collect())
     }
@@ -295,14 +280,13 @@ impl EmulatedReplay {
     fn launch(&self, launch: &Launch, vars: &[(&str, i64)]) -> Result<(), Error> {
         let program = launch.kernel.program();
         let invalid = |message: &str| Error::invalid(&program.name, message);
-        let kernel = launch.kernel.as_any().downcast_ref::<EmulatedKernel>();
-        let kernel = kernel.ok_or_else(|| invalid("was loaded by another device"))?;
+        let Function(function) = launch.loaded::<Function>()?.code;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
         launch.check_variables(&value)?;
         let groups = program.graph.evaluate_index(program.groups, &value);
         let groups = groups.ok_or_else(|| invalid("its workgroups cannot be counted"))?.max(0);
         let counts = [program.params.len(), program.vars.len(), program.scratch, self.workers];
-        let mut words = vec![kernel.function];
+        let mut words = vec![function];
         words.extend(counts.map(|n| n as u64));
         words.push(groups as u64);
         for buffer in &launch.buffers {

@@ -8,10 +8,9 @@ use gristmill_backend::libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use gristmill_runtime::image::Image;
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::{Key, Store};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
-use std::any::Any;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, Once, PoisonError};
@@ -58,23 +57,10 @@ pub struct Simulated {
 /// Only one workgroup runs at a time: the coroutines are the library's own, and there is a library for each batch of programs.
 static TURN: Mutex<()> = Mutex::new(());
 
-struct SimulatedKernel {
-    device: DeviceId,
-    program: Program,
+/// A kernel's function, and the library that has it.
+struct Simulation {
     run: Run,
     _library: Arc<(Library, Image)>,
-}
-
-impl Kernel for SimulatedKernel {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-    fn program(&self) -> &Program {
-        &self.program
-    }
-    fn device(&self) -> DeviceId {
-        self.device
-    }
 }
 
 impl Simulated {
@@ -153,18 +139,13 @@ impl Device for Simulated {
         // SAFETY: compiled from our text.
         let library = unsafe { Library::open(Some(image.path()), RTLD_NOW | RTLD_LOCAL) };
         let library = Arc::new((library.map_err(|e| Error::invalid("a library", e.to_string()))?, image));
-        let kernel =
-            |program: &Program| {
-                // SAFETY: defined above with this type.
-                let run = unsafe { library.0.get::<Run>(format!("run_{}", Text::of(program).symbol).as_bytes()) };
-                let run = *run.map_err(|e| Error::invalid(&program.name, e.to_string()))?;
-                Ok(Arc::new(SimulatedKernel {
-                    device: self.id(),
-                    program: program.clone(),
-                    run,
-                    _library: library.clone(),
-                }) as Arc<dyn Kernel>)
-            };
+        let kernel = |program: &Program| {
+            // SAFETY: defined above with this type.
+            let run = unsafe { library.0.get::<Run>(format!("run_{}", Text::of(program).symbol).as_bytes()) };
+            let run = *run.map_err(|e| Error::invalid(&program.name, e.to_string()))?;
+            let simulation = Simulation { run, _library: library.clone() };
+            Ok(Arc::new(LoadedProgram::new(program.clone(), self.id(), simulation)) as Arc<dyn Kernel>)
+        };
         programs.iter().map(kernel).collect()
     }
     fn capture(&self, mut launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
@@ -182,11 +163,7 @@ impl SimulatedReplay {
     fn launch(launch: &Launch, vars: &[(&str, i64)]) -> Result<(), Error> {
         let program = launch.kernel.program();
         let invalid = |message: &str| Error::invalid(&program.name, message);
-        let kernel = launch
-            .kernel
-            .as_any()
-            .downcast_ref::<SimulatedKernel>()
-            .ok_or_else(|| invalid("was loaded by another device"))?;
+        let run = launch.loaded::<Simulation>()?.code.run;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
         launch.check_variables(&value)?;
         let groups = program
@@ -205,7 +182,7 @@ impl SimulatedReplay {
         arguments.push(values.as_mut_ptr().cast());
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: buffers and variables in the order of the program's parameters.
-        match unsafe { (kernel.run)(arguments.as_ptr(), program.threads as i32, groups, program.scratch) } {
+        match unsafe { run(arguments.as_ptr(), program.threads as i32, groups, program.scratch) } {
             0 => Ok(()),
             1 => Err(invalid("its threads part at a barrier")),
             2 => Err(invalid("a thread ended without waiting for what comes before")),

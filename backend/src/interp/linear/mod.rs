@@ -14,15 +14,13 @@ mod stages;
 
 use super::fault::Fault;
 use super::{InterpDevice, view};
-use crate::variables::kernel_of;
 use gristmill_compiler::lower::{KernelCode, lower_program, spec};
 use gristmill_runtime::staging::{self, Piece};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
 use gristmill_uop::Graph;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use machine::{Lowered, Machine};
-use std::any::Any;
 use std::sync::Arc;
 
 /// The interpreter of linear code, for kernels of a target.
@@ -41,26 +39,7 @@ impl LinearDevice {
     pub fn kernel(&self, program: &Program, graph: Graph, code: KernelCode) -> Arc<dyn Kernel> {
         let slots = program.params.iter().map(|p| p.slot).collect();
         let lowered = Lowered { graph, code, slots };
-        Arc::new(Loaded { program: program.clone(), device: self.id(), lowered })
-    }
-}
-
-/// A program and its linear code.
-struct Loaded {
-    program: Program,
-    device: DeviceId,
-    lowered: Lowered,
-}
-
-impl Kernel for Loaded {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-    fn program(&self) -> &Program {
-        &self.program
-    }
-    fn device(&self) -> DeviceId {
-        self.device
+        Arc::new(LoadedProgram::new(program.clone(), self.id(), lowered))
     }
 }
 
@@ -113,17 +92,17 @@ struct Step {
 
 impl Step {
     fn launch(launch: &Launch, vars: &[(&str, i64)]) -> Result<(), Error> {
-        let kernel: &Loaded = kernel_of(launch)?;
+        let kernel = launch.loaded::<Lowered>()?;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
         launch.check_variables(&value)?;
         let params = launch.buffers.iter().map(view).collect::<Result<Vec<_>, Error>>()?;
         let run = || -> Result<(), Fault> {
-            for code in &kernel.lowered.code.bodies {
-                Machine::new(&kernel.lowered, code, &params, &value)?.run(&value)?;
+            for code in &kernel.code.code.bodies {
+                Machine::new(&kernel.code, code, &params, &value)?.run(&value)?;
             }
             Ok(())
         };
-        run().map_err(|fault| fault.of(&kernel.program.name))
+        run().map_err(|fault| fault.of(&kernel.program().name))
     }
 }
 
