@@ -67,7 +67,7 @@ pub(crate) fn program(
     // Linear code lives in a copy: `own` stays what the oracle runs.
     let mut linear = own.clone();
     let code = lower_kernel(&mut linear, &bodies, groups, &context, target);
-    verify_linear(&linear, &code);
+    verify_linear(&linear, &code, target);
     let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
     // Named by what it is, so that equal kernels of different models are one.
     let draft = dialect.map(|d| d.render("KERNEL", &linear, &code, &signature));
@@ -292,9 +292,10 @@ pub(crate) fn verify(g: &Graph, root: Id, level: Level, after: &str) {
 }
 
 /// After lowering, as [`verify`] between the passes before.
-fn verify_linear(g: &Graph, code: &KernelCode) {
+fn verify_linear(g: &Graph, code: &KernelCode, target: &Target) {
+    let least = target.machine.least_bytes;
     if cfg!(debug_assertions)
-        && let Err(e) = linear_spec::check(g, code)
+        && let Err(e) = linear_spec::check(g, code).and_then(|()| linear_spec::check_widths(g, code, least))
     {
         panic!("after lower: {e}");
     }

@@ -63,6 +63,8 @@ pub struct Machine {
     pub shared_per_workgroup: usize,
     /// Bytes of the cache that all units share.
     pub cache: usize,
+    /// Bytes of the narrowest value that a load or a write may have, at a multiple of its size: 1, or of GPUs that address only words 2 or 4.
+    pub least_bytes: usize,
     /// Does one instruction look up all lanes in a table of 16 floats?
     pub table_lookup: bool,
     /// Are products of bytes best added in 16 bits, since no instruction adds four of them to 32?
@@ -105,6 +107,7 @@ impl Machine {
             shared_per_unit: 256 << 10,
             shared_per_workgroup: 256 << 10,
             cache: 32 << 20,
+            least_bytes: 1,
             table_lookup: lanes == 16,
             pairs: false,
             signed: false,
@@ -249,6 +252,7 @@ impl GpuRow {
             shared_per_unit: self.shared[0] << 10,
             shared_per_workgroup: self.shared[1] << 10,
             cache: self.cache << 20,
+            least_bytes: 1,
             table_lookup: false,
             pairs: false,
             signed: true,

@@ -4,6 +4,7 @@
 
 use super::coalesce;
 use super::code::{Code, Statement};
+use super::legalise;
 use super::mma;
 use super::mma_f16;
 use super::pairs;
@@ -19,9 +20,10 @@ use smallvec::smallvec;
 
 /// Lowers the nests of one body, which then waits for nothing and nobody.
 pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
-    let mut code = Code { globals: global_ranges(g, nests), ..Code::default() };
+    let nests: Vec<Id> = nests.iter().map(|&nest| legalise::nest(g, nest, target)).collect();
+    let mut code = Code { globals: global_ranges(g, &nests), ..Code::default() };
     let mut stage_globals: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
-    for &nest in nests {
+    for nest in nests {
         let buffer = g[nest].src[0];
         let staged = g[buffer].op == Op::Local;
         let mut globals: Vec<Id> =

@@ -7,6 +7,7 @@ mod code;
 pub(crate) mod dependents;
 mod kernel;
 pub(crate) mod launch_bounds;
+mod legalise;
 mod linear;
 pub(crate) mod mma;
 pub(crate) mod mma_f16;

@@ -7,6 +7,7 @@ mod nodes;
 mod order;
 #[cfg(test)]
 mod tests;
+mod widths;
 
 use super::code::{Code, KernelCode, Prefetch, SpanPrefetch, Statement};
 use super::threads::ThreadIndex;
@@ -16,6 +17,7 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use error::LinearError;
+pub use widths::check_widths;
 
 /// Bytes of a wide load.
 const WIDE_LOADS: [usize; 2] = [8, 16];

@@ -112,6 +112,7 @@ impl Case {
                 "workers" => &mut target.machine.units,
                 "threads" => &mut target.threads,
                 "registers" => &mut target.registers,
+                "least" => &mut target.machine.least_bytes,
                 "shared" => &mut target.machine.shared_per_workgroup,
                 _ => return Err(format!("no field `{key}`")),
             };

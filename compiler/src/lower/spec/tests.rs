@@ -2,7 +2,7 @@
 
 use super::super::code::{Code, KernelCode, Prefetch as Ahead, SpanPrefetch, Statement, TilePrefetch};
 use super::super::threads::ThreadIndex;
-use super::{check, nodes};
+use super::{check, check_widths, nodes};
 use Statement::{Accumulate, Accumulator, Define, End, Nest, Prefetch, Wide, WideWrite, Write};
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
 use smallvec::SmallVec;
@@ -310,4 +310,24 @@ fn every_rule_of_nodes_can_fail() {
     for row in nodes::ROWS {
         assert!(row.ops == [Op::Acc] || WRONG.iter().any(|b| b.0 == row.name), "no case breaks \"{}\"", row.name);
     }
+}
+
+#[test]
+fn narrow_and_unaligned_accesses_are_found() {
+    let mut w = World::new();
+    let bytes = w.g.param(2, &[], Scalar::U8);
+    let (byte, word) = (w.g.load(bytes, w.at, Scalar::U8), w.g.load(w.x, w.at, Scalar::F32));
+    let rule = |w: &World, statement: Statement, least: usize| {
+        let body = Code { statements: vec![statement], ..Code::default() };
+        check_widths(&w.g, &alone(body), least).err().map(|e| (e.rule, e.node))
+    };
+    for least in [1, 2, 4] {
+        assert_eq!(rule(&w, Define(word), least), None);
+        assert_eq!(rule(&w, Define(byte), least).is_some(), least > 1);
+        assert_eq!(rule(&w, Write(bytes, w.at, byte), least).is_some(), least > 1);
+        assert_eq!(rule(&w, WideWrite(bytes, w.at, 4, vec![byte; 4]), least), None);
+    }
+    // Four of its bytes at any place of them: a load as wide as a word, at no multiple of one.
+    let across = w.g.load(bytes, w.at, Scalar::U32);
+    assert!(rule(&w, Define(across), 4).is_some_and(|(_, node)| node.contains('%')));
 }

@@ -1,0 +1,34 @@
+//! Accesses are as wide as a machine's least type: what legalising leaves.
+
+use super::super::code::{KernelCode, Statement};
+use super::super::legalise;
+use super::error::{Checked, LinearError};
+use gristmill_uop::text::print_node;
+use gristmill_uop::{Graph, Op};
+
+/// Are all loads and writes as wide as the machine's least type, in bytes? The first that is not.
+///
+/// # Errors
+/// Which, and the node that shows it.
+pub fn check_widths(g: &Graph, kernel: &KernelCode, least: usize) -> Checked {
+    if least == 1 {
+        return Ok(());
+    }
+    for code in &kernel.bodies {
+        for (statement, s) in code.statements.iter().enumerate() {
+            let narrow = match s {
+                Statement::Define(id) if g[*id].op == Op::Load => {
+                    let n = &g[*id];
+                    (!legalise::is_whole(g, n.src[0], n.src[1], n.dtype.scalar, least as i64)).then_some(*id)
+                }
+                Statement::Write(_, _, value) => (g.scalar(*value).bytes() < least).then_some(*value),
+                _ => None,
+            };
+            if let Some(id) = narrow {
+                let rule = "a load or a write is as wide as the machine's least type, and aligned";
+                return Err(LinearError { rule, statement, node: print_node(g, id) });
+            }
+        }
+    }
+    Ok(())
+}
