@@ -3,6 +3,7 @@
 mod bench_peer;
 mod benchmarks;
 mod bless;
+mod conformance;
 mod kernels_diff;
 mod shell;
 mod tidy;
@@ -23,6 +24,8 @@ enum Command {
     Tidy(tidy::Options),
     /// Rerun the tests with snapshots in update mode and list what changed
     Bless(bless::Options),
+    /// Run the conformance suite with many perturbed schedules, and count which alternatives of each decision were taken
+    Conformance(conformance::Options),
     /// Diff the kernels of this tree against those of another revision
     KernelsDiff(kernels_diff::Options),
     /// Measure gristmill beside llama.cpp on the same files, in turns
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
     let done = match Options::parse().command {
         Command::Tidy(options) => tidy::run(&options),
         Command::Bless(options) => bless::run(&options),
+        Command::Conformance(options) => conformance::run(&options),
         Command::KernelsDiff(options) => kernels_diff::run(&options),
         Command::BenchPeer(options) => bench_peer::run(&options),
         Command::Benchmarks(options) => benchmarks::run(&options),

@@ -1,5 +1,6 @@
 //! The harness: cases, random inputs, the truth, and the ways in which a device is made to compute them.
 
+use crate::tally;
 use gristmill_backend::Opened;
 use gristmill_compiler::layout::Layout;
 use gristmill_compiler::{Cheapest, Perturb, Policy, decompose};
@@ -360,9 +361,14 @@ pub struct Way {
     pub same_as: Option<&'static str>,
 }
 
-/// How many perturbed schedules: 2 unless `GRISTMILL_PERTURB` says.
-pub fn seeds() -> u64 {
-    std::env::var("GRISTMILL_PERTURB").ok().and_then(|v| v.parse().ok()).unwrap_or(2)
+/// How many perturbed schedules `GRISTMILL_PERTURB` asks for.
+pub fn asked() -> Option<u64> {
+    std::env::var("GRISTMILL_PERTURB").ok().and_then(|v| v.parse().ok())
+}
+
+/// Seeds of perturbed schedules: so many as usual, or those that are asked for.
+pub fn seeds(usual: u64) -> impl Iterator<Item = u64> {
+    1..=asked().unwrap_or(usual)
 }
 
 /// The kernel that brings a slot into its layout.
@@ -400,6 +406,8 @@ pub fn check(cases: Vec<Case>, ways: Vec<Way>) {
             packers.extend(function.compiled.layouts.iter().map(|l| packer(&case.function, l)));
         }
         jit.prepare_packers(&packers).expect("kernels");
+        let decisions = ready.iter().flat_map(|f| &f.compiled.decisions);
+        tally::add(&way.device.target.name, decisions).expect("the file of GRISTMILL_DECISIONS");
         for (i, (case, function)) in cases.iter().zip(ready).enumerate() {
             let meaning = decompose::meaning(&case.function, &way.device.target).map(|f| {
                 let key = (i, f.key());
