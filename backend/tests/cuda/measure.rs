@@ -36,9 +36,9 @@ fn an_unknown_card_is_measured_once() {
     let machine = first.target().machine.clone();
     assert_eq!((machine.units, machine.name.as_ref()), (66, "sm_90a"));
     assert_eq!(machine, measured().plan(machine.clone()));
-    // An H200's launch in plans, and half again as much.
+    // Launches take longer than an H200's, and it reads less.
     let h200 = Machine::named("h200").unwrap();
-    assert!((machine.launch / h200.launch - 1.5).abs() < 1e-9, "{}", machine.launch);
+    assert!(machine.launch > h200.launch && machine.bandwidth < h200.bandwidth, "{machine:?}");
     let said = first.describe().join("\n");
     assert!(
         said.contains("costs, as measured: ") && said.contains(&format!("measured: {}", measured().text())),
