@@ -33,8 +33,6 @@ mod packed;
 mod reductions;
 #[path = "conformance/simulated.rs"]
 mod simulated;
-#[path = "conformance/tally.rs"]
-mod tally;
 
 use emulated::{Emulated, Emulator};
 use gristmill_backend::Opened;

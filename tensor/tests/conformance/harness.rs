@@ -1,6 +1,7 @@
 //! The harness: cases, random inputs, the truth, and the ways in which a device is made to compute them.
 
-use crate::tally;
+mod tally;
+
 use gristmill_backend::Opened;
 use gristmill_compiler::layout::Layout;
 use gristmill_compiler::{Cheapest, Perturb, Policy, decompose};
