@@ -54,14 +54,14 @@ impl Touched {
 }
 
 /// `statements`, nests and what stands between them, with the barriers and waits that they need.
-pub fn barriers(g: &Graph, statements: &[Statement]) -> Vec<Statement> {
+pub fn barriers(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut out = Vec::with_capacity(statements.len());
     let mut pending = Pending::default();
     // What is pending where an `Unless` is not run.
     let mut around: Vec<Pending> = Vec::new();
-    let mut at = 0;
-    while at < statements.len() {
-        let block = match &statements[at] {
+    let mut rest = statements.into_iter();
+    while let Some(first) = rest.as_slice().first() {
+        let block = match first {
             Statement::Unless(_) => {
                 around.push(pending.clone());
                 0
@@ -76,15 +76,14 @@ pub fn barriers(g: &Graph, statements: &[Statement]) -> Vec<Statement> {
                 0
             }
             _ => {
-                let end = end_of_block(&statements[at..]);
-                let touched = Touched::by(g, &statements[at..=at + end]);
+                let end = end_of_block(rest.as_slice());
+                let touched = Touched::by(g, &rest.as_slice()[..=end]);
                 pending.before(&touched, !around.is_empty(), &mut out);
                 pending.after(touched);
                 end
             }
         };
-        out.extend_from_slice(&statements[at..=at + block]);
-        at += block + 1;
+        out.extend(rest.by_ref().take(block + 1));
     }
     out
 }

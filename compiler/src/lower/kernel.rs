@@ -60,9 +60,9 @@ fn on_gpu(g: &Graph, mut codes: Vec<Code>, groups: Id, context: &KernelContext, 
         s = unroll(g, s, resident);
         s = wait_for_predecessors(s, early, &turn);
         if target.tuning.prefetch > 0 {
-            s = prefetch_spans(g, &s);
+            s = prefetch_spans(g, s);
         }
-        code.statements = barriers(g, &s);
+        code.statements = barriers(g, s);
     }
     KernelCode { bodies: codes, threads: target.threads, resident, entry: turn.entry, idle: turn.wait }
 }

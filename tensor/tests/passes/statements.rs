@@ -96,7 +96,7 @@ pub fn prefetch_spans(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::of(case)?;
     let (g, code) = lowering.code();
     let statements = testing::wait_for_predecessors(code.statements, lowering.early(), &lowering.turn());
-    let statements = testing::prefetch_spans(&g, &statements);
+    let statements = testing::prefetch_spans(&g, statements);
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
@@ -114,8 +114,8 @@ pub fn barriers(case: &Case) -> Result<Applied, String> {
     let (g, code) = lowering.code();
     let statements = testing::async_copies(&g, code.statements);
     let statements = testing::wait_for_predecessors(statements, lowering.early(), &lowering.turn());
-    let statements = testing::prefetch_spans(&g, &statements);
-    let statements = testing::barriers(&g, &statements);
+    let statements = testing::prefetch_spans(&g, statements);
+    let statements = testing::barriers(&g, statements);
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 

@@ -5,6 +5,7 @@
 use super::super::code::{Prefetch, SpanPrefetch, Statement, end_of_block};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashSet;
+use std::borrow::Cow;
 
 /// Bytes of a span that are worth asking for: of more, the loads themselves keep memory busy.
 const MOST: i64 = 160 << 10;
@@ -21,25 +22,25 @@ struct Span {
 
 /// Nests and what stands between them, with the spans that later nests read: before the wait for predecessors those whose addresses are known,
 /// and behind a nest that fills a stage those whose addresses it tells.
-pub fn prefetch_spans(g: &Graph, statements: &[Statement]) -> Vec<Statement> {
+pub fn prefetch_spans(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut out = Vec::with_capacity(statements.len());
     // Stages filled, and not yet asked for what they tell.
     let mut filled: FxHashSet<Id> = FxHashSet::default();
     let mut guarded = false;
     let mut waited = false;
-    let mut at = 0;
-    while at < statements.len() {
-        let mut end = end_of_block(&statements[at..]);
-        match &statements[at] {
+    let mut rest = statements.into_iter();
+    while let Some(first) = rest.as_slice().first() {
+        let mut end = end_of_block(rest.as_slice());
+        match first {
             Statement::DependencyWait => {
                 waited = true;
-                ask(g, &unguarded(&statements[at..]), &FxHashSet::default(), &mut out);
+                ask(g, &unguarded(rest.as_slice()), &FxHashSet::default(), &mut out);
             }
             Statement::Unless(_) => (guarded, end) = (true, 0),
             Statement::End => guarded = false,
             Statement::Nest { buffer, staged, .. } => {
                 if waited && !guarded {
-                    let later = &statements[at + end + 1..];
+                    let later = &rest.as_slice()[end + 1..];
                     let fresh = tell(g, later, &filled);
                     if !fresh.is_empty() {
                         ask(g, later, &fresh, &mut out);
@@ -52,14 +53,16 @@ pub fn prefetch_spans(g: &Graph, statements: &[Statement]) -> Vec<Statement> {
             }
             _ => {}
         }
-        out.extend_from_slice(&statements[at..=at + end]);
-        at += end + 1;
+        out.extend(rest.by_ref().take(end + 1));
     }
     out
 }
 
 /// The statements that are run in any case.
-fn unguarded(statements: &[Statement]) -> Vec<Statement> {
+fn unguarded(statements: &[Statement]) -> Cow<'_, [Statement]> {
+    if !statements.iter().any(|s| matches!(s, Statement::Unless(_))) {
+        return statements.into();
+    }
     let mut out = Vec::new();
     let mut at = 0;
     while at < statements.len() {
@@ -69,7 +72,7 @@ fn unguarded(statements: &[Statement]) -> Vec<Statement> {
         }
         at += end + 1;
     }
-    out
+    out.into()
 }
 
 /// Asks for what these statements read at addresses that are known once these stages are filled.
