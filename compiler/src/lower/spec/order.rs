@@ -211,7 +211,7 @@ mod tests {
         let before = w.wrong(&[fill, &[WAIT, BARRIER], read]);
         assert!(before.starts_with("what comes before the wait for predecessors"), "{before}");
         // A tile is copied ahead, and copied again where it has changed.
-        let again = [&[unless.clone(), ARRIVED, BARRIER], &copy[..], &[end.clone()]].concat();
+        let again = [&[unless.clone(), ARRIVED, BARRIER], &copy[..], std::slice::from_ref(&end)].concat();
         assert_eq!(w.wrong(&[copy, &[WAIT], &again, &[ARRIVED, BARRIER], read]), "nothing");
         let at_once = [&[unless], &copy[..], &[end]].concat();
         let rule = w.wrong(&[copy, &[WAIT], &at_once, &[ARRIVED, BARRIER], read]);
