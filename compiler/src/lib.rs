@@ -21,4 +21,4 @@ mod title;
 pub use decision::{Cheapest, Decision, Listed, Perturb, Policy};
 pub use decompose::attention::chunk_positions;
 pub use emit::{Dialect, Signature};
-pub use pipeline::{Compiled, compile};
+pub use pipeline::{Compiled, check_plan, compile};

@@ -1,11 +1,13 @@
 //! The pipeline, top to bottom: from a captured function to programs.
 
 use crate::decision::{Decider, Decision, Policy};
+use crate::decompose::attention::plan::AttentionPlan;
 use crate::decompose::{attention, int8};
 use crate::emit::{Dialect, Slots, map, program, verify};
 use crate::layout::Layout;
 use crate::schedule::{self, Decomposed, TEMP};
-use crate::tile::TilePlan;
+use crate::tile::text::ParseError;
+use crate::tile::{NestPlan, TilePlan, Workgroup};
 use gristmill_uop::function::{Function, SlotKind, Storage};
 use gristmill_uop::program::{Extent, Program};
 use gristmill_uop::spec::Level;
@@ -49,7 +51,7 @@ pub fn compile(
     let mut graph = function.graph.clone();
     let mut hints = FxHashMap::default();
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
-    attention::expand(&mut graph, &mut roots, &mut hints, target);
+    attention::expand(&mut graph, &mut roots, &mut hints, target, &function.name, &mut decider);
     let derived = int8::derive(&mut graph, &mut roots, &mut hints, function, target);
     let outputs = apart(&mut graph, function, &roots);
     for &(_, root) in &outputs {
@@ -126,5 +128,17 @@ impl Compiled {
     /// Bytes and arena offset of a slot that is an intermediate; `None` for the function's own slots.
     pub fn temp(&self, slot: u32) -> Option<(usize, usize)> {
         temp(&self.temps, slot)
+    }
+}
+
+/// Is that the text of something that decisions choose: what a workgroup computes, how a nest is mapped, how an attention is divided?
+///
+/// # Errors
+/// The words that no plan has there.
+pub fn check_plan(text: &str) -> Result<(), ParseError> {
+    match text.trim_start().split_once(':').map(|t| t.0) {
+        Some("workgroup") => text.parse::<Workgroup>().map(drop),
+        Some("attention") => text.parse::<AttentionPlan>().map(drop),
+        _ => text.parse::<NestPlan>().map(drop),
     }
 }

@@ -2,7 +2,7 @@
 //! Whatever is missing, damaged or another machine's counts as the default.
 
 use super::isa::Isa;
-use gristmill_compiler::tile::text;
+use gristmill_compiler::check_plan;
 use gristmill_runtime::Error;
 use gristmill_runtime::store::{Key, Store};
 use gristmill_uop::target::{PARAMETERS, Tuning};
@@ -85,7 +85,7 @@ fn parse_plans(record: &str) -> Result<Plans, Error> {
     let mut plans = Plans::new();
     for line in record.lines() {
         let (plan, decision) = line.split_once('\t').ok_or_else(|| damaged(line, "it says no kernel"))?;
-        text::check(plan).map_err(|e| damaged(line, &e.to_string()))?;
+        check_plan(plan).map_err(|e| damaged(line, &e.to_string()))?;
         plans.insert(decision.to_string(), plan.to_string());
     }
     Ok(plans)

@@ -10,33 +10,22 @@
 //! Where every head has keys or values of its own, tokens share the tiles instead, and chunks that lie in a token's future are left out.
 
 mod bytes;
+pub mod plan;
 mod tiled;
 
 use super::f16_split;
-use crate::fragment::{ENOUGH, ROWS, TERMS, WARP};
-use crate::nest::divisor;
-use crate::price::occupancy::room;
+use crate::decision::{Alternative, Decider, Decision};
 use crate::request::{CausalSkip, Hint, StagedTile};
+use crate::tile::Proposal;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::shape::Dims;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
+pub use plan::chunk_positions;
+use plan::{AttentionPlan, Divided, Fragments, reach, settled};
 use rustc_hash::FxHashMap;
 use tiled::Shape;
 
-/// Positions of a chunk.
-const CHUNK: i64 = 128;
-/// As many on a GPU, where a chunk is a workgroup's, unless the cache is long: a short context should still keep several busy.
-const CHUNK_THREADS: i64 = 64;
-/// Positions of a chunk where more than [`FEW`] tokens attend: every chunk leaves a partial result per token and head.
-const CHUNK_MANY: i64 = 256;
-const FEW: i64 = 64;
-/// Tokens of a workgroup whose sums are matrix products: as many as there is room for in its stages.
-const SHARING_TILED: i64 = 16;
-/// Heads, or tokens, of a workgroup.
-const SHARING: i64 = 4;
-/// Bytes of stages for a position and a head: a score, a weight, and as much again for their sums.
-const BYTES_OF_SCORES: usize = 16;
 /// Columns of a maximum, and of a sum, beside a partial result.
 const COLUMNS: i64 = 2;
 /// Score of a position that a token does not see: exp of it is 0, and it is finite, so that a chunk that is all masked has a maximum.
@@ -49,45 +38,38 @@ const MANY: i64 = 64;
 /// Values of a head that a workgroup combines then: 256 bytes of each partial result, or 128 of halves.
 const COMBINED: i64 = 64;
 
-/// Positions of a chunk where at most so many tokens attend in one step, to a cache of so many rows.
-pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
-    match target.machine.kind {
-        _ if !target.split_cache => whole_chunk(target).max(CHUNK_MANY),
-        _ if tokens > FEW => CHUNK_MANY,
-        // Partial results are written and read again: fewer, where every multiprocessor has a chunk.
-        MachineKind::Gpu if rows <= target.machine.units as i64 * CHUNK_THREADS => CHUNK_THREADS,
-        _ => CHUNK,
-    }
-}
-
-/// Positions of a chunk whose scores just fit into a workgroup's stages: a power of two.
-fn whole_chunk(target: &Target) -> i64 {
-    let scores = (target.machine.stage_bytes() / BYTES_OF_SCORES) as i64 / SHARING;
-    1 << scores.max(1).ilog2()
-}
-
-/// The most positions that an attention of these sources may reach, which may be less than the cache has, and those of a chunk.
-fn reach(g: &Graph, src: &[Id], target: &Target) -> (i64, i64) {
-    let positions = g.max_of(src[4]).min(g.max_of(g.dims(src[1])[0]));
-    let chunk = chunk_positions(g.max_of(g.dims(src[0])[0]), positions, target);
-    (positions, chunk.min(positions.max(1)))
-}
-
-/// Replaces every `ATTENTION` below `roots`; workgroup shapes of the new nodes go to `hints`.
-pub fn expand(g: &mut Graph, roots: &mut [Id], hints: &mut FxHashMap<Id, Hint>, target: &Target) {
+/// Replaces every `ATTENTION` of a function below `roots`, divided as is decided; workgroup shapes of the new nodes go to `hints`.
+pub fn expand(
+    g: &mut Graph,
+    roots: &mut [Id],
+    hints: &mut FxHashMap<Id, Hint>,
+    target: &Target,
+    function: &str,
+    decider: &mut Decider,
+) {
     let order = g.toposort(roots);
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in order {
         if g[id].op == Op::Attention {
             let src: Vec<Id> = g[id].src.clone().iter().map(|&s| g.substitute(s, &mut map)).collect();
             let Arg::Float(scale) = g[id].arg else { continue };
-            let new = chunked(g, &src, f64::from_bits(scale), hints, target);
+            let site = format!("{function} {}", g.show_dims(&g.shape(id)));
+            let plan = decided(g, &src, target, site, decider);
+            let new = Chunked::new(g, &src, f64::from_bits(scale), plan, target).nodes(g, hints);
             map.insert(id, new);
         }
     }
     for r in roots {
         *r = g.substitute(*r, &mut map);
     }
+}
+
+/// How an attention of these sources is divided. No price knows it before its kernels are cut: the first plan, unless a policy or a tuner says another.
+fn decided(g: &Graph, src: &[Id], target: &Target, site: String, decider: &mut Decider) -> AttentionPlan {
+    let mut all = Divided::of(g, src, target).proposals();
+    let option = |p: &Proposal<AttentionPlan>| Alternative { name: p.name, plan: p.plan.to_string(), seconds: 0.0 };
+    let options = all.iter().map(option).collect();
+    all.swap_remove(decider.choose(Decision::new("attention", site, options))).plan
 }
 
 /// Queries that meet a cache of bytes as the kernels have them, encoded in eight bits. Did that change anything?
@@ -114,71 +96,6 @@ pub fn encode(g: &mut Graph, roots: &mut [Id], target: &Target) -> bool {
         *r = g.substitute(*r, &mut map);
     }
     encoded
-}
-
-/// Sums as matrix products of halves.
-struct Plan {
-    /// Heads, or tokens, of a workgroup.
-    sharing: i64,
-    /// Parts that the depth is cut into, each summed by warps of its own.
-    cut: i64,
-    /// Does a workgroup have its tile of the cache in a stage? It reads it for scores and for values.
-    resident: bool,
-}
-
-/// Rows of halves that both keys and values are read from, the values from their beginning.
-fn shared_rows(g: &Graph, k: Id, v: Id) -> bool {
-    let from_zero = || g[v].src[1..].chunks(2).all(|window| g.int_value(window[0]) == Some(0));
-    f16_split::are_halves(g, k) && g[v].op == Op::Shrink && g[v].src[0] == k && from_zero()
-}
-
-/// The position `first` of a cache that this step writes from there on, and nowhere else.
-fn settled(g: &Graph, cache: Id, first: Id) -> Option<Id> {
-    let n = &g[cache];
-    match n.op {
-        Op::Assign => (n.src[2] == first).then_some(first),
-        Op::Cast | Op::Reshape => settled(g, n.src[0], first),
-        _ => None,
-    }
-}
-
-/// Can warps multiply these keys and values, and are there enough heads or tokens beside one another?
-fn plan(g: &Graph, [q, k, v]: [Id; 3], shape: &Shape, own: bool, group: i64, target: &Target) -> Option<Plan> {
-    let [c, depth, out] = [shape.chunk, g.shape(k)[2], g.shape(v)[2]].map(|d| g.max_of(d));
-    let tokens = g.max_of(shape.tokens);
-    // All heads of a group read each row of the cache once. A short context has few chunks: then heads are divided, as long as all workgroups of a
-    // full cache run at once.
-    let chunks = (shape.positions + c - 1) / c * tokens.max(1);
-    let groups = (room(target) / chunks).max(1);
-    let divided = ((group + groups - 1) / groups + ENOUGH - 1) / ENOUGH * ENOUGH;
-    let sharing = if own { SHARING_TILED.min(tokens) } else { divided.min(group) };
-    let whole = [c, depth, out].iter().all(|n| n % ROWS == 0);
-    let halves = f16_split::are_halves(g, k) && (own || f16_split::are_halves(g, v));
-    if target.machine.fragment(Scalar::F16).is_none() || sharing < ENOUGH || !whole || !halves {
-        return None;
-    }
-    // Where a chunk has fewer tiles than a workgroup warps, each of them has a part of the depth.
-    let warps = target.threads as i64 / WARP;
-    let cuts = (1..=warps).filter(|n| warps % n == 0 && depth % (n * 2 * TERMS) == 0);
-    let cut = cuts.take_while(|n| n * (c / ROWS) <= warps).last().unwrap_or(1);
-    // The tile and queries, parts of scores, their sum, and weights in halves beside what they are made of.
-    let bytes = |cut: i64| 2 * (c + sharing) * (depth + ROWS) + sharing * c * (4 * cut + 8);
-    let fits = |cut: i64| bytes(cut) <= target.machine.shared_per_workgroup as i64;
-    let resident = target.stage_cache && !own && shared_rows(g, k, v) && f16_split::rounded(g, q) && fits(cut);
-    // Warps that share a tile of rows have two of them each, and read the queries half as often.
-    let halved = resident && cut == 1 && depth % (4 * TERMS) == 0 && fits(2);
-    Some(Plan { sharing, cut: if halved { 2 } else { cut }, resident })
-}
-
-fn chunked(g: &mut Graph, src: &[Id], scale: f64, hints: &mut FxHashMap<Id, Hint>, target: &Target) -> Id {
-    let mut c = Chunked::new(g, src, scale, target);
-    let mut kernel = Inside::default();
-    let keys = c.keys(g, &mut kernel, hints);
-    let scores = c.scores(g, keys, &mut kernel);
-    let softmax = c.softmax(g, scores);
-    let sums = c.weighted(g, softmax.weights, &mut kernel, hints);
-    let parts = c.partial(g, &softmax, sums, kernel, hints);
-    c.combine(g, parts, softmax.rounded, hints)
 }
 
 /// Nodes that only the kernel of the partial results reads.
@@ -222,18 +139,18 @@ struct Chunked<'a> {
     at: Id,
     /// Do several tokens attend, and has every head rows of its own?
     own: bool,
-    plan: Option<Plan>,
+    plan: AttentionPlan,
     /// `[chunks, chunk, kv heads, depth]`: the tile of the cache that keys and values are read from, if there is one.
     tile: Option<Id>,
 }
 
 impl<'a> Chunked<'a> {
-    fn new(g: &mut Graph, src: &[Id], scale: f64, target: &'a Target) -> Chunked<'a> {
+    fn new(g: &mut Graph, src: &[Id], scale: f64, plan: AttentionPlan, target: &'a Target) -> Chunked<'a> {
         let [q, k, v, first, length] = *src else { unreachable!("attention takes five sources: {src:?}") };
         let (qd, kd, vd) = (g.shape(q), g.shape(k), g.shape(v));
         let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
         let (h, kvh) = (g.max_of(heads), g.max_of(kd[1]));
-        let (positions, size) = reach(g, src, target);
+        let (positions, size) = (reach(g, src, target).0, plan.chunk);
         let chunk = g.int(size);
         // The number of chunks in use.
         let up = g.int(size - 1);
@@ -253,8 +170,7 @@ impl<'a> Chunked<'a> {
         // Chunks first, so that no stride depends on how long the context may become and short contexts touch little of the intermediates.
         let shape = Shape { chunks, tokens, heads, chunk, positions };
         let own = kvh == h && g.max_of(tokens) > 1;
-        let plan = plan(g, [q, k, v], &shape, own, h / kvh, target);
-        let tile = plan.as_ref().filter(|p| p.resident).map(|_| {
+        let tile = plan.fragments.filter(|f| f.staged).map(|_| {
             let half = f16_split::narrow(g, k);
             g.gather(half, at)
         });
@@ -278,6 +194,16 @@ impl<'a> Chunked<'a> {
             plan,
             tile,
         }
+    }
+    /// Its result: partial results of the chunks, combined.
+    fn nodes(mut self, g: &mut Graph, hints: &mut FxHashMap<Id, Hint>) -> Id {
+        let mut kernel = Inside::default();
+        let keys = self.keys(g, &mut kernel, hints);
+        let scores = self.scores(g, keys, &mut kernel);
+        let softmax = self.softmax(g, scores);
+        let sums = self.weighted(g, softmax.weights, &mut kernel, hints);
+        let parts = self.partial(g, &softmax, sums, kernel, hints);
+        self.combine(g, parts, softmax.rounded, hints)
     }
     /// The rows of `x` at the chunks' positions, as `[chunks, tokens, heads, chunk, d]`.
     fn rows(&self, g: &mut Graph, x: Id, d: Id) -> Id {
@@ -320,9 +246,9 @@ impl<'a> Chunked<'a> {
     fn scores(&self, g: &mut Graph, keys: Id, kernel: &mut Inside) -> Id {
         let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
         let one = g.int(1);
-        let scores = match &self.plan {
-            Some(plan) => {
-                let (sums, scores) = tiled::scores(g, self.q, keys, &self.shape, self.scale, plan.cut);
+        let scores = match self.plan.fragments {
+            Some(Fragments { cut, .. }) => {
+                let (sums, scores) = tiled::scores(g, self.q, keys, &self.shape, self.scale, cut);
                 kernel.staged.extend(&sums[..2]);
                 kernel.all.extend(sums);
                 scores
@@ -353,7 +279,7 @@ impl<'a> Chunked<'a> {
         let weights = g.sub(scores, of_all);
         let mut weights = g.exp(weights);
         // Weights of rounded queries are rounded like them, and so are partial results.
-        let rounded = self.plan.is_some() && f16_split::rounded(g, self.q);
+        let rounded = self.plan.fragments.is_some() && f16_split::rounded(g, self.q);
         if rounded {
             let half = g.cast(weights, Scalar::F16);
             weights = g.cast(half, Scalar::F32);
@@ -363,7 +289,7 @@ impl<'a> Chunked<'a> {
     }
     /// Sums `[chunks, tokens, heads, depth]` of each chunk's values with these weights.
     fn weighted(&self, g: &mut Graph, weights: Id, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
-        if self.plan.is_none() {
+        if self.plan.fragments.is_none() {
             let values = self.rows(g, self.v, self.out_depth);
             let weights = g.broadcast_back(weights, self.out_depth);
             let products = g.mul(weights, values);
@@ -402,19 +328,15 @@ impl<'a> Chunked<'a> {
         // Who shares a tile of the cache: heads, or, where each has rows of its own, tokens. Then heads come first, which divide the work evenly:
         // a token reads no chunk of its future, so chunks and tokens would not.
         let (order, back) = if self.own { ([2, 0, 1, 3], [1, 2, 0, 3]) } else { ([0, 1, 2, 3], [0, 1, 2, 3]) };
-        let heads = g.max_of(self.shape.heads);
-        let (tile, inner) = match &self.plan {
-            Some(plan) => (plan.sharing, RangeKind::Loop),
-            None if self.own => (SHARING, RangeKind::Upcast),
-            None => (divisor(heads, SHARING), RangeKind::Upcast),
-        };
+        let inner = if self.plan.fragments.is_some() { RangeKind::Loop } else { RangeKind::Upcast };
+        let tile = self.plan.sharing;
         let columns = columns.map(|x| g.permute(x, &order));
         let parts = g.cat(&columns, 3);
         let future = self.own.then_some(CausalSkip { chunk: 1, token: 2, size: self.size, first: self.first });
         let resident = self.tile.map(|node| StagedTile {
             node,
             size: self.size,
-            settled: settled(g, self.k, self.first).filter(|_| self.target.copy_ahead),
+            settled: settled(g, self.k, self.first).filter(|_| self.plan.ahead),
             tokens: self.shape.tokens,
         });
         let Inside { all: inside, staged } = kernel;

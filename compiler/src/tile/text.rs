@@ -23,23 +23,19 @@ impl Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-fn bad<T>(words: &str) -> Result<T, ParseError> {
+/// No plan has these words there.
+///
+/// # Errors
+/// Always.
+pub fn bad<T>(words: &str) -> Result<T, ParseError> {
     Err(ParseError(words.trim().to_string()))
 }
 
-/// Is that the text of a part of a plan: of a workgroup, or of a nest?
+/// A number that counts something: one at least, and less than a machine could hold.
 ///
 /// # Errors
-/// What no plan has there.
-pub fn check(text: &str) -> Result<(), ParseError> {
-    match text.trim_start().starts_with("workgroup:") {
-        true => text.parse::<Workgroup>().map(drop),
-        false => text.parse::<NestPlan>().map(drop),
-    }
-}
-
-/// A number that counts something: one at least, and less than a machine could hold.
-fn count(word: &str) -> Result<i64, ParseError> {
+/// For another word.
+pub fn count(word: &str) -> Result<i64, ParseError> {
     match word.parse() {
         Ok(n) if (1..=1 << 24).contains(&n) => Ok(n),
         _ => bad(word),

@@ -2,7 +2,7 @@
 
 use crate::case::{Case, Parsed};
 use crate::kernels::LaidOut;
-use gristmill_compiler::testing::{Derived, Hint, Layout, Packing, attention, int8};
+use gristmill_compiler::testing::{Cheapest, Decider, Derived, Hint, Layout, Packing, attention, int8};
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, EncodingRef, Graph, Id, Op};
@@ -75,7 +75,10 @@ impl Context {
         let (mut hints, mut derived) = (FxHashMap::default(), Derived::default());
         for pass in case.get("after").unwrap_or_default().split_whitespace() {
             match pass {
-                "attention" => attention(&mut graph, &mut roots, &mut hints, &target),
+                "attention" => {
+                    let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
+                    attention(&mut graph, &mut roots, &mut hints, &target, "case", &mut decider)
+                }
                 "int8" => derived = int8(&mut graph, &mut roots, &mut hints, &function, &target),
                 _ => return Err(format!("`{pass}` is no pass that comes before")),
             }

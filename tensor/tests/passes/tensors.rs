@@ -29,7 +29,8 @@ fn name(g: &Graph, numbers: &Numbers, id: Id) -> String {
 
 pub fn attention(case: &Case) -> Result<Applied, String> {
     let mut c = Context::of(case)?;
-    testing::attention(&mut c.graph, &mut c.roots, &mut c.hints, &c.target);
+    let mut decider = Decider { policy: &mut Cheapest, plans: &c.target.plans, log: vec![] };
+    testing::attention(&mut c.graph, &mut c.roots, &mut c.hints, &c.target, "case", &mut decider);
     let numbers = Numbers::of(&c.graph, &c.roots);
     let text = text::print(&c.graph, &c.roots) + &show::hints(&c.graph, &numbers, &c.hints);
     let outputs = c.outputs();

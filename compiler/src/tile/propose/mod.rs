@@ -2,6 +2,7 @@
 //! kernel: what a decomposition has asked for (here), contractions with a packed weight (`contraction.rs`), everything else (`plain.rs`).
 
 mod contraction;
+pub mod factors;
 pub mod nest;
 mod plain;
 mod threads;

@@ -1,5 +1,6 @@
 //! Kernels that are no contraction of weights: elementwise work and reductions.
 
+use super::factors::Factors;
 use super::tiled;
 use crate::nest::divisor;
 use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
@@ -26,19 +27,21 @@ pub fn plain(g: &Graph, axes: &[Id], spread: &[usize], nests: &[Id], target: &Ta
         sizes: spread.iter().map(|&i| g.max_of(g[axes[i]].src[0])).collect(),
         work: nests.iter().map(|&n| terms(g, n)).max().unwrap_or(1),
     };
-    let whole = ("one workgroup", Workgroup::default());
+    let factors = Factors::of(g, nests, axes);
+    let tiled = |f: Factors| [("tiles", f.tiled(g, axes)), ("turned tiles", f.turned().tiled(g, axes))];
+    let both = [("one workgroup", Workgroup::default())].into_iter().chain(factors.map(tiled).into_iter().flatten());
     match target.machine.kind {
         MachineKind::Gpu => {
             let left = of.elements(target);
             let others = [("fewer elements", (left / 4).max(1)), ("more elements", left.saturating_mul(4))];
             let others = others.map(|(name, left)| (name, of.for_threads(left)));
-            proposals(of.for_threads(left), others.into_iter().chain([whole]))
+            proposals(of.for_threads(left), others.into_iter().chain(both))
         }
         MachineKind::Cpu => {
             let enough = 8 * target.machine.units.max(1) as i64;
             let spread = |small, chunk| of.for_workers(small, enough, chunk);
             let others = [("smaller chunks", spread(0, CHUNK / 4)), ("larger chunks", spread(0, 4 * CHUNK))];
-            proposals(spread(SMALL, CHUNK), others.into_iter().chain([whole]))
+            proposals(spread(SMALL, CHUNK), others.into_iter().chain(both))
         }
     }
 }

@@ -1,0 +1,217 @@
+//! How an attention is divided: a value that is proposed in several, decided on, and read by what makes nodes of it.
+
+use crate::decompose::f16_split;
+use crate::fragment::{ENOUGH, ROWS, TERMS, WARP};
+use crate::nest::divisor;
+use crate::price::occupancy::room;
+use crate::tile::plan::{Proposal, proposals};
+use crate::tile::text::{ParseError, bad, count};
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Graph, Id, Op, Scalar};
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+
+/// Positions of a chunk.
+const CHUNK: i64 = 128;
+/// As many on a GPU, where a chunk is a workgroup's, unless the cache is long: a short context should still keep several busy.
+const CHUNK_THREADS: i64 = 64;
+/// Positions of a chunk where more than [`FEW`] tokens attend: every chunk leaves a partial result per token and head.
+const CHUNK_MANY: i64 = 256;
+const FEW: i64 = 64;
+/// Tokens of a workgroup whose sums are matrix products: as many as there is room for in its stages.
+const SHARING_TILED: i64 = 16;
+/// Heads, or tokens, of a workgroup.
+const SHARING: i64 = 4;
+/// Bytes of stages for a position and a head: a score, a weight, and as much again for their sums.
+const BYTES_OF_SCORES: usize = 16;
+/// How the cache, and the heads or tokens that read it, are divided among workgroups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AttentionPlan {
+    /// Positions of a chunk.
+    pub chunk: i64,
+    /// Heads of a workgroup, or tokens where every head has rows of its own.
+    pub sharing: i64,
+    /// Sums as matrix products of halves; `None` for sums of floats.
+    pub fragments: Option<Fragments>,
+    /// Is a tile in a stage copied before the kernels before have ended?
+    pub ahead: bool,
+}
+
+/// Sums as matrix products of halves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fragments {
+    /// Parts that the depth is cut into, each summed by warps of its own.
+    pub cut: i64,
+    /// Does a workgroup have its tile of the cache in a stage? It reads it for scores and for values.
+    pub staged: bool,
+}
+
+impl Display for AttentionPlan {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "attention: chunk {}, sharing {}", self.chunk, self.sharing)?;
+        if let Some(Fragments { cut, staged }) = self.fragments {
+            write!(f, ", fragments cut {cut}{}", if staged { " staged" } else { "" })?;
+        }
+        f.write_str(if self.ahead { ", ahead" } else { "" })
+    }
+}
+
+impl FromStr for AttentionPlan {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<AttentionPlan, ParseError> {
+        let Some(rest) = text.trim().strip_prefix("attention:") else { return bad(text) };
+        let mut plan = AttentionPlan { chunk: 1, sharing: 1, fragments: None, ahead: false };
+        for item in rest.split(',') {
+            match item.split_whitespace().collect::<Vec<_>>()[..] {
+                ["chunk", n] => plan.chunk = count(n)?,
+                ["sharing", n] => plan.sharing = count(n)?,
+                ["fragments", "cut", n] => plan.fragments = Some(Fragments { cut: count(n)?, staged: false }),
+                ["fragments", "cut", n, "staged"] => plan.fragments = Some(Fragments { cut: count(n)?, staged: true }),
+                ["ahead"] => plan.ahead = true,
+                _ => return bad(item),
+            }
+        }
+        Ok(plan)
+    }
+}
+
+/// What a division follows from.
+pub(super) struct Divided<'a> {
+    g: &'a Graph,
+    src: &'a [Id],
+    target: &'a Target,
+    /// Do several tokens attend, and has every head rows of its own?
+    own: bool,
+    heads: i64,
+    /// Heads that share rows of the cache.
+    group: i64,
+    tokens: i64,
+    /// Positions of the cache, at most.
+    positions: i64,
+}
+
+impl<'a> Divided<'a> {
+    /// An attention of these sources.
+    pub fn of(g: &'a Graph, src: &'a [Id], target: &'a Target) -> Divided<'a> {
+        let (qd, kd) = (g.shape(src[0]), g.shape(src[1]));
+        let (tokens, heads, kv_heads) = (g.max_of(qd[0]), g.max_of(qd[1]), g.max_of(kd[1]));
+        let own = kv_heads == heads && tokens > 1;
+        let positions = reach(g, src, target).0;
+        Divided { g, src, target, own, heads, group: heads / kv_heads, tokens, positions }
+    }
+    /// How it could be divided, the heuristic's choice first.
+    pub fn proposals(&self) -> Vec<Proposal<AttentionPlan>> {
+        let first = self.plan(reach(self.g, self.src, self.target).1);
+        let staged = first.fragments.is_some_and(|f| f.staged);
+        // A tile that is staged, and scores, have to fit.
+        let most = if staged { first.chunk } else { whole_chunk(self.target) }.min(self.positions);
+        // Vectors and fragments want whole tiles of positions.
+        let chunk = |chunk: i64| match chunk % ROWS == 0 && (ROWS..=most).contains(&chunk) {
+            true => AttentionPlan { chunk, ..first },
+            false => first,
+        };
+        let divides = |n: i64| n >= 1 && (self.own || self.heads % n == 0);
+        let sharing = |n: i64| match first.fragments {
+            None if divides(n) => AttentionPlan { sharing: n, ..first },
+            _ => first,
+        };
+        let plain = AttentionPlan { fragments: None, ahead: false, sharing: self.sharing(), ..first };
+        let fragments = |change: &dyn Fn(Fragments) -> Fragments| {
+            let fragments = first.fragments.map(change);
+            AttentionPlan { fragments, ahead: first.ahead && fragments.is_some_and(|f| f.staged), ..first }
+        };
+        let others = [
+            ("shorter chunks", chunk(first.chunk / 2)),
+            ("longer chunks", chunk(2 * first.chunk)),
+            ("fewer share", sharing(first.sharing / 2)),
+            ("more share", sharing(2 * first.sharing)),
+            ("without fragments", plain),
+            ("no stage of the cache", fragments(&|f| Fragments { staged: false, ..f })),
+            ("depth in one part", fragments(&|f| Fragments { cut: 1, ..f })),
+            ("no copies ahead", AttentionPlan { ahead: false, ..first }),
+        ];
+        proposals(first, others)
+    }
+    /// Heads, or tokens, that share where no fragments do.
+    fn sharing(&self) -> i64 {
+        if self.own { SHARING } else { divisor(self.heads, SHARING) }
+    }
+    /// The heuristic's plan in chunks of so many positions.
+    fn plan(&self, chunk: i64) -> AttentionPlan {
+        let Some((sharing, fragments)) = self.fragments(chunk) else {
+            return AttentionPlan { chunk, sharing: self.sharing(), fragments: None, ahead: false };
+        };
+        let settled = settled(self.g, self.src[1], self.src[3]).is_some();
+        let ahead = fragments.staged && self.target.copy_ahead && settled;
+        AttentionPlan { chunk, sharing, fragments: Some(fragments), ahead }
+    }
+    /// Can warps multiply these keys and values, and are there enough heads or tokens beside one another? So many of them share.
+    fn fragments(&self, c: i64) -> Option<(i64, Fragments)> {
+        let &Divided { g, target, own, group, tokens, positions, .. } = self;
+        let (q, k, v) = (self.src[0], self.src[1], self.src[2]);
+        let [depth, out] = [g.shape(k)[2], g.shape(v)[2]].map(|d| g.max_of(d));
+        // All heads of a group read each row of the cache once. A short context has few chunks: then heads are divided, as long as all workgroups of a
+        // full cache run at once.
+        let chunks = (positions + c - 1) / c * tokens.max(1);
+        let groups = (room(target) / chunks).max(1);
+        let divided = ((group + groups - 1) / groups + ENOUGH - 1) / ENOUGH * ENOUGH;
+        let sharing = if own { SHARING_TILED.min(tokens) } else { divided.min(group) };
+        let whole = [c, depth, out].iter().all(|n| n % ROWS == 0);
+        let halves = f16_split::are_halves(g, k) && (own || f16_split::are_halves(g, v));
+        if target.machine.fragment(Scalar::F16).is_none() || sharing < ENOUGH || !whole || !halves {
+            return None;
+        }
+        // Where a chunk has fewer tiles than a workgroup warps, each of them has a part of the depth.
+        let warps = target.threads as i64 / WARP;
+        let cuts = (1..=warps).filter(|n| warps % n == 0 && depth % (n * 2 * TERMS) == 0);
+        let cut = cuts.take_while(|n| n * (c / ROWS) <= warps).last().unwrap_or(1);
+        // The tile and queries, parts of scores, their sum, and weights in halves beside what they are made of.
+        let bytes = |cut: i64| 2 * (c + sharing) * (depth + ROWS) + sharing * c * (4 * cut + 8);
+        let fits = |cut: i64| bytes(cut) <= target.machine.shared_per_workgroup as i64;
+        let staged = target.stage_cache && !own && shared_rows(g, k, v) && f16_split::rounded(g, q) && fits(cut);
+        // Warps that share a tile of rows have two of them each, and read the queries half as often.
+        let halved = staged && cut == 1 && depth % (4 * TERMS) == 0 && fits(2);
+        Some((sharing, Fragments { cut: if halved { 2 } else { cut }, staged }))
+    }
+}
+
+/// Positions of a chunk where at most so many tokens attend in one step, to a cache of so many rows.
+pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
+    match target.machine.kind {
+        _ if !target.split_cache => whole_chunk(target).max(CHUNK_MANY),
+        _ if tokens > FEW => CHUNK_MANY,
+        // Partial results are written and read again: fewer, where every multiprocessor has a chunk.
+        MachineKind::Gpu if rows <= target.machine.units as i64 * CHUNK_THREADS => CHUNK_THREADS,
+        _ => CHUNK,
+    }
+}
+
+/// Positions of a chunk whose scores just fit into a workgroup's stages: a power of two.
+fn whole_chunk(target: &Target) -> i64 {
+    let scores = (target.machine.stage_bytes() / BYTES_OF_SCORES) as i64 / SHARING;
+    1 << scores.max(1).ilog2()
+}
+
+/// The most positions that an attention of these sources may reach, which may be less than the cache has, and those of a chunk.
+pub(super) fn reach(g: &Graph, src: &[Id], target: &Target) -> (i64, i64) {
+    let positions = g.max_of(src[4]).min(g.max_of(g.dims(src[1])[0]));
+    let chunk = chunk_positions(g.max_of(g.dims(src[0])[0]), positions, target);
+    (positions, chunk.min(positions.max(1)))
+}
+
+/// Rows of halves that both keys and values are read from, the values from their beginning.
+fn shared_rows(g: &Graph, k: Id, v: Id) -> bool {
+    let from_zero = || g[v].src[1..].chunks(2).all(|window| g.int_value(window[0]) == Some(0));
+    f16_split::are_halves(g, k) && g[v].op == Op::Shrink && g[v].src[0] == k && from_zero()
+}
+
+/// The position `first` of a cache that this step writes from there on, and nowhere else.
+pub(super) fn settled(g: &Graph, cache: Id, first: Id) -> Option<Id> {
+    let n = &g[cache];
+    match n.op {
+        Op::Assign => (n.src[2] == first).then_some(first),
+        Op::Cast | Op::Reshape => settled(g, n.src[0], first),
+        _ => None,
+    }
+}
