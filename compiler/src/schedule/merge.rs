@@ -1,8 +1,9 @@
 //! Merge: kernels without a path between them share a launch where that is cheaper.
 
 use super::kernel::Draft;
+use super::launch::{Body, Launch};
 use super::materialise::{Again, Shape};
-use super::{Body, Launch};
+
 use crate::decision::{Alternative, Decider, Decision};
 use crate::nest::global_ranges;
 use crate::price::{Price, occupancy};

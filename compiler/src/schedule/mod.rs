@@ -4,6 +4,7 @@ pub mod candidates;
 mod choose;
 pub mod expand;
 pub mod kernel;
+mod launch;
 pub mod materialise;
 pub mod memory;
 mod merge;
@@ -13,14 +14,13 @@ use crate::decision::Decider;
 use crate::decompose::int8::Derived;
 use crate::price::{Price, occupancy};
 use crate::request::Hint;
-use crate::tile::TilePlan;
 use choose::Choose;
 use gristmill_uop::function::Function;
 use gristmill_uop::machine::MachineKind;
-use gristmill_uop::program::When;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op};
 use kernel::Draft;
+pub use launch::{Body, Launch};
 use materialise::{Again, Placement, Problem};
 use memory::Lifetime;
 use merge::{in_one_round, merge};
@@ -28,32 +28,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// First slot number of intermediates; a function's own slots are below.
 pub const TEMP: u32 = 1 << 16;
-
-/// What one kernel computes of a launch.
-#[derive(Clone, Debug)]
-pub struct Body {
-    /// Its nests.
-    pub nests: Vec<Id>,
-    /// What holds for its workgroups.
-    pub when: When,
-    /// The tensor-level node that it computes, if it is a function's.
-    pub root: Option<Id>,
-    /// What it computes, in words.
-    pub title: String,
-    /// How it is computed; nests are planned when they are mapped.
-    pub plan: TilePlan,
-}
-
-/// One launch: bodies without a path between them, side by side.
-#[derive(Clone, Debug)]
-pub struct Launch {
-    /// The bodies.
-    pub bodies: Vec<Body>,
-    /// Launches of one level are independent.
-    pub level: usize,
-    /// Modelled cost.
-    pub price: Price,
-}
 
 /// What `schedule` returns.
 pub struct Scheduled {

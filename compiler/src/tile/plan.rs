@@ -37,6 +37,13 @@ impl Part {
     pub fn of(axis: usize, kind: RangeKind, count: i64, stride: i64) -> Part {
         Part { axis, kind, count: Some(count), stride }
     }
+    /// An axis as tiles of one kind, with their elements of another; as it is where a tile is one element.
+    pub fn tiled(axis: usize, tile: i64, outer: RangeKind, inner: RangeKind) -> Vec<Part> {
+        match tile {
+            1 => vec![Part::rest(axis, outer, 1)],
+            _ => vec![Part::rest(axis, outer, tile), Part::of(axis, inner, tile, 1)],
+        }
+    }
     /// Of as many iterations as the rest of the axis takes.
     pub fn rest(axis: usize, kind: RangeKind, stride: i64) -> Part {
         Part { axis, kind, count: None, stride }

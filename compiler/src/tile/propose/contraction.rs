@@ -1,7 +1,7 @@
 //! Contractions with a packed weight. They have *row* axes, on which the weight depends, and *token* axes, on which it does not: a tile of rows ×
 //! tokens is kept in registers, the weight decoded once for all its tokens.
 
-use super::Around;
+use super::around::Around;
 use crate::decompose::int8::Derived;
 use crate::fragment::WARP;
 use crate::nest::{divisor, floor_power, host_bound, outermost_reductions, power_divisor};

@@ -1,6 +1,7 @@
 //! Proposals for what a workgroup computes: which output axes the launch is spread over, and the tile of outputs that a workgroup has. By class of
 //! kernel: what a decomposition has asked for (here), contractions with a packed weight (`contraction.rs`), everything else (`plain.rs`).
 
+mod around;
 mod contraction;
 pub mod factors;
 pub mod nest;
@@ -9,32 +10,16 @@ mod threads;
 pub mod vectors;
 pub mod warps;
 
+pub use around::Around;
 pub use contraction::COPIES;
 
 use super::plan::{Part, Proposal, Workgroup, proposals};
-use crate::decompose::int8::Derived;
 use crate::nest::host_bound;
 use crate::request::Hint;
 use contraction::contraction;
 use gristmill_uop::machine::MachineKind;
-use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, RangeKind};
 use plain::plain;
-
-/// What a plan follows from, besides the nests.
-#[derive(Clone, Copy)]
-pub struct Around<'a> {
-    /// The tensor-level node that is computed.
-    pub node: Id,
-    /// The shape that a decomposition asks for.
-    pub hint: Option<&'a Hint>,
-    /// Integer contractions and layouts.
-    pub derived: &'a Derived,
-    /// For whom.
-    pub target: &'a Target,
-    /// Workgroups that a contraction of one token should have at most.
-    pub room: i64,
-}
 
 /// The axes of the output of these nests: ranges that all of them share. A `Cat`'s axis has one range a part and stays inside the workgroup.
 pub fn axes(g: &Graph, nests: &[Id]) -> Vec<Id> {
@@ -68,15 +53,7 @@ fn hinted(g: &Graph, axes: &[Id], hint: &Hint, node: Id) -> Workgroup {
     let mut parts = Vec::new();
     for axis in 0..leading {
         let tile = if axis + 1 == leading { hint.tile } else { 1 };
-        parts.extend(tiled(axis, tile, RangeKind::Global, hint.inner));
+        parts.extend(Part::tiled(axis, tile, RangeKind::Global, hint.inner));
     }
     Workgroup { parts }
-}
-
-/// An axis as tiles of one kind, with their elements of another; as it is where a tile is one element.
-fn tiled(axis: usize, tile: i64, outer: RangeKind, inner: RangeKind) -> Vec<Part> {
-    match tile {
-        1 => vec![Part::rest(axis, outer, 1)],
-        _ => vec![Part::rest(axis, outer, tile), Part::of(axis, inner, tile, 1)],
-    }
 }

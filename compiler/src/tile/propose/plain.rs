@@ -1,7 +1,6 @@
 //! Kernels that are no contraction of weights: elementwise work and reductions.
 
 use super::factors::Factors;
-use super::tiled;
 use crate::nest::divisor;
 use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
 use gristmill_uop::machine::MachineKind;
@@ -80,7 +79,7 @@ impl Plain<'_> {
             match bound {
                 Some(n) if n <= left => left /= n,
                 _ => {
-                    parts.extend(tiled(axis, tile.max(1), RangeKind::Global, RangeKind::Loop));
+                    parts.extend(Part::tiled(axis, tile.max(1), RangeKind::Global, RangeKind::Loop));
                     left = 1;
                 }
             }
