@@ -206,6 +206,24 @@ mod linear {
         ways.iter_mut().for_each(|w| w.device.target.int8 = false);
         check(attention::halves().into_iter().take(1).collect(), ways);
     }
+    /// By threads alone, whose barriers the interpreter sees: kernels of many stages.
+    fn by_threads(cases: Vec<Case>) {
+        let mut ways = linear();
+        ways.retain(|w| w.name.ends_with("threads"));
+        check(cases, ways);
+    }
+    #[test]
+    fn networks() {
+        by_threads(network::cases());
+    }
+    #[test]
+    fn choosing() {
+        by_threads(network::choosing());
+    }
+    #[test]
+    fn states() {
+        by_threads(dynamic::states());
+    }
     #[test]
     fn products_of_bytes() {
         // Of every seventh, as six follow one another for a format: each of the six with some format.
