@@ -267,6 +267,7 @@ impl<'a> Expressions<'a> {
                 let signed = if n.arg == Arg::None { "signed_" } else { "" };
                 format!("mma_{signed}{}({})", n.src.len() / 3 * 16, s.join(", "))
             }
+            Op::PairBf16 => format!("pair_bf16_{lanes}({}, {})", s[0], s[1]),
             Op::MmaHalf => format!("mma_halves({})", s.join(", ")),
             Op::SignedDot4 => format!("dot4_signed_{lanes}({}, {}, {})", s[0], s[1], s[2]),
             Op::Part => {

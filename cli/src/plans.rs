@@ -38,7 +38,7 @@ pub fn worth_trying(
         if (if class.tokens == 1 { work.tokens } else { work.prompt }) == 0 {
             continue;
         }
-        let plan = described.plan(&plan_options(class, rows, settings.cache), &mut functions);
+        let plan = described.plan(&plan_options(class, rows, settings.cache, target), &mut functions);
         let mut all = Vec::new();
         for function in plan.functions() {
             let calls = plan.calls.iter().filter(|c| Arc::ptr_eq(&c.function, function)).count();

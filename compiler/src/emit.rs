@@ -2,7 +2,7 @@
 
 use crate::decision::{Alternative, Decider, Decision};
 use crate::lower::spec as linear_spec;
-use crate::lower::{KernelCode, lower_kernel};
+use crate::lower::{KernelCode, lower_kernel, tiles};
 use crate::map::{simd, simt};
 use crate::nest::{Ranges, global_ranges};
 use crate::schedule::{Body, Launch};
@@ -153,7 +153,7 @@ fn of_threads(
     (simt::nest(g, of, &plan, target, ranges), plan)
 }
 
-/// A nest of vectors, and how.
+/// A nest of vectors, or of tiles, and how.
 fn of_vectors(
     g: &mut Graph,
     nest: Id,
@@ -162,6 +162,10 @@ fn of_vectors(
     site: Decision,
     decider: &mut Decider,
 ) -> (Id, NestPlan) {
+    if tiles::ranges(g, &g[nest].src[3..], target).is_some() {
+        chosen(site, &[Proposal { name: FIRST, plan: NestPlan::Tiles }], decider);
+        return (nest, NestPlan::Tiles);
+    }
     let first = simd::nest(g, nest, None, target, ranges);
     if !decider.explores(&site) {
         chosen(site, &[Proposal { name: FIRST, plan: first.1.clone() }], decider);

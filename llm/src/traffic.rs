@@ -78,7 +78,15 @@ mod tests {
         let file = Gguf::synth(preset, quant).unwrap();
         let model = arch::load(file.metadata(), &file).unwrap();
         let (attention, logits) = (AttentionForm::Absorbed, Logits::Last);
-        let options = Options { tokens: TokenClass::One, rows: 64, depth: 64, cache: Scalar::F16, attention, logits };
+        let options = Options {
+            tokens: TokenClass::One,
+            rows: 64,
+            depth: 64,
+            cache: Scalar::F16,
+            attention,
+            logits,
+            tile: Options::TILE,
+        };
         let plan = model.plan(&options, &mut Functions::new());
         weights(&plan, tokens, &|name| file.tensor(name).map_or(0, |t| t.bytes)) / 1e6
     }

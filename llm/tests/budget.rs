@@ -19,6 +19,7 @@ fn decode_step(preset: &str, quant: &str, device: &str) -> Vec<(String, usize, C
         cache: Scalar::F16,
         attention: AttentionForm::Absorbed,
         logits: Logits::Last,
+        tile: Options::TILE,
     };
     let plan = model.plan(&options, &mut Functions::new());
     plan.functions()

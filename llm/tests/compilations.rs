@@ -19,7 +19,15 @@ use std::sync::Arc;
 fn plan(file: &Gguf, tokens: TokenClass) -> Plan {
     let model = load(file.metadata(), file).expect("a model");
     let attention = AttentionForm::Absorbed;
-    let options = Options { tokens, rows: 1024, depth: 1024, cache: Scalar::F16, attention, logits: Logits::Last };
+    let options = Options {
+        tokens,
+        rows: 1024,
+        depth: 1024,
+        cache: Scalar::F16,
+        attention,
+        logits: Logits::Last,
+        tile: Options::TILE,
+    };
     model.plan(&options, &mut Functions::new())
 }
 

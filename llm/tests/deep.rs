@@ -18,6 +18,7 @@ fn layer(depth: usize) -> Compiled {
         cache: Scalar::F16,
         attention: AttentionForm::Absorbed,
         logits: Logits::Last,
+        tile: Options::TILE,
     };
     let plan = model.plan(&options, &mut Functions::new());
     let moe = plan.functions().into_iter().find(|f| f.name.contains("moe")).expect("MoE layers");

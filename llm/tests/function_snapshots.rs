@@ -39,7 +39,8 @@ fn functions() -> Vec<Arc<Function>> {
     let mut shared = Functions::new();
     let mut out: Vec<Arc<Function>> = Vec::new();
     for (tokens, cache, attention) in steps {
-        let options = Options { tokens, rows: 192, depth: 192, cache, attention, logits: Logits::Last };
+        let options =
+            Options { tokens, rows: 192, depth: 192, cache, attention, logits: Logits::Last, tile: Options::TILE };
         for function in model.plan(&options, &mut shared).functions() {
             if !out.iter().any(|o| Arc::ptr_eq(o, function)) {
                 out.push(function.clone());

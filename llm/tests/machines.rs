@@ -6,7 +6,7 @@ use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options, TokenClass,
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
-use gristmill_uop::machine::{Machine, MachineKind, NAMED};
+use gristmill_uop::machine::{AMX_BF16, Machine, MachineKind, NAMED};
 use gristmill_uop::target::{FLAGS, Target};
 use gristmill_uop::{Op, RangeKind};
 use std::sync::Arc;
@@ -16,7 +16,15 @@ fn layer(preset: &str, tokens: TokenClass) -> Arc<Function> {
     let file = Gguf::synth(preset, "q4_0").expect("a preset");
     let model = load(file.metadata(), &file).expect("a model");
     let attention = if tokens == TokenClass::One { AttentionForm::Absorbed } else { AttentionForm::Values };
-    let options = Options { tokens, rows: 4096, depth: 4096, cache: Scalar::F16, attention, logits: Logits::Last };
+    let options = Options {
+        tokens,
+        rows: 4096,
+        depth: 4096,
+        cache: Scalar::F16,
+        attention,
+        logits: Logits::Last,
+        tile: Options::TILE,
+    };
     let plan = model.plan(&options, &mut Functions::new());
     let largest = plan.functions().into_iter().max_by_key(|function| function.graph.len()).expect("functions");
     largest.clone()
@@ -113,8 +121,9 @@ fn every_optimisation_acts_on_every_machine_that_has_it() {
         let compiled = functions.iter().flat_map(|f| compile(f, target, Some(dialect), &mut Cheapest).programs);
         compiled.map(|p| p.name.clone()).collect()
     };
-    let machines: [(Machine, &dyn Dialect); 3] =
-        [(h200(), &cuda::dialect::Cuda), (avx512, &cpu::dialect::C), (avx2, &cpu::dialect::C)];
+    let amx = Machine { fragments: &[AMX_BF16], ..Machine::cpu("amx", 16, 2) };
+    let machines: [(Machine, &dyn Dialect); 4] =
+        [(h200(), &cuda::dialect::Cuda), (amx, &cpu::dialect::C), (avx512, &cpu::dialect::C), (avx2, &cpu::dialect::C)];
     let mut acted: Vec<(&str, MachineKind)> = Vec::new();
     // With floats as well: what tables do for them, products of integers need not.
     let targets = machines.into_iter().flat_map(|(machine, dialect)| {

@@ -65,7 +65,7 @@ fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Cas
         if class.tokens > 1 && !all_steps {
             continue;
         }
-        let plan = model.plan(&plan_options(class, rows, Scalar::F16), &mut functions);
+        let plan = model.plan(&plan_options(class, rows, Scalar::F16, jit.target()), &mut functions);
         all.extend(plan.functions().into_iter().cloned());
     }
     // Choices differ in the vocabulary alone: of the largest, all of them.

@@ -12,6 +12,7 @@ use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::Function;
 use gristmill_uop::program::Program;
+use gristmill_uop::target::Target;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -45,6 +46,10 @@ impl Jit {
     /// For that device.
     pub fn new(opened: Opened) -> Jit {
         Jit { opened, ready: FxHashMap::default(), packers: FxHashMap::default() }
+    }
+    /// The machine that kernels are written for.
+    pub fn target(&self) -> &Target {
+        &self.opened.target
     }
     /// The device.
     pub fn device(&self) -> &Arc<dyn Device> {

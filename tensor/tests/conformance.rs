@@ -64,6 +64,7 @@ fn linear() -> Vec<Way> {
     let targets = [
         ("avx512vnni", isa("avx512vnni")),
         ("avx2", isa("avx2")),
+        ("amx", isa("amx")),
         ("64 threads", Target { threads: 64, ..Target::named("h200") }),
     ];
     let ways = |(name, target): (&str, Target)| {
@@ -225,6 +226,12 @@ mod linear {
         by_threads(dynamic::states());
     }
     #[test]
+    fn products_of_tiles() {
+        let mut ways = linear();
+        ways.retain(|w| w.name.ends_with("amx"));
+        check(packed::tiles().into_iter().step_by(4).chain(packed::tiles().into_iter().rev().take(2)).collect(), ways);
+    }
+    #[test]
     fn products_of_bytes() {
         // Of every seventh, as six follow one another for a format: each of the six with some format.
         check(attention::integers().into_iter().chain(packed::integer()).step_by(7).collect(), linear());
@@ -245,7 +252,7 @@ macro_rules! conformance {
                 long_attention attention::long; attention_of_halves attention::halves;
                 prompts_of_halves attention::prompts; dynamic_dims dynamic::cases; states dynamic::states;
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
-                integer_attention attention::integers;
+                integer_attention attention::integers; integer_tiles packed::tiles;
             }
         }
     };
@@ -325,6 +332,25 @@ fn scores_are_products_of_integers() {
             assert!(!texts(&exact).contains("dot4"), "{} on {}", case.name, isa.name);
         }
     }
+}
+
+/// Products of tiles are in kernels for prompts where the machine has them and they are not switched off; with tiles as arrays they run on any processor.
+#[test]
+fn tiles_are_multiplied() {
+    use gristmill_compiler::{Cheapest, Dialect, compile};
+    let cases: Vec<_> = packed::tiles().into_iter().rev().step_by(4).collect();
+    for case in &cases {
+        let products = |target: &Target| {
+            let compiled = compile(&case.function, target, Some(&dialect::C as &dyn Dialect), &mut Cheapest);
+            compiled.programs.iter().any(|p| p.source.contains("TILE_PRODUCT"))
+        };
+        let amx = Isa::Amx.target();
+        let off = Target { machine: Machine { fragments: &[], ..amx.machine.clone() }, ..amx.clone() };
+        let exact = Target { int8: false, ..amx.clone() };
+        assert!(products(&amx) && !products(&off) && !products(&exact), "{}", case.name);
+    }
+    let device = Opened { target: Isa::Amx.target(), ..on_cpu(Isa::Plain, 2) };
+    check(cases, vec![Way { name: "amx simulated".into(), device, seed: None, same_as: None }]);
 }
 
 /// A workgroup of eight warps computes the same, and warps do it: in kernels of every such case, for scores and for values.

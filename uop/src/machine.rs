@@ -36,6 +36,11 @@ pub const MMA_I8: Fragment =
 pub const MMA_F16: Fragment =
     Fragment { name: "mma.m16n8k16.f16", rows: 16, columns: 8, terms: 16, operand: Scalar::F16, sum: Scalar::F32 };
 
+/// Products of bfloat16 of a core with AMX (Intel 64 and IA-32 Architectures, volume 2, `TDPBF16PS`). Eight tiles are its registers: rows of the first
+/// operand are tokens, columns of the second rows of a weight. On a Xeon of 3.2 GHz one takes 5.0 ns, and 0.6 ns more with its operands from the first cache.
+pub const AMX_BF16: Fragment =
+    Fragment { name: "tdpbf16ps", rows: 16, columns: 16, terms: 32, operand: Scalar::BF16, sum: Scalar::F32 };
+
 /// A machine's facts. What stands for one thing on a processor and for another on a GPU says so.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Machine {

@@ -101,8 +101,8 @@ pub const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "fragments",
-        doc: "products of matrices by one instruction of a subgroup",
-        of: GPU,
+        doc: "products of matrices by one instruction",
+        of: None,
         off: |t| t.machine.fragments = &[],
     },
     Flag {
@@ -243,7 +243,8 @@ mod tests {
 
     #[test]
     fn every_flag_and_every_parameter_changes_a_target() {
-        let cpu = Target::new(Machine { pairs: true, ..Machine::cpu("test", 16, 2) });
+        let fragments = &[crate::machine::AMX_BF16];
+        let cpu = Target::new(Machine { pairs: true, fragments, ..Machine::cpu("test", 16, 2) });
         for flag in FLAGS {
             for on in [&cpu, &Target::named("h200")].into_iter().filter(|on| flag.acts_on(on.machine.kind)) {
                 let mut off = on.clone();

@@ -1,12 +1,14 @@
 //! Instruction sets: what the machine has, what the C compiler is told, what the dialect may use.
 
 use gristmill_runtime::Error;
-use gristmill_uop::machine::Machine;
+use gristmill_uop::machine::{AMX_BF16, Fragment, Machine};
 use gristmill_uop::target::Target;
 
 /// An instruction set that kernels are written for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Isa {
+    /// As [`Isa::Avx512Vnni`], with AVX512-BF16 and AMX's tiles of bf16.
+    Amx,
     /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI.
     Avx512Vnni,
     /// x86-64 with AVX2, FMA, F16C and the 256-bit AVX-VNNI: as [`Isa::Avx2`] with `vpdpbusd`.
@@ -33,6 +35,28 @@ pub struct IsaInfo {
 
 /// The table, the best first. `-march=x86-64` undoes what a distribution may have made its compiler's default.
 pub const TABLE: &[IsaInfo] = &[
+    IsaInfo {
+        isa: Isa::Amx,
+        name: "amx",
+        lanes: 16,
+        flags: &[
+            "-march=x86-64",
+            "-mavx2",
+            "-mfma",
+            "-mf16c",
+            "-mbmi",
+            "-mbmi2",
+            "-mavx512f",
+            "-mavx512bw",
+            "-mavx512vl",
+            "-mavx512dq",
+            "-mavx512vnni",
+            "-mavx512bf16",
+            "-mamx-tile",
+            "-mamx-bf16",
+            "-mprefer-vector-width=512",
+        ],
+    },
     IsaInfo {
         isa: Isa::Avx512Vnni,
         name: "avx512vnni",
@@ -95,6 +119,8 @@ impl Isa {
     pub fn available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Isa::Avx512Vnni.available() && super::amx::permitted(),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => {
                 use std::arch::is_x86_feature_detected as has;
                 Isa::Avx2.available()
@@ -142,7 +168,8 @@ impl Isa {
         let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
         let signed = matches!(self, Isa::Avx2 | Isa::Neon);
         let cpu = Machine::cpu(self.name(), self.lanes(), workers);
-        Target::new(Machine { pairs: self == Isa::Avx2, signed, ..cpu })
+        let fragments: &[Fragment] = if self == Isa::Amx { &[AMX_BF16] } else { &[] };
+        Target::new(Machine { pairs: self == Isa::Avx2, signed, fragments, ..cpu })
     }
 }
 

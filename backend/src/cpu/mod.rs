@@ -1,6 +1,8 @@
 //! The CPU: C kernels compiled by the machine's compiler, run by a persistent team of threads.
 
 mod affinity;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod cc;
 mod child;
 mod device;

@@ -117,7 +117,7 @@ fn totals(file: &ModelFile, out: &mut dyn Write) -> Result {
 /// Bytes of a cache of that type, one token in all layers.
 fn cache(model: &dyn gristmill_llm::arch::Model, cache: Scalar) -> (u64, PlanOptions) {
     let (tokens, attention, logits) = (TokenClass::One, AttentionForm::Absorbed, Logits::Last);
-    let options = PlanOptions { tokens, rows: 64, depth: 64, cache, attention, logits };
+    let options = PlanOptions { tokens, rows: 64, depth: 64, cache, attention, logits, tile: PlanOptions::TILE };
     ((model.state(&options).row_bytes() * model.layers()) as u64, options)
 }
 

@@ -81,7 +81,7 @@ pub fn run(options: Options) -> Result {
     let mut seen: Vec<std::sync::Arc<Ready>> = Vec::new();
     let rows = cache_rows(context, chunk);
     for class in classes(chunk, &depths(&settings, rows, &target)) {
-        let plan_options = plan_options(class, rows, settings.cache);
+        let plan_options = plan_options(class, rows, settings.cache, &target);
         let plan = described.plan(&plan_options, &mut functions);
         let mut all: Vec<_> = plan.functions().into_iter().cloned().collect();
         if class.tokens == 1 {

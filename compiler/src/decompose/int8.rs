@@ -8,6 +8,7 @@
 //! The contraction then is of `float(q)·d`. That the sum of products is one of integers follows from rules (`uop/src/rules/dot.rs`),
 //! which are applied when the contraction's ranges are known (`schedule/expand.rs`).
 
+use super::bf16;
 use crate::layout::{Layout, Packing};
 use crate::nest::flatten;
 use crate::request::{CausalSkip, Hint, StagedTile};
@@ -37,6 +38,10 @@ pub struct Derived {
     pub layouts: FxHashMap<u32, (Layout, Arc<Packing>)>,
     /// Contractions in integers: reductions, by node.
     pub dots: FxHashMap<Id, Dot>,
+    /// Contractions of tiles of bf16: reductions, by node, with the elements of a block and of a unit of their weight.
+    pub tiled: FxHashMap<Id, [i64; 2]>,
+    /// Does the machine multiply tiles of bf16?
+    pub tiles: bool,
     /// Planes: nodes that have a place of their own, with how many neighbours along a row belong together.
     pub planes: FxHashMap<Id, i64>,
     /// Does the machine multiply signed bytes?
@@ -58,6 +63,10 @@ impl Derived {
         let (group, row) = (g.mul(group, all), g.mul(row, t));
         let at = g.add(group, row);
         g.add(at, within)
+    }
+    /// Is that node a product of tiles?
+    pub fn is_tiled(&self, node: Id) -> bool {
+        self.tiled.contains_key(&node)
     }
     /// What a node is computed from: its sources, and of a contraction in integers the sums of its activations.
     pub fn sources(&self, g: &Graph, id: Id) -> impl Iterator<Item = Id> {
@@ -144,10 +153,12 @@ pub fn derive(
         return Derived::default();
     }
     let signed = target.machine.kind == MachineKind::Gpu;
-    let mut derived = Derived { layouts: layouts(function, target), signed, ..Derived::default() };
+    let tiles = target.machine.kind == MachineKind::Cpu && target.machine.fragment(Scalar::BF16).is_some();
+    let mut derived = Derived { layouts: layouts(function, target), signed, tiles, ..Derived::default() };
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     let mut encoded: FxHashMap<Id, (Id, Id)> = FxHashMap::default();
     let mut sums = FxHashMap::default();
+    let mut buffers: Vec<Id> = Vec::new();
     for id in g.toposort(roots) {
         let n = g[id].clone();
         let src: Sources = n.src.iter().map(|s| map[s]).collect();
@@ -161,6 +172,14 @@ pub fn derive(
             }
             Some(Contraction::Weight { w, x, layout, packing }) => {
                 let base = base_of(g, x);
+                // Rows behind the last token are written too: not into an output.
+                let tiles = if roots.contains(&id) { None } else { bf16::product(g, [w, x, base], &packing, target) };
+                if let Some(tiles) = tiles {
+                    buffers.extend(tiles.buffers.into_iter().chain([tiles.sum]));
+                    derived.tiled.insert(tiles.sum, [packing.elements, packing.unit]);
+                    map.insert(id, tiles.sum);
+                    continue;
+                }
                 let (q, decoded) = *encoded.entry(base).or_insert_with(|| {
                     let (q, d) = g.encode_rows(base, GROUP);
                     derived.planes.extend([(q, GROUP), (d, 1)]);
@@ -185,6 +204,9 @@ pub fn derive(
         *r = map[r];
     }
     rename(hints, &map);
+    for node in buffers {
+        hints.entry(node).or_insert_with(|| Hint::buffer(vec![]));
+    }
     derived
 }
 

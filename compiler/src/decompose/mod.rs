@@ -1,6 +1,7 @@
 //! Decompose: named ops in terms of others, and contractions in the form that a machine multiplies in.
 
 pub mod attention;
+pub mod bf16;
 pub mod f16_split;
 pub mod int8;
 
@@ -10,12 +11,16 @@ use gristmill_uop::target::Target;
 use rustc_hash::FxHashMap;
 
 /// What the kernels for `target` compute of `function`, as a function of the tensor level: contractions are of activations that went through
-/// their encoding in eight bits. `None` where that changes nothing.
+/// their encoding in eight bits, or through bf16 as their weights. `None` where that changes nothing.
 pub fn meaning(function: &Function, target: &Target) -> Option<Function> {
     let mut graph = function.graph.clone();
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let encoded = attention::encode(&mut graph, &mut roots, target);
     let derived = int8::derive(&mut graph, &mut roots, &mut FxHashMap::default(), function, target);
     let outputs = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
-    (encoded || !derived.dots.is_empty()).then(|| Function { graph, outputs, ..function.clone() })
+    (encoded || !derived.dots.is_empty() || !derived.tiled.is_empty()).then(|| Function {
+        graph,
+        outputs,
+        ..function.clone()
+    })
 }

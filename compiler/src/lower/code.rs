@@ -28,6 +28,8 @@ pub enum Statement {
     Wide(Id, Id, usize, Vec<(Id, usize)>),
     /// One write of so many bytes, for several that are neighbours, in order: buffer, offset of the first, values.
     WideWrite(Id, Id, usize, Vec<Id>),
+    /// Buffer, offset of the first row, elements between rows, a tile.
+    WriteTile(Id, Id, i64, Id),
     /// Bytes of memory on their way to a stage while the thread goes on: nobody may read them there before an `AsyncWait`, and other
     /// threads not before a `Barrier` behind it.
     AsyncCopy {

@@ -9,6 +9,7 @@ use super::mma;
 use super::mma_f16;
 use super::pairs;
 use super::threads;
+use super::tiles::{self, Tile};
 use super::vector::vectorise;
 use crate::nest::{Nest, global_ranges, identity};
 use crate::price::occupancy::WORDS;
@@ -104,6 +105,9 @@ impl Emitter<'_> {
         let gpu = self.target.machine.kind == MachineKind::Gpu;
         let is_lane = |g: &Graph, r: Id| !gpu && g.range_kind(r) == Some(RangeKind::Vector);
         let lane = closed.iter().copied().find(|&r| is_lane(self.g, r));
+        if let Some(tile) = tiles::ranges(self.g, &closed, self.target) {
+            return self.tiles(Nest { buffer, offset, value, closed }, &copies, tile);
+        }
         let mut stores: Vec<(Id, Id)> = Vec::new();
         for map in copies {
             let at = self.g.substitute(offset, &mut map.clone());
@@ -121,20 +125,38 @@ impl Emitter<'_> {
                 stores.push((at, v));
             }
         }
+        let writes = stores.into_iter().map(|(at, v)| (at, v, Statement::Write(buffer, at, v))).collect();
+        self.looped(&closed, writes);
+    }
+    /// Writes, each with its offset and its value, in the loops of a nest.
+    fn looped(&mut self, closed: &[Id], writes: Vec<(Id, Id, Statement)>) {
         let loops: Vec<Id> =
             closed.iter().copied().filter(|&r| self.g.range_kind(r) == Some(RangeKind::Loop)).collect();
         let depth = self.scopes.len();
         for r in loops {
             self.open(r);
         }
-        let roots: Vec<Id> = stores.iter().flat_map(|s| [s.0, s.1]).collect();
+        let roots: Vec<Id> = writes.iter().flat_map(|w| [w.0, w.1]).collect();
         self.all(&roots);
-        for (at, v) in stores {
-            self.push_here(Statement::Write(buffer, at, v));
+        for (_, _, write) in writes {
+            self.push_here(write);
         }
         while self.scopes.len() > depth {
             self.close();
         }
+    }
+    /// A nest that is a product of tiles.
+    fn tiles(&mut self, nest: Nest, copies: &[FxHashMap<Id, Id>], tile: [Id; 2]) {
+        let count = copies.len() as i64;
+        let mut writes = Vec::new();
+        for (number, map) in copies.iter().enumerate() {
+            let own = [nest.offset, nest.value].map(|x| self.g.substitute(x, &mut map.clone()));
+            let beside = tiles::Beside { number: number as i64, count };
+            let found = tiles::product(self.g, own, tile, beside, self.target);
+            let Tile { offset, stride, value } = found.expect("a nest of this shape is a product of tiles");
+            writes.push((offset, value, Statement::WriteTile(nest.buffer, offset, stride, value)));
+        }
+        self.looped(&nest.closed, writes);
     }
     fn times(&mut self, copies: &[FxHashMap<Id, Id>], r: Id) -> Vec<FxHashMap<Id, Id>> {
         let n = self.g.int_value(self.g[r].src[0]).unwrap_or(1);
@@ -314,7 +336,7 @@ impl Emitter<'_> {
         let last = n.src.len().saturating_sub(1);
         // Ops whose last source is the sum they add to.
         let dot = matches!(n.op, Op::Dot4 | Op::SignedDot4 | Op::Halves) && self.g.int_value(n.src[last]) == Some(0);
-        if adds && (n.op == Op::MmaHalf || dot) {
+        if adds && (matches!(n.op, Op::MmaHalf | Op::TileMma) || dot) {
             let needs = n.src[..last].to_vec();
             let mut src = n.src.clone();
             src[last] = acc;

@@ -16,6 +16,7 @@ pub(crate) mod prefetch;
 pub mod print;
 pub mod spec;
 pub(crate) mod threads;
+pub(crate) mod tiles;
 pub(crate) mod unroll;
 pub(crate) mod vector;
 

@@ -76,6 +76,9 @@ fn line(g: &Graph, statement: &Statement) -> String {
             format!("%{} <- {}", id.0, text.split_once(" = ").map_or(text.as_str(), |(_, rest)| rest))
         }
         Statement::Write(buffer, at, v) => format!("%{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v)),
+        Statement::WriteTile(buffer, at, stride, v) => {
+            format!("rows {stride} apart of %{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v))
+        }
         Statement::WideWrite(buffer, at, bytes, values) => {
             let values: Vec<String> = values.iter().map(|&v| value(g, v)).collect();
             format!("{bytes} bytes of %{}[{}] <- {}", buffer.0, value(g, *at), values.join(", "))
@@ -145,6 +148,7 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
             Statement::Define(id) | Statement::Loop { range: id, .. } | Statement::Accumulator(id) => roots.push(*id),
             Statement::Accumulate(_, id) | Statement::Unless(id) => roots.push(*id),
             Statement::Write(buffer, at, v) => roots.extend([*buffer, *at, *v]),
+            Statement::WriteTile(buffer, at, _, v) => roots.extend([*buffer, *at, *v]),
             Statement::WideWrite(buffer, at, _, values) => roots.extend([*buffer, *at].iter().chain(values)),
             Statement::Wide(_, _, _, parts) => roots.extend(parts.iter().map(|p| p.0)),
             Statement::AsyncCopy { to, from, .. } => roots.extend(to.iter().chain(from)),

@@ -11,7 +11,9 @@ mod widths;
 
 use super::code::{Code, KernelCode, Prefetch, SpanPrefetch, Statement};
 use super::threads::ThreadIndex;
+use super::tiles;
 use error::Checked;
+use gristmill_uop::machine::AMX_BF16;
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -141,6 +143,7 @@ impl<'a> Checker<'a> {
             | Statement::Accumulator(id)
             | Statement::Accumulate(id, _)
             | Statement::Write(id, ..)
+            | Statement::WriteTile(id, ..)
             | Statement::Wide(id, ..)
             | Statement::WideWrite(id, ..)
             | Statement::AsyncCopy { to: [id, _], .. } => {
@@ -154,6 +157,7 @@ impl<'a> Checker<'a> {
             Statement::Accumulator(acc) => self.accumulator(*acc),
             Statement::Accumulate(acc, update) => self.accumulate(*acc, *update),
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
+            Statement::WriteTile(buffer, at, stride, value) => self.write_tile(*buffer, *at, *stride, *value),
             Statement::Wide(buffer, at, bytes, parts) => self.wide(*buffer, *at, *bytes, parts),
             Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
             Statement::AsyncCopy { to, from, bytes } => self.async_copy(*to, *from, *bytes),
@@ -256,7 +260,7 @@ impl<'a> Checker<'a> {
         }
         for (i, &s) in g[id].src.iter().enumerate() {
             match g[id].op {
-                Op::Load if i == 0 => self.readable(s, id)?,
+                Op::Load | Op::TileLoad if i == 0 => self.readable(s, id)?,
                 // Threads of a range, not its index.
                 Op::Fold if i == 1 => {}
                 _ if Some(s) == except => {}
@@ -330,6 +334,13 @@ impl<'a> Checker<'a> {
         let fits = matches!(g[buffer].arg, Arg::Packed(..)) || g.scalar(value) == g.scalar(buffer);
         let lanes = self.threads.is_empty() || g[value].dtype.lanes == 1;
         self.hold(fits && lanes, "what is written is of the buffer's type", value)?;
+        self.value(value, buffer)
+    }
+    fn write_tile(&mut self, buffer: Id, at: Id, stride: i64, value: Id) -> Checked {
+        self.place(buffer, at)?;
+        let fits = self.g[value].dtype == self.g.scalar(buffer).one().with_lanes(tiles::LANES);
+        let apart = stride >= AMX_BF16.columns;
+        self.hold(fits && apart, "a tile is written to rows of the buffer's type that do not overlap", value)?;
         self.value(value, buffer)
     }
     /// Is the address a multiple of so many bytes, whatever its indices are?

@@ -33,7 +33,7 @@ pub fn nest(g: &mut Graph, store: Id, plan: &NestPlan, target: &Target, ranges: 
             Sharing { g, ranges, threads, plan, steps: FxHashMap::default() }.nest(store)
         }
         NestPlan::Counted(steps) => counted(g, store, steps, ranges),
-        NestPlan::Serial | NestPlan::Vectors(_) => store,
+        NestPlan::Serial | NestPlan::Vectors(_) | NestPlan::Tiles => store,
     }
 }
 

@@ -2,7 +2,7 @@
 //! arithmetic; a reduction gets ranges; a node that has a place of its own is read from there.
 
 use crate::decompose::int8::{Derived, Dot};
-use crate::nest::{Indices, Ranges, flatten};
+use crate::nest::{Indices, Ranges, flatten, strided};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources, rules};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -127,6 +127,23 @@ impl<'a> Expander<'a> {
         let outer: Vec<Id> = ranges[..3].iter().copied().filter(|r| is_range(g, r)).collect();
         g.reduce_ranges(sum, &outer, ReduceOp::Add)
     }
+    /// A product of tiles at `index`: its range is cut into blocks of the weight, units of these, and the terms of a tile.
+    fn tiled(&mut self, g: &mut Graph, node: Id, index: &[Id]) -> Id {
+        let [block, unit] = self.derived.tiled[&node];
+        let product = g[node].src[0];
+        let columns = g.max_of(*g.dims(product).last().expect("a contraction has an axis"));
+        let sizes = [
+            (columns / block, block, RangeKind::Reduce),
+            (block / unit, unit, RangeKind::Reduce),
+            (unit, 1, RangeKind::Unroll),
+        ];
+        let parts = sizes.map(|(count, step, kind)| (self.ranges.fixed(g, count, kind), step));
+        let mut inner: Indices = index.into();
+        inner.push(strided(g, &parts));
+        let value = self.value(g, product, &inner);
+        let ranges: Vec<Id> = parts.iter().map(|p| p.0).filter(|&r| g[r].op == Op::Range).collect();
+        g.reduce_ranges(value, &ranges, ReduceOp::Add)
+    }
     /// The value of `node` at `index`, computed here.
     pub fn compute(&mut self, g: &mut Graph, node: Id, index: &[Id]) -> Id {
         let n = g[node].clone();
@@ -183,6 +200,7 @@ impl<'a> Expander<'a> {
                 let derived = self.derived;
                 self.dot(g, node, index, &derived.dots[&node])
             }
+            Op::Reduce if self.derived.is_tiled(node) => self.tiled(g, node, index),
             Op::Reduce => self.reduce(g, &n, index),
             _ if n.op.is_elementwise() => {
                 let src: Sources = n.src.iter().map(|&s| self.value(g, s, index)).collect();

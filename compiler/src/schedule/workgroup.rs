@@ -21,7 +21,8 @@ pub struct Split {
 /// Rewrites the nests as the plan says.
 pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, around: &Around) -> Split {
     let axes = axes(g, nests);
-    let mut s = Splitter { x, map: FxHashMap::default(), order: Vec::new() };
+    let tiles = around.derived.is_tiled(around.node);
+    let mut s = Splitter { x, map: FxHashMap::default(), order: Vec::new(), tiles };
     s.cut(g, &axes, plan);
     let hint = around.hint.filter(|h| h.globals > 0);
     let skip = hint.and_then(|h| s.skip(g, &h.future?, &axes, around.node, h.tile));
@@ -47,11 +48,13 @@ struct Splitter<'a, 'b> {
     map: FxHashMap<Id, Id>,
     /// Inner ranges, outermost first.
     order: Vec<Id>,
+    /// Is what is computed a product of tiles, whose buffers have room for whole ones?
+    tiles: bool,
 }
 
 impl Splitter<'_, '_> {
     /// The axes as the plan's parts, from the outermost on. Where an axis ends before its parts do, their surplus repeats the last element: it computes and
-    /// writes the same value again.
+    /// writes the same value again. So does a whole tile; of the last one rows behind the end are computed too, from whatever lies there.
     fn cut(&mut self, g: &mut Graph, axes: &[Id], plan: &Workgroup) {
         for (i, part) in plan.parts.iter().enumerate() {
             let Some(&r) = axes.get(part.axis) else { continue };
@@ -70,13 +73,30 @@ impl Splitter<'_, '_> {
             };
             let rest = plan.parts.iter().filter(of_axis).find(|p| p.count.is_none()).map_or(1, |p| p.stride);
             let divides = g.int_value(g[r].src[0]).is_some_and(|b| b % rest == 0);
-            if several && !divides && !plan.parts[i + 1..].iter().any(|p| of_axis(&p)) {
-                let minus = g.int(-1);
-                let last = g.add(g[r].src[0], minus);
+            let inner: Vec<&Part> = plan.parts[i + 1..].iter().filter(of_axis).collect();
+            if let Some(step) = self.repeated(part, &inner).filter(|_| several && !divides) {
+                let last = self.last(g, r, step);
                 index = g.min(index, last);
             }
             self.map.insert(r, index);
         }
+    }
+    /// Elements that are repeated together where the axis ends, if this part's range is the last that says which.
+    fn repeated(&self, part: &Part, inner: &[&Part]) -> Option<i64> {
+        match inner {
+            [] if self.tiles && part.kind == RangeKind::Vector => None,
+            [] => Some(1),
+            [lanes] if self.tiles && lanes.kind == RangeKind::Vector => lanes.count,
+            _ => None,
+        }
+    }
+    /// Where the last `step` elements of the axis `r` begin, which is cut into so many.
+    fn last(&self, g: &mut Graph, r: Id, step: i64) -> Id {
+        let minus = g.int(-1);
+        let last = g.add(g[r].src[0], minus);
+        let step = g.int(step);
+        let number = g.idiv(last, step);
+        g.mul(number, step)
     }
     /// The range of a part of the axis `r`.
     fn part(&mut self, g: &mut Graph, r: Id, part: &Part) -> Id {

@@ -24,7 +24,8 @@ pub struct Workgroup {
 pub struct Part {
     /// The axis, by its place among those that have a range.
     pub axis: usize,
-    /// What the range is: over the launch (`Global`), one after the other (`Loop`), in registers (`Upcast`), threads (`Vector`).
+    /// What the range is: over the launch (`Global`), one after the other (`Loop`), in registers (`Upcast`), threads or a tile's
+    /// rows and columns (`Vector`).
     pub kind: RangeKind,
     /// Its iterations; `None` for as many as the rest of the axis takes.
     pub count: Option<i64>,
@@ -63,6 +64,8 @@ pub enum NestPlan {
     Counted(Vec<i64>),
     /// Its sums are matrix products of warps.
     Warps(Warps),
+    /// Its sums are products of tiles of a CPU's core, laid out already by the workgroup's parts.
+    Tiles,
 }
 
 /// How a nest becomes vectors.

@@ -114,6 +114,7 @@ impl Display for NestPlan {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             NestPlan::Serial => f.write_str("serial:"),
+            NestPlan::Tiles => f.write_str("tiles:"),
             NestPlan::Vectors(v) => v.fmt(f),
             NestPlan::Threads(t) => t.fmt(f),
             NestPlan::Counted(steps) => {
@@ -174,6 +175,7 @@ impl FromStr for NestPlan {
         };
         match name {
             "serial" if items.is_empty() => Ok(NestPlan::Serial),
+            "tiles" if items.is_empty() => Ok(NestPlan::Tiles),
             "counted" => {
                 let steps = |words: &Vec<&str>| match words[..] {
                     ["steps", n] => count(n),

@@ -129,7 +129,8 @@ fn plan(metadata: &Metadata, model: &dyn Model) {
     ] {
         let rows = Options::rows_for(PLANNED, tokens.max());
         let cache = if tokens == TokenClass::One { Scalar::F16 } else { Scalar::F32 };
-        let options = Options { tokens, rows, depth: rows, cache, attention, logits: Logits::Last };
+        let options =
+            Options { tokens, rows, depth: rows, cache, attention, logits: Logits::Last, tile: Options::TILE };
         let plan = model.plan(&options, &mut Functions::new());
         assert!(!plan.calls.is_empty() && model.state(&options).rows == rows);
     }

@@ -67,9 +67,13 @@ pub struct Options {
     pub attention: AttentionForm,
     /// Which logits are computed.
     pub logits: Logits,
+    /// Most tokens of one expert that a tile has: [`Options::TILE`], or as many as the machine's products of matrices want.
+    pub tile: usize,
 }
 
 impl Options {
+    /// Tokens of a tile of one expert for products in registers: as many as keep the sums of a vector of rows there.
+    pub const TILE: usize = 16;
     /// Rows for a context of `context` tokens that is filled in steps of at most `max_tokens`: any position may start any
     /// step. A multiple of 256, so that chunks of the cache are whole and kernels do not depend on the length.
     pub fn rows_for(context: usize, max_tokens: usize) -> usize {

@@ -62,9 +62,13 @@ pub fn classes(chunk: usize, depths: &[usize]) -> Vec<Class> {
     all
 }
 
+/// Most tokens of an expert's tile where a core multiplies tiles of bf16: a weight is unpacked once for them.
+const AMX_TILE: usize = 64;
+
 /// How the steps of a class are planned.
-pub fn plan_options(class: Class, rows: usize, cache: Scalar) -> Options {
+pub fn plan_options(class: Class, rows: usize, cache: Scalar, target: &Target) -> Options {
     let Class { tokens: max, logits, depth } = class;
+    let tiles = target.machine.kind == MachineKind::Cpu && target.machine.fragment(Scalar::BF16).is_some();
     Options {
         tokens: if max > 1 { TokenClass::Chunk { max } } else { TokenClass::One },
         rows,
@@ -72,6 +76,7 @@ pub fn plan_options(class: Class, rows: usize, cache: Scalar) -> Options {
         cache,
         attention: if max > FEW { AttentionForm::Values } else { AttentionForm::Absorbed },
         logits,
+        tile: if tiles { AMX_TILE } else { Options::TILE },
     }
 }
 

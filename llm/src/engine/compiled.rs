@@ -59,7 +59,8 @@ impl Footprint {
 /// A step that every model has, to ask it what it keeps.
 fn probe(settings: &Settings) -> Options {
     let (attention, logits) = (AttentionForm::Absorbed, Logits::Last);
-    Options { tokens: TokenClass::One, rows: 64, depth: 64, cache: settings.cache, attention, logits }
+    let tile = Options::TILE;
+    Options { tokens: TokenClass::One, rows: 64, depth: 64, cache: settings.cache, attention, logits, tile }
 }
 
 /// Bytes of one row of the table of rotations.
@@ -111,7 +112,8 @@ impl<'a> Compiled<'a> {
         let context = choose_context(&settings, model.context(), &footprint, beside(weights)?)?;
         let rows = cache_rows(context, chunk);
         let depths = depths(&settings, rows, device.target());
-        let plan = |class: Class| model.plan(&plan_options(class, rows, settings.cache), &mut functions);
+        let plan =
+            |class: Class| model.plan(&plan_options(class, rows, settings.cache, &opened.target), &mut functions);
         let plans: Vec<Plan> = classes(chunk, &depths).into_iter().map(plan).collect();
         let choices: &[Choice] = if device.overlaps() { &[Choice::Greedy, Choice::Best] } else { &[Choice::Greedy] };
         let choice = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
@@ -163,7 +165,7 @@ impl<'a> Compiled<'a> {
         let weights = load::weights(file, &mut jit, &layouts, there, progress)?;
         let (device, chunk) = (jit.device().clone(), settings.chunk);
         let classes = classes(chunk, &depths);
-        let state = model.state(&plan_options(classes[0], rows, settings.cache));
+        let state = model.state(&plan_options(classes[0], rows, settings.cache, jit.target()));
         let states = (0..model.layers())
             .map(|_| state.planes.iter().map(|p| device.alloc(rows * p.row_bytes(), Memory::State)).collect())
             .collect::<Result<Vec<_>, _>>()?;

@@ -185,7 +185,7 @@ impl Engine {
         self.depths.iter().copied().find(|&d| position < d).unwrap_or(self.rows)
     }
     pub(super) fn options(&self, class: Class) -> Options {
-        plan_options(class, self.rows, self.settings.cache)
+        plan_options(class, self.rows, self.settings.cache, self.jit.target())
     }
     /// Compiles and captures what logits of every one of `tokens` tokens need, with progress; else that happens at their first step.
     pub fn prepare_all_logits(&mut self, tokens: usize, progress: &dyn Fn(Progress)) -> Result<(), Error> {

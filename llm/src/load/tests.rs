@@ -139,6 +139,7 @@ fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &How) -> (Vec<(String
         cache: Scalar::F16,
         attention: AttentionForm::Absorbed,
         logits: Logits::Last,
+        tile: Options::TILE,
     };
     let plan = model.plan(&options, &mut Functions::new());
     let all: Vec<_> = plan.functions().into_iter().cloned().collect();

@@ -266,8 +266,15 @@ pub fn run(
 ) -> Vec<Vec<f64>> {
     let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
     let rows = tokens.len() + class.max();
-    let options =
-        Options { tokens: class, rows, depth: rows, cache: way.cache, attention: way.form, logits: Logits::All };
+    let options = Options {
+        tokens: class,
+        rows,
+        depth: rows,
+        cache: way.cache,
+        attention: way.form,
+        logits: Logits::All,
+        tile: Options::TILE,
+    };
     let plan: Plan = f.model.plan(&options, &mut Functions::new());
     let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope, wide_rope_table(f, rows))]);
     for layer in 0..f.model.layers() {

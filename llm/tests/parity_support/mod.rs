@@ -126,6 +126,7 @@ pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f6
         cache: Scalar::F32,
         attention: AttentionForm::Absorbed,
         logits: Logits::All,
+        tile: Options::TILE,
     };
     let plan = model.plan(&options, &mut Functions::new());
     let table = model.rope_table(rows).into_iter().map(f64::from).collect();
@@ -172,8 +173,15 @@ pub fn on_device(
     let model = model_of(file, latent_eps);
     let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
     let rows = Options::rows_for(tokens.len(), class.max());
-    let options =
-        Options { tokens: class, rows, depth: rows, cache: way.cache, attention: way.form, logits: Logits::All };
+    let options = Options {
+        tokens: class,
+        rows,
+        depth: rows,
+        cache: way.cache,
+        attention: way.form,
+        logits: Logits::All,
+        tile: Options::TILE,
+    };
     let plan = model.plan(&options, &mut Functions::new());
     let mut jit = Jit::new(open(device, &DeviceOptions { exact: true, ..DeviceOptions::default() }).expect("a device"));
     let functions: Vec<_> = plan.calls.iter().map(|c| c.function.clone()).collect();

@@ -28,24 +28,25 @@ pub fn one_token() -> Vec<Case> {
 
 /// Several tokens: tiles of one expert each, as many as the data asks for.
 pub fn grouped() -> Vec<Case> {
-    let mut out = Vec::new();
-    for e in ENCODINGS {
-        let (d, ff, count, used, height, most) = (e.elements.max(64), e.elements.max(64), 6, 2, 4, 13);
-        let case = Case::new(format!("n tokens, {}", e.name), |c| {
-            let n = c.var("n", 1, most);
-            let x = c.input("x", dims![n, d], Scalar::F32);
-            let p = nn::softmax(x.linear(c.weight("router", &[count, d], &F32)));
-            let chosen = nn::top_k(p, used);
-            let t = nn::tiles(chosen.index, n, most, count, height);
-            let rows = x.gather(t.token).reshape(dims![t.count, height, d]);
-            let w = |name: &str, out: usize, inner: usize| {
-                c.weight(name, &[count, out, inner], e).gather(t.expert).unsqueeze(1)
-            };
-            let a = rows.contract(w("gate", ff, d)).silu() * rows.contract(w("up", ff, d));
-            let down = a.contract(w("down", d, ff)).reshape(dims![t.count * height as i64, d]);
-            c.output("y", x + (down.gather(t.row) * chosen.of(p).unsqueeze(2)).sum(&[1]));
-        });
-        out.push(case.vars(&[&[("n", 1)], &[("n", 5)], &[("n", 13)]]));
-    }
-    out
+    ENCODINGS.into_iter().map(|e| grouped_by(e, 4, 13)).collect()
+}
+
+/// Tiles of `height` tokens, of at most `most`.
+pub fn grouped_by(e: EncodingRef, height: usize, most: usize) -> Case {
+    let (d, ff, count, used) = (e.elements.max(64), e.elements.max(64), 6, 2);
+    let case = Case::new(format!("n tokens, {}", e.name), |c| {
+        let n = c.var("n", 1, most);
+        let x = c.input("x", dims![n, d], Scalar::F32);
+        let p = nn::softmax(x.linear(c.weight("router", &[count, d], &F32)));
+        let chosen = nn::top_k(p, used);
+        let t = nn::tiles(chosen.index, n, most, count, height);
+        let rows = x.gather(t.token).reshape(dims![t.count, height, d]);
+        let w = |name: &str, out: usize, inner: usize| {
+            c.weight(name, &[count, out, inner], e).gather(t.expert).unsqueeze(1)
+        };
+        let a = rows.contract(w("gate", ff, d)).silu() * rows.contract(w("up", ff, d));
+        let down = a.contract(w("down", d, ff)).reshape(dims![t.count * height as i64, d]);
+        c.output("y", x + (down.gather(t.row) * chosen.of(p).unsqueeze(2)).sum(&[1]));
+    });
+    case.vars(&[&[("n", 1)], &[("n", 5)], &[("n", most as i64)]])
 }

@@ -2,7 +2,7 @@
 
 use crate::harness::{Case, Fill, Within};
 use crate::{experts, invented, network};
-use gristmill_encodings::TABLE;
+use gristmill_encodings::{Q4_0, TABLE};
 use gristmill_tensor::dims;
 use gristmill_uop::{EncodingRef, Scalar};
 
@@ -107,6 +107,25 @@ pub fn integer() -> Vec<Case> {
         out.push(experts_of(e, 16).renamed("interleaved"));
     }
     out
+}
+
+/// Contractions of so many tokens that machines with tiles of bf16 multiply these, of every format: steps that fill no tile, some, and all.
+pub fn tiles() -> Vec<Case> {
+    let blocks = TABLE.iter().copied().filter(|e| e.elements > 1);
+    let mut out: Vec<Case> = blocks.map(|e| prompt(e, 32)).collect();
+    out.push(prompt(&Q4_0, 208));
+    out.push(experts::grouped_by(&Q4_0, 32, 40).renamed("by 32"));
+    out
+}
+
+fn prompt(e: EncodingRef, rows: usize) -> Case {
+    Case::new(format!("{rows} rows of {}, a prompt", e.name), |c| {
+        let n = c.var("n", 1, 128);
+        let x = c.input("x", dims![n, row(e)], Scalar::F32);
+        let bias = c.input("bias", dims![rows], Scalar::F32);
+        c.output("y", x.linear(c.weight("w", &[rows, row(e)], e)) + bias);
+    })
+    .vars(&[&[("n", 1)], &[("n", 37)], &[("n", 128)]])
 }
 
 /// What surrounds contractions in a model.

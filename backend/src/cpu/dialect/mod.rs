@@ -2,6 +2,7 @@
 //! launch; everything it needs is in the prelude (`prelude.rs`).
 
 mod prelude;
+mod tiles;
 mod words;
 
 pub use prelude::prelude;
@@ -56,8 +57,15 @@ impl Writer<'_> {
             self.line(format_args!("{t} *const l{i} = ({t} *)(scratch + {at});"));
         }
         self.line(format_args!("i64 base = 0;"));
+        let tiles = bodies.iter().flat_map(|b| &b.statements).any(|s| matches!(s, Statement::WriteTile(..)));
+        if tiles {
+            self.line(format_args!("TILES_BEGIN;"));
+        }
         for (i, code) in bodies.iter().enumerate() {
             self.body(i, code);
+        }
+        if tiles {
+            self.line(format_args!("TILES_END;"));
         }
         self.line(format_args!("}}"));
     }
@@ -104,6 +112,9 @@ impl Writer<'_> {
         self.line(format_args!("}} base += count; }}"));
     }
     fn statement(&mut self, s: &Statement) {
+        if let Some(text) = tiles::statement(&self.t, s) {
+            return self.line(format_args!("{text}"));
+        }
         match s {
             Statement::Define(id) => {
                 let (t, e) = (type_of(self.t.g[*id].dtype), self.t.expression(*id));
@@ -133,6 +144,7 @@ impl Writer<'_> {
                 self.line(format_args!("__builtin_prefetch({b} + {at} + {ahead});"));
             }
             Statement::Prefetch(Prefetch::Tile(tile)) => self.tile(tile),
+            Statement::WriteTile(..) => unreachable!("tiles have been written"),
             Statement::Nest { staged, globals, .. } => {
                 if *staged {
                     let changed: Vec<String> =

@@ -1,6 +1,6 @@
 //! What every translation unit begins with: types, conversions and the few functions that have no operator, per instruction set.
 
-use super::words;
+use super::{tiles, words};
 use crate::render::CONVERSIONS;
 use std::fmt::Write;
 
@@ -82,6 +82,7 @@ pub fn prelude() -> String {
     line(saturating(1));
     line(SCALAR_FUNCTIONS.into());
     line(words::functions(LANES));
+    line(tiles::FUNCTIONS.into());
     s
 }
 
@@ -190,10 +191,9 @@ fn vector_functions(l: usize) -> String {
     };
     let lane_in = each(&|i| format!("cvt_f16_f32_1(x[{i}])"));
     let lane_out = each(&|i| format!("cvt_f32_f16_1(x[{i}])"));
-    let lane_bf = each(&|i| format!("cvt_f32_bf16_1(x[{i}])"));
     let _ = writeln!(
         s,
-        "#if defined({needs})\nFN f32x{l} cvt_f16_f32_{l}(u16x{l} x) {{ return {half_in}; }}\nFN u16x{l} cvt_f32_f16_{l}(f32x{l} x) {{ return {half_out}; }}\n#else\nFN f32x{l} cvt_f16_f32_{l}(u16x{l} x) {{ return (f32x{l}){{{lane_in}}}; }}\nFN u16x{l} cvt_f32_f16_{l}(f32x{l} x) {{ return (u16x{l}){{{lane_out}}}; }}\n#endif\nFN f32x{l} cvt_bf16_f32_{l}(u16x{l} x) {{ return (f32x{l})(cvt_u16_i32_{l}(x) << 16); }}\nFN u16x{l} cvt_f32_bf16_{l}(f32x{l} x) {{ return (u16x{l}){{{lane_bf}}}; }}"
+        "#if defined({needs})\nFN f32x{l} cvt_f16_f32_{l}(u16x{l} x) {{ return {half_in}; }}\nFN u16x{l} cvt_f32_f16_{l}(f32x{l} x) {{ return {half_out}; }}\n#else\nFN f32x{l} cvt_f16_f32_{l}(u16x{l} x) {{ return (f32x{l}){{{lane_in}}}; }}\nFN u16x{l} cvt_f32_f16_{l}(f32x{l} x) {{ return (u16x{l}){{{lane_out}}}; }}\n#endif\nFN f32x{l} cvt_bf16_f32_{l}(u16x{l} x) {{ return (f32x{l})(cvt_u16_i32_{l}(x) << 16); }}\nFN u16x{l} cvt_f32_bf16_{l}(f32x{l} x) {{\n  u32x{l} b = (u32x{l})x, nan = (u32x{l})((b & 0x7fffffffu) > 0x7f800000u), even = b + 0x7fff + (b >> 16 & 1);\n  return __builtin_convertvector((nan & (b >> 16 | 64)) | (~nan & even >> 16), u16x{l});\n}}"
     );
     // Rounding to nearest even by adding and taking away 2^23 with the sign of x; from 2^23 on nothing is left to round.
     let magic = splat("12582912.0f");
@@ -252,7 +252,7 @@ fn vector_functions(l: usize) -> String {
         16 => {
             let _ = writeln!(
                 s,
-                "#if defined(__AVX512F__)\nFN f32x16 table_f32_16(f32x16 t, i32x16 i) {{ return (f32x16)__builtin_ia32_permvarsf512_mask(t, i, (f32x16){{}}, (u16)-1); }}\nFN i32x16 table_16(i32x16 t, i32x16 i) {{ return (i32x16)__builtin_ia32_permvarsi512_mask(t, i, (i32x16){{}}, (u16)-1); }}\n#else\n{generic}\n#endif"
+                "#if defined(__AVX512F__)\nFN f32x16 table_f32_16(f32x16 t, i32x16 i) {{ return (f32x16)__builtin_ia32_permvarsf512_mask(t, i, (f32x16){{}}, (u16)-1); }}\nFN i32x16 table_16(i32x16 t, i32x16 i) {{ return (i32x16)__builtin_ia32_permvarsi512_mask(t, i, (i32x16){{}}, (u16)-1); }}\n#else\nFN f32x16 table_f32_16(f32x16 t, i32x16 i) {{ return (f32x16){{{lookup}}}; }}\n{generic}\n#endif"
             );
         }
         8 => {

@@ -143,6 +143,7 @@ impl<'a> Writer<'a> {
                 self.line(format_args!("a{a} = {e};"));
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
+            Statement::WriteTile(..) => unreachable!("a GPU has no tiles: {s:?}"),
             Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
             Statement::AsyncCopy { to, from, bytes: 16 } => {
                 let [to, from] =

@@ -6,6 +6,7 @@ use super::memory::{At, Places};
 use super::nodes;
 use gristmill_compiler::lower::{Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
 use gristmill_uop::fold::{self, Value};
+use gristmill_uop::machine::AMX_BF16;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use std::collections::HashMap;
 
@@ -275,6 +276,7 @@ impl<'a> Machine<'a> {
                 self.aligned(*buffer, *at, *bytes)?;
                 self.write(*buffer, *at, values)?;
             }
+            Statement::WriteTile(buffer, at, stride, value) => self.write_tile(*buffer, *at, *stride, *value)?,
             Statement::Wide(buffer, at, bytes, parts) => {
                 self.aligned(*buffer, *at, *bytes)?;
                 let unit = self.g.unit_bytes(*buffer);
@@ -326,6 +328,35 @@ impl<'a> Machine<'a> {
         }
         Ok(())
     }
+    /// A tile of sums, whose rows lie `stride` elements apart from `at` on.
+    fn write_tile(&mut self, buffer: Id, at: Id, stride: i64, value: Id) -> Result<(), Fault> {
+        let (unit, scalar) = (self.g.unit_bytes(buffer), self.g.scalar(value));
+        for thread in 0..self.threads {
+            let first = self.index(at, thread);
+            for i in 0..AMX_BF16.rows * AMX_BF16.columns {
+                let at = first + i / AMX_BF16.columns * stride + i % AMX_BF16.columns;
+                let v = self.get(value, thread)[i as usize];
+                self.places.store(At { buffer, byte: at * unit }, scalar, v, thread)?;
+            }
+        }
+        Ok(())
+    }
+    /// The words of a tile of bf16, row by row.
+    fn load_tile(&mut self, id: Id) -> Result<Vec<Value>, Fault> {
+        let n = &self.g[id];
+        let Arg::Ints(numbers) = &n.arg else { return Err(Fault::Graph("a tile without a stride".into())) };
+        let (buffer, unit, stride) = (n.src[0], self.g.unit_bytes(n.src[0]), i64::from(numbers[1]));
+        let words = AMX_BF16.terms / 2;
+        let mut out = Vec::with_capacity(self.threads * (AMX_BF16.rows * words) as usize);
+        for thread in 0..self.threads {
+            let first = self.index(n.src[1], thread);
+            for i in 0..AMX_BF16.rows * words {
+                let at = first + i / words * stride + 2 * (i % words);
+                out.push(self.places.load(At { buffer, byte: at * unit }, Scalar::U32, thread)?);
+            }
+        }
+        Ok(out)
+    }
     /// What is loaded, lane by lane, of thread after thread.
     fn load(&mut self, id: Id) -> Result<Vec<Value>, Fault> {
         let n = &self.g[id];
@@ -349,6 +380,7 @@ impl<'a> Machine<'a> {
         }
         let word = |thread: usize, i: usize| self.index(n.src[i], thread);
         match n.op {
+            Op::TileLoad => self.load_tile(id),
             Op::Fold if n.src.len() == 2 => {
                 let own: Vec<Value> = (0..self.threads).map(|t| self.get(n.src[0], t)[0]).collect();
                 let lane = self.counted.iter().find(|l| l.range == n.src[1]);

@@ -3,6 +3,7 @@
 use super::super::fault::Fault;
 use super::memory::{decoded, encoded};
 use gristmill_uop::fold::{self, Value};
+use gristmill_uop::machine::AMX_BF16;
 use gristmill_uop::{Arg, Node, Op, Scalar};
 
 /// Threads of a warp, and lanes of it that hold one row.
@@ -53,8 +54,30 @@ pub(super) fn value(n: &Node, src: &[&[Value]], types: &[Scalar]) -> Result<Vec<
             };
             src[0].iter().map(word).collect()
         }
+        Op::PairBf16 => {
+            let bits = |v: &Value| i64::from(half::bf16::from_f32(v.float() as f32).to_bits());
+            src[0].iter().zip(src[1]).map(|(a, b)| Value::Int(bits(a) | bits(b) << 16)).collect()
+        }
+        Op::TileRows => src.concat(),
+        Op::TileMma => tile_product(src),
         _ => return Err(no_meaning()),
     })
+}
+
+/// A tile of words of rows times one of words of columns, added to sums.
+fn tile_product(src: &[&[Value]]) -> Vec<Value> {
+    let [rows, columns, sums] = src else { return vec![] };
+    let (width, words) = (AMX_BF16.columns as usize, AMX_BF16.terms as usize / 2);
+    let half = |word: Value, k: u32| half::bf16::from_bits((word.int() >> (16 * k)) as u16).to_f32();
+    let sum = |i: usize| {
+        let (row, column) = (i / width, i % width);
+        let terms = (0..words).flat_map(|k| [(k, 0), (k, 1)]);
+        let all = terms.fold(sums[i].float() as f32, |sum, (k, part)| {
+            half(rows[row * words + k], part).mul_add(half(columns[k * width + column], part), sum)
+        });
+        Value::Float(all.into())
+    };
+    (0..sums.len()).map(sum).collect()
 }
 
 /// A fold over threads, `lanes` of them `stride` apart: in the tree that threads exchange their values in.

@@ -1,7 +1,9 @@
 //! What must hold of a node that a statement of linear code computes, by itself: sources, lanes, types.
 
+use crate::lower::tiles;
+use gristmill_uop::machine::AMX_BF16;
 use gristmill_uop::op::Class;
-use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar, spec};
+use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, Scalar, spec};
 
 /// Bytes that a product of bytes has in a row, for each three of its sources: 16, or 32.
 const PRODUCTS: [usize; 2] = [3, 6];
@@ -31,7 +33,7 @@ rows! {
         Class::Elementwise | Class::Linear => true,
         _ => n.op == Op::Load,
     };
-    [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4 Splat Pack Part]
+    [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4 Splat Pack Part PairBf16 TileRows TileMma]
         "operands are values" |g, n, _| n.src.iter().all(|&s| is_value(g, s));
     [Cast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4]
         "as many lanes as the operands" |g, n, _| n.src.iter().all(|&s| g[s].dtype.lanes == n.dtype.lanes);
@@ -76,6 +78,27 @@ rows! {
         let sums = Scalar::F32.one().with_lanes(SUMS);
         n.src[..6].iter().all(|&s| g[s].dtype == Scalar::U32.one()) && g[n.src[6]].dtype == sums && n.dtype == sums
     };
+    [PairBf16] "two vectors of f32, as many lanes of words" |g, n, _| {
+        let lanes = n.dtype.lanes;
+        n.dtype.scalar == Scalar::U32 && n.src.iter().all(|&s| g[s].dtype == Scalar::F32.one().with_lanes(lanes))
+    };
+    [TileLoad] "rows of words of a buffer of bf16, into a register" |g, n, _| {
+        let Arg::Ints(numbers) = &n.arg else { return false };
+        let &[register, stride] = &numbers[..] else { return false };
+        let place = g[n.src[1]].dtype == Scalar::I64.one() && g.scalar(n.src[0]) == Scalar::BF16;
+        place && is_register(register) && i64::from(stride) >= AMX_BF16.terms && n.dtype == words()
+    };
+    [TileRows] "a vector of words for each row, into a register" |g, n, _| {
+        let row = Scalar::U32.one().with_lanes((AMX_BF16.terms / 2) as u16);
+        has_register(n) && n.dtype == words() && n.src.iter().all(|&s| g[s].dtype == row)
+    };
+    [TileMma] "two tiles of words and one of sums, in registers of their own" |g, n, _| {
+        let sums = Scalar::F32.one().with_lanes(tiles::LANES);
+        let types = n.src.iter().map(|&s| g[s].dtype).eq([words(), words(), sums]) && n.dtype == sums;
+        let registers: Vec<_> = n.src[..2].iter().map(|&s| tile_register(&g[s])).chain([tile_register(n)]).collect();
+        let apart = registers.iter().enumerate().all(|(i, r)| r.is_some() && !registers[..i].contains(r));
+        types && has_register(n) && apart
+    };
     [Part] "a constant lane within a vector of its type" |g, n, _| {
         let from = g[n.src[0]].dtype;
         let within = g.int_value(n.src[1]).is_some_and(|i| (0..from.lanes as i64).contains(&i));
@@ -93,6 +116,24 @@ pub(super) fn broken(g: &Graph, n: &Node, threads: &[Id]) -> Option<&'static str
     let mut common = spec::ROWS.iter().filter(|r| r.level.is_none() && applies(r.ops) && r.ops != [Op::Table]);
     let own = || ROWS.iter().find(|r| applies(r.ops) && !(r.check)(g, n, threads)).map(|r| r.name);
     common.find(|r| !(r.check)(g, n)).map(|r| r.name).or_else(own)
+}
+
+/// What a tile of operands is.
+fn words() -> DType {
+    Scalar::U32.one().with_lanes(tiles::LANES)
+}
+
+fn is_register(number: i32) -> bool {
+    (0..tiles::REGISTERS).contains(&number.into())
+}
+
+/// The register of a node that is a tile.
+fn tile_register(n: &Node) -> Option<i32> {
+    if let Arg::Ints(numbers) = &n.arg { numbers.first().copied() } else { None }
+}
+
+fn has_register(n: &Node) -> bool {
+    matches!(&n.arg, Arg::Ints(numbers) if numbers.len() == 1 && is_register(numbers[0]))
 }
 
 fn is_value(g: &Graph, id: Id) -> bool {

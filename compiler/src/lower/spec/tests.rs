@@ -3,7 +3,8 @@
 use super::super::code::{Code, KernelCode, Prefetch as Ahead, SpanPrefetch, Statement, TilePrefetch};
 use super::super::threads::ThreadIndex;
 use super::{check, check_widths, nodes};
-use Statement::{Accumulate, Accumulator, Define, End, Nest, Prefetch, Wide, WideWrite, Write};
+use crate::lower::tiles;
+use Statement::{Accumulate, Accumulator, Define, End, Nest, Prefetch, Wide, WideWrite, Write, WriteTile};
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
 use smallvec::SmallVec;
 
@@ -144,6 +145,9 @@ const BAD: &[Bad] = &[
         let load = w.g.load(w.x, beyond, Scalar::F32);
         s.insert(3, Wide(w.x, row, 16, vec![(load, 16)]));
     }),
+    ("a tile is written to rows of the buffer's type that do not overlap", |w, s| {
+        s[9] = WriteTile(w.y, w.row, 16, w.sum);
+    }),
     ("a wide write is of 4, 8 or 16 bytes, at a multiple of them", |w, s| {
         s[9] = WideWrite(w.y, w.row, 8, vec![w.sum, w.sum]);
     }),
@@ -280,6 +284,24 @@ const WRONG: &[Wrong] = &[
         let one = w.g.int_of(Scalar::U32, 1);
         w.node(Op::MmaHalf, Scalar::F32.one().with_lanes(4), &[one; 7], Arg::None)
     }),
+    ("two vectors of f32, as many lanes of words", false, |w| {
+        let one = w.g.int(1);
+        w.node(Op::PairBf16, Scalar::U32, &[one; 2], Arg::None)
+    }),
+    ("rows of words of a buffer of bf16, into a register", false, |w| {
+        // The buffer is of f32.
+        w.node(Op::TileLoad, tile_of(Scalar::U32), &[w.x, w.group], Arg::Ints([0, 32].into()))
+    }),
+    ("a vector of words for each row, into a register", false, |w| {
+        let row = w.g.constant(Scalar::U32.one().with_lanes(16), 1.0);
+        w.node(Op::TileRows, tile_of(Scalar::U32), &[row; 16], Arg::Ints([8].into()))
+    }),
+    ("two tiles of words and one of sums, in registers of their own", false, |w| {
+        let row = w.g.constant(Scalar::U32.one().with_lanes(16), 1.0);
+        let [a, sums] = [Scalar::U32, Scalar::F32].map(|s| w.g.constant(tile_of(s), 0.0));
+        let b = w.node(Op::TileRows, tile_of(Scalar::U32), &[row; 16], Arg::Ints([1].into()));
+        w.node(Op::TileMma, tile_of(Scalar::F32), &[a, b, sums], Arg::Ints([1].into()))
+    }),
     ("a constant lane within a vector of its type", false, |w| {
         let vector = Scalar::F32.one().with_lanes(4);
         let (ones, four) = (w.g.constant(vector, 1.0), w.g.int(4));
@@ -290,6 +312,11 @@ const WRONG: &[Wrong] = &[
         w.node(Op::Neg, Scalar::F32, &[one], Arg::None)
     }),
 ];
+
+/// A tile of that type.
+fn tile_of(scalar: Scalar) -> DType {
+    scalar.one().with_lanes(tiles::LANES)
+}
 
 #[test]
 fn every_rule_of_nodes_can_fail() {

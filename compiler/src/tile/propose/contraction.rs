@@ -2,6 +2,7 @@
 //! tokens is kept in registers, the weight decoded once for all its tokens.
 
 use super::around::Around;
+use super::tiles::{self, tiles};
 use crate::decompose::int8::Derived;
 use crate::fragment::WARP;
 use crate::nest::{divisor, floor_power, host_bound, outermost_reductions, power_divisor};
@@ -95,6 +96,13 @@ pub fn contraction(g: &Graph, nests: &[Id], axes: &[Id], around: &Around) -> Opt
     let lanes = if whole % read.lanes == 0 { read.lanes } else { 1 };
     let others = other_rows.map(|&i| size(i)).product();
     let token = tokens.iter().copied().rev().find(|&i| size(i) > 1);
+    if around.derived.is_tiled(around.node)
+        && let (Some(token), Some(tile)) = (token, around.target.machine.fragment(Scalar::BF16))
+    {
+        let others = tokens.into_iter().filter(|&i| i != token).collect();
+        let tokens = g.int_value(g[axes[token]].src[0]);
+        return Some(tiles(&tiles::Axes { before, row, rows: whole, token, tokens, others }, tile, around.target));
+    }
     let (target, room, steps) = (around.target, around.room, read.steps);
     let c = Contraction {
         g,

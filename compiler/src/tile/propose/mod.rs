@@ -1,5 +1,5 @@
 //! Proposals for what a workgroup computes: which output axes the launch is spread over, and the tile of outputs that a workgroup has. By class of
-//! kernel: what a decomposition has asked for (here), contractions with a packed weight (`contraction.rs`), everything else (`plain.rs`).
+//! kernel: what a decomposition has asked for (here), contractions with a packed weight (`contraction.rs`, `tiles.rs`), everything else (`plain.rs`).
 
 mod around;
 mod contraction;
@@ -7,6 +7,7 @@ pub mod factors;
 pub mod nest;
 mod plain;
 mod threads;
+mod tiles;
 pub mod vectors;
 pub mod warps;
 
@@ -41,7 +42,7 @@ pub fn workgroup(g: &Graph, nests: &[Id], around: &Around) -> Vec<Proposal<Workg
     }
     let threads = around.target.machine.kind == MachineKind::Gpu;
     let spread: Vec<usize> = (0..axes.len()).filter(|&i| threads || host_bound(g, axes[i])).collect();
-    plain(g, &axes, &spread, nests, around.target)
+    plain(g, &axes, &spread, nests, around)
 }
 
 /// The shape that a decomposition asks for.

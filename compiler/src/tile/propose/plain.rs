@@ -1,7 +1,8 @@
 //! Kernels that are no contraction of weights: elementwise work and reductions.
 
+use super::around::Around;
 use super::factors::Factors;
-use crate::nest::divisor;
+use crate::nest::{divisor, host_bound};
 use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -18,13 +19,16 @@ const CHUNK: i64 = 64;
 const CHUNK_OF_DATA: i64 = 16;
 
 /// Enough workgroups for the machine, the last axes inside. Axes in `spread` may go over the launch.
-pub fn plain(g: &Graph, axes: &[Id], spread: &[usize], nests: &[Id], target: &Target) -> Vec<Proposal<Workgroup>> {
+pub fn plain(g: &Graph, axes: &[Id], spread: &[usize], nests: &[Id], around: &Around) -> Vec<Proposal<Workgroup>> {
+    let (target, tiles) = (around.target, around.derived.tiles);
     let of = Plain {
         g,
         axes,
         spread,
         sizes: spread.iter().map(|&i| g.max_of(g[axes[i]].src[0])).collect(),
         work: nests.iter().map(|&n| terms(g, n)).max().unwrap_or(1),
+        of_data: (0..axes.len()).filter(|&i| tiles && !host_bound(g, axes[i])).collect(),
+        units: target.machine.units.max(1) as i64,
     };
     let factors = Factors::of(g, nests, axes);
     let tiled = |f: Factors| [("tiles", f.tiled(g, axes)), ("turned tiles", f.turned().tiled(g, axes))];
@@ -37,8 +41,7 @@ pub fn plain(g: &Graph, axes: &[Id], spread: &[usize], nests: &[Id], target: &Ta
             proposals(of.for_threads(left), others.into_iter().chain(both))
         }
         MachineKind::Cpu => {
-            let enough = 8 * target.machine.units.max(1) as i64;
-            let spread = |small, chunk| of.for_workers(small, enough, chunk);
+            let spread = |small, chunk| of.for_workers(small, chunk);
             let others = [("smaller chunks", spread(0, CHUNK / 4)), ("larger chunks", spread(0, 4 * CHUNK))];
             proposals(spread(SMALL, CHUNK), others.into_iter().chain(both))
         }
@@ -54,6 +57,10 @@ struct Plain<'a> {
     sizes: Vec<i64>,
     /// Terms of an element.
     work: i64,
+    /// Axes whose length is data, where the machine multiplies tiles: rows that are gathered for these.
+    of_data: Vec<usize>,
+    /// Cores, or multiprocessors.
+    units: i64,
 }
 
 impl Plain<'_> {
@@ -87,22 +94,24 @@ impl Plain<'_> {
         Workgroup { parts }
     }
     /// Workgroups of one worker: the first axes over the launch until there are enough, the last in chunks; all in one below so many elements.
-    fn for_workers(&self, small: i64, enough: i64, chunk: i64) -> Workgroup {
-        let mut parts = Vec::new();
+    fn for_workers(&self, small: i64, chunk: i64) -> Workgroup {
+        // Rows that data asks for are written one after the other.
+        let mut parts: Vec<Part> = self.of_data.iter().map(|&i| Part::rest(i, RangeKind::Loop, 1)).collect();
         if self.total().saturating_mul(self.work) < small {
             return Workgroup { parts };
         }
         let mut groups = 1;
         for (i, (&axis, &n)) in self.spread.iter().zip(&self.sizes).enumerate() {
-            if groups >= enough {
+            if groups >= 8 * self.units {
                 break;
             }
             if i + 1 < self.spread.len() {
                 parts.push(Part::rest(axis, RangeKind::Global, 1));
                 groups *= n;
             } else if let Some(b) = self.fixed(axis) {
-                // Chunks that vectors divide, if there are any.
-                let chunk = divisor(b, chunk).max(1);
+                // Chunks that vectors divide, if there are any; long ones where each has a part of every row that the data asks for.
+                let long = b / (2 * self.units) * chunk / CHUNK;
+                let chunk = divisor(b, if self.of_data.is_empty() { chunk } else { long }).max(1);
                 if chunk >= 4 || self.work > CHUNK {
                     parts.extend(chunks(axis, chunk));
                 }

@@ -1,6 +1,6 @@
 //! Mixture of experts: router, selection, routed and shared experts. `docs/deepseek2.md`, section 5.
 
-use super::super::TokenClass;
+use super::super::{Options, TokenClass};
 use super::feed_forward::swiglu;
 use super::hyper::{Experts, Gating};
 use super::step::Step;
@@ -13,11 +13,12 @@ use gristmill_tensor::tensor::Tensor;
 const FLOOR: f64 = 6.103515625e-5;
 /// Rows of a tile of tokens of one expert, in steps of at most `max` tokens: enough to unpack a weight once for several, few
 /// enough that the mean waste (half a tile an expert) stays below the rows an expert gets.
-fn tile(e: &Experts, max: usize) -> usize {
+fn tile(e: &Experts, max: usize, most: usize) -> usize {
     match max * e.used / e.count {
         0..8 => 4,
         8..32 => 8,
-        _ => 16,
+        // Of rows that fall to experts by chance few experts get more than two deviations above the mean.
+        rows => (rows + 2 * rows.isqrt()).next_multiple_of(Options::TILE).min(most),
     }
 }
 
@@ -110,7 +111,7 @@ fn chunk<'g>(
     max: usize,
 ) -> Tensor<'g> {
     let d = x.dim(1);
-    let height = tile(e, max);
+    let height = tile(e, max, s.options.tile);
     let t = nn::tiles(index, s.tokens(), max, e.count, height);
     let rows = x.gather(t.token).reshape(dims![t.count, height, d]);
     let a = activations(s, e, w, t.expert, rows, |w| w.unsqueeze(1));

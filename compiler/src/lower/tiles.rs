@@ -1,0 +1,156 @@
+//! Products of tiles: a sum of products of bf16, in a nest whose shape has the rows and columns of a tile as ranges of kind `Vector`
+//! (`schedule/workgroup/tiles.rs`). Activations are loaded as a tile of rows; the weight's rows are the lanes of vectors, of which each has a pair of
+//! terms, and 16 make a tile.
+
+use super::vector::vectorise;
+use crate::nest::{ranges_of_kind, replaced};
+use gristmill_uop::machine::{AMX_BF16, MachineKind};
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources};
+use rustc_hash::FxHashMap;
+use smallvec::smallvec;
+
+/// Registers that hold tiles.
+pub const REGISTERS: i64 = 8;
+/// Sums in a tile, and words.
+pub const LANES: u16 = (AMX_BF16.rows * AMX_BF16.columns) as u16;
+/// Words of a tile's row.
+const WORDS: u16 = (AMX_BF16.terms / 2) as u16;
+
+/// A tile of sums, and where it is written.
+pub struct Tile {
+    /// Its first element.
+    pub offset: Id,
+    /// Elements between rows.
+    pub stride: i64,
+    /// The sum.
+    pub value: Id,
+}
+
+/// The ranges of a tile's rows and columns, if the nest has them.
+pub fn ranges(g: &Graph, closed: &[Id], target: &Target) -> Option<[Id; 2]> {
+    let here = target.machine.kind == MachineKind::Cpu && target.machine.fragment(Scalar::BF16).is_some();
+    let both: [Id; 2] = ranges_of_kind(g, closed, RangeKind::Vector).try_into().ok()?;
+    let bounds = both.map(|r| g.int_value(g[r].src[0]));
+    (here && bounds == [Some(AMX_BF16.rows), Some(AMX_BF16.columns)]).then_some(both)
+}
+
+/// The place of a tile among those beside one another.
+#[derive(Clone, Copy)]
+pub struct Beside {
+    /// Its number.
+    pub number: i64,
+    /// How many there are.
+    pub count: i64,
+}
+
+/// The sum `value`, written at `offset`, as a tile of these rows and columns.
+pub fn product(
+    g: &mut Graph,
+    [offset, value]: [Id; 2],
+    [row, column]: [Id; 2],
+    beside: Beside,
+    target: &Target,
+) -> Option<Tile> {
+    let Beside { number: copy, count: copies } = beside;
+    let n = g[value].clone();
+    let product = (n.op == Op::Reduce).then(|| g[n.src[0]].clone()).filter(|p| p.op == Op::Mul)?;
+    let narrow = |x: Id| {
+        let from = g[x].src[0];
+        (g[x].op == Op::Cast && g.scalar(from) == Scalar::BF16).then_some(from)
+    };
+    let sides = [narrow(product.src[0])?, narrow(product.src[1])?];
+    let x = sides.into_iter().find(|&s| g[s].op == Op::Load && g.free_ranges(s).contains(&row))?;
+    let w = sides.into_iter().find(|&s| g[s].op == Op::Cast && g.free_ranges(s).contains(&column))?;
+    let (terms, over): (Vec<Id>, Vec<Id>) =
+        n.src[1..].iter().partition(|&&r| g.range_kind(r) == Some(RangeKind::Unroll));
+    let &[term] = &terms[..] else { return None };
+    // Registers: the sums, the weight's tile, and what is left for activations in turn.
+    let left = REGISTERS - copies - 1;
+    let activations = load(g, x, [row, term], copies + 1 + copy % left);
+    let weight = weight(g, g[w].src[0], term, copies, target);
+    let sums = Scalar::F32.one().with_lanes(LANES);
+    let none = g.constant(Scalar::F32, 0.0);
+    let none = g.intern(Node { op: Op::Splat, dtype: sums, src: smallvec![none], arg: Arg::None });
+    let src: Sources = smallvec![activations, weight, none];
+    let mma = g.intern(Node { op: Op::TileMma, dtype: sums, src, arg: register(&[copy]) });
+    let src: Sources = std::iter::once(mma).chain(over).collect();
+    let value =
+        g.intern(Node { op: Op::Reduce, dtype: sums, src, arg: Arg::Reduce(ReduceOp::Add, [].into_iter().collect()) });
+    let stride = g.linear(offset).coefficient(row);
+    let zero = g.int(0);
+    let offset = g.substitute(offset, &mut FxHashMap::from_iter([(row, zero), (column, zero)]));
+    Some(Tile { offset, stride, value })
+}
+
+fn register(numbers: &[i64]) -> Arg {
+    Arg::Ints(numbers.iter().map(|&n| n as i32).collect())
+}
+
+/// A tile of activations, whose rows are as far from one another as the load's are.
+fn load(g: &mut Graph, x: Id, [row, term]: [Id; 2], to: i64) -> Id {
+    let (buffer, at) = (g[x].src[0], g[x].src[1]);
+    let stride = g.linear(at).coefficient(row);
+    let zero = g.int(0);
+    let at = g.substitute(at, &mut FxHashMap::from_iter([(row, zero), (term, zero)]));
+    let dtype = Scalar::U32.one().with_lanes(LANES);
+    g.intern(Node { op: Op::TileLoad, dtype, src: smallvec![buffer, at], arg: register(&[to, stride]) })
+}
+
+/// A tile of the weight `w`, whose terms are `term`.
+fn weight(g: &mut Graph, w: Id, term: Id, to: i64, target: &Target) -> Id {
+    let words = Scalar::U32.one().with_lanes(WORDS);
+    let rows: Sources = (0..AMX_BF16.terms / 2)
+        .map(|pair| {
+            let of = [2 * pair, 2 * pair + 1].map(|k| {
+                let k = g.int(k);
+                let one = g.substitute(w, &mut FxHashMap::from_iter([(term, k)]));
+                let one = from_words(g, one);
+                vectorise(g, one, target)
+            });
+            g.intern(Node { op: Op::PairBf16, dtype: words, src: of.into_iter().collect(), arg: Arg::None })
+        })
+        .collect();
+    let dtype = Scalar::U32.one().with_lanes(LANES);
+    g.intern(Node { op: Op::TileRows, dtype, src: rows, arg: register(&[to]) })
+}
+
+/// `value` with bytes of four that lie together in each row taken from a load of all four: neighbouring rows' words are neighbours, their bytes are not.
+fn from_words(g: &mut Graph, value: Id) -> Id {
+    replaced(g, value, |g, id| {
+        let n = g[id].clone();
+        let wide = |x: Id| (g[x].op == Op::Cast && g[x].dtype == Scalar::I32.one()).then(|| g[x].src[0]);
+        // A part of a byte by one shift and one mask: the last that is found is outermost.
+        let number = |i: usize| n.src.get(i).and_then(|&c| g.int_value(c));
+        match (n.op, number(1)) {
+            (Op::Shr, Some(by)) => part(g, wide(n.src[0])?, by, 255 >> by),
+            (Op::And, Some(keep)) => match (g[n.src[0]].op, g[n.src[0]].src.get(1).and_then(|&c| g.int_value(c))) {
+                (Op::Shr, Some(by)) => part(g, wide(g[n.src[0]].src[0])?, by, keep & 255 >> by),
+                _ => part(g, wide(n.src[0])?, 0, keep & 255),
+            },
+            _ => part(g, wide(id)?, 0, 255),
+        }
+    })
+}
+
+/// `load >> by & keep`, of a byte that is one of four in a row of a packed weight, as an i32.
+fn part(g: &mut Graph, load: Id, by: i64, keep: i64) -> Option<Id> {
+    let n = g[load].clone();
+    if n.op != Op::Load || n.dtype != Scalar::U8.one() || !matches!(g[n.src[0]].arg, Arg::Packed(..)) {
+        return None;
+    }
+    let at = g.linear(n.src[1]);
+    let lane = at.terms.iter().find(|t| g.range_kind(t.0) == Some(RangeKind::Vector))?.1;
+    if lane != 4 || at.terms.iter().any(|t| t.1 % 4 != 0) {
+        return None;
+    }
+    let byte = at.constant.rem_euclid(4);
+    let back = g.int(-byte);
+    let first = g.add(n.src[1], back);
+    let word = g.load(n.src[0], first, Scalar::U32);
+    let word = g.cast(word, Scalar::I32);
+    let by = g.int(8 * byte + by);
+    let word = g.shr(word, by);
+    let keep = g.int_of(Scalar::I32, keep);
+    Some(g.and(word, keep))
+}
