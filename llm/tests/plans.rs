@@ -10,6 +10,7 @@ use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options, TokenClass,
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
+use gristmill_uop::machine::{AMX_BF16, Machine};
 use gristmill_uop::target::Target;
 use std::sync::Arc;
 
@@ -18,13 +19,23 @@ fn functions(preset: &str, tokens: TokenClass) -> Vec<Arc<Function>> {
     let file = Gguf::synth(preset, "q4_0").expect("a preset");
     let model = load(file.metadata(), &file).expect("a model");
     let attention = if tokens == TokenClass::One { AttentionForm::Absorbed } else { AttentionForm::Values };
-    let options = Options { tokens, rows: 4096, depth: 4096, cache: Scalar::F16, attention, logits: Logits::Last };
+    let options = Options {
+        tokens,
+        rows: 4096,
+        depth: 4096,
+        cache: Scalar::F16,
+        attention,
+        logits: Logits::Last,
+        tile: Options::TILE,
+    };
     let plan = model.plan(&options, &mut Functions::new());
     plan.functions().into_iter().cloned().collect()
 }
 
-fn machines() -> [(Target, &'static dyn Dialect); 3] {
+fn machines() -> [(Target, &'static dyn Dialect); 4] {
+    let amx = Target::new(Machine { fragments: &[AMX_BF16], ..Machine::cpu("amx", 16, 2) });
     [
+        (amx, &cpu::dialect::C),
         (Target::named("h200"), &cuda::dialect::Cuda),
         (Target::cpu("avx512vnni", 16, 2), &cpu::dialect::C),
         (Target::cpu("plain", 4, 2), &cpu::dialect::C),

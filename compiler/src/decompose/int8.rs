@@ -156,8 +156,7 @@ pub fn derive(
     let tiles = target.machine.kind == MachineKind::Cpu && target.machine.fragment(Scalar::BF16).is_some();
     let mut derived = Derived { layouts: layouts(function, target), signed, tiles, ..Derived::default() };
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
-    let mut encoded: FxHashMap<Id, (Id, Id)> = FxHashMap::default();
-    let mut sums = FxHashMap::default();
+    let mut known = Known::default();
     let mut buffers: Vec<Id> = Vec::new();
     for id in g.toposort(roots) {
         let n = g[id].clone();
@@ -166,7 +165,7 @@ pub fn derive(
         let new = match contraction(g, new, &derived) {
             Some(Contraction::Rows { q, d, group, zero }) => {
                 derived.planes.extend([(q, group), (d, 1)]);
-                let s = zero.map(|zero| group_sums(g, &mut derived, &mut sums, q, group, zero));
+                let s = zero.map(|zero| group_sums(g, &mut derived, &mut known.sums, q, group, zero));
                 derived.dots.insert(new, Dot { q, s, sizes: [group; 3] });
                 new
             }
@@ -174,27 +173,14 @@ pub fn derive(
                 let base = base_of(g, x);
                 // Rows behind the last token are written too: not into an output.
                 let tiles = if roots.contains(&id) { None } else { bf16::product(g, [w, x, base], &packing, target) };
-                if let Some(tiles) = tiles {
-                    buffers.extend(tiles.buffers.into_iter().chain([tiles.sum]));
-                    derived.tiled.insert(tiles.sum, [packing.elements, packing.unit]);
-                    map.insert(id, tiles.sum);
-                    continue;
+                match tiles {
+                    Some(tiles) => {
+                        buffers.extend(tiles.buffers.into_iter().chain([tiles.sum]));
+                        derived.tiled.insert(tiles.sum, [packing.elements, packing.unit]);
+                        tiles.sum
+                    }
+                    None => of_weight(g, &mut derived, &mut known, [w, x, base], layout, &packing),
                 }
-                let (q, decoded) = *encoded.entry(base).or_insert_with(|| {
-                    let (q, d) = g.encode_rows(base, GROUP);
-                    derived.planes.extend([(q, GROUP), (d, 1)]);
-                    (q, g.decode_rows(q, d, GROUP))
-                });
-                let zero = packing.zero().unwrap_or(1);
-                let s = group_sums(g, &mut derived, &mut sums, q, packing.group, zero);
-                let x = moved(g, x, base, decoded);
-                let product = g.mul(w, x);
-                let last = g.dims(product).len() - 1;
-                let sum = g.reduce(product, &[last], ReduceOp::Add);
-                // Of rows as planes, units follow one another.
-                let block = if layout == Layout::Planes { packing.unit } else { packing.elements };
-                derived.dots.insert(sum, Dot { q, s: Some(s), sizes: [block, packing.unit, packing.group] });
-                sum
             }
             None => new,
         };
@@ -208,6 +194,40 @@ pub fn derive(
         hints.entry(node).or_insert_with(|| Hint::buffer(vec![]));
     }
     derived
+}
+
+/// Planes that there are.
+#[derive(Default)]
+struct Known {
+    /// Of activations: whole numbers, and what they stand for.
+    encoded: FxHashMap<Id, (Id, Id)>,
+    sums: Sums,
+}
+
+/// The contraction of the weight `w` with `x`, which moves the rows of `base`, in its integer form.
+fn of_weight(
+    g: &mut Graph,
+    derived: &mut Derived,
+    known: &mut Known,
+    [w, x, base]: [Id; 3],
+    layout: Layout,
+    packing: &Packing,
+) -> Id {
+    let (q, decoded) = *known.encoded.entry(base).or_insert_with(|| {
+        let (q, d) = g.encode_rows(base, GROUP);
+        derived.planes.extend([(q, GROUP), (d, 1)]);
+        (q, g.decode_rows(q, d, GROUP))
+    });
+    let zero = packing.zero().unwrap_or(1);
+    let s = group_sums(g, derived, &mut known.sums, q, packing.group, zero);
+    let x = moved(g, x, base, decoded);
+    let product = g.mul(w, x);
+    let last = g.dims(product).len() - 1;
+    let sum = g.reduce(product, &[last], ReduceOp::Add);
+    // Of rows as planes, units follow one another.
+    let block = if layout == Layout::Planes { packing.unit } else { packing.elements };
+    derived.dots.insert(sum, Dot { q, s: Some(s), sizes: [block, packing.unit, packing.group] });
+    sum
 }
 
 /// Hints of nodes that have others in their place.

@@ -1,5 +1,5 @@
 //! Products of tiles: a sum of products of bf16, in a nest whose shape has the rows and columns of a tile as ranges of kind `Vector`
-//! (`schedule/workgroup/tiles.rs`). Activations are loaded as a tile of rows; the weight's rows are the lanes of vectors, of which each has a pair of
+//! (`tile/propose/tiles.rs`). Activations are loaded as a tile of rows; the weight's rows are the lanes of vectors, of which each has a pair of
 //! terms, and 16 make a tile.
 
 use super::vector::vectorise;

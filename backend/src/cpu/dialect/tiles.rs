@@ -3,6 +3,7 @@
 
 use crate::render::Expressions;
 use gristmill_compiler::lower::Statement;
+use gristmill_uop::machine::AMX_BF16;
 use gristmill_uop::{Arg, Graph, Id, Op};
 
 /// What the prelude has for them. The instructions are written out, with all of memory as what they may read and change: compilers' own functions say
@@ -69,7 +70,7 @@ pub(super) fn statement(t: &Expressions, s: &Statement) -> Option<String> {
     let g = t.g;
     // The product that a sum is of knows where the sum is.
     let of_sum = |sum: Id| register(g, g[sum].src[0]);
-    let is_tile = |id: Id| g[id].dtype.lanes == 256;
+    let is_tile = |id: Id| i64::from(g[id].dtype.lanes) == AMX_BF16.rows * AMX_BF16.columns;
     Some(match s {
         Statement::Define(id) if is_tile(*id) => match (&g[*id].op, &g[*id].arg) {
             (Op::TileLoad, Arg::Ints(numbers)) => {

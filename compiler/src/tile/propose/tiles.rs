@@ -17,8 +17,9 @@ const PANEL_ROWS: i64 = 512;
 /// Panels for each core.
 const PANELS: i64 = 4;
 /// Where data decides which weight meets a tile of tokens: of the weight nothing is read again, the tokens come from the cache that all share, with every
-/// panel (V2-Lite's gate and up, 512 tokens: 73 ms a layer with four panels for each core).
-const CHOSEN_PANELS: i64 = 1;
+/// panel. V2-Lite's gate and up of 512 tokens on one core: 113 ms a layer with four panels for each core of two, 102 with one; two leave work to share where
+/// a core is held up.
+const CHOSEN_PANELS: i64 = 2;
 
 /// The axes of such a product, by what they are.
 pub struct Axes {
