@@ -142,6 +142,10 @@ impl Machine {
     pub fn fragment(&self, operand: Scalar) -> Option<&'static Fragment> {
         self.fragments.iter().find(|fragment| fragment.operand == operand)
     }
+    /// The product of tiles that a core has, for which both operands are rounded to bf16 and a weight is unpacked, if it has one.
+    pub fn tile_fragment(&self) -> Option<&'static Fragment> {
+        self.fragment(Scalar::BF16).filter(|_| self.kind == MachineKind::Cpu)
+    }
     /// The row of [`NAMED`] that has this name.
     pub fn named(name: &str) -> Option<Machine> {
         NAMED.iter().find(|row| row.name == name).map(GpuRow::machine)

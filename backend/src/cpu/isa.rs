@@ -29,72 +29,33 @@ pub struct IsaInfo {
     pub name: &'static str,
     /// f32 lanes of a vector register.
     pub lanes: usize,
-    /// Flags for gcc and clang: the set itself, never `native`, so that a cached kernel fits every such machine.
-    pub flags: &'static [&'static str],
+    /// Flags for gcc and clang, those of the sets below it first: the set itself, never `native`, so that a cached kernel fits every such machine.
+    pub flags: &'static [&'static [&'static str]],
 }
 
-/// The table, the best first. `-march=x86-64` undoes what a distribution may have made its compiler's default.
+/// `-march=x86-64` undoes what a distribution may have made its compiler's default.
+const AVX2: &[&str] = &["-march=x86-64", "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2"];
+/// Beside those of AVX2. Compilers prefer 256-bit vectors by default, half of what memory can feed.
+const AVX512_VNNI: &[&str] =
+    &["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mprefer-vector-width=512"];
+
+/// The table, the best first.
 pub const TABLE: &[IsaInfo] = &[
     IsaInfo {
         isa: Isa::Amx,
         name: "amx",
         lanes: 16,
-        flags: &[
-            "-march=x86-64",
-            "-mavx2",
-            "-mfma",
-            "-mf16c",
-            "-mbmi",
-            "-mbmi2",
-            "-mavx512f",
-            "-mavx512bw",
-            "-mavx512vl",
-            "-mavx512dq",
-            "-mavx512vnni",
-            "-mavx512bf16",
-            "-mamx-tile",
-            "-mamx-bf16",
-            "-mprefer-vector-width=512",
-        ],
+        flags: &[AVX2, AVX512_VNNI, &["-mavx512bf16", "-mamx-tile", "-mamx-bf16"]],
     },
-    IsaInfo {
-        isa: Isa::Avx512Vnni,
-        name: "avx512vnni",
-        lanes: 16,
-        flags: &[
-            "-march=x86-64",
-            "-mavx2",
-            "-mfma",
-            "-mf16c",
-            "-mbmi",
-            "-mbmi2",
-            "-mavx512f",
-            "-mavx512bw",
-            "-mavx512vl",
-            "-mavx512dq",
-            "-mavx512vnni",
-            // Compilers prefer 256-bit vectors by default, half of what memory can feed.
-            "-mprefer-vector-width=512",
-        ],
-    },
-    IsaInfo {
-        isa: Isa::AvxVnni,
-        name: "avxvnni",
-        lanes: 8,
-        flags: &["-march=x86-64", "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2", "-mavxvnni"],
-    },
-    IsaInfo {
-        isa: Isa::Avx2,
-        name: "avx2",
-        lanes: 8,
-        flags: &["-march=x86-64", "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2"],
-    },
-    IsaInfo { isa: Isa::Neon, name: "neon", lanes: 4, flags: &["-march=armv8.2-a+dotprod"] },
+    IsaInfo { isa: Isa::Avx512Vnni, name: "avx512vnni", lanes: 16, flags: &[AVX2, AVX512_VNNI] },
+    IsaInfo { isa: Isa::AvxVnni, name: "avxvnni", lanes: 8, flags: &[AVX2, &["-mavxvnni"]] },
+    IsaInfo { isa: Isa::Avx2, name: "avx2", lanes: 8, flags: &[AVX2] },
+    IsaInfo { isa: Isa::Neon, name: "neon", lanes: 4, flags: &[&["-march=armv8.2-a+dotprod"]] },
     IsaInfo {
         isa: Isa::Plain,
         name: "plain",
         lanes: 4,
-        flags: if cfg!(target_arch = "x86_64") { &["-march=x86-64"] } else { &[] },
+        flags: if cfg!(target_arch = "x86_64") { &[&["-march=x86-64"]] } else { &[] },
     },
 ];
 
@@ -112,8 +73,8 @@ impl Isa {
         self.info().lanes
     }
     /// Flags for the C compiler.
-    pub fn flags(self) -> &'static [&'static str] {
-        self.info().flags
+    pub fn flags(self) -> impl Iterator<Item = &'static &'static str> {
+        self.info().flags.iter().copied().flatten()
     }
     /// Does this machine have it?
     pub fn available(self) -> bool {

@@ -5,7 +5,6 @@
 //! that were gathered. So has the sum, whose readers want vectors.
 
 use crate::layout::Packing;
-use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Node, Op, ReduceOp, Scalar};
 
@@ -26,7 +25,7 @@ pub struct Product {
 /// Σ over the last axis of `w` times `x`, both moved to the product's shape, as a product of tiles; `base` is what `x` moves the rows of. `None` where
 /// it does not fit the machine's.
 pub fn product(g: &mut Graph, [w, x, base]: [Id; 3], packing: &Packing, target: &Target) -> Option<Product> {
-    let tile = target.machine.fragment(Scalar::BF16).filter(|_| target.machine.kind == MachineKind::Cpu)?;
+    let tile = target.machine.tile_fragment()?;
     let rank = g.dims(x).len();
     let (tokens, rows) = (*g.dims(x).get(rank.checked_sub(3)?)?, g.dims(x)[rank - 2]);
     let most = g.max_of(tokens);

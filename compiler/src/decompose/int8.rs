@@ -153,7 +153,7 @@ pub fn derive(
         return Derived::default();
     }
     let signed = target.machine.kind == MachineKind::Gpu;
-    let tiles = target.machine.kind == MachineKind::Cpu && target.machine.fragment(Scalar::BF16).is_some();
+    let tiles = target.machine.tile_fragment().is_some();
     let mut derived = Derived { layouts: layouts(function, target), signed, tiles, ..Derived::default() };
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     let mut known = Known::default();

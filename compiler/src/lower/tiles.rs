@@ -4,7 +4,7 @@
 
 use super::vector::vectorise;
 use crate::nest::{ranges_of_kind, replaced};
-use gristmill_uop::machine::{AMX_BF16, MachineKind};
+use gristmill_uop::machine::AMX_BF16;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources};
 use rustc_hash::FxHashMap;
@@ -29,7 +29,7 @@ pub struct Tile {
 
 /// The ranges of a tile's rows and columns, if the nest has them.
 pub fn ranges(g: &Graph, closed: &[Id], target: &Target) -> Option<[Id; 2]> {
-    let here = target.machine.kind == MachineKind::Cpu && target.machine.fragment(Scalar::BF16).is_some();
+    let here = target.machine.tile_fragment().is_some();
     let both: [Id; 2] = ranges_of_kind(g, closed, RangeKind::Vector).try_into().ok()?;
     let bounds = both.map(|r| g.int_value(g[r].src[0]));
     (here && bounds == [Some(AMX_BF16.rows), Some(AMX_BF16.columns)]).then_some(both)

@@ -97,7 +97,7 @@ pub fn contraction(g: &Graph, nests: &[Id], axes: &[Id], around: &Around) -> Opt
     let others = other_rows.map(|&i| size(i)).product();
     let token = tokens.iter().copied().rev().find(|&i| size(i) > 1);
     if around.derived.is_tiled(around.node)
-        && let (Some(token), Some(tile)) = (token, around.target.machine.fragment(Scalar::BF16))
+        && let (Some(token), Some(tile)) = (token, around.target.machine.tile_fragment())
     {
         let others = tokens.into_iter().filter(|&i| i != token).collect();
         let tokens = g.int_value(g[axes[token]].src[0]);
