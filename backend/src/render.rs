@@ -1,6 +1,7 @@
 //! Expressions in C, which every dialect writes alike: values by number, buffers by argument, functions from the prelude by name.
 
 use gristmill_compiler::emit::Signature;
+use gristmill_uop::fragment::Fragment;
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
 use half::{bf16, f16};
@@ -268,7 +269,16 @@ impl<'a> Expressions<'a> {
                 format!("mma_{signed}{}({})", n.src.len() / 3 * 16, s.join(", "))
             }
             Op::PairBf16 => format!("pair_bf16_{lanes}({}, {})", s[0], s[1]),
-            Op::MmaHalf => format!("mma_halves({})", s.join(", ")),
+            Op::MmaHalf => {
+                // By the names of the prelude's functions.
+                let name = match Fragment::of_product(n).map(|f| (f.operand, f.terms)) {
+                    Some((Scalar::F16, 16)) => "mma_halves",
+                    Some((Scalar::F16, 8)) => "mma_halves_8",
+                    Some((Scalar::BF16, 16)) => "mma_bf16",
+                    _ => unprintable(self.g, id),
+                };
+                format!("{name}({})", s.join(", "))
+            }
             Op::SignedDot4 => format!("dot4_signed_{lanes}({}, {}, {})", s[0], s[1], s[2]),
             Op::Part => {
                 let Some(part @ 0..4) = self.g.int_value(n.src[1]) else { unprintable(self.g, id) };

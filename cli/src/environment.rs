@@ -6,7 +6,7 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "GRISTMILL_CACHE",
         "folder of compiled kernels and of what `tune` found [default: gristmill in $XDG_CACHE_HOME or ~/.cache]",
     ),
-    ("GRISTMILL_CACHE_LIMIT", "most MiB of that folder [default: 512]"),
+    ("GRISTMILL_CACHE_LIMIT", "most MB of that folder [default: 512]"),
     ("GRISTMILL_MODELS", "folder of fetched models [default: gristmill/models in $XDG_DATA_HOME or ~/.local/share]"),
     ("GRISTMILL_API_KEY", "what clients of `serve` must send, unless --api-key says"),
     ("GRISTMILL_PIN", "1 keeps each worker of the cpu device on a core of its own"),

@@ -64,6 +64,11 @@ pub struct Common {
     pub chunk: Option<u16>,
 }
 
+/// Cores that this process may use.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
 /// Says on standard error what a device has to say.
 pub fn warn_of(device: &dyn Device) {
     for warning in device.warnings() {
@@ -102,6 +107,11 @@ impl Common {
             ));
         }
         let opened = gristmill_backend::open(device, &self.device_options())?;
+        let cores = cores();
+        if device == "cpu" && self.team() > cores {
+            let threads = self.team();
+            say!("warning: {threads} threads on {cores} cores wait for one another: --threads {cores} is faster");
+        }
         warn_of(opened.device.as_ref());
         Ok(opened)
     }
@@ -115,7 +125,6 @@ impl Common {
     }
     /// Threads of the cpu device's team.
     pub fn team(&self) -> usize {
-        let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
         self.threads.map_or_else(cores, usize::from)
     }
     /// How a model is run. `context` stands in for --ctx.

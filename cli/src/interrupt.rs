@@ -1,4 +1,5 @@
-//! Ctrl-C: stops an answer, and ends the program only where there is none to stop.
+//! Ctrl-C: stops an answer. Where a person holds a conversation it never ends the program, however often: /exit and Ctrl-D do. Elsewhere it
+//! does where there is no answer to stop.
 
 use crate::failure::{Failure, Result};
 use std::sync::Arc;
@@ -15,13 +16,14 @@ const INTERRUPTED: i32 = 130;
 pub struct Interrupt(Arc<AtomicU8>);
 
 impl Interrupt {
-    /// Catches Ctrl-C from now on.
-    pub fn install() -> Result<Interrupt> {
+    /// Catches Ctrl-C from now on; `stays` where a person would lose a conversation.
+    pub fn install(stays: bool) -> Result<Interrupt> {
         let state = Arc::new(AtomicU8::new(IDLE));
         let seen = state.clone();
         let handler = move || {
-            // At the prompt the line editor takes Ctrl-C; a second one means it.
-            if seen.compare_exchange(ANSWERING, ASKED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // At the prompt the line editor takes Ctrl-C. One that comes while an answer is being stopped was meant for that.
+            let asked = seen.compare_exchange(ANSWERING, ASKED, Ordering::AcqRel, Ordering::Acquire);
+            if asked.is_err() && !stays {
                 std::process::exit(INTERRUPTED);
             }
         };

@@ -27,6 +27,7 @@ mod size;
 mod stages;
 mod style;
 mod terminal;
+mod wrap;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -39,7 +40,7 @@ Examples:
   gristmill bench MODEL.gguf                           how fast it is
   gristmill profile MODEL.gguf --html profile.html     and where the time goes
 
-MODEL is a .gguf file, hf:ORG/REPO:FILE, a short name (`gristmill list`), demo, or synth:PRESET:QUANT.
+MODEL is a .gguf file, ORG/REPO[:QUANT] of the hub, a short name (`gristmill list`), demo, or synth:PRESET:QUANT.
 `gristmill COMMAND --help` has examples of each.";
 
 fn notes() -> String {

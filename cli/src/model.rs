@@ -6,8 +6,8 @@ use crate::isolation;
 use crate::progress::{Bars, Fetching};
 use gristmill_hub::{Client, Name, SHORT, Store};
 use gristmill_llm::arch;
-use gristmill_llm::chat::{ChatTemplate, Isolation};
-use gristmill_llm::engine::Engine;
+use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, Span};
+use gristmill_llm::engine::{self, Engine, Progress};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::tokenizer::Tokenizer;
 use gristmill_llm::{language, synth};
@@ -21,7 +21,10 @@ pub const DEMO_NAME: &str = "demo";
 
 macro_rules! help {
     ($more:literal) => {
-        concat!("A .gguf file, hf:ORG/REPO:FILE, a short name, demo (inside the program), or synth:PRESET:QUANT", $more)
+        concat!(
+            "A .gguf file, ORG/REPO[:QUANT] of the hub, a short name, demo (inside the program), or synth:PRESET:QUANT",
+            $more
+        )
     };
 }
 /// What MODEL may be, wherever it is expected.
@@ -65,7 +68,11 @@ impl Model {
             Ok(_) => path.to_owned(),
             // What is no file may be a name.
             Err(error) => match Name::parse(name)? {
-                Some(name) => fetched(&name)?,
+                // A name without a scheme may also be a path with a slip in it.
+                Some(of) if Path::new(name).components().count() > 1 && !name.contains(':') => {
+                    fetched(&of).map_err(|failure| failure.with_hint(&format!("; there is no file {name} either")))?
+                }
+                Some(of) => fetched(&of)?,
                 None => return Err(no_file(name, error)),
             },
         };
@@ -93,13 +100,32 @@ impl Model {
         self.file.architecture()?;
         Ok(arch::load(self.file.metadata(), &self.file)?)
     }
+    /// Can a prompt of so many tokens be answered in the context that --ctx asks for? Said before anything is loaded.
+    pub fn check_context(&self, common: &Common, prompt: usize) -> Result {
+        let most = self.describe()?.context();
+        let Some(context) = common.ctx.map(|context| context as usize) else { return Ok(()) };
+        if context > most {
+            return Err(engine::Error::BadContext(context, most).into());
+        }
+        if prompt < context {
+            return Ok(());
+        }
+        Err(Failure::new(
+            format_args!("--ctx {context} is too small: the prompt alone has {prompt} tokens"),
+            format!("give --ctx {} or more, or leave it out", (2 * prompt).next_power_of_two().min(most)),
+        ))
+    }
     /// On its device, compiled. `context` stands in for --ctx.
     pub fn load(&self, common: &Common, context: Option<usize>) -> Result<Engine> {
+        self.load_watched(common, context, &|_| ())
+    }
+    /// The same; somebody else is told how far it is, too.
+    pub fn load_watched(&self, common: &Common, context: Option<usize>, watch: &dyn Fn(Progress)) -> Result<Engine> {
         if common.runs_nothing() {
             let hint = "it is for `bench`, `kernels` and `tune`; --device cpu and --device interp compute";
             return Err(Failure::usage("the device null computes nothing: its answers would mean nothing", hint));
         }
-        self.load_with(common.open()?, common, context, Bars::named(&self.name))
+        self.load_with(common.open()?, common, context, (Bars::named(&self.name), watch))
     }
     /// The same on a device that is open already.
     pub fn load_on(
@@ -108,23 +134,34 @@ impl Model {
         common: &Common,
         context: Option<usize>,
     ) -> Result<Engine> {
-        self.load_with(opened, common, context, Bars::new())
+        self.load_with(opened, common, context, (Bars::new(), &|_| ()))
     }
     fn load_with(
         &self,
         opened: gristmill_backend::Opened,
         common: &Common,
         context: Option<usize>,
-        bars: Bars,
+        (bars, watch): (Bars, &dyn Fn(Progress)),
     ) -> Result<Engine> {
         let settings = common.settings(context);
         self.file.architecture()?;
-        let engine = Engine::load(&self.file, opened, settings, &|p| bars.show(p))?;
+        let engine = Engine::load(&self.file, opened, settings, &|progress| {
+            bars.show(progress);
+            watch(progress);
+        })?;
         drop(bars);
         warn_of(engine.device().as_ref());
-        warn(engine.model().warnings());
+        warn(&engine.model().info().warnings);
         Ok(engine)
     }
+}
+
+/// Tokens of the shortest conversation, which every other is longer than.
+pub fn shortest(template: &ChatTemplate, tokenizer: &Tokenizer, system: Option<&str>) -> Result<usize> {
+    let messages: Vec<Message> = system.map(Message::system).into_iter().chain([Message::user("?")]).collect();
+    let spans =
+        template.render(&messages, &RenderOptions { add_generation_prompt: true, ..RenderOptions::default() })?;
+    Ok(tokenizer.encode_spans(&Span::pairs(&spans), true).len())
 }
 
 /// The file of that name, fetched if it is not kept here.
@@ -156,19 +193,10 @@ fn no_file(name: &str, error: std::io::Error) -> Failure {
     match error.kind() {
         std::io::ErrorKind::NotFound => {
             let names: Vec<&str> = names().collect();
-            // As other programs write it.
-            if !name.ends_with(".gguf")
-                && let Ok(Some(meant)) = Name::parse(&format!("hf:{name}"))
-            {
-                return Failure::new(
-                    format_args!("there is no file {name}"),
-                    format!("if the model of the hub is meant, write {meant}"),
-                );
-            }
             Failure::new(
                 format_args!("there is no file {name}, and it is not the name of a model"),
                 format!(
-                    "MODEL is the path of a .gguf file, hf:ORG/REPO:FILE, {}, or synth:PRESET:QUANT",
+                    "MODEL is the path of a .gguf file, ORG/REPO[:QUANT] of the hub, {}, or synth:PRESET:QUANT",
                     names.join(", ")
                 ),
             )

@@ -12,12 +12,13 @@ use std::sync::Arc;
 
 /// Kernels whose plans are tried: the heaviest of a step, by the model of costs.
 const KERNELS: usize = 3;
-/// Plans of each that are tried.
+/// Plans of each that are tried: shapes of its workgroups, and ways to map the nest that writes what it computes.
 const TRIED: usize = 2;
 
-/// A decision with what it weighs in a step.
+/// A decision with what it weighs in a step, and how the same kernel's last nest is mapped.
 struct Weighed {
     decision: Decision,
+    nest: Option<Decision>,
     seconds: f64,
 }
 
@@ -45,8 +46,9 @@ pub fn worth_trying(
             all.extend(weighed(compile(function, target, None, &mut Listed).decisions, calls));
         }
         all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-        for Weighed { decision, .. } in all.into_iter().take(KERNELS) {
+        for Weighed { decision, nest, .. } in all.into_iter().take(KERNELS) {
             tried.extend(others(&decision));
+            tried.extend(nest.iter().flat_map(others));
         }
     }
     Ok(tried)
@@ -54,11 +56,18 @@ pub fn worth_trying(
 
 /// What workgroups compute, of a function that is called so many times a step.
 fn weighed(decisions: Vec<Decision>, calls: usize) -> impl Iterator<Item = Weighed> {
-    let shapes = decisions.into_iter().filter(|d| d.kind == "workgroup" && d.options.len() > 1);
-    shapes.map(move |decision| Weighed { seconds: decision.options[decision.chosen].seconds * calls as f64, decision })
+    let (nests, others): (Vec<Decision>, Vec<Decision>) = decisions.into_iter().partition(|d| d.kind == "nest");
+    let shapes = others.into_iter().filter(|d| d.kind == "workgroup" && d.options.len() > 1);
+    shapes.map(move |decision| {
+        // Sites of nests are the kernel's without its dims.
+        let kernel = decision.site.rsplit_once(" [").map_or("", |site| site.0);
+        let of_kernel = |d: &&Decision| d.site.rsplit_once(" nest ").is_some_and(|site| site.0 == kernel);
+        let nest = nests.iter().rfind(of_kernel).cloned();
+        Weighed { seconds: decision.options[decision.chosen].seconds * calls as f64, decision, nest }
+    })
 }
 
-/// The cheapest plans besides the chosen one.
+/// The cheapest plans besides the chosen one, the first of equals.
 fn others(decision: &Decision) -> Vec<(String, String)> {
     let mut options: Vec<_> = decision.options.iter().enumerate().filter(|o| o.0 != decision.chosen).collect();
     options.sort_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-const BYTES: &str = "{msg:>9} {bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+const BYTES: &str = "{msg:>9} {bar:40} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
 const COUNT: &str = "{msg:>9} {bar:40} {pos}/{len}";
 
 /// A bar that measures bytes.

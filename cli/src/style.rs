@@ -1,7 +1,8 @@
 //! Colour, where a person sees it: on a terminal, unless `NO_COLOR` asks for none.
 
 use crate::terminal;
-use console::{StyledObject, style};
+use crate::wrap::Wrap;
+use console::{StyledObject, Term, style};
 use std::io::{self, IsTerminal, Write};
 
 /// What matters less, on standard error.
@@ -39,13 +40,17 @@ pub struct Screen<W: Write> {
     shaded: bool,
     thinking: bool,
     answer: terminal::Answer,
+    /// Between words, where a person reads it.
+    wrap: Option<Wrap>,
 }
 
 impl<W: Write + IsTerminal> Screen<W> {
     /// Writes to `out`.
     pub fn new(out: W) -> Screen<W> {
         let terminal = out.is_terminal();
-        Screen { out, terminal, shaded: false, thinking: false, answer: terminal::Answer::default() }
+        let columns = || Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
+        let wrap = terminal.then(columns).flatten().map(Wrap::new);
+        Screen { out, terminal, shaded: false, thinking: false, answer: terminal::Answer::default(), wrap }
     }
     /// The same with thoughts faint; `thinking` says whether the prompt has begun one.
     pub fn shaded(out: W, thinking: bool) -> io::Result<Screen<W>> {
@@ -63,6 +68,7 @@ impl<W: Write> Screen<W> {
     }
     fn turn(&mut self, thinking: bool) -> io::Result<()> {
         self.thinking = thinking;
+        self.end_word()?;
         if self.shaded { self.out.write_all(if thinking { FAINT } else { PLAIN }.as_bytes()) } else { Ok(()) }
     }
     /// A piece of the answer. Pieces are those of tokens, and the marks of thoughts are tokens of the models that think:
@@ -85,10 +91,19 @@ impl<W: Write> Screen<W> {
     }
     fn put(&mut self, text: &str) -> io::Result<()> {
         let shown = if self.terminal { self.answer.piece(text) } else { text.into() };
-        self.out.write_all(shown.as_bytes())
+        match &mut self.wrap {
+            Some(wrap) => self.out.write_all(wrap.piece(&shown).as_bytes()),
+            None => self.out.write_all(shown.as_bytes()),
+        }
+    }
+    /// Writes what is held back of a word.
+    fn end_word(&mut self) -> io::Result<()> {
+        let rest = self.wrap.as_mut().map(Wrap::rest).unwrap_or_default();
+        self.out.write_all(rest.as_bytes())
     }
     /// The end of the answer, wherever it broke off: with a line's end where a person reads it, or `always`.
     pub fn end(mut self, always: bool) -> io::Result<()> {
+        self.end_word()?;
         self.out.write_all(self.answer.rest().as_bytes())?;
         if self.thinking {
             self.turn(false)?;
@@ -111,8 +126,14 @@ mod tests {
 
     fn shown(on: bool, thinking: bool, pieces: &[&str]) -> String {
         let mut out = Vec::new();
-        let screen =
-            Screen { out: &mut out, terminal: on, shaded: on, thinking: false, answer: terminal::Answer::default() };
+        let screen = Screen {
+            out: &mut out,
+            terminal: on,
+            shaded: on,
+            thinking: false,
+            answer: terminal::Answer::default(),
+            wrap: on.then(|| Wrap::new(80)),
+        };
         let mut screen = screen.begun(thinking).unwrap();
         pieces.iter().for_each(|p| screen.text(p).unwrap());
         screen.end(false).unwrap();

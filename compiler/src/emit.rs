@@ -1,15 +1,19 @@
 //! Emit: the programs of launches. Nests are mapped to the machine, lowered, printed by the device's dialect, and named by their text.
 
+mod launch;
+
 use crate::decision::{Alternative, Decider, Decision};
 use crate::lower::spec as linear_spec;
-use crate::lower::{KernelCode, lower_kernel, tiles};
-use crate::map::{simd, simt};
+use crate::lower::{Code, KernelCode, finish, lower_bodies, tiles};
+use crate::map::{simd, simt, tile_terms};
 use crate::nest::{Ranges, global_ranges};
 use crate::schedule::{Body, Launch};
 use crate::tile::plan::FIRST;
+use crate::tile::propose::launch::Launched;
 use crate::tile::{NestPlan, Proposal, TilePlan, propose};
 use crate::title::title;
 use gristmill_uop::function::{Function, SlotKind};
+use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::{Access, Extent, KernelContext, Param, Program, When};
 use gristmill_uop::spec::{self, Level};
@@ -57,16 +61,20 @@ pub(crate) fn program(
     slots: &Slots,
     target: &Target,
     dialect: Option<&dyn Dialect>,
+    decider: &mut Decider,
 ) -> Program {
     let when: Vec<When> = launch.bodies.iter().map(|b| b.when).collect();
     let nests: Vec<&[Id]> = mapped.iter().map(|m| &m.nests[..]).collect();
     let Kernel { graph: mut own, root, bodies, when } = Kernel::of(g, &nests, &when);
     verify(&own, root, Level::Kernel, "map");
     let (signature, groups) = sized(&mut own, &bodies, launch, slots.function, target);
-    let context = KernelContext { when, first: launch.level == 0, streams: slots.streams.clone() };
     // Linear code lives in a copy: `own` stays what the oracle runs.
     let mut linear = own.clone();
-    let code = lower_kernel(&mut linear, &bodies, groups, &context, target);
+    let codes = lower_bodies(&mut linear, &bodies, &when, target);
+    let launched = launched(&linear, &codes, launch, &signature, groups, target);
+    let plan = launch_plan(&launched, launch, groups, slots.function, decider);
+    let context = KernelContext { when, plan, streams: slots.streams.clone() };
+    let code = finish(&linear, codes, &context, target);
     verify_linear(&linear, &code, target);
     let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
     // Named by what it is, so that equal kernels of different models are one.
@@ -93,6 +101,30 @@ pub(crate) fn program(
         root,
         graph: Arc::new(own),
     }
+}
+
+/// A launch of these bodies, in so many workgroups.
+fn launched<'a>(
+    g: &'a Graph,
+    bodies: &'a [Code],
+    launch: &Launch,
+    signature: &Signature,
+    groups: Id,
+    target: &'a Target,
+) -> Launched<'a> {
+    let units = target.machine.units.max(1) as i64;
+    let beside = (g.max_of(groups).saturating_add(units - 1)) / units;
+    Launched { g, bodies, beside, scratch: signature.scratch_bytes, first: launch.level == 0, target }
+}
+
+/// How a launch is run, which is a question of GPUs.
+fn launch_plan(of: &Launched, launch: &Launch, groups: Id, function: &Function, decider: &mut Decider) -> LaunchPlan {
+    if of.target.machine.kind == MachineKind::Cpu {
+        return LaunchPlan::default();
+    }
+    let titles: Vec<&str> = launch.bodies.iter().map(|b| b.title.as_str()).collect();
+    let site = format!("{} {}", function.name, titles.join(" beside "));
+    launch::decided(of, groups, launch.price.seconds, site, decider)
 }
 
 /// A body whose ranges are mapped to the machine.
@@ -164,6 +196,7 @@ fn of_vectors(
 ) -> (Id, NestPlan) {
     if tiles::ranges(g, &g[nest].src[3..], target).is_some() {
         chosen(site, &[Proposal { name: FIRST, plan: NestPlan::Tiles }], decider);
+        let nest = target.machine.tile_fragment().map_or(nest, |of| tile_terms::nest(g, nest, of, ranges));
         return (nest, NestPlan::Tiles);
     }
     let first = simd::nest(g, nest, None, target, ranges);

@@ -11,6 +11,7 @@ pub mod nest;
 pub mod pipeline;
 pub mod prepack;
 pub mod price;
+pub mod record;
 pub mod request;
 pub mod schedule;
 #[doc(hidden)]

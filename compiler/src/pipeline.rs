@@ -2,13 +2,14 @@
 
 use crate::decision::{Decider, Decision, Policy};
 use crate::decompose::attention::plan::AttentionPlan;
-use crate::decompose::{attention, int8};
+use crate::decompose::{attention, int8, layouts};
 use crate::emit::{Dialect, Slots, map, program, verify};
 use crate::layout::Layout;
 use crate::schedule::{self, Decomposed, TEMP};
 use crate::tile::text::ParseError;
-use crate::tile::{NestPlan, TilePlan, Workgroup};
+use crate::tile::{NestPlan, StagePlan, TilePlan, Workgroup};
 use gristmill_uop::function::{Function, SlotKind, Storage};
+use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::program::{Extent, Program};
 use gristmill_uop::spec::Level;
 use gristmill_uop::target::Target;
@@ -31,9 +32,9 @@ pub struct Compiled {
     pub arena: usize,
     /// How each launch is computed: a plan for each of its bodies.
     pub plans: Vec<Vec<TilePlan>>,
-    /// What was decided.
+    /// What was decided; nothing of what was read from a [`record`](crate::record).
     pub decisions: Vec<Decision>,
-    /// Which rules fired, and how often, also for kernels that were only tried.
+    /// Which rules fired, and how often, also for kernels that were only tried; nothing of what was read from a record.
     pub rules: Vec<(&'static str, u32)>,
     /// Modelled seconds of one call: the sum over its launches.
     pub seconds: f64,
@@ -57,13 +58,14 @@ pub fn compile(
     for &(_, root) in &outputs {
         verify(&graph, root, Level::Tensor, "decompose");
     }
+    let mut layouts: Vec<(u32, Layout)> = derived.layouts.iter().map(|(&slot, l)| (slot, l.0)).collect();
+    layouts.sort_by_key(|l| l.0);
+    decider.log.extend(layouts::told(function, &layouts, target));
     // materialise, merge, plan memory.
     let of = Decomposed { function, outputs: &outputs, hints: &hints, derived: &derived };
     let scheduled = schedule::schedule(&of, graph, target, &mut decider);
     let mut graph = scheduled.graph;
     // map, lower, render: kernel by kernel.
-    let mut layouts: Vec<(u32, Layout)> = derived.layouts.iter().map(|(&slot, l)| (slot, l.0)).collect();
-    layouts.sort_by_key(|l| l.0);
     let extent = |slot| match temp(&scheduled.temps, slot) {
         Some((bytes, _)) => Extent::Fixed(bytes),
         None => Extent::Fixed(slot_bytes(function, &layouts, slot)),
@@ -74,7 +76,7 @@ pub fn compile(
     for launch in &scheduled.launches {
         seconds += launch.price.seconds;
         let mapped = map(&mut graph, launch, &function.name, target, &mut decider);
-        programs.push(Arc::new(program(&graph, launch, &mapped, &slots, target, dialect)));
+        programs.push(Arc::new(program(&graph, launch, &mapped, &slots, target, dialect, &mut decider)));
         plans.push(mapped.into_iter().map(|m| m.plan).collect());
     }
     Compiled {
@@ -131,7 +133,8 @@ impl Compiled {
     }
 }
 
-/// Is that the text of something that decisions choose: what a workgroup computes, how a nest is mapped, how an attention is divided?
+/// Is that the text of something that decisions choose: what a workgroup computes, how a nest is mapped, how an attention is divided, how a launch
+/// is run?
 ///
 /// # Errors
 /// The words that no plan has there.
@@ -139,6 +142,8 @@ pub fn check_plan(text: &str) -> Result<(), ParseError> {
     match text.trim_start().split_once(':').map(|t| t.0) {
         Some("workgroup") => text.parse::<Workgroup>().map(drop),
         Some("attention") => text.parse::<AttentionPlan>().map(drop),
+        Some("stages") => text.parse::<StagePlan>().map(drop),
+        Some("launch") => text.parse::<LaunchPlan>().map(drop).map_err(ParseError),
         _ => text.parse::<NestPlan>().map(drop),
     }
 }

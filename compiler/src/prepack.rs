@@ -64,7 +64,7 @@ pub fn prepack(
     let slots = Slots { function: &function, streams: vec![], extent: &extent };
     let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
     let mapped = emit::map(&mut g, &launch, &function.name, target, &mut decider);
-    emit::program(&g, &launch, &mapped, &slots, target, dialect)
+    emit::program(&g, &launch, &mapped, &slots, target, dialect, &mut decider)
 }
 
 struct Prepack<'a> {

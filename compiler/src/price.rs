@@ -3,11 +3,14 @@
 //!
 //! Variables are priced at a typical value, so that a context of 200,000 positions that is never filled does not decide.
 
+pub mod launch;
 pub mod occupancy;
 
 use crate::fragment::Sum;
-use crate::nest::global_ranges;
-use gristmill_uop::machine::MachineKind;
+use crate::nest::{global_ranges, ranges_of_kind};
+use crate::tile::product::Product;
+use gristmill_uop::fragment::Fragment;
+use gristmill_uop::machine::{Machine, MachineKind};
 use gristmill_uop::program::Estimate;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
@@ -15,8 +18,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Largest value at which a variable is priced.
 const TYPICAL: i64 = 1024;
-/// Operations that a term of a matrix product of halves costs: `mma` does ten of them in the time of another product and its addition.
-const MATRIX: f64 = 0.2;
 
 /// What one kernel costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -52,8 +53,7 @@ fn typical_var(g: &Graph, root: Id, name: &str) -> Option<i64> {
 
 struct Counter<'a> {
     g: &'a Graph,
-    /// Does the machine have products of matrices of halves?
-    matrices: bool,
+    machine: &'a Machine,
     sizes: FxHashMap<Id, f64>,
 }
 
@@ -69,7 +69,7 @@ impl Counter<'_> {
 
 /// The price of a kernel that consists of these nests.
 pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
-    let mut c = Counter { g, matrices: target.machine.fragment(Scalar::F16).is_some(), sizes: FxHashMap::default() };
+    let mut c = Counter { g, machine: &target.machine, sizes: FxHashMap::default() };
     let globals = global_ranges(g, nests);
     let groups = c.product(globals.iter().copied());
     let mut price = Price::default();
@@ -221,10 +221,31 @@ fn weight(node: &Node) -> Option<f64> {
     }
 }
 
-/// Nodes that a matrix product contains.
-fn contained(g: &Graph, (n, sum): &(Id, Sum)) -> [Id; 4] {
-    let product = g[*n].src[0];
-    [product, g[product].src[0], g[product].src[1], sum.columns]
+/// A nest's sum that fragments add up.
+struct Multiplied {
+    id: Id,
+    sum: Sum,
+    by: &'static Fragment,
+}
+
+impl Multiplied {
+    /// By warps, or by a core whose tile the nest has.
+    fn of(g: &Graph, nest: Id, machine: &Machine) -> Option<Multiplied> {
+        if let Some(Product { id, sum, of, .. }) = Product::of(g, nest, machine) {
+            return Some(Multiplied { id, sum, by: of });
+        }
+        let by = machine.tile_fragment()?;
+        let tile = ranges_of_kind(g, &g[nest].src[3..], RangeKind::Vector);
+        let id = g[nest].src[2];
+        let sum = Sum::of(g, id).filter(|sum| tile.len() == 2 && sum.operand == by.operand)?;
+        Some(Multiplied { id, sum, by })
+    }
+    /// Nodes that it contains: conversions, and columns from a stage, which are no traffic of the cache.
+    fn contained(&self, g: &Graph) -> Vec<Id> {
+        let product = g[self.id].src[0];
+        let staged = Some(self.sum.columns).filter(|_| self.sum.staged_columns(g));
+        [product, g[product].src[0], g[product].src[1]].into_iter().chain(staged).collect()
+    }
 }
 
 /// Operations and bytes of one run of a nest (its closed and reduce ranges); what it reads but weights goes to the estimate.
@@ -238,17 +259,13 @@ fn work(
     let g = c.g;
     let (mut ops, mut cached) = (0.0, 0.0);
     let order = g.toposort(&[g[nest].src[2], g[nest].src[1]]);
-    // What a matrix product contains is no operation of its own, nor are its operands from shared memory traffic of the cache: conversions, and
-    // loads from a stage beside those of rows.
-    let sums: Vec<(Id, Sum)> = match c.matrices {
-        true => order.iter().filter_map(|&n| Some((n, Sum::of(g, n)?))).collect(),
-        false => vec![],
-    };
-    let of_products: FxHashSet<Id> = sums.iter().flat_map(|sum| contained(g, sum)).collect();
+    // What a matrix product contains is no operation of its own.
+    let product = Multiplied::of(g, nest, c.machine);
+    let of_product: FxHashSet<Id> = product.iter().flat_map(|product| product.contained(g)).collect();
     // Ranges each node is evaluated under: its own free ranges; an accumulation under its reduce ranges too.
     for n in order {
         let node = &g[n];
-        if of_products.contains(&n) {
+        if of_product.contains(&n) {
             continue;
         }
         let free = g.free_ranges(n).to_vec();
@@ -268,7 +285,7 @@ fn work(
                 }
             }
             Op::Reduce => {
-                let weight = if sums.iter().any(|s| s.0 == n) { MATRIX } else { 1.0 };
+                let weight = product.as_ref().filter(|p| p.id == n).map_or(1.0, |p| c.machine.term_of(p.by));
                 ops += weight * c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));
             }
             _ => ops += weight(node).map_or(0.0, |weight| weight * c.product(inside.iter().copied())),

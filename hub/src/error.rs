@@ -1,5 +1,6 @@
 //! What goes wrong between a name and its file.
 
+use crate::file_name;
 use crate::repository::{Name, Repository};
 use std::io;
 use std::path::PathBuf;
@@ -11,6 +12,9 @@ pub enum Error {
     /// A name that is none.
     #[error("{0} does not name a model: {1}")]
     Name(String, &'static str),
+    /// An address of another place than the hub.
+    #[error("{0} is no address of the hub")]
+    Elsewhere(String),
     /// The hub knows no such repository, or does not say.
     #[error("the hub has no repository {0}, or shows it only to some")]
     NoRepository(Repository),
@@ -108,13 +112,18 @@ pub enum Error {
 }
 
 /// Names in a hint before it says how many more there are.
-const SHOWN: usize = 12;
+const SHOWN: usize = 40;
 
 impl Error {
     /// A way out, for the user.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Name(..) => "write hf:ORG/REPO, or hf:ORG/REPO:FILE where there are several".into(),
+            Error::Elsewhere(address) => {
+                format!(
+                    "fetch it, with `curl -LO {address}` for example, and give the path of the file; HF_ENDPOINT names another hub"
+                )
+            }
             Error::NoRepository(_) => {
                 "check the name; for a private or gated one, set HF_TOKEN to a token that may read it".into()
             }
@@ -126,7 +135,12 @@ impl Error {
             }
             Error::NoFile { files, .. } => format!("there are {}", list(files)),
             Error::Several { repository, files } => {
-                format!("choose one, hf:{repository}:FILE, of {}; the end of its name will do", list(files))
+                let words = file_name::distinct(files);
+                format!(
+                    "choose a quantisation, hf:{repository}:{} for example, of {}",
+                    words[words.len() / 2],
+                    list(&words)
+                )
             }
             Error::NotKept(_) => "`gristmill list` shows what is".into(),
             Error::NotFetched { .. } => "it has no record beside it; remove it by hand if it is not needed".into(),

@@ -7,6 +7,7 @@
 
 mod client;
 mod error;
+mod file_name;
 mod folder;
 mod name;
 mod progress;

@@ -1,7 +1,7 @@
-//! Names of models: `hf:ORG/REPO`, `hf:ORG/REPO:FILE`, and short ones.
+//! Names of models: `hf:ORG/REPO`, `hf:ORG/REPO:FILE`, the same as other programs and browsers write it, and short ones.
 
 use crate::error::Error;
-use crate::repository::{Name, Repository, SCHEME, is_repository_part, is_safe};
+use crate::repository::{ENDING, Name, Repository, SCHEME, is_repository_part, is_safe};
 
 /// A short name.
 pub struct Short {
@@ -18,14 +18,33 @@ pub const SHORT: &[Short] = &[
     Short { name: "youtu-llm-2b", stands_for: "hf:tencent/Youtu-LLM-2B-GGUF:Q8_0" },
 ];
 
+/// The hub's hosts, as addresses of its pages have them.
+const HOSTS: [&str; 3] = ["huggingface.co", "www.huggingface.co", "hf.co"];
+/// The branch that is fetched.
+const BRANCH: &str = "main";
+
 impl Name {
-    /// What `text` names; none if it has neither the form of such a name nor is a short one.
+    /// What `text` names: `hf:ORG/REPO[:FILE]`, `ORG/REPO[:FILE]`, `hf.co/ORG/REPO[:FILE]`, the address of a page or of a file of the hub, or a
+    /// short name; none if it has no such form.
     ///
     /// # Errors
-    /// [`Error::Name`] when it begins like one and is not.
+    /// [`Error::Name`] when it begins like one and is not, [`Error::Elsewhere`] for an address that is not the hub's.
     pub fn parse(text: &str) -> Result<Option<Name>, Error> {
         if let Some(rest) = text.strip_prefix(SCHEME) {
             return Name::of(text, rest).map(Some);
+        }
+        let address = ["https://", "http://"].iter().find_map(|scheme| text.strip_prefix(scheme));
+        let place = address.unwrap_or(text);
+        if let Some((host, path)) = place.split_once('/')
+            && HOSTS.iter().any(|known| known.eq_ignore_ascii_case(host))
+        {
+            return Name::at(text, path).map(Some);
+        }
+        if address.is_some() {
+            return Err(Error::Elsewhere(text.into()));
+        }
+        if is_bare(text) {
+            return Name::of(text, text).map(Some);
         }
         let (short, file) = match text.split_once(':') {
             Some((short, file)) => (short, Some(file)),
@@ -37,6 +56,26 @@ impl Name {
             name.file = Some(checked(text, file)?);
         }
         Ok(Some(name))
+    }
+
+    /// What lies at that path of the hub: a repository, or with `resolve` or `blob` a file of its main branch.
+    fn at(text: &str, path: &str) -> Result<Name, Error> {
+        let path = path.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+        let mut parts = path.splitn(5, '/');
+        let (owner, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let repository = format!("{owner}/{name}");
+        match (parts.next(), parts.next(), parts.next()) {
+            (None, ..) => Name::of(text, &repository),
+            (Some("tree"), Some(BRANCH), None) => Name::of(text, &repository),
+            (Some("resolve" | "blob"), Some(BRANCH), Some(file)) => {
+                let file = unescaped(file).ok_or(Error::Name(text.into(), "its file's name is no text"))?;
+                Name::of(text, &format!("{repository}:{file}"))
+            }
+            (Some("resolve" | "blob" | "tree"), Some(branch), _) if branch != BRANCH => {
+                Err(Error::Name(text.into(), "only the branch main is fetched"))
+            }
+            _ => Err(Error::Name(text.into(), "it is the address of no repository and of no file")),
+        }
     }
 
     fn of(text: &str, rest: &str) -> Result<Name, Error> {
@@ -53,6 +92,31 @@ impl Name {
         }
         Ok(Name { repository: Repository { owner: owner.into(), name: name.into() }, file })
     }
+}
+
+/// Is it `ORG/REPO` or `ORG/REPO:FILE`, and not the path of a file?
+fn is_bare(text: &str) -> bool {
+    let repository = text.split(':').next().unwrap_or_default();
+    let is_path = repository.len() == text.len() && text.to_lowercase().ends_with(ENDING);
+    let parts = repository.split_once('/');
+    !is_path && parts.is_some_and(|(owner, name)| is_repository_part(owner) && is_repository_part(name))
+}
+
+/// The text of an address's path.
+fn unescaped(path: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = path.as_bytes();
+    while let Some((&b, tail)) = rest.split_first() {
+        if b == b'%' {
+            let hex = std::str::from_utf8(tail.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(hex, 16).ok()?);
+            rest = &tail[2..];
+        } else {
+            bytes.push(b);
+            rest = tail;
+        }
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// A file's path that stays where it belongs.
@@ -73,7 +137,21 @@ mod tests {
         for text in ["hf:a/b", "hf:a-1/b_2.c:d/e-00001-of-00002.gguf", "hf:a/b:Q4_K_M"] {
             assert_eq!(Name::parse(text).unwrap().unwrap().to_string(), text);
         }
-        for text in ["a/b", "model.gguf", "synth:glm-4.7-flash:q4_0", "glm", ""] {
+        let none = [
+            "model.gguf",
+            "synth:glm-4.7-flash:q4_0",
+            "glm",
+            "",
+            "models/m.gguf",
+            "./a/b",
+            "/a/b",
+            "~/b",
+            "a/b/c",
+            "../b",
+            "a/",
+            "/",
+        ];
+        for text in none {
             assert_eq!(Name::parse(text).unwrap(), None, "{text}");
         }
         for text in [
@@ -90,6 +168,43 @@ mod tests {
             "hf:-a/b",
         ] {
             assert!(matches!(Name::parse(text), Err(Error::Name(..))), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_taken_as_others_write_them() {
+        for (text, name) in [
+            ("a/b", "hf:a/b"),
+            ("a/b:Q4_K_M", "hf:a/b:Q4_K_M"),
+            ("a/b:d/e.gguf", "hf:a/b:d/e.gguf"),
+            ("hf.co/a/b", "hf:a/b"),
+            ("hf.co/a/b:Q4_K_M", "hf:a/b:Q4_K_M"),
+            ("huggingface.co/a/b/", "hf:a/b"),
+            ("https://huggingface.co/a/b", "hf:a/b"),
+            ("https://HuggingFace.co/a/b/tree/main", "hf:a/b"),
+            ("https://huggingface.co/a/b/resolve/main/d/e%20f-Q4_0.gguf?download=true", "hf:a/b:d/e f-Q4_0.gguf"),
+            ("https://hf.co/a/b/blob/main/e.gguf#x", "hf:a/b:e.gguf"),
+        ] {
+            assert_eq!(Name::parse(text).unwrap().unwrap().to_string(), name, "{text}");
+        }
+        for text in [
+            "hf.co/",
+            "hf.co/a",
+            "hf.co/../b",
+            "https://huggingface.co/a/b/resolve/v2/e.gguf",
+            "https://huggingface.co/a/b/resolve/main",
+            "https://huggingface.co/a/b/resolve/main/../e.gguf",
+            "https://huggingface.co/a/b/resolve/main/%2e%2e/e.gguf",
+            "https://huggingface.co/a/b/resolve/main/%ff.gguf",
+            "https://huggingface.co/a/b/discussions/1",
+        ] {
+            assert!(matches!(Name::parse(text), Err(Error::Name(..))), "{text}");
+        }
+        for text in
+            ["https://hub.example/a/b/resolve/main/e.gguf", "http://e.gguf", "https://huggingface.co.example/a/b"]
+        {
+            let error = Name::parse(text).unwrap_err();
+            assert!(matches!(error, Error::Elsewhere(_)) && error.hint().unwrap().contains(text), "{text}");
         }
     }
 

@@ -1,10 +1,10 @@
 //! Removing what was fetched, and nothing else.
 
 use crate::error::Error;
+use crate::file_name;
 use crate::folder::{Folder, Kind};
 use crate::record::{Record, beside, finished};
 use crate::repository::{Name, Repository};
-use crate::select;
 use crate::store::{Files, Kept, Store, disk};
 use std::path::{Path, PathBuf};
 
@@ -111,13 +111,13 @@ fn meant(name: &Name, all: Vec<Kept>) -> Result<Vec<Kept>, Error> {
     let Some(wanted) = &name.file else { return Ok(all) };
     // What has come in part has the name of what it would have been.
     let file = |kept: &Kept| kept.name.file.clone().unwrap_or_default();
-    let exact = all.iter().any(|k| select::model(&file(k)) == select::model(wanted));
+    let exact = all.iter().any(|k| file_name::model(&file(k)) == file_name::model(wanted));
     let fits = |kept: &Kept| match exact {
-        true => select::model(&file(kept)) == select::model(wanted),
-        false => select::ends_in(&file(kept), wanted),
+        true => file_name::model(&file(kept)) == file_name::model(wanted),
+        false => file_name::ends_in(&file(kept), wanted),
     };
     let meant: Vec<Kept> = all.into_iter().filter(fits).collect();
-    let mut models: Vec<String> = meant.iter().map(|k| select::model(&file(k)).to_owned()).collect();
+    let mut models: Vec<String> = meant.iter().map(|k| file_name::model(&file(k)).to_owned()).collect();
     models.dedup();
     match models.len() {
         0 | 1 => Ok(meant),

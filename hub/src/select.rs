@@ -1,8 +1,8 @@
 //! Which files a name means, among those that there are.
 
 use crate::error::Error;
-use crate::repository::ENDING;
-use crate::repository::Name;
+use crate::file_name::{ends_in, is_projector, part, stem};
+use crate::repository::{ENDING, Name};
 
 /// A model among the files of a repository: one file, or the parts of a split one in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,14 +16,14 @@ pub struct Choice<'a> {
 /// # Errors
 /// When there is none, or more than one.
 pub fn select<'a>(name: &Name, paths: &[&'a str]) -> Result<Choice<'a>, Error> {
-    let models = models(paths);
-    let found: Vec<&Choice> = match &name.file {
-        None => models.iter().collect(),
-        Some(wanted) => {
-            let exact: Vec<&Choice> = models.iter().filter(|m| m.files.contains(&wanted.as_str())).collect();
-            if exact.is_empty() { models.iter().filter(|m| ends_in(m.files[0], wanted)).collect() } else { exact }
-        }
-    };
+    let all = models(paths);
+    let exact = |wanted: &String| all.iter().find(|m| m.files.contains(&wanted.as_str()));
+    if let Some(exact) = name.file.as_ref().and_then(exact) {
+        return Ok(exact.clone());
+    }
+    let models: Vec<Choice> = all.into_iter().filter(|m| !is_projector(m.files[0])).collect();
+    let wanted = |m: &&Choice| name.file.as_ref().is_none_or(|wanted| ends_in(m.files[0], wanted));
+    let found: Vec<&Choice> = models.iter().filter(wanted).collect();
     let names = |models: &[&Choice]| models.iter().map(|m| m.files[0].to_owned()).collect::<Vec<_>>();
     let repository = name.repository.clone();
     match found.as_slice() {
@@ -58,35 +58,10 @@ pub fn models<'a>(paths: &[&'a str]) -> Vec<Choice<'a>> {
     out
 }
 
-/// A model's path without its ending.
-fn stem(path: &str) -> Option<&str> {
-    let at = path.len().checked_sub(ENDING.len())?;
-    (path.is_char_boundary(at) && path[at..].eq_ignore_ascii_case(ENDING)).then(|| &path[..at])
-}
-
-/// Of a part of a split model, `NAME-00002-of-00003.gguf`: name, number, and how many there are.
-fn part(path: &str) -> Option<(&str, usize, usize)> {
-    let (rest, count) = stem(path)?.rsplit_once("-of-")?;
-    let (stem, number) = rest.rsplit_once('-')?;
-    let digits = |s: &str| (s.len() == 5).then(|| s.parse().ok()).flatten();
-    Some((stem, digits(number)?, digits(count)?))
-}
-
-/// A file's path without its ending and, of a part of a split model, its number.
-pub fn model(path: &str) -> &str {
-    part(path).map(|p| p.0).or(stem(path)).unwrap_or(path)
-}
-
-/// Is `wanted` the last word, or the last few, of the model's name?
-pub fn ends_in(path: &str, wanted: &str) -> bool {
-    let name = model(path).to_lowercase();
-    let wanted = stem(wanted).unwrap_or(wanted).to_lowercase();
-    name.strip_suffix(wanted.as_str()).is_some_and(|before| before.is_empty() || before.ends_with(['-', '.', '_', '/']))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file_name::distinct;
 
     const FILES: &[&str] = &[
         "README.md",
@@ -116,6 +91,24 @@ mod tests {
     }
 
     #[test]
+    fn a_choice_is_of_quantisations() {
+        let files = ["m-2b-Q4_K_M.gguf", "m-2b.Q8_0.gguf", "m-2b-UD-Q4_K_M.gguf", "big/m-BF16-00001-of-00002.gguf"];
+        let files = files.map(str::to_owned);
+        let words = distinct(&files);
+        assert_eq!(words, ["2b-Q4_K_M", "Q8_0", "UD-Q4_K_M", "BF16"]);
+        let repository = Name::parse("hf:a/b").unwrap().unwrap().repository;
+        let error = Error::Several { repository, files: files.to_vec() };
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("hf:a/b:UD-Q4_K_M for example, of 2b-Q4_K_M, Q8_0,"), "{hint}");
+        // Each of them is what it says.
+        for (file, word) in files.iter().zip(&words) {
+            let name = Name { file: Some(word.clone()), ..Name::parse("hf:a/b").unwrap().unwrap() };
+            let paths = ["big/m-BF16-00002-of-00002.gguf"].into_iter().chain(files.iter().map(String::as_str));
+            assert_eq!(select(&name, &paths.collect::<Vec<_>>()).unwrap().files[0], file);
+        }
+    }
+
+    #[test]
     fn what_is_not_there_and_what_is_there_twice() {
         for wanted in ["K_N", "4_K_M", "README.md", "cut", "Q4_K"] {
             let error = found(Some(wanted), FILES).unwrap_err();
@@ -124,6 +117,12 @@ mod tests {
         assert!(matches!(found(None, FILES).unwrap_err(), Error::Several { files, .. } if files.len() == 4));
         assert!(matches!(found(Some("x"), &["a-x.gguf", "b-x.gguf"]).unwrap_err(), Error::Several { .. }));
         assert_eq!(found(None, &["one.GGUF", "x.txt"]).unwrap(), ["one.GGUF"]);
+        // What reads pictures is no choice, unless it is asked for by its whole name.
+        let files = &["m-Q4_0.gguf", "mmproj-F16.gguf", "x/MMPROJ-m-Q4_0.gguf"];
+        assert_eq!(found(None, files).unwrap(), ["m-Q4_0.gguf"]);
+        assert_eq!(found(Some("q4_0"), files).unwrap(), ["m-Q4_0.gguf"]);
+        assert!(found(Some("F16"), files).is_err());
+        assert_eq!(found(Some("mmproj-F16.gguf"), files).unwrap(), ["mmproj-F16.gguf"]);
         assert!(found(None, &[]).unwrap_err().hint().unwrap().contains("no .gguf"));
     }
 }

@@ -8,6 +8,7 @@ mod compiled;
 mod decode;
 mod error;
 mod executor;
+mod hidden;
 mod rows;
 
 pub use crate::load::Weights;

@@ -70,6 +70,8 @@ pub fn tokenizer_spec(metadata: &Metadata) -> Result<TokenizerSpec, Error> {
         tokens: tokens.iter().map(<[u8]>::to_vec).collect(),
         token_types: types,
         merges: merges.into_iter().flat_map(|m| m.iter()).map(|m| String::from_utf8_lossy(m).into_owned()).collect(),
+        scores: metadata.floats(&key("scores"))?.unwrap_or_default(),
+        add_space_prefix: metadata.bool(&key("add_space_prefix"))?,
         bos: id("bos_token_id")?,
         eos: id("eos_token_id")?,
         eot: id("eot_token_id")?,

@@ -2,6 +2,8 @@
 //!
 //! A step that fails leaves the session as it was before: the sequence has the tokens whose rows were computed, and nothing runs.
 
+mod whole;
+
 use crate::arch::Logits;
 use crate::engine::{self, Draw, Engine};
 use crate::prefix::{BLOCK, Prefixes, Reuse};
@@ -230,11 +232,7 @@ impl Session {
     }
     /// Makes the sequence the longest beginning of `prompt` that need not be run; its first `whole` tokens are blocks.
     fn reuse(&mut self, prompt: &[u32], whole: usize, reuse: Reuse) -> Result<(), Error> {
-        if std::mem::take(&mut self.spoilt) {
-            // They are neither read again nor kept; what is kept already may be where they came from.
-            self.truncate(self.doubtful.start);
-            self.prefixes = self.prefixes.as_ref().map(Prefixes::emptied);
-        }
+        self.drop_spoilt();
         let shared = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let mut have = match reuse {
             Reuse::Any => shared,
@@ -272,6 +270,13 @@ impl Session {
             self.tokens.extend_from_slice(&prompt[i * BLOCK..end]);
         }
         Ok(())
+    }
+    /// Forgets rows that are no numbers: they are neither read again nor kept; what is kept already may be where they came from.
+    fn drop_spoilt(&mut self) {
+        if std::mem::take(&mut self.spoilt) {
+            self.truncate(self.doubtful.start);
+            self.prefixes = self.prefixes.as_ref().map(Prefixes::emptied);
+        }
     }
     /// Runs one more token.
     ///

@@ -63,6 +63,30 @@ fn other_models_keep_the_budget() {
     }
 }
 
+/// A layer of each family, on a GPU.
+#[test]
+fn layers_of_every_family_keep_their_launches() {
+    for (preset, quant, most) in [
+        ("llama-3.1-8b", "q4_0", 9),
+        ("llama-3.1-8b", "q4_k_m", 10),
+        ("qwen2.5-7b", "q4_0", 10),
+        ("qwen3-8b", "q4_0", 10),
+        ("phi-4-mini", "q4_0", 9),
+        ("qwen3-30b-a3b", "q4_0", 9),
+    ] {
+        for (name, _, c) in decode_step(preset, quant, "null:h200") {
+            println!("{preset} {quant}, {name}: {} launches, {:.1} us", c.programs.len(), c.seconds * 1e6);
+            let layer = name.contains("dense") || name.contains("moe");
+            assert!(
+                !layer || c.programs.len() <= most,
+                "{preset} {quant}, {name}: {} launches\n{}",
+                c.programs.len(),
+                explain(&c)
+            );
+        }
+    }
+}
+
 /// Kernels that read many weights have workgroups for nearly every multiprocessor, and no more than run at once.
 #[test]
 fn experts_run_in_one_round() {

@@ -99,7 +99,7 @@ fn a_generation_ends_where_it_should() {
     assert!(matches!(e.next_token(), Err(Error::NoGeneration)));
     // The first of them again, by a step of its own.
     let logits = e.forward(&[1], 93, false).expect("logits");
-    assert_eq!(parity_support::argmax(logits), last[0] as usize);
+    assert_eq!(parity_support::tables::argmax(logits), last[0] as usize);
     assert!(matches!(e.next_token(), Err(Error::NoGeneration)), "another step ends a generation");
 }
 

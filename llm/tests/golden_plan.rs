@@ -4,8 +4,9 @@ mod golden_support;
 
 use golden_support::{Names, Tiny};
 use gristmill_encodings::{F32, Q4_0, Q6_K};
-use gristmill_llm::arch::deepseek2::hyper::Gating;
-use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper, rope};
+use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
+use gristmill_llm::arch::moe::Gating;
+use gristmill_llm::arch::rope;
 use gristmill_llm::arch::{AttentionForm, Bind, Error, Functions, Logits, Options, Tensors, TokenClass, load};
 use gristmill_llm::gguf::Metadata;
 use gristmill_uop::dtype::Scalar;
@@ -131,7 +132,7 @@ fn slots_are_bound_to_what_they_are() {
         assert_eq!(call.binds.len(), call.function.slots.len());
         for (bind, slot) in call.binds.iter().zip(&call.function.slots) {
             let fits = match bind {
-                Bind::Tokens | Bind::Rope => slot.kind == SlotKind::Input,
+                Bind::Tokens | Bind::Rope(_) => slot.kind == SlotKind::Input,
                 Bind::Hidden(_) => matches!(slot.kind, SlotKind::Input | SlotKind::Output),
                 Bind::State(_, plane) => slot.kind == SlotKind::State && slot.dims == [4096, 576] && *plane == 0,
                 Bind::Weight(_) => slot.kind == SlotKind::Weight,
@@ -151,8 +152,8 @@ fn slots_are_bound_to_what_they_are() {
 fn a_cache_of_bytes_is_two_planes() {
     let model = load(&glm(), &Glm(|_, _| &Q4_0)).expect("a model");
     let bytes = Options { cache: Scalar::I8, ..options(ONE, AttentionForm::Absorbed) };
-    let row = |o: &Options| model.state(o).row_bytes();
-    assert_eq!((row(&options(ONE, AttentionForm::Absorbed)), row(&bytes)), (576 * 2, 576 + 576 / 32 * 2));
+    let row = |cache| model.caches()[0].row_bytes(cache);
+    assert_eq!((row(Scalar::F16), row(Scalar::I8)), (576 * 2, 576 + 576 / 32 * 2));
     let plan = model.plan(&bytes, &mut Functions::new());
     assert_eq!(plan.functions().len(), 4, "embed, dense, moe, head");
     for (layer, call) in plan.calls[1..=47].iter().enumerate() {
@@ -195,7 +196,7 @@ fn frequencies_and_scales_are_those_of_the_specification() {
     let near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 2e-8, "{found} {expected}");
     let h = Hyper::read(&glm(), &Glm(|_, _| &Q4_0)).expect("valid");
     near(h.score_scale, 0.0625);
-    let f = rope::frequencies(&h);
+    let f = rope::frequencies(h.rope, h.base, h.scaling);
     [(1, 0.64938163), (16, 1e-3), (31, 1.5399265e-6)].iter().for_each(|&(k, v)| near(f[k], v));
 
     // V2-Lite, as far as rope and scores go.
@@ -206,7 +207,7 @@ fn frequencies_and_scales_are_those_of_the_specification() {
     m.insert("deepseek2.rope.scaling.yarn_log_multiplier", 0.0707f32);
     let h = Hyper::read(&m, &Glm(|_, _| &Q4_0)).expect("valid");
     near(h.score_scale, 0.114721386);
-    let f = rope::frequencies(&h);
+    let f = rope::frequencies(h.rope, h.base, h.scaling);
     let expected = [
         (0, 1.0),
         (1, 0.749894209),
@@ -280,6 +281,20 @@ fn what_is_not_implemented_is_refused() {
     feature(refused(|m, _| _ = m.insert("deepseek2.rope.scaling.type", "longrope")));
     feature(refused(|m, _| _ = m.insert("deepseek2.expert_gating_func", 5u32)));
     assert!(matches!(refused(|m, _| _ = m.insert("general.architecture", "other")), Error::Architecture { .. }));
+}
+
+#[test]
+fn an_unknown_architecture_is_told_which_there_are() {
+    let of = |name: &str| refused(|m, _| _ = m.insert("general.architecture", name));
+    for (name, nearest) in
+        [("qwen3vl", Some("qwen3")), ("llama4", Some("llama")), ("deepseek", Some("deepseek2")), ("bert", None)]
+    {
+        let error = of(name);
+        let Error::Architecture { nearest: found, .. } = &error else { panic!("{error}") };
+        assert_eq!(*found, nearest, "{name}");
+        let hint = error.hint().expect("what there is");
+        assert!(["deepseek2", "llama", "qwen2", "qwen3"].iter().all(|known| hint.contains(known)), "{hint}");
+    }
 }
 
 #[test]

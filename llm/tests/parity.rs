@@ -14,7 +14,8 @@ use gristmill_llm::arch::AttentionForm::{Absorbed, Expanded, Values};
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::{EncodingRef, Scalar};
-use parity_support::{argmax, asset, data, far, file_of, ids, npy, on_device, rms, truth};
+use parity_support::tables::{argmax, data, ids, npy, rms};
+use parity_support::{asset, far, file_of, on_device, truth};
 use std::path::{Path, PathBuf};
 
 const VOCABULARY: usize = 2048;

@@ -4,13 +4,15 @@
 use gristmill_backend::{cpu, cuda};
 use gristmill_compiler::decision::{Count, counts};
 use gristmill_compiler::decompose::attention::plan::AttentionPlan;
-use gristmill_compiler::tile::{NestPlan, TilePlan, Workgroup};
+use gristmill_compiler::tile::{NestPlan, StagePlan, TilePlan, Workgroup};
 use gristmill_compiler::{Cheapest, Compiled, Decision, Dialect, Listed, Perturb, Policy, check_plan, compile};
 use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options, TokenClass, load};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
+use gristmill_uop::fragment::AMX_BF16;
 use gristmill_uop::function::Function;
-use gristmill_uop::machine::{AMX_BF16, Machine};
+use gristmill_uop::launch::LaunchPlan;
+use gristmill_uop::machine::Machine;
 use gristmill_uop::target::Target;
 use std::sync::Arc;
 
@@ -54,7 +56,9 @@ fn compiled(
 fn parses(plan: &str) -> bool {
     let workgroup = plan.parse::<Workgroup>().is_ok_and(|w| w.to_string() == plan);
     let attention = plan.parse::<AttentionPlan>().is_ok_and(|a| a.to_string() == plan);
-    (workgroup || attention || plan.parse::<NestPlan>().is_ok_and(|n| n.to_string() == plan))
+    let stages = plan.parse::<StagePlan>().is_ok_and(|s| s.to_string() == plan);
+    let launch = plan.parse::<LaunchPlan>().is_ok_and(|l| l.to_string() == plan);
+    (workgroup || attention || launch || stages || plan.parse::<NestPlan>().is_ok_and(|n| n.to_string() == plan))
         && check_plan(plan).is_ok()
 }
 
@@ -105,7 +109,7 @@ fn a_plan_that_a_tuner_left_is_taken_and_is_another_kernel() {
         for function in functions("youtu-llm-2b", TokenClass::Chunk { max: 64 }) {
             let first = compiled(&function, &machine, &mut Listed);
             let texts = |c: &Compiled| c.programs.iter().map(|p| p.source.clone()).collect::<Vec<_>>();
-            for kind in ["workgroup", "nest"] {
+            for kind in ["workgroup", "stages", "nest", "launch"] {
                 let Some(decision) = first.decisions.iter().find(|d| d.kind == kind && d.options.len() > 2) else {
                     continue;
                 };

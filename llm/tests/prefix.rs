@@ -102,3 +102,63 @@ fn a_rewound_session_answers_as_before() {
     assert_eq!(answer(&mut session, 20), first);
     assert!(session.tokens().starts_with(&text[..77]));
 }
+
+#[test]
+fn a_prompt_is_scored_by_what_its_tokens_are_predicted_from() {
+    let (mut session, text) = session(64 << 20);
+    let prompt = &text[..700];
+    feed(&mut session, &text[300..900], Reuse::Any);
+    let mut rows: Vec<(usize, Vec<f32>)> = Vec::new();
+    let each = &mut |token: usize, logits: &[f32]| {
+        rows.push((token, logits.to_vec()));
+        ControlFlow::Continue(())
+    };
+    let fed = session.score(prompt, each).expect("scored");
+    assert_eq!((fed.run, fed.complete), (700, true));
+    assert!(rows.iter().map(|row| row.0).eq(1..700));
+    let after = session.logits().to_vec();
+    // Activations are rounded to eight bits, which moves logits by 1.4 % (RMS): steps of other kinds round otherwise. Rows of another token are nothing alike.
+    let squares = |row: &mut dyn Iterator<Item = f32>| row.map(|x| x * x).sum::<f32>();
+    let apart = |a: &[f32], b: &[f32]| {
+        (squares(&mut a.iter().zip(b).map(|(a, b)| a - b)) / squares(&mut a.iter().copied())).sqrt()
+    };
+    for at in [1, 40, 512, 513, 699] {
+        let (mut scratch, _) = self::session(0);
+        feed(&mut scratch, &prompt[..at], Reuse::Any);
+        let (logits, row) = (scratch.logits(), &rows[at - 1].1);
+        let (same, other) = (apart(logits, row), apart(logits, &rows[at.max(2) - 2].1));
+        assert!(same < 0.1 && (at == 1 || other > 2.0 * same), "{at}: {same} {other}");
+    }
+    // What was there before is kept, and what is there now is gone on with.
+    assert!(session.kept_bytes() > 0);
+    let fed = feed(&mut session, prompt, Reuse::Any);
+    assert_eq!((fed.run, session.logits()), (0, &after[..]));
+}
+
+#[test]
+fn hidden_rows_are_those_of_every_token_wherever_steps_are_cut() {
+    let (mut session, text) = session(0);
+    let width = session.engine().model().width();
+    let rows_of = |session: &mut Session, prompt: &[u32]| {
+        let mut all = Vec::new();
+        let each = &mut |rows: &[f32]| {
+            all.extend_from_slice(rows);
+            ControlFlow::Continue(())
+        };
+        assert!(session.hidden(prompt, each).expect("rows").complete);
+        all
+    };
+    let whole = rows_of(&mut session, &text[..600]);
+    assert_eq!(whole.len(), 600 * width);
+    // A token's row depends on those before it alone: of a shorter prompt it is the same, but for what another kind of step rounds.
+    for len in [1, 33, 513] {
+        let short = rows_of(&mut session, &text[..len]);
+        let (row, other) = (&whole[(len - 1) * width..len * width], &short[(len - 1) * width..]);
+        let length = |row: &mut dyn Iterator<Item = f32>| row.map(|x| x * x).sum::<f32>().sqrt();
+        let apart = length(&mut row.iter().zip(other).map(|(a, b)| a - b));
+        assert!(apart < 0.05 * length(&mut row.iter().copied()), "{len}: {apart}");
+        assert!(length(&mut row.iter().copied()) > 0.0);
+    }
+    // Nothing of it is in the way of what comes next.
+    assert!(feed(&mut session, &text[..600], Reuse::Any).complete);
+}

@@ -9,11 +9,13 @@ use gristmill_encodings::by_name;
 use gristmill_llm::arch::AttentionForm::{Absorbed, Expanded, Values};
 use gristmill_llm::arch::{Functions, Logits, Model, Options, TokenClass};
 use gristmill_llm::gguf::Gguf;
+use gristmill_tensor::function::ContentKey;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 use gristmill_uop::spec::{self, Level};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, text};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Every function of a model: every form of attention, both classes of step, all logits and the last.
@@ -48,40 +50,66 @@ fn round_trip(g: &Graph, roots: &[Id], level: Level, what: &str) {
     }
 }
 
-fn check(model: &dyn Model, name: &str) {
-    let open = |name: &str, isa: &str| {
-        open(name, &Device { threads: Some(2), isa: isa.into(), ..Device::default() }).expect("a device")
+/// Every function of the models, what two have in common once: the golden ones, and a quantised one.
+fn all() -> Vec<(String, Arc<Function>)> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo-glm-Q4_K_M.gguf");
+    let file = Gguf::open(path).expect("a GGUF file");
+    let demo = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
+    let mut all = Vec::new();
+    let mut known = HashSet::new();
+    let mut add = |name: &str, model: &dyn Model| {
+        let new = functions(model).into_iter().filter(|f| known.insert(f.key()));
+        all.extend(new.map(|f| (format!("{name} {}", f.name), f)));
     };
-    let targets: Vec<Target> = [("null", "auto"), ("null", "plain"), ("null:gpu", "auto"), ("interp", "auto")]
-        .map(|(device, isa)| open(device, isa).device.target().clone())
-        .into();
-    for f in functions(model) {
-        let what = format!("{name} {}", f.name);
-        let roots: Vec<Id> = f.outputs.iter().map(|o| o.1).collect();
-        round_trip(&f.graph, &roots, Level::Tensor, &what);
-        for target in &targets {
-            let (mut cheapest, mut perturbed) = (Cheapest, Perturb(7));
-            for policy in [&mut cheapest as &mut dyn Policy, &mut perturbed] {
-                for p in compile(&f, target, None, policy).programs {
-                    round_trip(&p.graph, &[p.root], Level::Kernel, &format!("{what}, {} for {}", p.name, target.name));
-                }
+    for tiny in [Tiny::A, Tiny::B, Tiny::C, Tiny::D] {
+        add(&format!("{tiny:?}"), Fixture::new(tiny, true).model.as_ref());
+    }
+    add("A, the older format", Fixture::new(Tiny::A, false).model.as_ref());
+    add("demo", demo.as_ref());
+    all
+}
+
+/// Every kernel of every function for a target, as it is planned and perturbed.
+fn check_kernels(device: &str, isa: &str) {
+    let options = Device { threads: Some(2), isa: isa.into(), ..Device::default() };
+    let target: Target = open(device, &options).expect("a device").device.target().clone();
+    for (what, f) in all() {
+        let (mut cheapest, mut perturbed) = (Cheapest, Perturb(7));
+        for policy in [&mut cheapest as &mut dyn Policy, &mut perturbed] {
+            for p in compile(&f, &target, None, policy).programs {
+                round_trip(&p.graph, &[p.root], Level::Kernel, &format!("{what}, {} for {}", p.name, target.name));
             }
         }
     }
 }
 
 #[test]
-fn golden_models() {
-    for tiny in [Tiny::A, Tiny::B, Tiny::C, Tiny::D] {
-        check(Fixture::new(tiny, true).model.as_ref(), &format!("{tiny:?}"));
+fn functions_of_models() {
+    let all = all();
+    assert!(all.len() > 100, "{} functions", all.len());
+    for (what, f) in all {
+        let roots: Vec<Id> = f.outputs.iter().map(|o| o.1).collect();
+        round_trip(&f.graph, &roots, Level::Tensor, &what);
     }
-    check(Fixture::new(Tiny::A, false).model.as_ref(), "A, the older format");
+}
+
+// Each target by itself: they are compiled beside one another.
+#[test]
+fn kernels_for_this_processor() {
+    check_kernels("null", "auto");
 }
 
 #[test]
-fn a_quantised_model() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo-glm-Q4_K_M.gguf");
-    let file = Gguf::open(path).expect("a GGUF file");
-    let model = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
-    check(model.as_ref(), "demo");
+fn kernels_for_a_plain_processor() {
+    check_kernels("null", "plain");
+}
+
+#[test]
+fn kernels_for_a_gpu() {
+    check_kernels("null:gpu", "auto");
+}
+
+#[test]
+fn kernels_for_the_interpreter() {
+    check_kernels("interp", "auto");
 }

@@ -224,7 +224,8 @@ fn malformed_descriptions_are_typed_errors() {
         assert!(error.hint().is_some() && !error.to_string().is_empty());
         error
     };
-    assert!(matches!(fails(&|s| s.model = "llama".into()), TokenizerError::UnsupportedModel { .. }));
+    assert!(matches!(fails(&|s| s.model = "bert".into()), TokenizerError::UnsupportedModel { .. }));
+    assert!(matches!(fails(&|s| s.model = "llama".into()), TokenizerError::Scores { scores: 0, .. }));
     assert!(matches!(fails(&|s| s.pre = "default".into()), TokenizerError::UnsupportedPre { .. }));
     assert!(matches!(fails(&|s| s.tokens.clear()), TokenizerError::EmptyVocabulary));
     assert!(matches!(fails(&|s| s.token_types = Some(vec![1; 255])), TokenizerError::TokenTypes { .. }));

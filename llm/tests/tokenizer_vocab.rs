@@ -2,13 +2,20 @@
 
 mod common;
 
+use gristmill_llm::gguf::Gguf;
+use gristmill_llm::language;
 use gristmill_llm::tokenizer::{Decoder, Tokenizer};
 
-#[test]
-fn deepseek_llm_agrees_with_llama_cpp_on_all_cases() {
-    let tokenizer = Tokenizer::new(common::deepseek_spec()).unwrap();
-    let texts = std::fs::read_to_string(common::data("vocab/ggml-vocab-deepseek-llm.gguf.inp")).unwrap();
-    let ids = std::fs::read_to_string(common::data("vocab/ggml-vocab-deepseek-llm.gguf.out")).unwrap();
+fn tokenizer_of(name: &str) -> Tokenizer {
+    let file = Gguf::open(common::data(name)).unwrap();
+    language::tokenizer(file.metadata()).unwrap()
+}
+
+/// A vocabulary against llama.cpp's ids of its test texts.
+fn agrees_with_llama_cpp(vocabulary: &str) {
+    let tokenizer = tokenizer_of(&format!("vocab/{vocabulary}.gguf"));
+    let texts = std::fs::read_to_string(common::data(&format!("vocab/{vocabulary}.gguf.inp"))).unwrap();
+    let ids = std::fs::read_to_string(common::data(&format!("vocab/{vocabulary}.gguf.out"))).unwrap();
     let texts: Vec<&str> = texts.split("\n__ggml_vocab_test__\n").collect();
     let ids: Vec<&str> = ids.lines().collect();
     // A separator also follows the last text: the 47th case is the empty text after it, without a line of its own.
@@ -21,6 +28,39 @@ fn deepseek_llm_agrees_with_llama_cpp_on_all_cases() {
         checked += 1;
     }
     assert_eq!(checked, 47);
+}
+
+#[test]
+fn vocabularies_agree_with_llama_cpp_on_all_cases() {
+    agrees_with_llama_cpp("ggml-vocab-deepseek-llm");
+    agrees_with_llama_cpp("ggml-vocab-llama-spm");
+}
+
+/// Vocabularies cut from those of published models, on one text of many kinds, with the special tokens that files ask for.
+#[test]
+fn families_agree_with_llama_cpp() {
+    let files = ["llama-q4_k_m", "mistral-q8_0", "qwen2-q8_0", "phi3-q8_0"];
+    let text = std::fs::read_to_string(common::data("families/text.txt")).unwrap();
+    for file in files {
+        let tokenizer = tokenizer_of(&format!("families/{file}.gguf"));
+        let family = file.split('-').next().unwrap();
+        let expected = std::fs::read_to_string(common::data(&format!("families/{family}-text-tokens.txt"))).unwrap();
+        let expected: Vec<u32> = expected.split_whitespace().map(|id| id.parse().unwrap()).collect();
+        assert_eq!(tokenizer.encode(&text, true, true), expected, "{family}");
+        assert_eq!(tokenizer.decode(&expected, false), text, "{family}");
+    }
+}
+
+/// Text that a special token precedes begins with a space, as the first does; what spells a byte's token in the text is text.
+#[test]
+fn sentencepiece_puts_a_space_before_the_text() {
+    let tokenizer = tokenizer_of("vocab/ggml-vocab-llama-spm.gguf");
+    let plain = tokenizer.encode("Hello", true, false);
+    assert_eq!(tokenizer.token_bytes(plain[0]), Some(&b" Hello"[..]));
+    assert_eq!(tokenizer.encode("Hello</s>Hello", true, true), [&[1], &plain[..], &[2], &plain[..]].concat());
+    let spelled = tokenizer.encode("<0x0A>", true, false);
+    assert_eq!(tokenizer.decode(&spelled, false), "<0x0A>");
+    assert_eq!(tokenizer.decode(&tokenizer.encode("\u{1F600}\n", false, false), false), "\u{1F600}\n");
 }
 
 #[test]

@@ -10,4 +10,4 @@ pub mod text;
 pub mod trace;
 
 pub use recording::{Kernel, Launch, Limits, Recording, Stage, Step};
-pub use report::{Kind, Report, Row};
+pub use report::{Kind, Report, Row, WHY_ABOVE};

@@ -1,7 +1,7 @@
 //! The report as one HTML file that fetches nothing: its style, its script and its data are inside.
 
 use crate::recording::Recording;
-use crate::report::Report;
+use crate::report::{Report, WHY_ABOVE};
 use serde_json::{Value, json};
 
 const PAGE: &str = include_str!("page/page.html");
@@ -45,7 +45,7 @@ fn data(recording: &Recording, report: &Report) -> Value {
         .map(|r| {
             json!({
                 "kernel": r.kernel, "calls": r.calls, "seconds": r.seconds, "bytes": r.bytes, "operations": r.operations,
-                "share": r.share, "fraction": r.fraction,
+                "share": r.share, "fraction": r.fraction, "above": r.is_above(),
             })
         })
         .collect();
@@ -66,6 +66,7 @@ fn data(recording: &Recording, report: &Report) -> Value {
         "tokens": recording.tokens,
         "runs": recording.steps.len(),
         "limits": { "bandwidth": limits.bandwidth, "operations": limits.operations, "workers": limits.workers },
+        "above": WHY_ABOVE,
         "wall": report.wall,
         "covered": report.covered,
         "bytes": report.bytes,

@@ -3,6 +3,10 @@
 use crate::recording::{Kernel, Limits, Recording, Step};
 use gristmill_runtime::Span;
 
+/// What is said of kernels that are faster than their limit.
+pub const WHY_ABOVE: &str =
+    "what it reads comes from a cache nearer than memory, or the cost model takes the processor for slower than it is";
+
 /// What a kernel costs a step.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Row {
@@ -26,6 +30,10 @@ impl Row {
     /// Bytes a second.
     pub fn rate(&self) -> f64 {
         self.bytes / self.seconds.max(1e-12)
+    }
+    /// Did it take less time than its limit says it must? [`WHY_ABOVE`] says how that can be.
+    pub fn is_above(&self) -> bool {
+        self.fraction.is_some_and(|fraction| fraction > 1.005)
     }
 }
 
@@ -55,7 +63,8 @@ pub struct Report {
     pub plain: Option<f64>,
     /// Of the seconds of a step, those in which a worker was at some kernel.
     pub covered: f64,
-    /// Seconds of each launch: the longest of its workers' parts.
+    /// Seconds of each launch. A moment in which workers are at several counts for each in equal parts, so that all add up to `covered`,
+    /// however late the system lets a worker begin.
     pub launches: Vec<f64>,
     /// Kernels, the most expensive first.
     pub rows: Vec<Row>,
@@ -80,11 +89,11 @@ impl Report {
         plain.sort_by(f64::total_cmp);
         plain.truncate(plain.len().div_ceil(2));
         let plain = (!plain.is_empty()).then(|| mean(plain.iter().copied()));
-        let covered = mean(chosen.iter().map(|s| covered(&s.spans)));
         let far = |i: &usize| (recording.steps[*i].wall - wall).abs();
         let typical = order.into_iter().min_by(|a, b| far(a).total_cmp(&far(b))).unwrap_or(0);
-        let runs: Vec<Vec<f64>> = chosen.iter().map(|s| longest(s, recording.launches.len())).collect();
+        let runs: Vec<Vec<f64>> = chosen.iter().map(|s| divided(&s.spans, recording.launches.len())).collect();
         let launches: Vec<f64> = (0..recording.launches.len()).map(|i| mean(runs.iter().map(|r| r[i]))).collect();
+        let covered = launches.iter().sum();
         let mut rows: Vec<Row> = Vec::new();
         for (number, kernel) in recording.kernels.iter().enumerate() {
             let mine = recording.launches.iter().zip(&launches).filter(|(l, _)| l.kernel == number);
@@ -130,25 +139,28 @@ fn kinds(recording: &Recording, rows: &[Row], wall: f64) -> Vec<Kind> {
     kinds
 }
 
-/// Of each launch, the longest of its workers' parts.
-fn longest(step: &Step, launches: usize) -> Vec<f64> {
-    let mut out = vec![0.0f64; launches];
-    for span in &step.spans {
-        out[span.launch] = out[span.launch].max(span.end - span.start);
+/// The seconds in which a span is open, divided among the launches that have one open at the time.
+fn divided(spans: &[Span], launches: usize) -> Vec<f64> {
+    let mut events: Vec<(f64, usize, bool)> = Vec::with_capacity(2 * spans.len());
+    for span in spans.iter().filter(|span| span.end > span.start) {
+        events.extend([(span.start, span.launch, true), (span.end, span.launch, false)]);
+    }
+    events.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut out, mut open) = (vec![0.0; launches], Vec::<(usize, usize)>::new());
+    let mut before = 0.0;
+    for (at, launch, begins) in events {
+        for &(running, _) in &open {
+            out[running] += (at - before) / open.len() as f64;
+        }
+        before = at;
+        match open.iter_mut().find(|of| of.0 == launch) {
+            Some(of) if begins => of.1 += 1,
+            Some(of) => of.1 -= 1,
+            None => open.push((launch, 1)),
+        }
+        open.retain(|of| of.1 > 0);
     }
     out
-}
-
-/// Seconds in which at least one span is open.
-fn covered(spans: &[Span]) -> f64 {
-    let mut sorted: Vec<(f64, f64)> = spans.iter().map(|s| (s.start, s.end)).collect();
-    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (mut sum, mut until) = (0.0, f64::NEG_INFINITY);
-    for (start, end) in sorted {
-        sum += (end - start.max(until)).max(0.0);
-        until = until.max(end);
-    }
-    sum
 }
 
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
@@ -207,17 +219,39 @@ pub(crate) mod tests {
     #[test]
     fn the_faster_half_makes_the_sums() {
         let report = Report::of(&recording());
-        assert_eq!((report.wall, report.launches.as_slice()), (9.5, &[2.0, 1.25, 1.0][..]));
+        assert_eq!((report.wall, report.launches.as_slice()), (9.5, &[2.0, 1.5, 1.0][..]));
         // 0 to 2, 3 to 4 or 5, 7 to 8.
         assert_eq!((report.covered, report.between(), report.typical), (4.5, 5.0, 1));
         assert_eq!(report.plain, Some(8.0));
         let rows: Vec<_> = report.rows.iter().map(|r| (r.kernel, r.calls, r.seconds, r.share)).collect();
-        assert_eq!(rows, [(0, 2, 3.0, 3.0 / 9.5), (1, 1, 1.25, 1.25 / 9.5)]);
+        assert_eq!(rows, [(0, 2, 3.0, 3.0 / 9.5), (1, 1, 1.5, 1.5 / 9.5)]);
         assert_eq!((report.rows[0].bytes, report.rows[0].rate(), report.bytes), (20e9, 20e9 / 3.0, 20e9));
-        // Memory would take two seconds of three, arithmetic half a second of one and a quarter.
-        assert_eq!((report.rows[0].fraction, report.rows[1].fraction), (Some(2.0 / 3.0), Some(0.4)));
+        // Memory would take two seconds of three, arithmetic half a second of one and a half.
+        assert_eq!((report.rows[0].fraction, report.rows[1].fraction), (Some(2.0 / 3.0), Some(1.0 / 3.0)));
         let kind = &report.kinds[..];
-        assert_eq!((kind.len(), kind[0].calls, kind[0].launches, kind[0].seconds), (1, 2, 3, 4.25));
+        assert_eq!((kind.len(), kind[0].calls, kind[0].launches, kind[0].seconds), (1, 2, 3, 4.5));
+    }
+
+    #[test]
+    fn shares_add_up_however_workers_are_held_up() {
+        // The second worker comes to each launch when the first has gone on to the next, and once both are at one for a moment.
+        let spans = [
+            span(0, 0, 0.0, 2.0),
+            span(0, 1, 1.0, 4.0),
+            span(1, 0, 2.0, 3.0),
+            span(1, 1, 4.0, 5.0),
+            span(2, 0, 6.0, 7.0),
+        ];
+        assert_eq!(divided(&spans, 4), [3.5, 1.5, 1.0, 0.0]);
+        assert_eq!(divided(&[], 1), [0.0]);
+        let mut recording = recording();
+        for (i, step) in recording.steps.iter_mut().enumerate() {
+            step.spans = spans.iter().map(|s| Span { end: s.end + 0.3 * i as f64 * s.worker as f64, ..*s }).collect();
+        }
+        let report = Report::of(&recording);
+        let of = |parts: &mut dyn Iterator<Item = f64>| parts.sum::<f64>() + report.between() / report.wall;
+        assert!((of(&mut report.rows.iter().map(|r| r.share)) - 1.0).abs() < 1e-12, "{report:?}");
+        assert!((of(&mut report.kinds.iter().map(|k| k.share)) - 1.0).abs() < 1e-12, "{report:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The report as tables, for a terminal.
 
 use crate::recording::Recording;
-use crate::report::{Report, Row};
+use crate::report::{Report, Row, WHY_ABOVE};
 use std::fmt::Write;
 
 /// Rows of the table of kernels unless all are wanted.
@@ -89,9 +89,8 @@ fn write(out: &mut String, recording: &Recording, report: &Report, all: bool) ->
             percent(share)
         )?;
     }
-    if report.rows.iter().take(most).any(above) {
-        let why = "what it reads comes from a cache nearer than memory, or the cost model takes the processor for slower than it is";
-        writeln!(out, "\n* faster than its limit: {why}")?;
+    if report.rows.iter().take(most).any(Row::is_above) {
+        writeln!(out, "\n* faster than its limit: {WHY_ABOVE}")?;
     }
     if let Some(plain) = report.plain {
         let cost = (report.wall - plain).max(0.0);
@@ -106,11 +105,6 @@ fn write(out: &mut String, recording: &Recording, report: &Report, all: bool) ->
     Ok(())
 }
 
-/// Did it take less time than its limit says it must?
-fn above(row: &Row) -> bool {
-    row.fraction.is_some_and(|fraction| fraction > 1.005)
-}
-
 fn kernel(out: &mut String, recording: &Recording, row: &Row) -> std::fmt::Result {
     let kernel = &recording.kernels[row.kernel];
     writeln!(
@@ -123,7 +117,7 @@ fn kernel(out: &mut String, recording: &Recording, row: &Row) -> std::fmt::Resul
         time(row.seconds / row.calls.max(1) as f64),
         row.bytes / 1e6,
         row.rate() / 1e9,
-        row.fraction.map_or("?".into(), |f| format!("{:.0} %{}", 100.0 * f, if above(row) { "*" } else { "" })),
+        row.fraction.map_or("?".into(), |f| format!("{:.0} %{}", 100.0 * f, if row.is_above() { "*" } else { "" })),
         format!("{:.1} %", 100.0 * row.share),
         shortened(&kernel.about)
     )
@@ -138,9 +132,15 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
+/// As many of its parts as a line has room for, each whole, and the first in any case.
 fn shortened(text: &str) -> String {
     const MOST: usize = 60;
-    if text.chars().count() <= MOST { text.into() } else { text.chars().take(MOST - 1).chain(['…']).collect() }
+    let fits = |at: &usize| text[..*at].chars().count() < MOST;
+    let first = text.find("; ");
+    match text.match_indices("; ").map(|(at, _)| at).filter(fits).last().or(first) {
+        Some(at) if text.chars().count() > MOST => format!("{}; …", &text[..at]),
+        _ => text.into(),
+    }
 }
 
 #[cfg(test)]
@@ -172,6 +172,15 @@ mod tests {
         assert!(tables(&recording, &report, false).contains("and 12 more"));
         let all = tables(&recording, &report, true);
         assert!(all.contains("r_more29") && !all.contains(" more ("), "{all}");
+    }
+
+    #[test]
+    fn labels_are_whole() {
+        let parts = "ffn_up · SwiGLU: Reduce [64, 7168]; Mul [64, 2560]; Add [64]; Cast [64, 2048]";
+        assert_eq!(shortened(parts), "ffn_up · SwiGLU: Reduce [64, 7168]; Mul [64, 2560]; …");
+        let long = "a".repeat(80);
+        assert_eq!((shortened("short; one").as_str(), shortened(&long)), ("short; one", long.clone()));
+        assert_eq!(shortened(&format!("{long}; b")), format!("{long}; …"));
     }
 
     #[test]

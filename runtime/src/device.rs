@@ -4,6 +4,7 @@ use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::lease::{DeviceId, RawBuffer, Use};
 use crate::memory;
+use crate::store::Store;
 use gristmill_uop::costs::Costs;
 use gristmill_uop::program::{Access, Extent, Program};
 use gristmill_uop::target::Target;
@@ -208,6 +209,10 @@ pub trait Device: Send + Sync {
     /// Measures what things cost on it, for about a second, and keeps that for later starts; none where there is nothing to measure.
     fn measure(&self) -> Result<Option<Costs>, Error> {
         Ok(None)
+    }
+    /// Where what is compiled for it is kept from one start to the next, if it is.
+    fn store(&self) -> Option<&Store> {
+        None
     }
     /// What did not keep it from working, but whoever uses it should know: each is told once.
     fn warnings(&self) -> Vec<Error> {

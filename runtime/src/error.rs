@@ -120,7 +120,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::OutOfMemory { .. } => "try a smaller --ctx, or a smaller model".into(),
-            Error::NoCompiler(_) => "install gcc or clang (Debian: apt install gcc; Fedora: dnf install gcc; macOS: xcode-select --install), or set CC; \
+            Error::NoCompiler(_) => "install gcc or clang (Debian: apt install gcc; Fedora: dnf install gcc; macOS: xcode-select --install), and leave CC unset or set it to that; \
                  `--device interp` needs none and can still try the demo model"
                 .into(),
             Error::CompilerHangs(_) => "set CC to another compiler; if that one hangs, too, please report it with the kernel's name".into(),

@@ -6,7 +6,7 @@
 //! renamed entry counts as absent. What a reader gets is bytes it has verified, never a path (see [`crate::image`]).
 //!
 //! The hash is no signature: whoever can write to the directory can make the user run code. So a directory that belongs to
-//! someone else, or that others can write to or exchange, is not used. One that others can only read is closed to them (mode 0700) if
+//! someone else (but for root, who can do that anyway), or that others can write to or exchange, is not used. One that others can only read is closed to them (mode 0700) if
 //! nothing but a cache lies in it, and not used otherwise: a user who names their home directory keeps its mode.
 //!
 //! A store never makes what works fail. [`Store::user`] goes on without a directory that cannot be used, and [`Store::keep`] without an
@@ -24,8 +24,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 const SUFFIX: &str = ".kernel";
-/// Bytes that the user's store holds unless said. GLM's kernels take 6 MiB, those of every usual model for one device about 60.
-const DEFAULT_LIMIT: u64 = 512 << 20;
+/// Bytes that the user's store holds unless said. GLM's kernels and their texts take 9 MB, those of every usual model for one device about 60.
+const DEFAULT_LIMIT: u64 = 512 * MB;
+/// What people are told sizes in, and say them in.
+const MB: u64 = 1_000_000;
 /// Bytes of the hash before a payload.
 const SEAL: usize = 32;
 
@@ -71,22 +73,26 @@ pub struct Store {
 }
 
 impl Store {
-    /// The user's store: `$GRISTMILL_CACHE`, else `$XDG_CACHE_HOME/gristmill`, else `~/.cache/gristmill`, with at most
-    /// `$GRISTMILL_CACHE_LIMIT` MiB in it (512 unless said). Without a directory, and a warning that says why, where that cannot be used.
+    /// The user's store: `$GRISTMILL_CACHE`, else `$CACHE_DIRECTORY`, which systemd sets for a service with a cache, else
+    /// `$XDG_CACHE_HOME/gristmill`, else `~/.cache/gristmill`, with at most `$GRISTMILL_CACHE_LIMIT` MB in it (512 unless said). Without a directory, and a warning that says why, where that cannot be used.
     ///
     /// # Errors
     /// [`Error::Setting`] when the limit is no number.
     pub fn user() -> Result<Store, Error> {
         let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        // A service may have several; the first will do.
+        let first = |list: PathBuf| Some(PathBuf::from(list.to_str()?.split(':').next()?));
+        let of_service = || variable("CACHE_DIRECTORY").and_then(first).filter(|p| p.is_absolute());
         let path = variable("GRISTMILL_CACHE")
+            .or_else(of_service)
             .or_else(|| variable("XDG_CACHE_HOME").filter(|p| p.is_absolute()).map(|p| p.join("gristmill")))
             .or_else(|| variable("HOME").map(|p| p.join(".cache").join("gristmill")));
         let limit = match std::env::var("GRISTMILL_CACHE_LIMIT").ok().filter(|v| !v.is_empty()) {
             None => DEFAULT_LIMIT,
             Some(text) => {
-                text.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(1 << 20)).ok_or_else(|| Error::Setting {
+                text.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(MB)).ok_or_else(|| Error::Setting {
                     setting: format!("GRISTMILL_CACHE_LIMIT={text}"),
-                    message: "not a number of MiB".into(),
+                    message: "not a number of MB".into(),
                     hint: "for example GRISTMILL_CACHE_LIMIT=512".into(),
                 })?
             }
@@ -132,9 +138,8 @@ impl Store {
     }
     /// A line for people: where it is and how full.
     pub fn describe(&self) -> String {
-        let mib = |bytes: u64| bytes >> 20;
         match self.path() {
-            Some(path) => format!("{}, {} of {} MiB", path.display(), mib(self.size()), mib(self.limit)),
+            Some(path) => format!("{}, {} of {} MB", path.display(), self.size() / MB, self.limit / MB),
             None => "none: kernels are compiled whenever they are needed".into(),
         }
     }

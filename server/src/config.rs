@@ -1,5 +1,6 @@
 //! What a server may be told.
 
+use crate::core::limits::Limits;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -10,6 +11,10 @@ pub struct Config {
     pub host: IpAddr,
     /// The name that the address was given by, if any: on loopback, requests may ask for it.
     pub name: Option<String>,
+    /// Names besides loopback's own that a server on loopback is asked by: those of a proxy before it.
+    pub allowed_hosts: Vec<String>,
+    /// Origins whose pages may ask from a browser; `*` for all. None unless said.
+    pub cors: Vec<String>,
     /// The port; 0 for any that is free.
     pub port: u16,
     /// What clients must show; nothing unless said.
@@ -41,6 +46,11 @@ pub struct Config {
 impl Config {
     /// Bytes of a body that are always taken: so few that all connections together may have them.
     pub const SMALL_BODY: usize = 64 << 10;
+    /// What of it bounds requests and answers.
+    pub(crate) fn limits(&self) -> Limits {
+        let &Config { answer, unread, choices, .. } = self;
+        Limits { answer, unread, choices }
+    }
 }
 
 impl Default for Config {
@@ -48,6 +58,8 @@ impl Default for Config {
         Config {
             host: Ipv4Addr::LOCALHOST.into(),
             name: None,
+            allowed_hosts: Vec::new(),
+            cors: Vec::new(),
             port: 8080,
             api_key: None,
             body: 4 << 20,

@@ -1,19 +1,20 @@
 //! The way in for the fuzz targets: requests without a connection, grammars and replies without a request.
 
-pub use crate::constraint::{Constraint, Grammars};
-pub use crate::grammar::{Callable, Form, Style, grammar};
-pub use crate::reply::{MARKERS, Part, Reply, Schemas};
+pub use crate::core::constraint::grammar::{Callable, Form, OutputConstraint, grammar};
+pub use crate::core::constraint::mask::{Constraint, Grammars};
+pub use crate::core::reply::{Part, Reply, Schemas};
 
+use crate::api::routes;
 use crate::app::App;
-use crate::condition::Condition;
 use crate::config::Config;
-use crate::connections::Registry;
-use crate::http;
-use crate::job::Job;
-use crate::metrics::Metrics;
-use crate::model::{Served, Text};
-use crate::preparing::Preparing;
-use crate::queue::Queue;
+use crate::core::condition::Condition;
+use crate::core::intake::Intake;
+use crate::core::job::{Job, Task};
+use crate::core::metrics::Metrics;
+use crate::core::model::{About, Served, Text};
+use crate::core::preparing::Preparing;
+use crate::core::queue::Queue;
+use crate::net::connections::Registry;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, header};
@@ -33,12 +34,10 @@ pub struct Door {
 /// What the engine would have been asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted {
-    /// Tokens of the prompt.
-    pub prompt: usize,
-    /// Answers.
+    /// Tokens of the shortest and of the longest prompt.
+    pub prompts: [usize; 2],
+    /// Answers to each.
     pub choices: usize,
-    /// Most tokens of each.
-    pub limit: usize,
     /// Alternatives told for each token.
     pub logprobs: Option<usize>,
 }
@@ -63,28 +62,36 @@ impl Door {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let vocabulary = text.tokenizer.n_tokens();
         let queue: Arc<Queue<Job>> = Arc::new(Queue::new(config.queue));
-        let app = App {
-            served: Arc::new(Served::new(text, vocabulary, context)),
+        let about = About { architecture: "toy".into(), vocabulary, width: 1, weight_bytes: 0 };
+        let intake = Intake {
+            served: Arc::new(Served::new(text, about, context)),
             queue: queue.clone(),
             metrics: Arc::new(Metrics::default()),
             preparing: Preparing::new(1),
-            bodies: Arc::new(Semaphore::new(config.bodies)),
             condition: Condition::default(),
-            connected: Registry::new(config.connections),
-            config,
+            limits: config.limits(),
         };
+        let bodies = Arc::new(Semaphore::new(config.bodies));
+        let connected = Registry::new(config.connections);
+        let app = App { intake: Arc::new(intake), bodies, connected, config };
         let (sender, accepted) = mpsc::channel();
         std::thread::Builder::new().spawn(move || {
             while let Some(job) = queue.next() {
-                let Job { prompt, choices, limit, logprobs, .. } = &job;
-                let told = Accepted { prompt: prompt.len(), choices: *choices, limit: *limit, logprobs: *logprobs };
+                let prompts = job.prompts.iter().map(Vec::len);
+                let (shortest, longest) = (prompts.clone().min().unwrap_or(0), prompts.max().unwrap_or(0));
+                let told = match &job.task {
+                    Task::Answers(answers) => {
+                        Accepted { prompts: [shortest, longest], choices: answers.choices, logprobs: answers.logprobs }
+                    }
+                    Task::Embedding => Accepted { prompts: [shortest, longest], choices: 1, logprobs: None },
+                };
                 // The job ends, and with it the request, only when this has been told.
                 if sender.send(told).is_err() {
                     return;
                 }
             }
         })?;
-        Ok(Door { runtime, router: http::router(Arc::new(app)), accepted })
+        Ok(Door { runtime, router: routes::router(Arc::new(app)), accepted })
     }
     /// Asks; `None` for what is no request of HTTP. JSON unless a header says what else it is.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Option<Response> {

@@ -1,51 +1,33 @@
-//! OpenAI-compatible HTTP for one model, and a chat page.
+//! HTTP for one model, in the interfaces of OpenAI, Anthropic and Ollama, and a chat page.
 //!
-//! Connections are served by a small tokio runtime; the engine stays on the thread that made it ([`worker`]), which takes requests from
-//! a fair queue ([`queue`]) and tells its answers over channels. A client that hangs up closes its channel, which the thread sees before the
+//! Connections are served by a small tokio runtime; the engine stays on the thread that made it ([`core::worker`]), which takes requests from
+//! a fair queue ([`core::queue`]) and tells its answers over channels. A client that hangs up closes its channel, which the thread sees before the
 //! next token.
 
+mod api;
 mod app;
-mod body;
-mod budget;
-mod channel;
-mod condition;
 mod config;
-mod connections;
-mod constraint;
-mod error;
-mod event;
+mod core;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod generation;
-mod grammar;
-mod host;
-mod http;
-mod job;
-mod metrics;
-mod model;
-mod openai;
-mod preparing;
-mod probabilities;
-mod prompt;
-mod queue;
-mod reply;
-mod schema;
-mod settings;
-mod worker;
+mod net;
+mod page;
 
-pub use condition::Condition;
 pub use config::Config;
-pub use model::Text;
+pub use core::condition::Condition;
+pub use core::loading::Loading;
+pub use core::model::Text;
 
+use crate::api::routes::{self, ReadinessGate};
 use crate::app::App;
-use crate::connections::{Connections, Registry};
-use crate::http::Front;
-use crate::metrics::Metrics;
-use crate::model::Served;
-use crate::preparing::Preparing;
-use crate::queue::Queue;
-use crate::worker::Worker;
+use crate::core::intake::Intake;
+use crate::core::metrics::Metrics;
+use crate::core::model::{About, Served};
+use crate::core::preparing::Preparing;
+use crate::core::queue::Queue;
+use crate::core::worker::Worker;
+use crate::net::connections::{Connections, Registry};
 use gristmill_llm::engine::Engine;
 use gristmill_llm::session::Session;
 use std::future::Future;
@@ -96,7 +78,7 @@ pub struct Server {
     runtime: Runtime,
     address: SocketAddr,
     config: Config,
-    front: Front,
+    front: ReadinessGate,
     condition: Condition,
     connected: Arc<Registry>,
     /// Ends the connections once it is dropped or used.
@@ -127,7 +109,7 @@ impl Server {
         let listener =
             runtime.block_on(TcpListener::bind(address)).map_err(|error| Error::Listen { address, error })?;
         let address = listener.local_addr()?;
-        let front = Front::default();
+        let front = ReadinessGate::default();
         let (ending, ended) = oneshot::channel::<()>();
         let connections = Connections::new(listener, front.router(), config.clone());
         let connected = connections.registry();
@@ -140,6 +122,10 @@ impl Server {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+    /// How far the model is: whoever loads it says so there.
+    pub fn loading(&self) -> Loading {
+        self.front.loading()
     }
     /// What becomes of the engine: whoever finds out that it is gone for good says so there.
     pub fn condition(&self) -> Condition {
@@ -164,7 +150,14 @@ impl Server {
         end: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
         let Server { runtime, config, front, condition, connected, ending, connections, .. } = self;
-        let served = Arc::new(Served::new(text, engine.model().vocabulary(), engine.context()));
+        let model = engine.model();
+        let about = About {
+            architecture: model.architecture().to_owned(),
+            vocabulary: model.vocabulary(),
+            width: model.width(),
+            weight_bytes: engine.weight_bytes(),
+        };
+        let served = Arc::new(Served::new(text, about, engine.context()));
         let queue = Arc::new(Queue::new(config.queue));
         let metrics = Arc::new(Metrics::default());
         let keep = config.keep.unwrap_or_else(|| kept_bytes(&engine));
@@ -175,17 +168,11 @@ impl Server {
             metrics: metrics.clone(),
             condition: condition.clone(),
         };
-        let app = Arc::new(App {
-            served,
-            queue: queue.clone(),
-            metrics,
-            preparing: Preparing::new(PREPARING),
-            bodies: Arc::new(Semaphore::new(config.bodies.min(Semaphore::MAX_PERMITS))),
-            config,
-            condition,
-            connected,
-        });
-        front.open(http::router(app));
+        let preparing = Preparing::new(PREPARING);
+        let limits = config.limits();
+        let intake = Arc::new(Intake { served, queue: queue.clone(), metrics, preparing, condition, limits });
+        let bodies = Arc::new(Semaphore::new(config.bodies.min(Semaphore::MAX_PERMITS)));
+        front.open(routes::router(Arc::new(App { intake, config, bodies, connected })));
         runtime.spawn(async move {
             end.await;
             // Who waits is let go, and who is being answered too: connections end by themselves then.

@@ -4,6 +4,7 @@
 //! model of the same shapes, compile nothing new.
 
 use crate::function::{ContentKey, Key};
+use crate::kept::Kept;
 use gristmill_backend::Opened;
 use gristmill_compiler::layout::{Layout, Packing};
 use gristmill_compiler::prepack::prepack;
@@ -59,27 +60,48 @@ impl Jit {
     pub fn compiled(&self) -> usize {
         self.ready.len()
     }
-    /// Compiles what is new among `functions` in one batch; returns all of them, in order. `progress(done, total)` counts kernels.
+    /// Compiles what is new among `functions` in one batch, or reads from the device's store what was compiled before; returns all of them, in
+    /// order. `progress(done, total)` counts kernels.
     pub fn prepare(
         &mut self,
         functions: &[Arc<Function>],
         progress: &dyn Fn(usize, usize),
     ) -> Result<Vec<Arc<Ready>>, Error> {
-        self.prepare_with(functions, &mut Cheapest, progress)
+        let Opened { device, dialect, target } = self.opened.clone();
+        let kept = device.store().map(|store| Kept { store, device: device.name(), target: &target });
+        let compiled = |key: Key, function: &Function| {
+            if let Some(found) = kept.as_ref().and_then(|kept| kept.get(function, key)) {
+                return found;
+            }
+            let compiled = compile(function, &target, dialect, &mut Cheapest);
+            if let Some(kept) = &kept {
+                kept.put(function, key, &compiled);
+            }
+            compiled
+        };
+        self.prepare_by(functions, compiled, progress)
     }
-    /// As `prepare`, with decisions answered by that policy.
+    /// As `prepare`, with decisions answered by that policy; nothing is read or kept.
     pub fn prepare_with(
         &mut self,
         functions: &[Arc<Function>],
         policy: &mut dyn Policy,
         progress: &dyn Fn(usize, usize),
     ) -> Result<Vec<Arc<Ready>>, Error> {
+        let Opened { dialect, target, .. } = self.opened.clone();
+        self.prepare_by(functions, |_, function| compile(function, &target, dialect, policy), progress)
+    }
+    fn prepare_by(
+        &mut self,
+        functions: &[Arc<Function>],
+        mut compiled: impl FnMut(Key, &Function) -> Compiled,
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<Ready>>, Error> {
         let keys: Vec<Key> = functions.iter().map(|f| f.as_ref().key()).collect();
         let mut new: Vec<(Key, Arc<Function>, Compiled)> = Vec::new();
         for (key, function) in keys.iter().zip(functions) {
             if !self.ready.contains_key(key) && !new.iter().any(|n| n.0 == *key) {
-                let compiled = compile(function, &self.opened.target, self.opened.dialect, policy);
-                new.push((*key, Arc::clone(function), compiled));
+                new.push((*key, Arc::clone(function), compiled(*key, function)));
             }
         }
         let programs: Vec<Program> = new.iter().flat_map(|n| n.2.programs.iter().map(|p| p.as_ref().clone())).collect();

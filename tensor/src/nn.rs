@@ -30,14 +30,30 @@ pub fn swiglu<'g>(x: Tensor<'g>, gate: Tensor<'g>, up: Tensor<'g>, down: Tensor<
     (x.linear(gate).silu() * x.linear(up)).linear(down)
 }
 
-/// Rotary positions on interleaved pairs `(2k, 2k + 1)` of `x [tokens, heads, rope]`: token `t` turns by the angles of row
-/// `first + t` of `table [positions, rope/2, 2]`, which holds cosine and sine.
-pub fn rope<'g>(x: Tensor<'g>, table: Tensor<'g>, first: Tensor<'g>) -> Tensor<'g> {
+/// Which elements of a head turn together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pairing {
+    /// `2k` and `2k + 1`.
+    Interleaved,
+    /// `k` and `k + rope/2`.
+    Halves,
+}
+
+/// Rotary positions on the pairs of `x [tokens, heads, rope]`: token `t` turns by the angles of row `first + t` of
+/// `table [positions, rope/2, 2]`, which holds cosine and sine.
+pub fn rope<'g>(x: Tensor<'g>, table: Tensor<'g>, first: Tensor<'g>, pairing: Pairing) -> Tensor<'g> {
     let (tokens, heads, pairs) = (x.dim(0), x.dim(1), table.dim(1));
     let rows = table.slice(0, first, tokens);
-    let angle = |i: usize| rows.slice(2, i, 1).reshape(&[tokens, Dim::Size(1), pairs, Dim::Size(1)]);
+    let angle = |i: usize| match pairing {
+        Pairing::Interleaved => rows.slice(2, i, 1).reshape(&[tokens, Dim::Size(1), pairs, Dim::Size(1)]),
+        Pairing::Halves => rows.slice(2, i, 1).reshape(&[tokens, Dim::Size(1), Dim::Size(1), pairs]),
+    };
     let (cos, sin) = (angle(0), angle(1));
-    let x4 = x.reshape(dims![tokens, heads, pairs, 2]);
-    let (a, b) = (x4.slice(3, 0, 1), x4.slice(3, 1, 1));
-    Tensor::cat(&[a * cos - b * sin, a * sin + b * cos], 3).reshape(&[tokens, heads, x.dim(2)])
+    let (dims, axis): (&[Dim], usize) = match pairing {
+        Pairing::Interleaved => (dims![tokens, heads, pairs, 2], 3),
+        Pairing::Halves => (dims![tokens, heads, 2, pairs], 2),
+    };
+    let x4 = x.reshape(dims);
+    let (a, b) = (x4.slice(axis, 0, 1), x4.slice(axis, 1, 1));
+    Tensor::cat(&[a * cos - b * sin, a * sin + b * cos], axis).reshape(&[tokens, heads, x.dim(2)])
 }

@@ -281,11 +281,20 @@ impl<'g> Tensor<'g> {
     /// w[b.., o, i]·x[b.., i]` of `x [b.., in]` and `w [b.., out, in]`, with `b` broadcast.
     ///
     /// A weight stored as plain f16 meets activations rounded to f16, as in ggml and in every tensor core: files of that type were
-    /// made with such an engine in mind, and near ties between experts fall as they do there.
+    /// made with such an engine in mind, and near ties between experts fall as they do there. Bf16 has eight digits of f16's eleven: activations that meet
+    /// it keep theirs.
     pub fn contract(self, w: Tensor<'g>) -> Tensor<'g> {
         let x = if w.is_stored_f16() { self.cast(Scalar::F16).cast(Scalar::F32) } else { self };
         let product = w * x.unsqueeze(self.rank() - 1);
         product.sum(&[product.rank() - 1])
+    }
+    /// `y[b.., m, n] = Σ_k x[b.., m, k]·w[b.., k, n]` of `x [b.., m, k]` and `w [b.., k, n]`, with `b` broadcast, in f32 whatever they are stored as.
+    pub fn matmul(self, w: Tensor<'g>) -> Tensor<'g> {
+        assert!(self.rank() >= 2 && w.rank() >= 2, "a product of matrices {self:?} and {w:?}");
+        let [x, w] = [self, w].map(|side| side.cast(Scalar::F32));
+        let (front, last) = (w.rank() - 2, w.rank() - 1);
+        let order: Vec<usize> = (0..front).chain([last, front]).collect();
+        x.contract(w.permute(&order).unsqueeze(front))
     }
     /// Is this a packed weight, moved or gathered perhaps, whose values are plain f16?
     fn is_stored_f16(self) -> bool {

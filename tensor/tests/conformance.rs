@@ -29,6 +29,8 @@ mod movement;
 mod network;
 #[path = "conformance/packed.rs"]
 mod packed;
+#[path = "conformance/products.rs"]
+mod products;
 #[path = "conformance/reductions.rs"]
 mod reductions;
 #[path = "conformance/simulated.rs"]
@@ -226,6 +228,12 @@ mod linear {
         by_threads(dynamic::states());
     }
     #[test]
+    fn products() {
+        let mut ways = linear();
+        ways.retain(|w| w.name.ends_with("threads") || w.name.ends_with("amx"));
+        check(products::cases(), ways);
+    }
+    #[test]
     fn products_of_tiles() {
         let mut ways = linear();
         ways.retain(|w| w.name.ends_with("amx"));
@@ -249,10 +257,12 @@ macro_rules! conformance {
                 decoding packed::decoding; matvec packed::matvec; matmul packed::matmul; odd_rows packed::odd_rows;
                 packed_rows packed::gather; one_token_experts experts::one_token; grouped_experts experts::grouped;
                 network network::cases; choosing network::choosing; attention attention::cases;
-                long_attention attention::long; attention_of_halves attention::halves;
+                long_attention attention::long; grouped_attention attention::grouped;
+                attention_of_halves attention::halves;
                 prompts_of_halves attention::prompts; dynamic_dims dynamic::cases; states dynamic::states;
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
                 integer_attention attention::integers; integer_tiles packed::tiles;
+                products products::cases;
             }
         }
     };
@@ -357,7 +367,7 @@ fn tiles_are_multiplied() {
 #[test]
 fn warps_multiply_halves() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
-    for case in attention::halves().into_iter().chain(attention::prompts()) {
+    for case in attention::halves().into_iter().chain(attention::prompts()).chain(attention::grouped_halves()) {
         for threads in [64, 256] {
             let target = Target { threads, int8: false, ..Target::named("h200") };
             let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
@@ -370,15 +380,17 @@ fn warps_multiply_halves() {
     match Simulated::new(target, store()) {
         Ok(device) => {
             let device = Opened::new(Arc::new(device), Some(&Cuda));
-            let cases = attention::halves().into_iter().chain(attention::prompts()).collect();
+            let cases = attention::halves().into_iter().chain(attention::prompts());
+            let cases = cases.chain(attention::grouped_halves()).collect();
             check(cases, vec![Way { name: "256 threads".into(), device, seed: None, same_as: None }]);
         }
         Err(missing) => simulated::skip(&missing),
     }
 }
 
-/// A GPU without products of matrices, and one that nobody makes: subgroups of 64, 32 KiB of shared memory, no products of bytes, no loads of them. Kernels
-/// for them compute the same, and have no such products; that no load is narrower the specification of linear code holds.
+/// A GPU with products of halves of eight terms alone, and one that nobody makes: subgroups of 64, 32 KiB of shared memory, no products of bytes, no loads of
+/// them. Kernels
+/// for them compute the same, and have no other products; that no load is narrower the specification of linear code holds.
 #[test]
 fn gpus_with_less_compute_the_same() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
@@ -407,16 +419,20 @@ fn gpus_with_less_compute_the_same() {
     };
     for (target, cases) in [(t4, with_bytes), (invented, floats), (words, packed::matvec)] {
         let bytes = |p: &gristmill_uop::program::Program| p.source.contains("dot4");
-        let mut products = 0;
+        let (mut products, mut products_of_halves) = (0, 0);
         for case in cases() {
             let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
             products += compiled.programs.iter().filter(|p| bytes(p)).count();
             for p in &compiled.programs {
-                assert!(!p.source.contains("mma"), "{} for {}:\n{}", case.name, target.name, p.source);
+                let halves = p.source.contains("mma_halves_8(");
+                products_of_halves += usize::from(halves);
+                let others = p.source.replace("mma_halves_8(", "").contains("mma");
+                assert!(!others, "{} for {}:\n{}", case.name, target.name, p.source);
                 assert!(p.scratch <= target.machine.shared_per_workgroup, "{} for {}", case.name, target.name);
             }
         }
         assert_eq!(products > 0, target.int8, "{}", target.name);
+        assert_eq!(products_of_halves > 0, !target.machine.fragments.is_empty(), "{}", target.name);
         match Simulated::new(target.clone(), store()) {
             Ok(device) => {
                 let device = Opened::new(Arc::new(device), Some(&Cuda));

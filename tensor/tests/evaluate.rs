@@ -1,6 +1,10 @@
 //! The evaluator against values computed by hand.
 
+use gristmill_encodings::by_name;
+use gristmill_tensor::dims;
 use gristmill_tensor::evaluate::{Array, Env, decode, evaluate, evaluate_all};
+use gristmill_tensor::function::Capture;
+use gristmill_uop::function::Function;
 use gristmill_uop::{Arg, Encoding, Graph, Id, Op, ReduceOp, Scalar, Sources};
 
 /// 4 nibbles and an f16 scale: value = (q - 8) * d, low nibbles first.
@@ -14,12 +18,12 @@ static NIBBLES: Encoding = Encoding {
     },
 };
 
-fn dims(g: &mut Graph, d: &[i64]) -> Vec<Id> {
+fn fixed(g: &mut Graph, d: &[i64]) -> Vec<Id> {
     d.iter().map(|&d| g.int(d)).collect()
 }
 
 fn param(g: &mut Graph, slot: u32, d: &[i64], s: Scalar) -> Id {
-    let d = dims(g, d);
+    let d = fixed(g, d);
     g.param(slot, &d, s)
 }
 
@@ -53,7 +57,7 @@ fn movement() {
     let mut g = Graph::new();
     let x = param(&mut g, 0, &[2, 3], Scalar::F32);
     let env = Env::new().values(0, SIX).var("b", 1);
-    let d = dims(&mut g, &[3, 2]);
+    let d = fixed(&mut g, &[3, 2]);
     let r = g.reshape(x, &d);
     assert_eq!(evaluate(&g, r, &env), array(&[3, 2], SIX));
     let t = g.permute(x, &[1, 0]);
@@ -305,4 +309,35 @@ fn a_row_that_does_not_exist() {
     let i = g.int(3);
     let r = g.gather(x, i);
     evaluate(&g, r, &Env::new().values(0, SIX));
+}
+
+#[test]
+fn products_of_matrices() {
+    let c = Capture::new("products");
+    let (a, b) = (c.input("a", dims![2, 1, 3], Scalar::BF16), c.input("b", dims![3, 2], Scalar::F32));
+    c.output("y", a.matmul(b));
+    let f = c.finish();
+    let env = Env::new().values(0, SIX).values(1, &[1.0, 10.0, 2.0, 20.0, 3.0, 30.0]);
+    let of = |f: &Function| evaluate_all(&f.graph, &[f.outputs[0].1], &env).remove(0);
+    assert_eq!(of(&f), array(&[2, 1, 2], &[8.0, 80.0, 26.0, 260.0]));
+}
+
+/// Activations meet a weight stored as f16 rounded to it, and others as they are.
+#[test]
+fn activations_are_rounded_like_stored_f16() {
+    let x: &[f64] = &[1.0 + 1.0 / 1024.0 + 1.0 / 8192.0];
+    for (name, expected) in [("f32", x[0]), ("f16", 1.0 + 1.0 / 1024.0), ("bf16", x[0])] {
+        let e = by_name(name).expect("an encoding");
+        let c = Capture::new("rounded");
+        c.output("y", c.input("x", dims![1, 1], Scalar::F32).linear(c.weight("w", &[1, 1], e)));
+        let f = c.finish();
+        // One, in each of them.
+        let one: &[u8] = match name {
+            "f32" => &[0, 0, 0x80, 0x3f],
+            "f16" => &[0, 0x3c],
+            _ => &[0x80, 0x3f],
+        };
+        let env = Env::new().values(0, x).packed(1, one);
+        assert_eq!(evaluate_all(&f.graph, &[f.outputs[0].1], &env)[0].data, [expected], "{name}");
+    }
 }

@@ -1,6 +1,7 @@
 //! What a machine is, as plain data: filled in by the device that was opened, or a row of [`NAMED`] to plan for a machine that is not there.
 
 use crate::Scalar;
+use crate::fragment::{ADA, AMPERE, Fragment, GEFORCE, HOPPER, TURING, tensor_cores};
 use std::borrow::Cow;
 
 /// What kind of machine a workgroup runs on.
@@ -11,35 +12,6 @@ pub enum MachineKind {
     /// A workgroup is a block of many threads; stages are computed once per workgroup, in shared memory.
     Gpu,
 }
-
-/// A product of small matrices that one instruction of a subgroup computes: `rows × terms` by `terms × columns`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Fragment {
-    /// What its instruction is called.
-    pub name: &'static str,
-    /// Rows of the first operand.
-    pub rows: i64,
-    /// Columns of the second.
-    pub columns: i64,
-    /// Terms of each sum.
-    pub terms: i64,
-    /// Type of both operands' elements.
-    pub operand: Scalar,
-    /// Type of the sums.
-    pub sum: Scalar,
-}
-
-/// Products of bytes on NVIDIA's tensor cores from sm_80 on (PTX ISA, `mma.sync.m16n8k32`).
-pub const MMA_I8: Fragment =
-    Fragment { name: "mma.m16n8k32.s8", rows: 16, columns: 8, terms: 32, operand: Scalar::I8, sum: Scalar::I32 };
-/// Products of halves there (PTX ISA, `mma.sync.m16n8k16`).
-pub const MMA_F16: Fragment =
-    Fragment { name: "mma.m16n8k16.f16", rows: 16, columns: 8, terms: 16, operand: Scalar::F16, sum: Scalar::F32 };
-
-/// Products of bfloat16 of a core with AMX (Intel 64 and IA-32 Architectures, volume 2, `TDPBF16PS`). Eight tiles are its registers: rows of the first
-/// operand are tokens, columns of the second rows of a weight. On a Xeon of 3.2 GHz one takes 5.0 ns, and 0.6 ns more with its operands from the first cache.
-pub const AMX_BF16: Fragment =
-    Fragment { name: "tdpbf16ps", rows: 16, columns: 16, terms: 32, operand: Scalar::BF16, sum: Scalar::F32 };
 
 /// A machine's facts. What stands for one thing on a processor and for another on a GPU says so.
 #[derive(Clone, PartialEq, Debug)]
@@ -86,6 +58,8 @@ pub struct Machine {
     pub cache_bandwidth: f64,
     /// f32 operations per second of the whole machine.
     pub operations: f64,
+    /// f32 operations that a unit does each cycle in as many seconds: what rates of fragments compare with.
+    pub rate: f64,
     /// Seconds that one more dependent launch costs.
     pub launch: f64,
     /// Seconds until a load from memory is there, where nothing else is done meanwhile.
@@ -121,6 +95,8 @@ impl Machine {
             jump: 0.4e-6,
             cache_bandwidth: 60e9 * units,
             operations: 6e9 * lanes as f64 * units,
+            // At 3 GHz.
+            rate: 2.0 * lanes as f64,
             launch: 1.5e-6,
             latency: 0.0,
             barrier: 0.0,
@@ -146,6 +122,10 @@ impl Machine {
     pub fn tile_fragment(&self) -> Option<&'static Fragment> {
         self.fragment(Scalar::BF16).filter(|_| self.kind == MachineKind::Cpu)
     }
+    /// f32 operations that take as long as one term of a sum that this fragment adds up.
+    pub fn term_of(&self, fragment: &Fragment) -> f64 {
+        2.0 * self.rate / fragment.rate
+    }
     /// The row of [`NAMED`] that has this name.
     pub fn named(name: &str) -> Option<Machine> {
         NAMED.iter().find(|row| row.name == name).map(GpuRow::machine)
@@ -170,7 +150,7 @@ impl Machine {
             registers: it.registers,
             shared: [it.shared_per_unit >> 10, it.shared_per_workgroup >> 10],
             cache: it.cache >> 20,
-            fragments: if it.sm >= 80 { TENSOR_CORES } else { &[] },
+            fragments: tensor_cores(it.sm),
             // A driver that does not say, as those of divided GPUs: as much for each unit as an H200 has.
             bandwidth: if nominal > 0.0 { nominal / 1e9 } else { 4800.0 / 132.0 * it.units as f64 },
             operations: it.units as f64 * f32_lanes(it.sm) * 2.0 * it.clock / 1e12,
@@ -270,14 +250,13 @@ impl GpuRow {
             jump: 0.0,
             cache_bandwidth: self.units as f64 * CACHE_PER_UNIT,
             operations: self.operations * 1e12 * REACHED[1],
+            rate: self.sm.map_or(0.0, |sm| 2.0 * f32_lanes(sm)),
             launch: 3.0e-6,
             latency: 0.35e-6,
             barrier: 0.05e-6,
         }
     }
 }
-
-const TENSOR_CORES: &[Fragment] = &[MMA_I8, MMA_F16];
 
 /// GPUs by name. Sources: NVIDIA's CUDA C++ Programming Guide (table of technical specifications per compute capability) and data sheets, AMD's RDNA 3
 /// instruction set manual, Intel's Xe2 product pages; Apple publishes no registers, those are measured by others
@@ -294,7 +273,7 @@ pub const NAMED: &[GpuRow] = &[
         registers: 64 << 10,
         shared: [228, 227],
         cache: 50,
-        fragments: TENSOR_CORES,
+        fragments: HOPPER,
         bandwidth: 4800.0,
         operations: 67.0,
     },
@@ -309,7 +288,7 @@ pub const NAMED: &[GpuRow] = &[
         registers: 64 << 10,
         shared: [228, 227],
         cache: 50,
-        fragments: TENSOR_CORES,
+        fragments: HOPPER,
         bandwidth: 3350.0,
         operations: 67.0,
     },
@@ -324,7 +303,7 @@ pub const NAMED: &[GpuRow] = &[
         registers: 64 << 10,
         shared: [164, 163],
         cache: 40,
-        fragments: TENSOR_CORES,
+        fragments: AMPERE,
         bandwidth: 2039.0,
         operations: 19.5,
     },
@@ -339,7 +318,7 @@ pub const NAMED: &[GpuRow] = &[
         registers: 64 << 10,
         shared: [100, 99],
         cache: 72,
-        fragments: TENSOR_CORES,
+        fragments: GEFORCE,
         bandwidth: 1008.0,
         operations: 82.6,
     },
@@ -354,7 +333,7 @@ pub const NAMED: &[GpuRow] = &[
         registers: 64 << 10,
         shared: [100, 99],
         cache: 3,
-        fragments: TENSOR_CORES,
+        fragments: GEFORCE,
         bandwidth: 360.0,
         operations: 12.7,
     },
@@ -369,7 +348,7 @@ pub const NAMED: &[GpuRow] = &[
         registers: 64 << 10,
         shared: [100, 99],
         cache: 48,
-        fragments: TENSOR_CORES,
+        fragments: ADA,
         bandwidth: 300.0,
         operations: 30.3,
     },
@@ -384,8 +363,7 @@ pub const NAMED: &[GpuRow] = &[
         registers: 64 << 10,
         shared: [64, 64],
         cache: 4,
-        // Its own are smaller, and no kernel is written for them.
-        fragments: &[],
+        fragments: TURING,
         bandwidth: 320.0,
         operations: 8.1,
     },
@@ -475,7 +453,7 @@ mod tests {
         // A GeForce RTX 2080 Ti: 616 GB/s, 13.4 tera-operations.
         let turing = Attributes { sm: 75, units: 68, clock: 1.545e9, memory_clock: 7e9, memory_bits: 352, ..h200() };
         let turing = Machine::nvidia("turing", &turing);
-        assert!(turing.fragments.is_empty());
+        assert_eq!(turing.fragments, TURING);
         assert!((turing.bandwidth / (616e9 * REACHED[0]) - 1.0).abs() < 0.01, "{turing:?}");
         assert!((turing.operations / (13.4e12 * REACHED[1]) - 1.0).abs() < 0.01, "{turing:?}");
     }

@@ -121,12 +121,12 @@ ops! {
     Pack Linear AtLeast(1), "a vector of its sources, one a lane";
     Splat Linear Exact(1), "one value in every lane";
     Fold Linear AtLeast(1), "the lanes of a vector, or threads of that range, reduced to one, in a fixed tree; arg Reduce";
-    Mma Linear AtLeast(3), "a warp's product of 16 rows and 8 tokens: words of the rows (bytes from 0 to arg Int, signed without), words of the tokens (signed); four sums a lane";
-    MmaHalf Linear Exact(7), "a warp's product of 16 rows and 8 columns over 16 terms, four words of rows and two of columns, of two f16 each, added to the last source: four f32 a lane";
+    Mma Linear AtLeast(3), "a warp's product of bytes, the fragment of so many words: of its rows (bytes from 0 to arg Int, signed without) and of its columns (signed); a lane's sums";
+    MmaHalf Linear AtLeast(4), "a warp's product of halves, the row arg Int of the table of fragments: words of its rows and of its columns, added to the last source; a lane's sums";
     PairBf16 Linear Exact(2), "two f32 a lane, each rounded to bf16 (nearest even), as the halves of a word, the first the low one";
-    TileLoad Linear Exact(2), "a tile of 16 words in each of 16 rows of a buffer, from an offset on; arg Ints([register, elements between rows])";
+    TileLoad Linear Exact(2), "a tile of 16 words in each of 16 rows of a buffer of bf16 or i8, from an offset on; arg Ints([register, elements between rows])";
     TileRows Linear Exact(16), "a tile of vectors of 16 words; arg Ints([register])";
-    TileMma Linear Exact(3), "a product of tiles of bf16, 16 rows by 16 columns over 32 terms, the second's rows being pairs of terms, added to the last source: 256 f32; arg Ints([register])";
+    TileMma Linear Exact(3), "a product of tiles, the fragment whose sums have this type, the second's rows being groups of terms, added to the last source; arg Ints([register])";
     Part Linear Exact(2), "one lane of a vector: the vector, the number";
     Acc Linear Exact(2), "an accumulator: its first value and the reduction it is for";
 }

@@ -2,6 +2,7 @@
 
 use crate::graph::Graph;
 use crate::id::Id;
+use crate::launch::LaunchPlan;
 use std::sync::Arc;
 
 /// What a kernel does with one of its buffers.
@@ -67,8 +68,8 @@ pub struct When {
 pub struct KernelContext {
     /// What holds for the workgroups of each body.
     pub when: Vec<When>,
-    /// Does nothing of its function come before it?
-    pub first: bool,
+    /// How a GPU runs it.
+    pub plan: LaunchPlan,
     /// Slots whose rows are interleaved: they are read as one stream.
     pub streams: Vec<u32>,
 }

@@ -206,6 +206,15 @@ impl Target {
     pub fn named(name: &str) -> Target {
         Target::new(Machine::named(name).unwrap_or_else(|| panic!("no machine is called {name}")))
     }
+    /// Statements of a GPU's loop whose turns, of all subgroups that a scheduler takes turns with, take as long as a load from memory: a loop with more need not be
+    /// copied for its loads to be waited for. H200: 155, by its multiplications and additions a second.
+    pub fn statements_of_a_wait(&self) -> usize {
+        let m = &self.machine;
+        let lanes = (m.units * m.schedulers) as f64 * m.subgroup as f64;
+        let clocks = m.latency * m.operations / (2.0 * lanes);
+        let subgroups = self.threads as i64 * self.resident() / (m.subgroup * m.schedulers as i64);
+        (clocks / subgroups.max(1) as f64) as usize
+    }
     /// Workgroups that a unit holds at once, as counted from the registers that threads are planned with.
     pub fn resident(&self) -> i64 {
         match self.machine.kind {
@@ -243,7 +252,7 @@ mod tests {
 
     #[test]
     fn every_flag_and_every_parameter_changes_a_target() {
-        let fragments = &[crate::machine::AMX_BF16];
+        let fragments = &[crate::fragment::AMX_BF16];
         let cpu = Target::new(Machine { pairs: true, fragments, ..Machine::cpu("test", 16, 2) });
         for flag in FLAGS {
             for on in [&cpu, &Target::named("h200")].into_iter().filter(|on| flag.acts_on(on.machine.kind)) {

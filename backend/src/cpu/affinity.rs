@@ -1,4 +1,7 @@
-//! Which core a thread is on, and which it may be on. Systems other than Linux do not say: there nothing here has an effect.
+//! Which core a thread is on, which it may be on, and whether cores are short. Systems other than Linux do not say: there nothing here has an effect.
+
+#[cfg(target_os = "linux")]
+use std::{fs::File, sync::OnceLock};
 
 /// The core that this thread runs on at the moment.
 #[cfg(target_os = "linux")]
@@ -25,6 +28,33 @@ pub fn leave(taken: &[usize]) {
     if members(&rest).next().is_some() && allow(&rest) {
         allow(&allowed);
     }
+}
+
+/// Are there more threads on the machine that could run at this moment than cores? Yes where the system does not say.
+#[cfg(target_os = "linux")]
+pub fn contended() -> bool {
+    use std::os::unix::fs::FileExt;
+    // Open for good: it is read by workers that wait for microseconds.
+    static LOAD: OnceLock<Option<(File, usize)>> = OnceLock::new();
+    let Some((file, online)) = LOAD.get_or_init(|| Some((File::open("/proc/loadavg").ok()?, online()?))) else {
+        return true;
+    };
+    let mut text = [0; 64];
+    let Ok(length) = file.read_at(&mut text, 0) else { return true };
+    runnable(&text[..length]).is_none_or(|threads| threads > *online)
+}
+
+/// Cores of the machine, also those that this process may not use.
+#[cfg(target_os = "linux")]
+fn online() -> Option<usize> {
+    // SAFETY: no arguments but a name.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).ok()
+}
+
+/// Threads that run or could, of `/proc/loadavg` (proc_loadavg(5)): what stands before the slash of `0.20 0.18 0.12 3/80 11206`.
+#[cfg(target_os = "linux")]
+fn runnable(load: &[u8]) -> Option<usize> {
+    std::str::from_utf8(load).ok()?.split_ascii_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
 }
 
 #[cfg(target_os = "linux")]
@@ -64,6 +94,11 @@ pub fn current_core() -> Option<usize> {
 }
 
 #[cfg(not(target_os = "linux"))]
+pub fn contended() -> bool {
+    true
+}
+
+#[cfg(not(target_os = "linux"))]
 pub fn pin_to(_: usize) {}
 
 #[cfg(not(target_os = "linux"))]
@@ -72,6 +107,30 @@ pub fn leave(_: &[usize]) {}
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_threads_than_cores_are_seen() {
+        assert_eq!(runnable(b"0.20 0.18 0.12 3/80 11206\n"), Some(3));
+        assert!(
+            ["", "0.20 0.18 0.12", "0.20 0.18 0.12 3 11206", "a b c d/e"]
+                .iter()
+                .all(|t| runnable(t.as_bytes()).is_none())
+        );
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let busy = || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::hint::spin_loop()
+                }
+            };
+            (0..2 * online().unwrap()).for_each(|_| drop(s.spawn(busy)));
+            let start = std::time::Instant::now();
+            while !contended() {
+                assert!(start.elapsed().as_secs() < 10, "no thread waits for a core");
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
 
     #[test]
     fn a_thread_leaves_its_core_and_may_come_back() {

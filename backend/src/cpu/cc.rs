@@ -3,7 +3,7 @@
 use super::child::{MESSAGE_BYTES, run};
 use super::isa::Isa;
 use gristmill_runtime::Error;
-use gristmill_runtime::store::{Key, Temporary};
+use gristmill_runtime::store::{Key, Store, Temporary};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -30,6 +30,10 @@ const FLAGS: &[&str] = &[
 ];
 /// Part of every key: another way of compiling is another number.
 const FORMAT: &str = "gristmill cpu kernels 1";
+/// Under what the compiler of the latest kernels is noted.
+const REMEMBERED: &str = "compiler 1";
+/// What a machine lacks.
+const NONE: &str = "none of cc, gcc and clang runs on this machine";
 /// The longest that a unit may take. The largest take gcc some ten seconds on a slow core; thirty times that is a compiler that hangs.
 const COMPILE_TIME: Duration = Duration::from_secs(300);
 /// The longest that `--version` may take: some milliseconds, unless the machine is busy or the program lies on a network's disk.
@@ -40,8 +44,8 @@ const VERSION_TIME: Duration = Duration::from_secs(30);
 pub struct Cc {
     /// Program and leading arguments, as they were given: `["gcc"]`, `["zig", "cc"]`.
     command: Vec<String>,
-    /// The program, wherever it is run.
-    program: PathBuf,
+    /// The program, wherever it is run; none of a compiler that is no longer there, whose kernels still are.
+    program: Option<PathBuf>,
     /// The longest that it may take for a unit.
     limit: Duration,
     /// All that `--version` says.
@@ -56,8 +60,29 @@ impl Cc {
             None => ["cc", "gcc", "clang"]
                 .iter()
                 .find_map(|name| Cc::named(name).ok())
-                .ok_or_else(|| Error::NoCompiler("none of cc, gcc and clang runs on this machine".into())),
+                .ok_or_else(|| Error::NoCompiler(NONE.into())),
         }
+    }
+
+    /// As [`Cc::find`]. Where no compiler is named and none is there, the one whose kernels this store has: what it compiled runs without it.
+    pub fn find_or_remember(store: &Store) -> Result<Cc, Error> {
+        Cc::find().or_else(|error| {
+            let named = std::env::var("CC").is_ok_and(|cc| !cc.trim().is_empty());
+            if named { Err(error) } else { Cc::remembered(store).ok_or(error) }
+        })
+    }
+
+    /// What [`Cc::remember`] has noted.
+    fn remembered(store: &Store) -> Option<Cc> {
+        let note = String::from_utf8(store.get(&Key::of([REMEMBERED])).ok()??).ok()?;
+        let (command, version) = note.split_once('\n')?;
+        let command = command.split_whitespace().map(String::from).collect();
+        Some(Cc { command, program: None, version: version.into(), limit: COMPILE_TIME })
+    }
+
+    /// Notes in that store that its latest kernels are this compiler's.
+    pub fn remember(&self, store: &Store) {
+        store.keep(&Key::of([REMEMBERED]), format!("{}\n{}", self.command.join(" "), self.version).as_bytes());
     }
 
     /// The compiler run by these words. The error says what it does instead of telling its version.
@@ -75,7 +100,7 @@ impl Cc {
         if !status.success() || version.is_empty() {
             return Err(format!("does not tell its version ({status})"));
         }
-        Ok(Cc { command, program, version, limit: COMPILE_TIME })
+        Ok(Cc { command, program: Some(program), version, limit: COMPILE_TIME })
     }
 
     /// With another limit to the time that a unit may take; five minutes unless said.
@@ -85,7 +110,8 @@ impl Cc {
 
     /// Command and first line of its version, for people.
     pub fn describe(&self) -> String {
-        format!("{}: {}", self.command.join(" "), self.version.lines().next().unwrap_or_default())
+        let gone = if self.program.is_none() { ", no longer here: what it compiled is used" } else { "" };
+        format!("{}: {}{gone}", self.command.join(" "), self.version.lines().next().unwrap_or_default())
     }
 
     fn flags(isa: Isa) -> impl Iterator<Item = &'static str> {
@@ -106,10 +132,13 @@ impl Cc {
 
     /// A translation unit as the bytes of a shared library. `what` names it in errors; `place` is for files in between.
     pub fn compile(&self, what: &str, source: &str, isa: Isa, place: &Temporary) -> Result<Vec<u8>, Error> {
+        let Some(program) = &self.program else {
+            return Err(Error::NoCompiler(format!("{NONE}, and {what} has not been compiled before")));
+        };
         let directory = place.path();
         let io = |doing: &str| Error::io(format!("{doing} in {}", directory.display()));
         std::fs::write(directory.join("unit.c"), source).map_err(io("writing a kernel's source"))?;
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(program);
         command.args(&self.command[1..]).args(Cc::flags(isa)).args(["-o", "unit.so", "unit.c"]).current_dir(directory);
         // The compiler's own files go where they are private and get removed.
         command.env("TMPDIR", directory).env("LC_ALL", "C").stdout(Stdio::null());
@@ -119,7 +148,13 @@ impl Cc {
             Some(status) if status.success() => {
                 std::fs::read(directory.join("unit.so")).map_err(|_| useless("ran, but made no library".into()))
             }
-            Some(status) => Err(Error::Compile { kernel: what.into(), message: complaint(&ended.errors, status) }),
+            Some(status) => {
+                let message = complaint(&ended.errors, status);
+                match self.compiles_anything(program, isa, directory) {
+                    true => Err(Error::Compile { kernel: what.into(), message }),
+                    false => Err(useless(format!("compiles nothing for this processor ({}):\n{message}", isa.name()))),
+                }
+            }
             None => {
                 let limit = self.limit.as_secs_f64();
                 let command = self.command.join(" ");
@@ -128,6 +163,22 @@ impl Cc {
                 )))
             }
         }
+    }
+}
+
+impl Cc {
+    /// Does it make a library of an empty unit? Where it does not, what it said of a kernel is not the kernel's fault.
+    fn compiles_anything(&self, program: &Path, isa: Isa, directory: &Path) -> bool {
+        let mut command = Command::new(program);
+        command
+            .args(&self.command[1..])
+            .args(Cc::flags(isa))
+            .args(["-o", "empty.so", "empty.c"])
+            .current_dir(directory);
+        command.env("TMPDIR", directory).env("LC_ALL", "C").stdout(Stdio::null());
+        let written = std::fs::write(directory.join("empty.c"), "int gristmill_is_here;\n");
+        written.is_ok()
+            && run(command, self.limit).is_ok_and(|ended| ended.status.is_some_and(|status| status.success()))
     }
 }
 
@@ -171,7 +222,7 @@ mod tests {
 
     #[test]
     fn keys_depend_on_compiler_flags_and_text() {
-        let (command, program) = (vec!["cc".into()], PathBuf::from("/usr/bin/cc"));
+        let (command, program) = (vec!["cc".into()], Some(PathBuf::from("/usr/bin/cc")));
         let cc = Cc { command, program, version: "1".into(), limit: COMPILE_TIME };
         let newer = Cc { version: "2".into(), ..cc.clone() };
         let key = cc.key("x", Isa::Plain);

@@ -46,7 +46,8 @@ impl CpuDevice {
     pub fn new(threads: Option<usize>, isa: &str) -> Result<CpuDevice, Error> {
         // The cheap checks first.
         let (threads, isa) = (team_size(threads)?, Isa::parse(isa)?);
-        CpuDevice::with(threads, isa, Cc::find()?, Store::user()?)
+        let store = Store::user()?;
+        CpuDevice::with(threads, isa, Cc::find_or_remember(&store)?, store)
     }
 
     /// The CPU with this compiler and store.
@@ -127,7 +128,6 @@ impl Device for CpuDevice {
     }
     fn describe(&self) -> Vec<String> {
         let sets: Vec<&str> = Isa::all_available().iter().map(|isa| isa.name()).collect();
-        let mib = |bytes: u64| bytes >> 20;
         let [costs, measured] = self.kept().describe(&self.target.machine);
         vec![
             format!("instruction set: {} (of {})", self.isa.name(), sets.join(", ")),
@@ -143,13 +143,16 @@ impl Device for CpuDevice {
             measured,
             huge_pages(),
             match memory::available() {
-                Some(bytes) => format!("memory: {} MiB available", mib(bytes)),
+                Some(bytes) => format!("memory: {} MB available", bytes / 1_000_000),
                 None => "memory: the system does not say how much is available".into(),
             },
         ]
     }
     fn measure(&self) -> Result<Option<Costs>, Error> {
         self.kept().renew(|| measure::costs(self.threads())).map(Some)
+    }
+    fn store(&self) -> Option<&Store> {
+        Some(&self.store)
     }
     fn warnings(&self) -> Vec<Error> {
         let untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -180,6 +183,7 @@ impl Device for CpuDevice {
         };
         done(&libraries);
         let load = |number: usize| units[number].load(&self.cc, self.isa, &self.store);
+        let before = self.compiled();
         each(units.len(), cores(), load, |number, (library, was_compiled)| {
             self.compiled.fetch_add(usize::from(was_compiled), Ordering::Relaxed);
             let library = Arc::new(library);
@@ -188,6 +192,9 @@ impl Device for CpuDevice {
             Ok(())
         })?;
 
+        if self.compiled() > before {
+            self.cc.remember(&self.store);
+        }
         self.loaded.keep(&libraries);
         let kernel = |(text, program): (&Text, &Program)| -> Result<Arc<dyn Kernel>, Error> {
             let library = libraries[&text.key].clone();

@@ -1,7 +1,8 @@
 //! Instruction sets: what the machine has, what the C compiler is told, what the dialect may use.
 
 use gristmill_runtime::Error;
-use gristmill_uop::machine::{AMX_BF16, Fragment, Machine};
+use gristmill_uop::fragment::{AMX_BF16, Fragment};
+use gristmill_uop::machine::Machine;
 use gristmill_uop::target::Target;
 
 /// An instruction set that kernels are written for.

@@ -317,7 +317,26 @@ fn a_machine_without_a_compiler_gets_a_hint() {
     assert!(run("cc -pipe").contains("opened"));
 }
 
-/// The other half of the test above: says what that process finds.
+#[test]
+fn what_was_compiled_runs_without_a_compiler() {
+    let (place, other) = (Place::new("remembered"), Place::new("forgotten"));
+    let run = |store: &Place, path: &str, cc: Option<&str>| {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "cpu::tests::opens_as_the_environment_says", "--nocapture"]);
+        child.env_remove("CC").envs(cc.map(|cc| ("CC", cc)));
+        child.envs([("GRISTMILL_TEST_CHILD", "1"), ("PATH", path)]).env("GRISTMILL_CACHE", &store.0);
+        String::from_utf8_lossy(&child.output().unwrap().stdout).into_owned()
+    };
+    let path = std::env::var("PATH").unwrap();
+    assert!(run(&place, &path, None).contains("compiled 1"));
+    let said = run(&place, "/nonexistent", None);
+    assert!(said.contains("no longer here") && said.contains("compiled 0") && said.contains("[]"), "{said}");
+    // Whoever names one means it, and a store that has nothing is of no help.
+    assert!(run(&place, "/nonexistent", Some("cc")).contains("no C compiler: CC is `cc`"));
+    assert!(run(&other, "/nonexistent", None).contains("no C compiler: none of"));
+}
+
+/// The other half of the tests above: says what that process finds.
 #[test]
 fn opens_as_the_environment_says() {
     if std::env::var_os("GRISTMILL_TEST_CHILD").is_none() {

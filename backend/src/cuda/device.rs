@@ -138,6 +138,12 @@ impl CudaDevice {
             // Programs of one text may differ in it, so all there is. SAFETY: a function that lives.
             current.check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(function, attribute, most) })?;
         }
+        if let Some(percent) = program.context.plan.shared {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            // A wish, which a driver may pass over. SAFETY: a function that lives.
+            let set = unsafe { sys::cuFuncSetAttribute(function, attribute, percent.clamp(1, 100) as i32) };
+            current.check("cuFuncSetAttribute", set)?;
+        }
         Ok(LoadedProgram::new(program.clone(), self.id(), loaded))
     }
 }
@@ -180,7 +186,7 @@ impl Device for CudaDevice {
     fn describe(&self) -> Vec<String> {
         let context = &self.context;
         let memory = context.memory().map_or("memory: the driver does not say".into(), |(free, total)| {
-            format!("memory: {} of {} MiB free", free >> 20, total >> 20)
+            format!("memory: {} of {} MB free", free / 1_000_000, total / 1_000_000)
         });
         let driver = context.driver;
         let [costs, measured] = self.kept().describe(&self.target.machine);
@@ -195,6 +201,9 @@ impl Device for CudaDevice {
     }
     fn measure(&self) -> Result<Option<Costs>, Error> {
         self.kept().renew(|| measure::costs(self)).map(Some)
+    }
+    fn store(&self) -> Option<&Store> {
+        Some(&self.maker.store)
     }
     fn warnings(&self) -> Vec<Error> {
         self.maker.store.warnings()

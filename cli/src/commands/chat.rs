@@ -5,7 +5,7 @@ use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
 use crate::input::Input;
 use crate::interrupt::Interrupt;
-use crate::model::{self, Model, warn};
+use crate::model::{self, Model, shortest, warn};
 use crate::sampler::{self, Sampling};
 use crate::size::size;
 use crate::style::{Screen, begins_thinking, faint};
@@ -15,7 +15,7 @@ use gristmill_llm::sampling::Sampler;
 use gristmill_llm::session::Session;
 use gristmill_llm::tokenizer::Tokenizer;
 use serde_json::{Value, json};
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -68,6 +68,7 @@ pub fn run(options: Options) -> Result {
     let tokenizer = model.tokenizer()?;
     let (template, why) = model.template(&tokenizer)?;
     warn(why.as_slice());
+    model.check_context(&options.common, shortest(&template, &tokenizer, options.system.as_deref())?)?;
     let mut talk = Talk {
         sampler: options.sampling.sampler(&model)?,
         session: Session::new(model.load(&options.common, None)?),
@@ -76,7 +77,7 @@ pub fn run(options: Options) -> Result {
         messages: Vec::new(),
         thinking: options.no_think.then_some(false),
         limit: options.n.unwrap_or(usize::MAX),
-        interrupt: Interrupt::install()?,
+        interrupt: Interrupt::install(io::stdin().is_terminal())?,
         tokenizer: &tokenizer,
         template,
         sums: Sums::default(),

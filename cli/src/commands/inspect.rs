@@ -4,7 +4,6 @@ use crate::failure::{Result, printable};
 use crate::model::{self, Model, warn};
 use crate::size::size;
 use clap::{Args, ValueHint};
-use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options as PlanOptions, TokenClass};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
 use gristmill_uop::dtype::Scalar;
@@ -114,22 +113,14 @@ fn totals(file: &ModelFile, out: &mut dyn Write) -> Result {
     Ok(())
 }
 
-/// Bytes of a cache of that type, one token in all layers.
-fn cache(model: &dyn gristmill_llm::arch::Model, cache: Scalar) -> (u64, PlanOptions) {
-    let (tokens, attention, logits) = (TokenClass::One, AttentionForm::Absorbed, Logits::Last);
-    let options = PlanOptions { tokens, rows: 64, depth: 64, cache, attention, logits, tile: PlanOptions::TILE };
-    ((model.state(&options).row_bytes() * model.layers()) as u64, options)
-}
-
 fn hyper(model: &Model, out: &mut dyn Write) -> Result {
     let described = model.describe()?;
     writeln!(out, "\nMODEL, {}", described.architecture())?;
-    for (name, value) in described.summary() {
+    for (name, value) in &described.info().summary {
         writeln!(out, "  {name:18} {value}")?;
     }
-    let (f16, options) = cache(described.as_ref(), Scalar::F16);
-    let plan = described.plan(&options, &mut Functions::new());
-    let used: Vec<_> = plan.weights().into_iter().filter_map(|name| model.file.tensor(name)).collect();
+    let f16 = described.cache_row_bytes(Scalar::F16) as u64;
+    let used: Vec<_> = described.tensors().iter().filter_map(|t| model.file.tensor(&t.name)).collect();
     let weights = used.iter().map(|t| t.bytes).sum();
     writeln!(out, "\nMEMORY")?;
     writeln!(out, "  {:18} {} in {} tensors", "weights", size(weights), used.len())?;
@@ -138,7 +129,7 @@ fn hyper(model: &Model, out: &mut dyn Write) -> Result {
     if unused > 0 {
         warn(&[format!("{unused} tensors are not used")]);
     }
-    warn(described.warnings());
+    warn(&described.info().warnings);
     Ok(())
 }
 

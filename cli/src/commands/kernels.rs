@@ -170,6 +170,9 @@ fn prices(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
         for plan in &compiled.plans[i] {
             writeln!(out, "            {plan}")?;
         }
+        if program.threads > 1 {
+            writeln!(out, "            {}", program.context.plan)?;
+        }
     }
     let levels = compiled.levels.iter().max().map_or(0, |l| l + 1);
     writeln!(

@@ -8,9 +8,10 @@ use crate::model::{self, Model};
 use crate::progress;
 use crate::stages::{self, computes};
 use clap::{Args, ValueHint};
+use gristmill_compiler::{Cheapest, compile};
 use gristmill_llm::engine::Engine;
 use gristmill_llm::traffic;
-use gristmill_profile::{Kernel, Launch, Limits, Recording, Report, Stage, Step, page, text, trace};
+use gristmill_profile::{WHY_ABOVE, Kernel, Launch, Limits, Recording, Report, Stage, Step, page, text, trace};
 use gristmill_tensor::jit::Ready;
 use gristmill_uop::function::{SlotKind, Storage};
 use gristmill_uop::program::{Access, Param, Program};
@@ -22,7 +23,8 @@ use std::time::Instant;
 
 const NOTES: &str = "\
 The clock is read before and after each worker's part of each launch; a GPU's kernels note when it is their turn, and a launch's time
-is from there to the turn of the next. Times are means over the faster half of the runs. `limit` is the time that a kernel would
+is from there to the turn of the next. Times are means over the faster half of the runs, and add up: a moment in which workers are at
+several launches, as on a busy machine, is divided among these. `limit` is the time that a kernel would
 take at the machine's read bandwidth, or at the operations a second of the cost model if that is longer, over the time it took; what
 a cache delivers is faster than that. `between kernels` is when no worker was at a kernel: barriers, the logits' way to the host, and
 the timers themselves, which the last line says the cost of.
@@ -129,7 +131,10 @@ pub fn run(options: Options) -> Result {
         plain,
     };
     let size = (options.d, tokens, engine.step_tokens(tokens));
-    describe(engine.step_launches(tokens, options.d), &target, size, &mut recording);
+    let functions = describe(engine.step_launches(tokens, options.d), &target, size, &mut recording);
+    if options.html.is_some() {
+        recording.decisions = functions.into_iter().map(|(ready, name)| (name, told(ready, &target))).collect();
+    }
     let report = Report::of(&recording);
     // A page or a trace on standard output is there alone.
     let mut out: Box<dyn Write> = if on_stdout > 0 { Box::new(io::stderr().lock()) } else { Box::new(io::stdout().lock()) };
@@ -182,13 +187,19 @@ fn steps(engine: &mut Engine, tokens: usize, depth: usize, n: u16) -> Result<(Ve
     Ok((steps, plain))
 }
 
-/// Kernels, launches and decisions of a step of `tokens` tokens at `depth`, of a class that takes at most `most`.
-fn describe(
-    launches: &[(Arc<Ready>, usize)],
+/// What is told of a function while it is compiled: not kept with it, so it is compiled once more, without its text.
+fn told(ready: &Ready, target: &Target) -> Vec<String> {
+    let compiled = compile(&ready.function, target, None, &mut Cheapest);
+    [stages::decisions(&compiled, |d| d.kind != "nest"), stages::rules(&compiled)].concat()
+}
+
+/// Kernels and launches of a step of `tokens` tokens at `depth`, of a class that takes at most `most`; its functions, by name.
+fn describe<'a>(
+    launches: &'a [(Arc<Ready>, usize)],
     target: &Target,
     (depth, tokens, most): (usize, usize, usize),
     recording: &mut Recording,
-) {
+) -> Vec<(&'a Ready, String)> {
     let mut functions: Vec<(&Arc<Ready>, String, usize)> = Vec::new();
     let mut call = 0;
     for (at, (ready, place)) in launches.iter().enumerate() {
@@ -216,13 +227,12 @@ fn describe(
                     stages: stages_of(program, target, &tensor),
                 });
             }
-            let lines = [stages::decisions(&ready.compiled, |d| d.kind != "nest"), stages::rules(&ready.compiled)].concat();
-            recording.decisions.push((name.clone(), lines));
             functions.push((ready, name, first));
             first
         });
         recording.launches.push(Launch { kernel: first + place, call });
     }
+    functions.into_iter().map(|(ready, name, _)| (ready.as_ref(), name)).collect()
 }
 
 fn stages_of(program: &Program, target: &Target, tensor: &str) -> Vec<Stage> {
@@ -285,7 +295,8 @@ fn kernels(recording: &Recording, report: &Report, name: &str, source: bool, out
             text::time(kernel.modelled),
             100.0 * row.share
         )?;
-        let limit = row.fraction.map_or("unknown".into(), |f| format!("{:.0} %", 100.0 * f));
+        let remark = if row.is_above() { format!(": {WHY_ABOVE}") } else { String::new() };
+        let limit = row.fraction.map_or("unknown".into(), |f| format!("{:.0} %{remark}", 100.0 * f));
         writeln!(
             out,
             "  each reads {:.3} MB, {:.2} GB/s, and does {:.1} M operations; of its limit {limit}",

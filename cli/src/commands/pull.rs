@@ -22,7 +22,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// hf:ORG/REPO, hf:ORG/REPO:FILE, or a short name (`gristmill list` shows them)
+    /// ORG/REPO, ORG/REPO:FILE (with hf: before it or not), or a short name (`gristmill list` shows them)
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
 }

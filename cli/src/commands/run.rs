@@ -9,13 +9,14 @@ use crate::style::Screen;
 use clap::{Args, ValueHint};
 use gristmill_llm::chat::{Message, RenderOptions, Span};
 use gristmill_llm::session::Session;
-use std::io;
+use rustix::fs::{FileType, Stat};
+use std::io::{self, IsTerminal};
 
 const NOTES: &str = "\
 Examples:
   gristmill run -p 'What is the capital of Japan?'                  the demo model
-  gristmill run glm-4.7-flash -p 'Explain mmap.' -n 200             at most 200 tokens
-  gristmill run MODEL.gguf -p - < question.txt > answer.txt         from a file, the answer alone into another
+  gristmill run glm-4.7-flash 'Explain mmap.' -n 200                at most 200 tokens
+  gristmill run MODEL.gguf < question.txt > answer.txt              from a file, the answer alone into another
   gristmill run MODEL.gguf --raw -p 'Once upon a time' --seed 7     without the chat template; the same text each time";
 
 #[derive(Args)]
@@ -23,9 +24,12 @@ Examples:
 pub struct Options {
     #[arg(value_hint = ValueHint::FilePath, help = model::HELP_OR_DEMO)]
     model: Option<String>,
-    /// What to say to the model; `-` reads standard input
-    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
-    prompt: String,
+    /// What to say to the model; without it, and with `-`, all of standard input
+    #[arg(value_name = "TEXT")]
+    text: Option<String>,
+    /// The same as a flag, for the model that is meant without MODEL
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "text")]
+    prompt: Option<String>,
     /// Most tokens of the completion; -1 until the model ends it or the context is full [default: -1]
     #[arg(short, value_name = "N", value_parser = sampler::count, allow_negative_numbers = true)]
     n: Option<usize>,
@@ -46,10 +50,7 @@ pub struct Options {
 
 pub fn run(options: Options) -> Result {
     options.sampling.check()?;
-    let text = match options.prompt.as_str() {
-        "-" => read_input()?,
-        text => text.to_owned(),
-    };
+    let text = prompt(&options)?;
     let model = Model::open(options.model.as_deref())?;
     let tokenizer = model.tokenizer()?;
     let prompt = match options.raw {
@@ -66,6 +67,7 @@ pub fn run(options: Options) -> Result {
             tokenizer.encode_spans(&Span::pairs(&spans), true)
         }
     };
+    model.check_context(&options.common, prompt.len())?;
     let sampler = options.sampling.sampler(&model)?;
     let mut session = Session::new(model.load(&options.common, None)?);
     let limit = options.n.unwrap_or(usize::MAX);
@@ -75,8 +77,41 @@ pub fn run(options: Options) -> Result {
     out.end(false)?;
     let greedy = sampler.params().temperature <= 0.0;
     let seed = if greedy { String::new() } else { format!(" seed {}", sampler.params().seed) };
+    if !answer.text.ends_with('\n') && !io::stdout().is_terminal() && may_share_a_line() {
+        say!();
+    }
     say!("{}{seed}", answer.summary());
     Ok(())
+}
+
+/// What to say to the model.
+fn prompt(options: &Options) -> Result<String> {
+    match options.text.as_deref().or(options.prompt.as_deref()) {
+        Some("-") => read_input(),
+        Some(text) => Ok(text.to_owned()),
+        None if io::stdin().is_terminal() => {
+            // The one word was meant as the prompt, it seems.
+            let hint = match &options.model {
+                Some(text) if text.contains(char::is_whitespace) => format!("`gristmill run -p '{text}'` asks the demo model"),
+                _ => "give it with -p TEXT or after MODEL, or pipe it in; `gristmill chat` holds a conversation".into(),
+            };
+            Err(Failure::usage("there is no prompt", hint))
+        }
+        None => match read_input()? {
+            text if text.trim().is_empty() => {
+                Err(Failure::usage("there is no prompt: standard input is empty", "give one with -p TEXT, or after MODEL"))
+            }
+            text => Ok(text),
+        },
+    }
+}
+
+/// May what is written to standard output and to standard error meet on one line of what people see: is standard output anything but a file
+/// that standard error does not go to?
+fn may_share_a_line() -> bool {
+    let of = |stat: rustix::io::Result<Stat>| stat.ok().map(|s| (s.st_dev, s.st_ino, FileType::from_raw_mode(s.st_mode)));
+    let (out, err) = (of(rustix::fs::fstat(io::stdout())), of(rustix::fs::fstat(io::stderr())));
+    !out.is_some_and(|out| out.2 == FileType::RegularFile && Some(out) != err)
 }
 
 /// All of standard input, as text.

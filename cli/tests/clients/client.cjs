@@ -49,6 +49,16 @@ const checks = {
     const answer = await client.completions.create({ model: 'demo', prompt: 'Once upon a time', max_tokens: 8, temperature: 0 });
     assert(answer.choices[0].text.startsWith(' there was'));
   },
+  async responses() {
+    const answer = await client.responses.create({ model: 'demo', input: JAPAN, temperature: 0 });
+    assert.strictEqual(answer.output_text, TOKYO);
+    const streamed = await client.responses.stream({ model: 'demo', input: JAPAN, temperature: 0 }).finalResponse();
+    assert.strictEqual(streamed.output_text, TOKYO);
+  },
+  async embeddings() {
+    const { data } = await client.embeddings.create({ model: 'demo', input: ['a', 'b'] });
+    assert(data.length === 2 && Math.abs(data[0].embedding.reduce((sum, x) => sum + x * x, 0) - 1) < 1e-4);
+  },
   async tools() {
     const asked = { model: 'demo', messages: JAPAN, tools, tool_choice: { type: 'function', function: { name: 'get_weather' } }, seed: 1, parallel_tool_calls: false };
     const { message, finish_reason } = (await client.chat.completions.create(asked)).choices[0];

@@ -68,6 +68,33 @@ def completions():
     assert "".join(chunk.choices[0].text for chunk in chunks) == answer.choices[0].text
 
 
+def scores():
+    answer = client.completions.create(model="demo", prompt=["The capital of Japan is Tokyo"], echo=True, logprobs=1, max_tokens=0)
+    scored = answer.choices[0].logprobs
+    assert answer.choices[0].text == "The capital of Japan is Tokyo" and scored.token_logprobs[0] is None
+    assert len(scored.tokens) == len(scored.token_logprobs) and scored.token_logprobs[-1] > -1
+
+
+def responses():
+    answer = client.responses.create(model="demo", input=JAPAN, temperature=0)
+    assert answer.output_text == TOKYO and answer.status == "completed" and answer.usage.output_tokens > 3
+    with client.responses.stream(model="demo", input=JAPAN, temperature=0) as events:
+        assert events.get_final_response().output_text == TOKYO
+    parsed = client.responses.parse(model="demo", input=JAPAN, text_format=Answer).output_parsed
+    assert isinstance(parsed, Answer)
+    tool = {"type": "function", "name": "get_weather", "parameters": PARAMETERS, "strict": True}
+    called = client.responses.create(model="demo", input=JAPAN, tools=[tool], tool_choice="required", parallel_tool_calls=False)
+    (call,) = called.output
+    assert call.name == "get_weather" and json.loads(call.arguments)["city"] in ("Tokyo", "Paris")
+    turns = JAPAN + [call, {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}]
+    assert client.responses.create(model="demo", input=turns, tools=[tool], max_output_tokens=3).output_text
+
+
+def embeddings():
+    vectors = client.embeddings.create(model="demo", input=["a", "b"]).data
+    assert len(vectors) == 2 and abs(sum(x * x for x in vectors[0].embedding) - 1) < 1e-4
+
+
 PARAMETERS = {
     "type": "object",
     "properties": {"city": {"type": "string", "enum": ["Tokyo", "Paris"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -137,6 +164,6 @@ def errors():
     assert openai.OpenAI(base_url=guarded, api_key=key).models.list().data[0].id == "demo"
 
 
-for check in (models, chat, settings, stream, completions, tools, schemas, errors):
+for check in (models, chat, settings, stream, completions, scores, tools, schemas, responses, embeddings, errors):
     check()
     print(check.__name__, "passed")

@@ -131,7 +131,7 @@ fn a_model_that_computes_no_numbers_is_told() {
 fn requests_that_cannot_be_met() {
     for (arguments, message) in [
         (&["run", "-p", "x", "--ctx", "100000"][..], "takes 1 to 2048"),
-        (&["run", "-p", "What is this?", "--ctx", "4"], "prompt has"),
+        (&["run", "-p", "What is this?", "--ctx", "4"], "the prompt alone has"),
         (&["run", "-p", "", "--raw"], "no tokens"),
         (&["run", "-p", "x", "--device", "wgpu"], "not in this version"),
         (&["logits", DEMO, "--tokens", "1,2048", "-o", "x.npy"], "2048 is not one of"),
@@ -149,8 +149,19 @@ fn requests_that_cannot_be_met() {
 fn a_machine_that_lacks_something() {
     let error = outcome(gristmill(&["run", "-p", "x"]).env("CC", "/nonexistent")).failed();
     assert!(error.contains("install gcc") && error.contains("--device interp"), "{error}");
-    let error = outcome(gristmill(&["run", "-p", "x"]).env("PATH", "/nonexistent")).failed();
-    assert!(error.contains("no C compiler"), "{error}");
+    let empty = tempfile::tempdir().unwrap();
+    let bare = |cache: &Path| {
+        outcome(gristmill(&["run", "-p", "x", "-n", "1"]).env("PATH", "/nonexistent").env("GRISTMILL_CACHE", cache))
+    };
+    assert!(bare(empty.path()).failed().contains("no C compiler"));
+    // What was compiled before runs without, without a home, and where nothing can be written.
+    outcome(gristmill(&["run", "-p", "x", "-n", "1"]).env("GRISTMILL_CACHE", empty.path())).ok();
+    assert!(!bare(empty.path()).stderr.contains("warning"));
+    bare(empty.path()).ok();
+    let homeless =
+        outcome(gristmill(&["run", "-p", "x", "-n", "1"]).env_remove("HOME").env("GRISTMILL_CACHE", empty.path()));
+    assert!(!homeless.stderr.contains("warning"), "{}", homeless.stderr);
+    homeless.ok();
     // Without a place for kernels it works, and says so.
     let devices = outcome(gristmill(&["devices"]).env("GRISTMILL_CACHE", "/dev/null/cache")).ok();
     assert!(

@@ -63,6 +63,14 @@ fn a_model_is_fetched_listed_run_and_removed() {
             .env("HF_ENDPOINT", "http://127.0.0.1:1"),
     );
     assert_eq!(text.ok(), "17 plus 25 is 42.");
+    // As others write it.
+    for name in [
+        format!("{REPOSITORY}:Q4_0"),
+        format!("hf.co/{REPOSITORY}:q4_0"),
+        format!("https://hf.co/{REPOSITORY}/blob/main/demo-Q4_0.gguf"),
+    ] {
+        assert!(case.run(&["inspect", &name, "--brief"]).ok().contains("deepseek2"), "{name}");
+    }
     assert_eq!(case.run(&["tokenize", &format!("hf:{REPOSITORY}"), "<|user|>", "--special"]).ok(), "2044\n");
     assert_eq!(case.server.requests(), []);
     assert!(case.run(&["rm", &short]).stderr.contains("removed"));
@@ -134,11 +142,13 @@ fn names_that_name_nothing() {
     for (arguments, message) in [
         (&["run", "hf:some", "-p", "x"][..], "does not name a model"),
         (&["run", "hf:some/none", "-p", "x"], "has no repository some/none"),
-        (&["pull", "hf:some/models"], "choose one"),
+        (&["pull", "hf:some/models"], "choose a quantisation"),
         (&["pull", "hf:some/models:q5_0"], "demo-Q4_0.gguf, other-Q8_0.gguf"),
         (&["pull", "hf:some/models:../../x"], "not a path inside"),
         (&["inspect", "glm-5"], "glm-4.7-flash"),
-        (&["inspect", "some/models:q4_0"], "write hf:some/models:q4_0"),
+        (&["inspect", "some/models"], "choose a quantisation"),
+        (&["inspect", "some/other"], "there is no file some/other either"),
+        (&["inspect", "https://hub.example/m.gguf"], "curl -LO https://hub.example/m.gguf"),
     ] {
         let error = case.run(arguments).failed();
         assert!(error.contains(message), "{arguments:?}: {error}");

@@ -87,29 +87,32 @@ fn a_port_that_is_taken_is_no_riddle() {
     assert!(error.contains("cannot listen") && error.contains("--port"), "{error}");
 }
 
-/// Runs a script against two servers, one of which has a key; or says why not, if that is allowed.
-fn client(program: &str, check: &[&str], script: &str) {
+/// Runs scripts against two servers, one of which has a key; or says why not, if that is allowed.
+fn clients(program: &str, check: &[&str], scripts: &[&str]) {
     let found = Command::new(program).args(check).stdout(Stdio::null()).stderr(Stdio::null()).status();
     if !found.is_ok_and(|status| status.success()) {
-        let what = format!("{program} with the package openai, which .ci/run installs");
+        let what = format!("{program} with the clients that .ci/run installs");
         assert!(std::env::var_os("GRISTMILL_REQUIRE_CLIENTS").is_none(), "there is no {what}");
         eprintln!("skipped: there is no {what}");
         return;
     }
     let (open, guarded) = (serve(&[]), serve(&["--api-key", "sesame"]));
     let url = |server: &Server| format!("http://{}/v1", server.address);
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
-    let output =
-        Command::new(program).arg(path).args([&url(&open), &url(&guarded), "sesame"]).output().expect("it runs");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-    assert!(text(&output.stdout).lines().count() >= 7, "{}", text(&output.stdout));
+    for script in scripts {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
+        let output =
+            Command::new(program).arg(path).args([&url(&open), &url(&guarded), "sesame"]).output().expect("it runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+        assert!(text(&output.stdout).lines().count() >= 7, "{}", text(&output.stdout));
+    }
 }
 
 #[test]
-fn the_official_python_client_works() {
+fn the_official_python_clients_work() {
     let python = std::env::var("GRISTMILL_PYTHON").unwrap_or_else(|_| "python3".into());
-    client(&python, &["-c", "import openai"], "client.py");
+    let scripts = ["client.py", "anthropic_client.py", "ollama_client.py"];
+    clients(&python, &["-c", "import openai, anthropic, ollama"], &scripts);
 }
 
 #[test]
@@ -117,7 +120,7 @@ fn the_official_javascript_client_works() {
     let folder = std::env::var("GRISTMILL_NODE_MODULES").unwrap_or_else(|_| ".".into());
     let find =
         format!("require('node:module').createRequire(require('node:path').resolve({folder:?}, 'x.js'))('openai')");
-    client("node", &["-e", &find], "client.cjs");
+    clients("node", &["-e", &find], &["client.cjs"]);
 }
 
 #[test]

@@ -56,7 +56,62 @@ fn a_seed_gives_a_text() {
 
 #[test]
 fn prompts_come_from_standard_input_too() {
-    assert_eq!(piped(&["run", "--temp", "0", "-p", "-"], b"What is 17 plus 25?").ok(), "17 plus 25 is 42.");
+    let question = "What is 17 plus 25?";
+    for arguments in [
+        &["run", "--temp", "0", "-p", "-"][..],
+        &["run", "--temp", "0"],
+        &["run", "demo", "--temp", "0"],
+        &["run", "demo", "-", "--temp", "0"],
+    ] {
+        assert_eq!(piped(arguments, question.as_bytes()).ok(), "17 plus 25 is 42.", "{arguments:?}");
+    }
+    // A prompt that is given is the prompt.
+    assert_eq!(piped(&["run", "demo", question, "--temp", "0"], b"Tell me a story.").ok(), "17 plus 25 is 42.");
+    let none = piped(&["run", "demo"], b" \n");
+    assert!(none.code == 2 && none.stderr.contains("there is no prompt"), "{}", none.stderr);
+    assert_eq!(run(&["run", "demo", question, "-p", question]).code, 2);
+}
+
+#[test]
+fn what_is_said_of_an_answer_begins_a_line() {
+    let mut both = gristmill(&["run", "--temp", "0", "-p", "What is 17 plus 25?"]);
+    let (mut reads, writes) = std::io::pipe().unwrap();
+    let mut child = both.stdout(writes.try_clone().unwrap()).stderr(writes).spawn().unwrap();
+    drop(both);
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut reads, &mut text).unwrap();
+    assert!(child.wait().unwrap().success() && text.contains("17 plus 25 is 42.\n[14 prompt tokens"), "{text}");
+}
+
+#[test]
+fn what_cannot_go_well_is_said_before_a_model_is_loaded() {
+    for arguments in [
+        &["run", "-p", "What is the capital of Japan?", "--ctx", "8"][..],
+        &["chat", "--ctx", "3"],
+        &["serve", "--port", "0", "--ctx", "3"],
+    ] {
+        let said = run(arguments).failed();
+        assert!(
+            said.contains("is too small: the prompt alone has") && !said.contains("loading"),
+            "{arguments:?}: {said}"
+        );
+    }
+    let most = run(&["run", "-p", "x", "--ctx", "9999999"]).failed();
+    assert!(most.contains("the model takes 1 to 2048") && !most.contains("loading"), "{most}");
+    let threads = run(&["run", "-p", "x", "-n", "1", "--threads", "512"]);
+    assert!(threads.stderr.contains("512 threads on "), "{}", threads.stderr);
+    threads.ok();
+    // A compiler that is none, and one that is told nonsense.
+    for (cc, said) in [
+        ("nonsense", "which does not run"),
+        ("cat", "compiles nothing for this processor"),
+        ("cc --nonsense", "compiles nothing"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let command = &mut gristmill(&["run", "-p", "x", "-n", "1"]);
+        let stderr = outcome(command.env("CC", cc).env("GRISTMILL_CACHE", folder.path())).failed();
+        assert!(stderr.contains(said) && !stderr.contains("bug"), "{cc}: {stderr}");
+    }
 }
 
 #[test]

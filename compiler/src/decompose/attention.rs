@@ -11,6 +11,7 @@
 
 mod bytes;
 pub mod plan;
+mod price;
 mod tiled;
 
 use super::f16_split;
@@ -22,7 +23,7 @@ use gristmill_uop::shape::Dims;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 pub use plan::chunk_positions;
-use plan::{AttentionPlan, Divided, Fragments, reach, settled};
+use plan::{AttentionPlan, COMBINED_APART, Divided, Fragments, reach, settled};
 use rustc_hash::FxHashMap;
 use tiled::Shape;
 
@@ -32,9 +33,6 @@ const COLUMNS: i64 = 2;
 const MASKED: f64 = -1e30;
 /// What the maximum of a chunk counts as at least where it is stored in halves.
 const LOWEST: f32 = -60_000.0;
-/// Partial results above which one token's are combined by a kernel of its own. Whoever reads the combination would combine them anew in each of its
-/// workgroups, of which a head has several: more bytes than a launch takes time for.
-const MANY: i64 = 64;
 /// Values of a head that a workgroup combines then: 256 bytes of each partial result, or 128 of halves.
 const COMBINED: i64 = 64;
 
@@ -51,8 +49,13 @@ pub fn expand(
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in order {
         if g[id].op == Op::Attention {
-            let src: Vec<Id> = g[id].src.clone().iter().map(|&s| g.substitute(s, &mut map)).collect();
+            let mut src: Vec<Id> = g[id].src.clone().iter().map(|&s| g.substitute(s, &mut map)).collect();
             let Arg::Float(scale) = g[id].arg else { continue };
+            if plan::tokens_share(g, &src) {
+                let heads = g.shape(src[0])[1];
+                src[1] = of_every_head(g, src[1], heads);
+                src[2] = of_every_head(g, src[2], heads);
+            }
             let site = format!("{function} {}", g.show_dims(&g.shape(id)));
             let plan = decided(g, &src, target, site, decider);
             let new = Chunked::new(g, &src, f64::from_bits(scale), plan, target).nodes(g, hints);
@@ -64,12 +67,30 @@ pub fn expand(
     }
 }
 
-/// How an attention of these sources is divided. No price knows it before its kernels are cut: the first plan, unless a policy or a tuner says another.
+/// `x [positions, kv heads, d]` as rows that every head has for itself, `[positions, heads, d]`.
+fn of_every_head(g: &mut Graph, x: Id, heads: Id) -> Id {
+    let (dims, one) = (g.shape(x), g.int(1));
+    let [positions, kv_heads, d] = dims[..] else { unreachable!("keys and values have three axes: {dims:?}") };
+    let group = g.int(g.max_of(heads) / g.max_of(kv_heads));
+    let x = g.reshape(x, &[positions, kv_heads, one, d]);
+    let x = g.expand(x, &[positions, kv_heads, group, d]);
+    g.reshape(x, &[positions, heads, d])
+}
+
+/// The part of a division's price that another must save: the price knows workgroups, bytes and operations, but of what overlaps in a kernel nothing.
+const MARGIN: f64 = 0.5;
+
+/// How an attention of these sources is divided: by price, where another plan than the first could be so much cheaper.
 fn decided(g: &Graph, src: &[Id], target: &Target, site: String, decider: &mut Decider) -> AttentionPlan {
-    let mut all = Divided::of(g, src, target).proposals();
-    let option = |p: &Proposal<AttentionPlan>| Alternative { name: p.name, plan: p.plan.to_string(), seconds: 0.0 };
+    let divided = Divided::of(g, src, target);
+    let (mut all, of) = (divided.proposals(), divided.attended());
+    let option = |p: &Proposal<AttentionPlan>| {
+        let seconds = price::seconds(&of, &p.plan, target);
+        Alternative { name: p.name, plan: p.plan.to_string(), seconds }
+    };
     let options = all.iter().map(option).collect();
-    all.swap_remove(decider.choose(Decision::new("attention", site, options))).plan
+    let decision = Decision { margin: MARGIN, ..Decision::new("attention", site, options) };
+    all.swap_remove(decider.choose(decision)).plan
 }
 
 /// Queries that meet a cache of bytes as the kernels have them, encoded in eight bits. Did that change anything?
@@ -408,7 +429,7 @@ impl<'a> Chunked<'a> {
         let shares = g.broadcast_back(share, self.out_depth);
         let combined = g.mul(o, shares);
         let one_token = g.max_of(tokens) <= 1;
-        let many = (self.shape.positions + self.size - 1) / self.size > MANY;
+        let many = (self.shape.positions + self.size - 1) / self.size > COMBINED_APART;
         if self.target.machine.kind == MachineKind::Gpu && one_token && many {
             let inside = vec![best, w, total, share, o];
             let (tile, inner) = (COMBINED, RangeKind::Loop);

@@ -40,8 +40,8 @@ pub struct Derived {
     pub dots: FxHashMap<Id, Dot>,
     /// Contractions of tiles of bf16: reductions, by node, with the elements of a block and of a unit of their weight.
     pub tiled: FxHashMap<Id, [i64; 2]>,
-    /// Does the machine multiply tiles of bf16?
-    pub tiles: bool,
+    /// Terms of a tile of bf16, if the machine multiplies these.
+    pub tiles: Option<i64>,
     /// Planes: nodes that have a place of their own, with how many neighbours along a row belong together.
     pub planes: FxHashMap<Id, i64>,
     /// Does the machine multiply signed bytes?
@@ -67,6 +67,12 @@ impl Derived {
     /// Is that node a product of tiles?
     pub fn is_tiled(&self, node: Id) -> bool {
         self.tiled.contains_key(&node)
+    }
+    /// The sum of tiles, of a weight with blocks and units of these sizes; `buffers` get the nodes that have them for it.
+    fn of_tiles(&mut self, tiles: bf16::Product, sizes: [i64; 2], buffers: &mut Vec<Id>) -> Id {
+        buffers.extend(tiles.buffers.into_iter().chain([tiles.sum]));
+        self.tiled.insert(tiles.sum, sizes);
+        tiles.sum
     }
     /// What a node is computed from: its sources, and of a contraction in integers the sums of its activations.
     pub fn sources(&self, g: &Graph, id: Id) -> impl Iterator<Item = Id> {
@@ -153,7 +159,7 @@ pub fn derive(
         return Derived::default();
     }
     let signed = target.machine.kind == MachineKind::Gpu;
-    let tiles = target.machine.tile_fragment().is_some();
+    let tiles = target.machine.tile_fragment().map(|tile| tile.terms);
     let mut derived = Derived { layouts: layouts(function, target), signed, tiles, ..Derived::default() };
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     let mut known = Known::default();
@@ -172,15 +178,18 @@ pub fn derive(
             Some(Contraction::Weight { w, x, layout, packing }) => {
                 let base = base_of(g, x);
                 // Rows behind the last token are written too: not into an output.
-                let tiles = if roots.contains(&id) { None } else { bf16::product(g, [w, x, base], &packing, target) };
+                let tiles =
+                    if roots.contains(&id) { None } else { bf16::product(g, [w, x, base], packing.unit, target) };
                 match tiles {
-                    Some(tiles) => {
-                        buffers.extend(tiles.buffers.into_iter().chain([tiles.sum]));
-                        derived.tiled.insert(tiles.sum, [packing.elements, packing.unit]);
-                        tiles.sum
-                    }
+                    Some(tiles) => derived.of_tiles(tiles, [packing.elements, packing.unit], &mut buffers),
                     None => of_weight(g, &mut derived, &mut known, [w, x, base], layout, &packing),
                 }
+            }
+            Some(Contraction::Stored { w, x, terms }) => {
+                let base = base_of(g, x);
+                let fits = !roots.contains(&id) && bf16::is_stored(g, w);
+                let tiles = fits.then(|| bf16::product(g, [w, x, base], terms, target)).flatten();
+                tiles.map_or(new, |tiles| derived.of_tiles(tiles, [terms; 2], &mut buffers))
             }
             None => new,
         };
@@ -270,6 +279,8 @@ type Sums = FxHashMap<(Id, i64, i64), Id>;
 enum Contraction {
     /// Of a packed weight `w` with activations `x`.
     Weight { w: Id, x: Id, layout: Layout, packing: Arc<Packing> },
+    /// Of a weight `w` that keeps its file's layout with activations `x`, where the machine multiplies tiles of so many terms.
+    Stored { w: Id, x: Id, terms: i64 },
     /// Of rows in eight bits, with a zero of their own or without, and the planes of activations.
     Rows { q: Id, d: Id, group: i64, zero: Option<i64> },
 }
@@ -299,9 +310,13 @@ fn contraction(g: &Graph, id: Id, derived: &Derived) -> Option<Contraction> {
         return rows(g, [product.src[0], product.src[1]]);
     };
     let columns = g.int_value(*g.dims(n.src[0]).last()?)?;
-    let (layout, packing) = derived.layouts.get(&slot)?;
     // Activations of one dim too few are a constant.
-    let fits = columns % GROUP == 0 && columns % packing.elements == 0 && g.dims(x).len() == last + 1;
+    let whole = |terms: i64| columns % terms == 0 && g.dims(x).len() == last + 1;
+    let Some((layout, packing)) = derived.layouts.get(&slot) else {
+        let terms = derived.tiles.filter(|&terms| whole(terms))?;
+        return packed_rows(g, x).is_none().then_some(Contraction::Stored { w, x, terms });
+    };
+    let fits = whole(GROUP) && whole(packing.elements);
     (fits && packed_rows(g, x).is_none()).then(|| Contraction::Weight {
         w,
         x,

@@ -4,6 +4,7 @@ pub mod attention;
 pub mod bf16;
 pub mod f16_split;
 pub mod int8;
+pub mod layouts;
 
 use gristmill_uop::Id;
 use gristmill_uop::function::Function;

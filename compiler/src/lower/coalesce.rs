@@ -32,7 +32,9 @@ fn place(g: &Graph, load: Id) -> Option<Place> {
     let unit = g.unit_bytes(buffer);
     let sum = g.linear(n.src[1]);
     let terms = sum.terms.iter().map(|&(t, c)| (t, c * unit)).collect();
-    Some(Place { load, buffer, terms, at: sum.constant * unit, bytes: n.dtype.scalar.bytes() as i64 })
+    let (at, bytes) = (sum.constant * unit, n.dtype.scalar.bytes() as i64);
+    // A scale may lie where its alignment does not put it, in two words.
+    (at.rem_euclid(WORD) + bytes <= WORD).then_some(Place { load, buffer, terms, at, bytes })
 }
 
 /// `statements` with neighbouring loads of straight code joined.

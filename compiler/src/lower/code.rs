@@ -158,6 +158,8 @@ pub struct KernelCode {
     pub threads: usize,
     /// Workgroups that a unit of the machine has room for at once, at least: the device's compiler gives threads no more registers than that leaves.
     pub resident: i64,
+    /// Percent of a unit's memory that shall be shared; where none are said the driver decides.
+    pub shared: Option<i64>,
     /// What every workgroup does first.
     pub entry: Vec<Statement>,
     /// What a workgroup does that computes nothing: one that is left out, or comes after the last.

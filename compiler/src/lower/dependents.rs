@@ -1,10 +1,10 @@
 //! Early launch: where a GPU's kernel waits for those before it, and from where on those behind it may start.
 //!
-//! A kernel lets others start at once, so that they wait in turn and ask for their weights meanwhile. The first kernel of a function lets them start no sooner than
-//! it is its own turn: all that start early take room and memory's time from those whose turn it is, and of a chain without end too much.
+//! From where on those behind may start is the launch's plan (`tile/propose/launch.rs`).
 
 use super::code::{Statement, end_of_block};
 use gristmill_uop::Id;
+use gristmill_uop::launch::Dependents;
 
 /// What every workgroup does first, and what it does before it reads what may have changed, or writes.
 #[derive(Clone, Debug, Default)]
@@ -16,14 +16,14 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Of a kernel that lets dependents start before its end, if it does, and that is the first of its function, if it is.
-    pub fn of(early_launch: bool, first: bool) -> Turn {
+    /// Of a kernel that lets dependents start there.
+    pub fn of(dependents: Dependents) -> Turn {
         let (wait, launch) = (Statement::DependencyWait, Statement::LaunchDependents);
-        match (early_launch, first) {
-            (true, true) => Turn { entry: vec![], wait: vec![wait, launch] },
-            (true, false) => Turn { entry: vec![launch], wait: vec![wait] },
+        match dependents {
+            Dependents::Turn => Turn { entry: vec![], wait: vec![wait, launch] },
+            Dependents::Entry => Turn { entry: vec![launch], wait: vec![wait] },
             // Without a word dependents start when this one has ended.
-            (false, _) => Turn { entry: vec![], wait: vec![wait] },
+            Dependents::End => Turn { entry: vec![], wait: vec![wait] },
         }
     }
 }

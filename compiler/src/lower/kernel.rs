@@ -1,15 +1,16 @@
-//! A kernel's statements, from its nests: every body linearised, and then, pass by pass, what its threads and the kernels around it wait for and ask for.
+//! A kernel's statements, from its nests: every body linearised, and then, pass by pass and as its launch's plan says, what its threads and the kernels around
+//! it wait for and ask for.
 
 use super::async_copies::async_copies;
 use super::barriers::barriers;
 use super::code::{Code, KernelCode};
 use super::dependents::{Turn, wait_for_predecessors};
-use super::launch_bounds::resident;
 use super::linear::lower_body;
 use super::prefetch::{prefetch_lines, prefetch_spans};
 use super::unroll::unroll;
+use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
-use gristmill_uop::program::{KernelContext, Program};
+use gristmill_uop::program::{KernelContext, Program, When};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 
@@ -18,25 +19,25 @@ pub fn lower_program(program: &Program, target: &Target) -> (Graph, KernelCode) 
     let mut g = program.graph.as_ref().clone();
     // The root is a kernel of bodies of nests.
     let bodies: Vec<Vec<Id>> = g[program.root].src.iter().map(|&b| g[b].src.to_vec()).collect();
-    let code = lower_kernel(&mut g, &bodies, program.groups, &program.context, target);
+    let codes = lower_bodies(&mut g, &bodies, &program.context.when, target);
+    let code = finish(&g, codes, &program.context, target);
     (g, code)
 }
 
-/// Lowers the nests of every body; `groups` is the number of workgroups of all of them.
-pub fn lower_kernel(
-    g: &mut Graph,
-    bodies: &[Vec<Id>],
-    groups: Id,
-    context: &KernelContext,
-    target: &Target,
-) -> KernelCode {
+/// The nests of every body, linearised: a kernel that waits for nothing and nobody yet, from which its launch's plan follows.
+pub fn lower_bodies(g: &mut Graph, bodies: &[Vec<Id>], when: &[When], target: &Target) -> Vec<Code> {
     let mut codes: Vec<Code> = bodies.iter().map(|nests| lower_body(g, nests, target)).collect();
-    for (code, when) in codes.iter_mut().zip(&context.when) {
+    for (code, when) in codes.iter_mut().zip(when) {
         code.skip = when.skip;
     }
+    codes
+}
+
+/// The kernel of these bodies, as the plan of its launch says.
+pub fn finish(g: &Graph, bodies: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
     match target.machine.kind {
-        MachineKind::Cpu => on_cpu(g, codes, context, target),
-        MachineKind::Gpu => on_gpu(g, codes, groups, context, target),
+        MachineKind::Cpu => on_cpu(g, bodies, context, target),
+        MachineKind::Gpu => on_gpu(g, bodies, context, target),
     }
 }
 
@@ -44,25 +45,26 @@ pub fn lower_kernel(
 fn on_cpu(g: &Graph, codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
     let ahead = target.tuning.prefetch.into();
     let bodies = codes.into_iter().map(|code| prefetch_lines(g, code, ahead, &context.streams)).collect();
-    KernelCode { bodies, threads: target.threads, resident: 1, entry: vec![], idle: vec![] }
+    KernelCode { bodies, threads: target.threads, resident: 1, shared: None, entry: vec![], idle: vec![] }
 }
 
 /// Threads of a workgroup run its nests together, and kernels start before those before them have ended.
-fn on_gpu(g: &Graph, mut codes: Vec<Code>, groups: Id, context: &KernelContext, target: &Target) -> KernelCode {
-    let units = target.machine.units.max(1) as i64;
-    let beside = (g.max_of(groups).saturating_add(units - 1)) / units;
-    let resident = resident(g, &codes, beside);
-    let turn = Turn::of(target.early_launch, context.first);
+fn on_gpu(g: &Graph, mut codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
+    let plan = &context.plan;
+    let turn = Turn::of(plan.dependents);
     for (i, code) in codes.iter_mut().enumerate() {
         let early = context.when.get(i).and_then(|when| when.early);
         let mut s = std::mem::take(&mut code.statements);
-        s = async_copies(g, s);
-        s = unroll(g, s, resident);
+        if plan.asynchronous {
+            s = async_copies(g, s);
+        }
+        s = unroll(g, s, plan, target);
         s = wait_for_predecessors(s, early, &turn);
         if target.tuning.prefetch > 0 {
             s = prefetch_spans(g, s);
         }
         code.statements = barriers(g, s);
     }
-    KernelCode { bodies: codes, threads: target.threads, resident, entry: turn.entry, idle: turn.wait }
+    let (threads, LaunchPlan { resident, shared, .. }) = (target.threads, *plan);
+    KernelCode { bodies: codes, threads, resident, shared, entry: turn.entry, idle: turn.wait }
 }

@@ -99,8 +99,8 @@ impl Emitter<'_> {
             }
         }
         if self.target.machine.kind == MachineKind::Gpu {
-            value = mma::products(self.g, value, &closed);
-            value = mma_f16::products(self.g, value, &closed);
+            value = mma::products(self.g, value, &closed, self.target);
+            value = mma_f16::products(self.g, value, &closed, self.target);
         }
         let gpu = self.target.machine.kind == MachineKind::Gpu;
         let is_lane = |g: &Graph, r: Id| !gpu && g.range_kind(r) == Some(RangeKind::Vector);

@@ -1,109 +1,112 @@
-//! Matrix products of halves: sums of products of two f16 values, added up in f32, in a nest that `map/fragment_tiling.rs` has laid out over warps.
+//! Matrix products of halves, f16 or bf16: sums of products of two of them, added up in f32, in a nest that `map/fragment_tiling.rs` has laid out over warps
+//! as the sums of its fragment are.
 //!
-//! A warp multiplies 16 rows with 8 columns: four outputs beside one another, each the sum of two parts (`decompose/f16_split.rs`), or eight of one part. Lane
-//! `4g + t` holds the sums of rows `g` and `g + 8` and of columns `2t` and `2t + 1`: of both parts of output `t`, whose sum it is, or of two
-//! outputs. Its operands are words of two terms each: of rows `g` and `g + 8`, and of column `g`. Which terms a lane takes is free, as long as rows
-//! and columns agree: neighbours, so that their loads are wide.
+//! A tile has outputs of one part beside one another, or of two parts (`decompose/f16_split.rs`), which are columns too: of an output both are in one lane, which
+//! adds them. Operands are words of two terms each. Which terms a lane takes is free, as long as rows and columns agree: neighbours, so that
+//! their loads are wide.
 
-use crate::fragment::{LANES, ROWS, Sum, TERMS};
+use super::warp::{Side, Tile};
+use crate::fragment::Sum;
 use crate::nest::{ranges_of_kind, replaced};
+use gristmill_uop::fragment::Fragment;
+use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-/// The ranges of a warp's tile: lanes, and the copies of each.
-struct Tile {
-    g: Id,
-    t: Id,
-    copies: Vec<Id>,
-}
+/// Terms of a word.
+const PAIR: i64 = 2;
+/// Bytes of a word.
+const WORD: i64 = 4;
 
 /// `value` with such sums as matrix products; `closed` are the ranges of its nest.
-pub fn products(g: &mut Graph, value: Id, closed: &[Id]) -> Id {
-    let Some(tile) = tile(g, closed) else { return value };
-    replaced(g, value, |g, n| product(g, n, &tile))
+pub fn products(g: &mut Graph, value: Id, closed: &[Id], target: &Target) -> Id {
+    replaced(g, value, |g, n| Product::of(g, n, closed, target).map(|product| product.node(g)))
 }
 
-/// The tile, if the nest has one: the last threads are 8 by 4.
-fn tile(g: &Graph, closed: &[Id]) -> Option<Tile> {
-    let (threads, copies) =
-        (ranges_of_kind(g, closed, RangeKind::Vector), ranges_of_kind(g, closed, RangeKind::Upcast));
-    let is = |r: Id, n: i64| g.int_value(g[r].src[0]) == Some(n);
-    let &[.., group, t] = &threads[..] else { return None };
-    (is(group, LANES) && is(t, ROWS / 4)).then_some(Tile { g: group, t, copies })
+/// Such a sum, and the tile that it is in.
+struct Product {
+    id: Id,
+    sum: Sum,
+    of: &'static Fragment,
+    tile: Tile,
+    /// The range of the terms of a step, which the lanes share.
+    term: Id,
+    /// How many they are: of several fragments.
+    terms: i64,
+    /// Ranges that are no loops.
+    unrolled: Vec<Id>,
 }
 
-fn product(g: &mut Graph, id: Id, tile: &Tile) -> Option<Id> {
-    let sum = Sum::of(g, id)?;
-    // The terms of a step, which the lanes share, and the parts; what is left are loops.
-    let unrolled = ranges_of_kind(g, &g[id].src[1..], RangeKind::Unroll);
-    let free = |x: Id, r: Id| !g.free_ranges(x).contains(&r);
-    let others: Vec<Id> = unrolled.iter().copied().filter(|&r| Some(r) != sum.part).collect();
-    let &[term] = &others[..] else { return None };
-    // The last copies are a lane's rows and, where parts are none, its columns.
-    let (i, j) = match (sum.part, &tile.copies[..]) {
-        (Some(part), &[.., i]) => (i, part),
-        (None, &[.., i, j]) => (i, j),
-        _ => return None,
-    };
-    let pairs = [i, j].iter().all(|&r| g.int_value(g[r].src[0]) == Some(2));
-    let whole = free(sum.rows, tile.t) && free(sum.rows, j) && free(sum.columns, tile.g) && free(sum.columns, i);
-    let terms = g.int_value(g[term].src[0])?;
-    if !pairs || terms % TERMS != 0 || !whole {
-        return None;
+impl Product {
+    /// The product that a node is, if its nest has been laid out for it.
+    fn of(g: &Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
+        let sum = Sum::of(g, id)?;
+        let of = target.machine.fragment(sum.operand)?;
+        let tile = Tile::of(g, of, closed, sum.part)?;
+        let unrolled = ranges_of_kind(g, &g[id].src[1..], RangeKind::Unroll);
+        let others: Vec<Id> = unrolled.iter().copied().filter(|&r| Some(r) != sum.part).collect();
+        let &[term] = &others[..] else { return None };
+        let terms = g.int_value(g[term].src[0])?;
+        let fits = |sum: &Sum| tile.fits(g, sum.rows, sum.columns);
+        let sum = Some(sum).filter(fits).or_else(|| Sum::of(g, id)?.turned(g).filter(fits))?;
+        (terms % of.terms == 0).then_some(Product { id, sum, of, tile, term, terms, unrolled })
     }
-    let two = g.int(2);
-    let (half, odd) = (g.idiv(tile.g, two), g.modulo(tile.g, two));
-    // Neighbours in memory are one load; of a stage lanes take a word each, and the next where four of them end.
-    let (of_lane, apart) = if sum.staged_rows(g) { (2, TERMS / 2) } else { (terms / 4, 2) };
-    let of_lane = g.int(of_lane);
-    let lane = g.mul(tile.t, of_lane);
-    let vector = Scalar::F32.one().with_lanes(4);
-    let zero = g.constant(vector, 0.0);
-    let mut all = None;
-    for step in 0..terms / TERMS {
+    /// The sum as a part of products that are added up, or of an output of two parts as the sum of its parts.
+    fn node(&self, g: &mut Graph) -> Id {
+        let vector = self.of.sum.one().with_lanes(self.of.sums.registers() as u16);
+        // Each product is added to the accumulator by itself.
+        let steps = (0..self.terms / self.of.terms).map(|step| self.step(g, step)).collect::<Vec<Id>>();
+        let add = |g: &mut Graph, a: Id, b: Id| {
+            g.intern(Node { op: Op::Add, dtype: vector, src: smallvec![a, b], arg: Arg::None })
+        };
+        let all =
+            steps.into_iter().reduce(|a, b| add(g, a, b)).unwrap_or_else(|| unreachable!("a step: {}", self.terms));
+        let loops: Sources = g[self.id].src[1..].iter().copied().filter(|r| !self.unrolled.contains(r)).collect();
+        let src: Sources = std::iter::once(all).chain(loops).collect();
+        let all = g.intern(Node { op: Op::Reduce, dtype: vector, src, arg: Arg::Reduce(ReduceOp::Add, smallvec![]) });
+        let (at, scalar) = (self.tile.sum(g), self.of.sum.one());
+        let part = |g: &mut Graph, at: Id| {
+            g.intern(Node { op: Op::Part, dtype: scalar, src: smallvec![all, at], arg: Arg::None })
+        };
+        if self.sum.part.is_none() {
+            return part(g, at);
+        }
+        let (lowest, count) = self.tile.lowest();
+        let parts: Vec<Id> = (0..count)
+            .map(|j| {
+                let j = g.int(j);
+                let at = g.substitute(at, &mut FxHashMap::from_iter([(lowest, j)]));
+                part(g, at)
+            })
+            .collect();
+        parts.into_iter().reduce(|a, b| g.add(a, b)).unwrap_or(all)
+    }
+    /// The product of one fragment's terms.
+    fn step(&self, g: &mut Graph, step: i64) -> Id {
         let mut src = Sources::new();
-        for word in [2 * step, 2 * step + 1] {
-            let at = g.int(apart * word);
-            let at = g.add(lane, at);
-            for row in 0..2 {
-                let map = FxHashMap::from_iter([(i, g.int(row))]);
-                src.push(pair(g, sum.rows, term, at, &map));
+        for (side, value) in [(Side::First, self.sum.rows), (Side::Second, self.sum.columns)] {
+            for mut register in self.tile.operand(g, side) {
+                let at = self.place(g, side, step * self.tile.words(side) + register.word);
+                src.push(pair(g, value, self.term, at, &mut register.at));
             }
         }
-        for word in [2 * step, 2 * step + 1] {
-            let at = g.int(apart * word);
-            let at = g.add(lane, at);
-            src.push(pair(g, sum.columns, term, at, &FxHashMap::from_iter([(tile.t, half), (j, odd)])));
-        }
-        src.push(zero);
-        let new = g.intern(Node { op: Op::MmaHalf, dtype: vector, src, arg: Arg::None });
-        // Each product is added to the accumulator by itself.
-        all = Some(match all {
-            Some(all) => g.intern(Node { op: Op::Add, dtype: vector, src: smallvec![all, new], arg: Arg::None }),
-            None => new,
-        });
+        let dtype = self.of.sum.one().with_lanes(self.of.sums.registers() as u16);
+        src.push(g.constant(dtype, 0.0));
+        g.intern(Node { op: Op::MmaHalf, dtype, src, arg: Arg::Int(self.of.number()) })
     }
-    let loops: Sources = g[id].src[1..].iter().copied().filter(|r| !unrolled.contains(r)).collect();
-    let src: Sources = all.into_iter().chain(loops).collect();
-    let all = g.intern(Node { op: Op::Reduce, dtype: vector, src, arg: Arg::Reduce(ReduceOp::Add, smallvec![]) });
-    let row = g.mul(i, two);
-    let column = |g: &mut Graph, j: Id| {
-        let at = g.add(row, j);
-        g.intern(Node { op: Op::Part, dtype: Scalar::F32.one(), src: smallvec![all, at], arg: Arg::None })
-    };
-    if sum.part.is_none() {
-        return Some(column(g, j));
+    /// The first term of a lane's word: neighbours in memory are one load; of a stage lanes take a word each, and the next where those of all end.
+    fn place(&self, g: &mut Graph, side: Side, word: i64) -> Id {
+        let lanes = self.of.terms / (PAIR * self.tile.words(side));
+        let (of_lane, apart) = if self.sum.staged_rows(g) { (PAIR, PAIR * lanes) } else { (self.terms / lanes, PAIR) };
+        let (of_lane, at) = (g.int(of_lane), g.int(apart * word));
+        let lane = g.mul(self.tile.part(side), of_lane);
+        g.add(lane, at)
     }
-    let [a, b] = [0, 1].map(|j| {
-        let j = g.int(j);
-        column(g, j)
-    });
-    Some(g.add(a, b))
 }
 
 /// The word of the halves at terms `at` and the next.
-fn pair(g: &mut Graph, value: Id, term: Id, at: Id, map: &FxHashMap<Id, Id>) -> Id {
+fn pair(g: &mut Graph, value: Id, term: Id, at: Id, map: &mut FxHashMap<Id, Id>) -> Id {
     let one = g.int(1);
     let next = g.add(at, one);
     let [low, high] = [at, next].map(|k| {
@@ -124,13 +127,16 @@ fn pair(g: &mut Graph, value: Id, term: Id, at: Id, map: &FxHashMap<Id, Id>) -> 
 }
 
 /// Two loads of halves that are a word in memory, as its load.
-fn neighbours(g: &mut Graph, low: Id, high: Id) -> Option<Id> {
+pub(super) fn neighbours(g: &mut Graph, low: Id, high: Id) -> Option<Id> {
     let (a, b) = (g[low].clone(), g[high].clone());
-    if a.op != Op::Load || b.op != Op::Load || a.src[0] != b.src[0] || g.unit_bytes(a.src[0]) != 2 {
+    if a.op != Op::Load || b.op != Op::Load || a.src[0] != b.src[0] {
         return None;
     }
+    // Elements of a word, or bytes of a packed buffer.
+    let unit = g.unit_bytes(a.src[0]);
     let (first, mut second) = (g.linear(a.src[1]), g.linear(b.src[1]));
-    let aligned = std::iter::once(first.constant).chain(first.terms.iter().map(|t| t.1)).all(|c| c % 2 == 0);
-    second.constant -= 1;
+    let mut all = std::iter::once(first.constant).chain(first.terms.iter().map(|t| t.1));
+    let aligned = all.all(|c| c * unit % WORD == 0);
+    second.constant -= WORD / PAIR / unit;
     (aligned && first == second).then(|| g.load(a.src[0], a.src[1], Scalar::U32))
 }

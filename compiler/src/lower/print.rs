@@ -10,6 +10,7 @@ pub fn print_kernel(g: &Graph, code: &KernelCode) -> String {
     let mut out = String::new();
     if code.threads > 1 {
         let _ = writeln!(out, "{} threads, room for {} workgroups", code.threads, code.resident);
+        let _ = code.shared.map_or(Ok(()), |percent| writeln!(out, "{percent} % of a unit's memory shared"));
     }
     for (what, statements) in [("at first", &code.entry), ("where nothing is computed", &code.idle)] {
         let words: Vec<String> = statements.iter().map(|s| line(g, s)).collect();

@@ -13,7 +13,7 @@ use super::code::{Code, KernelCode, Prefetch, SpanPrefetch, Statement};
 use super::threads::ThreadIndex;
 use super::tiles;
 use error::Checked;
-use gristmill_uop::machine::AMX_BF16;
+use gristmill_uop::fragment::Fragment;
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -339,7 +339,7 @@ impl<'a> Checker<'a> {
     fn write_tile(&mut self, buffer: Id, at: Id, stride: i64, value: Id) -> Checked {
         self.place(buffer, at)?;
         let fits = self.g[value].dtype == self.g.scalar(buffer).one().with_lanes(tiles::LANES);
-        let apart = stride >= AMX_BF16.columns;
+        let apart = Fragment::of_sums(self.g.scalar(buffer)).is_some_and(|of| stride >= of.columns);
         self.hold(fits && apart, "a tile is written to rows of the buffer's type that do not overlap", value)?;
         self.value(value, buffer)
     }

@@ -1,10 +1,11 @@
 //! Products of tiles: a sum of products of bf16, in a nest whose shape has the rows and columns of a tile as ranges of kind `Vector`
-//! (`tile/propose/tiles.rs`). Activations are loaded as a tile of rows; the weight's rows are the lanes of vectors, of which each has a pair of
-//! terms, and 16 make a tile.
+//! (`tile/propose/tiles.rs`). Activations are loaded as a tile of rows; rows of the weight, or of other activations, are the lanes of vectors, of which each has a
+//! pair of terms, and 16 make a tile.
 
+use super::mma_f16::neighbours;
 use super::vector::vectorise;
 use crate::nest::{ranges_of_kind, replaced};
-use gristmill_uop::machine::AMX_BF16;
+use gristmill_uop::fragment::AMX_BF16;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources};
 use rustc_hash::FxHashMap;
@@ -61,14 +62,14 @@ pub fn product(
     };
     let sides = [narrow(product.src[0])?, narrow(product.src[1])?];
     let x = sides.into_iter().find(|&s| g[s].op == Op::Load && g.free_ranges(s).contains(&row))?;
-    let w = sides.into_iter().find(|&s| g[s].op == Op::Cast && g.free_ranges(s).contains(&column))?;
+    let w = sides.into_iter().find(|&s| s != x && g.free_ranges(s).contains(&column))?;
     let (terms, over): (Vec<Id>, Vec<Id>) =
         n.src[1..].iter().partition(|&&r| g.range_kind(r) == Some(RangeKind::Unroll));
     let &[term] = &terms[..] else { return None };
     // Registers: the sums, the weight's tile, and what is left for activations in turn.
     let left = REGISTERS - copies - 1;
     let activations = load(g, x, [row, term], copies + 1 + copy % left);
-    let weight = weight(g, g[w].src[0], term, copies, target);
+    let weight = weight(g, w, term, copies, target);
     let sums = Scalar::F32.one().with_lanes(LANES);
     let none = g.constant(Scalar::F32, 0.0);
     let none = g.intern(Node { op: Op::Splat, dtype: sums, src: smallvec![none], arg: Arg::None });
@@ -97,7 +98,7 @@ fn load(g: &mut Graph, x: Id, [row, term]: [Id; 2], to: i64) -> Id {
     g.intern(Node { op: Op::TileLoad, dtype, src: smallvec![buffer, at], arg: register(&[to, stride]) })
 }
 
-/// A tile of the weight `w`, whose terms are `term`.
+/// A tile of the weight `w`, in bf16, whose terms are `term`.
 fn weight(g: &mut Graph, w: Id, term: Id, to: i64, target: &Target) -> Id {
     let words = Scalar::U32.one().with_lanes(WORDS);
     let rows: Sources = (0..AMX_BF16.terms / 2)
@@ -105,6 +106,14 @@ fn weight(g: &mut Graph, w: Id, term: Id, to: i64, target: &Target) -> Id {
             let of = [2 * pair, 2 * pair + 1].map(|k| {
                 let k = g.int(k);
                 let one = g.substitute(w, &mut FxHashMap::from_iter([(term, k)]));
+                stored(g, one)
+            });
+            // Terms that are stored as bf16 side by side are the word.
+            if let Some(word) = neighbours(g, of[0], of[1]) {
+                return vectorise(g, word, target);
+            }
+            let of = of.map(|one| {
+                let one = if g[one].op == Op::Cast { g[one].src[0] } else { g.cast(one, Scalar::F32) };
                 let one = from_words(g, one);
                 vectorise(g, one, target)
             });
@@ -113,6 +122,13 @@ fn weight(g: &mut Graph, w: Id, term: Id, to: i64, target: &Target) -> Id {
         .collect();
     let dtype = Scalar::U32.one().with_lanes(LANES);
     g.intern(Node { op: Op::TileRows, dtype, src: rows, arg: register(&[to]) })
+}
+
+/// The load that a value in bf16 was read from and widened, if it is no more than that.
+fn stored(g: &Graph, value: Id) -> Id {
+    let source = |x: Id| (g[x].op == Op::Cast).then(|| g[x].src[0]);
+    let load = source(value).and_then(source).filter(|&x| g[x].op == Op::Load && g.scalar(x) == Scalar::BF16);
+    load.unwrap_or(value)
 }
 
 /// `value` with bytes of four that lie together in each row taken from a load of all four: neighbouring rows' words are neighbours, their bytes are not.

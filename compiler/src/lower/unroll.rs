@@ -1,52 +1,56 @@
 //! How many iterations of a GPU's loops are written out one after the other: as many as have loads that can wait for memory together in the registers
-//! that there are.
+//! that the launch's plan leaves them.
 
 use super::code::{Statement, end_of_block};
-use super::launch_bounds::products;
+use super::pressure::{products, words};
+use gristmill_uop::launch::LaunchPlan;
+use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 
-/// Most iterations of a loop over a reduction that are all written out.
-const UNROLLED: i64 = 8;
-/// Copies of other such loops.
-const COPIES: i64 = 4;
-/// Registers in which words of several steps of a loop wait, beside the tiles of its sums; of a workgroup that has a multiprocessor to itself twice as many.
-const WAITING: i64 = 32;
-/// Statements of a loop that are few enough to be copied.
-const SHORT: usize = 160;
-
-/// `statements` with a number of copies at every loop; the kernel's launch bounds say how many registers there are.
-pub fn unroll(g: &Graph, statements: Vec<Statement>, resident: i64) -> Vec<Statement> {
-    let waiting = if resident == 1 { 2 * WAITING } else { WAITING };
+/// `statements` with a number of copies at every loop.
+pub fn unroll(g: &Graph, statements: Vec<Statement>, plan: &LaunchPlan, target: &Target) -> Vec<Statement> {
+    let copies = Copies { g, plan, short: target.statements_of_a_wait() };
     let mut out = statements;
     for i in 0..out.len() {
         if let Statement::Loop { range, .. } = out[i] {
-            let copies = copies(g, range, &out[i..i + end_of_block(&out[i..])], waiting);
+            let copies = copies.of(range, &out[i..i + end_of_block(&out[i..])]);
             out[i] = Statement::Loop { range, unroll: Some(copies) };
         }
     }
     out
 }
 
-/// Copies of a loop of these statements, itself the first.
-fn copies(g: &Graph, range: Id, statements: &[Statement], waiting: i64) -> i64 {
-    let words = words(g, statements).max(1);
-    match (g.range_kind(range), g.int_value(g[range].src[0])) {
-        (_, Some(n)) if multiplies_halves(g, statements) => evenly(n, (waiting / words).max(1)),
-        // A few terms, as the chosen experts are, wait for their loads together.
-        (Some(RangeKind::Reduce), Some(n)) if n <= UNROLLED && !products(g, statements) => {
-            evenly(n, (2 * WAITING / words).max(1))
+struct Copies<'a> {
+    g: &'a Graph,
+    plan: &'a LaunchPlan,
+    /// Statements of a loop that are few enough to be copied.
+    short: usize,
+}
+
+impl Copies<'_> {
+    /// Copies of a loop of these statements, itself the first.
+    fn of(&self, range: Id, statements: &[Statement]) -> i64 {
+        let (g, &LaunchPlan { resident, words: waiting, iterations: most, .. }) = (self.g, self.plan);
+        let words = statements.iter().map(|s| words(g, s)).sum::<i64>().max(1);
+        let alone = if resident == 1 { 2 } else { 1 };
+        match (g.range_kind(range), g.int_value(g[range].src[0])) {
+            (_, Some(n)) if multiplies_halves(g, statements) => evenly(n, (alone * waiting / words).max(1)),
+            // A few terms, as the chosen experts are, wait for their loads together.
+            (Some(RangeKind::Reduce), Some(n)) if n <= most && !products(g, statements) => {
+                evenly(n, (2 * waiting / words).max(1))
+            }
+            _ if statements.len() > self.short => 1,
+            (Some(RangeKind::Reduce), Some(n)) if n <= most => n,
+            // Of a long loop whose length is data, so many copies that their loads wait for memory together.
+            (Some(RangeKind::Reduce), _) => {
+                let (wait, few) = (waiting / words, (most / 2).max(1));
+                let least = if wait < few { 1 } else { few };
+                wait.min(g.max_of(g[range].src[0]) / most).clamp(least, 2 * most)
+            }
+            // What follows another waits for its loads, unless they are asked for together.
+            (_, Some(n)) => evenly(n, most),
+            _ => 1,
         }
-        _ if statements.len() > SHORT => 1,
-        (Some(RangeKind::Reduce), Some(n)) if n <= UNROLLED => n,
-        // Of a long loop whose length is data, so many copies that their loads wait for memory together.
-        (Some(RangeKind::Reduce), _) => {
-            let wait = WAITING / words;
-            let least = if wait < COPIES { 1 } else { COPIES };
-            wait.min(g.max_of(g[range].src[0]) / UNROLLED).clamp(least, 2 * UNROLLED)
-        }
-        // What follows another waits for its loads, unless they are asked for together.
-        (_, Some(n)) => evenly(n, UNROLLED),
-        _ => 1,
     }
 }
 
@@ -59,14 +63,4 @@ fn evenly(n: i64, most: i64) -> i64 {
 /// Does the loop add up matrix products of halves?
 fn multiplies_halves(g: &Graph, statements: &[Statement]) -> bool {
     statements.iter().any(|s| matches!(s, Statement::Accumulate(_, value) if g[*value].op == Op::MmaHalf))
-}
-
-/// Words that these statements load from memory.
-fn words(g: &Graph, statements: &[Statement]) -> i64 {
-    let words = statements.iter().map(|s| match s {
-        Statement::Wide(buffer, _, bytes, _) if g[*buffer].op == Op::Param => *bytes as i64 / 4,
-        Statement::Define(id) if g[*id].op == Op::Load && g[g[*id].src[0]].op == Op::Param => 1,
-        _ => 0,
-    });
-    words.sum()
 }

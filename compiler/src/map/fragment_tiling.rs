@@ -1,10 +1,11 @@
 //! A nest that sums products of halves, laid out over warps as their matrix product wants it (`lower/mma_f16.rs`), in the tiles that a plan says. The rows
 //! of a lane are neighbours: where they are contiguous, one load brings them all.
 
-use crate::fragment::{LANES, OUTPUTS, ROWS, TERMS};
+use crate::fragment::along;
 use crate::nest::{Nest, Ranges, divisor, strided};
 use crate::tile::Warps;
 use crate::tile::product::Product;
+use gristmill_uop::machine::Machine;
 use gristmill_uop::{Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
 
@@ -15,8 +16,8 @@ fn contiguous(g: &mut Graph, load: Id, r: Id) -> bool {
 }
 
 /// The nest of `store` as the plan says, if it is such a nest; `ranges` makes its ranges. What does not divide counts as the next smaller number that does.
-pub fn nest(g: &mut Graph, store: Id, plan: &Warps, ranges: &mut Ranges) -> Option<Id> {
-    let product = Product::of(g, store)?;
+pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &mut Ranges) -> Option<Id> {
+    let product = Product::of(g, store, machine)?;
     let (of_lane, of_tile, apart) = (product.of_lane(), product.of_tile(), plan.apart);
     let blocks = (product.tiles_beside() + plan.wide - 1) / plan.wide;
     let (rows_apart, columns_apart, wide) =
@@ -26,6 +27,7 @@ pub fn nest(g: &mut Graph, store: Id, plan: &Warps, ranges: &mut Ranges) -> Opti
         nest: Nest { buffer, offset, value, .. },
         id,
         sum,
+        of,
         row,
         high,
         column,
@@ -40,19 +42,20 @@ pub fn nest(g: &mut Graph, store: Id, plan: &Warps, ranges: &mut Ranges) -> Opti
     let both_at = both.map(|r| (r, range(g, g.max_of(g[r].src[0]), if apart { Vector } else { Loop })));
     let (row_step, block_step) = (range(g, high / rows_apart / tall, Loop), range(g, blocks / columns_apart, Loop));
     let (row_warp, block_warp) = (range(g, rows_apart, Vector), range(g, columns_apart, Vector));
-    let (lane, beside_lane) = (range(g, LANES, Vector), range(g, OUTPUTS, Vector));
-    let (row_tile, tile, i) = (range(g, tall, Upcast), range(g, wide, Upcast), range(g, 2, Upcast));
+    let (lanes, copies) = (along(of.sums.lanes, true), along(of.sums.registers, true));
+    let (lane, beside_lane) = (range(g, lanes.count, Vector), range(g, along(of.sums.lanes, false).count, Vector));
+    let (row_tile, tile, i) = (range(g, tall, Upcast), range(g, wide, Upcast), range(g, copies.count, Upcast));
     let j = range(g, of_lane, Upcast);
-    let at_once = if terms % (2 * TERMS) == 0 { 2 * TERMS } else { TERMS };
+    let at_once = if terms % (2 * of.terms) == 0 { 2 * of.terms } else { of.terms };
     let (step, at) = (range(g, terms / at_once, Reduce), range(g, at_once, Unroll));
     let part = sum.part.map(|old| (old, range(g, 2, Unroll)));
     // Lanes read rows beside one another without a conflict only if these follow one another.
     let of_rows = if sum.staged_rows(g) && !contiguous(g, sum.rows, row) {
-        [(lane, 1), (row_tile, ROWS), (i, LANES)]
+        [(lane, lanes.row), (row_tile, of.rows), (i, copies.row)]
     } else {
-        [(lane, 2 * tall), (row_tile, 2), (i, 1)]
+        [(lane, copies.count * tall), (row_tile, copies.count), (i, 1)]
     };
-    let warp = [(row_warp, high / rows_apart * ROWS), (row_step, tall * ROWS)];
+    let warp = [(row_warp, high / rows_apart * of.rows), (row_step, tall * of.rows)];
     let row_at = strided(g, &[&warp[..], &of_rows].concat());
     let block = blocks / columns_apart * wide * of_tile;
     let parts = [(block_warp, block), (block_step, wide * of_tile), (tile, of_tile), (beside_lane, of_lane), (j, 1)];
@@ -67,13 +70,15 @@ pub fn nest(g: &mut Graph, store: Id, plan: &Warps, ranges: &mut Ranges) -> Opti
     map.extend(part);
     let offset = g.substitute(offset, &mut map);
     let product = g.substitute(g[id].src[0], &mut map);
-    let is_range = |g: &Graph, r: &Id| g[*r].op == Op::Range;
-    let over: Vec<Id> =
-        alone.into_iter().chain([step, at]).chain(part.map(|p| p.1)).filter(|r| is_range(g, r)).collect();
+    let over = present(g, alone.into_iter().chain([step, at]).chain(part.map(|p| p.1)));
     map.insert(id, g.reduce_ranges(product, &over, ReduceOp::Add));
     let value = g.substitute(value, &mut map);
-    let order = both_at.map(|b| b.1).into_iter();
-    let order = order.chain([row_step, block_step, row_warp, block_warp, lane, beside_lane, row_tile, tile, i, j]);
-    let order: Vec<Id> = order.filter(|r| is_range(g, r)).collect();
-    Some(Nest { buffer, offset, value, closed: order }.store(g))
+    let tiles = [row_step, block_step, row_warp, block_warp, lane, beside_lane, row_tile, tile, i, j];
+    let closed = present(g, both_at.map(|b| b.1).into_iter().chain(tiles));
+    Some(Nest { buffer, offset, value, closed }.store(g))
+}
+
+/// Those of these that are ranges: a single iteration has none.
+fn present(g: &Graph, all: impl Iterator<Item = Id>) -> Vec<Id> {
+    all.filter(|&r| g[r].op == Op::Range).collect()
 }

@@ -4,3 +4,4 @@ pub(crate) mod fragment_tiling;
 pub(crate) mod fuse_reductions;
 pub mod simd;
 pub mod simt;
+pub(crate) mod tile_terms;

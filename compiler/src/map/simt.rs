@@ -27,7 +27,7 @@ pub fn fused(g: &mut Graph, store: Id) -> Id {
 /// Rewrites a nest's ranges for the threads of a workgroup, as the plan says. Of a nest that is no matrix product, what [`fused`] makes of it is wanted.
 pub fn nest(g: &mut Graph, store: Id, plan: &NestPlan, target: &Target, ranges: &mut Ranges) -> Id {
     match plan {
-        NestPlan::Warps(warps) => fragment_tiling::nest(g, store, warps, ranges).unwrap_or(store),
+        NestPlan::Warps(warps) => fragment_tiling::nest(g, store, warps, &target.machine, ranges).unwrap_or(store),
         NestPlan::Threads(plan) => {
             let threads = target.threads as i64;
             Sharing { g, ranges, threads, plan, steps: FxHashMap::default() }.nest(store)

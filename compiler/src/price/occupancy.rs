@@ -5,7 +5,7 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, RangeKind};
 
 /// Registers of a thread beside its accumulators: addresses, words that wait, what is computed meanwhile (read off kernels of GLM on an H200).
-const REGISTERS: i64 = 40;
+pub const REGISTERS: i64 = 40;
 /// Registers that the sums of a group of integers need beside their accumulators: its words, a product, a constant.
 pub const WORDS: usize = 12;
 

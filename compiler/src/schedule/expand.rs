@@ -70,38 +70,31 @@ impl<'a> Expander<'a> {
             (group / 4, 4, RangeKind::Unroll),
             (4, 1, RangeKind::Unroll),
         ];
-        let mut k = g.int(0);
-        let mut ranges = Vec::new();
-        for (count, step, kind) in sizes {
-            let (bound, step) = (g.int(count), g.int(step));
-            let r = self.ranges.range(g, bound, kind);
-            ranges.push(r);
-            let part = g.mul(r, step);
-            k = g.add(k, part);
-        }
+        let parts = sizes.map(|(count, step, kind)| (self.ranges.fixed(g, count, kind), step));
         let mut inner: Indices = index.into();
-        inner.push(k);
+        inner.push(strided(g, &parts));
         let value = self.value(g, product, &inner);
-        let is_range = |g: &Graph, r: &Id| g[*r].op == Op::Range;
-        let of_group: Vec<Id> = ranges[3..].iter().copied().filter(|r| is_range(g, r)).collect();
+        let ranges = |g: &Graph, of: &[(Id, i64)]| -> Vec<Id> {
+            of.iter().map(|p| p.0).filter(|&r| g[r].op == Op::Range).collect()
+        };
+        let (outer, of_group) = (ranges(g, &parts[..3]), ranges(g, &parts[3..]));
         let sum = g.reduce_ranges(value, &of_group, ReduceOp::Add);
+        let sum = self.in_integers(g, sum, dot);
+        let sum = self.sums_as_planes(g, sum, &of_group, dot);
+        g.reduce_ranges(sum, &outer, ReduceOp::Add)
+    }
+    /// The sum over a group as one of whole numbers.
+    fn in_integers(&self, g: &mut Graph, sum: Id, dot: &Dot) -> Id {
         let on = |rule: &str| match rule {
             rules::dot::SIGNED => self.derived.signed,
             // Whole numbers from −127 to 127, as this rule wants them.
             rules::dot::ROWS => dot.s.is_none(),
             _ => true,
         };
-        let sum = rules::dot::derive(g, sum, &on);
-        // Sums of activations alone are a plane, with what they are multiplied by.
-        let of_activations = |x: &Expander, g: &Graph, id: Id| {
-            let n = &g[id];
-            let is_sum = n.op == Op::Reduce && n.src[1..] == of_group && g[n.src[0]].op == Op::Cast;
-            x.reads
-                .get(&g[*n.src.first()?].src.first().copied()?)
-                .filter(|r| is_sum && r.0 == dot.q)
-                .map(|r| r.1.clone())
-        };
-        let zero = g.int(0);
+        rules::dot::derive(g, sum, &on)
+    }
+    /// `sum` with sums of activations alone over the ranges `of_group` read from their plane, with what they are multiplied by.
+    fn sums_as_planes(&mut self, g: &mut Graph, sum: Id, of_group: &[Id], dot: &Dot) -> Id {
         let mut map = FxHashMap::default();
         for id in g.toposort(&[sum]) {
             let n = &g[id];
@@ -109,23 +102,25 @@ impl<'a> Expander<'a> {
                 Op::Mul => (n.src[0], g.int_value(n.src[1])),
                 _ => (id, Some(1)),
             };
-            let Some(mut at) = of_activations(self, g, inner) else { continue };
+            let Some(at) = self.of_activations(g, inner, of_group, dot) else { continue };
             let Some((s, _)) = dot.s.filter(|s| Some(s.1) == factor) else { continue };
-            let mut first = FxHashMap::from_iter(of_group.iter().map(|&r| (r, zero)));
-            let last = at.pop().expect("planes have an axis");
-            let last = g.substitute(last, &mut first);
-            let group = g.int(group);
-            at.push(g.idiv(last, group));
-            let s = self.value(g, s, &at);
-            map.insert(id, s);
+            let at = group_of(g, at, of_group, dot.sizes[2]);
+            map.insert(id, self.value(g, s, &at));
         }
         let sum = g.substitute(sum, &mut map);
+        let left = |id: Id| self.of_activations(g, id, of_group, dot).is_some();
         debug_assert!(
-            dot.s.is_none() || g.toposort(&[sum]).iter().all(|&id| of_activations(self, g, id).is_none()),
+            dot.s.is_none() || !g.toposort(&[sum]).into_iter().any(left),
             "sums of activations that are no plane"
         );
-        let outer: Vec<Id> = ranges[..3].iter().copied().filter(|r| is_range(g, r)).collect();
-        g.reduce_ranges(sum, &outer, ReduceOp::Add)
+        sum
+    }
+    /// Where activations are read of which `id` is the sum over the ranges `of_group`.
+    fn of_activations(&self, g: &Graph, id: Id, of_group: &[Id], dot: &Dot) -> Option<Indices> {
+        let n = &g[id];
+        let is_sum = n.op == Op::Reduce && n.src[1..] == *of_group && g[n.src[0]].op == Op::Cast;
+        let read = self.reads.get(&g[*n.src.first()?].src.first().copied()?);
+        read.filter(|r| is_sum && r.0 == dot.q).map(|r| r.1.clone())
     }
     /// A product of tiles at `index`: its range is cut into blocks of the weight, units of these, and the terms of a tile.
     fn tiled(&mut self, g: &mut Graph, node: Id, index: &[Id]) -> Id {
@@ -253,6 +248,17 @@ impl<'a> Expander<'a> {
         let value = self.value(g, n.src[0], &inner);
         if ranges.is_empty() { value } else { g.reduce_ranges(value, &ranges, *op) }
     }
+}
+
+/// The index in a plane of sums of the group of `size` elements that begins where the ranges of a group do.
+fn group_of(g: &mut Graph, mut at: Indices, of_group: &[Id], size: i64) -> Indices {
+    let zero = g.int(0);
+    let mut first = FxHashMap::from_iter(of_group.iter().map(|&r| (r, zero)));
+    let last = at.pop().expect("planes have an axis");
+    let last = g.substitute(last, &mut first);
+    let size = g.int(size);
+    at.push(g.idiv(last, size));
+    at
 }
 
 /// Indices into `old` of the element that is at `index` of `new`, the same elements in the same order. Axes that both shapes

@@ -3,153 +3,21 @@
 //! A nest is an `Op::Store`: loops over its closed ranges around one expression. A kernel is a list of nests that a workgroup runs in
 //! order; the last ones write the kernel's outputs, those before fill the workgroup's own stages.
 
+pub use super::draft::{Draft, Illegal, Surroundings};
+use super::draft::{Span, closed_ranges, nests_for, placeholders, ranges_of, replace};
 use super::expand::Expander;
+use super::stages::fuse;
 use super::workgroup;
-use crate::decompose::int8::Derived;
-use crate::nest::{Indices, Nest, flatten};
-use crate::request::{Hint, StagedTile};
-use crate::tile::{Proposal, Workgroup, propose};
+use crate::nest::{Indices, Nest};
+use crate::request::StagedTile;
+use crate::tile::propose;
 use gristmill_uop::machine::MachineKind;
-use gristmill_uop::program::When;
-use gristmill_uop::shape::Dims;
-use gristmill_uop::target::Target;
-use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::smallvec;
 
-/// A kernel that writes one node (all parts of it).
-#[derive(Clone, Debug)]
-pub struct Draft {
-    /// The tensor-level node it computes.
-    pub root: Id,
-    /// Its nests, in order.
-    pub nests: Vec<Id>,
-    /// Fused nodes that became stages.
-    pub stages: Vec<Id>,
-    /// Bytes of the stages.
-    pub stage_bytes: usize,
-    /// Where in a workgroup's chunk, or behind it, rows begin that this step writes.
-    pub fresh: Option<Id>,
-    /// What holds for its workgroups.
-    pub when: When,
-    /// What each of them computes.
-    pub plan: Workgroup,
-    /// What each of them could compute, the heuristic's choice first.
-    pub proposals: Vec<Proposal<Workgroup>>,
-}
-
-impl Draft {
-    /// Of a kernel that has no nests yet.
-    fn of(root: Id) -> Draft {
-        Draft {
-            root,
-            nests: Vec::new(),
-            stages: Vec::new(),
-            stage_bytes: 0,
-            fresh: None,
-            when: When::default(),
-            plan: Workgroup::default(),
-            proposals: Vec::new(),
-        }
-    }
-}
-
-/// Why a kernel cannot be cut that way.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Illegal {
-    /// Its stages need more than a workgroup may hold.
-    StageTooLarge(usize),
-}
-
-/// What `draft` needs to know of the schedule around it.
-pub struct Surroundings<'a> {
-    /// Where every materialised node is.
-    pub buffers: &'a FxHashMap<Id, Id>,
-    /// Candidates that are fused into their readers.
-    pub fused: &'a FxHashSet<Id>,
-    /// Position of every tensor-level node in topological order.
-    pub order: &'a FxHashMap<Id, usize>,
-    /// Workgroup shapes that a derivation asks for.
-    pub hints: &'a FxHashMap<Id, Hint>,
-    /// Integer contractions and layouts.
-    pub derived: &'a Derived,
-    /// For whom.
-    pub target: &'a Target,
-    /// Workgroups that a contraction of one token should have at most: as many as run at once.
-    pub room: i64,
-    /// What a workgroup computes; without it, what is proposed first.
-    pub plan: Option<&'a Workgroup>,
-}
-
-/// The parts a node is made of: itself, or the sources of a `Cat`, each with its place along the axis.
-fn parts(g: &mut Graph, node: Id) -> Vec<(Id, Option<(usize, Id)>)> {
-    let n = g[node].clone();
-    let (Op::Cat, Arg::Axes(axes)) = (n.op, &n.arg) else { return vec![(node, None)] };
-    let axis = axes[0] as usize;
-    let mut at = g.int(0);
-    let mut out = Vec::new();
-    for &part in &n.src[..n.src.len() - 1] {
-        out.push((part, Some((axis, at))));
-        let d = g.shape(part)[axis];
-        at = g.add(at, d);
-    }
-    out
-}
-
-/// Elements of an axis: from `base` on, as many as `extent`, none behind `last`: where the axis ends, the last one repeats.
-#[derive(Clone, Copy)]
-struct Span {
-    base: Id,
-    extent: Id,
-    last: Option<Id>,
-}
-
-/// Nests that write `node` into `buffer`, whose elements are addressed by `address(indices)`. `index` gives an index for each axis:
-/// a base to add to a fresh range of that extent.
-fn nests_for(
-    g: &mut Graph,
-    x: &mut Expander,
-    node: Id,
-    buffer: Id,
-    region: &[Span],
-    address: &mut dyn FnMut(&mut Graph, &[Id]) -> Id,
-) -> Vec<Id> {
-    let mut shared: Vec<Option<Id>> = vec![None; region.len()];
-    let mut nests = Vec::new();
-    for (part, place) in parts(g, node) {
-        let mut index = Indices::new();
-        let mut local = Indices::new();
-        let mut closed = Vec::new();
-        for (axis, &Span { base, extent, last }) in region.iter().enumerate() {
-            let r = match place {
-                Some((a, _)) if a == axis => {
-                    let d = g.shape(part)[axis];
-                    let d = x.dim(g, d);
-                    x.ranges.range(g, d, RangeKind::Loop)
-                }
-                _ => *shared[axis].get_or_insert_with(|| x.ranges.range(g, extent, RangeKind::Loop)),
-            };
-            if g[r].op == Op::Range {
-                closed.push(r);
-            }
-            let at = g.add(base, r);
-            index.push(match last {
-                Some(last) => g.min(at, last),
-                None => at,
-            });
-            local.push(match place {
-                Some((a, at)) if a == axis => g.add(at, r),
-                _ => r,
-            });
-        }
-        let value = match place {
-            Some(_) => x.value(g, part, &index),
-            None => x.compute(g, part, &index),
-        };
-        let offset = address(g, &local);
-        nests.push(g.store(buffer, offset, value, &closed));
-    }
-    nests
+/// The node that the kernel of `root` computes: what is assigned, or itself.
+pub fn computed(g: &Graph, root: Id) -> Id {
+    if g[root].op == Op::Assign { g[root].src[1] } else { root }
 }
 
 /// Cuts the kernel that computes `root` into `target_buffer`.
@@ -158,12 +26,10 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     let mut out = Draft::of(root);
     let buffer = around.buffers[&root];
     // What is computed, and where its rows begin in the buffer.
-    let (node, dims, start) = match g[root].op {
-        Op::Assign => {
-            let (state, value, start) = (g[root].src[0], g[root].src[1], g[root].src[2]);
-            (value, g.shape(state), Some(start))
-        }
-        _ => (root, g.shape(root), None),
+    let node = computed(g, root);
+    let (dims, start) = match g[root].op {
+        Op::Assign => (g.shape(g[root].src[0]), Some(g[root].src[2])),
+        _ => (g.shape(root), None),
     };
     let zero = g.int(0);
     let extents = g.shape(node);
@@ -196,10 +62,9 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     inline_same(g, &mut x, &mut out);
     let &Surroundings { derived, target, room, .. } = around;
     let of = propose::Around { node, hint: around.hints.get(&node), derived, target, room };
-    out.proposals = propose::workgroup(g, &out.nests, &of);
-    out.plan = around.plan.unwrap_or(&out.proposals[0].plan).clone();
+    out.plan = around.plan.cloned().unwrap_or_else(|| propose::first(g, &out.nests, &of));
     let split = workgroup::split(g, &mut x, &out.nests, &out.plan, &of);
-    out.nests = split.nests;
+    out.uncut = std::mem::replace(&mut out.nests, split.nests);
     out.when.skip = split.skip;
     out.fresh = split.fresh;
     fuse(g, &mut x, &mut out, around)?;
@@ -245,46 +110,6 @@ fn fresh_rows(g: &mut Graph, x: &mut Expander, copy: Id, of: &StagedTile, begin:
     (g.int_value(g[row].src[0]) == Some(of.size)).then(|| Nest { buffer, offset, value, closed }.store(g))
 }
 
-/// Placeholders in the nests: node -> the distinct indices it is read at, with the nest.
-fn placeholders(g: &Graph, nests: &[Id]) -> FxHashMap<Id, Vec<(Id, usize)>> {
-    let mut found: FxHashMap<Id, Vec<(Id, usize)>> = FxHashMap::default();
-    for (i, &nest) in nests.iter().enumerate() {
-        for n in g.toposort(&[nest]) {
-            if g[n].op == Op::Index {
-                found.entry(g[n].src[0]).or_default().push((n, i));
-            }
-        }
-    }
-    found
-}
-
-fn closed_ranges(g: &Graph, nest: Id) -> Vec<Id> {
-    g[nest].src[3..].to_vec()
-}
-
-/// Ranges of an expression as a set.
-fn ranges_of(g: &Graph, id: Id) -> FxHashSet<Id> {
-    g.free_ranges(id).iter().copied().collect()
-}
-
-/// Ranges of the reductions of `nest` that enclose `inner`.
-fn enclosing(g: &Graph, nest: Id, inner: Id) -> FxHashSet<Id> {
-    let mut out = FxHashSet::default();
-    for n in g.toposort(&[nest]) {
-        if g[n].op == Op::Reduce && g.any(g[n].src[0], |m, _| m == inner) {
-            out.extend(g[n].src[1..].iter().copied());
-        }
-    }
-    out
-}
-
-fn replace(g: &mut Graph, nests: &mut [Id], map: FxHashMap<Id, Id>) {
-    let mut map = map;
-    for nest in nests {
-        *nest = g.substitute(*nest, &mut map);
-    }
-}
-
 /// Is it a sum of products with a packed weight?
 fn contracts(g: &Graph, node: Id) -> bool {
     let is_weight = |&x: &Id| {
@@ -321,20 +146,6 @@ fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft) {
         let value = x.compute(g, node, &index);
         replace(g, &mut out.nests, FxHashMap::from_iter([(read, value)]));
     }
-}
-
-/// Does computing `node` from what has a buffer take a reduction?
-fn reduces(g: &Graph, node: Id, around: &Surroundings) -> bool {
-    let mut stack = vec![node];
-    let mut seen = FxHashSet::default();
-    while let Some(n) = stack.pop() {
-        if g[n].op == Op::Reduce {
-            return true;
-        }
-        let below = g[n].src.iter().copied().filter(|s| !around.buffers.contains_key(s));
-        stack.extend(below.filter(|&s| seen.insert(s)));
-    }
-    false
 }
 
 /// The stages that are read below a node.
@@ -382,174 +193,11 @@ fn addresses_first(g: &Graph, nests: &mut Vec<Id>) {
     *nests = first.into_iter().chain(rest).collect();
 }
 
-/// Decides for every fused node, readers before what they read, whether it is computed in place or in a stage.
-fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings) -> Result<(), Illegal> {
-    loop {
-        let found = placeholders(g, &out.nests);
-        let Some((&node, reads)) = found.iter().max_by_key(|(n, _)| around.order[n]) else { return Ok(()) };
-        let distinct: FxHashSet<Id> = reads.iter().map(|r| r.0).collect();
-        let mut in_place = distinct.len() == 1 && g[node].op != Op::Cat && g[reads[0].0].dtype == g[node].dtype;
-        // A sum that several nests need is not added up in each of them.
-        let several = reads.iter().any(|r| r.1 != reads[0].1);
-        in_place &= !(several && reduces(g, node, around));
-        in_place &= !around.hints.get(&out.root).is_some_and(|h| h.staged.contains(&node));
-        if in_place {
-            // Computed once for each of its own indices only if the loops around it are all its own, or come first.
-            for &(read, nest) in reads {
-                let mine = ranges_of(g, read);
-                let closed = closed_ranges(g, out.nests[nest]);
-                let around_it = enclosing(g, out.nests[nest], read);
-                let prefix = closed.iter().take_while(|r| mine.contains(r)).count();
-                let of_closed = closed.iter().filter(|r| mine.contains(r)).count();
-                let of_reduce = around_it.iter().filter(|r| mine.contains(r)).count();
-                in_place &= match of_reduce {
-                    0 => prefix == of_closed,
-                    n => prefix == closed.len() && n == around_it.len(),
-                };
-            }
-        }
-        if in_place {
-            let read = reads[0].0;
-            let index: Indices = g[read].src[1..].into();
-            let value = x.compute(g, node, &index);
-            replace(g, &mut out.nests, FxHashMap::from_iter([(read, value)]));
-            continue;
-        }
-        let reads: Vec<Id> = distinct.into_iter().collect();
-        let first = found[&node].iter().map(|r| r.1).min().unwrap_or(0);
-        stage(g, x, out, around, node, &reads, first)?;
-    }
-}
-
-/// Gives `node` a stage: the region of it that the workgroup reads, computed before its first reader.
-fn stage(
-    g: &mut Graph,
-    x: &mut Expander,
-    out: &mut Draft,
-    around: &Surroundings,
-    node: Id,
-    reads: &[Id],
-    first_reader: usize,
-) -> Result<(), Illegal> {
-    let region = region(g, x, node, reads);
-    let resident = around.hints.values().filter_map(|h| h.resident).any(|r| around.fused.contains(&r.node));
-    let mut extents: Dims = region.iter().map(|r| r.extent).collect();
-    let dtype = g[node].dtype;
-    if let Some(row) = extents.last_mut()
-        && around.target.machine.kind == MachineKind::Gpu
-    {
-        *row = padded(g, *row, dtype.scalar, resident);
-    }
-    let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
-    out.stage_bytes += size as usize * dtype.scalar.bytes();
-    let most = if resident { around.target.machine.shared_per_workgroup } else { around.target.machine.stage_bytes() };
-    if out.stage_bytes > most {
-        return Err(Illegal::StageTooLarge(out.stage_bytes));
-    }
-    let elements = g.int(size);
-    let local =
-        g.intern(Node { op: Op::Local, dtype, src: smallvec![elements], arg: Arg::Int(out.stages.len() as i64) });
-    out.stages.push(node);
-    let mut address = |g: &mut Graph, index: &[Id]| flatten(g, &extents, index);
-    let mut nests = nests_for(g, x, node, local, &region, &mut address);
-    let mut map = FxHashMap::default();
-    for &read in reads {
-        let index: Indices = g[read].src[1..].into();
-        let local_index: Indices = index.iter().zip(&region).map(|(&i, r)| g.sub(i, r.base)).collect();
-        let offset = flatten(g, &extents, &local_index);
-        let as_read = g[read].dtype;
-        map.insert(read, g.load(local, offset, as_read));
-    }
-    replace(g, &mut out.nests, map);
-    let tail = out.nests.split_off(first_reader);
-    out.nests.append(&mut nests);
-    out.nests.extend(tail);
-    Ok(())
-}
-
-/// The region of `node` that a workgroup reads: per axis what the workgroup fixes, and how many elements from there it reads.
-fn region(g: &mut Graph, x: &mut Expander, node: Id, reads: &[Id]) -> Vec<Span> {
-    let dims: Dims = g.shape(node);
-    let zero = g.int(0);
-    let mut region: Vec<Span> = Vec::new();
-    for (axis, &dim) in dims.iter().enumerate() {
-        let last = axis + 1 == dims.len();
-        let mut agreed: Option<(Fixed, i64)> = None;
-        let mut whole = false;
-        for &read in reads {
-            let (fixed, bounds) = split_global(g, g[read].src[1 + axis]);
-            // A word is the four bytes from its index on.
-            let more = if last { (g[read].dtype.scalar.bytes() / g[node].dtype.scalar.bytes()) as i64 } else { 1 };
-            match (bounds, agreed) {
-                (Some((lo, hi)), None) if lo >= 0 => agreed = Some((fixed, hi + more)),
-                (Some((lo, hi)), Some((f, n))) if lo >= 0 && f == fixed => agreed = Some((f, n.max(hi + more))),
-                _ => whole = true,
-            }
-        }
-        let full = x.dim(g, dim);
-        let max = g.max_of(full);
-        region.push(match agreed {
-            Some((f, n)) if !whole && n < max => Span { base: f.base, extent: g.int(n), last: f.last },
-            _ => Span { base: zero, extent: full, last: None },
-        });
-    }
-    // `Cat` is staged whole along its axis.
-    if let (Op::Cat, Arg::Axes(a)) = (g[node].op, g[node].arg.clone()) {
-        let full = x.dim(g, dims[a[0] as usize]);
-        region[a[0] as usize] = Span { base: zero, extent: full, last: None };
-    }
-    region
-}
-
-/// The length of a stage's rows. Rows of halves are operands of matrix products, of which the lanes of a warp read 64 bytes of eight rows at once:
-/// every other row begins in the other half of shared memory's 32 banks. Where both operands are staged it is a word of each row: eight rows
-/// begin in banks that are four apart.
-fn padded(g: &mut Graph, row: Id, scalar: Scalar, resident: bool) -> Id {
-    let begin = if resident { 16 } else { 64 };
-    match g.int_value(row).map(|n| 2 * n) {
-        Some(bytes) if scalar == Scalar::F16 && bytes % 32 == 0 => {
-            g.int((bytes + (128 + begin - bytes % 128) % 128) / 2)
-        }
-        _ => row,
-    }
-}
-
-/// What of an index depends on the workgroup alone.
-#[derive(Clone, Copy, PartialEq)]
-struct Fixed {
-    /// The smallest value.
-    base: Id,
-    /// What it does not exceed.
-    last: Option<Id>,
-}
-
-/// An index as what depends on the workgroup alone, and the bounds of the rest.
-fn split_global(g: &mut Graph, index: Id) -> (Fixed, Option<(i64, i64)>) {
-    let global = |g: &Graph, id: Id| g.free_ranges(id).iter().all(|&r| g.range_kind(r) == Some(RangeKind::Global));
-    // Held below a last element: min(b + r, last) lies between min(b, last) and that plus r.
-    let n = &g[index];
-    if n.op == Op::Min && global(g, n.src[1]) && !global(g, n.src[0]) {
-        let (x, last) = (n.src[0], n.src[1]);
-        let (fixed, bounds) = split_global(g, x);
-        if fixed.last.is_none() {
-            let base = g.min(fixed.base, last);
-            return (Fixed { base, last: Some(last) }, bounds.filter(|b| b.0 >= 0).map(|b| (0, b.1)));
-        }
-    }
-    let sum = g.linear(index);
-    let (mut base, mut rest) = (gristmill_uop::linear::Linear::default(), sum.clone());
-    rest.terms.clear();
-    for &(t, c) in &sum.terms {
-        if global(g, t) { base.terms.push((t, c)) } else { rest.terms.push((t, c)) }
-    }
-    let dtype = g[index].dtype;
-    (Fixed { base: g.from_linear(&base, dtype), last: None }, g.linear_bounds(&rest))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_uop::Scalar;
+    use gristmill_uop::{Node, Scalar};
+    use smallvec::smallvec;
 
     #[test]
     fn nests_wait_for_as_few_others_as_can_be() {

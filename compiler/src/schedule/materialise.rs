@@ -6,18 +6,21 @@
 //! row reads all of it, SiLU an epilogue because every element reads its own.
 
 use super::candidates::Candidates;
-use super::kernel::{Draft, Illegal, Surroundings, draft};
+use super::kernel::{Draft, Illegal, Surroundings, computed, draft};
 use crate::decision::{Alternative, Decider, Decision};
 use crate::decompose::int8::Derived;
 use crate::price::{self, Price, occupancy};
 use crate::request::Hint;
-use crate::tile::Workgroup;
+use crate::tile::propose::{self, Around};
+use crate::tile::{Proposal, StagePlan, Workgroup};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Savings smaller than this part of a launch are not worth a longer kernel.
 const WORTH: f64 = 0.02;
+/// Fusing is not even offered where it takes so many times as long as a buffer: no price is wrong by as much.
+const TOO_DEAR: f64 = 4.0;
 /// Kernels without a path between them share a launch later (`merge`), so a launch is mostly the price of one more step on the longest path;
 /// the rest is charged to every kernel, so that one of two parallel kernels may go before the path gets shorter.
 const ON_PATH: f64 = 0.5;
@@ -74,7 +77,7 @@ impl Search<'_> {
         if let Some(known) = self.memo.get(&(root, inside.clone())) {
             return known.as_ref().map(|k| k.1).map_err(Clone::clone);
         }
-        let result = cut(self.g, self.of, root, &inside, Shape { room: self.room, plan: None });
+        let result = cut(self.g, self.of, root, &inside, Shape { room: self.room, ..Shape::default() });
         let answer = result.as_ref().map(|k| k.1).map_err(Clone::clone);
         self.memo.insert((root, inside), result);
         answer
@@ -125,14 +128,13 @@ impl Search<'_> {
     fn is_fixed(&self, node: Id) -> bool {
         self.of.candidates.forced.contains(&node) || self.of.hints.contains_key(&node)
     }
-    /// Fuses what saves most, until nothing saves.
-    fn fuse_by_price(&mut self, fused: &mut FxHashSet<Id>, decider: &mut Decider) {
+    /// Fuses what saves most, until nothing saves; gives what a policy would not have fused.
+    fn fuse_by_price(&mut self, fused: &mut FxHashSet<Id>, decider: &mut Decider) -> FxHashSet<Id> {
         // Savings of earlier rounds stay valid unless a kernel they touch has changed.
         let mut savings: FxHashMap<Id, Option<Saving>> = FxHashMap::default();
         let mut refused: FxHashSet<Id> = FxHashSet::default();
         while let Some((node, saving)) = self.best(fused, &refused, &mut savings) {
-            let site = format!("{:?} {}", self.g[node].op, self.g.show_dims(&self.g.shape(node)));
-            if decider.choose(Decision::new("place", site, saving.options())) != 1 {
+            if decider.choose(Decision::new("place", self.site(node), saving.options())) != 1 {
                 refused.insert(node);
                 continue;
             }
@@ -143,6 +145,18 @@ impl Search<'_> {
             let is_stale = |n: &Id| touched.contains(n) || self.readers(*n, fused).iter().any(|r| touched.contains(r));
             savings.retain(|n, _| !is_stale(n));
         }
+        refused
+    }
+    fn site(&self, node: Id) -> String {
+        format!("{:?} {}", self.g[node].op, self.g.show_dims(&self.g.shape(node)))
+    }
+    /// With what a launch counts for, of `depth` on the longest path: the kernel that goes takes one with it only if it is on that path.
+    fn on_path(&self, node: Id, saving: Saving, fused: &mut FxHashSet<Id>, depth: usize) -> Saving {
+        fused.insert(node);
+        let shorter = depth - self.depth(fused);
+        fused.remove(&node);
+        let launch = self.of.target.machine.launch;
+        Saving { without: saving.without + launch * ON_PATH * (1.0 - shorter as f64), ..saving }
     }
     /// The node whose fusion saves most, if one does.
     fn best(
@@ -158,30 +172,38 @@ impl Search<'_> {
                 continue;
             }
             let known = *savings.entry(node).or_insert_with(|| saving(self, node, fused));
-            let Some(Saving { with, without }) = known else { continue };
-            // The kernel that goes takes a launch with it only if it is on the longest path.
-            fused.insert(node);
-            let shorter = depth - self.depth(fused);
-            fused.remove(&node);
-            let new = Saving { with, without: without + launch * ON_PATH * (1.0 - shorter as f64) };
+            let Some(saving) = known else { continue };
+            let new = self.on_path(node, saving, fused, depth);
             if new.gain() > launch * WORTH && best.is_none_or(|b| new.gain() > b.1.gain()) {
                 best = Some((node, new));
             }
         }
         best
     }
-    /// Candidates that keep their buffers, for whoever reads the decisions.
-    fn log_kept(&mut self, fused: &FxHashSet<Id>, decider: &mut Decider) {
+    /// Candidates that keep their buffers, since that is cheaper: another policy than the price's may fuse them as well. What it has refused already, and what
+    /// would take many times as long, is only told.
+    fn offer_kept(&mut self, fused: &mut FxHashSet<Id>, refused: &FxHashSet<Id>, decider: &mut Decider) {
+        let launch = self.of.target.machine.launch;
         for &node in &self.of.candidates.nodes {
             if self.is_fixed(node) || fused.contains(&node) {
                 continue;
             }
-            let site = format!("{:?} {}", self.g[node].op, self.g.show_dims(&self.g.shape(node)));
-            let options = match saving(self, node, fused) {
-                Some(s) => s.options(),
-                None => vec![Alternative::named("buffer (fusing is illegal)", 0.0)],
+            let site = self.site(node);
+            let Some(saving) = saving(self, node, fused) else {
+                let options = vec![Alternative::named("buffer (fusing is illegal)", 0.0)];
+                decider.log.push(Decision::new("kept", site, options));
+                continue;
             };
-            decider.log.push(Decision::new("kept", site, options));
+            let depth = self.depth(fused);
+            let new = self.on_path(node, saving, fused, depth);
+            if refused.contains(&node) || !self.of.target.fusion || new.without > TOO_DEAR * new.with {
+                decider.log.push(Decision::new("kept", site, new.options()));
+                continue;
+            }
+            let margin = launch * WORTH / new.with;
+            if decider.choose(Decision { margin, ..Decision::new("place", site, new.options()) }) == 1 {
+                fused.insert(node);
+            }
         }
     }
     /// The kernels of all candidates that are not fused.
@@ -225,10 +247,8 @@ pub fn reads(g: &Graph, candidates: &Candidates, derived: &Derived) -> FxHashMap
 pub fn materialise(g: &mut Graph, problem: Problem, decider: &mut Decider) -> Placement {
     let mut s = Search::new(g, problem, occupancy::room(problem.target));
     let mut fused = asked_for(&mut s);
-    if problem.target.fusion {
-        s.fuse_by_price(&mut fused, decider);
-    }
-    s.log_kept(&fused, decider);
+    let refused = if problem.target.fusion { s.fuse_by_price(&mut fused, decider) } else { FxHashSet::default() };
+    s.offer_kept(&mut fused, &refused, decider);
     let kernels = s.kernels(&fused);
     Placement { fused, kernels }
 }
@@ -247,6 +267,7 @@ fn cut(g: &mut Graph, of: Problem, root: Id, inside: &[Id], shape: Shape) -> Cut
         target: of.target,
         room: shape.room,
         plan: shape.plan,
+        stages: shape.stages,
     };
     draft(g, root, &around).map(|d| {
         let price = price::kernel(g, &d.nests, of.target);
@@ -255,12 +276,14 @@ fn cut(g: &mut Graph, of: Problem, root: Id, inside: &[Id], shape: Shape) -> Cut
 }
 
 /// What a kernel's workgroups are cut by.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Shape<'a> {
     /// How many a contraction of one token should have at most.
     pub room: i64,
     /// The plan; without one, what is proposed first.
     pub plan: Option<&'a Workgroup>,
+    /// Which fused nodes have stages; without it, as the rule says.
+    pub stages: Option<&'a StagePlan>,
 }
 
 /// A placement's kernels, to be cut again in another shape.
@@ -275,6 +298,16 @@ impl<'a> Again<'a> {
     pub fn new(problem: Problem<'a>, placement: &Placement, reads: &FxHashMap<Id, Vec<Id>>) -> Again<'a> {
         let roots = placement.kernels.iter().map(|k| k.0.root);
         Again { problem, inside: roots.map(|root| (root, inside(reads, root, &placement.fused))).collect() }
+    }
+    /// For whom.
+    pub fn target(&self) -> &Target {
+        self.problem.target
+    }
+    /// The shapes that a kernel could have, the one proposed first, and that alone unless `all` are wanted.
+    pub fn proposals(&self, g: &Graph, draft: &Draft, room: i64, all: bool) -> Vec<Proposal<Workgroup>> {
+        let Problem { hints, derived, target, .. } = self.problem;
+        let node = computed(g, draft.root);
+        propose::workgroup(g, &draft.uncut, &Around { node, hint: hints.get(&node), derived, target, room }, all)
     }
     /// The kernel of `root` in that shape, if it is legal.
     pub fn cut(&self, g: &mut Graph, root: Id, shape: Shape) -> Option<(Draft, Price)> {

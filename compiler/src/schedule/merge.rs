@@ -28,8 +28,8 @@ impl Share {
     /// The launch of these kernels.
     pub fn launch(&self, g: &Graph, function: &Function, kernels: &[(Draft, Price)]) -> Launch {
         let body = |&i: &usize| {
-            let Draft { root, nests, when, plan, .. } = &kernels[i].0;
-            let plan = TilePlan { workgroup: plan.clone(), nests: vec![] };
+            let Draft { root, nests, when, plan, stage_plan, .. } = &kernels[i].0;
+            let plan = TilePlan { workgroup: plan.clone(), stages: stage_plan.clone(), nests: vec![] };
             let title = title_of_nests(g, function, nests);
             Body { nests: nests.clone(), when: *when, root: Some(*root), title, plan }
         };
@@ -111,7 +111,7 @@ pub fn in_one_round(
         let own = kernels[i].1.estimate.weight_bytes;
         let part = ((room as f64 * own / all) as i64).max(1);
         if own > 0.0
-            && let Some(new) = again.cut(g, kernels[i].0.root, Shape { room: part, plan: None })
+            && let Some(new) = again.cut(g, kernels[i].0.root, Shape { room: part, ..Shape::default() })
             && workgroups(g, &new.0.nests) < workgroups(g, &kernels[i].0.nests)
         {
             (kernels[i], rooms[i]) = (new, part);

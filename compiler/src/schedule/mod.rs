@@ -2,12 +2,14 @@
 
 pub mod candidates;
 mod choose;
+mod draft;
 pub mod expand;
 pub mod kernel;
 mod launch;
 pub mod materialise;
 pub mod memory;
 mod merge;
+mod stages;
 pub mod workgroup;
 
 use crate::decision::Decider;
@@ -74,6 +76,7 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
     }
     let choose = Choose { function: of.function, again: &again, rooms: &rooms };
     choose.workgroups(&mut g, &mut shares, &mut kernels, decider);
+    choose.stages(&mut g, &mut shares, &mut kernels, decider);
     let launches = shares.iter().map(|s| s.launch(&g, of.function, &kernels)).collect();
     let lives: Vec<Lifetime> = temp_nodes.iter().map(|&n| lifetime(&g, n, &kernels, &needs, &level)).collect();
     let (offsets, arena) = memory::plan(&lives);

@@ -8,6 +8,8 @@ use gristmill_uop::RangeKind;
 pub struct TilePlan {
     /// What a workgroup computes.
     pub workgroup: Workgroup,
+    /// Which of what is computed inside it has stages.
+    pub stages: StagePlan,
     /// How each of the kernel's nests is mapped to the machine, in their order.
     pub nests: Vec<NestPlan>,
 }
@@ -17,6 +19,18 @@ pub struct TilePlan {
 pub struct Workgroup {
     /// From the outermost to the innermost. An axis without a part is a loop inside the workgroup, within all parts.
     pub parts: Vec<Part>,
+}
+
+/// Bytes of all banks of shared memory: rows that begin as many apart are read one after the other.
+pub const BANKS: i64 = 128;
+
+/// Where what is fused into a kernel is computed, and how rows of its stages lie.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct StagePlan {
+    /// Bytes, of those of all banks, that rows of halves begin apart in a stage; none where a kernel has no such rows.
+    pub banks: Option<i64>,
+    /// Has each fused node a stage, or is it computed where it is read? In the order in which that is found out: readers before what they read.
+    pub staged: Vec<bool>,
 }
 
 /// A range that an axis is cut into.

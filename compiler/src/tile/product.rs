@@ -1,10 +1,12 @@
 //! A nest that is one sum of products of halves over whole tiles, which warps can multiply (`map/fragment_tiling.rs`).
 //!
 //! It has outputs of *rows*, on which one operand depends, and *columns*, on which the other does; the latter's values are f32 in two parts
-//! (`decompose/f16_split.rs`), over which the sum goes as well, or halves. A tile is 16 rows by 4 outputs of two parts or 8 of one.
+//! (`decompose/f16_split.rs`), over which the sum goes as well, or halves. A tile is as high as the machine's fragment, and as wide, two parts being two columns.
 
-use crate::fragment::{ENOUGH, OUTPUTS, ROWS, Sum, TERMS};
+use crate::fragment::{ENOUGH, Sum, WARP, along};
 use crate::nest::Nest;
+use gristmill_uop::fragment::Fragment;
+use gristmill_uop::machine::Machine;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 
 /// The nest, taken apart.
@@ -15,6 +17,8 @@ pub struct Product {
     pub id: Id,
     /// Its operands.
     pub sum: Sum,
+    /// What multiplies them.
+    pub of: &'static Fragment,
     /// The range of rows, and tiles of them.
     pub row: Id,
     /// Tiles of rows.
@@ -34,39 +38,52 @@ pub struct Product {
 }
 
 impl Product {
-    /// The product that a nest is, if it is one.
-    pub fn of(g: &Graph, store: Id) -> Option<Product> {
+    /// The product that a nest is, if it is one that the machine's warps multiply.
+    pub fn of(g: &Graph, store: Id, machine: &Machine) -> Option<Product> {
         let nest = Nest::of(g, store);
         let sums: Vec<Id> = g.toposort(&[nest.value]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
         let &[id] = &sums[..] else { return None };
         let sum = Sum::of(g, id)?;
+        let of = machine.fragment(sum.operand).filter(|f| f.sums.lanes() == WARP && machine.subgroup == WARP)?;
+        let both = [Some(sum), Sum::of(g, id)?.turned(g)].into_iter().flatten();
+        let mut found: Vec<Product> = both.filter_map(|sum| Product::with(g, nest.clone(), id, sum, of)).collect();
+        // A lane's columns are neighbours, which are written together where the output's are.
+        found.sort_by_key(|p| g.linear(p.nest.offset).coefficient(p.column) != 1);
+        found.into_iter().next()
+    }
+    /// The product with these operands.
+    fn with(g: &Graph, nest: Nest, id: Id, sum: Sum, of: &'static Fragment) -> Option<Product> {
         let bound = |r: Id| g.int_value(g[r].src[0]);
         let depends = |x: Id, r: &Id| g.free_ranges(x).contains(r);
         let others = g[id].src[1..].iter().copied().filter(|&r| Some(r) != sum.part);
         let (common, alone): (Vec<Id>, Vec<Id>) = others.partition(|r| depends(sum.columns, r));
         let &[term] = &common[..] else { return None };
-        let terms = bound(term).filter(|n| n % TERMS == 0)?;
+        let terms = bound(term).filter(|n| n % of.terms == 0)?;
         let (rows, rest): (Vec<Id>, Vec<Id>) =
             nest.closed.iter().partition(|r| depends(sum.rows, r) && !depends(sum.columns, r));
         let (columns, both): (Vec<Id>, Vec<Id>) =
             rest.iter().partition(|r| depends(sum.columns, r) && !depends(sum.rows, r));
         let (&[row], &[column]) = (&rows[..], &columns[..]) else { return None };
         let loops = |r: &Id| g.range_kind(*r) == Some(RangeKind::Loop) && bound(*r).is_some();
-        let high = bound(row).filter(|n| n % ROWS == 0)? / ROWS;
+        let high = bound(row).filter(|n| n % of.rows == 0)? / of.rows;
         let outputs = bound(column).filter(|&n| n >= ENOUGH)?;
         if !nest.closed.iter().all(loops) || both.len() > 1 || !depends(sum.rows, &term) {
             return None;
         }
         let both = both.first().copied();
-        Some(Product { nest, id, sum, row, high, column, outputs, both, term, terms, alone })
+        Some(Product { nest, id, sum, of, row, high, column, outputs, both, term, terms, alone })
     }
-    /// Outputs of a lane: one of two parts, or two.
+    /// Is an operand in a stage?
+    pub fn is_staged(&self, g: &Graph) -> bool {
+        self.sum.staged_rows(g) || self.sum.staged_columns(g)
+    }
+    /// Outputs of a lane: as many as it has columns, or one of two parts.
     pub fn of_lane(&self) -> i64 {
-        if self.sum.part.is_some() { 1 } else { 2 }
+        if self.sum.part.is_some() { 1 } else { along(self.of.sums.registers, false).count }
     }
     /// Outputs of a tile.
     pub fn of_tile(&self) -> i64 {
-        OUTPUTS * self.of_lane()
+        along(self.of.sums.lanes, false).count * self.of_lane()
     }
     /// Tiles beside one another.
     pub fn tiles_beside(&self) -> i64 {

@@ -1,9 +1,10 @@
 //! The text form of plans: `workgroup: a1 global, a0 upcast 4; threads: along sum, lanes 32, sum 4 x 2`. Every plan prints as a text that parses as it.
 //!
-//! A part is an axis, a kind and a count, without one for the rest of the axis; ` by N` follows where a stride is not the product of the counts of the parts
+//! `stages: banks 64, staged, in place` follows the workgroup where something is fused into it. A part is an axis, a kind and a count, without one for the rest of the axis; ` by N` follows where a stride is not the product of the counts of the parts
 //! of its axis that come after it.
 
-use super::plan::{Along, NestPlan, OutputLanes, Part, Sum, SumLanes, Threads, TilePlan, Vectors, Warps, Workgroup};
+use super::plan::{Along, BANKS, NestPlan, OutputLanes, Part, StagePlan, Sum, SumLanes};
+use super::plan::{Threads, TilePlan, Vectors, Warps, Workgroup};
 use gristmill_uop::RangeKind;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -107,6 +108,34 @@ impl FromStr for Workgroup {
             }
         }
         Ok(workgroup)
+    }
+}
+
+impl Display for StagePlan {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let banks = self.banks.map(|begin| format!("banks {begin}"));
+        let places = self.staged.iter().map(|&staged| if staged { "staged" } else { "in place" }.to_string());
+        write!(f, "stages: {}", banks.into_iter().chain(places).collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl FromStr for StagePlan {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<StagePlan, ParseError> {
+        let Some(rest) = text.trim().strip_prefix("stages:") else { return bad(text) };
+        let mut plan = StagePlan::default();
+        for item in rest.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+            match item.split_whitespace().collect::<Vec<_>>()[..] {
+                ["banks", n] => {
+                    let begin = n.parse().ok().filter(|begin| (0..BANKS).contains(begin) && begin % 16 == 0);
+                    plan.banks = Some(begin.map_or_else(|| bad(item), Ok)?);
+                }
+                ["staged"] => plan.staged.push(true),
+                ["in", "place"] => plan.staged.push(false),
+                _ => return bad(item),
+            }
+        }
+        Ok(plan)
     }
 }
 
@@ -252,6 +281,9 @@ fn warps(items: &[Vec<&str>]) -> Result<Warps, ParseError> {
 impl Display for TilePlan {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.workgroup.fmt(f)?;
+        if self.stages != StagePlan::default() {
+            write!(f, "; {}", self.stages)?;
+        }
         self.nests.iter().try_for_each(|n| write!(f, "; {n}"))
     }
 }
@@ -259,9 +291,11 @@ impl Display for TilePlan {
 impl FromStr for TilePlan {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<TilePlan, ParseError> {
-        let mut parts = text.split(';');
+        let mut parts = text.split(';').peekable();
         let workgroup = parts.next().unwrap_or_default().parse()?;
+        let stages = parts.next_if(|part| part.trim_start().starts_with("stages:"));
+        let stages = stages.map_or_else(|| Ok(StagePlan::default()), str::parse)?;
         let nests = parts.map(str::parse).collect::<Result<_, _>>()?;
-        Ok(TilePlan { workgroup, nests })
+        Ok(TilePlan { workgroup, stages, nests })
     }
 }

@@ -115,13 +115,15 @@ fn read(file: &Gguf) {
 }
 
 fn plan(metadata: &Metadata, model: &dyn Model) {
-    let _ = (model.summary(), model.warnings());
-    let small = |key: &str| metadata.u32(&format!("deepseek2.{key}")).ok().flatten().unwrap_or(0) as usize <= PLANNED;
+    let name = model.architecture();
+    let small = |key: &str| metadata.u32(&format!("{name}.{key}")).ok().flatten().unwrap_or(0) as usize <= PLANNED;
     let counts = ["attention.head_count", "expert_count", "expert_used_count", "expert_group_count"];
     if model.layers() > PLANNED || !counts.into_iter().all(small) {
         return;
     }
-    let _ = model.rope_table(PLANNED);
+    for table in model.rope_tables(PLANNED) {
+        assert_eq!(table.rows(PLANNED).len() * 4, PLANNED * table.row_bytes());
+    }
     for (tokens, attention) in [
         (TokenClass::One, AttentionForm::Absorbed),
         (TokenClass::Chunk { max: PLANNED }, AttentionForm::Values),
@@ -132,7 +134,7 @@ fn plan(metadata: &Metadata, model: &dyn Model) {
         let options =
             Options { tokens, rows, depth: rows, cache, attention, logits: Logits::Last, tile: Options::TILE };
         let plan = model.plan(&options, &mut Functions::new());
-        assert!(!plan.calls.is_empty() && model.state(&options).rows == rows);
+        assert!(!plan.calls.is_empty() && model.planes(cache).len() == model.layers());
     }
 }
 

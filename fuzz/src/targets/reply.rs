@@ -2,7 +2,8 @@
 
 use crate::Target;
 use crate::bytes::Bytes;
-use gristmill_server::fuzzing::{MARKERS, Part, Reply, Schemas};
+use gristmill_llm::chat::markup::{JSON, MARKERS, TAGS};
+use gristmill_server::fuzzing::{Part, Reply, Schemas};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 
@@ -55,7 +56,8 @@ fn run(input: &[u8]) {
     let text = String::from_utf8_lossy(input.rest()).into_owned();
     let schemas = || tools.then(|| Schemas::new([("f", Some(&*PARAMETERS)), ("g", None)].into_iter()));
     let parsed = |piece: usize| {
-        let mut reply = Reply::new(reasoning, schemas(), forced);
+        let markup = if how & 16 == 0 { JSON } else { TAGS };
+        let mut reply = Reply::new(markup, reasoning, schemas(), forced);
         let characters: Vec<char> = text.chars().collect();
         let mut parts = Vec::new();
         for few in characters.chunks(piece) {

@@ -17,6 +17,16 @@ pub const TARGET: Target = Target {
         "POST ",
         "/v1/chat/completions",
         "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/embeddings",
+        "/api/chat",
+        "/api/generate",
+        "/api/show",
+        "/api/embed",
+        "/tokenize",
+        "/detokenize",
         "/v1/models",
         "/health",
         "/metrics",
@@ -35,6 +45,22 @@ pub const TARGET: Target = Target {
         "\"type\":\"text\"",
         "\"text\":",
         "\"prompt\":",
+        "\"input\":",
+        "\"instructions\":",
+        "\"system\":",
+        "\"input_schema\":",
+        "\"type\":\"tool_use\"",
+        "\"type\":\"tool_result\"",
+        "\"type\":\"function_call_output\"",
+        "\"stop_sequences\":",
+        "\"options\":",
+        "\"num_predict\":",
+        "\"format\":",
+        "\"grammar\":",
+        "\"guided_regex\":",
+        "\"root ::= [a-z]+\"",
+        "\"echo\":true",
+        "\"best_of\":",
         "\"tools\":",
         "\"type\":\"function\"",
         "\"function\":",
@@ -113,8 +139,8 @@ fn run(input: &[u8]) {
     assert_ne!(response.status, 500, "{text}");
     if let Some(accepted) = response.accepted {
         // What a job promises: room for a token, and something to do.
-        assert!((1..CONTEXT).contains(&accepted.prompt), "{accepted:?}");
-        assert!((1..=Config::default().choices).contains(&accepted.choices) && accepted.limit > 0, "{accepted:?}");
+        assert!(accepted.prompts.iter().all(|prompt| (1..CONTEXT).contains(prompt)), "{accepted:?}");
+        assert!((1..=Config::default().choices).contains(&accepted.choices), "{accepted:?}");
         assert!(accepted.logprobs.is_none_or(|top| top <= 20), "{accepted:?}");
     } else {
         assert!(response.body.len() < 64 << 10, "{} bytes of refusal", response.body.len());
@@ -142,6 +168,26 @@ fn seeds() -> Vec<Vec<u8>> {
         ),
         post("/v1/completions", r#"{"prompt":"Once upon","max_tokens":5,"logprobs":3,"stream":true,"echo":false,"best_of":1}"#),
         post("/v1/completions", r#"{"prompt":[1,2,3],"stop":"x","n":1,"temperature":0}"#),
+        post("/v1/completions", r#"{"prompt":["a","b"],"echo":true,"logprobs":1,"max_tokens":0,"best_of":2,"grammar":"root ::= \"a\" | [0-9]{2}"}"#),
+        post(
+            "/v1/messages",
+            r#"{"max_tokens":9,"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":"w?"},{"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":""},{"type":"tool_use","id":"t1","name":"f","input":{"x":1}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"r"}],"is_error":true}]}],"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"any"},"stop_sequences":["x"],"thinking":{"type":"enabled","budget_tokens":9}}"#,
+        ),
+        post("/v1/messages/count_tokens", r#"{"messages":[{"role":"user","content":"a"}]}"#),
+        post(
+            "/v1/responses",
+            r#"{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"r"}],"instructions":"i","tools":[{"type":"function","name":"f","parameters":{}}],"text":{"format":{"type":"json_object"}},"max_output_tokens":9,"reasoning":{"effort":"none"}}"#,
+        ),
+        post(
+            "/api/chat",
+            r#"{"model":"toy","messages":[{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{"x":1}}}]},{"role":"tool","content":"r","tool_name":"f"}],"options":{"temperature":0.5,"num_predict":9,"stop":["x"]},"format":{"type":"object"},"think":false,"stream":false}"#,
+        ),
+        post("/api/generate", r#"{"model":"toy","prompt":"a","raw":true,"options":{"num_predict":3}}"#),
+        post("/api/show", r#"{"model":"toy"}"#),
+        post("/api/embed", r#"{"model":"toy","input":["a","b"]}"#),
+        post("/v1/embeddings", r#"{"input":[[1,2],[3]],"encoding_format":"base64"}"#),
+        post("/tokenize", r#"{"content":"a b","with_pieces":true}"#),
+        post("/detokenize", r#"{"tokens":[1,2,3]}"#),
     ]);
     out
 }

@@ -3,8 +3,10 @@
 use crate::Target;
 use crate::bytes::Bytes;
 use crate::targets::toy;
+use gristmill_llm::chat::markup::{JSON, TAGS};
 use gristmill_llm::tokenizer::Tokenizer;
-use gristmill_server::fuzzing::{Callable, Form, Grammars, Style, grammar};
+use gristmill_server::fuzzing::{Callable, Form, Grammars, OutputConstraint, grammar};
+use serde_json::Value;
 use std::cell::LazyCell;
 
 /// Two bytes of choices, a schema, a zero, and the choices of tokens.
@@ -88,20 +90,24 @@ fn run(input: &[u8]) {
     }
     let mut input = Bytes::new(input);
     let (how, thinking) = (input.byte(), input.byte() == 1);
-    let Ok(schema) = serde_json::from_slice(input.until(0)) else { return };
-    let style = if how & 1 == 0 { Style::Json } else { Style::Tags };
+    let Ok(schema) = serde_json::from_slice::<Value>(input.until(0)) else { return };
+    let markup = if how & 1 == 0 { JSON } else { TAGS };
     let tool = |name| Callable { name, parameters: Some(&schema) };
+    let answer = Form::Schema(schema.clone());
     let form = match how >> 1 & 3 {
-        0 => Form { schema: Some(&schema), ..Form::default() },
-        1 => Form { calls: vec![tool("f")], ..Form::default() },
-        2 => Form { calls: vec![tool("f"), Callable { name: "g \"<", parameters: None }], several: true, schema: None },
-        _ => Form { schema: Some(&schema), calls: vec![tool("f")], several: false },
+        0 => OutputConstraint { form: Some(&answer), ..OutputConstraint::default() },
+        1 => OutputConstraint { calls: vec![tool("f")], ..OutputConstraint::default() },
+        2 => {
+            let calls = vec![tool("f"), Callable { name: "g \"<", parameters: None }];
+            OutputConstraint { calls, several: true, form: None }
+        }
+        _ => OutputConstraint { form: Some(&answer), calls: vec![tool("f")], several: false },
     };
     READY.with(|ready| {
         let (tokenizer, grammars) = &**ready;
         // Too large to be compiled: that is a refusal.
-        let Ok(grammar) = grammar(&form, style, tokenizer) else { return };
-        if let Ok(mut constraint) = grammars.compile(grammar, thinking) {
+        let Ok(grammar) = grammar(&form, &markup, tokenizer) else { return };
+        if let Ok(mut constraint) = grammars.compile(grammar, thinking.then_some(markup.think[1])) {
             for _ in 0..FOLLOWED {
                 let mut logits = vec![0f32; tokenizer.n_tokens()];
                 // A grammar may become too large to follow: that is a refusal.

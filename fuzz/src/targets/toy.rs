@@ -1,12 +1,12 @@
 //! A toy vocabulary, whole enough for any text: what targets that need a tokenizer read it with.
 
+use gristmill_llm::chat::markup::MARKERS;
 use gristmill_llm::chat::{ChatTemplate, Isolation, SpecialTexts};
 use gristmill_llm::file::{Array, Metadata, Value};
 use gristmill_llm::language;
 use gristmill_llm::sampling::SamplingParams;
 use gristmill_llm::tokenizer::Tokenizer;
 use gristmill_server::Text;
-use gristmill_server::fuzzing::MARKERS;
 
 /// Texts that structure a conversation, as special tokens, besides those that structure a reply.
 const TURNS: &[&str] = &["<|endoftext|>", "<|user|>", "<|assistant|>", "<|system|>", "<|observation|>"];

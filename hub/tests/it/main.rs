@@ -213,7 +213,7 @@ fn what_a_hub_may_say_instead() {
     let error = pull(&case.client(), &case.store, &repository, &mut |_| ()).unwrap_err();
     // A path that leads outside is no file.
     assert!(matches!(&error, Error::Several { files, .. } if files.len() == 3), "{error}");
-    assert!(error.hint().unwrap().contains("m-Q4_0.gguf"));
+    assert!(error.hint().unwrap().contains("choose a quantisation, hf:some/models:"), "{}", error.hint().unwrap());
     let error = case.pull("none").unwrap_err();
     assert!(matches!(&error, Error::NoFile { files, .. } if files.len() == 3), "{error}");
     case.server.faults(&[Fault::Status(403)]);

@@ -14,7 +14,9 @@ pub enum Error {
     Architecture {
         /// What the file says.
         name: String,
-        /// Those that are, for people.
+        /// The name most like it of those that are, if one is.
+        nearest: Option<&'static str>,
+        /// All those that are, for people.
         supported: String,
     },
     /// A hyper-parameter outside what can be.
@@ -58,6 +60,9 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Metadata(error) => return error.hint(),
+            Error::Architecture { nearest: Some(nearest), supported, .. } => {
+                format!("the nearest that there is: {nearest}; all of them: {supported}")
+            }
             Error::Architecture { supported, .. } => format!("supported: {supported}"),
             Error::Parameter { .. } | Error::Shape { .. } => {
                 "the file is damaged or was converted by a faulty tool: get it from another publisher".into()

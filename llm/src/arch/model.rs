@@ -1,43 +1,91 @@
-//! What a model is to whoever runs it, and where its tensors are looked up.
+//! What a model is to whoever runs it.
 
-use super::plan::{AttentionForm, Functions, Options, Plan, StateSpec};
-use crate::gguf::Gguf;
-use gristmill_uop::encoding::EncodingRef;
+use super::cache::{CacheSpec, Plane};
+use super::error::Result;
+use super::lookup::Tensors;
+use super::plan::{Functions, Options, Plan};
+use super::rope::RopeTable;
+use super::step::StepBuilder;
+use super::tensors::TensorSpec;
+use crate::gguf::Metadata;
+use gristmill_uop::dtype::Scalar;
+
+/// What every model has.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ModelInfo {
+    /// `general.architecture`.
+    pub architecture: &'static str,
+    /// Number of layers, blocks for draft tokens not counted.
+    pub layers: usize,
+    /// Length of a logits row.
+    pub vocabulary: usize,
+    /// Length of a hidden row.
+    pub width: usize,
+    /// The longest context the model was made for, in tokens.
+    pub context: usize,
+    /// Name and value of what was read from the file, for people.
+    pub summary: Vec<(&'static str, String)>,
+    /// Remarks on the file that a user should see.
+    pub warnings: Vec<String>,
+}
 
 /// A model that can be run.
-pub trait Model {
+pub trait Model: Send + Sync {
+    /// What it is, as far as that can be said of every model.
+    fn info(&self) -> &ModelInfo;
+    /// Its tensors: those that a file must have, and the others that this one has.
+    fn tensors(&self) -> &[TensorSpec];
+    /// What each layer keeps of every token.
+    fn caches(&self) -> &[CacheSpec];
+    /// The tables of rotations that its steps read, for a context of so many tokens.
+    fn rope_tables(&self, context: usize) -> Vec<RopeTable>;
+    /// Numbers that a partial result of attention takes for one token, all heads together, in the layer where they are most.
+    fn partial(&self, options: &Options) -> usize;
+    /// Writes the calls of one step, in order.
+    fn build(&self, step: &mut StepBuilder);
+
     /// `general.architecture`.
-    fn architecture(&self) -> &'static str;
-    /// Number of layers (draft blocks not counted): the number of states.
-    fn layers(&self) -> usize;
-    /// Length of a logits row.
-    fn vocabulary(&self) -> usize;
-    /// Length of a hidden row.
-    fn width(&self) -> usize;
-    /// Numbers that a partial result of attention takes for one token, all heads together.
-    fn partial(&self, form: AttentionForm) -> usize;
-    /// The longest context the model was made for, in tokens.
-    fn context(&self) -> usize;
-    /// Cosine and sine of every angle: `[positions, rope/2, 2]`, row-major.
-    fn rope_table(&self, positions: usize) -> Vec<f32>;
-    /// The state that each layer keeps.
-    fn state(&self, options: &Options) -> StateSpec;
-    /// Name and value of what was read from the file, for people.
-    fn summary(&self) -> Vec<(&'static str, String)>;
-    /// Remarks on the file that a user should see.
-    fn warnings(&self) -> &[String];
-    /// The calls of one step, in order. Functions are shared with every plan made with the same `functions`.
-    fn plan(&self, options: &Options, functions: &mut Functions) -> Plan;
-}
-
-/// Where a model's tensors are looked up: a file, or a table in a test.
-pub trait Tensors {
-    /// Dims (the contiguous one first) and encoding of a tensor.
-    fn find(&self, name: &str) -> Option<(Vec<u64>, EncodingRef)>;
-}
-
-impl Tensors for Gguf {
-    fn find(&self, name: &str) -> Option<(Vec<u64>, EncodingRef)> {
-        self.tensor(name).map(|t| (t.dims.clone(), t.encoding))
+    fn architecture(&self) -> &'static str {
+        self.info().architecture
     }
+    /// Number of layers (draft blocks not counted).
+    fn layers(&self) -> usize {
+        self.info().layers
+    }
+    /// Length of a logits row.
+    fn vocabulary(&self) -> usize {
+        self.info().vocabulary
+    }
+    /// Length of a hidden row.
+    fn width(&self) -> usize {
+        self.info().width
+    }
+    /// The longest context the model was made for, in tokens.
+    fn context(&self) -> usize {
+        self.info().context
+    }
+    /// The buffers of each layer's cache, where numbers are stored so.
+    fn planes(&self, cache: Scalar) -> Vec<Vec<Plane>> {
+        self.caches().iter().map(|c| c.planes(cache)).collect()
+    }
+    /// Bytes of the cache that one token takes, in all layers, where numbers are stored so.
+    fn cache_row_bytes(&self, cache: Scalar) -> usize {
+        self.caches().iter().map(|c| c.row_bytes(cache)).sum()
+    }
+    /// The calls of one step, in order. Functions are shared with every plan made with the same `functions`.
+    fn plan(&self, options: &Options, functions: &mut Functions) -> Plan {
+        let mut step = StepBuilder::new(self.architecture(), options, functions);
+        self.build(&mut step);
+        step.finish()
+    }
+}
+
+/// One architecture.
+pub struct Architecture {
+    /// `general.architecture`.
+    pub name: &'static str,
+    /// Reads a model of it.
+    pub load: fn(&Metadata, &dyn Tensors) -> Result<Box<dyn Model>>,
+    /// The table of tensors of such a model. Of what is there it is asked for the rows of the embedding, and whether a tensor is there whose absence has a meaning.
+    pub tensors: fn(&Metadata, &dyn Tensors) -> Result<Vec<TensorSpec>>,
 }

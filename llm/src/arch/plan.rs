@@ -3,7 +3,6 @@
 use gristmill_tensor::function::{ContentKey, Key};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
-use gristmill_uop::rows::group_of;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -61,7 +60,7 @@ pub struct Options {
     /// Positions within reach of a step: `rows`, or fewer for steps that are made for the start of a long context. The variable `pos`, the
     /// position of a step's first token, runs from 0 to `depth - tokens.max()`, so that a step never leaves the table.
     pub depth: usize,
-    /// How cached rows are stored: f16, f32, or i8 for bytes with scales: see [`StateSpec`].
+    /// How cached rows are stored: f16, f32, or i8 for bytes with scales: see [`super::CacheSpec`].
     pub cache: Scalar,
     /// How attention reads the cache.
     pub attention: AttentionForm,
@@ -81,60 +80,16 @@ impl Options {
     }
 }
 
-/// A buffer of a state: of every row, the part of one type.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Plane {
-    /// What the part is called.
-    pub name: &'static str,
-    /// Its elements.
-    pub width: usize,
-    /// Their type.
-    pub scalar: Scalar,
-}
-
-/// The state of one layer.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StateSpec {
-    /// Rows, one a position.
-    pub rows: usize,
-    /// Numbers that a row stands for.
-    pub width: usize,
-    /// How they are stored: the numbers themselves, or bytes and their scales (`uop/src/rows.rs`).
-    pub planes: Vec<Plane>,
-}
-
-impl StateSpec {
-    /// Rows of `width` numbers stored as `cache`.
-    pub fn new(rows: usize, width: usize, cache: Scalar) -> StateSpec {
-        let mut planes = vec![Plane { name: "cache", width, scalar: cache }];
-        if !cache.is_float() {
-            planes.push(Plane { name: "scales", width: width / group_of(width), scalar: Scalar::F16 });
-        }
-        StateSpec { rows, width, planes }
-    }
-    /// Bytes of a row.
-    pub fn row_bytes(&self) -> usize {
-        self.planes.iter().map(|p| p.row_bytes()).sum()
-    }
-}
-
-impl Plane {
-    /// Bytes of its part of a row.
-    pub fn row_bytes(&self) -> usize {
-        self.width * self.scalar.bytes()
-    }
-}
-
 /// What a slot of a call is bound to.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Bind {
     /// The step's token ids, `[n]` i32.
     Tokens,
-    /// The rope table, `[rows, rope/2, 2]` f32.
-    Rope,
+    /// The table of rotations of that number, `[rows, pairs, 2]` f32.
+    Rope(usize),
     /// Hidden rows `[n, width]` f32, before layer `i` (after the last for `i` = layers). Two buffers in turn suffice.
     Hidden(usize),
-    /// The state of that layer: the plane of that number.
+    /// The cache of that layer: the plane of that number.
     State(usize, usize),
     /// The packed tensor of that name.
     Weight(String),

@@ -152,7 +152,7 @@ const MONTHS: [&str; 12] = [
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 /// The common directives of `strftime`, in UTC; `None` for others.
-fn strftime(format: &str, time: SystemTime) -> Option<String> {
+pub fn strftime(format: &str, time: SystemTime) -> Option<String> {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs() as i64;
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     // H. Hinnant, "chrono-compatible low-level date algorithms": civil_from_days, in years that begin in March.

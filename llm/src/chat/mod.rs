@@ -16,6 +16,7 @@ mod error;
 mod helper;
 mod isolation;
 mod json;
+pub mod markup;
 mod message;
 mod render;
 mod request;
@@ -27,6 +28,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value as Json;
 
 pub use builtin::{for_pre as builtin_for_pre, names as builtin_names, source as builtin_source};
+pub use environment::strftime;
 pub use error::ChatError;
 pub use helper::helper;
 pub use isolation::{Helper, Isolation};
@@ -127,6 +129,11 @@ impl ChatTemplate {
     /// Does the template's source speak of `name`: of `tools`, say? One that does not will leave them out.
     pub fn mentions(&self, name: &str) -> bool {
         self.source.contains(name)
+    }
+
+    /// Its source.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// Renders a conversation. The concatenated spans are exactly what the template yields.

@@ -10,7 +10,7 @@
 //! *equals* the first. Then the marked characters, and only those, are untrusted. Fragments count too: a message that
 //! ends in `<|us` is marked there, lest the template's next characters complete it.
 //!
-//! Markers that structure an assistant's turn ([`OWN_MARKERS`]) are never marked in an assistant's message: the model
+//! Markers that structure an assistant's turn ([`MARKERS`]) are never marked in an assistant's message: the model
 //! wrote them as tokens, and a template that repeats the turn means those tokens. They cannot begin another role's turn.
 //!
 //! The renderings differ where a template examines special texts within messages: it splits an assistant's reasoning off
@@ -26,11 +26,8 @@ use std::ops::Range;
 use serde_json::Value as Json;
 
 use super::error::ChatError;
+use super::markup::MARKERS;
 use super::special::{Choice, Found, Texts, merge};
-
-/// Markers of the assistant's own turn: reasoning and tool calls.
-const OWN_MARKERS: &[&str] =
-    &["<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"];
 
 /// Most groups that are tried one by one; each costs a rendering.
 const MAX_TRIALS: usize = 32;
@@ -81,7 +78,7 @@ impl Marker {
         for who in [Author::Anyone, Author::Assistant] {
             let mut found = Found::none_of(&self.texts);
             strings.iter().filter(|(author, _)| *author == who).for_each(|&(_, text)| found.add(text));
-            let own = |special: usize| who == Author::Assistant && OWN_MARKERS.contains(&self.texts.text(special));
+            let own = |special: usize| who == Author::Assistant && MARKERS.contains(&self.texts.text(special));
             groups.extend(found.specials().into_iter().filter(|&special| !own(special)).map(|special| (who, special)));
         }
         if groups.is_empty() {

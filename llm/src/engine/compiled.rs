@@ -16,6 +16,8 @@ use rustc_hash::FxHashMap;
 const CONTEXT_SHARE: f64 = 0.25;
 /// Context when none is asked for: no more than this, though the model may allow it.
 const CONTEXT_DEFAULT: usize = 32768;
+/// What messages count in.
+const MB: u64 = 1_000_000;
 /// A shorter context is of no use to anybody who does not ask for one.
 const CONTEXT_LEAST: usize = 512;
 
@@ -33,8 +35,8 @@ struct Footprint {
 impl Footprint {
     /// With intermediates of so many bytes.
     fn new(model: &dyn Model, probe: &Options, chunk: usize, arena: usize) -> Footprint {
-        let states = model.state(probe).row_bytes() * model.layers();
-        let row = states + rope_row(model) + size_of::<u32>() + size_of::<u32>();
+        let states = model.cache_row_bytes(probe.cache);
+        let row = states + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
         let hidden = 2 * chunk * model.width() * size_of::<f32>();
         let logits = chunk * model.vocabulary() * size_of::<f32>();
         let request = NUMBERS * size_of::<f32>() + chunk * size_of::<u32>();
@@ -63,9 +65,9 @@ fn probe(settings: &Settings) -> Options {
     Options { tokens: TokenClass::One, rows: 64, depth: 64, cache: settings.cache, attention, logits, tile }
 }
 
-/// Bytes of one row of the table of rotations.
-fn rope_row(model: &dyn Model) -> usize {
-    model.rope_table(1).len() * size_of::<f32>()
+/// Bytes of one row of the tables of rotations, for a context of so many tokens.
+fn rope_row(model: &dyn Model, context: usize) -> usize {
+    model.rope_tables(context).iter().map(|t| t.row_bytes()).sum()
 }
 
 /// A model compiled for a device. Its kernels say how weights lie in memory, and so which of another engine's they can read.
@@ -105,7 +107,7 @@ impl<'a> Compiled<'a> {
         let weights = absent(file, model.as_ref(), &probe, there);
         let available = device.available().unwrap_or(u64::MAX / 2);
         let beside = |weights: u64| {
-            let (left, need, available) = (available.checked_sub(weights), weights >> 20, available >> 20);
+            let (left, need, available) = (available.checked_sub(weights), weights / MB, available / MB);
             left.ok_or(Error::Weights { need, available })
         };
         let footprint = Footprint::new(model.as_ref(), &probe, chunk, LEAST_ARENA);
@@ -165,14 +167,19 @@ impl<'a> Compiled<'a> {
         let weights = load::weights(file, &mut jit, &layouts, there, progress)?;
         let (device, chunk) = (jit.device().clone(), settings.chunk);
         let classes = classes(chunk, &depths);
-        let state = model.state(&plan_options(classes[0], rows, settings.cache, jit.target()));
-        let states = (0..model.layers())
-            .map(|_| state.planes.iter().map(|p| device.alloc(rows * p.row_bytes(), Memory::State)).collect())
+        let planes = model.planes(settings.cache);
+        let states = planes
+            .iter()
+            .map(|planes| planes.iter().map(|p| device.alloc(rows * p.row_bytes(), Memory::State)).collect())
             .collect::<Result<Vec<_>, _>>()?;
         let hidden_bytes = chunk * model.width() * 4;
         let hidden = [device.alloc(hidden_bytes, Memory::State)?, device.alloc(hidden_bytes, Memory::State)?];
         let tokens = device.alloc(chunk * 4, Memory::Scratch)?;
-        let rope = device.alloc(rows * rope_row(model.as_ref()), Memory::State)?;
+        let rope_tables = model.rope_tables(context);
+        let rope = rope_tables
+            .iter()
+            .map(|t| device.alloc(rows * t.row_bytes(), Memory::State))
+            .collect::<Result<Vec<_>, _>>()?;
         let logits = device.alloc(chunk * model.vocabulary() * 4, Memory::State)?;
         let mut engine = Engine {
             arena: device.alloc(arena, Memory::State)?,
@@ -183,9 +190,11 @@ impl<'a> Compiled<'a> {
             rows,
             depths: depths.clone(),
             weights,
+            planes,
             states,
             hidden,
             tokens,
+            rope_tables,
             rope,
             logits,
             functions,
@@ -229,8 +238,8 @@ fn absent(file: &Gguf, model: &dyn Model, probe: &Options, there: &Weights) -> u
 fn choose_context(settings: &Settings, most: usize, footprint: &Footprint, available: u64) -> Result<usize, Error> {
     let fits = || footprint.longest(most, available);
     let refused = |context, fits| {
-        let need = footprint.bytes(context) >> 20;
-        Err(Error::Context { context, need, available: available >> 20, fits })
+        let need = footprint.bytes(context) / MB;
+        Err(Error::Context { context, need, available: available / MB, fits })
     };
     match settings.context {
         Some(0) => Err(Error::BadContext(0, most)),
@@ -266,7 +275,7 @@ mod tests {
         assert_eq!(choose(Some(9000), 11 << 20).unwrap(), 9000);
         let error = choose(Some(20_000), 11 << 20).unwrap_err();
         // 20,512 rows are allocated as 22,528.
-        let Error::Context { context: 20_000, need: 23, available: 11, fits } = error else { panic!("{error}") };
+        let Error::Context { context: 20_000, need: 24, available: 11, fits } = error else { panic!("{error}") };
         assert_eq!(cache_rows(fits, 512), 10_240, "{fits}");
         assert!(cache_rows(fits + 1, 512) > 10_240, "{fits}");
         assert!(error.hint().unwrap().contains(&format!("--ctx {fits}")));

@@ -15,23 +15,23 @@ pub enum Error {
     #[error(transparent)]
     Device(#[from] gristmill_runtime::Error),
     /// A context that does not fit.
-    #[error("a context of {context} tokens needs {need} MiB for its cache, and {available} MiB are available")]
+    #[error("a context of {context} tokens needs {need} MB for its cache, and {available} MB are available")]
     Context {
         /// Tokens asked for.
         context: usize,
-        /// MiB its cache needs.
+        /// MB its cache needs.
         need: u64,
-        /// MiB there are.
+        /// MB there are.
         available: u64,
         /// The longest context that would fit.
         fits: usize,
     },
     /// Weights that do not fit.
-    #[error("the model's weights take {need} MiB, and {available} MiB of memory are available")]
+    #[error("the model's weights take {need} MB, and {available} MB of memory are available")]
     Weights {
-        /// MiB of weights.
+        /// MB of weights.
         need: u64,
-        /// MiB there are.
+        /// MB there are.
         available: u64,
     },
     /// The context is full.

@@ -2,7 +2,7 @@
 
 use super::class::{Class, FEW, Settings, plan_options};
 use super::error::{Error, Progress};
-use crate::arch::{self, Bind, Functions, Logits, Model, Options, Plan};
+use crate::arch::{self, Bind, Functions, Logits, Model, Options, Plan, Plane, RopeTable};
 use crate::load::Weights;
 use crate::sampling::Choice;
 use crate::traffic::{self, Traffic};
@@ -18,7 +18,7 @@ const ATTENTION_BYTES: usize = 256 << 20;
 
 /// Which class a step is of.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Steps {
+pub(super) enum Steps {
     /// The smallest that takes its tokens: the fastest.
     Fitting,
     /// The largest.
@@ -59,11 +59,14 @@ pub struct Engine {
     /// Depths of steps of one token, ascending; the last is all rows.
     pub(super) depths: Vec<usize>,
     pub(super) weights: Weights,
-    /// Of each layer: its planes.
+    /// What each layer keeps of every token, and where.
+    pub(super) planes: Vec<Vec<Plane>>,
     pub(super) states: Vec<Vec<Buffer>>,
     pub(super) hidden: [Buffer; 2],
     pub(super) tokens: Buffer,
-    pub(super) rope: Buffer,
+    /// Tables of rotations, and where they lie.
+    pub(super) rope_tables: Vec<RopeTable>,
+    pub(super) rope: Vec<Buffer>,
     pub(super) logits: Buffer,
     pub(super) arena: Buffer,
     pub(super) functions: Functions,
@@ -114,7 +117,7 @@ impl Engine {
     }
     /// Bytes of the cache that one token takes, in all layers.
     pub fn cache_bytes_per_token(&self) -> usize {
-        self.model.state(&self.options(self.class(1, Logits::None, 0))).row_bytes() * self.model.layers()
+        self.model.cache_row_bytes(self.settings.cache)
     }
     /// Launches of one step at that position, if it has been taken: of one token with the choice of the next, the largest, or of a chunk with the logits
     /// after its last token.
@@ -137,7 +140,6 @@ impl Engine {
     /// real ones, so that the speed at a depth can be measured without running the tokens before it.
     pub fn pretend(&mut self, position: usize) -> Result<(), Error> {
         self.finish()?;
-        let state = self.model.state(&self.options(self.class(1, Logits::None, 0)));
         // xorshift64: all of what a row stands for below 1/4, of either sign.
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;
         let mut next = || {
@@ -148,7 +150,7 @@ impl Engine {
             if seed & 1 == 0 { small } else { -small }
         };
         let most = if self.settings.cache.is_float() { 0.25 } else { 0.25 / 127.0 };
-        for (i, plane) in state.planes.iter().enumerate() {
+        for (plane, buffer) in self.planes.iter().flatten().zip(self.states.iter().flatten()) {
             let mut piece = Vec::with_capacity(1 << 20);
             while piece.len() < 1 << 20 {
                 match plane.scalar {
@@ -158,11 +160,9 @@ impl Engine {
                 }
             }
             let bytes = position.min(self.rows) * plane.row_bytes();
-            for layer in &self.states {
-                for at in (0..bytes).step_by(piece.len()) {
-                    let n = piece.len().min(bytes - at);
-                    self.jit.device().write(&layer[i], at, &piece[..n])?;
-                }
+            for at in (0..bytes).step_by(piece.len()) {
+                let n = piece.len().min(bytes - at);
+                self.jit.device().write(buffer, at, &piece[..n])?;
             }
         }
         Ok(())
@@ -244,7 +244,7 @@ impl Engine {
     fn bound(&self, bind: &Bind) -> Buffer {
         match bind {
             Bind::Tokens => self.tokens.clone(),
-            Bind::Rope => self.rope.clone(),
+            Bind::Rope(table) => self.rope[*table].clone(),
             Bind::Hidden(i) => self.hidden[i % 2].clone(),
             Bind::State(layer, plane) => self.states[*layer][*plane].clone(),
             Bind::Weight(name) => self.weights.get(name).expect("loaded for all plans").clone(),
@@ -252,10 +252,10 @@ impl Engine {
         }
     }
     /// The most tokens one step at that position may take, so that attention's partial results stay bounded.
-    fn step_limit(&self, position: usize, steps: Steps) -> usize {
+    pub(super) fn step_limit(&self, position: usize, steps: Steps) -> usize {
         let target = self.device().target();
         let limit = |most: usize| {
-            let row = self.model.partial(self.options(self.class(most, Logits::None, position)).attention) * 4;
+            let row = self.model.partial(&self.options(self.class(most, Logits::None, position))) * 4;
             let chunk = gristmill_compiler::chunk_positions(most as i64, self.rows as i64, target) as usize;
             let chunks = (position + most).div_ceil(chunk).max(1);
             (ATTENTION_BYTES / (chunks * row)).max(8).min(most)
@@ -309,7 +309,7 @@ impl Engine {
         }
         Ok(&self.logits_host)
     }
-    fn step(&mut self, tokens: &[u32], position: usize, logits: Logits, steps: Steps) -> Result<(), Error> {
+    pub(super) fn step(&mut self, tokens: &[u32], position: usize, logits: Logits, steps: Steps) -> Result<(), Error> {
         // One token's logits are all of its logits.
         let logits = if tokens.len() > 1 || logits == Logits::None { logits } else { Logits::Last };
         let class = match steps {
@@ -382,14 +382,15 @@ impl Engine {
         let ids: Vec<u8> = tokens.iter().flat_map(|t| (*t as i32).to_le_bytes()).collect();
         Ok(self.device().write(&self.tokens, 0, &ids)?)
     }
-    /// The rope table grows with the context in use.
+    /// The tables of rotations grow with the context in use.
     pub(super) fn fill_rope(&mut self, positions: usize) -> Result<(), Error> {
         if positions <= self.rope_filled {
             return Ok(());
         }
         let want = positions.next_multiple_of(1024).min(self.rows);
-        let table = self.model.rope_table(want);
-        self.device().write(&self.rope, 0, bytemuck::cast_slice(&table))?;
+        for (table, buffer) in self.rope_tables.iter().zip(&self.rope) {
+            self.device().write(buffer, 0, bytemuck::cast_slice(&table.rows(want)))?;
+        }
         self.rope_filled = want;
         Ok(())
     }

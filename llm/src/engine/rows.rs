@@ -2,7 +2,6 @@
 
 use super::error::Error;
 use super::executor::Engine;
-use crate::arch::Logits;
 use std::ops::Range;
 
 /// Bytes of zeros written at a time: a few hundred rows of a plane, so that there is little to allocate.
@@ -61,11 +60,8 @@ impl Engine {
         if positions.end > self.context {
             return Err(Error::Full(self.context));
         }
-        let state = self.model.state(&self.options(self.class(1, Logits::None, 0)));
-        for layer in &self.states {
-            for (buffer, plane) in layer.iter().zip(&state.planes) {
-                visit(buffer, positions.start * plane.row_bytes(), positions.len() * plane.row_bytes())?;
-            }
+        for (buffer, plane) in self.states.iter().flatten().zip(self.planes.iter().flatten()) {
+            visit(buffer, positions.start * plane.row_bytes(), positions.len() * plane.row_bytes())?;
         }
         Ok(())
     }

@@ -22,6 +22,7 @@ pub(crate) use layout::tensor_bytes;
 pub use metadata::{Metadata, PerLayer};
 pub use source::Source;
 pub use tensor::TensorInfo;
+pub use types::Role;
 pub use value::{Array, Strings, Value};
 pub use write::{TensorDecl, Writer};
 

@@ -139,16 +139,20 @@ fn fitting(name: &'static str, row_len: u64) -> Option<EncodingRef> {
     }
 }
 
-/// What a tensor is for, as far as the choice of its type goes.
+/// What a tensor is for, as far as its type and the size of its numbers go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// Norms, router, selection bias: never quantised.
-    Full,
+pub enum Role {
+    /// Factors around 1, f32: norms, divisors of frequencies.
+    Norm,
+    /// Numbers around 0 that are added, f32.
+    Bias,
+    /// The matrix of a router, f32.
+    Router,
     /// `output.weight`, or `token_embd.weight` where it also serves as output.
     Output,
-    /// A down projection of the block of that index.
+    /// A down projection of the block of that index, or one to values of attention: quantisers treat them alike.
     Down(u64),
-    /// The same for stacked experts.
+    /// A down projection of stacked experts.
     ExpertsDown(u64),
     /// Gate and up projections of stacked experts.
     Experts,
@@ -207,7 +211,7 @@ impl FileType {
             _ => base,
         };
         let name = match role {
-            Role::Full => "f32",
+            Role::Norm | Role::Bias | Role::Router => "f32",
             Role::Output => self.output,
             Role::Experts => self.experts,
             Role::Matrix => self.base,

@@ -1,5 +1,6 @@
 //! What is generated, and why it cannot be.
 
+use crate::arch;
 use crate::gguf::{self, Metadata, TensorDecl};
 use gristmill_uop::encoding::EncodingRef;
 
@@ -33,6 +34,9 @@ pub enum Error {
         /// Bytes asked for.
         bytes: u64,
     },
+    /// A preset's metadata describes no model.
+    #[error(transparent)]
+    Model(#[from] arch::Error),
     /// The model could not be written, or reading it back failed.
     #[error(transparent)]
     Gguf(#[from] gguf::Error),
@@ -45,6 +49,7 @@ impl Error {
             Error::UnknownPreset { presets, .. } => Some(format!("presets: {presets}")),
             Error::UnknownQuant { quants, .. } => Some(format!("quantisations: {quants}")),
             Error::Range { .. } => None,
+            Error::Model(error) => error.hint(),
             Error::Gguf(error) => error.hint(),
         }
     }

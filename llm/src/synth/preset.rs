@@ -1,45 +1,32 @@
-//! The published models: hyper-parameters, and the tensors that follow from them.
+//! The published models: hyper-parameters as their files have them. Their tensors follow from the table of the architecture.
 
 use super::{Error, Plan, TensorPlan, fill, vocab};
-use crate::gguf::types::{FileType, Role};
-use crate::gguf::{self, Metadata};
+use crate::arch::{self, TensorSpec, Tensors};
+use crate::gguf::types::FileType;
+use crate::gguf::{self, Metadata, Role, Value};
+use gristmill_encodings::F32;
+use gristmill_uop::encoding::EncodingRef;
 
-/// One model. Sizes are in elements; zero means that the model has no such part.
+/// A value of a metadata key.
+#[derive(Clone, Copy)]
+enum Key {
+    U(u32),
+    F(f32),
+    B(bool),
+    S(&'static str),
+}
+use Key::{B, F, S, U};
+
+/// One model.
 pub(super) struct Preset {
     pub name: &'static str,
     title: &'static str,
-    context: u32,
-    blocks: u32,
-    dense_blocks: u32,
-    width: u32,
-    heads: u32,
-    q_rank: u32,
-    kv_rank: u32,
-    nope: u32,
-    rope: u32,
-    value: u32,
-    dense_ff: u32,
-    experts: Option<Experts>,
-    rope_base: f32,
-    /// Factor and original context.
-    yarn: Option<(f32, u32)>,
-    eps: f32,
-    tied: bool,
+    architecture: &'static str,
+    /// Keys of the architecture, without it.
+    keys: &'static [(&'static str, Key)],
+    /// Tensors that it has and others of its architecture have not, without the block.
+    has: &'static [&'static str],
     pub vocab: vocab::Vocab,
-}
-
-struct Experts {
-    count: u32,
-    used: u32,
-    ff: u32,
-    shared: u32,
-    /// 1 softmax, 2 sigmoid.
-    gating: u32,
-    /// Whether a bias is added for the selection.
-    bias: bool,
-    norm: bool,
-    scale: f32,
-    groups: Option<u32>,
 }
 
 /// All presets; sources: the models' published configurations.
@@ -47,238 +34,268 @@ pub(super) static PRESETS: &[Preset] = &[
     Preset {
         name: "glm-4.7-flash",
         title: "GLM-4.7-Flash (random weights)",
-        context: 202_752,
-        blocks: 47,
-        dense_blocks: 1,
-        width: 2048,
-        heads: 20,
-        q_rank: 768,
-        kv_rank: 512,
-        nope: 192,
-        rope: 64,
-        value: 256,
-        dense_ff: 10_240,
-        experts: Some(Experts {
-            count: 64,
-            used: 4,
-            ff: 1536,
-            shared: 1,
-            gating: 2,
-            bias: true,
-            norm: true,
-            scale: 1.8,
-            groups: Some(1),
-        }),
-        rope_base: 1e6,
-        yarn: None,
-        eps: 1e-5,
-        tied: false,
+        architecture: "deepseek2",
+        keys: &[
+            ("block_count", U(47)),
+            ("context_length", U(202_752)),
+            ("embedding_length", U(2048)),
+            ("feed_forward_length", U(10_240)),
+            ("leading_dense_block_count", U(1)),
+            ("attention.head_count", U(20)),
+            ("attention.head_count_kv", U(1)),
+            ("attention.layer_norm_rms_epsilon", F(1e-5)),
+            ("attention.q_lora_rank", U(768)),
+            ("attention.kv_lora_rank", U(512)),
+            ("attention.key_length", U(576)),
+            ("attention.value_length", U(512)),
+            ("attention.key_length_mla", U(256)),
+            ("attention.value_length_mla", U(256)),
+            ("rope.dimension_count", U(64)),
+            ("rope.freq_base", F(1e6)),
+            ("expert_count", U(64)),
+            ("expert_used_count", U(4)),
+            ("expert_shared_count", U(1)),
+            ("expert_feed_forward_length", U(1536)),
+            ("expert_gating_func", U(2)),
+            ("expert_weights_norm", B(true)),
+            ("expert_weights_scale", F(1.8)),
+            ("expert_group_count", U(1)),
+            ("expert_group_used_count", U(1)),
+        ],
+        has: &["output.weight", "exp_probs_b.bias"],
         vocab: vocab::GLM,
     },
     Preset {
         name: "deepseek-v2-lite",
         title: "DeepSeek-V2-Lite (random weights)",
-        context: 163_840,
-        blocks: 27,
-        dense_blocks: 1,
-        width: 2048,
-        heads: 16,
-        q_rank: 0,
-        kv_rank: 512,
-        nope: 128,
-        rope: 64,
-        value: 128,
-        dense_ff: 10_944,
-        experts: Some(Experts {
-            count: 64,
-            used: 6,
-            ff: 1408,
-            shared: 2,
-            gating: 1,
-            bias: false,
-            norm: false,
-            scale: 1.0,
-            groups: None,
-        }),
-        rope_base: 1e4,
-        yarn: Some((40.0, 4096)),
-        eps: 1e-6,
-        tied: false,
+        architecture: "deepseek2",
+        keys: &[
+            ("block_count", U(27)),
+            ("context_length", U(163_840)),
+            ("embedding_length", U(2048)),
+            ("feed_forward_length", U(10_944)),
+            ("leading_dense_block_count", U(1)),
+            ("attention.head_count", U(16)),
+            ("attention.head_count_kv", U(1)),
+            ("attention.layer_norm_rms_epsilon", F(1e-6)),
+            ("attention.kv_lora_rank", U(512)),
+            ("attention.key_length", U(576)),
+            ("attention.value_length", U(512)),
+            ("attention.key_length_mla", U(192)),
+            ("attention.value_length_mla", U(128)),
+            ("rope.dimension_count", U(64)),
+            ("rope.freq_base", F(1e4)),
+            ("rope.scaling.type", S("yarn")),
+            ("rope.scaling.factor", F(40.0)),
+            ("rope.scaling.original_context_length", U(4096)),
+            ("rope.scaling.yarn_log_multiplier", F(0.0707)),
+            ("expert_count", U(64)),
+            ("expert_used_count", U(6)),
+            ("expert_shared_count", U(2)),
+            ("expert_feed_forward_length", U(1408)),
+            ("expert_gating_func", U(1)),
+            ("expert_weights_norm", B(false)),
+            ("expert_weights_scale", F(1.0)),
+        ],
+        has: &["output.weight", "attn_q.weight"],
         vocab: vocab::DEEPSEEK,
     },
     Preset {
         name: "youtu-llm-2b",
         title: "Youtu-LLM-2B (random weights)",
-        context: 131_072,
-        blocks: 32,
-        dense_blocks: 32,
-        width: 2048,
-        heads: 16,
-        q_rank: 1536,
-        kv_rank: 512,
-        nope: 128,
-        rope: 64,
-        value: 128,
-        dense_ff: 6144,
-        experts: None,
-        rope_base: 1.6e6,
-        yarn: None,
-        eps: 1e-6,
-        tied: true,
+        architecture: "deepseek2",
+        keys: &[
+            ("block_count", U(32)),
+            ("context_length", U(131_072)),
+            ("embedding_length", U(2048)),
+            ("feed_forward_length", U(6144)),
+            ("leading_dense_block_count", U(32)),
+            ("attention.head_count", U(16)),
+            ("attention.head_count_kv", U(1)),
+            ("attention.layer_norm_rms_epsilon", F(1e-6)),
+            ("attention.q_lora_rank", U(1536)),
+            ("attention.kv_lora_rank", U(512)),
+            ("attention.key_length", U(576)),
+            ("attention.value_length", U(512)),
+            ("attention.key_length_mla", U(192)),
+            ("attention.value_length_mla", U(128)),
+            ("rope.dimension_count", U(64)),
+            ("rope.freq_base", F(1.6e6)),
+            // Other loaders demand these of dense models too.
+            ("expert_shared_count", U(0)),
+            ("expert_feed_forward_length", U(6144)),
+            ("expert_weights_scale", F(1.0)),
+        ],
+        has: &[],
         vocab: vocab::YOUTU,
+    },
+    Preset {
+        name: "llama-3.1-8b",
+        title: "Llama-3.1-8B-Instruct (random weights)",
+        architecture: "llama",
+        keys: &[
+            ("block_count", U(32)),
+            ("context_length", U(131_072)),
+            ("embedding_length", U(4096)),
+            ("feed_forward_length", U(14_336)),
+            ("attention.head_count", U(32)),
+            ("attention.head_count_kv", U(8)),
+            ("attention.key_length", U(128)),
+            ("attention.value_length", U(128)),
+            ("attention.layer_norm_rms_epsilon", F(1e-5)),
+            ("rope.dimension_count", U(128)),
+            ("rope.freq_base", F(500_000.0)),
+        ],
+        has: &["output.weight", "rope_freqs.weight"],
+        vocab: vocab::LLAMA,
+    },
+    Preset {
+        name: "qwen3-8b",
+        title: "Qwen3-8B (random weights)",
+        architecture: "qwen3",
+        keys: &[
+            ("block_count", U(36)),
+            ("context_length", U(40_960)),
+            ("embedding_length", U(4096)),
+            ("feed_forward_length", U(12_288)),
+            ("attention.head_count", U(32)),
+            ("attention.head_count_kv", U(8)),
+            ("attention.key_length", U(128)),
+            ("attention.value_length", U(128)),
+            ("attention.layer_norm_rms_epsilon", F(1e-6)),
+            ("rope.dimension_count", U(128)),
+            ("rope.freq_base", F(1e6)),
+        ],
+        has: &["output.weight"],
+        vocab: vocab::QWEN,
+    },
+    Preset {
+        name: "qwen2.5-7b",
+        title: "Qwen2.5-7B-Instruct (random weights)",
+        architecture: "qwen2",
+        keys: &[
+            ("block_count", U(28)),
+            ("context_length", U(32_768)),
+            ("embedding_length", U(3584)),
+            ("feed_forward_length", U(18_944)),
+            ("attention.head_count", U(28)),
+            ("attention.head_count_kv", U(4)),
+            ("attention.key_length", U(128)),
+            ("attention.value_length", U(128)),
+            ("attention.layer_norm_rms_epsilon", F(1e-6)),
+            ("rope.dimension_count", U(128)),
+            ("rope.freq_base", F(1e6)),
+        ],
+        has: &["output.weight"],
+        vocab: vocab::QWEN_PADDED,
+    },
+    Preset {
+        name: "phi-4-mini",
+        title: "Phi-4-mini-instruct (random weights)",
+        architecture: "phi3",
+        keys: &[
+            ("block_count", U(32)),
+            ("context_length", U(131_072)),
+            ("embedding_length", U(3072)),
+            ("feed_forward_length", U(8192)),
+            ("attention.head_count", U(24)),
+            ("attention.head_count_kv", U(8)),
+            ("attention.key_length", U(128)),
+            ("attention.value_length", U(128)),
+            ("attention.layer_norm_rms_epsilon", F(1e-5)),
+            ("rope.dimension_count", U(96)),
+            ("rope.freq_base", F(1e4)),
+            ("rope.scaling.original_context_length", U(4096)),
+            ("rope.scaling.attn_factor", F(1.190_238)),
+        ],
+        has: &["attn_qkv.weight", "rope_factors_long.weight", "rope_factors_short.weight"],
+        vocab: vocab::PHI,
+    },
+    Preset {
+        name: "qwen3-30b-a3b",
+        title: "Qwen3-30B-A3B (random weights)",
+        architecture: "qwen3moe",
+        keys: &[
+            ("block_count", U(48)),
+            ("context_length", U(40_960)),
+            ("embedding_length", U(2048)),
+            ("feed_forward_length", U(6144)),
+            ("attention.head_count", U(32)),
+            ("attention.head_count_kv", U(4)),
+            ("attention.key_length", U(128)),
+            ("attention.value_length", U(128)),
+            ("attention.layer_norm_rms_epsilon", F(1e-6)),
+            ("rope.dimension_count", U(128)),
+            ("rope.freq_base", F(1e6)),
+            ("expert_count", U(128)),
+            ("expert_used_count", U(8)),
+            ("expert_feed_forward_length", U(768)),
+        ],
+        has: &["output.weight"],
+        vocab: vocab::QWEN,
     },
 ];
 
+impl From<Key> for Value {
+    fn from(key: Key) -> Value {
+        match key {
+            U(v) => v.into(),
+            F(v) => v.into(),
+            B(v) => v.into(),
+            S(v) => v.into(),
+        }
+    }
+}
+
+/// What the table of an architecture is told of a preset's tensors: the rows of the embedding, and which are there.
+struct Wanted<'a>(&'a Preset);
+
+impl Tensors for Wanted<'_> {
+    fn find(&self, name: &str) -> Option<(Vec<u64>, EncodingRef)> {
+        let short = name.strip_prefix("blk.").and_then(|n| n.split_once('.')).map_or(name, |n| n.1);
+        let known = short == "token_embd.weight" || self.0.has.contains(&short);
+        known.then(|| (vec![0, self.0.vocab.size.into()], &F32 as EncodingRef))
+    }
+}
+
 impl Preset {
     pub fn plan(&self, file_type: &FileType) -> Result<Plan, Error> {
-        Ok(Plan { metadata: self.metadata(file_type), tensors: self.tensors(file_type)? })
+        let metadata = self.metadata(file_type);
+        let specs = arch::tensors(&metadata, &Wanted(self))?;
+        let blocks = specs.iter().filter_map(|s| s.layer).max().map_or(0, |last| last as u64 + 1);
+        let tensors = specs.into_iter().map(|s| tensor(s, file_type, blocks)).collect::<Result<_, _>>()?;
+        Ok(Plan { metadata, tensors })
     }
 
     fn metadata(&self, file_type: &FileType) -> Metadata {
         let mut md = Metadata::new();
-        md.insert("general.architecture", "deepseek2");
+        md.insert("general.architecture", self.architecture);
         md.insert("general.type", "model");
         md.insert("general.name", self.title);
         md.insert("general.file_type", file_type.id);
         md.insert("general.quantization_version", 2u32);
-        let mut set = |key: &str, value: gguf::Value| {
-            md.insert(format!("deepseek2.{key}"), value);
-        };
-        set("block_count", self.blocks.into());
-        set("context_length", self.context.into());
-        set("embedding_length", self.width.into());
-        set("feed_forward_length", self.dense_ff.into());
-        set("leading_dense_block_count", self.dense_blocks.into());
-        set("vocab_size", self.vocab.size.into());
-        set("attention.head_count", self.heads.into());
-        // The cache holds one shared head: latent and rotary key.
-        set("attention.head_count_kv", 1u32.into());
-        set("attention.layer_norm_rms_epsilon", self.eps.into());
-        if self.q_rank > 0 {
-            set("attention.q_lora_rank", self.q_rank.into());
-        }
-        set("attention.kv_lora_rank", self.kv_rank.into());
-        set("attention.key_length", (self.kv_rank + self.rope).into());
-        set("attention.value_length", self.kv_rank.into());
-        set("attention.key_length_mla", (self.nope + self.rope).into());
-        set("attention.value_length_mla", self.value.into());
-        set("rope.dimension_count", self.rope.into());
-        set("rope.freq_base", self.rope_base.into());
-        if let Some((factor, original)) = self.yarn {
-            set("rope.scaling.type", "yarn".into());
-            set("rope.scaling.factor", factor.into());
-            set("rope.scaling.original_context_length", original.into());
-            set("rope.scaling.yarn_log_multiplier", 0.0707f32.into());
-        }
-        match &self.experts {
-            Some(e) => {
-                set("expert_count", e.count.into());
-                set("expert_used_count", e.used.into());
-                set("expert_shared_count", e.shared.into());
-                set("expert_feed_forward_length", e.ff.into());
-                set("expert_gating_func", e.gating.into());
-                set("expert_weights_norm", e.norm.into());
-                set("expert_weights_scale", e.scale.into());
-                if let Some(groups) = e.groups {
-                    set("expert_group_count", groups.into());
-                    set("expert_group_used_count", groups.into());
-                }
-            }
-            // Other loaders demand these of dense models too.
-            None => {
-                set("expert_shared_count", 0u32.into());
-                set("expert_feed_forward_length", self.dense_ff.into());
-                set("expert_weights_scale", 1.0f32.into());
-            }
+        md.insert(format!("{}.vocab_size", self.architecture), self.vocab.size);
+        for (key, value) in self.keys {
+            md.insert(format!("{}.{key}", self.architecture), Value::from(*value));
         }
         self.vocab.describe(&mut md);
         md
     }
-
-    fn tensors(&self, file_type: &FileType) -> Result<Vec<TensorPlan>, Error> {
-        let mut list = List { file_type, blocks: u64::from(self.blocks), tensors: Vec::new(), failed: None };
-        let (width, vocab) = (self.width, self.vocab.size);
-        list.matrix("token_embd", if self.tied { Role::Output } else { Role::Matrix }, &[width, vocab]);
-        list.norm("output_norm", width);
-        if !self.tied {
-            list.matrix("output", Role::Output, &[width, vocab]);
-        }
-        for i in 0..self.blocks {
-            self.block(&mut list, i);
-        }
-        list.failed.map_or(Ok(list.tensors), |e| Err(e.into()))
-    }
-
-    fn block(&self, list: &mut List<'_>, i: u32) {
-        let at = |name: &str| format!("blk.{i}.{name}");
-        let (width, heads, q_rank, kv_rank) = (self.width, self.heads, self.q_rank, self.kv_rank);
-        let q = heads * (self.nope + self.rope);
-        list.norm(&at("attn_norm"), width);
-        if q_rank > 0 {
-            list.matrix(&at("attn_q_a"), Role::Matrix, &[width, q_rank]);
-            list.norm(&at("attn_q_a_norm"), q_rank);
-            list.matrix(&at("attn_q_b"), Role::Matrix, &[q_rank, q]);
-        } else {
-            list.matrix(&at("attn_q"), Role::Matrix, &[width, q]);
-        }
-        list.matrix(&at("attn_kv_a_mqa"), Role::Matrix, &[width, kv_rank + self.rope]);
-        list.norm(&at("attn_kv_a_norm"), kv_rank);
-        list.matrix(&at("attn_k_b"), Role::Matrix, &[self.nope, kv_rank, heads]);
-        list.matrix(&at("attn_v_b"), Role::Matrix, &[kv_rank, self.value, heads]);
-        list.matrix(&at("attn_output"), Role::Matrix, &[heads * self.value, width]);
-        list.norm(&at("ffn_norm"), width);
-
-        let down = Role::Down(u64::from(i));
-        let Some(e) = self.experts.as_ref().filter(|_| i >= self.dense_blocks) else {
-            list.matrix(&at("ffn_gate"), Role::Matrix, &[width, self.dense_ff]);
-            list.matrix(&at("ffn_down"), down, &[self.dense_ff, width]);
-            list.matrix(&at("ffn_up"), Role::Matrix, &[width, self.dense_ff]);
-            return;
-        };
-        list.matrix(&at("ffn_gate_inp"), Role::Full, &[width, e.count]);
-        if e.bias {
-            list.push(at("exp_probs_b.bias"), Role::Full, &[e.count], 0.0, 0.01);
-        }
-        list.matrix(&at("ffn_gate_exps"), Role::Experts, &[width, e.ff, e.count]);
-        list.matrix(&at("ffn_down_exps"), Role::ExpertsDown(u64::from(i)), &[e.ff, width, e.count]);
-        list.matrix(&at("ffn_up_exps"), Role::Experts, &[width, e.ff, e.count]);
-        let shared = e.ff * e.shared;
-        if shared > 0 {
-            list.matrix(&at("ffn_gate_shexp"), Role::Matrix, &[width, shared]);
-            list.matrix(&at("ffn_down_shexp"), down, &[shared, width]);
-            list.matrix(&at("ffn_up_shexp"), Role::Matrix, &[width, shared]);
-        }
-    }
 }
 
-struct List<'a> {
-    file_type: &'a FileType,
-    blocks: u64,
-    tensors: Vec<TensorPlan>,
-    failed: Option<gguf::Error>,
-}
-
-impl List<'_> {
-    fn norm(&mut self, name: &str, size: u32) {
-        self.push(format!("{name}.weight"), Role::Full, &[size], 1.0, 0.05);
-    }
-
-    /// A weight that keeps the scale of its input: deviation 1/√in.
-    fn matrix(&mut self, name: &str, role: Role, dims: &[u32]) {
-        self.push(format!("{name}.weight"), role, dims, 0.0, 1.0 / (dims[0] as f32).sqrt());
-    }
-
-    fn push(&mut self, name: String, role: Role, dims: &[u32], mean: f32, sigma: f32) {
-        let dims: Vec<u64> = dims.iter().map(|&n| n.into()).collect();
-        let Some(encoding) = self.file_type.choose(role, dims[0], self.blocks) else {
-            let encoding = self.file_type.name;
-            self.failed = Some(gguf::Error::PartialBlock { tensor: name, row: dims[0], encoding });
-            return;
-        };
-        let seed = fill::seed(&name);
-        match gguf::tensor_bytes(&name, &dims, encoding) {
-            Ok(bytes) => self.tensors.push(TensorPlan { name, dims, encoding, bytes, mean, sigma, seed }),
-            Err(error) => self.failed = Some(error),
-        }
-    }
+/// A tensor of a model of so many blocks, as a quantiser stores it. Matrices keep the scale of their input: deviation 1/√in.
+fn tensor(spec: TensorSpec, file_type: &FileType, blocks: u64) -> Result<TensorPlan, Error> {
+    let TensorSpec { name, dims, role, .. } = spec;
+    let dims: Vec<u64> = dims.iter().rev().map(|&n| n as u64).collect();
+    let (mean, sigma) = match role {
+        Role::Norm => (1.0, 0.05),
+        Role::Bias => (0.0, 0.01),
+        _ => (0.0, 1.0 / (dims[0] as f32).sqrt()),
+    };
+    let encoding = file_type.choose(role, dims[0], blocks).ok_or_else(|| {
+        let (tensor, encoding) = (name.clone(), file_type.name);
+        gguf::Error::PartialBlock { tensor, row: dims[0], encoding }
+    })?;
+    let (seed, bytes) = (fill::seed(&name), gguf::tensor_bytes(&name, &dims, encoding)?);
+    Ok(TensorPlan { name, dims, encoding, bytes, mean, sigma, seed })
 }

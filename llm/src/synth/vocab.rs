@@ -84,6 +84,61 @@ pub(super) const YOUTU: Vocab = Vocab {
                {% if add_generation_prompt %}{{ '<|Assistant|>' }}{% endif %}",
 };
 
+pub(super) const LLAMA: Vocab = Vocab {
+    size: 128_256,
+    pre: "llama-bpe",
+    first_special: 128_000,
+    specials: &[
+        "<|begin_of_text|>",
+        "<|end_of_text|>",
+        "<|reserved_special_token_0|>",
+        "<|reserved_special_token_1|>",
+        "<|finetune_right_pad_id|>",
+        "<|reserved_special_token_2|>",
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        "<|eom_id|>",
+        "<|eot_id|>",
+    ],
+    bos: 128_000,
+    eos: 128_009,
+    eot_eom: Some((128_009, 128_008)),
+    padding: 128_004,
+    add_bos: true,
+    template: "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content }}\
+               <|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
+};
+
+pub(super) const QWEN: Vocab = Vocab {
+    size: 151_936,
+    pre: "qwen2",
+    first_special: 151_643,
+    specials: &["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    bos: 151_643,
+    eos: 151_645,
+    eot_eom: None,
+    padding: 151_643,
+    add_bos: false,
+    template: "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+               {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+};
+
+pub(super) const QWEN_PADDED: Vocab = Vocab { size: 152_064, ..QWEN };
+
+pub(super) const PHI: Vocab = Vocab {
+    size: 200_064,
+    pre: "gpt-4o",
+    first_special: 199_998,
+    specials: &["<|endofprompt|>", "<|endoftext|>", "<|assistant|>", "<|end|>", "<|user|>", "<|system|>"],
+    bos: 199_999,
+    eos: 199_999,
+    eot_eom: None,
+    padding: 199_999,
+    add_bos: false,
+    template: "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}\
+               {% if add_generation_prompt %}<|assistant|>{% endif %}",
+};
+
 /// The code point that stands for `byte` in byte-level BPE: printable bytes for themselves, the others from 256 on.
 fn mapped(byte: u8) -> char {
     let plain = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
@@ -159,7 +214,7 @@ mod tests {
 
     #[test]
     fn vocabularies_are_complete_and_without_duplicates() {
-        for v in [GLM, DEEPSEEK, YOUTU] {
+        for v in [GLM, DEEPSEEK, YOUTU, LLAMA, QWEN, QWEN_PADDED, PHI] {
             let (tokens, types) = v.tokens();
             assert_eq!((tokens.len(), types.len()), (v.size as usize, v.size as usize));
             assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), tokens.len());

@@ -102,6 +102,16 @@ impl Utf8Stream {
     }
 }
 
+/// What stands for a space in texts of tokens.
+pub(super) const SPACE: &str = "\u{2581}";
+/// The byte that a token's text `<0x0A>` stands for.
+pub(super) fn byte_of(text: &[u8]) -> Option<u8> {
+    let digits = text.strip_prefix(b"<0x")?.strip_suffix(b">")?;
+    let hex = digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit);
+    let digits = std::str::from_utf8(digits).ok().filter(|_| hex)?;
+    u8::from_str_radix(digits, 16).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,5 +149,13 @@ mod tests {
                 assert_eq!(out, String::from_utf8_lossy(bytes), "{bytes:x?} by {chunk}");
             }
         }
+    }
+
+    #[test]
+    fn bytes_are_spelled_in_two_digits() {
+        assert_eq!(byte_of(b"<0x0A>"), Some(10));
+        assert_eq!(byte_of(b"<0xff>"), Some(255));
+        assert_eq!(byte_of(b"<0x123>"), None);
+        assert_eq!(byte_of(b"<0x+1>"), None);
     }
 }

@@ -3,9 +3,10 @@
 use super::bpe::{Merges, Scratch};
 use super::error::TokenizerError;
 use super::pre::PreTokenizer;
+use super::scored::Scores;
 use super::spec::TokenizerSpec;
 use super::special::{Fragment, Special, Splitter};
-use super::vocab::{self, TokenKind, Vocabulary};
+use super::vocab::{self, Alphabet, TokenKind, Vocabulary};
 use foldhash::HashMap;
 use std::ops::Range;
 
@@ -31,10 +32,8 @@ const END_OF_GENERATION: &[&str] = &[
 #[derive(Debug)]
 pub struct Tokenizer {
     vocabulary: Vocabulary,
-    merges: Merges,
-    pre: PreTokenizer,
+    merging: Merging,
     pre_name: String,
-    whole_pieces: Option<HashMap<Vec<u8>, u32>>,
     specials: Splitter,
     bos: Option<u32>,
     eos: Option<u32>,
@@ -46,6 +45,15 @@ pub struct Tokenizer {
     warnings: Vec<String>,
 }
 
+/// How text becomes tokens.
+#[derive(Debug)]
+enum Merging {
+    /// Cut into pieces, which are merged by rank, unless they are tokens as they are.
+    Ranked { pre: PreTokenizer, merges: Merges, whole_pieces: Option<HashMap<Vec<u8>, u32>> },
+    /// Merged by score.
+    Scored(Scores),
+}
+
 impl Tokenizer {
     /// Checks the description and builds the tables.
     ///
@@ -54,20 +62,36 @@ impl Tokenizer {
     /// merges. Ids of
     /// special tokens outside the vocabulary are ignored with a [warning](Self::warnings).
     pub fn new(mut spec: TokenizerSpec) -> Result<Self, TokenizerError> {
-        if spec.model != "gpt2" {
-            return Err(TokenizerError::UnsupportedModel { model: spec.model });
-        }
-        let pre = PreTokenizer::new(&spec.pre)?;
+        let alphabet = match spec.model.as_str() {
+            "gpt2" => Alphabet::Mapped,
+            "llama" => Alphabet::Spaced,
+            _ => return Err(TokenizerError::UnsupportedModel { model: spec.model }),
+        };
         let mut warnings = Vec::new();
         let special_ids = vocab::checked_ids(&mut spec, &mut warnings);
         let typed = spec.token_types.is_some();
-        let vocabulary = Vocabulary::new(spec.tokens, spec.token_types, &special_ids)?;
-        let merges = vocabulary.merges(&spec.merges)?;
-        let missing = vocabulary.missing_bytes();
-        if !missing.is_empty() && spec.unk.is_none() {
-            warnings.push(format!("no token for {} byte values: text with them loses them", missing.len()));
+        let pre = if alphabet == Alphabet::Mapped { Some(PreTokenizer::new(&spec.pre)?) } else { None };
+        let vocabulary = Vocabulary::new(spec.tokens, spec.token_types, &special_ids, alphabet)?;
+        let add_bos = spec.add_bos.unwrap_or(pre.as_ref().is_none_or(|pre| pre.add_bos));
+        let (merging, missing) = match pre {
+            Some(pre) => {
+                let (merges, missing) = (vocabulary.merges(&spec.merges)?, vocabulary.missing_bytes().len());
+                let whole_pieces = pre.ignore_merges.then(|| vocabulary.by_bytes());
+                (Merging::Ranked { pre, merges, whole_pieces }, missing)
+            }
+            None => {
+                let (scores, tokens) = (spec.scores.len(), vocabulary.texts.len());
+                if scores != tokens {
+                    return Err(TokenizerError::Scores { scores, tokens });
+                }
+                let scores = Scores::new(spec.scores, &vocabulary, spec.add_space_prefix.unwrap_or(true));
+                let missing = scores.missing_bytes();
+                (Merging::Scored(scores), missing)
+            }
+        };
+        if missing > 0 && spec.unk.is_none() {
+            warnings.push(format!("no token for {missing} byte values: text with them loses them"));
         }
-        let add_bos = spec.add_bos.unwrap_or(pre.add_bos);
         if add_bos && spec.bos.is_none() {
             warnings.push("the file asks for a BOS token but names none".into());
         }
@@ -81,10 +105,8 @@ impl Tokenizer {
         eog.dedup();
         Ok(Self {
             specials: splitter(&vocabulary)?,
-            whole_pieces: pre.ignore_merges.then(|| vocabulary.by_bytes()),
             vocabulary,
-            merges,
-            pre,
+            merging,
             pre_name: spec.pre,
             bos: spec.bos,
             eos: spec.eos,
@@ -137,11 +159,18 @@ impl Tokenizer {
 
     fn encode_fragments(&self, text: &str, fragments: Vec<Fragment>, add_special: bool) -> Vec<u32> {
         let (mut ids, mut scratch) = (Vec::new(), Scratch::default());
+        let mut first = true;
         for fragment in fragments {
-            match fragment {
-                Fragment::Token(id) => ids.push(id),
-                Fragment::Text(range) => self.encode_plain(&text[range], &mut scratch, &mut ids),
-            }
+            first = match fragment {
+                Fragment::Token(id) => {
+                    ids.push(id);
+                    true
+                }
+                Fragment::Text(range) => {
+                    self.encode_plain(&text[range], first, &mut scratch, &mut ids);
+                    false
+                }
+            };
         }
         if add_special {
             match self.bos {
@@ -156,19 +185,27 @@ impl Tokenizer {
         ids
     }
 
-    fn encode_plain(&self, text: &str, scratch: &mut Scratch, ids: &mut Vec<u32>) {
-        for range in self.pre.split(text) {
+    /// Appends the ids of text without special tokens; `first` where nothing or a special token precedes it.
+    fn encode_plain(&self, text: &str, first: bool, scratch: &mut Scratch, ids: &mut Vec<u32>) {
+        let (pre, merges, whole_pieces) = match &self.merging {
+            Merging::Scored(scores) => return scores.encode(&self.vocabulary, text, first, self.unk, ids),
+            Merging::Ranked { pre, merges, whole_pieces } => (pre, merges, whole_pieces),
+        };
+        for range in pre.split(text) {
             let piece = &text.as_bytes()[range];
-            match self.whole_pieces.as_ref().and_then(|whole| whole.get(piece)) {
+            match whole_pieces.as_ref().and_then(|whole| whole.get(piece)) {
                 Some(&id) => ids.push(id),
-                None => self.merges.encode(piece, self.unk, scratch, ids),
+                None => merges.encode(piece, self.unk, scratch, ids),
             }
         }
     }
 
-    /// Decodes a whole sequence; see [`Decoder`] for the rules.
+    /// Decodes a whole sequence; see [`Decoder`] for the rules. The space that encoding put before the text is left out.
     pub fn decode(&self, ids: &[u32], show_special: bool) -> String {
-        let bytes = ids.iter().flat_map(|&id| self.output_bytes(id, show_special)).copied().collect::<Vec<u8>>();
+        let mut bytes = ids.iter().flat_map(|&id| self.output_bytes(id, show_special)).copied().collect::<Vec<u8>>();
+        if matches!(&self.merging, Merging::Scored(scores) if scores.space_prefix) && bytes.first() == Some(&b' ') {
+            bytes.remove(0);
+        }
         String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
     }
 

@@ -55,6 +55,14 @@ pub enum TokenizerError {
         /// Length of the token array.
         tokens: usize,
     },
+    /// `tokenizer.ggml.scores` is not as long as `tokenizer.ggml.tokens`.
+    #[error("{scores} scores for {tokens} tokens")]
+    Scores {
+        /// Length of the array of scores.
+        scores: usize,
+        /// Length of the token array.
+        tokens: usize,
+    },
     /// Two tokens have the same text, so that text has no unique id.
     #[error("tokens {first} and {second} have the same text {text:?}")]
     DuplicateToken {
@@ -80,7 +88,7 @@ impl TokenizerError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::UnsupportedModel { .. } => {
-                Some("supported: \"gpt2\" (byte-level BPE); SentencePiece and WordPiece vocabularies are not".into())
+                Some("supported: \"gpt2\" (byte-level BPE) and \"llama\" (SentencePiece's BPE)".into())
             }
             Self::UnsupportedPre { supported, .. } => Some(format!("supported: {supported}")),
             Self::Pattern { .. } => Some("this is a bug in Gristmill; please report it with the model's name".into()),
@@ -88,6 +96,7 @@ impl TokenizerError {
             Self::TooLarge { .. }
             | Self::Special { .. }
             | Self::TokenTypes { .. }
+            | Self::Scores { .. }
             | Self::DuplicateToken { .. }
             | Self::BadMerge { .. } => {
                 Some("the file is damaged or was converted wrongly; download or convert it again".into())

@@ -1,4 +1,4 @@
-//! Byte-level BPE tokenizers, as GGUF files describe them.
+//! Tokenizers, as GGUF files describe them: byte-level BPE, and SentencePiece's BPE with scores.
 //!
 //! Text becomes ids in four steps: special tokens are cut out, pre-tokenisation cuts the rest into pieces,
 //! each piece is merged (BPE), and BOS and EOS are added as the file asks. Decoding concatenates the tokens' bytes
@@ -14,6 +14,7 @@ mod decode;
 mod error;
 pub(crate) mod nested;
 mod pre;
+mod scored;
 mod spec;
 mod special;
 mod vocab;

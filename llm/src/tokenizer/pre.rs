@@ -61,20 +61,22 @@ macro_rules! cl100k {
 /// OpenAI's o200k pattern: words split at a change from lower to upper case, contractions stay with their word.
 macro_rules! camel_case {
     ($upper:literal, $lower:literal, $digits:literal, $after:literal) => {
+        camel_case!(concat!("(?:", contractions!(), ")?"), $upper, $lower, $digits, $after)
+    };
+    ($contraction:expr, $upper:literal, $lower:literal, $digits:literal, $after:literal) => {
         concat!(
             r"[^\r\n\p{L}\p{N}]?",
             $upper,
             "*",
             $lower,
-            "+(?:",
-            contractions!(),
-            r")?|[^\r\n\p{L}\p{N}]?",
+            "+",
+            $contraction,
+            r"|[^\r\n\p{L}\p{N}]?",
             $upper,
             "+",
             $lower,
-            "*(?:",
-            contractions!(),
-            ")?",
+            "*",
+            $contraction,
             words_and_spaces!($digits, $after)
         )
     };
@@ -185,6 +187,18 @@ const PRE_TYPES: &[PreType] = &[
         )],
         ignore_merges: false,
         add_bos: false,
+    },
+    PreType {
+        names: &["tekken"],
+        patterns: &[camel_case!(
+            "",
+            r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
+            r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]",
+            r"\p{N}",
+            r"[\r\n/]*"
+        )],
+        ignore_merges: true,
+        add_bos: true,
     },
     PreType {
         names: &["kimi-k2"],
@@ -344,6 +358,7 @@ mod tests {
             ("deepseek-coder", "x12, y", &["x", "1", "2", ",", " y"]),
             ("deepseek-v3", "foo.bar 1234中文ab", &["foo", ".bar", " ", "123", "4", "中文", "ab"]),
             ("gpt-4o", "fooBar's ABCdef 1234 a/\n/", &["foo", "Bar's", " ABCdef", " ", "123", "4", " a", "/\n/"]),
+            ("tekken", "fooBar's 12 a/\n/", &["foo", "Bar", "'s", " ", "1", "2", " a", "/\n/"]),
             ("youtu", "fooBar 12中文，한", &["foo", "Bar", " ", "1", "2", "中文", "，", "한"]),
             ("kimi-k2", "abc中文Def 1234é漢ab", &["abc", "中文", "Def", " ", "123", "4", "é", "漢", "ab"]),
         ];

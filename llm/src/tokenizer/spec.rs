@@ -3,16 +3,20 @@
 /// A tokenizer as a file describes it: the `tokenizer.ggml.*` keys.
 #[derive(Debug, Clone, Default)]
 pub struct TokenizerSpec {
-    /// `model`: the family; only "gpt2" (byte-level BPE) is supported.
+    /// `model`: the family; "gpt2" (byte-level BPE) or "llama" (SentencePiece's BPE).
     pub model: String,
     /// `pre`: the pre-tokeniser.
     pub pre: String,
-    /// `tokens`: normal tokens byte-mapped, all others literal.
+    /// `tokens`: normal tokens byte-mapped, or of SentencePiece with U+2581 for a space; all others literal.
     pub tokens: Vec<Vec<u8>>,
     /// `token_type`, at least as many as tokens.
     pub token_types: Option<Vec<i32>>,
     /// `merges`: "left right", by rank.
     pub merges: Vec<String>,
+    /// `scores` of SentencePiece, as many as tokens.
+    pub scores: Vec<f32>,
+    /// `add_space_prefix` of SentencePiece; absent means true.
+    pub add_space_prefix: Option<bool>,
     /// `bos_token_id`.
     pub bos: Option<u32>,
     /// `eos_token_id`.
@@ -25,7 +29,7 @@ pub struct TokenizerSpec {
     pub unk: Option<u32>,
     /// `padding_token_id`.
     pub pad: Option<u32>,
-    /// `add_bos_token`; where absent the pre-tokeniser decides (true for llama-bpe).
+    /// `add_bos_token`; where absent the pre-tokeniser decides (true for llama-bpe), and of SentencePiece it is true.
     pub add_bos: Option<bool>,
     /// `add_eos_token`; absent means false.
     pub add_eos: Option<bool>,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use foldhash::HashMap;
 
 use super::bpe::Merges;
-use super::bytes::{byte_to_char, unmap};
+use super::bytes::{SPACE, byte_of, byte_to_char, unmap};
 use super::{TokenizerError, TokenizerSpec};
 
 /// Most tokens, and most merges: sixteen times the tokens of Gemma 3 (0.26 million), nine times the merges of gpt-oss
@@ -51,6 +51,33 @@ impl TokenKind {
     }
 }
 
+/// How texts of normal tokens are written in a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Alphabet {
+    /// A character for each byte.
+    Mapped,
+    /// As they are, with U+2581 for spaces and `<0x0A>` for a byte.
+    Spaced,
+}
+
+impl Alphabet {
+    /// Appends the bytes that a text stands for.
+    fn read(self, text: &[u8], out: &mut Vec<u8>) {
+        match (self, byte_of(text)) {
+            (Alphabet::Mapped, _) => unmap(text, out),
+            (Alphabet::Spaced, Some(byte)) => out.push(byte),
+            (Alphabet::Spaced, None) => {
+                let mut rest = text;
+                while let Some((&first, after)) = rest.split_first() {
+                    let space = rest.strip_prefix(SPACE.as_bytes());
+                    out.push(space.map_or(first, |_| b' '));
+                    rest = space.unwrap_or(after);
+                }
+            }
+        }
+    }
+}
+
 /// The tokens: their text in the file, their bytes as output, their kinds.
 #[derive(Debug)]
 pub(super) struct Vocabulary {
@@ -62,8 +89,13 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Checks and takes the tokens. Where the file gives no types, the ids of `special` are control tokens.
-    pub(super) fn new(texts: Vec<Vec<u8>>, types: Option<Vec<i32>>, special: &[u32]) -> Result<Self, TokenizerError> {
+    /// Checks and takes the tokens, written in that alphabet. Where the file gives no types, the ids of `special` are control tokens.
+    pub(super) fn new(
+        texts: Vec<Vec<u8>>,
+        types: Option<Vec<i32>>,
+        special: &[u32],
+        alphabet: Alphabet,
+    ) -> Result<Self, TokenizerError> {
         let count = texts.len();
         if count == 0 {
             return Err(TokenizerError::EmptyVocabulary);
@@ -91,7 +123,7 @@ impl Vocabulary {
             }
             let start = bytes.len();
             match kinds[id as usize] {
-                TokenKind::Normal => unmap(text, &mut bytes),
+                TokenKind::Normal => alphabet.read(text, &mut bytes),
                 _ => bytes.extend_from_slice(text),
             }
             ranges.push(start..bytes.len());
@@ -105,6 +137,11 @@ impl Vocabulary {
 
     pub(super) fn id(&self, text: &[u8]) -> Option<u32> {
         self.ids.get(text).copied()
+    }
+
+    /// The token of that text in the file, if merging may produce it.
+    pub(super) fn mergeable(&self, text: &[u8]) -> Option<u32> {
+        self.id(text).filter(|&id| self.kinds[id as usize].is_mergeable())
     }
 
     pub(super) fn kind(&self, id: u32) -> Option<TokenKind> {

@@ -276,10 +276,10 @@ pub fn run(
         tile: Options::TILE,
     };
     let plan: Plan = f.model.plan(&options, &mut Functions::new());
-    let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope, wide_rope_table(f, rows))]);
+    let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope(0), wide_rope_table(f, rows))]);
     for layer in 0..f.model.layers() {
         // A row that was never written must not be read: a single NaN would reach the logits.
-        for (plane, p) in f.model.state(&options).planes.iter().enumerate() {
+        for (plane, p) in f.model.planes(way.cache)[layer].iter().enumerate() {
             values.insert(Bind::State(layer, plane), vec![f64::NAN; rows * p.width]);
         }
     }
@@ -316,7 +316,7 @@ pub fn run(
 
 /// The table in f64: an f32 one would hide differences below 1e-7.
 fn wide_rope_table(f: &Fixture, rows: usize) -> Vec<f64> {
-    let frequencies = gristmill_llm::arch::deepseek2::rope::frequencies(&f.hyper);
+    let frequencies = f.model.rope_tables(rows).remove(0).frequencies;
     let angles = |p: usize| frequencies.iter().flat_map(move |w| [(p as f64 * w).cos(), (p as f64 * w).sin()]);
     (0..rows).flat_map(angles).collect()
 }

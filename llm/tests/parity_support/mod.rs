@@ -1,6 +1,8 @@
 //! Tiny models as files, tables of logits, and a plan run step by step on any device.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod tables;
+
 use crate::golden_support::{Fixture, Way};
 use gristmill_backend::{Options as DeviceOptions, open};
 use gristmill_compiler::Policy;
@@ -16,11 +18,7 @@ use gristmill_uop::{EncodingRef, Id, Scalar};
 use half::{bf16, f16};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-
-/// A file of the test data.
-pub fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
-}
+use tables::argmax;
 
 /// A file that ships with the program.
 pub fn asset(name: &str) -> PathBuf {
@@ -31,34 +29,6 @@ pub fn asset(name: &str) -> PathBuf {
 #[cfg(feature = "reference-tests")]
 pub fn reference() -> PathBuf {
     std::env::var_os("GRISTMILL_REFERENCE").map(PathBuf::from).expect("GRISTMILL_REFERENCE names the folder")
-}
-
-/// Whole numbers of a text file.
-pub fn ids(path: &Path) -> Vec<u32> {
-    let text = std::fs::read_to_string(path).expect("tokens");
-    text.split(|c: char| !c.is_ascii_digit()).filter(|s| !s.is_empty()).map(|s| s.parse().expect("an id")).collect()
-}
-
-/// The f32 values of a NumPy file.
-pub fn npy(path: &Path) -> Vec<f32> {
-    let bytes = std::fs::read(path).expect("logits");
-    let start = 10 + u16::from_le_bytes([bytes[8], bytes[9]]) as usize;
-    bytes[start..].chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-}
-
-/// Root mean square of the difference, in standard deviations of `b`.
-pub fn rms(a: &[f32], b: &[f32]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let mean = |v: &mut dyn Iterator<Item = f64>| v.sum::<f64>() / b.len() as f64;
-    let centre = mean(&mut b.iter().map(|&x| f64::from(x)));
-    let variance = mean(&mut b.iter().map(|&x| (f64::from(x) - centre).powi(2)));
-    let error = mean(&mut a.iter().zip(b).map(|(&x, &y)| (f64::from(x) - f64::from(y)).powi(2)));
-    (error / variance).sqrt()
-}
-
-/// Place of the largest; of equal ones the first.
-pub fn argmax(row: &[f32]) -> usize {
-    (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best })
 }
 
 /// How logits differ from the truth by more than `limit` of the largest, or in an argmax, if they do.
@@ -129,10 +99,10 @@ pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f6
         tile: Options::TILE,
     };
     let plan = model.plan(&options, &mut Functions::new());
-    let table = model.rope_table(rows).into_iter().map(f64::from).collect();
-    let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope, table)]);
+    let table = model.rope_tables(rows)[0].rows(rows).into_iter().map(f64::from).collect();
+    let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope(0), table)]);
     for layer in 0..model.layers() {
-        for (plane, p) in model.state(&options).planes.iter().enumerate() {
+        for (plane, p) in model.planes(options.cache)[layer].iter().enumerate() {
             values.insert(Bind::State(layer, plane), vec![0.0; rows * p.width]);
         }
     }
@@ -202,9 +172,9 @@ pub fn on_device(
                 let size = slot.storage.bytes(&slot.dims).expect("a size");
                 let make = || match bind {
                     Bind::Weight(name) => filled(&bytes_of(file, name)),
-                    Bind::Rope => {
-                        let table: Vec<u8> = model.rope_table(rows).iter().flat_map(|v| v.to_le_bytes()).collect();
-                        filled(&table)
+                    Bind::Rope(table) => {
+                        let table = model.rope_tables(rows)[*table].rows(rows);
+                        filled(&table.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
                     }
                     // As a device gives it: zeros.
                     Bind::State(..) => filled(&vec![0; size]),

@@ -62,16 +62,25 @@ function layers() {
   const gap = data.wall - data.covered;
   const sum = data.kinds.reduce((s, kind) => s + kind.seconds, Math.max(gap, 0));
   const part = (name, seconds, style) =>
-    make("div", { ...style, title: `${name}: ${time(seconds)}` }, seconds / sum > 0.08 ? short(name) : "");
+    make("div", { ...style, title: `${name}: ${time(seconds)}` }, short(name));
   for (const kind of data.kinds) {
     const style = { style: `width:${(100 * kind.seconds) / sum}%;background:${kinds.get(kind.function)}` };
     $("bar").append(part(kind.function, kind.seconds, style));
   }
   if (gap > 0) {
     const between = part("between kernels", gap, { class: "gap", style: `width:${(100 * gap) / sum}%` });
-    between.textContent = "";
     $("bar").append(between);
   }
+  // A name that has no room is none; the table below has them all.
+  const fit = () => {
+    for (const part of $("bar").children) {
+      const name = part.dataset.name ??= part.textContent;
+      part.textContent = name;
+      if (part.scrollWidth > part.clientWidth) part.textContent = "";
+    }
+  };
+  addEventListener("resize", fit);
+  fit();
   const head = ["layers", "calls", "launches", "time", "each call", "MB", "GB/s", "share"];
   $("kinds").append(make("tr", {}, ...head.map((h) => make("th", {}, h))));
   for (const kind of data.kinds) {
@@ -214,7 +223,8 @@ function roofline() {
       const tell = () => {
         $("roofs").textContent =
           `${label(kernel)} · ${kernel.about} · ${intensity(row).toPrecision(3)} op a byte, ${power(speed(row))}op/s, ` +
-          `${giga(row.bytes / row.seconds)} GB/s, ${percent(row.fraction, 0)} of its limit · ${percent(row.share)} of the step`;
+          `${giga(row.bytes / row.seconds)} GB/s, ${percent(row.fraction, 0)} of its limit · ${percent(row.share)} of the step` +
+          (row.above ? ` · above the roof: ${data.above}` : "");
       };
       const circle = make("circle", {
         class: "point", cx: x(intensity(row)), cy: y(speed(row)), r: 4 + 34 * Math.sqrt(row.share), fill: colour(kernel),
@@ -230,23 +240,26 @@ function roofline() {
   // The names of the dearest: beside their circles, one below the other where these crowd.
   function names() {
     const place = (row) => ["cx", "cy", "r"].map((name) => Number(points.get(row.kernel).getAttribute(name)));
+    const length = (row) => 7 * label(data.kernels[row.kernel]).length + 20;
     const named = rows.filter((row) => row.share > 0.05).sort((a, b) => place(a)[1] - place(b)[1]);
     const put = [];
     for (const row of named) {
       const [cx, cy, r] = place(row);
       const crowd = named.map(place).filter(([x, y]) => Math.abs(x - cx) < 130 && Math.abs(y - cy) < 60);
       const right = Math.max(...crowd.map(([x, , radius]) => x + radius));
-      const before = svg.clientWidth - right < 120;
+      const before = svg.clientWidth - right < length(row);
       const x = before ? Math.min(...crowd.map(([x, , radius]) => x - radius)) - 14 : right + 14;
       let y = cy + 4;
       for (const [px, py] of put) if (Math.abs(px - x) < 130 && y < py + 14) y = py + 14;
       put.push([x, y]);
       svg.append(make("line", { class: "axis", x1: cx + (before ? -r : r), y1: cy, x2: x + (before ? 3 : -3), y2: y - 4 }));
       const anchor = before ? "end" : "start";
-      svg.append(make("text", { class: "name", x, y, "text-anchor": anchor }, label(data.kernels[row.kernel])));
+      svg.append(make("text", { class: "name", x, y, "text-anchor": anchor }, label(data.kernels[row.kernel]) + (row.above ? " *" : "")));
     }
   }
-  $("roofs").textContent = `The roof: ${giga(bandwidth)} GB/s, measured before the model was loaded, and ${power(operations)}op/s, the cost model's.`;
+  const above = rows.filter((row) => row.above).length;
+  $("roofs").textContent = `The roof: ${giga(bandwidth)} GB/s, measured before the model was loaded, and ${power(operations)}op/s, the cost model's.` +
+    (above ? ` Above it, marked *, ${above === 1 ? "is one kernel" : `are ${above} kernels`}: ${data.above}.` : "");
   addEventListener("resize", draw);
   draw();
 }
@@ -259,8 +272,8 @@ const columns = [
   ["each", (row) => row.seconds / row.calls, time],
   ["MB", (row) => row.bytes, mega],
   ["GB/s", (row) => row.bytes / row.seconds, giga],
-  ["of limit", (row) => row.fraction ?? -1, (f) => (f < 0 ? "?" : percent(f, 0))],
-  ["share", (row) => row.share, percent],
+  ["of limit", (row) => row.fraction ?? -1, (f, row) => (f < 0 ? "?" : percent(f, 0) + (row.above ? " *" : ""))],
+  ["share", (row) => row.share, (x) => percent(x)],
   ["computes", (row) => data.kernels[row.kernel].about],
 ];
 let by = 2, opened = null;
@@ -276,7 +289,7 @@ function table() {
   for (const row of sorted) {
     const kernel = data.kernels[row.kernel];
     const cells = columns.map(([, get, show], i) => {
-      const shown = show ? show(get(row)) : String(get(row));
+      const shown = show ? show(get(row), row) : String(get(row));
       if (i === 0) {
         const dot = make("i", { class: "dot", style: `background:${colour(kernel)}` });
         return make("td", {}, dot, shown, " ", make("span", { class: "name" }, kernel.name));
@@ -285,7 +298,7 @@ function table() {
         const bar = make("i", { style: `width:${(100 * row.share) / most}%` });
         return make("td", {}, shown, make("span", { class: "meter" }, bar));
       }
-      return make("td", i === 8 ? { class: "text about", title: shown } : {}, shown);
+      return make("td", i === 8 ? { class: "text about" } : {}, shown);
     });
     const toggle = () => open(opened === row.kernel ? null : row.kernel);
     const line = make("tr", {

@@ -75,7 +75,8 @@ impl Folder {
         let path = &self.path;
         let meta =
             self.directory.try_clone().and_then(|open| File::from(open).metadata()).map_err(|e| fault(path, e))?;
-        if meta.uid() != me {
+        // What root alone can write to is read by everybody who may: the cache in an image of a container.
+        if ![me, 0].contains(&meta.uid()) {
             return Err(fault(path, format!("belongs to user {}, not to you ({me})", meta.uid())));
         }
         let mode = meta.mode() & 0o777;
@@ -83,12 +84,14 @@ impl Folder {
             let why = "so what lies in it cannot be trusted and is not read; empty it and `chmod 700` it";
             return Err(fault(path, format!("others can write to it (mode {mode:03o}), {why}")));
         }
-        if mode & 0o055 != 0 {
+        if mode & 0o055 != 0 && meta.uid() == me {
             if let Some(foreign) = self.names().into_iter().find(|name| !ours(name) && !is_temporary(name)) {
                 let what = format!("others can read it (mode {mode:03o}), and it holds other things ({foreign})");
                 return Err(fault(path, format!("{what}; give the cache a directory of its own")));
             }
-            rustix::fs::fchmod(&self.directory, Mode::RWXU).map_err(|e| fault(path, e))?;
+            // A file system that nobody can write to stays as it is.
+            let closed = rustix::fs::fchmod(&self.directory, Mode::RWXU);
+            closed.or_else(|e| if e == Errno::ROFS { Ok(()) } else { Err(fault(path, e)) })?;
         }
         Ok(())
     }
@@ -109,6 +112,10 @@ impl Folder {
             Err(error) => return Err(error),
         };
         let stat = rustix::fs::fstat(&file)?;
+        // A file of another user in a directory of root's: that user can write to it.
+        if ![rustix::process::geteuid().as_raw(), 0].contains(&stat.st_uid) {
+            return Err(Errno::ACCESS);
+        }
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Errno::INVAL);
         }
@@ -166,16 +173,21 @@ impl Folder {
         Ok(temporary)
     }
 
-    /// Removes the temporary directories of processes that are gone: those whose lock is free.
     fn remove_stale(&self) {
-        for name in self.names().into_iter().filter(|name| is_temporary(name)) {
-            let Ok(directory) = open_directory(&self.directory, Path::new(&name)) else { continue };
-            let made = rustix::fs::fstat(&directory).map(|stat| modified(&stat));
-            let age = made.ok().and_then(|made| made.elapsed().ok());
-            let directory = File::from(directory);
-            if age.is_some_and(|age| age >= GRACE) && directory.try_lock().is_ok() {
-                remove_tree(self.directory.as_fd(), &name, directory.as_fd());
-            }
+        remove_stale(self.directory.as_fd(), TEMPORARY);
+    }
+}
+
+/// Removes this user's temporary directories of processes that are gone from `parent`: those whose lock is free.
+fn remove_stale(parent: BorrowedFd, prefix: &str) {
+    let me = rustix::process::geteuid().as_raw();
+    for name in names(parent).into_iter().filter(|name| has_numbers(name, prefix)) {
+        let Ok(directory) = open_directory(parent, Path::new(&name)) else { continue };
+        let Ok(stat) = rustix::fs::fstat(&directory) else { continue };
+        let age = modified(&stat).elapsed().ok();
+        let directory = File::from(directory);
+        if stat.st_uid == me && age.is_some_and(|age| age >= GRACE) && directory.try_lock().is_ok() {
+            remove_tree(parent, &name, directory.as_fd());
         }
     }
 }
@@ -228,7 +240,14 @@ fn remove_tree(parent: BorrowedFd, name: &str, directory: BorrowedFd) {
 }
 
 pub(super) fn is_temporary(name: &str) -> bool {
-    name.strip_prefix(TEMPORARY).is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit() || b == b'-'))
+    has_numbers(name, TEMPORARY)
+}
+
+/// Is it a temporary directory's name that begins so: with two numbers after it?
+fn has_numbers(name: &str, prefix: &str) -> bool {
+    let numbers = name.strip_prefix(prefix).and_then(|rest| rest.split_once('-'));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    numbers.is_some_and(|(process, count)| is_number(process) && is_number(count))
 }
 
 /// A private directory, removed when dropped.
@@ -286,6 +305,8 @@ impl Temporary {
         // A compiler's output must be what is loaded.
         real.ancestors().try_for_each(|way| check_way(way).map_err(|why| of(way, why)))?;
         let directory = open_directory(CWD, &real).map_err(|e| of(place, e.to_string()))?;
+        // What a start that was interrupted left there; nothing else does, as there may be no store.
+        remove_stale(directory.as_fd(), ELSEWHERE);
         Temporary::make(&Arc::new(directory), &real, ELSEWHERE).map_err(|e| match e {
             Error::Cache { path, message } => of(&path, message),
             other => other.to_string(),

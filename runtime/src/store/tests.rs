@@ -186,6 +186,18 @@ fn leftovers_of_dead_processes_go_and_those_of_living_ones_stay() {
     let path = living.path().to_owned();
     drop(living);
     assert!(!path.exists());
+    // Where the store has no room, in the system's place for such, among things of others.
+    let living = Temporary::in_one_of(std::slice::from_ref(&place.0)).unwrap();
+    let (dead, other) = (place.0.join("gristmill-4194305-7"), place.0.join("gristmill-4194305-7-of-mine"));
+    for path in [&dead, &other] {
+        std::fs::create_dir(path).unwrap();
+        std::fs::write(path.join("unit.c"), "").unwrap();
+    }
+    for path in [living.path(), &dead, &other] {
+        File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+    }
+    drop(Temporary::in_one_of(std::slice::from_ref(&place.0)).unwrap());
+    assert!(living.path().exists() && !dead.exists() && other.exists());
 }
 
 #[test]

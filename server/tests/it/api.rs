@@ -176,10 +176,10 @@ fn models_health_metrics_and_the_page() {
     assert!(client.metric("gristmill_first_token_seconds_count") >= 1.0);
     let page = client.get("/");
     assert!(page.head.contains("text/html") && page.head.contains("content-security-policy"), "{}", page.head);
-    // One file: it asks this server alone.
-    let outside =
-        page.body.matches("src=\"").count() + page.body.matches("@import").count() + page.body.matches("url(").count();
-    assert_eq!((outside, page.body.contains("</html>")), (0, true));
+    assert!(!page.head.contains("unsafe-inline") && page.body.contains("</html>"), "{}", page.head);
+    let script = client.get("/page/main.js");
+    assert!(script.status == 200 && script.head.contains("text/javascript"), "{}", script.head);
+    assert_eq!(client.get("/page/none.js").status, 404);
 }
 
 #[test]
@@ -207,6 +207,86 @@ fn while_the_model_is_loaded_the_server_says_so() {
         assert!(response.head.contains("retry-after"), "{}", response.head);
         assert_eq!(response.refused(503)["code"], "model_loading");
     }
+    // Each in its own shape, and a browser with the page.
+    assert!(client.post("/api/chat", &json!({})).json()["error"].is_string());
+    assert_eq!(client.post("/v1/messages", &json!({})).json()["error"]["type"], "overloaded_error");
+    let page = client.exchange(b"GET / HTTP/1.0\r\nHost: localhost\r\nAccept: text/html,*/*\r\n\r\n");
+    assert!(page.status == 503 && page.body.contains("<title>Gristmill</title>"), "{}", page.head);
+    assert_eq!(client.get("/page/main.js").status, 200);
+    server.loading().set("loading weights", 3, 7);
+    let progress = json!({ "status": "loading", "message": "loading weights", "done": 3, "total": 7 });
+    assert_eq!(client.get("/health").json(), progress);
+}
+
+#[test]
+fn pages_elsewhere_and_names_of_proxies_are_let_in_where_they_were_named() {
+    let config = Config {
+        cors: vec!["http://localhost:3000".into()],
+        allowed_hosts: vec!["models.example".into()],
+        ..Config::default()
+    };
+    let server = start(config);
+    let ask = |client: &super::Client, method: &str, host: &str, origin: &str| {
+        let head = format!(
+            "{method} /v1/models HTTP/1.0\r\nHost: {host}\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: POST\r\n\r\n"
+        );
+        client.exchange(head.as_bytes())
+    };
+    let allowed = "access-control-allow-origin: http://localhost:3000";
+    for method in ["GET", "OPTIONS"] {
+        let named = ask(&server.client, method, "localhost", "http://localhost:3000");
+        assert!(named.status == 200 && named.head.contains(allowed), "{}", named.head);
+        let other = ask(&server.client, method, "localhost", "http://evil.example");
+        assert!(!other.head.contains("access-control-allow-origin"), "{}", other.head);
+        let closed = ask(shared(), method, "localhost", "http://localhost:3000");
+        assert!(!closed.head.contains("access-control"), "{}", closed.head);
+    }
+    assert_eq!(ask(&server.client, "GET", "Models.example", "null").status, 200);
+    assert_eq!(ask(&server.client, "GET", "evil.example", "null").status, 403);
+}
+
+#[test]
+fn who_waits_is_told_behind_how_many() {
+    let server = start(Config::default());
+    let client = &server.client;
+    let long = json!({ "prompt": "Once", "max_tokens": 2000, "ignore_eos": true, "stream": true }).to_string();
+    let request = client.request("POST", "/v1/completions", "application/json", long.as_bytes());
+    let short = asking(JAPAN, json!({ "temperature": 0, "stream": true, "max_tokens": 2 }));
+    let first = client.send(&request);
+    while client.metric("gristmill_requests_running") == 0.0 {
+        std::thread::yield_now();
+    }
+    let told = std::thread::scope(|scope| {
+        let second = client.send(&request);
+        while client.metric("gristmill_requests_waiting") < 1.0 {
+            std::thread::yield_now();
+        }
+        let third = scope.spawn(|| client.chat(short));
+        while client.metric("gristmill_requests_waiting") < 2.0 {
+            std::thread::yield_now();
+        }
+        drop((first, second));
+        third.join().unwrap()
+    });
+    assert!(told.body.starts_with(": waiting behind 1\n\n"), "{}", told.body);
+    assert!(!told.events().is_empty());
+}
+
+#[test]
+fn how_much_of_a_long_prompt_has_been_run_is_told() {
+    let client = shared();
+    let settings = json!({ "temperature": 0, "stream": true, "max_tokens": 2 });
+    let told = client.chat(asking(&"one two three ".repeat(200), settings.clone()));
+    let prompt = |body: &str| {
+        body.lines().find_map(|line| {
+            Some(line.strip_prefix(": prompt ")?.split_once(" of ")?).map(|(a, b)| (a.to_owned(), b.to_owned()))
+        })
+    };
+    let (done, total) = prompt(&told.body).expect("a comment");
+    let (done, total): (usize, usize) = (done.parse().expect("a number"), total.parse().expect("a number"));
+    assert!(done > 0 && done < total && total < 2048, "{done} of {total}");
+    // A short one has nothing to tell.
+    assert_eq!(prompt(&client.chat(asking(JAPAN, settings)).body), None);
 }
 
 /// What is told of an answer, and how, decides nothing of it.

@@ -99,10 +99,14 @@ fn fields_that_make_no_sense_are_named() {
         (json!({ "prompt": "" }), "prompt"),
         (json!({ "prompt": { "x": 1 } }), "prompt"),
         (json!({ "prompt": [99999] }), "prompt"),
-        (json!({ "prompt": ["a", "b"] }), "prompt"),
-        (json!({ "prompt": "x", "echo": true }), "echo"),
+        (json!({ "prompt": [] }), "prompt"),
+        (json!({ "prompt": vec!["a"; 300] }), "prompt"),
+        (json!({ "prompt": ["a", ""] }), "prompt"),
         (json!({ "prompt": "x", "suffix": "y" }), "suffix"),
-        (json!({ "prompt": "x", "best_of": 4 }), "best_of"),
+        (json!({ "prompt": "x", "best_of": 4, "stream": true }), "best_of"),
+        (json!({ "prompt": "x", "best_of": 1, "n": 2 }), "best_of"),
+        (json!({ "prompt": "x", "best_of": 99 }), "n"),
+        (json!({ "prompt": "x", "max_tokens": -2 }), "max_tokens"),
         (json!({ "prompt": "x", "logprobs": 99 }), "logprobs"),
     ] {
         assert_eq!(client.post("/v1/completions", &body).refused(400)["param"], param, "{body}");
@@ -236,6 +240,18 @@ fn a_host_that_two_readers_may_read_differently_is_refused() {
     ] {
         ask(line, headers).refused(403);
     }
+}
+
+#[test]
+fn a_body_of_no_type_is_json_unless_a_page_sends_it() {
+    let client = shared();
+    let body = asking("What is the capital of Japan?", json!({ "max_tokens": 1 })).to_string();
+    let send = |origin: &str| {
+        let head = format!("POST {CHAT} HTTP/1.0\r\nHost: localhost\r\n{origin}Content-Length: {}\r\n\r\n", body.len());
+        client.exchange(format!("{head}{body}").as_bytes())
+    };
+    assert_eq!(send("").status, 200);
+    send("Origin: http://localhost\r\n").refused(415);
 }
 
 #[test]

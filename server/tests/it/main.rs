@@ -6,9 +6,11 @@ mod client;
 mod failed;
 #[path = "../../../llm/tests/failing_support/mod.rs"]
 mod failing_support;
+mod interfaces;
 mod large;
 mod readers;
 mod running;
+mod scores;
 mod sessions;
 mod slow;
 mod structure;

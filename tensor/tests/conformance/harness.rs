@@ -1,21 +1,18 @@
 //! The harness: cases, random inputs, the truth, and the ways in which a device is made to compute them.
 
+mod suite;
 mod tally;
 
 use gristmill_backend::Opened;
-use gristmill_compiler::layout::Layout;
-use gristmill_compiler::{Cheapest, Perturb, Policy, decompose};
-use gristmill_runtime::Memory;
 use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
-use gristmill_tensor::function::{Capture, ContentKey, Key};
-use gristmill_tensor::jit::{Call, Jit};
+use gristmill_tensor::function::Capture;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::fold::Value;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 use half::{bf16, f16};
-use std::collections::HashMap;
 use std::sync::Arc;
+use suite::Suite;
 
 /// Bytes of every output.
 type Outputs = Vec<Vec<u8>>;
@@ -372,114 +369,14 @@ pub fn seeds(usual: u64) -> impl Iterator<Item = u64> {
     1..=asked().unwrap_or(usual)
 }
 
-/// The kernel that brings a slot into its layout.
-fn packer(f: &Function, &(slot, layout): &(u32, Layout)) -> (EncodingRef, Layout, usize) {
-    let info = &f.slots[slot as usize];
-    let (Storage::Packed(e), Some(&columns)) = (info.storage, info.dims.last()) else { panic!("{slot} is not packed") };
-    (e, layout, columns as usize)
-}
-
 /// Runs all cases in all ways; panics with everything that is wrong.
 pub fn check(cases: Vec<Case>, ways: Vec<Way>) {
     let only = std::env::var("GRISTMILL_CASE").ok();
-    let cases: Vec<Case> =
-        cases.into_iter().filter(|c| only.as_ref().is_none_or(|o| c.name.contains(o.as_str()))).collect();
-    let truths: Vec<Vec<Run>> = cases.iter().map(runs).collect();
-    // What is computed where products are in integers, by case and function: targets of different vectors often compute the same.
-    let mut derived: HashMap<(usize, Key), Vec<Want>> = HashMap::new();
-    let functions: Vec<Arc<Function>> = cases.iter().map(|c| c.function.clone()).collect();
-    let mut errors: Vec<String> = Vec::new();
-    // By mark, case and run: the way that came first, and the bytes of its outputs.
-    let mut bits: HashMap<(&str, usize, usize), (String, Outputs)> = HashMap::new();
-    for way in ways {
-        let mut jit = Jit::new(way.device.clone());
-        let mut policy: Box<dyn Policy> = match way.seed {
-            Some(s) => Box::new(Perturb(s)),
-            None => Box::new(Cheapest),
-        };
-        let ready = match jit.prepare_with(&functions, policy.as_mut(), &|_, _| ()) {
-            Ok(ready) => ready,
-            Err(e) => panic!("{}: {e}", way.name),
-        };
-        // All kernels of a batch are compiled together, so these too.
-        let mut packers = Vec::new();
-        for (case, function) in cases.iter().zip(&ready) {
-            packers.extend(function.compiled.layouts.iter().map(|l| packer(&case.function, l)));
-        }
-        jit.prepare_packers(&packers).expect("kernels");
-        let decisions = ready.iter().flat_map(|f| &f.compiled.decisions);
-        tally::add(&way.device.target.name, decisions).expect("the file of GRISTMILL_DECISIONS");
-        for (i, (case, function)) in cases.iter().zip(ready).enumerate() {
-            let meaning = decompose::meaning(&case.function, &way.device.target).map(|f| {
-                let key = (i, f.key());
-                derived.entry(key).or_insert_with(|| {
-                    truths[i].iter().map(|r| truth(&f, &r.vars, &r.before, &r.values, 0.0)).collect()
-                });
-                key
-            });
-            if std::env::var_os("GRISTMILL_SOURCE").is_some() {
-                function
-                    .compiled
-                    .programs
-                    .iter()
-                    .for_each(|p| println!("// {} / {}\n{}", case.name, way.name, p.source));
-            }
-            for (j, run) in truths[i].iter().enumerate() {
-                let d = jit.device().clone();
-                let mut args: Vec<_> = run
-                    .before
-                    .iter()
-                    .map(|bytes| {
-                        let b = d.alloc(bytes.len().max(1), Memory::Scratch).expect("memory");
-                        d.write(&b, 0, bytes).expect("written");
-                        b
-                    })
-                    .collect();
-                for layout in &function.compiled.layouts {
-                    let (slot, key) = (layout.0 as usize, packer(&case.function, layout));
-                    let info = &case.function.slots[slot];
-                    let packed =
-                        d.alloc(key.1.bytes(key.0, &info.dims).expect("a layout"), Memory::Scratch).expect("memory");
-                    let rows = info.dims[..info.dims.len() - 1].iter().product::<i64>() as usize;
-                    jit.packer(key).and_then(|p| p.pack(&args[slot], &packed, rows)).expect("packed");
-                    args[slot] = packed;
-                }
-                let call = Call { function: function.clone(), args: args.clone() };
-                let at = format!("{} / {} {:?}", case.name, way.name, run.vars);
-                if let Err(e) = jit.run(&[call], &run.vars) {
-                    errors.push(format!("{at}: {e}"));
-                    continue;
-                }
-                let mut after = Vec::new();
-                for (n, (slot, want, places)) in run.want.iter().enumerate() {
-                    let Storage::Plain(scalar) = case.function.slots[*slot as usize].storage else { continue };
-                    let mut bytes = vec![0; args[*slot as usize].len()];
-                    d.read(&args[*slot as usize], 0, &mut bytes).expect("read");
-                    let got: Vec<f64> = places.iter().map(|&p| get(&bytes, p * scalar.bytes(), scalar)).collect();
-                    let judged = match &meaning {
-                        Some(key) => {
-                            let nearer = wrong(&derived[key][j][n].1, &got, scalar, DERIVED, &[]);
-                            nearer.or_else(|| wrong(want, &got, scalar, ENCODED, &[]))
-                        }
-                        None => {
-                            let slack = run.slack.get(n).map_or(&[][..], Vec::as_slice);
-                            wrong(want, &got, scalar, case.within, slack)
-                        }
-                    };
-                    if let Some(e) = judged {
-                        errors.push(format!("{at}: slot {slot}, {e}"));
-                    }
-                    after.push(bytes);
-                }
-                if let Some(mark) = way.same_as {
-                    match bits.get(&(mark, i, j)) {
-                        Some((other, b)) if *b != after => errors.push(format!("{at}: differs from {other}")),
-                        Some(_) => {}
-                        None => drop(bits.insert((mark, i, j), (way.name.clone(), after))),
-                    }
-                }
-            }
-        }
+    let asked = |c: &Case| only.as_ref().is_none_or(|o| c.name.contains(o.as_str()));
+    let mut suite = Suite::of(cases.into_iter().filter(asked).collect());
+    for way in &ways {
+        suite.run(way);
     }
+    let errors = &suite.errors;
     assert!(errors.is_empty(), "{} wrong:\n{}", errors.len(), errors[..errors.len().min(40)].join("\n"));
 }

@@ -2,7 +2,7 @@
 
 use crate::harness::{Case, Fill, Within};
 use crate::{experts, invented, network};
-use gristmill_encodings::{Q4_0, TABLE};
+use gristmill_encodings::{Q4_0, TABLE, by_name};
 use gristmill_tensor::dims;
 use gristmill_uop::{EncodingRef, Scalar};
 
@@ -115,6 +115,7 @@ pub fn tiles() -> Vec<Case> {
     let mut out: Vec<Case> = blocks.map(|e| prompt(e, 32)).collect();
     out.push(prompt(&Q4_0, 208));
     out.push(experts::grouped_by(&Q4_0, 32, 40).renamed("by 32"));
+    out.push(prompt(by_name("bf16").expect("an encoding"), 48));
     out
 }
 

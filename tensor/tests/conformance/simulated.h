@@ -191,24 +191,39 @@ FN i32x4 name##32(unsigned int a, unsigned int b, unsigned int c, unsigned int e
 }
 MMA(mma_, false)
 MMA(mma_signed_, true)
-// Two words of rows `g` and `g + 8` each, then two of columns, of two halves.
-FN f32x4 mma_halves(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y, f32x4 d) {
+static inline float half_at(bool bf16, unsigned int word, int k) {
+  const unsigned short bits_of = (unsigned short)(word >> k % 2 * 16);
+  return bf16 ? bits<unsigned int, float>((unsigned int)bits_of << 16) : cvt_f16_f32_1(bits_of);
+}
+// `n` words of rows `g` and `g + 8` each, then `n` of columns, of two halves.
+static inline f32x4 mma_of_halves(bool bf16, int n, const unsigned int *own, f32x4 d) {
   static unsigned int words[1024][6];
-  const unsigned int own[] = {a, b, c, e, x, y};
   BARRIER;
-  memcpy(words[sim::current], own, sizeof own);
+  memcpy(words[sim::current], own, 3 * n * sizeof *own);
   BARRIER;
   const int lane = sim::current % 32, first = sim::current - lane, g = lane / 4, t = lane % 4;
   float sums[] = {d.x, d.y, d.z, d.w};
   for (int i = 0; i < 2; i++)
     for (int j = 0; j < 2; j++)
-      for (int h = 0; h < 2; h++)
+      for (int h = 0; h < n; h++)
         for (int k = 0; k < 8; k++) {
-          const unsigned int row = words[first + g * 4 + k / 2][2 * h + i], column = words[first + (2 * t + j) * 4 + k / 2][4 + h];
-          const float product = cvt_f16_f32_1(row >> k % 2 * 16) * cvt_f16_f32_1(column >> k % 2 * 16);
+          const unsigned int row = words[first + g * 4 + k / 2][2 * h + i], column = words[first + (2 * t + j) * 4 + k / 2][2 * n + h];
+          const float product = half_at(bf16, row, k) * half_at(bf16, column, k);
           sums[2 * i + j] += product;
         }
   return {sums[0], sums[1], sums[2], sums[3]};
+}
+FN f32x4 mma_halves(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y, f32x4 d) {
+  const unsigned int own[] = {a, b, c, e, x, y};
+  return mma_of_halves(false, 2, own, d);
+}
+FN f32x4 mma_bf16(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y, f32x4 d) {
+  const unsigned int own[] = {a, b, c, e, x, y};
+  return mma_of_halves(true, 2, own, d);
+}
+FN f32x4 mma_halves_8(unsigned int a, unsigned int b, unsigned int x, f32x4 d) {
+  const unsigned int own[] = {a, b, x};
+  return mma_of_halves(false, 1, own, d);
 }
 #define FOLD(name, T, COMBINE) \
 FN T name(T x, int lanes, int stride) { \

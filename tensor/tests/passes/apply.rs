@@ -45,7 +45,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("mma", statements::mma),
     ("mma_f16", statements::mma_f16),
     ("async_copies", statements::async_copies),
-    ("launch_bounds", statements::launch_bounds),
+    ("launch", statements::launch),
     ("unroll", statements::unroll),
     ("dependents", statements::dependents),
     ("prefetch_spans", statements::prefetch_spans),
@@ -181,10 +181,10 @@ fn fragment_tiling(case: &Case) -> Result<Applied, String> {
     let mut g = p.graph.clone();
     let mut ranges = Ranges::after(last_range(&g, &p.roots));
     let Some((&last, stages)) = p.roots.split_last() else { return Err("a nest".into()) };
-    let product = testing::Product::of(&g, last);
+    let product = testing::Product::of(&g, last, &target.machine);
     let first = product.map(|product| testing::propose_warps(&g, &product, target.threads as i64).remove(0).plan);
     let tiled = match case.parsed("plan")?.or(first) {
-        Some(NestPlan::Warps(warps)) => testing::fragment_tiling(&mut g, last, &warps, &mut ranges),
+        Some(NestPlan::Warps(warps)) => testing::fragment_tiling(&mut g, last, &warps, &target.machine, &mut ranges),
         _ => None,
     };
     match tiled {
@@ -238,7 +238,7 @@ fn workgroup(case: &Case) -> Result<Applied, String> {
     let around = Around { node: p.roots[0], hint: None, derived: &derived, target: &target, room };
     let plan = match case.parsed("plan")? {
         Some(plan) => plan,
-        None => testing::propose_workgroup(&g, &p.roots, &around).remove(0).plan,
+        None => testing::propose_workgroup(&g, &p.roots, &around),
     };
     let nests = testing::workgroup(&mut g, &mut x, &p.roots, &plan, &around).nests;
     Ok(same((p.graph, p.roots), (g, nests)))

@@ -5,13 +5,14 @@ use crate::judge::{Applied, Claim, Meaning};
 use crate::kernels::{FixedRange, Kernels, Linear, offset, ranges};
 use crate::show;
 use crate::straight::{Written, straight};
-use gristmill_compiler::testing::{self, Code, KernelCode, Statement, Turn};
+use gristmill_compiler::testing::{self, Code, KernelCode, Launched, Statement, Turn};
+use gristmill_uop::launch::Dependents;
 use gristmill_uop::program::{KernelContext, When};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind, ReduceOp, text};
 
 /// Nests, and what lowering is told of them: `early: %4` and `skip: %5` are conditions, `first: yes` says that nothing comes before, `streams: 0 2` are
-/// slots whose rows follow one another.
+/// slots whose rows follow one another, `beside: 3` workgroups come to each unit. The launch is run as is proposed first, or as `launch:` says.
 struct Lowering {
     graph: Graph,
     nests: Vec<Id>,
@@ -26,7 +27,15 @@ impl Lowering {
         let when = When { skip: condition("skip")?, early: condition("early")?, ..When::default() };
         let slot = |w: &str| w.parse().map_err(|_| format!("`{w}` is no slot"));
         let streams = case.get("streams").unwrap_or_default().split_whitespace().map(slot).collect::<Result<_, _>>()?;
-        let context = KernelContext { when: vec![when], first: case.get("first").is_some(), streams };
+        let mut linear = p.graph.clone();
+        let bodies = [testing::linear(&mut linear, &p.roots, &target)];
+        let (first, beside) = (case.get("first").is_some(), case.parsed("beside")?.unwrap_or(1));
+        let of = Launched { g: &linear, bodies: &bodies, beside, scratch: 0, first, target: &target };
+        let plan = match case.get("launch") {
+            Some(words) => format!("launch: {words}").parse()?,
+            None => testing::propose_launch(&of, false).remove(0).plan,
+        };
+        let context = KernelContext { when: vec![when], plan, streams };
         Ok(Lowering { graph: p.graph, nests: p.roots, context, target })
     }
     /// As they are linearised, before any other pass.
@@ -36,7 +45,7 @@ impl Lowering {
         (g, Code { skip: self.context.when[0].skip, ..code })
     }
     fn turn(&self) -> Turn {
-        Turn::of(self.target.early_launch, self.context.first)
+        Turn::of(self.context.plan.dependents)
     }
     fn early(&self) -> Option<Id> {
         self.context.when[0].early
@@ -46,8 +55,9 @@ impl Lowering {
         let text = show::renumbered(&testing::print_linear(g, code));
         let nests = Kernels::of(self.graph.clone(), self.nests.clone());
         let mut graph = self.graph;
-        let groups = graph.int(1);
-        let all = testing::lower_kernel(&mut graph, &[self.nests], groups, &self.context, &self.target);
+        let body = testing::linear(&mut graph, &self.nests, &self.target);
+        let body = Code { skip: self.context.when[0].skip, ..body };
+        let all = testing::finish(&graph, vec![body], &self.context, &self.target);
         let after = Linear::of(nests.clone(), graph, all);
         Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Linear(after)) }
     }
@@ -66,20 +76,21 @@ pub fn async_copies(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
-/// `resident: 1` is how many workgroups a multiprocessor has room for; two unless it is said.
 pub fn unroll(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::of(case)?;
     let (g, code) = lowering.code();
-    let statements = testing::unroll(&g, code.statements, case.parsed("resident")?.unwrap_or(2));
+    let statements = testing::unroll(&g, code.statements, &lowering.context.plan, &lowering.target);
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
-/// `beside: 3` workgroups come to each multiprocessor; one unless it is said.
-pub fn launch_bounds(case: &Case) -> Result<Applied, String> {
+/// All plans of the launch that are proposed: `first: yes`, and `beside: 3` workgroups for each unit.
+pub fn launch(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::of(case)?;
     let (g, code) = lowering.code();
-    let resident = testing::resident(&g, &[code], case.parsed("beside")?.unwrap_or(1));
-    Ok(Applied { text: format!("room for {resident}\n"), claim: Claim::Text })
+    let (first, beside) = (case.get("first").is_some(), case.parsed("beside")?.unwrap_or(1));
+    let of = Launched { g: &g, bodies: &[code], beside, scratch: 0, first, target: &lowering.target };
+    let text = testing::propose_launch(&of, true).iter().map(|p| format!("{}: {}\n", p.name, p.plan)).collect();
+    Ok(Applied { text, claim: Claim::Text })
 }
 
 pub fn dependents(case: &Case) -> Result<Applied, String> {
@@ -161,10 +172,10 @@ pub fn coalesce(case: &Case) -> Result<Applied, String> {
         let total = threads.iter().map(|&r| g.max_of(g[r].src[0])).product();
         let threads = testing::count_threads(g, &threads, total);
         let nest = Statement::Nest { buffer: g[p.roots[0]].src[0], staged: false, globals: vec![], threads };
-        let turn = Turn::of(false, false);
+        let turn = Turn::of(Dependents::End);
         let all = turn.wait.iter().cloned().chain([nest]).chain(statements).chain([Statement::End]).collect();
         let (bodies, threads) = (vec![code(all)], total as usize);
-        let code = KernelCode { bodies, threads, resident: 1, entry: vec![], idle: turn.wait };
+        let code = KernelCode { bodies, threads, resident: 1, shared: None, entry: vec![], idle: turn.wait };
         Meaning::Linear(Linear::of(Kernels::of(g.clone(), p.roots.clone()), g.clone(), code))
     };
     Ok(Applied { text, claim: Claim::same(of(before), of(after)) })
@@ -197,13 +208,13 @@ pub fn pairs(case: &Case) -> Result<Applied, String> {
 }
 
 /// The value of the last nest; those before it fill the stages that it reads.
-fn products(case: &Case, pass: fn(&mut Graph, Id, &[Id]) -> Id) -> Result<Applied, String> {
+fn products(case: &Case, pass: fn(&mut Graph, Id, &[Id], &Target) -> Id) -> Result<Applied, String> {
     let p = case.graph()?;
     let nests = Kernels::of(p.graph.clone(), p.roots.clone());
     let (mut g, nest) = (p.graph, *p.roots.last().ok_or("a nest")?);
     let closed = g[nest].src[3..].to_vec();
     let value = g[nest].src[2];
-    let new = pass(&mut g, value, &closed);
+    let new = pass(&mut g, value, &closed, &Target::named("h200"));
     let text = if new == value { "left as it is\n".into() } else { text::print(&g, &[new]) };
     let (threads, loops): (Vec<Id>, Vec<Id>) =
         closed.iter().partition(|&&r| g.range_kind(r) == Some(RangeKind::Vector));

@@ -212,6 +212,7 @@ pub fn cut(case: &Case) -> Result<Applied, String> {
         target: &c.target,
         room: room(&c.target),
         plan: None,
+        stages: None,
     };
     let numbers = Numbers::of(&g, &c.all());
     let draft = match testing::cut(&mut g, root, &around) {

@@ -3,8 +3,8 @@
 
 use crate::render::Expressions;
 use gristmill_compiler::lower::Statement;
-use gristmill_uop::machine::AMX_BF16;
-use gristmill_uop::{Arg, Graph, Id, Op};
+use gristmill_uop::fragment::AMX_BF16;
+use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 
 /// What the prelude has for them. The instructions are written out, with all of memory as what they may read and change: compilers' own functions say
 /// nothing of it (gcc 12), so that stores move past them.
@@ -83,7 +83,8 @@ pub(super) fn statement(t: &Expressions, s: &Statement) -> Option<String> {
             _ => unreachable!("no value that is a tile: {:?}", g[*id]),
         },
         Statement::Accumulator(acc) if is_tile(*acc) => format!("TILE_ZERO({});", of_sum(g[*acc].src[1])),
-        Statement::Accumulate(acc, product) if is_tile(*acc) => {
+        // Nothing makes tiles of bytes yet, and they have no text.
+        Statement::Accumulate(acc, product) if is_tile(*acc) && g.scalar(*acc) == Scalar::F32 => {
             let [a, b] = [0, 1].map(|i| register(g, g[*product].src[i]));
             format!("TILE_PRODUCT({}, {a}, {b});", register(g, *product))
         }

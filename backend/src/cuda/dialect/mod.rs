@@ -63,6 +63,10 @@ impl<'a> Writer<'a> {
             });
         }
         arguments.push("const i64 *RESTRICT v CLOCK".into());
+        // What a driver is asked for stands in the text, as what the text does not say two programs may not differ in.
+        if let Some(percent) = code.shared {
+            self.line(format_args!("// {percent} % of a unit's memory shared"));
+        }
         self.line(format_args!("ENTRY({}, {}, {name})({}) {{", code.threads, code.resident, arguments.join(", ")));
         self.line(format_args!("const i32 thread = THREAD_INDEX;"));
         for (i, node) in self.t.signature.vars.iter().map(|v| v.1).enumerate() {

@@ -123,6 +123,13 @@ FN int dot4_signed_1(unsigned int a, unsigned int b, int c) { int d; asm("dp4a.s
 FN int dot4_small_1(unsigned int a, unsigned int b, int c) { return dot4_any_1(a, b, c); }
 FN unsigned int permuted(unsigned int a, unsigned int b, unsigned int by) { return __byte_perm(a, b, by); }
 template <class T> FN T shuffled(T x, int by) { return __shfl_xor_sync(0xffffffffu, x, by); }
+#if __CUDA_ARCH__ >= 750
+FN f32x4 mma_halves_8(unsigned int a, unsigned int b, unsigned int x, f32x4 d) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+f"(d.x), "+f"(d.y), "+f"(d.z), "+f"(d.w) : "r"(a), "r"(b), "r"(x));
+  return d;
+}
+#endif
 #if __CUDA_ARCH__ < 800
 template <bool SIGNED, int N> FN i32x4 mma(const unsigned int (&own)[N]) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, halves = N / 3;
@@ -168,6 +175,11 @@ static __device__ __noinline__ f32x4 mma_halves(unsigned int a, unsigned int b, 
 #else
 FN f32x4 mma_halves(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y, f32x4 d) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d.x), "+f"(d.y), "+f"(d.z), "+f"(d.w) : "r"(a), "r"(b), "r"(c), "r"(e), "r"(x), "r"(y));
+  return d;
+}
+FN f32x4 mma_bf16(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int x, unsigned int y, f32x4 d) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d.x), "+f"(d.y), "+f"(d.z), "+f"(d.w) : "r"(a), "r"(b), "r"(c), "r"(e), "r"(x), "r"(y));
   return d;
 }

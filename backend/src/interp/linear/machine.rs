@@ -6,8 +6,8 @@ use super::memory::{At, Places};
 use super::nodes;
 use gristmill_compiler::lower::{Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
 use gristmill_uop::fold::{self, Value};
-use gristmill_uop::machine::AMX_BF16;
-use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
+use gristmill_uop::fragment::{Fragment, TILES};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 use std::collections::HashMap;
 
 /// What variables are.
@@ -331,27 +331,31 @@ impl<'a> Machine<'a> {
     /// A tile of sums, whose rows lie `stride` elements apart from `at` on.
     fn write_tile(&mut self, buffer: Id, at: Id, stride: i64, value: Id) -> Result<(), Fault> {
         let (unit, scalar) = (self.g.unit_bytes(buffer), self.g.scalar(value));
+        let of = Fragment::of_sums(scalar).ok_or_else(|| Fault::Graph("a tile of what are no sums".into()))?;
         for thread in 0..self.threads {
             let first = self.index(at, thread);
-            for i in 0..AMX_BF16.rows * AMX_BF16.columns {
-                let at = first + i / AMX_BF16.columns * stride + i % AMX_BF16.columns;
+            for i in 0..of.rows * of.columns {
+                let at = first + i / of.columns * stride + i % of.columns;
                 let v = self.get(value, thread)[i as usize];
                 self.places.store(At { buffer, byte: at * unit }, scalar, v, thread)?;
             }
         }
         Ok(())
     }
-    /// The words of a tile of bf16, row by row.
+    /// The words of a tile of operands, row by row.
     fn load_tile(&mut self, id: Id) -> Result<Vec<Value>, Fault> {
         let n = &self.g[id];
         let Arg::Ints(numbers) = &n.arg else { return Err(Fault::Graph("a tile without a stride".into())) };
         let (buffer, unit, stride) = (n.src[0], self.g.unit_bytes(n.src[0]), i64::from(numbers[1]));
-        let words = AMX_BF16.terms / 2;
-        let mut out = Vec::with_capacity(self.threads * (AMX_BF16.rows * words) as usize);
+        let of = TILES.iter().find(|f| f.operand == self.g.scalar(buffer));
+        let of = of.ok_or_else(|| Fault::Graph("a tile of what is no operand".into()))?;
+        let each = Scalar::U32.bytes() as i64 / unit;
+        let words = of.terms / each;
+        let mut out = Vec::with_capacity(self.threads * (of.rows * words) as usize);
         for thread in 0..self.threads {
             let first = self.index(n.src[1], thread);
-            for i in 0..AMX_BF16.rows * words {
-                let at = first + i / words * stride + 2 * (i % words);
+            for i in 0..of.rows * words {
+                let at = first + i / words * stride + each * (i % words);
                 out.push(self.places.load(At { buffer, byte: at * unit }, Scalar::U32, thread)?);
             }
         }
@@ -378,7 +382,6 @@ impl<'a> Machine<'a> {
         if n.op == Op::Load {
             return self.load(id);
         }
-        let word = |thread: usize, i: usize| self.index(n.src[i], thread);
         match n.op {
             Op::TileLoad => self.load_tile(id),
             Op::Fold if n.src.len() == 2 => {
@@ -389,16 +392,7 @@ impl<'a> Machine<'a> {
                 let lanes = lanes.ok_or_else(|| Fault::Graph("threads that cannot be counted".into()))?;
                 nodes::over_threads(n, &own, (lane.stride(), lanes))
             }
-            Op::Mma => {
-                let signed = n.arg == Arg::None;
-                let dot = if signed { fold::signed_dot4 } else { fold::dot4 };
-                let add = |sum: Value, row, column| Value::Int(dot(row, column, sum.int())).stored_as(Scalar::I32);
-                Ok(nodes::product(self.threads, n.src.len() / 3, |_, _| Value::Int(0), word, add))
-            }
-            Op::MmaHalf => {
-                let first = |thread: usize, i: usize| self.get(n.src[6], thread)[i];
-                Ok(nodes::product(self.threads, 2, first, word, nodes::halves))
-            }
+            Op::Mma | Op::MmaHalf => self.product(n),
             op if op.is_elementwise() && !matches!(op, Op::Bitcast | Op::Table | Op::Table4) => self.elementwise(id),
             _ => {
                 let types: Vec<Scalar> = n.src.iter().map(|&s| self.g.scalar(s)).collect();
@@ -410,6 +404,24 @@ impl<'a> Machine<'a> {
                 Ok(out)
             }
         }
+    }
+    /// A product of each warp.
+    fn product(&self, n: &Node) -> Result<Vec<Value>, Fault> {
+        let no_fragment = || Fault::Graph(format!("{:?} of no fragment", n.op));
+        let of = Fragment::of_product(n).ok_or_else(no_fragment)?;
+        // Bytes of rows may be without a sign.
+        let rows = if matches!(n.arg, Arg::Int(_)) && n.op == Op::Mma { Scalar::U8 } else { of.operand };
+        let mut out = Vec::with_capacity(self.threads * n.dtype.lanes as usize);
+        for warp in (0..self.threads).step_by(of.sums.lanes() as usize) {
+            let word = |lane: i64, i: i64| self.index(n.src[i as usize], warp + lane as usize);
+            let second = |lane: i64, register: i64, _: i64| word(lane, of.first.registers() + register);
+            let begin = |lane: i64, i: usize| match n.op {
+                Op::Mma => Value::Int(0),
+                _ => self.get(n.src[of.words()], warp + lane as usize)[i],
+            };
+            out.extend(nodes::product(of, [rows, of.operand], |lane, register, _| word(lane, register), second, begin));
+        }
+        Ok(out)
     }
     /// Most of what there is to do: no memory is taken for single threads.
     fn elementwise(&self, id: Id) -> Result<Vec<Value>, Fault> {

@@ -3,12 +3,11 @@
 use super::super::fault::Fault;
 use super::memory::{decoded, encoded};
 use gristmill_uop::fold::{self, Value};
-use gristmill_uop::machine::AMX_BF16;
+use gristmill_uop::fragment::{Fragment, Held};
 use gristmill_uop::{Arg, Node, Op, Scalar};
 
-/// Threads of a warp, and lanes of it that hold one row.
-const WARP: usize = 32;
-const ROW: usize = 4;
+/// Bytes of a word.
+const WORD: i64 = 4;
 
 /// A node of one thread, from its sources' lanes; `types` are theirs.
 pub(super) fn value(n: &Node, src: &[&[Value]], types: &[Scalar]) -> Result<Vec<Value>, Fault> {
@@ -59,25 +58,20 @@ pub(super) fn value(n: &Node, src: &[&[Value]], types: &[Scalar]) -> Result<Vec<
             src[0].iter().zip(src[1]).map(|(a, b)| Value::Int(bits(a) | bits(b) << 16)).collect()
         }
         Op::TileRows => src.concat(),
-        Op::TileMma => tile_product(src),
+        Op::TileMma => tile_product(src, Fragment::of_sums(scalar).ok_or_else(no_meaning)?),
         _ => return Err(no_meaning()),
     })
 }
 
-/// A tile of words of rows times one of words of columns, added to sums.
-fn tile_product(src: &[&[Value]]) -> Vec<Value> {
-    let [rows, columns, sums] = src else { return vec![] };
-    let (width, words) = (AMX_BF16.columns as usize, AMX_BF16.terms as usize / 2);
-    let half = |word: Value, k: u32| half::bf16::from_bits((word.int() >> (16 * k)) as u16).to_f32();
-    let sum = |i: usize| {
-        let (row, column) = (i / width, i % width);
-        let terms = (0..words).flat_map(|k| [(k, 0), (k, 1)]);
-        let all = terms.fold(sums[i].float() as f32, |sum, (k, part)| {
-            half(rows[row * words + k], part).mul_add(half(columns[k * width + column], part), sum)
-        });
-        Value::Float(all.into())
+/// A tile of rows times one of columns, added to sums. A row of a tile is a register of several words.
+fn tile_product(src: &[&[Value]], of: &Fragment) -> Vec<Value> {
+    let word = |side: usize, held: &Held, register: i64, at: i64| {
+        let words = held.elements() * of.operand.bytes() as i64 / WORD;
+        src[side][(register * words + at) as usize].int()
     };
-    (0..sums.len()).map(sum).collect()
+    let first = |_: i64, register: i64, at: i64| word(0, &of.first, register, at);
+    let second = |_: i64, register: i64, at: i64| word(1, &of.second, register, at);
+    product(of, [of.operand; 2], first, second, |_, i| src[2][i])
 }
 
 /// A fold over threads, `lanes` of them `stride` apart: in the tree that threads exchange their values in.
@@ -95,37 +89,53 @@ pub(super) fn over_threads(n: &Node, own: &[Value], (stride, lanes): (i64, i64))
     Ok(all)
 }
 
-/// The four sums of each thread of a product of 16 rows and 8 columns: lane `4g + t` has rows `g + 8i` and columns `2t + j`. Sources by
-/// number, of a thread, are `word`; a row's words are those of the lanes `4g..4g + 4`.
+/// A product of the fragment `of`: its sums, of lane after lane. Of an operand a lane's register is given word by word, of the sums by what it begins with; the
+/// operands' elements are of these types.
 pub(super) fn product(
-    threads: usize,
-    halves: usize,
-    first: impl Fn(usize, usize) -> Value,
-    word: impl Fn(usize, usize) -> i64,
-    add: impl Fn(Value, i64, i64) -> Value,
+    of: &Fragment,
+    types: [Scalar; 2],
+    first: impl Fn(i64, i64, i64) -> i64,
+    second: impl Fn(i64, i64, i64) -> i64,
+    begin: impl Fn(i64, usize) -> Value,
 ) -> Vec<Value> {
-    let mut out = Vec::with_capacity(4 * threads);
-    for thread in 0..threads {
-        let (lane, warp) = (thread % WARP, thread - thread % WARP);
-        let (g, t) = (lane / ROW, lane % ROW);
-        for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            let mut sum = first(thread, 2 * i + j);
-            for h in 0..halves {
-                for k in 0..ROW {
-                    let row = word(warp + g * ROW + k, 2 * h + i);
-                    let column = word(warp + (2 * t + j) * ROW + k, 2 * halves + h);
-                    sum = add(sum, row, column);
-                }
+    let rows = elements(&of.first, of.terms, types[0], first);
+    let columns = elements(&of.second, of.columns, types[1], second);
+    let mut out = Vec::new();
+    for lane in 0..of.sums.lanes() {
+        for register in 0..of.sums.registers() {
+            for element in 0..of.sums.elements() {
+                let [row, column] = of.sums.at(lane, register, element);
+                let terms = (0..of.terms)
+                    .map(|k| [rows[(row * of.terms + k) as usize], columns[(k * of.columns + column) as usize]]);
+                out.push(added(begin(lane, (register * of.sums.elements() + element) as usize), terms, of.sum));
             }
-            out.push(sum);
         }
     }
     out
 }
 
-/// `sum` plus the products of the two halves of each word, each in f32.
-pub(super) fn halves(sum: Value, row: i64, column: i64) -> Value {
-    let half = |word: i64, k: u32| half::f16::from_bits((word >> (16 * k)) as u16).to_f32();
-    let total = (0..2).fold(sum.float() as f32, |sum, k| sum + half(row, k) * half(column, k));
-    Value::Float(total.into())
+/// `sum` plus the products, each added in the type of the sums.
+fn added(sum: Value, terms: impl Iterator<Item = [Value; 2]>, scalar: Scalar) -> Value {
+    match scalar.is_float() {
+        true => Value::Float(
+            terms.fold(sum.float() as f32, |sum, [a, b]| (a.float() as f32).mul_add(b.float() as f32, sum)).into(),
+        ),
+        false => Value::Int(terms.fold(sum.int(), |sum, [a, b]| sum + a.int() * b.int())).stored_as(scalar),
+    }
+}
+
+/// An operand's elements row by row, each row of `width`.
+fn elements(held: &Held, width: i64, scalar: Scalar, word: impl Fn(i64, i64, i64) -> i64) -> Vec<Value> {
+    let (each, bits) = (WORD / scalar.bytes() as i64, 8 * scalar.bytes() as i64);
+    let mut out = vec![Value::Int(0); (held.lanes() * held.registers() * held.elements()) as usize];
+    for lane in 0..held.lanes() {
+        for register in 0..held.registers() {
+            for element in 0..held.elements() {
+                let [row, column] = held.at(lane, register, element);
+                let part = word(lane, register, element / each) >> (element % each * bits);
+                out[(row * width + column) as usize] = decoded(scalar, &part.to_le_bytes()[..scalar.bytes()]);
+            }
+        }
+    }
+    out
 }

@@ -25,6 +25,10 @@ const SHARING_TILED: i64 = 16;
 const SHARING: i64 = 4;
 /// Bytes of stages for a position and a head: a score, a weight, and as much again for their sums.
 const BYTES_OF_SCORES: usize = 16;
+/// Partial results above which one token's are combined by a kernel of its own. Whoever reads the combination would combine them anew in each of its
+/// workgroups, of which a head has several: more bytes than a launch takes time for.
+pub const COMBINED_APART: i64 = 64;
+
 /// How the cache, and the heads or tokens that read it, are divided among workgroups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AttentionPlan {
@@ -76,6 +80,27 @@ impl FromStr for AttentionPlan {
     }
 }
 
+/// An attention, in numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Attended {
+    /// Tokens of a step, at most.
+    pub tokens: i64,
+    /// Heads of queries.
+    pub heads: i64,
+    /// Heads of keys, a divisor of those.
+    pub kv_heads: i64,
+    /// Positions of the cache, at most.
+    pub positions: i64,
+    /// Values of a key, and of a value.
+    pub depth: [i64; 2],
+    /// Bytes of an element of the cache.
+    pub bytes: i64,
+    /// Are keys and values the same rows?
+    pub shared: bool,
+    /// Do tokens share rows, not heads?
+    pub own: bool,
+}
+
 /// What a division follows from.
 pub(super) struct Divided<'a> {
     g: &'a Graph,
@@ -111,7 +136,9 @@ impl<'a> Divided<'a> {
             true => AttentionPlan { chunk, ..first },
             false => first,
         };
-        let divides = |n: i64| n >= 1 && (self.own || self.heads % n == 0);
+        // Where heads are in groups, a workgroup has heads of one.
+        let together = if self.group == 1 { self.heads } else { self.group };
+        let divides = |n: i64| n >= 1 && (self.own || together % n == 0);
         let sharing = |n: i64| match first.fragments {
             None if divides(n) => AttentionPlan { sharing: n, ..first },
             _ => first,
@@ -133,9 +160,23 @@ impl<'a> Divided<'a> {
         ];
         proposals(first, others)
     }
+    /// In numbers, as it has a price.
+    pub fn attended(&self) -> Attended {
+        let &Divided { g, tokens, heads, group, positions, own, .. } = self;
+        let (k, v) = (self.src[1], self.src[2]);
+        let bytes = if f16_split::are_halves(g, k) { 2 } else { g.scalar(k).bytes() as i64 };
+        let depth = [g.max_of(g.shape(k)[2]), g.max_of(g.shape(v)[2])];
+        let kv_heads = heads / group;
+        Attended { tokens, heads, kv_heads, positions, depth, bytes, shared: shared_rows(g, k, v), own }
+    }
     /// Heads, or tokens, that share where no fragments do.
     fn sharing(&self) -> i64 {
-        if self.own { SHARING } else { divisor(self.heads, SHARING) }
+        match self.group {
+            _ if self.own => SHARING,
+            // Heads of a workgroup read the same rows.
+            1 => divisor(self.heads, SHARING),
+            group => divisor(group, SHARING),
+        }
     }
     /// The heuristic's plan in chunks of so many positions.
     fn plan(&self, chunk: i64) -> AttentionPlan {
@@ -148,7 +189,7 @@ impl<'a> Divided<'a> {
     }
     /// Can warps multiply these keys and values, and are there enough heads or tokens beside one another? So many of them share.
     fn fragments(&self, c: i64) -> Option<(i64, Fragments)> {
-        let &Divided { g, target, own, group, tokens, positions, .. } = self;
+        let &Divided { g, target, own, heads, group, tokens, positions, .. } = self;
         let (q, k, v) = (self.src[0], self.src[1], self.src[2]);
         let [depth, out] = [g.shape(k)[2], g.shape(v)[2]].map(|d| g.max_of(d));
         // All heads of a group read each row of the cache once. A short context has few chunks: then heads are divided, as long as all workgroups of a
@@ -156,7 +197,12 @@ impl<'a> Divided<'a> {
         let chunks = (positions + c - 1) / c * tokens.max(1);
         let groups = (room(target) / chunks).max(1);
         let divided = ((group + groups - 1) / groups + ENOUGH - 1) / ENOUGH * ENOUGH;
-        let sharing = if own { SHARING_TILED.min(tokens) } else { divided.min(group) };
+        let sharing = match heads == group {
+            _ if own => SHARING_TILED.min(tokens),
+            true => divided.min(group),
+            // Of several groups a workgroup has heads of one.
+            false => (divided..group).find(|n| group % n == 0).unwrap_or(group),
+        };
         let whole = [c, depth, out].iter().all(|n| n % ROWS == 0);
         let halves = f16_split::are_halves(g, k) && (own || f16_split::are_halves(g, v));
         if target.machine.fragment(Scalar::F16).is_none() || sharing < ENOUGH || !whole || !halves {
@@ -174,6 +220,13 @@ impl<'a> Divided<'a> {
         let halved = staged && cut == 1 && depth % (4 * TERMS) == 0 && fits(2);
         Some((sharing, Fragments { cut: if halved { 2 } else { cut }, staged }))
     }
+}
+
+/// Is each row of the cache better shared by tokens than by the heads of its group? Tokens are more where a prompt has several heads of keys; of one
+/// head of keys every head of queries shares each row.
+pub(super) fn tokens_share(g: &Graph, src: &[Id]) -> bool {
+    let [tokens, heads, kv_heads] = [(0, 0), (0, 1), (1, 1)].map(|(source, axis)| g.max_of(g.shape(src[source])[axis]));
+    kv_heads > 1 && heads > kv_heads && heads / kv_heads < SHARING_TILED.min(tokens)
 }
 
 /// Positions of a chunk where at most so many tokens attend in one step, to a cache of so many rows.

@@ -1,14 +1,10 @@
 //! What must hold of a node that a statement of linear code computes, by itself: sources, lanes, types.
 
 use crate::lower::tiles;
-use gristmill_uop::machine::AMX_BF16;
+use gristmill_uop::fragment::{AMX_BF16, Fragment, TILES, WARPS};
 use gristmill_uop::op::Class;
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, Scalar, spec};
 
-/// Bytes that a product of bytes has in a row, for each three of its sources: 16, or 32.
-const PRODUCTS: [usize; 2] = [3, 6];
-/// Lanes of a warp's matrix product: four sums each.
-const SUMS: u16 = 4;
 /// Entries of a table that a register holds.
 const TABLE: usize = 16;
 
@@ -52,7 +48,7 @@ rows! {
     };
     [Lanes Splat Pack Load] "threads have no vectors but a matrix product's" |_, n, threads| {
         // Its sums begin as one value.
-        threads.is_empty() || n.dtype.lanes == 1 || n.op == Op::Splat && n.dtype.lanes == SUMS
+        threads.is_empty() || n.dtype.lanes == 1 || n.op == Op::Splat && WARPS.iter().any(|f| n.dtype == sums(f))
     };
     [Lanes] "whole numbers across a vector" |_, n, _| n.dtype.scalar.is_int() && n.dtype.lanes > 1;
     [Splat] "one value of the vector's type" |g, n, _| g[n.src[0]].dtype == n.dtype.with_lanes(1) && n.dtype.lanes > 1;
@@ -69,32 +65,34 @@ rows! {
         over && matches!(n.arg, Arg::Reduce(..)) && n.dtype == from.with_lanes(1)
     };
     [Mma MmaHalf] "a matrix product is a warp's" |_, _, threads| !threads.is_empty();
-    [Mma] "words of 16 or 32 bytes of rows and tokens, four sums in i32" |g, n, _| {
-        let words = n.src.iter().all(|&s| g[s].dtype == Scalar::U32.one());
+    [Mma] "words of a fragment of bytes, and its sums" |g, n, _| {
         let largest = matches!(n.arg, Arg::None | Arg::Int(0..=255));
-        words && largest && PRODUCTS.contains(&n.src.len()) && n.dtype == Scalar::I32.one().with_lanes(SUMS)
+        largest && Fragment::of_product(n).is_some_and(|of| are_words(g, &n.src) && n.dtype == sums(of))
     };
-    [MmaHalf] "six words of halves, added to four sums in f32" |g, n, _| {
-        let sums = Scalar::F32.one().with_lanes(SUMS);
-        n.src[..6].iter().all(|&s| g[s].dtype == Scalar::U32.one()) && g[n.src[6]].dtype == sums && n.dtype == sums
+    [MmaHalf] "words of a fragment of halves, added to its sums" |g, n, _| {
+        let Some((&last, words)) = n.src.split_last() else { return false };
+        let fits = |of: &Fragment| words.len() == of.words() && g[last].dtype == sums(of) && n.dtype == sums(of);
+        Fragment::of_product(n).is_some_and(fits) && are_words(g, words)
     };
     [PairBf16] "two vectors of f32, as many lanes of words" |g, n, _| {
         let lanes = n.dtype.lanes;
         n.dtype.scalar == Scalar::U32 && n.src.iter().all(|&s| g[s].dtype == Scalar::F32.one().with_lanes(lanes))
     };
-    [TileLoad] "rows of words of a buffer of bf16, into a register" |g, n, _| {
+    [TileLoad] "rows of words of a buffer of a fragment's operands, into a register" |g, n, _| {
         let Arg::Ints(numbers) = &n.arg else { return false };
         let &[register, stride] = &numbers[..] else { return false };
-        let place = g[n.src[1]].dtype == Scalar::I64.one() && g.scalar(n.src[0]) == Scalar::BF16;
-        place && is_register(register) && i64::from(stride) >= AMX_BF16.terms && n.dtype == words()
+        let of = TILES.iter().find(|f| f.operand == g.scalar(n.src[0]));
+        let apart = of.is_some_and(|of| i64::from(stride) >= of.terms);
+        apart && g[n.src[1]].dtype == Scalar::I64.one() && is_register(register) && n.dtype == words()
     };
     [TileRows] "a vector of words for each row, into a register" |g, n, _| {
         let row = Scalar::U32.one().with_lanes((AMX_BF16.terms / 2) as u16);
         has_register(n) && n.dtype == words() && n.src.iter().all(|&s| g[s].dtype == row)
     };
     [TileMma] "two tiles of words and one of sums, in registers of their own" |g, n, _| {
-        let sums = Scalar::F32.one().with_lanes(tiles::LANES);
-        let types = n.src.iter().map(|&s| g[s].dtype).eq([words(), words(), sums]) && n.dtype == sums;
+        let sums = n.dtype.scalar.one().with_lanes(tiles::LANES);
+        let known = Fragment::of_sums(n.dtype.scalar).is_some();
+        let types = known && n.src.iter().map(|&s| g[s].dtype).eq([words(), words(), sums]) && n.dtype == sums;
         let registers: Vec<_> = n.src[..2].iter().map(|&s| tile_register(&g[s])).chain([tile_register(n)]).collect();
         let apart = registers.iter().enumerate().all(|(i, r)| r.is_some() && !registers[..i].contains(r));
         types && has_register(n) && apart
@@ -116,6 +114,15 @@ pub(super) fn broken(g: &Graph, n: &Node, threads: &[Id]) -> Option<&'static str
     let mut common = spec::ROWS.iter().filter(|r| r.level.is_none() && applies(r.ops) && r.ops != [Op::Table]);
     let own = || ROWS.iter().find(|r| applies(r.ops) && !(r.check)(g, n, threads)).map(|r| r.name);
     common.find(|r| !(r.check)(g, n)).map(|r| r.name).or_else(own)
+}
+
+/// What a lane has of a warp's sums.
+fn sums(of: &Fragment) -> DType {
+    of.sum.one().with_lanes(of.sums.registers() as u16)
+}
+
+fn are_words(g: &Graph, src: &[Id]) -> bool {
+    src.iter().all(|&s| g[s].dtype == Scalar::U32.one())
 }
 
 /// What a tile of operands is.

@@ -5,6 +5,7 @@ use super::super::threads::ThreadIndex;
 use super::{check, check_widths, nodes};
 use crate::lower::tiles;
 use Statement::{Accumulate, Accumulator, Define, End, Nest, Prefetch, Wide, WideWrite, Write, WriteTile};
+use gristmill_uop::fragment::MMA_BF16;
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
 use smallvec::SmallVec;
 
@@ -85,7 +86,7 @@ impl World {
 
 /// A kernel of one body, whose workgroups are parts of one thread's work.
 fn alone(code: Code) -> KernelCode {
-    KernelCode { bodies: vec![code], threads: 1, resident: 1, entry: vec![], idle: vec![] }
+    KernelCode { bodies: vec![code], threads: 1, resident: 1, shared: None, entry: vec![], idle: vec![] }
 }
 
 /// A loop.
@@ -276,19 +277,19 @@ const WRONG: &[Wrong] = &[
         let one = w.g.int_of(Scalar::U32, 1);
         w.node(Op::Mma, Scalar::I32.one().with_lanes(4), &[one; 3], Arg::None)
     }),
-    ("words of 16 or 32 bytes of rows and tokens, four sums in i32", true, |w| {
+    ("words of a fragment of bytes, and its sums", true, |w| {
         let one = w.g.int_of(Scalar::U32, 1);
         w.node(Op::Mma, Scalar::I32.one().with_lanes(4), &[one; 4], Arg::None)
     }),
-    ("six words of halves, added to four sums in f32", true, |w| {
+    ("words of a fragment of halves, added to its sums", true, |w| {
         let one = w.g.int_of(Scalar::U32, 1);
-        w.node(Op::MmaHalf, Scalar::F32.one().with_lanes(4), &[one; 7], Arg::None)
+        w.node(Op::MmaHalf, Scalar::F32.one().with_lanes(4), &[one; 7], Arg::Int(MMA_BF16.number()))
     }),
     ("two vectors of f32, as many lanes of words", false, |w| {
         let one = w.g.int(1);
         w.node(Op::PairBf16, Scalar::U32, &[one; 2], Arg::None)
     }),
-    ("rows of words of a buffer of bf16, into a register", false, |w| {
+    ("rows of words of a buffer of a fragment's operands, into a register", false, |w| {
         // The buffer is of f32.
         w.node(Op::TileLoad, tile_of(Scalar::U32), &[w.x, w.group], Arg::Ints([0, 32].into()))
     }),

@@ -1,19 +1,18 @@
-//! Contractions with a packed weight. They have *row* axes, on which the weight depends, and *token* axes, on which it does not: a tile of rows ×
+//! Contractions (`tile/contraction.rs`) with a packed factor. They have *row* axes, on which the weight depends, and *token* axes, on which it does not: a tile of rows ×
 //! tokens is kept in registers, the weight decoded once for all its tokens.
 
 use super::around::Around;
 use super::tiles::{self, tiles};
-use crate::decompose::int8::Derived;
 use crate::fragment::WARP;
 use crate::nest::{divisor, floor_power, host_bound, outermost_reductions, power_divisor};
 use crate::price::occupancy::WORDS;
+use crate::tile::contraction::Factor;
 use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
 use gristmill_uop::RangeKind::{Global, Loop, Upcast, Vector};
-use gristmill_uop::machine::MMA_I8;
+use gristmill_uop::fragment::{Fragment, MMA_I8};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
-use rustc_hash::FxHashSet;
+use gristmill_uop::{Graph, Id, Op, RangeKind, Scalar};
 use std::iter::successors;
 
 /// Rows that a workgroup keeps in registers beside several tokens: as many as leave half of the registers free, at most so many.
@@ -29,16 +28,6 @@ const WARP_TOKENS: i64 = 32;
 const TOKENS: i64 = 4;
 /// Threads that share a row, at least: loads of neighbours are whole sectors of 32 bytes then.
 const LEAST_OF_ROW: i64 = 8;
-
-/// What a contraction reads of its packed operand.
-struct Rows {
-    /// Closed ranges on which it depends.
-    axes: FxHashSet<Id>,
-    /// How many of its rows are interleaved.
-    lanes: i64,
-    /// How many steps a row takes.
-    steps: i64,
-}
 
 /// The axes of a contraction, by what they are; each by its number.
 struct Contraction<'a> {
@@ -67,18 +56,11 @@ struct Contraction<'a> {
     sums: i64,
 }
 
-/// What a workgroup of nests that contract a packed weight could compute; `None` for other nests.
-pub fn contraction(g: &Graph, nests: &[Id], axes: &[Id], around: &Around) -> Option<Vec<Proposal<Workgroup>>> {
-    let read = rows_read(g, nests, around.derived);
-    if read.axes.is_empty() {
-        return None;
-    }
+/// What a workgroup of nests that contract a packed weight, read as `rows` are, could compute.
+pub fn contraction(g: &Graph, nests: &[Id], axes: &[Id], rows: &Factor, around: &Around) -> Vec<Proposal<Workgroup>> {
     let gpu = around.target.machine.kind == MachineKind::Gpu;
-    // Reductions of one nest share a loop, and with it the registers; one inside another has them only while the other waits.
-    let sums = nests.iter().map(|&n| outermost_reductions(g, n).len()).max().unwrap_or(1) as i64;
     let (copies, left) = copies(g, nests, axes);
-    let (row_axes, tokens): (Vec<usize>, Vec<usize>) = left.iter().partition(|&&i| read.axes.contains(&axes[i]));
-    let size = |i: usize| g.max_of(g[axes[i]].src[0]);
+    let (row_axes, tokens): (Vec<usize>, Vec<usize>) = left.iter().partition(|&&i| rows.loops.contains(&axes[i]));
     let row =
         row_axes.iter().copied().rev().find(|&i| host_bound(g, axes[i]) && g.int_value(g[axes[i]].src[0]).is_some());
     // Other axes of the weight (heads, experts) over the launch; on a CPU those whose bound is data come first inside the workgroup.
@@ -89,72 +71,20 @@ pub fn contraction(g: &Graph, nests: &[Id], axes: &[Id], around: &Around) -> Opt
     let Some(row) = row else {
         let kind = |i: usize| if host_bound(g, axes[i]) { Global } else { Loop };
         let tokens = tokens.iter().map(|&i| Part::rest(i, kind(i), 1));
-        return Some(proposals(Workgroup { parts: before.into_iter().chain(tokens).collect() }, []));
+        return proposals(Workgroup { parts: before.into_iter().chain(tokens).collect() }, []);
     };
+    let size = |i: usize| g.max_of(g[axes[i]].src[0]);
+    let others = other_rows.map(|&i| size(i)).product();
+    // Reductions of one nest share a loop, and with it the registers; one inside another has them only while the other waits.
+    let sums = nests.iter().map(|&n| outermost_reductions(g, n).len()).max().unwrap_or(1) as i64;
     // Rows that are interleaved become the lanes of vectors: what follows counts groups of them.
     let whole = size(row);
-    let lanes = if whole % read.lanes == 0 { read.lanes } else { 1 };
-    let others = other_rows.map(|&i| size(i)).product();
+    let lanes = if whole % rows.lanes == 0 { rows.lanes } else { 1 };
     let token = tokens.iter().copied().rev().find(|&i| size(i) > 1);
-    if around.derived.is_tiled(around.node)
-        && let (Some(token), Some(tile)) = (token, around.target.machine.tile_fragment())
-    {
-        let others = tokens.into_iter().filter(|&i| i != token).collect();
-        let tokens = g.int_value(g[axes[token]].src[0]);
-        return Some(tiles(&tiles::Axes { before, row, rows: whole, token, tokens, others }, tile, around.target));
-    }
-    let (target, room, steps) = (around.target, around.room, read.steps);
-    let c = Contraction {
-        g,
-        axes,
-        target,
-        room,
-        before,
-        row,
-        rows: whole / lanes,
-        lanes,
-        steps,
-        others,
-        tokens,
-        token,
-        sums,
-    };
-    let products = in_integers(g, nests) && around.target.machine.fragment(Scalar::I8).is_some();
-    Some(match token {
-        None if gpu => c.one_token_of_threads(),
-        None => c.one_token(),
-        // No matrix product: threads share the sums, a few tokens each.
-        Some(token) if gpu && !products && host_bound(g, axes[token]) => c.few_tokens_of_threads(token),
-        Some(token) if gpu && c.rows % WARP_ROWS == 0 => c.matrix_products(token),
-        Some(token) => c.panel(token),
-    })
-}
-
-/// What the nests read of packed operands along their rows; no axes if there is no such contraction.
-fn rows_read(g: &Graph, nests: &[Id], derived: &Derived) -> Rows {
-    let mut rows = Rows { axes: FxHashSet::default(), lanes: 1, steps: 1 };
-    for &nest in nests {
-        let closed = &g[nest].src[3..];
-        for n in g.toposort(&[nest]) {
-            if g[n].op != Op::Reduce {
-                continue;
-            }
-            for m in g.toposort(&[g[n].src[0]]) {
-                if g[m].op == Op::Load
-                    && let Arg::Packed(slot, _) = g[g[m].src[0]].arg
-                {
-                    let free = g.free_ranges(m);
-                    if free.iter().any(|r| g[n].src[1..].contains(r)) {
-                        let walked = g[n].src[1..].iter().filter(|&&r| g.range_kind(r) == Some(RangeKind::Reduce));
-                        rows.steps = walked.map(|&r| g.max_of(g[r].src[0])).max().unwrap_or(1).max(rows.steps);
-                        rows.lanes = derived.layouts.get(&slot).map_or(rows.lanes, |l| rows.lanes.max(l.0.lanes()));
-                        rows.axes.extend(free.iter().copied().filter(|r| closed.contains(r)));
-                    }
-                }
-            }
-        }
-    }
-    rows
+    let (target, room, steps) = (around.target, around.room, rows.steps);
+    let rows = whole / lanes;
+    Contraction { g, axes, target, room, before, row, rows, lanes, steps, others, tokens, token, sums }
+        .class(nests, around)
 }
 
 /// Threads that share a row of so many steps: a subgroup, or fewer that divide the steps, or half as many as there are.
@@ -180,6 +110,30 @@ fn in_integers(g: &Graph, nests: &[Id]) -> bool {
 }
 
 impl Contraction<'_> {
+    /// What its class of contractions could be, by the number of tokens and what the machine multiplies.
+    fn class(self, nests: &[Id], around: &Around) -> Vec<Proposal<Workgroup>> {
+        let machine = &self.target.machine;
+        let gpu = machine.kind == MachineKind::Gpu;
+        let products = in_integers(self.g, nests) && machine.fragment(Scalar::I8).is_some();
+        match (self.token, machine.tile_fragment()) {
+            (Some(token), Some(tile)) if around.derived.is_tiled(around.node) => self.products_of_tiles(token, tile),
+            (None, _) if gpu => self.one_token_of_threads(),
+            (None, _) => self.one_token(),
+            // No matrix product: threads share the sums, a few tokens each.
+            (Some(token), _) if gpu && !products && host_bound(self.g, self.axes[token]) => {
+                self.few_tokens_of_threads(token)
+            }
+            (Some(token), _) if gpu && self.rows % WARP_ROWS == 0 => self.matrix_products(token),
+            (Some(token), _) => self.panel(token),
+        }
+    }
+    /// Tokens by tiles of a core's product.
+    fn products_of_tiles(self, token: usize, tile: &Fragment) -> Vec<Proposal<Workgroup>> {
+        let tokens = self.g.int_value(self.bound(token));
+        let others = self.tokens.into_iter().filter(|&i| i != token).collect();
+        let (before, row, rows) = (self.before, self.row, self.rows * self.lanes);
+        tiles(&tiles::Axes { before, row, rows, token, tokens, others }, tile, self.target)
+    }
     fn bound(&self, axis: usize) -> Id {
         self.g[self.axes[axis]].src[0]
     }

@@ -1,11 +1,15 @@
 //! Proposals for what a workgroup computes: which output axes the launch is spread over, and the tile of outputs that a workgroup has. By class of
-//! kernel: what a decomposition has asked for (here), contractions with a packed weight (`contraction.rs`, `tiles.rs`), everything else (`plain.rs`).
+//! kernel: what a decomposition has asked for (here), contractions (`tile/contraction.rs`) with a packed factor (`contraction.rs`, `tiles.rs`) or of
+//! halves (`products.rs`), everything else (`plain.rs`, `factors.rs`).
 
 mod around;
 mod contraction;
-pub mod factors;
+mod factors;
+pub mod launch;
 pub mod nest;
 mod plain;
+mod products;
+pub mod stages;
 mod threads;
 mod tiles;
 pub mod vectors;
@@ -14,11 +18,10 @@ pub mod warps;
 pub use around::Around;
 pub use contraction::COPIES;
 
-use super::plan::{Part, Proposal, Workgroup, proposals};
-use crate::nest::host_bound;
+use super::contraction::Contraction;
+use super::plan::{FIRST, Part, Proposal, Workgroup, proposals};
 use crate::request::Hint;
 use contraction::contraction;
-use gristmill_uop::machine::MachineKind;
 use gristmill_uop::{Graph, Id, RangeKind};
 use plain::plain;
 
@@ -31,18 +34,34 @@ pub fn axes(g: &Graph, nests: &[Id]) -> Vec<Id> {
     axes
 }
 
-/// What a workgroup of these nests could compute, the heuristic's choice first.
-pub fn workgroup(g: &Graph, nests: &[Id], around: &Around) -> Vec<Proposal<Workgroup>> {
+/// The heuristic's choice of what a workgroup of these nests computes: what kernels are cut by while places are tried.
+pub fn first(g: &Graph, nests: &[Id], around: &Around) -> Workgroup {
+    workgroup(g, nests, around, false).swap_remove(0).plan
+}
+
+/// What a workgroup of these nests could compute, the heuristic's choice first, and alone unless `all` are wanted: others take time to find.
+pub fn workgroup(g: &Graph, nests: &[Id], around: &Around, all: bool) -> Vec<Proposal<Workgroup>> {
     let axes = axes(g, nests);
     if let Some(hint) = around.hint.filter(|h| h.globals > 0) {
         return proposals(hinted(g, &axes, hint, around.node), []);
     }
-    if let Some(found) = contraction(g, nests, &axes, around) {
-        return found;
-    }
-    let threads = around.target.machine.kind == MachineKind::Gpu;
-    let spread: Vec<usize> = (0..axes.len()).filter(|&i| threads || host_bound(g, axes[i])).collect();
-    plain(g, &axes, &spread, nests, around)
+    let found = Contraction::of(g, nests, around.derived);
+    let own = found.as_ref().and_then(|c| c.own_axes(g, &axes));
+    let without = || match found.as_ref().and_then(|c| c.packed.as_ref()) {
+        Some(rows) => contraction(g, nests, &axes, rows, around),
+        None => plain(g, nests, &axes, own, around, all),
+    };
+    let mut shapes = match own.and_then(|own| products::products(g, nests, &axes, own, around)) {
+        None => without(),
+        Some(mut products) => {
+            let first = products.remove(0).1;
+            let renamed = |p: Proposal<Workgroup>| (if p.name == FIRST { "without fragments" } else { p.name }, p.plan);
+            let others = if all { without() } else { Vec::new() };
+            proposals(first, products.into_iter().chain(others.into_iter().map(renamed)))
+        }
+    };
+    shapes.truncate(if all { shapes.len() } else { 1 });
+    shapes
 }
 
 /// The shape that a decomposition asks for.

@@ -7,14 +7,14 @@ use crate::nest::Nest;
 use crate::tile::plan::{FIRST, NestPlan, Proposal};
 use crate::tile::product::Product;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Graph, Id, Scalar};
+use gristmill_uop::{Graph, Id};
 
 /// How the threads of a GPU's workgroup could share a nest, the heuristic's choice first, and alone unless `all` are wanted. `fused` is the nest with
 /// reductions over the same terms in one loop.
 pub fn of_threads(g: &Graph, store: Id, fused: Id, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
     let without = || threads(g, &Nest::of(g, fused), target, all);
-    let of_warps = target.machine.fragment(Scalar::F16).is_some() && target.threads as i64 % WARP == 0;
-    match of_warps.then(|| Product::of(g, store)).flatten() {
+    let of_warps = target.threads as i64 % WARP == 0;
+    match of_warps.then(|| Product::of(g, store, &target.machine)).flatten() {
         None => without(),
         Some(product) => {
             if !all {

@@ -1,7 +1,7 @@
 //! Kernels that are no contraction of weights: elementwise work and reductions.
 
 use super::around::Around;
-use super::factors::Factors;
+use super::factors::tiled;
 use crate::nest::{divisor, host_bound};
 use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
 use gristmill_uop::machine::MachineKind;
@@ -18,32 +18,48 @@ const SMALL: i64 = 2048;
 const CHUNK: i64 = 64;
 const CHUNK_OF_DATA: i64 = 16;
 
-/// Enough workgroups for the machine, the last axes inside. Axes in `spread` may go over the launch.
-pub fn plain(g: &Graph, axes: &[Id], spread: &[usize], nests: &[Id], around: &Around) -> Vec<Proposal<Workgroup>> {
+/// Enough workgroups for the machine, the last axes inside; `own` are the axes of a contraction's factors. Other shapes only if `all` are wanted.
+pub fn plain(
+    g: &Graph,
+    nests: &[Id],
+    axes: &[Id],
+    own: Option<[usize; 2]>,
+    around: &Around,
+    all: bool,
+) -> Vec<Proposal<Workgroup>> {
     let (target, tiles) = (around.target, around.derived.tiles);
+    // Axes that may go over the launch.
+    let threads = target.machine.kind == MachineKind::Gpu;
+    let spread: Vec<usize> = (0..axes.len()).filter(|&i| threads || host_bound(g, axes[i])).collect();
     let of = Plain {
         g,
         axes,
-        spread,
+        spread: &spread,
         sizes: spread.iter().map(|&i| g.max_of(g[axes[i]].src[0])).collect(),
         work: nests.iter().map(|&n| terms(g, n)).max().unwrap_or(1),
-        of_data: (0..axes.len()).filter(|&i| tiles && !host_bound(g, axes[i])).collect(),
+        of_data: (0..axes.len()).filter(|&i| tiles.is_some() && !host_bound(g, axes[i])).collect(),
         units: target.machine.units.max(1) as i64,
     };
-    let factors = Factors::of(g, nests, axes);
-    let tiled = |f: Factors| [("tiles", f.tiled(g, axes)), ("turned tiles", f.turned().tiled(g, axes))];
-    let both = [("one workgroup", Workgroup::default())].into_iter().chain(factors.map(tiled).into_iter().flatten());
+    let first = match target.machine.kind {
+        MachineKind::Gpu => of.for_threads(of.elements(target)),
+        MachineKind::Cpu => of.for_workers(SMALL, CHUNK),
+    };
+    if !all {
+        return proposals(first, []);
+    }
+    let tiled = |[a, b]: [usize; 2]| [("tiles", tiled(g, axes, [a, b])), ("turned tiles", tiled(g, axes, [b, a]))];
+    let both = [("one workgroup", Workgroup::default())].into_iter().chain(own.map(tiled).into_iter().flatten());
     match target.machine.kind {
         MachineKind::Gpu => {
             let left = of.elements(target);
             let others = [("fewer elements", (left / 4).max(1)), ("more elements", left.saturating_mul(4))];
             let others = others.map(|(name, left)| (name, of.for_threads(left)));
-            proposals(of.for_threads(left), others.into_iter().chain(both))
+            proposals(first, others.into_iter().chain(both))
         }
         MachineKind::Cpu => {
             let spread = |small, chunk| of.for_workers(small, chunk);
             let others = [("smaller chunks", spread(0, CHUNK / 4)), ("larger chunks", spread(0, 4 * CHUNK))];
-            proposals(spread(SMALL, CHUNK), others.into_iter().chain(both))
+            proposals(first, others.into_iter().chain(both))
         }
     }
 }

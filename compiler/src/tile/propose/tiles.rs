@@ -4,7 +4,7 @@
 use crate::nest::divisor;
 use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
 use gristmill_uop::RangeKind::{Global, Loop, Upcast, Vector};
-use gristmill_uop::machine::Fragment;
+use gristmill_uop::fragment::Fragment;
 use gristmill_uop::target::Target;
 
 /// Tiles of tokens beside one another: of eight registers, one has the weight's tile and three take turns with the activations'.

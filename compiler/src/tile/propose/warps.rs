@@ -16,15 +16,22 @@ const BESIDE: i64 = 6;
 pub fn warps(g: &Graph, product: &Product, threads: i64) -> Vec<Proposal<NestPlan>> {
     let of = |most: i64, tall: i64, along: Along| shared(g, product, threads / WARP, [most, tall], along);
     let rows = |most: i64, tall: i64| of(most, tall, Along::Rows);
+    let first = if product.is_staged(g) { BESIDE } else { beside(product, threads / WARP) };
     let others = [
-        ("fewer columns", rows(BESIDE / 2, TILES)),
-        ("one tile of rows", rows(BESIDE, 1)),
+        ("fewer columns", rows((first / 2).max(1), TILES)),
+        ("one tile of rows", rows(first, 1)),
         ("one tile", rows(1, 1)),
-        ("warps along columns", of(BESIDE, TILES, Along::Columns)),
-        ("warps together", of(BESIDE, TILES, Along::Together)),
+        ("warps along columns", of(first, TILES, Along::Columns)),
+        ("warps together", of(first, TILES, Along::Together)),
     ];
     let of_warps = |w| NestPlan::Warps(w);
-    proposals(of_warps(rows(BESIDE, TILES)), others.into_iter().map(|(name, w)| (name, of_warps(w))))
+    proposals(of_warps(rows(first, TILES)), others.into_iter().map(|(name, w)| (name, of_warps(w))))
+}
+
+/// Tiles beside one another of operands from memory, so that every one of so many warps has some.
+fn beside(product: &Product, warps: i64) -> i64 {
+    let along_columns = warps / power_divisor(product.high, warps);
+    ((product.tiles_beside() + along_columns - 1) / along_columns).clamp(1, BESIDE)
 }
 
 /// What warps share first.

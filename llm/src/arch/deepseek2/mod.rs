@@ -1,36 +1,35 @@
 //! `deepseek2`: latent attention (MLA) with dense or mixture-of-experts feed-forwards. DeepSeek-V2 and V3, GLM-4.7-Flash,
 //! Youtu-LLM, Kimi-K2 and Moonlight are this one graph with different numbers: `docs/deepseek2.md`.
 
-mod blocks;
-mod feed_forward;
 pub mod hyper;
-mod moe;
-pub mod rope;
-mod step;
+mod layer;
 mod summary;
-mod weights;
+mod tensors;
 
-use super::{AttentionForm, Bind, Call, Functions, Logits, Model, Options, Plan, Result, StateSpec, Tensors};
-use crate::gguf::Metadata;
-use gristmill_uop::function::Function;
+use super::cache::CacheSpec;
+use super::ends::Ends;
+use super::rope::{RopeTable, frequencies};
+use super::step::StepBuilder;
+use super::tensors::{Checked, TensorSpec};
+use super::{Architecture, AttentionForm, Model, ModelInfo, Options, Result, Tensors};
 pub use hyper::Hyper;
-use weights::Weights;
+use hyper::NAME;
+
+/// This architecture.
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    load: |metadata, tensors| Ok(Box::new(Deepseek2::new(Hyper::read(metadata, tensors)?, tensors)?)),
+    tensors: |metadata, there| Ok(tensors::table(&Hyper::read(metadata, there)?, there)),
+};
 
 /// A model of this architecture.
 #[derive(Clone, Debug)]
 pub struct Deepseek2 {
     /// What it is, in numbers.
     hyper: Hyper,
-    globals: Weights,
-    blocks: Vec<Weights>,
-}
-
-/// The model of a file.
-///
-/// # Errors
-/// See [`Deepseek2::new`].
-pub fn load(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Box<dyn Model>> {
-    Ok(Box::new(Deepseek2::new(Hyper::read(metadata, tensors)?, tensors)?))
+    info: ModelInfo,
+    tensors: Checked,
+    caches: Vec<CacheSpec>,
 }
 
 impl Deepseek2 {
@@ -40,9 +39,19 @@ impl Deepseek2 {
     /// # Errors
     /// When a tensor is missing or has other dims.
     pub fn new(hyper: Hyper, tensors: &dyn Tensors) -> Result<Deepseek2> {
-        let globals = weights::globals(&hyper, tensors)?;
-        let blocks = (0..hyper.layers).map(|l| weights::block(&hyper, l, tensors)).collect::<Result<_>>()?;
-        Ok(Deepseek2 { hyper, globals, blocks })
+        let h = &hyper;
+        let info = ModelInfo {
+            architecture: NAME,
+            layers: h.layers,
+            vocabulary: h.vocabulary,
+            width: h.d,
+            context: h.context,
+            summary: summary::summary(h),
+            warnings: h.warnings.clone(),
+        };
+        let caches = vec![CacheSpec { components: vec![h.cache()] }; h.layers];
+        let tensors = Checked::new(tensors::table(h, tensors), h.layers, tensors)?;
+        Ok(Deepseek2 { hyper, info, tensors, caches })
     }
     /// What it is, in numbers.
     pub fn hyper(&self) -> &Hyper {
@@ -51,51 +60,31 @@ impl Deepseek2 {
 }
 
 impl Model for Deepseek2 {
-    fn architecture(&self) -> &'static str {
-        "deepseek2"
+    fn info(&self) -> &ModelInfo {
+        &self.info
     }
-    fn layers(&self) -> usize {
-        self.hyper.layers
+    fn tensors(&self) -> &[TensorSpec] {
+        &self.tensors.table
     }
-    fn vocabulary(&self) -> usize {
-        self.hyper.vocabulary
+    fn caches(&self) -> &[CacheSpec] {
+        &self.caches
     }
-    fn width(&self) -> usize {
-        self.hyper.d
+    fn rope_tables(&self, _: usize) -> Vec<RopeTable> {
+        let h = &self.hyper;
+        vec![RopeTable::new(frequencies(h.rope, h.base, h.scaling))]
     }
-    fn partial(&self, form: AttentionForm) -> usize {
+    fn partial(&self, options: &Options) -> usize {
         let h = &self.hyper;
         // With its largest score and its sum, each twice.
-        h.heads * (4 + if form == AttentionForm::Absorbed { h.kv_rank } else { h.value })
+        h.heads * (4 + if options.attention == AttentionForm::Absorbed { h.kv_rank } else { h.value })
     }
-    fn context(&self) -> usize {
-        self.hyper.context
-    }
-    fn rope_table(&self, positions: usize) -> Vec<f32> {
-        rope::table(&self.hyper, positions)
-    }
-    fn state(&self, options: &Options) -> StateSpec {
-        StateSpec::new(options.rows, self.hyper.cached(), options.cache)
-    }
-    fn summary(&self) -> Vec<(&'static str, String)> {
-        summary::summary(&self.hyper)
-    }
-    fn warnings(&self) -> &[String] {
-        &self.hyper.warnings
-    }
-    fn plan(&self, options: &Options, functions: &mut Functions) -> Plan {
+    fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;
-        let mut calls = Vec::new();
-        let mut call = |(function, binds): (Function, Vec<Bind>)| {
-            calls.push(Call { function: functions.share(function), binds });
-        };
-        call(blocks::embed(h, &self.globals, options));
-        for (layer, weights) in self.blocks.iter().enumerate() {
-            call(blocks::block(h, weights, layer, options));
+        let ends = Ends { layers: h.layers, d: h.d, vocabulary: h.vocabulary, eps: h.eps };
+        ends.embed(step, &self.tensors.globals);
+        for (layer, weights) in self.tensors.blocks.iter().enumerate() {
+            layer::block(step, h, weights, layer);
         }
-        if options.logits != Logits::None {
-            call(blocks::head(h, &self.globals, options));
-        }
-        Plan { calls }
+        ends.head(step, &self.tensors.globals);
     }
 }

@@ -1,0 +1,70 @@
+//! The price of a division of attention, before there are kernels: from the machine's facts, and what the division makes of bytes, operations, workgroups and
+//! partial results.
+
+use super::plan::{Attended, AttentionPlan, COMBINED_APART};
+use gristmill_uop::Scalar;
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::target::Target;
+
+/// Seconds of the attention, with the combination of its partial results, divided so.
+pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
+    let machine = &target.machine;
+    let units = machine.units.max(1) as f64;
+    let up = |n: i64, by: i64| (n + by - 1) / by.max(1);
+    let chunks = up(of.positions, plan.chunk);
+    let (sharers, alone) = if of.own { (of.tokens, of.heads) } else { (of.heads, of.tokens) };
+    let groups = (chunks * up(sharers, plan.sharing) * alone) as f64;
+    let staged = plan.fragments.is_some_and(|f| f.staged);
+    // A tile in a stage is read once, for scores and for values, and its workgroup has a unit to itself.
+    let [key, value] = of.depth;
+    let row = if staged && of.shared { key } else { key + value };
+    let rows = if of.own { 1 } else { up(plan.sharing, of.heads / of.kv_heads) };
+    let bytes = (plan.chunk * rows * row * of.bytes) as f64;
+    let at_once = if staged { 1.0 } else { target.resident() as f64 };
+    let weight = plan.fragments.and(machine.fragment(Scalar::F16)).map_or(1.0, |fragment| machine.term_of(fragment));
+    let operations = weight * (plan.chunk * plan.sharing * (key + value)) as f64;
+    let own = (bytes / (machine.cache_bandwidth / units)).max(operations / (machine.operations / units));
+    let waves = match machine.kind {
+        MachineKind::Gpu => (groups / (units * at_once)).ceil() * (machine.latency + machine.barrier + at_once * own),
+        MachineKind::Cpu => (groups / units).ceil() * own,
+    };
+    // Copies ahead of its turn leave the kernel the latency of its first load alone.
+    let ahead =
+        if plan.ahead { bytes.min(machine.shared_per_unit as f64) / (machine.cache_bandwidth / units) } else { 0.0 };
+    let cache = (of.positions * of.kv_heads * if of.shared { key } else { key + value } * of.bytes) as f64;
+    let main = (waves - ahead).max(cache / machine.bandwidth);
+    // Of each chunk, token and head: a value for each column, with a maximum and a sum; written, and read again.
+    let partial = (chunks * of.tokens * of.heads * (value + 4) * 4) as f64;
+    let apart = machine.kind == MachineKind::Gpu && of.tokens <= 1 && chunks > COMBINED_APART;
+    let launches = if apart { 2.0 } else { 1.0 };
+    launches * machine.launch + main + 2.0 * partial / machine.cache_bandwidth
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Fragments;
+    use super::*;
+
+    /// Compressed rows of GLM at a position.
+    fn glm(positions: i64) -> Attended {
+        Attended { tokens: 1, heads: 20, kv_heads: 1, positions, depth: [576, 512], bytes: 2, shared: true, own: false }
+    }
+
+    #[test]
+    fn what_two_machines_pay_for_differs() {
+        let plan = |chunk, sharing| AttentionPlan {
+            chunk,
+            sharing,
+            fragments: Some(Fragments { cut: 1, staged: true }),
+            ahead: false,
+        };
+        let (many, few) = (Target::named("h200"), Target::named("rtx3060"));
+        // Chunks of 64 keep 132 units busy where those of 256 leave most of them idle. 28 units wait for memory either way, and pay for partial results.
+        let better = |on: &Target| seconds(&glm(4096), &plan(64, 20), on) < seconds(&glm(4096), &plan(256, 20), on);
+        assert!(better(&many) && !better(&few));
+        // Longer caches cost more, and so does reading rows twice.
+        let apart = AttentionPlan { fragments: Some(Fragments { cut: 1, staged: false }), ..plan(64, 20) };
+        assert!(seconds(&glm(16384), &plan(128, 20), &many) > seconds(&glm(4096), &plan(128, 20), &many));
+        assert!(seconds(&glm(2048), &apart, &many) > seconds(&glm(2048), &plan(64, 20), &many));
+    }
+}

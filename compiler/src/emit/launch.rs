@@ -1,0 +1,54 @@
+//! How a GPU runs a launch, decided: by price, where another plan than the one proposed first could be so much cheaper.
+
+use crate::decision::{Alternative, Decider, Decision};
+use crate::lower::Statement;
+use crate::lower::pressure::waits;
+use crate::lower::unroll::unroll;
+use crate::price::launch::{Waiting, launch as price};
+use crate::price::typical;
+use crate::tile::Proposal;
+use crate::tile::propose::launch::{Launched, launch as proposals};
+use gristmill_uop::Id;
+use gristmill_uop::launch::LaunchPlan;
+
+/// The part of a plan's price that another must save. No other plan than the first was measured, and the price counts rounds and waits, but neither what
+/// registers that are missing cost nor what a cache holds: of a router's loops over tokens it says that half could be saved, taking every load for one from memory.
+const MARGIN: f64 = 0.75;
+
+/// The plan of a launch that costs so many seconds by its bytes and operations, of so many workgroups (`groups`, an index expression).
+pub fn decided(of: &Launched, groups: Id, seconds: f64, site: String, decider: &mut Decider) -> LaunchPlan {
+    let decision = Decision { margin: MARGIN, ..Decision::new("launch", site, vec![]) };
+    let beside = typical(of.g, groups) / of.target.machine.units.max(1) as f64;
+    let unrolled = |plan: &LaunchPlan| -> Vec<Vec<Statement>> {
+        of.bodies.iter().map(|b| unroll(of.g, b.statements.clone(), plan, of.target)).collect()
+    };
+    let priced = |plan: &LaunchPlan, bodies: &[Vec<Statement>]| {
+        let waits = bodies.iter().map(|b| waits(of.g, b)).fold(0.0, f64::max);
+        price(Waiting { seconds, beside, scratch: of.scratch, waits }, plan, of.target)
+    };
+    let mut plans = proposals(of, false);
+    let proposed = plans[0].plan;
+    let loops = unrolled(&proposed);
+    let first = priced(&proposed, &loops);
+    let mut prices = vec![Some(first)];
+    // Bytes and operations are the same in every plan.
+    if decider.explores(&decision) || seconds < first * (1.0 - MARGIN) {
+        plans = proposals(of, true);
+        // Copies of loops follow from these alone; where no loop has anything to copy, other numbers of copies are no other plans.
+        let copies = |p: &LaunchPlan| (p.resident == 1, p.words, p.iterations);
+        prices.extend(plans[1..].iter().map(|Proposal { plan, .. }| {
+            if copies(plan) == copies(&proposed) {
+                return Some(priced(plan, &loops));
+            }
+            let new = unrolled(plan);
+            (plan.resident != proposed.resident || new != loops).then(|| priced(plan, &new))
+        }));
+    }
+    let (mut kept, mut options) = (vec![], vec![]);
+    for (Proposal { name, plan }, seconds) in plans.into_iter().zip(prices) {
+        let Some(seconds) = seconds else { continue };
+        kept.push(plan);
+        options.push(Alternative { name, plan: plan.to_string(), seconds });
+    }
+    kept[decider.choose(Decision { options, ..decision })]
+}

@@ -1,0 +1,95 @@
+//! What a kernel's statements ask of a GPU's unit before anything is decided about their launch: registers for sums, and waits for memory.
+
+use super::async_copies::async_copies;
+use super::code::{Code, Statement, end_of_block};
+use crate::price::typical;
+use gristmill_uop::{Graph, Id, Op};
+
+/// What the bodies of a kernel ask for, the largest for all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pressure {
+    /// Sums that a thread adds to at once, or tiles of sums of matrix products of halves.
+    pub sums: i64,
+    /// Are there matrix products? Their tiles take what registers there are.
+    pub products: bool,
+}
+
+impl Pressure {
+    /// Of these bodies.
+    pub fn of(g: &Graph, bodies: &[Code]) -> Pressure {
+        let sums = |b: &Code| accumulators(g, &b.statements).max(tiles(g, &b.statements));
+        Pressure {
+            sums: bodies.iter().map(sums).max().unwrap_or(0) as i64,
+            products: bodies.iter().any(|b| products(g, &b.statements)),
+        }
+    }
+}
+
+/// Is there anything that could go to a stage without registers?
+pub fn can_copy(g: &Graph, bodies: &[Code]) -> bool {
+    let is_copy = |s: &Statement| matches!(s, Statement::AsyncCopy { .. });
+    bodies.iter().any(|b| async_copies(g, b.statements.clone()).iter().any(is_copy))
+}
+
+/// Are there matrix products?
+pub(super) fn products(g: &Graph, statements: &[Statement]) -> bool {
+    let is_product = |id: Id| matches!(g[id].op, Op::Mma | Op::MmaHalf);
+    statements.iter().any(|s| match s {
+        Statement::Define(id) | Statement::Accumulate(_, id) => is_product(*id),
+        _ => false,
+    })
+}
+
+/// The most tiles of matrix products of halves that a nest keeps.
+fn tiles(g: &Graph, statements: &[Statement]) -> usize {
+    let nests = statements.split(|s| matches!(s, Statement::Nest { .. }));
+    let tiles = |s: &&Statement| matches!(s, Statement::Accumulator(acc) if g[*acc].dtype.lanes > 1);
+    nests.map(|nest| nest.iter().filter(tiles).count()).max().unwrap_or(0)
+}
+
+/// The most accumulators that a loop adds to, with those of the loops around it. Tiles of matrix products are made to leave room (`map/fragment_tiling.rs`).
+fn accumulators(g: &Graph, statements: &[Statement]) -> usize {
+    let mut open = vec![0];
+    let mut most = 0;
+    for s in statements {
+        match s {
+            Statement::Accumulator(acc) if g[*acc].dtype.lanes == 1 => *open.last_mut().expect("one for all") += 1,
+            s if s.opens() => {
+                most = most.max(open.iter().sum());
+                open.push(0);
+            }
+            Statement::End => {
+                open.pop();
+            }
+            _ => {}
+        }
+    }
+    most
+}
+
+/// Words that a statement loads from memory.
+pub(super) fn words(g: &Graph, statement: &Statement) -> i64 {
+    match statement {
+        Statement::Wide(buffer, _, bytes, _) if g[*buffer].op == Op::Param => *bytes as i64 / 4,
+        Statement::Define(id) if g[*id].op == Op::Load && g[g[*id].src[0]].op == Op::Param => 1,
+        _ => 0,
+    }
+}
+
+/// How often a thread waits for memory, one time after the other, in statements whose loops say how often they are unrolled: once for what stands together.
+pub fn waits(g: &Graph, statements: &[Statement]) -> f64 {
+    let (mut all, mut here, mut at) = (0.0, false, 0);
+    while at < statements.len() {
+        let (s, end) = (&statements[at], at + end_of_block(&statements[at..]));
+        match s {
+            Statement::Loop { range, unroll } => {
+                let rounds = typical(g, g[*range].src[0]) / unroll.unwrap_or(1) as f64;
+                all += rounds.max(1.0) * waits(g, &statements[at + 1..end]);
+            }
+            s if s.opens() => all += waits(g, &statements[at + 1..end]),
+            s => here |= words(g, s) > 0,
+        }
+        at = end.max(at) + 1;
+    }
+    all + f64::from(u8::from(here))
+}

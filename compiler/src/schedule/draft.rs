@@ -1,0 +1,193 @@
+//! A kernel while it is cut: its nests, and what is known around it.
+
+use super::expand::Expander;
+use crate::decompose::int8::Derived;
+use crate::nest::Indices;
+use crate::request::Hint;
+use crate::tile::{StagePlan, Workgroup};
+use gristmill_uop::program::When;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// A kernel that writes one node (all parts of it).
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// The tensor-level node it computes.
+    pub root: Id,
+    /// Its nests, in order.
+    pub nests: Vec<Id>,
+    /// Fused nodes that became stages.
+    pub stages: Vec<Id>,
+    /// Bytes of the stages.
+    pub stage_bytes: usize,
+    /// Where in a workgroup's chunk, or behind it, rows begin that this step writes.
+    pub fresh: Option<Id>,
+    /// What holds for its workgroups.
+    pub when: When,
+    /// What each of them computes.
+    pub plan: Workgroup,
+    /// Which fused nodes have stages, and how these lie.
+    pub stage_plan: StagePlan,
+    /// The nests that the plan cut, which other plans cut otherwise.
+    pub uncut: Vec<Id>,
+}
+
+impl Draft {
+    /// Of a kernel that has no nests yet.
+    pub fn of(root: Id) -> Draft {
+        Draft {
+            root,
+            nests: Vec::new(),
+            stages: Vec::new(),
+            stage_bytes: 0,
+            fresh: None,
+            when: When::default(),
+            plan: Workgroup::default(),
+            stage_plan: StagePlan::default(),
+            uncut: Vec::new(),
+        }
+    }
+}
+
+/// Why a kernel cannot be cut that way.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Illegal {
+    /// Its stages need more than a workgroup may hold.
+    StageTooLarge(usize),
+}
+
+/// What `draft` needs to know of the schedule around it.
+pub struct Surroundings<'a> {
+    /// Where every materialised node is.
+    pub buffers: &'a FxHashMap<Id, Id>,
+    /// Candidates that are fused into their readers.
+    pub fused: &'a FxHashSet<Id>,
+    /// Position of every tensor-level node in topological order.
+    pub order: &'a FxHashMap<Id, usize>,
+    /// Workgroup shapes that a derivation asks for.
+    pub hints: &'a FxHashMap<Id, Hint>,
+    /// Integer contractions and layouts.
+    pub derived: &'a Derived,
+    /// For whom.
+    pub target: &'a Target,
+    /// Workgroups that a contraction of one token should have at most: as many as run at once.
+    pub room: i64,
+    /// What a workgroup computes; without it, what is proposed first.
+    pub plan: Option<&'a Workgroup>,
+    /// Which fused nodes have stages; without it, as the rule says.
+    pub stages: Option<&'a StagePlan>,
+}
+
+/// The parts a node is made of: itself, or the sources of a `Cat`, each with its place along the axis.
+fn parts(g: &mut Graph, node: Id) -> Vec<(Id, Option<(usize, Id)>)> {
+    let n = g[node].clone();
+    let (Op::Cat, Arg::Axes(axes)) = (n.op, &n.arg) else { return vec![(node, None)] };
+    let axis = axes[0] as usize;
+    let mut at = g.int(0);
+    let mut out = Vec::new();
+    for &part in &n.src[..n.src.len() - 1] {
+        out.push((part, Some((axis, at))));
+        let d = g.shape(part)[axis];
+        at = g.add(at, d);
+    }
+    out
+}
+
+/// Elements of an axis: from `base` on, as many as `extent`, none behind `last`: where the axis ends, the last one repeats.
+#[derive(Clone, Copy)]
+pub struct Span {
+    pub base: Id,
+    pub extent: Id,
+    pub last: Option<Id>,
+}
+
+/// Nests that write `node` into `buffer`, whose elements are addressed by `address(indices)`. `index` gives an index for each axis:
+/// a base to add to a fresh range of that extent.
+pub fn nests_for(
+    g: &mut Graph,
+    x: &mut Expander,
+    node: Id,
+    buffer: Id,
+    region: &[Span],
+    address: &mut dyn FnMut(&mut Graph, &[Id]) -> Id,
+) -> Vec<Id> {
+    let mut shared: Vec<Option<Id>> = vec![None; region.len()];
+    let mut nests = Vec::new();
+    for (part, place) in parts(g, node) {
+        let mut index = Indices::new();
+        let mut local = Indices::new();
+        let mut closed = Vec::new();
+        for (axis, &Span { base, extent, last }) in region.iter().enumerate() {
+            let r = match place {
+                Some((a, _)) if a == axis => {
+                    let d = g.shape(part)[axis];
+                    let d = x.dim(g, d);
+                    x.ranges.range(g, d, RangeKind::Loop)
+                }
+                _ => *shared[axis].get_or_insert_with(|| x.ranges.range(g, extent, RangeKind::Loop)),
+            };
+            if g[r].op == Op::Range {
+                closed.push(r);
+            }
+            let at = g.add(base, r);
+            index.push(match last {
+                Some(last) => g.min(at, last),
+                None => at,
+            });
+            local.push(match place {
+                Some((a, at)) if a == axis => g.add(at, r),
+                _ => r,
+            });
+        }
+        let value = match place {
+            Some(_) => x.value(g, part, &index),
+            None => x.compute(g, part, &index),
+        };
+        let offset = address(g, &local);
+        nests.push(g.store(buffer, offset, value, &closed));
+    }
+    nests
+}
+
+/// Placeholders in the nests: node -> the distinct indices it is read at, with the nest.
+pub fn placeholders(g: &Graph, nests: &[Id]) -> FxHashMap<Id, Vec<(Id, usize)>> {
+    let mut found: FxHashMap<Id, Vec<(Id, usize)>> = FxHashMap::default();
+    for (i, &nest) in nests.iter().enumerate() {
+        for n in g.toposort(&[nest]) {
+            if g[n].op == Op::Index {
+                found.entry(g[n].src[0]).or_default().push((n, i));
+            }
+        }
+    }
+    found
+}
+
+/// The ranges that a nest closes.
+pub fn closed_ranges(g: &Graph, nest: Id) -> Vec<Id> {
+    g[nest].src[3..].to_vec()
+}
+
+/// Ranges of an expression as a set.
+pub fn ranges_of(g: &Graph, id: Id) -> FxHashSet<Id> {
+    g.free_ranges(id).iter().copied().collect()
+}
+
+/// Ranges of the reductions of `nest` that enclose `inner`.
+pub fn enclosing(g: &Graph, nest: Id, inner: Id) -> FxHashSet<Id> {
+    let mut out = FxHashSet::default();
+    for n in g.toposort(&[nest]) {
+        if g[n].op == Op::Reduce && g.any(g[n].src[0], |m, _| m == inner) {
+            out.extend(g[n].src[1..].iter().copied());
+        }
+    }
+    out
+}
+
+/// The nests with nodes replaced.
+pub fn replace(g: &mut Graph, nests: &mut [Id], map: FxHashMap<Id, Id>) {
+    let mut map = map;
+    for nest in nests {
+        *nest = g.substitute(*nest, &mut map);
+    }
+}

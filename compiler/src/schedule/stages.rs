@@ -1,0 +1,199 @@
+//! How nodes that are fused into a kernel are read: computed in place, or from a stage, a region of them that the workgroup keeps. A rule says which, and how
+//! rows of stages lie; a plan may say otherwise.
+
+use super::draft::{Draft, Illegal, Span, Surroundings};
+use super::draft::{closed_ranges, enclosing, nests_for, placeholders, ranges_of, replace};
+use super::expand::Expander;
+use crate::nest::{Indices, flatten};
+use crate::tile::plan::BANKS;
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::shape::Dims;
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::smallvec;
+
+/// Does computing `node` from what has a buffer take a reduction?
+fn reduces(g: &Graph, node: Id, around: &Surroundings) -> bool {
+    let mut stack = vec![node];
+    let mut seen = FxHashSet::default();
+    while let Some(n) = stack.pop() {
+        if g[n].op == Op::Reduce {
+            return true;
+        }
+        let below = g[n].src.iter().copied().filter(|s| !around.buffers.contains_key(s));
+        stack.extend(below.filter(|&s| seen.insert(s)));
+    }
+    false
+}
+
+/// Decides for every fused node, readers before what they read, whether it is computed in place or in a stage.
+pub fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings) -> Result<(), Illegal> {
+    loop {
+        let found = placeholders(g, &out.nests);
+        let Some((&node, reads)) = found.iter().max_by_key(|(n, _)| around.order[n]) else { return Ok(()) };
+        let distinct: FxHashSet<Id> = reads.iter().map(|r| r.0).collect();
+        let mut possible = distinct.len() == 1 && g[node].op != Op::Cat && g[reads[0].0].dtype == g[node].dtype;
+        possible &= !around.hints.get(&out.root).is_some_and(|h| h.staged.contains(&node));
+        let mut in_place = possible;
+        // A sum that several nests need is not added up in each of them.
+        let several = reads.iter().any(|r| r.1 != reads[0].1);
+        in_place &= !(several && reduces(g, node, around));
+        if in_place {
+            // Computed once for each of its own indices only if the loops around it are all its own, or come first.
+            for &(read, nest) in reads {
+                let mine = ranges_of(g, read);
+                let closed = closed_ranges(g, out.nests[nest]);
+                let around_it = enclosing(g, out.nests[nest], read);
+                let prefix = closed.iter().take_while(|r| mine.contains(r)).count();
+                let of_closed = closed.iter().filter(|r| mine.contains(r)).count();
+                let of_reduce = around_it.iter().filter(|r| mine.contains(r)).count();
+                in_place &= match of_reduce {
+                    0 => prefix == of_closed,
+                    n => prefix == closed.len() && n == around_it.len(),
+                };
+            }
+        }
+        in_place = match around.stages.and_then(|s| s.staged.get(out.stage_plan.staged.len())) {
+            Some(&staged) => possible && !staged,
+            None => in_place,
+        };
+        out.stage_plan.staged.push(!in_place);
+        if in_place {
+            let read = reads[0].0;
+            let index: Indices = g[read].src[1..].into();
+            let value = x.compute(g, node, &index);
+            replace(g, &mut out.nests, FxHashMap::from_iter([(read, value)]));
+            continue;
+        }
+        let reads: Vec<Id> = distinct.into_iter().collect();
+        let first = found[&node].iter().map(|r| r.1).min().unwrap_or(0);
+        stage(g, x, out, around, node, &reads, first)?;
+    }
+}
+
+/// Gives `node` a stage: the region of it that the workgroup reads, computed before its first reader.
+fn stage(
+    g: &mut Graph,
+    x: &mut Expander,
+    out: &mut Draft,
+    around: &Surroundings,
+    node: Id,
+    reads: &[Id],
+    first_reader: usize,
+) -> Result<(), Illegal> {
+    let region = region(g, x, node, reads);
+    let resident = around.hints.values().filter_map(|h| h.resident).any(|r| around.fused.contains(&r.node));
+    let mut extents: Dims = region.iter().map(|r| r.extent).collect();
+    let dtype = g[node].dtype;
+    if let Some(row) = extents.last_mut()
+        && around.target.machine.kind == MachineKind::Gpu
+    {
+        *row = padded(g, *row, dtype.scalar, resident, out, around);
+    }
+    let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
+    out.stage_bytes += size as usize * dtype.scalar.bytes();
+    let most = if resident { around.target.machine.shared_per_workgroup } else { around.target.machine.stage_bytes() };
+    if out.stage_bytes > most {
+        return Err(Illegal::StageTooLarge(out.stage_bytes));
+    }
+    let elements = g.int(size);
+    let local =
+        g.intern(Node { op: Op::Local, dtype, src: smallvec![elements], arg: Arg::Int(out.stages.len() as i64) });
+    out.stages.push(node);
+    let mut address = |g: &mut Graph, index: &[Id]| flatten(g, &extents, index);
+    let mut nests = nests_for(g, x, node, local, &region, &mut address);
+    let mut map = FxHashMap::default();
+    for &read in reads {
+        let index: Indices = g[read].src[1..].into();
+        let local_index: Indices = index.iter().zip(&region).map(|(&i, r)| g.sub(i, r.base)).collect();
+        let offset = flatten(g, &extents, &local_index);
+        let as_read = g[read].dtype;
+        map.insert(read, g.load(local, offset, as_read));
+    }
+    replace(g, &mut out.nests, map);
+    let tail = out.nests.split_off(first_reader);
+    out.nests.append(&mut nests);
+    out.nests.extend(tail);
+    Ok(())
+}
+
+/// The region of `node` that a workgroup reads: per axis what the workgroup fixes, and how many elements from there it reads.
+fn region(g: &mut Graph, x: &mut Expander, node: Id, reads: &[Id]) -> Vec<Span> {
+    let dims: Dims = g.shape(node);
+    let zero = g.int(0);
+    let mut region: Vec<Span> = Vec::new();
+    for (axis, &dim) in dims.iter().enumerate() {
+        let last = axis + 1 == dims.len();
+        let mut agreed: Option<(Fixed, i64)> = None;
+        let mut whole = false;
+        for &read in reads {
+            let (fixed, bounds) = split_global(g, g[read].src[1 + axis]);
+            // A word is the four bytes from its index on.
+            let more = if last { (g[read].dtype.scalar.bytes() / g[node].dtype.scalar.bytes()) as i64 } else { 1 };
+            match (bounds, agreed) {
+                (Some((lo, hi)), None) if lo >= 0 => agreed = Some((fixed, hi + more)),
+                (Some((lo, hi)), Some((f, n))) if lo >= 0 && f == fixed => agreed = Some((f, n.max(hi + more))),
+                _ => whole = true,
+            }
+        }
+        let full = x.dim(g, dim);
+        let max = g.max_of(full);
+        region.push(match agreed {
+            Some((f, n)) if !whole && n < max => Span { base: f.base, extent: g.int(n), last: f.last },
+            _ => Span { base: zero, extent: full, last: None },
+        });
+    }
+    // `Cat` is staged whole along its axis.
+    if let (Op::Cat, Arg::Axes(a)) = (g[node].op, g[node].arg.clone()) {
+        let full = x.dim(g, dims[a[0] as usize]);
+        region[a[0] as usize] = Span { base: zero, extent: full, last: None };
+    }
+    region
+}
+
+/// The length of a stage's rows. Rows of halves are operands of matrix products, of which the lanes of a warp read 64 bytes of eight rows at once:
+/// every other row begins in the other half of shared memory's 32 banks. Where both operands are staged it is a word of each row: eight rows
+/// begin in banks that are four apart.
+fn padded(g: &mut Graph, row: Id, scalar: Scalar, resident: bool, out: &mut Draft, around: &Surroundings) -> Id {
+    match g.int_value(row).map(|n| 2 * n) {
+        Some(bytes) if scalar == Scalar::F16 && bytes % 32 == 0 => {
+            let rule = if resident { 16 } else { 64 };
+            let begin = around.stages.and_then(|s| s.banks).unwrap_or(rule);
+            out.stage_plan.banks = Some(begin);
+            g.int((bytes + (BANKS + begin - bytes % BANKS) % BANKS) / 2)
+        }
+        _ => row,
+    }
+}
+
+/// What of an index depends on the workgroup alone.
+#[derive(Clone, Copy, PartialEq)]
+struct Fixed {
+    /// The smallest value.
+    base: Id,
+    /// What it does not exceed.
+    last: Option<Id>,
+}
+
+/// An index as what depends on the workgroup alone, and the bounds of the rest.
+fn split_global(g: &mut Graph, index: Id) -> (Fixed, Option<(i64, i64)>) {
+    let global = |g: &Graph, id: Id| g.free_ranges(id).iter().all(|&r| g.range_kind(r) == Some(RangeKind::Global));
+    // Held below a last element: min(b + r, last) lies between min(b, last) and that plus r.
+    let n = &g[index];
+    if n.op == Op::Min && global(g, n.src[1]) && !global(g, n.src[0]) {
+        let (x, last) = (n.src[0], n.src[1]);
+        let (fixed, bounds) = split_global(g, x);
+        if fixed.last.is_none() {
+            let base = g.min(fixed.base, last);
+            return (Fixed { base, last: Some(last) }, bounds.filter(|b| b.0 >= 0).map(|b| (0, b.1)));
+        }
+    }
+    let sum = g.linear(index);
+    let (mut base, mut rest) = (gristmill_uop::linear::Linear::default(), sum.clone());
+    rest.terms.clear();
+    for &(t, c) in &sum.terms {
+        if global(g, t) { base.terms.push((t, c)) } else { rest.terms.push((t, c)) }
+    }
+    let dtype = g[index].dtype;
+    (Fixed { base: g.from_linear(&base, dtype), last: None }, g.linear_bounds(&rest))
+}

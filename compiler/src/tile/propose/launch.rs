@@ -1,0 +1,111 @@
+//! Proposals for how a GPU runs a launch, by the machine's registers and by what the kernel asks for (`lower/pressure.rs`).
+
+use crate::lower::pressure::Pressure;
+use crate::lower::{Code, pressure};
+use crate::price::occupancy::REGISTERS;
+use crate::tile::plan::{Proposal, proposals};
+use gristmill_uop::Graph;
+use gristmill_uop::launch::{Dependents, LaunchPlan};
+use gristmill_uop::target::Target;
+
+/// The part of a thread's registers in which loads wait: a fourth, 32 of an H200's 128.
+const WAITING: i64 = 4;
+/// Words of the widest load: so many iterations are written out as have one each in those registers.
+const WORDS: i64 = 4;
+/// Registers that a sum takes, with its words and what is made of them: with more than eight sums an H200's 128 are too few.
+const OF_A_SUM: i64 = 7;
+/// The same where words wait one after the other: with eight sums and 85 registers nothing spills there (`llm/tests/nvrtc.rs`).
+const OF_A_SUM_AT_LEAST: i64 = 5;
+/// Parts of a unit's memory that drivers may be asked to share, percent (experiments, 54).
+const SHARED: [(&str, i64); 3] = [("a quarter shared", 25), ("half shared", 50), ("all shared", 100)];
+
+/// What a launch's plan follows from.
+pub struct Launched<'a> {
+    /// The graph of the statements.
+    pub g: &'a Graph,
+    /// The bodies, linearised.
+    pub bodies: &'a [Code],
+    /// Workgroups that come to each unit, at most.
+    pub beside: i64,
+    /// Bytes that threads of a workgroup share.
+    pub scratch: usize,
+    /// Does nothing of its function come before it?
+    pub first: bool,
+    /// For whom.
+    pub target: &'a Target,
+}
+
+/// How a launch could be run, the heuristic's choice first, and alone unless `all` are wanted.
+pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
+    let (pressure, target) = (Pressure::of(of.g, of.bodies), of.target);
+    let words = (target.registers as i64 / WAITING).max(1);
+    let first = LaunchPlan {
+        resident: resident(pressure, of.beside, target),
+        words,
+        iterations: (words / WORDS).max(1),
+        asynchronous: true,
+        dependents: dependents(of),
+        shared: None,
+    };
+    if !all {
+        return proposals(first, []);
+    }
+    let half = |n: i64| (n / 2).max(1);
+    let with = |words: i64, iterations: i64| LaunchPlan { words, iterations, ..first };
+    let mut others = vec![
+        ("one workgroup at once", LaunchPlan { resident: 1, ..first }),
+        ("fewer iterations at once", with(half(first.words), half(first.iterations))),
+        ("more iterations at once", with(2 * first.words, 2 * first.iterations)),
+        ("one iteration at once", with(1, 1)),
+    ];
+    let more = first.resident + 1;
+    if target.threads as i64 * more <= target.machine.threads_per_unit as i64 && least(pressure) <= each(more, target) {
+        others.push(("more workgroups at once", LaunchPlan { resident: more, ..first }));
+    }
+    if pressure::can_copy(of.g, of.bodies) {
+        others.push(("copies through registers", LaunchPlan { asynchronous: false, ..first }));
+    }
+    if target.early_launch {
+        let at = |dependents| LaunchPlan { dependents, ..first };
+        others.push(("dependents at once", at(Dependents::Entry)));
+        others.push(("dependents at its turn", at(Dependents::Turn)));
+        others.push(("dependents at its end", at(Dependents::End)));
+    }
+    // One workgroup has room in it, at least; other vendors' drivers take no such wish.
+    let fits = |percent: i64| of.scratch as i64 * 100 <= percent * target.machine.shared_per_unit as i64;
+    let shares = SHARED.into_iter().filter(|s| target.machine.sm.is_some() && fits(s.1));
+    others.extend(shares.map(|(name, percent)| (name, LaunchPlan { shared: Some(percent), ..first })));
+    proposals(first, others)
+}
+
+/// Registers of a thread where a unit has so many workgroups.
+fn each(resident: i64, target: &Target) -> i64 {
+    target.machine.registers as i64 / (target.threads as i64 * resident)
+}
+
+/// Registers without which a thread would keep some of its values in memory.
+fn least(of: Pressure) -> i64 {
+    REGISTERS + OF_A_SUM_AT_LEAST * of.sums
+}
+
+/// Workgroups that a unit shall have room for, where `beside` of them come to each: as many as threads are planned for, or fewer if sums want more registers;
+/// one more where that is as many as there are, as one round takes half as long as two.
+pub fn resident(of: Pressure, beside: i64, target: &Target) -> i64 {
+    let planned = target.resident();
+    let wanted = REGISTERS + target.registers as i64 / WAITING + OF_A_SUM * of.sums;
+    if wanted > each(planned, target) {
+        return (1..planned).rev().find(|&n| wanted <= each(n, target)).unwrap_or(1);
+    }
+    let all = beside == planned + 1 && !of.products && least(of) <= each(planned + 1, target);
+    if all { planned + 1 } else { planned }
+}
+
+/// A kernel lets others start at once, so that they wait in turn and ask for their weights meanwhile. The first kernel of a function lets them start no sooner
+/// than it is its own turn: all that start early take room and memory's time from those whose turn it is, and of a chain without end too much (experiments, 53).
+fn dependents(of: &Launched) -> Dependents {
+    match (of.target.early_launch, of.first) {
+        (false, _) => Dependents::End,
+        (true, true) => Dependents::Turn,
+        (true, false) => Dependents::Entry,
+    }
+}

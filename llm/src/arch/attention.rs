@@ -1,0 +1,133 @@
+//! Attention whose heads share keys and values in groups: any ratio, keys and values apart in the cache.
+
+use super::cache::{CacheSpec, Component};
+use super::step::Step;
+use super::tensors::{Table, Weights};
+use crate::gguf::Role;
+use gristmill_tensor::dims;
+use gristmill_tensor::nn::{self, Pairing};
+use gristmill_tensor::tensor::Tensor;
+
+/// What an attention is, in numbers.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Grouped {
+    /// Heads of queries.
+    pub heads: usize,
+    /// Heads of keys and values, a divisor of those.
+    pub kv_heads: usize,
+    /// Width of a head's query and key.
+    pub key: usize,
+    /// Width of its value.
+    pub value: usize,
+    /// Of the width of a key, the first so many rotate.
+    pub rotated: usize,
+    /// Which elements rotate together.
+    pub pairing: Pairing,
+    /// Factor on scores.
+    pub scale: f64,
+    /// Added to the mean square in the norms of heads.
+    pub eps: f64,
+    /// The tables of rotations of keys and of queries.
+    pub tables: [usize; 2],
+}
+
+/// Tensors of an attention that a family has or has not.
+#[derive(Clone, Copy)]
+pub(super) struct Parts {
+    /// Norms of every head's query and key.
+    pub norms: bool,
+    /// Biases of queries, keys and values. Where they are not demanded, those that are there are used.
+    pub biases: bool,
+}
+
+impl Grouped {
+    /// Widths of all queries, keys and values of a token.
+    fn widths(&self) -> [usize; 3] {
+        [self.heads * self.key, self.kv_heads * self.key, self.kv_heads * self.value]
+    }
+    /// Lists its tensors, of rows of `d`, in the current block.
+    pub(super) fn tensors(&self, t: &mut Table, d: usize, parts: Parts) {
+        let [q, k, v] = self.widths();
+        let bias = |t: &mut Table, short, width| match parts.biases {
+            true => t.need(short, Role::Bias, &[width]),
+            false => t.optional(short, Role::Bias, &[width]),
+        };
+        t.need("attn_norm.weight", Role::Norm, &[d]);
+        if t.has("attn_qkv.weight") {
+            t.need("attn_qkv.weight", Role::Matrix, &[q + k + v, d]);
+            bias(t, "attn_qkv.bias", q + k + v);
+        } else {
+            t.need("attn_q.weight", Role::Matrix, &[q, d]);
+            bias(t, "attn_q.bias", q);
+            t.need("attn_k.weight", Role::Matrix, &[k, d]);
+            bias(t, "attn_k.bias", k);
+            t.need("attn_v.weight", t.down(), &[v, d]);
+            bias(t, "attn_v.bias", v);
+        }
+        if parts.norms {
+            t.need("attn_q_norm.weight", Role::Norm, &[self.key]);
+            t.need("attn_k_norm.weight", Role::Norm, &[self.key]);
+        }
+        t.need("attn_output.weight", Role::Matrix, &[d, self.heads * self.value]);
+        t.optional("attn_output.bias", Role::Bias, &[d]);
+    }
+    /// What it keeps of every token.
+    pub(super) fn cache(&self) -> CacheSpec {
+        let [_, keys, values] = self.widths();
+        CacheSpec::keys_and_values(keys, values)
+    }
+    /// Numbers that a partial result takes for one token: values of all heads, with the largest score and the sum, each twice.
+    pub(super) fn partial(&self) -> usize {
+        self.heads * (4 + self.value)
+    }
+    /// Attention of normed rows `x [n, d]` of layer `layer`; writes their keys and values into the cache. Returns `[n, d]`.
+    pub(super) fn write<'g>(&self, s: &'g Step, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
+        let (n, pos) = (s.tokens(), s.position());
+        let [q, k, v] = self.projected(s, w, x);
+        let q = q.reshape(dims![n, self.heads, self.key]);
+        let k = k.reshape(dims![n, self.kv_heads, self.key]);
+        let normed = |x: Tensor<'g>, name: &str| match w.has(name) {
+            true => nn::rms_norm(x, s.weight(w, name), self.eps),
+            false => x,
+        };
+        let (q, k) = (normed(q, "attn_q_norm.weight"), normed(k, "attn_k_norm.weight"));
+        let of_keys = s.rope(self.tables[0], self.rotated);
+        let of_queries = if self.tables[0] == self.tables[1] { of_keys } else { s.rope(self.tables[1], self.rotated) };
+        let (q, k) = (self.rotate(q, of_queries, pos), self.rotate(k, of_keys, pos));
+
+        let [_, keys, values] = self.widths();
+        let (k, next) = s.cached(layer, 0, Component { name: "keys", width: keys }, k.reshape(dims![n, keys]));
+        let (v, _) = s.cached(layer, next, Component { name: "values", width: values }, v);
+        let (k, v) = (
+            k.reshape(dims![s.options.rows, self.kv_heads, self.key]),
+            v.reshape(dims![s.options.rows, self.kv_heads, self.value]),
+        );
+        let out = s.as_cached(q).attention(k, v, pos, pos + n, self.scale);
+        let out = out.reshape(dims![n, self.heads * self.value]);
+        linear(s, w, out, "attn_output")
+    }
+    /// Queries, keys and values of rows `x [n, d]`, each `[n, width]`.
+    fn projected<'g>(&self, s: &'g Step, w: &Weights, x: Tensor<'g>) -> [Tensor<'g>; 3] {
+        if !w.has("attn_qkv.weight") {
+            return ["attn_q", "attn_k", "attn_v"].map(|name| linear(s, w, x, name));
+        }
+        let all = linear(s, w, x, "attn_qkv");
+        let [q, k, v] = self.widths();
+        [all.slice(1, 0, q), all.slice(1, q, k), all.slice(1, q + k, v)]
+    }
+    /// `x [n, heads, key]` with the first part of every head rotated.
+    fn rotate<'g>(&self, x: Tensor<'g>, table: Tensor<'g>, pos: Tensor<'g>) -> Tensor<'g> {
+        if self.rotated == self.key {
+            return nn::rope(x, table, pos, self.pairing);
+        }
+        let turned = nn::rope(x.slice(2, 0, self.rotated), table, pos, self.pairing);
+        Tensor::cat(&[turned, x.slice(2, self.rotated, self.key - self.rotated)], 2)
+    }
+}
+
+/// `x [n, in]` through the matrix of that name, with its bias if there is one.
+fn linear<'g>(s: &'g Step, w: &Weights, x: Tensor<'g>, name: &str) -> Tensor<'g> {
+    let (matrix, bias) = (format!("{name}.weight"), format!("{name}.bias"));
+    let y = x.linear(s.weight(w, &matrix));
+    if w.has(&bias) { y + s.weight(w, &bias) } else { y }
+}

@@ -1,0 +1,174 @@
+//! Hyper-parameters of a decoder: read from metadata, checked once, plain numbers from then on.
+
+use super::super::attention::Grouped;
+use super::super::moe::{Experts, Gating};
+use super::super::reader::Reader;
+use super::super::rope::{RopeTable, Scaling, Temperature, frequencies};
+use super::super::{Result, Tensors};
+use super::family::Family;
+use crate::gguf::Metadata;
+
+/// What a model is, in numbers.
+pub(super) struct Hyper {
+    /// Layers, without blocks for draft tokens.
+    pub layers: usize,
+    /// Width of a hidden row.
+    pub d: usize,
+    /// Attention, the same in all layers.
+    pub attention: Grouped,
+    /// Width of the feed-forward, per layer.
+    pub ff: Vec<usize>,
+    /// Mixture of experts in place of it.
+    pub experts: Option<Experts>,
+    /// Rows of the embedding.
+    pub vocabulary: usize,
+    /// Context the model was made for, in tokens.
+    pub context: usize,
+    /// Added to the mean square in norms.
+    pub eps: f64,
+    /// Rope base.
+    base: f64,
+    /// Rope scaling.
+    scaling: Scaling,
+    /// Attention that sharpens with the position.
+    temperature: Option<Temperature>,
+}
+
+impl Hyper {
+    /// Reads and checks them.
+    ///
+    /// # Errors
+    /// When a key is missing, of the wrong type or out of bounds, or asks for something not implemented.
+    pub fn read(family: &Family, metadata: &Metadata, tensors: &dyn Tensors) -> Result<Hyper> {
+        let r = Reader::new(metadata, family.name);
+        let layers = r.layers()?;
+        let (d, context) = (r.size("embedding_length")?, r.size("context_length")?);
+        let eps = r.positive("attention.layer_norm_rms_epsilon", 0.0)?;
+        let base = r.positive("rope.freq_base", 10000.0)?;
+        let scaling = Scaling::read(&r, context, base)?;
+        let temperature = temperature(&r, context)?;
+        let attention =
+            Grouped { tables: [0, usize::from(temperature.is_some())], ..attention(family, &r, layers, d, eps)? };
+        if temperature.is_some() && attention.rotated < attention.key {
+            return r.unsupported("attention.temperature_scale", "of a head that rotates in part");
+        }
+        let experts = match family.experts {
+            true => Experts::read(&r, Gating::read(&r)?.unwrap_or(Gating::Softmax), true)?,
+            false => None,
+        };
+        r.check("expert_count", 0, experts.is_some() == family.experts, "positive")?;
+        let ff = if family.experts { vec![0; layers] } else { r.each("feed_forward_length", layers)? };
+        r.check("feed_forward_length", 0, family.experts || ff.iter().all(|&f| f > 0), "positive")?;
+        let vocabulary = r.vocabulary(tensors)?;
+        Ok(Hyper { layers, d, attention, ff, experts, vocabulary, context, eps, base, scaling, temperature })
+    }
+    /// Name and value of everything that was read from a file.
+    pub fn summary(&self) -> Vec<(&'static str, String)> {
+        let a = &self.attention;
+        let mut out = vec![
+            ("layers", self.layers.to_string()),
+            ("width", self.d.to_string()),
+            ("heads", format!("{} of {}, of which {} rotated; values of {}", a.heads, a.key, a.rotated, a.value)),
+            (
+                "key-value heads",
+                format!("{}, {} cached numbers a token and layer", a.kv_heads, a.kv_heads * (a.key + a.value)),
+            ),
+        ];
+        match &self.experts {
+            Some(experts) => out.extend(experts.summary()),
+            None => out.push(("feed-forward", self.ff[0].to_string())),
+        }
+        out.push(("vocabulary", self.vocabulary.to_string()));
+        out.push(("context", format!("{} tokens", self.context)));
+        out.push(("norm epsilon", self.eps.to_string()));
+        out.push(("rope", format!("base {}, scaling {}", self.base, self.scaling.words())));
+        out
+    }
+}
+
+/// The heads.
+fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> Result<Grouped> {
+    let heads = r.heads(layers)?;
+    let kv_heads = if r.has("attention.head_count_kv") { r.uniform("attention.head_count_kv", layers)? } else { heads };
+    let shares = kv_heads > 0 && heads.is_multiple_of(kv_heads);
+    r.check("attention.head_count_kv", kv_heads, shares, "a divisor of head_count")?;
+    let usual = (d / heads) as u32;
+    let key = r.size_or("attention.key_length", Some(usual))?;
+    let value = r.size_or("attention.value_length", Some(usual))?;
+    r.check("attention.key_length", key, (1..=1024).contains(&key), "1 to 1024")?;
+    r.check("attention.value_length", value, (1..=1024).contains(&value), "1 to 1024")?;
+    let rotated = r.size_or("rope.dimension_count", Some(key as u32))?;
+    let even = rotated > 0 && rotated.is_multiple_of(2) && rotated <= key;
+    r.check("rope.dimension_count", rotated, even, "even and at most the key length")?;
+    let (pairing, scale) = (family.pairing, 1.0 / (key as f64).sqrt());
+    Ok(Grouped { heads, kv_heads, key, value, rotated, pairing, scale, eps, tables: [0, 0] })
+}
+
+/// Attention that sharpens with the position, if it does.
+fn temperature(r: &Reader, context: usize) -> Result<Option<Temperature>> {
+    let scale = r.float("attention.temperature_scale")?.filter(|&s| s != 0.0);
+    let original = r.size_or("rope.scaling.original_context_length", Some(context as u32))?;
+    r.check("rope.scaling.original_context_length", original, original > 0, "positive")?;
+    Ok(scale.map(|scale| Temperature { scale, original: original as f64 }))
+}
+
+/// Rotations: frequencies, and what they are divided by.
+pub(super) struct Rope {
+    frequencies: Vec<f64>,
+    magnitude: f64,
+    temperature: Option<Temperature>,
+    divisors: Divisors,
+}
+
+/// What frequencies are divided by.
+enum Divisors {
+    None,
+    Always(Vec<f64>),
+    /// Those of a short context, those of a long one, and the longest short context in tokens.
+    ByContext(Vec<f64>, Vec<f64>, usize),
+}
+
+impl Rope {
+    /// As metadata and tensors say.
+    pub fn read(family: &Family, metadata: &Metadata, h: &Hyper, tensors: &dyn Tensors) -> Result<Rope> {
+        let r = Reader::new(metadata, family.name);
+        let mut magnitude = r.positive("rope.scaling.attn_factor", 1.0)?;
+        if let Scaling::Yarn { factor, .. } = h.scaling {
+            let multiplier = r.float("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
+            magnitude *= (1.0 + 0.1 * factor.ln()) / (1.0 + 0.1 * multiplier * factor.ln());
+        }
+        let numbers = |name: &str| -> Result<Vec<f64>> {
+            let values = tensors.floats(name)?;
+            let good = values.iter().all(|v| v.is_finite() && *v > 0.0);
+            r.check(name, "out of bounds", good, "positive numbers")?;
+            Ok(values.into_iter().map(f64::from).collect())
+        };
+        let has = |name: &str| tensors.find(name).is_some();
+        let divisors = match () {
+            () if has("rope_factors_long.weight") => Divisors::ByContext(
+                numbers("rope_factors_short.weight")?,
+                numbers("rope_factors_long.weight")?,
+                r.size("rope.scaling.original_context_length")?,
+            ),
+            () if has("rope_freqs.weight") => Divisors::Always(numbers("rope_freqs.weight")?),
+            () => Divisors::None,
+        };
+        let frequencies = frequencies(h.attention.rotated, h.base, h.scaling);
+        Ok(Rope { frequencies, magnitude, temperature: h.temperature, divisors })
+    }
+    /// The table of keys and, where it differs, that of queries, for a context of so many tokens.
+    pub fn tables(&self, context: usize) -> Vec<RopeTable> {
+        let divisors = match &self.divisors {
+            Divisors::None => None,
+            Divisors::Always(all) => Some(all),
+            Divisors::ByContext(short, long, original) => Some(if context > *original { long } else { short }),
+        };
+        let divided = |(i, f): (usize, &f64)| f / divisors.map_or(1.0, |d| d[i]);
+        let frequencies = self.frequencies.iter().enumerate().map(divided).collect();
+        let keys = RopeTable { frequencies, magnitude: self.magnitude, temperature: None };
+        match self.temperature {
+            None => vec![keys],
+            Some(_) => vec![keys.clone(), RopeTable { temperature: self.temperature, ..keys }],
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Plain pre-norm decoders: grouped attention and a gated feed-forward or experts, each added to the rows that it reads. Families differ in what
+//! [`Family`] says.
+
+mod family;
+mod hyper;
+
+use super::attention::Parts;
+use super::cache::CacheSpec;
+use super::ends::Ends;
+use super::feed_forward;
+use super::moe;
+use super::rope::RopeTable;
+use super::step::StepBuilder;
+use super::tensors::{Checked, Table, TensorSpec, Weights};
+use super::{Bind, Model, ModelInfo, Options, Result, Tensors};
+use crate::gguf::{Metadata, Role};
+pub(super) use family::Family;
+use gristmill_tensor::nn;
+use hyper::{Hyper, Rope};
+
+impl Family {
+    /// The table of tensors of a model with these hyper-parameters, in the order of files.
+    fn tensors(&self, h: &Hyper, there: &dyn Tensors) -> Vec<TensorSpec> {
+        let mut t = Table::new(there);
+        t.ends(h.vocabulary, h.d);
+        for name in ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"] {
+            t.optional(name, Role::Norm, &[h.attention.rotated / 2]);
+        }
+        for layer in 0..h.layers {
+            t.block(layer);
+            h.attention.tensors(&mut t, h.d, Parts { norms: self.head_norms, biases: self.biases });
+            t.need("ffn_norm.weight", Role::Norm, &[h.d]);
+            match &h.experts {
+                Some(experts) => experts.tensors(&mut t, h.d),
+                None => feed_forward::tensors(&mut t, h.ff[layer], h.d, self.fused_gate),
+            }
+        }
+        t.finish()
+    }
+    /// The table of tensors that a model of this metadata has: see [`super::Architecture::tensors`].
+    pub fn table(&self, metadata: &Metadata, there: &dyn Tensors) -> Result<Vec<TensorSpec>> {
+        Ok(self.tensors(&Hyper::read(self, metadata, there)?, there))
+    }
+    /// The model of a file.
+    pub fn load(&self, metadata: &Metadata, tensors: &dyn Tensors) -> Result<Box<dyn Model>> {
+        let hyper = Hyper::read(self, metadata, tensors)?;
+        let h = &hyper;
+        let info = ModelInfo {
+            architecture: self.name,
+            layers: h.layers,
+            vocabulary: h.vocabulary,
+            width: h.d,
+            context: h.context,
+            summary: h.summary(),
+            warnings: Vec::new(),
+        };
+        let checked = Checked::new(self.tensors(h, tensors), h.layers, tensors)?;
+        let rope = Rope::read(self, metadata, h, tensors)?;
+        let caches = vec![h.attention.cache(); h.layers];
+        Ok(Box::new(Decoder { hyper, info, tensors: checked, caches, rope }))
+    }
+}
+
+/// A model of one of these families.
+struct Decoder {
+    hyper: Hyper,
+    info: ModelInfo,
+    tensors: Checked,
+    caches: Vec<CacheSpec>,
+    rope: Rope,
+}
+
+impl Model for Decoder {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+    fn tensors(&self) -> &[TensorSpec] {
+        &self.tensors.table
+    }
+    fn caches(&self) -> &[CacheSpec] {
+        &self.caches
+    }
+    fn rope_tables(&self, context: usize) -> Vec<RopeTable> {
+        self.rope.tables(context)
+    }
+    fn partial(&self, _: &Options) -> usize {
+        self.hyper.attention.partial()
+    }
+    fn build(&self, step: &mut StepBuilder) {
+        let h = &self.hyper;
+        let ends = Ends { layers: h.layers, d: h.d, vocabulary: h.vocabulary, eps: h.eps };
+        ends.embed(step, &self.tensors.globals);
+        for (layer, weights) in self.tensors.blocks.iter().enumerate() {
+            block(step, h, weights, layer);
+        }
+        ends.head(step, &self.tensors.globals);
+    }
+}
+
+/// Block `layer`: hidden rows `[n, d]` and the cache to hidden rows and the cache with the rows of these tokens.
+fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize) {
+    step.call(if h.experts.is_some() { "moe" } else { "dense" }, |s| {
+        let x = s.hidden(layer, h.d);
+        let x = x + h.attention.write(s, w, layer, nn::rms_norm(x, s.weight(w, "attn_norm.weight"), h.eps));
+        let y = nn::rms_norm(x, s.weight(w, "ffn_norm.weight"), h.eps);
+        let ffn = match &h.experts {
+            Some(experts) => moe::experts(s, experts, w, y),
+            None => feed_forward::dense(s, w, y),
+        };
+        s.output("y", Bind::Hidden(layer + 1), x + ffn);
+    });
+}

@@ -1,0 +1,89 @@
+//! A block: latent attention and a feed-forward. `docs/deepseek2.md`, section 3.
+
+use super::super::feed_forward;
+use super::super::moe;
+use super::super::step::{Step, StepBuilder};
+use super::super::tensors::Weights;
+use super::super::{AttentionForm, Bind};
+use super::hyper::Hyper;
+use gristmill_tensor::dims;
+use gristmill_tensor::nn::{self, Pairing};
+use gristmill_tensor::tensor::Tensor;
+use gristmill_uop::dtype::Scalar;
+
+/// Block `layer`: hidden rows `[n, d]` and the cache to hidden rows and the cache with the rows of these tokens.
+pub(super) fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize) {
+    let routed = w.has("ffn_gate_inp.weight");
+    step.call(if routed { "moe" } else { "dense" }, |s| {
+        let x = s.hidden(layer, h.d);
+        let x = x + attention(s, h, w, layer, nn::rms_norm(x, s.weight(w, "attn_norm.weight"), h.eps));
+        let y = nn::rms_norm(x, s.weight(w, "ffn_norm.weight"), h.eps);
+        let ffn = match &h.experts {
+            Some(e) if routed => moe::experts(s, e, w, y),
+            _ => feed_forward::dense(s, w, y),
+        };
+        s.output("y", Bind::Hidden(layer + 1), x + ffn);
+    });
+}
+
+/// The matrices between latent and heads: `k [heads, kv_rank, nope]` and `v [heads, value, kv_rank]`.
+///
+/// The older format holds both in one tensor, per head `nope` rows for keys (transposed), then `value` rows. Its parts are
+/// views: nothing is packed again.
+fn latent_heads<'g>(s: &'g Step, h: &Hyper, w: &Weights) -> (Tensor<'g>, Tensor<'g>) {
+    if h.split {
+        return (s.weight(w, "attn_k_b.weight"), s.weight(w, "attn_v_b.weight"));
+    }
+    let both = s.weight(w, "attn_kv_b.weight").reshape(dims![h.heads, h.nope + h.value, h.kv_rank]);
+    (both.slice(1, 0, h.nope).permute(&[0, 2, 1]), both.slice(1, h.nope, h.value))
+}
+
+/// Multi-head latent attention of normed rows `x [n, d]`; writes their rows into the cache. Returns `[n, d]`.
+fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
+    let (n, pos, heads) = (s.tokens(), s.position(), h.heads);
+    let table = s.rope(0, h.rope);
+    let q = match h.q_rank {
+        None => x.linear(s.weight(w, "attn_q.weight")),
+        Some(_) => {
+            let latent = x.linear(s.weight(w, "attn_q_a.weight"));
+            nn::rms_norm(latent, s.weight(w, "attn_q_a_norm.weight"), h.latent_eps)
+                .linear(s.weight(w, "attn_q_b.weight"))
+        }
+    };
+    let q = q.reshape(dims![n, heads, h.nope + h.rope]);
+    let q_nope = q.slice(2, 0, h.nope);
+    let q_pe = nn::rope(q.slice(2, h.nope, h.rope), table, pos, Pairing::Interleaved);
+
+    // One row a token: the normed latent, then the rotated key that all heads share.
+    let row = x.linear(s.weight(w, "attn_kv_a_mqa.weight"));
+    let latent = nn::rms_norm(row.slice(1, 0, h.kv_rank), s.weight(w, "attn_kv_a_norm.weight"), h.latent_eps);
+    let key = nn::rope(row.slice(1, h.kv_rank, h.rope).unsqueeze(1), table, pos, Pairing::Interleaved).squeeze(1);
+    let (cache, _) = s.cached(layer, 0, h.cache(), Tensor::cat(&[latent, key], 1));
+
+    let (k_b, v_b) = latent_heads(s, h, w);
+    let length = pos + n;
+    let heads_out = match s.options.attention {
+        AttentionForm::Absorbed => {
+            let q = Tensor::cat(&[q_nope.contract(k_b), q_pe].map(|q| s.as_cached(q)), 2);
+            let k = cache.unsqueeze(1);
+            let latents = q.attention(k, k.slice(2, 0, h.kv_rank), pos, length, h.score_scale);
+            latents.contract(v_b)
+        }
+        AttentionForm::Values => {
+            let q = Tensor::cat(&[q_nope.contract(k_b), q_pe].map(|q| s.as_cached(q)), 2);
+            let rows = cache.slice(0, 0, length).cast(Scalar::F32);
+            let k = rows.unsqueeze(1).expand(dims![length, heads, h.cached()]);
+            let v = rows.slice(1, 0, h.kv_rank).unsqueeze(0).contract(v_b.unsqueeze(1)).permute(&[1, 0, 2]);
+            q.attention(k, v, pos, length, h.score_scale)
+        }
+        AttentionForm::Expanded => {
+            let rows = cache.slice(0, 0, length);
+            let latents = rows.slice(1, 0, h.kv_rank).unsqueeze(1);
+            let k_nope = latents.contract(k_b.permute(&[0, 2, 1]));
+            let k_pe = rows.slice(1, h.kv_rank, h.rope).unsqueeze(1).expand(dims![length, heads, h.rope]);
+            let (q, k) = (Tensor::cat(&[q_nope, q_pe], 2), Tensor::cat(&[k_nope, k_pe], 2));
+            q.attention(k, latents.contract(v_b), pos, length, h.score_scale)
+        }
+    };
+    heads_out.reshape(dims![n, heads * h.value]).linear(s.weight(w, "attn_output.weight"))
+}

@@ -1,0 +1,119 @@
+//! Hyper-parameters from metadata: typed, bounded, and refused with the key that is wrong.
+
+use super::{Error, Result, Tensors};
+use crate::gguf::{Metadata, PerLayer};
+use std::fmt::Display;
+
+/// No width, count or context of a real model comes near.
+pub(super) const LIMIT: u32 = 1 << 24;
+
+/// Reads the keys of one architecture, whose names all begin with it.
+pub(super) struct Reader<'a> {
+    metadata: &'a Metadata,
+    architecture: &'a str,
+}
+
+impl<'a> Reader<'a> {
+    /// Of the keys `architecture.*`.
+    pub fn new(metadata: &'a Metadata, architecture: &'a str) -> Reader<'a> {
+        Reader { metadata, architecture }
+    }
+    /// The key of that name in full.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+    /// Is the key there?
+    pub fn has(&self, name: &str) -> bool {
+        self.metadata.get(&self.key(name)).is_some()
+    }
+    /// A count, or what it is where the key is absent.
+    pub fn size_or(&self, name: &str, default: Option<u32>) -> Result<usize> {
+        let key = self.key(name);
+        let v = match (self.metadata.u32(&key)?, default) {
+            (Some(v), _) | (None, Some(v)) => v,
+            (None, None) => self.metadata.need(&key, Metadata::u32)?,
+        };
+        self.check(name, v, v <= LIMIT, "at most 2^24")?;
+        Ok(v as usize)
+    }
+    /// A count that must be there and positive.
+    pub fn size(&self, name: &str) -> Result<usize> {
+        let v = self.size_or(name, None)?;
+        self.check(name, v, v > 0, "positive")?;
+        Ok(v)
+    }
+    /// A finite number, if the key is there.
+    pub fn float(&self, name: &str) -> Result<Option<f64>> {
+        // A metadata f32 stands for the decimal number it was written from: 0.0707 rather than 0.07069999724.
+        let v = self.metadata.f32(&self.key(name))?.map(|v| v.to_string().parse().unwrap_or(f64::from(v)));
+        self.check(name, v.unwrap_or(0.0), v.is_none_or(f64::is_finite), "finite")?;
+        Ok(v)
+    }
+    /// A positive number, or the default.
+    pub fn positive(&self, name: &str, default: f64) -> Result<f64> {
+        let v = self.float(name)?.unwrap_or(default);
+        self.check(name, v, v > 0.0, "positive")?;
+        Ok(v)
+    }
+    /// Yes or no, if the key is there.
+    pub fn bool(&self, name: &str) -> Result<Option<bool>> {
+        Ok(self.metadata.bool(&self.key(name))?)
+    }
+    /// A text, if the key is there.
+    pub fn str(&self, name: &str) -> Result<Option<&'a str>> {
+        Ok(self.metadata.str(&self.key(name))?)
+    }
+    /// A count for each layer: one for all, or an array.
+    pub fn each(&self, name: &str, layers: usize) -> Result<Vec<usize>> {
+        let v = self.metadata.need(&self.key(name), |m, k| m.per_layer(k, layers))?;
+        let v: Vec<u32> = match v {
+            PerLayer::All(v) => vec![v; layers],
+            PerLayer::Each(v) => v,
+        };
+        let largest = v.iter().copied().max().unwrap_or(0);
+        self.check(name, largest, largest <= LIMIT, "at most 2^24")?;
+        Ok(v.into_iter().map(|v| v as usize).collect())
+    }
+    /// A count that is the same in all layers.
+    pub fn uniform(&self, name: &str, layers: usize) -> Result<usize> {
+        let all = self.each(name, layers)?;
+        match all.iter().all(|&n| n == all[0]) {
+            true => Ok(all[0]),
+            false => self.unsupported(name, "different in each layer"),
+        }
+    }
+    /// Layers of the trunk: blocks without those for draft tokens.
+    pub fn layers(&self) -> Result<usize> {
+        let (blocks, drafts) = (self.size("block_count")?, self.size_or("nextn_predict_layers", Some(0))?);
+        let good = blocks <= 512 && drafts < blocks;
+        self.check("block_count", blocks, good, "1 to 512, and more than nextn_predict_layers")?;
+        Ok(blocks - drafts)
+    }
+    /// Attention heads, the same in all layers.
+    pub fn heads(&self, layers: usize) -> Result<usize> {
+        let heads = self.each("attention.head_count", layers)?[0];
+        self.check("attention.head_count", heads, (1..=1024).contains(&heads), "1 to 1024")?;
+        self.uniform("attention.head_count", layers)
+    }
+    /// Rows of the embedding, which the metadata may repeat.
+    pub fn vocabulary(&self, tensors: &dyn Tensors) -> Result<usize> {
+        let embedding = tensors.find("token_embd.weight").ok_or(Error::MissingTensor("token_embd.weight".into()))?;
+        let rows = embedding.0.get(1).map_or(0, |&n| n as usize);
+        self.check("vocab_size", rows, (1..=LIMIT as usize).contains(&rows), "1 to 2^24 (rows of token_embd)")?;
+        if let Some(v) = self.metadata.u32(&self.key("vocab_size"))? {
+            self.check("vocab_size", v, v as usize == rows, "the number of rows of token_embd")?;
+        }
+        Ok(rows)
+    }
+    /// Refuses what is found unless it is good.
+    pub fn check(&self, name: &str, found: impl Display, good: bool, expected: &'static str) -> Result<()> {
+        if good {
+            return Ok(());
+        }
+        Err(Error::Parameter { key: self.key(name), found: found.to_string(), expected })
+    }
+    /// Refuses what is valid and not implemented.
+    pub fn unsupported<T>(&self, name: &str, found: impl Display) -> Result<T> {
+        Err(Error::Feature { key: self.key(name), found: found.to_string() })
+    }
+}

@@ -1,0 +1,134 @@
+//! The table of a model's tensors, with the dims its hyper-parameters demand: the loader checks a file against it, `synth` generates what it
+//! lists, and tests are made of it.
+
+use super::{Error, Result, Tensors};
+use crate::gguf::Role;
+use gristmill_uop::encoding::EncodingRef;
+use std::collections::HashMap;
+
+/// A tensor that a model has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Its name in the file.
+    pub name: String,
+    /// The part of the name that all blocks share.
+    pub short: &'static str,
+    /// Its block, if it is in one.
+    pub layer: Option<usize>,
+    /// Row-major: rows first, elements of a row last.
+    pub dims: Vec<usize>,
+    /// What it is for.
+    pub role: Role,
+}
+
+/// A table while it is written. Of tensors whose absence has a meaning, those that are there are listed.
+pub(super) struct Table<'a> {
+    there: &'a dyn Tensors,
+    layer: Option<usize>,
+    list: Vec<TensorSpec>,
+}
+
+impl<'a> Table<'a> {
+    /// None yet.
+    pub fn new(there: &'a dyn Tensors) -> Table<'a> {
+        Table { there, layer: None, list: Vec::new() }
+    }
+    /// What follows is in that block.
+    pub fn block(&mut self, layer: usize) {
+        self.layer = Some(layer);
+    }
+    fn name(&self, short: &str) -> String {
+        self.layer.map_or(short.into(), |l| format!("blk.{l}.{short}"))
+    }
+    /// Is one of that name there?
+    pub fn has(&self, short: &str) -> bool {
+        self.there.find(&self.name(short)).is_some()
+    }
+    /// One that must be there.
+    pub fn need(&mut self, short: &'static str, role: Role, dims: &[usize]) {
+        let (name, layer) = (self.name(short), self.layer);
+        self.list.push(TensorSpec { name, short, layer, dims: dims.into(), role });
+    }
+    /// One that may be absent.
+    pub fn optional(&mut self, short: &'static str, role: Role, dims: &[usize]) {
+        if self.has(short) {
+            self.need(short, role, dims);
+        }
+    }
+    /// Embedding, last norm and head of rows of `d`. Where there is no head, the embedding serves.
+    pub fn ends(&mut self, vocabulary: usize, d: usize) {
+        let tied = !self.has("output.weight");
+        let embedding = if tied { Role::Output } else { Role::Matrix };
+        self.need("token_embd.weight", embedding, &[vocabulary, d]);
+        self.need("output_norm.weight", Role::Norm, &[d]);
+        self.optional("output.weight", Role::Output, &[vocabulary, d]);
+    }
+    /// The role of a down projection of the current block.
+    pub fn down(&self) -> Role {
+        Role::Down(self.layer.unwrap_or(0) as u64)
+    }
+    /// All of them.
+    pub fn finish(self) -> Vec<TensorSpec> {
+        self.list
+    }
+}
+
+/// A packed tensor of the model.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Weight {
+    /// Its name in the file.
+    pub name: String,
+    /// Row-major: rows first, elements of a row last.
+    pub dims: Vec<usize>,
+    /// How it is packed.
+    pub encoding: EncodingRef,
+}
+
+/// The tensors of one block, or those of no block, by the part of their name that all blocks share.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Weights(HashMap<&'static str, Weight>);
+
+impl Weights {
+    /// The tensor of that name, which was checked to exist.
+    pub fn get(&self, name: &str) -> &Weight {
+        self.0.get(name).unwrap_or_else(|| panic!("{name} is not in the table of tensors"))
+    }
+    /// Is it in the table?
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+}
+
+/// A model's tensors, found in a file and of the dims in the table.
+#[derive(Clone, Debug)]
+pub(super) struct Checked {
+    /// The table.
+    pub table: Vec<TensorSpec>,
+    /// Tensors of no block.
+    pub globals: Weights,
+    /// Those of each block.
+    pub blocks: Vec<Weights>,
+}
+
+impl Checked {
+    /// Every tensor of the table, of a model of so many layers. Other tensors of the file are ignored.
+    ///
+    /// # Errors
+    /// When a tensor is missing or has other dims.
+    pub fn new(table: Vec<TensorSpec>, layers: usize, tensors: &dyn Tensors) -> Result<Checked> {
+        let (mut globals, mut blocks) = (Weights::default(), vec![Weights::default(); layers]);
+        for spec in &table {
+            let found = tensors.find(&spec.name);
+            let (found, encoding) = found.ok_or_else(|| Error::MissingTensor(spec.name.clone()))?;
+            let expected: Vec<u64> = spec.dims.iter().rev().map(|&d| d as u64).collect();
+            // Axes of length 1 at the end are a matter of taste.
+            let trim = |d: &[u64]| d.iter().rposition(|&n| n != 1).map_or(0, |i| i + 1);
+            if found[..trim(&found)] != expected[..trim(&expected)] {
+                return Err(Error::Shape { tensor: spec.name.clone(), found, expected });
+            }
+            let weight = Weight { name: spec.name.clone(), dims: spec.dims.clone(), encoding };
+            spec.layer.map_or(&mut globals, |l| &mut blocks[l]).0.insert(spec.short, weight);
+        }
+        Ok(Checked { table, globals, blocks })
+    }
+}

@@ -1,0 +1,148 @@
+//! Merging by scores, as SentencePiece does it with its BPE vocabularies: of neighbouring pieces whose joined text is a token, those whose token has
+//! the highest score are joined first, the leftmost on ties. Spaces are U+2581 in texts of tokens; characters without a token are spelled in
+//! tokens of a byte.
+
+use super::bytes::{SPACE, byte_of};
+use super::vocab::Vocabulary;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// No neighbour.
+const NONE: u32 = u32::MAX;
+
+/// The scores of a vocabulary.
+#[derive(Debug)]
+pub(super) struct Scores {
+    scores: Vec<f32>,
+    /// The token of each byte, where there is one.
+    bytes: Box<[Option<u32>; 256]>,
+    /// Does text that nothing or a special token precedes begin with a space?
+    pub space_prefix: bool,
+}
+
+/// A pair of neighbours that may be joined, best first: by score, then from the left.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Pair {
+    score: i32,
+    left: Reverse<u32>,
+    /// Bytes of the joined text: if either half has changed since, so has their sum.
+    bytes: usize,
+}
+
+/// A piece in the list, at the index of its first character.
+struct Piece {
+    start: usize,
+    end: usize,
+    prev: u32,
+    next: u32,
+}
+
+/// A score as a number of the same order.
+fn ordered(score: f32) -> i32 {
+    let bits = score.to_bits() as i32;
+    bits ^ (((bits >> 31) as u32) >> 1) as i32
+}
+
+impl Scores {
+    /// Of these tokens, as many scores.
+    pub(super) fn new(scores: Vec<f32>, vocabulary: &Vocabulary, space_prefix: bool) -> Scores {
+        let bytes = std::array::from_fn(|byte| vocabulary.id(format!("<0x{byte:02X}>").as_bytes()));
+        Scores { scores, bytes: Box::new(bytes), space_prefix }
+    }
+
+    /// Bytes that no token spells.
+    pub(super) fn missing_bytes(&self) -> usize {
+        self.bytes.iter().filter(|id| id.is_none()).count()
+    }
+
+    /// Appends the ids of a text; `first` where nothing or a special token precedes it. A byte without a token becomes `unknown`, or nothing where
+    /// there is none.
+    pub(super) fn encode(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        first: bool,
+        unknown: Option<u32>,
+        out: &mut Vec<u32>,
+    ) {
+        if text.is_empty() {
+            return;
+        }
+        let prefix = if first && self.space_prefix { SPACE } else { "" };
+        let text = prefix.to_owned() + &text.replace(' ', SPACE);
+        let pieces = self.merge(vocabulary, &text);
+        let mut at = 0;
+        while let Some(piece) = pieces.get(at as usize) {
+            match self.token(vocabulary, &text[piece.start..piece.end]) {
+                Some(id) => out.push(id),
+                None => {
+                    let bytes = text[piece.start..piece.end].bytes();
+                    out.extend(bytes.filter_map(|byte| self.bytes[usize::from(byte)].or(unknown)));
+                }
+            }
+            at = piece.next;
+        }
+    }
+
+    /// The token that merging may make of a text.
+    fn token(&self, vocabulary: &Vocabulary, text: &str) -> Option<u32> {
+        vocabulary.mergeable(text.as_bytes()).filter(|_| byte_of(text.as_bytes()).is_none())
+    }
+
+    fn merge(&self, vocabulary: &Vocabulary, text: &str) -> Vec<Piece> {
+        let ends = text.char_indices().skip(1).map(|(at, _)| at).chain([text.len()]);
+        let mut pieces: Vec<Piece> = text
+            .char_indices()
+            .zip(ends)
+            .zip(0u32..)
+            .map(|(((start, _), end), i)| Piece { start, end, prev: i.wrapping_sub(1), next: i + 1 })
+            .collect();
+        if let Some(last) = pieces.last_mut() {
+            last.next = NONE;
+        }
+        let mut heap = BinaryHeap::new();
+        for left in 0..pieces.len() as u32 {
+            self.rate(vocabulary, text, &pieces, left, &mut heap);
+        }
+        while let Some(Pair { left: Reverse(left), bytes, .. }) = heap.pop() {
+            let (start, right) = (pieces[left as usize].start, pieces[left as usize].next);
+            // A piece that was joined to its left has no text any more.
+            let gone = pieces[left as usize].end == start || right == NONE;
+            if gone || pieces[right as usize].end - start != bytes {
+                continue;
+            }
+            let (end, after) = (pieces[right as usize].end, pieces[right as usize].next);
+            pieces[right as usize].end = pieces[right as usize].start;
+            (pieces[left as usize].end, pieces[left as usize].next) = (end, after);
+            if after != NONE {
+                pieces[after as usize].prev = left;
+            }
+            for changed in [pieces[left as usize].prev, left] {
+                if changed != NONE {
+                    self.rate(vocabulary, text, &pieces, changed, &mut heap);
+                }
+            }
+        }
+        pieces
+    }
+
+    /// Queues the pair that begins at `left`, if its joined text is a token.
+    fn rate(&self, vocabulary: &Vocabulary, text: &str, pieces: &[Piece], left: u32, heap: &mut BinaryHeap<Pair>) {
+        let piece = &pieces[left as usize];
+        let Some(right) = pieces.get(piece.next as usize) else { return };
+        let Some(id) = self.token(vocabulary, &text[piece.start..right.end]) else { return };
+        let score = self.scores.get(id as usize).copied().unwrap_or(0.0);
+        heap.push(Pair { score: ordered(score), left: Reverse(left), bytes: right.end - piece.start });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_keep_their_order() {
+        let scores = [f32::NEG_INFINITY, -1e9, -2.5, -1.0, -0.0, 0.0, 1.0, 7.5, f32::INFINITY];
+        assert!(scores.windows(2).all(|pair| ordered(pair[0]) < ordered(pair[1])));
+    }
+}

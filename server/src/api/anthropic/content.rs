@@ -1,0 +1,153 @@
+//! The messages of a request: blocks of text, of reasoning, of calls and their results.
+
+use crate::core::error::RequestError;
+use crate::net::body::IgnoredFields;
+use gristmill_llm::chat::Message;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// A message.
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+pub struct RequestMessage {
+    role: Role,
+    content: Content,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+enum Role {
+    System,
+    User,
+    Assistant,
+}
+
+/// A text, or blocks.
+#[derive(Deserialize, Debug)]
+#[serde(untagged, expecting = "expected a string or an array of blocks with a type")]
+pub enum Content {
+    /// A text.
+    Text(String),
+    /// Blocks.
+    Blocks(Vec<Block>),
+}
+
+/// A block; which fields it has depends on its type.
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+pub struct Block {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+    thinking: Option<String>,
+    id: Option<String>,
+    name: Option<String>,
+    input: Option<Value>,
+    tool_use_id: Option<String>,
+    content: Option<Box<Content>>,
+    is_error: Option<bool>,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+/// The conversation as templates take it.
+///
+/// # Errors
+/// The first block that makes no sense, or asks for what a text model cannot do.
+pub fn convert(system: Option<Content>, messages: Vec<RequestMessage>) -> Result<Vec<Message>, RequestError> {
+    if messages.is_empty() {
+        return Err(RequestError::parameter("messages", "messages is empty; a conversation needs at least one"));
+    }
+    let mut out = Vec::new();
+    if let Some(system) = system {
+        out.push(Message::system(system.text("system")?));
+    }
+    for (i, message) in messages.into_iter().enumerate() {
+        message.convert(&format!("messages[{i}]"), &mut out)?;
+    }
+    Ok(out)
+}
+
+impl Content {
+    /// Of blocks that are text alone.
+    fn text(self, at: &str) -> Result<String, RequestError> {
+        match self {
+            Content::Text(text) => Ok(text),
+            Content::Blocks(blocks) => {
+                let texts = blocks.into_iter().enumerate().map(|(j, block)| match block.kind.as_str() {
+                    "text" => block.text.ok_or_else(|| lacks(&format!("{at}[{j}]"), "text")),
+                    kind => Err(refused(&format!("{at}[{j}]"), kind)),
+                });
+                texts.collect()
+            }
+        }
+    }
+}
+
+fn refused(at: &str, kind: &str) -> RequestError {
+    let kind: String = kind.chars().take(40).collect();
+    let message = format!("a block of type `{kind}` is not possible here: this model reads text only");
+    RequestError::parameter(format!("{at}.type"), message)
+}
+
+fn lacks(at: &str, what: &str) -> RequestError {
+    RequestError::parameter(format!("{at}.{what}"), format!("a block of this type needs `{what}`"))
+}
+
+impl RequestMessage {
+    fn convert(self, at: &str, out: &mut Vec<Message>) -> Result<(), RequestError> {
+        let role = match self.role {
+            Role::System => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+        };
+        let blocks = match self.content {
+            Content::Text(text) => {
+                out.push(Message::new(role, text));
+                return Ok(());
+            }
+            Content::Blocks(blocks) => blocks,
+        };
+        let (mut text, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+        let mut results = false;
+        for (j, block) in blocks.into_iter().enumerate() {
+            let at = format!("{at}.content[{j}]");
+            match (block.kind.as_str(), self.role) {
+                ("text", _) => text += &block.text.ok_or_else(|| lacks(&at, "text"))?,
+                ("thinking", Role::Assistant) => reasoning += &block.thinking.ok_or_else(|| lacks(&at, "thinking"))?,
+                // What nobody here can read.
+                ("redacted_thinking", Role::Assistant) => {}
+                ("tool_use", Role::Assistant) => calls.push(block.call(&at)?),
+                ("tool_result", Role::User) => {
+                    out.push(block.result(&at)?);
+                    results = true;
+                }
+                (kind, _) => return Err(refused(&at, kind)),
+            }
+        }
+        // Results alone are no message of the user's.
+        if !(results && text.is_empty()) {
+            let mut message = Message::new(role, text);
+            message.reasoning_content = (!reasoning.is_empty()).then_some(reasoning);
+            message.tool_calls = (!calls.is_empty()).then(|| calls.into());
+            out.push(message);
+        }
+        Ok(())
+    }
+}
+
+impl Block {
+    fn call(self, at: &str) -> Result<Value, RequestError> {
+        let name = self.name.ok_or_else(|| lacks(at, "name"))?;
+        let input = self.input.filter(Value::is_object).ok_or_else(|| lacks(at, "input"))?;
+        let function = json!({ "name": name, "arguments": input.to_string() });
+        Ok(json!({ "id": self.id, "type": "function", "function": function }))
+    }
+    fn result(self, at: &str) -> Result<Message, RequestError> {
+        let text = self.content.map_or(Ok(String::new()), |content| content.text(&format!("{at}.content")))?;
+        let text = if self.is_error == Some(true) { format!("Error: {text}") } else { text };
+        Ok(Message { tool_call_id: self.tool_use_id, ..Message::new("tool", text) })
+    }
+}

@@ -1,0 +1,203 @@
+//! Requests for messages, and for how many tokens they would take.
+
+use super::content::{Content, RequestMessage, convert};
+use super::encoder::MessageEncoder;
+use crate::api::interface::{Interface, check_model};
+use crate::app::App;
+use crate::core::constraint::grammar::Form;
+use crate::core::error::RequestError;
+use crate::core::model::Served;
+use crate::core::names::FieldNames;
+use crate::core::request::{GenerateRequest, Input};
+use crate::core::sampling::{SamplingOptions, whole};
+use crate::core::tools::{Place, Tool, ToolChoice, ToolSet};
+use crate::net::body::{self, IgnoredFields, UnreadRequest};
+use axum::Json;
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// A request.
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+pub struct MessageRequest {
+    model: Option<String>,
+    messages: Vec<RequestMessage>,
+    max_tokens: Option<u64>,
+    system: Option<Content>,
+    stop_sequences: Option<Vec<String>>,
+    stream: Option<bool>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    top_k: Option<i64>,
+    tools: Option<Vec<RequestTool>>,
+    tool_choice: Option<RequestToolChoice>,
+    thinking: Option<Thinking>,
+    output_config: Option<OutputConfig>,
+    output_format: Option<OutputFormat>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+struct RequestTool {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    name: String,
+    description: Option<String>,
+    input_schema: Option<Value>,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+struct RequestToolChoice {
+    #[serde(rename = "type")]
+    kind: ChoiceKind,
+    name: Option<String>,
+    disable_parallel_tool_use: Option<bool>,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+#[derive(Deserialize, Clone, Copy, Debug)]
+#[serde(rename_all = "lowercase")]
+enum ChoiceKind {
+    Auto,
+    Any,
+    Tool,
+    None,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+struct Thinking {
+    #[serde(rename = "type")]
+    kind: ThinkingKind,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+#[derive(Deserialize, Clone, Copy, Debug)]
+#[serde(rename_all = "lowercase")]
+enum ThinkingKind {
+    Enabled,
+    Disabled,
+    Adaptive,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+struct OutputConfig {
+    format: Option<OutputFormat>,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+struct OutputFormat {
+    schema: Value,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+const NAMES: FieldNames = FieldNames {
+    input: "messages",
+    tools: "tools",
+    tool_choice: "tool_choice",
+    limit: "max_tokens",
+    choices: "n",
+    stop: "stop_sequences",
+};
+
+/// Parameters that change no answer here: whose request it is, what it costs, what is kept.
+const IGNORED: &[&str] = &["metadata", "service_tier", "inference_geo", "cache_control", "context_management", "betas"];
+
+/// Messages.
+pub struct Messages;
+
+impl Interface for Messages {
+    type Body = MessageRequest;
+    type Encoder = MessageEncoder;
+    fn request(body: MessageRequest, served: &Arc<Served>) -> Result<(GenerateRequest, MessageEncoder), RequestError> {
+        let limit = body.max_tokens.ok_or_else(|| RequestError::missing("max_tokens"))?;
+        whole("max_tokens", limit, 1, u64::MAX)?;
+        let request = body.request(served)?;
+        Ok((request, MessageEncoder::new(served)))
+    }
+}
+
+impl MessageRequest {
+    fn request(self, served: &Served) -> Result<GenerateRequest, RequestError> {
+        let unknown: Vec<&str> =
+            self.others.keys().map(String::as_str).filter(|name| !IGNORED.contains(name)).collect();
+        if !unknown.is_empty() {
+            return Err(RequestError::unknown(&unknown));
+        }
+        check_model(self.model.as_deref(), served)?;
+        let thinking = self.thinking.and_then(|thinking| match thinking.kind {
+            ThinkingKind::Enabled => Some(true),
+            ThinkingKind::Disabled => Some(false),
+            ThinkingKind::Adaptive => None,
+        });
+        let input = Input::Conversation { messages: convert(self.system, self.messages)?, thinking };
+        let mut request = GenerateRequest::new(&NAMES, input);
+        request.limit = self.max_tokens;
+        request.stop = self.stop_sequences.unwrap_or_default();
+        request.stream = self.stream.unwrap_or(false);
+        let (temperature, top_p, top_k) = (self.temperature, self.top_p, self.top_k);
+        request.sampling = SamplingOptions { temperature, top_p, top_k, ..SamplingOptions::default() };
+        let format = self.output_config.and_then(|config| config.format).or(self.output_format);
+        request.form = format.map(|format| ("output_config", Form::Schema(format.schema)));
+        let tools = self.tools.unwrap_or_default().into_iter().enumerate();
+        request.tools = tools.map(|(i, tool)| tool.convert(i)).collect::<Result<_, _>>()?;
+        if let Some(choice) = self.tool_choice {
+            request.several_calls = choice.disable_parallel_tool_use != Some(true);
+            request.tool_choice = match choice.kind {
+                ChoiceKind::Auto => ToolChoice::Auto,
+                ChoiceKind::Any => ToolChoice::Required,
+                ChoiceKind::None => ToolChoice::None,
+                ChoiceKind::Tool => {
+                    ToolChoice::Named(choice.name.ok_or_else(|| RequestError::missing("tool_choice.name"))?)
+                }
+            };
+        }
+        Ok(request)
+    }
+}
+
+impl RequestTool {
+    fn convert(self, i: usize) -> Result<Tool, RequestError> {
+        if let Some(kind) = self.kind.filter(|kind| kind != "custom") {
+            let kind: String = kind.chars().take(40).collect();
+            let message = format!("only tools of type `custom` can be called here, not of type `{kind}`");
+            return Err(RequestError::parameter(format!("tools[{i}].type"), message));
+        }
+        let tool = Tool { name: self.name, description: self.description, parameters: self.input_schema };
+        let at = |place| match place {
+            Place::Name => "name",
+            Place::Parameters => "input_schema",
+        };
+        tool.check().map_err(|(place, why)| RequestError::parameter(format!("tools[{i}].{}", at(place)), why))?;
+        Ok(tool)
+    }
+}
+
+/// `/v1/messages/count_tokens`: how many tokens the prompt would take.
+///
+/// # Errors
+/// As for a request.
+pub async fn count(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+    let (read, client, _) = asked.json(&app).await?;
+    let counted = app.intake.beside(client, move |intake| {
+        let request = body::parse::<MessageRequest>(&read)?.request(&intake.served)?;
+        let tools = ToolSet::new(&request.tools, &request.tool_choice, request.several_calls, &NAMES)?;
+        let prompts = intake.prompts(request.input, &tools, &NAMES)?;
+        Ok(prompts.iter().map(|prompt| prompt.tokens.len()).sum::<usize>())
+    });
+    Ok(Json(json!({ "input_tokens": counted.await? })))
+}

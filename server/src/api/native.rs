@@ -1,0 +1,106 @@
+//! Tokens and facts of the model, in the words of llama.cpp's server and of vLLM's.
+
+use crate::app::App;
+use crate::core::error::RequestError;
+use crate::net::body::{self, IgnoredFields, UnreadRequest};
+use axum::Json;
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// A text to be made tokens of: llama.cpp's `content`, vLLM's `prompt`.
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+struct TokenizeRequest {
+    #[serde(alias = "prompt")]
+    content: String,
+    /// With what the model wants before every text? vLLM does unless said, llama.cpp where it is said.
+    #[serde(alias = "add_special_tokens")]
+    add_special: Option<bool>,
+    /// Are texts of special tokens these?
+    parse_special: Option<bool>,
+    /// With the text of each?
+    #[serde(alias = "return_token_strs")]
+    with_pieces: Option<bool>,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+/// `/tokenize`.
+///
+/// # Errors
+/// When it is no such request.
+pub async fn tokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+    let (read, client, _) = asked.json(&app).await?;
+    let tokens = app.intake.beside(client, move |intake| {
+        let request: TokenizeRequest = body::parse(&read)?;
+        let tokenizer = &intake.served.tokenizer;
+        let (special, add) = (request.parse_special.unwrap_or(true), request.add_special.unwrap_or(false));
+        let tokens = tokenizer.encode(&request.content, special, add);
+        let count = tokens.len();
+        let piece = |&id: &u32| json!({ "id": id, "piece": tokenizer.decode(&[id], true) });
+        let told = match request.with_pieces {
+            Some(true) => tokens.iter().map(piece).collect(),
+            _ => json!(tokens),
+        };
+        Ok(json!({ "tokens": told, "count": count, "max_model_len": intake.served.context }))
+    });
+    Ok(Json(tokens.await?))
+}
+
+/// Tokens to be made a text of.
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+struct DetokenizeRequest {
+    tokens: Vec<u32>,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+/// `/detokenize`.
+///
+/// # Errors
+/// When they are no tokens of the model's.
+pub async fn detokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+    let (read, client, _) = asked.json(&app).await?;
+    let text = app.intake.beside(client, move |intake| {
+        let request: DetokenizeRequest = body::parse(&read)?;
+        let most = intake.served.tokenizer.n_tokens();
+        if let Some(token) = request.tokens.iter().find(|&&token| token as usize >= most) {
+            return Err(RequestError::parameter("tokens", format!("token {token} is not one of the model's {most}")));
+        }
+        Ok(intake.served.tokenizer.decode(&request.tokens, true))
+    });
+    let text = text.await?;
+    Ok(Json(json!({ "content": text, "prompt": text })))
+}
+
+/// `/tokenizer_info`: what templates and evaluations need to know, as vLLM tells it.
+pub async fn tokenizer_info(State(app): State<Arc<App>>) -> Json<Value> {
+    let served = &app.intake.served;
+    let tokenizer = &served.tokenizer;
+    let text = |id: Option<u32>| id.map(|id| tokenizer.decode(&[id], true));
+    let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
+    Json(json!({
+        "tokenizer_class": "gristmill", "bos_token": bos, "eos_token": eos, "pad_token": eos,
+        "chat_template": served.template.source(), "model_max_length": served.context,
+    }))
+}
+
+/// `/props`: facts of the model, as llama.cpp tells them.
+pub async fn props(State(app): State<Arc<App>>) -> Json<Value> {
+    let served = &app.intake.served;
+    let p = &served.sampling;
+    let params = json!({
+        "temperature": p.temperature, "top_k": p.top_k, "top_p": p.top_p, "min_p": p.min_p,
+        "repeat_penalty": p.repeat_penalty, "n_predict": -1,
+    });
+    Json(json!({
+        "default_generation_settings": { "n_ctx": served.context, "params": params },
+        "total_slots": 1, "model_alias": served.name, "model_path": served.name,
+        "chat_template": served.template.source(), "n_ctx": served.context, "n_vocab": served.about.vocabulary,
+        "modalities": { "vision": false, "audio": false },
+        "build_info": concat!("gristmill ", env!("CARGO_PKG_VERSION")),
+    }))
+}

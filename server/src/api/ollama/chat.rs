@@ -1,0 +1,56 @@
+//! `/api/chat`.
+
+use super::encoder::{Kind, OllamaEncoder};
+use super::messages::{RequestMessage, RequestTool, convert, tools};
+use super::options::{Options, known, names, request, thinking};
+use crate::api::date::date;
+use crate::api::interface::{Interface, check_model};
+use crate::core::error::RequestError;
+use crate::core::model::{Served, now};
+use crate::core::names::FieldNames;
+use crate::core::request::{GenerateRequest, Input};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// A request.
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+pub struct ChatRequest {
+    model: String,
+    #[serde(default)]
+    messages: Vec<RequestMessage>,
+    tools: Option<Vec<RequestTool>>,
+    format: Option<Value>,
+    options: Option<Options>,
+    stream: Option<bool>,
+    think: Option<Value>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+const NAMES: FieldNames = names("messages");
+
+/// Chats.
+pub struct Chat;
+
+impl Interface for Chat {
+    type Body = ChatRequest;
+    type Encoder = OllamaEncoder;
+    fn request(body: ChatRequest, served: &Arc<Served>) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
+        known(&body.others)?;
+        check_model(Some(&body.model), served)?;
+        let input = Input::Conversation { messages: convert(body.messages)?, thinking: thinking(body.think)? };
+        let mut request = request(&NAMES, input, body.options, body.format, body.stream, served)?;
+        request.tools = tools(body.tools.unwrap_or_default())?;
+        Ok((request, OllamaEncoder::new(Kind::Chat, served)))
+    }
+    fn nothing(body: &ChatRequest, served: &Served) -> Option<Value> {
+        let message = json!({ "role": "assistant", "content": "" });
+        body.messages.is_empty().then(|| {
+            json!({
+                "model": served.name, "created_at": date(now()), "message": message, "done": true, "done_reason": "load",
+            })
+        })
+    }
+}

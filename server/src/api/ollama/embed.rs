@@ -1,0 +1,76 @@
+//! `/api/embed`, and its predecessor `/api/embeddings`.
+
+use super::encoder::nanoseconds;
+use crate::api::interface::check_model;
+use crate::app::App;
+use crate::core::error::RequestError;
+use crate::core::event::Usage;
+use crate::core::output::embeddings;
+use crate::core::request::PromptText;
+use crate::net::body::{self, IgnoredFields, UnreadRequest};
+use axum::Json;
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// A request.
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+struct EmbedRequest {
+    model: String,
+    /// Of the predecessor: `prompt`.
+    #[serde(alias = "prompt")]
+    input: Texts,
+    dimensions: Option<u64>,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(untagged, expecting = "expected a string or an array of strings")]
+enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
+async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>, Usage), RequestError> {
+    let (read, client, when) = asked.json(app).await?;
+    let ready = app.intake.beside(client, move |intake| {
+        let request: EmbedRequest = body::parse(&read)?;
+        check_model(Some(&request.model), &intake.served)?;
+        if request.dimensions.is_some_and(|dimensions| dimensions != intake.served.about.width as u64) {
+            let message = format!("dimensions can only be {}, the width of the model", intake.served.about.width);
+            return Err(RequestError::parameter("dimensions", message));
+        }
+        let texts = match request.input {
+            Texts::One(text) => vec![text],
+            Texts::Many(texts) => texts,
+        };
+        intake.prepare_embeddings(texts.into_iter().map(PromptText::Text).collect(), "input")
+    });
+    let prepared = ready.await?;
+    let prompts = prepared.prompts();
+    embeddings(app.intake.submit(client, when, prepared)?, prompts).await
+}
+
+/// `/api/embed`.
+///
+/// # Errors
+/// Why there is no vector.
+pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+    let (embeddings, usage) = vectors(&app, asked).await?;
+    Ok(Json(json!({
+        "model": app.intake.served.name, "embeddings": embeddings, "total_duration": nanoseconds(usage.prompt_time),
+        "load_duration": 0, "prompt_eval_count": usage.prompt,
+    })))
+}
+
+/// `/api/embeddings`: of one text.
+///
+/// # Errors
+/// Why there is no vector.
+pub async fn embed_one(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+    let (mut embeddings, _) = vectors(&app, asked).await?;
+    Ok(Json(json!({ "embedding": embeddings.swap_remove(0) })))
+}

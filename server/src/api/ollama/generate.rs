@@ -1,0 +1,71 @@
+//! `/api/generate`.
+
+use super::encoder::{Kind, OllamaEncoder};
+use super::options::{Options, known, names, request, thinking};
+use crate::api::date::date;
+use crate::api::interface::{Interface, check_model};
+use crate::core::error::RequestError;
+use crate::core::model::{Served, now};
+use crate::core::names::FieldNames;
+use crate::core::request::{GenerateRequest, Input, PromptText};
+use gristmill_llm::chat::Message;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// A request.
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+pub struct GenerateBody {
+    model: String,
+    #[serde(default)]
+    prompt: String,
+    suffix: Option<String>,
+    system: Option<String>,
+    raw: Option<bool>,
+    format: Option<Value>,
+    options: Option<Options>,
+    stream: Option<bool>,
+    think: Option<Value>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+const NAMES: FieldNames = names("prompt");
+
+/// Texts that follow a prompt.
+pub struct Generate;
+
+impl Interface for Generate {
+    type Body = GenerateBody;
+    type Encoder = OllamaEncoder;
+    fn request(body: GenerateBody, served: &Arc<Served>) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
+        known(&body.others)?;
+        check_model(Some(&body.model), served)?;
+        let thinking = thinking(body.think)?;
+        let suffix = body.suffix.filter(|suffix| !suffix.is_empty());
+        let input = match (suffix, &served.infill) {
+            (Some(suffix), Some(infill)) => {
+                let tokens = infill.tokens(&served.tokenizer, &body.prompt, &suffix);
+                Input::Prompts(vec![PromptText::Tokens(tokens)])
+            }
+            (Some(_), None) => {
+                let message = "suffix is not possible with this model: it knows no signs for what is missing";
+                return Err(RequestError::parameter("suffix", message));
+            }
+            (None, _) if body.raw == Some(true) => Input::Prompts(vec![PromptText::Text(body.prompt)]),
+            (None, _) => {
+                let system = body.system.filter(|text| !text.is_empty()).map(Message::system);
+                let messages = system.into_iter().chain([Message::user(body.prompt)]).collect();
+                Input::Conversation { messages, thinking }
+            }
+        };
+        let request = request(&NAMES, input, body.options, body.format, body.stream, served)?;
+        Ok((request, OllamaEncoder::new(Kind::Generate, served)))
+    }
+    fn nothing(body: &GenerateBody, served: &Served) -> Option<Value> {
+        body.prompt.is_empty().then(|| {
+            json!({ "model": served.name, "created_at": date(now()), "response": "", "done": true, "done_reason": "load" })
+        })
+    }
+}

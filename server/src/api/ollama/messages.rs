@@ -1,0 +1,132 @@
+//! The messages of a chat.
+
+use crate::core::error::RequestError;
+use crate::core::tools::{Place, Tool};
+use crate::net::body::IgnoredFields;
+use gristmill_llm::chat::Message;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// A message.
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+pub struct RequestMessage {
+    role: Role,
+    #[serde(default)]
+    content: String,
+    thinking: Option<String>,
+    images: Option<Vec<Value>>,
+    tool_calls: Option<Vec<RequestCall>>,
+    #[serde(alias = "name")]
+    tool_name: Option<String>,
+    tool_call_id: Option<String>,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+enum Role {
+    System,
+    User,
+    Assistant,
+    Tool,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+struct RequestCall {
+    function: CalledFunction,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+struct CalledFunction {
+    name: String,
+    #[serde(default)]
+    arguments: Value,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+/// A tool.
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+pub struct RequestTool {
+    function: Function,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+struct Function {
+    name: String,
+    description: Option<String>,
+    parameters: Option<Value>,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+/// The conversation as templates take it.
+///
+/// # Errors
+/// The first message that makes no sense, or asks for what a text model cannot do.
+pub fn convert(messages: Vec<RequestMessage>) -> Result<Vec<Message>, RequestError> {
+    messages.into_iter().enumerate().map(|(i, message)| message.convert(i)).collect()
+}
+
+impl RequestMessage {
+    fn convert(self, i: usize) -> Result<Message, RequestError> {
+        if self.images.is_some_and(|images| !images.is_empty()) {
+            let message = "images are not possible: this model reads text only";
+            return Err(RequestError::parameter(format!("messages[{i}].images"), message));
+        }
+        let role = match self.role {
+            Role::System => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Tool => "tool",
+        };
+        let calls: Vec<Value> = self
+            .tool_calls
+            .unwrap_or_default()
+            .into_iter()
+            .map(|RequestCall { function, .. }| {
+                let arguments = match function.arguments {
+                    Value::String(text) => text,
+                    Value::Null => "{}".into(),
+                    value => value.to_string(),
+                };
+                json!({ "type": "function", "function": { "name": function.name, "arguments": arguments } })
+            })
+            .collect();
+        let mut message = Message::new(role, self.content);
+        message.reasoning_content = self.thinking;
+        message.tool_calls = (!calls.is_empty()).then(|| calls.into());
+        message.tool_call_id = self.tool_call_id;
+        message.name = self.tool_name;
+        Ok(message)
+    }
+}
+
+/// Tools as the core takes them.
+///
+/// # Errors
+/// The first that is none.
+pub fn tools(tools: Vec<RequestTool>) -> Result<Vec<Tool>, RequestError> {
+    let convert = |(i, RequestTool { function, .. }): (usize, RequestTool)| {
+        let Function { name, description, parameters, .. } = function;
+        let tool = Tool { name, description, parameters };
+        let at = |place| match place {
+            Place::Name => "name",
+            Place::Parameters => "parameters",
+        };
+        tool.check()
+            .map_err(|(place, why)| RequestError::parameter(format!("tools[{i}].function.{}", at(place)), why))?;
+        Ok(tool)
+    };
+    tools.into_iter().enumerate().map(convert).collect()
+}

@@ -1,0 +1,11 @@
+//! Ollama's interface, under `/api`.
+
+pub mod chat;
+pub mod embed;
+pub mod error;
+pub mod generate;
+pub mod models;
+
+mod encoder;
+mod messages;
+mod options;

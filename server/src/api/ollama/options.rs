@@ -1,0 +1,195 @@
+//! Options of a request, as a model file has them too.
+
+use crate::core::constraint::grammar::Form;
+use crate::core::error::RequestError;
+use crate::core::model::Served;
+use crate::core::names::FieldNames;
+use crate::core::request::{GenerateRequest, Input};
+use crate::core::sampling::SamplingOptions;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// They.
+#[derive(Deserialize, Debug, Default)]
+#[serde(expecting = "an object")]
+pub struct Options {
+    temperature: Option<f64>,
+    top_k: Option<i64>,
+    top_p: Option<f64>,
+    min_p: Option<f64>,
+    seed: Option<i64>,
+    /// −1 is no bound, and so is −2, which fills the context.
+    num_predict: Option<i64>,
+    num_ctx: Option<u64>,
+    stop: Option<Stop>,
+    repeat_penalty: Option<f64>,
+    repeat_last_n: Option<i64>,
+    presence_penalty: Option<f64>,
+    frequency_penalty: Option<f64>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(untagged, expecting = "expected a string or an array of strings")]
+enum Stop {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// Options that are about the machine, or about ways of choosing that are off unless asked for.
+const IGNORED: &[&str] = &[
+    "num_keep",
+    "num_batch",
+    "num_gpu",
+    "main_gpu",
+    "low_vram",
+    "vocab_only",
+    "use_mmap",
+    "use_mlock",
+    "num_thread",
+    "numa",
+    "f16_kv",
+    "logits_all",
+    "penalize_newline",
+    "typical_p",
+    "tfs_z",
+];
+
+/// What the fields of a request are called whose input is `input`.
+pub const fn names(input: &'static str) -> FieldNames {
+    FieldNames {
+        input,
+        tools: "tools",
+        tool_choice: "tool_choice",
+        limit: "options.num_predict",
+        choices: "n",
+        stop: "options.stop",
+    }
+}
+
+/// A request for what follows `input`, with the fields that chats and texts both have.
+///
+/// # Errors
+/// When one of them makes no sense, or cannot be honoured.
+pub fn request(
+    names: &'static FieldNames,
+    input: Input,
+    options: Option<Options>,
+    format: Option<Value>,
+    stream: Option<bool>,
+    served: &Served,
+) -> Result<GenerateRequest, RequestError> {
+    let mut request = GenerateRequest::new(names, input);
+    options.unwrap_or_default().apply(&mut request, served)?;
+    request.form = form(format)?.map(|form| ("format", form));
+    request.stream = stream.unwrap_or(true);
+    Ok(request)
+}
+
+impl Options {
+    /// Writes them into a request.
+    ///
+    /// # Errors
+    /// The first that cannot be honoured.
+    pub fn apply(self, request: &mut GenerateRequest, served: &Served) -> Result<(), RequestError> {
+        let unknown: Vec<&str> =
+            self.others.keys().map(String::as_str).filter(|name| !IGNORED.contains(name)).collect();
+        if !unknown.is_empty() {
+            return Err(RequestError::unknown(&unknown));
+        }
+        if let Some(context) = self.num_ctx.filter(|&context| context > served.context as u64) {
+            let message = format!(
+                "num_ctx is {context}, and the server was started with {} tokens of context; start it with a larger --ctx",
+                served.context
+            );
+            return Err(RequestError::parameter("options.num_ctx", message));
+        }
+        request.limit = match self.num_predict {
+            None | Some(-2 | -1) => None,
+            Some(most) => Some(u64::try_from(most).map_err(|_| {
+                RequestError::parameter("options.num_predict", format!("num_predict is {most}; it must be −2 or more"))
+            })?),
+        };
+        request.stop = match self.stop {
+            None => Vec::new(),
+            Some(Stop::One(text)) => vec![text],
+            Some(Stop::Many(texts)) => texts,
+        };
+        request.sampling = SamplingOptions {
+            seed: self.seed,
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            min_p: self.min_p,
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            repetition_penalty: self.repeat_penalty,
+            repeat_last_n: self.repeat_last_n,
+            logit_bias: None,
+        };
+        Ok(())
+    }
+}
+
+/// What `format` asks for: "json", or a schema.
+///
+/// # Errors
+/// When it is neither.
+pub fn form(format: Option<Value>) -> Result<Option<Form>, RequestError> {
+    match format {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if text.is_empty() => Ok(None),
+        Some(Value::String(text)) if text == "json" => Ok(Some(Form::Schema(json!({ "type": "object" })))),
+        Some(schema @ Value::Object(_)) => Ok(Some(Form::Schema(schema))),
+        Some(_) => Err(RequestError::parameter("format", "format must be \"json\" or a JSON schema, an object")),
+    }
+}
+
+/// What `think` asks for.
+///
+/// # Errors
+/// When it is neither true nor false, nor how much.
+pub fn thinking(think: Option<Value>) -> Result<Option<bool>, RequestError> {
+    match think {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(think)) => Ok(Some(think)),
+        Some(Value::String(level)) if ["low", "medium", "high"].contains(&level.as_str()) => Ok(Some(true)),
+        Some(_) => Err(RequestError::parameter("think", "think must be true, false, \"low\", \"medium\" or \"high\"")),
+    }
+}
+
+/// Fields that change no answer here: how long the model stays, and what becomes of a conversation that is too long, which is refused.
+const KNOWN: &[&str] =
+    &["keep_alive", "truncate", "shift", "logprobs", "top_logprobs", "context", "images", "template"];
+
+/// Refuses the fields that nobody knows, and those that mean something that is not possible.
+///
+/// # Errors
+/// The first of them.
+pub fn known(others: &Map<String, Value>) -> Result<(), RequestError> {
+    let unknown: Vec<&str> = others.keys().map(String::as_str).filter(|name| !KNOWN.contains(name)).collect();
+    if !unknown.is_empty() {
+        return Err(RequestError::unknown(&unknown));
+    }
+    let meant = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        _ => true,
+    };
+    let why = [
+        ("images", "this model reads text only"),
+        ("template", "the model's own template is used; with raw set to true, none is"),
+        ("context", "send the conversation to /api/chat"),
+        ("logprobs", "probabilities are told by /v1/chat/completions and /v1/completions"),
+        ("top_logprobs", "probabilities are told by /v1/chat/completions and /v1/completions"),
+    ];
+    for (name, why) in why {
+        if others.get(name).is_some_and(meant) {
+            return Err(RequestError::parameter(name, format!("{name} is not possible here: {why}")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,262 @@
+//! `/v1/completions`: texts go on.
+
+use super::frame::Frame;
+use super::logprobs::CompletionLogprobs;
+use super::settings::common_fields;
+use super::usage::finish_name;
+use crate::api::interface::{Interface, ResponseEncoder};
+use crate::core::error::RequestError;
+use crate::core::event::{Chosen, Usage};
+use crate::core::limits::TOP;
+use crate::core::model::Served;
+use crate::core::names::FieldNames;
+use crate::core::output::{Answer, OutputEvent};
+use crate::core::request::{GenerateRequest, Input, PromptText};
+use crate::net::error::to_json;
+use crate::net::stream::{Chunk, Framing};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::sync::Arc;
+
+common_fields! { declare_request
+    /// A request.
+    CompletionRequest {
+        /// The text.
+        prompt: RequestPrompt,
+        /// Tell the probability of every token, and of so many others?
+        logprobs: Option<u64>,
+        /// What stands behind the answer, where the model can.
+        suffix: Option<String>,
+        /// Begin with the prompt, and its probabilities where any are told?
+        echo: Option<bool>,
+        /// Make so many answers, and tell the most probable of them.
+        best_of: Option<u64>,
+    }
+}
+
+/// Texts, in one of the forms that the interface allows.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(untagged, expecting = "expected a string or an array of tokens")]
+enum RequestPrompt {
+    Text(String),
+    Tokens(Vec<u32>),
+    Texts(Vec<String>),
+    TokenLists(Vec<Vec<u32>>),
+}
+
+impl RequestPrompt {
+    fn list(self) -> Vec<PromptText> {
+        match self {
+            RequestPrompt::Text(text) => vec![PromptText::Text(text)],
+            RequestPrompt::Tokens(tokens) => vec![PromptText::Tokens(tokens)],
+            RequestPrompt::Texts(texts) => texts.into_iter().map(PromptText::Text).collect(),
+            RequestPrompt::TokenLists(lists) => lists.into_iter().map(PromptText::Tokens).collect(),
+        }
+    }
+}
+
+/// Tokens of an answer unless said, as the interface has it.
+const LIMIT: u64 = 16;
+
+const NAMES: FieldNames = FieldNames {
+    input: "prompt",
+    tools: "tools",
+    tool_choice: "tool_choice",
+    limit: "max_tokens",
+    choices: "n",
+    stop: "stop",
+};
+
+/// Completions.
+pub struct Completions;
+
+impl Interface for Completions {
+    type Body = CompletionRequest;
+    type Encoder = CompletionEncoder;
+    fn request(
+        mut body: CompletionRequest,
+        served: &Arc<Served>,
+    ) -> Result<(GenerateRequest, CompletionEncoder), RequestError> {
+        let mut common = body.common();
+        // Said or not, it is bounded, unless it is said that it is not.
+        common.max_tokens.get_or_insert(LIMIT as i64);
+        let mut prompts = body.prompt.list();
+        let echo = body.echo.unwrap_or(false);
+        if let Some(suffix) = body.suffix.filter(|suffix| !suffix.is_empty()) {
+            infill(served, &mut prompts, &suffix, echo)?;
+        }
+        if body.logprobs.is_some_and(|top| top > TOP) {
+            return Err(RequestError::parameter("logprobs", format!("logprobs may be at most {TOP}")));
+        }
+        let echoes = if echo { prompts.iter().map(|prompt| shown(served, prompt)).collect() } else { Vec::new() };
+        let mut request = GenerateRequest::new(&NAMES, Input::Prompts(prompts));
+        let telling = common.apply(&mut request, served)?;
+        let logprobs = body.logprobs.map(|top| top as usize);
+        request.logprobs = logprobs;
+        request.prompt_logprobs = logprobs.filter(|_| echo);
+        let told = request.choices;
+        if let Some(best) = body.best_of.filter(|&best| best != told) {
+            if best < told || request.stream {
+                let message = format!("best_of is {best}; it must be at least n, {told}, and answers told at once");
+                return Err(RequestError::parameter("best_of", message));
+            }
+            request.choices = best;
+            request.logprobs = request.logprobs.or(Some(0));
+        }
+        let encoder = CompletionEncoder {
+            served: served.clone(),
+            frame: Frame::new("cmpl-", "text_completion", "text_completion", served, &telling),
+            logprobs: logprobs.is_some(),
+            echoes,
+            made: request.choices as usize,
+            told: told as usize,
+            choices: Vec::new(),
+        };
+        Ok((request, encoder))
+    }
+}
+
+/// Makes prompts of texts that have something behind the answer.
+fn infill(served: &Served, prompts: &mut [PromptText], suffix: &str, echo: bool) -> Result<(), RequestError> {
+    let refused = |why: &str| Err(RequestError::parameter("suffix", format!("suffix is not possible {why}")));
+    let Some(infill) = &served.infill else { return refused("with this model: it knows no signs for what is missing") };
+    if echo {
+        return refused("together with echo");
+    }
+    for prompt in prompts {
+        match prompt {
+            PromptText::Text(before) => *prompt = PromptText::Tokens(infill.tokens(&served.tokenizer, before, suffix)),
+            PromptText::Tokens(_) => return refused("with a prompt of tokens"),
+        }
+    }
+    Ok(())
+}
+
+/// A prompt, as its answers begin with it.
+fn shown(served: &Served, prompt: &PromptText) -> String {
+    match prompt {
+        PromptText::Text(text) => text.clone(),
+        PromptText::Tokens(tokens) => served.tokenizer.decode(tokens, true),
+    }
+}
+
+/// What an answer, or a piece of one, has of one choice. What it says of probabilities is only written.
+#[derive(Serialize)]
+struct WholeChoice<'a> {
+    index: usize,
+    text: &'a str,
+    logprobs: Option<CompletionLogprobs<'a>>,
+    finish_reason: Option<&'static str>,
+}
+
+/// How a completion is told.
+pub struct CompletionEncoder {
+    served: Arc<Served>,
+    frame: Frame,
+    logprobs: bool,
+    /// The prompts, where answers begin with them.
+    echoes: Vec<String>,
+    /// Answers that are made of each prompt, and how many of them are told.
+    made: usize,
+    told: usize,
+    choices: Vec<Choice>,
+}
+
+/// One answer, as far as it has been told.
+#[derive(Default)]
+struct Choice {
+    begun: bool,
+    /// What was not told yet.
+    text: String,
+    tokens: Vec<Chosen>,
+    /// Characters so far.
+    offset: usize,
+}
+
+impl CompletionEncoder {
+    fn piece(&self, index: usize, text: &str, tokens: &[Chosen], finish_reason: Option<&'static str>) -> Chunk {
+        let offset = self.choices[index].offset;
+        let logprobs = self.logprobs.then_some(CompletionLogprobs { served: &self.served, tokens, offset });
+        Chunk::Data(None, self.frame.piece(json!([WholeChoice { index, text, logprobs, finish_reason }])))
+    }
+    fn flush(&mut self, index: usize, out: &mut Vec<Chunk>) {
+        let choice = &mut self.choices[index];
+        let (text, tokens) = (std::mem::take(&mut choice.text), std::mem::take(&mut choice.tokens));
+        if text.is_empty() && tokens.is_empty() {
+            return;
+        }
+        out.push(self.piece(index, &text, &tokens, None));
+        let served = &self.served;
+        let choice = &mut self.choices[index];
+        choice.offset = CompletionLogprobs { served, tokens: &tokens, offset: choice.offset }.end();
+    }
+    /// The answers that are told of each prompt, the most probable first where not all are.
+    fn best(&self, answers: Vec<Answer>) -> Vec<(usize, Answer)> {
+        let mean = |answer: &Answer| {
+            let sum: f32 = answer.tokens.iter().filter_map(|chosen| chosen.logprob).sum();
+            sum / answer.tokens.len().max(1) as f32
+        };
+        let mut all: Vec<(usize, Answer)> =
+            answers.into_iter().enumerate().map(|(at, answer)| (at / self.made, answer)).collect();
+        if self.told < self.made {
+            all.sort_by(|(a, x), (b, y)| a.cmp(b).then(mean(y).total_cmp(&mean(x))));
+            let mut at = 0;
+            all.retain(|_| {
+                at += 1;
+                (at - 1) % self.made < self.told
+            });
+        }
+        all
+    }
+}
+
+impl ResponseEncoder for CompletionEncoder {
+    const FRAMING: Framing = Framing::Events;
+    fn output(&mut self, index: usize, event: OutputEvent, out: &mut Vec<Chunk>) {
+        if index >= self.choices.len() {
+            self.choices.resize_with(index + 1, Choice::default);
+        }
+        let choice = &mut self.choices[index];
+        if !std::mem::replace(&mut choice.begun, true) {
+            choice.text.extend(self.echoes.get(index / self.made).cloned());
+        }
+        match event {
+            OutputEvent::Text(text) | OutputEvent::Reasoning(text) => choice.text += &text,
+            OutputEvent::PromptLogprobs(tokens) | OutputEvent::Logprobs(tokens) => choice.tokens.extend(tokens),
+            OutputEvent::Finished(reason) => {
+                self.flush(index, out);
+                out.push(self.piece(index, "", &[], Some(finish_name(&reason))));
+            }
+            OutputEvent::Progress(..) | OutputEvent::ToolCall(_) | OutputEvent::ToolArguments(_) => {}
+        }
+    }
+    fn together(&mut self, out: &mut Vec<Chunk>) {
+        (0..self.choices.len()).for_each(|index| self.flush(index, out));
+    }
+    fn end(&mut self, usage: &Usage, out: &mut Vec<Chunk>) {
+        out.extend(self.frame.end(usage).map(|data| Chunk::Data(None, data)));
+        out.push(Chunk::Text("[DONE]"));
+    }
+    fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
+        out.extend([Chunk::Data(None, to_json(error)), Chunk::Text("[DONE]")]);
+    }
+    fn whole(self, answers: Vec<Answer>, usage: &Usage) -> Response {
+        let told: Vec<(String, Vec<Chosen>, Option<&'static str>)> = self
+            .best(answers)
+            .into_iter()
+            .map(|(prompt, answer)| {
+                let echo = self.echoes.get(prompt).cloned().unwrap_or_default();
+                let tokens = [answer.prompt, answer.tokens].concat();
+                (echo + &answer.text, tokens, answer.finish.as_ref().map(finish_name))
+            })
+            .collect();
+        let choices = told.iter().enumerate().map(|(index, (text, tokens, finish_reason))| WholeChoice {
+            index,
+            text,
+            logprobs: self.logprobs.then_some(CompletionLogprobs { served: &self.served, tokens, offset: 0 }),
+            finish_reason: *finish_reason,
+        });
+        self.frame.whole(choices, usage)
+    }
+}

@@ -1,0 +1,133 @@
+//! The messages of a chat request.
+
+use crate::core::error::RequestError;
+use crate::net::body::IgnoredFields;
+use gristmill_llm::chat::Message;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// A message as clients send it.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
+pub struct RequestMessage {
+    role: Role,
+    content: Option<Content>,
+    #[serde(alias = "reasoning")]
+    reasoning_content: Option<String>,
+    name: Option<String>,
+    tool_calls: Option<Vec<RequestCall>>,
+    tool_call_id: Option<String>,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+enum Role {
+    /// What newer clients call the system.
+    Developer,
+    System,
+    User,
+    Assistant,
+    Tool,
+}
+
+#[derive(Deserialize, Clone, Debug)]
+#[serde(untagged, expecting = "expected a string or an array of parts with a type")]
+enum Content {
+    Text(String),
+    Parts(Vec<ContentPart>),
+}
+
+#[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
+struct ContentPart {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+    refusal: Option<String>,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+#[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
+struct RequestCall {
+    id: Option<String>,
+    function: CalledFunction,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+#[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
+struct CalledFunction {
+    name: String,
+    /// JSON, as text.
+    arguments: String,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+/// The messages as templates take them.
+///
+/// # Errors
+/// The first message that makes no sense, or asks for what a text model cannot do.
+pub fn convert(messages: &[RequestMessage]) -> Result<Vec<Message>, RequestError> {
+    if messages.is_empty() {
+        return Err(RequestError::parameter("messages", "messages is empty; a conversation needs at least one"));
+    }
+    messages.iter().enumerate().map(|(i, message)| convert_one(i, message)).collect()
+}
+
+fn convert_one(i: usize, message: &RequestMessage) -> Result<Message, RequestError> {
+    let role = match message.role {
+        Role::Developer | Role::System => "system",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Tool => "tool",
+    };
+    let calls = message.tool_calls.as_deref().unwrap_or_default();
+    if !calls.is_empty() && message.role != Role::Assistant {
+        let at = format!("messages[{i}].tool_calls");
+        return Err(RequestError::parameter(at, "only the assistant calls tools"));
+    }
+    let text = match &message.content {
+        None if message.role == Role::Assistant => String::new(),
+        None => return Err(RequestError::parameter(format!("messages[{i}].content"), "this message has no content")),
+        Some(Content::Text(text)) => text.clone(),
+        Some(Content::Parts(parts)) => join(i, parts)?,
+    };
+    let calls: Vec<Value> = calls
+        .iter()
+        .map(|call| {
+            let function = json!({ "name": call.function.name, "arguments": call.function.arguments });
+            json!({ "id": call.id, "type": "function", "function": function })
+        })
+        .collect();
+    Ok(Message {
+        role: role.into(),
+        content: text.into(),
+        reasoning_content: message.reasoning_content.clone(),
+        tool_calls: (!calls.is_empty()).then(|| calls.into()),
+        tool_call_id: message.tool_call_id.clone(),
+        name: message.name.clone(),
+        ..Message::default()
+    })
+}
+
+fn join(i: usize, parts: &[ContentPart]) -> Result<String, RequestError> {
+    let texts = parts.iter().enumerate().map(|(j, part)| {
+        let text = match part.kind.as_str() {
+            "text" => part.text.as_deref(),
+            "refusal" => part.refusal.as_deref(),
+            kind => {
+                let kind: String = kind.chars().take(40).collect();
+                let message = format!("a part of type `{kind}` is not possible: this model reads text only");
+                return Err(RequestError::parameter(format!("messages[{i}].content[{j}].type"), message));
+            }
+        };
+        text.ok_or_else(|| RequestError::parameter(format!("messages[{i}].content[{j}]"), "this part has no text"))
+    });
+    texts.collect()
+}

@@ -1,0 +1,12 @@
+//! OpenAI's interface: an endpoint a file.
+
+pub mod chat;
+pub mod completions;
+pub mod embeddings;
+pub mod settings;
+
+mod frame;
+mod logprobs;
+mod messages;
+mod tools;
+mod usage;

@@ -1,0 +1,46 @@
+//! What a request took, in OpenAI's words and llama.cpp's.
+
+use crate::core::event::{Finish, Usage};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Tokens, as clients count them.
+pub fn usage_json(usage: &Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.answer,
+        "total_tokens": usage.prompt + usage.answer,
+        "prompt_tokens_details": { "cached_tokens": usage.cached },
+    })
+}
+
+/// How long it took: beyond OpenAI's interface, in the words of llama.cpp's server.
+pub fn timings_json(usage: &Usage) -> Value {
+    let run = usage.prompt - usage.cached;
+    json!({
+        "cache_n": usage.cached,
+        "prompt_n": run,
+        "prompt_ms": milliseconds(usage.prompt_time),
+        "prompt_per_second": rate(run, usage.prompt_time),
+        "predicted_n": usage.answer,
+        "predicted_ms": milliseconds(usage.answer_time),
+        "predicted_per_second": rate(usage.answer, usage.answer_time),
+    })
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Tokens a second.
+pub fn rate(tokens: usize, time: Duration) -> f64 {
+    tokens as f64 / time.as_secs_f64().max(1e-9)
+}
+
+/// Why an answer ended, as the interface says it.
+pub fn finish_name(reason: &Finish) -> &'static str {
+    match reason {
+        Finish::Stop | Finish::StopText(_) => "stop",
+        Finish::Length => "length",
+    }
+}

@@ -1,0 +1,30 @@
+//! Health and counters, for whoever watches.
+
+use crate::app::App;
+use crate::core::metrics;
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Whether requests are answered.
+pub async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
+    if let Some(why) = app.intake.condition.failure() {
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "failed", "message": why })));
+    }
+    match app.intake.queue.is_closed() {
+        false => (StatusCode::OK, Json(json!({ "status": "ok" }))),
+        true => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "unavailable" }))),
+    }
+}
+
+/// What was counted.
+pub async fn counts(State(app): State<Arc<App>>) -> Response {
+    let intake = &app.intake;
+    intake.metrics.waiting.set(intake.queue.len() as i64);
+    intake.metrics.connections.set(app.connected.len() as i64);
+    intake.metrics.engine_failed.set(i64::from(intake.condition.failure().is_some()));
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], intake.metrics.to_text()).into_response()
+}

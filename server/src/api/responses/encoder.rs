@@ -1,0 +1,251 @@
+//! How a response is told: items, one after the other, each with events of its own.
+
+use crate::api::interface::{ResponseEncoder, fresh_id};
+use crate::core::error::RequestError;
+use crate::core::event::{Finish, Usage};
+use crate::core::model::{Served, now};
+use crate::core::output::{Answer, OutputEvent};
+use crate::net::error::to_json;
+use crate::net::stream::{Chunk, Framing};
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+/// What a response repeats of its request.
+pub struct About {
+    pub instructions: Option<String>,
+    pub limit: Option<u64>,
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
+    pub tools: Vec<Value>,
+    pub tool_choice: Value,
+    pub several: bool,
+    pub format: Value,
+}
+
+/// How a response is told.
+pub struct ResponsesEncoder {
+    id: String,
+    created: u64,
+    model: String,
+    about: About,
+    /// Events so far.
+    number: u64,
+    /// Items that are whole.
+    done: Vec<Value>,
+    open: Option<Open>,
+    finish: Option<Finish>,
+}
+
+/// An item that is being told.
+struct Open {
+    kind: Kind,
+    id: String,
+    /// Of a call.
+    call: (String, String),
+    /// Text, or arguments.
+    text: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Reasoning,
+    Message,
+    Call,
+}
+
+impl Open {
+    fn new(kind: Kind, name: String) -> Open {
+        let prefix = match kind {
+            Kind::Reasoning => "rs_",
+            Kind::Message => "msg_",
+            Kind::Call => "fc_",
+        };
+        Open { kind, id: fresh_id(prefix), call: (fresh_id("call_"), name), text: String::new() }
+    }
+    /// The item, whole or as it begins.
+    fn item(&self, status: &str) -> Value {
+        let part = || if status == "in_progress" { json!([]) } else { json!([self.part(&self.text)]) };
+        match self.kind {
+            Kind::Reasoning => {
+                json!({ "id": self.id, "type": "reasoning", "status": status, "summary": [], "content": part() })
+            }
+            Kind::Message => {
+                json!({ "id": self.id, "type": "message", "status": status, "role": "assistant", "content": part() })
+            }
+            Kind::Call => {
+                let (call_id, name) = &self.call;
+                json!({
+                    "id": self.id, "type": "function_call", "status": status, "call_id": call_id, "name": name,
+                    "arguments": self.text,
+                })
+            }
+        }
+    }
+    fn part(&self, text: &str) -> Value {
+        match self.kind {
+            Kind::Reasoning => json!({ "type": "reasoning_text", "text": text }),
+            _ => json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] }),
+        }
+    }
+}
+
+impl ResponsesEncoder {
+    /// Of a fresh response.
+    pub fn new(served: &Served, about: About) -> ResponsesEncoder {
+        ResponsesEncoder {
+            id: fresh_id("resp_"),
+            created: now(),
+            model: served.name.clone(),
+            about,
+            number: 0,
+            done: Vec::new(),
+            open: None,
+            finish: None,
+        }
+    }
+    /// The response as it stands; `usage` once it is known.
+    fn response(&self, status: &str, error: Value, usage: Option<&Usage>) -> Value {
+        let incomplete = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
+        let About { instructions, limit, temperature, top_p, tools, tool_choice, several, format } = &self.about;
+        json!({
+            "id": self.id, "object": "response", "created_at": self.created, "status": status, "error": error,
+            "incomplete_details": incomplete, "instructions": instructions, "max_output_tokens": limit,
+            "model": self.model, "output": self.done, "parallel_tool_calls": several, "previous_response_id": null,
+            "reasoning": { "effort": null, "summary": null }, "store": false, "temperature": temperature,
+            "text": { "format": format }, "tool_choice": tool_choice, "tools": tools, "top_p": top_p,
+            "truncation": "disabled", "usage": usage.map(usage_json), "user": null, "metadata": {},
+        })
+    }
+    fn event(&mut self, name: &'static str, mut data: Value, out: &mut Vec<Chunk>) {
+        data["type"] = name.into();
+        data["sequence_number"] = self.number.into();
+        self.number += 1;
+        out.push(Chunk::Data(Some(name), data));
+    }
+    /// An event of the open item's part.
+    fn part_event(&mut self, name: &'static str, mut data: Value, out: &mut Vec<Chunk>) {
+        let Some(open) = &self.open else { return };
+        data["item_id"] = open.id.as_str().into();
+        data["output_index"] = self.done.len().into();
+        if open.kind != Kind::Call {
+            data["content_index"] = 0.into();
+        }
+        self.event(name, data, out);
+    }
+    /// Opens an item, unless one of its kind that goes on is open.
+    fn open(&mut self, kind: Kind, name: String, out: &mut Vec<Chunk>) {
+        if kind != Kind::Call && self.open.as_ref().is_some_and(|open| open.kind == kind) {
+            return;
+        }
+        self.close("completed", out);
+        let open = Open::new(kind, name);
+        let (item, part) = (open.item("in_progress"), open.part(""));
+        self.open = Some(open);
+        let index = self.done.len();
+        self.event("response.output_item.added", json!({ "output_index": index, "item": item }), out);
+        if kind != Kind::Call {
+            self.part_event("response.content_part.added", json!({ "part": part }), out);
+        }
+    }
+    fn more(&mut self, text: &str, out: &mut Vec<Chunk>) {
+        let Some(open) = &mut self.open else { return };
+        open.text += text;
+        let (name, data) = match open.kind {
+            Kind::Reasoning => ("response.reasoning_text.delta", json!({ "delta": text })),
+            Kind::Message => ("response.output_text.delta", json!({ "delta": text, "logprobs": [] })),
+            Kind::Call => ("response.function_call_arguments.delta", json!({ "delta": text })),
+        };
+        self.part_event(name, data, out);
+    }
+    fn close(&mut self, status: &str, out: &mut Vec<Chunk>) {
+        let Some(open) = &self.open else { return };
+        let (kind, text, part) = (open.kind, open.text.clone(), open.part(&open.text));
+        let item = open.item(status);
+        let (name, data) = match kind {
+            Kind::Reasoning => ("response.reasoning_text.done", json!({ "text": text })),
+            Kind::Message => ("response.output_text.done", json!({ "text": text, "logprobs": [] })),
+            Kind::Call => ("response.function_call_arguments.done", json!({ "arguments": text, "name": open.call.1 })),
+        };
+        self.part_event(name, data, out);
+        if kind != Kind::Call {
+            self.part_event("response.content_part.done", json!({ "part": part }), out);
+        }
+        let data = json!({ "output_index": self.done.len(), "item": item });
+        self.event("response.output_item.done", data, out);
+        self.done.push(item);
+        self.open = None;
+    }
+    fn status(&self) -> &'static str {
+        if self.finish == Some(Finish::Length) { "incomplete" } else { "completed" }
+    }
+}
+
+fn usage_json(usage: &Usage) -> Value {
+    json!({
+        "input_tokens": usage.prompt,
+        "input_tokens_details": { "cached_tokens": usage.cached },
+        "output_tokens": usage.answer,
+        "output_tokens_details": { "reasoning_tokens": 0 },
+        "total_tokens": usage.prompt + usage.answer,
+    })
+}
+
+impl ResponseEncoder for ResponsesEncoder {
+    const FRAMING: Framing = Framing::Events;
+    fn begin(&mut self, out: &mut Vec<Chunk>) {
+        for name in ["response.created", "response.in_progress"] {
+            let response = self.response("in_progress", Value::Null, None);
+            self.event(name, json!({ "response": response }), out);
+        }
+    }
+    fn output(&mut self, _: usize, event: OutputEvent, out: &mut Vec<Chunk>) {
+        match event {
+            OutputEvent::Reasoning(text) => {
+                self.open(Kind::Reasoning, String::new(), out);
+                self.more(&text, out);
+            }
+            OutputEvent::Text(text) => {
+                self.open(Kind::Message, String::new(), out);
+                self.more(&text, out);
+            }
+            OutputEvent::ToolCall(name) => self.open(Kind::Call, name, out),
+            OutputEvent::ToolArguments(text) => self.more(&text, out),
+            OutputEvent::Finished(finish) => {
+                self.finish = Some(finish);
+                self.close(self.status(), out);
+            }
+            OutputEvent::Progress(..) | OutputEvent::Logprobs(_) | OutputEvent::PromptLogprobs(_) => {}
+        }
+    }
+    fn end(&mut self, usage: &Usage, out: &mut Vec<Chunk>) {
+        let status = self.status();
+        let name = if status == "incomplete" { "response.incomplete" } else { "response.completed" };
+        let response = self.response(status, Value::Null, Some(usage));
+        self.event(name, json!({ "response": response }), out);
+    }
+    fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
+        let told = to_json(error)["error"].take();
+        let error = json!({ "code": told["code"].as_str().unwrap_or("server_error"), "message": told["message"] });
+        let response = self.response("failed", error, None);
+        self.event("response.failed", json!({ "response": response }), out);
+    }
+    fn whole(mut self, answers: Vec<Answer>, usage: &Usage) -> Response {
+        let answer = answers.into_iter().next().unwrap_or_default();
+        let mut unread = Vec::new();
+        let calls = answer
+            .calls
+            .into_iter()
+            .flat_map(|call| [OutputEvent::ToolCall(call.name), OutputEvent::ToolArguments(call.arguments)]);
+        let parts = [OutputEvent::Reasoning(answer.reasoning), OutputEvent::Text(answer.text)];
+        let told = parts
+            .into_iter()
+            .filter(|part| !matches!(part, OutputEvent::Reasoning(t) | OutputEvent::Text(t) if t.is_empty()));
+        let finish = answer.finish.map(OutputEvent::Finished);
+        for event in told.chain(calls).chain(finish) {
+            self.output(0, event, &mut unread);
+        }
+        let response = self.response(self.status(), Value::Null, Some(usage));
+        Json(response).into_response()
+    }
+}

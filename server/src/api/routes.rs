@@ -1,0 +1,121 @@
+//! All paths, and what every request passes through.
+
+use crate::api::anthropic::messages::{self, Messages};
+use crate::api::openai::chat::Chat;
+use crate::api::openai::completions::Completions;
+use crate::api::openai::embeddings;
+use crate::api::page::{counts, health};
+use crate::api::responses::request::Responses;
+use crate::api::serve::generate;
+use crate::api::shape;
+use crate::api::{models, native, ollama};
+use crate::app::App;
+use crate::core::error::RequestError;
+use crate::core::loading::Loading;
+use crate::net::{cors, guard, host, log};
+use crate::page;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, Uri, header};
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use std::any::Any;
+use std::sync::{Arc, OnceLock};
+use tower::ServiceExt;
+use tower_http::catch_panic::CatchPanicLayer;
+
+/// All paths.
+pub fn router(app: Arc<App>) -> Router {
+    let origins = app.config.cors.clone();
+    let guarded = Router::new()
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*name}", get(models::get))
+        .route("/v1/chat/completions", post(generate::<Chat>))
+        .route("/v1/completions", post(generate::<Completions>))
+        .route("/v1/responses", post(generate::<Responses>))
+        .route("/v1/messages", post(generate::<Messages>))
+        .route("/v1/messages/count_tokens", post(messages::count))
+        .route("/v1/embeddings", post(embeddings::embed))
+        .route("/api/chat", post(generate::<ollama::chat::Chat>))
+        .route("/api/generate", post(generate::<ollama::generate::Generate>))
+        .route("/api/tags", get(ollama::models::tags))
+        .route("/api/ps", get(ollama::models::running))
+        .route("/api/show", post(ollama::models::show))
+        .route("/api/version", get(ollama::models::version))
+        .route("/api/embed", post(ollama::embed::embed))
+        .route("/api/embeddings", post(ollama::embed::embed_one))
+        .route("/tokenize", post(native::tokenize))
+        .route("/detokenize", post(native::detokenize))
+        .route("/tokenizer_info", get(native::tokenizer_info))
+        .route("/props", get(native::props))
+        .route("/metrics", get(counts))
+        .route_layer(middleware::from_fn_with_state(app.clone(), guard::check_key));
+    let router = Router::new()
+        .route("/health", get(health))
+        .merge(page::router())
+        .merge(guarded)
+        .fallback(async |uri: Uri| RequestError::path(uri.path()))
+        .method_not_allowed_fallback(async || RequestError::method())
+        .layer(middleware::from_fn_with_state(app.clone(), host::check))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(middleware::from_fn(shape::of_errors))
+        .layer(middleware::from_fn(log::requests))
+        .with_state(app);
+    match cors::layer(&origins) {
+        Some(cors) => router.layer(cors),
+        None => router,
+    }
+}
+
+/// What connections meet: all paths once there is a model, and before that a word that it is on its way.
+#[derive(Clone, Default)]
+pub struct ReadinessGate {
+    behind: Arc<OnceLock<Router>>,
+    loading: Loading,
+}
+
+impl ReadinessGate {
+    /// How far it is: whoever loads says so there.
+    pub fn loading(&self) -> Loading {
+        self.loading.clone()
+    }
+    /// From now on requests are answered.
+    pub fn open(&self, router: Router) {
+        // It is opened once.
+        let _ = self.behind.set(router);
+    }
+    /// As a service.
+    pub fn router(&self) -> Router {
+        Router::new()
+            .fallback(ReadinessGate::answer)
+            .layer(middleware::from_fn(shape::of_errors))
+            .with_state(self.clone())
+    }
+    async fn answer(State(gate): State<ReadinessGate>, request: Request) -> Response {
+        match gate.behind.get() {
+            // A router is always ready, and never fails.
+            Some(router) => router.clone().oneshot(request).await.unwrap_or_else(|never| match never {}),
+            // A browser gets the page, which shows how far it is.
+            None if request.uri().path() == "/" && reads_pages(&request) => {
+                (StatusCode::SERVICE_UNAVAILABLE, page::index()).into_response()
+            }
+            None if page::is_part(request.uri().path()) => {
+                page::router().oneshot(request).await.unwrap_or_else(|never| match never {})
+            }
+            None if request.uri().path() == "/health" => {
+                (StatusCode::SERVICE_UNAVAILABLE, Json(gate.loading.to_json())).into_response()
+            }
+            None => RequestError::loading().into_response(),
+        }
+    }
+}
+
+fn reads_pages(request: &Request) -> bool {
+    let accepted = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    accepted.is_some_and(|kinds| kinds.contains("text/html"))
+}
+
+fn panicked(_: Box<dyn Any + Send>) -> Response {
+    RequestError::internal("the request failed; the server's log says why").into_response()
+}

@@ -1,0 +1,95 @@
+//! From a request of any interface to its response.
+
+use crate::api::interface::{Interface, ResponseEncoder};
+use crate::app::App;
+use crate::core::error::RequestError;
+use crate::core::output::{Outputs, Told};
+use crate::net::body::{self, UnreadRequest};
+use crate::net::stream::{self, Chunk, Source};
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use std::sync::Arc;
+
+/// Answers a request.
+///
+/// # Errors
+/// Why there is no answer.
+pub async fn generate<I: Interface>(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Response, RequestError> {
+    let (read, client, when) = asked.json(&app).await?;
+    let ready = app.intake.beside(client, move |intake| {
+        let body = body::parse::<I::Body>(&read)?;
+        if let Some(nothing) = I::nothing(&body, &intake.served) {
+            return Ok(Err(nothing));
+        }
+        let (request, encoder) = I::request(body, &intake.served)?;
+        Ok(Ok((request.stream, intake.prepare(request)?, encoder)))
+    });
+    let (streams, prepared, encoder) = match ready.await? {
+        Ok(ready) => ready,
+        Err(nothing) => return Ok(Json(nothing).into_response()),
+    };
+    let outputs = app.intake.submit(client, when, prepared)?;
+    if streams {
+        return Ok(stream::respond(I::Encoder::FRAMING, Encoding::new(outputs, encoder)));
+    }
+    let (answers, usage) = outputs.collect().await?;
+    Ok(encoder.whole(answers, &usage))
+}
+
+/// An answer that is told as it comes.
+pub struct Encoding<E> {
+    outputs: Outputs,
+    encoder: E,
+    begun: bool,
+    /// Was it told that it waits?
+    waited: bool,
+    over: bool,
+}
+
+impl<E: ResponseEncoder> Source for Encoding<E> {
+    async fn next(&mut self) -> Option<Vec<Chunk>> {
+        if self.over {
+            return None;
+        }
+        let mut out = Vec::new();
+        if !std::mem::replace(&mut self.begun, true) {
+            self.encoder.begin(&mut out);
+        }
+        while out.is_empty() && !self.over {
+            match self.outputs.next().await {
+                Some(Told::Embedding(..)) => {}
+                Some(Told::Waiting(0)) if !self.waited => {}
+                Some(Told::Waiting(others)) => {
+                    self.waited = true;
+                    out.push(Chunk::Comment(format!("waiting behind {others}")));
+                }
+                Some(Told::Reading(done, total)) => out.push(Chunk::Comment(format!("prompt {done} of {total}"))),
+                Some(Told::Prompt(usage)) => self.encoder.prompt(&usage, &mut out),
+                Some(Told::Output(choice, event)) => self.encoder.output(choice, event, &mut out),
+                Some(Told::Together) => self.encoder.together(&mut out),
+                Some(Told::End(usage)) => {
+                    self.encoder.end(&usage, &mut out);
+                    self.over = true;
+                }
+                Some(Told::Failed(error)) => self.fail(&error, &mut out),
+                None => self.fail(&RequestError::closing(), &mut out),
+            }
+        }
+        Some(out)
+    }
+}
+
+impl<E: ResponseEncoder> Encoding<E> {
+    /// By that encoder.
+    pub fn new(outputs: Outputs, encoder: E) -> Encoding<E> {
+        Encoding { outputs, encoder, begun: false, waited: false, over: false }
+    }
+    fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
+        self.encoder.fail(error, out);
+        self.over = true;
+    }
+}

@@ -1,0 +1,168 @@
+//! One answer while it is made: tokens from the core's [`generation`], text to whoever asked.
+
+use crate::core::budget;
+use crate::core::channel::Sender;
+use crate::core::constraint::mask::Constraint;
+use crate::core::error::RequestError;
+use crate::core::event::{Delta, Event, Finish};
+use crate::core::job::Answers;
+use crate::core::model::Served;
+use crate::core::probabilities::probabilities;
+use gristmill_llm::generation;
+use gristmill_llm::sampling::{Sampler, StopMatcher};
+use gristmill_llm::session::{self, ConstraintError, Session};
+use gristmill_llm::tokenizer::Utf8Stream;
+use std::time::{Duration, Instant};
+
+/// Text is told no more often than this, but for the first: faster than eyes, and each telling wakes two programs that take the cores
+/// from the model. An answer slower than that is told token by token.
+const TELL: Duration = Duration::from_millis(20);
+
+/// An answer.
+pub struct Generation<'j> {
+    served: &'j Served,
+    job: &'j Answers,
+    events: &'j Sender,
+    tokens: generation::Generation<'j>,
+    stop: StopMatcher,
+    characters: Utf8Stream,
+    /// What was not told yet.
+    pending: Delta,
+    /// Bytes of the answer so far, about, with its probabilities as JSON.
+    bytes: usize,
+    begun: Instant,
+    told: Option<Instant>,
+}
+
+impl<'j> Generation<'j> {
+    /// An answer, told as the one of that number; `nth` is which of its prompt's it is.
+    ///
+    /// # Errors
+    /// When its sampling parameters are out of range.
+    pub fn new(
+        served: &'j Served,
+        job: &'j Answers,
+        events: &'j Sender,
+        choice: usize,
+        nth: usize,
+    ) -> Result<Generation<'j>, session::Error> {
+        let mut sampling = job.sampling.clone();
+        sampling.seed = sampling.seed.wrapping_add(nth as u64);
+        let sampler = Sampler::new(sampling)?;
+        let ends = |token| served.tokenizer.is_eog(token) && !job.ignore_eos;
+        let mut tokens = generation::Generation::new(sampler, job.limit, ends).with_bias(&job.bias);
+        if let Some(constraint) = job.constraint.clone() {
+            tokens = tokens.with_constraint(Box::new(Bound { constraint, served, job }));
+        }
+        if job.logprobs.is_some() {
+            tokens = tokens.with_logits();
+        }
+        Ok(Generation {
+            served,
+            job,
+            events,
+            tokens,
+            stop: StopMatcher::new(job.stop.iter().cloned()),
+            characters: Utf8Stream::default(),
+            pending: Delta { choice, ..Delta::default() },
+            bytes: 0,
+            begun: Instant::now(),
+            told: None,
+        })
+    }
+    /// Tokens so far.
+    pub fn tokens(&self) -> usize {
+        self.tokens.tokens()
+    }
+    /// The next token: the one before is run, it is chosen and told; or why nothing follows.
+    ///
+    /// # Errors
+    /// When the choice or the model fails.
+    pub fn step(&mut self, session: &mut Session) -> Result<Option<Finish>, session::Error> {
+        let step = self.tokens.step(session)?;
+        let Some(token) = step.token else {
+            let Some(finish) = step.finish else { unreachable!("{step:?} has neither a token nor an end") };
+            return Ok(Some(self.end(finish.into())));
+        };
+        self.pending.so_far = self.tokens.tokens();
+        if let Some(top) = self.job.logprobs {
+            let chosen = probabilities(session.logits(), token, top);
+            self.bytes += budget::bytes(self.served, &chosen);
+            self.pending.tokens.push(chosen);
+        }
+        let mut text = String::new();
+        self.characters.push(self.served.shown(token, self.job.markers), &mut text);
+        self.bytes += text.len();
+        self.pending.text += &self.stop.push(&text);
+        let stopped = self.stop.stopped().map(|text| Finish::StopText(text.to_owned()));
+        // What may be told at once is used up.
+        let full = self.job.room.is_some_and(|room| self.bytes >= room).then_some(Finish::Length);
+        if let Some(finish) = stopped.or(step.finish.map(Finish::from)).or(full) {
+            return Ok(Some(self.end(finish)));
+        }
+        self.tell_in_time();
+        Ok(None)
+    }
+    /// Nothing follows: what was held back is told.
+    fn end(&mut self, reason: Finish) -> Finish {
+        let mut text = String::new();
+        self.characters.finish(&mut text);
+        self.pending.text += &self.stop.push(&text);
+        self.pending.text += &self.stop.finish();
+        self.tell();
+        // Nobody there is no failure: the thread sees that before the next token.
+        let _ = self.events.send(Event::Finish { choice: self.pending.choice, reason: reason.clone() });
+        reason
+    }
+    fn tell_in_time(&mut self) {
+        let something = !self.pending.text.is_empty() || !self.pending.tokens.is_empty();
+        if self.job.stream && something && self.told.is_none_or(|told| told.elapsed() >= TELL) {
+            self.tell();
+        }
+    }
+    fn tell(&mut self) {
+        let Delta { choice, so_far, .. } = self.pending;
+        let next = Delta { choice, so_far, ..Delta::default() };
+        let mut delta = std::mem::replace(&mut self.pending, next);
+        delta.time = self.begun.elapsed();
+        let _ = self.events.send(Event::Delta(delta));
+        self.told = Some(Instant::now());
+    }
+}
+
+/// What a client is told of a failure: a schema that cannot be followed is its own affair, all else is ours, and comes with what can be
+/// done about it.
+pub fn failed(error: session::Error) -> RequestError {
+    if let session::Error::Constraint(why) = error {
+        return RequestError::constraint(why);
+    }
+    let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+    RequestError::internal(format!("{error}{hint}"))
+}
+
+/// What clients are told of ends.
+impl From<generation::Finish> for Finish {
+    fn from(finish: generation::Finish) -> Finish {
+        use generation::Finish::{Complete, ContextFull, EndOfText, Limit, Stopped};
+        match finish {
+            EndOfText | Complete | Stopped => Finish::Stop,
+            Limit | ContextFull => Finish::Length,
+        }
+    }
+}
+
+/// A grammar that binds an answer.
+struct Bound<'j> {
+    constraint: Constraint,
+    served: &'j Served,
+    job: &'j Answers,
+}
+
+impl generation::Constraint for Bound<'_> {
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError> {
+        Ok(self.constraint.mask(logits)?)
+    }
+    fn accept(&mut self, token: u32) -> Result<bool, ConstraintError> {
+        Ok(self.constraint.accept(token, self.served.shown(token, self.job.markers))?)
+    }
+}

@@ -1,0 +1,81 @@
+//! What is asked of the engine's thread.
+
+use crate::core::channel::Sender;
+use crate::core::constraint::mask::Constraint;
+use crate::core::event::{Event, Usage};
+use crate::core::queue::Waiting;
+use gristmill_llm::prefix::Reuse;
+use gristmill_llm::sampling::SamplingParams;
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// A request, checked: nothing in it can be refused any more.
+pub struct Job {
+    /// Who asks.
+    pub client: IpAddr,
+    /// When it was asked.
+    pub asked: Instant,
+    /// What is to be made of every prompt.
+    pub task: Task,
+    /// Which earlier work may be reused.
+    pub reuse: Reuse,
+    /// The prompts; answers leave room for a token.
+    pub prompts: Vec<Vec<u32>>,
+    /// How many of them were answered.
+    pub answered: usize,
+    /// What that took.
+    pub usage: Usage,
+    /// Where to tell it. Once the other side is gone, or too far behind, nobody waits for the answer.
+    pub events: Sender,
+}
+
+/// What is to be made of a prompt.
+pub enum Task {
+    /// Answers.
+    Answers(Box<Answers>),
+    /// The mean of its hidden rows.
+    Embedding,
+}
+
+/// Answers to a prompt.
+pub struct Answers {
+    /// How tokens are chosen; each answer has the next seed.
+    pub sampling: SamplingParams,
+    /// Added to the logits of these tokens.
+    pub bias: Vec<(u32, f32)>,
+    /// What every answer must look like.
+    pub constraint: Option<Constraint>,
+    /// How many.
+    pub choices: usize,
+    /// Most tokens of each.
+    pub limit: usize,
+    /// Most bytes of each, about, with its probabilities as JSON; it ends where they are used up. None for any number.
+    pub room: Option<usize>,
+    /// Texts that end an answer, and are not part of it.
+    pub stop: Vec<String>,
+    /// Go on where the model would end?
+    pub ignore_eos: bool,
+    /// Show the special tokens that structure a reply?
+    pub markers: bool,
+    /// Tell the probability of every token, and of so many others?
+    pub logprobs: Option<usize>,
+    /// Likewise of the prompt's?
+    pub prompt_logprobs: Option<usize>,
+    /// Tell text as it comes, or only at the end?
+    pub stream: bool,
+}
+
+impl Waiting for Job {
+    fn client(&self) -> IpAddr {
+        self.client
+    }
+    fn is_abandoned(&self) -> bool {
+        self.events.is_closed()
+    }
+    fn waits_behind(&self, others: usize) {
+        // Whoever has begun to be answered knows.
+        if self.answered == 0 {
+            let _ = self.events.send(Event::Waiting(others));
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! How far the model is, before there is one.
+
+use serde_json::{Value, json};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How far it is. Copies tell of the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Loading {
+    now: Arc<Mutex<Option<Step>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    what: String,
+    done: u64,
+    total: u64,
+}
+
+impl Loading {
+    /// So much is done of that much, of what there is to do at the moment.
+    pub fn set(&self, what: &str, done: u64, total: u64) {
+        let step = Step { what: what.to_owned(), done, total };
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = Some(step);
+    }
+    /// For whoever watches.
+    pub(crate) fn to_json(&self) -> Value {
+        match &*self.now.lock().unwrap_or_else(PoisonError::into_inner) {
+            None => json!({ "status": "loading" }),
+            Some(Step { what, done, total }) => {
+                json!({ "status": "loading", "message": what, "done": done, "total": total })
+            }
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What a server does with a request, whatever interface it came by: checked ([`intake`]), queued ([`queue`]), answered ([`worker`]), and told
+//! as events ([`output`]). Nothing in here knows HTTP or an interface's JSON.
+
+pub mod budget;
+pub mod channel;
+pub mod client;
+pub mod condition;
+pub mod constraint;
+pub mod error;
+pub mod event;
+pub mod generation;
+pub mod infill;
+pub mod intake;
+pub mod job;
+pub mod limits;
+pub mod loading;
+pub mod metrics;
+pub mod model;
+pub mod names;
+pub mod output;
+pub mod preparing;
+pub mod probabilities;
+pub mod prompt;
+pub mod queue;
+pub mod reply;
+pub mod request;
+pub mod sampling;
+pub mod tools;
+pub mod worker;

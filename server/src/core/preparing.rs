@@ -1,0 +1,87 @@
+//! Turns in which requests are read and checked.
+
+use crate::core::client::network;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The turns. Reading a request takes the cores from the model, so few do so at a time; and a client has one of them at a time, lest one with
+/// hundreds of connections lets all others wait until its own requests are read.
+pub struct Preparing {
+    turns: Arc<Semaphore>,
+    /// The turn of every client that has it or waits for it.
+    clients: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
+}
+
+/// A turn, until it is dropped.
+pub struct Turn {
+    _turn: OwnedSemaphorePermit,
+    _own: OwnedSemaphorePermit,
+}
+
+impl Preparing {
+    /// So many at a time.
+    pub fn new(turns: usize) -> Preparing {
+        Preparing { turns: Arc::new(Semaphore::new(turns)), clients: Mutex::default() }
+    }
+    /// A turn for that client, when it comes.
+    pub async fn turn(&self, client: IpAddr) -> Turn {
+        let own = self.own(client);
+        // Nobody closes these.
+        let unclosed = "a semaphore that is never closed";
+        let own = own.acquire_owned().await.expect(unclosed);
+        Turn { _turn: self.turns.clone().acquire_owned().await.expect(unclosed), _own: own }
+    }
+    fn own(&self, client: IpAddr) -> Arc<Semaphore> {
+        let client = network(client);
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = clients.get(&client).and_then(Weak::upgrade) {
+            return own;
+        }
+        clients.retain(|_, own| own.strong_count() > 0);
+        let own = Arc::new(Semaphore::new(1));
+        clients.insert(client, Arc::downgrade(&own));
+        own
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_client_waits_behind_itself_alone() {
+        let preparing = Preparing::new(2);
+        let (many, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let first = poll(pin!(preparing.turn(many))).expect("a turn is free");
+        let mut second = pin!(preparing.turn(many));
+        assert!(poll(second.as_mut()).is_none(), "it has one already");
+        let others = poll(pin!(preparing.turn(other))).expect("the other turn is free for others");
+        let mut third = pin!(preparing.turn(IpAddr::from([10, 0, 0, 3])));
+        assert!(poll(third.as_mut()).is_none(), "both turns are taken");
+        drop(first);
+        assert!(poll(third.as_mut()).is_some(), "whoever waited for a turn of all comes first");
+        assert!(poll(second.as_mut()).is_some());
+        drop(others);
+    }
+
+    #[test]
+    fn clients_that_left_are_forgotten() {
+        let preparing = Preparing::new(1);
+        for n in 0..100 {
+            drop(poll(pin!(preparing.turn(IpAddr::from([10, 0, 1, n])))).expect("a turn is free"));
+        }
+        assert_eq!(preparing.clients.lock().unwrap().len(), 1);
+    }
+}

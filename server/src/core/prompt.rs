@@ -1,0 +1,220 @@
+//! From a conversation to tokens.
+
+use crate::core::error::RequestError;
+use crate::core::model::Served;
+use crate::core::names::FieldNames;
+use gristmill_llm::chat::{Message, RenderOptions, Span};
+use serde_json::{Value, json};
+
+/// A prompt.
+pub struct Prompt {
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// Does it end within reasoning, which the answer goes on with?
+    pub thinking: bool,
+}
+
+/// The prompt of a conversation. `tools` is the list of tools as templates take it, empty for none; `thinking` switches reasoning on or
+/// off, where the model can. A last message of the assistant's that is a text is the beginning of the answer.
+///
+/// # Errors
+/// When the template refuses the conversation or fails, or it does not fit into the context.
+pub fn chat(
+    served: &Served,
+    mut messages: Vec<Message>,
+    tools: &[Value],
+    thinking: Option<bool>,
+    names: &FieldNames,
+) -> Result<Prompt, RequestError> {
+    // Every message takes a token at least, whatever the template.
+    if messages.len() >= served.context {
+        return Err(RequestError::context(names.input, messages.len(), served.context));
+    }
+    let texts = messages.iter().filter_map(|message| message.content.as_str()).map(str::len);
+    plausible(served, names.input, texts.sum())?;
+    plausible(served, names.tools, tools.iter().map(|tool| tool.to_string().len()).sum())?;
+    let begun = begun(&mut messages);
+    if !tools.is_empty() && !served.template.mentions("tools") {
+        introduce(served, &mut messages, tools);
+    }
+    if !served.template.mentions("tool_calls") {
+        messages.iter_mut().for_each(|message| spell_out(served, message));
+    }
+    let options = RenderOptions {
+        add_generation_prompt: true,
+        // An answer that has begun has no reasoning before it, unless that has begun too.
+        enable_thinking: if begun.is_some() { thinking.or(Some(false)) } else { thinking },
+        tools: (!tools.is_empty()).then(|| tools.into()),
+        ..RenderOptions::default()
+    };
+    let mut spans = served.template.render(&messages, &options).map_err(|error| {
+        let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+        let message = format!("{error}{hint}");
+        match error.blames_conversation() {
+            true => RequestError::parameter(names.input, message),
+            false => RequestError::internal(message),
+        }
+    })?;
+    let [open, close] = served.markup.think;
+    let last = spans.iter().rev().find(|span| !span.text.trim().is_empty());
+    let mut thinking = last.is_some_and(|span| span.trusted && span.text.trim_end().ends_with(open));
+    if let Some(begun) = begun {
+        let markup = |text: &str| Span { text: text.into(), trusted: true };
+        if thinking {
+            spans.extend([Span { text: begun.reasoning, trusted: false }, markup(close)]);
+            thinking = false;
+        }
+        spans.push(Span { text: begun.text, trusted: false });
+    }
+    let tokens = served.tokenizer.encode_spans(&Span::pairs(&spans), true);
+    fitting(served, names.input, Prompt { tokens, thinking })
+}
+
+/// An answer that has begun.
+struct Begun {
+    reasoning: String,
+    text: String,
+}
+
+/// Takes the last message, if it is a text of the assistant's.
+fn begun(messages: &mut Vec<Message>) -> Option<Begun> {
+    let is_begun = |message: &mut Message| {
+        let text = message.content.as_str().is_some_and(|text| !text.is_empty());
+        message.role == "assistant" && message.tool_calls.is_none() && text
+    };
+    let message = messages.pop_if(is_begun)?;
+    let text = message.content.as_str().unwrap_or_default().to_owned();
+    Some(Begun { reasoning: message.reasoning_content.unwrap_or_default(), text })
+}
+
+/// The prompt of a text, special tokens parsed.
+///
+/// # Errors
+/// When it is empty or does not fit.
+pub fn text(served: &Served, text: &str, name: &str) -> Result<Prompt, RequestError> {
+    plausible(served, name, text.len())?;
+    tokens(served, served.tokenizer.encode(text, true, true), name)
+}
+
+/// Refuses what cannot fit before it is looked at: megabytes take a while to cut into tokens.
+fn plausible(served: &Served, name: &str, bytes: usize) -> Result<(), RequestError> {
+    match served.least_tokens(bytes) {
+        least if least >= served.context => Err(RequestError::context(name, least, served.context)),
+        _ => Ok(()),
+    }
+}
+
+/// The prompt of tokens.
+///
+/// # Errors
+/// When there are none, they are not of the vocabulary, or they do not fit.
+pub fn tokens(served: &Served, tokens: Vec<u32>, name: &str) -> Result<Prompt, RequestError> {
+    if let Some(token) = tokens.iter().find(|&&t| t as usize >= served.tokenizer.n_tokens()) {
+        let most = served.tokenizer.n_tokens();
+        return Err(RequestError::parameter(name, format!("token {token} is not one of the model's {most}")));
+    }
+    fitting(served, name, Prompt { tokens, thinking: false })
+}
+
+fn fitting(served: &Served, name: &str, prompt: Prompt) -> Result<Prompt, RequestError> {
+    match prompt.tokens.len() {
+        0 => Err(RequestError::parameter(name, "the prompt is empty")),
+        n if n >= served.context => Err(RequestError::context(name, n, served.context)),
+        _ => Ok(prompt),
+    }
+}
+
+/// Tells a model whose template knows no tools what there is and how to call it.
+fn introduce(served: &Served, messages: &mut Vec<Message>, tools: &[Value]) {
+    let list: Vec<String> = tools.iter().map(|tool| tool.get("function").unwrap_or(tool).to_string()).collect();
+    let [open, close] = served.markup.call;
+    let text = format!(
+        "You can call these functions:\n{}\nTo call one, write {open}{{\"name\": NAME, \"arguments\": {{…}}}}{close} and nothing \
+         after it. Its result is in the next message.",
+        list.join("\n")
+    );
+    match messages.first_mut().filter(|message| message.role == "system") {
+        Some(system) => {
+            let before = system.content.as_str().unwrap_or_default();
+            system.content = format!("{before}\n\n{text}").into();
+        }
+        None => messages.insert(0, Message::system(text)),
+    }
+}
+
+/// Writes calls and results as text, for a template that knows neither.
+fn spell_out(served: &Served, message: &mut Message) {
+    if let Some(calls) = message.tool_calls.take() {
+        let [open, close] = served.markup.call;
+        let mut text = message.content.as_str().unwrap_or_default().to_owned();
+        for call in calls.as_array().into_iter().flatten() {
+            let function = call.get("function").unwrap_or(call);
+            let arguments = function.get("arguments").and_then(Value::as_str).unwrap_or("{}");
+            let arguments: Value = serde_json::from_str(arguments).unwrap_or_else(|_| arguments.into());
+            let call = json!({ "name": function.get("name"), "arguments": arguments });
+            text += &format!("{open}{call}{close}");
+        }
+        message.content = text.into();
+    }
+    if message.role == "tool" {
+        let text = message.content.as_str().unwrap_or_default();
+        message.content = format!("<tool_response>{text}</tool_response>").into();
+        message.role = "user".into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::model::demo;
+
+    const NAMES: FieldNames = FieldNames {
+        input: "messages",
+        tools: "tools",
+        tool_choice: "tool_choice",
+        limit: "max_tokens",
+        choices: "n",
+        stop: "stop",
+    };
+
+    #[test]
+    fn tools_calls_and_results_are_told_to_a_template_that_knows_none() {
+        let served = demo();
+        let function =
+            |name: &str, what: &str| json!({ "type": "function", "function": { "name": name, "description": what } });
+        let tools = [function("get_weather", "The weather in a city."), function("now", "The time.")];
+        let call =
+            json!([{ "id": "call_1", "type": "function", "function": { "name": "now", "arguments": "{\"zone\":9}" } }]);
+        let mut calling = Message::assistant("");
+        calling.tool_calls = Some(call);
+        let messages = vec![Message::user("What time is it?"), calling, Message::new("tool", "12:00")];
+        let text = |tools: &[Value]| {
+            let prompt = chat(&served, messages.clone(), tools, None, &NAMES).unwrap();
+            served.tokenizer.decode(&prompt.tokens, true)
+        };
+        let list: Vec<String> = tools.iter().map(|tool| tool["function"].to_string()).collect();
+        let conversation = "<|user|>\nWhat time is it?<|assistant|>\n\
+            <tool_call>{\"name\":\"now\",\"arguments\":{\"zone\":9}}</tool_call>\
+            <|user|>\n<tool_response>12:00</tool_response><|assistant|>\n";
+        assert_eq!(text(&[]), format!("[gMASK]<sop>{conversation}"));
+        let introduced = format!(
+            "[gMASK]<sop><|system|>\nYou can call these functions:\n{}\nTo call one, write \
+             <tool_call>{{\"name\": NAME, \"arguments\": {{…}}}}</tool_call> and nothing after it. Its result is in the next \
+             message.{conversation}",
+            list.join("\n")
+        );
+        assert_eq!(text(&tools), introduced);
+    }
+
+    #[test]
+    fn an_answer_that_has_begun_is_gone_on_with() {
+        let served = demo();
+        let messages = vec![Message::user("Hm?"), Message::assistant("The <|user|> capital ")];
+        let prompt = chat(&served, messages, &[], None, &NAMES).unwrap();
+        assert!(!prompt.thinking);
+        let text = served.tokenizer.decode(&prompt.tokens, true);
+        assert_eq!(text, "[gMASK]<sop><|user|>\nHm?<|assistant|>\nThe <|user|> capital ");
+        let user = served.tokenizer.token_id("<|user|>").unwrap();
+        assert_eq!(prompt.tokens.iter().filter(|&&token| token == user).count(), 1, "what is told is no markup");
+    }
+}

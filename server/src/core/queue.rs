@@ -1,0 +1,225 @@
+//! Who is next: a line for each client, and the lines take turns.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Something that waits for its turn.
+pub trait Waiting {
+    /// Whose it is.
+    fn client(&self) -> IpAddr;
+    /// Has whoever asked gone away?
+    fn is_abandoned(&self) -> bool;
+    /// Is told behind how many others it waits, when it begins to and whenever that changes.
+    fn waits_behind(&self, others: usize);
+}
+
+/// Why something may not wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// So many wait already.
+    Full(usize),
+    /// Nobody will be served any more.
+    Closed,
+}
+
+/// A bounded queue. Within one client's line the first comes first; a client with many requests does not keep another waiting for
+/// more than one of them.
+pub struct Queue<T> {
+    lines: Mutex<Lines<T>>,
+    changed: Condvar,
+    most: usize,
+}
+
+struct Lines<T> {
+    /// None is empty; the first is next.
+    lines: VecDeque<(IpAddr, VecDeque<T>)>,
+    closed: bool,
+}
+
+impl<T: Waiting> Queue<T> {
+    /// One in which at most so many wait.
+    pub fn new(most: usize) -> Queue<T> {
+        Queue { lines: Mutex::new(Lines { lines: VecDeque::new(), closed: false }), changed: Condvar::new(), most }
+    }
+    fn lock(&self) -> MutexGuard<'_, Lines<T>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Waits in line.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub fn push(&self, entry: T) -> Result<(), Refused> {
+        let mut lines = self.lock();
+        if lines.closed {
+            return Err(Refused::Closed);
+        }
+        if lines.len() >= self.most {
+            lines.forget_abandoned();
+        }
+        let waiting = lines.len();
+        if waiting >= self.most {
+            return Err(Refused::Full(waiting));
+        }
+        let client = entry.client();
+        match lines.lines.iter_mut().find(|(owner, _)| *owner == client) {
+            Some((_, line)) => line.push_back(entry),
+            None => lines.lines.push_back((client, VecDeque::from([entry]))),
+        }
+        lines.tell_places();
+        self.changed.notify_one();
+        Ok(())
+    }
+    /// Waits for another turn, before what else its client wants, whether or not there is room; lets go of it once the queue is closed.
+    pub fn push_again(&self, entry: T) {
+        let mut lines = self.lock();
+        if lines.closed {
+            return;
+        }
+        let client = entry.client();
+        match lines.lines.iter_mut().find(|(owner, _)| *owner == client) {
+            Some((_, line)) => line.push_front(entry),
+            None => lines.lines.push_back((client, VecDeque::from([entry]))),
+        }
+        self.changed.notify_one();
+    }
+    /// Waits for the next one whose asker is still there; none once the queue is closed.
+    pub fn next(&self) -> Option<T> {
+        let mut lines = self.lock();
+        loop {
+            if lines.closed {
+                return None;
+            }
+            while let Some(entry) = lines.pop() {
+                if !entry.is_abandoned() {
+                    lines.tell_places();
+                    return Some(entry);
+                }
+            }
+            lines = self.changed.wait(lines).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        let mut lines = self.lock();
+        lines.forget_abandoned();
+        lines.len()
+    }
+    /// Serves nobody any more; who waits is let go.
+    pub fn close(&self) {
+        let mut lines = self.lock();
+        lines.closed = true;
+        lines.lines.clear();
+        self.changed.notify_all();
+    }
+    /// Was it closed?
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+}
+
+impl<T: Waiting> Lines<T> {
+    fn len(&self) -> usize {
+        self.lines.iter().map(|(_, line)| line.len()).sum()
+    }
+    fn forget_abandoned(&mut self) {
+        self.lines.iter_mut().for_each(|(_, line)| line.retain(|entry| !entry.is_abandoned()));
+        self.lines.retain(|(_, line)| !line.is_empty());
+    }
+    /// Tells every entry how many come before it: in each round the next of every line.
+    fn tell_places(&self) {
+        let longest = self.lines.iter().map(|(_, line)| line.len()).max().unwrap_or(0);
+        let rounds = (0..longest).flat_map(|round| self.lines.iter().filter_map(move |(_, line)| line.get(round)));
+        for (others, entry) in rounds.enumerate() {
+            entry.waits_behind(others);
+        }
+    }
+    fn pop(&mut self) -> Option<T> {
+        let (client, mut line) = self.lines.pop_front()?;
+        let entry = line.pop_front();
+        if !line.is_empty() {
+            self.lines.push_back((client, line));
+        }
+        entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::net::Ipv4Addr;
+    use std::sync::Arc;
+
+    #[derive(Debug, PartialEq)]
+    struct Entry(u8, u32, bool);
+
+    impl Waiting for Entry {
+        fn client(&self) -> IpAddr {
+            Ipv4Addr::new(127, 0, 0, self.0).into()
+        }
+        fn is_abandoned(&self) -> bool {
+            self.2
+        }
+        fn waits_behind(&self, others: usize) {
+            PLACES.with_borrow_mut(|places| places.push((self.1, others)));
+        }
+    }
+
+    thread_local! {
+        /// What entries were told.
+        static PLACES: RefCell<Vec<(u32, usize)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    #[test]
+    fn who_waits_knows_behind_how_many() {
+        let queue = Queue::new(10);
+        let told = || PLACES.take();
+        queue.push(Entry(1, 0, false)).unwrap();
+        queue.push(Entry(1, 1, false)).unwrap();
+        assert_eq!(told(), [(0, 0), (0, 0), (1, 1)]);
+        queue.push(Entry(2, 2, false)).unwrap();
+        assert_eq!(told(), [(0, 0), (2, 1), (1, 2)], "clients take turns");
+        assert_eq!(queue.next(), Some(Entry(1, 0, false)));
+        assert_eq!(told(), [(2, 0), (1, 1)]);
+        // Whoever needs another turn has it before the rest of its own line.
+        queue.push_again(Entry(1, 0, false));
+        let order: Vec<u32> = (0..3).map(|_| queue.next().unwrap().1).collect();
+        assert_eq!(order, [2, 0, 1]);
+    }
+
+    #[test]
+    fn clients_take_turns() {
+        let queue = Queue::new(10);
+        for entry in
+            [Entry(1, 0, false), Entry(1, 1, false), Entry(1, 2, false), Entry(2, 3, false), Entry(3, 4, false)]
+        {
+            queue.push(entry).unwrap();
+        }
+        let order: Vec<u32> = (0..5).map(|_| queue.next().unwrap().1).collect();
+        assert_eq!(order, [0, 3, 4, 1, 2]);
+    }
+
+    #[test]
+    fn who_left_takes_no_place() {
+        let queue = Queue::new(2);
+        queue.push(Entry(1, 0, true)).unwrap();
+        queue.push(Entry(1, 1, false)).unwrap();
+        queue.push(Entry(2, 2, false)).unwrap();
+        assert_eq!(queue.push(Entry(3, 3, false)), Err(Refused::Full(2)));
+        assert_eq!(queue.len(), 2);
+        assert_eq!((queue.next().unwrap().1, queue.next().unwrap().1), (1, 2));
+    }
+
+    #[test]
+    fn closing_wakes_who_waits_for_work() {
+        let queue: Arc<Queue<Entry>> = Arc::new(Queue::new(1));
+        let worker = {
+            let queue = queue.clone();
+            std::thread::spawn(move || queue.next())
+        };
+        queue.close();
+        assert_eq!(worker.join().unwrap(), None);
+        assert_eq!(queue.push(Entry(1, 0, false)), Err(Refused::Closed));
+    }
+}

@@ -1,0 +1,128 @@
+//! How a request wants tokens chosen.
+
+use crate::core::error::RequestError;
+use gristmill_llm::prefix::Reuse;
+use gristmill_llm::sampling::SamplingParams;
+use serde_json::{Map, Value};
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// The parameters that a request may give, unchecked; what it leaves out is the model's. See [`SamplingParams`].
+#[derive(Clone, Debug, Default)]
+pub struct SamplingOptions {
+    /// Which random stream.
+    pub seed: Option<i64>,
+    /// 0 to 2.
+    pub temperature: Option<f64>,
+    /// 0 to 1.
+    pub top_p: Option<f64>,
+    /// 0 and −1 keep all.
+    pub top_k: Option<i64>,
+    /// 0 to 1.
+    pub min_p: Option<f64>,
+    /// −2 to 2.
+    pub frequency_penalty: Option<f64>,
+    /// −2 to 2.
+    pub presence_penalty: Option<f64>,
+    /// 0.01 to 100.
+    pub repetition_penalty: Option<f64>,
+    /// Tokens that penalties look back; −1 is all of the context.
+    pub repeat_last_n: Option<i64>,
+    /// Added to the logits of tokens, by their ids.
+    pub logit_bias: Option<Map<String, Value>>,
+}
+
+impl SamplingOptions {
+    /// The parameters, where the model's are `base`.
+    ///
+    /// # Errors
+    /// The first that is out of bounds.
+    pub fn resolve(&self, base: &SamplingParams) -> Result<SamplingParams, RequestError> {
+        let mut p = base.clone();
+        if let Some(temperature) = number("temperature", self.temperature, 0.0, 2.0)? {
+            p.temperature = temperature;
+        }
+        if let Some(top_p) = number("top_p", self.top_p, 0.0, 1.0)? {
+            // 0 is the most probable token alone.
+            p.top_p = top_p.max(f32::MIN_POSITIVE);
+        }
+        if let Some(min_p) = number("min_p", self.min_p, 0.0, 1.0)? {
+            p.min_p = min_p;
+        }
+        if let Some(penalty) = number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)? {
+            p.frequency_penalty = penalty;
+        }
+        if let Some(penalty) = number("presence_penalty", self.presence_penalty, -2.0, 2.0)? {
+            p.presence_penalty = penalty;
+        }
+        if let Some(penalty) = number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)? {
+            p.repeat_penalty = penalty;
+        }
+        match self.top_k {
+            Some(k) if k < -1 => return Err(RequestError::parameter("top_k", "top_k must be at least −1")),
+            Some(k) => p.top_k = usize::try_from(k).unwrap_or(0),
+            None => {}
+        }
+        match self.repeat_last_n {
+            Some(n) if n < -1 => {
+                return Err(RequestError::parameter("repeat_last_n", "repeat_last_n must be at least −1"));
+            }
+            Some(n) => p.penalty_last_n = usize::try_from(n).unwrap_or(usize::MAX),
+            None => {}
+        }
+        p.seed = self.seed.map_or_else(any_seed, |seed| seed as u64);
+        p.validate().map_err(|error| RequestError::body(error.to_string()))?;
+        Ok(p)
+    }
+    /// Which earlier work answers may reuse: who gives a seed, or wants the most probable token, wants the same text again.
+    pub fn reuse(&self, resolved: &SamplingParams) -> Reuse {
+        if self.seed.is_some() || resolved.temperature <= 0.0 { Reuse::Exact } else { Reuse::Any }
+    }
+    /// What is added to which logits, of a vocabulary of so many tokens.
+    ///
+    /// # Errors
+    /// When it names no token, or a number out of bounds.
+    pub fn bias(&self, tokens: usize) -> Result<Vec<(u32, f32)>, RequestError> {
+        let entry = |(key, value): (&String, &Value)| {
+            // One key a token, so that there are no more of them than tokens: "7", and not "007" or "+7" besides.
+            let plain = |token: &u32| (*token as usize) < tokens && token.to_string() == *key;
+            let token = key.parse().ok().filter(plain);
+            let value = value.as_f64().filter(|value| (-100.0..=100.0).contains(value));
+            token.zip(value).map(|(token, value)| (token, value as f32))
+        };
+        let checked: Option<Vec<_>> = self.logit_bias.iter().flatten().map(entry).collect();
+        checked.ok_or_else(|| {
+            let message = "logit_bias must map ids of tokens to numbers from −100 to 100";
+            RequestError::parameter("logit_bias", message)
+        })
+    }
+}
+
+fn any_seed() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// A number within bounds.
+fn number(name: &str, value: Option<f64>, least: f64, most: f64) -> Result<Option<f32>, RequestError> {
+    match value {
+        Some(value) if !(least..=most).contains(&value) => {
+            Err(RequestError::parameter(name, format!("{name} is {value}; it must be from {least} to {most}")))
+        }
+        value => Ok(value.map(|value| value as f32)),
+    }
+}
+
+/// A whole number within bounds.
+///
+/// # Errors
+/// When it is not.
+pub fn whole(name: &str, value: u64, least: u64, most: u64) -> Result<u64, RequestError> {
+    match value {
+        value if value < least => {
+            Err(RequestError::parameter(name, format!("{name} is {value}; it must be at least {least}")))
+        }
+        value if value > most => {
+            Err(RequestError::parameter(name, format!("{name} is {value}; it may be at most {most}")))
+        }
+        value => Ok(value),
+    }
+}

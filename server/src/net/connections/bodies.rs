@@ -1,0 +1,104 @@
+//! Bodies that say when they are over: when a request has arrived, and when it was answered.
+
+use super::registry::Connection;
+use axum::body::{Body, Bytes, HttpBody};
+use hyper::body::{Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// A body that says that it begins to arrive, and when it has arrived whole, or nobody waits for the rest of it.
+pub struct Arriving<B> {
+    body: B,
+    connection: Arc<Connection>,
+}
+
+impl<B: HttpBody> Arriving<B> {
+    /// The body of a request of that connection, whose head has arrived.
+    pub fn new(body: B, connection: Arc<Connection>) -> Arriving<B> {
+        connection.begun();
+        if body.is_end_stream() {
+            connection.requested();
+        }
+        Arriving { body, connection }
+    }
+}
+
+impl<B: HttpBody + Unpin> HttpBody for Arriving<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(frame, Poll::Ready(None)) {
+            self.connection.requested();
+        }
+        frame
+    }
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<B> Drop for Arriving<B> {
+    fn drop(&mut self) {
+        self.connection.requested();
+    }
+}
+
+/// A body that says when all of it was told, or nobody wants the rest of it.
+pub struct Leaving {
+    body: Body,
+    connection: Arc<Connection>,
+}
+
+impl Leaving {
+    /// The body of a response on that connection.
+    pub fn new(body: Body, connection: Arc<Connection>) -> Leaving {
+        Leaving { body, connection }
+    }
+}
+
+impl HttpBody for Leaving {
+    type Data = Bytes;
+    type Error = axum::Error;
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.connection.answered();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Arriving;
+    use crate::net::connections::registry::Registry;
+    use axum::body::Body;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_head_is_the_beginning_of_a_request_and_its_body_the_end() {
+        let place = Registry::new(1).admit(0, Ipv4Addr::LOCALHOST.into()).unwrap();
+        let connection = &place.connection;
+        let since = connection.waiting_since();
+        let body = Arriving::new(Body::from("a body"), connection.clone());
+        assert!(connection.waiting_since() > since);
+        drop(body);
+        assert_eq!(connection.waiting_since(), None);
+        connection.answered();
+        drop(Arriving::new(Body::empty(), connection.clone()));
+        assert_eq!(connection.waiting_since(), None);
+    }
+}

@@ -1,0 +1,107 @@
+// What stands around the conversation: the model, the server's state, the use of the context, the panel's place, light and dark.
+
+import { running } from './answers.js';
+import { state } from './chats.js';
+import { path } from './conversation.js';
+import { $, count, el, setIcon } from './dom.js';
+import { on } from './events.js';
+import { chooseModel, connect, model, server } from './server.js';
+import { key, store } from './store.js';
+
+/* ---- The server ---- */
+const WORDS = { connecting: 'connecting', up: 'ready', loading: 'loading', locked: 'needs an API key', failed: 'failed', gone: 'no answer' };
+const BANNERS = {
+  loading: 'The model is being loaded.',
+  gone: 'The server does not answer. This page asks again every few seconds.',
+};
+function banner() {
+  const { status, progress, step, why, since } = server;
+  const locked = key() ? 'The server does not accept this API key.' : 'The server needs an API key.';
+  const text = status === 'locked' ? locked : status === 'failed' ? `The server cannot run its model any more: ${why}. It has to be started again.` : BANNERS[status] ?? '';
+  $('banner').hidden = !text;
+  $('banner').className = status === 'loading' ? 'banner calm' : 'banner';
+  // A live region tells what is new in it: the same is not told again.
+  if ($('banner-text').textContent !== text) $('banner-text').textContent = text;
+  $('unlock').hidden = status !== 'locked';
+  $('ask-again').hidden = status !== 'gone';
+  $('loading').hidden = status !== 'loading';
+  if (progress === null) $('loading').removeAttribute('value'); else $('loading').value = progress;
+  const seconds = Math.round((Date.now() - since) / 1000);
+  $('elapsed').hidden = status !== 'loading' || seconds < 1;
+  $('elapsed').textContent = [step, progress !== null && `${Math.round(progress * 100)} %`, `${count(seconds)} s`].filter(Boolean).join(', ');
+}
+function chooser() {
+  const { models } = server, chosen = model();
+  const several = models.length > 1;
+  $('model').hidden = several;
+  $('models').hidden = !several;
+  $('model').textContent = chosen?.id ?? '…';
+  if (!several) return;
+  if ([...$('models').options].map(option => option.value).join('\n') !== models.map(one => one.id).join('\n')) $('models').replaceChildren(...models.map(one => el('option', { value: one.id }, one.id)));
+  $('models').value = chosen.id;
+}
+$('models').onchange = () => chooseModel($('models').value);
+function status() {
+  $('state').className = server.status;
+  $('state').textContent = WORDS[server.status];
+  banner();
+  chooser();
+  usage();
+}
+on('server', status);
+setInterval(() => { if (server.status === 'loading') banner(); }, 1000);
+$('ask-again').onclick = () => connect();
+
+/* ---- The context: what the last answer's prompt and itself took, and what has come since ---- */
+const NARROW = 0.9;
+function usage() {
+  const whole = model()?.context, run = running.get(state.chat.id);
+  let used = 0;
+  for (const { stats } of path(state.chat)) if (stats) used = (stats.prompt ?? used) + (stats.tokens ?? 0);
+  if (run?.phase.kind === 'prompt') used = Math.max(used, run.phase.total);
+  $('usage').hidden = !whole || server.status !== 'up';
+  if (!whole) return;
+  const part = Math.min(1, used / whole), tight = part >= NARROW;
+  $('usage').classList.toggle('tight', tight);
+  $('usage').title = tight ? 'The context is nearly full: begin a new conversation, or edit an earlier message' : 'Tokens of the context that this conversation takes';
+  $('usage-text').textContent = used ? `${count(used)} of ${count(whole)} tokens` : `${count(whole)} tokens of context`;
+  $('usage-bar').hidden = !used;
+  $('usage-bar').value = part;
+}
+on('shown', () => { usage(); chooser(); });
+on('answer', usage);
+
+/* ---- The panel ---- */
+const small = matchMedia('(max-width: 760px)');
+export const covered = () => small.matches && !document.body.classList.contains('narrow');
+function narrow(on) {
+  document.body.classList.toggle('narrow', on);
+  $('show').hidden = !on;
+  // On a small screen the panel lies over the conversation.
+  document.querySelector('main').inert = covered();
+}
+export function togglePanel(open = document.body.classList.contains('narrow')) {
+  narrow(!open);
+  $(open ? 'hide' : 'show').focus();
+}
+small.addEventListener('change', () => narrow(small.matches));
+$('hide').onclick = $('shade').onclick = () => togglePanel(false);
+$('show').onclick = () => togglePanel(true);
+on('shown', ({ other }) => { if (other && small.matches) narrow(true); });
+
+/* ---- Light and dark ---- */
+const dark = matchMedia('(prefers-color-scheme: dark)');
+export function theme() {
+  const on = (store.get('theme', null) ?? (dark.matches ? 'dark' : 'light')) === 'dark';
+  document.documentElement.dataset.theme = on ? 'dark' : 'light';
+  setIcon($('theme'), on ? 'sun' : 'moon');
+}
+dark.addEventListener('change', theme);
+$('theme').onclick = () => {
+  const next = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
+  // Back to what the system says is back to following it.
+  if ((next === 'dark') === dark.matches) store.remove('theme'); else store.set('theme', next);
+  theme();
+};
+theme();
+narrow(small.matches);

@@ -1,0 +1,18 @@
+//! Tells the crate what build of the compiler it is: a hash of all source that decides what a function is compiled to.
+
+#[path = "src/build_id.rs"]
+mod build_id;
+
+use std::path::Path;
+
+fn main() {
+    for folder in build_id::FOLDERS {
+        assert!(
+            Path::new(folder).is_dir(),
+            "{folder} is not there: its source is part of what compiled functions are kept by"
+        );
+        println!("cargo::rerun-if-changed={folder}");
+    }
+    println!("cargo::rerun-if-changed=src/build_id.rs");
+    println!("cargo::rustc-env=GRISTMILL_COMPILER_BUILD={:016x}", build_id::of(&build_id::FOLDERS.map(Path::new)));
+}

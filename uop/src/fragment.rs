@@ -1,0 +1,316 @@
+//! Fragments: products of small matrices that one instruction computes, as rows of data. Of each: its shape, its types, how fast a unit computes it, and
+//! which element of each operand lies where. Lowering, pricing, the linear level's spec and its interpreter read them; a dialect knows them by name.
+
+use crate::{Arg, Node, Op, Scalar};
+
+/// A digit of the number of a lane, of a register or of an element in it: how many values it has, and how far each step moves in the operand.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Digit {
+    /// Its values: from 0 up to this.
+    pub count: i64,
+    /// Rows of the operand for each step.
+    pub row: i64,
+    /// Columns of the operand for each step.
+    pub column: i64,
+}
+
+impl Digit {
+    /// Steps along rows.
+    const fn rows(count: i64, row: i64) -> Digit {
+        Digit { count, row, column: 0 }
+    }
+    /// Steps along columns.
+    const fn columns(count: i64, column: i64) -> Digit {
+        Digit { count, row: 0, column }
+    }
+}
+
+/// Where the elements of an operand are held, as an index map: the numbers of a lane, of one of its registers and of an element in that are taken apart into
+/// digits, the lowest first, and the element's row and column are the sums of their steps. A core's tile has one lane, and its rows are registers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Held {
+    /// Of the number of a lane.
+    pub lanes: &'static [Digit],
+    /// Of the number of a register.
+    pub registers: &'static [Digit],
+    /// Of the number of an element in a register.
+    pub elements: &'static [Digit],
+}
+
+/// How many numbers these digits write.
+fn numbers(digits: &[Digit]) -> i64 {
+    digits.iter().map(|d| d.count).product()
+}
+
+/// Row and column that `number` stands for.
+fn place(digits: &[Digit], mut number: i64) -> [i64; 2] {
+    let mut at = [0; 2];
+    for d in digits {
+        let value = number % d.count;
+        number /= d.count;
+        at = [at[0] + value * d.row, at[1] + value * d.column];
+    }
+    at
+}
+
+impl Held {
+    /// How many lanes hold it.
+    pub fn lanes(&self) -> i64 {
+        numbers(self.lanes)
+    }
+    /// Registers of a lane.
+    pub fn registers(&self) -> i64 {
+        numbers(self.registers)
+    }
+    /// Elements of a register.
+    pub fn elements(&self) -> i64 {
+        numbers(self.elements)
+    }
+    /// Row and column of an element.
+    pub fn at(&self, lane: i64, register: i64, element: i64) -> [i64; 2] {
+        let all = [place(self.lanes, lane), place(self.registers, register), place(self.elements, element)];
+        all.into_iter().fold([0; 2], |[row, column], [r, c]| [row + r, column + c])
+    }
+}
+
+/// A product of small matrices that one instruction computes: `rows × terms` by `terms × columns`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Fragment {
+    /// What its instruction is called.
+    pub name: &'static str,
+    /// Rows of the first operand.
+    pub rows: i64,
+    /// Columns of the second.
+    pub columns: i64,
+    /// Terms of each sum.
+    pub terms: i64,
+    /// Type of both operands' elements.
+    pub operand: Scalar,
+    /// Type of the sums.
+    pub sum: Scalar,
+    /// Operations that a unit does each cycle, a product and its addition being two.
+    pub rate: f64,
+    /// The first operand, `rows × terms`.
+    pub first: Held,
+    /// The second, `terms × columns`.
+    pub second: Held,
+    /// The sums, `rows × columns`.
+    pub sums: Held,
+}
+
+impl Fragment {
+    /// The same instruction on units of another rate.
+    pub const fn at(self, rate: f64) -> Fragment {
+        Fragment { rate, ..self }
+    }
+    /// Registers of a lane that both operands have.
+    pub fn words(&self) -> usize {
+        (self.first.registers() + self.second.registers()) as usize
+    }
+    /// The row of [`WARPS`] whose operands have this type, and so many registers together.
+    pub fn of_words(operand: Scalar, words: usize) -> Option<&'static Fragment> {
+        WARPS.iter().find(|f| f.operand == operand && f.words() == words)
+    }
+    /// Its place in [`WARPS`], by which nodes name it.
+    pub fn number(&self) -> i64 {
+        WARPS.iter().position(|f| f.name == self.name).unwrap_or(WARPS.len()) as i64
+    }
+    /// The row of [`WARPS`] that a warp's product is of.
+    pub fn of_product(n: &Node) -> Option<&'static Fragment> {
+        match (n.op, &n.arg) {
+            (Op::Mma, _) => Fragment::of_words(Scalar::I8, n.src.len()),
+            (Op::MmaHalf, &Arg::Int(number)) => {
+                WARPS.get(usize::try_from(number).ok()?).filter(|f| f.operand.is_half())
+            }
+            _ => None,
+        }
+    }
+    /// The row of [`TILES`] whose sums have this type.
+    pub fn of_sums(sum: Scalar) -> Option<&'static Fragment> {
+        TILES.iter().find(|f| f.sum == sum)
+    }
+}
+
+/// Lanes of a warp that hold operands and sums of `mma.sync` (PTX ISA, "Matrix fragments"): of four in a row each has a part of it, and eight such rows.
+const fn of_warp(part: Digit, row: Digit) -> [Digit; 2] {
+    [part, row]
+}
+/// Sums of 16 rows and 8 columns: two beside one another, and the same eight rows below.
+const SUMS: Held = Held {
+    lanes: &of_warp(Digit::columns(4, 2), Digit::rows(8, 1)),
+    registers: &[Digit::columns(2, 1), Digit::rows(2, 8)],
+    elements: &[],
+};
+
+/// A row of `mma.sync` with 16 rows and 8 columns, whose words have so many elements.
+macro_rules! mma {
+    ($name:literal, $operand:ident -> $sum:ident, $elements:literal a word, $words:literal words) => {
+        Fragment {
+            name: $name,
+            rows: 16,
+            columns: 8,
+            terms: 4 * $elements * $words,
+            operand: Scalar::$operand,
+            sum: Scalar::$sum,
+            rate: 0.0,
+            first: Held {
+                lanes: &of_warp(Digit::columns(4, $elements), Digit::rows(8, 1)),
+                registers: &[Digit::rows(2, 8), Digit::columns($words, 4 * $elements)],
+                elements: &[Digit::columns($elements, 1)],
+            },
+            second: Held {
+                lanes: &of_warp(Digit::rows(4, $elements), Digit::columns(8, 1)),
+                registers: &[Digit::rows($words, 4 * $elements)],
+                elements: &[Digit::rows($elements, 1)],
+            },
+            sums: SUMS,
+        }
+    };
+}
+
+/// Products of bytes on NVIDIA's tensor cores from sm_80 on (PTX ISA, `mma.sync`).
+pub const MMA_I8: Fragment = mma!("mma.m16n8k32.s8", I8 -> I32, 4 a word, 2 words);
+/// The same of half as many terms.
+pub const MMA_I8_16: Fragment = mma!("mma.m16n8k16.s8", I8 -> I32, 4 a word, 1 words);
+/// Products of halves there.
+pub const MMA_F16: Fragment = mma!("mma.m16n8k16.f16", F16 -> F32, 2 a word, 2 words);
+/// Products of bfloat16 there.
+pub const MMA_BF16: Fragment = mma!("mma.m16n8k16.bf16", BF16 -> F32, 2 a word, 2 words);
+/// Products of halves of half as many terms: all that sm_75 has.
+pub const MMA_F16_8: Fragment = mma!("mma.m16n8k8.f16", F16 -> F32, 2 a word, 1 words);
+
+/// A row of AMX: tiles of 16 rows of 64 bytes (Intel 64 and IA-32 Architectures, volume 1, chapter 18), the second operand's rows being groups of terms.
+macro_rules! amx {
+    ($name:literal, $operand:ident -> $sum:ident, $elements:literal a word) => {
+        Fragment {
+            name: $name,
+            rows: 16,
+            columns: 16,
+            terms: 16 * $elements,
+            operand: Scalar::$operand,
+            sum: Scalar::$sum,
+            // One of 16 rows, columns and words begins every 16 cycles: on a Xeon of 3.2 GHz a product takes 5.0 ns, and 0.6 ns more with its operands from
+            // the first cache.
+            rate: 2.0 * 16.0 * 16.0 * $elements as f64,
+            first: Held {
+                lanes: &[],
+                registers: &[Digit::rows(16, 1)],
+                elements: &[Digit::columns(16 * $elements, 1)],
+            },
+            second: Held {
+                lanes: &[],
+                registers: &[Digit::rows(16, $elements)],
+                elements: &[Digit::rows($elements, 1), Digit::columns(16, 1)],
+            },
+            sums: Held { lanes: &[], registers: &[Digit::rows(16, 1)], elements: &[Digit::columns(16, 1)] },
+        }
+    };
+}
+
+/// Products of bfloat16 of a core with AMX (`TDPBF16PS`). Eight tiles are its registers: rows of the first operand are tokens, columns of the second rows of
+/// a weight.
+pub const AMX_BF16: Fragment = amx!("tdpbf16ps", BF16 -> F32, 2 a word);
+/// Products of signed bytes there (`TDPBSSD`).
+pub const AMX_I8: Fragment = amx!("tdpbssd", I8 -> I32, 4 a word);
+
+/// Every product of a warp.
+pub const WARPS: &[Fragment] = &[MMA_I8, MMA_I8_16, MMA_F16, MMA_BF16, MMA_F16_8];
+/// Every product of a core's tiles.
+pub const TILES: &[Fragment] = &[AMX_BF16, AMX_I8];
+
+/// What tensor cores of a version of NVIDIA's architecture have, at the rates of its data-centre parts: with no sparsity and sums in f32. An H200's 989 tera-operations of
+/// halves are those of `wgmma`; `mma.sync` reaches 62 of 100 of them (Luo et al., "Benchmarking and dissecting the NVIDIA Hopper GPU architecture via
+/// microbenchmarking", 2024).
+pub fn tensor_cores(sm: u32) -> &'static [Fragment] {
+    match sm {
+        ..75 => &[],
+        75..80 => TURING,
+        80 => AMPERE,
+        // Of smaller chips those sold as GeForce are counted with.
+        86..90 | 120.. => GEFORCE,
+        _ => HOPPER,
+    }
+}
+
+/// sm_75 (T4 data sheet: 65 tera-operations of halves by 40 units at 1.59 GHz).
+pub const TURING: &[Fragment] = &[MMA_F16_8.at(1024.0)];
+/// sm_80 (A100 data sheet: 312 tera-operations of halves, 624 of bytes, by 108 units at 1.41 GHz).
+pub const AMPERE: &[Fragment] = &[MMA_I8.at(4096.0), MMA_I8_16.at(4096.0), MMA_F16.at(2048.0), MMA_BF16.at(2048.0)];
+/// sm_86 and sm_89 as GeForce (Ada GPU architecture, appendix A: an RTX 4090 does 165 tera-operations of halves with sums in f32, 661 of bytes, by 128 units at 2.52 GHz).
+pub const GEFORCE: &[Fragment] = &[MMA_I8.at(2048.0), MMA_I8_16.at(2048.0), MMA_F16.at(512.0), MMA_BF16.at(512.0)];
+/// sm_89 in data centres (L4 data sheet: 121 tera-operations of halves, 242 of bytes, by 58 units at 2.04 GHz).
+pub const ADA: &[Fragment] = &[MMA_I8.at(2048.0), MMA_I8_16.at(2048.0), MMA_F16.at(1024.0), MMA_BF16.at(1024.0)];
+/// sm_90.
+pub const HOPPER: &[Fragment] = &[MMA_I8.at(5120.0), MMA_I8_16.at(5120.0), MMA_F16.at(2560.0), MMA_BF16.at(2560.0)];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Each element of an operand is held once, and none outside.
+    fn covers(held: &Held, rows: i64, columns: i64) -> bool {
+        let mut found = BTreeSet::new();
+        for lane in 0..held.lanes() {
+            for register in 0..held.registers() {
+                for element in 0..held.elements() {
+                    let [row, column] = held.at(lane, register, element);
+                    if !(0..rows).contains(&row) || !(0..columns).contains(&column) || !found.insert((row, column)) {
+                        return false;
+                    }
+                }
+            }
+        }
+        found.len() as i64 == rows * columns
+    }
+
+    #[test]
+    fn every_element_of_a_fragment_is_held_once() {
+        for f in WARPS.iter().chain(TILES) {
+            assert!(covers(&f.first, f.rows, f.terms), "{}: the first operand", f.name);
+            assert!(covers(&f.second, f.terms, f.columns), "{}: the second operand", f.name);
+            assert!(covers(&f.sums, f.rows, f.columns), "{}: the sums", f.name);
+            // Lowering takes an operand's lane for the same digits as the sums'.
+            let counts = |held: &Held| held.lanes.iter().map(|d| d.count).collect::<Vec<_>>();
+            assert!(counts(&f.first) == counts(&f.sums) && counts(&f.second) == counts(&f.sums), "{}", f.name);
+        }
+    }
+
+    /// The figures of PTX ISA's `mma.m16n8k16`: lane 4g + t.
+    #[test]
+    fn lanes_hold_what_the_instruction_says() {
+        let (g, t) = (5, 3);
+        let lane = 4 * g + t;
+        assert_eq!(MMA_F16.first.at(lane, 0, 1), [g, 2 * t + 1]);
+        assert_eq!(MMA_F16.first.at(lane, 3, 0), [g + 8, 2 * t + 8]);
+        assert_eq!(MMA_BF16.second.at(lane, 1, 1), [2 * t + 9, g]);
+        assert_eq!(MMA_F16.sums.at(lane, 2, 0), [g + 8, 2 * t]);
+        assert_eq!(MMA_I8.first.at(lane, 2, 3), [g, 4 * t + 19]);
+        assert_eq!(MMA_I8.second.at(lane, 1, 2), [4 * t + 18, g]);
+        assert_eq!(MMA_F16_8.first.at(lane, 1, 0), [g + 8, 2 * t]);
+        // Word 7 of row 2 of the second tile of AMX: terms 4 and 5 of column 7.
+        assert_eq!(AMX_BF16.second.at(0, 2, 2 * 7 + 1), [5, 7]);
+    }
+
+    #[test]
+    fn rows_are_told_apart_by_type_and_words() {
+        for f in WARPS {
+            assert_eq!(Fragment::of_words(f.operand, f.words()).map(|f| f.name), Some(f.name));
+        }
+        for f in TILES {
+            assert_eq!(Fragment::of_sums(f.sum).map(|f| f.name), Some(f.name));
+        }
+        assert_eq!(Fragment::of_words(Scalar::F16, 5), None);
+    }
+
+    #[test]
+    fn all_that_a_machine_has_is_a_row_with_a_rate() {
+        for of in [TURING, AMPERE, GEFORCE, ADA, HOPPER, &[AMX_BF16, AMX_I8]] {
+            for f in of {
+                assert!(f.rate > 0.0 && WARPS.iter().chain(TILES).any(|row| row.name == f.name), "{}", f.name);
+            }
+        }
+        assert_eq!(tensor_cores(61), &[]);
+        assert_eq!(tensor_cores(90), HOPPER);
+    }
+}
