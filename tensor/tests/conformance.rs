@@ -4,7 +4,8 @@
 //! The kernels of `neon` run as AArch64 code in an emulator: without the tools that takes, its tests say so and pass, or fail where
 //! `GRISTMILL_REQUIRE_NEON` is set (the gate sets it).
 //! `GRISTMILL_PERTURB=n` runs n perturbed schedules instead of one or two, `GRISTMILL_CASE=text` only the cases whose names contain the text;
-//! with `GRISTMILL_SOURCE` set the kernels are printed. `cargo xtask conformance` is the long run, and counts which alternatives were taken.
+//! `GRISTMILL_WAY=text` only the ways whose names do, with `GRISTMILL_SOURCE` set the kernels are printed. A seed and a case make the same schedule, whatever else runs.
+//! `cargo xtask conformance` is the long run, and counts which alternatives were taken.
 //!
 //! `cuda` needs a GPU and the feature `cuda-tests`. Where there is a GPU and no Rust, carry the test's binary there:
 //! `cargo test -p gristmill-tensor --features cuda-tests --test conformance --no-run` names it, and `conformance cuda::` runs it.
@@ -87,9 +88,16 @@ fn store() -> Store {
 }
 
 fn on_cpu(isa: Isa, threads: usize) -> Opened {
-    let cc = Cc::find().expect("a C compiler");
+    compiled_by(Cc::find().expect("a C compiler"), isa, threads)
+}
+
+fn compiled_by(cc: Cc, isa: Isa, threads: usize) -> Opened {
     Opened::new(Arc::new(CpuDevice::with(threads, isa, cc, store()).expect("a cpu")), Some(&dialect::C))
 }
+
+/// What the C compiler optimises of a perturbed schedule: nothing. It is the text that is tested, in hundreds of thousands of kernels that run for microseconds, and
+/// `-O2` takes four times as long to compile them. The cheapest schedules are compiled as those of a model.
+const PERTURBED: &str = "-O0";
 
 /// The processor: its best instruction set with 1, 2 and 3 threads, AVX2 and the plain path; perturbed schedules.
 fn cpu() -> Vec<Way> {
@@ -99,23 +107,23 @@ fn cpu() -> Vec<Way> {
         let name = format!("{} threads {threads}", best.name());
         ways.push(Way { name, device: on_cpu(best, threads), seed: None, same_as: Some("threads") });
     }
+    let perturbed = |isa: Isa, count: u64| {
+        let device = compiled_by(Cc::find().expect("a C compiler").with_flag(PERTURBED), isa, 2);
+        let way = move |seed| {
+            let name = format!("{}, seed {seed}", isa.name());
+            Way { name, device: device.clone(), seed: Some(seed), same_as: None }
+        };
+        seeds(count).map(way)
+    };
     for info in ISAS.iter().filter(|i| ["avx2", "plain"].contains(&i.name) && i.isa != best) {
         if !info.isa.available() {
             println!("skipped: this machine has no {}", info.name);
             continue;
         }
-        let device = on_cpu(info.isa, 2);
-        ways.push(Way { name: info.name.into(), device: device.clone(), seed: None, same_as: None });
-        ways.extend(seeds(1).map(|seed| {
-            let name = format!("{}, seed {seed}", info.name);
-            Way { name, device: device.clone(), seed: Some(seed), same_as: None }
-        }));
+        ways.push(Way { name: info.name.into(), device: on_cpu(info.isa, 2), seed: None, same_as: None });
+        ways.extend(perturbed(info.isa, 1));
     }
-    let device = on_cpu(best, 2);
-    for seed in seeds(2) {
-        let name = format!("{}, seed {seed}", best.name());
-        ways.push(Way { name, device: device.clone(), seed: Some(seed), same_as: None });
-    }
+    ways.extend(perturbed(best, 2));
     ways
 }
 
@@ -129,14 +137,14 @@ fn neon() -> Vec<Way> {
         }
     };
     let device = Emulated::new(emulator, store());
-    let way = |name: String, workers: usize, seed: Option<u64>, same_as: Option<&'static str>| {
-        let device = Opened::new(Arc::new(device.with_workers(workers)), Some(&dialect::C));
-        Way { name, device, seed, same_as }
+    let opened = |device: Emulated| Opened::new(Arc::new(device), Some(&dialect::C));
+    let by = |n: usize| {
+        let name = format!("neon workers {n}");
+        Way { name, device: opened(device.with_workers(n)), seed: None, same_as: Some("workers") }
     };
-    let mut ways: Vec<Way> =
-        [1, 3].into_iter().map(|n| way(format!("neon workers {n}"), n, None, Some("workers"))).collect();
-    ways.extend(seeds(2).map(|s| way(format!("neon, seed {s}"), 2, Some(s), None)));
-    ways
+    let perturbed = opened(device.with_workers(2).with_flag(PERTURBED));
+    let way = |s| Way { name: format!("neon, seed {s}"), device: perturbed.clone(), seed: Some(s), same_as: None };
+    [1, 3].into_iter().map(by).chain(seeds(2).map(way)).collect()
 }
 
 /// Kernels of CUDA C, run on the processor: the cheapest schedule and one that is perturbed. A workgroup's threads take turns, so that 64 of them

@@ -157,6 +157,7 @@ struct Function(u64);
 pub struct Emulated {
     owner: Owner,
     emulator: Arc<Emulator>,
+    cc: Cc,
     target: Target,
     workers: usize,
     store: Arc<Store>,
@@ -169,7 +170,8 @@ impl Emulated {
     /// With one worker. Kernels are scheduled for three, however many there are.
     pub fn new(emulator: Arc<Emulator>, store: Store) -> Emulated {
         let (target, store, prelude) = (Isa::Neon.target(), Arc::new(store), dialect::prelude());
-        Emulated { owner: Owner::new(), emulator, target, workers: 1, store, prelude, loaded: Arc::default() }
+        let cc = emulator.cc.clone();
+        Emulated { owner: Owner::new(), emulator, cc, target, workers: 1, store, prelude, loaded: Arc::default() }
     }
 
     /// The same machine, the same kernels, so many workers: they share the workgroups, and work one after the other.
@@ -177,13 +179,18 @@ impl Emulated {
         Emulated { workers, ..self.clone() }
     }
 
+    /// With kernels of its own, compiled with this flag after all others.
+    pub fn with_flag(self, flag: &'static str) -> Emulated {
+        Emulated { cc: self.cc.with_flag(flag), loaded: Arc::default(), ..self }
+    }
+
     /// A unit's library in the emulated process, from the store or from the compiler.
     fn library(&self, unit: &Unit) -> Result<u64, Error> {
-        let key = unit.key(&self.emulator.cc, Isa::Neon);
+        let key = unit.key(&self.cc, Isa::Neon);
         let bytes = match self.store.get(&key)? {
             Some(bytes) => bytes,
             None => {
-                let bytes = unit.compile(&self.emulator.cc, Isa::Neon, &self.store)?;
+                let bytes = unit.compile(&self.cc, Isa::Neon, &self.store)?;
                 self.store.put(&key, &bytes)?;
                 bytes
             }

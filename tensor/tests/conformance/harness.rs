@@ -1,7 +1,8 @@
 //! The harness: cases, random inputs, the truth, and the ways in which a device is made to compute them.
 
+mod progress;
+mod schedules;
 mod suite;
-mod tally;
 
 use gristmill_backend::Opened;
 use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
@@ -11,6 +12,7 @@ use gristmill_uop::fold::Value;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 use half::{bf16, f16};
+use progress::Record;
 use std::sync::Arc;
 use suite::Suite;
 
@@ -369,14 +371,35 @@ pub fn seeds(usual: u64) -> impl Iterator<Item = u64> {
     1..=asked().unwrap_or(usual)
 }
 
-/// Runs all cases in all ways; panics with everything that is wrong.
-pub fn check(cases: Vec<Case>, ways: Vec<Way>) {
+/// Schedules that are compiled together: enough that kernels which several share are compiled once and compilers start seldom, few enough that what has run is
+/// recorded every minute.
+const BATCH: usize = 256;
+
+/// Runs all cases in all ways, a batch of cases at a time; panics with everything that is wrong.
+pub fn check(cases: Vec<Case>, mut ways: Vec<Way>) {
     let only = std::env::var("GRISTMILL_CASE").ok();
-    let asked = |c: &Case| only.as_ref().is_none_or(|o| c.name.contains(o.as_str()));
-    let mut suite = Suite::of(cases.into_iter().filter(asked).collect());
-    for way in &ways {
-        suite.run(way);
+    if let Ok(text) = std::env::var("GRISTMILL_WAY") {
+        ways.retain(|way| way.name.contains(&text));
     }
-    let errors = &suite.errors;
+    let record = Record::open().expect("the folder of GRISTMILL_RECORD");
+    let asked = |c: &Case| only.as_ref().is_none_or(|o| c.name.contains(o.as_str())) && !record.has(&c.name);
+    let shard = shard();
+    let part = |(i, case): (usize, Case)| (i % shard.1 == shard.0).then_some(case);
+    let mut cases: Vec<Case> = cases.into_iter().enumerate().filter_map(part).filter(asked).collect();
+    let mut errors = Vec::new();
+    while !cases.is_empty() {
+        let rest = cases.split_off((BATCH / ways.len().max(1)).clamp(1, cases.len()));
+        let (finished, stages) = Suite::of(std::mem::replace(&mut cases, rest)).run(&ways);
+        record.add(&finished, &stages, cases.len()).expect("the folder of GRISTMILL_RECORD");
+        errors.extend(finished.into_iter().flat_map(|f| f.wrong));
+    }
     assert!(errors.is_empty(), "{} wrong:\n{}", errors.len(), errors[..errors.len().min(40)].join("\n"));
+}
+
+/// Which part of each test's cases, of how many: `GRISTMILL_SHARD=2/3` is every third, from the second on.
+fn shard() -> (usize, usize) {
+    let Ok(text) = std::env::var("GRISTMILL_SHARD") else { return (0, 1) };
+    let parsed = text.split_once('/').and_then(|(i, n)| Some((i.parse::<usize>().ok()?, n.parse::<usize>().ok()?)));
+    let (i, n) = parsed.filter(|(i, n)| (1..=*n).contains(i)).expect("GRISTMILL_SHARD=2/3");
+    (i - 1, n)
 }

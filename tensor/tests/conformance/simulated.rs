@@ -2,6 +2,7 @@
 //! among that, shows without a GPU.
 
 use gristmill_backend::Text;
+use gristmill_backend::cpu::partition;
 use gristmill_backend::cuda::dialect;
 use gristmill_backend::interp::InterpDevice;
 use gristmill_backend::libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -11,6 +12,7 @@ use gristmill_runtime::store::{Key, Store};
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
+use std::collections::HashMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, Once, PoisonError};
@@ -97,6 +99,25 @@ impl Simulated {
     }
 }
 
+impl Simulated {
+    /// The library of these kernels.
+    fn unit<'a>(&self, texts: impl Iterator<Item = &'a Text>) -> Result<(Library, Image), Error> {
+        let mut source = self.prelude.clone();
+        for t in texts {
+            let symbol = &t.symbol;
+            source += &t.source;
+            source += &format!(
+                "extern \"C\" int run_{symbol}(void **b, int threads, i64 groups, size_t shared) {{\n\
+                 return sim::run([](void *b) {{ sim::call({symbol}, (void **)b); }}, b, threads, groups, shared);\n}}\n"
+            );
+        }
+        let image = Image::new(&self.library(&source)?, &self.store)?;
+        // SAFETY: compiled from our text.
+        let library = unsafe { Library::open(Some(image.path()), RTLD_NOW | RTLD_LOCAL) };
+        Ok((library.map_err(|e| Error::invalid("a library", e.to_string()))?, image))
+    }
+}
+
 impl Device for Simulated {
     fn name(&self) -> &str {
         "simulated"
@@ -126,24 +147,20 @@ impl Device for Simulated {
         let mut texts: Vec<Text> = programs.iter().map(Text::of).collect();
         texts.sort_by_key(|t| t.key);
         texts.dedup_by_key(|t| t.key);
-        let mut source = self.prelude.clone();
-        for t in &texts {
-            let symbol = &t.symbol;
-            source += &t.source;
-            source += &format!(
-                "extern \"C\" int run_{symbol}(void **b, int threads, i64 groups, size_t shared) {{\n\
-                 return sim::run([](void *b) {{ sim::call({symbol}, (void **)b); }}, b, threads, groups, shared);\n}}\n"
-            );
+        let lengths: Vec<usize> = texts.iter().map(|t| t.source.len()).collect();
+        let mut libraries = HashMap::new();
+        // The tests of the suite run side by side, so that units need not.
+        for part in partition(&lengths, 1) {
+            let library = Arc::new(self.unit(part.iter().map(|&i| &texts[i]))?);
+            libraries.extend(part.iter().map(|&i| (texts[i].key, library.clone())));
         }
-        let image = Image::new(&self.library(&source)?, &self.store)?;
-        // SAFETY: compiled from our text.
-        let library = unsafe { Library::open(Some(image.path()), RTLD_NOW | RTLD_LOCAL) };
-        let library = Arc::new((library.map_err(|e| Error::invalid("a library", e.to_string()))?, image));
         let kernel = |program: &Program| {
-            // SAFETY: defined above with this type.
-            let run = unsafe { library.0.get::<Run>(format!("run_{}", Text::of(program).symbol).as_bytes()) };
+            let text = Text::of(program);
+            let library = libraries[&text.key].clone();
+            // SAFETY: `unit` defines it with this type.
+            let run = unsafe { library.0.get::<Run>(format!("run_{}", text.symbol).as_bytes()) };
             let run = *run.map_err(|e| Error::invalid(&program.name, e.to_string()))?;
-            let simulation = Simulation { run, _library: library.clone() };
+            let simulation = Simulation { run, _library: library };
             Ok(Arc::new(LoadedProgram::new(program.clone(), self.id(), simulation)) as Arc<dyn Kernel>)
         };
         programs.iter().map(kernel).collect()

@@ -1,0 +1,152 @@
+//! How far a run is and what it met: with `GRISTMILL_RECORD=FOLDER` a file for each test there, for `cargo xtask conformance`. Cases that its file says were
+//! right are not run again.
+
+use gristmill_compiler::Decision;
+use gristmill_compiler::decision::{Count, counts};
+use std::collections::{BTreeMap, HashSet};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What was planned for a case on one target.
+pub struct Tally {
+    target: String,
+    decisions: BTreeMap<(&'static str, &'static str), Count>,
+    /// Schedules, those that are the same included.
+    pub planned: usize,
+    /// Distinct schedules.
+    pub run: usize,
+    /// Distinct kernels.
+    pub texts: usize,
+}
+
+impl Tally {
+    pub fn new(target: &str) -> Tally {
+        Tally { target: target.into(), decisions: BTreeMap::new(), planned: 0, run: 0, texts: 0 }
+    }
+    /// Counts those of a schedule that have several alternatives.
+    pub fn decided<'a>(&mut self, decisions: impl IntoIterator<Item = &'a Decision>) {
+        for (key, count) in counts(decisions.into_iter().filter(|d| d.options.len() > 1)) {
+            let sum = self.decisions.entry(key).or_default();
+            sum.offered += count.offered;
+            sum.taken += count.taken;
+        }
+    }
+    /// `decided <tab> target <tab> kind <tab> alternative <tab> offered <tab> taken`.
+    fn lines(&self) -> String {
+        let line = |((kind, alternative), Count { offered, taken }): (&(&str, &str), &Count)| {
+            format!("decided\t{}\t{kind}\t{alternative}\t{offered}\t{taken}\n", self.target)
+        };
+        self.decisions.iter().map(line).collect()
+    }
+}
+
+/// A case that has run in all ways.
+pub struct Finished {
+    case: String,
+    tallies: Vec<Tally>,
+    /// What is wrong, with the way and its seed.
+    pub wrong: Vec<String>,
+}
+
+impl Finished {
+    pub fn new(case: &str) -> Finished {
+        Finished { case: case.into(), tallies: Vec::new(), wrong: Vec::new() }
+    }
+    pub fn add(&mut self, tally: Tally) {
+        self.tallies.push(tally);
+    }
+    /// Its line, `case <tab> name <tab> planned <tab> run <tab> texts`, and those of its decisions; where something is wrong, that.
+    fn lines(&self) -> String {
+        if !self.wrong.is_empty() {
+            return self.wrong.iter().map(|e| format!("wrong\t{}\n", e.replace(['\n', '\t'], " "))).collect();
+        }
+        let sum = |of: fn(&Tally) -> usize| self.tallies.iter().map(of).sum::<usize>();
+        let (planned, run, texts) = (sum(|t| t.planned), sum(|t| t.run), sum(|t| t.texts));
+        let decided: String = self.tallies.iter().map(Tally::lines).collect();
+        format!("{decided}case\t{}\t{planned}\t{run}\t{texts}\n", self.case)
+    }
+}
+
+/// Where the time of some cases went, by the clock.
+#[derive(Default)]
+pub struct Stages {
+    pub truth: Duration,
+    pub plan: Duration,
+    pub compile: Duration,
+    pub run: Duration,
+}
+
+/// The file of the test that runs on this thread.
+pub struct Record {
+    test: String,
+    path: Option<PathBuf>,
+    /// Cases that need not run.
+    done: HashSet<String>,
+}
+
+impl Record {
+    /// Reads what is there already, and takes out what was wrong, since that runs again.
+    pub fn open() -> io::Result<Record> {
+        let test = std::thread::current().name().unwrap_or("a test").to_owned();
+        let folder = std::env::var_os("GRISTMILL_RECORD").map(PathBuf::from);
+        let path = folder.map(|folder| folder.join(test.replace("::", "-") + ".tsv"));
+        let mut done = HashSet::new();
+        if let Some(path) = &path {
+            let text = match std::fs::read_to_string(path) {
+                Ok(text) => text,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
+                Err(e) => return Err(e),
+            };
+            // A line without its end was being written when the run was ended.
+            let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            let right: String = whole.filter(|line| !line.starts_with("wrong\t")).collect();
+            let case = |line: &str| Some(line.strip_prefix("case\t")?.split('\t').next()?.to_owned());
+            done.extend(right.lines().filter_map(case));
+            std::fs::write(path, right)?;
+        }
+        Ok(Record { test, path, done })
+    }
+    /// Has that case run before, and was right?
+    pub fn has(&self, case: &str) -> bool {
+        self.done.contains(case)
+    }
+    /// Adds what was found of some cases, `left` of which remain, and says so past the capture of tests' output.
+    pub fn add(&self, finished: &[Finished], stages: &Stages, left: usize) -> io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let Stages { truth, plan, compile, run } = stages;
+        let [truth, plan, compile, run] = [truth, plan, compile, run].map(Duration::as_millis);
+        let lines: String = finished.iter().map(Finished::lines).collect();
+        let times = format!("time\t{truth}\t{plan}\t{compile}\t{run}\n");
+        OpenOptions::new().create(true).append(true).open(path)?.write_all((lines + &times).as_bytes())?;
+        let wrong: usize = finished.iter().map(|f| f.wrong.len()).sum();
+        let said = format!("{}: {} cases, {left} left, {wrong} wrong\n", self.test, finished.len());
+        io::stderr().write_all(said.as_bytes())
+    }
+}
+
+#[test]
+fn alternatives_are_counted() {
+    use gristmill_compiler::decision::Alternative;
+    let of = |kind, options: &[&'static str], chosen, asked| {
+        let options = options.iter().map(|name| Alternative::named(name, 1.0)).collect();
+        Decision { chosen, asked, ..Decision::new(kind, "Reduce [2]".into(), options) }
+    };
+    let all = [
+        of("place", &["buffer", "fuse"], 1, true),
+        of("place", &["buffer", "fuse"], 1, true),
+        of("merge", &["apart", "together"], 0, true),
+        of("workgroup", &["alone"], 0, true),
+        of("kept", &["buffer", "fuse"], 0, false),
+    ];
+    let expected = ["merge\tapart\t1\t1", "merge\ttogether\t1\t0", "place\tbuffer\t2\t0", "place\tfuse\t2\t2"];
+    let mut tally = Tally::new("gpu");
+    all.iter().for_each(|decision| tally.decided([decision]));
+    assert_eq!(tally.lines(), expected.map(|line| format!("decided\tgpu\t{line}\n")).concat());
+    let mut finished = Finished::new("c");
+    finished.add(tally);
+    assert!(finished.lines().ends_with("case\tc\t0\t0\t0\n"));
+    finished.wrong.push("c / interp, seed 3:\tone".into());
+    assert_eq!(finished.lines(), "wrong\tc / interp, seed 3: one\n");
+}

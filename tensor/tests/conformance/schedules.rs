@@ -1,0 +1,129 @@
+//! The schedules of some cases on one device: planned, told apart by what they run, and compiled together.
+
+use super::progress::Tally;
+use super::{Case, Random, Way};
+use gristmill_backend::{Opened, Text};
+use gristmill_compiler::{Cheapest, Compiled, Perturb, Policy, compile};
+use gristmill_runtime::store::Key;
+use gristmill_runtime::{Error, Kernel};
+use gristmill_tensor::jit::Ready;
+use gristmill_uop::program::Program;
+use gristmill_uop::text::print;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Ways whose kernels the same device runs.
+pub struct Group<'a> {
+    pub device: &'a Opened,
+    ways: Vec<&'a Way>,
+}
+
+/// A schedule of a case, with its kernels once it is loaded.
+pub struct Schedule<'a> {
+    pub case: usize,
+    pub way: &'a Way,
+    pub ready: Arc<Ready>,
+}
+
+/// The distinct schedules of some cases, and what was decided for each case.
+pub struct Planned<'a> {
+    pub schedules: Vec<Schedule<'a>>,
+    pub tallies: Vec<Tally>,
+}
+
+impl<'a> Group<'a> {
+    /// These ways by their devices and targets, in their order.
+    pub fn all(ways: &'a [Way]) -> Vec<Group<'a>> {
+        let mut groups: Vec<(String, Group)> = Vec::new();
+        for way in ways {
+            let target = format!("{:?}", way.device.target);
+            let same = |g: &&mut (String, Group)| Arc::ptr_eq(&g.1.device.device, &way.device.device) && g.0 == target;
+            match groups.iter_mut().find(same) {
+                Some((_, group)) => group.ways.push(way),
+                None => groups.push((target, Group { device: &way.device, ways: vec![way] })),
+            }
+        }
+        groups.into_iter().map(|g| g.1).collect()
+    }
+    /// Plans every case in every way. A perturbed schedule that another perturbed one of its case equals to the last byte is counted and not kept.
+    pub fn plan(&self, cases: &[Case]) -> Planned<'a> {
+        let target = &self.device.target;
+        let mut planned = Planned { schedules: Vec::new(), tallies: Vec::new() };
+        for (i, case) in cases.iter().enumerate() {
+            let mut tally = Tally::new(&target.name);
+            let (mut seen, mut texts) = (HashSet::new(), HashSet::new());
+            for way in &self.ways {
+                let mut policy: Box<dyn Policy> = match way.seed {
+                    // Of the case too, so that one case alone has the schedules that it has among others.
+                    Some(seed) => Box::new(Perturb(Random::of(&format!("{} {seed}", case.name)).next() | 1)),
+                    None => Box::new(Cheapest),
+                };
+                let compiled = compile(&case.function, target, self.device.dialect, policy.as_mut());
+                tally.decided(&compiled.decisions);
+                texts.extend(compiled.programs.iter().map(|p| identity(p)));
+                if way.seed.is_none() || seen.insert(whole(&compiled)) {
+                    tally.run += 1;
+                    let ready = Ready { function: case.function.clone(), compiled, kernels: vec![] };
+                    planned.schedules.push(Schedule { case: i, way, ready: Arc::new(ready) });
+                }
+            }
+            tally.planned = self.ways.len();
+            tally.texts = texts.len();
+            planned.tallies.push(tally);
+        }
+        planned
+    }
+    /// Compiles and loads all of them together; those that cannot be are taken out, with their case and why.
+    pub fn load(&self, schedules: &mut Vec<Schedule<'a>>) -> Vec<(usize, String)> {
+        let programs =
+            |s: &Schedule| -> Vec<Program> { s.ready.compiled.programs.iter().map(|p| p.as_ref().clone()).collect() };
+        let all: Vec<Program> = schedules.iter().flat_map(programs).collect();
+        let mut errors = Vec::new();
+        let mut with = |schedule: &mut Schedule, kernels: Result<Vec<Arc<dyn Kernel>>, Error>| match kernels {
+            Ok(kernels) => {
+                Arc::get_mut(&mut schedule.ready).expect("one owner").kernels = kernels;
+                true
+            }
+            Err(e) => {
+                errors.push((schedule.case, format!("{}: {e}", schedule.way.name)));
+                false
+            }
+        };
+        match self.device.device.load(&all, &|_, _| ()) {
+            Ok(kernels) => {
+                let mut kernels = kernels.into_iter();
+                for s in schedules.iter_mut() {
+                    let own = kernels.by_ref().take(s.ready.compiled.programs.len()).collect();
+                    with(s, Ok(own));
+                }
+            }
+            // Which it is shows when each is loaded alone.
+            Err(_) => schedules.retain_mut(|s| {
+                let kernels = self.device.device.load(&programs(s), &|_, _| ());
+                with(s, kernels)
+            }),
+        }
+        errors
+    }
+}
+
+/// All that a device reads of a kernel, apart from its name, what it is estimated to take, and what is said of it to people.
+fn identity(p: &Program) -> Key {
+    let context = &p.context;
+    let own = context.when.iter().flat_map(|w| [w.skip, w.early]).flatten();
+    let roots = [p.root, p.groups].into_iter().chain(own);
+    let text = match p.source.is_empty() {
+        // The device runs the graph itself.
+        true => print(&p.graph, &roots.collect::<Vec<_>>()),
+        false => format!("{} {}", Text::of(p).key.hex(), print(&p.graph, &[p.groups])),
+    };
+    let whens: Vec<_> = context.when.iter().map(|w| (w.skip.is_some(), w.early.is_some(), w.alone)).collect();
+    let around = (&p.params, &p.vars, p.threads, p.scratch, whens, &context.plan, &context.streams);
+    Key::of([text, format!("{around:?}")])
+}
+
+/// All that decides what a compiled function does.
+fn whole(c: &Compiled) -> Key {
+    let kernels: Vec<Key> = c.programs.iter().map(|p| identity(p)).collect();
+    Key::of([format!("{:?}", (kernels, &c.levels, &c.temps, c.arena, &c.layouts))])
+}
