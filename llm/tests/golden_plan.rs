@@ -183,7 +183,8 @@ fn gating_of_files_without_the_key() {
         });
         out
     };
-    let gating = |m: &Metadata, t: &dyn Tensors| Hyper::read(m, t).expect("valid").experts.expect("experts").gating;
+    let gating =
+        |m: &Metadata, t: &dyn Tensors| Hyper::read(m, t).expect("valid").experts.expect("experts").routing.gating;
     assert_eq!(gating(&without(&glm()), &Glm(|_, _| &Q4_0)), Gating::Sigmoid);
     let b = golden_support::tensors(Tiny::B, true, false);
     assert_eq!(gating(&without(&golden_support::metadata(Tiny::B, true)), &Names(&b)), Gating::Softmax);

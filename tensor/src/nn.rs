@@ -1,8 +1,12 @@
 //! Building blocks of networks, as expressions over tensors.
 
+mod dispatch;
+mod glu;
 mod group;
 mod select;
 
+pub use dispatch::Dispatch;
+pub use glu::{Glu, gelu};
 pub use group::{Tiles, tiles};
 pub use select::{Choice, group_limited, rank, top_k};
 
@@ -23,11 +27,6 @@ pub fn softmax(x: Tensor<'_>) -> Tensor<'_> {
     let last = x.rank() - 1;
     let e = (x - x.max(&[last]).unsqueeze(last)).exp();
     e * e.sum(&[last]).recip().unsqueeze(last)
-}
-
-/// `down · (silu(gate·x) ⊙ (up·x))` of `x [.., d]`, `gate` and `up` `[ff, d]`, `down [d, ff]`.
-pub fn swiglu<'g>(x: Tensor<'g>, gate: Tensor<'g>, up: Tensor<'g>, down: Tensor<'g>) -> Tensor<'g> {
-    (x.linear(gate).silu() * x.linear(up)).linear(down)
 }
 
 /// Which elements of a head turn together.

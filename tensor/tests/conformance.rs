@@ -264,6 +264,7 @@ macro_rules! conformance {
                 movement movement::cases; reductions reductions::cases; nested_reductions reductions::nested;
                 decoding packed::decoding; matvec packed::matvec; matmul packed::matmul; odd_rows packed::odd_rows;
                 packed_rows packed::gather; one_token_experts experts::one_token; grouped_experts experts::grouped;
+                parts_of_experts experts::with_every_part;
                 network network::cases; choosing network::choosing; attention attention::cases;
                 long_attention attention::long; grouped_attention attention::grouped;
                 attention_of_halves attention::halves;

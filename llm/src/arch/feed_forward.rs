@@ -3,7 +3,7 @@
 use super::step::Step;
 use super::tensors::{Table, Weights};
 use crate::gguf::Role;
-use gristmill_tensor::nn;
+use gristmill_tensor::nn::Glu;
 use gristmill_tensor::tensor::Tensor;
 
 /// Lists the tensors of a dense one of width `ff`, of rows of `d`, in the current block. Of `fused` ones the matrix of `up` has the rows of the gate
@@ -17,16 +17,17 @@ pub(super) fn tensors(t: &mut Table, ff: usize, d: usize, fused: bool) {
 }
 
 /// The dense one of a block, of `x [n, d]`.
-pub(super) fn dense<'g>(s: &'g Step, w: &Weights, x: Tensor<'g>) -> Tensor<'g> {
+pub(super) fn dense<'g>(s: &'g Step, w: &Weights, glu: Glu, x: Tensor<'g>) -> Tensor<'g> {
     if w.has("ffn_gate.weight") {
-        return swiglu(s, w, x, ["ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"]);
+        return gated(s, w, glu, x, ["ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"]);
     }
     let ff = w.get("ffn_down.weight").dims[1];
     let both = x.linear(s.weight(w, "ffn_up.weight"));
-    (both.slice(1, 0, ff).silu() * both.slice(1, ff, ff)).linear(s.weight(w, "ffn_down.weight"))
+    glu.of(both.slice(1, 0, ff), both.slice(1, ff, ff)).linear(s.weight(w, "ffn_down.weight"))
 }
 
 /// A feed-forward of three tensors, of `x [n, d]`.
-pub(super) fn swiglu<'g>(s: &'g Step, w: &Weights, x: Tensor<'g>, [gate, up, down]: [&str; 3]) -> Tensor<'g> {
-    nn::swiglu(x, s.weight(w, gate), s.weight(w, up), s.weight(w, down))
+pub(super) fn gated<'g>(s: &'g Step, w: &Weights, glu: Glu, x: Tensor<'g>, names: [&str; 3]) -> Tensor<'g> {
+    let [gate, up, down] = names.map(|name| s.weight(w, name));
+    glu.of(x.linear(gate), x.linear(up)).linear(down)
 }

@@ -28,7 +28,14 @@ pub fn cases() -> Vec<Case> {
                 let x = c.input("x", dims![n, d], Scalar::F32);
                 let y = nn::rms_norm(x, c.weight("norm", &[d], &F32), 1e-5);
                 let w = |name: &str, rows: usize, columns: usize| c.weight(name, &[rows, columns], e);
-                c.output("y", x + nn::swiglu(y, w("gate", 2 * d, d), w("up", 2 * d, d), w("down", d, 2 * d)));
+                c.output(
+                    "y",
+                    x + nn::Glu::Swiglu.of(y.linear(w("gate", 2 * d, d)), y.linear(w("up", 2 * d, d))).linear(w(
+                        "down",
+                        d,
+                        2 * d,
+                    )),
+                );
             });
             out.push(if many { case.vars(RUNS) } else { case });
         }

@@ -1,6 +1,7 @@
 //! What families of decoders differ in.
 
-use gristmill_tensor::nn::Pairing;
+use super::super::moe::Kind;
+use gristmill_tensor::nn::{Glu, Pairing};
 
 /// What distinguishes a family of decoders.
 pub(in super::super) struct Family {
@@ -12,8 +13,10 @@ pub(in super::super) struct Family {
     pub head_norms: bool,
     /// Have queries, keys and values biases?
     pub biases: bool,
-    /// Are feed-forwards experts?
-    pub experts: bool,
+    /// What experts are, where feed-forwards are experts.
+    pub experts: Option<Kind>,
+    /// What a dense feed-forward does with gate and up.
+    pub glu: Glu,
     /// Has the matrix of `ffn_up` the rows of the gate before its own?
     pub fused_gate: bool,
 }
@@ -21,6 +24,7 @@ pub(in super::super) struct Family {
 impl Family {
     /// Of a name, with none of the parts that some have.
     pub const fn plain(name: &'static str, pairing: Pairing) -> Family {
-        Family { name, pairing, head_norms: false, biases: false, experts: false, fused_gate: false }
+        let (experts, glu) = (None, Glu::Swiglu);
+        Family { name, pairing, head_norms: false, biases: false, experts, glu, fused_gate: false }
     }
 }

@@ -1,7 +1,7 @@
 //! Hyper-parameters of a decoder: read from metadata, checked once, plain numbers from then on.
 
 use super::super::attention::Grouped;
-use super::super::moe::{Experts, Gating};
+use super::super::moe::Experts;
 use super::super::reader::Reader;
 use super::super::rope::{RopeTable, Scaling, Temperature, frequencies};
 use super::super::{Result, Tensors};
@@ -52,13 +52,13 @@ impl Hyper {
         if temperature.is_some() && attention.rotated < attention.key {
             return r.unsupported("attention.temperature_scale", "of a head that rotates in part");
         }
-        let experts = match family.experts {
-            true => Experts::read(&r, Gating::read(&r)?.unwrap_or(Gating::Softmax), true)?,
-            false => None,
+        let experts = match &family.experts {
+            Some(kind) => Experts::read(&r, kind)?,
+            None => None,
         };
-        r.check("expert_count", 0, experts.is_some() == family.experts, "positive")?;
-        let ff = if family.experts { vec![0; layers] } else { r.each("feed_forward_length", layers)? };
-        r.check("feed_forward_length", 0, family.experts || ff.iter().all(|&f| f > 0), "positive")?;
+        r.check("expert_count", 0, experts.is_some() == family.experts.is_some(), "positive")?;
+        let ff = if experts.is_some() { vec![0; layers] } else { r.each("feed_forward_length", layers)? };
+        r.check("feed_forward_length", 0, experts.is_some() || ff.iter().all(|&f| f > 0), "positive")?;
         let vocabulary = r.vocabulary(tensors)?;
         Ok(Hyper { layers, d, attention, ff, experts, vocabulary, context, eps, base, scaling, temperature })
     }

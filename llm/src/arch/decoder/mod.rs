@@ -15,7 +15,7 @@ use super::tensors::{Checked, Table, TensorSpec, Weights};
 use super::{Bind, Model, ModelInfo, Options, Result, Tensors};
 use crate::gguf::{Metadata, Role};
 pub(super) use family::Family;
-use gristmill_tensor::nn;
+use gristmill_tensor::nn::{self, Glu};
 use hyper::{Hyper, Rope};
 
 impl Family {
@@ -57,7 +57,7 @@ impl Family {
         let checked = Checked::new(self.tensors(h, tensors), h.layers, tensors)?;
         let rope = Rope::read(self, metadata, h, tensors)?;
         let caches = vec![h.attention.cache(); h.layers];
-        Ok(Box::new(Decoder { hyper, info, tensors: checked, caches, rope }))
+        Ok(Box::new(Decoder { hyper, info, tensors: checked, caches, rope, glu: self.glu }))
     }
 }
 
@@ -68,6 +68,7 @@ struct Decoder {
     tensors: Checked,
     caches: Vec<CacheSpec>,
     rope: Rope,
+    glu: Glu,
 }
 
 impl Model for Decoder {
@@ -91,21 +92,21 @@ impl Model for Decoder {
         let ends = Ends { layers: h.layers, d: h.d, vocabulary: h.vocabulary, eps: h.eps };
         ends.embed(step, &self.tensors.globals);
         for (layer, weights) in self.tensors.blocks.iter().enumerate() {
-            block(step, h, weights, layer);
+            block(step, h, weights, self.glu, layer);
         }
         ends.head(step, &self.tensors.globals);
     }
 }
 
 /// Block `layer`: hidden rows `[n, d]` and the cache to hidden rows and the cache with the rows of these tokens.
-fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize) {
+fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, glu: Glu, layer: usize) {
     step.call(if h.experts.is_some() { "moe" } else { "dense" }, |s| {
         let x = s.hidden(layer, h.d);
         let x = x + h.attention.write(s, w, layer, nn::rms_norm(x, s.weight(w, "attn_norm.weight"), h.eps));
         let y = nn::rms_norm(x, s.weight(w, "ffn_norm.weight"), h.eps);
         let ffn = match &h.experts {
             Some(experts) => moe::experts(s, experts, w, y),
-            None => feed_forward::dense(s, w, y),
+            None => feed_forward::dense(s, w, glu, y),
         };
         s.output("y", Bind::Hidden(layer + 1), x + ffn);
     });

@@ -1,7 +1,7 @@
 //! Hyper-parameters: read from metadata, checked once, plain numbers from then on.
 
 use super::super::cache::Component;
-use super::super::moe::{Experts, Gating};
+use super::super::moe::{Experts, Gating, Kind};
 use super::super::reader::Reader;
 use super::super::rope::Scaling;
 use super::super::{Error, Result, Tensors};
@@ -85,8 +85,8 @@ impl Hyper {
         }
         let eps = r.positive("attention.layer_norm_rms_epsilon", 0.0)?;
 
-        let gating = Gating::read(&r)?.unwrap_or_else(|| usual_gating(layers, vocabulary, tensors));
-        let experts = Experts::read(&r, gating, r.bool("expert_weights_norm")?.unwrap_or(false))?;
+        let gating = usual_gating(layers, vocabulary, tensors);
+        let experts = Experts::read(&r, &Kind { gating, weighting: None, ..Kind::SOFTMAX })?;
         let dense = match experts {
             None => layers,
             Some(_) => r.size_or("leading_dense_block_count", Some(0))?.min(layers),

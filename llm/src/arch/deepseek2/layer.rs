@@ -7,7 +7,7 @@ use super::super::tensors::Weights;
 use super::super::{AttentionForm, Bind};
 use super::hyper::Hyper;
 use gristmill_tensor::dims;
-use gristmill_tensor::nn::{self, Pairing};
+use gristmill_tensor::nn::{self, Glu, Pairing};
 use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
 
@@ -20,7 +20,7 @@ pub(super) fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize
         let y = nn::rms_norm(x, s.weight(w, "ffn_norm.weight"), h.eps);
         let ffn = match &h.experts {
             Some(e) if routed => moe::experts(s, e, w, y),
-            _ => feed_forward::dense(s, w, y),
+            _ => feed_forward::dense(s, w, Glu::Swiglu, y),
         };
         s.output("y", Bind::Hidden(layer + 1), x + ffn);
     });

@@ -2,9 +2,11 @@
 
 use super::Architecture;
 use super::decoder::Family;
+use super::moe::Kind;
 use gristmill_tensor::nn::Pairing;
 
-const FAMILY: Family = Family { head_norms: true, experts: true, ..Family::plain("qwen3moe", Pairing::Halves) };
+const FAMILY: Family =
+    Family { head_norms: true, experts: Some(Kind::SOFTMAX), ..Family::plain("qwen3moe", Pairing::Halves) };
 
 /// This architecture.
 pub(super) const ARCHITECTURE: Architecture =
