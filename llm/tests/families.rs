@@ -88,6 +88,11 @@ families! {
     qwen2_with_biases "qwen2" "q8_0";
     qwen3_with_norms_of_heads "qwen3" "q8_0";
     qwen3moe_with_experts "qwen3moe" "q8_0";
+    glm4moe_with_a_shared_expert_behind_a_dense_layer "glm4moe" "q8_0";
+    minimax_m2_with_norms_of_all_heads "minimax-m2" "q8_0";
+    deepseek2_with_groups_of_experts_and_yarn "deepseek2" "q8_0";
+    deepseek2_as_kimi_k2 "deepseek2-kimi" "q8_0";
+    deepseek2_with_a_block_for_draft_tokens "deepseek2-nextn" "q8_0";
 }
 
 /// Logits of a family's file, in chunks of 32, and a token at a time.

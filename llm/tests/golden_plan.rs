@@ -205,9 +205,15 @@ fn frequencies_and_scales_are_those_of_the_specification() {
     m.insert("deepseek2.attention.key_length_mla", 192u32).insert("deepseek2.rope.freq_base", 1e4f32);
     m.insert("deepseek2.rope.scaling.type", "yarn").insert("deepseek2.rope.scaling.factor", 40f32);
     m.insert("deepseek2.rope.scaling.original_context_length", 4096u32);
+    // Without the multiplier's key cosine and sine grow too, which is warned of.
+    let h = Hyper::read(&m, &Glm(|_, _| &Q4_0)).expect("valid");
+    near(h.magnitude, 1.368887945);
+    near(h.score_scale, 1.368887945f64.powi(2) / 192f64.sqrt());
+    assert_eq!(h.warnings.len(), 1);
     m.insert("deepseek2.rope.scaling.yarn_log_multiplier", 0.0707f32);
     let h = Hyper::read(&m, &Glm(|_, _| &Q4_0)).expect("valid");
     near(h.score_scale, 0.114721386);
+    assert_eq!((h.magnitude, h.warnings.len()), (1.0, 0));
     let f = rope::frequencies(h.rope, h.base, h.scaling);
     let expected = [
         (0, 1.0),

@@ -31,11 +31,24 @@ pub struct Grouped {
     pub tables: [usize; 2],
 }
 
+/// Norms of queries and keys, before they rotate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Norms {
+    /// None.
+    No,
+    /// Of every head, with the same weights.
+    Heads,
+    /// Of every head where the file has them.
+    HeadsIfThere,
+    /// Of all heads together.
+    Whole,
+}
+
 /// Tensors of an attention that a family has or has not.
 #[derive(Clone, Copy)]
 pub(super) struct Parts {
-    /// Norms of every head's query and key.
-    pub norms: bool,
+    /// Norms of queries and keys.
+    pub norms: Norms,
     /// Biases of queries, keys and values. Where they are not demanded, those that are there are used.
     pub biases: bool,
 }
@@ -64,9 +77,13 @@ impl Grouped {
             t.need("attn_v.weight", t.down(), &[v, d]);
             bias(t, "attn_v.bias", v);
         }
-        if parts.norms {
-            t.need("attn_q_norm.weight", Role::Norm, &[self.key]);
-            t.need("attn_k_norm.weight", Role::Norm, &[self.key]);
+        for (short, whole) in [("attn_q_norm.weight", q), ("attn_k_norm.weight", k)] {
+            match parts.norms {
+                Norms::No => (),
+                Norms::Heads => t.need(short, Role::Norm, &[self.key]),
+                Norms::HeadsIfThere => t.optional(short, Role::Norm, &[self.key]),
+                Norms::Whole => t.need(short, Role::Norm, &[whole]),
+            }
         }
         t.need("attn_output.weight", Role::Matrix, &[d, self.heads * self.value]);
         t.optional("attn_output.bias", Role::Bias, &[d]);
@@ -84,13 +101,16 @@ impl Grouped {
     pub(super) fn write<'g>(&self, s: &'g Step, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
         let (n, pos) = (s.tokens(), s.position());
         let [q, k, v] = self.projected(s, w, x);
-        let q = q.reshape(dims![n, self.heads, self.key]);
-        let k = k.reshape(dims![n, self.kv_heads, self.key]);
-        let normed = |x: Tensor<'g>, name: &str| match w.has(name) {
-            true => nn::rms_norm(x, s.weight(w, name), self.eps),
-            false => x,
+        // A norm has as many weights as what it goes over has elements: a head, or all of them.
+        let normed = |x: Tensor<'g>, heads: usize, name: &str| {
+            let split = dims![n, heads, self.key];
+            match w.has(name) {
+                false => x.reshape(split),
+                true if w.get(name).dims[0] == self.key => nn::rms_norm(x.reshape(split), s.weight(w, name), self.eps),
+                true => nn::rms_norm(x, s.weight(w, name), self.eps).reshape(split),
+            }
         };
-        let (q, k) = (normed(q, "attn_q_norm.weight"), normed(k, "attn_k_norm.weight"));
+        let (q, k) = (normed(q, self.heads, "attn_q_norm.weight"), normed(k, self.kv_heads, "attn_k_norm.weight"));
         let of_keys = s.rope(self.tables[0], self.rotated);
         let of_queries = if self.tables[0] == self.tables[1] { of_keys } else { s.rope(self.tables[1], self.rotated) };
         let (q, k) = (self.rotate(q, of_queries, pos), self.rotate(k, of_keys, pos));

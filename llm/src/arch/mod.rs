@@ -11,8 +11,10 @@ pub mod deepseek2;
 mod ends;
 mod error;
 mod feed_forward;
+mod glm4moe;
 mod llama;
 mod lookup;
+mod minimax_m2;
 mod mistral3;
 mod model;
 pub mod moe;
@@ -40,7 +42,9 @@ use crate::gguf::Metadata;
 /// Every architecture.
 pub static TABLE: &[Architecture] = &[
     deepseek2::ARCHITECTURE,
+    glm4moe::ARCHITECTURE,
     llama::ARCHITECTURE,
+    minimax_m2::ARCHITECTURE,
     mistral3::ARCHITECTURE,
     phi3::ARCHITECTURE,
     qwen2::ARCHITECTURE,

@@ -12,13 +12,15 @@ use crate::gguf::Metadata;
 pub(super) struct Hyper {
     /// Layers, without blocks for draft tokens.
     pub layers: usize,
+    /// The first of them that are dense.
+    pub dense: usize,
     /// Width of a hidden row.
     pub d: usize,
     /// Attention, the same in all layers.
     pub attention: Grouped,
-    /// Width of the feed-forward, per layer.
+    /// Width of a dense feed-forward, per layer.
     pub ff: Vec<usize>,
-    /// Mixture of experts in place of it.
+    /// Mixture of experts in the layers that are not dense.
     pub experts: Option<Experts>,
     /// Rows of the embedding.
     pub vocabulary: usize,
@@ -44,6 +46,9 @@ impl Hyper {
         let layers = r.layers()?;
         let (d, context) = (r.size("embedding_length")?, r.size("context_length")?);
         let eps = r.positive("attention.layer_norm_rms_epsilon", 0.0)?;
+        if r.has("rope.dimension_sections") {
+            return r.unsupported("rope.dimension_sections", "positions of several kinds");
+        }
         let base = r.positive("rope.freq_base", 10000.0)?;
         let scaling = Scaling::read(&r, context, base)?;
         let temperature = temperature(&r, context)?;
@@ -57,10 +62,14 @@ impl Hyper {
             None => None,
         };
         r.check("expert_count", 0, experts.is_some() == family.experts.is_some(), "positive")?;
-        let ff = if experts.is_some() { vec![0; layers] } else { r.each("feed_forward_length", layers)? };
-        r.check("feed_forward_length", 0, experts.is_some() || ff.iter().all(|&f| f > 0), "positive")?;
+        let dense = match experts {
+            None => layers,
+            Some(_) => r.size_or("leading_dense_block_count", Some(0))?.min(layers),
+        };
+        let ff = if dense > 0 { r.each("feed_forward_length", layers)? } else { vec![0; layers] };
+        r.check("feed_forward_length", 0, ff[..dense].iter().all(|&f| f > 0), "positive in dense layers")?;
         let vocabulary = r.vocabulary(tensors)?;
-        Ok(Hyper { layers, d, attention, ff, experts, vocabulary, context, eps, base, scaling, temperature })
+        Ok(Hyper { layers, dense, d, attention, ff, experts, vocabulary, context, eps, base, scaling, temperature })
     }
     /// Name and value of everything that was read from a file.
     pub fn summary(&self) -> Vec<(&'static str, String)> {
@@ -74,9 +83,14 @@ impl Hyper {
                 format!("{}, {} cached numbers a token and layer", a.kv_heads, a.kv_heads * (a.key + a.value)),
             ),
         ];
-        match &self.experts {
-            Some(experts) => out.extend(experts.summary()),
-            None => out.push(("feed-forward", self.ff[0].to_string())),
+        if self.experts.is_some() && self.dense > 0 {
+            out[0].1 = format!("{}, of which the first {} are dense", self.layers, self.dense);
+        }
+        if let Some(ff) = self.ff[..self.dense].first() {
+            out.push(("feed-forward", ff.to_string()));
+        }
+        if let Some(experts) = &self.experts {
+            out.extend(experts.summary());
         }
         out.push(("vocabulary", self.vocabulary.to_string()));
         out.push(("context", format!("{} tokens", self.context)));

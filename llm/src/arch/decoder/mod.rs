@@ -15,7 +15,7 @@ use super::tensors::{Checked, Table, TensorSpec, Weights};
 use super::{Bind, Model, ModelInfo, Options, Result, Tensors};
 use crate::gguf::{Metadata, Role};
 pub(super) use family::Family;
-use gristmill_tensor::nn::{self, Glu};
+use gristmill_tensor::nn;
 use hyper::{Hyper, Rope};
 
 impl Family {
@@ -28,9 +28,9 @@ impl Family {
         }
         for layer in 0..h.layers {
             t.block(layer);
-            h.attention.tensors(&mut t, h.d, Parts { norms: self.head_norms, biases: self.biases });
-            t.need("ffn_norm.weight", Role::Norm, &[h.d]);
-            match &h.experts {
+            h.attention.tensors(&mut t, h.d, Parts { norms: self.norms, biases: self.biases });
+            t.need(self.ffn_norm, Role::Norm, &[h.d]);
+            match h.experts.as_ref().filter(|_| layer >= h.dense) {
                 Some(experts) => experts.tensors(&mut t, h.d),
                 None => feed_forward::tensors(&mut t, h.ff[layer], h.d, self.fused_gate),
             }
@@ -57,7 +57,7 @@ impl Family {
         let checked = Checked::new(self.tensors(h, tensors), h.layers, tensors)?;
         let rope = Rope::read(self, metadata, h, tensors)?;
         let caches = vec![h.attention.cache(); h.layers];
-        Ok(Box::new(Decoder { hyper, info, tensors: checked, caches, rope, glu: self.glu }))
+        Ok(Box::new(Decoder { hyper, info, tensors: checked, caches, rope, family: *self }))
     }
 }
 
@@ -68,7 +68,7 @@ struct Decoder {
     tensors: Checked,
     caches: Vec<CacheSpec>,
     rope: Rope,
-    glu: Glu,
+    family: Family,
 }
 
 impl Model for Decoder {
@@ -92,21 +92,22 @@ impl Model for Decoder {
         let ends = Ends { layers: h.layers, d: h.d, vocabulary: h.vocabulary, eps: h.eps };
         ends.embed(step, &self.tensors.globals);
         for (layer, weights) in self.tensors.blocks.iter().enumerate() {
-            block(step, h, weights, self.glu, layer);
+            block(step, &self.family, h, weights, layer);
         }
         ends.head(step, &self.tensors.globals);
     }
 }
 
 /// Block `layer`: hidden rows `[n, d]` and the cache to hidden rows and the cache with the rows of these tokens.
-fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, glu: Glu, layer: usize) {
-    step.call(if h.experts.is_some() { "moe" } else { "dense" }, |s| {
+fn block(step: &mut StepBuilder, family: &Family, h: &Hyper, w: &Weights, layer: usize) {
+    let routed = w.has("ffn_gate_inp.weight");
+    step.call(if routed { "moe" } else { "dense" }, |s| {
         let x = s.hidden(layer, h.d);
         let x = x + h.attention.write(s, w, layer, nn::rms_norm(x, s.weight(w, "attn_norm.weight"), h.eps));
-        let y = nn::rms_norm(x, s.weight(w, "ffn_norm.weight"), h.eps);
+        let y = nn::rms_norm(x, s.weight(w, family.ffn_norm), h.eps);
         let ffn = match &h.experts {
-            Some(experts) => moe::experts(s, experts, w, y),
-            None => feed_forward::dense(s, w, glu, y),
+            Some(experts) if routed => moe::experts(s, experts, w, y),
+            _ => feed_forward::dense(s, w, family.glu, y),
         };
         s.output("y", Bind::Hidden(layer + 1), x + ffn);
     });

@@ -50,6 +50,8 @@ pub struct Hyper {
     pub base: f64,
     /// Rope scaling.
     pub scaling: Scaling,
+    /// Factor on every cosine and sine.
+    pub magnitude: f64,
     /// Factor on attention scores.
     pub score_scale: f64,
     /// Remarks that a user should see.
@@ -96,7 +98,7 @@ impl Hyper {
 
         let base = r.positive("rope.freq_base", 10000.0)?;
         let scaling = Scaling::read(&r, context, base)?;
-        let mut score_scale = 1.0 / (key as f64).sqrt();
+        let (mut score_scale, mut magnitude) = (1.0 / (key as f64).sqrt(), 1.0);
         if let Scaling::Yarn { factor, .. } = scaling {
             let multiplier = r.float("rope.scaling.yarn_log_multiplier")?;
             if multiplier.is_none() {
@@ -105,7 +107,11 @@ impl Hyper {
                      model, its answers will be worse than they should be"
                 ));
             }
-            let m = 1.0 + multiplier.unwrap_or(0.0) * factor.ln();
+            // Without the key cosine and sine grow, and scores with them, as in llama.cpp; with it they keep their size.
+            if multiplier.is_none() {
+                magnitude = 1.0 + 0.1 * factor.ln();
+            }
+            let m = 1.0 + multiplier.unwrap_or(0.1) * factor.ln();
             let user =
                 r.positive("rope.scaling.attn_factor", 1.0)? * r.positive("rope.scaling.yarn_attn_factor", 1.0)?;
             score_scale *= (m * user).powi(2);
@@ -129,6 +135,7 @@ impl Hyper {
             latent_eps: eps,
             base,
             scaling,
+            magnitude,
             score_scale,
             warnings,
         };

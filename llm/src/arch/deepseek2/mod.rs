@@ -71,7 +71,8 @@ impl Model for Deepseek2 {
     }
     fn rope_tables(&self, _: usize) -> Vec<RopeTable> {
         let h = &self.hyper;
-        vec![RopeTable::new(frequencies(h.rope, h.base, h.scaling))]
+        let frequencies = frequencies(h.rope, h.base, h.scaling);
+        vec![RopeTable { magnitude: h.magnitude, ..RopeTable::new(frequencies) }]
     }
     fn partial(&self, options: &Options) -> usize {
         let h = &self.hyper;
