@@ -12,7 +12,7 @@ mod vocab;
 pub use fill::fill;
 pub use plan::{Error, Plan, TensorPlan};
 
-use crate::gguf::{Gguf, Source, Writer, types};
+use crate::gguf::{Gguf, Metadata, Source, Writer, types};
 use std::io::{self, Write};
 
 /// Names of all presets.
@@ -28,6 +28,19 @@ pub fn quants() -> impl Iterator<Item = &'static str> {
 /// `PRESET` and `QUANT` of a model given as `synth:PRESET:QUANT`; `None` for any other text.
 pub fn parse_name(model: &str) -> Option<(&str, &str)> {
     model.strip_prefix("synth:")?.split_once(':')
+}
+
+/// Where metadata is a preset's: the presets that take no more bytes than that, quantised as it is, with their sizes in GB, the largest first.
+pub fn fitting(metadata: &Metadata, bytes: u64) -> Vec<String> {
+    let id = metadata.u32("general.file_type").ok().flatten();
+    let file_type = types::FILE_TYPES.iter().find(|f| Some(f.id) == id);
+    let Some(file_type) = file_type.filter(|_| preset::PRESETS.iter().any(|p| p.is(metadata))) else {
+        return Vec::new();
+    };
+    let size = |p: &preset::Preset| Some((p.without_vocabulary(file_type).ok()?.bytes(), p.name));
+    let mut sizes: Vec<_> = preset::PRESETS.iter().filter_map(size).filter(|s| s.0 <= bytes).collect();
+    sizes.sort_by(|a, b| b.cmp(a));
+    sizes.iter().map(|(b, name)| format!("synth:{name}:{} ({:.1} GB)", file_type.name, *b as f64 / 1e9)).collect()
 }
 
 /// Metadata and tensors of `preset` quantised as `quant` (names in any case).

@@ -1,5 +1,6 @@
 //! Generated models have the sizes and types of the published ones, and are the same from a file and from memory.
 
+use gristmill_llm::engine::{self, Compiled, Settings, Weights};
 use gristmill_llm::gguf::{Gguf, Metadata};
 use gristmill_llm::synth::{self, Error};
 use std::collections::BTreeMap;
@@ -66,6 +67,10 @@ fn parameters_are_those_of_the_published_models() {
         ("phi-4-mini", 3_836_021_856),
         ("qwen3-30b-a3b", 30_532_122_624),
         ("qwen3-8b", 8_190_735_360),
+        ("deepseek-v3", 671_026_419_200),
+        ("kimi-k2", 1_026_408_232_448),
+        ("glm-4.5-air", 106_852_251_264),
+        ("minimax-m2", 228_689_764_864),
     ] {
         let plan = synth::plan(preset, "q4_0").unwrap();
         assert_eq!(plan.tensors.iter().map(|t| t.dims.iter().product::<u64>()).sum::<u64>(), n, "{preset}");
@@ -137,6 +142,21 @@ fn a_file_is_what_memory_generates() {
         f.read_tensor(t, &mut data).unwrap();
         assert!(data == out.kept[t.offset as usize..][..data.len()], "{}", t.name);
     }
+}
+
+/// What no machine's memory holds is refused before anything is compiled, with what would fit.
+#[test]
+fn a_preset_that_does_not_fit_is_refused_with_those_that_do() {
+    let file = Gguf::synth("kimi-k2", "bf16").unwrap();
+    let opened = gristmill_backend::open("cpu", &Default::default()).unwrap();
+    let compiled = Compiled::new(&file, opened, Settings::default(), &Weights::default(), &|_| ());
+    let Err(error @ engine::Error::Weights { need, .. }) = compiled else { panic!("two terabytes fit") };
+    assert_eq!(need, synth::plan("kimi-k2", "bf16").unwrap().bytes() / 1_000_000);
+    assert!(error.hint().unwrap().contains("youtu-llm-2b:bf16"), "{:?}", error.hint());
+    let fitting = |bytes| synth::fitting(file.metadata(), bytes);
+    assert_eq!(fitting(4_000_000_000), ["synth:youtu-llm-2b:bf16 (3.9 GB)"]);
+    assert!(fitting(1_000_000).is_empty());
+    assert!(synth::fitting(&Metadata::new(), u64::MAX).is_empty(), "not a preset");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::arch::{self, AttentionForm, Functions, Logits, Model, Options, Plan, 
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
 use crate::sampling::{self, Choice, NUMBERS};
+use crate::synth;
 use gristmill_backend::Opened;
 use gristmill_runtime::Memory;
 use gristmill_tensor::jit::Jit;
@@ -107,8 +108,11 @@ impl<'a> Compiled<'a> {
         let weights = absent(file, model.as_ref(), &probe, there);
         let available = device.available().unwrap_or(u64::MAX / 2);
         let beside = |weights: u64| {
-            let (left, need, available) = (available.checked_sub(weights), weights / MB, available / MB);
-            left.ok_or(Error::Weights { need, available })
+            let need = weights / MB;
+            available.checked_sub(weights).ok_or_else(|| {
+                let fitting = synth::fitting(file.metadata(), available);
+                Error::Weights { need, available: available / MB, fitting }
+            })
         };
         let footprint = Footprint::new(model.as_ref(), &probe, chunk, LEAST_ARENA);
         let context = choose_context(&settings, model.context(), &footprint, beside(weights)?)?;

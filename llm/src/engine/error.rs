@@ -33,6 +33,8 @@ pub enum Error {
         need: u64,
         /// MB there are.
         available: u64,
+        /// Of a preset: those that would fit.
+        fitting: Vec<String>,
     },
     /// The context is full.
     #[error("the context of {0} tokens is full")]
@@ -81,8 +83,12 @@ impl Error {
                 Some(format!("--ctx {fits} would fit; a cache of a narrower --kv takes less"))
             }
             Error::Context { .. } => Some("the model itself fills the memory: try a smaller one".into()),
-            Error::Weights { .. } => {
-                Some("try a smaller quantisation of it, a smaller model, or a machine with more memory".into())
+            Error::Weights { fitting, need, .. } => {
+                let models = match fitting.is_empty() {
+                    true => "a smaller model".into(),
+                    false => format!("a model that fits ({})", fitting.join(", ")),
+                };
+                Some(format!("try a smaller quantisation of it, {models}, or a machine with more than {need} MB free"))
             }
             Error::Full(_) => Some("start again, or give a larger --ctx".into()),
             Error::Token { vocabulary, .. } => Some(format!("ids go from 0 to {}", vocabulary - 1)),

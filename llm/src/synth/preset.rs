@@ -234,6 +234,137 @@ pub(super) static PRESETS: &[Preset] = &[
         has: &["output.weight"],
         vocab: vocab::QWEN,
     },
+    Preset {
+        name: "deepseek-v3",
+        title: "DeepSeek-V3 (random weights)",
+        architecture: "deepseek2",
+        keys: &[
+            ("block_count", U(61)),
+            ("context_length", U(163_840)),
+            ("embedding_length", U(7168)),
+            ("feed_forward_length", U(18_432)),
+            ("leading_dense_block_count", U(3)),
+            ("attention.head_count", U(128)),
+            ("attention.head_count_kv", U(1)),
+            ("attention.layer_norm_rms_epsilon", F(1e-6)),
+            ("attention.q_lora_rank", U(1536)),
+            ("attention.kv_lora_rank", U(512)),
+            ("attention.key_length", U(576)),
+            ("attention.value_length", U(512)),
+            ("attention.key_length_mla", U(192)),
+            ("attention.value_length_mla", U(128)),
+            ("rope.dimension_count", U(64)),
+            ("rope.freq_base", F(1e4)),
+            ("rope.scaling.type", S("yarn")),
+            ("rope.scaling.factor", F(40.0)),
+            ("rope.scaling.original_context_length", U(4096)),
+            ("rope.scaling.yarn_log_multiplier", F(0.1)),
+            ("expert_count", U(256)),
+            ("expert_used_count", U(8)),
+            ("expert_shared_count", U(1)),
+            ("expert_feed_forward_length", U(2048)),
+            ("expert_gating_func", U(2)),
+            ("expert_weights_norm", B(true)),
+            ("expert_weights_scale", F(2.5)),
+            ("expert_group_count", U(8)),
+            ("expert_group_used_count", U(4)),
+        ],
+        has: &["output.weight", "exp_probs_b.bias"],
+        vocab: vocab::DEEPSEEK_V3,
+    },
+    Preset {
+        name: "kimi-k2",
+        title: "Kimi-K2-Instruct (random weights)",
+        architecture: "deepseek2",
+        keys: &[
+            ("block_count", U(61)),
+            ("context_length", U(131_072)),
+            ("embedding_length", U(7168)),
+            ("feed_forward_length", U(18_432)),
+            ("leading_dense_block_count", U(1)),
+            ("attention.head_count", U(64)),
+            ("attention.head_count_kv", U(1)),
+            ("attention.layer_norm_rms_epsilon", F(1e-6)),
+            ("attention.q_lora_rank", U(1536)),
+            ("attention.kv_lora_rank", U(512)),
+            ("attention.key_length", U(576)),
+            ("attention.value_length", U(512)),
+            ("attention.key_length_mla", U(192)),
+            ("attention.value_length_mla", U(128)),
+            ("rope.dimension_count", U(64)),
+            ("rope.freq_base", F(5e4)),
+            ("rope.scaling.type", S("yarn")),
+            ("rope.scaling.factor", F(32.0)),
+            ("rope.scaling.original_context_length", U(4096)),
+            ("rope.scaling.yarn_log_multiplier", F(0.1)),
+            ("expert_count", U(384)),
+            ("expert_used_count", U(8)),
+            ("expert_shared_count", U(1)),
+            ("expert_feed_forward_length", U(2048)),
+            ("expert_gating_func", U(2)),
+            ("expert_weights_norm", B(true)),
+            ("expert_weights_scale", F(2.827)),
+            ("expert_group_count", U(1)),
+            ("expert_group_used_count", U(1)),
+        ],
+        has: &["output.weight", "exp_probs_b.bias"],
+        vocab: vocab::KIMI,
+    },
+    Preset {
+        name: "glm-4.5-air",
+        title: "GLM-4.5-Air (random weights)",
+        architecture: "glm4moe",
+        // Without the block for draft tokens.
+        keys: &[
+            ("block_count", U(46)),
+            ("context_length", U(131_072)),
+            ("embedding_length", U(4096)),
+            ("feed_forward_length", U(10_944)),
+            ("leading_dense_block_count", U(1)),
+            ("attention.head_count", U(96)),
+            ("attention.head_count_kv", U(8)),
+            ("attention.key_length", U(128)),
+            ("attention.value_length", U(128)),
+            ("attention.layer_norm_rms_epsilon", F(1e-5)),
+            ("rope.dimension_count", U(64)),
+            ("rope.freq_base", F(1e6)),
+            ("expert_count", U(128)),
+            ("expert_used_count", U(8)),
+            ("expert_shared_count", U(1)),
+            ("expert_feed_forward_length", U(1408)),
+            ("expert_gating_func", U(2)),
+            ("expert_weights_norm", B(true)),
+            ("expert_weights_scale", F(1.0)),
+            ("expert_group_count", U(1)),
+            ("expert_group_used_count", U(1)),
+        ],
+        has: &["output.weight"],
+        vocab: vocab::GLM_4_5,
+    },
+    Preset {
+        name: "minimax-m2",
+        title: "MiniMax-M2 (random weights)",
+        architecture: "minimax-m2",
+        keys: &[
+            ("block_count", U(62)),
+            ("context_length", U(196_608)),
+            ("embedding_length", U(3072)),
+            ("feed_forward_length", U(1536)),
+            ("attention.head_count", U(48)),
+            ("attention.head_count_kv", U(8)),
+            ("attention.key_length", U(128)),
+            ("attention.value_length", U(128)),
+            ("attention.layer_norm_rms_epsilon", F(1e-6)),
+            ("rope.dimension_count", U(64)),
+            ("rope.freq_base", F(5e6)),
+            ("expert_count", U(256)),
+            ("expert_used_count", U(8)),
+            ("expert_feed_forward_length", U(1536)),
+            ("expert_gating_func", U(2)),
+        ],
+        has: &["output.weight"],
+        vocab: vocab::MINIMAX,
+    },
 ];
 
 impl From<Key> for Value {
@@ -260,11 +391,21 @@ impl Tensors for Wanted<'_> {
 
 impl Preset {
     pub fn plan(&self, file_type: &FileType) -> Result<Plan, Error> {
+        let mut plan = self.without_vocabulary(file_type)?;
+        self.vocab.describe(&mut plan.metadata);
+        Ok(plan)
+    }
+    /// What can be said of sizes: the plan before there is a vocabulary, which takes longer than all else.
+    pub fn without_vocabulary(&self, file_type: &FileType) -> Result<Plan, Error> {
         let metadata = self.metadata(file_type);
         let specs = arch::tensors(&metadata, &Wanted(self))?;
         let blocks = specs.iter().filter_map(|s| s.layer).max().map_or(0, |last| last as u64 + 1);
         let tensors = specs.into_iter().map(|s| tensor(s, file_type, blocks)).collect::<Result<_, _>>()?;
         Ok(Plan { metadata, tensors })
+    }
+    /// Is it this preset that metadata describes?
+    pub fn is(&self, metadata: &Metadata) -> bool {
+        metadata.str("general.name").is_ok_and(|name| name == Some(self.title))
     }
 
     fn metadata(&self, file_type: &FileType) -> Metadata {
@@ -278,7 +419,6 @@ impl Preset {
         for (key, value) in self.keys {
             md.insert(format!("{}.{key}", self.architecture), Value::from(*value));
         }
-        self.vocab.describe(&mut md);
         md
     }
 }

@@ -68,6 +68,62 @@ pub(super) const DEEPSEEK: Vocab = Vocab {
                {% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}",
 };
 
+pub(super) const GLM_4_5: Vocab = Vocab {
+    size: 151_552,
+    first_special: 151_329,
+    bos: 151_331,
+    eos: 151_329,
+    eot_eom: Some((151_336, 151_338)),
+    padding: 151_330,
+    ..GLM
+};
+
+/// The model's special tokens are the first three and some behind the words; here all of them are behind the words.
+pub(super) const DEEPSEEK_V3: Vocab = Vocab {
+    size: 129_280,
+    pre: "deepseek-v3",
+    first_special: 128_800,
+    specials: &["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<｜User｜>", "<｜Assistant｜>"],
+    bos: 128_800,
+    eos: 128_801,
+    eot_eom: None,
+    padding: 128_802,
+    add_bos: true,
+    template: "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ '<｜User｜>' + m.content }}\
+               {% elif m.role == 'assistant' %}{{ '<｜Assistant｜>' + m.content + eos_token }}\
+               {% else %}{{ m.content }}{% endif %}{% endfor %}\
+               {% if add_generation_prompt %}{{ '<｜Assistant｜>' }}{% endif %}",
+};
+
+pub(super) const KIMI: Vocab = Vocab {
+    size: 163_840,
+    pre: "kimi-k2",
+    first_special: 163_584,
+    specials: &["[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"],
+    bos: 163_584,
+    eos: 163_585,
+    eot_eom: Some((163_586, 163_585)),
+    padding: 163_585,
+    add_bos: false,
+    template: "{% for m in messages %}<|im_{{ m.role }}|>{{ m.role }}<|im_middle|>{{ m.content }}<|im_end|>{% endfor %}\
+               {% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}",
+};
+
+/// Cut as OpenAI's o200k, whose pattern is the model's own.
+pub(super) const MINIMAX: Vocab = Vocab {
+    size: 200_064,
+    pre: "gpt-4o",
+    first_special: 200_000,
+    specials: &["]~!b[", "]~b]", "[e~["],
+    bos: 200_000,
+    eos: 200_002,
+    eot_eom: None,
+    padding: 200_002,
+    add_bos: false,
+    template: "]~!b[{% for m in messages %}]~b]{{ m.role }}\n{{ m.content }}[e~[\n{% endfor %}\
+               {% if add_generation_prompt %}]~b]assistant\n{% endif %}",
+};
+
 pub(super) const YOUTU: Vocab = Vocab {
     size: 128_256,
     pre: "youtu",
@@ -214,7 +270,7 @@ mod tests {
 
     #[test]
     fn vocabularies_are_complete_and_without_duplicates() {
-        for v in [GLM, DEEPSEEK, YOUTU, LLAMA, QWEN, QWEN_PADDED, PHI] {
+        for v in [GLM, GLM_4_5, DEEPSEEK, DEEPSEEK_V3, KIMI, MINIMAX, YOUTU, LLAMA, QWEN, QWEN_PADDED, PHI] {
             let (tokens, types) = v.tokens();
             assert_eq!((tokens.len(), types.len()), (v.size as usize, v.size as usize));
             assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), tokens.len());
