@@ -81,7 +81,12 @@ impl Model {
     }
     /// Its tokenizer. Remarks go to standard error.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
-        let tokenizer = language::tokenizer(self.file.metadata())?;
+        let metadata = self.file.metadata();
+        // A tokenizer that is unknown may be that of an architecture that is: then this is the cause.
+        let tokenizer = language::tokenizer(metadata).map_err(|error| match arch::find(metadata) {
+            Ok(_) => Failure::from(error),
+            Err(unknown) => unknown.into(),
+        })?;
         warn(tokenizer.warnings());
         Ok(tokenizer)
     }

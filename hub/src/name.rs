@@ -16,6 +16,22 @@ pub const SHORT: &[Short] = &[
     Short { name: "glm-4.7-flash", stands_for: "hf:unsloth/GLM-4.7-Flash-GGUF:Q4_K_M" },
     Short { name: "deepseek-v2-lite", stands_for: "hf:mradermacher/DeepSeek-V2-Lite-Chat-GGUF:Q4_K_M" },
     Short { name: "youtu-llm-2b", stands_for: "hf:tencent/Youtu-LLM-2B-GGUF:Q8_0" },
+    Short { name: "llama-3.1-8b", stands_for: "hf:bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M" },
+    Short { name: "mistral-7b", stands_for: "hf:bartowski/Mistral-7B-Instruct-v0.3-GGUF:Q4_K_M" },
+    Short { name: "ministral-3-8b", stands_for: "hf:mistralai/Ministral-3-8B-Instruct-2512-GGUF:Q4_K_M" },
+    Short { name: "phi-4-mini", stands_for: "hf:unsloth/Phi-4-mini-instruct-GGUF:Q4_K_M" },
+    Short { name: "qwen2.5-7b", stands_for: "hf:bartowski/Qwen2.5-7B-Instruct-GGUF:Q4_K_M" },
+    Short { name: "qwen3-8b", stands_for: "hf:Qwen/Qwen3-8B-GGUF:Q4_K_M" },
+    Short { name: "qwen3-30b-a3b", stands_for: "hf:Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M" },
+    Short { name: "qwen3.5-9b", stands_for: "hf:unsloth/Qwen3.5-9B-GGUF:Q4_K_M" },
+    Short { name: "qwen3.5-35b-a3b", stands_for: "hf:unsloth/Qwen3.5-35B-A3B-GGUF:Q4_K_M" },
+    Short { name: "gemma-3-4b", stands_for: "hf:ggml-org/gemma-3-4b-it-GGUF:Q4_K_M" },
+    Short { name: "gemma-3-12b", stands_for: "hf:ggml-org/gemma-3-12b-it-GGUF:Q4_K_M" },
+    Short { name: "gpt-oss-20b", stands_for: "hf:ggml-org/gpt-oss-20b-GGUF:mxfp4" },
+    Short { name: "glm-4.5-air", stands_for: "hf:unsloth/GLM-4.5-Air-GGUF:Q4_K_M" },
+    Short { name: "minimax-m2", stands_for: "hf:unsloth/MiniMax-M2-GGUF:Q4_K_M" },
+    Short { name: "deepseek-v3.1", stands_for: "hf:unsloth/DeepSeek-V3.1-GGUF:Q4_K_M" },
+    Short { name: "kimi-k2", stands_for: "hf:unsloth/Kimi-K2-Instruct-GGUF:Q4_K_M" },
 ];
 
 /// The hub's hosts, as addresses of its pages have them.

@@ -75,6 +75,17 @@ const CASES: &[Case] = &[
         },
         "none",
     ),
+    // Of what is both, the architecture is the cause.
+    (
+        "architecture and splitter",
+        |b| {
+            for (key, value) in [("general.architecture", &b"deepseek9"[..]), ("tokenizer.ggml.pre", b"none")] {
+                let at = value_of(b, key);
+                put(b, at + 8, value);
+            }
+        },
+        "the nearest that there is: deepseek2",
+    ),
 ];
 
 #[test]

@@ -71,7 +71,11 @@ pub fn tensors(metadata: &Metadata, there: &dyn Tensors) -> Result<Vec<TensorSpe
 /// How alike two names are, from 0 to 1, for one to be told where the other is asked for: `llama4` and `llama` are at 0.96, `mamba` and `llama` at 0.6.
 const ALIKE: f64 = 0.8;
 
-fn find(metadata: &Metadata) -> Result<&'static Architecture> {
+/// The architecture that metadata names.
+///
+/// # Errors
+/// When it is unknown, with those that are not.
+pub fn find(metadata: &Metadata) -> Result<&'static Architecture> {
     let name = metadata.need("general.architecture", Metadata::str)?;
     TABLE.iter().find(|a| a.name == name).ok_or_else(|| {
         let names = TABLE.iter().map(|a| a.name);
