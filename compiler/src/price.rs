@@ -75,13 +75,15 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
     let mut price = Price::default();
     let mut seen_bytes: FxHashSet<(Id, Vec<Id>)> = FxHashSet::default();
     let mut seen_weights: FxHashSet<Id> = FxHashSet::default();
+    let mut indices = Indices::default();
     let (mut main_ops, mut main_cached, mut jumps) = (0.0, 0.0, 0.0);
     for &nest in nests {
         let staged = g[g[nest].src[0]].op == Op::Local;
         let runs = runs(&mut c, nest, &globals, target);
         let closed: Vec<Id> = g[nest].src[3..].to_vec();
         let (ops, cached) = work(&mut c, nest, &closed, &mut price.estimate, &mut seen_bytes);
-        let bytes = weights(&mut c, nest, &mut seen_weights);
+        indices.add(g, nest, &globals);
+        let bytes = weights(&mut c, nest, &indices, &mut seen_weights);
         price.estimate.weight_bytes += bytes;
         if target.machine.kind == MachineKind::Cpu {
             jumps += jumps_of(&mut c, nest, &globals);
@@ -155,9 +157,31 @@ fn copies(g: &Graph, nest: Id) -> bool {
     value.op == Op::Load && g[value.src[0]].op == Op::Param
 }
 
+/// The ranges of the launch that each stage is computed for.
+#[derive(Default)]
+struct Indices(FxHashMap<Id, FxHashSet<Id>>);
+
+impl Indices {
+    /// One more nest; stages come before who reads them.
+    fn add(&mut self, g: &Graph, nest: Id, globals: &[Id]) {
+        let stage = g[nest].src[0];
+        if g[stage].op == Op::Local {
+            let own = g.free_ranges(nest).iter().copied().filter(|r| globals.contains(r));
+            let ranges: FxHashSet<Id> = own.chain(self.of(g, g[nest].src[2])).collect();
+            self.0.entry(stage).or_default().extend(ranges);
+        }
+    }
+    /// Those of all stages that a value reads.
+    fn of(&self, g: &Graph, value: Id) -> FxHashSet<Id> {
+        let stages = g.toposort(&[value]).into_iter().filter(|&n| g[n].op == Op::Load);
+        stages.filter_map(|n| self.0.get(&g[n].src[0])).flatten().copied().collect()
+    }
+}
+
 /// Bytes of the packed weights that a nest reads, each weight once: the elements that any of its loads tells apart. A block is several loads, scales
-/// depend on fewer ranges than codes, and the parts of a code on different ones.
-fn weights(c: &mut Counter, nest: Id, seen: &mut FxHashSet<Id>) -> f64 {
+/// depend on fewer ranges than codes, and the parts of a code on different ones. What an index in a stage depends on, as that of a chosen expert, tells
+/// elements apart as if it were computed in place.
+fn weights(c: &mut Counter, nest: Id, indices: &Indices, seen: &mut FxHashSet<Id>) -> f64 {
     let (g, mut bytes) = (c.g, 0.0);
     let mut found: Vec<(Id, FxHashSet<Id>, bool)> = Vec::new();
     for n in g.toposort(&[g[nest].src[2]]) {
@@ -169,7 +193,7 @@ fn weights(c: &mut Counter, nest: Id, seen: &mut FxHashSet<Id>) -> f64 {
             found.push((node.src[0], FxHashSet::default(), false));
             found.len() - 1
         });
-        found[at].1.extend(g.free_ranges(n).iter().copied());
+        found[at].1.extend(g.free_ranges(n).iter().copied().chain(indices.of(g, node.src[1])));
         found[at].2 |= node.dtype.scalar == Scalar::U32;
     }
     for (buffer, ranges, words) in found {
