@@ -3,7 +3,7 @@
 use gristmill_llm::engine::{self, Compiled, Settings, Weights};
 use gristmill_llm::gguf::{Gguf, Metadata};
 use gristmill_llm::synth::{self, Error};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 #[test]
 fn sizes_are_those_of_the_published_files() {
@@ -90,6 +90,23 @@ fn every_preset_and_quantisation_opens() {
             f.read_tensor(f.tensor("output_norm.weight").unwrap(), &mut norm).unwrap();
             let values = norm.chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
             assert!(values.into_iter().all(|x| (0.7..1.3).contains(&x)));
+        }
+    }
+}
+
+#[test]
+fn vocabularies_are_complete_and_without_duplicates() {
+    const CONTROL: i64 = 3;
+    for preset in synth::presets() {
+        let md = synth::plan(preset, "q4_0").unwrap().metadata;
+        let tokens = md.need("tokenizer.ggml.tokens", Metadata::strings).unwrap();
+        let types = md.need("tokenizer.ggml.token_type", Metadata::ints).unwrap();
+        assert_eq!(tokens.len(), types.len(), "{preset}");
+        assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), tokens.len(), "{preset}");
+        assert!(tokens.iter().all(|t| std::str::from_utf8(t).is_ok_and(|t| !t.is_empty())), "{preset}");
+        for key in ["bos", "eos", "padding"] {
+            let id = md.need(&format!("tokenizer.ggml.{key}_token_id"), Metadata::u32).unwrap();
+            assert_eq!(types[id as usize], CONTROL, "{preset}: {key}");
         }
     }
 }
