@@ -33,16 +33,18 @@ impl Hint {
 pub struct StagedTile {
     /// The node that is staged.
     pub node: Id,
-    /// Positions of a chunk, of which the first axis has the number.
+    /// Positions of a chunk, of which the first axis has the number, counted from `base` on.
     pub size: i64,
+    /// Number of the first chunk: a scalar.
+    pub base: Id,
     /// Position of the first token, if what lies before it was there before this step: then a device need not wait for the step's other kernels.
     pub settled: Option<Id>,
     /// Tokens of the step, whose rows follow.
     pub tokens: Id,
 }
 
-/// What of a node nobody reads: elements of chunk c and token t with `c·size > first + t`. A device may leave workgroups out that compute
-/// nothing else.
+/// What of a node nobody reads: elements of chunk c and token t, of which the chunk begins at `(base + c)·size`, where that is behind the token's
+/// position `first + t`, or the chunk ends before the token's window. A device may leave workgroups out that compute nothing else.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CausalSkip {
     /// Axis of the chunks.
@@ -51,6 +53,10 @@ pub struct CausalSkip {
     pub token: usize,
     /// Positions of a chunk.
     pub size: i64,
+    /// Number of the first chunk: a scalar.
+    pub base: Id,
     /// Position of the first token: a scalar.
     pub first: Id,
+    /// Positions that a token sees, its own included, unless it sees all before it.
+    pub window: Option<i64>,
 }

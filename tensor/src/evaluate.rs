@@ -368,7 +368,8 @@ impl Step<'_> {
         Tensor::of(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
     }
 
-    /// `softmax(scale q·k) v` over the positions `0..=first + t` in use, with the largest score subtracted.
+    /// `softmax(scale q·k) v` over the positions `0..=first + t` in use, or the last of them that a window has, with the largest score subtracted. A
+    /// head's sink is a score without a value.
     fn attention(&self, scale: f64) -> Tensor {
         let [q, k, v, ..] = self.src else { self.fail("needs q, k, v") };
         let three = q.dims.len() == 3 && k.dims.len() == 3 && v.dims.len() == 3;
@@ -380,24 +381,28 @@ impl Step<'_> {
         let first = self.size(3);
         let length = if self.src.len() > 4 { self.size(4) } else { positions };
         self.ensure(length <= positions, "more positions in use than there are");
+        let window = if self.src.len() > 5 { self.size(5) } else { 0 };
+        let sinks = self.src.get(6);
+        self.ensure(sinks.is_none_or(|s| s.dims == [heads]), "a sink for every head");
         let mut out = Vec::with_capacity(tokens * heads * dv);
         for t in 0..tokens {
             for h in 0..heads {
                 let group = h / (heads / groups);
                 let seen = length.min(first + t + 1);
+                let begin = if window > 0 { seen.min((first + t + 1).saturating_sub(window)) } else { 0 };
                 let score = |p: usize| {
                     let products = (0..d)
                         .map(|i| q.get((t * heads + h) * d + i).float() * k.get((p * groups + group) * d + i).float());
                     scale * products.sum::<f64>()
                 };
-                let scores: Vec<f64> = (0..seen).map(score).collect();
-                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let scores: Vec<f64> = (begin..seen).map(score).collect();
+                let sink = sinks.map_or(f64::NEG_INFINITY, |s| s.get(h).float());
+                let largest = scores.iter().copied().fold(sink, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
-                let total: f64 = weights.iter().sum();
+                let total: f64 = weights.iter().sum::<f64>() + (sink - largest).exp();
                 for i in 0..dv {
-                    let sum: f64 =
-                        weights.iter().enumerate().map(|(p, w)| w * v.get((p * groups + group) * dv + i).float()).sum();
-                    out.push(sum / total);
+                    let value = |p: usize| v.get((p * groups + group) * dv + i).float();
+                    out.push((begin..).zip(&weights).map(|(p, w)| w * value(p)).sum::<f64>() / total);
                 }
             }
         }

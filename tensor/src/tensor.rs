@@ -338,6 +338,24 @@ impl<'g> Tensor<'g> {
         drop(g);
         self.with(id)
     }
+    /// The same within a window and with sinks `[heads]`, as far as there are any; see [`gristmill_uop::graph::Graph::attention_within`].
+    pub fn attention_within(
+        self,
+        [k, v]: [Tensor<'g>; 2],
+        [first, length]: [Tensor<'g>; 2],
+        scale: f64,
+        window: Option<usize>,
+        sinks: Option<Tensor<'g>>,
+    ) -> Tensor<'g> {
+        if window.is_none() && sinks.is_none() {
+            return self.attention(k, v, first, length, scale);
+        }
+        let window = window.map_or(0, |w| w as i64);
+        let mut g = self.capture.graph.borrow_mut();
+        let id = g.attention_within([self.id, k.id, v.id], [first.id, length.id], scale, window, sinks.map(|s| s.id));
+        drop(g);
+        self.with(id)
+    }
 }
 
 macro_rules! operators { ($($trait:ident $method:ident $op:ident;)*) => { $(

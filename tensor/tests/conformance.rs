@@ -267,7 +267,7 @@ macro_rules! conformance {
                 parts_of_experts experts::with_every_part;
                 network network::cases; choosing network::choosing; attention attention::cases;
                 long_attention attention::long; grouped_attention attention::grouped;
-                attention_of_halves attention::halves;
+                attention_of_halves attention::halves; attention_in_windows attention::windows;
                 prompts_of_halves attention::prompts; dynamic_dims dynamic::cases; states dynamic::states;
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
                 integer_attention attention::integers; integer_tiles packed::tiles;
@@ -376,7 +376,8 @@ fn tiles_are_multiplied() {
 #[test]
 fn warps_multiply_halves() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
-    for case in attention::halves().into_iter().chain(attention::prompts()).chain(attention::grouped_halves()) {
+    let grouped = || attention::grouped_halves().into_iter().chain(attention::window_halves());
+    for case in attention::halves().into_iter().chain(attention::prompts()).chain(grouped()) {
         for threads in [64, 256] {
             let target = Target { threads, int8: false, ..Target::named("h200") };
             let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
@@ -390,7 +391,7 @@ fn warps_multiply_halves() {
         Ok(device) => {
             let device = Opened::new(Arc::new(device), Some(&Cuda));
             let cases = attention::halves().into_iter().chain(attention::prompts());
-            let cases = cases.chain(attention::grouped_halves()).collect();
+            let cases = cases.chain(grouped()).collect();
             check(cases, vec![Way { name: "256 threads".into(), device, seed: None, same_as: None }]);
         }
         Err(missing) => simulated::skip(&missing),

@@ -290,6 +290,22 @@ fn attention_is_softmax_by_its_definition() {
 }
 
 #[test]
+fn a_window_ends_attention_and_a_sink_takes_a_part_of_it() {
+    let mut g = Graph::new();
+    let q = param(&mut g, 0, &[2, 2, 1], Scalar::F32);
+    let k = param(&mut g, 1, &[4, 1, 1], Scalar::F32);
+    let sinks = param(&mut g, 2, &[2], Scalar::F32);
+    let (first, length) = (g.int(2), g.int(4));
+    let a = g.attention_within([q, k, k], [first, length], 0.5, 2, Some(sinks));
+    // Tokens at positions 2 and 3 see two positions each; scores are 0, as queries are.
+    let (queries, keys, scores) = ([0.0; 4], [1.0, 2.0, 3.0, 5.0], [0.0, 2f64.ln()]);
+    let env = Env::new().values(0, &queries).values(1, &keys).values(2, &scores);
+    let got = evaluate(&g, a, &env).data;
+    let want = [5.0 / 3.0, 5.0 / 4.0, 8.0 / 3.0, 8.0 / 4.0];
+    assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-12), "{got:?}");
+}
+
+#[test]
 fn deep_graphs_are_fine() {
     let mut g = Graph::new();
     let x = param(&mut g, 0, &[2], Scalar::F32);

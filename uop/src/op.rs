@@ -107,7 +107,7 @@ ops! {
     Gather Tensor Exact(2), "x[idx[i..], rest..]: rows of x by an integer tensor; an indirect base address, never a copy";
     Decode Tensor Exact(1), "the logical f32 values of a packed tensor";
     Assign Tensor AtLeast(2), "a new version of a state: rows [start, start+len) replaced; sources state, value, start";
-    Attention Tensor AtLeast(4), "softmax(scale q.k + causal mask) v, online over the cache; sources q, k, v, first position, length; arg Float(scale)";
+    Attention Tensor AtLeast(4), "softmax(scale q.k + causal mask) v, online over the cache; sources q, k, v, first position, length, then perhaps window and sinks; arg Float(scale)";
     // Kernel level
     Range Kernel AtLeast(1), "an index from 0 to its bound, the source; arg Range(id, kind)";
     Load Kernel Exact(2), "buffer at an offset: elements, or bytes of a packed buffer";

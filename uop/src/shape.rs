@@ -215,6 +215,21 @@ impl Graph {
         let dtype = self[q].dtype;
         self.build(Op::Attention, dtype, smallvec![q, k, v, first, length] as Sources, Arg::float(scale))
     }
+    /// The same where a token sees the last `window` positions alone, its own included (0: all of them), and the sum that weights are divided by has
+    /// one more term for each head of queries: exp of `sinks [heads]`, which no scale changes.
+    pub fn attention_within(
+        &mut self,
+        [q, k, v]: [Id; 3],
+        [first, length]: [Id; 2],
+        scale: f64,
+        window: i64,
+        sinks: Option<Id>,
+    ) -> Id {
+        let (dtype, window) = (self[q].dtype, self.int(window));
+        let mut src: Sources = smallvec![q, k, v, first, length, window];
+        src.extend(sinks);
+        self.build(Op::Attention, dtype, src, Arg::float(scale))
+    }
     /// Dims as text, for messages.
     pub fn show_dims(&self, dims: &[Id]) -> String {
         let one = |&d: &Id| match (self.int_value(d), &self[d].arg) {

@@ -177,7 +177,7 @@ rows! {
     tensor [Gather] "rows keep their dtype" |g, n| g[n.src[0]].dtype == n.dtype;
     tensor [Decode] "f32 of a packed tensor" |g, n| n.dtype == Scalar::F32.one() && is_packed(g, n.src[0]);
     tensor [Assign] "state, value and first row: rows of one dtype and equal dims" assign;
-    tensor [Attention] "q, k, v of three axes that fit, positions as i64, a scale" attention;
+    tensor [Attention] "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale" attention;
     // Kernel ops.
     kernel [Reduce] "reduced over ranges" |g, n| {
         matches!(&n.arg, Arg::Reduce(_, axes) if axes.is_empty()) && n.src[1..].iter().all(|&r| g[r].op == Op::Range)
@@ -353,7 +353,10 @@ fn attention(g: &Graph, n: &Node) -> bool {
     n.dtype.scalar.is_float()
         && matches!(n.arg, Arg::Float(_))
         && n.src[..3].iter().all(|&s| g.scalar(s).is_float())
-        && n.src[3..].iter().all(|&p| is_dim(g, p))
+        && n.src[3..].iter().take(3).all(|&p| is_dim(g, p))
+        && n.src.get(5).is_none_or(|&window| g.int_value(window).is_some_and(|w| w >= 0))
+        && n.src.get(6).is_none_or(|&s| g.scalar(s).is_float() && same_dims(g, g.dims(s), &q[1..2]))
+        && n.src.len() <= 7
         && [q, k, v].iter().all(|d| d.len() == 3)
         && same_dim(g, q[2], k[2])
         && same_dims(g, &k[..2], &v[..2])

@@ -1,11 +1,13 @@
 //! `ATTENTION` in terms of other ops: the cache is cut into chunks of positions, each chunk gives a partial result with its maximum and its
-//! sum, and a second step combines the chunks. All heads of a workgroup share each tile of the cache. A workgroup is one
+//! sum, and a second step combines the chunks. Of a window there are only the chunks that it meets. All heads of a workgroup share each tile of the cache. A workgroup is one
 //! (chunk, token, group of heads); scores and probabilities of the chunk are its stages, by a hint: priced one by one, each of them looks
 //! better in a buffer, where the workgroup's shape no longer holds.
 //!
 //! With m_c the maximum of a chunk's scores, l_c = Σ exp(s − m_c) and o_c = Σ exp(s − m_c)·v:
 //! out = Σ_c exp(m_c − m)·o_c / Σ_c exp(m_c − m)·l_c, m = max m_c. Positions behind the token's own count as −1e30. Of queries that were rounded to
 //! halves, partial results are halves too: o_c / l_c, with m_c and l_c in two parts.
+//!
+//! A sink is a term of the last sum, and counts for m: no chunk has it.
 //!
 //! Where every head has keys or values of its own, tokens share the tiles instead, and chunks that lie in a token's future are left out.
 
@@ -23,7 +25,7 @@ use gristmill_uop::shape::Dims;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 pub use plan::chunk_positions;
-use plan::{AttentionPlan, COMBINED_APART, Divided, Fragments, reach, settled};
+use plan::{AttentionPlan, COMBINED_APART, Divided, Fragments, chunk_of, settled};
 use rustc_hash::FxHashMap;
 use tiled::Shape;
 
@@ -104,7 +106,7 @@ pub fn encode(g: &mut Graph, roots: &mut [Id], target: &Target) -> bool {
             for s in &mut src {
                 *s = g.substitute(*s, &mut map);
             }
-            if let Some(rows) = bytes::rows(g, [src[0], src[1]], reach(g, &src, target).1, target) {
+            if let Some(rows) = bytes::rows(g, [src[0], src[1]], chunk_of(g, &src, target), target) {
                 src[0] = bytes::queries(g, src[0], &rows).0;
                 let n = g[id].clone();
                 let new = g.build(n.op, n.dtype, src, n.arg);
@@ -155,6 +157,14 @@ struct Chunked<'a> {
     out_depth: Id,
     /// Positions of a chunk.
     size: i64,
+    /// Number of the first chunk: 0 but for windows.
+    base: Id,
+    /// Chunks, at most.
+    most: i64,
+    /// Positions that a token sees, its own included, unless it sees all before it.
+    window: Option<i64>,
+    /// A score without a value for each head.
+    sinks: Option<Id>,
     /// Position of (chunk, offset), `[chunks, chunk]`, and the same held inside the cache.
     real: Id,
     at: Id,
@@ -167,19 +177,29 @@ struct Chunked<'a> {
 
 impl<'a> Chunked<'a> {
     fn new(g: &mut Graph, src: &[Id], scale: f64, plan: AttentionPlan, target: &'a Target) -> Chunked<'a> {
-        let [q, k, v, first, length] = *src else { unreachable!("attention takes five sources: {src:?}") };
+        let &[q, k, v, first, length, ..] = src else { unreachable!("attention takes five sources: {src:?}") };
         let (qd, kd, vd) = (g.shape(q), g.shape(k), g.shape(v));
         let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
         let (h, kvh) = (g.max_of(heads), g.max_of(kd[1]));
-        let (positions, size) = (reach(g, src, target).0, plan.chunk);
+        let (size, window) = (plan.chunk, plan::window(g, src));
+        let most = Divided::of(g, src, target).attended().chunks(size, 1)[0];
         let chunk = g.int(size);
         // The number of chunks in use.
         let up = g.int(size - 1);
-        let chunks = g.add(length, up);
-        let chunks = g.idiv(chunks, chunk);
+        let mut chunks = g.add(length, up);
+        chunks = g.idiv(chunks, chunk);
+        let mut base = g.int(0);
+        if let Some(window) = window {
+            base = first_chunk(g, first, window, chunk);
+            // What holds of every step is said, as bounds of the difference do not show it.
+            let (used, one, most) = (g.sub(chunks, base), g.int(1), g.int(most));
+            let used = g.max(used, one);
+            chunks = g.min(used, most);
+        }
         let grid: Dims = [chunks, chunk].into_iter().collect();
         let (a, b) = (g.iota(&grid, 0), g.iota(&grid, 1));
-        let start = g.mul(a, chunk);
+        let number = g.add(base, a);
+        let start = g.mul(number, chunk);
         let real = g.add(start, b);
         let mut at = real;
         if g.int_value(kd[0]).is_none_or(|n| n % size != 0) {
@@ -189,7 +209,7 @@ impl<'a> Chunked<'a> {
         }
         let group = g.int(h / kvh);
         // Chunks first, so that no stride depends on how long the context may become and short contexts touch little of the intermediates.
-        let shape = Shape { chunks, tokens, heads, chunk, positions };
+        let shape = Shape { chunks, tokens, heads, chunk };
         let own = kvh == h && g.max_of(tokens) > 1;
         let tile = plan.fragments.filter(|f| f.staged).map(|_| {
             let half = f16_split::narrow(g, k);
@@ -209,6 +229,10 @@ impl<'a> Chunked<'a> {
             depth,
             out_depth,
             size,
+            base,
+            most,
+            window,
+            sinks: src.get(6).copied(),
             real,
             at,
             own,
@@ -263,7 +287,7 @@ impl<'a> Chunked<'a> {
         kernel.staged.extend(self.tile);
         keys
     }
-    /// Scores `[chunks, tokens, heads, chunk]`, with those of positions behind a token's own masked.
+    /// Scores `[chunks, tokens, heads, chunk]`, with those of positions that a token does not see masked.
     fn scores(&self, g: &mut Graph, keys: Id, kernel: &mut Inside) -> Id {
         let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
         let one = g.int(1);
@@ -290,9 +314,12 @@ impl<'a> Chunked<'a> {
         let mine = g.add(t, self.first);
         let position = g.reshape(self.real, &[chunks, one, one, chunk]);
         let position = g.expand(position, &dims);
-        let future = g.lt(mine, position);
+        let unseen = match self.window {
+            None => g.lt(mine, position),
+            Some(window) => outside(g, position, mine, window - 1),
+        };
         let low = g.constant(Scalar::F32, MASKED);
-        g.select(future, low, scores)
+        g.select(unseen, low, scores)
     }
     fn softmax(&self, g: &mut Graph, scores: Id) -> Softmax {
         let max = g.reduce(scores, &[3], ReduceOp::Max);
@@ -353,10 +380,12 @@ impl<'a> Chunked<'a> {
         let tile = self.plan.sharing;
         let columns = columns.map(|x| g.permute(x, &order));
         let parts = g.cat(&columns, 3);
-        let future = self.own.then_some(CausalSkip { chunk: 1, token: 2, size: self.size, first: self.first });
+        let &Chunked { size, base, first, window, .. } = self;
+        let future = self.own.then_some(CausalSkip { chunk: 1, token: 2, size, base, first, window });
         let resident = self.tile.map(|node| StagedTile {
             node,
-            size: self.size,
+            size,
+            base,
             settled: settled(g, self.k, self.first).filter(|_| self.plan.ahead),
             tokens: self.shape.tokens,
         });
@@ -406,22 +435,43 @@ impl<'a> Chunked<'a> {
         if self.own {
             // What was not computed counts as nothing.
             let (at, t) = (g.iota(&flat, 0), g.iota(&flat, 1));
+            let at = g.add(self.base, at);
             let (begin, own) = (g.mul(at, self.shape.chunk), g.add(t, self.first));
-            let absent = g.lt(own, begin);
+            let absent = match self.window {
+                None => g.lt(own, begin),
+                Some(window) => outside(g, begin, own, window + self.size - 2),
+            };
             let (zero, low) = (g.f32(0.0), g.constant(Scalar::F32, MASKED));
             m = g.select(absent, low, m);
             l = g.select(absent, zero, l);
             let absent = g.broadcast_back(absent, self.out_depth);
             o = g.select(absent, zero, o);
         }
-        let best = g.reduce(m, &[0], ReduceOp::Max);
+        let mut best = g.reduce(m, &[0], ReduceOp::Max);
+        let mut inside = vec![best];
+        let sinks = self.sinks.map(|sinks| {
+            let one = g.int(1);
+            let sinks = g.reshape(sinks, &[one, heads]);
+            g.expand(sinks, &[tokens, heads])
+        });
+        if let Some(sinks) = sinks {
+            best = g.max(best, sinks);
+            inside.push(best);
+        }
         let one = g.int(1);
         let best_of_all = g.reshape(best, &[one, tokens, heads]);
         let best_of_all = g.expand(best_of_all, &flat);
         let w = g.sub(m, best_of_all);
         let w = g.exp(w);
         let wl = g.mul(w, l);
-        let total = g.sum(wl, &[0]);
+        let mut total = g.sum(wl, &[0]);
+        inside.extend([w, total]);
+        if let Some(sinks) = sinks {
+            let sink = g.sub(sinks, best);
+            let sink = g.exp(sink);
+            total = g.add(total, sink);
+            inside.push(total);
+        }
         let weights = g.broadcast_back(if rounded { wl } else { w }, self.out_depth);
         let o = g.mul(weights, o);
         let o = g.sum(o, &[0]);
@@ -429,15 +479,31 @@ impl<'a> Chunked<'a> {
         let shares = g.broadcast_back(share, self.out_depth);
         let combined = g.mul(o, shares);
         let one_token = g.max_of(tokens) <= 1;
-        let many = (self.shape.positions + self.size - 1) / self.size > COMBINED_APART;
-        if self.target.machine.kind == MachineKind::Gpu && one_token && many {
-            let inside = vec![best, w, total, share, o];
+        if self.target.machine.kind == MachineKind::Gpu && one_token && self.most > COMBINED_APART {
+            inside.extend([share, o]);
             let (tile, inner) = (COMBINED, RangeKind::Loop);
             let hint = Hint { globals: 3, tile, inner, inside, staged: vec![], future: None, resident: None };
             hints.insert(combined, hint);
         }
         combined
     }
+}
+
+/// Number of the first chunk that the window of the token at `first` meets.
+fn first_chunk(g: &mut Graph, first: Id, window: i64, chunk: Id) -> Id {
+    let (back, zero) = (g.int(1 - window), g.int(0));
+    let begin = g.add(first, back);
+    let begin = g.max(begin, zero);
+    g.idiv(begin, chunk)
+}
+
+/// Is `at` behind `own`, or more than `reach` before it?
+fn outside(g: &mut Graph, at: Id, own: Id, reach: i64) -> Id {
+    let (ahead, passed) = (g.sub(at, own), g.sub(own, at));
+    let reach = g.int(-reach);
+    let behind = g.add(passed, reach);
+    let (far, zero) = (g.max(ahead, behind), g.int(0));
+    g.lt(zero, far)
 }
 
 /// The column at `at` of partial results, `[.., 1]`: of rounded ones the sum of its two parts.

@@ -137,24 +137,37 @@ impl Splitter<'_, '_> {
         let zero = g.int(0);
         let chunk = if g.int_value(dims[f.chunk]) == Some(1) { zero } else { self.map[&chunk] };
         let token = if g.int_value(dims[f.token]) == Some(1) { zero } else { self.map[&token] };
-        // The last token of the tile.
-        let inner: Vec<Id> =
-            g.free_ranges(token).iter().copied().filter(|&r| g.range_kind(r) != Some(RangeKind::Global)).collect();
-        let last = g.int(tile - 1);
-        let mut map = FxHashMap::from_iter(inner.into_iter().map(|r| (r, last)));
-        let token = g.substitute(token, &mut map);
-        let first = self.x.dim(g, f.first);
-        let (size, own) = (g.int(f.size), g.add(first, token));
+        let (first, base) = (self.x.dim(g, f.first), self.x.dim(g, f.base));
+        let (size, chunk) = (g.int(f.size), g.add(base, chunk));
         let begin = g.mul(chunk, size);
-        Some(g.lt(own, begin))
+        // The last token of the tile is before the chunk, or the first one's window behind it.
+        let last = position(g, token, first, tile - 1);
+        let Some(window) = f.window else { return Some(g.lt(last, begin)) };
+        let own = position(g, token, first, 0);
+        let (ahead, passed) = (g.sub(begin, last), g.sub(own, begin));
+        let reach = g.int(2 - window - f.size);
+        let behind = g.add(passed, reach);
+        let outside = g.max(ahead, behind);
+        Some(g.lt(zero, outside))
     }
     /// Where in the workgroup's chunk, or behind it, the rows of the step's tokens begin.
     fn fresh(&mut self, g: &mut Graph, r: &StagedTile, axes: &[Id], node: Id) -> Option<Id> {
         let first = self.x.dim(g, r.settled?);
         let chunks = g.shape(node)[0];
         let chunk = if g.int_value(chunks) == Some(1) { g.int(0) } else { *self.map.get(axes.first()?)? };
-        let size = g.int(r.size);
+        let (size, base) = (g.int(r.size), self.x.dim(g, r.base));
+        let chunk = g.add(base, chunk);
         let begin = g.mul(chunk, size);
         Some(g.sub(first, begin))
     }
+}
+
+/// The position of the token of that number within a workgroup's tile of them, whose index is `token`.
+fn position(g: &mut Graph, token: Id, first: Id, number: i64) -> Id {
+    let inner: Vec<Id> =
+        g.free_ranges(token).iter().copied().filter(|&r| g.range_kind(r) != Some(RangeKind::Global)).collect();
+    let number = g.int(number);
+    let mut map = FxHashMap::from_iter(inner.into_iter().map(|r| (r, number)));
+    let token = g.substitute(token, &mut map);
+    g.add(first, token)
 }

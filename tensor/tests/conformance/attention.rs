@@ -2,6 +2,7 @@
 
 use crate::harness::{Case, Fill, Within};
 use gristmill_tensor::dims;
+use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::Scalar;
 
@@ -13,10 +14,49 @@ struct Shape {
     out: usize,
 }
 
+/// Which positions tokens see, and whether weights leave a part to sinks.
+#[derive(Clone, Copy)]
+struct Sight {
+    window: Option<usize>,
+    sinks: bool,
+}
+
+/// All positions before a token, and its own.
+const ALL: Sight = Sight { window: None, sinks: false };
+
+impl Sight {
+    /// The attention of `q [tokens, heads, d]` over `k` and `v` from position `pos` on.
+    fn attend<'g>(
+        self,
+        c: &'g Capture,
+        q: Tensor<'g>,
+        kv: [Tensor<'g>; 2],
+        [pos, n]: [Tensor<'g>; 2],
+        scale: f64,
+    ) -> Tensor<'g> {
+        let sinks = self.sinks.then(|| c.input("sinks", &[q.dim(1)], Scalar::F32));
+        q.attention_within(kv, [pos, pos + n], scale, self.window, sinks)
+    }
+    /// What a name says of it.
+    fn words(self) -> String {
+        let window = self.window.map_or(String::new(), |w| format!(", a window of {w}"));
+        window + if self.sinks { ", sinks" } else { "" }
+    }
+}
+
 fn attention(s: &Shape, tokens: usize, vars: &[&[(&'static str, i64)]]) -> Case {
+    seeing(ALL, s, tokens, vars)
+}
+
+fn seeing(sight: Sight, s: &Shape, tokens: usize, vars: &[&[(&'static str, i64)]]) -> Case {
     let name = format!(
-        "{} rows, {} heads of {}, {} shared, {} out, {tokens} tokens",
-        s.rows, s.heads, s.depth, s.kv_heads, s.out
+        "{} rows, {} heads of {}, {} shared, {} out, {tokens} tokens{}",
+        s.rows,
+        s.heads,
+        s.depth,
+        s.kv_heads,
+        s.out,
+        sight.words()
     );
     Case::new(name, |c| {
         let pos = c.var("pos", 0, s.rows - tokens);
@@ -24,7 +64,7 @@ fn attention(s: &Shape, tokens: usize, vars: &[&[(&'static str, i64)]]) -> Case 
         let q = c.input("q", dims![n, s.heads, s.depth], Scalar::F32);
         let k = c.input("k", dims![s.rows, s.kv_heads, s.depth], Scalar::F32);
         let v = c.input("v", dims![s.rows, s.kv_heads, s.out], Scalar::F32);
-        c.output("y", q.attention(k, v, pos, pos + n, 0.7));
+        c.output("y", sight.attend(c, q, [k, v], [pos, n], 0.7));
     })
     .vars(vars)
     .within(Within::Scale(1e-5))
@@ -186,10 +226,21 @@ pub fn integers() -> Vec<Case> {
 }
 
 /// Heads in groups over a cache that has keys and values apart. Steps are positions with numbers of tokens.
-fn group_of(heads: usize, kv_heads: usize, [depth, out]: [usize; 2], cache: Scalar, steps: &[(usize, usize)]) -> Case {
+fn group_of(heads: usize, kv_heads: usize, widths: [usize; 2], cache: Scalar, steps: &[(usize, usize)]) -> Case {
+    group_seeing(ALL, heads, kv_heads, widths, cache, steps)
+}
+
+fn group_seeing(
+    sight: Sight,
+    heads: usize,
+    kv_heads: usize,
+    [depth, out]: [usize; 2],
+    cache: Scalar,
+    steps: &[(usize, usize)],
+) -> Case {
     let (rows, tokens) = (200, steps.iter().map(|s| s.1).max().unwrap_or(1));
-    let name =
-        format!("{kv_heads} groups of {heads} heads of {depth} and {out}, cache {}, {tokens} tokens", cache.name());
+    let (held, words) = (cache.name(), sight.words());
+    let name = format!("{kv_heads} groups of {heads} heads of {depth} and {out}, cache {held}, {tokens} tokens{words}");
     let vars: Vec<[(&'static str, i64); 2]> =
         steps.iter().map(|&(p, n)| [("pos", p as i64), ("n", n as i64)]).collect();
     let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(|v| if tokens == 1 { &v[..1] } else { &v[..] }).collect();
@@ -218,7 +269,7 @@ fn group_of(heads: usize, kv_heads: usize, [depth, out]: [usize; 2], cache: Scal
         let k = cached("keys", keys).reshape(dims![rows, kv_heads, depth]);
         let v = cached("values", values).reshape(dims![rows, kv_heads, out]);
         let q = if cache == Scalar::F16 { q.cast(cache).cast(Scalar::F32) } else { q };
-        c.output("y", q.attention(k, v, pos, pos + n, 0.2));
+        c.output("y", sight.attend(c, q, [k, v], [pos, n], 0.2));
     });
     let case = match cache {
         Scalar::I8 => [(1, exact(keys)), (2, Fill::Whole(-127, 128)), (3, Fill::Uniform(0.0, 0.02))]
@@ -247,6 +298,37 @@ pub fn grouped() -> Vec<Case> {
 pub fn grouped_halves() -> Vec<Case> {
     let of = |heads, widths, steps| group_of(heads, 2, widths, Scalar::F16, steps);
     vec![of(8, [64, 64], ONE), of(14, [64, 96], ONE), of(4, [64, 32], FEW)]
+}
+
+/// Windows that begin in the first chunk, at its end and behind it, of one position and of more than there are, with sinks and without; one token and
+/// several, whose windows begin in different chunks; sums of floats and products of halves, heads that share rows and tokens that do.
+pub fn windows() -> Vec<Case> {
+    let sees = |window, sinks| Sight { window, sinks };
+    let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 63)], &[("pos", 164)], &[("pos", 299)]];
+    let few: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 13)], &[("pos", 124), ("n", 13)], &[("pos", 287), ("n", 13)]];
+    let mut out = Vec::new();
+    for (sight, heads, kv_heads) in [
+        (sees(Some(100), true), 4, 1),
+        (sees(Some(1), false), 4, 4),
+        (sees(Some(65), true), 6, 2),
+        (sees(Some(1000), true), 2, 1),
+    ] {
+        let shape = Shape { rows: 300, heads, kv_heads, depth: 24, out: 16 };
+        out.push(seeing(sight, &shape, 1, one));
+        out.push(seeing(sight, &shape, 13, few));
+    }
+    out.extend(window_halves());
+    out.push(group_seeing(sees(None, true), 4, 2, [32, 64], Scalar::I8, ONE));
+    out.push(group_seeing(sees(Some(70), false), 4, 2, [32, 64], Scalar::I8, FEW));
+    out
+}
+
+/// Those of them that are products of halves where a machine has them.
+pub fn window_halves() -> Vec<Case> {
+    let of = |window, heads, widths, steps| {
+        group_seeing(Sight { window: Some(window), sinks: true }, heads, 2, widths, Scalar::F16, steps)
+    };
+    vec![of(64, 8, [64, 64], ONE), of(40, 4, [64, 32], FEW)]
 }
 
 /// Positions of one token, and of several with their number: the first chunk of the cache, its end, and the last.

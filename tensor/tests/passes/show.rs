@@ -58,8 +58,15 @@ pub fn hints<'a>(g: &Graph, numbers: &Numbers, all: impl IntoIterator<Item = (&'
         let _ = write!(out, ", inside {}", numbers.names(g, &h.inside));
         let _ = write!(out, ", staged {}", numbers.names(g, &h.staged));
         if let Some(f) = h.future {
-            let first = numbers.name(g, f.first);
-            let _ = write!(out, ", skipped where {}·(axis {}) > {first} + (axis {})", f.size, f.chunk, f.token);
+            let (first, size) = (numbers.name(g, f.first), f.size);
+            let chunk = match f.window {
+                None => format!("(axis {})", f.chunk),
+                Some(_) => format!("({} + axis {})", numbers.name(g, f.base), f.chunk),
+            };
+            let _ = write!(out, ", skipped where {size}·{chunk} > {first} + (axis {})", f.token);
+            if let Some(w) = f.window {
+                let _ = write!(out, " or {size}·{chunk} + {} < {first} + (axis {})", size + w - 2, f.token);
+            }
         }
         if let Some(r) = h.resident {
             let settled = r.settled.map_or("nothing".to_string(), |s| format!("what is before {}", numbers.name(g, s)));

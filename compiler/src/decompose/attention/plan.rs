@@ -91,6 +91,8 @@ pub struct Attended {
     pub kv_heads: i64,
     /// Positions of the cache, at most.
     pub positions: i64,
+    /// Of which a token sees the last so many, unless it sees all before it.
+    pub window: Option<i64>,
     /// Values of a key, and of a value.
     pub depth: [i64; 2],
     /// Bytes of an element of the cache.
@@ -99,6 +101,31 @@ pub struct Attended {
     pub shared: bool,
     /// Do tokens share rows, not heads?
     pub own: bool,
+}
+
+impl Attended {
+    /// Chunks of so many positions that a step has, and those among them that so many of its tokens see together, at most.
+    pub fn chunks(&self, size: i64, tokens: i64) -> [i64; 2] {
+        [self.tokens, tokens].map(|tokens| chunks(self.positions, self.window, tokens, size))
+    }
+}
+
+/// Chunks of `size` positions, from multiples of it on, that `tokens` neighbouring tokens see at most, of a cache of so many positions.
+pub(super) fn chunks(positions: i64, window: Option<i64>, tokens: i64, size: i64) -> i64 {
+    let all = (positions + size - 1) / size;
+    // A span of s positions that begins anywhere meets ⌈(s − 1)/size⌉ + 1 chunks.
+    window.map_or(all, |window| all.min((window + tokens - 1 + size - 2) / size + 1))
+}
+
+/// The positions that a token of an attention of these sources sees, its own included, where these are fewer than it may have before it.
+pub(super) fn window(g: &Graph, src: &[Id]) -> Option<i64> {
+    let window = g.int_value(*src.get(5)?)?;
+    (window > 0 && window < positions(g, src)).then_some(window)
+}
+
+/// The most positions that an attention of these sources may reach, which may be less than the cache has.
+fn positions(g: &Graph, src: &[Id]) -> i64 {
+    g.max_of(src[4]).min(g.max_of(g.dims(src[1])[0]))
 }
 
 /// What a division follows from.
@@ -114,6 +141,7 @@ pub(super) struct Divided<'a> {
     tokens: i64,
     /// Positions of the cache, at most.
     positions: i64,
+    window: Option<i64>,
 }
 
 impl<'a> Divided<'a> {
@@ -122,12 +150,12 @@ impl<'a> Divided<'a> {
         let (qd, kd) = (g.shape(src[0]), g.shape(src[1]));
         let (tokens, heads, kv_heads) = (g.max_of(qd[0]), g.max_of(qd[1]), g.max_of(kd[1]));
         let own = kv_heads == heads && tokens > 1;
-        let positions = reach(g, src, target).0;
-        Divided { g, src, target, own, heads, group: heads / kv_heads, tokens, positions }
+        let (positions, window) = (positions(g, src), window(g, src));
+        Divided { g, src, target, own, heads, group: heads / kv_heads, tokens, positions, window }
     }
     /// How it could be divided, the heuristic's choice first.
     pub fn proposals(&self) -> Vec<Proposal<AttentionPlan>> {
-        let first = self.plan(reach(self.g, self.src, self.target).1);
+        let first = self.plan(chunk_of(self.g, self.src, self.target));
         let staged = first.fragments.is_some_and(|f| f.staged);
         // A tile that is staged, and scores, have to fit.
         let most = if staged { first.chunk } else { whole_chunk(self.target) }.min(self.positions);
@@ -162,12 +190,12 @@ impl<'a> Divided<'a> {
     }
     /// In numbers, as it has a price.
     pub fn attended(&self) -> Attended {
-        let &Divided { g, tokens, heads, group, positions, own, .. } = self;
+        let &Divided { g, tokens, heads, group, positions, window, own, .. } = self;
         let (k, v) = (self.src[1], self.src[2]);
         let bytes = if f16_split::are_halves(g, k) { 2 } else { g.scalar(k).bytes() as i64 };
         let depth = [g.max_of(g.shape(k)[2]), g.max_of(g.shape(v)[2])];
         let kv_heads = heads / group;
-        Attended { tokens, heads, kv_heads, positions, depth, bytes, shared: shared_rows(g, k, v), own }
+        Attended { tokens, heads, kv_heads, positions, window, depth, bytes, shared: shared_rows(g, k, v), own }
     }
     /// Heads, or tokens, that share where no fragments do.
     fn sharing(&self) -> i64 {
@@ -189,13 +217,13 @@ impl<'a> Divided<'a> {
     }
     /// Can warps multiply these keys and values, and are there enough heads or tokens beside one another? So many of them share.
     fn fragments(&self, c: i64) -> Option<(i64, Fragments)> {
-        let &Divided { g, target, own, heads, group, tokens, positions, .. } = self;
+        let &Divided { g, target, own, heads, group, tokens, positions, window, .. } = self;
         let (q, k, v) = (self.src[0], self.src[1], self.src[2]);
         let [depth, out] = [g.shape(k)[2], g.shape(v)[2]].map(|d| g.max_of(d));
         // All heads of a group read each row of the cache once. A short context has few chunks: then heads are divided, as long as all workgroups of a
         // full cache run at once.
-        let chunks = (positions + c - 1) / c * tokens.max(1);
-        let groups = (room(target) / chunks).max(1);
+        let workgroups = chunks(positions, window, tokens, c) * tokens.max(1);
+        let groups = (room(target) / workgroups).max(1);
         let divided = ((group + groups - 1) / groups + ENOUGH - 1) / ENOUGH * ENOUGH;
         let sharing = match heads == group {
             _ if own => SHARING_TILED.min(tokens),
@@ -246,11 +274,18 @@ fn whole_chunk(target: &Target) -> i64 {
     1 << scores.max(1).ilog2()
 }
 
-/// The most positions that an attention of these sources may reach, which may be less than the cache has, and those of a chunk.
-pub(super) fn reach(g: &Graph, src: &[Id], target: &Target) -> (i64, i64) {
-    let positions = g.max_of(src[4]).min(g.max_of(g.dims(src[1])[0]));
-    let chunk = chunk_positions(g.max_of(g.dims(src[0])[0]), positions, target);
-    (positions, chunk.min(positions.max(1)))
+/// Positions of a chunk of an attention of these sources.
+pub(super) fn chunk_of(g: &Graph, src: &[Id], target: &Target) -> i64 {
+    let (positions, tokens) = (positions(g, src), g.max_of(g.dims(src[0])[0]));
+    let chunk = match window(g, src) {
+        // A window lies across two chunks at least: what both have beside it is computed for nothing.
+        Some(window) if target.split_cache => {
+            let half = (1 << (window / 2).max(1).ilog2()).max(CHUNK_THREADS);
+            chunk_positions(tokens, window, target).min(half)
+        }
+        _ => chunk_positions(tokens, positions, target),
+    };
+    chunk.min(positions.max(1))
 }
 
 /// Rows of halves that both keys and values are read from, the values from their beginning.

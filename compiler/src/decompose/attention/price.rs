@@ -11,9 +11,11 @@ pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
     let machine = &target.machine;
     let units = machine.units.max(1) as f64;
     let up = |n: i64, by: i64| (n + by - 1) / by.max(1);
-    let chunks = up(of.positions, plan.chunk);
     let (sharers, alone) = if of.own { (of.tokens, of.heads) } else { (of.heads, of.tokens) };
-    let groups = (chunks * up(sharers, plan.sharing) * alone) as f64;
+    // Of a prompt whose tokens share, a tile of them has the chunks that its windows meet; others are left out.
+    let together = if of.own { plan.sharing.min(of.tokens) } else { of.tokens };
+    let [chunks, met] = of.chunks(plan.chunk, together);
+    let groups = (met * up(sharers, plan.sharing) * alone) as f64;
     let staged = plan.fragments.is_some_and(|f| f.staged);
     // A tile in a stage is read once, for scores and for values, and its workgroup has a unit to itself.
     let [key, value] = of.depth;
@@ -31,7 +33,8 @@ pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
     // Copies ahead of its turn leave the kernel the latency of its first load alone.
     let ahead =
         if plan.ahead { bytes.min(machine.shared_per_unit as f64) / (machine.cache_bandwidth / units) } else { 0.0 };
-    let cache = (of.positions * of.kv_heads * if of.shared { key } else { key + value } * of.bytes) as f64;
+    let positions = of.positions.min(chunks * plan.chunk);
+    let cache = (positions * of.kv_heads * if of.shared { key } else { key + value } * of.bytes) as f64;
     let main = (waves - ahead).max(cache / machine.bandwidth);
     // Of each chunk, token and head: a value for each column, with a maximum and a sum; written, and read again.
     let partial = (chunks * of.tokens * of.heads * (value + 4) * 4) as f64;
@@ -47,7 +50,8 @@ mod tests {
 
     /// Compressed rows of GLM at a position.
     fn glm(positions: i64) -> Attended {
-        Attended { tokens: 1, heads: 20, kv_heads: 1, positions, depth: [576, 512], bytes: 2, shared: true, own: false }
+        let (window, depth) = (None, [576, 512]);
+        Attended { tokens: 1, heads: 20, kv_heads: 1, positions, window, depth, bytes: 2, shared: true, own: false }
     }
 
     #[test]
@@ -66,5 +70,10 @@ mod tests {
         let apart = AttentionPlan { fragments: Some(Fragments { cut: 1, staged: false }), ..plan(64, 20) };
         assert!(seconds(&glm(16384), &plan(128, 20), &many) > seconds(&glm(4096), &plan(128, 20), &many));
         assert!(seconds(&glm(2048), &apart, &many) > seconds(&glm(2048), &plan(64, 20), &many));
+        // Of a window no depth costs more, and what is outside costs nothing.
+        let within =
+            |positions, window| seconds(&Attended { window: Some(window), ..glm(positions) }, &plan(64, 20), &many);
+        assert_eq!(within(65_536, 1024), within(16_384, 1024));
+        assert!(within(16_384, 4096) > within(16_384, 1024));
     }
 }

@@ -9,8 +9,6 @@ pub(super) struct Shape {
     pub tokens: Id,
     pub heads: Id,
     pub chunk: Id,
-    /// Most positions within reach.
-    pub positions: i64,
 }
 
 /// Scores `[chunks, tokens, heads, chunk]` of `q [tokens, heads, depth]` and `keys [chunks, tokens, heads, chunk, depth]`, times `scale`; before
