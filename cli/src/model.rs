@@ -1,10 +1,11 @@
 //! MODEL on the command line: a file, a name of the hub or a short one, `synth:PRESET:QUANT`, or nothing.
 
+use crate::choice;
 use crate::failure::{Failure, Result, printable};
 use crate::flags::{Common, warn_of};
 use crate::isolation;
 use crate::progress::{Bars, Fetching};
-use gristmill_hub::{Client, Name, SHORT, Store};
+use gristmill_hub::{Client, Form, Name, SHORT, Store};
 use gristmill_llm::arch;
 use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, Span};
 use gristmill_llm::engine::{self, Engine, Progress};
@@ -22,7 +23,7 @@ pub const DEMO_NAME: &str = "demo";
 macro_rules! help {
     ($more:literal) => {
         concat!(
-            "A .gguf file, ORG/REPO[:QUANT] of the hub, a short name, demo (inside the program), or synth:PRESET:QUANT",
+            "A .gguf file or its https address, ORG/REPO[:QUANT] of the hub, a short name, demo (inside the program), or synth:PRESET:QUANT",
             $more
         )
     };
@@ -172,9 +173,10 @@ pub fn shortest(template: &ChatTemplate, tokenizer: &Tokenizer, system: Option<&
 /// The file of that name, fetched if it is not kept here.
 pub fn fetched(name: &Name) -> Result<PathBuf> {
     let store = Store::user()?;
-    let reading = Fetching::new();
-    let found = store.find(name, &mut |p| reading.show(p));
-    drop(reading);
+    let found = choice::among(name, &|name| {
+        let reading = Fetching::new();
+        store.find(name, &mut |p| reading.show(p))
+    });
     match found? {
         Some(path) => Ok(path),
         None => Ok(pull(&store, name)?.file),
@@ -184,12 +186,18 @@ pub fn fetched(name: &Name) -> Result<PathBuf> {
 /// Fetches what that name means, with a bar, and says what came of it.
 pub fn pull(store: &Store, name: &Name) -> Result<gristmill_hub::Pulled> {
     let client = Client::from_environment();
-    let fetching = Fetching::new();
-    let pulled = gristmill_hub::pull(&client, store, name, &mut |p| fetching.show(p));
-    drop(fetching);
-    let pulled = pulled?;
-    let unchecked: Vec<String> = pulled.unchecked.iter().map(|f| format!("the hub has no checksum of {f}")).collect();
-    warn(&unchecked);
+    let check = |file| ModelFile::check(file).map_err(|error| error.to_string());
+    let form = Form { begins: ModelFile::BEGINS, check: &check };
+    let pulled = choice::among(name, &|name| {
+        let fetching = Fetching::new();
+        gristmill_hub::pull(&client, store, name, form, &mut |p| fetching.show(p))
+    })?;
+    if let Some(first) = pulled.unchecked.first() {
+        let more = if pulled.unchecked.len() > 1 { " and its other parts" } else { "" };
+        warn(&[format!(
+            "no checksum is known of {first}{more}: it has the announced length and is a GGUF file, which is all that was checked"
+        )]);
+    }
     Ok(pulled)
 }
 
@@ -201,7 +209,7 @@ fn no_file(name: &str, error: std::io::Error) -> Failure {
             Failure::new(
                 format_args!("there is no file {name}, and it is not the name of a model"),
                 format!(
-                    "MODEL is the path of a .gguf file, ORG/REPO[:QUANT] of the hub, {}, or synth:PRESET:QUANT",
+                    "MODEL is the path of a .gguf file or its https address, ORG/REPO[:QUANT] of the hub, {}, or synth:PRESET:QUANT",
                     names.join(", ")
                 ),
             )

@@ -1,11 +1,3 @@
-//! Bytes for people.
+//! Bytes for people: as the hub's messages have them.
 
-/// In powers of a thousand, as disks are sold and bandwidths are given.
-pub fn size(bytes: u64) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.2} GB", bytes as f64 / 1e9),
-    }
-}
+pub use gristmill_hub::size;

@@ -1,12 +1,14 @@
 //! What the hub is asked: what a repository holds, and the bytes of its files.
 
 use crate::error::Error;
-use crate::repository::{Repository, is_safe};
+use crate::repository::{Repository, escaped_path, is_safe};
+use crate::source::{Bytes, Source, range};
 use serde_json::Value;
-use std::io::Read;
 use std::net::IpAddr;
 use std::time::Duration;
+use ureq::config::ConfigBuilder;
 use ureq::http::{Response, StatusCode, header};
+use ureq::typestate::AgentScope;
 use ureq::{Agent, Body};
 
 /// The hub that is meant unless `HF_ENDPOINT` names another.
@@ -47,35 +49,47 @@ pub struct Client {
     agent: Agent,
     endpoint: String,
     token: Option<String>,
+    allow_http: bool,
     /// How long to wait before a request that failed is sent again.
     pub(crate) pause: Duration,
 }
 
-/// An answer: from where its bytes are, and they.
-pub(crate) struct Bytes {
-    pub from: u64,
-    pub reader: Box<dyn Read>,
+/// The files of a repository at a commit.
+pub(crate) struct Commit<'a> {
+    pub client: &'a Client,
+    pub repository: &'a Repository,
+    pub commit: &'a str,
+}
+
+/// How anything is asked.
+pub(crate) fn agent() -> ConfigBuilder<AgentScope> {
+    let config = Agent::config_builder();
+    let config = config.http_status_as_error(false).user_agent(concat!("gristmill/", env!("CARGO_PKG_VERSION")));
+    config.timeout_connect(Some(SILENCE)).timeout_recv_response(Some(SILENCE)).timeout_per_read(Some(SILENCE))
 }
 
 impl Client {
     /// The hub at `endpoint`, asked with that token.
     pub fn new(endpoint: &str, token: Option<String>) -> Client {
         let endpoint = endpoint.trim_end_matches('/').to_owned();
-        let config = Agent::config_builder()
-            // A redirection may not lead to where everybody on the way can read and change what comes.
-            .https_only(endpoint.to_ascii_lowercase().starts_with("https://"))
-            .http_status_as_error(false)
-            .timeout_connect(Some(SILENCE))
-            .timeout_recv_response(Some(SILENCE))
-            .timeout_per_read(Some(SILENCE))
-            .user_agent(concat!("gristmill/", env!("CARGO_PKG_VERSION")))
-            .build();
-        Client { agent: config.into(), endpoint, token, pause: Duration::from_secs(1) }
+        // A redirection may not lead to where everybody on the way can read and change what comes.
+        let config = agent().https_only(endpoint.to_ascii_lowercase().starts_with("https://")).build();
+        Client { agent: config.into(), endpoint, token, allow_http: false, pause: Duration::from_secs(1) }
     }
-    /// The hub of the environment: `HF_ENDPOINT`, asked with `HF_TOKEN`.
+    /// The hub of the environment: `HF_ENDPOINT`, asked with `HF_TOKEN`; other servers without encryption where
+    /// `GRISTMILL_ALLOW_HTTP` is 1.
     pub fn from_environment() -> Client {
         let variable = |name| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
-        Client::new(&variable("HF_ENDPOINT").unwrap_or(DEFAULT.into()), variable("HF_TOKEN"))
+        let client = Client::new(&variable("HF_ENDPOINT").unwrap_or(DEFAULT.into()), variable("HF_TOKEN"));
+        client.allow_http(variable("GRISTMILL_ALLOW_HTTP").as_deref() == Some("1"))
+    }
+    /// May servers that are no hub be asked without encryption? On this machine they may.
+    pub fn allow_http(mut self, allow: bool) -> Client {
+        self.allow_http = allow;
+        self
+    }
+    pub(crate) fn allows_http(&self) -> bool {
+        self.allow_http
     }
     /// That pause between tries instead of a second.
     pub fn pause(mut self, pause: Duration) -> Client {
@@ -99,19 +113,6 @@ impl Client {
         let body = body.map_err(|e| self.transport(e))?;
         let listing = serde_json::from_str(&body).ok().as_ref().and_then(parse);
         listing.ok_or_else(|| self.answer("with something that is no listing of a repository"))
-    }
-
-    /// Bytes of a file from `from` on; the hub may begin earlier.
-    pub(crate) fn bytes(&self, repository: &Repository, commit: &str, path: &str, from: u64) -> Result<Bytes, Error> {
-        let path: Vec<String> = path.split('/').map(escaped).collect();
-        let url = format!("{}/{repository}/resolve/{commit}/{}", self.endpoint, path.join("/"));
-        let response = self.get(&url, Some(from).filter(|&n| n > 0), None)?;
-        self.check(&response, repository)?;
-        let from = match response.status() {
-            StatusCode::PARTIAL_CONTENT => begins(&response).ok_or_else(|| self.answer("with a part of no range"))?,
-            _ => 0,
-        };
-        Ok(Bytes { from, reader: Box::new(response.into_body().into_reader()) })
     }
 
     /// Asks for bytes from `from` on, which all have come after `most`.
@@ -144,16 +145,36 @@ impl Client {
         }
     }
 
-    pub(crate) fn transport(&self, error: impl ToString) -> Error {
-        Error::Transport { endpoint: self.endpoint.clone(), message: error.to_string() }
+    fn transport(&self, error: impl ToString) -> Error {
+        Error::Transport { endpoint: self.endpoint.clone(), message: error.to_string(), is_hub: true }
     }
     fn answer(&self, answer: &str) -> Error {
         Error::Answer { endpoint: self.endpoint.clone(), answer: answer.into() }
     }
 }
 
+impl Source for Commit<'_> {
+    fn bytes(&self, path: &str, from: u64) -> Result<Bytes, Error> {
+        let Commit { client, repository, commit } = self;
+        let url = format!("{}/{repository}/resolve/{commit}/{}", client.endpoint, escaped_path(path));
+        let response = client.get(&url, Some(from).filter(|&n| n > 0), None)?;
+        client.check(&response, repository)?;
+        let from = match response.status() {
+            StatusCode::PARTIAL_CONTENT => range(&response).ok_or_else(|| client.answer("with a part of no range"))?.0,
+            _ => 0,
+        };
+        Ok(Bytes { from, reader: Box::new(response.into_body().into_reader()) })
+    }
+    fn broken(&self, message: String) -> Error {
+        self.client.transport(message)
+    }
+    fn pause(&self) -> Duration {
+        self.client.pause
+    }
+}
+
 /// Can nobody on the way read what is sent: is it encrypted, or does it stay on this machine?
-fn is_private(endpoint: &str) -> bool {
+pub(crate) fn is_private(endpoint: &str) -> bool {
     let endpoint = endpoint.to_ascii_lowercase();
     if endpoint.starts_with("https://") {
         return true;
@@ -167,12 +188,6 @@ fn is_private(endpoint: &str) -> bool {
         None => host.split(':').next().unwrap_or_default(),
     };
     name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-/// Where a part begins: `Content-Range: bytes 5-9/10`.
-fn begins(response: &Response<Body>) -> Option<u64> {
-    let range = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
-    range.strip_prefix("bytes ")?.split_once('-')?.0.parse().ok()
 }
 
 fn parse(body: &Value) -> Option<Listing> {
@@ -191,18 +206,6 @@ fn parse(body: &Value) -> Option<Listing> {
 
 pub(crate) fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit())
-}
-
-/// Part of a path as it stands in an address.
-fn escaped(part: &str) -> String {
-    let mut out = String::new();
-    for b in part.bytes() {
-        match b {
-            b if b.is_ascii_alphanumeric() || b"-_.~".contains(&b) => out.push(b as char),
-            b => out.push_str(&format!("%{b:02X}")),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

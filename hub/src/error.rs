@@ -1,7 +1,8 @@
 //! What goes wrong between a name and its file.
 
-use crate::file_name;
+use crate::offer::Offer;
 use crate::repository::{Name, Repository};
+use crate::size::size;
 use std::io;
 use std::path::PathBuf;
 
@@ -12,9 +13,28 @@ pub enum Error {
     /// A name that is none.
     #[error("{0} does not name a model: {1}")]
     Name(String, &'static str),
-    /// An address of another place than the hub.
-    #[error("{0} is no address of the hub")]
-    Elsewhere(String),
+    /// An address that is none of a model's file.
+    #[error("{0} is not the address of a model: {1}")]
+    Address(String, &'static str),
+    /// What would come could be read and changed on the way.
+    #[error("{0} is not fetched: the connection would not be encrypted")]
+    Plain(String),
+    /// What lies at an address is no model, or does not come.
+    #[error("{name}: {message}")]
+    Elsewhere {
+        /// What was asked for.
+        name: String,
+        /// What came instead.
+        message: String,
+    },
+    /// What came is no model.
+    #[error("{name} is no model: {why}; it is thrown away")]
+    NoModel {
+        /// What was fetched.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The hub knows no such repository, or does not say.
     #[error("the hub has no repository {0}, or shows it only to some")]
     NoRepository(Repository),
@@ -32,12 +52,12 @@ pub enum Error {
         files: Vec<String>,
     },
     /// The name fits several files.
-    #[error("{repository} has {} models", .files.len())]
+    #[error("{repository} has {} models", .models.len())]
     Several {
         /// Where.
         repository: Repository,
         /// Which.
-        files: Vec<String>,
+        models: Vec<Offer>,
     },
     /// Nothing of that name is kept here.
     #[error("{0} is not among the models that are kept here")]
@@ -46,7 +66,7 @@ pub enum Error {
     #[error("{name} was not fetched: {} is left where it is", .path.display())]
     NotFetched {
         /// What was to be removed.
-        name: Name,
+        name: Box<Name>,
         /// A file of it.
         path: PathBuf,
     },
@@ -54,7 +74,7 @@ pub enum Error {
     #[error("{} is not what was fetched: its SHA-256 has changed", .path.display())]
     Changed {
         /// What it was fetched as.
-        name: Name,
+        name: Box<Name>,
         /// Where it is.
         path: PathBuf,
     },
@@ -74,6 +94,8 @@ pub enum Error {
         endpoint: String,
         /// What the connection came to.
         message: String,
+        /// Is that the hub, and not another server?
+        is_hub: bool,
     },
     /// The hub answers, but not with what was asked for.
     #[error("{endpoint} answers {answer}")]
@@ -96,6 +118,16 @@ pub enum Error {
     /// Another process is at it.
     #[error("{0} is being fetched by another process")]
     Busy(String),
+    /// The disk is too small.
+    #[error("{} needs {} more, and its disk has room for {}", .path.display(), size(*.needed), size(*.free))]
+    NoRoom {
+        /// What was to be written.
+        path: PathBuf,
+        /// Bytes that are to come.
+        needed: u64,
+        /// Bytes that there is room for.
+        free: u64,
+    },
     /// The disk.
     #[error("cannot {what} {}: {error}", .path.display())]
     Disk {
@@ -111,6 +143,8 @@ pub enum Error {
     NoHome,
 }
 
+/// Where the disk is full.
+const NO_ROOM: &str = "make room, or keep models elsewhere: GRISTMILL_MODELS names a folder";
 /// Names in a hint before it says how many more there are.
 const SHOWN: usize = 40;
 
@@ -119,11 +153,15 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Name(..) => "write hf:ORG/REPO, or hf:ORG/REPO:FILE where there are several".into(),
-            Error::Elsewhere(address) => {
-                format!(
-                    "fetch it, with `curl -LO {address}` for example, and give the path of the file; HF_ENDPOINT names another hub"
-                )
+            Error::Address(..) => {
+                "give that of the file itself, https://HOST/…/NAME.gguf, or the path of a file that you have fetched"
+                    .into()
             }
+            Error::Plain(_) => "use an address with https; GRISTMILL_ALLOW_HTTP=1 fetches it all the same".into(),
+            Error::Elsewhere { .. } => {
+                "open the address in a browser: is it that of the file itself, and may everybody fetch it?".into()
+            }
+            Error::NoModel { .. } => "check the address; the file may be damaged where it lies".into(),
             Error::NoRepository(_) => {
                 "check the name; for a private or gated one, set HF_TOKEN to a token that may read it".into()
             }
@@ -134,12 +172,12 @@ impl Error {
                 "the repository holds no .gguf files: try another".into()
             }
             Error::NoFile { files, .. } => format!("there are {}", list(files)),
-            Error::Several { repository, files } => {
-                let words = file_name::distinct(files);
+            Error::Several { repository, models } => {
+                let sized = |model: &Offer| format!("{} ({})", model.word, size(model.bytes));
                 format!(
                     "choose a quantisation, hf:{repository}:{} for example, of {}",
-                    words[words.len() / 2],
-                    list(&words)
+                    models[models.len() / 2].word,
+                    list(&models.iter().map(sized).collect::<Vec<_>>())
                 )
             }
             Error::NotKept(_) => "`gristmill list` shows what is".into(),
@@ -149,16 +187,16 @@ impl Error {
             }
             Error::InTheWay { .. } => "move it elsewhere and try again, or use it by its path".into(),
             Error::PlainToken(_) => "use an address with https, or unset HF_TOKEN".into(),
-            Error::Transport { .. } => {
-                "check the connection and try again: what was fetched is kept. HF_ENDPOINT names another hub".into()
+            Error::Transport { is_hub, .. } => {
+                let other = if *is_hub { ". HF_ENDPOINT names another hub" } else { "" };
+                format!("check the connection and try again: what was fetched is kept{other}")
             }
             Error::Answer { .. } => "try again later, or name another hub with HF_ENDPOINT".into(),
             Error::Checksum { .. } => "try again; if it happens twice, the hub or the way to it is at fault".into(),
             Error::Busy(_) => "wait for it, or end it".into(),
+            Error::NoRoom { .. } => NO_ROOM.into(),
             Error::Disk { error, .. } => match error.kind() {
-                io::ErrorKind::StorageFull => {
-                    "make room, or keep models elsewhere: GRISTMILL_MODELS names a folder".into()
-                }
+                io::ErrorKind::StorageFull => NO_ROOM.into(),
                 io::ErrorKind::InvalidInput => {
                     "no link in the folder of models is followed: remove it. GRISTMILL_MODELS names another folder"
                         .into()

@@ -4,7 +4,7 @@
 //! could swap a folder for a link in between. Here each part is opened relative to the descriptor of the one before,
 //! and refused if it is a link; what is done then is done in the folder that was checked.
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, mkdirat, openat, renameat, statat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstatvfs, mkdirat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
@@ -126,6 +126,11 @@ impl Folder {
             Some(file) if !file.metadata()?.is_file() => Err(wrong()),
             _ => Ok(file),
         }
+    }
+    /// Bytes that the user may still write to its disk; none where the file system does not say.
+    pub fn room(&self) -> io::Result<Option<u64>> {
+        let disk = fstatvfs(&self.0)?;
+        Ok((disk.f_blocks > 0).then(|| disk.f_bavail.saturating_mul(disk.f_frsize)))
     }
     /// Gives a file another name in this folder, in place of what has it.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {

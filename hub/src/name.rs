@@ -1,7 +1,9 @@
 //! Names of models: `hf:ORG/REPO`, `hf:ORG/REPO:FILE`, the same as other programs and browsers write it, and short ones.
 
 use crate::error::Error;
-use crate::repository::{ENDING, Name, Repository, SCHEME, is_repository_part, is_safe};
+use crate::file_name::stem;
+use crate::repository::{ENDING, Name, Repository, SCHEME, SCHEMES, is_host, is_repository_part, is_safe};
+use ureq::http::Uri;
 
 /// A short name.
 pub struct Short {
@@ -40,16 +42,16 @@ const HOSTS: [&str; 3] = ["huggingface.co", "www.huggingface.co", "hf.co"];
 const BRANCH: &str = "main";
 
 impl Name {
-    /// What `text` names: `hf:ORG/REPO[:FILE]`, `ORG/REPO[:FILE]`, `hf.co/ORG/REPO[:FILE]`, the address of a page or of a file of the hub, or a
-    /// short name; none if it has no such form.
+    /// What `text` names: `hf:ORG/REPO[:FILE]`, `ORG/REPO[:FILE]`, `hf.co/ORG/REPO[:FILE]`, the address of a page or of a file of the hub, that
+    /// of a file elsewhere, or a short name; none if it has no such form.
     ///
     /// # Errors
-    /// [`Error::Name`] when it begins like one and is not, [`Error::Elsewhere`] for an address that is not the hub's.
+    /// [`Error::Name`] when it begins like one and is not, [`Error::Address`] for an address that is no file's.
     pub fn parse(text: &str) -> Result<Option<Name>, Error> {
         if let Some(rest) = text.strip_prefix(SCHEME) {
             return Name::of(text, rest).map(Some);
         }
-        let address = ["https://", "http://"].iter().find_map(|scheme| text.strip_prefix(scheme));
+        let address = SCHEMES.iter().find_map(|scheme| text.strip_prefix(scheme)?.strip_prefix("://"));
         let place = address.unwrap_or(text);
         if let Some((host, path)) = place.split_once('/')
             && HOSTS.iter().any(|known| known.eq_ignore_ascii_case(host))
@@ -57,7 +59,7 @@ impl Name {
             return Name::at(text, path).map(Some);
         }
         if address.is_some() {
-            return Err(Error::Elsewhere(text.into()));
+            return Name::elsewhere(text).map(Some);
         }
         if is_bare(text) {
             return Name::of(text, text).map(Some);
@@ -106,7 +108,38 @@ impl Name {
                 return Err(wrong("owners and repositories consist of letters, digits, - _ and ."));
             }
         }
-        Ok(Name { repository: Repository { owner: owner.into(), name: name.into() }, file })
+        Ok(Name { repository: Repository::Hub { owner: owner.into(), name: name.into() }, file, query: None })
+    }
+
+    /// The file of a server that is no hub.
+    fn elsewhere(text: &str) -> Result<Name, Error> {
+        let wrong = |why| Error::Address(text.into(), why);
+        // What follows is for whoever shows the file, and no part of the address.
+        let address = text.split('#').next().unwrap_or_default();
+        let address: Uri = address.parse().map_err(|_| wrong("other characters than an address has"))?;
+        let (Some(scheme), Some(authority)) = (address.scheme_str(), address.authority()) else {
+            return Err(wrong("it has no host"));
+        };
+        if authority.as_str().contains('@') {
+            return Err(wrong("a user's name and password do not belong into an address"));
+        }
+        let usual = if scheme == SCHEMES[0] { 443 } else { 80 };
+        let port = authority.port_u16().filter(|&port| port != usual).map(|port| format!(":{port}"));
+        let host = format!("{}{}", authority.host().to_ascii_lowercase(), port.unwrap_or_default());
+        let is_odd = authority.port_u16().is_none() && authority.as_str() != authority.host();
+        if is_odd || !is_host(&host) {
+            return Err(wrong("it has no host, or no port, that there can be"));
+        }
+        // A part at a time: an escaped `/` is none that divides.
+        let parts: Option<Vec<String>> = address.path().trim_start_matches('/').split('/').map(unescaped).collect();
+        let parts = parts.filter(|parts| parts.iter().all(|part| is_safe(part) && !part.contains('/')));
+        let file = parts.map(|parts| parts.join("/")).filter(|file| is_safe(file));
+        let file = file.ok_or(wrong("its path is not one that a file can have here"))?;
+        if stem(&file).is_none() {
+            return Err(wrong("its path does not end in .gguf"));
+        }
+        let repository = Repository::Server { scheme: scheme.to_ascii_lowercase(), host };
+        Ok(Name { repository, file: Some(file), query: address.query().map(str::to_owned) })
     }
 }
 
@@ -216,11 +249,46 @@ mod tests {
         ] {
             assert!(matches!(Name::parse(text), Err(Error::Name(..))), "{text}");
         }
-        for text in
-            ["https://hub.example/a/b/resolve/main/e.gguf", "http://e.gguf", "https://huggingface.co.example/a/b"]
-        {
+    }
+
+    #[test]
+    fn addresses_of_files_elsewhere() {
+        for (text, name, query) in [
+            ("https://Models.example/a/b/resolve/main/e.gguf", "https://models.example/a/b/resolve/main/e.gguf", None),
+            ("https://models.example:443/e%20f.gguf?key=a/b#x", "https://models.example/e%20f.gguf", Some("key=a/b")),
+            ("http://127.0.0.1:8080/m.GGUF", "http://127.0.0.1:8080/m.GGUF", None),
+            ("http://[::1]:80/%e6%a8%a1.gguf?", "http://[::1]/%E6%A8%A1.gguf", Some("")),
+            ("https://huggingface.co.example/b.gguf", "https://huggingface.co.example/b.gguf", None),
+        ] {
+            let found = Name::parse(text).unwrap().unwrap();
+            assert_eq!((found.to_string().as_str(), found.query.as_deref()), (name, query), "{text}");
+            let Repository::Server { .. } = &found.repository else { panic!("{text}") };
+            // What is shown names the same file.
+            let again = Name::parse(&found.to_string()).unwrap().unwrap();
+            assert_eq!((again.repository, again.file), (found.repository, found.file));
+        }
+        for text in [
+            "http://e.gguf",
+            "https://huggingface.co.example/a/b",
+            "https://",
+            "https:///m.gguf",
+            "https://user:secret@models.example/m.gguf",
+            "https://models.example/m.gguf.txt",
+            "https://models.example/a/../m.gguf",
+            "https://models.example/a/%2e%2e/m.gguf",
+            "https://models.example/a%2Fm.gguf",
+            "https://models.example/%00m.gguf",
+            "https://models.example/.gguf",
+            "https://models.example//m.gguf/",
+            "https://../m.gguf",
+            "https://models.example:99999/m.gguf",
+            "https://models.example/a b.gguf",
+        ] {
             let error = Name::parse(text).unwrap_err();
-            assert!(matches!(error, Error::Elsewhere(_)) && error.hint().unwrap().contains(text), "{text}");
+            assert!(
+                matches!(error, Error::Address(..)) && error.hint().unwrap().contains("https://HOST"),
+                "{text}: {error}"
+            );
         }
     }
 

@@ -23,8 +23,10 @@ pub(crate) const PART: &str = ".part";
 const MARK: usize = 12;
 /// Most bytes of a record: a line of 64 and a name, and the comment.
 const RECORD_BYTES: u64 = 4096;
-/// What the comment begins with.
+/// What a comment begins with.
 const COMMENT: &str = "# gristmill:";
+/// What a comment with a version begins with behind that.
+const VERSION: &str = "version ";
 /// Bytes read at a time.
 const PIECE: usize = 1 << 20;
 
@@ -42,6 +44,8 @@ pub(crate) struct Record {
     pub sha256: String,
     /// None in records of other programs and of versions that had no comment.
     pub stamp: Option<Stamp>,
+    /// Which version of a server's file it was, where the server is no hub and says so by no checksum.
+    pub version: Option<String>,
 }
 
 impl Stamp {
@@ -51,7 +55,7 @@ impl Stamp {
         Ok(Stamp { size: about.len(), changed: (about.mtime(), about.mtime_nsec()) })
     }
     fn parse(comment: &str) -> Option<Stamp> {
-        let (size, changed) = comment.strip_prefix(COMMENT)?.trim().strip_prefix("size ")?.split_once(" changed ")?;
+        let (size, changed) = comment.strip_prefix("size ")?.split_once(" changed ")?;
         let (seconds, nanoseconds) = changed.split_once('.')?;
         Some(Stamp { size: size.parse().ok()?, changed: (seconds.parse().ok()?, nanoseconds.parse().ok()?) })
     }
@@ -74,8 +78,10 @@ impl Record {
         let mut lines = text.lines();
         let sum = lines.next().and_then(|line| line.split_once("  "));
         let sum = sum.filter(|(sha256, name)| is_sha256(sha256) && *name == file);
-        let stamp = lines.find_map(Stamp::parse);
-        Ok(sum.map(|(sha256, _)| Record { sha256: sha256.to_ascii_lowercase(), stamp }))
+        let comments: Vec<&str> = lines.filter_map(|line| line.strip_prefix(COMMENT)).map(str::trim).collect();
+        let stamp = comments.iter().find_map(|comment| Stamp::parse(comment));
+        let version = comments.iter().find_map(|comment| comment.strip_prefix(VERSION)).map(str::to_owned);
+        Ok(sum.map(|(sha256, _)| Record { sha256: sha256.to_ascii_lowercase(), stamp, version }))
     }
     /// Is that still the file that it was written of, by their dates alone?
     pub fn vouches(&self, folder: &Folder, file: &str, stamp: Stamp) -> io::Result<bool> {
@@ -95,6 +101,9 @@ impl Record {
         let mut text = format!("{}  {file}\n", self.sha256);
         if let Some(Stamp { size, changed: (seconds, nanoseconds) }) = self.stamp {
             text.push_str(&format!("{COMMENT} size {size} changed {seconds}.{nanoseconds:09}\n"));
+        }
+        if let Some(version) = &self.version {
+            text.push_str(&format!("{COMMENT} {VERSION}{version}\n"));
         }
         let mut out = folder.write(&by)?;
         out.set_len(0)?;
@@ -177,11 +186,13 @@ mod tests {
     fn records_are_read_as_they_are_written() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::root(place.path()).unwrap().unwrap();
-        let record = Record { sha256: "0a".repeat(32), stamp: Some(Stamp { size: 7, changed: (-3, 12) }) };
-        record.write(&folder, "m").unwrap();
-        assert_eq!(Record::read(&folder, "m").unwrap(), Some(record));
+        for version in [None, Some("ab".repeat(32))] {
+            let record = Record { sha256: "0a".repeat(32), stamp: Some(Stamp { size: 7, changed: (-3, 12) }), version };
+            record.write(&folder, "m").unwrap();
+            assert_eq!(Record::read(&folder, "m").unwrap(), Some(record));
+        }
         for (text, found) in [
-            (format!("{}  m\n", "0A".repeat(32)), Some(Record { sha256: "0a".repeat(32), stamp: None })),
+            (format!("{}  m\n", "0A".repeat(32)), Some(Record { sha256: "0a".repeat(32), stamp: None, version: None })),
             (format!("{}  n\n", "0a".repeat(32)), None),
             ("0a  m\n".into(), None),
             (String::new(), None),

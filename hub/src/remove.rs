@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::file_name;
 use crate::folder::{Folder, Kind};
+use crate::offer::Offer;
 use crate::record::{Record, beside, finished};
 use crate::repository::{Name, Repository};
 use crate::store::{Files, Kept, Store, disk};
@@ -44,7 +45,7 @@ impl Store {
         }
         match removed.gone.is_empty() {
             true if removed.left.is_empty() => Err(Error::NotKept(name.clone())),
-            true => Err(Error::NotFetched { name: name.clone(), path: removed.left.swap_remove(0) }),
+            true => Err(Error::NotFetched { name: name.clone().into(), path: removed.left.swap_remove(0) }),
             false => Ok(removed),
         }
     }
@@ -98,9 +99,10 @@ impl Store {
             }
         }
         let Some(root) = Folder::root(self.root()).map_err(disk("read", self.root()))? else { return Ok(()) };
-        let owner = root.folder(&repository.owner).map_err(disk("read", &self.root().join(&repository.owner)))?;
-        if owner.is_some_and(|owner| owner.remove_empty(&repository.name)) {
-            root.remove_empty(&repository.owner);
+        let [outer, inner] = repository.folders();
+        let above = root.folder(&outer).map_err(disk("read", &self.root().join(&outer)))?;
+        if above.is_some_and(|above| above.remove_empty(&inner)) {
+            root.remove_empty(&outer);
         }
         Ok(())
     }
@@ -111,16 +113,24 @@ fn meant(name: &Name, all: Vec<Kept>) -> Result<Vec<Kept>, Error> {
     let Some(wanted) = &name.file else { return Ok(all) };
     // What has come in part has the name of what it would have been.
     let file = |kept: &Kept| kept.name.file.clone().unwrap_or_default();
-    let exact = all.iter().any(|k| file_name::model(&file(k)) == file_name::model(wanted));
+    // The path of an address means one file, and the end of no other's.
+    let exact = matches!(name.repository, Repository::Server { .. })
+        || all.iter().any(|k| file_name::model(&file(k)) == file_name::model(wanted));
     let fits = |kept: &Kept| match exact {
         true => file_name::model(&file(kept)) == file_name::model(wanted),
         false => file_name::ends_in(&file(kept), wanted),
     };
     let meant: Vec<Kept> = all.into_iter().filter(fits).collect();
-    let mut models: Vec<String> = meant.iter().map(|k| file_name::model(&file(k)).to_owned()).collect();
-    models.dedup();
+    let mut models: Vec<(String, u64)> = Vec::new();
+    for kept in &meant {
+        let model = file_name::model(&file(kept)).to_owned();
+        match models.last_mut().filter(|(last, _)| *last == model) {
+            Some((_, bytes)) => *bytes += kept.bytes,
+            None => models.push((model, kept.bytes)),
+        }
+    }
     match models.len() {
         0 | 1 => Ok(meant),
-        _ => Err(Error::Several { repository: name.repository.clone(), files: models }),
+        _ => Err(Error::Several { repository: name.repository.clone(), models: Offer::all(models) }),
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::error::Error;
 use crate::file_name::{ends_in, is_projector, part, stem};
-use crate::repository::{ENDING, Name};
+use crate::offer::Offer;
+use crate::repository::{ENDING, Name, Repository};
 
 /// A model among the files of a repository: one file, or the parts of a split one in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -11,18 +12,20 @@ pub struct Choice<'a> {
     pub files: Vec<&'a str>,
 }
 
-/// The model that `name` means among the files at `paths`.
+/// The model that `name` means among the files at `paths`; `size` are their bytes.
 ///
 /// # Errors
 /// When there is none, or more than one.
-pub fn select<'a>(name: &Name, paths: &[&'a str]) -> Result<Choice<'a>, Error> {
+pub fn select<'a>(name: &Name, paths: &[&'a str], size: &dyn Fn(&str) -> u64) -> Result<Choice<'a>, Error> {
     let all = models(paths);
     let exact = |wanted: &String| all.iter().find(|m| m.files.contains(&wanted.as_str()));
     if let Some(exact) = name.file.as_ref().and_then(exact) {
         return Ok(exact.clone());
     }
     let models: Vec<Choice> = all.into_iter().filter(|m| !is_projector(m.files[0])).collect();
-    let wanted = |m: &&Choice| name.file.as_ref().is_none_or(|wanted| ends_in(m.files[0], wanted));
+    // The path of an address means one file, and the end of no other's.
+    let is_whole = matches!(name.repository, Repository::Server { .. });
+    let wanted = |m: &&Choice| name.file.as_ref().is_none_or(|wanted| !is_whole && ends_in(m.files[0], wanted));
     let found: Vec<&Choice> = models.iter().filter(wanted).collect();
     let names = |models: &[&Choice]| models.iter().map(|m| m.files[0].to_owned()).collect::<Vec<_>>();
     let repository = name.repository.clone();
@@ -32,7 +35,10 @@ pub fn select<'a>(name: &Name, paths: &[&'a str]) -> Result<Choice<'a>, Error> {
             let wanted = name.file.clone().unwrap_or_else(|| format!("file that ends in {ENDING}"));
             Err(Error::NoFile { repository, wanted, files: names(&models.iter().collect::<Vec<_>>()) })
         }
-        several => Err(Error::Several { repository, files: names(several) }),
+        several => {
+            let bytes = |m: &&Choice| (m.files[0].to_owned(), m.files.iter().map(|file| size(file)).sum());
+            Err(Error::Several { repository, models: Offer::all(several.iter().map(bytes).collect()) })
+        }
     }
 }
 
@@ -76,7 +82,7 @@ mod tests {
 
     fn found(file: Option<&str>, files: &[&'static str]) -> Result<Vec<&'static str>, Error> {
         let name = Name { file: file.map(str::to_owned), ..Name::parse("hf:a/b").unwrap().unwrap() };
-        select(&name, files).map(|c| c.files)
+        select(&name, files, &|_| 0).map(|c| c.files)
     }
 
     #[test]
@@ -97,14 +103,15 @@ mod tests {
         let words = distinct(&files);
         assert_eq!(words, ["2b-Q4_K_M", "Q8_0", "UD-Q4_K_M", "BF16"]);
         let repository = Name::parse("hf:a/b").unwrap().unwrap().repository;
-        let error = Error::Several { repository, files: files.to_vec() };
+        let sized = files.iter().zip([1_234_000_000, 2_000_000, 5, 7]).map(|(file, bytes)| (file.clone(), bytes));
+        let error = Error::Several { repository, models: Offer::all(sized.collect()) };
         let hint = error.hint().unwrap();
-        assert!(hint.contains("hf:a/b:UD-Q4_K_M for example, of 2b-Q4_K_M, Q8_0,"), "{hint}");
+        assert!(hint.contains("hf:a/b:UD-Q4_K_M for example, of 2b-Q4_K_M (1.23 GB), Q8_0 (2.0 MB), "), "{hint}");
         // Each of them is what it says.
         for (file, word) in files.iter().zip(&words) {
             let name = Name { file: Some(word.clone()), ..Name::parse("hf:a/b").unwrap().unwrap() };
             let paths = ["big/m-BF16-00002-of-00002.gguf"].into_iter().chain(files.iter().map(String::as_str));
-            assert_eq!(select(&name, &paths.collect::<Vec<_>>()).unwrap().files[0], file);
+            assert_eq!(select(&name, &paths.collect::<Vec<_>>(), &|_| 0).unwrap().files[0], file);
         }
     }
 
@@ -114,7 +121,7 @@ mod tests {
             let error = found(Some(wanted), FILES).unwrap_err();
             assert!(matches!(&error, Error::NoFile { files, .. } if files.len() == 4), "{wanted}: {error}");
         }
-        assert!(matches!(found(None, FILES).unwrap_err(), Error::Several { files, .. } if files.len() == 4));
+        assert!(matches!(found(None, FILES).unwrap_err(), Error::Several { models, .. } if models.len() == 4));
         assert!(matches!(found(Some("x"), &["a-x.gguf", "b-x.gguf"]).unwrap_err(), Error::Several { .. }));
         assert_eq!(found(None, &["one.GGUF", "x.txt"]).unwrap(), ["one.GGUF"]);
         // What reads pictures is no choice, unless it is asked for by its whole name.

@@ -1,5 +1,5 @@
-//! Where models are kept: `OWNER/REPOSITORY/FILE` in one folder, plain files that any program may read, each with its
-//! checksum beside it in the form of `sha256sum`.
+//! Where models are kept: `OWNER/REPOSITORY/FILE` in one folder, or `https+/HOST+PORT/FILE` of a server that is no hub, plain
+//! files that any program may read, each with its checksum beside it in the form of `sha256sum`.
 //!
 //! Others may put files there, and links. Links are passed over, files without a record are shown and never removed.
 
@@ -8,7 +8,7 @@ use crate::folder::{Folder, Kind};
 use crate::progress::Progress;
 use crate::record::{CHECKSUM, Record, Stamp, finished, hash, hexadecimal};
 use crate::repository::ENDING;
-use crate::repository::{DEPTH, Name, Repository, is_repository_part, is_safe, is_visible};
+use crate::repository::{DEPTH, Name, Repository, is_repository_part, is_safe, is_scheme_folder, is_visible};
 use crate::select;
 use std::collections::BTreeMap;
 use std::io;
@@ -95,7 +95,8 @@ impl Store {
     }
     /// Where a file is, or would be, kept: for people and for the one who opens it, never to write to.
     pub(crate) fn place(&self, repository: &Repository, file: &str) -> PathBuf {
-        self.root.join(&repository.owner).join(&repository.name).join(file)
+        let [outer, inner] = repository.folders();
+        self.root.join(outer).join(inner).join(file)
     }
     /// The file to open of a model that is kept whole; none if nothing of its repository fits. Files whose size or date
     /// is not the recorded one are read, which `progress` is told of.
@@ -105,14 +106,15 @@ impl Store {
     pub fn find(&self, name: &Name, progress: &mut dyn FnMut(Progress)) -> Result<Option<PathBuf>, Error> {
         let files = self.files(&name.repository)?;
         let paths: Vec<&str> = files.found.keys().map(String::as_str).collect();
-        let choice = match select::select(name, &paths) {
+        let size = |file: &str| files.found.get(file).map_or(0, |found| found.size);
+        let choice = match select::select(name, &paths, &size) {
             Ok(choice) => choice,
             Err(Error::NoFile { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
         for file in &choice.files {
             if self.check(&name.repository, file, false, progress)? == Verdict::Changed {
-                let name = Name { file: Some((*file).to_owned()), ..name.clone() };
+                let name = Box::new(Name { file: Some((*file).to_owned()), ..name.clone() });
                 return Err(Error::Changed { path: self.place(&name.repository, file), name });
             }
         }
@@ -130,10 +132,13 @@ impl Store {
             _ => Err(disk("read", &self.root)(error)),
         })?;
         let Some(root) = root else { return Ok(out) };
-        for owner in self.folders(&root, &self.root, &mut out.passed_over)? {
-            let Some(folder) = root.folder(&owner).map_err(disk("read", &self.root.join(&owner)))? else { continue };
-            for name in self.folders(&folder, &self.root.join(&owner), &mut out.passed_over)? {
-                let repository = Repository { owner: owner.clone(), name };
+        let is_owner = |name: &str| is_repository_part(name) || is_scheme_folder(name);
+        for outer in self.folders(&root, &self.root, &is_owner, &mut out.passed_over)? {
+            let path = self.root.join(&outer);
+            let Some(folder) = root.folder(&outer).map_err(disk("read", &path))? else { continue };
+            let repository = |inner: &str| Repository::of_folders(&outer, inner);
+            let inner = self.folders(&folder, &path, &|name| repository(name).is_some(), &mut out.passed_over)?;
+            for repository in inner.iter().filter_map(|inner| repository(inner)) {
                 let files = self.files(&repository)?;
                 out.passed_over.extend(files.passed_over.iter().map(|p| self.place(&repository, p)));
                 out.kept.extend(self.models(&repository, &files));
@@ -211,7 +216,8 @@ impl Store {
         let mut path = self.root.clone();
         let Some(mut folder) = Folder::root(&path).map_err(disk("read", &path))? else { return Ok(None) };
         let (inner, name) = file.rsplit_once('/').unwrap_or(("", file));
-        let parts = [repository.owner.as_str(), &repository.name].into_iter().chain(inner.split('/'));
+        let above = repository.folders();
+        let parts = above.iter().map(String::as_str).chain(inner.split('/'));
         for part in parts.filter(|part| !part.is_empty()) {
             path.push(part);
             match folder.folder(part).map_err(disk("read", &path))? {
@@ -226,7 +232,8 @@ impl Store {
         let mut path = self.root.clone();
         let mut folder = Folder::make_root(&path).map_err(disk("make", &path))?;
         let (inner, name) = file.rsplit_once('/').unwrap_or(("", file));
-        let parts = [repository.owner.as_str(), &repository.name].into_iter().chain(inner.split('/'));
+        let above = repository.folders();
+        let parts = above.iter().map(String::as_str).chain(inner.split('/'));
         for part in parts.filter(|part| !part.is_empty()) {
             path.push(part);
             folder = folder.make_folder(part).map_err(disk("make", &path))?;
@@ -235,10 +242,16 @@ impl Store {
     }
     /// Names of the folders in a folder that are owners or repositories. What else lies there is other programs' (a
     /// README, `.DS_Store`, `lost+found`) and holds no models; only what could be taken for one is passed over.
-    fn folders(&self, folder: &Folder, path: &Path, passed_over: &mut Vec<PathBuf>) -> Result<Vec<String>, Error> {
+    fn folders(
+        &self,
+        folder: &Folder,
+        path: &Path,
+        is_ours: &dyn Fn(&str) -> bool,
+        passed_over: &mut Vec<PathBuf>,
+    ) -> Result<Vec<String>, Error> {
         let mut out = Vec::new();
         for (name, kind) in folder.entries().map_err(disk("read", path))? {
-            if kind == Kind::Folder && is_repository_part(&name) {
+            if kind == Kind::Folder && is_ours(&name) {
                 out.push(name);
             } else if !is_visible(&name) || kind == Kind::Other && !name.starts_with('.') {
                 passed_over.push(path.join(name));
@@ -259,7 +272,7 @@ impl Store {
             let found = || group.iter().map(|f| files.found[*f]);
             let file = Some(finished(group[0]).unwrap_or(group[0]).to_owned());
             Kept {
-                name: Name { repository: repository.clone(), file },
+                name: Name { repository: repository.clone(), file, query: None },
                 files: group.iter().map(|f| self.place(repository, f)).collect(),
                 bytes: found().map(|f| f.size).sum(),
                 whole,

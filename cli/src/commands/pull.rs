@@ -10,19 +10,21 @@ use std::io::{self, Write};
 const NOTES: &str = "\
 Files are kept in the folder that GRISTMILL_MODELS names, else in gristmill/models of the user's data folder. A fetch that
 breaks off goes on where it stopped, now or when it is asked for again, and a file counts only once its SHA-256 is the
-hub's. HF_ENDPOINT names another hub, HF_TOKEN a token for private and gated repositories.
+hub's. HF_ENDPOINT names another hub, HF_TOKEN a token for private and gated repositories. A file elsewhere has no known
+SHA-256: it counts once it is as long as announced and its head is that of a GGUF file.
 
 Examples:
   gristmill pull glm-4.7-flash                                a model by its short name
   gristmill pull youtu-llm-2b:F16                             the same in another quantisation
   gristmill pull hf:unsloth/GLM-4.7-Flash-GGUF:Q4_0           any file of the hub; the end of its name will do
+  gristmill pull https://models.example/some-Q4_0.gguf        a file of any server; http:// only of this machine
   HF_ENDPOINT=https://hub.example gristmill pull hf:a/b       from another hub
   gristmill chat glm-4.7-flash                                the same names stand wherever a MODEL is expected";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// ORG/REPO, ORG/REPO:FILE (with hf: before it or not), or a short name (`gristmill list` shows them)
+    /// ORG/REPO, ORG/REPO:FILE (with hf: before it or not), an address of a .gguf file, or a short name (`gristmill list` shows them)
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
 }
@@ -51,7 +53,7 @@ pub fn named(text: &str) -> Result<Name> {
         let short: Vec<&str> = SHORT.iter().map(|row| row.name).collect();
         Failure::usage(
             format_args!("{text} is not the name of a model"),
-            format!("names are hf:ORG/REPO, hf:ORG/REPO:FILE, and for short {}", short.join(", ")),
+            format!("names are hf:ORG/REPO, hf:ORG/REPO:FILE, https://HOST/FILE.gguf, and for short {}", short.join(", ")),
         )
     })
 }

@@ -18,7 +18,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// hf:ORG/REPO, hf:ORG/REPO:FILE, or a short name
+    /// hf:ORG/REPO, hf:ORG/REPO:FILE, the address it was fetched from, or a short name
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
 }

@@ -4,6 +4,7 @@
 #[expect(dead_code, reason = "the hub's own tests use the rest")]
 mod server;
 
+use super::terminal::typed_on_terminal;
 use super::{DEMO, gristmill, outcome};
 use server::{Fault, REPOSITORY, Server};
 use sha2::{Digest, Sha256};
@@ -130,6 +131,44 @@ fn what_is_not_here_is_fetched_when_it_is_asked_for() {
 }
 
 #[test]
+fn a_file_of_any_server_is_a_model() {
+    let case = Case::new();
+    case.server.state.lock().unwrap().mark = Some(("etag", "\"x\"".into()));
+    let address = format!("{}/plain/demo-Q4_0.gguf", case.server.endpoint);
+    let arguments = ["tokenize", &address, "<|user|>", "--special"];
+    let first = case.run(&arguments);
+    assert!(first.stderr.contains("fetching plain/demo-Q4_0.gguf, "), "{}", first.stderr);
+    assert!(first.stderr.contains("no checksum is known of plain/demo-Q4_0.gguf"), "{}", first.stderr);
+    assert_eq!(first.ok(), "2044\n");
+    case.server.requests();
+    let second = case.run(&arguments);
+    assert_eq!((second.stderr.as_str(), case.server.requests()), ("", vec![]));
+    assert!(case.run(&["list"]).ok().contains(&address));
+    let again = case.run(&["pull", &address]);
+    assert!(again.stderr.contains("was here already") && !again.stderr.contains("checksum"), "{}", again.stderr);
+    assert!(case.run(&["rm", &address]).stderr.contains("removed"));
+    // A file that is cut short where it lies is no model, whatever it begins with.
+    let cut = std::fs::read(DEMO).unwrap()[..1 << 20].to_vec();
+    case.server.state.lock().unwrap().files.push(("cut.gguf".into(), cut, None));
+    let error = case.run(&["pull", &format!("{}/plain/cut.gguf", case.server.endpoint)]).failed();
+    assert!(error.contains("is no model") && error.contains("thrown away"), "{error}");
+    assert_eq!(std::fs::read_dir(case.folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn who_sits_at_a_terminal_is_asked_which() {
+    let case = Case::new();
+    let mut command = case.command(&["pull", REPOSITORY]);
+    let (well, text) = typed_on_terminal(&mut command, "q5_0\nq4_0\n");
+    assert!(well && text.contains("some/models has 2 models:"), "{text:?}");
+    assert!(text.contains("1  Q8_0        5 B") && text.contains("2  Q4_0     7.6 MB"), "{text:?}");
+    assert!(text.contains("there is no q5_0") && text.contains("demo-Q4_0.gguf"), "{text:?}");
+    // Nobody is made to answer.
+    let (well, text) = typed_on_terminal(&mut case.command(&["pull", REPOSITORY]), "\n");
+    assert!(!well && text.contains("choose a quantisation, hf:some/models:"), "{text:?}");
+}
+
+#[test]
 fn who_asks_is_told() {
     let case = Case::new();
     outcome(case.command(&["pull", &format!("hf:{REPOSITORY}:q4_0")]).env("HF_TOKEN", "secret")).ok();
@@ -142,13 +181,14 @@ fn names_that_name_nothing() {
     for (arguments, message) in [
         (&["run", "hf:some", "-p", "x"][..], "does not name a model"),
         (&["run", "hf:some/none", "-p", "x"], "has no repository some/none"),
-        (&["pull", "hf:some/models"], "choose a quantisation"),
+        (&["pull", "hf:some/models"], "Q8_0 (5 B)"),
         (&["pull", "hf:some/models:q5_0"], "demo-Q4_0.gguf, other-Q8_0.gguf"),
         (&["pull", "hf:some/models:../../x"], "not a path inside"),
         (&["inspect", "glm-5"], "glm-4.7-flash"),
         (&["inspect", "some/models"], "choose a quantisation"),
         (&["inspect", "some/other"], "there is no file some/other either"),
-        (&["inspect", "https://hub.example/m.gguf"], "curl -LO https://hub.example/m.gguf"),
+        (&["inspect", "https://models.example/m.bin"], "does not end in .gguf"),
+        (&["inspect", "http://models.example/m.gguf"], "GRISTMILL_ALLOW_HTTP"),
     ] {
         let error = case.run(arguments).failed();
         assert!(error.contains(message), "{arguments:?}: {error}");

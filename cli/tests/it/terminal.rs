@@ -9,15 +9,30 @@ use std::process::Command;
 
 /// Runs it with standard output and standard error on a terminal; what that got, and whether it went well.
 fn on_terminal(command: &mut Command) -> (bool, String) {
+    at_terminal(command, None)
+}
+
+/// The same with standard input, where that text is typed.
+pub fn typed_on_terminal(command: &mut Command, text: &str) -> (bool, String) {
+    at_terminal(command, Some(text))
+}
+
+fn at_terminal(command: &mut Command, typed: Option<&str>) -> (bool, String) {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&ours).unwrap();
     unlockpt(&ours).unwrap();
     let name = ptsname(&ours, Vec::new()).unwrap();
     let theirs = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    if let Some(typed) = typed {
+        command.stdin(theirs.try_clone().unwrap());
+        // It waits there until it is read.
+        rustix::io::write(&ours, typed.as_bytes()).unwrap();
+    }
     command.stdout(theirs.try_clone().unwrap()).stderr(theirs).env("TERM", "xterm").env_remove("NO_COLOR");
     let mut child = command.spawn().unwrap();
     // The command holds the other end, too: the reading ends when both are gone.
-    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let nothing = std::process::Stdio::null;
+    command.stdin(nothing()).stdout(nothing()).stderr(nothing());
     let mut bytes = Vec::new();
     // A terminal whose other end is closed is an error on Linux, and the end elsewhere.
     let _ = File::from(ours).read_to_end(&mut bytes);

@@ -1,9 +1,10 @@
 //! Fetching, against a hub of the tests' own.
 
+mod elsewhere;
 mod planted;
 mod server;
 
-use gristmill_hub::{Client, Error, Kept, Name, Progress, Pulled, Store, pull};
+use gristmill_hub::{Client, Error, Form, Kept, Name, Progress, Pulled, Store, pull};
 use server::{ELSEWHERE, Fault, REPOSITORY, Server};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
@@ -23,6 +24,15 @@ fn some_bytes(n: usize, seed: u64) -> Vec<u8> {
     (0..n).map(|_| next()).collect()
 }
 
+/// As who reads models would, in these tests: a model has another byte behind the first four than `!`.
+fn check(mut file: std::fs::File) -> Result<(), String> {
+    let mut bytes = vec![];
+    std::io::Seek::rewind(&mut file).map_err(|e| e.to_string())?;
+    std::io::Read::read_to_end(&mut file, &mut bytes).map_err(|e| e.to_string())?;
+    if bytes.get(4) == Some(&b'!') { Err("it is damaged".into()) } else { Ok(()) }
+}
+
+const FORM: Form = Form { begins: *b"GGUF", check: &check };
 const SIZE: usize = 5 << 20;
 const SPLIT: [&str; 2] = ["big/m-BF16-00001-of-00002.gguf", "big/m-BF16-00002-of-00002.gguf"];
 
@@ -50,7 +60,7 @@ impl Case {
         Client::new(&self.server.endpoint, Some("secret".into())).pause(Duration::ZERO)
     }
     fn pull(&self, file: &str) -> Result<Pulled, Error> {
-        pull(&self.client(), &self.store, &name(file), &mut |_| ())
+        pull(&self.client(), &self.store, &name(file), FORM, &mut |_| ())
     }
     fn find(&self, name: &Name) -> Result<Option<PathBuf>, Error> {
         self.store.find(name, &mut |_| ())
@@ -83,7 +93,7 @@ fn name(file: &str) -> Name {
 fn a_file_comes_whole_and_once() {
     let case = Case::new();
     let mut seen = vec![];
-    let pulled = pull(&case.client(), &case.store, &name("q4_0"), &mut |p| {
+    let pulled = pull(&case.client(), &case.store, &name("q4_0"), FORM, &mut |p| {
         if let Progress::Fetched { done, total, .. } = p {
             seen.push((done, total));
         }
@@ -122,7 +132,7 @@ fn a_connection_that_breaks_goes_on_where_it_was() {
     let case = Case::new();
     case.server.faults(&[Fault::Cut(1 << 20), Fault::Status(503), Fault::Cut(2 << 20), Fault::Cut(0)]);
     let mut again = 0;
-    let pulled = pull(&case.client(), &case.store, &name("Q4_0"), &mut |p| {
+    let pulled = pull(&case.client(), &case.store, &name("Q4_0"), FORM, &mut |p| {
         again += usize::from(matches!(p, Progress::Again { .. }));
     });
     assert_eq!(pulled.unwrap().fetched, SIZE as u64);
@@ -140,7 +150,7 @@ fn another_run_goes_on_where_the_last_was() {
     case.server.starts();
     case.server.faults(&[]);
     let mut checked = 0;
-    let pulled = pull(&case.client(), &case.store, &name("Q4_0"), &mut |p| {
+    let pulled = pull(&case.client(), &case.store, &name("Q4_0"), FORM, &mut |p| {
         if let Progress::Checked { done, .. } = p {
             checked = done;
         }
@@ -207,12 +217,12 @@ fn a_checksum_that_the_hub_lacks_is_missed() {
 fn what_a_hub_may_say_instead() {
     let case = Case::new();
     let other = Name::parse("hf:some/others").unwrap().unwrap();
-    let error = pull(&case.client(), &case.store, &other, &mut |_| ()).unwrap_err();
+    let error = pull(&case.client(), &case.store, &other, FORM, &mut |_| ()).unwrap_err();
     assert!(matches!(error, Error::NoRepository(_)), "{error}");
     let repository = Name::parse(&format!("hf:{REPOSITORY}")).unwrap().unwrap();
-    let error = pull(&case.client(), &case.store, &repository, &mut |_| ()).unwrap_err();
+    let error = pull(&case.client(), &case.store, &repository, FORM, &mut |_| ()).unwrap_err();
     // A path that leads outside is no file.
-    assert!(matches!(&error, Error::Several { files, .. } if files.len() == 3), "{error}");
+    assert!(matches!(&error, Error::Several { models, .. } if models.len() == 3), "{error}");
     assert!(error.hint().unwrap().contains("choose a quantisation, hf:some/models:"), "{}", error.hint().unwrap());
     let error = case.pull("none").unwrap_err();
     assert!(matches!(&error, Error::NoFile { files, .. } if files.len() == 3), "{error}");
@@ -222,7 +232,7 @@ fn what_a_hub_may_say_instead() {
     assert!(matches!(case.pull("Q4_0").unwrap_err(), Error::Answer { .. }));
     // Nobody there.
     let nobody = Client::new("http://127.0.0.1:1", None).pause(Duration::ZERO);
-    let error = pull(&nobody, &case.store, &repository, &mut |_| ()).unwrap_err();
+    let error = pull(&nobody, &case.store, &repository, FORM, &mut |_| ()).unwrap_err();
     assert!(matches!(error, Error::Transport { .. }), "{error}");
 }
 
@@ -231,7 +241,7 @@ fn a_file_is_fetched_by_one_at_a_time() {
     let case = Case::new();
     let client = case.client();
     let mut nested = None;
-    pull(&client, &case.store, &name("Q4_0"), &mut |p| {
+    pull(&client, &case.store, &name("Q4_0"), FORM, &mut |p| {
         if matches!(p, Progress::Fetched { .. }) {
             nested.get_or_insert_with(|| case.pull("Q4_0").unwrap_err());
         }
@@ -273,6 +283,6 @@ fn what_is_kept_is_listed_and_removed() {
     std::fs::write(&file, "").unwrap();
     let store = Store::new(PathBuf::from(&file));
     assert_eq!(store.list().unwrap().kept, []);
-    let error = pull(&case.client(), &store, &name("small"), &mut |_| ()).unwrap_err();
+    let error = pull(&case.client(), &store, &name("small"), FORM, &mut |_| ()).unwrap_err();
     assert!(matches!(error, Error::Disk { .. }), "{error}");
 }

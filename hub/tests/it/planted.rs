@@ -1,7 +1,7 @@
 //! What others put into the folder of models, and what a hostile hub says: nothing outside the folder is read, written or
 //! removed, and nothing in it that was not fetched is removed.
 
-use super::{Case, REPOSITORY, name, sha256};
+use super::{Case, FORM, REPOSITORY, name, sha256};
 use crate::server::Fault;
 use gristmill_hub::{Client, Error, Name, Progress, Store, Verdict, pull};
 use std::fs;
@@ -192,7 +192,7 @@ fn a_change_at_the_same_size_is_noticed() {
     assert!(matches!(&error, Error::Changed { path, .. } if *path == file), "{error}");
     assert!(error.hint().unwrap().contains("gristmill pull hf:some/models:m-Q4_0.gguf"), "{error}");
     let mut changed = 0;
-    let pulled = pull(&case.client(), &case.store, &name("Q4_0"), &mut |p| {
+    let pulled = pull(&case.client(), &case.store, &name("Q4_0"), FORM, &mut |p| {
         changed += usize::from(matches!(p, Progress::Changed { .. }));
     });
     assert_eq!((pulled.unwrap().fetched, changed), (case.bytes(FILE).len() as u64, 1));
@@ -264,7 +264,7 @@ fn records_of_earlier_versions_are_not_read_for() {
     seal(&case, true);
     for _ in 0..2 {
         assert_eq!(find().unwrap(), Some(file.clone()));
-        let pulled = pull(&case.client(), &case.store, &name("Q4_0"), &mut |p| {
+        let pulled = pull(&case.client(), &case.store, &name("Q4_0"), FORM, &mut |p| {
             assert!(matches!(p, Progress::PassedOver { .. }), "it is read: {p:?}");
         });
         assert_eq!(pulled.unwrap().fetched, 0);
@@ -313,14 +313,14 @@ fn names_that_do_not_show_what_they_are_are_passed_over() {
         case.server.state.lock().unwrap().files.push((file, b"x".to_vec(), None));
     }
     let mut passed_over = 0;
-    let error = pull(&case.client(), &case.store, &repository(), &mut |p| {
+    let error = pull(&case.client(), &case.store, &repository(), FORM, &mut |p| {
         if let Progress::PassedOver { files } = p {
             passed_over = files;
         }
     });
-    let Err(Error::Several { files, .. }) = error else { panic!("{error:?}") };
+    let Err(Error::Several { models, .. }) = error else { panic!("{error:?}") };
     // With the one that leads outside.
-    assert_eq!((files.len(), passed_over), (3, 7), "{files:?}");
+    assert_eq!((models.len(), passed_over), (3, 7), "{models:?}");
     // On the disk as well.
     case.pull("small").unwrap();
     for file in ["m\u{202e}.gguf", "\u{1b}[2Jx.gguf", ".hidden.gguf"] {
@@ -380,7 +380,7 @@ fn folders_without_end_do_not_exhaust_descriptors() {
 fn a_token_is_not_sent_in_the_clear() {
     let store = Store::new("none");
     let client = Client::new("http://hub.example", Some("secret".into())).pause(Duration::ZERO);
-    let error = pull(&client, &store, &repository(), &mut |_| ()).unwrap_err();
+    let error = pull(&client, &store, &repository(), FORM, &mut |_| ()).unwrap_err();
     assert!(matches!(error, Error::PlainToken(_)) && error.hint().unwrap().contains("https"), "{error}");
 }
 

@@ -1,4 +1,5 @@
-//! A hub of the tests' own, with its faults: one repository, answered as the real one does.
+//! A hub of the tests' own, with its faults: one repository, answered as the real one does; and the same files as a server
+//! has them that is no hub.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -25,6 +26,8 @@ pub struct Request {
     pub path: String,
     /// Where the range it asks for begins.
     pub from: Option<usize>,
+    /// The version that this range shall be of.
+    pub of: Option<String>,
     /// What it is asked with.
     pub token: Option<String>,
 }
@@ -34,6 +37,8 @@ pub struct Request {
 pub struct State {
     /// Path, bytes, checksum as it is announced.
     pub files: Vec<(String, Vec<u8>, Option<String>)>,
+    /// What a server that is no hub says of their version: a header and its value.
+    pub mark: Option<(&'static str, String)>,
     /// For the answers to come, in order; then all goes well.
     pub faults: VecDeque<Fault>,
     /// All requests.
@@ -50,6 +55,12 @@ pub struct Server {
 
 /// The one repository.
 pub const REPOSITORY: &str = "some/models";
+/// Where files lie as on a server that is no hub: path and query as they are, with a mark of their version.
+pub const PLAIN: &str = "/plain/";
+/// `/hops/N/FILE` sends on N times, and then to the file there.
+pub const HOPS: &str = "/hops/";
+/// `/away/HOST/FILE` sends on to `http://HOST/FILE`.
+pub const AWAY: &str = "/away/";
 const COMMIT: &str = "0123abcd";
 /// Where large files lie, as the hub's do.
 pub const ELSEWHERE: &str = "/elsewhere/";
@@ -80,7 +91,7 @@ impl Server {
     }
     /// Of these, those for bytes: where each began.
     pub fn starts(&self) -> Vec<usize> {
-        let bytes = self.requests().into_iter().filter(|r| r.path.starts_with(ELSEWHERE));
+        let bytes = self.requests().into_iter().filter(|r| r.path.starts_with(ELSEWHERE) || r.path.starts_with(PLAIN));
         bytes.map(|r| r.from.unwrap_or(0)).collect()
     }
 }
@@ -94,8 +105,9 @@ fn answer(mut stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
         let Some((name, value)) = line.split_once(':') else { break };
         match name.to_ascii_lowercase().as_str() {
             "range" => {
-                request.from = value.trim().strip_prefix("bytes=").and_then(|r| r.trim_end_matches('-').parse().ok())
+                request.from = value.trim().strip_prefix("bytes=").and_then(|r| r.split('-').next()?.parse().ok())
             }
+            "if-range" => request.of = Some(value.trim().to_owned()),
             "authorization" => request.token = value.trim().strip_prefix("Bearer ").map(str::to_owned),
             _ => {}
         }
@@ -126,12 +138,27 @@ fn respond(state: &mut State, request: Request) -> (u16, String, Vec<u8>) {
     if let Some(path) = request.path.strip_prefix(&files) {
         return (302, format!("location: {ELSEWHERE}{path}\r\ncontent-length: 0\r\n"), vec![]);
     }
-    let Some(path) = request.path.strip_prefix(ELSEWHERE) else { return text(404, "no".into()) };
+    let sends_on = |to: &str| (302, format!("location: {to}\r\ncontent-length: 0\r\n"), vec![]);
+    if let Some((count, file)) = request.path.strip_prefix(HOPS).and_then(|rest| rest.split_once('/')) {
+        return match count.parse::<usize>() {
+            Ok(0) | Err(_) => sends_on(&format!("{PLAIN}{file}")),
+            Ok(n) => sends_on(&format!("{HOPS}{}/{file}", n - 1)),
+        };
+    }
+    if let Some(place) = request.path.strip_prefix(AWAY) {
+        return sends_on(&format!("http://{place}"));
+    }
+    let plain = request.path.strip_prefix(PLAIN).map(|path| path.split('?').next().unwrap_or_default());
+    let Some(path) = plain.or(request.path.strip_prefix(ELSEWHERE)) else { return text(404, "no".into()) };
     let Some(bytes) = state.files.iter().find(|f| f.0 == path).map(|f| f.1.clone()) else {
         return text(404, "no".into());
     };
-    let fault = state.faults.pop_front();
-    let from = request.from.filter(|_| fault != Some(Fault::NoRanges));
+    // Who looks at the first bytes of a file is answered as it is.
+    let is_look = plain.is_some() && request.from == Some(0);
+    let fault = if is_look { None } else { state.faults.pop_front() };
+    let mark = state.mark.as_ref().filter(|_| plain.is_some());
+    let is_other = request.of.is_some() && request.of.as_ref() != mark.map(|(_, value)| value);
+    let from = request.from.filter(|_| fault != Some(Fault::NoRanges) && !is_other);
     if let Some(Fault::Status(status)) = fault {
         return text(status, "no".into());
     }
@@ -139,9 +166,13 @@ fn respond(state: &mut State, request: Request) -> (u16, String, Vec<u8>) {
     if let Some(Fault::More(n)) = fault {
         rest.resize(rest.len() + n, 0);
     }
+    if is_look {
+        rest.truncate(4);
+    }
     let mut headers = format!("content-length: {}\r\n", rest.len());
+    headers.extend(mark.map(|(name, value)| format!("{name}: {value}\r\n")));
     if let Some(from) = from {
-        headers.push_str(&format!("content-range: bytes {from}-{}/{}\r\n", bytes.len() - 1, bytes.len()));
+        headers.push_str(&format!("content-range: bytes {from}-{}/{}\r\n", from + rest.len() - 1, bytes.len()));
     }
     let body = match fault {
         Some(Fault::Cut(n)) => rest[..n.min(rest.len())].to_vec(),

@@ -27,6 +27,7 @@ pub use value::{Array, Strings, Value};
 pub use write::{TensorDecl, Writer};
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
@@ -40,6 +41,9 @@ pub struct Gguf {
 }
 
 impl Gguf {
+    /// What files begin with.
+    pub const BEGINS: [u8; 4] = layout::MAGIC;
+
     /// Opens the file at `path`, and its siblings if it is the first of a split model.
     ///
     /// # Errors
@@ -61,6 +65,15 @@ impl Gguf {
             model.check_total().map_err(at(path))?;
         }
         Ok(model)
+    }
+
+    /// Is an open file a model, or one shard of several: are its head and the ranges of its tensors whole? Nothing of its
+    /// data is read.
+    ///
+    /// # Errors
+    /// When it is malformed, or shorter than its tensors.
+    pub fn check(file: File) -> Result<()> {
+        Self::one(Box::new(source::FileSource::of(file)?)).map(drop)
     }
 
     /// Reads a model from memory: `&'static [u8]`, `Arc<[u8]>`, `Vec<u8>`.

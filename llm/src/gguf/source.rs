@@ -30,7 +30,9 @@ impl FileSource {
         if !std::fs::metadata(path).map_err(Error::io("cannot open"))?.is_file() {
             return Err(Error::NotAFile);
         }
-        let file = File::open(path).map_err(Error::io("cannot open"))?;
+        Self::of(File::open(path).map_err(Error::io("cannot open"))?)
+    }
+    pub fn of(file: File) -> Result<Self> {
         let size = file.metadata().map_err(Error::io("cannot open"))?.len();
         Ok(Self { file, size })
     }
