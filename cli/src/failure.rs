@@ -48,6 +48,10 @@ impl Failure {
         self.hint = self.hint.map(|hint| hint + more);
         self
     }
+    /// What went wrong and what to do about it, for whoever tells it elsewhere.
+    pub fn parts(self) -> (String, Option<String>) {
+        (self.message, self.hint)
+    }
     /// Is there nothing to tell: has the reader gone away?
     pub fn is_quiet(&self) -> bool {
         self.message.is_empty()

@@ -94,9 +94,13 @@ impl Common {
         warn_of(opened.device.as_ref());
         Ok(opened)
     }
-    /// Is the device one that computes nothing?
-    pub fn runs_nothing(&self) -> bool {
-        self.device.as_deref().is_some_and(|device| device.split(':').next() == Some("null"))
+    /// Refuses a device that computes nothing.
+    pub fn check_computes(&self) -> Result {
+        if self.device.as_deref().is_none_or(|device| device.split(':').next() != Some("null")) {
+            return Ok(());
+        }
+        let hint = "it is for `bench`, `kernels` and `tune`; --device cpu and --device interp compute";
+        Err(Failure::usage("the device null computes nothing: its answers would mean nothing", hint))
     }
     /// The device of that name, with these flags.
     pub fn open_as(&self, device: &str) -> Result<Opened> {

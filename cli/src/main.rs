@@ -21,6 +21,7 @@ mod isolation;
 mod measure;
 mod model;
 mod npy;
+mod offer;
 mod plans;
 mod progress;
 mod sampler;

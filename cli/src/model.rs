@@ -8,7 +8,7 @@ use crate::progress::{Bars, Fetching};
 use gristmill_hub::{Client, Form, Name, SHORT, Store};
 use gristmill_llm::arch;
 use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, Span};
-use gristmill_llm::engine::{self, Engine, Progress};
+use gristmill_llm::engine::{self, Engine, Progress, Settings};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::tokenizer::Tokenizer;
 use gristmill_llm::{language, synth};
@@ -44,6 +44,8 @@ pub struct Model {
     pub name: String,
     /// The file.
     pub file: ModelFile,
+    /// Where it is, or its first part; none of what is inside the program or generated.
+    pub path: Option<PathBuf>,
 }
 
 impl Model {
@@ -52,7 +54,7 @@ impl Model {
         let name = name.unwrap_or(DEMO_NAME);
         // A file of that name is ./demo.
         if name == DEMO_NAME {
-            return Ok(Model { name: name.into(), file: ModelFile::from_bytes(DEMO)? });
+            return Ok(Model { name: name.into(), file: ModelFile::from_bytes(DEMO)?, path: None });
         }
         if name.starts_with("synth:") {
             let (preset, quant) = synth::parse_name(name).ok_or_else(|| {
@@ -62,7 +64,7 @@ impl Model {
                     format!("for example synth:{}:q4_0; presets: {}", presets[0], presets.join(", ")),
                 )
             })?;
-            return Ok(Model { name: name.into(), file: ModelFile::synth(preset, quant)? });
+            return Ok(Model { name: name.into(), file: ModelFile::synth(preset, quant)?, path: None });
         }
         let path = Path::new(name);
         let path = match std::fs::metadata(path) {
@@ -77,8 +79,12 @@ impl Model {
                 None => return Err(no_file(name, error)),
             },
         };
-        let shown = path.file_name().map_or(name.into(), |n| n.to_string_lossy().into_owned());
-        Ok(Model { name: shown, file: ModelFile::open(path)? })
+        Model::at(path)
+    }
+    /// That of this file.
+    pub fn at(path: PathBuf) -> Result<Model> {
+        let shown = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Ok(Model { name: shown, file: ModelFile::open(&path)?, path: Some(path) })
     }
     /// Its tokenizer. Remarks go to standard error.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
@@ -123,15 +129,10 @@ impl Model {
     }
     /// On its device, compiled. `context` stands in for --ctx.
     pub fn load(&self, common: &Common, context: Option<usize>) -> Result<Engine> {
-        self.load_watched(common, context, &|_| ())
-    }
-    /// The same; somebody else is told how far it is, too.
-    pub fn load_watched(&self, common: &Common, context: Option<usize>, watch: &dyn Fn(Progress)) -> Result<Engine> {
-        if common.runs_nothing() {
-            let hint = "it is for `bench`, `kernels` and `tune`; --device cpu and --device interp compute";
-            return Err(Failure::usage("the device null computes nothing: its answers would mean nothing", hint));
-        }
-        self.load_with(common.open()?, common, context, (Bars::named(&self.name), watch))
+        common.check_computes()?;
+        let opened = common.open()?;
+        self.file.architecture()?;
+        Ok(self.engine(opened, common.settings(context), (Bars::named(&self.name), &|_| ()))?)
     }
     /// The same on a device that is open already.
     pub fn load_on(
@@ -140,17 +141,16 @@ impl Model {
         common: &Common,
         context: Option<usize>,
     ) -> Result<Engine> {
-        self.load_with(opened, common, context, (Bars::new(), &|_| ()))
+        self.file.architecture()?;
+        Ok(self.engine(opened, common.settings(context), (Bars::new(), &|_| ()))?)
     }
-    fn load_with(
+    /// The same with these settings; somebody besides the bars is told how far it is.
+    pub fn engine(
         &self,
         opened: gristmill_backend::Opened,
-        common: &Common,
-        context: Option<usize>,
+        settings: Settings,
         (bars, watch): (Bars, &dyn Fn(Progress)),
-    ) -> Result<Engine> {
-        let settings = common.settings(context);
-        self.file.architecture()?;
+    ) -> std::result::Result<Engine, engine::Error> {
         let engine = Engine::load(&self.file, opened, settings, &|progress| {
             bars.show(progress);
             watch(progress);

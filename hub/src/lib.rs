@@ -10,6 +10,7 @@ mod elsewhere;
 mod error;
 mod file_name;
 mod folder;
+mod local;
 mod name;
 mod offer;
 mod progress;
@@ -24,6 +25,7 @@ mod store;
 
 pub use client::{Client, Listing, RemoteFile};
 pub use error::Error;
+pub use local::{Local, file_stem, models_in};
 pub use name::{SHORT, Short};
 pub use offer::Offer;
 pub use progress::Progress;

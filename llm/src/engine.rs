@@ -13,7 +13,7 @@ mod rows;
 
 pub use crate::load::Weights;
 pub use class::{Class, Settings, cache_rows, classes, depths, plan_options};
-pub use compiled::Compiled;
+pub use compiled::{Compiled, Forecast};
 pub use decode::Draw;
 pub use error::{Error, Progress};
 pub use executor::Engine;

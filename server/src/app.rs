@@ -1,19 +1,39 @@
 //! What handlers share.
 
 use crate::config::Config;
-use crate::core::intake::Intake;
+use crate::core::error::RequestError;
+use crate::core::models::pool::Models;
+use crate::core::preparing::Preparing;
 use crate::net::connections::Registry;
+use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 /// What handlers share.
 pub struct App {
-    /// The way to the engine.
-    pub intake: Arc<Intake>,
+    /// The models that there are.
+    pub models: Arc<Models>,
+    /// Requests that are read and checked at a time: they take the cores from the models.
+    pub preparing: Preparing,
     /// What the server was told.
     pub config: Config,
     /// Bytes of large bodies that there is room for.
     pub bodies: Arc<Semaphore>,
     /// Who is connected.
     pub connected: Arc<Registry>,
+}
+
+impl App {
+    /// Runs what takes a while beside the threads that serve connections, in that client's turn.
+    ///
+    /// # Errors
+    /// What it says, or that it panicked.
+    pub async fn beside<T: Send + 'static>(
+        &self,
+        client: IpAddr,
+        work: impl FnOnce(&Arc<Models>) -> Result<T, RequestError> + Send + 'static,
+    ) -> Result<T, RequestError> {
+        let models = self.models.clone();
+        self.preparing.beside(client, move || work(&models)).await
+    }
 }

@@ -8,21 +8,38 @@ use crate::api::routes;
 use crate::app::App;
 use crate::config::Config;
 use crate::core::condition::Condition;
-use crate::core::intake::Intake;
-use crate::core::job::{Job, Task};
+use crate::core::job::Task;
+use crate::core::loading::Loading;
 use crate::core::metrics::Metrics;
-use crate::core::model::{About, Served, Text};
+use crate::core::model::{About, Text};
+use crate::core::models::entry::{LoadError, ModelPlan, ModelSource, ModelSpec};
+use crate::core::models::pool::{Models, Shared};
 use crate::core::preparing::Preparing;
-use crate::core::queue::Queue;
 use crate::net::connections::Registry;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, header};
+use gristmill_llm::engine::{Engine, Progress};
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
+
+/// A model that is never loaded, and read once.
+struct Toy(Mutex<Option<Text>>);
+
+impl ModelSource for Toy {
+    fn plan(&self) -> Result<ModelPlan, LoadError> {
+        Err(LoadError::default())
+    }
+    fn text(&self) -> Result<Text, LoadError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(LoadError::default)
+    }
+    fn load(&self, _: usize, _: &dyn Fn(Progress)) -> Result<Engine, LoadError> {
+        Err(LoadError::default())
+    }
+}
 
 /// A server without connections and without an engine: what it accepts is noted, and given up.
 pub struct Door {
@@ -61,29 +78,33 @@ impl Door {
     pub fn new(text: Text, context: usize, config: Config) -> io::Result<Door> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let vocabulary = text.tokenizer.n_tokens();
-        let queue: Arc<Queue<Job>> = Arc::new(Queue::new(config.queue));
         let about = About { architecture: "toy".into(), vocabulary, width: 1, weight_bytes: 0 };
-        let intake = Intake {
-            served: Arc::new(Served::new(text, about, context)),
-            queue: queue.clone(),
-            metrics: Arc::new(Metrics::default()),
-            preparing: Preparing::new(1),
-            condition: Condition::default(),
-            limits: config.limits(),
-        };
+        let (name, plan) = (text.name.clone(), ModelPlan { about, context, bytes: 0 });
+        let source = Arc::new(Toy(Mutex::new(Some(text))));
+        let spec = ModelSpec { name, aliases: Vec::new(), plan: Ok(plan), source };
+        let (metrics, condition, limits) = (Metrics::default(), Condition::default(), config.limits());
+        let shared = Shared { metrics, condition, limits, waiting: config.queue, keep: None };
+        let models = Models::new(vec![spec], None, Box::new(|| None), shared, Loading::default());
+        let model = models.all()[0].clone();
+        models.pretend_loaded(&model);
+        let served = model.served().map_err(io::Error::other)?;
         let bodies = Arc::new(Semaphore::new(config.bodies));
         let connected = Registry::new(config.connections);
-        let app = App { intake: Arc::new(intake), bodies, connected, config };
+        let app = App { models: Arc::new(models), preparing: Preparing::new(1), bodies, connected, config };
         let (sender, accepted) = mpsc::channel();
         std::thread::Builder::new().spawn(move || {
-            while let Some(job) = queue.next() {
+            // Requests find it as long as there are any.
+            let _served = served;
+            while let Some(job) = model.queue.next() {
                 let prompts = job.prompts.iter().map(Vec::len);
                 let (shortest, longest) = (prompts.clone().min().unwrap_or(0), prompts.max().unwrap_or(0));
                 let told = match &job.task {
                     Task::Answers(answers) => {
                         Accepted { prompts: [shortest, longest], choices: answers.choices, logprobs: answers.logprobs }
                     }
-                    Task::Embedding => Accepted { prompts: [shortest, longest], choices: 1, logprobs: None },
+                    Task::Embedding | Task::Nothing => {
+                        Accepted { prompts: [shortest, longest], choices: 1, logprobs: None }
+                    }
                 };
                 // The job ends, and with it the request, only when this has been told.
                 if sender.send(told).is_err() {

@@ -1,8 +1,8 @@
-//! HTTP for one model, in the interfaces of OpenAI, Anthropic and Ollama, and a chat page.
+//! HTTP for models, in the interfaces of OpenAI, Anthropic and Ollama, and a chat page.
 //!
-//! Connections are served by a small tokio runtime; the engine stays on the thread that made it ([`core::worker`]), which takes requests from
-//! a fair queue ([`core::queue`]) and tells its answers over channels. A client that hangs up closes its channel, which the thread sees before the
-//! next token.
+//! Connections are served by a small tokio runtime. Which models are loaded is one place's affair ([`core::models::pool`]); each has a thread, on which its
+//! engine was made and stays ([`core::worker`]), and which takes requests from a fair queue of its own ([`core::queue`]) and tells its answers over
+//! channels. A client that hangs up closes its channel, which the thread sees before the next token.
 
 mod api;
 mod app;
@@ -17,19 +17,16 @@ mod page;
 pub use config::Config;
 pub use core::condition::Condition;
 pub use core::loading::Loading;
-pub use core::model::Text;
+pub use core::model::{About, Text};
+pub use core::models::entry::{LoadError, ModelPlan, ModelSource, ModelSpec};
+pub use core::models::pool::Available;
 
 use crate::api::routes::{self, ReadinessGate};
 use crate::app::App;
-use crate::core::intake::Intake;
 use crate::core::metrics::Metrics;
-use crate::core::model::{About, Served};
+use crate::core::models::pool::{Models, Shared};
 use crate::core::preparing::Preparing;
-use crate::core::queue::Queue;
-use crate::core::worker::Worker;
 use crate::net::connections::{Connections, Registry};
-use gristmill_llm::engine::Engine;
-use gristmill_llm::session::Session;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -52,6 +49,9 @@ pub enum Error {
         /// Why not.
         error: io::Error,
     },
+    /// The only model is not there.
+    #[error(transparent)]
+    Load(#[from] LoadError),
     /// Something else of the system.
     #[error("the server: {0}")]
     System(#[from] io::Error),
@@ -68,9 +68,20 @@ impl Error {
                 Some("ports below 1024 are for the system: choose another --port".into())
             }
             Error::Listen { .. } => Some("check --host and --port".into()),
+            Error::Load(error) => error.hint.clone(),
             Error::System(_) => None,
         }
     }
+}
+
+/// Which models a server has.
+pub struct Offer {
+    /// They; at least one. The only one is loaded before anybody is answered, several when they are asked for.
+    pub models: Vec<ModelSpec>,
+    /// Most that are loaded at a time; as many as there is memory for unless said.
+    pub most_loaded: Option<usize>,
+    /// Bytes that models may still take.
+    pub available: Available,
 }
 
 /// A server that listens, and says that it is loading.
@@ -93,13 +104,9 @@ const PREPARING: usize = 2;
 /// How long connections may take to end once nobody is answered any more: clients read the rest of their answers meanwhile. A client that
 /// reads nothing has [`Config::write_time`], which is less unless said; systemd kills after 90 s, and a second signal ends at once.
 const PARTING: Duration = Duration::from_secs(60);
-/// Conversations of the longest kind whose rows are kept, where memory allows.
-const KEPT: usize = 4;
-/// Share of the available memory that they may take.
-const KEPT_SHARE: u64 = 8;
 
 impl Server {
-    /// Listens. Until [`Server::run`] has a model, whoever asks is told to come back.
+    /// Listens. Until [`Server::run`] has its models, whoever asks is told to come back.
     ///
     /// # Errors
     /// When the address is not to be had.
@@ -123,7 +130,7 @@ impl Server {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
-    /// How far the model is: whoever loads it says so there.
+    /// What is done before there is anybody to answer: whoever looks for models or fetches one says so there, and so does the loading of an only one.
     pub fn loading(&self) -> Loading {
         self.front.loading()
     }
@@ -131,56 +138,42 @@ impl Server {
     pub fn condition(&self) -> Condition {
         self.condition.clone()
     }
-    /// Serves until the process is asked to end (SIGINT, SIGTERM), and ends in good order. `ready` is called when requests are answered.
+    /// Serves until the process is asked to end (SIGINT, SIGTERM), and ends in good order. `ready` is called when requests are answered, with the tokens of
+    /// context of an only model.
     ///
     /// # Errors
-    /// When the system fails.
-    pub fn run(self, text: Text, engine: Engine, ready: impl FnOnce()) -> Result<(), Error> {
-        self.run_until(text, engine, ready, signal())
+    /// When the system fails, or there is one model and it cannot be loaded.
+    pub fn run(self, offer: Offer, ready: impl FnOnce(Option<usize>)) -> Result<(), Error> {
+        self.run_until(offer, ready, signal())
     }
-    /// Serves until `end`, the model on this thread.
+    /// Serves until `end`.
     ///
     /// # Errors
-    /// When the system fails.
+    /// When the system fails, or there is one model and it cannot be loaded.
     pub fn run_until(
         self,
-        text: Text,
-        engine: Engine,
-        ready: impl FnOnce(),
+        offer: Offer,
+        ready: impl FnOnce(Option<usize>),
         end: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
         let Server { runtime, config, front, condition, connected, ending, connections, .. } = self;
-        let model = engine.model();
-        let about = About {
-            architecture: model.architecture().to_owned(),
-            vocabulary: model.vocabulary(),
-            width: model.width(),
-            weight_bytes: engine.weight_bytes(),
-        };
-        let served = Arc::new(Served::new(text, about, engine.context()));
-        let queue = Arc::new(Queue::new(config.queue));
-        let metrics = Arc::new(Metrics::default());
-        let keep = config.keep.unwrap_or_else(|| kept_bytes(&engine));
-        let worker = Worker {
-            session: Session::with_prefixes(engine, keep),
-            served: served.clone(),
-            queue: queue.clone(),
-            metrics: metrics.clone(),
-            condition: condition.clone(),
-        };
+        let Offer { models, most_loaded, available } = offer;
+        let (metrics, limits) = (Metrics::default(), config.limits());
+        let shared = Shared { metrics, condition, limits, waiting: config.queue, keep: config.keep };
+        let models = Arc::new(Models::new(models, most_loaded, available, shared, front.loading()));
+        let context = models.only().map(|only| models.load_now(only)).transpose()?;
         let preparing = Preparing::new(PREPARING);
-        let limits = config.limits();
-        let intake = Arc::new(Intake { served, queue: queue.clone(), metrics, preparing, condition, limits });
         let bodies = Arc::new(Semaphore::new(config.bodies.min(Semaphore::MAX_PERMITS)));
-        front.open(routes::router(Arc::new(App { intake, config, bodies, connected })));
+        front.open(routes::router(Arc::new(App { models: models.clone(), preparing, config, bodies, connected })));
+        let all = models.clone();
         runtime.spawn(async move {
             end.await;
             // Who waits is let go, and who is being answered too: connections end by themselves then.
-            queue.close();
+            all.close();
             let _ = ending.send(());
         });
-        ready();
-        worker.run();
+        ready(context);
+        models.wait();
         // Who has not finished a question is not waited for, and who does not take the rest of an answer not for long.
         let result = runtime.block_on(async { tokio::time::timeout(PARTING, connections).await });
         runtime.shutdown_background();
@@ -188,12 +181,6 @@ impl Server {
         let _ = result;
         Ok(())
     }
-}
-
-fn kept_bytes(engine: &Engine) -> usize {
-    let whole = engine.context() * engine.cache_bytes_per_token();
-    let share = gristmill_runtime::memory::available().unwrap_or(u64::MAX) / KEPT_SHARE;
-    (whole * KEPT).min(usize::try_from(share).unwrap_or(usize::MAX))
 }
 
 /// The process is asked to end; a second time, it does so at once.

@@ -1,29 +1,35 @@
 //! `gristmill serve`.
 
-use crate::failure::{Failure, Result, printable};
+use crate::failure::{Failure, Result, printable, some_of};
 use crate::flags::Common;
-use crate::model::{self, Model, shortest, warn};
+use crate::offer;
 use clap::{Args, ValueHint};
-use gristmill_llm::engine::Progress;
-use gristmill_llm::language;
-use gristmill_server::{Config, Server, Text};
+use gristmill_server::{Config, Offer, Server};
+use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 const NOTES: &str = "\
 Examples:
   gristmill serve                                  the demo model, on http://127.0.0.1:8080
   gristmill serve MODEL.gguf --port 9000 --ctx 16384
+  gristmill serve MODELS/                          every model in a folder, loaded when it is asked for
   GRISTMILL_API_KEY=secret gristmill serve MODEL.gguf --host 0.0.0.0
 
 Clients of OpenAI's interface work with the base URL http://127.0.0.1:8080/v1, Anthropic's and Ollama's with http://127.0.0.1:8080; a browser finds a chat page at the root.
-Requests are answered one at a time, clients by turns. /health and /metrics (Prometheus) are for whoever watches; while the model is
-loaded, /health says so with status 503.";
+Of several models, requests choose by `model`, and /v1/models lists them. One is loaded when it is asked for, its requests wait meanwhile, and where
+memory is short the least recently used leaves. Each answers one request at a time, clients by turns. /health and /metrics (Prometheus) are for whoever watches; while
+the only model is loaded, /health says so with status 503.";
+
+const HELP: &str = concat!(
+    "One model or several, each a .gguf file, a folder of them, ORG/REPO[:QUANT] of the hub, a short name, demo (inside the program), or ",
+    "synth:PRESET:QUANT [default: demo]"
+);
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    #[arg(value_hint = ValueHint::FilePath, help = model::HELP_OR_DEMO)]
-    model: Option<String>,
+    #[arg(value_hint = ValueHint::AnyPath, value_name = "MODEL", help = HELP)]
+    models: Vec<String>,
     /// Port to listen on; 0 for any that is free
     #[arg(long, default_value_t = 8080)]
     port: u16,
@@ -33,7 +39,7 @@ pub struct Options {
     /// What clients must send as their key [default: $GRISTMILL_API_KEY, or none]
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
-    /// What clients call the model [default: the file's name]
+    /// What clients call the model, where there is one [default: the file's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Another name that this server is asked by: that of a proxy before it
@@ -45,13 +51,16 @@ pub struct Options {
     /// Write a line for every request to standard error
     #[arg(long)]
     log: bool,
-    /// Most requests that wait; more are refused
+    /// Most requests that wait for each model; more are refused
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     queue: u32,
     /// Most bytes of a request
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     max_body: u32,
-    /// Memory for earlier prompts, MB [default: four whole contexts, within an eighth of the free memory]
+    /// Most models that are loaded at a time [default: as many as there is memory for]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Limits")]
+    models_loaded: Option<u16>,
+    /// Memory of each model for earlier prompts, MB [default: four whole contexts, within an eighth of the free memory]
     #[arg(long, value_name = "MB", help_heading = "Limits")]
     keep: Option<usize>,
     #[command(flatten)]
@@ -109,7 +118,7 @@ pub fn run(options: Options) -> Result {
     if key.as_ref().is_some_and(|key| key.trim().is_empty()) {
         return Err(Failure::usage("the API key is empty", "leave --api-key and GRISTMILL_API_KEY out for none"));
     }
-    let open = !options.host.address.is_loopback() && key.is_none();
+    let open_to_all = !options.host.address.is_loopback() && key.is_none();
     let defaults = Config::default();
     // The port first: it is cheap to refuse, and who asks meanwhile is told to wait.
     let server = Server::bind(Config {
@@ -124,31 +133,32 @@ pub fn run(options: Options) -> Result {
         keep: options.keep.map(|mb| mb.saturating_mul(1_000_000)),
         ..defaults
     })?;
-    let model = Model::open(options.model.as_deref())?;
-    let tokenizer = model.tokenizer()?;
-    let (template, why) = model.template(&tokenizer)?;
-    warn(why.as_slice());
-    let (sampling, ignored) = language::sampling(model.file.metadata());
-    warn(&ignored);
-    model.check_context(&options.common, shortest(&template, &tokenizer, None)?)?;
-    let loading = server.loading();
-    let engine = model.load_watched(&options.common, None, &|progress| match progress {
-        Progress::Loading(done, total) => loading.set("loading weights", done, total),
-        Progress::Compiling(done, total) => loading.set("compiling kernels", done as u64, total as u64),
-    })?;
-    let name = options.name.unwrap_or_else(|| model.name.trim_end_matches(".gguf").to_owned());
-    if open {
+    let (loading, common) = (server.loading(), options.common);
+    let device = OnceCell::new();
+    let open = || {
+        let opened = common.open()?;
+        let _ = device.set(opened.device.clone());
+        Ok(opened)
+    };
+    let looking = |at, of| loading.set("looking at models", at as u64, of as u64);
+    let models = offer::specs(&options.models, options.name, &common, &open, &looking)?;
+    if open_to_all {
         say!("warning: whoever reaches {} can use this server: there is no --api-key", server.address());
     }
-    let (listens, context, called) = (server.address(), engine.context(), name.clone());
-    let ready = || {
+    let (listens, names) = (server.address(), models.iter().map(|model| model.name.clone()).collect::<Vec<_>>());
+    let ready = |context: Option<usize>| {
         let address = to_open(listens);
-        say!("{}, {context} tokens of context", printable(&called));
+        match context {
+            Some(context) => say!("{}, {context} tokens of context", printable(&names[0])),
+            None => say!("{} models, each loaded when it is asked for: {}", names.len(), printable(&some_of(&names))),
+        }
         say!("chat: http://{address}/   API: http://{address}/v1   (Ctrl-C ends)");
         if address != listens {
             say!("from other machines: port {} of any address of this one", listens.port());
         }
     };
-    server.run(Text { name, tokenizer, template, sampling }, engine, ready)?;
+    let device = device.into_inner();
+    let available = Box::new(move || device.as_ref().and_then(|device| device.available()));
+    server.run(Offer { models, most_loaded: options.models_loaded.map(usize::from), available }, ready)?;
     Ok(())
 }

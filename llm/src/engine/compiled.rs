@@ -220,6 +220,35 @@ impl<'a> Compiled<'a> {
     }
 }
 
+/// What an engine will be, as far as the file's head and the device tell: nothing is compiled and no weight is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Forecast {
+    /// Tokens of context.
+    pub context: usize,
+    /// Bytes of the weights as they lie in the file; on a device they may take a little more.
+    pub weights: u64,
+    /// Bytes of the cache and of what steps need beside it, but for intermediates, which compiling tells.
+    pub beside: u64,
+}
+
+impl Forecast {
+    /// That of this file on a device with so many bytes available.
+    ///
+    /// # Errors
+    /// Those of [`Compiled::new`] that need no compiler: a model that is none, or does not fit.
+    pub fn of(file: &Gguf, settings: &Settings, available: u64) -> Result<Forecast, Error> {
+        let model = arch::load(file.metadata(), file)?;
+        let chunk = settings.chunk.clamp(1, model.context());
+        let probe = probe(settings);
+        let weights = absent(file, model.as_ref(), &probe, &Weights::default());
+        let (need, there) = (weights / MB, available / MB);
+        let left = available.checked_sub(weights).ok_or(Error::Weights { need, available: there })?;
+        let footprint = Footprint::new(model.as_ref(), &probe, chunk, LEAST_ARENA);
+        let context = choose_context(settings, model.context(), &footprint, left)?;
+        Ok(Forecast { context, weights, beside: footprint.bytes(context) })
+    }
+}
+
 impl Engine {
     /// Loads a model onto a device and compiles what it needs. `progress` is called from this thread.
     pub fn load(file: &Gguf, opened: Opened, settings: Settings, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {

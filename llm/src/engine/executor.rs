@@ -111,6 +111,12 @@ impl Engine {
     pub fn weight_bytes(&self) -> u64 {
         self.weights.bytes()
     }
+    /// Bytes of all that it has on the device: weights, cache, activations. Of the cache, rows that were never used may take no memory yet.
+    pub fn memory_bytes(&self) -> u64 {
+        let one = [&self.tokens, &self.logits, &self.arena, &self.chosen, &self.random, &self.request];
+        let states = self.states.iter().flatten().chain(&self.hidden).chain(&self.rope).chain(one);
+        self.weight_bytes() + states.map(|buffer| buffer.len() as u64).sum::<u64>()
+    }
     /// Most tokens of one step.
     pub fn chunk(&self) -> usize {
         self.settings.chunk

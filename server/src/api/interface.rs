@@ -18,12 +18,14 @@ pub trait Interface: 'static {
     type Body: DeserializeOwned + Send + 'static;
     /// What tells its answers.
     type Encoder: ResponseEncoder;
+    /// The model that a request names.
+    fn model(body: &Self::Body) -> Option<&str>;
     /// What a request asks of the core, and how it wants to be told.
     ///
     /// # Errors
     /// What makes no sense, or cannot be honoured.
     fn request(body: Self::Body, served: &Arc<Served>) -> Result<(GenerateRequest, Self::Encoder), RequestError>;
-    /// What is told at once of a request that asks for nothing but whether the model is there.
+    /// What is told, once it is loaded, of a request that asks for nothing but that the model is there.
     fn nothing(_body: &Self::Body, _served: &Served) -> Option<Value> {
         None
     }
@@ -54,15 +56,4 @@ pub fn fresh_id(prefix: &str) -> String {
     // Every RandomState has keys of its own.
     let part = || RandomState::new().build_hasher().finish();
     format!("{prefix}{:016x}{:08x}", part(), part() as u32)
-}
-
-/// Refuses a model that is not served.
-///
-/// # Errors
-/// When it is another.
-pub fn check_model(model: Option<&str>, served: &Served) -> Result<(), RequestError> {
-    match model.filter(|model| !served.is_called(model)) {
-        Some(model) => Err(RequestError::model(model, &served.name)),
-        None => Ok(()),
-    }
 }

@@ -1,35 +1,55 @@
-//! `/v1/models`: there is one. OpenAI's clients and Anthropic's both ask here, and each finds the fields that it knows.
+//! `/v1/models`: those that there are. OpenAI's clients and Anthropic's both ask here, and each finds the fields that it knows.
 
 use crate::api::date::date;
 use crate::app::App;
 use crate::core::error::RequestError;
+use crate::core::models::entry::Model;
+use crate::core::models::pool::{Models, Status};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-fn describe(app: &App) -> Value {
-    let served = &app.intake.served;
+/// How a model is: in llama.cpp's words, and how far it is or why it is not there.
+fn status(status: Status) -> Value {
+    match status {
+        Status::Unloaded => json!({ "value": "unloaded" }),
+        Status::Loaded(bytes) => json!({ "value": "loaded", "bytes": bytes }),
+        Status::Loading(None) => json!({ "value": "loading" }),
+        Status::Loading(Some(step)) => {
+            json!({ "value": "loading", "message": step.what, "done": step.done, "total": step.total })
+        }
+        Status::Failed(error) => {
+            json!({ "value": "unloaded", "failed": true, "message": error.text(), "too_large": error.too_large })
+        }
+    }
+}
+
+fn describe(models: &Models, model: &Model) -> Value {
     json!({
-        "id": served.name,
+        "id": model.name(),
         "object": "model",
-        "created": served.created,
+        "created": model.created,
         "owned_by": "gristmill",
+        "aliases": model.names.aliases,
+        "status": status(models.status(model)),
         // As vLLM has it.
-        "max_model_len": served.context,
+        "max_model_len": model.known().map(|plan| plan.context),
         // Anthropic's.
         "type": "model",
-        "display_name": served.name,
-        "created_at": date(served.created),
+        "display_name": model.name(),
+        "created_at": date(model.created),
     })
 }
 
 /// All of them.
 pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
-    let name = &app.intake.served.name;
-    let (first, last) = (name, name);
-    Json(json!({ "object": "list", "data": [describe(&app)], "has_more": false, "first_id": first, "last_id": last }))
+    let all = app.models.all();
+    let data: Vec<Value> = all.iter().map(|model| describe(&app.models, model)).collect();
+    let name = |model: Option<&Arc<Model>>| model.map(|model| model.name().to_owned());
+    let (first, last) = (name(all.first()), name(all.last()));
+    Json(json!({ "object": "list", "data": data, "has_more": false, "first_id": first, "last_id": last }))
 }
 
 /// The one of that name.
@@ -38,8 +58,5 @@ pub async fn get(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, RequestError> {
     let Path(name) = name.map_err(|error| RequestError::body(error.to_string()))?;
-    match app.intake.served.is_called(&name) {
-        true => Ok(Json(describe(&app))),
-        false => Err(RequestError::model(&name, &app.intake.served.name)),
-    }
+    Ok(Json(describe(&app.models, app.models.find(Some(&name))?)))
 }

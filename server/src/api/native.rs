@@ -1,7 +1,10 @@
-//! Tokens and facts of the model, in the words of llama.cpp's server and of vLLM's.
+//! Tokens and facts of a model, in the words of llama.cpp's server and of vLLM's.
 
 use crate::app::App;
 use crate::core::error::RequestError;
+use crate::core::intake::Intake;
+use crate::core::models::entry::Model;
+use crate::core::models::pool::{Models, Status};
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
 use axum::Json;
 use axum::extract::State;
@@ -15,6 +18,7 @@ use std::sync::Arc;
 struct TokenizeRequest {
     #[serde(alias = "prompt")]
     content: String,
+    model: Option<String>,
     /// With what the model wants before every text? vLLM does unless said, llama.cpp where it is said.
     #[serde(alias = "add_special_tokens")]
     add_special: Option<bool>,
@@ -33,8 +37,9 @@ struct TokenizeRequest {
 /// When it is no such request.
 pub async fn tokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
-    let tokens = app.intake.beside(client, move |intake| {
+    let tokens = app.beside(client, move |models| {
         let request: TokenizeRequest = body::parse(&read)?;
+        let intake = Intake::of(models, request.model.as_deref())?;
         let tokenizer = &intake.served.tokenizer;
         let (special, add) = (request.parse_special.unwrap_or(true), request.add_special.unwrap_or(false));
         let tokens = tokenizer.encode(&request.content, special, add);
@@ -54,6 +59,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Resu
 #[serde(expecting = "an object")]
 struct DetokenizeRequest {
     tokens: Vec<u32>,
+    model: Option<String>,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
@@ -64,8 +70,9 @@ struct DetokenizeRequest {
 /// When they are no tokens of the model's.
 pub async fn detokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
-    let text = app.intake.beside(client, move |intake| {
+    let text = app.beside(client, move |models| {
         let request: DetokenizeRequest = body::parse(&read)?;
+        let intake = Intake::of(models, request.model.as_deref())?;
         let most = intake.served.tokenizer.n_tokens();
         if let Some(token) = request.tokens.iter().find(|&&token| token as usize >= most) {
             return Err(RequestError::parameter("tokens", format!("token {token} is not one of the model's {most}")));
@@ -76,31 +83,62 @@ pub async fn detokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Re
     Ok(Json(json!({ "content": text, "prompt": text })))
 }
 
-/// `/tokenizer_info`: what templates and evaluations need to know, as vLLM tells it.
-pub async fn tokenizer_info(State(app): State<Arc<App>>) -> Json<Value> {
-    let served = &app.intake.served;
-    let tokenizer = &served.tokenizer;
-    let text = |id: Option<u32>| id.map(|id| tokenizer.decode(&[id], true));
-    let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
-    Json(json!({
-        "tokenizer_class": "gristmill", "bos_token": bos, "eos_token": eos, "pad_token": eos,
-        "chat_template": served.template.source(), "model_max_length": served.context,
-    }))
+/// Facts of the model that the query names.
+async fn facts(app: &App, asked: UnreadRequest, tell: fn(&Intake) -> Value) -> Result<Json<Value>, RequestError> {
+    let (client, model) = asked.parameter("model");
+    let told = app.beside(client, move |models| Ok(tell(&Intake::of(models, model.as_deref())?)));
+    Ok(Json(told.await?))
 }
 
-/// `/props`: facts of the model, as llama.cpp tells them.
-pub async fn props(State(app): State<Arc<App>>) -> Json<Value> {
-    let served = &app.intake.served;
-    let p = &served.sampling;
-    let params = json!({
-        "temperature": p.temperature, "top_k": p.top_k, "top_p": p.top_p, "min_p": p.min_p,
-        "repeat_penalty": p.repeat_penalty, "n_predict": -1,
-    });
-    Json(json!({
-        "default_generation_settings": { "n_ctx": served.context, "params": params },
-        "total_slots": 1, "model_alias": served.name, "model_path": served.name,
-        "chat_template": served.template.source(), "n_ctx": served.context, "n_vocab": served.about.vocabulary,
-        "modalities": { "vision": false, "audio": false },
-        "build_info": concat!("gristmill ", env!("CARGO_PKG_VERSION")),
-    }))
+/// `/tokenizer_info?model=NAME`: what templates and evaluations need to know, as vLLM tells it.
+///
+/// # Errors
+/// When there is no such model, or it cannot be read.
+pub async fn tokenizer_info(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+    facts(&app, asked, |intake| {
+        let served = &intake.served;
+        let tokenizer = &served.tokenizer;
+        let text = |id: Option<u32>| id.map(|id| tokenizer.decode(&[id], true));
+        let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
+        json!({
+            "tokenizer_class": "gristmill", "bos_token": bos, "eos_token": eos, "pad_token": eos,
+            "chat_template": served.template.source(), "model_max_length": served.context,
+        })
+    })
+    .await
+}
+
+/// `/props?model=NAME`: facts of the model, as llama.cpp tells them; of a server with several, where none is named, those of the server.
+///
+/// # Errors
+/// When there is no such model, or it cannot be read.
+pub async fn props(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+    if app.models.only().is_none() && asked.parameter("model").1.is_none() {
+        return Ok(Json(of_the_server(&app.models)));
+    }
+    facts(&app, asked, |intake| {
+        let served = &intake.served;
+        let p = &served.sampling;
+        let params = json!({
+            "temperature": p.temperature, "top_k": p.top_k, "top_p": p.top_p, "min_p": p.min_p,
+            "repeat_penalty": p.repeat_penalty, "n_predict": -1,
+        });
+        json!({
+            "default_generation_settings": { "n_ctx": served.context, "params": params },
+            "total_slots": 1, "model_alias": served.name, "model_path": served.name,
+            "chat_template": served.template.source(), "n_ctx": served.context, "n_vocab": served.about.vocabulary,
+            "modalities": { "vision": false, "audio": false }, "build_info": BUILD,
+        })
+    })
+    .await
+}
+
+const BUILD: &str = concat!("gristmill ", env!("CARGO_PKG_VERSION"));
+
+fn of_the_server(models: &Models) -> Value {
+    let names = |loaded: bool| -> Vec<&str> {
+        let is_loaded = |model: &&Arc<Model>| matches!(models.status(model), Status::Loaded(_));
+        models.all().iter().filter(|model| !loaded || is_loaded(model)).map(|model| model.name()).collect()
+    };
+    json!({ "role": "router", "build_info": BUILD, "models": names(false), "models_loaded": names(true) })
 }

@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 /// Whether requests are answered.
 pub async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
-    if let Some(why) = app.intake.condition.failure() {
+    if let Some(why) = app.models.shared.condition.failure() {
         return (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "failed", "message": why })));
     }
-    match app.intake.queue.is_closed() {
+    match app.models.is_closed() {
         false => (StatusCode::OK, Json(json!({ "status": "ok" }))),
         true => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "unavailable" }))),
     }
@@ -22,9 +22,11 @@ pub async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
 
 /// What was counted.
 pub async fn counts(State(app): State<Arc<App>>) -> Response {
-    let intake = &app.intake;
-    intake.metrics.waiting.set(intake.queue.len() as i64);
-    intake.metrics.connections.set(app.connected.len() as i64);
-    intake.metrics.engine_failed.set(i64::from(intake.condition.failure().is_some()));
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], intake.metrics.to_text()).into_response()
+    let shared = &app.models.shared;
+    for model in app.models.all() {
+        model.metrics.waiting.set(model.queue.len() as i64);
+    }
+    shared.metrics.connections.set(app.connected.len() as i64);
+    shared.metrics.engine_failed.set(i64::from(shared.condition.failure().is_some()));
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], shared.metrics.to_text()).into_response()
 }

@@ -3,6 +3,9 @@
 use crate::api::interface::{Interface, ResponseEncoder};
 use crate::app::App;
 use crate::core::error::RequestError;
+use crate::core::intake::Intake;
+use crate::core::loading::Step;
+use crate::core::models::pool::Status;
 use crate::core::output::{Outputs, Told};
 use crate::net::body::{self, UnreadRequest};
 use crate::net::stream::{self, Chunk, Source};
@@ -20,19 +23,25 @@ pub async fn generate<I: Interface>(
     asked: UnreadRequest,
 ) -> Result<Response, RequestError> {
     let (read, client, when) = asked.json(&app).await?;
-    let ready = app.intake.beside(client, move |intake| {
+    let ready = app.beside(client, move |models| {
         let body = body::parse::<I::Body>(&read)?;
+        let intake = Intake::of(models, I::model(&body))?;
         if let Some(nothing) = I::nothing(&body, &intake.served) {
-            return Ok(Err(nothing));
+            return Ok((intake, Err(nothing)));
         }
         let (request, encoder) = I::request(body, &intake.served)?;
-        Ok(Ok((request.stream, intake.prepare(request)?, encoder)))
+        let ready = (request.stream, intake.prepare(request)?, encoder);
+        Ok((intake, Ok(ready)))
     });
-    let (streams, prepared, encoder) = match ready.await? {
-        Ok(ready) => ready,
-        Err(nothing) => return Ok(Json(nothing).into_response()),
+    let (streams, outputs, encoder) = match ready.await? {
+        (intake, Ok((streams, prepared, encoder))) => (streams, intake.submit(client, when, prepared)?, encoder),
+        (intake, Err(nothing)) => {
+            if !matches!(app.models.status(&intake.model), Status::Loaded(_)) {
+                intake.submit(client, when, intake.prepare_nothing())?.collect().await?;
+            }
+            return Ok(Json(nothing).into_response());
+        }
     };
-    let outputs = app.intake.submit(client, when, prepared)?;
     if streams {
         return Ok(stream::respond(I::Encoder::FRAMING, Encoding::new(outputs, encoder)));
     }
@@ -66,6 +75,10 @@ impl<E: ResponseEncoder> Source for Encoding<E> {
                 Some(Told::Waiting(others)) => {
                     self.waited = true;
                     out.push(Chunk::Comment(format!("waiting behind {others}")));
+                }
+                Some(Told::Loading(Step { what, total: 0, .. })) => out.push(Chunk::Comment(what)),
+                Some(Told::Loading(Step { what, done, total })) => {
+                    out.push(Chunk::Comment(format!("{what} {done} of {total}")));
                 }
                 Some(Told::Reading(done, total)) => out.push(Chunk::Comment(format!("prompt {done} of {total}"))),
                 Some(Told::Prompt(usage)) => self.encoder.prompt(&usage, &mut out),

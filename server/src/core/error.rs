@@ -51,6 +51,16 @@ fn short(mut message: String) -> String {
     message
 }
 
+/// Names for a message, as many as fit into it.
+fn listed(names: &[&str]) -> String {
+    const NAMES: usize = 8;
+    let mut text = names.iter().take(NAMES).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    if names.len() > NAMES {
+        text.push_str(&format!(" and {} more, which /v1/models lists", names.len() - NAMES));
+    }
+    text
+}
+
 impl RequestError {
     fn new(kind: Kind, message: impl Into<String>) -> RequestError {
         RequestError { kind, code: None, field: None, message: short(message.into()) }
@@ -115,11 +125,31 @@ impl RequestError {
         let message = "this server answers to localhost only; start it with --host, or with --allowed-host NAME behind a proxy, to be reached by other names";
         RequestError::new(Kind::Forbidden, message).code("host_not_allowed")
     }
-    /// A model that is not served here.
-    pub fn model(asked: &str, served: &str) -> RequestError {
+    /// A model that is not served here: those that are, and the one that may have been meant.
+    pub fn model(asked: &str, names: &[&str], nearest: Option<&str>) -> RequestError {
         let asked: String = asked.chars().take(100).collect();
-        let message = format!("the model `{asked}` does not exist here; this server has `{served}`");
+        let nearest = nearest.map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
+        let message = format!("the model `{asked}` does not exist here; {nearest}this server has {}", listed(names));
         let error = RequestError::new(Kind::NotFound, message).code("model_not_found");
+        RequestError { field: Some("model".into()), ..error }
+    }
+    /// A name that several models have.
+    pub fn ambiguous_model(asked: &str, names: &[&str]) -> RequestError {
+        let asked: String = asked.chars().take(100).collect();
+        let message = format!("`{asked}` may be any of {}; give its whole name", listed(names));
+        RequestError::parameter("model", message).code("model_ambiguous")
+    }
+    /// No model was named, and there are several.
+    pub fn which_model(names: &[&str]) -> RequestError {
+        let message = format!("this server has several models: say which in 'model', of {}", listed(names));
+        RequestError::parameter("model", message).code("missing_required_parameter")
+    }
+    /// A model that cannot be loaded, and why. One that is larger than the memory is no smaller a moment later.
+    pub fn not_loaded(name: &str, why: &str, too_large: bool) -> RequestError {
+        let message = format!("the model `{name}` cannot be loaded: {why}");
+        let (kind, code) =
+            if too_large { (Kind::Invalid, "model_too_large") } else { (Kind::Unavailable, "model_not_loaded") };
+        let error = RequestError::new(kind, message).code(code);
         RequestError { field: Some("model".into()), ..error }
     }
     /// A path that leads nowhere.

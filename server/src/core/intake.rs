@@ -1,22 +1,21 @@
-//! The way in: from a request to the engine's queue.
+//! The way in: from a request to the queue of its model.
 
 use crate::core::budget::{self, Wanted};
 use crate::core::channel::{Receiver, channel};
-use crate::core::condition::Condition;
 use crate::core::constraint::bounds::refers;
 use crate::core::constraint::grammar::{Form, OutputConstraint, grammar};
 use crate::core::constraint::mask::Constraint;
 use crate::core::error::RequestError;
-use crate::core::event::Usage;
+use crate::core::event::{Event, Usage};
 use crate::core::job::{Answers, Job, Task};
 use crate::core::limits::{Limits, PROMPTS, STOPS, TOP};
-use crate::core::metrics::Metrics;
 use crate::core::model::Served;
+use crate::core::models::entry::Model;
+use crate::core::models::pool::Models;
 use crate::core::names::FieldNames;
 use crate::core::output::Outputs;
-use crate::core::preparing::Preparing;
 use crate::core::prompt::{self, Prompt};
-use crate::core::queue::{Queue, Refused};
+use crate::core::queue::Refused;
 use crate::core::reply::{Reply, Schemas};
 use crate::core::request::{GenerateRequest, Input, PromptText};
 use crate::core::sampling::whole;
@@ -26,20 +25,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What all requests share.
+/// The way in to one model.
 pub struct Intake {
+    models: Arc<Models>,
     /// The model.
+    pub model: Arc<Model>,
+    /// How it reads and writes.
     pub served: Arc<Served>,
-    /// What the engine's thread is to do.
-    pub queue: Arc<Queue<Job>>,
-    /// What was done.
-    pub metrics: Arc<Metrics>,
-    /// Requests that are read and checked at a time: they take the cores from the model.
-    pub preparing: Preparing,
-    /// Whether the engine can answer at all.
-    pub condition: Condition,
-    /// How much of everything there may be.
-    pub limits: Limits,
 }
 
 /// A request, checked.
@@ -85,24 +77,17 @@ impl Replies {
 }
 
 impl Intake {
-    /// Runs what takes a while (templates, tokenizers, grammars) beside the threads that serve connections, in that client's turn.
+    /// That to the model which a client calls so. How it reads and writes is read where nobody has needed it, which takes a while.
     ///
     /// # Errors
-    /// What it says, or that it panicked.
-    pub async fn beside<T: Send + 'static>(
-        self: &Arc<Intake>,
-        client: IpAddr,
-        work: impl FnOnce(&Intake) -> Result<T, RequestError> + Send + 'static,
-    ) -> Result<T, RequestError> {
-        // The turn ends with the work, also where its client has left.
-        let turn = self.preparing.turn(client).await;
-        let shared = self.clone();
-        let done = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            work(&shared)
-        });
-        let done = done.await;
-        done.unwrap_or_else(|_| Err(RequestError::internal("the request failed; the server's log says why")))
+    /// When there is no such model, or it cannot be read.
+    pub fn of(models: &Arc<Models>, asked: Option<&str>) -> Result<Intake, RequestError> {
+        let model = models.find(asked)?;
+        let served = model.served().map_err(|error| error.told(model.name()))?;
+        Ok(Intake { models: models.clone(), model: model.clone(), served })
+    }
+    fn limits(&self) -> &Limits {
+        &self.models.shared.limits
     }
     /// Checks a request, and makes tokens of its prompts and a grammar of what it asks of an answer.
     ///
@@ -111,7 +96,7 @@ impl Intake {
     pub fn prepare(&self, request: GenerateRequest) -> Result<Prepared, RequestError> {
         let served = &self.served;
         let names = request.names;
-        let choices = whole(names.choices, request.choices, 1, self.limits.choices as u64)? as usize;
+        let choices = whole(names.choices, request.choices, 1, self.limits().choices as u64)? as usize;
         let sampling = request.sampling.resolve(&served.sampling)?;
         let bias = request.sampling.bias(served.tokenizer.n_tokens())?;
         let stop = stops(request.stop, names.stop)?;
@@ -128,7 +113,7 @@ impl Intake {
             let prompt = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
             let (logprobs, prompt_logprobs) = (request.logprobs, request.prompt_logprobs);
             let wanted = Wanted { prompt, choices: count, limit, logprobs, prompt_logprobs };
-            budget::check(&wanted, served, self.limits.answer, names.limit)?;
+            budget::check(&wanted, served, self.limits().answer, names.limit)?;
         }
         let constraint = tools.constraint(request.form.as_ref(), names).map(|(constraint, field)| {
             let compiled = self.compile(&constraint, thinking);
@@ -146,7 +131,7 @@ impl Intake {
             constraint: constraint.transpose()?,
             choices,
             limit: limit.unwrap_or(usize::MAX),
-            room: (!request.stream).then(|| budget::room(count, self.limits.answer)),
+            room: (!request.stream).then(|| budget::room(count, self.limits().answer)),
             stop,
             ignore_eos: request.ignore_eos,
             markers: is_conversation,
@@ -214,23 +199,33 @@ impl Intake {
     /// # Errors
     /// When there is no room for it, or no engine.
     pub fn submit(&self, client: IpAddr, asked: Instant, prepared: Prepared) -> Result<Outputs, RequestError> {
-        if let Some(why) = self.condition.failure() {
+        if let Some(why) = self.models.shared.condition.failure() {
             return Err(RequestError::failed(why));
         }
         let Prepared { task, reuse, prompts, replies } = prepared;
-        let (events, receiver) = channel(self.limits.unread);
-        let job = Job { client, asked, task, reuse, prompts, answered: 0, usage: Usage::default(), events };
-        match self.queue.push(job) {
+        let (events, receiver) = channel(self.limits().unread);
+        let (served, answered, usage) = (self.served.clone(), 0, Usage::default());
+        let job = Job { client, asked, task, served, reuse, prompts, answered, usage, events };
+        if let Some(step) = self.model.loading.step() {
+            let _ = job.events.send(Event::Loading(step));
+        }
+        match self.model.queue.push(job) {
             Ok(()) => {
-                self.metrics.requests.inc();
+                self.model.metrics.requests.inc();
+                self.models.want(&self.model);
                 Ok(replies.of(receiver))
             }
             Err(Refused::Full(waiting)) => {
-                self.metrics.refused.inc();
+                self.model.metrics.refused.inc();
                 Err(RequestError::busy(waiting))
             }
             Err(Refused::Closed) => Err(RequestError::closing()),
         }
+    }
+    /// What has the model loaded, and does nothing with it.
+    pub fn prepare_nothing(&self) -> Prepared {
+        let replies = Replies { served: self.served.clone(), count: 0, conversation: None };
+        Prepared { task: Task::Nothing, reuse: Reuse::Any, prompts: Vec::new(), replies }
     }
 }
 

@@ -3,10 +3,12 @@
 use crate::core::channel::Sender;
 use crate::core::constraint::mask::Constraint;
 use crate::core::event::{Event, Usage};
+use crate::core::model::Served;
 use crate::core::queue::Waiting;
 use gristmill_llm::prefix::Reuse;
 use gristmill_llm::sampling::SamplingParams;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// A request, checked: nothing in it can be refused any more.
@@ -17,6 +19,8 @@ pub struct Job {
     pub asked: Instant,
     /// What is to be made of every prompt.
     pub task: Task,
+    /// How its model reads and writes: as its prompts were written.
+    pub served: Arc<Served>,
     /// Which earlier work may be reused.
     pub reuse: Reuse,
     /// The prompts; answers leave room for a token.
@@ -35,6 +39,8 @@ pub enum Task {
     Answers(Box<Answers>),
     /// The mean of its hidden rows.
     Embedding,
+    /// Nothing: whoever asks wants to know that the model is there.
+    Nothing,
 }
 
 /// Answers to a prompt.

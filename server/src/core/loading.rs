@@ -9,11 +9,15 @@ pub struct Loading {
     now: Arc<Mutex<Option<Step>>>,
 }
 
-#[derive(Clone, Debug)]
-struct Step {
-    what: String,
-    done: u64,
-    total: u64,
+/// What is done at the moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// What, in lower case.
+    pub what: String,
+    /// How much of it is done.
+    pub done: u64,
+    /// Of how much; 0 where that cannot be said.
+    pub total: u64,
 }
 
 impl Loading {
@@ -22,9 +26,17 @@ impl Loading {
         let step = Step { what: what.to_owned(), done, total };
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = Some(step);
     }
+    /// What is done at the moment, where that was said.
+    pub(crate) fn step(&self) -> Option<Step> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+    /// Nothing is being loaded any more, or not yet again.
+    pub(crate) fn clear(&self) {
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
     /// For whoever watches.
     pub(crate) fn to_json(&self) -> Value {
-        match &*self.now.lock().unwrap_or_else(PoisonError::into_inner) {
+        match self.step() {
             None => json!({ "status": "loading" }),
             Some(Step { what, done, total }) => {
                 json!({ "status": "loading", "message": what, "done": done, "total": total })

@@ -16,6 +16,7 @@ pub mod limits;
 pub mod loading;
 pub mod metrics;
 pub mod model;
+pub mod models;
 pub mod names;
 pub mod output;
 pub mod preparing;

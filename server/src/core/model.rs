@@ -103,17 +103,6 @@ impl Served {
     pub fn bytes(&self, token: u32) -> &[u8] {
         self.tokenizer.token_bytes(token).unwrap_or_default()
     }
-    /// What tells it from others by that name: of the name and the facts, since nobody has read all of its weights.
-    pub fn digest(&self) -> String {
-        blake3::hash(format!("{} {:?}", self.name, self.about).as_bytes()).to_hex().to_string()
-    }
-    /// Is that its name, give or take what a file is called?
-    pub fn is_called(&self, name: &str) -> bool {
-        let plain = |name: &str| {
-            name.rsplit('/').next().unwrap_or(name).trim_end_matches(":latest").trim_end_matches(".gguf").to_lowercase()
-        };
-        plain(name) == plain(&self.name)
-    }
 }
 
 /// Seconds since 1970.

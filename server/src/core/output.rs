@@ -3,6 +3,7 @@
 use crate::core::channel::Receiver;
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Event, Finish, Usage};
+use crate::core::loading::Step;
 use crate::core::reply::{Part, Reply};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,6 +13,8 @@ use std::time::Duration;
 pub enum Told {
     /// The request waits behind so many others.
     Waiting(usize),
+    /// The model is being loaded first.
+    Loading(Step),
     /// So many tokens of the prompt have been run, of how many.
     Reading(usize, usize),
     /// The prompt of the answers that follow has been run.
@@ -80,6 +83,7 @@ impl Outputs {
     fn take(&mut self, event: Event) {
         match event {
             Event::Waiting(ahead) => self.ready.push_back(Told::Waiting(ahead)),
+            Event::Loading(step) => self.ready.push_back(Told::Loading(step)),
             Event::Reading(done, total) => self.ready.push_back(Told::Reading(done, total)),
             Event::Embedding { prompt, values } => self.ready.push_back(Told::Embedding(prompt, values)),
             Event::Prompt(usage) => self.ready.push_back(Told::Prompt(usage)),
@@ -129,8 +133,14 @@ impl Outputs {
         loop {
             match self.next().await {
                 Some(Told::Output(choice, event)) => answers[choice].take(event),
-                Some(Told::Waiting(_) | Told::Reading(..) | Told::Prompt(_) | Told::Embedding(..) | Told::Together) => {
-                }
+                Some(
+                    Told::Waiting(_)
+                    | Told::Loading(_)
+                    | Told::Reading(..)
+                    | Told::Prompt(_)
+                    | Told::Embedding(..)
+                    | Told::Together,
+                ) => {}
                 Some(Told::End(usage)) => return Ok((answers, usage)),
                 Some(Told::Failed(error)) => return Err(error),
                 None => return Err(RequestError::closing()),

@@ -1,6 +1,7 @@
 //! Turns in which requests are read and checked.
 
 use crate::core::client::network;
+use crate::core::error::RequestError;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -32,6 +33,23 @@ impl Preparing {
         let unclosed = "a semaphore that is never closed";
         let own = own.acquire_owned().await.expect(unclosed);
         Turn { _turn: self.turns.clone().acquire_owned().await.expect(unclosed), _own: own }
+    }
+    /// Runs what takes a while (templates, tokenizers, grammars) beside the threads that serve connections, in that client's turn.
+    ///
+    /// # Errors
+    /// What it says, or that it panicked.
+    pub async fn beside<T: Send + 'static>(
+        &self,
+        client: IpAddr,
+        work: impl FnOnce() -> Result<T, RequestError> + Send + 'static,
+    ) -> Result<T, RequestError> {
+        // The turn ends with the work, also where its client has left.
+        let turn = self.turn(client).await;
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        });
+        done.await.unwrap_or_else(|_| Err(RequestError::internal("the request failed; the server's log says why")))
     }
     fn own(&self, client: IpAddr) -> Arc<Semaphore> {
         let client = network(client);

@@ -35,12 +35,17 @@ struct Lines<T> {
     /// None is empty; the first is next.
     lines: VecDeque<(IpAddr, VecDeque<T>)>,
     closed: bool,
+    /// Was one handed out, and the next one not asked for yet?
+    busy: bool,
+    /// How many more are handed out before whoever takes them is told to leave; none for any number.
+    turns: Option<usize>,
 }
 
 impl<T: Waiting> Queue<T> {
     /// One in which at most so many wait.
     pub fn new(most: usize) -> Queue<T> {
-        Queue { lines: Mutex::new(Lines { lines: VecDeque::new(), closed: false }), changed: Condvar::new(), most }
+        let lines = Lines { lines: VecDeque::new(), closed: false, busy: false, turns: None };
+        Queue { lines: Mutex::new(lines), changed: Condvar::new(), most }
     }
     fn lock(&self) -> MutexGuard<'_, Lines<T>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
@@ -83,20 +88,56 @@ impl<T: Waiting> Queue<T> {
         }
         self.changed.notify_one();
     }
-    /// Waits for the next one whose asker is still there; none once the queue is closed.
+    /// Waits for the next one whose asker is still there; none once the queue is closed, or whoever takes from it was told to leave.
     pub fn next(&self) -> Option<T> {
         let mut lines = self.lock();
+        lines.busy = false;
         loop {
-            if lines.closed {
+            if lines.closed || lines.turns == Some(0) {
                 return None;
             }
             while let Some(entry) = lines.pop() {
                 if !entry.is_abandoned() {
+                    lines.busy = true;
+                    lines.turns = lines.turns.map(|turns| turns - 1);
                     lines.tell_places();
                     return Some(entry);
                 }
             }
+            // Who was still to be answered has gone.
+            if lines.turns.take().is_some() {
+                lines.turns = Some(0);
+                continue;
+            }
             lines = self.changed.wait(lines).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+    /// Tells whoever takes from it to leave when those that wait now have had their turn. Who comes later waits for somebody else.
+    pub fn leave(&self) {
+        let mut lines = self.lock();
+        lines.forget_abandoned();
+        lines.turns = Some(lines.len());
+        self.changed.notify_all();
+    }
+    /// Somebody is about to take from it who was not told to leave.
+    pub fn stay(&self) {
+        self.lock().turns = None;
+    }
+    /// Is one being answered, or waits to be?
+    pub fn is_busy(&self) -> bool {
+        let mut lines = self.lock();
+        lines.forget_abandoned();
+        lines.busy || lines.len() > 0
+    }
+    /// Shows everyone who waits to `tell`.
+    pub fn each(&self, tell: impl Fn(&T)) {
+        self.lock().lines.iter().flat_map(|(_, line)| line).for_each(tell);
+    }
+    /// Lets go of everyone who waits, by way of `tell`.
+    pub fn dismiss(&self, mut tell: impl FnMut(T)) {
+        let mut lines = self.lock();
+        while let Some(entry) = lines.pop() {
+            tell(entry);
         }
     }
     /// How many wait.
@@ -209,6 +250,32 @@ mod tests {
         assert_eq!(queue.push(Entry(3, 3, false)), Err(Refused::Full(2)));
         assert_eq!(queue.len(), 2);
         assert_eq!((queue.next().unwrap().1, queue.next().unwrap().1), (1, 2));
+    }
+
+    #[test]
+    fn who_takes_leaves_when_those_before_had_their_turn() {
+        let queue = Queue::new(10);
+        assert!(!queue.is_busy());
+        for n in 0..3 {
+            queue.push(Entry(n as u8, n, false)).unwrap();
+        }
+        assert_eq!((queue.is_busy(), queue.next().unwrap().1), (true, 0));
+        queue.leave();
+        queue.push(Entry(1, 3, false)).unwrap();
+        assert_eq!([queue.next().unwrap().1, queue.next().unwrap().1], [1, 2]);
+        assert_eq!(queue.next(), None, "the one that came later waits for another");
+        assert!(queue.is_busy());
+        queue.stay();
+        assert_eq!(queue.next().unwrap().1, 3);
+        queue.push(Entry(1, 4, true)).unwrap();
+        queue.push(Entry(1, 5, false)).unwrap();
+        queue.leave();
+        assert_eq!((queue.next().unwrap().1, queue.next()), (5, None), "who has gone is nobody's turn");
+        queue.stay();
+        queue.push(Entry(1, 6, false)).unwrap();
+        let mut dismissed = Vec::new();
+        queue.dismiss(|entry| dismissed.push(entry.1));
+        assert_eq!((dismissed, queue.is_busy()), (vec![6], false));
     }
 
     #[test]

@@ -8,8 +8,7 @@ use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Event, Usage};
 use crate::core::generation::{Generation, failed};
 use crate::core::job::{Answers, Job, Task};
-use crate::core::metrics::Metrics;
-use crate::core::model::Served;
+use crate::core::models::entry::Model;
 use crate::core::probabilities::probabilities;
 use crate::core::queue::{Queue, Waiting};
 use gristmill_llm::session::{self, Fed, Session};
@@ -22,12 +21,8 @@ use std::time::{Duration, Instant};
 pub struct Worker {
     /// The model and what its cache holds.
     pub session: Session,
-    /// The same, as text.
-    pub served: Arc<Served>,
-    /// What is to be done.
-    pub queue: Arc<Queue<Job>>,
-    /// What was done.
-    pub metrics: Arc<Metrics>,
+    /// Who waits for it, and what was counted.
+    pub model: Arc<Model>,
     /// Whether the engine can answer at all.
     pub condition: Condition,
 }
@@ -49,16 +44,16 @@ impl From<session::Error> for Broken {
 }
 
 impl Worker {
-    /// Works until the queue is closed.
+    /// Works until the queue is closed, or the model is told to leave.
     pub fn run(mut self) {
-        while let Some(mut job) = self.queue.next() {
+        while let Some(mut job) = self.model.queue.next() {
             if let Some(why) = self.condition.failure() {
                 let _ = job.events.send(Event::Failed(RequestError::failed(why)));
                 continue;
             }
-            self.metrics.running.set(1);
+            self.model.metrics.running.set(1);
             if job.answered == 0 {
-                self.metrics.queue_time.observe(job.asked.elapsed().as_secs_f64());
+                self.model.metrics.queue_time.observe(job.asked.elapsed().as_secs_f64());
             }
             // A fault of ours in one answer must not end all others.
             let outcome = catch_unwind(AssertUnwindSafe(|| self.answer(&job)));
@@ -66,21 +61,21 @@ impl Worker {
                 Ok(Ok(usage)) => {
                     job.usage.add(&usage);
                     job.answered += 1;
-                    self.metrics.kept_bytes.set(self.session.kept_bytes() as i64);
-                    self.metrics.running.set(0);
+                    self.model.metrics.kept_bytes.set(self.session.kept_bytes() as i64);
+                    self.model.metrics.running.set(0);
                     if job.answered < job.prompts.len() {
-                        self.queue.push_again(job);
+                        self.model.queue.push_again(job);
                         continue;
                     }
                     note(&job);
                     let _ = job.events.send(Event::End(job.usage));
                 }
                 Ok(Err(Broken::Off)) => {
-                    self.metrics.abandoned.inc();
+                    self.model.metrics.abandoned.inc();
                     let _ = job.events.send(Event::Failed(RequestError::closing()));
                 }
                 Ok(Err(Broken::Failed(error))) => {
-                    self.metrics.failed.inc();
+                    self.model.metrics.failed.inc();
                     if error.is_lost() {
                         // Nothing that is asked of this engine will succeed again: `/health` says so from now on.
                         self.condition.fail(error.to_string());
@@ -88,16 +83,16 @@ impl Worker {
                     let _ = job.events.send(Event::Failed(failed(error)));
                 }
                 Err(_) => {
-                    self.metrics.failed.inc();
+                    self.model.metrics.failed.inc();
                     self.session.reset();
                     let _ = job
                         .events
                         .send(Event::Failed(RequestError::internal("the answer failed; the server's log says why")));
                 }
             }
-            self.metrics.request_time.observe(job.asked.elapsed().as_secs_f64());
-            self.metrics.kept_bytes.set(self.session.kept_bytes() as i64);
-            self.metrics.running.set(0);
+            self.model.metrics.request_time.observe(job.asked.elapsed().as_secs_f64());
+            self.model.metrics.kept_bytes.set(self.session.kept_bytes() as i64);
+            self.model.metrics.running.set(0);
         }
     }
     /// The next prompt of a job.
@@ -105,6 +100,7 @@ impl Worker {
         match &job.task {
             Task::Answers(answers) => self.generate(job, answers),
             Task::Embedding => self.embed(job),
+            Task::Nothing => Ok(Usage::default()),
         }
     }
     fn generate(&mut self, job: &Job, answers: &Answers) -> Result<Usage, Broken> {
@@ -112,7 +108,7 @@ impl Worker {
         let fed = match answers.prompt_logprobs {
             Some(top) => self.score(job, answers, top)?,
             None => {
-                let queue = &self.queue;
+                let queue = &self.model.queue;
                 self.session.feed_with(prompt, job.reuse, &mut |done, total| {
                     if done > 0 && total > LONG {
                         let _ = job.events.send(Event::Reading(done, total));
@@ -135,8 +131,8 @@ impl Worker {
     }
     /// What a prompt took.
     fn fed(&self, prompt: &[u32], fed: &Fed) -> Result<Usage, Broken> {
-        self.metrics.prompt_tokens.inc_by(fed.run as u64);
-        self.metrics.cached_tokens.inc_by(fed.reused as u64);
+        self.model.metrics.prompt_tokens.inc_by(fed.run as u64);
+        self.model.metrics.cached_tokens.inc_by(fed.reused as u64);
         match fed.complete {
             true => Ok(Usage { prompt: prompt.len(), cached: fed.reused, prompt_time: fed.time, ..Usage::default() }),
             false => Err(Broken::Off),
@@ -145,7 +141,7 @@ impl Worker {
     /// Runs a prompt, and tells how probable its tokens were.
     fn score(&mut self, job: &Job, answers: &Answers, top: usize) -> Result<Fed, Broken> {
         let prompt = &job.prompts[job.answered];
-        let queue = &self.queue;
+        let queue = &self.model.queue;
         let first = Chosen { token: prompt[0], logprob: None, top: Vec::new() };
         let mut tokens = vec![first];
         let fed = self.session.score(prompt, &mut |at, logits| {
@@ -159,9 +155,10 @@ impl Worker {
         Ok(fed)
     }
     fn generate_one(&mut self, job: &Job, answers: &Answers, nth: usize, usage: &mut Usage) -> Result<(), Broken> {
-        let Worker { session, served, queue, metrics, .. } = self;
+        let Worker { session, model, .. } = self;
+        let (queue, metrics) = (&model.queue, &model.metrics);
         let choice = job.answered * answers.choices + nth;
-        let mut generation = Generation::new(served, answers, &job.events, choice, nth)?;
+        let mut generation = Generation::new(&job.served, answers, &job.events, choice, nth)?;
         let start = Instant::now();
         let mut first = Duration::ZERO;
         let ended = loop {
@@ -195,7 +192,7 @@ impl Worker {
     /// The mean of a prompt's hidden rows behind the last layer, each of length 1, and itself of length 1.
     fn embed(&mut self, job: &Job) -> Result<Usage, Broken> {
         let prompt = &job.prompts[job.answered];
-        let (queue, width) = (&self.queue, self.session.engine().model().width());
+        let (queue, width) = (&self.model.queue, self.session.engine().model().width());
         let mut sum = vec![0f64; width];
         let fed = self.session.hidden(prompt, &mut |rows| {
             for row in rows.chunks(width) {

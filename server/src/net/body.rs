@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use futures_util::StreamExt;
+use percent_encoding::percent_decode_str;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny};
 use serde_json::error::Category;
 use std::net::{IpAddr, SocketAddr};
@@ -30,6 +31,7 @@ pub struct UnreadRequest {
     client: IpAddr,
     when: Instant,
     headers: HeaderMap,
+    query: String,
     body: Body,
 }
 
@@ -39,7 +41,8 @@ impl<S: Sync> FromRequest<S> for UnreadRequest {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
         let client = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
         let (parts, body) = request.into_parts();
-        Ok(UnreadRequest { client, when: Instant::now(), headers: parts.headers, body })
+        let query = parts.uri.query().unwrap_or_default().to_owned();
+        Ok(UnreadRequest { client, when: Instant::now(), headers: parts.headers, query, body })
     }
 }
 
@@ -50,6 +53,12 @@ pub struct ReadBody {
 }
 
 impl UnreadRequest {
+    /// Who asks, of a request without a body; and the value of that name in its query, where there is one.
+    pub fn parameter(&self, name: &str) -> (IpAddr, Option<String>) {
+        let mut pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
+        let value = pairs.find(|pair| pair.0 == name).map(|pair| pair.1.replace('+', " "));
+        (self.client, value.map(|value| percent_decode_str(&value).decode_utf8_lossy().into_owned()))
+    }
     /// The body; who asks, and since when.
     ///
     /// # Errors

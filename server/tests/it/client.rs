@@ -106,11 +106,18 @@ impl Client {
         let stream = self.send(&self.request("POST", "/v1/chat/completions", "application/json", bytes.as_bytes()));
         BufReader::new(stream).lines().take(lines).for_each(drop);
     }
-    /// A number of /metrics.
+    /// A number of /metrics: of the demo model, where it is one of a model.
     #[track_caller]
     pub fn metric(&self, name: &str) -> f64 {
+        self.metric_of("demo", name)
+    }
+    /// A number of /metrics, of that model where it is one of a model.
+    #[track_caller]
+    pub fn metric_of(&self, model: &str, name: &str) -> f64 {
         let text = self.get("/metrics");
-        let line = text.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let label = format!("{{model=\"{model}\"}}");
+        let mut lines = text.body.lines().filter_map(|line| line.strip_prefix(name));
+        let line = lines.find_map(|rest| rest.strip_prefix(&label).unwrap_or(rest).strip_prefix(' '));
         line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name}: {}", text.body))
     }
 }

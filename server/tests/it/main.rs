@@ -12,6 +12,7 @@ mod readers;
 mod running;
 mod scores;
 mod sessions;
+mod several;
 mod slow;
 mod structure;
 

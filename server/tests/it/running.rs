@@ -1,15 +1,16 @@
-//! Servers in this process, on the demo model.
+//! Servers in this process, on the demo model or several.
 
 use crate::client::Client;
 use gristmill_backend::Opened;
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, dialect};
+use gristmill_llm::arch;
 use gristmill_llm::chat::Isolation;
-use gristmill_llm::engine::{Engine, Settings};
+use gristmill_llm::engine::{Engine, Forecast, Progress, Settings};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
 use gristmill_runtime::store::Store;
-use gristmill_server::{Condition, Config, Server, Text};
-use std::path::Path;
+use gristmill_server::{About, Condition, Config, LoadError, ModelPlan, ModelSource, ModelSpec, Offer, Server, Text};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
@@ -22,31 +23,79 @@ pub struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The demo model, on the device that is made of this one.
-fn demo(device: impl FnOnce(Opened) -> Opened) -> (Text, Engine) {
-    // Kernels are compiled once, by whoever comes first.
-    static LOADING: Mutex<()> = Mutex::new(());
-    let _turn = LOADING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf");
-    let file = ModelFile::open(&demo).expect("the demo model");
+/// A model of a file, on a device that models share.
+pub struct File {
+    name: String,
+    path: PathBuf,
+    opened: Opened,
+}
+
+/// A processor with kernels that are compiled once, by whoever comes first.
+pub fn processor() -> Opened {
     let store = Store::open(Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"), 1 << 28).expect("a store");
     let isa = Isa::parse("auto").expect("an instruction set");
     let processor = CpuDevice::with(2, isa, Cc::find().expect("a C compiler"), store).expect("a processor");
-    let opened = device(Opened::new(Arc::new(processor), Some(&dialect::C)));
-    let engine = Engine::load(&file, opened, Settings::default(), &|_| ()).expect("an engine");
-    let tokenizer = language::tokenizer(file.metadata()).expect("a tokenizer");
-    let (template, _) = language::template(file.metadata(), &tokenizer, &Isolation::InProcess).expect("a template");
-    let (sampling, _) = language::sampling(file.metadata());
-    (Text { name: "demo".into(), tokenizer, template, sampling }, engine)
+    Opened::new(Arc::new(processor), Some(&dialect::C))
 }
 
-/// Starts one.
+impl File {
+    /// That of this path in the repository, under that name.
+    pub fn spec(name: &str, path: &str, opened: Opened) -> ModelSpec {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+        let file = File { name: name.into(), path, opened };
+        ModelSpec { name: name.into(), aliases: Vec::new(), plan: file.plan(), source: Arc::new(file) }
+    }
+    fn open(&self) -> Result<ModelFile, LoadError> {
+        ModelFile::open(&self.path).map_err(|error| LoadError { message: error.to_string(), ..LoadError::default() })
+    }
+}
+
+impl ModelSource for File {
+    fn plan(&self) -> Result<ModelPlan, LoadError> {
+        let file = self.open()?;
+        let forecast = Forecast::of(&file, &Settings::default(), u64::MAX / 2).expect("a model");
+        let model = arch::load(file.metadata(), &file).expect("a model");
+        let about = About {
+            architecture: model.architecture().to_owned(),
+            vocabulary: model.vocabulary(),
+            width: model.width(),
+            weight_bytes: forecast.weights,
+        };
+        let (context, bytes) = (forecast.context.min(2048), forecast.weights + forecast.beside);
+        Ok(ModelPlan { about, context, bytes })
+    }
+    fn text(&self) -> Result<Text, LoadError> {
+        let file = self.open()?;
+        let tokenizer = language::tokenizer(file.metadata()).expect("a tokenizer");
+        let (template, _) = language::template(file.metadata(), &tokenizer, &Isolation::InProcess).expect("a template");
+        let (sampling, _) = language::sampling(file.metadata());
+        Ok(Text { name: self.name.clone(), tokenizer, template, sampling })
+    }
+    fn load(&self, context: usize, progress: &dyn Fn(Progress)) -> Result<Engine, LoadError> {
+        // Kernels are compiled once, by whoever comes first.
+        static LOADING: Mutex<()> = Mutex::new(());
+        let _turn = LOADING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let settings = Settings { context: Some(context), ..Settings::default() };
+        Ok(Engine::load(&self.open()?, self.opened.clone(), settings, progress).expect("an engine"))
+    }
+}
+
+/// Starts one with the demo model.
 pub fn start(config: Config) -> Running {
     start_on(config, |processor| processor)
 }
 
-/// Starts one on the device that is made of this processor.
+/// Starts one with the demo model on the device that is made of this processor.
 pub fn start_on(config: Config, device: impl FnOnce(Opened) -> Opened + Send + 'static) -> Running {
+    let offer = move || {
+        let models = vec![File::spec("demo", "assets/demo-glm-Q4_0.gguf", device(processor()))];
+        Offer { models, most_loaded: None, available: Box::new(|| None) }
+    };
+    start_with(config, offer)
+}
+
+/// Starts one with these models.
+pub fn start_with(config: Config, offer: impl FnOnce() -> Offer + Send + 'static) -> Running {
     let key = config.api_key.clone();
     let server = Server::bind(Config { port: 0, ..config }).expect("a port");
     let client = Client { address: server.address(), key };
@@ -57,8 +106,7 @@ pub fn start_on(config: Config, device: impl FnOnce(Opened) -> Opened + Send + '
         let ended = async {
             let _ = ended.await;
         };
-        let (text, engine) = demo(device);
-        server.run_until(text, engine, || is_ready.send(()).expect("somebody waits"), ended).expect("it serves");
+        server.run_until(offer(), |_| is_ready.send(()).expect("somebody waits"), ended).expect("it serves");
     });
     ready.recv().expect("it is ready");
     Running { client, condition, end: Some(end), thread: Some(thread) }

@@ -2,10 +2,11 @@
 
 use super::content::{Content, RequestMessage, convert};
 use super::encoder::MessageEncoder;
-use crate::api::interface::{Interface, check_model};
+use crate::api::interface::Interface;
 use crate::app::App;
 use crate::core::constraint::grammar::Form;
 use crate::core::error::RequestError;
+use crate::core::intake::Intake;
 use crate::core::model::Served;
 use crate::core::names::FieldNames;
 use crate::core::request::{GenerateRequest, Input};
@@ -123,22 +124,24 @@ pub struct Messages;
 impl Interface for Messages {
     type Body = MessageRequest;
     type Encoder = MessageEncoder;
+    fn model(body: &MessageRequest) -> Option<&str> {
+        body.model.as_deref()
+    }
     fn request(body: MessageRequest, served: &Arc<Served>) -> Result<(GenerateRequest, MessageEncoder), RequestError> {
         let limit = body.max_tokens.ok_or_else(|| RequestError::missing("max_tokens"))?;
         whole("max_tokens", limit, 1, u64::MAX)?;
-        let request = body.request(served)?;
+        let request = body.request()?;
         Ok((request, MessageEncoder::new(served)))
     }
 }
 
 impl MessageRequest {
-    fn request(self, served: &Served) -> Result<GenerateRequest, RequestError> {
+    fn request(self) -> Result<GenerateRequest, RequestError> {
         let unknown: Vec<&str> =
             self.others.keys().map(String::as_str).filter(|name| !IGNORED.contains(name)).collect();
         if !unknown.is_empty() {
             return Err(RequestError::unknown(&unknown));
         }
-        check_model(self.model.as_deref(), served)?;
         let thinking = self.thinking.and_then(|thinking| match thinking.kind {
             ThinkingKind::Enabled => Some(true),
             ThinkingKind::Disabled => Some(false),
@@ -193,8 +196,10 @@ impl RequestTool {
 /// As for a request.
 pub async fn count(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
-    let counted = app.intake.beside(client, move |intake| {
-        let request = body::parse::<MessageRequest>(&read)?.request(&intake.served)?;
+    let counted = app.beside(client, move |models| {
+        let body = body::parse::<MessageRequest>(&read)?;
+        let intake = Intake::of(models, body.model.as_deref())?;
+        let request = body.request()?;
         let tools = ToolSet::new(&request.tools, &request.tool_choice, request.several_calls, &NAMES)?;
         let prompts = intake.prompts(request.input, &tools, &NAMES)?;
         Ok(prompts.iter().map(|prompt| prompt.tokens.len()).sum::<usize>())

@@ -4,7 +4,7 @@ use super::encoder::{Kind, OllamaEncoder};
 use super::messages::{RequestMessage, RequestTool, convert, tools};
 use super::options::{Options, known, names, request, thinking};
 use crate::api::date::date;
-use crate::api::interface::{Interface, check_model};
+use crate::api::interface::Interface;
 use crate::core::error::RequestError;
 use crate::core::model::{Served, now};
 use crate::core::names::FieldNames;
@@ -37,9 +37,11 @@ pub struct Chat;
 impl Interface for Chat {
     type Body = ChatRequest;
     type Encoder = OllamaEncoder;
+    fn model(body: &ChatRequest) -> Option<&str> {
+        Some(&body.model)
+    }
     fn request(body: ChatRequest, served: &Arc<Served>) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
         known(&body.others)?;
-        check_model(Some(&body.model), served)?;
         let input = Input::Conversation { messages: convert(body.messages)?, thinking: thinking(body.think)? };
         let mut request = request(&NAMES, input, body.options, body.format, body.stream, served)?;
         request.tools = tools(body.tools.unwrap_or_default())?;

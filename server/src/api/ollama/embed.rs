@@ -1,10 +1,10 @@
 //! `/api/embed`, and its predecessor `/api/embeddings`.
 
 use super::encoder::nanoseconds;
-use crate::api::interface::check_model;
 use crate::app::App;
 use crate::core::error::RequestError;
 use crate::core::event::Usage;
+use crate::core::intake::Intake;
 use crate::core::output::embeddings;
 use crate::core::request::PromptText;
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
@@ -34,11 +34,12 @@ enum Texts {
     Many(Vec<String>),
 }
 
-async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>, Usage), RequestError> {
+/// Vectors, what they took, and the name of the model.
+async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>, Usage, String), RequestError> {
     let (read, client, when) = asked.json(app).await?;
-    let ready = app.intake.beside(client, move |intake| {
+    let ready = app.beside(client, move |models| {
         let request: EmbedRequest = body::parse(&read)?;
-        check_model(Some(&request.model), &intake.served)?;
+        let intake = Intake::of(models, Some(&request.model))?;
         if request.dimensions.is_some_and(|dimensions| dimensions != intake.served.about.width as u64) {
             let message = format!("dimensions can only be {}, the width of the model", intake.served.about.width);
             return Err(RequestError::parameter("dimensions", message));
@@ -47,11 +48,13 @@ async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>,
             Texts::One(text) => vec![text],
             Texts::Many(texts) => texts,
         };
-        intake.prepare_embeddings(texts.into_iter().map(PromptText::Text).collect(), "input")
+        let prepared = intake.prepare_embeddings(texts.into_iter().map(PromptText::Text).collect(), "input")?;
+        Ok((prepared, intake))
     });
-    let prepared = ready.await?;
+    let (prepared, intake) = ready.await?;
     let prompts = prepared.prompts();
-    embeddings(app.intake.submit(client, when, prepared)?, prompts).await
+    let (vectors, usage) = embeddings(intake.submit(client, when, prepared)?, prompts).await?;
+    Ok((vectors, usage, intake.model.name().to_owned()))
 }
 
 /// `/api/embed`.
@@ -59,9 +62,9 @@ async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>,
 /// # Errors
 /// Why there is no vector.
 pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
-    let (embeddings, usage) = vectors(&app, asked).await?;
+    let (embeddings, usage, model) = vectors(&app, asked).await?;
     Ok(Json(json!({
-        "model": app.intake.served.name, "embeddings": embeddings, "total_duration": nanoseconds(usage.prompt_time),
+        "model": model, "embeddings": embeddings, "total_duration": nanoseconds(usage.prompt_time),
         "load_duration": 0, "prompt_eval_count": usage.prompt,
     })))
 }
@@ -71,6 +74,6 @@ pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
 /// # Errors
 /// Why there is no vector.
 pub async fn embed_one(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
-    let (mut embeddings, _) = vectors(&app, asked).await?;
+    let (mut embeddings, ..) = vectors(&app, asked).await?;
     Ok(Json(json!({ "embedding": embeddings.swap_remove(0) })))
 }

@@ -3,7 +3,7 @@
 use super::encoder::{Kind, OllamaEncoder};
 use super::options::{Options, known, names, request, thinking};
 use crate::api::date::date;
-use crate::api::interface::{Interface, check_model};
+use crate::api::interface::Interface;
 use crate::core::error::RequestError;
 use crate::core::model::{Served, now};
 use crate::core::names::FieldNames;
@@ -39,9 +39,11 @@ pub struct Generate;
 impl Interface for Generate {
     type Body = GenerateBody;
     type Encoder = OllamaEncoder;
+    fn model(body: &GenerateBody) -> Option<&str> {
+        Some(&body.model)
+    }
     fn request(body: GenerateBody, served: &Arc<Served>) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
         known(&body.others)?;
-        check_model(Some(&body.model), served)?;
         let thinking = thinking(body.think)?;
         let suffix = body.suffix.filter(|suffix| !suffix.is_empty());
         let input = match (suffix, &served.infill) {

@@ -1,10 +1,11 @@
-//! What there is: one model, and it is loaded.
+//! What there is, and what is loaded.
 
 use crate::api::date::date;
-use crate::api::interface::check_model;
 use crate::app::App;
 use crate::core::error::RequestError;
-use crate::core::model::Served;
+use crate::core::intake::Intake;
+use crate::core::models::entry::Model;
+use crate::core::models::pool::Status;
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
 use axum::Json;
 use axum::extract::State;
@@ -20,38 +21,43 @@ pub async fn version() -> Json<Value> {
     Json(json!({ "version": VERSION }))
 }
 
-fn details(served: &Served) -> Value {
-    let family = served.about.architecture.as_str();
+fn details(family: &str) -> Value {
     json!({
         "parent_model": "", "format": "gguf", "family": family, "families": [family], "parameter_size": "",
         "quantization_level": "",
     })
 }
 
-fn describe(served: &Served) -> Value {
+/// What is known of a model; of one that cannot be looked at, its name.
+fn describe(model: &Model) -> Value {
+    let plan = model.known();
+    let (size, family) = plan.as_ref().map_or((0, ""), |plan| (plan.about.weight_bytes, &plan.about.architecture));
     json!({
-        "name": served.name, "model": served.name, "size": served.about.weight_bytes, "digest": served.digest(),
-        "details": details(served),
+        "name": model.name(), "model": model.name(), "size": size, "digest": model.digest(), "details": details(family),
+        "modified_at": date(model.created),
     })
 }
 
 /// `/api/tags`.
 pub async fn tags(State(app): State<Arc<App>>) -> Json<Value> {
-    let served = &app.intake.served;
-    let mut model = describe(served);
-    model["modified_at"] = date(served.created).into();
-    Json(json!({ "models": [model] }))
+    let models: Vec<Value> = app.models.all().iter().map(|model| describe(model)).collect();
+    Json(json!({ "models": models }))
 }
 
 /// `/api/ps`.
 pub async fn running(State(app): State<Arc<App>>) -> Json<Value> {
-    let served = &app.intake.served;
-    let mut model = describe(served);
-    // It stays.
-    model["expires_at"] = "9999-12-31T23:59:59Z".into();
-    model["size_vram"] = 0.into();
-    model["context_length"] = served.context.into();
-    Json(json!({ "models": [model] }))
+    let loaded = app.models.all().iter().filter_map(|model| {
+        let Status::Loaded(bytes) = app.models.status(model) else { return None };
+        let mut told = describe(model);
+        told["size"] = bytes.into();
+        // It stays until another needs its memory.
+        told["expires_at"] = "9999-12-31T23:59:59Z".into();
+        told["size_vram"] = 0.into();
+        told["context_length"] = model.known().map(|plan| plan.context).into();
+        Some(told)
+    });
+    let models: Vec<Value> = loaded.collect();
+    Json(json!({ "models": models }))
 }
 
 /// A request for a model.
@@ -67,12 +73,18 @@ struct ShowRequest {
 /// `/api/show`.
 ///
 /// # Errors
-/// When it is another model.
+/// When there is no such model, or it cannot be read.
 pub async fn show(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
-    let (read, _, _) = asked.json(&app).await?;
-    let request: ShowRequest = body::parse(&read)?;
-    let served = &app.intake.served;
-    check_model(Some(&request.model), served)?;
+    let (read, client, _) = asked.json(&app).await?;
+    let shown = app.beside(client, move |models| {
+        let request: ShowRequest = body::parse(&read)?;
+        Ok(described(&Intake::of(models, Some(&request.model))?))
+    });
+    Ok(Json(shown.await?))
+}
+
+fn described(intake: &Intake) -> Value {
+    let served = &intake.served;
     let mut can = vec!["completion", "tools"];
     can.extend(served.template.mentions(served.markup.think[0]).then_some("thinking"));
     can.extend(served.infill.as_ref().map(|_| "insert"));
@@ -84,8 +96,8 @@ pub async fn show(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<J
     });
     info[format!("{family}.context_length")] = served.context.into();
     info[format!("{family}.embedding_length")] = served.about.width.into();
-    Ok(Json(json!({
+    json!({
         "modelfile": format!("FROM {}\n", served.name), "parameters": "", "template": served.template.source(),
-        "details": details(served), "model_info": info, "capabilities": can, "modified_at": date(served.created),
-    })))
+        "details": details(family), "model_info": info, "capabilities": can, "modified_at": date(served.created),
+    })
 }

@@ -26,6 +26,8 @@ use std::time::Duration;
 common_fields! { declare_request
     /// A request.
     ChatRequest {
+        /// Which model.
+        model: Option<String>,
         /// The conversation.
         messages: Vec<RequestMessage>,
         /// What newer clients call `max_tokens`.
@@ -80,6 +82,9 @@ pub struct Chat;
 impl Interface for Chat {
     type Body = ChatRequest;
     type Encoder = ChatEncoder;
+    fn model(body: &ChatRequest) -> Option<&str> {
+        body.model.as_deref()
+    }
     fn request(mut body: ChatRequest, served: &Arc<Served>) -> Result<(GenerateRequest, ChatEncoder), RequestError> {
         let common = body.common();
         let logprobs = body.logprobs()?;
@@ -92,7 +97,7 @@ impl Interface for Chat {
         let mut request = GenerateRequest::new(&NAMES, input);
         let form = body.response_format.map(ResponseFormat::form).transpose()?.flatten();
         request.form = form.map(|form| ("response_format", form));
-        let telling = common.apply(&mut request, served)?;
+        let telling = common.apply(&mut request)?;
         let newer = body.max_completion_tokens.map(|most| tokens("max_completion_tokens", most)).transpose()?;
         for (name, limit) in [("max_tokens", request.limit), ("max_completion_tokens", newer.flatten())] {
             if limit == Some(0) {

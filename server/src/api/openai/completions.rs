@@ -22,6 +22,8 @@ use std::sync::Arc;
 common_fields! { declare_request
     /// A request.
     CompletionRequest {
+        /// Which model.
+        model: Option<String>,
         /// The text.
         prompt: RequestPrompt,
         /// Tell the probability of every token, and of so many others?
@@ -74,6 +76,9 @@ pub struct Completions;
 impl Interface for Completions {
     type Body = CompletionRequest;
     type Encoder = CompletionEncoder;
+    fn model(body: &CompletionRequest) -> Option<&str> {
+        body.model.as_deref()
+    }
     fn request(
         mut body: CompletionRequest,
         served: &Arc<Served>,
@@ -91,7 +96,7 @@ impl Interface for Completions {
         }
         let echoes = if echo { prompts.iter().map(|prompt| shown(served, prompt)).collect() } else { Vec::new() };
         let mut request = GenerateRequest::new(&NAMES, Input::Prompts(prompts));
-        let telling = common.apply(&mut request, served)?;
+        let telling = common.apply(&mut request)?;
         let logprobs = body.logprobs.map(|top| top as usize);
         request.logprobs = logprobs;
         request.prompt_logprobs = logprobs.filter(|_| echo);

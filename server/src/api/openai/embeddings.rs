@@ -1,8 +1,8 @@
 //! `/v1/embeddings`: the mean of a text's hidden rows. A model that was made to answer is no model that was made for this, but it ranks.
 
-use crate::api::interface::check_model;
 use crate::app::App;
 use crate::core::error::RequestError;
+use crate::core::intake::Intake;
 use crate::core::output::embeddings;
 use crate::core::request::PromptText;
 use crate::net::body::{self, UnreadRequest};
@@ -43,13 +43,11 @@ enum Encoding {
 }
 
 impl EmbeddingRequest {
-    fn texts(self, app: &crate::core::intake::Intake) -> Result<Vec<PromptText>, RequestError> {
+    fn texts(self, width: usize) -> Result<Vec<PromptText>, RequestError> {
         let unknown: Vec<&str> = self.others.keys().map(String::as_str).filter(|&name| name != "user").collect();
         if !unknown.is_empty() {
             return Err(RequestError::unknown(&unknown));
         }
-        check_model(self.model.as_deref(), &app.served)?;
-        let width = app.served.about.width;
         if self.dimensions.is_some_and(|dimensions| dimensions != width as u64) {
             let message = format!("dimensions can only be {width}, the width of the model");
             return Err(RequestError::parameter("dimensions", message));
@@ -69,14 +67,16 @@ impl EmbeddingRequest {
 /// Why there are no vectors.
 pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
     let (read, client, when) = asked.json(&app).await?;
-    let ready = app.intake.beside(client, move |intake| {
+    let ready = app.beside(client, move |models| {
         let request: EmbeddingRequest = body::parse(&read)?;
+        let intake = Intake::of(models, request.model.as_deref())?;
         let encoding = request.encoding_format.unwrap_or(Encoding::Float);
-        Ok((encoding, intake.prepare_embeddings(request.texts(intake)?, "input")?))
+        let prepared = intake.prepare_embeddings(request.texts(intake.served.about.width)?, "input")?;
+        Ok((encoding, prepared, intake))
     });
-    let (encoding, prepared) = ready.await?;
+    let (encoding, prepared, intake) = ready.await?;
     let prompts = prepared.prompts();
-    let (vectors, usage) = embeddings(app.intake.submit(client, when, prepared)?, prompts).await?;
+    let (vectors, usage) = embeddings(intake.submit(client, when, prepared)?, prompts).await?;
     let data = vectors.iter().enumerate().map(|(index, vector)| {
         let embedding = match encoding {
             Encoding::Float => json!(vector),
@@ -89,5 +89,5 @@ pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
     });
     let data: Vec<Value> = data.collect();
     let usage = json!({ "prompt_tokens": usage.prompt, "total_tokens": usage.prompt });
-    Ok(Json(json!({ "object": "list", "data": data, "model": app.intake.served.name, "usage": usage })))
+    Ok(Json(json!({ "object": "list", "data": data, "model": intake.model.name(), "usage": usage })))
 }

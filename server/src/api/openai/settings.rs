@@ -1,9 +1,7 @@
 //! What requests of both kinds have in common: which model, how tokens are chosen, when to stop, how to answer.
 
-use crate::api::interface::check_model;
 use crate::core::constraint::grammar::Form;
 use crate::core::error::RequestError;
-use crate::core::model::Served;
 use crate::core::request::GenerateRequest;
 use crate::core::sampling::SamplingOptions;
 use crate::net::body::IgnoredFields;
@@ -44,8 +42,6 @@ pub struct StreamOptions {
 macro_rules! common_fields { ($then:ident $($given:tt)*) => { $crate::api::openai::settings::$then! {
     $($given)*
     {
-        /// Which model.
-        model: String,
         /// Tell text as it comes?
         stream: bool,
         /// How.
@@ -140,9 +136,8 @@ impl Common {
     ///
     /// # Errors
     /// The first that cannot be honoured.
-    pub fn apply(self, request: &mut GenerateRequest, served: &Served) -> Result<Telling, RequestError> {
+    pub fn apply(self, request: &mut GenerateRequest) -> Result<Telling, RequestError> {
         known(&self.others)?;
-        check_model(self.model.as_deref(), served)?;
         request.stream = self.stream.unwrap_or(false);
         if self.stream_options.is_some() && !request.stream {
             return Err(RequestError::parameter(

@@ -2,7 +2,7 @@
 
 use super::encoder::{About, ResponsesEncoder};
 use super::items::{RequestInput, convert};
-use crate::api::interface::{Interface, check_model};
+use crate::api::interface::Interface;
 use crate::core::constraint::grammar::Form;
 use crate::core::error::RequestError;
 use crate::core::model::Served;
@@ -144,12 +144,14 @@ pub struct Responses;
 impl Interface for Responses {
     type Body = ResponseRequest;
     type Encoder = ResponsesEncoder;
+    fn model(body: &ResponseRequest) -> Option<&str> {
+        body.model.as_deref()
+    }
     fn request(
         body: ResponseRequest,
         served: &Arc<Served>,
     ) -> Result<(GenerateRequest, ResponsesEncoder), RequestError> {
         known(&body.others)?;
-        check_model(body.model.as_deref(), served)?;
         if let Some(limit) = body.max_output_tokens {
             whole("max_output_tokens", limit, 1, u64::MAX)?;
         }

@@ -1,0 +1,160 @@
+//! Who leaves where memory is short. Pure: what is known goes in, what to do comes out.
+
+/// What a loaded model is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Activity {
+    /// Nobody asks it anything.
+    Idle,
+    /// It answers, or somebody waits for it to.
+    Busy,
+    /// It was told to leave, and does so when it has answered who asked before.
+    Leaving,
+}
+
+/// A model that takes memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resident {
+    /// Bytes that come free when it has left.
+    pub bytes: u64,
+    /// When it was last asked or has last answered; a larger number is later.
+    pub used: u64,
+    /// What it is doing.
+    pub activity: Activity,
+}
+
+/// What is to be done for a model that is to be loaded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// There is room.
+    Load,
+    /// There will be once these have left, by their places.
+    Leave(Vec<usize>),
+    /// There will be once those that were told to leave have done so.
+    Wait,
+    /// There is none even where all others have left: so many bytes at most.
+    TooLarge(u64),
+}
+
+/// What is to be done for a model that takes `need` bytes, where `free` are free and at most `most` models may be loaded.
+///
+/// The least recently used leaves first, one that nobody asks before one that is asked, and nobody who need not.
+pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident]) -> Decision {
+    let most = most.unwrap_or(usize::MAX).max(1);
+    let fits = |left: &[usize]| {
+        let bytes = left.iter().fold(free, |sum, &at| sum.saturating_add(residents[at].bytes));
+        need <= bytes && residents.len() - left.len() < most
+    };
+    if fits(&[]) {
+        return Decision::Load;
+    }
+    let (leaving, mut staying): (Vec<usize>, Vec<usize>) =
+        (0..residents.len()).partition(|&at| residents[at].activity == Activity::Leaving);
+    if fits(&leaving) {
+        return Decision::Wait;
+    }
+    staying.sort_by_key(|&at| (residents[at].activity == Activity::Busy, residents[at].used));
+    let mut told = Vec::new();
+    let with = |told: &[usize]| [leaving.as_slice(), told].concat();
+    for &at in &staying {
+        told.push(at);
+        if fits(&with(&told)) {
+            break;
+        }
+    }
+    if !fits(&with(&told)) {
+        return Decision::TooLarge(residents.iter().fold(free, |sum, resident| sum.saturating_add(resident.bytes)));
+    }
+    // The last may have made room enough without those before it: who was used latest stays first.
+    for at in told.clone().into_iter().rev() {
+        let without: Vec<usize> = told.iter().copied().filter(|&other| other != at).collect();
+        if fits(&with(&without)) {
+            told = without;
+        }
+    }
+    Decision::Leave(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Activity::{Busy, Idle, Leaving};
+    use proptest::prelude::*;
+
+    fn resident(bytes: u64, used: u64, activity: Activity) -> Resident {
+        Resident { bytes, used, activity }
+    }
+
+    #[test]
+    fn there_is_room_or_it_is_made() {
+        let (old, new) = (resident(40, 1, Idle), resident(40, 2, Idle));
+        assert_eq!(decide(20, 20, None, &[old, new]), Decision::Load);
+        assert_eq!(decide(21, 20, None, &[new, old]), Decision::Leave(vec![1]), "the least recently used");
+        assert_eq!(decide(61, 20, None, &[new, old]), Decision::Leave(vec![1, 0]));
+        assert_eq!(decide(101, 20, None, &[new, old]), Decision::TooLarge(100));
+        assert_eq!(decide(1, 20, Some(2), &[new, old]), Decision::Leave(vec![1]), "no more than two");
+        assert_eq!(decide(1, 20, Some(3), &[new, old]), Decision::Load);
+        assert_eq!(decide(1, 0, None, &[]), Decision::TooLarge(0));
+        assert_eq!(decide(1, 1, Some(0), &[]), Decision::Load, "one is the least");
+    }
+
+    #[test]
+    fn who_is_asked_leaves_last_and_nobody_twice() {
+        let (busy, idle) = (resident(40, 1, Busy), resident(40, 2, Idle));
+        assert_eq!(decide(30, 0, None, &[busy, idle]), Decision::Leave(vec![1]), "though it was used later");
+        assert_eq!(
+            decide(70, 0, None, &[busy, idle]),
+            Decision::Leave(vec![1, 0]),
+            "whoever asks is not kept waiting for ever"
+        );
+        let leaving = resident(40, 1, Leaving);
+        assert_eq!(decide(30, 0, None, &[leaving, idle]), Decision::Wait);
+        assert_eq!(decide(60, 0, None, &[leaving, idle]), Decision::Leave(vec![1]));
+        assert_eq!(decide(1, 99, Some(1), &[leaving]), Decision::Wait);
+    }
+
+    #[test]
+    fn nobody_leaves_for_nothing() {
+        // The small one alone does not do, and with the large one it need not leave.
+        let (small, large) = (resident(10, 1, Idle), resident(100, 2, Idle));
+        assert_eq!(decide(50, 0, None, &[small, large]), Decision::Leave(vec![1]));
+    }
+
+    fn residents() -> impl Strategy<Value = Vec<Resident>> {
+        let activity = prop_oneof![Just(Idle), Just(Busy), Just(Leaving)];
+        let one = (0u64..100, 0u64..100, activity).prop_map(|(bytes, used, activity)| resident(bytes, used, activity));
+        proptest::collection::vec(one, 0..7)
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_there_is(
+            all in residents(), need in 0u64..400, free in 0u64..100, most in proptest::option::of(1usize..6),
+        ) {
+            let fits = |left: &[usize]| {
+                let bytes: u64 = left.iter().map(|&at| all[at].bytes).sum();
+                need <= free + bytes && all.len() - left.len() < most.unwrap_or(usize::MAX)
+            };
+            let leaving: Vec<usize> = (0..all.len()).filter(|&at| all[at].activity == Leaving).collect();
+            let everybody: Vec<usize> = (0..all.len()).collect();
+            match decide(need, free, most, &all) {
+                Decision::Load => prop_assert!(fits(&[])),
+                Decision::Wait => prop_assert!(!fits(&[]) && fits(&leaving)),
+                Decision::TooLarge(room) => {
+                    prop_assert!(!fits(&everybody) && room == free + all.iter().map(|one| one.bytes).sum::<u64>());
+                }
+                Decision::Leave(told) => {
+                    let left = [leaving.as_slice(), &told].concat();
+                    prop_assert!(!told.is_empty() && fits(&left) && !fits(&leaving));
+                    prop_assert!(told.iter().all(|at| !leaving.contains(at)));
+                    for at in &told {
+                        let others: Vec<usize> = left.iter().copied().filter(|other| other != at).collect();
+                        prop_assert!(!fits(&others), "{at} need not leave");
+                    }
+                    // Nobody who is asked leaves where those that nobody asks would do.
+                    let idle: Vec<usize> = (0..all.len()).filter(|&at| all[at].activity != Busy).collect();
+                    prop_assert!(!fits(&idle) || told.iter().all(|&at| all[at].activity == Idle));
+                }
+            }
+        }
+    }
+}

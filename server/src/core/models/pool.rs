@@ -1,0 +1,424 @@
+//! Which models are loaded: the one place that knows, and that has them loaded and leave.
+//!
+//! A model that is asked for and not there gets in line; the first in line is loaded where [`policy`](super::policy) finds room, one at a time, on a thread
+//! of its own, which is its [`Worker`] from then on. Its requests wait in its own queue meanwhile. One that is told to leave first answers who asked
+//! before; who asks later has it loaded again.
+
+use crate::core::condition::Condition;
+use crate::core::error::RequestError;
+use crate::core::event::Event;
+use crate::core::limits::Limits;
+use crate::core::loading::{Loading, Step};
+use crate::core::metrics::Metrics;
+use crate::core::model::Served;
+use crate::core::models::entry::{LoadError, Model, ModelSpec};
+use crate::core::models::names::{Found, Names, find, nearest};
+use crate::core::models::policy::{Activity, Decision, Resident, decide};
+use crate::core::worker::Worker;
+use gristmill_llm::engine::{Engine, Progress};
+use gristmill_llm::session::Session;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes that buffers may still take, where that can be said.
+pub type Available = Box<dyn Fn() -> Option<u64> + Send + Sync>;
+
+/// Conversations of the longest kind whose rows are kept, where memory allows.
+const KEPT: usize = 4;
+/// Share of the available memory that they may take.
+const KEPT_SHARE: u64 = 8;
+/// Bytes of the stack of a model's thread, as that of a program's first has: compiling recurses.
+const STACK: usize = 8 << 20;
+/// Who waits for a model is told how far it is no more often than this, but for what is done next.
+const TELL: Duration = Duration::from_millis(500);
+/// Bytes, as sizes are told.
+const MB: u64 = 1_000_000;
+
+/// What models share.
+pub struct Shared {
+    /// What all of them have counted.
+    pub metrics: Metrics,
+    /// Whether the device can answer at all.
+    pub condition: Condition,
+    /// How much of everything there may be.
+    pub limits: Limits,
+    /// Most requests that wait for each.
+    pub waiting: usize,
+    /// Bytes of earlier prompts that each keeps; `None` for a share of the memory.
+    pub keep: Option<usize>,
+}
+
+/// All models.
+pub struct Models {
+    all: Vec<Arc<Model>>,
+    /// What they share.
+    pub shared: Shared,
+    /// Most that are loaded at a time.
+    most: Option<usize>,
+    available: Available,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Counts the moments at which one was used.
+    clock: AtomicU64,
+}
+
+struct State {
+    phases: Vec<Phase>,
+    /// Why each could not be loaded when that was tried last.
+    failures: Vec<Option<LoadError>>,
+    /// Those that wait to be loaded, the first first.
+    line: VecDeque<usize>,
+    /// Bytes that there were for models when none was loaded. Those that are loaded may not have touched all of theirs.
+    room: u64,
+    closed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Away,
+    InLine,
+    Loading,
+    /// It takes so many bytes.
+    Loaded(u64),
+    Leaving(u64),
+}
+
+/// A model that has been loaded.
+struct Ready {
+    worker: Worker,
+    served: Arc<Served>,
+    bytes: u64,
+}
+
+/// How a model is, for whoever asks.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Status {
+    /// Whoever asks for it has it loaded.
+    Unloaded,
+    /// It is being loaded, or waits for that; how far it is, where that was said.
+    Loading(Option<Step>),
+    /// It answers, and takes so many bytes.
+    Loaded(u64),
+    /// It could not be loaded, and why. Whoever asks for it has that tried again.
+    Failed(LoadError),
+}
+
+impl Models {
+    /// None of which is loaded. How far the first is told by `first` too.
+    pub fn new(
+        specs: Vec<ModelSpec>,
+        most: Option<usize>,
+        available: Available,
+        shared: Shared,
+        first: Loading,
+    ) -> Models {
+        let mut loading = Some(first);
+        let model = |spec: ModelSpec| {
+            let metrics = shared.metrics.model(&spec.name);
+            Arc::new(Model::new(spec, shared.waiting, metrics, loading.take().unwrap_or_default()))
+        };
+        let all: Vec<Arc<Model>> = specs.into_iter().map(model).collect();
+        let state = State {
+            phases: vec![Phase::Away; all.len()],
+            failures: vec![None; all.len()],
+            line: VecDeque::new(),
+            room: 0,
+            closed: false,
+        };
+        let (state, changed, clock) = (Mutex::new(state), Condvar::new(), AtomicU64::new(1));
+        Models { all, shared, most, available, state, changed, clock }
+    }
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// All of them.
+    pub fn all(&self) -> &[Arc<Model>] {
+        &self.all
+    }
+    /// The only one there is, if there is only one: it needs no name.
+    pub fn only(&self) -> Option<&Arc<Model>> {
+        self.all.first().filter(|_| self.all.len() == 1)
+    }
+    /// The model that a client calls so.
+    ///
+    /// # Errors
+    /// When it is none or may be several, or none was named and there are several.
+    pub fn find(&self, asked: Option<&str>) -> Result<&Arc<Model>, RequestError> {
+        let names: Vec<&Names> = self.all.iter().map(|model| &model.names).collect();
+        let called: Vec<&str> = self.all.iter().map(|model| model.name()).collect();
+        let Some(asked) = asked else { return self.only().ok_or_else(|| RequestError::which_model(&called)) };
+        match find(asked, &names) {
+            Found::One(at) => Ok(&self.all[at]),
+            Found::Several(places) => {
+                let meant: Vec<&str> = places.into_iter().map(|at| called[at]).collect();
+                Err(RequestError::ambiguous_model(asked, &meant))
+            }
+            Found::None => {
+                // Where there is one, it is named anyway.
+                let near = nearest(asked, &names).filter(|_| self.all.len() > 1).map(|at| called[at]);
+                Err(RequestError::model(asked, &called, near))
+            }
+        }
+    }
+    fn place(&self, model: &Model) -> usize {
+        self.all.iter().position(|other| std::ptr::eq(other.as_ref(), model)).expect("a model of these")
+    }
+    /// How a model is.
+    pub fn status(&self, model: &Model) -> Status {
+        let at = self.place(model);
+        let state = self.lock();
+        match (state.phases[at], &state.failures[at]) {
+            (Phase::Loaded(bytes) | Phase::Leaving(bytes), _) => Status::Loaded(bytes),
+            (Phase::InLine | Phase::Loading, _) => Status::Loading(model.loading.step()),
+            (Phase::Away, Some(error)) => Status::Failed(error.clone()),
+            (Phase::Away, None) => model.unplanned().map_or(Status::Unloaded, Status::Failed),
+        }
+    }
+    /// Somebody waits for that model: it is loaded if it is not there.
+    pub fn want(self: &Arc<Models>, model: &Model) {
+        let at = self.place(model);
+        self.touch(model);
+        let mut state = self.lock();
+        if state.phases[at] == Phase::Away {
+            self.line_up(&mut state, at);
+            self.settle(&mut state);
+        }
+    }
+    /// It is used now.
+    fn touch(&self, model: &Model) {
+        model.touch(self.clock.fetch_add(1, Ordering::Relaxed));
+    }
+    fn line_up(&self, state: &mut State, at: usize) {
+        state.phases[at] = Phase::InLine;
+        state.failures[at] = None;
+        state.line.push_back(at);
+        self.tell(&self.all[at], Step { what: "waiting to be loaded".into(), done: 0, total: 0 });
+    }
+    /// Whoever waits for a model is told how far it is.
+    fn tell(&self, model: &Model, step: Step) {
+        model.loading.set(&step.what, step.done, step.total);
+        model.queue.each(|job| {
+            let _ = job.events.send(Event::Loading(step.clone()));
+        });
+    }
+    /// Bytes that a model which is loaded now may take.
+    fn free(&self, state: &mut State) -> u64 {
+        let available = (self.available)().unwrap_or(u64::MAX / 2);
+        let taken = state.phases.iter().filter_map(|phase| phase.bytes()).fold(0, u64::saturating_add);
+        if taken == 0 {
+            state.room = available;
+        }
+        available.min(state.room.saturating_sub(taken))
+    }
+    /// Loads the first in line where there is room, or makes some.
+    fn settle(self: &Arc<Models>, state: &mut State) {
+        while !state.closed && !state.phases.contains(&Phase::Loading) {
+            let Some(&at) = state.line.front() else { return };
+            let need = self.all[at].known().map_or(0, |plan| plan.bytes);
+            let free = self.free(state);
+            let places: Vec<usize> = (0..self.all.len()).filter(|&at| state.phases[at].bytes().is_some()).collect();
+            let residents: Vec<Resident> = places.iter().map(|&at| self.resident(state.phases[at], at)).collect();
+            match decide(need, free, self.most, &residents) {
+                Decision::Load => {
+                    state.line.pop_front();
+                    self.begin(state, at);
+                }
+                Decision::Leave(who) => {
+                    for at in who.into_iter().map(|who| places[who]) {
+                        state.phases[at] = Phase::Leaving(state.phases[at].bytes().unwrap_or(0));
+                        tracing::info!(model = self.all[at].name(), "leaves");
+                        self.all[at].queue.leave();
+                    }
+                    return;
+                }
+                Decision::Wait => return,
+                Decision::TooLarge(room) => {
+                    state.line.pop_front();
+                    self.fail(state, at, too_large(need, room));
+                }
+            }
+        }
+    }
+    fn resident(&self, phase: Phase, at: usize) -> Resident {
+        let model = &self.all[at];
+        let activity = match phase {
+            Phase::Leaving(_) => Activity::Leaving,
+            _ if model.queue.is_busy() => Activity::Busy,
+            _ => Activity::Idle,
+        };
+        let kept = u64::try_from(model.metrics.kept_bytes.get()).unwrap_or(0);
+        Resident { bytes: phase.bytes().unwrap_or(0).saturating_add(kept), used: model.used(), activity }
+    }
+    /// A model's thread begins.
+    fn begin(self: &Arc<Models>, state: &mut State, at: usize) {
+        state.phases[at] = Phase::Loading;
+        let models = self.clone();
+        let thread = std::thread::Builder::new().name("gristmill-model".into()).stack_size(STACK);
+        if let Err(error) = thread.spawn(move || models.work(at)) {
+            self.fail(
+                state,
+                at,
+                LoadError { message: format!("there is no thread for it: {error}"), ..LoadError::default() },
+            );
+        }
+    }
+    /// What a model's thread does: it loads the model, answers, and lets go of it.
+    fn work(self: Arc<Models>, at: usize) {
+        let model = &self.all[at];
+        let loaded = catch_unwind(AssertUnwindSafe(|| self.load(model))).unwrap_or_else(|_| {
+            let message = "loading it failed; the server's log says why".into();
+            Err(LoadError { message, ..LoadError::default() })
+        });
+        model.loading.clear();
+        match loaded {
+            Ok(Ready { worker, served, bytes }) => {
+                if self.stays(at, bytes) {
+                    // Whatever happens to it, its memory is free then.
+                    let _ = catch_unwind(AssertUnwindSafe(|| worker.run()));
+                    // Until here requests found it.
+                    drop(served);
+                }
+                self.left(at);
+            }
+            Err(error) => {
+                let mut state = self.lock();
+                self.fail(&mut state, at, error);
+                self.settle(&mut state);
+            }
+        }
+    }
+    fn load(&self, model: &Arc<Model>) -> Result<Ready, LoadError> {
+        let begun = Instant::now();
+        let mut served = model.served()?;
+        let told = Cell::new(None::<(&str, Instant)>);
+        let engine = model.source.load(served.context, &|progress| {
+            let (what, done, total) = match progress {
+                Progress::Loading(done, total) => ("loading weights", done, total),
+                Progress::Compiling(done, total) => ("compiling kernels", done as u64, total as u64),
+            };
+            model.loading.set(what, done, total);
+            if told.get().is_none_or(|(told, when)| told != what || when.elapsed() >= TELL) {
+                told.set(Some((what, Instant::now())));
+                self.tell(model, Step { what: what.into(), done, total });
+            }
+        })?;
+        if engine.context() != served.context {
+            served = model.served_with(engine.context())?;
+        }
+        let bytes = engine.memory_bytes();
+        let keep = self.shared.keep.unwrap_or_else(|| self.kept_bytes(&engine));
+        let (model, condition) = (model.clone(), self.shared.condition.clone());
+        tracing::info!(model = model.name(), bytes, load_ms = begun.elapsed().as_millis() as u64, "loaded");
+        Ok(Ready { worker: Worker { session: Session::with_prefixes(engine, keep), model, condition }, served, bytes })
+    }
+    fn kept_bytes(&self, engine: &Engine) -> usize {
+        let whole = engine.context() * engine.cache_bytes_per_token();
+        let share = gristmill_runtime::memory::available().unwrap_or(u64::MAX) / KEPT_SHARE;
+        (whole * KEPT).min(usize::try_from(share).unwrap_or(usize::MAX))
+    }
+    /// A model is there. Is it still wanted?
+    fn stays(self: &Arc<Models>, at: usize, bytes: u64) -> bool {
+        let model = &self.all[at];
+        let mut state = self.lock();
+        state.phases[at] = Phase::Loaded(bytes);
+        model.queue.stay();
+        model.metrics.loads.inc();
+        model.metrics.loaded.set(1);
+        model.metrics.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.touch(model);
+        self.settle(&mut state);
+        self.changed.notify_all();
+        !state.closed
+    }
+    /// A model has let go of its memory.
+    fn left(self: &Arc<Models>, at: usize) {
+        let model = &self.all[at];
+        let mut state = self.lock();
+        state.phases[at] = Phase::Away;
+        for gauge in [&model.metrics.loaded, &model.metrics.bytes, &model.metrics.kept_bytes, &model.metrics.running] {
+            gauge.set(0);
+        }
+        if !state.closed && model.queue.len() > 0 {
+            self.line_up(&mut state, at);
+        }
+        self.settle(&mut state);
+        self.changed.notify_all();
+    }
+    /// A model cannot be loaded; who waits for it is told why.
+    fn fail(&self, state: &mut State, at: usize, error: LoadError) {
+        let model = &self.all[at];
+        model.loading.clear();
+        model.metrics.load_failures.inc();
+        tracing::info!(model = model.name(), why = error.message, "cannot be loaded");
+        if error.lost {
+            self.shared.condition.fail(error.message.clone());
+        }
+        let told = error.told(model.name());
+        model.queue.dismiss(|job| {
+            let _ = job.events.send(Event::Failed(told.clone()));
+        });
+        state.phases[at] = Phase::Away;
+        state.failures[at] = Some(error);
+        self.changed.notify_all();
+    }
+    /// Loads a model and waits for it; its tokens of context.
+    ///
+    /// # Errors
+    /// When it cannot be loaded.
+    pub fn load_now(self: &Arc<Models>, model: &Model) -> Result<usize, LoadError> {
+        self.want(model);
+        let at = self.place(model);
+        let mut state = self.lock();
+        loop {
+            match (state.phases[at], &state.failures[at]) {
+                (Phase::Loaded(_) | Phase::Leaving(_), _) => return Ok(model.plan()?.context),
+                (Phase::Away, Some(error)) => return Err(error.clone()),
+                _ => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+    /// Answers nobody any more; who waits is let go, and who is being answered too.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.all.iter().for_each(|model| model.queue.close());
+        self.changed.notify_all();
+    }
+    /// Was it closed?
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+    /// Waits until it is closed and no model answers any more. One that is being loaded is not waited for: nobody can hurry it.
+    pub fn wait(&self) {
+        let mut state = self.lock();
+        while !state.closed || state.phases.iter().any(|phase| phase.bytes().is_some()) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+    /// That model has somebody who takes from its queue without an engine.
+    #[cfg(feature = "fuzzing")]
+    pub fn pretend_loaded(&self, model: &Model) {
+        self.lock().phases[self.place(model)] = Phase::Loaded(0);
+    }
+}
+
+impl Phase {
+    fn bytes(self) -> Option<u64> {
+        match self {
+            Phase::Loaded(bytes) | Phase::Leaving(bytes) => Some(bytes),
+            Phase::Away | Phase::InLine | Phase::Loading => None,
+        }
+    }
+}
+
+fn too_large(need: u64, room: u64) -> LoadError {
+    LoadError {
+        message: format!("it takes {} MB, and there are {} MB of memory for models", need.div_ceil(MB), room / MB),
+        hint: Some("try a smaller quantisation of it, a smaller model, or a shorter --ctx".into()),
+        too_large: true,
+        lost: false,
+    }
+}
