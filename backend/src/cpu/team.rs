@@ -300,6 +300,9 @@ impl Scratch {
 pub struct Team {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// The one turn that there is: callers get it in the order in which they asked. A lock alone goes to whoever lets go of it, who runs and can ask
+    /// again before another has woken up.
+    turns: Cores,
     /// Held while a job runs: the team does one at a time.
     turn: Mutex<Scratch>,
 }
@@ -325,7 +328,7 @@ impl Team {
             cores: (0..count).map(|_| Padded(AtomicUsize::new(NOWHERE))).collect(),
         });
         // A team that could not be completed is dropped like any other, which ends the threads that were started.
-        let mut team = Team { shared, threads: Vec::new(), turn: Mutex::default() };
+        let mut team = Team { shared, threads: Vec::new(), turns: Cores::new(1), turn: Mutex::default() };
         for index in 1..count {
             let shared = team.shared.clone();
             let run = move || {
@@ -354,6 +357,7 @@ impl Team {
     /// Runs `job` once on every worker, each with `scratch` bytes, and returns when all have ended. Calls from several threads
     /// take turns, and so do teams; a job must not call `run` of any team, which would wait for the job's own cores. A job that panics aborts the process.
     pub fn run(&self, scratch: usize, job: &(dyn Fn(&Worker) + Sync)) -> Result<(), Error> {
+        let _turn = self.turns.take(1);
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         turn.reserve(self.count(), scratch)?;
         let scratch: Vec<*mut u8> = turn.maps.iter().map(Map::base).collect();
@@ -385,6 +389,34 @@ impl Drop for Team {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_calls_again_and_again_leaves_others_their_turns() {
+        const JOBS: usize = 50;
+        let team = Team::new(2, false).unwrap();
+        let (busy, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::SeqCst) {
+                    team.run(0, &|_| std::thread::sleep(Duration::from_micros(200))).unwrap();
+                    busy.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            while busy.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            let most = (0..JOBS).map(|_| {
+                let before = busy.load(Ordering::SeqCst);
+                team.run(0, &|_| ()).unwrap();
+                busy.load(Ordering::SeqCst) - before
+            });
+            // The job under way ends, and one more may have been asked for before this one was.
+            let mut waits: Vec<usize> = most.collect();
+            ended.store(true, Ordering::SeqCst);
+            waits.sort_unstable();
+            assert!(waits[JOBS / 2] <= 3, "{waits:?}");
+        });
+    }
 
     #[test]
     fn every_worker_runs_every_job_once_and_barriers_order() {

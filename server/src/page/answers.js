@@ -1,5 +1,5 @@
 // Answers as they come. A run is one: { chat, message, abort, phase, since, drawn, resumed, earlier }, kept by its conversation while it lasts.
-// `phase` says what is waited for: { kind: 'sent' }, { kind: 'queue', before }, { kind: 'prompt', done, total },
+// `phase` says what is waited for: { kind: 'sent' }, { kind: 'queue', before }, { kind: 'prompt', done, total }, { kind: 'loading', what, done, total },
 // { kind: 'retry', why, until }, or { kind: 'text' } once there is some.
 
 import { complete, passes } from './api.js';
@@ -7,7 +7,7 @@ import { save, state } from './chats.js';
 import { append, before, drop, nameOf, path } from './conversation.js';
 import { emit } from './events.js';
 import { request } from './request.js';
-import { learn, model, server, well } from './server.js';
+import { learn, model, refresh, server, well } from './server.js';
 
 export const running = new Map();
 
@@ -48,7 +48,7 @@ export function resume(chat, message) {
 function answer(chat, question) {
   const body = request(chat, path(chat, question), model()?.id);
   const message = append(chat, question, { role: 'assistant', content: '', reasoning: '' });
-  if (server.models.length > 1) message.model = model().id;
+  if (server.models.length > 1) message.model = chat.model = model().id;
   start(chat, message, body);
 }
 export function halt(chat) {
@@ -78,6 +78,7 @@ async function start(chat, message, body) {
   }
   clearInterval(clock);
   end(run);
+  refresh();
 }
 function end(run) {
   cancelAnimationFrame(run.drawn);
@@ -120,6 +121,7 @@ async function listen(run, body) {
 function take(run, chunk) {
   const { message } = run, choice = chunk.choices?.[0], { reasoning_content: reasoning, content } = choice?.delta ?? {};
   if (chunk.prompt_progress) run.phase = { kind: 'prompt', done: chunk.prompt_progress.processed, total: chunk.prompt_progress.total };
+  if (chunk.loading) { if (run.phase.kind !== 'loading') refresh(); run.phase = { kind: 'loading', ...chunk.loading }; }
   if (chunk.queue) run.phase = { kind: 'queue', before: chunk.queue.before };
   if (reasoning || content) run.phase = { kind: 'text' };
   if (reasoning) { run.thinking ||= Date.now(); message.reasoning += reasoning; }

@@ -9,7 +9,7 @@ class Fault extends Error {
 }
 /* Refusals that pass by themselves, whatever a client does. */
 const FULL = new Set(['queue_full', 'too_many_connections', 'too_many_bodies', 'model_loading']);
-export const passes = fault => fault.kind === 'refused' && (FULL.has(fault.code) || (fault.status === 429 || fault.status === 503) && fault.code !== 'engine_failed' && !!fault.wait);
+export const passes = fault => fault.kind === 'refused' && (FULL.has(fault.code) || (fault.status === 429 || fault.status === 503) && !['engine_failed', 'model_not_loaded'].includes(fault.code) && !!fault.wait);
 
 function headers() {
   const secret = key();
@@ -32,10 +32,10 @@ async function asked(path, options = {}) {
   return response;
 }
 
-/* The models that are served: [{ id, context }]. */
+/* The models that are served: [{ id, context, status }], status as { value: 'loaded' | 'loading' | 'unloaded', failed?, message?, done?, total? }. */
 export async function models() {
   const { data } = await (await asked('v1/models')).json();
-  return data.map(({ id, max_model_len }) => ({ id, context: max_model_len ?? null }));
+  return data.map(({ id, max_model_len, status }) => ({ id, context: max_model_len ?? null, status: status ?? { value: 'loaded' } }));
 }
 /* What the server says of itself, whether or not it is well: { status, message?, done?, total? }. */
 export async function health() {
@@ -44,6 +44,7 @@ export async function health() {
 
 /* How a server says in a comment what a request waits for: other clients read past it. */
 const COMMENTS = [
+  [/^: ?(waiting to be loaded|loading weights|compiling kernels)(?: (\d{1,15}) of (\d{1,15}))?$/m, ([, what, done, total]) => ({ loading: { what, done: Number(done ?? 0), total: Number(total ?? 0) } })],
   [/^: ?waiting behind (\d{1,9})$/m, ([, before]) => ({ queue: { before: Number(before) } })],
   [/^: ?prompt (\d{1,9}) of (\d{1,9})$/m, ([, processed, total]) => ({ prompt_progress: { processed: Number(processed), total: Number(total) } })],
 ];

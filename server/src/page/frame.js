@@ -5,7 +5,7 @@ import { state } from './chats.js';
 import { path } from './conversation.js';
 import { $, count, el, setIcon } from './dom.js';
 import { on } from './events.js';
-import { chooseModel, connect, model, server } from './server.js';
+import { chooseModel, connect, model, refresh, server } from './server.js';
 import { key, store } from './store.js';
 
 /* ---- The server ---- */
@@ -14,21 +14,29 @@ const BANNERS = {
   loading: 'The model is being loaded.',
   gone: 'The server does not answer. This page asks again every few seconds.',
 };
+/* How far what the shown conversation waits for is: the server, or of several models the chosen one. */
+function ofChosen() {
+  const own = { progress: server.progress, step: server.step, loading: server.status === 'loading', failed: '' };
+  const { value, failed, message, done, total } = server.status === 'up' ? model()?.status ?? {} : {};
+  if (failed) return { ...own, failed: String(message).replace(/[.]$/, '') };
+  if (value !== 'loading') return own;
+  return { progress: total > 0 ? Math.min(1, done / total) : null, step: typeof message === 'string' ? message : '', loading: true, failed: '' };
+}
 function banner() {
-  const { status, progress, step, why, since } = server;
+  const { status, why, since } = server, { progress, step, loading, failed } = ofChosen();
   const locked = key() ? 'The server does not accept this API key.' : 'The server needs an API key.';
-  const text = status === 'locked' ? locked : status === 'failed' ? `The server cannot run its model any more: ${why}. It has to be started again.` : BANNERS[status] ?? '';
+  const text = status === 'locked' ? locked : status === 'failed' ? `The server cannot run its model any more: ${why}. It has to be started again.` : failed ? `${model().id} cannot be loaded: ${failed}. Choose another model above; the others are not affected.` : loading ? BANNERS.loading : BANNERS[status] ?? '';
   $('banner').hidden = !text;
-  $('banner').className = status === 'loading' ? 'banner calm' : 'banner';
+  $('banner').className = loading ? 'banner calm' : 'banner';
   // A live region tells what is new in it: the same is not told again.
   if ($('banner-text').textContent !== text) $('banner-text').textContent = text;
   $('unlock').hidden = status !== 'locked';
   $('ask-again').hidden = status !== 'gone';
-  $('loading').hidden = status !== 'loading';
+  $('loading').hidden = !loading;
   if (progress === null) $('loading').removeAttribute('value'); else $('loading').value = progress;
   const seconds = Math.round((Date.now() - since) / 1000);
-  $('elapsed').hidden = status !== 'loading' || seconds < 1;
-  $('elapsed').textContent = [step, progress !== null && `${Math.round(progress * 100)} %`, `${count(seconds)} s`].filter(Boolean).join(', ');
+  $('elapsed').hidden = !loading || status === 'loading' && seconds < 1;
+  $('elapsed').textContent = [step, progress !== null && `${Math.round(progress * 100)} %`, status === 'loading' && `${count(seconds)} s`].filter(Boolean).join(', ');
 }
 function chooser() {
   const { models } = server, chosen = model();
@@ -37,10 +45,14 @@ function chooser() {
   $('models').hidden = !several;
   $('model').textContent = chosen?.id ?? '…';
   if (!several) return;
-  if ([...$('models').options].map(option => option.value).join('\n') !== models.map(one => one.id).join('\n')) $('models').replaceChildren(...models.map(one => el('option', { value: one.id }, one.id)));
+  const said = ({ id, status }) => id + (status.failed ? ' (cannot be loaded)' : { loading: ' (loading)', unloaded: ' (not loaded)' }[status.value] ?? '');
+  if ([...$('models').options].map(option => option.value).join('\n') !== models.map(one => one.id).join('\n')) $('models').replaceChildren(...models.map(one => el('option', { value: one.id })));
+  // A list that is open stays as it is but for what it says.
+  models.forEach((one, at) => { if ($('models').options[at].text !== said(one)) $('models').options[at].text = said(one); });
   $('models').value = chosen.id;
 }
 $('models').onchange = () => chooseModel($('models').value);
+$('models').onfocus = () => refresh();
 function status() {
   $('state').className = server.status;
   $('state').textContent = WORDS[server.status];
@@ -68,7 +80,7 @@ function usage() {
   $('usage-bar').hidden = !used;
   $('usage-bar').value = part;
 }
-on('shown', () => { usage(); chooser(); });
+on('shown', () => { usage(); chooser(); banner(); });
 on('answer', usage);
 
 /* ---- The panel ---- */

@@ -88,6 +88,10 @@ function waitingFor({ phase, since }) {
   switch (phase.kind) {
     case 'queue': return { text: phase.before ? `Waiting: ${phase.before === 1 ? 'one request' : `${count(phase.before)} requests`} before this one${sofar}` : `Next in the queue${sofar}` };
     case 'prompt': return { text: `Reading the prompt: ${count(phase.done)} of ${count(phase.total)} tokens${sofar}`, done: phase.done / phase.total };
+    case 'loading': {
+      const part = phase.total > 0 ? phase.done / phase.total : undefined;
+      return { text: `The model is being loaded: ${phase.what}${part === undefined ? '' : `, ${Math.round(part * 100)} %`}${sofar}`, done: part };
+    }
     case 'retry': {
       if (phase.loading) return { text: `Waiting for the model to be loaded${sofar}`, done: server.progress ?? undefined };
       return { text: `The server is full. Trying again in ${Math.max(1, Math.ceil((phase.until - Date.now()) / 1000))} s` };

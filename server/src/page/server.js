@@ -3,7 +3,7 @@
 // 'failed' (`why`: its engine is gone for good), 'gone'.
 
 import { health, models } from './api.js';
-import { state } from './chats.js';
+import { save, state } from './chats.js';
 import { emit } from './events.js';
 import { store } from './store.js';
 
@@ -25,6 +25,7 @@ export function model() {
 /* For this conversation, and for new ones. */
 export function chooseModel(id) {
   state.chat.model = id;
+  if (state.chat.messages.length) save(state.chat, false);
   store.set('model', id);
   emit('server');
 }
@@ -36,6 +37,12 @@ export function learn(fault) {
   else if (fault.kind === 'gone') set('gone');
   // It may be there again already.
   else if (fault.kind === 'broken') connect();
+}
+/* Of several models, which are loaded changes with what is asked. */
+export async function refresh() {
+  if (server.status !== 'up' || server.models.length < 2) return;
+  try { server.models = await models(); } catch { return; }
+  emit('server');
 }
 export const well = () => { if (server.status !== 'up') connect(); };
 
@@ -54,6 +61,7 @@ export async function connect() {
 }
 let last = 0;
 setInterval(() => {
+  if (document.visibilityState === 'visible' && model()?.status.value === 'loading' && Date.now() - last >= LOADING) { last = Date.now(); refresh(); }
   const due = server.status === 'loading' ? LOADING : AWAY;
   if (document.visibilityState !== 'visible' || ['up', 'connecting'].includes(server.status) || Date.now() - last < due) return;
   last = Date.now();

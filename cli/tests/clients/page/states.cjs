@@ -153,6 +153,58 @@ module.exports = (b, { stub }) => {
       await b.visit();
       assert.deepStrictEqual(await evaluate(`[document.getElementById('models').hidden, document.getElementById('model').innerText]`), [true, 'one']);
     },
+    async a_model_that_is_loaded_and_one_that_cannot_be() {
+      const one = { id: 'one', max_model_len: 1000, status: { value: 'loaded' } };
+      stub.models = [one, { id: 'two', max_model_len: 5000, status: { value: 'unloaded' } }, { id: 'huge', max_model_len: null, status: { value: 'unloaded' } }];
+      await b.visit();
+      await click('#new');
+      assert.deepStrictEqual(await evaluate(`[...document.getElementById('models').options].map(one => one.text)`), ['one', 'two (not loaded)', 'huge (not loaded)']);
+      // By the keyboard.
+      await evaluate(`document.getElementById('models').focus()`);
+      await key('ArrowDown');
+      assert.deepStrictEqual(await evaluate(`[document.getElementById('models').value, state.chat.model]`), ['two', 'two']);
+      let go;
+      const step = () => new Promise(resolve => { go = resolve; });
+      stub.answers = [async (say, chunk, _, raw) => {
+        raw(': waiting to be loaded\n\n');
+        await step();
+        stub.models = [one, { ...stub.models[1], status: { value: 'loading', message: 'loading weights', done: 1, total: 4 } }, stub.models[2]];
+        raw(': loading weights 1 of 4\n\n');
+        await step();
+        stub.models = [one, { ...stub.models[1], status: { value: 'loaded' } }, stub.models[2]];
+        say('here');
+      }];
+      await b.send('Are you there?');
+      await until(`document.querySelector('.last .waiting').innerText.includes('being loaded: waiting to be loaded')`);
+      go();
+      await until(`document.querySelector('.last .waiting').innerText.includes('loading weights, 25 %') && document.querySelector('.last progress').value === 0.25`);
+      await evaluate(`refresh()`);
+      await until(`document.getElementById('loading').value === 0.25 && document.getElementById('elapsed').innerText === 'loading weights, 25 %'`);
+      await b.shoot('model-loading');
+      go();
+      await b.done();
+      await until(`document.getElementById('banner').hidden && document.getElementById('models').selectedOptions[0].text === 'two'`);
+      assert.strictEqual(stub.bodies.at(-1).model, 'two');
+      // One that is too large is refused, not asked again, and another can be chosen.
+      await evaluate(`{ const field = document.getElementById('models'); field.value = 'huge'; field.dispatchEvent(new Event('change')); }`);
+      stub.models = [one, stub.models[1], { ...stub.models[2], status: { value: 'unloaded', failed: true, too_large: true, message: 'it takes 9 MB' } }];
+      stub.answers = [{ status: 400, code: 'model_too_large', message: 'the model `huge` cannot be loaded: it takes 9 MB' }];
+      await b.send('And you?');
+      await b.done();
+      assert.match(await last(), /cannot be loaded: it takes 9 MB[^]*Try again/);
+      await until(`document.getElementById('banner-text').innerText.includes('huge cannot be loaded: it takes 9 MB. Choose another model')`);
+      await b.shoot('model-failed');
+      await evaluate(`{ const field = document.getElementById('models'); field.value = 'two'; field.dispatchEvent(new Event('change')); }`);
+      await until(`document.getElementById('banner').hidden`);
+      await click('.last .notice button');
+      await b.done();
+      assert.deepStrictEqual([stub.bodies.at(-1).model, (await b.answers()).at(-1)], ['two', 'yes']);
+      const kept = await evaluate(`JSON.parse(localStorage.getItem('gristmill.chat.' + state.chat.id)).model`);
+      assert.strictEqual(kept, 'two', 'the choice is the conversation\'s');
+      stub.models = [one];
+      await b.visit();
+      b.excuse(/status of 400/);
+    },
     async text_is_drawn_as_it_comes() {
       let go;
       const step = () => new Promise(resolve => { go = resolve; });

@@ -300,6 +300,10 @@ impl Models {
                 Progress::Loading(done, total) => ("loading weights", done, total),
                 Progress::Compiling(done, total) => ("compiling kernels", done as u64, total as u64),
             };
+            // All was in the store.
+            if total == 0 {
+                return;
+            }
             model.loading.set(what, done, total);
             if told.get().is_none_or(|(told, when)| told != what || when.elapsed() >= TELL) {
                 told.set(Some((what, Instant::now())));
