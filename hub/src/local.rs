@@ -2,7 +2,7 @@
 
 use crate::file_name::{distinct, ends_in, is_projector, model};
 use crate::name::SHORT;
-use crate::repository::{Name, SCHEME};
+use crate::repository::{Name, Repository, SCHEME};
 use crate::select::models;
 use crate::store::Store;
 use std::collections::BTreeMap;
@@ -80,22 +80,28 @@ fn collect(folder: &Path, under: &str, depth: usize, seen: &mut usize, out: &mut
 }
 
 impl Store {
-    /// What a file of this store is called by: `hf:ORG/REPO:FILE` and its shorter forms. Nothing where it is no file of the store.
+    /// What a file of this store is called by: `hf:ORG/REPO:FILE` and its shorter forms, or its address. Nothing where it is no file of the store.
     pub fn names_of(&self, path: &Path) -> Vec<String> {
         let parts = path.strip_prefix(self.root()).ok().and_then(Path::to_str).map(|path| path.splitn(3, '/'));
-        let Some([owner, name, file]) = parts.and_then(|parts| <[&str; 3]>::try_from(parts.collect::<Vec<_>>()).ok())
+        let Some([outer, inner, file]) = parts.and_then(|parts| <[&str; 3]>::try_from(parts.collect::<Vec<_>>()).ok())
         else {
             return Vec::new();
         };
-        let repository = format!("{owner}/{name}");
+        let Some(repository) = Repository::of_folders(outer, inner) else { return Vec::new() };
+        let named =
+            |file: &str| Name { repository: repository.clone(), file: Some(file.to_owned()), query: None }.to_string();
+        if let Repository::Server { .. } = repository {
+            return vec![named(file)];
+        }
         let word = distinct(&[file.to_owned()]).remove(0);
-        let full = [file, &word].map(|file| [format!("{SCHEME}{repository}:{file}"), format!("{repository}:{file}")]);
+        let full = [file, &word].map(named);
+        let bare = full.clone().map(|name| name.trim_start_matches(SCHEME).to_owned());
         let stands = |text: &str| {
-            let Ok(Some(Name { repository, file: Some(wanted) })) = Name::parse(text) else { return false };
-            (repository.owner.as_str(), repository.name.as_str()) == (owner, name) && ends_in(file, &wanted)
+            let Ok(Some(Name { repository: other, file: Some(wanted), .. })) = Name::parse(text) else { return false };
+            other == repository && ends_in(file, &wanted)
         };
         let short = SHORT.iter().filter(|row| stands(row.stands_for)).map(|row| row.name.to_owned());
-        full.into_iter().flatten().chain(short).collect()
+        full.into_iter().chain(bare).chain(short).collect()
     }
 }
 
@@ -161,5 +167,7 @@ mod tests {
                 .contains(&"glm-4.7-flash".into())
         );
         assert_eq!(store.names_of(Path::new("/elsewhere/m.gguf")), [""; 0]);
+        let address = "https://models.example:81/a/m.gguf";
+        assert_eq!(store.names_of(Path::new("/models/https+/models.example+81/a/m.gguf")), [address]);
     }
 }

@@ -107,13 +107,7 @@ impl<'a> Compiled<'a> {
         let probe = probe(&settings);
         let weights = absent(file, model.as_ref(), &probe, there);
         let available = device.available().unwrap_or(u64::MAX / 2);
-        let beside = |weights: u64| {
-            let need = weights / MB;
-            available.checked_sub(weights).ok_or_else(|| {
-                let fitting = synth::fitting(file.metadata(), available);
-                Error::Weights { need, available: available / MB, fitting }
-            })
-        };
+        let beside = |weights: u64| beside(file, weights, available);
         let footprint = Footprint::new(model.as_ref(), &probe, chunk, LEAST_ARENA);
         let context = choose_context(&settings, model.context(), &footprint, beside(weights)?)?;
         let rows = cache_rows(context, chunk);
@@ -241,8 +235,7 @@ impl Forecast {
         let chunk = settings.chunk.clamp(1, model.context());
         let probe = probe(settings);
         let weights = absent(file, model.as_ref(), &probe, &Weights::default());
-        let (need, there) = (weights / MB, available / MB);
-        let left = available.checked_sub(weights).ok_or(Error::Weights { need, available: there })?;
+        let left = beside(file, weights, available)?;
         let footprint = Footprint::new(model.as_ref(), &probe, chunk, LEAST_ARENA);
         let context = choose_context(settings, model.context(), &footprint, left)?;
         Ok(Forecast { context, weights, beside: footprint.bytes(context) })
@@ -255,6 +248,14 @@ impl Engine {
         let none = Weights::default();
         Compiled::new(file, opened, settings, &none, progress)?.load(none, progress)
     }
+}
+
+/// Bytes that weights of so many bytes leave of those that are available.
+fn beside(file: &Gguf, weights: u64, available: u64) -> Result<u64, Error> {
+    available.checked_sub(weights).ok_or_else(|| {
+        let fitting = synth::fitting(file.metadata(), available);
+        Error::Weights { need: weights / MB, available: available / MB, fitting }
+    })
 }
 
 /// An arena has at least so many bytes, though no step has intermediates: devices need not allocate nothing.
