@@ -88,6 +88,8 @@ families! {
     qwen2_with_biases "qwen2" "q8_0";
     qwen3_with_norms_of_heads "qwen3" "q8_0";
     qwen3moe_with_experts "qwen3moe" "q8_0";
+    gemma3_with_windows "gemma3" "q8_0";
+    gpt_oss_with_sinks "gpt-oss" "mxfp4";
     glm4moe_with_a_shared_expert_behind_a_dense_layer "glm4moe" "q8_0";
     minimax_m2_with_norms_of_all_heads "minimax-m2" "q8_0";
     deepseek2_with_groups_of_experts_and_yarn "deepseek2" "q8_0";

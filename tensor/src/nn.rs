@@ -22,6 +22,12 @@ pub fn rms_norm<'g>(x: Tensor<'g>, w: Tensor<'g>, eps: f64) -> Tensor<'g> {
     x * (mean + eps).sqrt().recip().unsqueeze(last) * w
 }
 
+/// `cap · tanh(x / cap)`: what is small beside the cap stays, what is large comes to it.
+pub fn soft_cap(x: Tensor<'_>, cap: f64) -> Tensor<'_> {
+    // tanh y = 2 sigmoid(2 y) - 1, which no y overflows.
+    (x * (2.0 / cap)).sigmoid() * (2.0 * cap) - cap
+}
+
 /// Softmax over the last axis.
 pub fn softmax(x: Tensor<'_>) -> Tensor<'_> {
     let last = x.rank() - 1;

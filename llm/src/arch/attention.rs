@@ -29,6 +29,8 @@ pub struct Grouped {
     pub eps: f64,
     /// The tables of rotations of keys and of queries.
     pub tables: [usize; 2],
+    /// Positions that a token sees, its own included, unless it sees all before it.
+    pub window: Option<usize>,
 }
 
 /// Norms of queries and keys, before they rotate.
@@ -51,6 +53,8 @@ pub(super) struct Parts {
     pub norms: Norms,
     /// Biases of queries, keys and values. Where they are not demanded, those that are there are used.
     pub biases: bool,
+    /// A logit of each head that takes a part of the weights and has no value.
+    pub sinks: bool,
 }
 
 impl Grouped {
@@ -84,6 +88,9 @@ impl Grouped {
                 Norms::HeadsIfThere => t.optional(short, Role::Norm, &[self.key]),
                 Norms::Whole => t.need(short, Role::Norm, &[whole]),
             }
+        }
+        if parts.sinks {
+            t.need("attn_sinks.weight", Role::Bias, &[self.heads]);
         }
         t.need("attn_output.weight", Role::Matrix, &[d, self.heads * self.value]);
         t.optional("attn_output.bias", Role::Bias, &[d]);
@@ -122,7 +129,8 @@ impl Grouped {
             k.reshape(dims![s.options.rows, self.kv_heads, self.key]),
             v.reshape(dims![s.options.rows, self.kv_heads, self.value]),
         );
-        let out = s.as_cached(q).attention(k, v, pos, pos + n, self.scale);
+        let sinks = w.has("attn_sinks.weight").then(|| s.weight(w, "attn_sinks.weight"));
+        let out = s.as_cached(q).attention_within([k, v], [pos, pos + n], self.scale, self.window, sinks);
         let out = out.reshape(dims![n, self.heads * self.value]);
         linear(s, w, out, "attn_output")
     }

@@ -11,7 +11,9 @@ pub mod deepseek2;
 mod ends;
 mod error;
 mod feed_forward;
+mod gemma3;
 mod glm4moe;
+mod gpt_oss;
 mod llama;
 mod lookup;
 mod minimax_m2;
@@ -43,6 +45,8 @@ use crate::gguf::Metadata;
 pub static TABLE: &[Architecture] = &[
     deepseek2::ARCHITECTURE,
     glm4moe::ARCHITECTURE,
+    gemma3::ARCHITECTURE,
+    gpt_oss::ARCHITECTURE,
     llama::ARCHITECTURE,
     minimax_m2::ARCHITECTURE,
     mistral3::ARCHITECTURE,

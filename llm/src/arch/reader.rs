@@ -1,7 +1,7 @@
 //! Hyper-parameters from metadata: typed, bounded, and refused with the key that is wrong.
 
 use super::{Error, Result, Tensors};
-use crate::gguf::{Metadata, PerLayer};
+use crate::gguf::{Metadata, PerLayer, Value};
 use std::fmt::Display;
 
 /// No width, count or context of a real model comes near.
@@ -58,6 +58,20 @@ impl<'a> Reader<'a> {
     /// Yes or no, if the key is there.
     pub fn bool(&self, name: &str) -> Result<Option<bool>> {
         Ok(self.metadata.bool(&self.key(name))?)
+    }
+    /// Yes or no for each layer: an array, or of a number `n` no for the last of every `n` layers; `period` where the key is absent.
+    pub fn pattern(&self, name: &str, layers: usize, period: usize) -> Result<Vec<bool>> {
+        let key = self.key(name);
+        let period = match self.metadata.get(&key) {
+            Some(Value::Array(_)) => {
+                let each = self.metadata.bools(&key)?.unwrap_or_default();
+                self.check(name, each.len(), each.len() >= layers, "one for each layer")?;
+                return Ok(each[..layers].to_vec());
+            }
+            Some(_) => self.size(name)?,
+            None => period,
+        };
+        Ok((0..layers).map(|layer| layer % period != period - 1).collect())
     }
     /// A text, if the key is there.
     pub fn str(&self, name: &str) -> Result<Option<&'a str>> {

@@ -127,6 +127,10 @@ impl Metadata {
     pub fn ints(&self, key: &str) -> Result<Option<Vec<i64>>> {
         self.typed(key, "an array of integers", |v| convert(v, usize::MAX))
     }
+    /// An array of bools.
+    pub fn bools(&self, key: &str) -> Result<Option<&[bool]>> {
+        self.typed(key, "an array of bools", |v| if let Value::Array(Array::Bool(b)) = v { Some(&b[..]) } else { None })
+    }
     /// An array of floats of either type.
     pub fn floats(&self, key: &str) -> Result<Option<Vec<f32>>> {
         self.typed(key, "an array of floats", |v| {

@@ -16,8 +16,14 @@ pub(super) struct Hyper {
     pub dense: usize,
     /// Width of a hidden row.
     pub d: usize,
-    /// Attention, the same in all layers.
+    /// Attention of layers that see all positions; those with a window differ in it and in rotations.
     pub attention: Grouped,
+    /// The window of each layer that has one, in positions.
+    windows: Vec<Option<usize>>,
+    /// The table of rotations of keys and queries of layers with a window, where these have their own: its base.
+    window_base: Option<f64>,
+    /// Bound of logits: see [`super::super::ends::Ends`].
+    pub cap: Option<f64>,
     /// Width of a dense feed-forward, per layer.
     pub ff: Vec<usize>,
     /// Mixture of experts in the layers that are not dense.
@@ -69,7 +75,36 @@ impl Hyper {
         let ff = if dense > 0 { r.each("feed_forward_length", layers)? } else { vec![0; layers] };
         r.check("feed_forward_length", 0, ff[..dense].iter().all(|&f| f > 0), "positive in dense layers")?;
         let vocabulary = r.vocabulary(tensors)?;
-        Ok(Hyper { layers, dense, d, attention, ff, experts, vocabulary, context, eps, base, scaling, temperature })
+        let (windows, window_base) = windows(family, &r, layers)?;
+        let cap = r.float("final_logit_softcapping")?.filter(|&c| c != 0.0);
+        r.check("final_logit_softcapping", cap.unwrap_or(1.0), cap.is_none_or(|c| c > 0.0), "positive")?;
+        Ok(Hyper {
+            layers,
+            dense,
+            d,
+            attention,
+            windows,
+            window_base,
+            cap,
+            ff,
+            experts,
+            vocabulary,
+            context,
+            eps,
+            base,
+            scaling,
+            temperature,
+        })
+    }
+    /// Attention of a layer.
+    pub fn attention_of(&self, layer: usize) -> Grouped {
+        let (mut a, window) = (self.attention.clone(), self.windows[layer]);
+        if window.is_some() && self.window_base.is_some() {
+            // Behind the tables of the other layers.
+            a.tables = [1 + usize::from(self.temperature.is_some()); 2];
+        }
+        a.window = window;
+        a
     }
     /// Name and value of everything that was read from a file.
     pub fn summary(&self) -> Vec<(&'static str, String)> {
@@ -91,6 +126,11 @@ impl Hyper {
         }
         if let Some(experts) = &self.experts {
             out.extend(experts.summary());
+        }
+        let within: Vec<usize> = self.windows.iter().copied().flatten().collect();
+        if let Some(window) = within.first() {
+            let base = self.window_base.map_or(String::new(), |base| format!(", rope base {base}"));
+            out.push(("windows", format!("{window} positions in {} of {} layers{base}", within.len(), self.layers)));
         }
         out.push(("vocabulary", self.vocabulary.to_string()));
         out.push(("context", format!("{} tokens", self.context)));
@@ -114,8 +154,25 @@ fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> 
     let rotated = r.size_or("rope.dimension_count", Some(key as u32))?;
     let even = rotated > 0 && rotated.is_multiple_of(2) && rotated <= key;
     r.check("rope.dimension_count", rotated, even, "even and at most the key length")?;
-    let (pairing, scale) = (family.pairing, 1.0 / (key as f64).sqrt());
-    Ok(Grouped { heads, kv_heads, key, value, rotated, pairing, scale, eps, tables: [0, 0] })
+    // Of Gemma's 27B alone, which is known by its layers, queries are scaled by the width of a row for each head.
+    let scaled = if family.scaled_embedding && layers == 62 { d as f64 / heads as f64 } else { key as f64 };
+    let (pairing, scale) = (family.pairing, 1.0 / scaled.sqrt());
+    Ok(Grouped { heads, kv_heads, key, value, rotated, pairing, scale, eps, tables: [0, 0], window: None })
+}
+
+/// The window of each layer that has one, and the base of its rotations where that is another.
+fn windows(family: &Family, r: &Reader, layers: usize) -> Result<(Vec<Option<usize>>, Option<f64>)> {
+    let Some(kind) = family.windows else { return Ok((vec![None; layers], None)) };
+    let window = r.size_or("attention.sliding_window", Some(0))?;
+    let within = r.pattern("attention.sliding_window_pattern", layers, kind.period)?;
+    let of_layer = |within: bool| (within && window > 0).then_some(window);
+    let base = match (kind.base, r.has("rope.freq_base_swa")) {
+        (Some(usual), _) => Some(r.positive("rope.freq_base_swa", usual)?),
+        (None, false) => None,
+        (None, true) if r.float("rope.freq_base_swa")? == r.float("rope.freq_base")? => None,
+        (None, true) => return r.unsupported("rope.freq_base_swa", "another base with the same scaling"),
+    };
+    Ok((within.into_iter().map(of_layer).collect(), base))
 }
 
 /// Attention that sharpens with the position, if it does.
@@ -132,6 +189,8 @@ pub(super) struct Rope {
     magnitude: f64,
     temperature: Option<Temperature>,
     divisors: Divisors,
+    /// Those of layers with a window, where they have their own.
+    windows: Option<Vec<f64>>,
 }
 
 /// What frequencies are divided by.
@@ -167,10 +226,11 @@ impl Rope {
             () if has("rope_freqs.weight") => Divisors::Always(numbers("rope_freqs.weight")?),
             () => Divisors::None,
         };
+        let windows = h.window_base.map(|base| frequencies(h.attention.rotated, base, Scaling::None));
         let frequencies = frequencies(h.attention.rotated, h.base, h.scaling);
-        Ok(Rope { frequencies, magnitude, temperature: h.temperature, divisors })
+        Ok(Rope { frequencies, magnitude, temperature: h.temperature, divisors, windows })
     }
-    /// The table of keys and, where it differs, that of queries, for a context of so many tokens.
+    /// The table of keys and, where it differs, that of queries, then that of layers with a window, for a context of so many tokens.
     pub fn tables(&self, context: usize) -> Vec<RopeTable> {
         let divisors = match &self.divisors {
             Divisors::None => None,
@@ -180,9 +240,11 @@ impl Rope {
         let divided = |(i, f): (usize, &f64)| f / divisors.map_or(1.0, |d| d[i]);
         let frequencies = self.frequencies.iter().enumerate().map(divided).collect();
         let keys = RopeTable { frequencies, magnitude: self.magnitude, temperature: None };
-        match self.temperature {
+        let mut tables = match self.temperature {
             None => vec![keys],
             Some(_) => vec![keys.clone(), RopeTable { temperature: self.temperature, ..keys }],
-        }
+        };
+        tables.extend(self.windows.clone().map(RopeTable::new));
+        tables
     }
 }

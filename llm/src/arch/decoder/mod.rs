@@ -14,7 +14,7 @@ use super::step::StepBuilder;
 use super::tensors::{Checked, Table, TensorSpec, Weights};
 use super::{Bind, Model, ModelInfo, Options, Result, Tensors};
 use crate::gguf::{Metadata, Role};
-pub(super) use family::Family;
+pub(super) use family::{Family, Windows};
 use gristmill_tensor::nn;
 use hyper::{Hyper, Rope};
 
@@ -28,7 +28,12 @@ impl Family {
         }
         for layer in 0..h.layers {
             t.block(layer);
-            h.attention.tensors(&mut t, h.d, Parts { norms: self.norms, biases: self.biases });
+            let parts = Parts { norms: self.norms, biases: self.biases, sinks: self.sinks };
+            h.attention.tensors(&mut t, h.d, parts);
+            if self.post_norms {
+                t.need("post_attention_norm.weight", Role::Norm, &[h.d]);
+                t.need("post_ffw_norm.weight", Role::Norm, &[h.d]);
+            }
             t.need(self.ffn_norm, Role::Norm, &[h.d]);
             match h.experts.as_ref().filter(|_| layer >= h.dense) {
                 Some(experts) => experts.tensors(&mut t, h.d),
@@ -89,7 +94,9 @@ impl Model for Decoder {
     }
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;
-        let ends = Ends { layers: h.layers, d: h.d, vocabulary: h.vocabulary, eps: h.eps };
+        let embedding_scale = if self.family.scaled_embedding { (h.d as f64).sqrt() } else { 1.0 };
+        let plain = Ends::plain(h.layers, h.d, h.vocabulary, h.eps);
+        let ends = Ends { embedding_scale, cap: h.cap, ..plain };
         ends.embed(step, &self.tensors.globals);
         for (layer, weights) in self.tensors.blocks.iter().enumerate() {
             block(step, &self.family, h, weights, layer);
@@ -101,14 +108,23 @@ impl Model for Decoder {
 /// Block `layer`: hidden rows `[n, d]` and the cache to hidden rows and the cache with the rows of these tokens.
 fn block(step: &mut StepBuilder, family: &Family, h: &Hyper, w: &Weights, layer: usize) {
     let routed = w.has("ffn_gate_inp.weight");
-    step.call(if routed { "moe" } else { "dense" }, |s| {
+    let attention = h.attention_of(layer);
+    let part = match (routed, attention.window.is_some()) {
+        (false, false) => "dense",
+        (false, true) => "dense.window",
+        (true, false) => "moe",
+        (true, true) => "moe.window",
+    };
+    step.call(part, |s| {
         let x = s.hidden(layer, h.d);
-        let x = x + h.attention.write(s, w, layer, nn::rms_norm(x, s.weight(w, "attn_norm.weight"), h.eps));
+        let a = attention.write(s, w, layer, nn::rms_norm(x, s.weight(w, "attn_norm.weight"), h.eps));
+        let post = |y, name| if family.post_norms { nn::rms_norm(y, s.weight(w, name), h.eps) } else { y };
+        let x = x + post(a, "post_attention_norm.weight");
         let y = nn::rms_norm(x, s.weight(w, family.ffn_norm), h.eps);
         let ffn = match &h.experts {
             Some(experts) if routed => moe::experts(s, experts, w, y),
             _ => feed_forward::dense(s, w, family.glu, y),
         };
-        s.output("y", Bind::Hidden(layer + 1), x + ffn);
+        s.output("y", Bind::Hidden(layer + 1), x + post(ffn, "post_ffw_norm.weight"));
     });
 }

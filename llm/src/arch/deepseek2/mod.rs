@@ -81,7 +81,7 @@ impl Model for Deepseek2 {
     }
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;
-        let ends = Ends { layers: h.layers, d: h.d, vocabulary: h.vocabulary, eps: h.eps };
+        let ends = Ends::plain(h.layers, h.d, h.vocabulary, h.eps);
         ends.embed(step, &self.tensors.globals);
         for (layer, weights) in self.tensors.blocks.iter().enumerate() {
             layer::block(step, h, weights, layer);

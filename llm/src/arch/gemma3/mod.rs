@@ -1,0 +1,19 @@
+//! `gemma3`: Gemma 3. Five of six layers see a window, with rotations of their own; norms on both sides of attention and feed-forward; GeGLU.
+
+use super::Architecture;
+use super::attention::Norms;
+use super::decoder::{Family, Windows};
+use gristmill_tensor::nn::{Glu, Pairing};
+
+const FAMILY: Family = Family {
+    norms: Norms::Heads,
+    glu: Glu::Geglu,
+    post_norms: true,
+    scaled_embedding: true,
+    windows: Some(Windows { period: 6, base: Some(10_000.0) }),
+    ..Family::plain("gemma3", Pairing::Halves)
+};
+
+/// This architecture.
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };

@@ -1,0 +1,27 @@
+//! `gpt-oss`: every other layer sees a window; sinks; experts with biases in every layer, chosen by their logits and weighted by a softmax over the
+//! chosen, whose units are clamped.
+
+use super::Architecture;
+use super::decoder::{Family, Windows};
+use super::moe::{Gating, Kind, Weighting};
+use gristmill_tensor::nn::{Glu, Pairing};
+
+const EXPERTS: Kind = Kind {
+    gating: Gating::Raw,
+    weighting: Some(Weighting::Softmax),
+    glu: Glu::ClampedSwiglu,
+    needs: &["ffn_gate_inp.bias", "ffn_gate_exps.bias", "ffn_up_exps.bias", "ffn_down_exps.bias"],
+};
+
+const FAMILY: Family = Family {
+    biases: true,
+    experts: Some(EXPERTS),
+    ffn_norm: "post_attention_norm.weight",
+    sinks: true,
+    windows: Some(Windows { period: 2, base: None }),
+    ..Family::plain("gpt-oss", Pairing::Halves)
+};
+
+/// This architecture.
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
