@@ -77,6 +77,8 @@ fn layers_of_every_family_keep_their_launches() {
         ("minimax-m2", "q4_0", 11),
         ("deepseek-v3", "q4_k_m", 14),
         ("kimi-k2", "q4_0", 13),
+        ("gpt-oss-20b", "mxfp4_moe", 11),
+        ("gemma-3-12b", "q4_0", 12),
     ] {
         for (name, _, c) in decode_step(preset, quant, "null:h200") {
             println!("{preset} {quant}, {name}: {} launches, {:.1} us", c.programs.len(), c.seconds * 1e6);

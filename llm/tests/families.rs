@@ -109,7 +109,7 @@ fn logits(device: &str, family: &str, quant: &str, options: &Options, cache: Sca
 /// llama.cpp's logits with activations in eight bits are about as far from exact ones.
 #[test]
 fn caches_and_integer_products_are_near() {
-    for (family, quant) in [("qwen2", "q8_0"), ("llama", "q4_k_m")] {
+    for (family, quant) in [("qwen2", "q8_0"), ("llama", "q4_k_m"), ("gemma3", "q8_0")] {
         let expected = npy(&data(&format!("families/{family}-{quant}-logits.npy")));
         for (what, options, cache, most) in [
             ("a cache of halves", exact(), Scalar::F16, 5e-3),

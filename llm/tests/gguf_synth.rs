@@ -71,6 +71,8 @@ fn parameters_are_those_of_the_published_models() {
         ("kimi-k2", 1_026_408_232_448),
         ("glm-4.5-air", 106_852_251_264),
         ("minimax-m2", 228_689_764_864),
+        ("gpt-oss-20b", 20_914_757_184),
+        ("gemma-3-12b", 11_766_034_176),
     ] {
         let plan = synth::plan(preset, "q4_0").unwrap();
         assert_eq!(plan.tensors.iter().map(|t| t.dims.iter().product::<u64>()).sum::<u64>(), n, "{preset}");

@@ -165,6 +165,33 @@ pub(super) const LLAMA: Vocab = Vocab {
                <|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
 };
 
+pub(super) const GPT_OSS: Vocab = Vocab {
+    size: 201_088,
+    pre: "gpt-4o",
+    first_special: 199_998,
+    specials: &["<|startoftext|>", "<|endoftext|>"],
+    bos: 199_998,
+    eos: 199_999,
+    eot_eom: None,
+    padding: 199_999,
+    add_bos: false,
+    template: "{% for m in messages %}{{ m.content }}{% endfor %}",
+};
+
+/// As large as the published one, which is SentencePiece's.
+pub(super) const GEMMA: Vocab = Vocab {
+    size: 262_208,
+    pre: "llama-bpe",
+    first_special: 262_144,
+    specials: &["<bos>", "<eos>"],
+    bos: 262_144,
+    eos: 262_145,
+    eot_eom: None,
+    padding: 262_145,
+    add_bos: true,
+    template: "{% for m in messages %}{{ m.content }}{% endfor %}",
+};
+
 pub(super) const QWEN: Vocab = Vocab {
     size: 151_936,
     pre: "qwen2",
