@@ -7,6 +7,7 @@ use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
 use half::{bf16, f16};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Conversions between vectors that have a function in the prelude; others are written out. Between f16 or bf16 and f32, and from f32 to
 /// integers, there are always functions.
@@ -66,13 +67,46 @@ pub struct Expressions<'a> {
     pub signature: &'a Signature,
     /// On what kind of device.
     pub values: Values,
+    /// The kernel's name.
+    kernel: &'a str,
     numbers: RefCell<HashMap<Id, usize>>,
+    /// Tables that stand before the kernel.
+    tables: RefCell<Vec<Arc<[i32]>>>,
 }
 
+/// Entries of a table that stands where it is used: it fits a register. A longer one stands once, before the kernel, in memory.
+const SHORT: usize = 16;
+
 impl<'a> Expressions<'a> {
-    /// For that kernel.
-    pub fn new(g: &'a Graph, signature: &'a Signature, values: Values) -> Expressions<'a> {
-        Expressions { g, signature, values, numbers: RefCell::default() }
+    /// For the kernel of that name.
+    pub fn new(kernel: &'a str, g: &'a Graph, signature: &'a Signature, values: Values) -> Expressions<'a> {
+        Expressions { g, signature, values, kernel, numbers: RefCell::default(), tables: RefCell::default() }
+    }
+    /// The definitions that the expressions so far need before the kernel.
+    pub fn definitions(&self) -> String {
+        let kind = match self.values {
+            Values::Vectors => "static const",
+            Values::Threads => "TABLE",
+        };
+        let mut out = String::new();
+        for (i, table) in self.tables.borrow().iter().enumerate() {
+            // The narrowest type: what is looked up lies in fewer lines of the cache.
+            let mut types = [Scalar::U8, Scalar::I8, Scalar::U16, Scalar::I16, Scalar::I32].into_iter();
+            let holds = |s: &Scalar| s.range().is_some_and(|r| table.iter().all(|&v| (r.0..=r.1).contains(&v.into())));
+            let t = types.find(holds).expect("entries are i32").name();
+            let entries: Vec<String> = table.iter().map(i32::to_string).collect();
+            out += &format!("{kind} {t} {}__table{i}[{}] = {{{}}};\n", self.kernel, entries.len(), entries.join(","));
+        }
+        out
+    }
+    /// The name of a table that stands before the kernel.
+    fn table(&self, table: &Arc<[i32]>) -> String {
+        let mut tables = self.tables.borrow_mut();
+        let i = tables.iter().position(|t| t == table).unwrap_or_else(|| {
+            tables.push(table.clone());
+            tables.len() - 1
+        });
+        format!("{}__table{i}", self.kernel)
     }
     /// Is it an index that fits in 32 bits, where those are computed so?
     fn is_narrow(&self, id: Id) -> bool {
@@ -246,20 +280,24 @@ impl<'a> Expressions<'a> {
             Op::Where => format!("select_{t}({}, {}, {})", s[0], s[1], s[2]),
             Op::Table => {
                 let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
+                if table.len() > SHORT {
+                    let table = self.table(table);
+                    if lanes == 1 {
+                        return format!("{table}[{}]", s[0]);
+                    }
+                    let all: Vec<String> = (0..lanes).map(|i| format!("{table}[{}[{i}]]", s[0])).collect();
+                    return format!("({t}){{{}}}", all.join(","));
+                }
                 let mut entries: Vec<String> = table.iter().map(i32::to_string).collect();
                 if self.values == Values::Threads {
                     let t = d.scalar.name();
                     return format!("Array<{t}, {}>{{{{{}}}}}.at[{}]", entries.len(), entries.join(","), s[0]);
                 }
-                if lanes == 1 || table.len() > 16 {
-                    let array = format!("((const {}[{}]){{{}}})", d.scalar.name(), entries.len(), entries.join(","));
-                    if lanes == 1 {
-                        return format!("{array}[{}]", s[0]);
-                    }
-                    let all: Vec<String> = (0..lanes).map(|i| format!("{array}[{}[{i}]]", s[0])).collect();
-                    return format!("({t}){{{}}}", all.join(","));
+                if lanes == 1 {
+                    let t = d.scalar.name();
+                    return format!("((const {t}[{}]){{{}}})[{}]", entries.len(), entries.join(","), s[0]);
                 }
-                entries.resize(16, "0".into());
+                entries.resize(SHORT, "0".into());
                 let index = cast(from, Scalar::I32.one().with_lanes(lanes), &s[0]);
                 let (name, of) = if d.scalar == Scalar::F32 { ("table_f32", "f32x16") } else { ("table", "i32x16") };
                 format!("{name}_{lanes}(({of}){{{}}}, {index})", entries.join(","))
@@ -429,7 +467,7 @@ mod tests {
     fn a_variable_that_is_no_argument_has_no_text() {
         let (mut g, signature) = (Graph::new(), signature());
         let n = g.var("n", 1, 4);
-        let _ = Expressions::new(&g, &signature, Values::Vectors).name(n);
+        let _ = Expressions::new("k", &g, &signature, Values::Vectors).name(n);
     }
 
     #[test]
@@ -437,6 +475,6 @@ mod tests {
     fn a_buffer_that_is_no_argument_has_no_text() {
         let (mut g, signature) = (Graph::new(), signature());
         let p = g.param(3, &[], Scalar::F32);
-        let _ = Expressions::new(&g, &signature, Values::Threads).buffer(p);
+        let _ = Expressions::new("k", &g, &signature, Values::Threads).buffer(p);
     }
 }

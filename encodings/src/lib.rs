@@ -5,6 +5,7 @@
 
 use gristmill_uop::encoding::{Encoding, EncodingRef};
 
+mod grids;
 mod parts;
 
 macro_rules! table { ($($module:ident $id:ident;)*) => {
@@ -29,6 +30,16 @@ table! {
     iq4_nl IQ4_NL;
     iq4_xs IQ4_XS;
     mxfp4 MXFP4;
+    nvfp4 NVFP4;
+    iq2_xxs IQ2_XXS;
+    iq2_xs IQ2_XS;
+    iq2_s IQ2_S;
+    iq3_xxs IQ3_XXS;
+    iq3_s IQ3_S;
+    iq1_s IQ1_S;
+    iq1_m IQ1_M;
+    tq1_0 TQ1_0;
+    tq2_0 TQ2_0;
 }
 
 /// The format of that (lower-case) name.

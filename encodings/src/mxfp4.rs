@@ -1,6 +1,6 @@
 //! OCP microscaling: 32 e2m1 numbers, one scale that is a power of two.
 
-use crate::parts::nibble;
+use crate::parts::{E2M1, nibble};
 use gristmill_uop::encoding::Encoding;
 
 /// OCP microscaling: 32 e2m1 numbers, one scale that is a power of two.
@@ -12,6 +12,3 @@ pub static MXFP4: Encoding = Encoding { name: "mxfp4", elements: 32, bytes: 17, 
     let bits = e.less_than(2, ((e & 1) + 1) * (1 << 21), (e - 1) * (1 << 23));
     nibble(b, 1).of_table(E2M1) * bits.bits_as_f32()
 } };
-
-/// Twice the value of each code. Code 8 is a plain zero, as in ggml.
-const E2M1: &[i32] = &[0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];

@@ -9,6 +9,9 @@ use gristmill_uop::encoding::{Block, Expr};
 /// The four-bit codes of iq4_nl and iq4_xs.
 pub(crate) const IQ4: &[i32] = &[-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
+/// Of e2m1 numbers twice the value of each code. Code 8 is a plain zero, as in ggml.
+pub(crate) const E2M1: &[i32] = &[0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
 /// Four-bit number `k` of 32, 16 bytes from `at`: low nibbles first.
 pub(crate) fn nibble<'b>(b: &'b Block, at: i64) -> Expr<'b> {
     (b.u8(b.k() % 16 + at) >> (b.k() / 16 * 4)) & 15
@@ -27,6 +30,11 @@ pub(crate) fn nibble_of_256<'b>(b: &'b Block, at: i64) -> Expr<'b> {
 /// Two-bit number `k` of 256, 64 bytes from `at`: each 32 bytes hold four planes of 32.
 pub(crate) fn two_bits<'b>(b: &'b Block, at: i64) -> Expr<'b> {
     (b.u8(b.k() / 128 * 32 + b.k() % 32 + at) >> (b.k() / 32 % 4 * 2)) & 3
+}
+
+/// The four-bit scale of the group of `of` elements (16 or 32) that holds `k`, from `at`: low nibbles first.
+pub(crate) fn nibble_scale<'b>(b: &'b Block, at: i64, of: i64) -> Expr<'b> {
+    (b.u8(b.k() / (2 * of) + at) >> (b.k() / of % 2 * 4)) & 15
 }
 
 /// The six-bit scale and minimum of the group of 32 that holds `k`: eight of each in 12 bytes from `at`.

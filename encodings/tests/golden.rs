@@ -1,4 +1,5 @@
-//! Every format against blocks dequantised by gguf-py 0.19, bit for bit.
+//! Every format against blocks dequantised by gguf-py 0.19, bit for bit: one block of each that stands here in full, and many random ones by
+//! their checksum.
 
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
@@ -81,6 +82,10 @@ const GOLDEN: &[Golden] = &[
     Golden { name: "iq4_xs", fields: (0, None), w: [6.49841309, -0.0999755859, 3.49914551, -1.59960938], sha256: "29463520ffc0e431" },
 ];
 
+fn checksum(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().take(8).map(|b| format!("{b:02x}")).collect()
+}
+
 fn block(golden: &Golden, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|i| (37 * i + 11) as u8).collect();
     if golden.name == "mxfp4" {
@@ -101,8 +106,7 @@ fn golden_blocks() {
         let w = decode(e, &block(golden, e.bytes));
         assert_eq!([w[0], w[1], w[17], w[e.elements - 1]], golden.w, "{}", golden.name);
         let little: Vec<u8> = w.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let hash: String = Sha256::digest(&little).iter().take(8).map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hash, golden.sha256, "{}", golden.name);
+        assert_eq!(checksum(&little), golden.sha256, "{}", golden.name);
     }
 }
 
@@ -146,10 +150,82 @@ fn integer_dots() {
     }
 }
 
+/// How many random blocks of each format: of the largest grid, 2,048 points, seven eighths are met.
+const BLOCKS: usize = 128;
+
+/// Byte offsets of a format's f16 fields, and the checksum of its random blocks, decoded.
+#[rustfmt::skip]
+const RANDOM: &[(&str, &[usize], &str)] = &[
+    ("q4_0", &[0], "0a288d8be5264b44"),
+    ("q4_1", &[0, 2], "bb945bd6239be989"),
+    ("q5_0", &[0], "00a7896590cf4668"),
+    ("q5_1", &[0, 2], "61bba1099a53bbf3"),
+    ("q8_0", &[0], "33f02a42afb22c94"),
+    ("iq4_nl", &[0], "2a0c427accecb68a"),
+    ("mxfp4", &[], "ff75504d398c3ac7"),
+    ("q2_k", &[80, 82], "2e89ee8d95979d14"),
+    ("q3_k", &[108], "ffb4bf18d403e0c7"),
+    ("q4_k", &[0, 2], "52c1495aee6425a4"),
+    ("q5_k", &[0, 2], "0a701d3576b12e56"),
+    ("q6_k", &[208], "d6386d53bbda4cbb"),
+    ("iq4_xs", &[0], "b834bbb311db76c7"),
+    ("nvfp4", &[], "8f60ec9f391e1d12"),
+    ("iq2_xxs", &[0], "bba6f3fb904fd11e"),
+    ("iq2_xs", &[0], "510b7a5860503df6"),
+    ("iq2_s", &[0], "a76e44d972bf4bec"),
+    ("iq3_xxs", &[0], "84b37c0454383873"),
+    ("iq3_s", &[0], "3c729062a2d04e56"),
+    ("iq1_s", &[0], "614cb908d19be646"),
+    ("iq1_m", &[], "2f4b5c3a94d8c526"),
+    ("tq1_0", &[52], "fc3a92b51d05d87e"),
+    ("tq2_0", &[64], "64ae1c60ff37c510"),
+];
+
+/// A finite binary16, subnormal in every fourth block.
+fn finite(half: u16, block: usize) -> u16 {
+    let half = if half & 0x7c00 == 0x7c00 { half & 0xbfff } else { half };
+    if block.is_multiple_of(4) { half & 0x83ff } else { half }
+}
+
+/// Bytes of a linear congruential generator (Numerical Recipes'), with finite scales.
+fn random_blocks(e: EncodingRef, fields: &[usize]) -> Vec<Vec<u8>> {
+    let mut state = 1u32;
+    let mut byte = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    let block = |number| {
+        let mut bytes: Vec<u8> = (0..e.bytes).map(|_| byte()).collect();
+        for &at in fields {
+            let half = finite(u16::from_le_bytes([bytes[at], bytes[at + 1]]), number);
+            bytes[at..at + 2].copy_from_slice(&half.to_le_bytes());
+        }
+        if e.name == "iq1_m" {
+            // Four bits each on top of four words.
+            let half = (0..4).fold(0, |half, i| half | u16::from(bytes[49 + 2 * i] >> 4) << (4 * i));
+            let half = finite(half, number);
+            (0..4).for_each(|i| bytes[49 + 2 * i] = bytes[49 + 2 * i] & 15 | ((half >> (4 * i) & 15) << 4) as u8);
+        }
+        bytes
+    };
+    (0..BLOCKS).map(block).collect()
+}
+
 #[test]
-fn every_block_format_has_a_golden_block() {
+fn random_blocks_have_the_checksums_of_their_values() {
+    for &(name, fields, sha256) in RANDOM {
+        let e = gristmill_encodings::by_name(name).expect(name);
+        let blocks = random_blocks(e, fields);
+        let values = blocks.iter().flat_map(|bytes| decode(e, bytes));
+        let little: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
+        assert_eq!(checksum(&little), sha256, "{name}");
+    }
+}
+
+#[test]
+fn every_block_format_has_golden_blocks() {
     for e in gristmill_encodings::TABLE {
-        assert!(e.elements == 1 || GOLDEN.iter().any(|g| g.name == e.name), "{}", e.name);
+        assert!(e.elements == 1 || RANDOM.iter().any(|r| r.0 == e.name), "{}", e.name);
         assert_eq!(gristmill_encodings::by_name(e.name), Some(*e));
     }
 }

@@ -55,9 +55,17 @@ fn check(e: EncodingRef, a: Option<i64>, u: i64) -> Result<(), String> {
     Ok(())
 }
 
+/// Formats whose files group elements by less than 16: by the points of a grid, by eight, at the end by four. In their file's layout what differs
+/// within a vector is packed lane by lane, once for all lanes that share it; the interleaved layout has their codes as all others'.
+const NARROW: &[&str] = &["iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m", "tq1_0", "nvfp4"];
+
+fn of_sixteen() -> impl Iterator<Item = EncodingRef> {
+    TABLE.iter().copied().filter(|e| e.elements > 1 && !NARROW.contains(&e.name))
+}
+
 #[test]
 fn given_group() {
-    for e in TABLE.iter().filter(|e| e.elements > 1) {
+    for e in of_sixteen() {
         for a in 0..e.elements as i64 / 32 {
             for u in 0..2 {
                 check(e, Some(a), u).unwrap();
@@ -68,7 +76,7 @@ fn given_group() {
 
 #[test]
 fn any_group() {
-    for e in TABLE.iter().filter(|e| e.elements > 1) {
+    for e in of_sixteen() {
         for u in 0..2 {
             check(e, None, u).unwrap();
         }

@@ -40,5 +40,15 @@ fn every_format_is_taken_apart() {
     iq4_nl: code [4], f16 every 32, zero -127; 18 bytes, groups of 32
     iq4_xs: code [4], f16 every 256, i8 every 32, zero -127; 138 bytes, groups of 32
     mxfp4: code [4], u8 every 32, u8 every 32, zero -12; 18 bytes, groups of 32
+    nvfp4: code [4], u8 every 16, zero -12; 36 bytes, groups of 16
+    iq2_xxs: code [2, 1], f16 every 256, u8 every 32, zero -43; 106 bytes, groups of 32
+    iq2_xs: code [2, 1], f16 every 256, u8 every 16, zero -43; 114 bytes, groups of 16
+    iq2_s: code [2, 1], f16 every 256, u8 every 16, zero -43; 114 bytes, groups of 16
+    iq3_xxs: code [4], f16 every 256, u8 every 32, zero -62; 138 bytes, groups of 32
+    iq3_s: code [4], f16 every 256, u8 every 32, zero -15; 138 bytes, groups of 32
+    iq1_s: code [2], f16 every 256, i8 every 32, u8 every 32; 82 bytes, groups of 32
+    iq1_m: code [2, 1], u8 every 16, u8 every 256, u8 every 256, u8 every 256, zero -9; 115 bytes, groups of 16
+    tq1_0: code [2], f16 every 256, zero -1; 66 bytes, groups of 32
+    tq2_0: code [2], f16 every 256, zero -1; 66 bytes, groups of 32
     ");
 }

@@ -123,7 +123,7 @@ impl Block {
     }
 }
 
-/// What may stand beside an [`Expr`]: another one, or a whole number.
+/// What may stand beside an [`Expr`]: another one, a whole number, or an f32.
 pub trait Operand<'b> {
     /// As an expression; a number takes the type `like`.
     fn on(self, block: &'b Block, like: Scalar) -> Expr<'b>;
@@ -132,6 +132,12 @@ pub trait Operand<'b> {
 impl<'b> Operand<'b> for Expr<'b> {
     fn on(self, _: &'b Block, _: Scalar) -> Expr<'b> {
         self
+    }
+}
+
+impl<'b> Operand<'b> for f32 {
+    fn on(self, block: &'b Block, _: Scalar) -> Expr<'b> {
+        block.expr(block.nodes.constant(Scalar::F32, self.into()))
     }
 }
 
@@ -162,6 +168,12 @@ impl<'b> Expr<'b> {
     pub fn bits_as_f32(self) -> Expr<'b> {
         let id = self.block.nodes.bitcast(self.id, Scalar::F32);
         Expr { id, ..self }
+    }
+    /// These 16 bits (of a number from 0 to 65535), read as a binary16, as f32.
+    pub fn bits_as_f16(self) -> Expr<'b> {
+        let bits = self.cast(Scalar::U16);
+        let half = self.block.nodes.bitcast(bits.id, Scalar::F16);
+        Expr { id: half, ..self }.as_f32()
     }
     /// Entry number `self` of a table.
     pub fn of_table(self, table: &[i32]) -> Expr<'b> {

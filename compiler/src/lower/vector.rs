@@ -112,6 +112,8 @@ impl Vectoriser<'_> {
                 }
                 self.packed(id, lane, lanes)
             }
+            // One in memory is looked up once for all lanes that share the index.
+            Op::Table if matches!(&n.arg, Arg::Ints(t) if t.len() as i64 > TABLE) => self.packed(id, lane, lanes),
             Op::Reduce => {
                 let value = self.value(n.src[0], Some(lane));
                 let mut src: Sources = smallvec![value];

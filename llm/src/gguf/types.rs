@@ -30,6 +30,10 @@ pub(crate) enum Scale {
     Half(usize, f32),
     /// A power of two as a byte at `.0`: 2^(e−128) is nearest to `sigma · .1`.
     Exponent(usize, f32),
+    /// e4m3 without a sign at byte `.0`, nearest to `sigma · .1`.
+    Float8(usize, f32),
+    /// Four bits of a binary16 of value `sigma · .2`, from bit 4·`.1`, as the upper half of byte `.0`.
+    Part(usize, u8, f32),
 }
 
 /// One tensor type of GGUF.
@@ -48,7 +52,7 @@ pub(crate) struct TensorType {
 macro_rules! types { ($($id:literal $name:literal $narrower:literal $fill:expr;)*) => {
     &[$(TensorType { id: $id, name: $name, narrower: $narrower, fill: $fill }),*]
 } }
-use Scale::{Exponent, Half};
+use Scale::{Exponent, Float8, Half, Part};
 
 /// Every id that a file may hold. 4, 5, 31–33 and 36–38 were removed from the format.
 ///
@@ -70,25 +74,25 @@ static TYPES: &[TensorType] = types! {
     13 "q5_k"    "q5_1"   Fill::Scales(&[Half(0, 0.001898), Half(2, 0.02942)]);
     14 "q6_k"    "q8_0"   Fill::Scales(&[Half(208, 0.0007322)]);
     15 "q8_k"    ""       Fill::None;
-    16 "iq2_xxs" ""       Fill::None;
-    17 "iq2_xs"  ""       Fill::None;
-    18 "iq3_xxs" ""       Fill::None;
-    19 "iq1_s"   ""       Fill::None;
+    16 "iq2_xxs"   "iq4_nl" Fill::Scales(&[Half(0, 0.01871)]);
+    17 "iq2_xs"    "iq4_nl" Fill::Scales(&[Half(0, 0.01786)]);
+    18 "iq3_xxs"   "iq4_nl" Fill::Scales(&[Half(0, 0.00701)]);
+    19 "iq1_s"     "iq4_nl" Fill::Scales(&[Half(0, 0.139)]);
     20 "iq4_nl"  "f16"    Fill::Scales(&[Half(0, 0.01483)]);
-    21 "iq3_s"   ""       Fill::None;
-    22 "iq2_s"   ""       Fill::None;
+    21 "iq3_s"     "iq4_nl" Fill::Scales(&[Half(0, 0.007141)]);
+    22 "iq2_s"     "iq4_nl" Fill::Scales(&[Half(0, 0.0178)]);
     23 "iq4_xs"  "iq4_nl" Fill::Scales(&[Half(0, 0.0008024)]);
     24 "i8"      ""       Fill::None;
     25 "i16"     ""       Fill::None;
     26 "i32"     ""       Fill::None;
     27 "i64"     ""       Fill::None;
     28 "f64"     ""       Fill::None;
-    29 "iq1_m"   ""       Fill::None;
+    29 "iq1_m"     "iq4_nl" Fill::Scales(&[Part(49, 0, 0.1389), Part(51, 1, 0.1389), Part(53, 2, 0.1389), Part(55, 3, 0.1389)]);
     30 "bf16"    ""       Fill::BF16;
-    34 "tq1_0"   ""       Fill::None;
-    35 "tq2_0"   ""       Fill::None;
+    34 "tq1_0"     "q4_0"   Fill::Scales(&[Half(52, 1.224)]);
+    35 "tq2_0"     "q4_0"   Fill::Scales(&[Half(64, 0.8162)]);
     39 "mxfp4"   "f16"    Fill::Scales(&[Exponent(0, 0.1709)]);
-    40 "nvfp4"   ""       Fill::None;
+    40 "nvfp4"     "f16"    Fill::Scales(&[Float8(0, 0.3422), Float8(1, 0.3422), Float8(2, 0.3422), Float8(3, 0.3422)]);
     41 "q1_0"    ""       Fill::None;
     42 "q2_0"    ""       Fill::None;
 };
@@ -199,6 +203,18 @@ pub(crate) static FILE_TYPES: &[FileType] = files! {
     "q5_k_m"     17 "q5_k" "q6_k" "q5_k"  Better::More("q6_k");
     "q6_k"       18 "q6_k" "q6_k" "q6_k"  Better::No;
     "mxfp4_moe"  38 "q8_0" "q8_0" "mxfp4" Better::No;
+    "nvfp4"      39 "nvfp4" "q6_k" "nvfp4" Better::No;
+    "iq1_s"      24 "iq1_s" "q5_k" "iq1_s" Better::Early("q2_k");
+    "iq1_m"      31 "iq1_m" "q5_k" "iq1_m" Better::Early("q2_k");
+    "iq2_xxs"    19 "iq2_xxs" "q5_k" "iq2_xxs" Better::Early("q2_k");
+    "iq2_xs"     20 "iq2_xs" "q5_k" "iq2_xs" Better::Early("q2_k");
+    "iq2_s"      28 "iq2_xs" "q5_k" "iq2_xs" Better::Early("iq3_s");
+    "iq2_m"      29 "iq2_s" "q5_k" "iq2_s" Better::Early("iq3_s");
+    "iq3_xxs"    23 "iq3_xxs" "q5_k" "iq3_xxs" Better::No;
+    "iq3_s"      26 "iq3_s" "q6_k" "iq3_s" Better::No;
+    "iq3_m"      27 "iq3_s" "q6_k" "iq3_s" Better::Early("q4_k");
+    "tq1_0"      36 "tq1_0" "q6_k" "tq1_0" Better::No;
+    "tq2_0"      37 "tq2_0" "q6_k" "tq2_0" Better::No;
 };
 
 impl FileType {
@@ -240,7 +256,7 @@ mod tests {
         for id in [-1, i32::MIN, 4, 5, 31, 32, 33, 36, 37, 38, 43, 1000, i32::MAX] {
             assert_eq!(encoding(id), TypeId::Invalid, "{id}");
         }
-        assert_eq!(encoding(16), TypeId::Unsupported("iq2_xxs"));
+        assert_eq!(encoding(41), TypeId::Unsupported("q1_0"));
     }
 
     #[test]
@@ -250,7 +266,7 @@ mod tests {
             for s in scales {
                 let end = match *s {
                     Half(at, _) => at + 2,
-                    Exponent(at, _) => at + 1,
+                    Exponent(at, _) | Float8(at, _) | Part(at, ..) => at + 1,
                 };
                 assert!(end <= e.bytes, "{e:?}");
             }

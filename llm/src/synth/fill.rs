@@ -71,8 +71,18 @@ struct Maker {
     sigma: f32,
     block: usize,
     fill: Fill,
-    /// The scale fields of a block: offset, width, and the bytes of each variant.
-    scales: Vec<(usize, usize, [[u8; 2]; VARIANTS])>,
+    scales: Vec<Field>,
+}
+
+/// A scale field of a block.
+struct Field {
+    /// Offset and width.
+    at: usize,
+    width: usize,
+    /// Bits of its bytes that are not its own.
+    kept: u8,
+    /// Its bytes in each variant.
+    variants: [[u8; 2]; VARIANTS],
 }
 
 impl Maker {
@@ -130,8 +140,10 @@ impl Maker {
             if !tail.is_empty() {
                 tail.copy_from_slice(&next()[..tail.len()]);
             }
-            for (at, width, variants) in &self.scales {
-                out[*at..at + width].copy_from_slice(&variants[choice][..*width]);
+            for field in &self.scales {
+                for (out, own) in out[field.at..].iter_mut().zip(&field.variants[choice][..field.width]) {
+                    *out = *out & field.kept | own;
+                }
             }
         }
     }
@@ -139,20 +151,31 @@ impl Maker {
 
 /// The bytes of a scale field for each variant. Fields of one block take the same variant, so a minimum keeps its
 /// proportion to the scale; signs alternate, so that codes with more negative than positive values centre on zero.
-fn variants(scale: Scale, sigma: f32) -> (usize, usize, [[u8; 2]; VARIANTS]) {
+fn variants(scale: Scale, sigma: f32) -> Field {
     // Mean square 1 over the eight magnitudes.
     let magnitude = |i: usize| (0.75 + 0.5 * (i / 2) as f32 / 7.0) / 1.0135;
     let sign = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
+    let half = |factor: f32, i| f16::from_f32(sigma * factor * magnitude(i) * sign(i)).to_bits();
+    let field = |at, width, kept, variants| Field { at, width, kept, variants };
     match scale {
-        Scale::Half(at, factor) => {
-            let bytes = |i| f16::from_f32(sigma * factor * magnitude(i) * sign(i)).to_le_bytes();
-            (at, 2, std::array::from_fn(bytes))
-        }
+        Scale::Half(at, factor) => field(at, 2, 0, std::array::from_fn(|i| half(factor, i).to_le_bytes())),
         Scale::Exponent(at, factor) => {
             let e = (128.0 + (sigma * factor).log2().round()).clamp(1.0, 254.0);
-            (at, 1, [[e as u8, 0]; VARIANTS])
+            field(at, 1, 0, [[e as u8, 0]; VARIANTS])
+        }
+        Scale::Float8(at, factor) => field(at, 1, 0, std::array::from_fn(|i| [e4m3(sigma * factor * magnitude(i)), 0])),
+        Scale::Part(at, part, factor) => {
+            let bits = |i| (half(factor, i) >> (4 * part) & 15) as u8;
+            field(at, 1, 15, std::array::from_fn(|i| [bits(i) << 4, 0]))
         }
     }
+}
+
+/// The e4m3 nearest to a positive number, up to its largest below 480.
+fn e4m3(x: f32) -> u8 {
+    // A half has the same numbers from 2^8 times smaller on: three bits of mantissa are seven fewer.
+    let bits = f16::from_f32(x / 256.0).to_bits();
+    (((bits + 64) >> 7) as u8).min(0x7e)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 
 #define FN static inline
 #define ENTRY(threads, beside, name) static void name
+#define TABLE static const
 #define RESTRICT
 #define SHARED(name) unsigned char *const name = sim::scratch
 #define THREAD_INDEX (sim::current)

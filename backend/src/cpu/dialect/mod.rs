@@ -26,10 +26,10 @@ struct Writer<'a> {
 
 impl Dialect for C {
     fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
-        let t = Expressions::new(graph, signature, Values::Vectors);
+        let t = Expressions::new(name, graph, signature, Values::Vectors);
         let mut w = Writer { t, skipping: false, out: String::new() };
         w.kernel(name, &code.bodies);
-        w.out
+        w.t.definitions() + &w.out
     }
 }
 

@@ -29,10 +29,10 @@ pub struct Cuda;
 
 impl Dialect for Cuda {
     fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
-        let t = Expressions::new(graph, signature, Values::Threads);
+        let t = Expressions::new(name, graph, signature, Values::Threads);
         let mut w = Writer { t, code, threads: &[], out: String::new() };
         w.kernel(name);
-        w.out
+        w.t.definitions() + &w.out
     }
 }
 

@@ -60,6 +60,7 @@ pub fn common() -> String {
 const DEVICE: &str = r#"
 #define FN static __device__ __forceinline__
 #define ENTRY(threads, beside, name) extern "C" __global__ void __launch_bounds__(threads, beside) name
+#define TABLE static __device__ const
 #define RESTRICT __restrict__
 #define SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 #define THREAD_INDEX ((int)threadIdx.x)
