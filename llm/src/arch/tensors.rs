@@ -114,7 +114,7 @@ impl Checked {
     /// Every tensor of the table, of a model of so many layers. Other tensors of the file are ignored.
     ///
     /// # Errors
-    /// When a tensor is missing or has other dims.
+    /// When a tensor is missing, has other dims, or has a scale of its own.
     pub fn new(table: Vec<TensorSpec>, layers: usize, tensors: &dyn Tensors) -> Result<Checked> {
         let (mut globals, mut blocks) = (Weights::default(), vec![Weights::default(); layers]);
         for spec in &table {
@@ -126,9 +126,41 @@ impl Checked {
             if found[..trim(&found)] != expected[..trim(&expected)] {
                 return Err(Error::Shape { tensor: spec.name.clone(), found, expected });
             }
+            // Files of NVIDIA's and of BitNet's formats may have a number beside a weight that multiplies all of it.
+            let scale = spec.name.strip_suffix(".weight").map(|stem| format!("{stem}.scale"));
+            if let Some(key) = scale.filter(|name| tensors.find(name).is_some()) {
+                return Err(Error::Feature { key, found: "a scale of a whole tensor".into() });
+            }
             let weight = Weight { name: spec.name.clone(), dims: spec.dims.clone(), encoding };
             spec.layer.map_or(&mut globals, |l| &mut blocks[l]).0.insert(spec.short, weight);
         }
         Ok(Checked { table, globals, blocks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gguf::Gguf;
+
+    /// A file, and the name of a number that it has besides.
+    struct With<'a>(&'a Gguf, &'static str);
+
+    impl Tensors for With<'_> {
+        fn find(&self, name: &str) -> Option<(Vec<u64>, EncodingRef)> {
+            if name == self.1 { Some((vec![1], &gristmill_encodings::F32)) } else { self.0.find(name) }
+        }
+        fn floats(&self, name: &str) -> Result<Vec<f32>> {
+            self.0.floats(name)
+        }
+    }
+
+    #[test]
+    fn a_scale_of_a_whole_tensor_is_refused() {
+        let file = Gguf::synth("llama-3.1-8b", "q4_0").unwrap();
+        let load = |name| crate::arch::load(file.metadata(), &With(&file, name)).err();
+        assert!(load("blk.0.attn_q.other").is_none());
+        let error = load("blk.0.attn_q.scale").expect("an error");
+        assert!(matches!(error, Error::Feature { key, .. } if key == "blk.0.attn_q.scale"));
     }
 }
