@@ -6,6 +6,9 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+/// The demo model again, in another quantisation.
+const DEMO_K: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../llm/tests/data/demo-glm-Q4_K_M.gguf");
+
 /// A server of the built binary.
 pub struct Server {
     child: Child,
@@ -87,32 +90,88 @@ fn a_port_that_is_taken_is_no_riddle() {
     assert!(error.contains("cannot listen") && error.contains("--port"), "{error}");
 }
 
-/// Runs scripts against two servers, one of which has a key; or says why not, if that is allowed.
-fn clients(program: &str, check: &[&str], scripts: &[&str]) {
+/// Is there that program with these clients? Says so if not, where that is allowed.
+fn has_clients(program: &str, check: &[&str]) -> bool {
     let found = Command::new(program).args(check).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if !found.is_ok_and(|status| status.success()) {
+    let found = found.is_ok_and(|status| status.success());
+    if !found {
         let what = format!("{program} with the clients that .ci/run installs");
         assert!(std::env::var_os("GRISTMILL_REQUIRE_CLIENTS").is_none(), "there is no {what}");
         eprintln!("skipped: there is no {what}");
+    }
+    found
+}
+
+/// Runs a script, at least so many of whose checks pass.
+fn script(program: &str, name: &str, arguments: &[&str], checks: usize) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name);
+    let output = Command::new(program).arg(path).args(arguments).output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(text(&output.stdout).lines().count() >= checks, "{}", text(&output.stdout));
+}
+
+fn url(server: &Server) -> String {
+    format!("http://{}/v1", server.address)
+}
+
+/// Runs scripts against two servers, one of which has a key; or says why not, if that is allowed.
+fn clients(program: &str, check: &[&str], scripts: &[&str]) {
+    if !has_clients(program, check) {
         return;
     }
     let (open, guarded) = (serve(&[]), serve(&["--api-key", "sesame"]));
-    let url = |server: &Server| format!("http://{}/v1", server.address);
-    for script in scripts {
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
-        let output =
-            Command::new(program).arg(path).args([&url(&open), &url(&guarded), "sesame"]).output().expect("it runs");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-        assert!(text(&output.stdout).lines().count() >= 7, "{}", text(&output.stdout));
+    for name in scripts {
+        script(program, name, &[&url(&open), &url(&guarded), "sesame"], 7);
+    }
+}
+
+fn python() -> String {
+    std::env::var("GRISTMILL_PYTHON").unwrap_or_else(|_| "python3".into())
+}
+
+const PYTHON_CLIENTS: [&str; 2] = ["-c", "import openai, anthropic, ollama"];
+
+#[test]
+fn the_official_python_clients_work() {
+    clients(&python(), &PYTHON_CLIENTS, &["client.py", "anthropic_client.py", "ollama_client.py"]);
+}
+
+#[test]
+fn the_official_clients_choose_a_model_by_its_name() {
+    if has_clients(&python(), &PYTHON_CLIENTS) {
+        let server = serve(&["demo", DEMO_K, "--models-loaded", "1"]);
+        script(&python(), "several_client.py", &[&url(&server)], 3);
     }
 }
 
 #[test]
-fn the_official_python_clients_work() {
-    let python = std::env::var("GRISTMILL_PYTHON").unwrap_or_else(|_| "python3".into());
-    let scripts = ["client.py", "anthropic_client.py", "ollama_client.py"];
-    clients(&python, &["-c", "import openai, anthropic, ollama"], &scripts);
+fn a_folder_is_all_the_models_in_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let put = |name: &str, from: &str| std::fs::copy(from, folder.path().join(name)).expect("a copy");
+    put("one.gguf", DEMO_K);
+    put("mmproj-one.gguf", DEMO_K);
+    std::fs::write(folder.path().join("broken.gguf"), "broken").expect("written");
+    let path = folder.path().to_str().expect("text");
+    let server = serve(&[path, "demo"]);
+    let said = server.said.join("\n");
+    assert!(
+        said.contains("broken is left out: ") && said.contains("2 models, each loaded when it is asked for: one, demo"),
+        "{said}"
+    );
+    let models = get(&server.address, "/v1/models");
+    assert!(
+        models.contains(r#""id":"one""#) && models.contains(r#""id":"demo""#) && !models.contains("mmproj"),
+        "{models}"
+    );
+    // One that is named must be one.
+    let broken = folder.path().join("broken.gguf");
+    let error = run(&["serve", "demo", broken.to_str().expect("text"), "--port", "0"]).failed();
+    assert!(error.contains("not a GGUF file"), "{error}");
+    assert_eq!(run(&["serve", "demo", path, "--name", "x", "--port", "0"]).code, 2);
+    let empty = tempfile::tempdir().expect("a folder");
+    let error = run(&["serve", empty.path().to_str().expect("text"), "--port", "0"]).failed();
+    assert!(error.contains("there is no model in the folder"), "{error}");
 }
 
 #[test]
