@@ -62,9 +62,12 @@ pub fn tokenizer_spec(metadata: &Metadata) -> Result<TokenizerSpec, Error> {
     Tokenizer::admit(tokens.len(), merges.map_or(0, Strings::len))?;
     let types = metadata.ints(&key("token_type"))?;
     // A type beyond 32 bits is no type: one that the tokenizer does not know either.
-    let types = types.map(|types| types.into_iter().map(|t| i32::try_from(t).unwrap_or(0)).collect());
+    let types: Option<Vec<i32>> = types.map(|types| types.into_iter().map(|t| i32::try_from(t).unwrap_or(0)).collect());
+    let model = metadata.need(&key("model"), Metadata::str)?.to_owned();
+    let architecture = metadata.str("general.architecture")?.unwrap_or_default();
     Ok(TokenizerSpec {
-        model: metadata.need(&key("model"), Metadata::str)?.to_owned(),
+        strips: strips(architecture, &model, tokens, types.as_deref().unwrap_or_default()),
+        model,
         // Old files have none; llama.cpp then takes the splitter of GPT-2 too.
         pre: text("pre")?.unwrap_or_else(|| "gpt-2".to_owned()),
         tokens: tokens.iter().map(<[u8]>::to_vec).collect(),
@@ -81,6 +84,18 @@ pub fn tokenizer_spec(metadata: &Metadata) -> Result<TokenizerSpec, Error> {
         add_bos: metadata.bool(&key("add_bos_token"))?,
         add_eos: metadata.bool(&key("add_eos_token"))?,
     })
+}
+
+/// Special tokens that take the white space behind them, which only a `tokenizer.json` says: all of Phi-3 but these. (Its BPE successors keep
+/// the space, as llama.cpp does.)
+fn strips(architecture: &str, model: &str, tokens: &Strings, types: &[i32]) -> Vec<Vec<u8>> {
+    const KEEP: [&[u8]; 3] = [b"<unk>", b"<s>", b"<|endoftext|>"];
+    const CONTROL_AND_USER_DEFINED: [i32; 2] = [3, 4];
+    if (architecture, model) != ("phi3", "llama") {
+        return Vec::new();
+    }
+    let special = |&(text, kind): &(&[u8], &i32)| CONTROL_AND_USER_DEFINED.contains(kind) && !KEEP.contains(&text);
+    tokens.iter().zip(types).filter(special).map(|(text, _)| text.to_vec()).collect()
 }
 
 /// The chat template of a file, which runs as `isolation` says, or the built-in one that suits its tokenizer; and why, if it

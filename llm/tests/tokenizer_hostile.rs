@@ -88,9 +88,27 @@ fn texts_that_repeat_anything() {
     let units =
         ["a", "A", " ", "\n", "\r", "1", "!", "'", "中", "é", "\u{301}", "ʰ", "\u{a0}", "/", "가", "<", "😀", "s"];
     let mut random = Random(11);
-    let pres = ["glm4", "deepseek-llm", "youtu", "gpt-2", "deepseek-coder", "deepseek-v3", "gpt-4o", "kimi-k2"];
-    let tokenizers =
-        pres.map(|pre| (pre, Tokenizer::new(TokenizerSpec { pre: pre.into(), ..common::deepseek_spec() }).unwrap()));
+    let pres = [
+        "glm4",
+        "deepseek-llm",
+        "youtu",
+        "gpt-2",
+        "deepseek-coder",
+        "deepseek-v3",
+        "gpt-4o",
+        "kimi-k2",
+        "qwen35",
+        "tiny_aya",
+        "exaone-moe",
+        "bloom",
+        "starcoder",
+        "superbpe",
+        "afmoe",
+    ];
+    let of = |pre: &str| Tokenizer::new(TokenizerSpec { pre: pre.into(), ..common::deepseek_spec() }).unwrap();
+    let mut tokenizers: Vec<(&str, Tokenizer)> = pres.iter().map(|pre| (*pre, of(pre))).collect();
+    // Whose pieces are lines.
+    tokenizers.push(("gemma4", Tokenizer::new(common::vocabulary("vocab/gemma-4-cut.json").0).unwrap()));
     for round in 0..48 {
         // Runs of one character, of a few in turn, and of long runs that differ in their last.
         let unit: String = match round {
@@ -103,8 +121,8 @@ fn texts_that_repeat_anything() {
             }
         };
         let text = unit.repeat(size / unit.len() + 1);
-        // In turns: every text with two of them, every one of them with twelve texts.
-        for (pre, tokenizer) in tokenizers.iter().skip(round % 4).step_by(4) {
+        // In turns: every text with two of them, every one of them with six texts.
+        for (pre, tokenizer) in tokenizers.iter().skip(round % 8).step_by(8) {
             let head: String = unit.chars().take(8).collect();
             let ids = timed(&format!("{pre} {head:?}, {} bytes a unit", unit.len()), || {
                 tokenizer.encode(&text, false, false)

@@ -1,6 +1,6 @@
 //! Byte-pair merging: a binary heap of candidate pairs over a linked list of symbols.
 //!
-//! Sennrich et al. 2016, applied at inference: repeatedly merge the adjacent pair of lowest rank, leftmost on ties. The
+//! Of bytes, or of characters. Sennrich et al. 2016, applied at inference: repeatedly merge the adjacent pair of lowest rank, leftmost on ties. The
 //! heap holds `(rank, position)` and is invalidated lazily, so a piece of `n` bytes costs O(n log n); the obvious
 //! rescan after each merge is quadratic, a denial of service on one long run without spaces.
 
@@ -21,8 +21,10 @@ const MAX_PIECE: usize = 1 << 30;
 pub(super) struct Merges {
     /// `(left << 32) | right` to `(rank, merged symbol)`.
     pairs: HashMap<u64, (u32, u32)>,
-    /// The symbol of each single byte; [`NONE`] where the alphabet lacks it.
+    /// The symbol of each single byte; [`NONE`] where there is none.
     alphabet: Box<[u32; 256]>,
+    /// The symbol of each character, where characters are what is merged. One without a symbol is spelled in bytes.
+    characters: Option<HashMap<char, u32>>,
     n_tokens: u32,
 }
 
@@ -33,7 +35,7 @@ pub(super) struct Scratch {
     heap: BinaryHeap<Reverse<u64>>,
 }
 
-/// One symbol in the list, at the index of its first byte.
+/// One symbol in the list, at the index of its first byte. Where characters are merged, those at the other bytes are in no list.
 struct Node {
     symbol: u32,
     prev: u32,
@@ -43,8 +45,13 @@ struct Node {
 }
 
 impl Merges {
-    pub(super) fn new(pairs: HashMap<u64, (u32, u32)>, alphabet: Box<[u32; 256]>, n_tokens: u32) -> Self {
-        Self { pairs, alphabet, n_tokens }
+    pub(super) fn new(
+        pairs: HashMap<u64, (u32, u32)>,
+        alphabet: Box<[u32; 256]>,
+        characters: Option<HashMap<char, u32>>,
+        n_tokens: u32,
+    ) -> Self {
+        Self { pairs, alphabet, characters, n_tokens }
     }
 
     /// The key of a pair in the table.
@@ -70,18 +77,41 @@ impl Merges {
         }
     }
 
-    fn merge(&self, piece: &[u8], Scratch { nodes, heap }: &mut Scratch) {
+    /// The list of a piece before anything is merged.
+    fn list(&self, piece: &[u8], nodes: &mut Vec<Node>) {
         nodes.clear();
-        nodes.extend(piece.iter().enumerate().map(|(i, &byte)| Node {
-            symbol: self.alphabet[usize::from(byte)],
-            prev: (i as u32).wrapping_sub(1),
-            next: if i + 1 < piece.len() { i as u32 + 1 } else { NONE },
-            rank: NONE,
-        }));
+        let after = |end: usize| if end < piece.len() { end as u32 } else { NONE };
+        let Some(characters) = &self.characters else {
+            nodes.extend(piece.iter().enumerate().map(|(i, &byte)| Node {
+                symbol: self.alphabet[usize::from(byte)],
+                prev: (i as u32).wrapping_sub(1),
+                next: after(i + 1),
+                rank: NONE,
+            }));
+            return;
+        };
+        let mut prev = NONE;
+        let mut push = |symbol: Option<u32>, bytes: usize| {
+            let at = nodes.len();
+            let symbol = symbol.unwrap_or(NONE);
+            nodes.push(Node { symbol, prev, next: after(at + bytes), rank: NONE });
+            nodes.extend((1..bytes).map(|_| Node { symbol: NONE, prev: NONE, next: NONE, rank: NONE }));
+            prev = at as u32;
+        };
+        for chunk in piece.utf8_chunks() {
+            chunk.valid().chars().for_each(|c| push(characters.get(&c).copied(), c.len_utf8()));
+            // A piece that was cut for its length may begin and end within a character.
+            chunk.invalid().iter().for_each(|_| push(None, 1));
+        }
+    }
+
+    fn merge(&self, piece: &[u8], Scratch { nodes, heap }: &mut Scratch) {
+        self.list(piece, nodes);
         let mut entries = std::mem::take(heap).into_vec();
         entries.clear();
-        for at in 0..nodes.len().saturating_sub(1) {
-            if let Some(&(rank, _)) = self.pairs.get(&Self::key(nodes[at].symbol, nodes[at + 1].symbol)) {
+        for at in 0..nodes.len() {
+            let Some(right) = nodes.get(nodes[at].next as usize) else { continue };
+            if let Some(&(rank, _)) = self.pairs.get(&Self::key(nodes[at].symbol, right.symbol)) {
                 nodes[at].rank = rank;
                 entries.push(Reverse(Self::key(rank, at as u32)));
             }

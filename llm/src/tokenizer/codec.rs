@@ -2,31 +2,15 @@
 
 use super::bpe::{Merges, Scratch};
 use super::error::TokenizerError;
-use super::pre::PreTokenizer;
+use super::pre::GEMMA4;
 use super::scored::Scores;
 use super::spec::TokenizerSpec;
 use super::special::{Fragment, Special, Splitter};
+use super::split::PreTokenizer;
 use super::vocab::{self, Alphabet, TokenKind, Vocabulary};
+use super::{bytes::SPACE, ends};
 use foldhash::HashMap;
 use std::ops::Range;
-
-/// Texts that end a generation wherever they are control or user-defined tokens, besides the ids the file names.
-const END_OF_GENERATION: &[&str] = &[
-    "<|eot_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "</s>",
-    "<|eom_id|>",
-    "<EOT>",
-    "_<EOT>",
-    "<|end_of_text|>",
-    "<end_of_utterance>",
-    "<|return|>",
-    "<|call|>",
-    "<｜end▁of▁sentence｜>",
-];
 
 /// Text to ids and back. Immutable: share it freely among threads.
 #[derive(Debug)]
@@ -42,6 +26,8 @@ pub struct Tokenizer {
     add_bos: bool,
     add_eos: bool,
     eog: Vec<u32>,
+    /// Those that take the white space behind them, ascending.
+    strips: Vec<u32>,
     warnings: Vec<String>,
 }
 
@@ -50,6 +36,8 @@ pub struct Tokenizer {
 enum Merging {
     /// Cut into pieces, which are merged by rank, unless they are tokens as they are.
     Ranked { pre: PreTokenizer, merges: Merges, whole_pieces: Option<HashMap<Vec<u8>, u32>> },
+    /// The same of characters, spaces being U+2581; of pieces only runs of line breaks may be tokens as they are.
+    Characters { pre: PreTokenizer, merges: Merges },
     /// Merged by score.
     Scored(Scores),
 }
@@ -62,31 +50,30 @@ impl Tokenizer {
     /// merges. Ids of
     /// special tokens outside the vocabulary are ignored with a [warning](Self::warnings).
     pub fn new(mut spec: TokenizerSpec) -> Result<Self, TokenizerError> {
-        let alphabet = match spec.model.as_str() {
-            "gpt2" => Alphabet::Mapped,
-            "llama" => Alphabet::Spaced,
+        let (alphabet, pre) = match spec.model.as_str() {
+            "gpt2" => (Alphabet::Mapped, Some(PreTokenizer::new(&spec.pre)?)),
+            "gemma4" => (Alphabet::Spaced, Some(PreTokenizer::of(&GEMMA4, &spec.model)?)),
+            "llama" => (Alphabet::Spaced, None),
             _ => return Err(TokenizerError::UnsupportedModel { model: spec.model }),
         };
         let mut warnings = Vec::new();
         let special_ids = vocab::checked_ids(&mut spec, &mut warnings);
         let typed = spec.token_types.is_some();
-        let pre = if alphabet == Alphabet::Mapped { Some(PreTokenizer::new(&spec.pre)?) } else { None };
         let vocabulary = Vocabulary::new(spec.tokens, spec.token_types, &special_ids, alphabet)?;
         let add_bos = spec.add_bos.unwrap_or(pre.as_ref().is_none_or(|pre| pre.add_bos));
-        let (merging, missing) = match pre {
-            Some(pre) => {
-                let (merges, missing) = (vocabulary.merges(&spec.merges)?, vocabulary.missing_bytes().len());
+        let missing = vocabulary.missing_bytes().len();
+        let merging = match (pre, alphabet) {
+            (Some(pre), Alphabet::Mapped) => {
                 let whole_pieces = pre.ignore_merges.then(|| vocabulary.by_bytes());
-                (Merging::Ranked { pre, merges, whole_pieces }, missing)
+                Merging::Ranked { pre, merges: vocabulary.merges(&spec.merges)?, whole_pieces }
             }
-            None => {
+            (Some(pre), Alphabet::Spaced) => Merging::Characters { pre, merges: vocabulary.merges(&spec.merges)? },
+            (None, _) => {
                 let (scores, tokens) = (spec.scores.len(), vocabulary.texts.len());
                 if scores != tokens {
                     return Err(TokenizerError::Scores { scores, tokens });
                 }
-                let scores = Scores::new(spec.scores, &vocabulary, spec.add_space_prefix.unwrap_or(true));
-                let missing = scores.missing_bytes();
-                (Merging::Scored(scores), missing)
+                Merging::Scored(Scores::new(spec.scores, &vocabulary, spec.add_space_prefix.unwrap_or(true)))
             }
         };
         if missing > 0 && spec.unk.is_none() {
@@ -95,14 +82,9 @@ impl Tokenizer {
         if add_bos && spec.bos.is_none() {
             warnings.push("the file asks for a BOS token but names none".into());
         }
-        let mut eog: Vec<u32> = [spec.eos, spec.eot, spec.eom].into_iter().flatten().collect();
-        eog.extend(
-            END_OF_GENERATION.iter().filter_map(|text| vocabulary.id(text.as_bytes())).filter(|&id| {
-                !typed || matches!(vocabulary.kind(id), Some(TokenKind::Control | TokenKind::UserDefined))
-            }),
-        );
-        eog.sort_unstable();
-        eog.dedup();
+        let eog = ends::ends(&vocabulary, [spec.eos, spec.eot, spec.eom], typed);
+        let mut strips: Vec<u32> = spec.strips.iter().filter_map(|text| vocabulary.id(text)).collect();
+        strips.sort_unstable();
         Ok(Self {
             specials: splitter(&vocabulary)?,
             vocabulary,
@@ -115,6 +97,7 @@ impl Tokenizer {
             add_bos,
             add_eos: spec.add_eos.unwrap_or(false),
             eog,
+            strips,
             warnings,
         })
     }
@@ -159,18 +142,22 @@ impl Tokenizer {
 
     fn encode_fragments(&self, text: &str, fragments: Vec<Fragment>, add_special: bool) -> Vec<u32> {
         let (mut ids, mut scratch) = (Vec::new(), Scratch::default());
-        let mut first = true;
+        let (mut first, mut strip) = (true, false);
         for fragment in fragments {
-            first = match fragment {
+            match fragment {
                 Fragment::Token(id) => {
                     ids.push(id);
-                    true
+                    (first, strip) = (true, self.strips.binary_search(&id).is_ok());
                 }
                 Fragment::Text(range) => {
-                    self.encode_plain(&text[range], first, &mut scratch, &mut ids);
-                    false
+                    let text = &text[range];
+                    let text = if strip { text.trim_start() } else { text };
+                    if !text.is_empty() {
+                        self.encode_plain(text, first, &mut scratch, &mut ids);
+                        first = false;
+                    }
                 }
-            };
+            }
         }
         if add_special {
             match self.bos {
@@ -189,12 +176,33 @@ impl Tokenizer {
     fn encode_plain(&self, text: &str, first: bool, scratch: &mut Scratch, ids: &mut Vec<u32>) {
         let (pre, merges, whole_pieces) = match &self.merging {
             Merging::Scored(scores) => return scores.encode(&self.vocabulary, text, first, self.unk, ids),
+            Merging::Characters { pre, merges } => {
+                return self.encode_characters(pre, merges, &text.replace(' ', SPACE), scratch, ids);
+            }
             Merging::Ranked { pre, merges, whole_pieces } => (pre, merges, whole_pieces),
         };
         for range in pre.split(text) {
             let piece = &text.as_bytes()[range];
             match whole_pieces.as_ref().and_then(|whole| whole.get(piece)) {
                 Some(&id) => ids.push(id),
+                None => merges.encode(piece, self.unk, scratch, ids),
+            }
+        }
+    }
+
+    fn encode_characters(
+        &self,
+        pre: &PreTokenizer,
+        merges: &Merges,
+        text: &str,
+        scratch: &mut Scratch,
+        ids: &mut Vec<u32>,
+    ) {
+        for range in pre.split(text) {
+            let piece = &text.as_bytes()[range];
+            let breaks = piece.iter().all(|&byte| byte == b'\n');
+            match self.vocabulary.mergeable(piece).filter(|_| breaks) {
+                Some(id) => ids.push(id),
                 None => merges.encode(piece, self.unk, scratch, ids),
             }
         }

@@ -88,7 +88,7 @@ impl TokenizerError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::UnsupportedModel { .. } => {
-                Some("supported: \"gpt2\" (byte-level BPE) and \"llama\" (SentencePiece's BPE)".into())
+                Some("supported: \"gpt2\" (byte-level BPE), \"llama\" (SentencePiece's BPE) and \"gemma4\" (BPE of characters)".into())
             }
             Self::UnsupportedPre { supported, .. } => Some(format!("supported: {supported}")),
             Self::Pattern { .. } => Some("this is a bug in Gristmill; please report it with the model's name".into()),

@@ -1,4 +1,4 @@
-//! Tokenizers, as GGUF files describe them: byte-level BPE, and SentencePiece's BPE with scores.
+//! Tokenizers, as GGUF files describe them: byte-level BPE, SentencePiece's BPE with scores, and Gemma 4's BPE of characters.
 //!
 //! Text becomes ids in four steps: special tokens are cut out, pre-tokenisation cuts the rest into pieces,
 //! each piece is merged (BPE), and BOS and EOS are added as the file asks. Decoding concatenates the tokens' bytes
@@ -11,12 +11,14 @@ mod bpe;
 mod bytes;
 mod codec;
 mod decode;
+mod ends;
 mod error;
 pub(crate) mod nested;
 mod pre;
 mod scored;
 mod spec;
 mod special;
+mod split;
 mod vocab;
 
 pub use bytes::Utf8Stream;

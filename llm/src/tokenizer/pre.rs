@@ -1,42 +1,32 @@
-//! Pre-tokenisers: the regexes that cut text into pieces before merging.
+//! Pre-tokenisers: how text is cut into pieces before merging.
 //!
-//! [`PRE_TYPES`] is the one table: a new pre-tokeniser is one entry. Patterns are as published, with Hugging Face's
-//! semantics: code points, `\s` = White_Space, `\p{..}` = general categories. llama.cpp's executor folds the letter
-//! categories into one for the camel-case patterns (youtu, gpt-4o), so rare disagreements with it are expected there.
-//!
-//! **The look-ahead.** Most patterns end in `\s+(?!\S)|\s+`: a whitespace run leaves its last character to the word that
-//! follows. A backtracking engine pays for that with a stack entry for each character and gives up at its limit (about a
-//! million spaces), so the tail is compiled as plain `\s+` and the last character is given back afterwards
-//! ([`Pattern::give_back`]). What remains needs no look-around, so fancy-regex hands it whole to a linear-time automaton.
-//!
-//! Patterns with that tail match nearly everywhere, so they are tried *at* each position instead of searched from it:
-//! an unanchored search runs a second automaton backwards to find where the match began, which made the camel-case
-//! patterns 25 times slower (1.1 s instead of 0.045 s for 2 MB of noise).
+//! [`PRE_TYPES`] is the one table: a new pre-tokeniser is one entry; `split.rs` does what it says. Patterns are as published, with Hugging
+//! Face's semantics: code points, `\s` = White_Space, `\p{..}` = general categories, written without possessive quantifiers where
+//! those change nothing. llama.cpp's executor folds the letter categories into one for the camel-case patterns (youtu, gpt-4o), so rare
+//! disagreements with it are expected there.
 
-use std::ops::Range;
-
-use fancy_regex::Regex;
-
-use super::TokenizerError;
+use Step::{Match, Thousands};
 
 /// One line of the table.
-struct PreType {
+pub(super) struct PreType {
     /// Values of `tokenizer.ggml.pre`; the first is the usual one.
-    names: &'static [&'static str],
-    /// Applied in sequence: each splits every current piece into its matches and the gaps between them.
-    patterns: &'static [&'static str],
+    pub names: &'static [&'static str],
+    /// Applied in sequence, each to every piece that the one before left.
+    pub steps: &'static [Step],
     /// Look the whole piece up in the vocabulary before merging.
-    ignore_merges: bool,
+    pub ignore_merges: bool,
     /// `add_bos_token` where the file does not say.
-    add_bos: bool,
+    pub add_bos: bool,
 }
 
-/// The look-ahead tail, see the module's description.
-const TAIL: &str = r"|\s+(?!\S)|\s+";
-/// What [`TAIL`] is compiled as.
-const PLAIN_TAIL: &str = r"|\s+";
-/// The alternative that takes whitespace up to the last line break.
-const LINE_BREAKS: &str = r"|\s*[\r\n]+";
+/// How a piece is cut further.
+#[derive(Clone, Copy)]
+pub(super) enum Step {
+    /// Into the matches of a pattern and the gaps between them.
+    Match(&'static str),
+    /// Likewise, and each match into three characters at a time, counted from its end.
+    Thousands(&'static str),
+}
 
 macro_rules! contractions {
     () => {
@@ -54,7 +44,10 @@ macro_rules! words_and_spaces {
 /// OpenAI's cl100k pattern, used by Llama 3, GLM-4 and Qwen2.
 macro_rules! cl100k {
     ($digits:literal) => {
-        concat!("(?:", contractions!(), r")|[^\r\n\p{L}\p{N}]?\p{L}+", words_and_spaces!($digits, r"[\r\n]*"))
+        cl100k!($digits, r"[\r\n]*")
+    };
+    ($digits:literal, $after:literal) => {
+        concat!("(?:", contractions!(), r")|[^\r\n\p{L}\p{N}]?\p{L}+", words_and_spaces!($digits, $after))
     };
 }
 
@@ -104,105 +97,192 @@ const DEEPSEEK_WORD: &str = concat!(
 /// Ideographs, the range up to them, and Hangul (DeepSeek LLM and Coder).
 const DEEPSEEK_CJK: &str = r"[\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+";
 
+/// GPT-2's pattern.
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
+/// gpt-oss' pattern, OpenAI's o200k.
+const O200K: &str =
+    camel_case!(r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"\p{N}{1,3}", r"[\r\n/]*");
+
+/// BLOOM's words: all but white space and the marks that end a phrase.
+const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
+
+/// DeepSeek-V3's words, punctuation and white space.
+const DEEPSEEK_V3: &str = concat!(
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##,
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+
+/// Ideographs and kana.
+const IDEOGRAPHS_AND_KANA: &str = r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+";
+
+/// A line, or a run of line breaks.
+const LINES: &str = r"[^\n]+|[\n]+";
+
+/// A row with the usual answers to the other questions.
+const fn row(names: &'static [&'static str], steps: &'static [Step]) -> PreType {
+    PreType { names, steps, ignore_merges: false, add_bos: false }
+}
+
 /// Every supported pre-tokeniser. Sources: llama.cpp's `llama-vocab.cpp` and the models' `tokenizer.json`; kimi-k2 from
-/// the `pat_str` of its `tokenization_kimi.py`. Aliases are names for exactly the same behaviour.
-const PRE_TYPES: &[PreType] = &[
+/// the `pat_str` of its `tokenization_kimi.py`. Names of one row are names for exactly the same behaviour.
+pub(super) const PRE_TYPES: &[PreType] = &[
+    row(&["glm4", "chatglm-bpe", "dbrx", "smaug-bpe"], &[Match(cl100k!(r"\p{N}{1,3}"))]),
     PreType {
-        names: &["glm4", "chatglm-bpe"],
-        patterns: &[cl100k!(r"\p{N}{1,3}")],
-        ignore_merges: false,
-        add_bos: false,
-    },
-    PreType {
-        names: &["deepseek-llm"],
-        patterns: &[
-            r"[\r\n]",
-            DEEPSEEK_WORD,
-            r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+",
-            r"\s+$",
-            DEEPSEEK_CJK,
-            r"\p{N}+",
-        ],
-        ignore_merges: false,
-        add_bos: false,
-    },
-    PreType {
-        names: &["youtu"],
-        patterns: &[
-            concat!(
-                r"[\x{AC00}-\x{D7A3}\x{3131}-\x{318E}]+",
-                r"|[\x{FF01}\x{2026}\x{201C}\x{201D}\x{2018}\x{2019}\x{2014}\x{FF1A}\x{FF1B}\x{FF0C}",
-                r"\x{3001}-\x{303F}\x{FE30}-\x{FE4F}]+",
-                r"|[\x{3105}-\x{312F}]+|[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+"
-            ),
-            camel_case!(r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"\p{N}", r"[\r\n/]*"),
-        ],
-        ignore_merges: true,
-        add_bos: false,
-    },
-    PreType {
-        names: &["llama-bpe", "llama3", "llama-v3"],
-        patterns: &[cl100k!(r"\p{N}{1,3}")],
         ignore_merges: true,
         add_bos: true,
+        ..row(
+            &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
+            &[Match(cl100k!(r"\p{N}{1,3}"))],
+        )
     },
-    PreType {
-        names: &["qwen2", "deepseek-r1-qwen"],
-        patterns: &[cl100k!(r"\p{N}")],
-        ignore_merges: false,
-        add_bos: false,
-    },
-    PreType {
-        names: &["gpt-2", "gpt2"],
-        patterns: &[r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"],
-        ignore_merges: false,
-        add_bos: false,
-    },
-    PreType {
-        names: &["deepseek-coder"],
-        patterns: &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_CJK, r"\p{N}"],
-        ignore_merges: false,
-        add_bos: false,
-    },
-    PreType {
-        names: &["deepseek-v3"],
-        patterns: &[
-            r"\p{N}{1,3}",
-            r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+",
-            concat!(
-                r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##,
-                r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-            ),
+    PreType { ignore_merges: true, ..row(&["minicpm5"], &[Match(r"\p{N}{1,3}"), Match(cl100k!(r"\p{N}+"))]) },
+    row(
+        &[
+            "qwen2",
+            "deepseek-r1-qwen",
+            "stablelm2",
+            "hunyuan",
+            "solar-open",
+            "megrez",
+            "grok-2",
+            "bailingmoe",
+            "bailingmoe2",
+            "llada-moe",
+            "kormo",
+            "f2llmv2",
         ],
-        ignore_merges: false,
-        add_bos: false,
-    },
+        &[Match(cl100k!(r"\p{N}"))],
+    ),
+    row(
+        &["qwen35"],
+        &[Match(concat!(
+            "(?:",
+            contractions!(),
+            r")|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        ))],
+    ),
+    row(&["seed-coder"], &[Match(cl100k!(r"\p{N}", ""))]),
+    row(&["ufakzeka"], &[Match(concat!(r"[^\r\n\p{L}\p{N}]?\p{L}+", words_and_spaces!(r"\p{N}", r"[\r\n]*")))]),
+    row(&["laguna"], &[Match(LINES), Match(cl100k!(r"\p{N}"))]),
+    row(
+        &["exaone-moe"],
+        &[Match(concat!(
+            "(?:",
+            contractions!(),
+            r")|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+",
+            words_and_spaces!(r"\p{N}", r"[\r\n/]?")
+        ))],
+    ),
+    row(
+        &[
+            "gpt-2",
+            "gpt2",
+            "phi-2",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "exaone4",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+        ],
+        &[Match(GPT2)],
+    ),
+    row(
+        &["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
+        &[Match(r"\p{N}"), Match(GPT2)],
+    ),
+    row(&["falcon"], &[Match(r"[\p{P}$+<=>^~|`]+"), Match(GPT2), Match("[0-9][0-9][0-9]")]),
+    row(&["bloom", "poro-chat", "gpt3-finnish"], &[Match(BLOOM)]),
+    row(&["viking"], &[Match(BLOOM), Match(r"\p{N}")]),
     PreType {
-        names: &["gpt-4o"],
-        patterns: &[camel_case!(
-            r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
-            r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]",
-            r"\p{N}{1,3}",
-            r"[\r\n/]*"
-        )],
-        ignore_merges: false,
-        add_bos: false,
+        add_bos: true,
+        ..row(
+            &["chameleon"],
+            &[
+                Match("<sentinel:[0-9]+>"),
+                Match("IMGIMG[A-I]{1,4}Z"),
+                Match(r"[\t\n]|    |  "),
+                Match(r"\p{N}"),
+                Match(r"[\p{P}!-/:-@\[-`{-~]"),
+                Match(GPT2),
+            ],
+        )
     },
+    row(
+        &["deepseek-llm"],
+        &[
+            Match(r"[\r\n]"),
+            Match(DEEPSEEK_WORD),
+            Match(r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+"),
+            Match(r"\s+$"),
+            Match(DEEPSEEK_CJK),
+            Match(r"\p{N}+"),
+        ],
+    ),
+    row(
+        &["deepseek-coder"],
+        &[Match(r"[\r\n]"), Match(r"\s?\p{L}+"), Match(r"\s?\p{P}+"), Match(DEEPSEEK_CJK), Match(r"\p{N}")],
+    ),
+    row(
+        &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
+        &[Match(r"\p{N}{1,3}"), Match(IDEOGRAPHS_AND_KANA), Match(DEEPSEEK_V3)],
+    ),
+    row(
+        &["afmoe"],
+        &[
+            Thousands(r"\p{N}+"),
+            Match(concat!(
+                r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{3040}-\x{309F}\x{30A0}-\x{30FF}\x{FF65}-\x{FF9F}",
+                r"\x{2F00}-\x{2FDF}\x{E40}-\x{E7F}\x{E80}-\x{EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}",
+                r"\x{A9E0}-\x{A9FF}\x{AC00}-\x{D7AF}\x{1100}-\x{11FF}]+"
+            )),
+            Match(DEEPSEEK_V3),
+        ],
+    ),
     PreType {
-        names: &["tekken"],
-        patterns: &[camel_case!(
-            "",
-            r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
-            r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]",
-            r"\p{N}",
-            r"[\r\n/]*"
-        )],
+        ignore_merges: true,
+        ..row(
+            &["youtu"],
+            &[
+                Match(concat!(
+                    r"[\x{AC00}-\x{D7A3}\x{3131}-\x{318E}]+",
+                    r"|[\x{FF01}\x{2026}\x{201C}\x{201D}\x{2018}\x{2019}\x{2014}\x{FF1A}\x{FF1B}\x{FF0C}",
+                    r"\x{3001}-\x{303F}\x{FE30}-\x{FE4F}]+",
+                    r"|[\x{3105}-\x{312F}]+|[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+"
+                )),
+                Match(camel_case!(
+                    r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
+                    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]",
+                    r"\p{N}",
+                    r"[\r\n/]*"
+                )),
+            ],
+        )
+    },
+    row(&["gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"], &[Match(O200K)]),
+    row(&["tiny_aya", "cohere2moe"], &[Thousands(r"\d+\b"), Match(O200K)]),
+    row(&["superbpe"], &[Match(r"\p{N}+"), Thousands(r"\d+")]),
+    PreType {
         ignore_merges: true,
         add_bos: true,
+        ..row(
+            &["tekken"],
+            &[Match(camel_case!(
+                "",
+                r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
+                r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]",
+                r"\p{N}",
+                r"[\r\n/]*"
+            ))],
+        )
     },
-    PreType {
-        names: &["kimi-k2"],
-        patterns: &[concat!(
+    row(
+        &["kimi-k2"],
+        &[Match(concat!(
             r"\p{Han}+|",
             camel_case!(
                 r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]",
@@ -210,166 +290,14 @@ const PRE_TYPES: &[PreType] = &[
                 r"\p{N}{1,3}",
                 r"[\r\n]*"
             )
-        )],
-        ignore_merges: false,
-        add_bos: false,
-    },
+        ))],
+    ),
 ];
+
+/// What `gemma4` merges within: characters know no words.
+pub(super) const GEMMA4: PreType = PreType { add_bos: true, ..row(&["gemma4"], &[Match(LINES)]) };
 
 /// Every name of the table.
 pub(super) fn supported_names() -> Vec<&'static str> {
     PRE_TYPES.iter().flat_map(|pre| pre.names).copied().collect()
-}
-
-/// A compiled pre-tokeniser.
-#[derive(Debug)]
-pub(super) struct PreTokenizer {
-    patterns: Vec<Pattern>,
-    pub ignore_merges: bool,
-    pub add_bos: bool,
-}
-
-#[derive(Debug)]
-struct Pattern {
-    regex: Regex,
-    /// The published pattern ends in [`TAIL`]; the regex is anchored.
-    look_ahead: bool,
-    /// It also has [`LINE_BREAKS`].
-    line_breaks: bool,
-}
-
-impl PreTokenizer {
-    pub(super) fn new(name: &str) -> Result<Self, TokenizerError> {
-        let pre = PRE_TYPES.iter().find(|pre| pre.names.contains(&name)).ok_or_else(|| {
-            TokenizerError::UnsupportedPre { pre: name.to_owned(), supported: supported_names().join(", ") }
-        })?;
-        let patterns = pre.patterns.iter().map(|published| {
-            let head = published.strip_suffix(TAIL);
-            let plain = head.map_or_else(|| (*published).to_owned(), |head| format!("^(?:{head}{PLAIN_TAIL})"));
-            let regex = Regex::new(&plain).map_err(|e| TokenizerError::Pattern {
-                pre: name.to_owned(),
-                pattern: (*published).to_owned(),
-                reason: e.to_string(),
-            })?;
-            Ok(Pattern { regex, look_ahead: head.is_some(), line_breaks: published.contains(LINE_BREAKS) })
-        });
-        let patterns = patterns.collect::<Result<_, TokenizerError>>()?;
-        Ok(Self { patterns, ignore_merges: pre.ignore_merges, add_bos: pre.add_bos })
-    }
-
-    /// The pieces of `text`, in order: non-empty byte ranges that cover it.
-    pub(super) fn split(&self, text: &str) -> Vec<Range<usize>> {
-        let mut pieces = Vec::new();
-        if !text.is_empty() {
-            pieces.push(0..text.len());
-        }
-        for pattern in &self.patterns {
-            let mut finer = Vec::with_capacity(pieces.len());
-            for piece in pieces {
-                pattern.split(&text[piece.clone()], piece.start, &mut finer);
-            }
-            pieces = finer;
-        }
-        pieces
-    }
-}
-
-impl Pattern {
-    /// Appends matches and gaps of `piece`, moved by `offset`.
-    fn split(&self, piece: &str, offset: usize, out: &mut Vec<Range<usize>>) {
-        let mut at = 0;
-        while let Some(found) = self.find(piece, at) {
-            let (start, end) = (found.start, found.end - self.give_back(piece, found));
-            // The table has no pattern that matches nothing; if it had, the rest would stay one piece.
-            if start >= end {
-                break;
-            }
-            if at < start {
-                out.push(offset + at..offset + start);
-            }
-            out.push(offset + start..offset + end);
-            at = end;
-        }
-        if at < piece.len() {
-            out.push(offset + at..offset + piece.len());
-        }
-    }
-
-    /// The first match from `at` on. An error of the engine counts as none.
-    fn find(&self, piece: &str, at: usize) -> Option<Range<usize>> {
-        if !self.look_ahead {
-            return self.regex.find_from_pos(piece, at).ok()?.map(|found| found.range());
-        }
-        let mut starts = piece[at..].char_indices().map(|(i, _)| at + i);
-        starts.find_map(|start| {
-            let found = self.regex.find(&piece[start..]).ok()??;
-            Some(start..start + found.end())
-        })
-    }
-
-    /// Bytes that the look-ahead `\s+(?!\S)` would have left to the next match.
-    ///
-    /// A match that ends in whitespace is one of `\s+`, except that [`LINE_BREAKS`] and punctuation with its line breaks
-    /// end in CR or LF; and `\s+` is only reached in a run without CR and LF where [`LINE_BREAKS`] stands before it. So
-    /// the last character tells the alternative. `\s+` is greedy: what follows is the end or no whitespace.
-    fn give_back(&self, piece: &str, found: Range<usize>) -> usize {
-        let matched = &piece[found.clone()];
-        match matched.chars().next_back() {
-            Some(last)
-                if self.look_ahead
-                    && last.is_whitespace()
-                    && !(self.line_breaks && matches!(last, '\r' | '\n'))
-                    && found.end < piece.len()
-                    && matched.len() > last.len_utf8() =>
-            {
-                last.len_utf8()
-            }
-            _ => 0,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pieces<'t>(name: &str, text: &'t str) -> Vec<&'t str> {
-        let pre = PreTokenizer::new(name).unwrap();
-        pre.split(text).into_iter().map(|range| &text[range]).collect()
-    }
-
-    #[test]
-    fn every_line_of_the_table_compiles_and_covers_its_text() {
-        let text = "Hello, WORLD's  fooBar\r\n \n x1234567  中文カナ한글 é\u{301} ½ \u{1}\u{85}\u{3000}! ";
-        for name in supported_names() {
-            assert_eq!(pieces(name, text).concat(), text, "{name}");
-            assert!(pieces(name, "").is_empty(), "{name}");
-        }
-    }
-
-    #[test]
-    fn characteristic_splits() {
-        let cases: &[(&str, &str, &[&str])] = &[
-            ("glm4", "I'LL go  12345 \n\n x", &["I", "'LL", " go", " ", " ", "123", "45", " \n\n", " x"]),
-            ("qwen2", "a12", &["a", "1", "2"]),
-            ("gpt-2", "it's\n\n ok 123  ", &["it", "'s", "\n\n", " ok", " 123", "  "]),
-            ("gpt-2", "a\n\nb", &["a", "\n", "\n", "b"]),
-            ("deepseek-llm", "a  b\nc中文x", &["a", " ", " b", "\n", "c", "中文", "x"]),
-            ("deepseek-coder", "x12, y", &["x", "1", "2", ",", " y"]),
-            ("deepseek-v3", "foo.bar 1234中文ab", &["foo", ".bar", " ", "123", "4", "中文", "ab"]),
-            ("gpt-4o", "fooBar's ABCdef 1234 a/\n/", &["foo", "Bar's", " ABCdef", " ", "123", "4", " a", "/\n/"]),
-            ("tekken", "fooBar's 12 a/\n/", &["foo", "Bar", "'s", " ", "1", "2", " a", "/\n/"]),
-            ("youtu", "fooBar 12中文，한", &["foo", "Bar", " ", "1", "2", "中文", "，", "한"]),
-            ("kimi-k2", "abc中文Def 1234é漢ab", &["abc", "中文", "Def", " ", "123", "4", "é", "漢", "ab"]),
-        ];
-        for (name, text, expected) in cases {
-            assert_eq!(&pieces(name, text), expected, "{name} {text:?}");
-        }
-    }
-
-    #[test]
-    fn unknown_names_are_errors_that_list_the_known() {
-        let error = PreTokenizer::new("nope").unwrap_err();
-        assert!(error.hint().unwrap().contains("glm4"));
-    }
 }

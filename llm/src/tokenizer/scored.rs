@@ -2,20 +2,20 @@
 //! the highest score are joined first, the leftmost on ties. Spaces are U+2581 in texts of tokens; characters without a token are spelled in
 //! tokens of a byte.
 
-use super::bytes::{SPACE, byte_of};
+use super::bytes::SPACE;
 use super::vocab::Vocabulary;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// No neighbour.
+/// No neighbour, no token.
 const NONE: u32 = u32::MAX;
 
 /// The scores of a vocabulary.
 #[derive(Debug)]
 pub(super) struct Scores {
     scores: Vec<f32>,
-    /// The token of each byte, where there is one.
-    bytes: Box<[Option<u32>; 256]>,
+    /// The token of each byte; [`NONE`] where there is none.
+    bytes: Box<[u32; 256]>,
     /// Does text that nothing or a special token precedes begin with a space?
     pub space_prefix: bool,
 }
@@ -46,13 +46,7 @@ fn ordered(score: f32) -> i32 {
 impl Scores {
     /// Of these tokens, as many scores.
     pub(super) fn new(scores: Vec<f32>, vocabulary: &Vocabulary, space_prefix: bool) -> Scores {
-        let bytes = std::array::from_fn(|byte| vocabulary.id(format!("<0x{byte:02X}>").as_bytes()));
-        Scores { scores, bytes: Box::new(bytes), space_prefix }
-    }
-
-    /// Bytes that no token spells.
-    pub(super) fn missing_bytes(&self) -> usize {
-        self.bytes.iter().filter(|id| id.is_none()).count()
+        Scores { scores, bytes: vocabulary.named_bytes(), space_prefix }
     }
 
     /// Appends the ids of a text; `first` where nothing or a special token precedes it. A byte without a token becomes `unknown`, or nothing where
@@ -73,20 +67,16 @@ impl Scores {
         let pieces = self.merge(vocabulary, &text);
         let mut at = 0;
         while let Some(piece) = pieces.get(at as usize) {
-            match self.token(vocabulary, &text[piece.start..piece.end]) {
+            match vocabulary.mergeable(text[piece.start..piece.end].as_bytes()) {
                 Some(id) => out.push(id),
                 None => {
                     let bytes = text[piece.start..piece.end].bytes();
-                    out.extend(bytes.filter_map(|byte| self.bytes[usize::from(byte)].or(unknown)));
+                    let ids = bytes.map(|byte| self.bytes[usize::from(byte)]);
+                    out.extend(ids.filter_map(|id| if id == NONE { unknown } else { Some(id) }));
                 }
             }
             at = piece.next;
         }
-    }
-
-    /// The token that merging may make of a text.
-    fn token(&self, vocabulary: &Vocabulary, text: &str) -> Option<u32> {
-        vocabulary.mergeable(text.as_bytes()).filter(|_| byte_of(text.as_bytes()).is_none())
     }
 
     fn merge(&self, vocabulary: &Vocabulary, text: &str) -> Vec<Piece> {
@@ -130,7 +120,7 @@ impl Scores {
     fn rate(&self, vocabulary: &Vocabulary, text: &str, pieces: &[Piece], left: u32, heap: &mut BinaryHeap<Pair>) {
         let piece = &pieces[left as usize];
         let Some(right) = pieces.get(piece.next as usize) else { return };
-        let Some(id) = self.token(vocabulary, &text[piece.start..right.end]) else { return };
+        let Some(id) = vocabulary.mergeable(text[piece.start..right.end].as_bytes()) else { return };
         let score = self.scores.get(id as usize).copied().unwrap_or(0.0);
         heap.push(Pair { score: ordered(score), left: Reverse(left), bytes: right.end - piece.start });
     }

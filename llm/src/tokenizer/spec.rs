@@ -3,11 +3,11 @@
 /// A tokenizer as a file describes it: the `tokenizer.ggml.*` keys.
 #[derive(Debug, Clone, Default)]
 pub struct TokenizerSpec {
-    /// `model`: the family; "gpt2" (byte-level BPE) or "llama" (SentencePiece's BPE).
+    /// `model`: the family; "gpt2" (byte-level BPE), "llama" (SentencePiece's BPE) or "gemma4" (BPE of characters).
     pub model: String,
-    /// `pre`: the pre-tokeniser.
+    /// `pre`: the pre-tokeniser of "gpt2".
     pub pre: String,
-    /// `tokens`: normal tokens byte-mapped, or of SentencePiece with U+2581 for a space; all others literal.
+    /// `tokens`: normal tokens byte-mapped, or of "llama" and "gemma4" with U+2581 for a space; all others literal.
     pub tokens: Vec<Vec<u8>>,
     /// `token_type`, at least as many as tokens.
     pub token_types: Option<Vec<i32>>,
@@ -29,8 +29,10 @@ pub struct TokenizerSpec {
     pub unk: Option<u32>,
     /// `padding_token_id`.
     pub pad: Option<u32>,
-    /// `add_bos_token`; where absent the pre-tokeniser decides (true for llama-bpe), and of SentencePiece it is true.
+    /// `add_bos_token`; where absent the pre-tokeniser decides (true for llama-bpe), and of "llama" and "gemma4" it is true.
     pub add_bos: Option<bool>,
     /// `add_eos_token`; absent means false.
     pub add_eos: Option<bool>,
+    /// Texts of special tokens that take the white space behind them (`rstrip` of a `tokenizer.json`). A GGUF file does not say which.
+    pub strips: Vec<Vec<u8>>,
 }

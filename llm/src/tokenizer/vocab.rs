@@ -83,6 +83,7 @@ impl Alphabet {
 pub(super) struct Vocabulary {
     pub texts: Vec<Vec<u8>>,
     pub kinds: Vec<TokenKind>,
+    alphabet: Alphabet,
     ids: HashMap<Vec<u8>, u32>,
     bytes: Vec<u8>,
     ranges: Vec<Range<usize>>,
@@ -128,7 +129,7 @@ impl Vocabulary {
             }
             ranges.push(start..bytes.len());
         }
-        Ok(Self { texts, kinds, ids, bytes, ranges })
+        Ok(Self { texts, kinds, alphabet, ids, bytes, ranges })
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -139,9 +140,15 @@ impl Vocabulary {
         self.ids.get(text).copied()
     }
 
-    /// The token of that text in the file, if merging may produce it.
+    /// The token of that text in the file, if merging may produce it: none that stands for a byte by its name.
     pub(super) fn mergeable(&self, text: &[u8]) -> Option<u32> {
-        self.id(text).filter(|&id| self.kinds[id as usize].is_mergeable())
+        let named = self.alphabet == Alphabet::Spaced && byte_of(text).is_some();
+        self.id(text).filter(|&id| self.kinds[id as usize].is_mergeable() && !named)
+    }
+
+    /// The tokens that stand for bytes by their names, `<0x0A>`; [`u32::MAX`] where there is none.
+    pub(super) fn named_bytes(&self) -> Box<[u32; 256]> {
+        Box::new(std::array::from_fn(|byte| self.id(format!("<0x{byte:02X}>").as_bytes()).unwrap_or(u32::MAX)))
     }
 
     pub(super) fn kind(&self, id: u32) -> Option<TokenKind> {
@@ -163,10 +170,13 @@ impl Vocabulary {
     pub(super) fn merges(&self, lines: &[String]) -> Result<Merges, TokenizerError> {
         admit("merges", lines.len())?;
         let mut symbols = Symbols { vocabulary: self, extra: HashMap::default() };
-        let alphabet = Box::new(std::array::from_fn(|byte| {
-            let text = byte_to_char(byte as u8).to_string();
-            symbols.intern(text.as_bytes())
-        }));
+        let (alphabet, mut characters) = match self.alphabet {
+            Alphabet::Mapped => {
+                let symbol = |byte| symbols.intern(byte_to_char(byte as u8).to_string().as_bytes());
+                (Box::new(std::array::from_fn(symbol)), None)
+            }
+            Alphabet::Spaced => (self.named_bytes(), Some(self.characters())),
+        };
         let (mut merged, mut text) = (Vec::with_capacity(lines.len()), Vec::new());
         for (index, line) in lines.iter().enumerate() {
             let (left, right) = halves(line)
@@ -175,6 +185,11 @@ impl Vocabulary {
             text.extend_from_slice(left.as_bytes());
             text.extend_from_slice(right.as_bytes());
             merged.push(symbols.intern(&text));
+            for half in [left, right] {
+                if let (Some(characters), Some(c)) = (&mut characters, single(half)) {
+                    characters.entry(c).or_insert_with(|| symbols.intern(half.as_bytes()));
+                }
+            }
         }
         let mut pairs = HashMap::with_capacity_and_hasher(lines.len(), Default::default());
         for ((rank, line), merged) in (0..).zip(lines).zip(merged) {
@@ -184,14 +199,21 @@ impl Vocabulary {
                 pairs.entry(Merges::key(left, right)).or_insert((rank, merged));
             }
         }
-        Ok(Merges::new(pairs, alphabet, self.len()))
+        Ok(Merges::new(pairs, alphabet, characters, self.len()))
     }
 
-    /// Bytes of well-formed UTF-8 that no mergeable token spells.
+    /// The tokens of a character.
+    fn characters(&self) -> HashMap<char, u32> {
+        let character = |text: &Vec<u8>| single(std::str::from_utf8(text).ok()?).zip(self.mergeable(text));
+        self.texts.iter().filter_map(character).collect()
+    }
+
+    /// Bytes of well-formed UTF-8 that no token spells.
     pub(super) fn missing_bytes(&self) -> Vec<u8> {
-        let missing = |&byte: &u8| {
-            let id = self.id(byte_to_char(byte).to_string().as_bytes());
-            !id.is_some_and(|id| self.kinds[id as usize].is_mergeable())
+        let named = self.named_bytes();
+        let missing = |&byte: &u8| match self.alphabet {
+            Alphabet::Mapped => self.mergeable(byte_to_char(byte).to_string().as_bytes()).is_none(),
+            Alphabet::Spaced => named[usize::from(byte)] == u32::MAX,
         };
         (0..=0xF4).filter(|byte| !matches!(byte, 0xC0 | 0xC1)).filter(missing).collect()
     }
@@ -206,10 +228,7 @@ struct Symbols<'v> {
 impl Symbols<'_> {
     /// The number of a text, if it has one.
     fn number(&self, text: &[u8]) -> Option<u32> {
-        match self.vocabulary.id(text) {
-            Some(id) if self.vocabulary.kinds[id as usize].is_mergeable() => Some(id),
-            _ => self.extra.get(text).copied(),
-        }
+        self.vocabulary.mergeable(text).or_else(|| self.extra.get(text).copied())
     }
     /// The number of a text, which has one from now on.
     fn intern(&mut self, text: &[u8]) -> u32 {
@@ -219,6 +238,12 @@ impl Symbols<'_> {
             next
         })
     }
+}
+
+/// The character that a text is, if it is one.
+fn single(text: &str) -> Option<char> {
+    let mut characters = text.chars();
+    characters.next().filter(|_| characters.next().is_none())
 }
 
 /// The halves of a merge. They are separated by the first space at byte 1 or later: the left one is never empty.

@@ -37,6 +37,40 @@ pub fn demo_glm() -> Tokenizer {
     Tokenizer::new(spec).unwrap()
 }
 
+/// A vocabulary in JSON: what a file says of it in the names of its keys, `special` the types of tokens that are not normal. And, of one that
+/// was cut, the ids that its tokens had before.
+pub fn vocabulary(name: &str) -> (TokenizerSpec, Vec<u32>) {
+    let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(data(name)).unwrap()).unwrap();
+    let texts = |key: &str| -> Vec<String> {
+        json[key].as_array().into_iter().flatten().map(|text| text.as_str().unwrap().to_owned()).collect()
+    };
+    let id = |key: &str| json[key].as_u64().map(|id| id as u32);
+    let tokens = texts("tokens");
+    let mut types = vec![1; tokens.len()];
+    for (id, kind) in json["special"].as_object().unwrap() {
+        types[id.parse::<usize>().unwrap()] = kind.as_i64().unwrap() as i32;
+    }
+    let spec = TokenizerSpec {
+        model: json["model"].as_str().unwrap().into(),
+        pre: json["pre"].as_str().unwrap_or_default().into(),
+        tokens: tokens.into_iter().map(String::into_bytes).collect(),
+        token_types: Some(types),
+        merges: texts("merges"),
+        scores: json["scores"].as_array().into_iter().flatten().map(|s| s.as_f64().unwrap() as f32).collect(),
+        add_space_prefix: json["add_space_prefix"].as_bool(),
+        bos: id("bos"),
+        eos: id("eos"),
+        eot: id("eot"),
+        unk: id("unknown"),
+        pad: id("padding"),
+        add_bos: json["add_bos_token"].as_bool(),
+        add_eos: json["add_eos_token"].as_bool(),
+        ..TokenizerSpec::default()
+    };
+    let ids = json["ids"].as_array().into_iter().flatten().map(|id| id.as_u64().unwrap() as u32).collect();
+    (spec, ids)
+}
+
 /// The description in the DeepSeek LLM vocabulary file.
 pub fn deepseek_spec() -> TokenizerSpec {
     let file = Gguf::open(data("vocab/ggml-vocab-deepseek-llm.gguf")).expect("a GGUF file");
