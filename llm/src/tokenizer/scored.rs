@@ -67,7 +67,7 @@ impl Scores {
         let pieces = self.merge(vocabulary, &text);
         let mut at = 0;
         while let Some(piece) = pieces.get(at as usize) {
-            match vocabulary.mergeable(text[piece.start..piece.end].as_bytes()) {
+            match vocabulary.mergeable(&text.as_bytes()[piece.start..piece.end]) {
                 Some(id) => out.push(id),
                 None => {
                     let bytes = text[piece.start..piece.end].bytes();
@@ -120,7 +120,7 @@ impl Scores {
     fn rate(&self, vocabulary: &Vocabulary, text: &str, pieces: &[Piece], left: u32, heap: &mut BinaryHeap<Pair>) {
         let piece = &pieces[left as usize];
         let Some(right) = pieces.get(piece.next as usize) else { return };
-        let Some(id) = vocabulary.mergeable(text[piece.start..right.end].as_bytes()) else { return };
+        let Some(id) = vocabulary.mergeable(&text.as_bytes()[piece.start..right.end]) else { return };
         let score = self.scores.get(id as usize).copied().unwrap_or(0.0);
         heap.push(Pair { score: ordered(score), left: Reverse(left), bytes: right.end - piece.start });
     }
