@@ -98,7 +98,6 @@ fn texts_that_repeat_anything() {
         "gpt-4o",
         "kimi-k2",
         "qwen35",
-        "tiny_aya",
         "exaone-moe",
         "bloom",
         "starcoder",

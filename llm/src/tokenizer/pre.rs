@@ -264,7 +264,6 @@ pub(super) const PRE_TYPES: &[PreType] = &[
         )
     },
     row(&["gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"], &[Match(O200K)]),
-    row(&["tiny_aya", "cohere2moe"], &[Thousands(r"\d+\b"), Match(O200K)]),
     row(&["superbpe"], &[Match(r"\p{N}+"), Thousands(r"\d+")]),
     PreType {
         ignore_merges: true,
