@@ -264,7 +264,7 @@ pub(super) const PRE_TYPES: &[PreType] = &[
         )
     },
     row(&["gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"], &[Match(O200K)]),
-    row(&["superbpe"], &[Match(r"\p{N}+"), Thousands(r"\d+")]),
+    row(&["superbpe"], &[Thousands(r"\p{N}+")]),
     PreType {
         ignore_merges: true,
         add_bos: true,
