@@ -121,7 +121,8 @@ impl Error {
         Some(match self {
             Error::OutOfMemory { .. } => "try a smaller --ctx, or a smaller model".into(),
             Error::NoCompiler(_) => "install gcc or clang (Debian: apt install gcc; Fedora: dnf install gcc; macOS: xcode-select --install), and leave CC unset or set it to that; \
-                 `--device interp` needs none and can still try the demo model"
+                 or set GRISTMILL_CACHE to a folder of kernels that was filled on a machine like this one, and that you may read; \
+                 `--device interp` needs neither and can still try the demo model"
                 .into(),
             Error::CompilerHangs(_) => "set CC to another compiler; if that one hangs, too, please report it with the kernel's name".into(),
             Error::NoTemporary(_) => "set TMPDIR to a directory that only you can write to".into(),
