@@ -2,7 +2,7 @@
 
 use crate::decision::{Decider, Decision, Policy};
 use crate::decompose::attention::plan::AttentionPlan;
-use crate::decompose::{attention, int8, layouts};
+use crate::decompose::{attention, int8, layouts, scan};
 use crate::emit::{Dialect, Slots, map, program, verify};
 use crate::layout::Layout;
 use crate::schedule::{self, Decomposed, TEMP};
@@ -52,6 +52,7 @@ pub fn compile(
     let mut graph = function.graph.clone();
     let mut hints = FxHashMap::default();
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+    scan::expand(&mut graph, &mut roots);
     attention::expand(&mut graph, &mut roots, &mut hints, target, &function.name, &mut decider);
     let derived = int8::derive(&mut graph, &mut roots, &mut hints, function, target);
     let outputs = apart(&mut graph, function, &roots);

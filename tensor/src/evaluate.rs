@@ -228,6 +228,7 @@ impl Step<'_> {
             (Op::Decode, _) => self.src[0].choose(self.src[0].dims.clone(), 0..self.src[0].len()),
             (Op::Assign, _) => self.assign(),
             (Op::Attention, Arg::Float(scale)) => self.attention(f64::from_bits(*scale)),
+            (Op::Scan, Arg::Int(which)) => self.scan(*which == 1),
             (op, _) if op.is_elementwise() => self.elementwise(),
             _ => self.fail("has no meaning at tensor level"),
         }
@@ -407,6 +408,34 @@ impl Step<'_> {
             }
         }
         Tensor { dims: vec![tokens, heads, dv], data: Data::Float(out) }
+    }
+
+    /// Token by token, head by head: the matrix decays, `u kᵀ` is added to it, the query reads it. Gives what was read, or the state that is left.
+    fn scan(&self, left: bool) -> Tensor {
+        let [state, q, k, v, gates, rates @ ..] = self.src else { self.fail("needs a state, q, k, v and gates") };
+        let (&[heads, depth, width], &[tokens, ..]) = (&state.dims[..], &q.dims[..]) else { self.fail("three axes") };
+        let fits = q.dims == [tokens, heads, width] && k.dims == q.dims && v.dims == [tokens, heads, depth];
+        self.ensure(fits && gates.dims == [tokens, heads], "state, queries, keys, values and gates do not fit");
+        let mut s: Vec<f64> = (0..state.len()).map(|i| state.get(i).float()).collect();
+        let mut read = Vec::with_capacity(v.len());
+        for at in 0..tokens * heads {
+            let row = |x: &Tensor, n: usize| (0..n).map(|i| x.get(at * n + i).float()).collect::<Vec<f64>>();
+            let (query, key, value) = (row(q, width), row(k, width), row(v, depth));
+            let decay = gates.get(at).float().exp();
+            let matrix = &mut s[at % heads * depth * width..][..depth * width];
+            for (line, value) in matrix.chunks_mut(width).zip(value) {
+                line.iter_mut().for_each(|x| *x *= decay);
+                let found: f64 = line.iter().zip(&key).map(|(x, k)| x * k).sum();
+                let u = rates.first().map_or(value, |rate| rate.get(at).float() * (value - found));
+                line.iter_mut().zip(&key).for_each(|(x, k)| *x += u * k);
+                read.push(line.iter().zip(&query).map(|(x, q)| x * q).sum());
+            }
+        }
+        if left {
+            Tensor { dims: state.dims.clone(), data: Data::Float(s) }
+        } else {
+            Tensor { dims: v.dims.clone(), data: Data::Float(read) }
+        }
     }
 
     fn elementwise(&self) -> Tensor {

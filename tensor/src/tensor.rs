@@ -8,7 +8,7 @@ use crate::capture::Capture;
 pub use crate::capture::Dim;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::op::{Op, ReduceOp};
-use gristmill_uop::shape::Dims;
+use gristmill_uop::shape::{Dims, ScanSources};
 use gristmill_uop::{Arg, Id};
 
 /// A tensor of the function being captured. A copy is the same tensor.
@@ -355,6 +355,31 @@ impl<'g> Tensor<'g> {
         let id = g.attention_within([self.id, k.id, v.id], [first.id, length.id], scale, window, sinks.map(|s| s.id));
         drop(g);
         self.with(id)
+    }
+}
+
+/// What a recurrence is of: see [`Recurrence::scan`] and, for dims, [`ScanSources`].
+#[derive(Clone, Copy)]
+pub struct Recurrence<'g> {
+    /// What is read of the state after each token.
+    pub queries: Tensor<'g>,
+    /// Where each token writes.
+    pub keys: Tensor<'g>,
+    /// What it writes there.
+    pub values: Tensor<'g>,
+    /// Logarithms of decays.
+    pub gates: Tensor<'g>,
+    /// The part by which what was there moves to the value.
+    pub rates: Option<Tensor<'g>>,
+}
+
+impl<'g> Recurrence<'g> {
+    /// Over all tokens, from `state` on: what was read, and the state after the last; see [`gristmill_uop::graph::Graph::scan`].
+    pub fn scan(&self, state: Tensor<'g>) -> (Tensor<'g>, Tensor<'g>) {
+        let [queries, keys, values, gates] = [self.queries, self.keys, self.values, self.gates].map(|t| t.id);
+        let of = ScanSources { state: state.id, queries, keys, values, gates, rates: self.rates.map(|t| t.id) };
+        let (read, left) = state.capture.graph.borrow_mut().scan(&of);
+        (state.with(read), state.with(left))
     }
 }
 

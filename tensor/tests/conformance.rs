@@ -34,6 +34,8 @@ mod packed;
 mod products;
 #[path = "conformance/reductions.rs"]
 mod reductions;
+#[path = "conformance/scan.rs"]
+mod scan;
 #[path = "conformance/simulated.rs"]
 mod simulated;
 
@@ -269,6 +271,7 @@ macro_rules! conformance {
                 long_attention attention::long; grouped_attention attention::grouped;
                 attention_of_halves attention::halves; attention_in_windows attention::windows;
                 prompts_of_halves attention::prompts; dynamic_dims dynamic::cases; states dynamic::states;
+                recurrences scan::cases;
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
                 integer_attention attention::integers; integer_tiles packed::tiles;
                 products products::cases;

@@ -108,6 +108,7 @@ ops! {
     Decode Tensor Exact(1), "the logical f32 values of a packed tensor";
     Assign Tensor AtLeast(2), "a new version of a state: rows [start, start+len) replaced; sources state, value, start";
     Attention Tensor AtLeast(4), "softmax(scale q.k + causal mask) v, online over the cache; sources q, k, v, first position, length, then perhaps window and sinks; arg Float(scale)";
+    Scan Tensor AtLeast(5), "a recurrence over tokens, S = exp(gate) S + u k: a matrix S of values by keys a head, u = value, or rate (value - exp(gate) S k) where rates are; sources S before, queries, keys, values, gates[, rates]; arg Int: 0 for S q after each token, 1 for S after the last";
     // Kernel level
     Range Kernel AtLeast(1), "an index from 0 to its bound, the source; arg Range(id, kind)";
     Load Kernel Exact(2), "buffer at an offset: elements, or bytes of a packed buffer";

@@ -46,9 +46,39 @@ pub(crate) fn of(g: &Graph, n: &Node) -> Option<Arc<[Id]>> {
         (Op::Decode | Op::Assign, _) => return g.shared_dims(*n.src.first()?).cloned(),
         // q [tokens, heads, d], k [positions, kv heads, d], v [positions, kv heads, dv] -> [tokens, heads, dv]
         (Op::Attention, _) => dims(0).iter().take(2).chain(dims(2).get(2)).copied().collect(),
+        // S [heads, values, keys], q and k [tokens, heads, keys], v [tokens, heads, values] -> [tokens, heads, values], or as S
+        (Op::Scan, Arg::Int(0)) => dims(3).iter().copied().collect(),
+        (Op::Scan, _) => dims(0).iter().copied().collect(),
         _ => return None,
     };
     (!dims.is_empty()).then(|| dims.as_slice().into())
+}
+
+/// What a recurrence is of: see [`Graph::scan`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ScanSources {
+    /// Before the first token, `[heads, values, keys]`.
+    pub state: Id,
+    /// What is read of the state after each token, `[tokens, heads, keys]`.
+    pub queries: Id,
+    /// Where each token writes, `[tokens, heads, keys]`.
+    pub keys: Id,
+    /// What it writes there, `[tokens, heads, values]`.
+    pub values: Id,
+    /// Logarithms of decays, `[tokens, heads]`.
+    pub gates: Id,
+    /// The part by which what was there moves to the value, `[tokens, heads]`; without it values are added to what was there.
+    pub rates: Option<Id>,
+}
+
+impl ScanSources {
+    /// The sources of a `SCAN`.
+    pub fn of(src: &[Id]) -> ScanSources {
+        let &[state, queries, keys, values, gates, ref rates @ ..] = src else {
+            unreachable!("a scan takes five sources, or six: {src:?}")
+        };
+        ScanSources { state, queries, keys, values, gates, rates: rates.first().copied() }
+    }
 }
 
 impl Graph {
@@ -229,6 +259,19 @@ impl Graph {
         let mut src: Sources = smallvec![q, k, v, first, length, window];
         src.extend(sinks);
         self.build(Op::Attention, dtype, src, Arg::float(scale))
+    }
+    /// A recurrence over tokens, of heads each of which has a matrix `S [values, keys]`, `state [heads, values, keys]` before the first token. Token `t` does
+    /// `S = exp(gate)·S + u kᵀ`, `u` being its value, or with rates `rate·(value − exp(gate)·S k)`. `queries` and `keys` are `[tokens, heads, keys]`,
+    /// `values` `[tokens, heads, values]`, `gates` and `rates` `[tokens, heads]`. Returns what is read after each token, `S q [tokens, heads, values]`, and the
+    /// state after the last.
+    ///
+    /// Without rates this is linear attention with a decay (Mamba-2: values times their step, gates that times `A`), with rates the gated delta rule.
+    pub fn scan(&mut self, of: &ScanSources) -> (Id, Id) {
+        let mut src: Sources = smallvec![of.state, of.queries, of.keys, of.values, of.gates];
+        src.extend(of.rates);
+        let dtype = self[of.state].dtype;
+        let read = self.build(Op::Scan, dtype, src.clone(), Arg::Int(0));
+        (read, self.build(Op::Scan, dtype, src, Arg::Int(1)))
     }
     /// Dims as text, for messages.
     pub fn show_dims(&self, dims: &[Id]) -> String {

@@ -178,6 +178,7 @@ rows! {
     tensor [Decode] "f32 of a packed tensor" |g, n| n.dtype == Scalar::F32.one() && is_packed(g, n.src[0]);
     tensor [Assign] "state, value and first row: rows of one dtype and equal dims" assign;
     tensor [Attention] "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale" attention;
+    tensor [Scan] "a state, queries, keys, values, gates and perhaps rates that fit, floats; arg 0 or 1" scan;
     // Kernel ops.
     kernel [Reduce] "reduced over ranges" |g, n| {
         matches!(&n.arg, Arg::Reduce(_, axes) if axes.is_empty()) && n.src[1..].iter().all(|&r| g[r].op == Op::Range)
@@ -361,4 +362,24 @@ fn attention(g: &Graph, n: &Node) -> bool {
         && same_dim(g, q[2], k[2])
         && same_dims(g, &k[..2], &v[..2])
         && heads(q).zip(heads(k)).is_some_and(|(h, kv)| kv > 0 && h % kv == 0)
+}
+
+fn scan(g: &Graph, n: &Node) -> bool {
+    if !(5..=6).contains(&n.src.len()) {
+        return false;
+    }
+    let dims: Vec<&[Id]> = n.src.iter().map(|&s| g.dims(s)).collect();
+    let [state, q, k, v, gates, ..] = dims[..] else { return false };
+    matches!(n.arg, Arg::Int(0 | 1))
+        && n.dtype.scalar.is_float()
+        && n.src.iter().all(|&s| g[s].dtype == n.dtype)
+        && state.len() == 3
+        && state.iter().all(|&d| g.int_value(d).is_some_and(|d| d > 0))
+        && q.len() == 3
+        && v.len() == 3
+        && same_dims(g, q, k)
+        && same_dims(g, &q[1..], &[state[0], state[2]])
+        && same_dims(g, v, &[q[0], state[0], state[1]])
+        && dims[4..].iter().all(|d| same_dims(g, d, &q[..2]))
+        && gates.len() == 2
 }

@@ -5,6 +5,7 @@ pub mod bf16;
 pub mod f16_split;
 pub mod int8;
 pub mod layouts;
+pub mod scan;
 
 use gristmill_uop::Id;
 use gristmill_uop::function::Function;

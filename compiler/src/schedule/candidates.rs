@@ -49,6 +49,7 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
         Candidates { order: order.iter().enumerate().map(|(i, &n)| (n, i)).collect(), ..Candidates::default() };
     let readers = Readers::of(g, &order);
     let below_dims = below_dims(g, &order);
+    let of_own_state = of_own_state(g, &order);
     let staged: FxHashSet<Id> = hints.values().flat_map(|h| h.staged.iter().copied()).collect();
     let mut cost: FxHashMap<Id, u32> = FxHashMap::default();
     let mut is_candidate: FxHashSet<Id> = FxHashSet::default();
@@ -64,7 +65,8 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
         let own = if elementwise && node.dtype.scalar != gristmill_uop::Scalar::I64 { weight(node.op) } else { 0 };
         cost.insert(n, below + own);
         let reduction = matches!(node.op, Op::Reduce | Op::Cat);
-        let forced = roots.contains(&n) || node.op == Op::Assign || reduction && below_dims.contains(&n);
+        let assigned = node.op == Op::Assign || of_own_state.contains(&n);
+        let forced = roots.contains(&n) || assigned || reduction && below_dims.contains(&n);
         let several = readers.count(n) > 1 || readers.is_repeated(n);
         let scalar = g.shape(n).is_empty();
         let yes = forced
@@ -116,6 +118,25 @@ impl Readers {
     fn is_repeated(&self, n: Id) -> bool {
         self.repeated.get(&n).copied().unwrap_or(false)
     }
+}
+
+/// Values of states that are computed from the same state as it was, in place: they are computed elsewhere first. The kernel that writes a state must not read it,
+/// since its other workgroups may have written already, and what is surplus is computed twice.
+fn of_own_state(g: &Graph, order: &[Id]) -> FxHashSet<Id> {
+    let mut own: FxHashSet<Id> = FxHashSet::default();
+    for &n in order.iter().filter(|&&n| g[n].op == Op::Assign) {
+        let [state, value, ..] = g[n].src[..] else { continue };
+        let mut stack = vec![value];
+        let mut seen = FxHashSet::default();
+        while let Some(n) = stack.pop() {
+            if n == state {
+                own.insert(value);
+            } else if !matches!(g[n].op, Op::Reduce | Op::Cat | Op::Assign) {
+                stack.extend(g[n].src.iter().copied().filter(|&s| seen.insert(s)));
+            }
+        }
+    }
+    own
 }
 
 /// What a dim is computed from: a number that bounds loops is computed by a kernel before.

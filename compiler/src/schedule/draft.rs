@@ -55,6 +55,8 @@ impl Draft {
 pub enum Illegal {
     /// Its stages need more than a workgroup may hold.
     StageTooLarge(usize),
+    /// It reads the state that it writes.
+    ReadsItsState,
 }
 
 /// What `draft` needs to know of the schedule around it.

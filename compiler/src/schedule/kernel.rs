@@ -68,6 +68,10 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     out.when.skip = split.skip;
     out.fresh = split.fresh;
     fuse(g, &mut x, &mut out, around)?;
+    let reads = |&nest: &Id| g.any(nest, |_, n| n.op == Op::Load && n.src[0] == buffer);
+    if g[root].op == Op::Assign && out.nests.iter().any(reads) {
+        return Err(Illegal::ReadsItsState);
+    }
     addresses_first(g, &mut out.nests);
     if around.target.machine.kind == MachineKind::Gpu {
         in_rounds(g, &mut out.nests);
