@@ -1,4 +1,4 @@
-//! Prefixes that were computed before: rows of the cache, kept on the host in blocks of tokens.
+//! Prefixes that were computed before: rows of the cache, and states behind some of them, kept on the host in blocks of tokens.
 //!
 //! A block is found by its tokens and the block before it, so sequences with the same beginning share it, whichever
 //! conversation computed it first. What has not been used for longest leaves when room is needed, ends before beginnings.
@@ -40,6 +40,8 @@ struct Key {
 struct Block {
     key: Key,
     rows: Vec<u8>,
+    /// What the model's states were behind it; empty if that is not known.
+    states: Vec<u8>,
     /// When it was last used; no two were at the same time.
     used: u64,
 }
@@ -92,6 +94,38 @@ impl Prefixes {
         self.touch(&found);
         found
     }
+    /// The same, up to the last of them behind which states are known: those of a model that has states begin no step without.
+    pub fn find_states(&mut self, tokens: &[u32], reuse: Reuse) -> Vec<Found> {
+        let mut found = self.find(tokens, reuse);
+        let known = found.iter().rposition(|link| !self.states(*link).is_empty());
+        found.truncate(known.map_or(0, |last| last + 1));
+        found
+    }
+    /// Keeps the states behind these tokens, of which the first `exact` are exact, if they are blocks that are kept.
+    pub fn keep_states(&mut self, tokens: &[u32], exact: usize, states: &[u8]) {
+        let (blocks, rest) = tokens.as_chunks::<BLOCK>();
+        let mut chain: Vec<Found> = Vec::new();
+        for (i, tokens) in blocks.iter().enumerate() {
+            let (before, exact) = (chain.last().map_or(START, |last| last.id), (i + 1) * BLOCK <= exact);
+            let Some(&id) = self.by_key.get(&Key { before, exact, tokens: *tokens }) else { return };
+            chain.push(Found { id, exact });
+        }
+        let Some(last) = chain.last().filter(|last| rest.is_empty() && self.states(**last).is_empty()) else { return };
+        let id = last.id;
+        if (self.bytes + states.len() <= self.most || self.evict(states.len(), &chain))
+            && let Some(block) = self.blocks.get_mut(&id)
+        {
+            self.bytes += states.len();
+            block.states = states.to_vec();
+        }
+    }
+    /// The states behind a block that was just found; empty if they are not known.
+    pub fn states(&self, found: Found) -> &[u8] {
+        match self.blocks.get(&found.id) {
+            Some(block) => &block.states,
+            None => unreachable!("{found:?} was just found"),
+        }
+    }
     /// The rows of a block that was just found.
     pub fn rows(&self, found: Found) -> &[u8] {
         match self.blocks.get(&found.id) {
@@ -139,7 +173,7 @@ impl Prefixes {
         self.bytes += rows.len();
         self.by_key.insert(key.clone(), self.last);
         self.by_use.insert(self.clock, self.last);
-        self.blocks.insert(self.last, Block { key, rows, used: self.clock });
+        self.blocks.insert(self.last, Block { key, rows, states: Vec::new(), used: self.clock });
         self.last
     }
     /// Makes room for that many bytes, but not of `chain`; could it?
@@ -152,7 +186,7 @@ impl Prefixes {
             self.by_use.remove(&used);
             if let Some(block) = self.blocks.remove(&id) {
                 self.by_key.remove(&block.key);
-                self.bytes -= block.rows.len();
+                self.bytes -= block.rows.len() + block.states.len();
             }
         }
         true

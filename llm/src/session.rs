@@ -2,12 +2,14 @@
 //!
 //! A step that fails leaves the session as it was before: the sequence has the tokens whose rows were computed, and nothing runs.
 
+mod states;
 mod whole;
 
 use crate::arch::Logits;
 use crate::engine::{self, Draw, Engine};
 use crate::prefix::{BLOCK, Prefixes, Reuse};
 use crate::sampling::{Sampler, SamplingError, not_a_number};
+use states::States;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
@@ -83,6 +85,8 @@ pub struct Session {
     /// Does the device choose the tokens of the answer under way?
     chooses: bool,
     prefixes: Option<Prefixes>,
+    /// Of a model that has some.
+    states: Option<States>,
     /// Rows that were written, by steps or from the host, and not followed by logits that are numbers: they may hold NaN or infinity.
     /// Attention reads a few rows behind the sequence, with the factor 0, and 0 · NaN is not 0: what is left there must be numbers.
     doubtful: Range<usize>,
@@ -94,6 +98,7 @@ impl Session {
     /// An empty one.
     pub fn new(engine: Engine) -> Session {
         Session {
+            states: (engine.state_bytes() > 0).then(States::default),
             engine,
             tokens: Vec::new(),
             exact: 0,
@@ -146,6 +151,13 @@ impl Session {
             self.tokens.truncate(len);
             self.exact = self.exact.min(len);
             self.logits.clear();
+            self.cut_states(len);
+        }
+    }
+    /// States of no more tokens are of use.
+    fn cut_states(&mut self, len: usize) {
+        if let Some(states) = &mut self.states {
+            states.cut(len);
         }
     }
     /// Back to where the sequence had `len` tokens and these logits: another answer to the same prompt.
@@ -197,6 +209,8 @@ impl Session {
         let whole = (prompt.len() - 1) / BLOCK * BLOCK;
         self.reuse(prompt, whole, reuse)?;
         self.settle()?;
+        // The end of the answer before.
+        self.copy_states()?;
         let shared = self.tokens.len();
         let mut fed = Fed { reused: shared, complete: true, ..Fed::default() };
         let total = prompt.len() - shared;
@@ -214,6 +228,7 @@ impl Session {
             let at = self.tokens.len();
             self.logits.clear();
             self.doubt(at..at + piece.len());
+            self.lost();
             let logits = match exact {
                 true => self.engine.forward_chunks(piece, at, Logits::None)?,
                 false if at + piece.len() < prompt.len() => self.engine.forward_with(piece, at, Logits::None)?,
@@ -225,7 +240,12 @@ impl Session {
                 self.exact = self.tokens.len();
             }
             self.trust_numbers();
+            self.reached();
             fed.run += piece.len();
+            // Where exact rows end, and where the prompt does.
+            if fed.run == border || fed.run == total {
+                self.copy_states()?;
+            }
         }
         fed.time = start.elapsed();
         Ok(fed)
@@ -242,6 +262,8 @@ impl Session {
         if have == prompt.len() && (have < self.tokens.len() || self.logits.is_empty()) {
             have -= 1;
         }
+        // A copy of at most `exact` tokens was taken when they were all there was.
+        have = self.states.as_ref().map_or(have, |states| states.longest(have));
         let Some(prefixes) = &mut self.prefixes else {
             self.truncate(have);
             return Ok(());
@@ -249,8 +271,14 @@ impl Session {
         if have < self.tokens.len() {
             let engine = &self.engine;
             prefixes.keep(&self.tokens, self.exact, &mut |positions| engine.read_rows(positions))?;
+            for (len, states) in self.states.iter().flat_map(States::copies) {
+                prefixes.keep_states(&self.tokens[..len], self.exact, states);
+            }
         }
-        let found = prefixes.find(&prompt[..whole], reuse);
+        let found = match self.states {
+            Some(_) => prefixes.find_states(&prompt[..whole], reuse),
+            None => prefixes.find(&prompt[..whole], reuse),
+        };
         if found.len() * BLOCK <= have {
             self.truncate(have);
             return Ok(());
@@ -258,6 +286,9 @@ impl Session {
         // From the block on that is not wholly there. An error on the way leaves what is there.
         let first = have / BLOCK;
         self.tokens.truncate(first * BLOCK);
+        if let Some(states) = &mut self.states {
+            states.cut(first * BLOCK);
+        }
         self.exact = self.exact.min(self.tokens.len());
         self.logits.clear();
         for (i, block) in found.iter().enumerate().skip(first) {
@@ -269,12 +300,16 @@ impl Session {
             }
             self.tokens.extend_from_slice(&prompt[i * BLOCK..end]);
         }
+        if let (Some(states), Some(last)) = (&mut self.states, found.last()) {
+            states.copy(found.len() * BLOCK, prefixes.states(*last).to_vec());
+        }
         Ok(())
     }
     /// Forgets rows that are no numbers: they are neither read again nor kept; what is kept already may be where they came from.
     fn drop_spoilt(&mut self) {
         if std::mem::take(&mut self.spoilt) {
             self.truncate(self.doubtful.start);
+            self.lost();
             self.prefixes = self.prefixes.as_ref().map(Prefixes::emptied);
         }
     }
@@ -291,11 +326,13 @@ impl Session {
         let at = self.tokens.len();
         self.settle()?;
         self.doubt(at..at + 1);
+        self.lost();
         let logits = self.engine.forward_with(&[token], at, Logits::Last)?;
         self.logits.clear();
         self.logits.extend_from_slice(logits);
         self.tokens.push(token);
         self.trust_numbers();
+        self.reached();
         Ok(())
     }
     /// The first token of an answer, chosen from the logits after the sequence.
@@ -316,7 +353,8 @@ impl Session {
     }
     fn chosen(&mut self, token: u32, sampler: &mut Sampler, left: usize) -> Result<u32, Error> {
         let position = self.tokens.len();
-        let ahead = self.engine.device().overlaps();
+        // A step that was started ahead and is not wanted could not be taken back from states.
+        let ahead = self.engine.device().overlaps() && self.states.is_none();
         if !self.chooses {
             let steps = left.min(self.engine.context().saturating_sub(position));
             let Some(draw) = Draw::of(sampler).filter(|draw| self.engine.decides(draw.choice)) else {
@@ -330,10 +368,12 @@ impl Session {
         }
         // A step that was started ahead writes a row more.
         self.doubt(position..(position + 1 + usize::from(ahead)).min(self.engine.context()));
+        self.lost();
         match self.engine.next_token()? {
             Some(next) => {
                 self.tokens.push(token);
                 self.trust();
+                self.reached();
                 Ok(next)
             }
             // There is nothing to choose from: the logits, so that the host can say what is wrong with them. They are computed again, since a
@@ -362,6 +402,12 @@ impl Session {
         }
         outcome
     }
+    /// A step is about to change the states.
+    fn lost(&mut self) {
+        if let Some(states) = &mut self.states {
+            states.lost();
+        }
+    }
     /// These rows are about to be written.
     fn doubt(&mut self, rows: Range<usize>) {
         self.doubtful = hull(&self.doubtful, rows);
@@ -379,14 +425,15 @@ impl Session {
             self.trust();
         }
     }
-    /// Clears the rows behind the sequence that may not be numbers, but for the next token's, which is written before anything reads it.
+    /// Clears the rows behind the sequence that may not be numbers, but for the next token's, which is written before anything reads it; and makes states those
+    /// after the sequence.
     fn settle(&mut self) -> Result<(), Error> {
         let from = self.doubtful.start.max(self.tokens.len() + 1);
         if from < self.doubtful.end {
             self.engine.clear_rows(from..self.doubtful.end)?;
             self.doubtful.end = from;
         }
-        Ok(())
+        self.settle_states()
     }
 }
 

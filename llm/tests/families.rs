@@ -87,6 +87,8 @@ families! {
     phi3_with_joined_matrices "phi3" "q8_0";
     qwen2_with_biases "qwen2" "q8_0";
     qwen3_with_norms_of_heads "qwen3" "q8_0";
+    qwen35_with_states "qwen35" "q8_0";
+    qwen35moe_with_states_and_experts "qwen35moe" "q8_0";
     qwen3moe_with_experts "qwen3moe" "q8_0";
     gemma3_with_windows "gemma3" "q8_0";
     gpt_oss_with_sinks "gpt-oss" "mxfp4";

@@ -125,6 +125,9 @@ fn hyper(model: &Model, out: &mut dyn Write) -> Result {
     writeln!(out, "\nMEMORY")?;
     writeln!(out, "  {:18} {} in {} tensors", "weights", size(weights), used.len())?;
     writeln!(out, "  {:18} {} for each 1024 tokens of context, with --kv f16", "cache", size(1024 * f16))?;
+    if described.state_bytes() > 0 {
+        writeln!(out, "  {:18} {} whatever the context", "states", size(described.state_bytes() as u64))?;
+    }
     let unused = model.file.tensors().len() - used.len();
     if unused > 0 {
         warn(&[format!("{unused} tensors are not used")]);

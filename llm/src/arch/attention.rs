@@ -31,6 +31,8 @@ pub struct Grouped {
     pub tables: [usize; 2],
     /// Positions that a token sees, its own included, unless it sees all before it.
     pub window: Option<usize>,
+    /// Have heads gates? Then the rows of a head's query are followed by as many whose sigmoids multiply what the head gives, of the same width.
+    pub gated: bool,
 }
 
 /// Norms of queries and keys, before they rotate.
@@ -58,9 +60,13 @@ pub(super) struct Parts {
 }
 
 impl Grouped {
-    /// Widths of all queries, keys and values of a token.
+    /// Width of what a head's queries come from.
+    fn query(&self) -> usize {
+        if self.gated { 2 * self.key } else { self.key }
+    }
+    /// Widths of all queries, with their gates, keys and values of a token.
     fn widths(&self) -> [usize; 3] {
-        [self.heads * self.key, self.kv_heads * self.key, self.kv_heads * self.value]
+        [self.heads * self.query(), self.kv_heads * self.key, self.kv_heads * self.value]
     }
     /// Lists its tensors, of rows of `d`, in the current block.
     pub(super) fn tensors(&self, t: &mut Table, d: usize, parts: Parts) {
@@ -108,6 +114,14 @@ impl Grouped {
     pub(super) fn write<'g>(&self, s: &'g Step, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
         let (n, pos) = (s.tokens(), s.position());
         let [q, k, v] = self.projected(s, w, x);
+        // A head's query is followed by its gate.
+        let (q, gate) = match self.gated {
+            false => (q, None),
+            true => {
+                let q = q.reshape(dims![n, self.heads, self.query()]);
+                (q.slice(2, 0, self.key), Some(q.slice(2, self.key, self.key).sigmoid()))
+            }
+        };
         // A norm has as many weights as what it goes over has elements: a head, or all of them.
         let normed = |x: Tensor<'g>, heads: usize, name: &str| {
             let split = dims![n, heads, self.key];
@@ -131,7 +145,7 @@ impl Grouped {
         );
         let sinks = w.has("attn_sinks.weight").then(|| s.weight(w, "attn_sinks.weight"));
         let out = s.as_cached(q).attention_within([k, v], [pos, pos + n], self.scale, self.window, sinks);
-        let out = out.reshape(dims![n, self.heads * self.value]);
+        let out = gate.map_or(out, |gate| out * gate).reshape(dims![n, self.heads * self.value]);
         linear(s, w, out, "attn_output")
     }
     /// Queries, keys and values of rows `x [n, d]`, each `[n, width]`.

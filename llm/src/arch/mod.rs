@@ -24,6 +24,7 @@ mod phi3;
 mod plan;
 mod qwen2;
 mod qwen3;
+mod qwen35;
 mod qwen3moe;
 mod reader;
 pub mod rope;
@@ -53,6 +54,8 @@ pub static TABLE: &[Architecture] = &[
     phi3::ARCHITECTURE,
     qwen2::ARCHITECTURE,
     qwen3::ARCHITECTURE,
+    qwen35::ARCHITECTURE,
+    qwen35::WITH_EXPERTS,
     qwen3moe::ARCHITECTURE,
 ];
 

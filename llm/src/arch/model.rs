@@ -35,7 +35,7 @@ pub trait Model: Send + Sync {
     fn info(&self) -> &ModelInfo;
     /// Its tensors: those that a file must have, and the others that this one has.
     fn tensors(&self) -> &[TensorSpec];
-    /// What each layer keeps of every token.
+    /// What each layer keeps of tokens.
     fn caches(&self) -> &[CacheSpec];
     /// The tables of rotations that its steps read, for a context of so many tokens.
     fn rope_tables(&self, context: usize) -> Vec<RopeTable>;
@@ -71,6 +71,10 @@ pub trait Model: Send + Sync {
     /// Bytes of the cache that one token takes, in all layers, where numbers are stored so.
     fn cache_row_bytes(&self, cache: Scalar) -> usize {
         self.caches().iter().map(|c| c.row_bytes(cache)).sum()
+    }
+    /// Bytes of the states of all layers, whatever the number of tokens; 0 if there are none.
+    fn state_bytes(&self) -> usize {
+        self.caches().iter().map(CacheSpec::state_bytes).sum()
     }
     /// The calls of one step, in order. Functions are shared with every plan made with the same `functions`.
     fn plan(&self, options: &Options, functions: &mut Functions) -> Plan {

@@ -89,7 +89,7 @@ pub enum Bind {
     Rope(usize),
     /// Hidden rows `[n, width]` f32, before layer `i` (after the last for `i` = layers). Two buffers in turn suffice.
     Hidden(usize),
-    /// The cache of that layer: the plane of that number.
+    /// The cache of that layer: the plane of that number, rows or a state.
     State(usize, usize),
     /// The packed tensor of that name.
     Weight(String),

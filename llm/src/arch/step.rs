@@ -117,6 +117,15 @@ impl<'o> Step<'o> {
         let scales = written(plane + 1, "scales", c.width / group, Scalar::F16, scales);
         (bytes.decode_rows(scales, group), plane + 2)
     }
+    /// A state of a layer, in the buffer of that number: itself, and what it is before these tokens, which is zeros before the first.
+    pub fn state<'g>(&'g self, layer: usize, plane: usize, name: &str, dims: &[Dim]) -> (Tensor<'g>, Tensor<'g>) {
+        let state = self.bound(Bind::State(layer, plane), self.capture.state(name, dims, Scalar::F32));
+        (state, self.position().gt(0).select(state, 0.0))
+    }
+    /// Makes `value` what a state is after these tokens.
+    pub fn keep<'g>(&'g self, state: Tensor<'g>, value: Tensor<'g>) {
+        self.capture.output_state(state.assign(value, self.capture.int(0)));
+    }
     /// What meets a cache of halves, rounded to halves, in f32: 2⁻¹² of a value, as much as the cache's rows were rounded by.
     pub fn as_cached<'g>(&'g self, x: Tensor<'g>) -> Tensor<'g> {
         if self.options.cache == Scalar::F16 { x.cast(Scalar::F16).cast(Scalar::F32) } else { x }

@@ -27,7 +27,7 @@ const CONTEXT_LEAST: usize = 512;
 struct Footprint {
     /// Of each row of the cache: its states in all layers, its rotations, a token and a random number.
     pub row: u64,
-    /// Whatever the context: logits, hidden rows, tokens, what a request's numbers take, intermediates.
+    /// Whatever the context: states of a fixed size, logits, hidden rows, tokens, what a request's numbers take, intermediates.
     pub besides: u64,
     /// Most tokens of one step: the cache has rows for one step more.
     pub chunk: usize,
@@ -36,12 +36,12 @@ struct Footprint {
 impl Footprint {
     /// With intermediates of so many bytes.
     fn new(model: &dyn Model, probe: &Options, chunk: usize, arena: usize) -> Footprint {
-        let states = model.cache_row_bytes(probe.cache);
-        let row = states + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
+        let row =
+            model.cache_row_bytes(probe.cache) + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
         let hidden = 2 * chunk * model.width() * size_of::<f32>();
         let logits = chunk * model.vocabulary() * size_of::<f32>();
         let request = NUMBERS * size_of::<f32>() + chunk * size_of::<u32>();
-        Footprint { row: row as u64, besides: (hidden + logits + request + arena) as u64, chunk }
+        Footprint { row: row as u64, besides: (model.state_bytes() + hidden + logits + request + arena) as u64, chunk }
     }
     /// For a context of so many tokens.
     pub fn bytes(&self, context: usize) -> u64 {
@@ -168,7 +168,7 @@ impl<'a> Compiled<'a> {
         let planes = model.planes(settings.cache);
         let states = planes
             .iter()
-            .map(|planes| planes.iter().map(|p| device.alloc(rows * p.row_bytes(), Memory::State)).collect())
+            .map(|planes| planes.iter().map(|p| device.alloc(p.bytes(rows), Memory::State)).collect())
             .collect::<Result<Vec<_>, _>>()?;
         let hidden_bytes = chunk * model.width() * 4;
         let hidden = [device.alloc(hidden_bytes, Memory::State)?, device.alloc(hidden_bytes, Memory::State)?];

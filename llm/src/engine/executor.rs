@@ -59,7 +59,7 @@ pub struct Engine {
     /// Depths of steps of one token, ascending; the last is all rows.
     pub(super) depths: Vec<usize>,
     pub(super) weights: Weights,
-    /// What each layer keeps of every token, and where.
+    /// What each layer keeps of tokens, and where.
     pub(super) planes: Vec<Vec<Plane>>,
     pub(super) states: Vec<Vec<Buffer>>,
     pub(super) hidden: [Buffer; 2],
@@ -125,6 +125,10 @@ impl Engine {
     pub fn cache_bytes_per_token(&self) -> usize {
         self.model.cache_row_bytes(self.settings.cache)
     }
+    /// Bytes of the states of all layers, whatever the number of tokens; 0 if there are none.
+    pub fn state_bytes(&self) -> usize {
+        self.model.state_bytes()
+    }
     /// Launches of one step at that position, if it has been taken: of one token with the choice of the next, the largest, or of a chunk with the logits
     /// after its last token.
     pub fn launches(&self, chunk: bool, position: usize) -> usize {
@@ -139,7 +143,8 @@ impl Engine {
         let plan = self.model.plan(&self.options(self.class(1, Logits::Last, position)), &mut self.functions);
         let bytes = |name: &str| self.weights.get(name).map_or(0, |b| b.len() as u64);
         let rows = position + tokens.saturating_sub(1) / 2 + 1;
-        let cache = (rows * self.cache_bytes_per_token()) as f64;
+        // States are written as well, which counts as reading.
+        let cache = (rows * self.cache_bytes_per_token() + 2 * self.state_bytes()) as f64;
         Traffic { weights: traffic::weights(&plan, tokens, &bytes), cache }
     }
     /// Fills the cache of every layer before `position` with numbers that mean nothing but take the memory and the time of
@@ -165,7 +170,7 @@ impl Engine {
                     _ => piece.extend((next() * most).to_le_bytes()),
                 }
             }
-            let bytes = position.min(self.rows) * plane.row_bytes();
+            let bytes = plane.bytes(position.min(self.rows));
             for at in (0..bytes).step_by(piece.len()) {
                 let n = piece.len().min(bytes - at);
                 self.jit.device().write(buffer, at, &piece[..n])?;

@@ -1,4 +1,4 @@
-//! Rows of the cache on their way to the host and back: what a prefix that is kept is made of.
+//! Rows of the cache, and states, on their way to the host and back: what a prefix that is kept is made of.
 
 use super::error::Error;
 use super::executor::Engine;
@@ -51,7 +51,38 @@ impl Engine {
             Ok(())
         })
     }
-    /// Calls `visit` with every plane of every layer, and where these positions begin and how many bytes they take there.
+    /// The states of all layers, one after the other: what they are after the last token that was run. Empty where a model has none.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn read_states(&self) -> Result<Vec<u8>, Error> {
+        let mut out = vec![0; self.model.state_bytes()];
+        let mut at = 0;
+        for (buffer, len) in self.states() {
+            self.device().read(buffer, 0, &mut out[at..at + len])?;
+            at += len;
+        }
+        Ok(out)
+    }
+    /// Puts back what [`Engine::read_states`] gave. The next step must be of the position that it was read at.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn write_states(&mut self, states: &[u8]) -> Result<(), Error> {
+        self.finish()?;
+        let mut at = 0;
+        for (buffer, len) in self.states() {
+            self.device().write(buffer, 0, &states[at..at + len])?;
+            at += len;
+        }
+        Ok(())
+    }
+    /// The buffer of every state, and its bytes.
+    fn states(&self) -> impl Iterator<Item = (&gristmill_runtime::Buffer, usize)> {
+        let all = self.states.iter().flatten().zip(self.planes.iter().flatten());
+        all.filter(|(_, plane)| plane.fixed).map(|(buffer, plane)| (buffer, plane.fixed_bytes()))
+    }
+    /// Calls `visit` with every plane of rows of every layer, and where these positions begin and how many bytes they take there.
     fn each_plane(
         &self,
         positions: Range<usize>,
@@ -60,7 +91,8 @@ impl Engine {
         if positions.end > self.context {
             return Err(Error::Full(self.context));
         }
-        for (buffer, plane) in self.states.iter().flatten().zip(self.planes.iter().flatten()) {
+        let planes = self.states.iter().flatten().zip(self.planes.iter().flatten());
+        for (buffer, plane) in planes.filter(|(_, plane)| !plane.fixed) {
             visit(buffer, positions.start * plane.row_bytes(), positions.len() * plane.row_bytes())?;
         }
         Ok(())

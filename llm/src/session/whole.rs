@@ -1,6 +1,6 @@
 //! Prompts of which every token counts: how probable each was, and what the model made of it.
 
-use super::{Error, Fed, PIECE, Session};
+use super::{Error, Fed, PIECE, Session, States};
 use crate::arch::Logits;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -75,9 +75,11 @@ impl Session {
             let at = self.tokens.len();
             self.logits.clear();
             self.doubt(at..at + piece.len());
+            self.lost();
             let flow = run(self, piece, at)?;
             self.tokens.extend_from_slice(piece);
             self.trust_numbers();
+            self.reached();
             fed.run += piece.len();
             if flow.is_break() {
                 fed.complete = fed.run == prompt.len();
@@ -93,6 +95,9 @@ impl Session {
         if let Some(prefixes) = &mut self.prefixes {
             let engine = &self.engine;
             prefixes.keep(&self.tokens, self.exact, &mut |positions| engine.read_rows(positions))?;
+            for (len, states) in self.states.iter().flat_map(States::copies) {
+                prefixes.keep_states(&self.tokens[..len], self.exact, states);
+            }
         }
         self.truncate(0);
         Ok(())

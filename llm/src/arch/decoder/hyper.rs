@@ -157,7 +157,19 @@ fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> 
     // Of Gemma's 27B alone, which is known by its layers, queries are scaled by the width of a row for each head.
     let scaled = if family.scaled_embedding && layers == 62 { d as f64 / heads as f64 } else { key as f64 };
     let (pairing, scale) = (family.pairing, 1.0 / scaled.sqrt());
-    Ok(Grouped { heads, kv_heads, key, value, rotated, pairing, scale, eps, tables: [0, 0], window: None })
+    Ok(Grouped {
+        heads,
+        kv_heads,
+        key,
+        value,
+        rotated,
+        pairing,
+        scale,
+        eps,
+        tables: [0, 0],
+        window: None,
+        gated: false,
+    })
 }
 
 /// The window of each layer that has one, and the base of its rotations where that is another.

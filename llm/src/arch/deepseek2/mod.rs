@@ -49,7 +49,7 @@ impl Deepseek2 {
             summary: summary::summary(h),
             warnings: h.warnings.clone(),
         };
-        let caches = vec![CacheSpec { components: vec![h.cache()] }; h.layers];
+        let caches = vec![CacheSpec { components: vec![h.cache()], ..CacheSpec::default() }; h.layers];
         let tensors = Checked::new(tensors::table(h, tensors), h.layers, tensors)?;
         Ok(Deepseek2 { hyper, info, tensors, caches })
     }

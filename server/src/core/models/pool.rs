@@ -320,7 +320,7 @@ impl Models {
         Ok(Ready { worker: Worker { session: Session::with_prefixes(engine, keep), model, condition }, served, bytes })
     }
     fn kept_bytes(&self, engine: &Engine) -> usize {
-        let whole = engine.context() * engine.cache_bytes_per_token();
+        let whole = engine.context() * engine.cache_bytes_per_token() + engine.state_bytes();
         let share = gristmill_runtime::memory::available().unwrap_or(u64::MAX) / KEPT_SHARE;
         (whole * KEPT).min(usize::try_from(share).unwrap_or(usize::MAX))
     }

@@ -1,0 +1,73 @@
+//! A block: gated attention or a gated delta net, then a feed-forward or experts, each added to the rows that it reads.
+
+use super::super::step::{Step, StepBuilder};
+use super::super::tensors::Weights;
+use super::super::{Bind, feed_forward, moe};
+use super::hyper::{DeltaNet, Hyper};
+use gristmill_tensor::dims;
+use gristmill_tensor::nn::{self, Glu};
+use gristmill_tensor::tensor::{Recurrence, Tensor};
+
+/// Block `layer`: hidden rows `[n, d]` and what the layer keeps to hidden rows and what it keeps then.
+pub(super) fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize) {
+    let part = match (h.attends(layer), h.experts.is_some()) {
+        (true, false) => "dense",
+        (true, true) => "moe",
+        (false, false) => "delta",
+        (false, true) => "delta_moe",
+    };
+    step.call(part, |s| {
+        let x = s.hidden(layer, h.d);
+        let y = nn::rms_norm(x, s.weight(w, "attn_norm.weight"), h.eps);
+        let mixed = match h.attends(layer) {
+            true => h.attention.write(s, w, layer, y),
+            false => delta_net(s, &h.delta, h.eps, w, layer, y),
+        };
+        let x = x + mixed;
+        let y = nn::rms_norm(x, s.weight(w, "post_attention_norm.weight"), h.eps);
+        let ffn = match &h.experts {
+            Some(experts) => moe::experts(s, experts, w, y),
+            None => feed_forward::dense(s, w, Glu::Swiglu, y),
+        };
+        s.output("y", Bind::Hidden(layer + 1), x + ffn);
+    });
+}
+
+/// The gated delta net of normed rows `x [n, d]`: returns `[n, d]`.
+fn delta_net<'g>(s: &'g Step, h: &DeltaNet, eps: f64, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
+    let (n, width, heads) = (s.tokens(), h.width, h.heads);
+    let [keys, values] = h.widths();
+    let mixed = convolution(s, h, w, layer, x.linear(s.weight(w, "attn_qkv.weight")));
+    // Every head of values has queries and keys; of fewer, all in turn.
+    let of_heads = |begin: usize| {
+        let x = mixed.slice(1, begin, keys).reshape(dims![n, h.key_heads, width]);
+        let x = x * ((x * x).sum(&[2]) + eps).sqrt().recip().unsqueeze(2);
+        let x = x.unsqueeze(1).expand(dims![n, heads / h.key_heads, h.key_heads, width]);
+        x.reshape(dims![n, heads, width])
+    };
+    let of = Recurrence {
+        queries: of_heads(0) * (1.0 / (width as f64).sqrt()),
+        keys: of_heads(keys),
+        values: mixed.slice(1, 2 * keys, values).reshape(dims![n, heads, width]),
+        gates: (x.linear(s.weight(w, "ssm_alpha.weight")) + s.weight(w, "ssm_dt.bias")).softplus()
+            * s.weight(w, "ssm_a"),
+        rates: Some(x.linear(s.weight(w, "ssm_beta.weight")).sigmoid()),
+    };
+    let (state, before) = s.state(layer, 1, "state", dims![heads, width, width]);
+    let (read, left) = of.scan(before);
+    s.keep(state, left);
+    let gate = x.linear(s.weight(w, "attn_gate.weight")).reshape(dims![n, heads, width]);
+    let out = nn::rms_norm(read, s.weight(w, "ssm_norm.weight"), eps) * gate.silu();
+    out.reshape(dims![n, values]).linear(s.weight(w, "ssm_out.weight"))
+}
+
+/// Each channel of rows `x [n, channels]` convolved with that of the tokens before, the last factor being the token's own; SiLU of it.
+fn convolution<'g>(s: &'g Step, h: &DeltaNet, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
+    let (n, channels, kept) = (s.tokens(), h.channels(), h.kernel - 1);
+    let (state, before) = s.state(layer, 0, "conv", dims![kept, channels]);
+    let all = Tensor::cat(&[before, x], 0);
+    s.keep(state, all.slice(0, n, kept));
+    let factors = s.weight(w, "ssm_conv1d.weight");
+    let of = |j: usize| all.slice(0, j, n) * factors.slice(1, j, 1).reshape(dims![channels]);
+    (0..h.kernel).map(of).reduce(|a, b| a + b).expect("a kernel of two at least").silu()
+}
