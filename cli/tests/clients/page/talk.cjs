@@ -5,7 +5,7 @@ const { sleep } = require('./browser.cjs');
 
 module.exports = (b, { home }) => {
   const { evaluate, until, click, key } = Object.fromEntries(['evaluate', 'until', 'click', 'key'].map(name => [name, b[name].bind(b)]));
-  const idle = () => until(`fetch('metrics').then(r => r.text()).then(t => /gristmill_requests_running 0/.test(t))`, 'the server has stopped too');
+  const idle = () => until(`fetch('metrics').then(r => r.text()).then(t => /gristmill_requests_running[{]model="demo"[}] 0/.test(t))`, 'the server has stopped too');
   // Stories do not end by themselves.
   const endless = () => evaluate(`window.plain = window.fetch; window.fetch = (url, options) => plain(url, /story/.test(options?.body) ? { ...options, body: JSON.stringify({ ...JSON.parse(options.body), ignore_eos: true }) } : options); 0`);
   const ending = () => evaluate(`window.fetch = plain; 0`);
