@@ -5,6 +5,7 @@ use gristmill_tensor::dims;
 use gristmill_tensor::evaluate::{Array, Env, decode, evaluate, evaluate_all};
 use gristmill_tensor::function::Capture;
 use gristmill_uop::function::Function;
+use gristmill_uop::shape::ScanSources;
 use gristmill_uop::{Arg, Encoding, Graph, Id, Op, ReduceOp, Scalar, Sources};
 
 /// 4 nibbles and an f16 scale: value = (q - 8) * d, low nibbles first.
@@ -356,4 +357,33 @@ fn activations_are_rounded_like_stored_f16() {
         let env = Env::new().values(0, x).packed(1, one);
         assert_eq!(evaluate_all(&f.graph, &[f.outputs[0].1], &env)[0].data, [expected], "{name}");
     }
+}
+
+/// Two tokens of a state of one row: halved, then a value added along the key; with a rate, of what is missing of it.
+#[test]
+fn a_scan_decays_writes_and_reads() {
+    let mut g = Graph::new();
+    let state = param(&mut g, 0, &[1, 1, 2], Scalar::F32);
+    let queries = param(&mut g, 1, &[2, 1, 2], Scalar::F32);
+    let keys = param(&mut g, 2, &[2, 1, 2], Scalar::F32);
+    let values = param(&mut g, 3, &[2, 1, 1], Scalar::F32);
+    let gates = param(&mut g, 4, &[2, 1], Scalar::F32);
+    let rates = param(&mut g, 5, &[2, 1], Scalar::F32);
+    let half = 0.5f64.ln();
+    let env = Env::new().values(0, &[4.0, 8.0]).values(1, &[1.0, 0.0, 1.0, 1.0]).values(2, &[1.0, 0.0, 0.0, 1.0]);
+    let gates_of = [half, half];
+    let env = env.values(3, &[10.0, 6.0]).values(4, &gates_of).values(5, &[0.5, 1.0]);
+    let of = ScanSources { state, queries, keys, values, gates, rates: None };
+    let near = |found: Array, expected: &[f64]| {
+        assert!(found.data.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
+        assert_eq!(found.data.len(), expected.len());
+    };
+    // [2 + 10, 4], then [6, 2 + 6].
+    let (read, left) = g.scan(&of);
+    near(evaluate(&g, read, &env), &[12.0, 14.0]);
+    near(evaluate(&g, left, &env), &[6.0, 8.0]);
+    // [2 + (10 - 2) / 2, 4], then [3, 6].
+    let (read, left) = g.scan(&ScanSources { rates: Some(rates), ..of });
+    near(evaluate(&g, read, &env), &[6.0, 9.0]);
+    near(evaluate(&g, left, &env), &[3.0, 6.0]);
 }

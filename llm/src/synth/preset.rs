@@ -414,6 +414,35 @@ pub(super) static PRESETS: &[Preset] = &[
         has: &[],
         vocab: vocab::GEMMA,
     },
+    Preset {
+        name: "qwen3.5-35b-a3b",
+        title: "Qwen3.5-35B-A3B (random weights)",
+        architecture: "qwen35moe",
+        keys: &[
+            ("block_count", U(40)),
+            ("context_length", U(262_144)),
+            ("embedding_length", U(2048)),
+            ("attention.head_count", U(16)),
+            ("attention.head_count_kv", U(2)),
+            ("attention.key_length", U(256)),
+            ("attention.value_length", U(256)),
+            ("attention.layer_norm_rms_epsilon", F(1e-6)),
+            ("rope.dimension_count", U(64)),
+            ("rope.freq_base", F(1e7)),
+            ("full_attention_interval", U(4)),
+            ("ssm.conv_kernel", U(4)),
+            ("ssm.state_size", U(128)),
+            ("ssm.group_count", U(16)),
+            ("ssm.time_step_rank", U(32)),
+            ("ssm.inner_size", U(4096)),
+            ("expert_count", U(256)),
+            ("expert_used_count", U(8)),
+            ("expert_feed_forward_length", U(512)),
+            ("expert_shared_feed_forward_length", U(512)),
+        ],
+        has: &["output.weight"],
+        vocab: vocab::QWEN_35,
+    },
 ];
 
 impl From<Key> for Value {
@@ -474,9 +503,11 @@ impl Preset {
 
 /// A tensor of a model of so many blocks, as a quantiser stores it. Matrices keep the scale of their input: deviation 1/√in.
 fn tensor(spec: TensorSpec, file_type: &FileType, blocks: u64) -> Result<TensorPlan, Error> {
-    let TensorSpec { name, dims, role, .. } = spec;
+    let TensorSpec { name, short, dims, role, .. } = spec;
     let dims: Vec<u64> = dims.iter().rev().map(|&n| n as u64).collect();
     let (mean, sigma) = match role {
+        // Of a state: it decays.
+        _ if short == "ssm_a" => (-1.0, 0.05),
         Role::Norm => (1.0, 0.05),
         Role::Bias => (0.0, 0.01),
         _ => (0.0, 1.0 / (dims[0] as f32).sqrt()),
