@@ -97,7 +97,7 @@ fn malformed_files_are_refused_with_a_way_out() {
         assert!(error.contains(message), "{name}: {error}");
     }
     // A tensor of an encoding that exists and is not supported, and of one that does not exist.
-    for (id, message) in [(16i32, "unsupported encoding iq2_xxs"), (-1, "-1 is not a tensor type")] {
+    for (id, message) in [(41i32, "unsupported encoding q1_0"), (-1, "-1 is not a tensor type")] {
         let path = changed(folder.path(), "encoding", |b| {
             // Name, number of dims, two dims, type.
             let name = b"output_norm.weight";
