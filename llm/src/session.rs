@@ -2,6 +2,7 @@
 //!
 //! A step that fails leaves the session as it was before: the sequence has the tokens whose rows were computed, and nothing runs.
 
+mod settle;
 mod states;
 mod whole;
 

@@ -126,9 +126,10 @@ impl Checked {
             if found[..trim(&found)] != expected[..trim(&expected)] {
                 return Err(Error::Shape { tensor: spec.name.clone(), found, expected });
             }
-            // Files of NVIDIA's and of BitNet's formats may have a number beside a weight that multiplies all of it.
+            // Files of NVIDIA's and of BitNet's formats may have a number beside a weight that multiplies all of it. A family that has factors there lists them.
             let scale = spec.name.strip_suffix(".weight").map(|stem| format!("{stem}.scale"));
-            if let Some(key) = scale.filter(|name| tensors.find(name).is_some()) {
+            let unknown = |name: &String| tensors.find(name).is_some() && table.iter().all(|t| t.name != *name);
+            if let Some(key) = scale.filter(unknown) {
                 return Err(Error::Feature { key, found: "a scale of a whole tensor".into() });
             }
             let weight = Weight { name: spec.name.clone(), dims: spec.dims.clone(), encoding };

@@ -1,6 +1,7 @@
 //! Prompts of which every token counts: how probable each was, and what the model made of it.
 
-use super::{Error, Fed, PIECE, Session, States};
+use super::states::States;
+use super::{Error, Fed, PIECE, Session};
 use crate::arch::Logits;
 use std::ops::ControlFlow;
 use std::time::Instant;
