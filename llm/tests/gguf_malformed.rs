@@ -181,7 +181,7 @@ refused! {
     type_beyond_the_table: |f| { f.infos[0].id = 43; } => Error::TypeId { id: 43, .. },
     type_max: |f| { f.infos[0].id = i32::MAX; } => Error::TypeId { .. },
     type_removed: |f| { f.infos[0].id = 4; } => Error::TypeId { id: 4, .. },
-    type_unsupported: |f| { f.infos[0].id = 16; } => Error::Unsupported { encoding: "iq2_xxs", tensor } if tensor == "a",
+    type_unsupported: |f| { f.infos[0].id = 41; } => Error::Unsupported { encoding: "q1_0", tensor } if tensor == "a",
     row_not_whole_blocks: |f| { f.infos[1].dims = vec![48, 2]; } => Error::PartialBlock { row: 48, .. },
     offset_misaligned: |f| { f.infos[1].offset = 33; } => Error::Offset { found: 33, expected: 32, .. },
     offset_with_a_hole: |f| { f.infos[1].offset = 64; } => Error::Offset { .. },
@@ -238,9 +238,9 @@ fn errors_have_text_and_hints() {
     let short = Raw { data: 0, ..good() }.open().unwrap_err();
     assert!(short.hint().unwrap().contains("incomplete"), "{short}");
     let mut f = good();
-    f.infos[0].id = 16;
+    f.infos[0].id = 41;
     let unsupported = f.open().unwrap_err();
-    assert_eq!(unsupported.to_string(), "tensor a has the unsupported encoding iq2_xxs");
+    assert_eq!(unsupported.to_string(), "tensor a has the unsupported encoding q1_0");
     assert!(unsupported.hint().unwrap().contains("q4_0"));
 }
 
