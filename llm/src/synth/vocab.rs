@@ -208,8 +208,7 @@ pub(super) const QWEN: Vocab = Vocab {
 
 pub(super) const QWEN_PADDED: Vocab = Vocab { size: 152_064, ..QWEN };
 
-/// Its pieces are cut by a pattern of their own in published files; invented words are cut alike by both.
-pub(super) const QWEN_35: Vocab = Vocab { size: 248_320, ..QWEN };
+pub(super) const QWEN_35: Vocab = Vocab { size: 248_320, pre: "qwen35", ..QWEN };
 
 pub(super) const PHI: Vocab = Vocab {
     size: 200_064,
