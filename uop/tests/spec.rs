@@ -103,7 +103,7 @@ const BAD: &[(Level, &str, &str)] = &[
     ),
     (
         T,
-        "q, k, v of three axes that fit, positions as i64, a scale",
+        "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale",
         "%0 = Param f32 1:i64 4:i64 8:i64 slot=0\n%1 = Param f32 9:i64 3:i64 8:i64 slot=1\n\
          %2 = Attention f32 %0 %1 %1 0:i64 1:i64 float=0.5\nreturn %2",
     ),

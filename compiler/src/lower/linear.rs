@@ -10,7 +10,7 @@ use super::mma_f16;
 use super::pairs;
 use super::threads;
 use super::tiles::{self, Tile};
-use super::vector::vectorise;
+use super::vector::{splat, vectorise};
 use crate::nest::{Nest, global_ranges, identity};
 use crate::price::occupancy::WORDS;
 use gristmill_uop::machine::MachineKind;
@@ -117,7 +117,9 @@ impl Emitter<'_> {
                 Some(l) => {
                     let zero = self.g.int(0);
                     let at = self.g.substitute(at, &mut FxHashMap::from_iter([(l, zero)]));
-                    (at, v)
+                    // A copy may be the same in all lanes, where a condition is known of it; a vector is stored all the same.
+                    let lanes = self.g.int_value(self.g[l].src[0]).unwrap_or(1) as u16;
+                    (at, splat(self.g, v, lanes))
                 }
                 None => (at, v),
             };

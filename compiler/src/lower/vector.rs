@@ -19,6 +19,15 @@ pub fn vectorise(g: &mut Graph, id: Id, target: &Target) -> Id {
     v.value(id, lane)
 }
 
+/// `x` in all of so many lanes, unless it has them.
+pub fn splat(g: &mut Graph, x: Id, lanes: u16) -> Id {
+    if g[x].dtype.lanes == lanes {
+        return x;
+    }
+    let dtype = g[x].dtype.with_lanes(lanes);
+    g.build(Op::Splat, dtype, smallvec![x] as Sources, Arg::None)
+}
+
 struct Vectoriser<'a> {
     g: &'a mut Graph,
     table_lookup: bool,
@@ -33,11 +42,7 @@ impl Vectoriser<'_> {
         id == lane || self.g.free_ranges(id).contains(&lane)
     }
     fn splat(&mut self, x: Id, lanes: u16) -> Id {
-        if self.g[x].dtype.lanes == lanes {
-            return x;
-        }
-        let dtype = self.g[x].dtype.with_lanes(lanes);
-        self.g.build(Op::Splat, dtype, smallvec![x] as Sources, Arg::None)
+        splat(self.g, x, lanes)
     }
     /// The image of `id`: a vector if it depends on `lane`.
     fn value(&mut self, id: Id, lane: Option<Id>) -> Id {
