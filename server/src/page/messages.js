@@ -185,7 +185,7 @@ function readOut(block) {
 /* Tells what is waited for, and what is whole of an answer: a screen reader would begin anew with every word. */
 function speak(run) {
   const live = running.get(run.chat.id) === run, blocks = [...views.get(run.message)?.querySelector('.md').children ?? []];
-  if (live && run.spoken === undefined) { run.spoken = Math.max(0, run.resumed ? blocks.length - 1 : 0); announce('Answering', true); }
+  if (run.spoken === undefined) { run.spoken = Math.max(0, run.resumed ? blocks.length - 1 : 0); announce('Answering', true); }
   if (live && run.told !== run.phase.kind) { run.told = run.phase.kind; if (!['sent', 'text'].includes(run.told)) announce(waitingFor(run).text); }
   const whole = live ? blocks.length - 1 : blocks.length;
   for (; run.spoken < whole; run.spoken++) announce(readOut(blocks[run.spoken]));
