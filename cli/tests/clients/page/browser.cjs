@@ -101,7 +101,8 @@ class Browser {
   }
   async close() {
     const gone = new Promise(resolve => this.child.on('exit', resolve));
-    this.child.kill();
+    // Asked to end, it sometimes does not; its profile is thrown away.
+    this.child.kill('SIGKILL');
     await gone;
     fs.rmSync(this.profile, { recursive: true, force: true, maxRetries: 30 });
   }
