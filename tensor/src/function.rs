@@ -18,7 +18,7 @@ use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, SlotKind, Storage};
 use gristmill_uop::op::Op;
-use gristmill_uop::{Arg, Id};
+use gristmill_uop::{Arg, Graph, Id, text};
 use rustc_hash::FxHashMap;
 use std::fmt;
 
@@ -117,7 +117,8 @@ impl fmt::Debug for Key {
 /// The content key of a function.
 pub trait ContentKey {
     /// A hash of the nodes that the outputs depend on, numbered in the order in which they are needed, and of the kind,
-    /// dims and storage of every slot. Names of the function and of its slots do not count; names of variables do.
+    /// dims and storage of every slot, with the descriptions of packed formats. Names of the function and of its slots do not count; names of variables
+    /// and formats do.
     fn key(&self) -> Key;
 }
 
@@ -135,12 +136,29 @@ impl ContentKey for Function {
             node.src.iter().for_each(|s| line(format_args!(" {}", number[s])));
             line(format_args!("\n"));
         }
+        let mut formats: Vec<EncodingRef> = Vec::new();
         for s in &self.slots {
             line(format_args!("{:?} {:?} {:?}\n", s.kind, s.dims, s.storage));
+            if let Storage::Packed(e) = s.storage
+                && !formats.contains(&e)
+            {
+                formats.push(e);
+            }
         }
+        formats.into_iter().for_each(|e| line(format_args!("{}\n", described(e))));
         for (slot, id) in &self.outputs {
             line(format_args!("{slot} = {}\n", number[id]));
         }
         Key(*blake3::hash(text.as_bytes()).as_bytes())
     }
+}
+
+/// A format's description as text: one that changes makes other kernels, whatever it is called.
+fn described(e: EncodingRef) -> String {
+    let mut g = Graph::new();
+    let buffer = g.packed(0, &[e.elements as i64], e);
+    let zero = g.int(0);
+    let k = g.var("k", 0, e.elements as i64 - 1);
+    let value = e.decode(&mut g, buffer, zero, k);
+    format!("{} {} {}\n{}", e.name, e.elements, e.bytes, text::print(&g, &[value]))
 }

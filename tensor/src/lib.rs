@@ -1,8 +1,86 @@
-//! The lazy tensor, functions, the schedule cache and the jit.
+//! The lazy tensor, functions, the schedule cache and the jit: Gristmill's compiler as a library.
+//!
+//! # A first product
+//!
+//! A [`Tensor`](eager::Tensor) with values is written with as in any library, and computed when it is asked for:
+//!
+//! ```
+//! use gristmill_tensor::eager::{self, Tensor};
+//! # fn main() -> Result<(), gristmill_runtime::Error> {
+//! // The interpreter needs neither a C compiler nor a GPU. `cpu` and `cuda` are for speed; the best there is, for whoever names none.
+//! eager::use_device("interp")?;
+//!
+//! let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
+//! let w = Tensor::from([[0.5f32], [0.25]]);
+//! let y = x.matmul(&w) + 1.0;
+//! assert_eq!(y.dims(), [2, 1]);
+//! // Until here there is only a graph. Now it is one function: planned, fused, compiled for the device, and run.
+//! assert_eq!(y.to_vec::<f32>()?, [2.0, 3.5]);
+//!
+//! // Several at once: what they share is computed once, and a value that has been computed is not computed again.
+//! let e = (&x - x.max(&[1]).unsqueeze(1)).exp();
+//! let softmax = &e / e.sum(&[1]).unsqueeze(1);
+//! let entropy = -(&softmax * softmax.log()).sum(&[1]);
+//! eager::realize(&[&softmax, &entropy])?;
+//! let rows = softmax.sum(&[1]).to_vec::<f32>()?;
+//! assert!(rows.iter().all(|sum| (sum - 1.0).abs() < 1e-6));
+//!
+//! // Whatever a captured function can say can be said of tensors with values, too.
+//! use gristmill_tensor::nn;
+//! let weight = Tensor::from([1.0f32, 2.0]);
+//! let normed = Tensor::of([&x, &weight], |_, [x, w]| nn::rms_norm(x, w, 0.0));
+//! assert_eq!(normed.dims(), [2, 2]);
+//!
+//! // A format of packed numbers is a description of one block: here a scale, and a byte for each of four numbers. Every device unpacks it, and
+//! // multiplies with it, as follows from that alone.
+//! use gristmill_uop::Encoding;
+//! static BYTES: Encoding = Encoding { name: "bytes", elements: 4, bytes: 8, value: |b| b.i8(b.k() + 4) * b.f32(0) };
+//! let block = |scale: f32, codes: [i8; 4]| scale.to_le_bytes().into_iter().chain(codes.map(|c| c as u8));
+//! let packed = block(0.5, [1, -2, 3, 4]).chain(block(2.0, [1, 1, 1, 1])).collect();
+//! let matrix = Tensor::packed(&BYTES, &[2, 4], packed);
+//! let product = Tensor::from([[1.0f32, 1.0, 1.0, 1.0]]).linear(&matrix);
+//! assert_eq!(product.to_vec::<f32>()?, [3.0, 8.0]);
+//!
+//! // Below that are functions: captured once, of lengths that vary within bounds and states that are written in place, and replayed with no work left
+//! // but the kernels'. A running sum keeps its state from call to call:
+//! use gristmill_runtime::Memory;
+//! use gristmill_tensor::jit::{Call, Jit};
+//! use gristmill_tensor::{dims, function::Capture};
+//! use gristmill_uop::Scalar;
+//! let c = Capture::new("running_sum");
+//! let n = c.var("n", 1, 8);
+//! let sum = c.state("sum", dims![1], Scalar::F32);
+//! let x = c.input("x", dims![n], Scalar::F32);
+//! c.output_state(sum.assign(sum + x.sum(&[0]).unsqueeze(0), c.int(0)));
+//! let mut jit = Jit::new(gristmill_backend::open("interp", &gristmill_backend::Options::default())?);
+//! let ready = jit.prepare(&[c.finish().into()], &|_done, _all| ())?.remove(0);
+//! let device = jit.device().clone();
+//! let (state, input) = (device.alloc(4, Memory::State)?, device.alloc(32, Memory::Scratch)?);
+//! let arena = device.alloc(Jit::arena(&[ready.clone()]).max(64), Memory::Scratch)?;
+//! let mut step = jit.capture(&[Call { function: ready, args: vec![state.clone(), input.clone()] }], &arena)?;
+//! device.write(&input, 0, &[1.0f32, 2.0, 3.0].map(f32::to_le_bytes).concat())?;
+//! step.replay(&[("n", 2)])?;
+//! step.replay(&[("n", 3)])?;
+//! let mut bytes = [0; 4];
+//! device.read(&state, 0, &mut bytes)?;
+//! assert_eq!(f32::from_le_bytes(bytes), 3.0 + 6.0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `tensor/examples` has more: a product of matrices, softmax, a convolution, a format of one's own.
+//!
+//! # Where to look
+//!
+//! - [`eager`]: tensors that have values.
+//! - [`tensor`] and [`function`]: what functions are written with, and how they are captured. [`nn`]: blocks of networks.
+//! - [`jit`]: functions compiled, calls bound to buffers, steps captured and replayed.
+//! - [`evaluate`]: what a function means, in f64 and without a schedule. Every device is held to it.
 
 #[cfg(test)]
 mod build_id;
 mod capture;
+pub mod eager;
 pub mod evaluate;
 pub mod function;
 pub mod jit;

@@ -29,6 +29,12 @@ fn a_key_is_what_is_computed() {
 }
 
 #[test]
+fn a_format_that_is_described_otherwise_is_another() {
+    static OTHER: Encoding = Encoding { name: "test_a", elements: 32, bytes: 18, value: |b| b.u8(1) };
+    assert_ne!(projection("one", &A, 64).key(), projection("one", &OTHER, 64).key());
+}
+
+#[test]
 fn nodes_that_nothing_needs_do_not_count() {
     let square = |waste: bool| {
         let c = Capture::new("square");

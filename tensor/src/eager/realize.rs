@@ -1,0 +1,217 @@
+//! Values: everything that is to be computed is one function, captured, compiled and run.
+
+use super::node::{Copied, State, Tensor};
+use super::values::Element;
+use crate::capture::Capture;
+use crate::jit::{Call, Jit, Ready};
+use crate::tensor::Tensor as Captured;
+use gristmill_backend::{Opened, Options};
+use gristmill_compiler::layout::Layout;
+use gristmill_runtime::{Buffer, Device, Error, Memory};
+use gristmill_uop::function::Storage;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The device that tensors are realized on, with everything that was compiled for it.
+static JIT: Mutex<Option<Jit>> = Mutex::new(None);
+
+/// A jit that panicked has compiled less, and is none the worse for it.
+fn jit() -> MutexGuard<'static, Option<Jit>> {
+    JIT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on all threads realize tensors on this device; what was realized on another is copied when it is used.
+pub fn set_device(opened: Opened) {
+    *jit() = Some(Jit::new(opened));
+}
+
+/// The same, by the name of a device: `cpu`, `cuda`, `cuda:1`, `interp`.
+///
+/// # Errors
+/// When there is no such device, or it lacks something.
+pub fn use_device(name: &str) -> Result<(), Error> {
+    set_device(gristmill_backend::open(name, &Options::default())?);
+    Ok(())
+}
+
+/// The device that tensors are realized on: the best there is, unless another was named.
+///
+/// # Errors
+/// When it cannot be opened.
+pub fn device() -> Result<Arc<dyn Device>, Error> {
+    with_jit(|jit| Ok(jit.device().clone()))
+}
+
+fn with_jit<T>(of: impl FnOnce(&mut Jit) -> Result<T, Error>) -> Result<T, Error> {
+    let mut held = jit();
+    let known = match held.take() {
+        Some(known) => known,
+        None => Jit::new(gristmill_backend::best(&Options::default())?.0),
+    };
+    of(held.insert(known))
+}
+
+/// Computes these tensors, in one step, with all that they still need. Those that have values are left as they are.
+///
+/// # Errors
+/// What the device says: no memory, no compiler.
+pub fn realize(tensors: &[&Tensor]) -> Result<(), Error> {
+    let mut seen = FxHashSet::default();
+    let is_new = |t: &&&Tensor| matches!(*t.0.state.borrow(), State::Deferred(_)) && seen.insert(Rc::as_ptr(&t.0));
+    let roots: Vec<&Tensor> = tensors.iter().filter(is_new).copied().collect();
+    if roots.is_empty() { Ok(()) } else { with_jit(|jit| computed(&roots, jit)) }
+}
+
+impl Tensor {
+    /// Computes it, with all that it still needs, and gives it back.
+    ///
+    /// # Errors
+    /// What the device says: no memory, no compiler.
+    pub fn realize(&self) -> Result<Tensor, Error> {
+        realize(&[self])?;
+        Ok(self.clone())
+    }
+    /// Its elements, row-major; computed first if they have not been.
+    ///
+    /// # Errors
+    /// What the device says.
+    ///
+    /// # Panics
+    /// When it holds numbers of another type: [`Tensor::cast`] makes one of this.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, Error> {
+        let wanted = Storage::Plain(T::SCALAR);
+        assert!(self.0.storage == wanted, "elements of {self:?} are no {}", T::SCALAR.name());
+        realize(&[self])?;
+        Ok(host(self)?.chunks_exact(T::SCALAR.bytes()).map(T::get).collect())
+    }
+}
+
+/// The bytes of a tensor that has values.
+fn host(tensor: &Tensor) -> Result<Rc<[u8]>, Error> {
+    match &*tensor.0.state.borrow() {
+        State::Host(bytes, _) => Ok(bytes.clone()),
+        State::Computed(device, buffer) => {
+            let mut bytes = vec![0; tensor.0.bytes()];
+            device.read(buffer, 0, &mut bytes)?;
+            Ok(bytes.into())
+        }
+        State::Deferred(_) => unreachable!("{tensor:?} has been realized"),
+    }
+}
+
+/// A function of tensors that have values, in the order of its slots.
+struct Captures<'g> {
+    capture: &'g Capture,
+    leaves: Vec<Tensor>,
+    known: FxHashMap<*const (), Captured<'g>>,
+}
+
+fn key(tensor: &Tensor) -> *const () {
+    Rc::as_ptr(&tensor.0).cast()
+}
+
+impl<'g> Captures<'g> {
+    /// The captured tensor, after all that it is computed of; without recursion, since chains may be long.
+    fn tensor(&mut self, root: &Tensor) -> Captured<'g> {
+        let mut stack = vec![root.clone()];
+        while let Some(at) = stack.pop() {
+            if self.known.contains_key(&key(&at)) {
+                continue;
+            }
+            let deferred = match &*at.0.state.borrow() {
+                State::Deferred(deferred) => Some(deferred.clone()),
+                _ => None,
+            };
+            let value = match deferred {
+                None => {
+                    let value = at.0.slot(self.capture, &format!("x{}", self.leaves.len()));
+                    self.leaves.push(at.clone());
+                    value
+                }
+                Some(deferred) => {
+                    let missing = |s: &&Tensor| !self.known.contains_key(&key(s));
+                    let missing: Vec<Tensor> = deferred.sources.iter().filter(missing).cloned().collect();
+                    if !missing.is_empty() {
+                        stack.push(at);
+                        stack.extend(missing);
+                        continue;
+                    }
+                    let sources: Vec<Captured> = deferred.sources.iter().map(|s| self.known[&key(s)]).collect();
+                    (deferred.body)(self.capture, &sources)
+                }
+            };
+            self.known.insert(key(&at), value);
+        }
+        self.known[&key(root)]
+    }
+}
+
+/// Computes tensors that have no values yet, each once.
+fn computed(roots: &[&Tensor], jit: &mut Jit) -> Result<(), Error> {
+    let capture = Capture::new("eager");
+    let leaves = {
+        let mut captures = Captures { capture: &capture, leaves: Vec::new(), known: FxHashMap::default() };
+        let values: Vec<Captured> = roots.iter().map(|root| captures.tensor(root)).collect();
+        for value in values {
+            capture.output("y", value);
+        }
+        captures.leaves
+    };
+    let ready = jit.prepare(&[Arc::new(capture.finish())], &|_, _| ())?.swap_remove(0);
+    let mut args = Vec::new();
+    for (slot, leaf) in leaves.iter().enumerate() {
+        args.push(on_device(leaf, layout(&ready, slot), jit)?);
+    }
+    let device = jit.device().clone();
+    for root in roots {
+        args.push(device.alloc(root.0.bytes(), Memory::Scratch)?);
+    }
+    jit.run(&[Call { function: ready, args: args.clone() }], &[])?;
+    for (root, buffer) in roots.iter().zip(&args[leaves.len()..]) {
+        root.0.state.replace(State::Computed(device.clone(), buffer.clone()));
+    }
+    Ok(())
+}
+
+/// How a function wants a slot to lie.
+fn layout(ready: &Ready, slot: usize) -> Layout {
+    let layouts = &ready.compiled.layouts;
+    layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::File, |l| l.1)
+}
+
+/// The buffer of a tensor that has values, in a layout; copied there, and brought into it, if it was not yet.
+fn on_device(tensor: &Tensor, layout: Layout, jit: &mut Jit) -> Result<Buffer, Error> {
+    let device = jit.device().clone();
+    match &*tensor.0.state.borrow() {
+        State::Computed(owner, buffer) if owner.id() == device.id() => return Ok(buffer.clone()),
+        State::Host(_, copies) => {
+            if let Some(found) = copies.iter().find(|c| c.device == device.id() && c.layout == layout) {
+                return Ok(found.buffer.clone());
+            }
+        }
+        _ => {}
+    }
+    let bytes = host(tensor)?;
+    let file = device.alloc(bytes.len(), Memory::Scratch)?;
+    device.write(&file, 0, &bytes)?;
+    let buffer = match tensor.0.storage {
+        Storage::Packed(encoding) if layout != Layout::File => {
+            let columns = tensor.dims()[tensor.dims().len() - 1];
+            let dims: Vec<i64> = tensor.dims().iter().map(|&d| d as i64).collect();
+            let size = layout.bytes(encoding, &dims).unwrap_or_else(|| unreachable!("{tensor:?} has been compiled so"));
+            let packed = device.alloc(size, Memory::Weights)?;
+            jit.prepare_packers(&[(encoding, layout, columns)])?;
+            let rows = tensor.dims()[..tensor.dims().len() - 1].iter().product();
+            jit.packer((encoding, layout, columns))?.pack(&file, &packed, rows)?;
+            packed
+        }
+        _ => file,
+    };
+    let copied = Copied { device: device.id(), layout, buffer: buffer.clone() };
+    match &mut *tensor.0.state.borrow_mut() {
+        State::Host(_, copies) => copies.push(copied),
+        computed => *computed = State::Host(bytes, vec![copied]),
+    }
+    Ok(buffer)
+}
