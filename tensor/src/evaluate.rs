@@ -228,6 +228,7 @@ impl Step<'_> {
             (Op::Decode, _) => self.src[0].choose(self.src[0].dims.clone(), 0..self.src[0].len()),
             (Op::Assign, _) => self.assign(),
             (Op::Attention, Arg::Float(scale)) => self.attention(f64::from_bits(*scale)),
+            (Op::PagedAttention, Arg::Float(scale)) => self.paged_attention(f64::from_bits(*scale)),
             (Op::Scan, Arg::Int(which)) => self.scan(*which == 1),
             (op, _) if op.is_elementwise() => self.elementwise(),
             _ => self.fail("has no meaning at tensor level"),
@@ -360,6 +361,9 @@ impl Step<'_> {
 
     fn assign(&self) -> Tensor {
         let (state, value) = (&self.src[0], &self.src[1]);
+        if let Some(numbers) = self.src.get(2).filter(|start| !start.dims.is_empty()) {
+            return self.scatter(numbers);
+        }
         let start = if self.src.len() > 2 { self.size(2) } else { 0 };
         let fits = !state.dims.is_empty() && value.dims.len() == state.dims.len() && value.dims[1..] == state.dims[1..];
         self.ensure(fits && start + value.dims[0] <= state.dims[0], &format!("rows from {start} do not fit"));
@@ -369,41 +373,99 @@ impl Step<'_> {
         Tensor::of(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
     }
 
-    /// `softmax(scale q·k) v` over the positions `0..=first + t` in use, or the last of them that a window has, with the largest score subtracted. A
-    /// head's sink is a score without a value.
+    /// The state with row `numbers[i]` replaced by row `i` of the value.
+    fn scatter(&self, numbers: &Tensor) -> Tensor {
+        let (state, value) = (&self.src[0], &self.src[1]);
+        let fits = value.dims[..1] == numbers.dims[..] && value.dims[1..] == state.dims[1..];
+        self.ensure(fits, "a row number for each row");
+        let row: usize = state.dims[1..].iter().product();
+        let mut from: Vec<Option<usize>> = vec![None; state.dims[0]];
+        for i in 0..numbers.len() {
+            let number = numbers.get(i).int();
+            match usize::try_from(number).ok().and_then(|n| from.get_mut(n)) {
+                Some(from) => self.ensure(from.replace(i).is_none(), &format!("row {number} is written twice")),
+                None => self.fail(&format!("there is no row {number}")),
+            }
+        }
+        let element = |i: usize| match from[i / row] {
+            Some(of) => value.get(of * row + i % row),
+            None => state.get(i),
+        };
+        Tensor::of(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
+    }
+
+    /// `softmax(scale q·k) v` over the positions `0..=first + t` in use, or the last of them that a window has.
     fn attention(&self, scale: f64) -> Tensor {
         let [q, k, v, ..] = self.src else { self.fail("needs q, k, v") };
         let three = q.dims.len() == 3 && k.dims.len() == 3 && v.dims.len() == 3;
         self.ensure(three, "q, k and v have three axes");
-        let (tokens, heads, d) = (q.dims[0], q.dims[1], q.dims[2]);
-        let (positions, groups, dv) = (k.dims[0], k.dims[1], v.dims[2]);
-        let agree = k.dims[2] == d && v.dims[..2] == k.dims[..2] && groups > 0 && heads % groups == 0;
-        self.ensure(agree, "q, k and v do not fit");
+        let positions = k.dims[0];
         let first = self.size(3);
         let length = if self.src.len() > 4 { self.size(4) } else { positions };
         self.ensure(length <= positions, "more positions in use than there are");
         let window = if self.src.len() > 5 { self.size(5) } else { 0 };
-        let sinks = self.src.get(6);
+        let seen = |t: usize| {
+            let seen = length.min(first + t + 1);
+            let begin = if window > 0 { seen.min((first + t + 1).saturating_sub(window)) } else { 0 };
+            (begin..seen).collect()
+        };
+        self.attend(scale, self.src.get(6), &seen)
+    }
+
+    /// The same of rows that have a position each, in a sequence that lies in the pages of its row of the table.
+    fn paged_attention(&self, scale: f64) -> Tensor {
+        let [q, k, v, positions, _, table, ..] = self.src else {
+            self.fail("needs q, k, v, positions, length and table")
+        };
+        let axes = [q.dims.len(), k.dims.len(), v.dims.len(), table.dims.len()] == [3, 4, 4, 2];
+        self.ensure(axes && positions.dims == q.dims[..1] && table.dims[0] == q.dims[0], "rows do not fit");
+        let (pages, page, blocks) = (k.dims[0], k.dims[1], table.dims[1]);
+        let length = self.size(4);
+        let window = if self.src.len() > 6 { self.size(6) } else { 0 };
+        let seen = |t: usize| {
+            let own = usize::try_from(positions.get(t).int()).unwrap_or(usize::MAX);
+            self.ensure(own < length && own < blocks * page, "a position outside the length");
+            let begin = if window > 0 { (own + 1).saturating_sub(window) } else { 0 };
+            let row = |p: usize| {
+                let number = table.get(t * blocks + p / page).int();
+                let number = usize::try_from(number).ok().filter(|&n| n < pages);
+                number.unwrap_or_else(|| self.fail("there is no such page")) * page + p % page
+            };
+            (begin..=own).map(row).collect()
+        };
+        self.attend(scale, self.src.get(7), &seen)
+    }
+
+    /// `softmax(scale q·k) v` of each token over the rows of keys and values that it has `seen`, in the order of their positions, with the largest score
+    /// subtracted. A head's sink is a score without a value.
+    fn attend(&self, scale: f64, sinks: Option<&Rc<Tensor>>, seen: &dyn Fn(usize) -> Vec<usize>) -> Tensor {
+        let [q, k, v, ..] = self.src else { self.fail("needs q, k, v") };
+        let (tokens, heads, d) = (q.dims[0], q.dims[1], q.dims[2]);
+        let [.., groups, of_key] = k.dims[..] else { self.fail("keys have heads") };
+        let [.., of_value, dv] = v.dims[..] else { self.fail("values have heads") };
+        let rows = k.dims[..k.dims.len() - 2] == v.dims[..v.dims.len() - 2];
+        let agree = rows && of_key == d && of_value == groups && groups > 0 && heads % groups == 0;
+        self.ensure(agree, "q, k and v do not fit");
         self.ensure(sinks.is_none_or(|s| s.dims == [heads]), "a sink for every head");
         let mut out = Vec::with_capacity(tokens * heads * dv);
         for t in 0..tokens {
+            let seen = seen(t);
             for h in 0..heads {
                 let group = h / (heads / groups);
-                let seen = length.min(first + t + 1);
-                let begin = if window > 0 { seen.min((first + t + 1).saturating_sub(window)) } else { 0 };
-                let score = |p: usize| {
-                    let products = (0..d)
-                        .map(|i| q.get((t * heads + h) * d + i).float() * k.get((p * groups + group) * d + i).float());
+                let score = |&row: &usize| {
+                    let products = (0..d).map(|i| {
+                        q.get((t * heads + h) * d + i).float() * k.get((row * groups + group) * d + i).float()
+                    });
                     scale * products.sum::<f64>()
                 };
-                let scores: Vec<f64> = (begin..seen).map(score).collect();
+                let scores: Vec<f64> = seen.iter().map(score).collect();
                 let sink = sinks.map_or(f64::NEG_INFINITY, |s| s.get(h).float());
                 let largest = scores.iter().copied().fold(sink, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
                 let total: f64 = weights.iter().sum::<f64>() + (sink - largest).exp();
                 for i in 0..dv {
-                    let value = |p: usize| v.get((p * groups + group) * dv + i).float();
-                    out.push((begin..).zip(&weights).map(|(p, w)| w * value(p)).sum::<f64>() / total);
+                    let value = |row: usize| v.get((row * groups + group) * dv + i).float();
+                    out.push(seen.iter().zip(&weights).map(|(&row, w)| w * value(row)).sum::<f64>() / total);
                 }
             }
         }

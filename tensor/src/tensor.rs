@@ -8,7 +8,7 @@ use crate::capture::Capture;
 pub use crate::capture::Dim;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::op::{Op, ReduceOp};
-use gristmill_uop::shape::{Dims, ScanSources};
+use gristmill_uop::shape::{Dims, PagedSources, ScanSources};
 use gristmill_uop::{Arg, Id};
 
 /// A tensor of the function being captured. A copy is the same tensor.
@@ -313,6 +313,13 @@ impl<'g> Tensor<'g> {
         let id = self.capture.graph.borrow_mut().assign(self.id, value.id, start.id);
         self.with(id)
     }
+    /// A new version of this state, whose rows (first axis) `numbers [n]`, no two of them equal, are those of `value [n, ..]`.
+    pub fn scatter(self, value: Tensor<'g>, numbers: Tensor<'g>) -> Tensor<'g> {
+        let (own, new) = (self.dims(), value.dims());
+        let fit = own[1..] == new[1..] && numbers.dims()[..] == new[..1] && numbers.scalar().is_int();
+        assert!(fit, "{value:?} into {self:?} at {numbers:?}");
+        self.assign(value, numbers)
+    }
     /// Rows in eight bits, with one scale for every `group` elements of the last axis: bytes, and scales in f32. See
     /// [`gristmill_uop::rows`].
     pub fn encode_rows(self, group: usize) -> (Tensor<'g>, Tensor<'g>) {
@@ -355,6 +362,71 @@ impl<'g> Tensor<'g> {
         let id = g.attention_within([self.id, k.id, v.id], [first.id, length.id], scale, window, sinks.map(|s| s.id));
         drop(g);
         self.with(id)
+    }
+    /// Causal attention of queries `[rows, heads, d]` of several sequences over keys and values `[pages, page, kv heads, ..]`, within a window and with sinks
+    /// `[heads]`, as far as there are any; see [`gristmill_uop::graph::Graph::paged_attention`].
+    pub fn paged_attention(
+        self,
+        [k, v]: [Tensor<'g>; 2],
+        at: &PagedRows<'g>,
+        scale: f64,
+        window: Option<usize>,
+        sinks: Option<Tensor<'g>>,
+    ) -> Tensor<'g> {
+        let of = PagedSources {
+            queries: self.id,
+            keys: k.id,
+            values: v.id,
+            positions: at.positions.id,
+            length: at.length.id,
+            table: at.table.id,
+            window: window.map_or(0, |w| w as i64),
+            sinks: sinks.map(|s| s.id),
+        };
+        let id = self.capture.graph.borrow_mut().paged_attention(&of, scale);
+        self.with(id)
+    }
+}
+
+/// Where rows of several sequences stand.
+#[derive(Clone, Copy)]
+pub struct PagedRows<'g> {
+    /// The position of each row in its sequence, `[rows]`, i32.
+    pub positions: Tensor<'g>,
+    /// More than the largest of them: a scalar.
+    pub length: Tensor<'g>,
+    /// The pages of each row's sequence, in the order of its positions, `[rows, blocks]`, i32; of constant length.
+    pub table: Tensor<'g>,
+    /// Positions of a page.
+    pub page: usize,
+}
+
+impl<'g> PagedRows<'g> {
+    /// The positions as i64, held within those that the table has.
+    pub fn positions(&self) -> Tensor<'g> {
+        let mut g = self.table.capture.graph.borrow_mut();
+        let blocks = g.shape(self.table.id)[1];
+        let last = g.max_of(blocks) * self.page as i64 - 1;
+        let id = g.within_positions(self.positions.id, last);
+        drop(g);
+        self.positions.with(id)
+    }
+    /// Rows of a pool `[pages·page, rest..]` by pages, `[pages, page, rest..]`.
+    pub fn in_pages(&self, x: Tensor<'g>) -> Tensor<'g> {
+        let mut dims: Vec<Dim> = x.dims().into_iter().map(Dim::Of).collect();
+        let rows = x.capture.graph.borrow().max_of(x.dims()[0]) as usize;
+        dims.splice(..1, [rows / self.page, self.page].map(Dim::Size));
+        x.reshape(&dims)
+    }
+    /// The row of a pool of so many pages that each row has for itself, `[rows]`, i64: one inside the pool, whatever positions and table say.
+    pub fn slots(&self, pages: usize) -> Tensor<'g> {
+        let positions = self.positions();
+        let mut g = self.table.capture.graph.borrow_mut();
+        let rows = g.shape(positions.id);
+        let row = g.iota(&rows, 0);
+        let id = g.slots(row, positions.id, self.table.id, [pages as i64, self.page as i64]);
+        drop(g);
+        self.table.with(id)
     }
 }
 

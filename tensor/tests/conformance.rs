@@ -30,6 +30,8 @@ mod movement;
 mod network;
 #[path = "conformance/packed.rs"]
 mod packed;
+#[path = "conformance/paged.rs"]
+mod paged;
 #[path = "conformance/products.rs"]
 mod products;
 #[path = "conformance/reductions.rs"]
@@ -270,6 +272,7 @@ macro_rules! conformance {
                 network network::cases; choosing network::choosing; attention attention::cases;
                 long_attention attention::long; grouped_attention attention::grouped;
                 attention_of_halves attention::halves; attention_in_windows attention::windows;
+                pages paged::cases; pages_of_halves paged::halves;
                 prompts_of_halves attention::prompts; dynamic_dims dynamic::cases; states dynamic::states;
                 recurrences scan::cases;
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;

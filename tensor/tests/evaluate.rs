@@ -5,7 +5,8 @@ use gristmill_tensor::dims;
 use gristmill_tensor::evaluate::{Array, Env, decode, evaluate, evaluate_all};
 use gristmill_tensor::function::Capture;
 use gristmill_uop::function::Function;
-use gristmill_uop::shape::ScanSources;
+use gristmill_uop::shape::{PagedSources, ScanSources};
+use gristmill_uop::spec::Level;
 use gristmill_uop::{Arg, Encoding, Graph, Id, Op, ReduceOp, Scalar, Sources};
 
 /// 4 nibbles and an f16 scale: value = (q - 8) * d, low nibbles first.
@@ -304,6 +305,67 @@ fn a_window_ends_attention_and_a_sink_takes_a_part_of_it() {
     let got = evaluate(&g, a, &env).data;
     let want = [5.0 / 3.0, 5.0 / 4.0, 8.0 / 3.0, 8.0 / 4.0];
     assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-12), "{got:?}");
+}
+
+/// A pool of four pages of two positions.
+fn paged(positions: &[f64], table: &[f64]) -> Vec<f64> {
+    let mut g = Graph::new();
+    let q = param(&mut g, 0, &[2, 2, 1], Scalar::F32);
+    let k = param(&mut g, 1, &[4, 2, 1, 1], Scalar::F32);
+    let (positions_of, table_of) = (param(&mut g, 2, &[2], Scalar::I32), param(&mut g, 3, &[2, 2], Scalar::I32));
+    let (length, sinks) = (g.int(4), Some(param(&mut g, 4, &[2], Scalar::F32)));
+    let of = PagedSources {
+        queries: q,
+        keys: k,
+        values: k,
+        positions: positions_of,
+        length,
+        table: table_of,
+        window: 3,
+        sinks,
+    };
+    let a = g.paged_attention(&of, 0.5);
+    gristmill_uop::spec::check(&g, a, Level::Tensor).unwrap();
+    let keys = [1.0, 2.0, f64::NAN, f64::NAN, 3.0, 5.0, 7.0, 11.0];
+    let (queries, scores) = ([0.0; 4], [0.0, 2f64.ln()]);
+    let env = Env::new().values(0, &queries).values(1, &keys).values(2, positions).values(3, table).values(4, &scores);
+    evaluate(&g, a, &env).data
+}
+
+#[test]
+fn rows_in_pages_see_their_own_sequence() {
+    // The first row stands at position 1 of a sequence in page 2, which has no second page; the other at position 3 of one in pages 3 and 0, of which it sees
+    // the last three positions. Scores are 0, as queries are; a sink counts as one position and as two.
+    let got = paged(&[1.0, 3.0], &[2.0, -1.0, 3.0, 0.0]);
+    let want = [8.0 / 3.0, 8.0 / 4.0, 14.0 / 4.0, 14.0 / 5.0];
+    assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-12), "{got:?}");
+}
+
+#[test]
+#[should_panic(expected = "there is no such page")]
+fn a_page_that_does_not_exist() {
+    paged(&[2.0, 0.0], &[2.0, 4.0, 3.0, 0.0]);
+}
+
+#[test]
+fn rows_are_written_by_their_numbers() {
+    let mut g = Graph::new();
+    let (state, value) = (param(&mut g, 0, &[3, 2], Scalar::F32), param(&mut g, 1, &[2, 2], Scalar::F32));
+    let numbers = param(&mut g, 2, &[2], Scalar::I32);
+    let next = g.assign(state, value, numbers);
+    gristmill_uop::spec::check(&g, next, Level::Tensor).unwrap();
+    let env = Env::new().values(0, SIX).values(1, &[7.0, 8.0, 9.0, 10.0]).values(2, &[2.0, 0.0]);
+    assert_eq!(evaluate(&g, next, &env), array(&[3, 2], &[9.0, 10.0, 2.0, 3.0, 7.0, 8.0]));
+}
+
+#[test]
+#[should_panic(expected = "row 1 is written twice")]
+fn a_row_that_is_written_twice() {
+    let mut g = Graph::new();
+    let (state, value) = (param(&mut g, 0, &[3, 2], Scalar::F32), param(&mut g, 1, &[2, 2], Scalar::F32));
+    let numbers = param(&mut g, 2, &[2], Scalar::I32);
+    let next = g.assign(state, value, numbers);
+    evaluate(&g, next, &Env::new().values(0, SIX).values(1, &SIX[..4]).values(2, &[1.0, 1.0]));
 }
 
 #[test]

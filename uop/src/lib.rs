@@ -16,6 +16,7 @@ pub mod linear;
 pub mod machine;
 pub mod node;
 pub mod op;
+mod paged;
 pub mod program;
 mod rewrite;
 pub mod rows;

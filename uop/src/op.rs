@@ -106,8 +106,9 @@ ops! {
     Reduce Tensor AtLeast(1), "tensor level: over arg axes, which vanish; kernel level: over the ranges after the value; arg Reduce(op, axes)";
     Gather Tensor Exact(2), "x[idx[i..], rest..]: rows of x by an integer tensor; an indirect base address, never a copy";
     Decode Tensor Exact(1), "the logical f32 values of a packed tensor";
-    Assign Tensor AtLeast(2), "a new version of a state: rows [start, start+len) replaced; sources state, value, start";
+    Assign Tensor AtLeast(2), "a new version of a state: rows [start, start+len) replaced, or, of a tensor of row numbers, each of these; sources state, value, start";
     Attention Tensor AtLeast(4), "softmax(scale q.k + causal mask) v, online over the cache; sources q, k, v, first position, length, then perhaps window and sinks; arg Float(scale)";
+    PagedAttention Tensor AtLeast(6), "Attention whose queries have a position and a sequence each, whose positions lie in pages; sources q, k, v, positions, length, table, then perhaps window and sinks; arg Float(scale)";
     Scan Tensor AtLeast(5), "a recurrence over tokens, S = exp(gate) S + u k: a matrix S of values by keys a head, u = value, or rate (value - exp(gate) S k) where rates are; sources S before, queries, keys, values, gates[, rates]; arg Int: 0 for S q after each token, 1 for S after the last";
     // Kernel level
     Range Kernel AtLeast(1), "an index from 0 to its bound, the source; arg Range(id, kind)";

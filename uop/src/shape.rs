@@ -46,6 +46,8 @@ pub(crate) fn of(g: &Graph, n: &Node) -> Option<Arc<[Id]>> {
         (Op::Decode | Op::Assign, _) => return g.shared_dims(*n.src.first()?).cloned(),
         // q [tokens, heads, d], k [positions, kv heads, d], v [positions, kv heads, dv] -> [tokens, heads, dv]
         (Op::Attention, _) => dims(0).iter().take(2).chain(dims(2).get(2)).copied().collect(),
+        // q [rows, heads, d], k [pages, page, kv heads, d], v [pages, page, kv heads, dv] -> [rows, heads, dv]
+        (Op::PagedAttention, _) => dims(0).iter().take(2).chain(dims(2).get(3)).copied().collect(),
         // S [heads, values, keys], q and k [tokens, heads, keys], v [tokens, heads, values] -> [tokens, heads, values], or as S
         (Op::Scan, Arg::Int(0)) => dims(3).iter().copied().collect(),
         (Op::Scan, _) => dims(0).iter().copied().collect(),
@@ -78,6 +80,38 @@ impl ScanSources {
             unreachable!("a scan takes five sources, or six: {src:?}")
         };
         ScanSources { state, queries, keys, values, gates, rates: rates.first().copied() }
+    }
+}
+
+/// What an attention over pages is of: see [`Graph::paged_attention`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PagedSources {
+    /// `[rows, heads, d]`.
+    pub queries: Id,
+    /// `[pages, page, kv heads, d]`, heads a multiple of kv heads.
+    pub keys: Id,
+    /// `[pages, page, kv heads, dv]`.
+    pub values: Id,
+    /// The position of each row in its sequence, `[rows]`, whole numbers.
+    pub positions: Id,
+    /// More than the largest of them: a scalar.
+    pub length: Id,
+    /// The pages of each row's sequence, in the order of its positions, `[rows, blocks]`, whole numbers; the number of blocks is constant.
+    pub table: Id,
+    /// A row sees the last so many positions, its own included; 0 for all of them.
+    pub window: i64,
+    /// A score without a value for each head of queries, `[heads]`.
+    pub sinks: Option<Id>,
+}
+
+impl PagedSources {
+    /// The sources of a `PAGED_ATTENTION` node `n` of `g`.
+    pub fn of(g: &Graph, n: &Node) -> PagedSources {
+        let &[queries, keys, values, positions, length, table, ref rest @ ..] = &n.src[..] else {
+            unreachable!("attention over pages takes six sources: {:?}", n.src)
+        };
+        let window = rest.first().map_or(0, |&w| g.max_of(w));
+        PagedSources { queries, keys, values, positions, length, table, window, sinks: rest.get(1).copied() }
     }
 }
 
@@ -233,7 +267,8 @@ impl Graph {
         let dtype = self[x].dtype;
         self.build(Op::Gather, dtype, smallvec![x, index] as Sources, Arg::None)
     }
-    /// A new version of the state `state` whose rows (first axis) from `start` on are those of `value`.
+    /// A new version of the state `state` whose rows (first axis) from `start` on are those of `value`; where `start` is a tensor of whole numbers, one for each row
+    /// of `value` and no two equal, those rows.
     pub fn assign(&mut self, state: Id, value: Id, start: Id) -> Id {
         let dtype = self[state].dtype;
         assert_eq!(self[value].dtype, dtype, "assign");
@@ -259,6 +294,17 @@ impl Graph {
         let mut src: Sources = smallvec![q, k, v, first, length, window];
         src.extend(sinks);
         self.build(Op::Attention, dtype, src, Arg::float(scale))
+    }
+    /// Causal attention of rows of several sequences: row `r` of the queries stands at `positions[r]` of the sequence whose position `p` lies in row `p mod page`
+    /// of page `table[r, p / page]`, and sees the positions up to its own. Whatever else the table and the pages hold is not read. Returns `[rows, heads, dv]`.
+    pub fn paged_attention(&mut self, of: &PagedSources, scale: f64) -> Id {
+        let dtype = self[of.queries].dtype;
+        let mut src: Sources = smallvec![of.queries, of.keys, of.values, of.positions, of.length, of.table];
+        if of.window > 0 || of.sinks.is_some() {
+            src.push(self.int(of.window));
+            src.extend(of.sinks);
+        }
+        self.build(Op::PagedAttention, dtype, src, Arg::float(scale))
     }
     /// A recurrence over tokens, of heads each of which has a matrix `S [values, keys]`, `state [heads, values, keys]` before the first token. Token `t` does
     /// `S = exp(gate)·S + u kᵀ`, `u` being its value, or with rates `rate·(value − exp(gate)·S k)`. `queries` and `keys` are `[tokens, heads, keys]`,

@@ -176,8 +176,9 @@ rows! {
     tensor [Gather] "rows by an integer" |g, n| g.scalar(n.src[1]).is_int() && rank(g, n, 0) > 0;
     tensor [Gather] "rows keep their dtype" |g, n| g[n.src[0]].dtype == n.dtype;
     tensor [Decode] "f32 of a packed tensor" |g, n| n.dtype == Scalar::F32.one() && is_packed(g, n.src[0]);
-    tensor [Assign] "state, value and first row: rows of one dtype and equal dims" assign;
+    tensor [Assign] "state, value and first row, or the number of each: rows of one dtype and equal dims" assign;
     tensor [Attention] "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale" attention;
+    tensor [PagedAttention] "q of three axes, k and v of four that fit, a position and a row of constant length of the table for each row of q" paged_attention;
     tensor [Scan] "a state, queries, keys, values, gates and perhaps rates that fit, floats; arg 0 or 1" scan;
     // Kernel ops.
     kernel [Reduce] "reduced over ranges" |g, n| {
@@ -341,7 +342,8 @@ fn assign(g: &Graph, n: &Node) -> bool {
     let (state, value) = (g.dims(n.src[0]), g.dims(n.src[1]));
     n.src[..2].iter().all(|&s| g[s].dtype == n.dtype)
         && n.src.len() == 3
-        && is_dim(g, n.src[2])
+        && !value.is_empty()
+        && (is_dim(g, n.src[2]) || g.scalar(n.src[2]).is_int() && same_dims(g, g.dims(n.src[2]), &value[..1]))
         && !state.is_empty()
         && state.len() == value.len()
         && same_dims(g, &state[1..], &value[1..])
@@ -362,6 +364,29 @@ fn attention(g: &Graph, n: &Node) -> bool {
         && same_dim(g, q[2], k[2])
         && same_dims(g, &k[..2], &v[..2])
         && heads(q).zip(heads(k)).is_some_and(|(h, kv)| kv > 0 && h % kv == 0)
+}
+
+fn paged_attention(g: &Graph, n: &Node) -> bool {
+    let of: Vec<&[Id]> = n.src.iter().map(|&s| g.dims(s)).collect();
+    let [q, k, v, positions, _, table, ..] = of[..] else { return false };
+    let whole = |i: usize| g.scalar(n.src[i]).is_int();
+    let fixed = |d: &[Id]| d.iter().all(|&d| g.int_value(d).is_some_and(|d| d > 0));
+    n.dtype.scalar.is_float()
+        && matches!(n.arg, Arg::Float(_))
+        && n.src[..3].iter().all(|&s| g.scalar(s).is_float())
+        && [q.len(), k.len(), v.len(), table.len()] == [3, 4, 4, 2]
+        && whole(3)
+        && same_dims(g, positions, &q[..1])
+        && is_dim(g, n.src[4])
+        && whole(5)
+        && same_dim(g, table[0], q[0])
+        && [&k[1..], &v[1..], &table[1..], &q[1..]].into_iter().all(fixed)
+        && same_dim(g, q[2], k[3])
+        && same_dims(g, &k[..3], &v[..3])
+        && g.int_value(q[1]).zip(g.int_value(k[2])).is_some_and(|(h, kv)| h % kv == 0)
+        && n.src.get(6).is_none_or(|&window| g.int_value(window).is_some_and(|w| w >= 0))
+        && n.src.get(7).is_none_or(|&s| g.scalar(s).is_float() && same_dims(g, g.dims(s), &q[1..2]))
+        && n.src.len() <= 8
 }
 
 fn scan(g: &Graph, n: &Node) -> bool {

@@ -9,9 +9,12 @@
 //!
 //! A sink is a term of the last sum, and counts for m: no chunk has it.
 //!
+//! Rows of several sequences (`PAGED_ATTENTION`, `paged.rs`) are tokens that have a position and rows of the cache each: what a workgroup reads depends on its token.
+//!
 //! Where every head has keys or values of its own, tokens share the tiles instead, and chunks that lie in a token's future are left out.
 
 mod bytes;
+mod paged;
 pub mod plan;
 mod price;
 mod tiled;
@@ -21,9 +24,10 @@ use crate::decision::{Alternative, Decider, Decision};
 use crate::request::{CausalSkip, Hint, StagedTile};
 use crate::tile::Proposal;
 use gristmill_uop::machine::MachineKind;
-use gristmill_uop::shape::Dims;
+use gristmill_uop::shape::{Dims, PagedSources};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
+use paged::Pages;
 pub use plan::chunk_positions;
 use plan::{AttentionPlan, COMBINED_APART, Divided, Fragments, chunk_of, settled};
 use rustc_hash::FxHashMap;
@@ -50,9 +54,14 @@ pub fn expand(
     let order = g.toposort(roots);
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in order {
-        if g[id].op == Op::Attention {
-            let mut src: Vec<Id> = g[id].src.clone().iter().map(|&s| g.substitute(s, &mut map)).collect();
+        if matches!(g[id].op, Op::Attention | Op::PagedAttention) {
             let Arg::Float(scale) = g[id].arg else { continue };
+            let mut node = g[id].clone();
+            node.src.iter_mut().for_each(|s| *s = g.substitute(*s, &mut map));
+            let (mut src, pages) = match node.op {
+                Op::PagedAttention => paged::in_rows(g, &PagedSources::of(g, &node)),
+                _ => (node.src.to_vec(), None),
+            };
             if plan::tokens_share(g, &src) {
                 let heads = g.shape(src[0])[1];
                 src[1] = of_every_head(g, src[1], heads);
@@ -60,7 +69,7 @@ pub fn expand(
             }
             let site = format!("{function} {}", g.show_dims(&g.shape(id)));
             let plan = decided(g, &src, target, site, decider);
-            let new = Chunked::new(g, &src, f64::from_bits(scale), plan, target).nodes(g, hints);
+            let new = Chunked::new(g, &src, pages, f64::from_bits(scale), plan, target).nodes(g, hints);
             map.insert(id, new);
         }
     }
@@ -146,8 +155,10 @@ struct Chunked<'a> {
     q: Id,
     k: Id,
     v: Id,
-    /// Position of the first token.
+    /// Position of the first token; of rows in pages that of each.
     first: Id,
+    /// Where the cache's rows lie, unless they lie in the order of their positions.
+    pages: Option<Pages>,
     scale: f64,
     shape: Shape,
     kv_heads: Id,
@@ -165,7 +176,8 @@ struct Chunked<'a> {
     window: Option<i64>,
     /// A score without a value for each head.
     sinks: Option<Id>,
-    /// Position of (chunk, offset), `[chunks, chunk]`, and the same held inside the cache.
+    /// Position of (chunk, offset), `[chunks, chunk]`, and the row of the cache that is read for it: the same held inside the cache, or one of each token's own pages,
+    /// `[chunks, tokens, chunk]`.
     real: Id,
     at: Id,
     /// Do several tokens attend, and has every head rows of its own?
@@ -176,7 +188,14 @@ struct Chunked<'a> {
 }
 
 impl<'a> Chunked<'a> {
-    fn new(g: &mut Graph, src: &[Id], scale: f64, plan: AttentionPlan, target: &'a Target) -> Chunked<'a> {
+    fn new(
+        g: &mut Graph,
+        src: &[Id],
+        pages: Option<Pages>,
+        scale: f64,
+        plan: AttentionPlan,
+        target: &'a Target,
+    ) -> Chunked<'a> {
         let &[q, k, v, first, length, ..] = src else { unreachable!("attention takes five sources: {src:?}") };
         let (qd, kd, vd) = (g.shape(q), g.shape(k), g.shape(v));
         let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
@@ -189,7 +208,7 @@ impl<'a> Chunked<'a> {
         let mut chunks = g.add(length, up);
         chunks = g.idiv(chunks, chunk);
         let mut base = g.int(0);
-        if let Some(window) = window {
+        if let Some(window) = window.filter(|_| pages.is_none()) {
             base = first_chunk(g, first, window, chunk);
             // What holds of every step is said, as bounds of the difference do not show it.
             let (used, one, most) = (g.sub(chunks, base), g.int(1), g.int(most));
@@ -210,7 +229,10 @@ impl<'a> Chunked<'a> {
         let group = g.int(h / kvh);
         // Chunks first, so that no stride depends on how long the context may become and short contexts touch little of the intermediates.
         let shape = Shape { chunks, tokens, heads, chunk };
-        let own = kvh == h && g.max_of(tokens) > 1;
+        let own = pages.is_none() && kvh == h && g.max_of(tokens) > 1;
+        if let Some(pages) = &pages {
+            at = pages.rows(g, real, first, &shape);
+        }
         let tile = plan.fragments.filter(|f| f.staged).map(|_| {
             let half = f16_split::narrow(g, k);
             g.gather(half, at)
@@ -222,6 +244,7 @@ impl<'a> Chunked<'a> {
             k,
             v,
             first,
+            pages,
             scale,
             shape,
             kv_heads,
@@ -253,6 +276,15 @@ impl<'a> Chunked<'a> {
     /// The rows of `x` at the chunks' positions, as `[chunks, tokens, heads, chunk, d]`.
     fn rows(&self, g: &mut Graph, x: Id, d: Id) -> Id {
         let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
+        if self.pages.is_some() {
+            // rows [chunks, tokens, chunk, kv heads, d]
+            let x = g.gather(x, self.at);
+            let x = g.permute(x, &[0, 1, 3, 2, 4]);
+            let one = g.int(1);
+            let x = g.reshape(x, &[chunks, tokens, self.kv_heads, one, chunk, d]);
+            let x = g.expand(x, &[chunks, tokens, self.kv_heads, self.group, chunk, d]);
+            return g.reshape(x, &[chunks, tokens, heads, chunk, d]);
+        }
         let x = match self.tile {
             Some(tile) => {
                 let part = g.slice(tile, 3, 0, g.max_of(d));
@@ -269,7 +301,10 @@ impl<'a> Chunked<'a> {
     }
     /// Keys of every chunk. Queries become what is multiplied with them: encoded, where the cache is of bytes.
     fn keys(&mut self, g: &mut Graph, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
-        let of_bytes = bytes::rows(g, [self.q, self.k], self.size, self.target);
+        let of_bytes = match self.pages {
+            Some(_) => None,
+            None => bytes::rows(g, [self.q, self.k], self.size, self.target),
+        };
         let keys = match of_bytes {
             Some(of) => {
                 let (keys, stages) = bytes::keys(g, &of, self.at, &self.shape);
@@ -310,8 +345,17 @@ impl<'a> Chunked<'a> {
         };
         kernel.all.push(scores);
         let dims = [chunks, tokens, heads, chunk];
-        let t = g.iota(&dims, 1);
-        let mine = g.add(t, self.first);
+        let mine = match &self.pages {
+            Some(pages) => {
+                let own = pages.positions(g, self.first);
+                let own = g.reshape(own, &[one, tokens, one, one]);
+                g.expand(own, &dims)
+            }
+            None => {
+                let t = g.iota(&dims, 1);
+                g.add(t, self.first)
+            }
+        };
         let position = g.reshape(self.real, &[chunks, one, one, chunk]);
         let position = g.expand(position, &dims);
         let unseen = match self.window {

@@ -12,7 +12,7 @@ use crate::nest::{Indices, Nest};
 use crate::request::StagedTile;
 use crate::tile::propose;
 use gristmill_uop::machine::MachineKind;
-use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The node that the kernel of `root` computes: what is assigned, or itself.
@@ -37,7 +37,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     let mut address = |g: &mut Graph, index: &[Id]| {
         let mut index: Indices = index.into();
         if let Some(start) = start {
-            index[0] = g.add(start, index[0]);
+            index[0] = first_of(g, start, index[0], around);
         }
         around.derived.place(g, node, &dims, &index)
     };
@@ -80,6 +80,17 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
         copied_first(g, &mut x, &mut out, &resident);
     }
     Ok(out)
+}
+
+/// The row of a state that row `row` of what is assigned goes to: counted from `start` on, or the one that it has there.
+fn first_of(g: &mut Graph, start: Id, row: Id, around: &Surroundings) -> Id {
+    if g.dims(start).is_empty() {
+        return g.add(start, row);
+    }
+    // Makes no ranges: a sum that numbers are made of has a place of its own, or is read through a placeholder.
+    let mut x = Expander::new(around.buffers, around.fused, around.derived);
+    let number = x.value(g, start, &[row]);
+    g.cast(number, Scalar::I64)
 }
 
 /// The nest that fills the stage of a cache's tile before all others; after it, where it may be early, one for the rows of this step's tokens.

@@ -90,6 +90,20 @@ pub fn states() -> Vec<Case> {
         })
         .vars(runs),
     );
+    for scalar in [Scalar::F32, Scalar::F16, Scalar::I8] {
+        let name = format!("rows of {} by their numbers, then read", scalar.name());
+        let case = Case::new(name, |c| {
+            let n = c.var("n", 1, 5);
+            let state = c.state("state", dims![16, 10], scalar);
+            let row = c.input("row", dims![n, 10], Scalar::F32);
+            let numbers = c.input("numbers", dims![n], Scalar::I32);
+            let next = state.scatter((row * 3.0).cast(scalar), numbers.clamp_index(15));
+            c.output_state(next);
+            c.output("sum", next.cast(Scalar::F32).sum(&[1]));
+        });
+        let case = case.fill(2, Fill::Values(vec![7.0, 15.0, 0.0, 3.0, 8.0]));
+        out.push(case.vars(&[&[("n", 1)], &[("n", 5)]]).within(Within::Scale(1e-5)));
+    }
     out.push(
         Case::new("a state made of itself", |c| {
             let pos = c.var("pos", 0, 12);

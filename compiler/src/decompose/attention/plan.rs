@@ -128,13 +128,20 @@ fn positions(g: &Graph, src: &[Id]) -> i64 {
     g.max_of(src[4]).min(g.max_of(g.dims(src[1])[0]))
 }
 
+/// Has every row of queries a position and rows of the cache of its own? Then rows share nothing, and chunks are counted from the first position on.
+pub(super) fn in_pages(g: &Graph, src: &[Id]) -> bool {
+    !g.dims(src[3]).is_empty()
+}
+
 /// What a division follows from.
 pub(super) struct Divided<'a> {
     g: &'a Graph,
     src: &'a [Id],
     target: &'a Target,
-    /// Do several tokens attend, and has every head rows of its own?
+    /// Do several tokens of one sequence attend, and has every head rows of its own?
     own: bool,
+    /// Has every token rows of its own?
+    in_pages: bool,
     heads: i64,
     /// Heads that share rows of the cache.
     group: i64,
@@ -149,9 +156,10 @@ impl<'a> Divided<'a> {
     pub fn of(g: &'a Graph, src: &'a [Id], target: &'a Target) -> Divided<'a> {
         let (qd, kd) = (g.shape(src[0]), g.shape(src[1]));
         let (tokens, heads, kv_heads) = (g.max_of(qd[0]), g.max_of(qd[1]), g.max_of(kd[1]));
-        let own = kv_heads == heads && tokens > 1;
-        let (positions, window) = (positions(g, src), window(g, src));
-        Divided { g, src, target, own, heads, group: heads / kv_heads, tokens, positions, window }
+        let in_pages = in_pages(g, src);
+        let own = !in_pages && kv_heads == heads && tokens > 1;
+        let (positions, window) = (positions(g, src), window(g, src).filter(|_| !in_pages));
+        Divided { g, src, target, own, in_pages, heads, group: heads / kv_heads, tokens, positions, window }
     }
     /// How it could be divided, the heuristic's choice first.
     pub fn proposals(&self) -> Vec<Proposal<AttentionPlan>> {
@@ -217,7 +225,7 @@ impl<'a> Divided<'a> {
     }
     /// Can warps multiply these keys and values, and are there enough heads or tokens beside one another? So many of them share.
     fn fragments(&self, c: i64) -> Option<(i64, Fragments)> {
-        let &Divided { g, target, own, heads, group, tokens, positions, window, .. } = self;
+        let &Divided { g, target, own, in_pages, heads, group, tokens, positions, window, .. } = self;
         let (q, k, v) = (self.src[0], self.src[1], self.src[2]);
         let [depth, out] = [g.shape(k)[2], g.shape(v)[2]].map(|d| g.max_of(d));
         // All heads of a group read each row of the cache once. A short context has few chunks: then heads are divided, as long as all workgroups of a
@@ -243,7 +251,8 @@ impl<'a> Divided<'a> {
         // The tile and queries, parts of scores, their sum, and weights in halves beside what they are made of.
         let bytes = |cut: i64| 2 * (c + sharing) * (depth + ROWS) + sharing * c * (4 * cut + 8);
         let fits = |cut: i64| bytes(cut) <= target.machine.shared_per_workgroup as i64;
-        let staged = target.stage_cache && !own && shared_rows(g, k, v) && f16_split::rounded(g, q) && fits(cut);
+        let staged =
+            target.stage_cache && !own && !in_pages && shared_rows(g, k, v) && f16_split::rounded(g, q) && fits(cut);
         // Warps that share a tile of rows have two of them each, and read the queries half as often.
         let halved = staged && cut == 1 && depth % (4 * TERMS) == 0 && fits(2);
         Some((sharing, Fragments { cut: if halved { 2 } else { cut }, staged }))
@@ -254,7 +263,7 @@ impl<'a> Divided<'a> {
 /// head of keys every head of queries shares each row.
 pub(super) fn tokens_share(g: &Graph, src: &[Id]) -> bool {
     let [tokens, heads, kv_heads] = [(0, 0), (0, 1), (1, 1)].map(|(source, axis)| g.max_of(g.shape(src[source])[axis]));
-    kv_heads > 1 && heads > kv_heads && heads / kv_heads < SHARING_TILED.min(tokens)
+    !in_pages(g, src) && kv_heads > 1 && heads > kv_heads && heads / kv_heads < SHARING_TILED.min(tokens)
 }
 
 /// Positions of a chunk where at most so many tokens attend in one step, to a cache of so many rows.
@@ -277,7 +286,7 @@ fn whole_chunk(target: &Target) -> i64 {
 /// Positions of a chunk of an attention of these sources.
 pub(super) fn chunk_of(g: &Graph, src: &[Id], target: &Target) -> i64 {
     let (positions, tokens) = (positions(g, src), g.max_of(g.dims(src[0])[0]));
-    let chunk = match window(g, src) {
+    let chunk = match window(g, src).filter(|_| !in_pages(g, src)) {
         // A window lies across two chunks at least: what both have beside it is computed for nothing.
         Some(window) if target.split_cache => {
             let half = (1 << (window / 2).max(1).ilog2()).max(CHUNK_THREADS);

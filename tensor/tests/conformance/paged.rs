@@ -1,0 +1,204 @@
+//! Attention over pages of a pool: rows of several sequences, sequences that end at a page's border and beside it, several rows of one sequence as a piece of a
+//! prompt has them, written by slot and read in the same function.
+
+use crate::harness::{Case, Fill, Random, Within};
+use gristmill_tensor::dims;
+use gristmill_tensor::function::Capture;
+use gristmill_tensor::tensor::{PagedRows, Tensor};
+use gristmill_uop::Scalar;
+
+/// Positions of a page.
+const PAGE: usize = 64;
+/// Pages of the pool, of which no sequence has the last.
+const PAGES: usize = 9;
+/// Pages that a sequence has room for.
+const BLOCKS: usize = 4;
+
+/// Rows of queries: sequence and position of each.
+type Rows = &'static [(usize, usize)];
+
+/// One position, the last of a page, the first of the next one, and more than two pages: decoding rows alone.
+const DECODING: Rows = &[(0, 0), (1, 63), (2, 64), (3, 130), (4, 9)];
+/// Two decoding rows and a piece of a prompt across a border.
+const WITH_PROMPT: Rows = &[(0, 0), (1, 127), (2, 61), (2, 62), (2, 63), (2, 64), (2, 65)];
+/// The pieces of two prompts, the second a later one.
+const PROMPTS: Rows = &[(0, 0), (0, 1), (0, 2), (1, 189), (1, 190), (1, 191), (1, 192)];
+
+/// Pages of each sequence among those of the pool but the last, in an order that is none; `None` behind its last position.
+fn tables(rows: Rows) -> Vec<Vec<Option<usize>>> {
+    let sequences = rows.iter().map(|r| r.0 + 1).max().unwrap_or(0);
+    let mut free: Vec<usize> = (0..PAGES - 1).collect();
+    let mut random = Random::of("pages");
+    let mut table = |s: usize| {
+        let last = rows.iter().filter(|r| r.0 == s).map(|r| r.1).max().unwrap_or(0);
+        let mut page = || free.swap_remove(random.below(free.len() as i64) as usize);
+        (0..BLOCKS).map(|block| (block <= last / PAGE).then(&mut page)).collect()
+    };
+    (0..sequences).map(&mut table).collect()
+}
+
+/// What the table's slot holds: numbers of no page behind a row's last position.
+fn entries(rows: Rows) -> Fill {
+    let of = tables(rows);
+    let row = |&(s, p): &(usize, usize)| {
+        (0..BLOCKS).map({
+            let of = &of[s];
+            move |b| of[b].filter(|_| b <= p / PAGE).map_or(-1.0, |page| page as f64)
+        })
+    };
+    // Rows that this run has not repeat no other's.
+    Fill::Values(rows.iter().flat_map(row).collect::<Vec<f64>>())
+}
+
+/// Rows of `width` numbers of a pool of which only those are numbers that some row sees.
+fn seen_alone(name: &str, rows: Rows, width: usize) -> Fill {
+    let (of, mut random) = (tables(rows), Random::of(name));
+    let mut seen = vec![false; PAGES * PAGE];
+    for &(s, last) in rows {
+        (0..=last).for_each(|p| seen[of[s][p / PAGE].expect("a page of its own") * PAGE + p % PAGE] = true);
+    }
+    let number = |i: usize| if seen[i / width] { 2.0 * random.unit() - 1.0 } else { f64::NAN };
+    Fill::Values((0..PAGES * PAGE * width).map(number).collect())
+}
+
+/// Runs of the first rows, as many as `ends` says.
+fn runs(rows: Rows, ends: &[usize]) -> Vec<[(&'static str, i64); 2]> {
+    let length = |n: usize| rows[..n].iter().map(|r| r.1 as i64 + 1).max().unwrap_or(1);
+    ends.iter().map(|&n| [("n", n as i64), ("length", length(n))]).collect()
+}
+
+/// The first two slots of every case: positions and table.
+fn at(c: &Capture, most: usize) -> (Tensor<'_>, PagedRows<'_>) {
+    let n = c.var("n", 1, most);
+    let positions = c.input("positions", dims![n], Scalar::I32);
+    let table = c.input("table", dims![n, BLOCKS], Scalar::I32);
+    (n, PagedRows { positions, length: c.var("length", 1, BLOCKS * PAGE), table, page: PAGE })
+}
+
+fn finished(case: Case, rows: Rows, ends: &[usize]) -> Case {
+    let runs = runs(rows, ends);
+    let runs: Vec<&[(&'static str, i64)]> = runs.iter().map(|r| &r[..]).collect();
+    let positions = rows.iter().map(|r| r.1 as f64).collect();
+    case.fill(0, Fill::Values(positions)).fill(1, entries(rows)).vars(&runs)
+}
+
+/// Which positions rows see beside those before them, and whether weights leave a part to sinks.
+#[derive(Clone, Copy)]
+struct Sight {
+    window: Option<usize>,
+    sinks: bool,
+}
+
+const ALL: Sight = Sight { window: None, sinks: false };
+
+/// Reads alone, of pools where everything that no row sees is no number.
+fn reading(heads: usize, kv_heads: usize, [depth, out]: [usize; 2], rows: Rows, ends: &[usize], sight: Sight) -> Case {
+    let words = format!("window {:?}, sinks {}, {} rows", sight.window, sight.sinks, rows.len());
+    let name = format!("pages, {heads} heads of {depth}, {kv_heads} shared, {out} out, {words}");
+    let case = Case::new(&name, |c| {
+        let (n, at) = at(c, rows.len());
+        let q = c.input("q", dims![n, heads, depth], Scalar::F32);
+        let k = c.input("k", dims![PAGES, PAGE, kv_heads, depth], Scalar::F32);
+        let v = c.input("v", dims![PAGES, PAGE, kv_heads, out], Scalar::F32);
+        let sinks = sight.sinks.then(|| c.input("sinks", dims![heads], Scalar::F32));
+        c.output("y", q.paged_attention([k, v], &at, 0.7, sight.window, sinks));
+    });
+    let case =
+        case.fill(3, seen_alone("keys", rows, kv_heads * depth)).fill(4, seen_alone("values", rows, kv_heads * out));
+    finished(case, rows, ends).within(Within::Scale(1e-5))
+}
+
+/// Keys and values in caches of their own, written and read.
+fn grouped(heads: usize, kv_heads: usize, [depth, out]: [usize; 2], cache: Scalar, rows: Rows, ends: &[usize]) -> Case {
+    let name = format!("pages of {}, {kv_heads} groups of {heads} heads, {} rows", cache.name(), rows.len());
+    let case = Case::new(name, |c| {
+        let (n, at) = at(c, rows.len());
+        let q = c.input("q", dims![n, heads, depth], Scalar::F32);
+        let slots = at.slots(PAGES);
+        let cached = |what: &'static str, width: usize| {
+            let row = c.input(what, dims![n, width], Scalar::F32);
+            let state = c.state(what, dims![PAGES * PAGE, width], cache).scatter(row.cast(cache), slots);
+            c.output_state(state);
+            state.cast(Scalar::F32)
+        };
+        let k = cached("keys", kv_heads * depth).reshape(dims![PAGES, PAGE, kv_heads, depth]);
+        let v = cached("values", kv_heads * out).reshape(dims![PAGES, PAGE, kv_heads, out]);
+        let q = if cache == Scalar::F16 { q.cast(cache).cast(Scalar::F32) } else { q };
+        c.output("y", q.paged_attention([k, v], &at, 0.2, None, None));
+    });
+    finished(case, rows, ends).within(within(cache))
+}
+
+/// A latent cache that all heads share, values being the first part of its rows.
+fn latent(heads: usize, [rank, rope]: [usize; 2], cache: Scalar, rows: Rows, ends: &[usize]) -> Case {
+    let name = format!("latent pages of {}, {heads} heads of {rank} and {rope}, {} rows", cache.name(), rows.len());
+    let case = Case::new(name, |c| {
+        let (n, at) = at(c, rows.len());
+        let (latent, rotated) = (
+            c.input("latent", dims![n, heads, rank], Scalar::F32),
+            c.input("rotated", dims![n, heads, rope], Scalar::F32),
+        );
+        let row = c.input("row", dims![n, rank + rope], Scalar::F32);
+        let state = c.state("cache", dims![PAGES * PAGE, rank + rope], cache).scatter(row.cast(cache), at.slots(PAGES));
+        c.output_state(state);
+        let k = state.cast(Scalar::F32).reshape(dims![PAGES, PAGE, 1, rank + rope]);
+        let q = Tensor::cat(&[latent, rotated + 0.5].map(|q| q.cast(cache).cast(Scalar::F32)), 2);
+        c.output("y", q.paged_attention([k, k.slice(3, 0, rank)], &at, 0.2, None, None));
+    });
+    finished(case, rows, ends).within(within(cache))
+}
+
+/// A latent cache of bytes with scales, whose rows have codes and scales without roundings that could fall either way.
+fn bytes(heads: usize, rows: Rows, ends: &[usize]) -> Case {
+    let (rank, rope, group) = (64, 32, 32);
+    let width = rank + rope;
+    let row = |i: i64| if i % 16 == 5 { 127 } else { i * 37 % 253 - 126 };
+    let rows_of = (0..29 * group as i64).map(|i| row(i) as f64 / 64.0).collect();
+    let case = Case::new(format!("latent pages of bytes, {heads} heads, {} rows", rows.len()), |c| {
+        let (n, at) = at(c, rows.len());
+        let q = c.input("q", dims![n, heads, width], Scalar::F32);
+        let slots = at.slots(PAGES);
+        let (codes, scales) = c.input("row", dims![n, width], Scalar::F32).encode_rows(group);
+        let codes = c.state("cache", dims![PAGES * PAGE, width], Scalar::I8).scatter(codes, slots);
+        c.output_state(codes);
+        let scales =
+            c.state("scales", dims![PAGES * PAGE, width / group], Scalar::F16).scatter(scales.cast(Scalar::F16), slots);
+        c.output_state(scales);
+        let k = codes.decode_rows(scales, group).reshape(dims![PAGES, PAGE, 1, width]);
+        c.output("y", q.paged_attention([k, k.slice(3, 0, rank)], &at, 0.2, None, None));
+    });
+    let case = case.fill(3, Fill::Values(rows_of)).fill(4, Fill::Whole(-127, 128)).fill(5, Fill::Uniform(0.0, 0.02));
+    finished(case, rows, ends)
+}
+
+/// As near as in `attention.rs`: queries of halves have weights and partial results of halves.
+fn within(cache: Scalar) -> Within {
+    match cache {
+        Scalar::F16 => Within::Absolute(3.0 / 4096.0 + 1e-5),
+        _ => Within::Scale(1e-5),
+    }
+}
+
+pub fn cases() -> Vec<Case> {
+    let sees = |window, sinks| Sight { window, sinks };
+    vec![
+        reading(4, 1, [24, 16], DECODING, &[1, 2, 3, 5], ALL),
+        reading(4, 4, [8, 12], WITH_PROMPT, &[2, 4, 7], ALL),
+        reading(6, 2, [16, 20], PROMPTS, &[3, 7], sees(None, true)),
+        reading(6, 2, [16, 20], PROMPTS, &[1, 7], sees(Some(65), false)),
+        reading(2, 1, [12, 12], DECODING, &[5], sees(Some(1), true)),
+        grouped(4, 2, [32, 16], Scalar::F32, DECODING, &[1, 4]),
+        grouped(4, 4, [16, 16], Scalar::F16, WITH_PROMPT, &[3, 7]),
+        latent(4, [32, 16], Scalar::F32, PROMPTS, &[3, 5]),
+        bytes(4, DECODING, &[2, 5]),
+    ]
+}
+
+/// Those that are products of halves where a machine has them.
+pub fn halves() -> Vec<Case> {
+    vec![
+        grouped(16, 2, [64, 32], Scalar::F16, DECODING, &[1, 5]),
+        latent(16, [32, 16], Scalar::F16, WITH_PROMPT, &[2, 7]),
+        latent(20, [64, 64], Scalar::F16, DECODING, &[3, 5]),
+    ]
+}
