@@ -29,6 +29,8 @@ pub const SHORT: &[Short] = &[
     Short { name: "qwen3.5-35b-a3b", stands_for: "hf:unsloth/Qwen3.5-35B-A3B-GGUF:Q4_K_M" },
     Short { name: "gemma-3-4b", stands_for: "hf:ggml-org/gemma-3-4b-it-GGUF:Q4_K_M" },
     Short { name: "gemma-3-12b", stands_for: "hf:ggml-org/gemma-3-12b-it-GGUF:Q4_K_M" },
+    Short { name: "gemma-4-e4b", stands_for: "hf:ggml-org/gemma-4-E4B-it-GGUF:Q4_K_M" },
+    Short { name: "gemma-4-26b-a4b", stands_for: "hf:ggml-org/gemma-4-26B-A4B-it-GGUF:Q4_K_M" },
     Short { name: "gpt-oss-20b", stands_for: "hf:ggml-org/gpt-oss-20b-GGUF:mxfp4" },
     Short { name: "glm-4.5-air", stands_for: "hf:unsloth/GLM-4.5-Air-GGUF:Q4_K_M" },
     Short { name: "minimax-m2", stands_for: "hf:unsloth/MiniMax-M2-GGUF:Q4_K_M" },

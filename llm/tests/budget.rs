@@ -79,6 +79,8 @@ fn layers_of_every_family_keep_their_launches() {
         ("kimi-k2", "q4_0", 13),
         ("gpt-oss-20b", "mxfp4_moe", 11),
         ("gemma-3-12b", "q4_0", 12),
+        ("gemma-4-26b-a4b", "q4_0", 11),
+        ("gemma-4-26b-a4b", "q4_k_m", 11),
         ("qwen3.5-35b-a3b", "q4_k_m", 10),
     ] {
         for (name, _, c) in decode_step(preset, quant, "null:h200") {

@@ -263,6 +263,89 @@ fn python_and_hugging_face_features() {
 }
 
 #[test]
+fn macros_call_themselves_and_those_that_follow() {
+    let source = std::fs::read_to_string(common::data("recursive-template.jinja")).unwrap();
+    let template = ChatTemplate::new(&source, &SpecialTexts::default(), &Isolation::InProcess).unwrap();
+    let tools = json!({
+        "b": {
+            "type": "object",
+            "fields": {"Y": {"type": ["integer", "null"]}, "x": {"type": "string", "usual": "u"}},
+            "needed": ["x"],
+        },
+        "a": {"type": "array", "usual": [1, 2.5, "s", true, null, {"k": {"j": []}, "i": false}]},
+    });
+    // From Jinja2 3.1.6, as transformers configures it.
+    assert_eq!(
+        render(&template, &[Message::user(" <<hid>>den <<x>> y ")], &RenderOptions { tools: Some(tools), ..prompt() }),
+        "a:ARRAY=[1 2.5 's' yes None i=no;k=j=[]],b!:OBJECT(x!:STRING='u',Y:INTEGER|NULL) \
+         a:ARRAY=[1 2.5 s yes None i=no;k=j=[]],b:OBJECT(x!:STRING=u,Y:INTEGER|NULL) den  y"
+    );
+}
+
+/// Gemma 4's own template, which is in a file of its vocabulary.
+#[cfg(feature = "reference-tests")]
+#[test]
+fn gemma4() {
+    let folder = std::env::var_os("GRISTMILL_REFERENCE")
+        .map(std::path::PathBuf::from)
+        .expect("GRISTMILL_REFERENCE names the folder");
+    let file = gristmill_llm::gguf::Gguf::open(folder.join("vocab/ggml-vocab-gemma-4.gguf")).unwrap();
+    let source = file.metadata().str("tokenizer.chat_template").unwrap().expect("a template");
+    let template = ChatTemplate::new(source, &specials("<bos>", "<turn|>", &[]), &Isolation::InProcess).unwrap();
+    let hi = [Message::user("Hi")];
+    assert_eq!(
+        render(&template, &hi, &prompt()),
+        "<bos><|turn>user\nHi<turn|>\n<|turn>model\n<|channel>thought\n<channel|>"
+    );
+    let thinking = RenderOptions { enable_thinking: Some(true), ..prompt() };
+    assert_eq!(
+        render(&template, &hi, &thinking),
+        "<bos><|turn>system\n<|think|><turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n"
+    );
+    let tools = json!([{"type": "function", "function": {
+        "name": "weather",
+        "description": "The weather of a place.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "place": {"type": "string", "description": "Where", "enum": ["Rome", "Oslo"]},
+                "days": {"type": "array", "items": {"type": ["integer", "string"], "minimum": 1}, "nullable": true},
+                "at": {"type": "object", "required": ["x"], "properties": {
+                    "x": {"type": "number", "description": "East"},
+                    "y": {"type": "object", "properties": {"deep": {"type": "boolean"}}},
+                }},
+            },
+            "required": ["place"],
+        },
+    }}]);
+    let arguments = json!({
+        "place": "Rome", "n": 3, "f": 1.5, "on": true, "no": null,
+        "at": {"y": {"b": 1, "a": "z"}, "x": [1, "two", {"k": false}]},
+    });
+    let messages = [
+        Message::system(" Be brief. "),
+        Message::user("Weather?"),
+        Message {
+            tool_calls: Some(json!([call("weather", arguments)])),
+            ..Message::assistant("<|channel>thought\nhm<channel|>Let me see.")
+        },
+        Message::tool("sunny"),
+        Message::assistant("Sunny."),
+        Message { content: json!([{"type": "text", "text": " And tomorrow? "}]), ..Message::user("") },
+    ];
+    // From Jinja2 3.1.6, as transformers configures it.
+    let expected = "<bos><|turn>system\nBe brief.<|tool>declaration:weather{description:<|\"|>The weather of a place.<|\"|>,parameters:{properties:{\
+        at:{,properties:{x:{description:<|\"|>East<|\"|>,type:<|\"|>NUMBER<|\"|>},y:{,properties:{deep:{type:<|\"|>BOOLEAN<|\"|>}}type:<|\"|>OBJECT<|\"|>}},\
+        required:[<|\"|>x<|\"|>]type:<|\"|>OBJECT<|\"|>},days:{nullable:true,items:{minimum:1,type:[<|\"|>INTEGER<|\"|>,<|\"|>STRING<|\"|>]},\
+        type:<|\"|>ARRAY<|\"|>},place:{description:<|\"|>Where<|\"|>,enum:[<|\"|>Rome<|\"|>,<|\"|>Oslo<|\"|>],type:<|\"|>STRING<|\"|>}},\
+        required:[<|\"|>place<|\"|>],type:<|\"|>OBJECT<|\"|>}}<tool|><turn|>\n<|turn>user\nWeather?<turn|>\n<|turn>model\n\
+        <|tool_call>call:weather{at:{x:[1,<|\"|>two<|\"|>,{k:false}],y:{a:<|\"|>z<|\"|>,b:1}},f:1.5,n:3,no:None,on:true,place:<|\"|>Rome<|\"|>}<tool_call|>\
+        Let me see.<turn|>\n<|turn>tool\nsunny<turn|>\n<|turn>model\nSunny.<turn|>\n<|turn>user\nAnd tomorrow?<turn|>\n<|turn>model\n\
+        <|channel>thought\n<channel|>";
+    assert_eq!(render(&template, &messages, &RenderOptions { tools: Some(tools), ..prompt() }), expected);
+}
+
+#[test]
 fn failures_are_typed() {
     let fails = |source: &str| {
         let error = ChatTemplate::new(source, &SpecialTexts::default(), &Isolation::InProcess)

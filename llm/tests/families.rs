@@ -91,6 +91,8 @@ families! {
     qwen35moe_with_states_and_experts "qwen35moe" "q8_0";
     qwen3moe_with_experts "qwen3moe" "q8_0";
     gemma3_with_windows "gemma3" "q8_0";
+    gemma4_with_shared_caches_and_inputs_of_layers "gemma4" "q8_0";
+    gemma4_with_experts_beside_a_dense_feed_forward "gemma4-moe" "q8_0";
     gpt_oss_with_sinks "gpt-oss" "mxfp4";
     glm4moe_with_a_shared_expert_behind_a_dense_layer "glm4moe" "q8_0";
     minimax_m2_with_norms_of_all_heads "minimax-m2" "q8_0";

@@ -73,6 +73,7 @@ fn parameters_are_those_of_the_published_models() {
         ("minimax-m2", 228_689_764_864),
         ("gpt-oss-20b", 20_914_757_184),
         ("gemma-3-12b", 11_766_034_176),
+        ("gemma-4-26b-a4b", 25_233_142_046),
         ("qwen3.5-35b-a3b", 34_660_610_688),
     ] {
         let plan = synth::plan(preset, "q4_0").unwrap();

@@ -15,11 +15,16 @@ use crate::tensor::{Dim, Tensor};
 
 /// `x / sqrt(mean(x²) + eps) · w` over the last axis of `x [.., d]`, `w [d]`.
 pub fn rms_norm<'g>(x: Tensor<'g>, w: Tensor<'g>, eps: f64) -> Tensor<'g> {
+    rms(x, eps) * w
+}
+
+/// The same without weights.
+pub fn rms(x: Tensor<'_>, eps: f64) -> Tensor<'_> {
     let last = x.rank() - 1;
     let (dims, c) = (x.dims(), x.capture());
     let d = c.graph.borrow().int_value(dims[last]).expect("a norm over an axis of known length");
     let mean = (x * x).sum(&[last]) * (1.0 / d as f64);
-    x * (mean + eps).sqrt().recip().unsqueeze(last) * w
+    x * (mean + eps).sqrt().recip().unsqueeze(last)
 }
 
 /// `cap · tanh(x / cap)`: what is small beside the cap stays, what is large comes to it.

@@ -33,6 +33,10 @@ pub struct Grouped {
     pub window: Option<usize>,
     /// Have heads gates? Then the rows of a head's query are followed by as many whose sigmoids multiply what the head gives, of the same width.
     pub gated: bool,
+    /// Is every head's value normed, to a mean square of 1, before it is cached?
+    pub normed_values: bool,
+    /// The layer whose cache it reads, where it has no keys and values of its own.
+    pub reads: Option<usize>,
 }
 
 /// Norms of queries and keys, before they rotate.
@@ -57,6 +61,8 @@ pub(super) struct Parts {
     pub biases: bool,
     /// A logit of each head that takes a part of the weights and has no value.
     pub sinks: bool,
+    /// May the matrix of values be absent? Values are then what keys are made of.
+    pub keys_as_values: bool,
 }
 
 impl Grouped {
@@ -82,12 +88,17 @@ impl Grouped {
         } else {
             t.need("attn_q.weight", Role::Matrix, &[q, d]);
             bias(t, "attn_q.bias", q);
-            t.need("attn_k.weight", Role::Matrix, &[k, d]);
-            bias(t, "attn_k.bias", k);
-            t.need("attn_v.weight", t.down(), &[v, d]);
-            bias(t, "attn_v.bias", v);
+            if self.reads.is_none() {
+                t.need("attn_k.weight", Role::Matrix, &[k, d]);
+                bias(t, "attn_k.bias", k);
+                if !parts.keys_as_values || t.has("attn_v.weight") {
+                    t.need("attn_v.weight", t.down(), &[v, d]);
+                    bias(t, "attn_v.bias", v);
+                }
+            }
         }
-        for (short, whole) in [("attn_q_norm.weight", q), ("attn_k_norm.weight", k)] {
+        let norms = [("attn_q_norm.weight", q), ("attn_k_norm.weight", k)];
+        for &(short, whole) in &norms[..if self.reads.is_some() { 1 } else { 2 }] {
             match parts.norms {
                 Norms::No => (),
                 Norms::Heads => t.need(short, Role::Norm, &[self.key]),
@@ -101,10 +112,10 @@ impl Grouped {
         t.need("attn_output.weight", Role::Matrix, &[d, self.heads * self.value]);
         t.optional("attn_output.bias", Role::Bias, &[d]);
     }
-    /// What it keeps of every token.
+    /// What it keeps of every token: nothing, where it reads another layer's cache.
     pub(super) fn cache(&self) -> CacheSpec {
         let [_, keys, values] = self.widths();
-        CacheSpec::keys_and_values(keys, values)
+        if self.reads.is_some() { CacheSpec::default() } else { CacheSpec::keys_and_values(keys, values) }
     }
     /// Numbers that a partial result takes for one token: values of all heads, with the largest score and the sum, each twice.
     pub(super) fn partial(&self) -> usize {
@@ -113,7 +124,7 @@ impl Grouped {
     /// Attention of normed rows `x [n, d]` of layer `layer`; writes their keys and values into the cache. Returns `[n, d]`.
     pub(super) fn write<'g>(&self, s: &'g Step, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
         let (n, pos) = (s.tokens(), s.position());
-        let [q, k, v] = self.projected(s, w, x);
+        let (q, own) = self.projected(s, w, x);
         // A head's query is followed by its gate.
         let (q, gate) = match self.gated {
             false => (q, None),
@@ -122,23 +133,14 @@ impl Grouped {
                 (q.slice(2, 0, self.key), Some(q.slice(2, self.key, self.key).sigmoid()))
             }
         };
-        // A norm has as many weights as what it goes over has elements: a head, or all of them.
-        let normed = |x: Tensor<'g>, heads: usize, name: &str| {
-            let split = dims![n, heads, self.key];
-            match w.has(name) {
-                false => x.reshape(split),
-                true if w.get(name).dims[0] == self.key => nn::rms_norm(x.reshape(split), s.weight(w, name), self.eps),
-                true => nn::rms_norm(x, s.weight(w, name), self.eps).reshape(split),
+        let q = self.normed(s, w, q, self.heads, "attn_q_norm.weight");
+        let (q, [k, v]) = match (own, self.reads) {
+            (Some(own), _) => self.own(s, w, layer, q, own),
+            (None, reads) => {
+                let q = self.rotate(q, s.rope(self.tables[1], self.rotated), pos);
+                (q, self.rows(s, reads.expect("keys and values of its own, or another layer's")))
             }
         };
-        let (q, k) = (normed(q, self.heads, "attn_q_norm.weight"), normed(k, self.kv_heads, "attn_k_norm.weight"));
-        let of_keys = s.rope(self.tables[0], self.rotated);
-        let of_queries = if self.tables[0] == self.tables[1] { of_keys } else { s.rope(self.tables[1], self.rotated) };
-        let (q, k) = (self.rotate(q, of_queries, pos), self.rotate(k, of_keys, pos));
-
-        let [_, keys, values] = self.widths();
-        let (k, next) = s.cached(layer, 0, Component { name: "keys", width: keys }, k.reshape(dims![n, keys]));
-        let (v, _) = s.cached(layer, next, Component { name: "values", width: values }, v);
         let (k, v) = (
             k.reshape(dims![s.options.rows, self.kv_heads, self.key]),
             v.reshape(dims![s.options.rows, self.kv_heads, self.value]),
@@ -148,14 +150,62 @@ impl Grouped {
         let out = gate.map_or(out, |gate| out * gate).reshape(dims![n, self.heads * self.value]);
         linear(s, w, out, "attn_output")
     }
-    /// Queries, keys and values of rows `x [n, d]`, each `[n, width]`.
-    fn projected<'g>(&self, s: &'g Step, w: &Weights, x: Tensor<'g>) -> [Tensor<'g>; 3] {
-        if !w.has("attn_qkv.weight") {
-            return ["attn_q", "attn_k", "attn_v"].map(|name| linear(s, w, x, name));
+    /// Queries `[n, width]` of rows `x [n, d]`, and of a layer that has them keys and values. Values without a matrix of their own are the keys.
+    fn projected<'g>(&self, s: &'g Step, w: &Weights, x: Tensor<'g>) -> (Tensor<'g>, Option<[Tensor<'g>; 2]>) {
+        if w.has("attn_qkv.weight") {
+            let all = linear(s, w, x, "attn_qkv");
+            let [q, k, v] = self.widths();
+            return (all.slice(1, 0, q), Some([all.slice(1, q, k), all.slice(1, q + k, v)]));
         }
-        let all = linear(s, w, x, "attn_qkv");
-        let [q, k, v] = self.widths();
-        [all.slice(1, 0, q), all.slice(1, q, k), all.slice(1, q + k, v)]
+        let q = linear(s, w, x, "attn_q");
+        if self.reads.is_some() {
+            return (q, None);
+        }
+        let k = linear(s, w, x, "attn_k");
+        (q, Some([k, if w.has("attn_v.weight") { linear(s, w, x, "attn_v") } else { k }]))
+    }
+    /// Queries that have rotated, and the cache's keys and values once it has those of these tokens.
+    fn own<'g>(
+        &self,
+        s: &'g Step,
+        w: &Weights,
+        layer: usize,
+        q: Tensor<'g>,
+        [k, v]: [Tensor<'g>; 2],
+    ) -> (Tensor<'g>, [Tensor<'g>; 2]) {
+        let (n, pos) = (s.tokens(), s.position());
+        let k = self.normed(s, w, k, self.kv_heads, "attn_k_norm.weight");
+        let of_keys = s.rope(self.tables[0], self.rotated);
+        let of_queries = if self.tables[0] == self.tables[1] { of_keys } else { s.rope(self.tables[1], self.rotated) };
+        let (q, k) = (self.rotate(q, of_queries, pos), self.rotate(k, of_keys, pos));
+        let [keys, values] = self.components();
+        let v = match self.normed_values {
+            false => v,
+            true => nn::rms(v.reshape(dims![n, self.kv_heads, self.value]), self.eps).reshape(dims![n, values.width]),
+        };
+        let (k, next) = s.cached(layer, 0, keys, k.reshape(dims![n, keys.width]));
+        let (v, _) = s.cached(layer, next, values, v);
+        (q, [k, v])
+    }
+    /// The cache's keys and values of a layer that comes before and is like this one.
+    fn rows<'g>(&self, s: &'g Step, layer: usize) -> [Tensor<'g>; 2] {
+        let [keys, values] = self.components();
+        let (k, next) = s.cache(layer, 0, keys);
+        [k, s.cache(layer, next, values).0]
+    }
+    /// What a row of the cache has.
+    fn components(&self) -> [Component; 2] {
+        let [_, keys, values] = self.widths();
+        [Component { name: "keys", width: keys }, Component { name: "values", width: values }]
+    }
+    /// Rows `x [n, heads·key]` as heads, normed where there are weights of that name: as many as what they go over has elements, a head or all of them.
+    fn normed<'g>(&self, s: &'g Step, w: &Weights, x: Tensor<'g>, heads: usize, name: &str) -> Tensor<'g> {
+        let split = dims![s.tokens(), heads, self.key];
+        match w.has(name) {
+            false => x.reshape(split),
+            true if w.get(name).dims[0] == self.key => nn::rms_norm(x.reshape(split), s.weight(w, name), self.eps),
+            true => nn::rms_norm(x, s.weight(w, name), self.eps).reshape(split),
+        }
     }
     /// `x [n, heads, key]` with the first part of every head rotated.
     fn rotate<'g>(&self, x: Tensor<'g>, table: Tensor<'g>, pos: Tensor<'g>) -> Tensor<'g> {

@@ -12,6 +12,7 @@ mod ends;
 mod error;
 mod feed_forward;
 mod gemma3;
+mod gemma4;
 mod glm4moe;
 mod gpt_oss;
 mod llama;
@@ -47,6 +48,7 @@ pub static TABLE: &[Architecture] = &[
     deepseek2::ARCHITECTURE,
     glm4moe::ARCHITECTURE,
     gemma3::ARCHITECTURE,
+    gemma4::ARCHITECTURE,
     gpt_oss::ARCHITECTURE,
     llama::ARCHITECTURE,
     minimax_m2::ARCHITECTURE,

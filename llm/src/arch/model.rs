@@ -39,6 +39,10 @@ pub trait Model: Send + Sync {
     fn caches(&self) -> &[CacheSpec];
     /// The tables of rotations that its steps read, for a context of so many tokens.
     fn rope_tables(&self, context: usize) -> Vec<RopeTable>;
+    /// Numbers that each layer gets of every token besides the hidden row, made once before the first layer; 0 if there are none.
+    fn layer_input(&self) -> usize {
+        0
+    }
     /// Numbers that a partial result of attention takes for one token, all heads together, in the layer where they are most.
     fn partial(&self, options: &Options) -> usize;
     /// Writes the calls of one step, in order.

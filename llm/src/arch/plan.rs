@@ -89,6 +89,8 @@ pub enum Bind {
     Rope(usize),
     /// Hidden rows `[n, width]` f32, before layer `i` (after the last for `i` = layers). Two buffers in turn suffice.
     Hidden(usize),
+    /// Rows `[n, layers·width]` f32 that a model makes of the tokens for all its layers, from the part of layer `i` on: see [`super::Model::layer_input`].
+    LayerInput(usize),
     /// The cache of that layer: the plane of that number, rows or a state.
     State(usize, usize),
     /// The packed tensor of that name.

@@ -63,15 +63,23 @@ impl<'a> Reader<'a> {
     pub fn pattern(&self, name: &str, layers: usize, period: usize) -> Result<Vec<bool>> {
         let key = self.key(name);
         let period = match self.metadata.get(&key) {
-            Some(Value::Array(_)) => {
-                let each = self.metadata.bools(&key)?.unwrap_or_default();
-                self.check(name, each.len(), each.len() >= layers, "one for each layer")?;
-                return Ok(each[..layers].to_vec());
-            }
+            Some(Value::Array(_)) => return self.bools(name, layers),
             Some(_) => self.size(name)?,
             None => period,
         };
         Ok((0..layers).map(|layer| layer % period != period - 1).collect())
+    }
+    /// Yes or no for each layer: an array that must be there.
+    pub fn bools(&self, name: &str, layers: usize) -> Result<Vec<bool>> {
+        let each = self.metadata.need(&self.key(name), Metadata::bools)?;
+        self.check(name, each.len(), each.len() >= layers, "one for each layer")?;
+        Ok(each[..layers].to_vec())
+    }
+    /// The bound of logits, if they have one.
+    pub fn cap(&self) -> Result<Option<f64>> {
+        let cap = self.float("final_logit_softcapping")?.filter(|&c| c != 0.0);
+        self.check("final_logit_softcapping", cap.unwrap_or(1.0), cap.is_none_or(|c| c > 0.0), "positive")?;
+        Ok(cap)
     }
     /// A text, if the key is there.
     pub fn str(&self, name: &str) -> Result<Option<&'a str>> {

@@ -1,8 +1,8 @@
 //! Rotary positions: frequencies (YaRN, arXiv 2309.00071) and the tables of angles. All in f64: at position 200,000 an
 //! angle in f32 is off by 1e-2.
 
-use super::Result;
 use super::reader::Reader;
+use super::{Result, Tensors};
 use std::f64::consts::PI;
 
 /// Change of the rope's frequencies for long contexts.
@@ -89,6 +89,17 @@ pub fn frequencies(dims: usize, base: f64, scaling: Scaling) -> Vec<f64> {
                 .collect()
         }
     }
+}
+
+/// What the frequencies of each pair are divided by: the numbers of that tensor.
+///
+/// # Errors
+/// When it is absent, of another type, or has numbers that are not positive.
+pub(super) fn divisors(r: &Reader, tensors: &dyn Tensors, name: &str) -> Result<Vec<f64>> {
+    let values = tensors.floats(name)?;
+    let good = values.iter().all(|v| v.is_finite() && *v > 0.0);
+    r.check(name, "out of bounds", good, "positive numbers")?;
+    Ok(values.into_iter().map(f64::from).collect())
 }
 
 /// A table of rotations: a step reads the rows of its positions.

@@ -92,6 +92,11 @@ impl<'o> Step<'o> {
     pub fn hidden(&self, layer: usize, d: usize) -> Tensor<'_> {
         self.input("x", Bind::Hidden(layer), dims![self.tokens(), d], Scalar::F32)
     }
+    /// What the model has made of the tokens for layer `layer` of `layers`, before the first of them: `[tokens, width]`.
+    pub fn layer_input(&self, layer: usize, layers: usize, width: usize) -> Tensor<'_> {
+        let rows = dims![self.tokens(), layers * width];
+        self.input("layer_input", Bind::LayerInput(layer), rows, Scalar::F32).slice(1, 0, width)
+    }
     /// The model's table of rotations of that number, `[rows, dims/2, 2]`. At most one call for each.
     pub fn rope(&self, table: usize, dims: usize) -> Tensor<'_> {
         let name = if table == 0 { "rope".to_string() } else { format!("rope{table}") };
@@ -116,6 +121,19 @@ impl<'o> Step<'o> {
         let bytes = written(plane, c.name, c.width, cache, bytes);
         let scales = written(plane + 1, "scales", c.width / group, Scalar::F16, scales);
         (bytes.decode_rows(scales, group), plane + 2)
+    }
+    /// What a component of a layer's cache holds by now, as [`Step::cached`] returns it: for whoever reads another layer's. `layer` comes before it.
+    pub fn cache(&self, layer: usize, plane: usize, c: Component) -> (Tensor<'_>, usize) {
+        let read = |plane: usize, name: &str, width: usize, scalar: Scalar| {
+            self.bound(Bind::State(layer, plane), self.capture.state(name, dims![self.options.rows, width], scalar))
+        };
+        let cache = self.options.cache;
+        if cache.is_float() {
+            return (read(plane, c.name, c.width, cache).cast(Scalar::F32), plane + 1);
+        }
+        let group = group_of(c.width);
+        let bytes = read(plane, c.name, c.width, cache);
+        (bytes.decode_rows(read(plane + 1, "scales", c.width / group, Scalar::F16), group), plane + 2)
     }
     /// A state of a layer, in the buffer of that number: itself, and what it is before these tokens, which is zeros before the first.
     pub fn state<'g>(&'g self, layer: usize, plane: usize, name: &str, dims: &[Dim]) -> (Tensor<'g>, Tensor<'g>) {

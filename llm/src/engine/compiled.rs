@@ -38,7 +38,7 @@ impl Footprint {
     fn new(model: &dyn Model, probe: &Options, chunk: usize, arena: usize) -> Footprint {
         let row =
             model.cache_row_bytes(probe.cache) + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
-        let hidden = 2 * chunk * model.width() * size_of::<f32>();
+        let hidden = 2 * chunk * model.width() * size_of::<f32>() + layer_input_bytes(model, chunk);
         let logits = chunk * model.vocabulary() * size_of::<f32>();
         let request = NUMBERS * size_of::<f32>() + chunk * size_of::<u32>();
         Footprint { row: row as u64, besides: (model.state_bytes() + hidden + logits + request + arena) as u64, chunk }
@@ -57,6 +57,12 @@ impl Footprint {
         }
         fits
     }
+}
+
+/// Bytes of what a model makes of a step's tokens for all its layers: rows of all layers, and after the last what a row lacks that is read from the part of the last
+/// layer on.
+fn layer_input_bytes(model: &dyn Model, chunk: usize) -> usize {
+    (chunk + 1) * model.layers() * model.layer_input() * size_of::<f32>()
 }
 
 /// A step that every model has, to ask it what it keeps.
@@ -173,6 +179,10 @@ impl<'a> Compiled<'a> {
         let hidden_bytes = chunk * model.width() * 4;
         let hidden = [device.alloc(hidden_bytes, Memory::State)?, device.alloc(hidden_bytes, Memory::State)?];
         let tokens = device.alloc(chunk * 4, Memory::Scratch)?;
+        let layer_input = match layer_input_bytes(model.as_ref(), chunk) {
+            _ if model.layer_input() == 0 => None,
+            bytes => Some(device.alloc(bytes, Memory::State)?),
+        };
         let rope_tables = model.rope_tables(context);
         let rope = rope_tables
             .iter()
@@ -192,6 +202,7 @@ impl<'a> Compiled<'a> {
             states,
             hidden,
             tokens,
+            layer_input,
             rope_tables,
             rope,
             logits,

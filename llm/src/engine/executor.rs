@@ -64,6 +64,8 @@ pub struct Engine {
     pub(super) states: Vec<Vec<Buffer>>,
     pub(super) hidden: [Buffer; 2],
     pub(super) tokens: Buffer,
+    /// What the model makes of the tokens for all its layers, if it does.
+    pub(super) layer_input: Option<Buffer>,
     /// Tables of rotations, and where they lie.
     pub(super) rope_tables: Vec<RopeTable>,
     pub(super) rope: Vec<Buffer>,
@@ -114,7 +116,8 @@ impl Engine {
     /// Bytes of all that it has on the device: weights, cache, activations. Of the cache, rows that were never used may take no memory yet.
     pub fn memory_bytes(&self) -> u64 {
         let one = [&self.tokens, &self.logits, &self.arena, &self.chosen, &self.random, &self.request];
-        let states = self.states.iter().flatten().chain(&self.hidden).chain(&self.rope).chain(one);
+        let states = self.states.iter().flatten().chain(&self.hidden).chain(&self.rope);
+        let states = states.chain(&self.layer_input).chain(one);
         self.weight_bytes() + states.map(|buffer| buffer.len() as u64).sum::<u64>()
     }
     /// Most tokens of one step.
@@ -257,6 +260,11 @@ impl Engine {
             Bind::Tokens => self.tokens.clone(),
             Bind::Rope(table) => self.rope[*table].clone(),
             Bind::Hidden(i) => self.hidden[i % 2].clone(),
+            Bind::LayerInput(layer) => {
+                let (all, begin) = (self.layer_input.as_ref(), layer * self.model.layer_input() * size_of::<f32>());
+                let part = all.and_then(|all| all.slice(begin, all.len() - begin).ok());
+                part.expect("a model whose layers have inputs says so")
+            }
             Bind::State(layer, plane) => self.states[*layer][*plane].clone(),
             Bind::Weight(name) => self.weights.get(name).expect("loaded for all plans").clone(),
             Bind::Logits => self.logits.clone(),

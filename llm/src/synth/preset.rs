@@ -3,7 +3,7 @@
 use super::{Error, Plan, TensorPlan, fill, vocab};
 use crate::arch::{self, TensorSpec, Tensors};
 use crate::gguf::types::FileType;
-use crate::gguf::{self, Metadata, Role, Value};
+use crate::gguf::{self, Array, Metadata, Role, Value};
 use gristmill_encodings::F32;
 use gristmill_uop::encoding::EncodingRef;
 
@@ -14,8 +14,11 @@ enum Key {
     F(f32),
     B(bool),
     S(&'static str),
+    /// One for each layer, in turn.
+    Us(&'static [u32]),
+    Bs(&'static [bool]),
 }
-use Key::{B, F, S, U};
+use Key::{B, Bs, F, S, U, Us};
 
 /// One model.
 pub(super) struct Preset {
@@ -415,6 +418,38 @@ pub(super) static PRESETS: &[Preset] = &[
         vocab: vocab::GEMMA,
     },
     Preset {
+        name: "gemma-4-26b-a4b",
+        title: "Gemma-4-26B-A4B-it (random weights)",
+        architecture: "gemma4",
+        keys: &[
+            ("block_count", U(30)),
+            ("context_length", U(262_144)),
+            ("embedding_length", U(2816)),
+            ("embedding_length_per_layer_input", U(0)),
+            ("feed_forward_length", U(2112)),
+            ("attention.head_count", U(16)),
+            ("attention.head_count_kv", Us(&[8, 8, 8, 8, 8, 2])),
+            ("attention.key_length", U(512)),
+            ("attention.value_length", U(512)),
+            ("attention.key_length_swa", U(256)),
+            ("attention.value_length_swa", U(256)),
+            ("attention.layer_norm_rms_epsilon", F(1e-6)),
+            ("attention.sliding_window", U(1024)),
+            ("attention.sliding_window_pattern", Bs(&[true, true, true, true, true, false])),
+            ("attention.shared_kv_layers", U(0)),
+            ("rope.dimension_count", U(512)),
+            ("rope.dimension_count_swa", U(256)),
+            ("rope.freq_base", F(1e6)),
+            ("rope.freq_base_swa", F(1e4)),
+            ("final_logit_softcapping", F(30.0)),
+            ("expert_count", U(128)),
+            ("expert_used_count", U(8)),
+            ("expert_feed_forward_length", U(704)),
+        ],
+        has: &["rope_freqs.weight", "ffn_gate_inp.weight", "ffn_gate_up_exps.weight", "layer_output_scale.weight"],
+        vocab: vocab::GEMMA_4,
+    },
+    Preset {
         name: "qwen3.5-35b-a3b",
         title: "Qwen3.5-35B-A3B (random weights)",
         architecture: "qwen35moe",
@@ -445,13 +480,16 @@ pub(super) static PRESETS: &[Preset] = &[
     },
 ];
 
-impl From<Key> for Value {
-    fn from(key: Key) -> Value {
-        match key {
+impl Key {
+    /// Of a model of so many blocks.
+    fn value(self, blocks: usize) -> Value {
+        match self {
             U(v) => v.into(),
             F(v) => v.into(),
             B(v) => v.into(),
             S(v) => v.into(),
+            Us(each) => Value::Array(Array::U32(each.iter().copied().cycle().take(blocks).collect())),
+            Bs(each) => Value::Array(Array::Bool(each.iter().copied().cycle().take(blocks).collect())),
         }
     }
 }
@@ -494,8 +532,12 @@ impl Preset {
         md.insert("general.file_type", file_type.id);
         md.insert("general.quantization_version", 2u32);
         md.insert(format!("{}.vocab_size", self.architecture), self.vocab.size);
+        let blocks = self.keys.iter().find_map(|(key, value)| match value {
+            U(blocks) if *key == "block_count" => Some(*blocks as usize),
+            _ => None,
+        });
         for (key, value) in self.keys {
-            md.insert(format!("{}.{key}", self.architecture), Value::from(*value));
+            md.insert(format!("{}.{key}", self.architecture), value.value(blocks.unwrap_or(0)));
         }
         md
     }

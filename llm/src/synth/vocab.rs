@@ -192,6 +192,20 @@ pub(super) const GEMMA: Vocab = Vocab {
     template: "{% for m in messages %}{{ m.content }}{% endfor %}",
 };
 
+/// As large as the published one, which merges characters; special tokens are the last here.
+pub(super) const GEMMA_4: Vocab = Vocab {
+    size: 262_144,
+    first_special: 262_100,
+    specials: &["<bos>", "<eos>", "<|turn>", "<turn|>"],
+    bos: 262_100,
+    eos: 262_101,
+    eot_eom: Some((262_103, 262_101)),
+    padding: 262_101,
+    template: "{{ bos_token }}{% for m in messages %}<|turn>{{ m.role }}\n{{ m.content }}<turn|>\n{% endfor %}\
+               {% if add_generation_prompt %}<|turn>model\n{% endif %}",
+    ..GEMMA
+};
+
 pub(super) const QWEN: Vocab = Vocab {
     size: 151_936,
     pre: "qwen2",

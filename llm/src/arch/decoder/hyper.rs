@@ -3,7 +3,7 @@
 use super::super::attention::Grouped;
 use super::super::moe::Experts;
 use super::super::reader::Reader;
-use super::super::rope::{RopeTable, Scaling, Temperature, frequencies};
+use super::super::rope::{RopeTable, Scaling, Temperature, divisors, frequencies};
 use super::super::{Result, Tensors};
 use super::family::Family;
 use crate::gguf::Metadata;
@@ -76,8 +76,7 @@ impl Hyper {
         r.check("feed_forward_length", 0, ff[..dense].iter().all(|&f| f > 0), "positive in dense layers")?;
         let vocabulary = r.vocabulary(tensors)?;
         let (windows, window_base) = windows(family, &r, layers)?;
-        let cap = r.float("final_logit_softcapping")?.filter(|&c| c != 0.0);
-        r.check("final_logit_softcapping", cap.unwrap_or(1.0), cap.is_none_or(|c| c > 0.0), "positive")?;
+        let cap = r.cap()?;
         Ok(Hyper {
             layers,
             dense,
@@ -169,6 +168,8 @@ fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> 
         tables: [0, 0],
         window: None,
         gated: false,
+        normed_values: false,
+        reads: None,
     })
 }
 
@@ -222,13 +223,8 @@ impl Rope {
             let multiplier = r.float("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
             magnitude *= (1.0 + 0.1 * factor.ln()) / (1.0 + 0.1 * multiplier * factor.ln());
         }
-        let numbers = |name: &str| -> Result<Vec<f64>> {
-            let values = tensors.floats(name)?;
-            let good = values.iter().all(|v| v.is_finite() && *v > 0.0);
-            r.check(name, "out of bounds", good, "positive numbers")?;
-            Ok(values.into_iter().map(f64::from).collect())
-        };
         let has = |name: &str| tensors.find(name).is_some();
+        let numbers = |name: &str| divisors(&r, tensors, name);
         let divisors = match () {
             () if has("rope_factors_long.weight") => Divisors::ByContext(
                 numbers("rope_factors_short.weight")?,

@@ -28,7 +28,7 @@ impl Family {
         }
         for layer in 0..h.layers {
             t.block(layer);
-            let parts = Parts { norms: self.norms, biases: self.biases, sinks: self.sinks };
+            let parts = Parts { norms: self.norms, biases: self.biases, sinks: self.sinks, keys_as_values: false };
             h.attention.tensors(&mut t, h.d, parts);
             if self.post_norms {
                 t.need("post_attention_norm.weight", Role::Norm, &[h.d]);

@@ -171,7 +171,21 @@ fn attention(r: &Reader, layers: usize, d: usize, eps: f64) -> Result<Grouped> {
     let even = rotated > 0 && rotated.is_multiple_of(2) && rotated <= key;
     r.check("rope.dimension_count", rotated, even, "even and at most the key length")?;
     let (pairing, scale) = (Pairing::Halves, 1.0 / (key as f64).sqrt());
-    Ok(Grouped { heads, kv_heads, key, value, rotated, pairing, scale, eps, tables: [0, 0], window: None, gated: true })
+    Ok(Grouped {
+        heads,
+        kv_heads,
+        key,
+        value,
+        rotated,
+        pairing,
+        scale,
+        eps,
+        tables: [0, 0],
+        window: None,
+        gated: true,
+        normed_values: false,
+        reads: None,
+    })
 }
 
 /// Does this pair turn with a text's position? Three sections of pairs, taken in turn, turn with time, height and width, which a text's tokens have alike;

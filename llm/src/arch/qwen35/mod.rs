@@ -55,7 +55,10 @@ fn table(h: &Hyper, there: &dyn Tensors) -> Vec<TensorSpec> {
     for layer in 0..h.layers {
         t.block(layer);
         match h.attends(layer) {
-            true => h.attention.tensors(&mut t, h.d, Parts { norms: Norms::Heads, biases: false, sinks: false }),
+            true => {
+                let parts = Parts { norms: Norms::Heads, biases: false, sinks: false, keys_as_values: false };
+                h.attention.tensors(&mut t, h.d, parts);
+            }
             false => delta_net(&mut t, &h.delta, h.d),
         }
         t.need("post_attention_norm.weight", Role::Norm, &[h.d]);
