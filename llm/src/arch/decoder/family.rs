@@ -38,7 +38,8 @@ pub(in super::super) struct Family {
 pub(in super::super) struct Windows {
     /// Every so many layers the last sees all positions, unless `attention.sliding_window_pattern` says which do.
     pub period: usize,
-    /// Rotations of their own: without scaling, of this base where `rope.freq_base_swa` does not say one. Else they rotate as other layers do.
+    /// Rotations of their own: without scaling, of this base where `rope.freq_base_swa` does not say one. Else they rotate as other layers do, but for
+    /// another base if that key says one.
     pub base: Option<f64>,
 }
 

@@ -8,6 +8,9 @@ use super::super::{Result, Tensors};
 use super::family::Family;
 use crate::gguf::Metadata;
 
+/// Rope base where a file does not say one.
+const BASE: f64 = 10_000.0;
+
 /// What a model is, in numbers.
 pub(super) struct Hyper {
     /// Layers, without blocks for draft tokens.
@@ -20,8 +23,8 @@ pub(super) struct Hyper {
     pub attention: Grouped,
     /// The window of each layer that has one, in positions.
     windows: Vec<Option<usize>>,
-    /// The table of rotations of keys and queries of layers with a window, where these have their own: its base.
-    window_base: Option<f64>,
+    /// Rotations of keys and queries of layers with a window, where these have their own.
+    window_turns: Option<Turns>,
     /// Bound of logits: see [`super::super::ends::Ends`].
     pub cap: Option<f64>,
     /// Width of a dense feed-forward, per layer.
@@ -42,6 +45,15 @@ pub(super) struct Hyper {
     temperature: Option<Temperature>,
 }
 
+/// Rotations of layers with a window.
+#[derive(Clone, Copy)]
+struct Turns {
+    /// Rope base.
+    base: f64,
+    /// Are they scaled as those of the other layers are, magnitude included? Else not at all.
+    scaled: bool,
+}
+
 impl Hyper {
     /// Reads and checks them.
     ///
@@ -55,7 +67,7 @@ impl Hyper {
         if r.has("rope.dimension_sections") {
             return r.unsupported("rope.dimension_sections", "positions of several kinds");
         }
-        let base = r.positive("rope.freq_base", 10000.0)?;
+        let base = r.positive("rope.freq_base", BASE)?;
         let scaling = Scaling::read(&r, context, base)?;
         let temperature = temperature(&r, context)?;
         let attention =
@@ -75,7 +87,7 @@ impl Hyper {
         let ff = if dense > 0 { r.each("feed_forward_length", layers)? } else { vec![0; layers] };
         r.check("feed_forward_length", 0, ff[..dense].iter().all(|&f| f > 0), "positive in dense layers")?;
         let vocabulary = r.vocabulary(tensors)?;
-        let (windows, window_base) = windows(family, &r, layers)?;
+        let (windows, window_turns) = windows(family, &r, layers)?;
         let cap = r.cap()?;
         Ok(Hyper {
             layers,
@@ -83,7 +95,7 @@ impl Hyper {
             d,
             attention,
             windows,
-            window_base,
+            window_turns,
             cap,
             ff,
             experts,
@@ -98,7 +110,7 @@ impl Hyper {
     /// Attention of a layer.
     pub fn attention_of(&self, layer: usize) -> Grouped {
         let (mut a, window) = (self.attention.clone(), self.windows[layer]);
-        if window.is_some() && self.window_base.is_some() {
+        if window.is_some() && self.window_turns.is_some() {
             // Behind the tables of the other layers.
             a.tables = [1 + usize::from(self.temperature.is_some()); 2];
         }
@@ -128,7 +140,7 @@ impl Hyper {
         }
         let within: Vec<usize> = self.windows.iter().copied().flatten().collect();
         if let Some(window) = within.first() {
-            let base = self.window_base.map_or(String::new(), |base| format!(", rope base {base}"));
+            let base = self.window_turns.map_or(String::new(), |turns| format!(", rope base {}", turns.base));
             out.push(("windows", format!("{window} positions in {} of {} layers{base}", within.len(), self.layers)));
         }
         out.push(("vocabulary", self.vocabulary.to_string()));
@@ -173,19 +185,17 @@ fn attention(family: &Family, r: &Reader, layers: usize, d: usize, eps: f64) -> 
     })
 }
 
-/// The window of each layer that has one, and the base of its rotations where that is another.
-fn windows(family: &Family, r: &Reader, layers: usize) -> Result<(Vec<Option<usize>>, Option<f64>)> {
+/// The window of each layer that has one, and its rotations where they are others than those of the other layers.
+fn windows(family: &Family, r: &Reader, layers: usize) -> Result<(Vec<Option<usize>>, Option<Turns>)> {
     let Some(kind) = family.windows else { return Ok((vec![None; layers], None)) };
     let window = r.size_or("attention.sliding_window", Some(0))?;
     let within = r.pattern("attention.sliding_window_pattern", layers, kind.period)?;
     let of_layer = |within: bool| (within && window > 0).then_some(window);
-    let base = match (kind.base, r.has("rope.freq_base_swa")) {
-        (Some(usual), _) => Some(r.positive("rope.freq_base_swa", usual)?),
-        (None, false) => None,
-        (None, true) if r.float("rope.freq_base_swa")? == r.float("rope.freq_base")? => None,
-        (None, true) => return r.unsupported("rope.freq_base_swa", "another base with the same scaling"),
-    };
-    Ok((within.into_iter().map(of_layer).collect(), base))
+    let all = r.positive("rope.freq_base", BASE)?;
+    let base = r.positive("rope.freq_base_swa", kind.base.unwrap_or(all))?;
+    let scaled = kind.base.is_none();
+    let turns = (!scaled || base != all).then_some(Turns { base, scaled });
+    Ok((within.into_iter().map(of_layer).collect(), turns))
 }
 
 /// Attention that sharpens with the position, if it does.
@@ -202,8 +212,8 @@ pub(super) struct Rope {
     magnitude: f64,
     temperature: Option<Temperature>,
     divisors: Divisors,
-    /// Those of layers with a window, where they have their own.
-    windows: Option<Vec<f64>>,
+    /// The table of layers with a window, where they have their own.
+    windows: Option<RopeTable>,
 }
 
 /// What frequencies are divided by.
@@ -234,7 +244,10 @@ impl Rope {
             () if has("rope_freqs.weight") => Divisors::Always(numbers("rope_freqs.weight")?),
             () => Divisors::None,
         };
-        let windows = h.window_base.map(|base| frequencies(h.attention.rotated, base, Scaling::None));
+        let windows = h.window_turns.map(|Turns { base, scaled }| {
+            let (scaling, magnitude) = if scaled { (h.scaling, magnitude) } else { (Scaling::None, 1.0) };
+            RopeTable { magnitude, ..RopeTable::new(frequencies(h.attention.rotated, base, scaling)) }
+        });
         let frequencies = frequencies(h.attention.rotated, h.base, h.scaling);
         Ok(Rope { frequencies, magnitude, temperature: h.temperature, divisors, windows })
     }
@@ -252,7 +265,47 @@ impl Rope {
             None => vec![keys],
             Some(_) => vec![keys.clone(), RopeTable { temperature: self.temperature, ..keys }],
         };
-        tables.extend(self.windows.clone().map(RopeTable::new));
+        tables.extend(self.windows.clone());
         tables
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::arch::{self, AttentionForm, Bind, Functions, Logits, Model, Options, RopeTable, TokenClass};
+    use crate::gguf::Gguf;
+    use gristmill_uop::dtype::Scalar;
+
+    /// gpt-oss with these keys besides.
+    fn model(keys: &[(&str, f32)]) -> Box<dyn Model> {
+        let file = Gguf::synth("gpt-oss-20b", "mxfp4_moe").unwrap();
+        let mut metadata = file.metadata().clone();
+        for &(key, value) in keys {
+            metadata.insert(format!("gpt-oss.{key}"), value);
+        }
+        arch::load(&metadata, &file).unwrap()
+    }
+
+    /// The table of rotations that each layer reads.
+    fn read(model: &dyn Model) -> Vec<usize> {
+        let (attention, logits, tile) = (AttentionForm::Absorbed, Logits::Last, Options::TILE);
+        let options =
+            Options { tokens: TokenClass::One, rows: 64, depth: 64, cache: Scalar::F16, attention, logits, tile };
+        let plan = model.plan(&options, &mut Functions::new());
+        let table = |bind: &Bind| if let Bind::Rope(table) = bind { Some(*table) } else { None };
+        plan.calls.iter().flat_map(|call| call.binds.iter().filter_map(table)).collect()
+    }
+
+    #[test]
+    fn windows_may_turn_faster_and_are_scaled_as_other_layers() {
+        let tables = |keys: &[(&str, f32)]| -> Vec<RopeTable> { model(keys).rope_tables(4096) };
+        let (usual, fast) = (tables(&[]), tables(&[("rope.freq_base", 1e4)]));
+        assert!(usual.len() == 1 && fast.len() == 1 && usual != fast && usual[0].magnitude > 1.3);
+        let windows = [("rope.freq_base_swa", 1e4f32)];
+        assert_eq!(tables(&windows), [usual[0].clone(), fast[0].clone()]);
+        let of_layers: Vec<usize> = (0..24).map(|layer| (layer + 1) % 2).collect();
+        assert_eq!(read(model(&windows).as_ref()), of_layers);
+        // Saying what is so already changes nothing.
+        assert_eq!(tables(&[("rope.freq_base_swa", 150_000.0)]), usual);
     }
 }
