@@ -1,9 +1,10 @@
 //! The bytes that a step must read: what its speed is measured against.
 
 use crate::arch::{Bind, Plan};
-use gristmill_uop::function::{Function, SlotKind};
+use gristmill_uop::function::{Function, Slot, SlotKind};
 use gristmill_uop::op::Op;
-use gristmill_uop::{Arg, Id};
+use gristmill_uop::{Arg, Graph, Id};
+use std::collections::BTreeSet;
 
 /// Bytes that one step reads at least.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -34,6 +35,43 @@ pub fn weights(plan: &Plan, tokens: usize, bytes: &dyn Fn(&str) -> u64) -> f64 {
         }
     }
     sum
+}
+
+/// Bytes of rows of the cache that a step reads whose tokens have `rows` positions before and at them: of each layer all of them, or those of its window.
+pub fn cache(plan: &Plan, rows: usize) -> f64 {
+    plan.calls.iter().map(|call| of_cache(&call.function, rows)).sum::<usize>() as f64
+}
+
+/// The same of one function: what its attentions are of, whichever layer keeps it.
+fn of_cache(function: &Function, rows: usize) -> usize {
+    let g = &function.graph;
+    let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+    let mut bytes = 0;
+    for id in g.toposort(&roots).into_iter().filter(|&id| g[id].op == Op::Attention) {
+        let src = &g[id].src;
+        let window = src.get(5).and_then(|&w| g.int_value(w)).filter(|&w| w > 0);
+        let seen = window.map_or(rows, |w| rows.min(w as usize));
+        for slot in states(g, &src[1..3]) {
+            let Slot { dims, storage, .. } = &function.slots[slot as usize];
+            bytes += seen * storage.bytes(dims).unwrap_or(0) / dims[0].max(1) as usize;
+        }
+    }
+    bytes
+}
+
+/// The states that these nodes are made of, without what is written into them.
+fn states(g: &Graph, from: &[Id]) -> BTreeSet<u32> {
+    let (mut found, mut seen, mut left) = (BTreeSet::new(), BTreeSet::new(), from.to_vec());
+    while let Some(id) = left.pop() {
+        let n = &g[id];
+        match (n.op, &n.arg) {
+            _ if !seen.insert(id) => (),
+            (Op::Assign, _) => left.extend(n.src.first()),
+            (Op::Param, Arg::Param(slot)) => _ = found.insert(*slot),
+            _ => left.extend(&n.src),
+        }
+    }
+    found
 }
 
 /// The share of a weight that a step of `tokens` tokens is expected to read: all of it, or of one that is read through an index
@@ -73,22 +111,37 @@ mod tests {
     use crate::gguf::Gguf;
     use gristmill_uop::dtype::Scalar;
 
+    /// A step of one token over a cache of that type.
+    fn plan(file: &Gguf, cache: Scalar) -> Plan {
+        let model = arch::load(file.metadata(), file).unwrap();
+        let (attention, logits, tile) = (AttentionForm::Absorbed, Logits::Last, Options::TILE);
+        let options = Options { tokens: TokenClass::One, rows: 64, depth: 64, cache, attention, logits, tile };
+        model.plan(&options, &mut Functions::new())
+    }
+
     /// MB of weights that a step of `tokens` reads.
     fn megabytes(preset: &str, quant: &str, tokens: usize) -> f64 {
         let file = Gguf::synth(preset, quant).unwrap();
-        let model = arch::load(file.metadata(), &file).unwrap();
-        let (attention, logits) = (AttentionForm::Absorbed, Logits::Last);
-        let options = Options {
-            tokens: TokenClass::One,
-            rows: 64,
-            depth: 64,
-            cache: Scalar::F16,
-            attention,
-            logits,
-            tile: Options::TILE,
-        };
-        let plan = model.plan(&options, &mut Functions::new());
+        let plan = plan(&file, Scalar::F16);
         weights(&plan, tokens, &|name| file.tensor(name).map_or(0, |t| t.bytes)) / 1e6
+    }
+
+    #[test]
+    fn of_a_window_only_its_positions_count() {
+        let read = |file: &Gguf, cache, rows| super::cache(&plan(file, cache), rows);
+        let preset = |name: &str| Gguf::synth(name, "q4_0").unwrap();
+        // 47 layers of 576 numbers; 32 of keys and values of 8 heads of 128.
+        assert_eq!(read(&preset("glm-4.7-flash"), Scalar::F16, 4096), 4096.0 * 47.0 * 1152.0);
+        assert_eq!(read(&preset("glm-4.7-flash"), Scalar::I8, 10), 10.0 * 47.0 * (576.0 + 36.0));
+        assert_eq!(read(&preset("llama-3.1-8b"), Scalar::F16, 100), 100.0 * 32.0 * 4096.0);
+        // 40 layers of 48 with a window of 1,024 positions, each of 8 heads of 256 twice.
+        let gemma = preset("gemma-3-12b");
+        assert_eq!(read(&gemma, Scalar::F16, 4096), (40.0 * 1024.0 + 8.0 * 4096.0) * 8192.0);
+        assert_eq!(read(&gemma, Scalar::F16, 1000), 48.0 * 1000.0 * 8192.0);
+        // Two layers with a window of 16 and one without, whose caches two and one others read; of one head of 32 or 64.
+        let shared =
+            Gguf::open(format!("{}/tests/data/families/gemma4-q8_0.gguf", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        assert_eq!(read(&shared, Scalar::F16, 100), 4.0 * 16.0 * 128.0 + 2.0 * 100.0 * 256.0);
     }
 
     #[test]

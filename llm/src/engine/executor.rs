@@ -147,7 +147,7 @@ impl Engine {
         let bytes = |name: &str| self.weights.get(name).map_or(0, |b| b.len() as u64);
         let rows = position + tokens.saturating_sub(1) / 2 + 1;
         // States are written as well, which counts as reading.
-        let cache = (rows * self.cache_bytes_per_token() + 2 * self.state_bytes()) as f64;
+        let cache = traffic::cache(&plan, rows) + (2 * self.state_bytes()) as f64;
         Traffic { weights: traffic::weights(&plan, tokens, &bytes), cache }
     }
     /// Fills the cache of every layer before `position` with numbers that mean nothing but take the memory and the time of
