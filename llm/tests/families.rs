@@ -113,7 +113,7 @@ fn logits(device: &str, family: &str, quant: &str, options: &Options, cache: Sca
 /// llama.cpp's logits with activations in eight bits are about as far from exact ones.
 #[test]
 fn caches_and_integer_products_are_near() {
-    for (family, quant) in [("qwen2", "q8_0"), ("llama", "q4_k_m"), ("gemma3", "q8_0")] {
+    for (family, quant) in [("qwen2", "q8_0"), ("llama", "q4_k_m"), ("gemma3", "q8_0"), ("gemma4", "q8_0")] {
         let expected = npy(&data(&format!("families/{family}-{quant}-logits.npy")));
         for (what, options, cache, most) in [
             ("a cache of halves", exact(), Scalar::F16, 5e-3),
@@ -125,6 +125,36 @@ fn caches_and_integer_products_are_near() {
             assert!(errors.iter().all(|&e| e > 1e-6 && e < most), "{family}, {what}: {errors:?}");
         }
     }
+}
+
+/// gpt-oss with another number of experts that a token uses, of 5.
+fn gpt_oss_with(used: u32) -> Gguf {
+    let mut bytes = std::fs::read(data("families/gpt-oss-mxfp4.gguf")).expect("a file");
+    let key = b"gpt-oss.expert_used_count";
+    let at = bytes.windows(key.len()).position(|w| w == key).expect("the key") + key.len();
+    // Behind the key come the type, u32, and the value.
+    assert_eq!(bytes[at..at + 4], 4u32.to_le_bytes());
+    bytes[at + 4..at + 8].copy_from_slice(&used.to_le_bytes());
+    Gguf::from_bytes(bytes).expect("a GGUF file")
+}
+
+/// Where a token uses all experts a cache of bytes is as near as in other models. Where it chooses, most rows are, and a few choose others: of these random experts
+/// one in place of another moves the logits by all of their deviation.
+#[test]
+fn a_cache_of_bytes_changes_choices_of_experts_alone() {
+    let tokens = ids(&data("families/gpt-oss-tokens.txt"));
+    let rows = |used| {
+        let file = gpt_oss_with(used);
+        let of = |cache| engine("cpu", &file, exact(), cache, 128).forward(&tokens, 0, true).expect("logits").to_vec();
+        let (found, exact) = (of(Scalar::I8), of(Scalar::F32));
+        let mut rows: Vec<f64> = found.chunks(512).zip(exact.chunks(512)).map(|(f, e)| rms(f, e)).collect();
+        rows.sort_by(f64::total_cmp);
+        println!("{used} of 5 experts: rms {:.4}, by rows {rows:.3?}", rms(&found, &exact));
+        (rms(&found, &exact), rows)
+    };
+    let ((all, _), (_, chosen)) = (rows(5), rows(3));
+    assert!(all > 1e-6 && all < 0.05, "{all}");
+    assert!(chosen[tokens.len() / 2] < 0.05, "{chosen:?}");
 }
 
 #[test]
