@@ -98,7 +98,7 @@ const BAD: &[(Level, &str, &str)] = &[
     (T, "f32 of a packed tensor", "%0 = Param u8 8:i64 slot=0\n%1 = Decode f32 %0\nreturn %1"),
     (
         T,
-        "state, value and first row: rows of one dtype and equal dims",
+        "state, value and first row, or the number of each: rows of one dtype and equal dims",
         "%0 = Param f32 8:i64 4:i64 slot=0\n%1 = Param f32 1:i64 5:i64 slot=1\n%2 = Assign f32 %0 %1 0:i64\nreturn %2",
     ),
     (
