@@ -154,33 +154,8 @@ impl<'a> Expander<'a> {
                 _ => unreachable!("iota without an axis"),
             },
             Op::Decode => self.decode(g, n.src[0], index),
-            Op::Reshape => {
-                let new: Dims = g.shape(node);
-                let old: Dims = g.shape(n.src[0]);
-                let inner = unflatten(g, &new, index, &old);
-                self.value(g, n.src[0], &inner)
-            }
-            Op::Expand => {
-                let old = g.shape(n.src[0]);
-                let one = g.int(1);
-                let zero = g.int(0);
-                let inner: Indices = index.iter().zip(&old).map(|(&i, &d)| if d == one { zero } else { i }).collect();
-                self.value(g, n.src[0], &inner)
-            }
-            Op::Permute => {
-                let Arg::Axes(order) = &n.arg else { unreachable!("permute without axes") };
-                let mut inner: Indices = index.into();
-                for (new, &old) in order.iter().enumerate() {
-                    inner[old as usize] = index[new];
-                }
-                self.value(g, n.src[0], &inner)
-            }
-            Op::Shrink => {
-                let mut inner = Indices::new();
-                for (axis, &i) in index.iter().enumerate() {
-                    let begin = self.dim(g, n.src[1 + 2 * axis]);
-                    inner.push(g.add(begin, i));
-                }
+            Op::Reshape | Op::Expand | Op::Permute | Op::Shrink => {
+                let inner = self.moved(g, node, index);
                 self.value(g, n.src[0], &inner)
             }
             Op::Gather => {
@@ -202,6 +177,37 @@ impl<'a> Expander<'a> {
                 g.build(n.op, n.dtype, src, n.arg.clone())
             }
             _ => unreachable!("{:?} has a place of its own", n.op),
+        }
+    }
+    /// The index into its source of what a movement has at `index`.
+    fn moved(&mut self, g: &mut Graph, movement: Id, index: &[Id]) -> Indices {
+        let n = g[movement].clone();
+        let old: Dims = g.shape(n.src[0]);
+        match (n.op, &n.arg) {
+            (Op::Reshape, _) => {
+                let new: Dims = g.shape(movement);
+                unflatten(g, &new, index, &old)
+            }
+            (Op::Expand, _) => {
+                let (one, zero) = (g.int(1), g.int(0));
+                index.iter().zip(&old).map(|(&i, &d)| if d == one { zero } else { i }).collect()
+            }
+            (Op::Permute, Arg::Axes(order)) => {
+                let mut inner: Indices = index.into();
+                for (new, &old) in order.iter().enumerate() {
+                    inner[old as usize] = index[new];
+                }
+                inner
+            }
+            (Op::Shrink, _) => {
+                let begins = n.src.iter().skip(1).step_by(2);
+                let at = |(&begin, &i): (&Id, &Id)| {
+                    let begin = self.dim(g, begin);
+                    g.add(begin, i)
+                };
+                begins.zip(index).map(at).collect()
+            }
+            _ => unreachable!("{:?} moves nothing", n.op),
         }
     }
     /// The value of the packed tensor `packed` at `index`.
