@@ -2,6 +2,7 @@
 
 use crate::alternatives;
 use crate::decision::{Decider, Decision, Policy};
+use crate::decompose::attention;
 use crate::decompose::attention::plan::AttentionPlan;
 use crate::emit::{Dialect, Slots, map, program};
 use crate::layout::Layout;
@@ -36,6 +37,8 @@ pub struct Compiled {
     pub rules: Vec<(&'static str, u32)>,
     /// Modelled seconds of one call: the sum over its launches.
     pub seconds: f64,
+    /// Numbers that a partial result of attention takes for one row of queries and a chunk of the cache, in the form that was chosen: those of the largest.
+    pub partial: usize,
 }
 
 /// Compiles a function for a target.
@@ -76,6 +79,7 @@ pub fn compile(
         decisions: decider.log,
         rules: gristmill_uop::rules::fired(&graph),
         seconds,
+        partial: attention::partial(function),
     }
 }
 

@@ -22,10 +22,13 @@ fn neighbours(t: &mut Terms, term: &Term) -> Vec<Class> {
     let Some(along) = first.axes[axis].map(usize::from) else { return vec![] };
     let mut whole = first.clone();
     for (other, view) in rest {
+        if other != source {
+            return vec![];
+        }
         let end = t.graph.add(whole.windows[along].0, whole.windows[along].1);
         let mut alike = view.clone();
         alike.windows[along] = whole.windows[along];
-        if other != source || alike != whole || view.windows[along].0 != end {
+        if alike != whole || view.windows[along].0 != end {
             return vec![];
         }
         whole.windows[along].1 = t.graph.add(whole.windows[along].1, view.windows[along].1);
