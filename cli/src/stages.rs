@@ -1,7 +1,10 @@
 //! What a kernel was on its way to text, for `kernels` and `profile`.
 
 use crate::failure::printable;
-use gristmill_compiler::{Compiled, Decision, lower};
+use gristmill_compiler::alternatives::saturate::Budget;
+use gristmill_compiler::alternatives::{considered, rules as forms};
+use gristmill_compiler::decision::Decider;
+use gristmill_compiler::{Cheapest, Compiled, Decision, lower};
 use gristmill_uop::Id;
 use gristmill_uop::function::Function;
 use gristmill_uop::program::Program;
@@ -18,6 +21,13 @@ pub fn tensor(function: &Function) -> String {
     }
     let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     out + &text::print(&function.graph, &roots)
+}
+
+/// The forms of a function that were looked at, and what was chosen.
+pub fn alternatives(function: &Function, target: &Target) -> String {
+    let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
+    let (_, report) = considered(function, target, &mut decider, &forms::all(), Budget::USUAL);
+    printable(&report.to_string()).to_string()
 }
 
 /// What was decided when a function was compiled, as far as it is wanted: a line of heading, a line for each decision.

@@ -1,5 +1,6 @@
 //! Tensor graph to kernel text, by pure functions: decompose, schedule, price, map, lower, render. Opens no device.
 
+pub mod alternatives;
 pub mod decision;
 pub mod decompose;
 pub mod emit;
@@ -10,6 +11,7 @@ pub mod map;
 pub mod nest;
 pub mod pipeline;
 pub mod prepack;
+pub mod planned;
 pub mod price;
 pub mod record;
 pub mod request;

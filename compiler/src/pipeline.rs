@@ -1,20 +1,19 @@
 //! The pipeline, top to bottom: from a captured function to programs.
 
+use crate::alternatives;
 use crate::decision::{Decider, Decision, Policy};
+use crate::decompose::attention;
 use crate::decompose::attention::plan::AttentionPlan;
-use crate::decompose::{attention, int8, layouts, scan};
-use crate::emit::{Dialect, Slots, map, program, verify};
+use crate::emit::{Dialect, Slots, map, program};
 use crate::layout::Layout;
-use crate::schedule::{self, Decomposed, TEMP};
+use crate::planned::{Planned, planned};
+use crate::schedule::TEMP;
 use crate::tile::text::ParseError;
 use crate::tile::{NestPlan, StagePlan, TilePlan, Workgroup};
-use gristmill_uop::function::{Function, SlotKind, Storage};
+use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::program::{Extent, Program};
-use gristmill_uop::spec::Level;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
-use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// A compiled function.
@@ -38,6 +37,8 @@ pub struct Compiled {
     pub rules: Vec<(&'static str, u32)>,
     /// Modelled seconds of one call: the sum over its launches.
     pub seconds: f64,
+    /// Numbers that a partial result of attention takes for one row of queries and a chunk of the cache, in the form that was chosen: those of the largest.
+    pub partial: usize,
 }
 
 /// Compiles a function for a target.
@@ -48,23 +49,11 @@ pub fn compile(
     policy: &mut dyn Policy,
 ) -> Compiled {
     let mut decider = Decider { policy, plans: &target.plans, log: Vec::new() };
-    // decompose: named ops in terms of others.
-    let mut graph = function.graph.clone();
-    let mut hints = FxHashMap::default();
-    let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
-    scan::expand(&mut graph, &mut roots);
-    attention::expand(&mut graph, &mut roots, &mut hints, target, &function.name, &mut decider);
-    let derived = int8::derive(&mut graph, &mut roots, &mut hints, function, target);
-    let outputs = apart(&mut graph, function, &roots);
-    for &(_, root) in &outputs {
-        verify(&graph, root, Level::Tensor, "decompose");
-    }
-    let mut layouts: Vec<(u32, Layout)> = derived.layouts.iter().map(|(&slot, l)| (slot, l.0)).collect();
-    layouts.sort_by_key(|l| l.0);
-    decider.log.extend(layouts::told(function, &layouts, target));
-    // materialise, merge, plan memory.
-    let of = Decomposed { function, outputs: &outputs, hints: &hints, derived: &derived };
-    let scheduled = schedule::schedule(&of, graph, target, &mut decider);
+    // alternatives: of all forms of the body that rules know, the one whose price is least.
+    let chosen = alternatives::choose(function, target, &mut decider);
+    let function = chosen.as_ref().unwrap_or(function);
+    // decompose, materialise, merge, plan memory.
+    let Planned { scheduled, layouts } = planned(function, target, &mut decider);
     let mut graph = scheduled.graph;
     // map, lower, render: kernel by kernel.
     let extent = |slot| match temp(&scheduled.temps, slot) {
@@ -90,6 +79,7 @@ pub fn compile(
         decisions: decider.log,
         rules: gristmill_uop::rules::fired(&graph),
         seconds,
+        partial: attention::partial(function),
     }
 }
 
@@ -107,24 +97,6 @@ fn slot_bytes(function: &Function, layouts: &[(u32, Layout)], number: u32) -> us
 /// Bytes and arena offset of the intermediate of that slot, if it is one.
 fn temp(temps: &[(usize, usize)], slot: u32) -> Option<(usize, usize)> {
     temps.get(slot.checked_sub(TEMP)? as usize).copied()
-}
-
-/// The outputs, each with a node of its own, since a node is written to one place: what another slot has already, or has as its state, is copied.
-fn apart(g: &mut Graph, function: &Function, roots: &[Id]) -> Vec<(u32, Id)> {
-    let mut taken: FxHashSet<Id> = FxHashSet::default();
-    let own = |(&(slot, _), &root): (&(u32, Id), &Id)| {
-        let mut node = root;
-        if function.slots[slot as usize].kind != SlotKind::State {
-            while g[node].op == Op::Assign || !taken.insert(node) {
-                let dtype = g[node].dtype;
-                let src: Sources = std::iter::once(node).chain(g.shape(node)).collect();
-                // Not built: the rules know that it is the same.
-                node = g.intern(Node { op: Op::Reshape, dtype, src, arg: Arg::None });
-            }
-        }
-        (slot, node)
-    };
-    function.outputs.iter().zip(roots).map(own).collect()
 }
 
 impl Compiled {

@@ -17,7 +17,7 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Largest value at which a variable is priced.
-const TYPICAL: i64 = 1024;
+pub(crate) const TYPICAL: i64 = 1024;
 
 /// What one kernel costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -25,6 +25,7 @@ pub fn write(compiled: &Compiled) -> Vec<u8> {
     });
     out.count(compiled.arena);
     out.float(compiled.seconds);
+    out.count(compiled.partial);
     out.list(&compiled.plans, |out, plans| out.list(plans, |out, plan| out.text(&plan.to_string())));
     out.list(&compiled.programs, |out, program| out.program(program));
     out.0
@@ -36,12 +37,12 @@ pub fn read(bytes: &[u8], function: &Function) -> Option<Compiled> {
     let levels = of.list(Reader::count)?;
     let layouts = of.list(|of| Some((of.slot()?, layout_of(of.number()?)?)))?;
     let temps = of.list(|of| Some((of.count()?, of.count()?)))?;
-    let (arena, seconds) = (of.count()?, of.float()?);
+    let (arena, seconds, partial) = (of.count()?, of.float()?, of.count()?);
     let plans = of.list(|of| of.list(|of| of.text()?.parse().ok()))?;
     let programs = of.list(|of| of.program().map(Arc::new))?;
     let whole = of.rest.is_empty() && levels.len() == programs.len() && plans.len() == programs.len();
     let (decisions, rules) = (Vec::new(), Vec::new());
-    whole.then_some(Compiled { programs, levels, layouts, temps, arena, plans, decisions, rules, seconds })
+    whole.then_some(Compiled { programs, levels, layouts, temps, arena, plans, decisions, rules, seconds, partial })
 }
 
 const FILE: i64 = 0;

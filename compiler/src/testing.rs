@@ -1,6 +1,9 @@
 //! The passes by name, for their tests (`tensor/tests/passes.rs`), which run each of them alone. No interface of the crate: names here are those of the
 //! folders that the cases lie in, and stay when a pass moves.
 
+pub use crate::alternatives::rules::{Rule, all as rules_of_tensors};
+pub use crate::alternatives::saturate::Budget;
+pub use crate::alternatives::{considered, every_form};
 pub use crate::decision::{Cheapest, Decider, Decision};
 pub use crate::decompose::attention::{encode as encode_queries, expand as attention};
 pub use crate::decompose::f16_split::{are_halves, parts as f16_split, rounded};

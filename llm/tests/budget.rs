@@ -3,7 +3,7 @@
 
 use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::{Cheapest, Compiled, compile};
-use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options, TokenClass, load};
+use gristmill_llm::arch::{Functions, Logits, Options, TokenClass, load};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::target::Target;
@@ -17,7 +17,6 @@ fn decode_step(preset: &str, quant: &str, device: &str) -> Vec<(String, usize, C
         rows: 4096,
         depth: 4096,
         cache: Scalar::F16,
-        attention: AttentionForm::Absorbed,
         logits: Logits::Last,
         tile: Options::TILE,
     };

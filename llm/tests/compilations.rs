@@ -7,7 +7,7 @@ use golden_support::{Fixture, Tiny};
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, dialect};
 use gristmill_backend::{Opened, Options as Device, open};
 use gristmill_encodings::F32;
-use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options, Plan, TokenClass, load};
+use gristmill_llm::arch::{Functions, Logits, Options, Plan, TokenClass, load};
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::Gguf;
 use gristmill_runtime::store::Store;
@@ -18,13 +18,11 @@ use std::sync::Arc;
 
 fn plan(file: &Gguf, tokens: TokenClass) -> Plan {
     let model = load(file.metadata(), file).expect("a model");
-    let attention = AttentionForm::Absorbed;
     let options = Options {
         tokens,
         rows: 1024,
         depth: 1024,
         cache: Scalar::F16,
-        attention,
         logits: Logits::Last,
         tile: Options::TILE,
     };

@@ -2,7 +2,7 @@
 
 use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::{Cheapest, Compiled, compile};
-use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options, TokenClass, load};
+use gristmill_llm::arch::{Functions, Logits, Options, TokenClass, load};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
 
@@ -16,7 +16,6 @@ fn layer(depth: usize) -> Compiled {
         rows: 18432,
         depth,
         cache: Scalar::F16,
-        attention: AttentionForm::Absorbed,
         logits: Logits::Last,
         tile: Options::TILE,
     };

@@ -6,7 +6,7 @@
 
 use gristmill_backend::{cpu, cuda};
 use gristmill_compiler::{Cheapest, Compiled, Dialect, compile};
-use gristmill_llm::arch::{AttentionForm, Functions, Logits, Model, Options, TokenClass};
+use gristmill_llm::arch::{Functions, Logits, Model, Options, TokenClass};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
@@ -31,16 +31,15 @@ fn functions() -> Vec<Arc<Function>> {
     let model: Box<dyn Model> = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
     let (one, chunk) = (TokenClass::One, TokenClass::Chunk { max: 32 });
     let steps = [
-        (one, Scalar::F16, AttentionForm::Absorbed),
-        (one, Scalar::I8, AttentionForm::Absorbed),
-        (chunk, Scalar::F16, AttentionForm::Values),
-        (chunk, Scalar::F16, AttentionForm::Absorbed),
+        (one, Scalar::F16),
+        (one, Scalar::I8),
+        (chunk, Scalar::F16),
     ];
     let mut shared = Functions::new();
     let mut out: Vec<Arc<Function>> = Vec::new();
-    for (tokens, cache, attention) in steps {
+    for (tokens, cache) in steps {
         let options =
-            Options { tokens, rows: 192, depth: 192, cache, attention, logits: Logits::Last, tile: Options::TILE };
+            Options { tokens, rows: 192, depth: 192, cache, logits: Logits::Last, tile: Options::TILE };
         for function in model.plan(&options, &mut shared).functions() {
             if !out.iter().any(|o| Arc::ptr_eq(o, function)) {
                 out.push(function.clone());

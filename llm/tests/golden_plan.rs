@@ -7,7 +7,7 @@ use gristmill_encodings::{F32, Q4_0, Q6_K};
 use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
 use gristmill_llm::arch::moe::Gating;
 use gristmill_llm::arch::rope;
-use gristmill_llm::arch::{AttentionForm, Bind, Error, Functions, Logits, Options, Tensors, TokenClass, load};
+use gristmill_llm::arch::{Bind, Error, Functions, Logits, Options, Tensors, TokenClass, load};
 use gristmill_llm::gguf::Metadata;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
@@ -89,9 +89,9 @@ impl Tensors for Glm {
     }
 }
 
-fn options(tokens: TokenClass, attention: AttentionForm) -> Options {
+fn options(tokens: TokenClass) -> Options {
     let rows = Options::rows_for(4096, tokens.max());
-    Options { tokens, rows, depth: rows, cache: Scalar::F16, attention, logits: Logits::Last, tile: Options::TILE }
+    Options { tokens, rows, depth: rows, cache: Scalar::F16, logits: Logits::Last, tile: Options::TILE }
 }
 const ONE: TokenClass = TokenClass::One;
 
@@ -99,14 +99,14 @@ const ONE: TokenClass = TokenClass::One;
 fn glm_has_two_kinds_of_block() {
     let model = load(&glm(), &Glm(|_, _| &Q4_0)).expect("a model");
     let mut functions = Functions::new();
-    let decode = model.plan(&options(ONE, AttentionForm::Absorbed), &mut functions);
+    let decode = model.plan(&options(ONE), &mut functions);
     assert_eq!(decode.calls.len(), 49);
     assert_eq!(decode.functions().len(), 4, "embed, dense, moe, head");
-    let chunk = options(TokenClass::Chunk { max: 512 }, AttentionForm::Expanded);
+    let chunk = options(TokenClass::Chunk { max: 512 });
     let prefill = model.plan(&chunk, &mut functions);
     assert_eq!(prefill.functions().len(), 4);
     assert_eq!(functions.len(), 8);
-    model.plan(&options(ONE, AttentionForm::Absorbed), &mut functions);
+    model.plan(&options(ONE), &mut functions);
     assert_eq!(functions.len(), 8, "a second plan adds none");
     // 844 tensors, all bound once.
     assert_eq!(decode.weights().len(), 844);
@@ -120,14 +120,14 @@ fn better_down_projections_make_a_kind_more() {
         if name.contains("down") && better { &Q6_K } else { &Q4_0 }
     };
     let model = load(&glm(), &Glm(more)).expect("a model");
-    let plan = model.plan(&options(ONE, AttentionForm::Absorbed), &mut Functions::new());
+    let plan = model.plan(&options(ONE), &mut Functions::new());
     assert_eq!(plan.functions().len(), 5, "embed, dense, two kinds of moe, head");
 }
 
 #[test]
 fn slots_are_bound_to_what_they_are() {
     let model = load(&glm(), &Glm(|_, _| &Q4_0)).expect("a model");
-    let plan = model.plan(&options(ONE, AttentionForm::Absorbed), &mut Functions::new());
+    let plan = model.plan(&options(ONE), &mut Functions::new());
     for call in &plan.calls {
         assert_eq!(call.binds.len(), call.function.slots.len());
         for (bind, slot) in call.binds.iter().zip(&call.function.slots) {
@@ -151,7 +151,7 @@ fn slots_are_bound_to_what_they_are() {
 #[test]
 fn a_cache_of_bytes_is_two_planes() {
     let model = load(&glm(), &Glm(|_, _| &Q4_0)).expect("a model");
-    let bytes = Options { cache: Scalar::I8, ..options(ONE, AttentionForm::Absorbed) };
+    let bytes = Options { cache: Scalar::I8, ..options(ONE) };
     let row = |cache| model.caches()[0].row_bytes(cache);
     assert_eq!((row(Scalar::F16), row(Scalar::I8)), (576 * 2, 576 + 576 / 32 * 2));
     let plan = model.plan(&bytes, &mut Functions::new());

@@ -2,16 +2,16 @@
 
 mod golden_support;
 
+use golden_support::Form::{self, Number, Written};
 use golden_support::{Fixture, TOKENS, Tiny, Way, generate, logits, run};
-use gristmill_llm::arch::AttentionForm::{self, Absorbed, Expanded, Values};
 use gristmill_llm::arch::Bind;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 use gristmill_uop::{Arg, Id, Op};
 
-const STEPS: Way = Way { form: Absorbed, chunk: None, cache: Scalar::F32 };
+const STEPS: Way = Way { form: Written, chunk: None, cache: Scalar::F32 };
 
-fn chunk(form: AttentionForm, n: usize) -> Way {
+fn chunk(form: Form, n: usize) -> Way {
     Way { form, chunk: Some(n), cache: Scalar::F32 }
 }
 
@@ -73,20 +73,21 @@ fn every_way(tiny: Tiny) {
     let steps = logits(&split, &TOKENS, STEPS);
     check(&steps, &golden(tiny));
     let legacy = Fixture::new(tiny, false);
-    let ways = [
-        (&split, "expanded", Way { form: Expanded, ..STEPS }),
-        (&split, "chunk of 8", chunk(Absorbed, 8)),
-        (&split, "chunk of 8, expanded", chunk(Expanded, 8)),
-        (&split, "chunk of 8, values", chunk(Values, 8)),
-        (&split, "chunks of 3", chunk(Expanded, 3)),
+    let mut ways = vec![
+        (&split, "chunk of 8", chunk(Written, 8)),
+        (&split, "chunks of 3", chunk(Written, 3)),
         (&legacy, "legacy", STEPS),
-        (&legacy, "legacy chunk, expanded", chunk(Expanded, 8)),
-        (&legacy, "legacy chunk, values", chunk(Values, 8)),
-        (&legacy, "legacy chunk, absorbed", chunk(Absorbed, 8)),
+        (&legacy, "legacy chunk", chunk(Written, 8)),
     ];
+    // Every form that rules lead to, of both formats: absorbed, values alone, keys alone, and what lies between.
+    for number in 0..Form::MOST {
+        ways.push((&split, "a form of a step", Way { form: Number(number), ..STEPS }));
+        ways.push((&split, "a form of a chunk", chunk(Number(number), 8)));
+        ways.push((&legacy, "a form of a legacy chunk", chunk(Number(number), 8)));
+    }
     for (fixture, name, way) in ways {
         let d = distance(&steps, &logits(fixture, &TOKENS, way));
-        assert!(d < 1e-9, "{tiny:?} {name}: {d}");
+        assert!(d < 1e-9, "{tiny:?} {name} {:?}: {d}", way.form);
     }
 }
 
@@ -125,7 +126,7 @@ fn a6_latent_epsilon_of_transformers() {
 #[test]
 fn fused_gate_and_up_are_the_same() {
     let (apart, fused) = (Fixture::new(Tiny::A, true), Fixture::stored(Tiny::A, true, true));
-    for way in [STEPS, chunk(Expanded, 8)] {
+    for way in [STEPS, chunk(Written, 8)] {
         let d = distance(&logits(&apart, &TOKENS, way), &logits(&fused, &TOKENS, way));
         assert!(d < 1e-9, "{d}");
     }
@@ -145,7 +146,7 @@ fn a_cache_of_bytes_is_near() {
     let bytes = Way { cache: Scalar::I8, ..STEPS };
     let d = distance(&logits(&f, &TOKENS, STEPS), &logits(&f, &TOKENS, bytes));
     assert!(d > 1e-9 && d < 1e-1, "{d}");
-    for form in [Absorbed, Expanded] {
+    for form in [Written, Number(0), Number(1)] {
         let chunked = Way { cache: Scalar::I8, ..chunk(form, 8) };
         let d = distance(&logits(&f, &TOKENS, bytes), &logits(&f, &TOKENS, chunked));
         assert!(d < 1e-6, "{form:?}: {d}");

@@ -2,7 +2,7 @@
 
 use gristmill_backend::{cpu, cuda};
 use gristmill_compiler::{Cheapest, Compiled, Dialect, compile};
-use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options, TokenClass, load};
+use gristmill_llm::arch::{Functions, Logits, Options, TokenClass, load};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::fragment::AMX_BF16;
@@ -16,13 +16,11 @@ use std::sync::Arc;
 fn layer(preset: &str, tokens: TokenClass) -> Arc<Function> {
     let file = Gguf::synth(preset, "q4_0").expect("a preset");
     let model = load(file.metadata(), &file).expect("a model");
-    let attention = if tokens == TokenClass::One { AttentionForm::Absorbed } else { AttentionForm::Values };
     let options = Options {
         tokens,
         rows: 4096,
         depth: 4096,
         cache: Scalar::F16,
-        attention,
         logits: Logits::Last,
         tile: Options::TILE,
     };

@@ -6,16 +6,15 @@
 mod golden_support;
 mod parity_support;
 
-use golden_support::{Fixture, TOKENS, Tiny, Way};
+use golden_support::{Fixture, Form, TOKENS, Tiny, Way};
 use gristmill_backend::{Options, open};
-use gristmill_compiler::{Cheapest, Perturb};
+use gristmill_compiler::{Cheapest, Perturb, Policy};
 use gristmill_encodings::{BF16, F16, F32};
-use gristmill_llm::arch::AttentionForm::{Absorbed, Expanded, Values};
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::{EncodingRef, Scalar};
 use parity_support::tables::{argmax, data, ids, npy, rms};
-use parity_support::{asset, far, file_of, on_device, truth};
+use parity_support::{AsGiven, asset, far, file_of, on_device, truth};
 use std::path::{Path, PathBuf};
 
 const VOCABULARY: usize = 2048;
@@ -250,30 +249,30 @@ fn golden_models_on_interp() {
 #[test]
 fn files_say_what_fixtures_say() {
     let fixture = Fixture::new(Tiny::A, true);
-    let steps = Way { form: Absorbed, chunk: None, cache: Scalar::F32 };
+    let steps = Way { form: Form::Written, chunk: None, cache: Scalar::F32 };
     let want = golden_support::logits(&fixture, &TOKENS, steps);
     let found = truth(&file_of(&fixture, &F32), &TOKENS, None);
     let flat: Vec<f32> = found.iter().flatten().map(|&v| v as f32).collect();
     assert_eq!(far(&flat, &want, 1e-6), None);
 }
 
-/// Every form of attention, every class of step, and an epsilon that no file can say.
+/// Forms of a layer that are compiled one by one: absorbed, values or keys alone, as written, and more of the latter.
+const FORMS: usize = 5;
+
+/// Every class of step, in the form that is chosen and as it was written, and an epsilon that no file can say.
 fn forms(device: &str) {
     for (tiny, latent_eps) in
         [(Tiny::A, None), (Tiny::A, Some(1e-6)), (Tiny::B, None), (Tiny::C, None), (Tiny::D, None)]
     {
         let file = file_of(&Fixture::new(tiny, true), &F32);
         let want = truth(&file, &TOKENS, latent_eps);
-        for form in [Absorbed, Values, Expanded] {
+        // As is chosen for this machine; as written; and forms by number, as no price has to choose them.
+        let numbers = (0..FORMS).map(|n| (Form::Number(n), true));
+        for (form, kept) in [(Form::Written, false), (Form::Written, true)].into_iter().chain(numbers) {
             for chunk in [None, Some(3), Some(8)] {
-                let found = on_device(
-                    device,
-                    &file,
-                    &TOKENS,
-                    Way { form, chunk, cache: Scalar::F32 },
-                    latent_eps,
-                    &mut Cheapest,
-                );
+                let way = Way { form, chunk, cache: Scalar::F32 };
+                let policy: &mut dyn Policy = if kept { &mut AsGiven } else { &mut Cheapest };
+                let found = on_device(device, &file, &TOKENS, way, latent_eps, policy);
                 if let Some(error) = far(&found, &want, 1e-4) {
                     panic!("{tiny:?} {device} {form:?} {chunk:?} {latent_eps:?}: {error}");
                 }
@@ -298,7 +297,8 @@ fn schedules(device: &str, seeds: std::ops::RangeInclusive<u64>) {
         let file = file_of(&Fixture::new(tiny, true), &F32);
         let want = truth(&file, &TOKENS, None);
         for seed in seeds.clone() {
-            for (form, chunk) in [(Absorbed, None), (Values, Some(8)), (Expanded, Some(8))] {
+            for chunk in [None, Some(8)] {
+                let form = Form::Written;
                 let way = Way { form, chunk, cache: Scalar::F32 };
                 let found = on_device(device, &file, &TOKENS, way, None, &mut Perturb(seed));
                 if let Some(error) = far(&found, &want, 1e-4) {

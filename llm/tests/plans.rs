@@ -6,7 +6,7 @@ use gristmill_compiler::decision::{Count, counts};
 use gristmill_compiler::decompose::attention::plan::AttentionPlan;
 use gristmill_compiler::tile::{NestPlan, StagePlan, TilePlan, Workgroup};
 use gristmill_compiler::{Cheapest, Compiled, Decision, Dialect, Listed, Perturb, Policy, check_plan, compile};
-use gristmill_llm::arch::{AttentionForm, Functions, Logits, Options, TokenClass, load};
+use gristmill_llm::arch::{Functions, Logits, Options, TokenClass, load};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::fragment::AMX_BF16;
@@ -20,13 +20,11 @@ use std::sync::Arc;
 fn functions(preset: &str, tokens: TokenClass) -> Vec<Arc<Function>> {
     let file = Gguf::synth(preset, "q4_0").expect("a preset");
     let model = load(file.metadata(), &file).expect("a model");
-    let attention = if tokens == TokenClass::One { AttentionForm::Absorbed } else { AttentionForm::Values };
     let options = Options {
         tokens,
         rows: 4096,
         depth: 4096,
         cache: Scalar::F16,
-        attention,
         logits: Logits::Last,
         tile: Options::TILE,
     };

@@ -4,9 +4,9 @@ mod golden_support;
 
 use golden_support::{Fixture, Tiny};
 use gristmill_backend::{Options as Device, open};
+use gristmill_compiler::testing::{every_form, rules_of_tensors};
 use gristmill_compiler::{Cheapest, Perturb, Policy, compile};
 use gristmill_encodings::by_name;
-use gristmill_llm::arch::AttentionForm::{Absorbed, Expanded, Values};
 use gristmill_llm::arch::{Functions, Logits, Model, Options, TokenClass};
 use gristmill_llm::gguf::Gguf;
 use gristmill_tensor::function::ContentKey;
@@ -18,23 +18,25 @@ use gristmill_uop::{Graph, Id, text};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Every function of a model: every form of attention, both classes of step, all logits and the last.
+/// Every function of a model: some forms of what has several, both classes of step, all logits and the last.
 fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
     let mut shared = Functions::new();
     let mut out: Vec<Arc<Function>> = Vec::new();
-    for attention in [Absorbed, Values, Expanded] {
-        for tokens in [TokenClass::One, TokenClass::Chunk { max: 8 }] {
-            for (logits, cache) in [(Logits::Last, Scalar::F16), (Logits::All, Scalar::F32), (Logits::Last, Scalar::I8)]
-            {
-                let options = Options { tokens, rows: 192, depth: 192, cache, attention, logits, tile: Options::TILE };
-                for f in model.plan(&options, &mut shared).functions() {
-                    if !out.iter().any(|o| Arc::ptr_eq(o, f)) {
-                        out.push(f.clone());
-                    }
+    for tokens in [TokenClass::One, TokenClass::Chunk { max: 8 }] {
+        for (logits, cache) in [(Logits::Last, Scalar::F16), (Logits::All, Scalar::F32), (Logits::Last, Scalar::I8)] {
+            let options = Options { tokens, rows: 192, depth: 192, cache, logits, tile: Options::TILE };
+            for f in model.plan(&options, &mut shared).functions() {
+                if !out.iter().any(|o| Arc::ptr_eq(o, f)) {
+                    out.push(f.clone());
                 }
             }
         }
     }
+    // What is compiled in another form than the written one has both forms' text.
+    let plain = Target::cpu("plain", 4, 2);
+    let forms = |f: &Arc<Function>| every_form(f, &plain, &rules_of_tensors(), 4).into_iter().map(Arc::new);
+    let more: Vec<Arc<Function>> = out.iter().filter(|f| f.name.contains(".chunk")).flat_map(forms).collect();
+    out.extend(more);
     out
 }
 

@@ -29,6 +29,8 @@ mod tensors;
 
 use case::Case;
 use gristmill_compiler::testing;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Op, ReduceOp, Scalar};
 use std::path::{Path, PathBuf};
 
 fn folder() -> PathBuf {
@@ -89,6 +91,50 @@ fn every_pass_has_cases_and_every_folder_is_a_pass() {
     for folder in passes() {
         assert!(!entries(&folder).is_empty(), "{} is empty", folder.display());
     }
+}
+
+#[test]
+fn every_rule_of_tensors_has_a_case() {
+    let cases = entries(&folder().join("alternatives"));
+    let said: Vec<String> = cases.iter().map(|p| std::fs::read_to_string(p).expect("a case")).collect();
+    for rule in testing::rules_of_tensors() {
+        let line = format!("\nrule: {}\n", rule.name);
+        assert!(said.iter().any(|text| text.contains(&line)), "no case is of `{}`", rule.name);
+    }
+}
+
+#[test]
+fn a_rule_more_finds_another_form() {
+    const RULE: testing::Rule = testing::Rule {
+        name: "e^a e^b -> e^(a + b)",
+        apply: |terms, term| {
+            let exponent = |c| terms.of_op(c, Op::Exp).first().map(|t| t.children[0]);
+            let (Some(Op::Mul), &[a, b]) = (term.op(), &term.children[..]) else { return vec![] };
+            let (Some(a), Some(b)) = (exponent(a), exponent(b)) else { return vec![] };
+            let sum = terms.node(Op::Add, Arg::None, (term.dtype, term.dims.clone()), &[a, b], &[]);
+            vec![terms.node(Op::Exp, Arg::None, (term.dtype, term.dims.clone()), &[sum], &[])]
+        },
+    };
+    let mut g = Graph::new();
+    let dims = [1024, 1024].map(|n| g.int(n));
+    let sides = [0, 1].map(|slot| {
+        let x = g.param(slot, &dims, Scalar::F32);
+        g.exp(x)
+    });
+    let product = g.mul(sides[0], sides[1]);
+    let sum = g.reduce(product, &[1], ReduceOp::Max);
+    let function = context::function(&g, &[sum]);
+    let target = Target::cpu("avx2", 8, 2);
+    let form = |rules: &[testing::Rule]| {
+        let mut decider = testing::Decider { policy: &mut testing::Cheapest, plans: &target.plans, log: vec![] };
+        testing::considered(&function, &target, &mut decider, rules, testing::Budget::USUAL).0
+    };
+    let mut rules = testing::rules_of_tensors();
+    assert!(form(&rules).is_none());
+    rules.push(RULE);
+    let found = form(&rules).expect("a cheaper form");
+    let count = |g: &Graph, root| g.toposort(&[root]).into_iter().filter(|&n| g[n].op == Op::Exp).count();
+    assert_eq!((count(&g, sum), count(&found.graph, found.outputs[0].1)), (2, 1));
 }
 
 /// A case in a folder of its own, and what is wrong with it when it is blessed.

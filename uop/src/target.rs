@@ -85,6 +85,12 @@ pub const FLAGS: &[Flag] = &[
         of: CPU,
         off: |t| t.machine.table_lookup = false,
     },
+    Flag {
+        name: "alternatives",
+        doc: "other forms of a function's body, where rules know one that is cheaper",
+        of: None,
+        off: |t| t.alternatives = false,
+    },
     Flag { name: "tiles", doc: "several tokens at once in registers", of: None, off: |t| t.tuning.tokens = 1 },
     Flag {
         name: "fusion",
@@ -139,6 +145,8 @@ pub struct Target {
     pub registers: usize,
     /// Are activations encoded in eight bits where they meet packed weights?
     pub int8: bool,
+    /// Are other forms of a function's body looked for?
+    pub alternatives: bool,
     /// Are intermediates computed inside the kernels that read them, where that is cheaper?
     pub fusion: bool,
     /// Do independent kernels share a launch?
@@ -184,6 +192,7 @@ impl Target {
             threads,
             registers,
             int8: true,
+            alternatives: true,
             fusion: true,
             merge: true,
             split_cache: true,

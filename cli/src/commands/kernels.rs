@@ -21,6 +21,7 @@ model's weights nor the device.
 Examples:
   gristmill kernels synth:glm-4.7-flash:q4_0                        a model of real shape, without a download
   gristmill kernels MODEL.gguf --function moe.one                   of one kind of layer
+  gristmill kernels MODEL.gguf --function moe.one --stage alternatives in which form it is computed
   gristmill kernels MODEL.gguf --function moe.one --stage decisions how it was cut into kernels, and why
   gristmill kernels MODEL.gguf --function moe.one --stage source    the text that is compiled
   gristmill kernels MODEL.gguf --device null:rtx4090                as it would be for another GPU";
@@ -45,6 +46,8 @@ pub struct Options {
 pub enum Stage {
     /// The function as the model wrote it
     Tensor,
+    /// Its other forms: classes of equal terms, the forms that were looked at with their prices, what was chosen
+    Alternatives,
     /// How it was cut into kernels: the rules that fired, the decisions and what each option would have cost
     Decisions,
     /// Kernels: loops and loads
@@ -217,6 +220,10 @@ fn programs(ready: &Ready, stage: Stage, target: &Target, out: &mut dyn Write) -
     writeln!(out, "\n## {}", function.name)?;
     if stage == Stage::Tensor {
         out.write_all(stages::tensor(function).as_bytes())?;
+        return Ok(());
+    }
+    if stage == Stage::Alternatives {
+        out.write_all(stages::alternatives(function, target).as_bytes())?;
         return Ok(());
     }
     if stage == Stage::Decisions {

@@ -23,6 +23,7 @@ use super::f16_split;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::request::{CausalSkip, Hint, StagedTile};
 use crate::tile::Proposal;
+use gristmill_uop::function::Function;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::shape::{Dims, PagedSources};
 use gristmill_uop::target::Target;
@@ -102,6 +103,15 @@ fn decided(g: &Graph, src: &[Id], target: &Target, site: String, decider: &mut D
     let options = all.iter().map(option).collect();
     let decision = Decision { margin: MARGIN, ..Decision::new("attention", site, options) };
     all.swap_remove(decider.choose(decision)).plan
+}
+
+/// Numbers that a partial result takes for one row of queries and a chunk, of the largest attention of a function: of each head its values, with a maximum and a sum.
+pub fn partial(function: &Function) -> usize {
+    let g = &function.graph;
+    let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+    let all = g.toposort(&roots).into_iter().filter(|&n| matches!(g[n].op, Op::Attention | Op::PagedAttention));
+    let numbers = |n: Id| g.max_of(g.dims(n)[1]) * (g.max_of(g.dims(n)[2]) + 2 * COLUMNS);
+    all.map(numbers).max().unwrap_or(0) as usize
 }
 
 /// Queries that meet a cache of bytes as the kernels have them, encoded in eight bits. Did that change anything?

@@ -111,7 +111,7 @@ fn below(g: &Graph, id: Id) -> Option<Id> {
 
 /// The layout of each packed slot: for vectors with rows interleaved, if they divide their number, for threads as planes; where every use reads
 /// along rows.
-fn layouts(function: &Function, target: &Target) -> FxHashMap<u32, (Layout, Arc<Packing>)> {
+pub fn layouts(function: &Function, target: &Target) -> FxHashMap<u32, (Layout, Arc<Packing>)> {
     let g = &function.graph;
     let mut known: FxHashMap<&str, Option<Arc<Packing>>> = FxHashMap::default();
     let mut out = FxHashMap::default();

@@ -3,7 +3,7 @@
 use crate::Target;
 use crate::targets::toy;
 use gristmill_encodings::TABLE;
-use gristmill_llm::arch::{self, AttentionForm, Functions, Logits, Model, Options, TokenClass};
+use gristmill_llm::arch::{self, Functions, Logits, Model, Options, TokenClass};
 use gristmill_llm::gguf::{Gguf, Metadata, Source, TensorDecl, Value, Writer};
 use gristmill_llm::language;
 use gristmill_uop::Scalar;
@@ -124,15 +124,11 @@ fn plan(metadata: &Metadata, model: &dyn Model) {
     for table in model.rope_tables(PLANNED) {
         assert_eq!(table.rows(PLANNED).len() * 4, PLANNED * table.row_bytes());
     }
-    for (tokens, attention) in [
-        (TokenClass::One, AttentionForm::Absorbed),
-        (TokenClass::Chunk { max: PLANNED }, AttentionForm::Values),
-        (TokenClass::Chunk { max: PLANNED }, AttentionForm::Expanded),
-    ] {
+    for tokens in [TokenClass::One, TokenClass::Chunk { max: PLANNED }] {
         let rows = Options::rows_for(PLANNED, tokens.max());
         let cache = if tokens == TokenClass::One { Scalar::F16 } else { Scalar::F32 };
         let options =
-            Options { tokens, rows, depth: rows, cache, attention, logits: Logits::Last, tile: Options::TILE };
+            Options { tokens, rows, depth: rows, cache, logits: Logits::Last, tile: Options::TILE };
         let plan = model.plan(&options, &mut Functions::new());
         assert!(!plan.calls.is_empty() && model.planes(cache).len() == model.layers());
     }

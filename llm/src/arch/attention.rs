@@ -117,10 +117,6 @@ impl Grouped {
         let [_, keys, values] = self.widths();
         if self.reads.is_some() { CacheSpec::default() } else { CacheSpec::keys_and_values(keys, values) }
     }
-    /// Numbers that a partial result takes for one token: values of all heads, with the largest score and the sum, each twice.
-    pub(super) fn partial(&self) -> usize {
-        self.heads * (4 + self.value)
-    }
     /// Attention of normed rows `x [n, d]` of layer `layer`; writes their keys and values into the cache. Returns `[n, d]`.
     pub(super) fn write<'g>(&self, s: &'g Step, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
         let (n, pos) = (s.tokens(), s.position());

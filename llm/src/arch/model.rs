@@ -43,8 +43,6 @@ pub trait Model: Send + Sync {
     fn layer_input(&self) -> usize {
         0
     }
-    /// Numbers that a partial result of attention takes for one token, all heads together, in the layer where they are most.
-    fn partial(&self, options: &Options) -> usize;
     /// Writes the calls of one step, in order.
     fn build(&self, step: &mut StepBuilder);
 

@@ -28,17 +28,6 @@ impl TokenClass {
     }
 }
 
-/// How attention reads a cache of latents. All compute the same.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum AttentionForm {
-    /// Queries move into the latent space; all heads share each cached row. For decoding and short chunks.
-    Absorbed,
-    /// Scores in the latent space; values of every head are computed from the cached rows, once a step. For long chunks.
-    Values,
-    /// Keys and values of every head are computed from the cached rows.
-    Expanded,
-}
-
 /// Which logits a step computes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Logits {
@@ -62,8 +51,6 @@ pub struct Options {
     pub depth: usize,
     /// How cached rows are stored: f16, f32, or i8 for bytes with scales: see [`super::CacheSpec`].
     pub cache: Scalar,
-    /// How attention reads the cache.
-    pub attention: AttentionForm,
     /// Which logits are computed.
     pub logits: Logits,
     /// Most tokens of one expert that a tile has: [`Options::TILE`], or as many as the machine's products of matrices want.

@@ -1,6 +1,6 @@
 //! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`].
 
-use crate::arch::{AttentionForm, Logits, Options, TokenClass};
+use crate::arch::{Logits, Options, TokenClass};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -75,7 +75,6 @@ pub fn plan_options(class: Class, rows: usize, cache: Scalar, target: &Target) -
         rows,
         depth,
         cache,
-        attention: if max > FEW { AttentionForm::Values } else { AttentionForm::Absorbed },
         logits,
         tile: tile.map_or(Options::TILE, |tile| TILES_OF_AN_EXPERT * tile.rows as usize),
     }

@@ -3,7 +3,7 @@
 use super::class::{Class, Settings, cache_rows, classes, depths, plan_options};
 use super::error::{Error, Progress};
 use super::executor::Engine;
-use crate::arch::{self, AttentionForm, Functions, Logits, Model, Options, Plan, TokenClass};
+use crate::arch::{self, Functions, Logits, Model, Options, Plan, TokenClass};
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
 use crate::sampling::{self, Choice, NUMBERS};
@@ -12,6 +12,7 @@ use gristmill_backend::Opened;
 use gristmill_runtime::Memory;
 use gristmill_tensor::jit::Jit;
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 
 /// Share of the available memory that a context may take when none is asked for.
 const CONTEXT_SHARE: f64 = 0.25;
@@ -67,9 +68,8 @@ fn layer_input_bytes(model: &dyn Model, chunk: usize) -> usize {
 
 /// A step that every model has, to ask it what it keeps.
 fn probe(settings: &Settings) -> Options {
-    let (attention, logits) = (AttentionForm::Absorbed, Logits::Last);
-    let tile = Options::TILE;
-    Options { tokens: TokenClass::One, rows: 64, depth: 64, cache: settings.cache, attention, logits, tile }
+    let (logits, tile) = (Logits::Last, Options::TILE);
+    Options { tokens: TokenClass::One, rows: 64, depth: 64, cache: settings.cache, logits, tile }
 }
 
 /// Bytes of one row of the tables of rotations, for a context of so many tokens.
@@ -92,6 +92,8 @@ pub struct Compiled<'a> {
     footprint: Footprint,
     /// Bytes of intermediates that every step so far takes at most.
     arena: usize,
+    /// Numbers of a partial result of attention for a token and a chunk of the cache, by the most tokens of a class.
+    partials: FxHashMap<usize, usize>,
 }
 
 impl<'a> Compiled<'a> {
@@ -128,6 +130,12 @@ impl<'a> Compiled<'a> {
         let ready = jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
         let arena = Jit::arena(&ready).max(LEAST_ARENA);
         let layouts = load::layouts(&mut jit, &plans)?;
+        let mut partials: FxHashMap<usize, usize> = FxHashMap::default();
+        for (class, plan) in classes(chunk, &depths).iter().zip(&plans) {
+            let of_plan = ready.iter().filter(|r| plan.functions().iter().any(|&f| Arc::ptr_eq(f, &r.function)));
+            let most = partials.entry(class.tokens).or_default();
+            *most = of_plan.map(|r| r.compiled.partial).max().unwrap_or(0).max(*most);
+        }
         // Once more, now that all is known that will be allocated.
         let footprint = Footprint::new(model.as_ref(), &probe, chunk, arena);
         let left = beside(load::missing(file, &layouts, there))?;
@@ -149,6 +157,7 @@ impl<'a> Compiled<'a> {
             layouts,
             footprint,
             arena,
+            partials,
         })
     }
 
@@ -166,7 +175,19 @@ impl<'a> Compiled<'a> {
     /// it lies; the rest of it goes before anything is loaded, unless that engine, or a clone, still has it.
     pub fn load(self, there: Weights, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
         let Compiled {
-            file, model, mut jit, functions, settings, context, rows, depths, choices, layouts, arena, ..
+            file,
+            model,
+            mut jit,
+            functions,
+            settings,
+            context,
+            rows,
+            depths,
+            choices,
+            layouts,
+            arena,
+            partials,
+            ..
         } = self;
         let weights = load::weights(file, &mut jit, &layouts, there, progress)?;
         let (device, chunk) = (jit.device().clone(), settings.chunk);
@@ -215,6 +236,7 @@ impl<'a> Compiled<'a> {
             request: device.alloc(NUMBERS * 4, Memory::Scratch)?,
             logits_host: Vec::new(),
             rope_filled: 0,
+            partials,
         };
         // What every session needs, in one batch: a token, and chunks of a prompt.
         engine.prepare(&classes, progress)?;

@@ -82,6 +82,8 @@ pub struct Engine {
     pub(super) request: Buffer,
     pub(super) logits_host: Vec<f32>,
     pub(super) rope_filled: usize,
+    /// Numbers of a partial result of attention for a token and a chunk of the cache, by the most tokens of a class.
+    pub(super) partials: FxHashMap<usize, usize>,
 }
 
 impl Engine {
@@ -274,10 +276,10 @@ impl Engine {
     pub(super) fn step_limit(&self, position: usize, steps: Steps) -> usize {
         let target = self.device().target();
         let limit = |most: usize| {
-            let row = self.model.partial(&self.options(self.class(most, Logits::None, position))) * 4;
+            let row = self.partials.get(&self.class(most, Logits::None, position).tokens).map_or(0, |numbers| numbers * 4);
             let chunk = gristmill_compiler::chunk_positions(most as i64, self.rows as i64, target) as usize;
             let chunks = (position + most).div_ceil(chunk).max(1);
-            (ATTENTION_BYTES / (chunks * row)).max(8).min(most)
+            (ATTENTION_BYTES / (chunks * row).max(1)).max(8).min(most)
         };
         let few = FEW.min(self.settings.chunk);
         let chunk = limit(self.settings.chunk);

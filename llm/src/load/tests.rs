@@ -1,5 +1,5 @@
 use super::*;
-use crate::arch::{self, AttentionForm, Functions, Logits, Options, TokenClass};
+use crate::arch::{self, Functions, Logits, Options, TokenClass};
 use crate::gguf::Source;
 use gristmill_backend::Opened;
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, dialect};
@@ -137,7 +137,6 @@ fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &How) -> (Vec<(String
         rows: 256,
         depth: 256,
         cache: Scalar::F16,
-        attention: AttentionForm::Absorbed,
         logits: Logits::Last,
         tile: Options::TILE,
     };

@@ -1,10 +1,11 @@
 //! The golden tiny models (`docs/deepseek2.md`, section 8): weights from their names, run on an evaluator that knows no schedule.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use gristmill_compiler::testing::{every_form, rules_of_tensors};
 use gristmill_encodings::F32;
 use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
 use gristmill_llm::arch::{
-    self, AttentionForm, Bind, Call, Functions, Logits, Model, Options, Plan, Tensors, TokenClass,
+    self, Bind, Call, Functions, Logits, Model, Options, Plan, Tensors, TokenClass,
 };
 use gristmill_llm::gguf::Metadata;
 use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
@@ -12,8 +13,10 @@ use gristmill_uop::Id;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Storage};
+use gristmill_uop::target::Target;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 pub const TOKENS: [i64; 8] = [1, 5, 9, 2, 33, 17, 63, 8];
 
@@ -242,10 +245,31 @@ impl Fixture {
     }
 }
 
+/// In which form a function is evaluated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// As the model wrote it.
+    Written,
+    /// That one of those that rules lead to.
+    Number(usize),
+}
+
+impl Form {
+    /// Forms that are told apart: more than a layer of any fixture has.
+    pub const MOST: usize = 16;
+    /// That form, or the written one where there are fewer.
+    pub fn of(self, function: &Arc<Function>) -> Arc<Function> {
+        let Form::Number(number) = self else { return function.clone() };
+        let forms = every_form(function, &Target::cpu("plain", 4, 2), &rules_of_tensors(), Form::MOST);
+        forms.into_iter().nth(number).map_or_else(|| function.clone(), Arc::new)
+    }
+}
+
 /// A way to run a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    pub form: AttentionForm,
+    /// Of the forms that rules lead to which, of functions that have several: as written, or by number, the one that is estimated to be the cheapest first.
+    pub form: Form,
     /// Tokens of each step, or one at a time.
     pub chunk: Option<usize>,
     pub cache: Scalar,
@@ -271,11 +295,14 @@ pub fn run(
         rows,
         depth: rows,
         cache: way.cache,
-        attention: way.form,
         logits: Logits::All,
         tile: Options::TILE,
     };
-    let plan: Plan = f.model.plan(&options, &mut Functions::new());
+    let mut plan: Plan = f.model.plan(&options, &mut Functions::new());
+    let mut forms: HashMap<*const Function, Arc<Function>> = HashMap::new();
+    for call in &mut plan.calls {
+        call.function = forms.entry(Arc::as_ptr(&call.function)).or_insert_with(|| way.form.of(&call.function)).clone();
+    }
     let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope(0), wide_rope_table(f, rows))]);
     for layer in 0..f.model.layers() {
         // A row that was never written must not be read: a single NaN would reach the logits.

@@ -5,10 +5,10 @@ pub mod tables;
 
 use crate::golden_support::{Fixture, Way};
 use gristmill_backend::{Options as DeviceOptions, open};
-use gristmill_compiler::Policy;
+use gristmill_compiler::{Cheapest, Decision, Policy};
 use gristmill_encodings::F32;
 use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
-use gristmill_llm::arch::{AttentionForm, Bind, Functions, Logits, Model, Options, TokenClass};
+use gristmill_llm::arch::{Bind, Functions, Logits, Model, Options, TokenClass};
 use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
 use gristmill_runtime::{Buffer, Memory};
 use gristmill_tensor::evaluate::{Env, evaluate_all};
@@ -69,6 +69,15 @@ pub fn file_of(fixture: &Fixture, encoding: EncodingRef) -> Gguf {
     Gguf::from_bytes(writer.finish().expect("a file")).expect("readable")
 }
 
+/// Keeps every function in the form that it has.
+pub struct AsGiven;
+
+impl Policy for AsGiven {
+    fn choose(&mut self, decision: &Decision) -> usize {
+        if decision.kind == "alternatives" { 0 } else { Cheapest.choose(decision) }
+    }
+}
+
 /// The model of a file; `latent_eps` overrides the epsilon of the latent norms.
 fn model_of(file: &Gguf, latent_eps: Option<f64>) -> Deepseek2 {
     let mut hyper = Hyper::read(file.metadata(), file).expect("hyper-parameters");
@@ -94,7 +103,6 @@ pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f6
         rows,
         depth: rows,
         cache: Scalar::F32,
-        attention: AttentionForm::Absorbed,
         logits: Logits::All,
         tile: Options::TILE,
     };
@@ -148,13 +156,12 @@ pub fn on_device(
         rows,
         depth: rows,
         cache: way.cache,
-        attention: way.form,
         logits: Logits::All,
         tile: Options::TILE,
     };
     let plan = model.plan(&options, &mut Functions::new());
     let mut jit = Jit::new(open(device, &DeviceOptions { exact: true, ..DeviceOptions::default() }).expect("a device"));
-    let functions: Vec<_> = plan.calls.iter().map(|c| c.function.clone()).collect();
+    let functions: Vec<_> = plan.calls.iter().map(|c| way.form.of(&c.function)).collect();
     let ready = jit.prepare_with(&functions, policy, &|_, _| ()).expect("compiled");
     let d = jit.device().clone();
     let filled = |bytes: &[u8]| {

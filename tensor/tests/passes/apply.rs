@@ -20,6 +20,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("rules_index", rules),
     ("rules_dot", rules_dot),
     ("rules_lift", rules_lift),
+    ("alternatives", tensors::alternatives),
     ("attention", tensors::attention),
     ("encode_queries", tensors::encode_queries),
     ("int8", tensors::int8),

@@ -6,7 +6,7 @@ use crate::judge::{Applied, Claim, Meaning, Tensors};
 use crate::kernels::{Kernels, LaidOut, Linear, Lowered, ranges};
 use crate::show::{self, Numbers};
 use gristmill_compiler::testing::{
-    self, Cheapest, Decider, Decomposed, Draft, Expander, Packing, Problem, Surroundings, TEMP, room,
+    self, Budget, Cheapest, Decider, Decomposed, Draft, Expander, Packing, Problem, Surroundings, TEMP, room,
 };
 use gristmill_uop::function::Function;
 use gristmill_uop::program::Program;
@@ -25,6 +25,36 @@ fn of_function(f: Function) -> Meaning {
 /// `%12 Reduce [16, 64]`
 fn name(g: &Graph, numbers: &Numbers, id: Id) -> String {
     format!("{} {} {}", numbers.name(g, id), g[id].op.name(), g.show_dims(&g.shape(id)))
+}
+
+/// `rule: NAME`: every form that the rule alone leads to, besides the written one, each of which computes the same. Without it, the form that is chosen, and why.
+pub fn alternatives(case: &Case) -> Result<Applied, String> {
+    let c = Context::of(case)?;
+    let before = of_function(c.function.clone());
+    let Some(name) = case.get("rule") else {
+        let plans = std::collections::BTreeMap::new();
+        let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
+        let rules = testing::rules_of_tensors();
+        let (chosen, report) = testing::considered(&c.function, &c.target, &mut decider, &rules, Budget::USUAL);
+        let chosen = chosen.unwrap_or(c.function);
+        let roots: Vec<Id> = chosen.outputs.iter().map(|o| o.1).collect();
+        let text = format!("{report}{}", text::print(&chosen.graph, &roots));
+        return Ok(Applied { text, claim: Claim::same(before, of_function(chosen)) });
+    };
+    let rules: Vec<_> = testing::rules_of_tensors().into_iter().filter(|r| r.name == name).collect();
+    if rules.is_empty() {
+        return Err(format!("no rule `{name}`"));
+    }
+    let written = c.roots;
+    let forms = testing::every_form(&c.function, &c.target, &rules, 16);
+    let others: Vec<Function> = forms.into_iter().filter(|f| f.outputs.iter().map(|o| o.1).ne(written.clone())).collect();
+    if others.is_empty() {
+        return Err(format!("`{name}` says nothing here"));
+    }
+    let print = |f: &Function| text::print(&f.graph, &f.outputs.iter().map(|o| o.1).collect::<Vec<_>>());
+    let text = others.iter().map(print).collect::<Vec<_>>().join("\n");
+    let all = std::iter::once(before).chain(others.into_iter().map(of_function)).collect();
+    Ok(Applied { text, claim: Claim::Same(all) })
 }
 
 pub fn attention(case: &Case) -> Result<Applied, String> {

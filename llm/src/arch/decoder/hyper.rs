@@ -272,7 +272,7 @@ impl Rope {
 
 #[cfg(test)]
 mod tests {
-    use crate::arch::{self, AttentionForm, Bind, Functions, Logits, Model, Options, RopeTable, TokenClass};
+    use crate::arch::{self, Bind, Functions, Logits, Model, Options, RopeTable, TokenClass};
     use crate::gguf::Gguf;
     use gristmill_uop::dtype::Scalar;
 
@@ -288,9 +288,9 @@ mod tests {
 
     /// The table of rotations that each layer reads.
     fn read(model: &dyn Model) -> Vec<usize> {
-        let (attention, logits, tile) = (AttentionForm::Absorbed, Logits::Last, Options::TILE);
+        let (logits, tile) = (Logits::Last, Options::TILE);
         let options =
-            Options { tokens: TokenClass::One, rows: 64, depth: 64, cache: Scalar::F16, attention, logits, tile };
+            Options { tokens: TokenClass::One, rows: 64, depth: 64, cache: Scalar::F16, logits, tile };
         let plan = model.plan(&options, &mut Functions::new());
         let table = |bind: &Bind| if let Bind::Rope(table) = bind { Some(*table) } else { None };
         plan.calls.iter().flat_map(|call| call.binds.iter().filter_map(table)).collect()

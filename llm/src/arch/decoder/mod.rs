@@ -12,7 +12,7 @@ use super::moe;
 use super::rope::RopeTable;
 use super::step::StepBuilder;
 use super::tensors::{Checked, Table, TensorSpec, Weights};
-use super::{Bind, Model, ModelInfo, Options, Result, Tensors};
+use super::{Bind, Model, ModelInfo, Result, Tensors};
 use crate::gguf::{Metadata, Role};
 pub(super) use family::{Family, Windows};
 use gristmill_tensor::nn;
@@ -88,9 +88,6 @@ impl Model for Decoder {
     }
     fn rope_tables(&self, context: usize) -> Vec<RopeTable> {
         self.rope.tables(context)
-    }
-    fn partial(&self, _: &Options) -> usize {
-        self.hyper.attention.partial()
     }
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;

@@ -4,12 +4,11 @@ use super::super::feed_forward;
 use super::super::moe;
 use super::super::step::{Step, StepBuilder};
 use super::super::tensors::Weights;
-use super::super::{AttentionForm, Bind};
+use super::super::Bind;
 use super::hyper::Hyper;
 use gristmill_tensor::dims;
 use gristmill_tensor::nn::{self, Glu, Pairing};
 use gristmill_tensor::tensor::Tensor;
-use gristmill_uop::dtype::Scalar;
 
 /// Block `layer`: hidden rows `[n, d]` and the cache to hidden rows and the cache with the rows of these tokens.
 pub(super) fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize) {
@@ -26,16 +25,16 @@ pub(super) fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize
     });
 }
 
-/// The matrices between latent and heads: `k [heads, kv_rank, nope]` and `v [heads, value, kv_rank]`.
+/// The matrices of every head, of keys `[heads, nope, kv_rank]` and of values `[heads, value, kv_rank]`.
 ///
-/// The older format holds both in one tensor, per head `nope` rows for keys (transposed), then `value` rows. Its parts are
+/// The older format holds both in one tensor, per head `nope` rows for keys, then `value` rows; the newer one has the keys' transposed. These are
 /// views: nothing is packed again.
 fn latent_heads<'g>(s: &'g Step, h: &Hyper, w: &Weights) -> (Tensor<'g>, Tensor<'g>) {
     if h.split {
-        return (s.weight(w, "attn_k_b.weight"), s.weight(w, "attn_v_b.weight"));
+        return (s.weight(w, "attn_k_b.weight").permute(&[0, 2, 1]), s.weight(w, "attn_v_b.weight"));
     }
     let both = s.weight(w, "attn_kv_b.weight").reshape(dims![h.heads, h.nope + h.value, h.kv_rank]);
-    (both.slice(1, 0, h.nope).permute(&[0, 2, 1]), both.slice(1, h.nope, h.value))
+    (both.slice(1, 0, h.nope), both.slice(1, h.nope, h.value))
 }
 
 /// Multi-head latent attention of normed rows `x [n, d]`; writes their rows into the cache. Returns `[n, d]`.
@@ -60,30 +59,16 @@ fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g
     let key = nn::rope(row.slice(1, h.kv_rank, h.rope).unsqueeze(1), table, pos, Pairing::Interleaved).squeeze(1);
     let (cache, _) = s.cached(layer, 0, h.cache(), Tensor::cat(&[latent, key], 1));
 
+    // Keys and values of every head at every position, as they are defined: whether any of them is ever computed is the compiler's choice (`alternatives`).
     let (k_b, v_b) = latent_heads(s, h, w);
     let length = pos + n;
-    let heads_out = match s.options.attention {
-        AttentionForm::Absorbed => {
-            let q = Tensor::cat(&[q_nope.contract(k_b), q_pe].map(|q| s.as_cached(q)), 2);
-            let k = cache.unsqueeze(1);
-            let latents = q.attention(k, k.slice(2, 0, h.kv_rank), pos, length, h.score_scale);
-            latents.contract(v_b)
-        }
-        AttentionForm::Values => {
-            let q = Tensor::cat(&[q_nope.contract(k_b), q_pe].map(|q| s.as_cached(q)), 2);
-            let rows = cache.slice(0, 0, length).cast(Scalar::F32);
-            let k = rows.unsqueeze(1).expand(dims![length, heads, h.cached()]);
-            let v = rows.slice(1, 0, h.kv_rank).unsqueeze(0).contract(v_b.unsqueeze(1)).permute(&[1, 0, 2]);
-            q.attention(k, v, pos, length, h.score_scale)
-        }
-        AttentionForm::Expanded => {
-            let rows = cache.slice(0, 0, length);
-            let latents = rows.slice(1, 0, h.kv_rank).unsqueeze(1);
-            let k_nope = latents.contract(k_b.permute(&[0, 2, 1]));
-            let k_pe = rows.slice(1, h.kv_rank, h.rope).unsqueeze(1).expand(dims![length, heads, h.rope]);
-            let (q, k) = (Tensor::cat(&[q_nope, q_pe], 2), Tensor::cat(&[k_nope, k_pe], 2));
-            q.attention(k, latents.contract(v_b), pos, length, h.score_scale)
-        }
-    };
+    let rows = cache.slice(0, 0, length);
+    // As they are cached, whatever the weight is stored as.
+    let latents = rows.slice(1, 0, h.kv_rank).reshape(dims![length, 1, 1, h.kv_rank]);
+    let of_heads = |matrices: Tensor<'g>| (matrices * latents).sum(&[3]);
+    let key = rows.slice(1, h.kv_rank, h.rope).unsqueeze(1).expand(dims![length, heads, h.rope]);
+    let keys = Tensor::cat(&[of_heads(k_b), key], 2);
+    let queries = Tensor::cat(&[q_nope, q_pe].map(|q| s.as_cached(q)), 2);
+    let heads_out = queries.attention(keys, of_heads(v_b), pos, length, h.score_scale);
     heads_out.reshape(dims![n, heads * h.value]).linear(s.weight(w, "attn_output.weight"))
 }

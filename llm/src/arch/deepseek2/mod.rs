@@ -11,7 +11,7 @@ use super::ends::Ends;
 use super::rope::{RopeTable, frequencies};
 use super::step::StepBuilder;
 use super::tensors::{Checked, TensorSpec};
-use super::{Architecture, AttentionForm, Model, ModelInfo, Options, Result, Tensors};
+use super::{Architecture, Model, ModelInfo, Result, Tensors};
 pub use hyper::Hyper;
 use hyper::NAME;
 
@@ -73,11 +73,6 @@ impl Model for Deepseek2 {
         let h = &self.hyper;
         let frequencies = frequencies(h.rope, h.base, h.scaling);
         vec![RopeTable { magnitude: h.magnitude, ..RopeTable::new(frequencies) }]
-    }
-    fn partial(&self, options: &Options) -> usize {
-        let h = &self.hyper;
-        // With its largest score and its sum, each twice.
-        h.heads * (4 + if options.attention == AttentionForm::Absorbed { h.kv_rank } else { h.value })
     }
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;

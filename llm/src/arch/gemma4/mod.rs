@@ -12,7 +12,7 @@ use super::reader::Reader;
 use super::rope::RopeTable;
 use super::step::StepBuilder;
 use super::tensors::{Checked, Table, TensorSpec};
-use super::{Architecture, Model, ModelInfo, Options, Result, Tensors};
+use super::{Architecture, Model, ModelInfo, Result, Tensors};
 use crate::gguf::{Metadata, Role};
 use hyper::Hyper;
 
@@ -103,9 +103,6 @@ impl Model for Gemma4 {
     }
     fn layer_input(&self) -> usize {
         self.hyper.input
-    }
-    fn partial(&self, _: &Options) -> usize {
-        self.hyper.attention.iter().map(|a| a.partial()).max().unwrap_or(0)
     }
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;

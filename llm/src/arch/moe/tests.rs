@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::arch::tensors::{Checked, Table};
-use crate::arch::{AttentionForm, Bind, Functions, Logits, Plan, StepBuilder, Tensors, TokenClass};
+use crate::arch::{Bind, Functions, Logits, Plan, StepBuilder, Tensors, TokenClass};
 use gristmill_encodings::F32;
 use gristmill_tensor::dims;
 use gristmill_tensor::evaluate::{Env, evaluate_all};
@@ -77,7 +77,6 @@ fn computed(made: &Made, tokens: TokenClass, router: &[f64], x: &[f64]) -> Vec<f
         rows: 64,
         depth: 64,
         cache: Scalar::F32,
-        attention: AttentionForm::Absorbed,
         logits: Logits::None,
         tile: Options::TILE,
     };

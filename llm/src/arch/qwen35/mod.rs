@@ -11,7 +11,7 @@ use super::feed_forward;
 use super::rope::RopeTable;
 use super::step::StepBuilder;
 use super::tensors::{Checked, Table, TensorSpec};
-use super::{Architecture, Model, ModelInfo, Options, Result, Tensors};
+use super::{Architecture, Model, ModelInfo, Result, Tensors};
 use crate::gguf::{Metadata, Role};
 use hyper::{DeltaNet, Hyper};
 
@@ -104,9 +104,6 @@ impl Model for Qwen35 {
     }
     fn rope_tables(&self, _: usize) -> Vec<RopeTable> {
         vec![RopeTable::new(self.hyper.frequencies.clone())]
-    }
-    fn partial(&self, _: &Options) -> usize {
-        self.hyper.attention.partial()
     }
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;

@@ -1,0 +1,137 @@
+//! An estimate of a term alone: what steers the choice among extracts, before any is scheduled. Costs of terms are added up, each once: so what a schedule would fuse
+//! counts as it were computed apart, but for what is only moved.
+
+use super::import::Written;
+use super::term::{Class, Contraction, Form, Source, Term};
+use super::terms::Terms;
+use crate::price::{TYPICAL, typical};
+use gristmill_uop::fragment::Fragment;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Id, Op, Scalar};
+use rustc_hash::FxHashMap;
+use std::cell::RefCell;
+
+/// For how many rows a step is estimated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rows {
+    /// As many as a kernel is priced for.
+    Typical,
+    /// As few as there may be: variables that are never 0 count rows and have their least value, others are positions.
+    Fewest,
+}
+
+/// Seconds for a term that only moves elements: what is said in fewer terms is preferred.
+const MOVED: f64 = 1e-12;
+/// A launch of an attention, and one that combines its parts.
+const ATTENTION_LAUNCHES: f64 = 2.0;
+/// Products of bytes that one instruction of f32 does the work of: `DOT4`.
+const OF_A_WORD: f64 = 4.0;
+
+/// Estimates for one target.
+pub struct Estimate<'a> {
+    terms: &'a Terms,
+    written: &'a Written,
+    target: &'a Target,
+    rows: Rows,
+    sizes: RefCell<FxHashMap<Id, f64>>,
+}
+
+impl<'a> Estimate<'a> {
+    /// Of these terms.
+    pub fn new(terms: &'a Terms, written: &'a Written, target: &'a Target, rows: Rows) -> Estimate<'a> {
+        Estimate { terms, written, target, rows, sizes: RefCell::default() }
+    }
+    fn size(&self, dim: Id) -> f64 {
+        let g = &self.terms.graph;
+        let fewest = |name: &str| {
+            g.toposort(&[dim]).into_iter().find_map(|n| match &g[n].arg {
+                Arg::Var(v, lo, hi) if &**v == name => Some(if *lo > 0 { *lo } else { TYPICAL.min(*hi) }),
+                _ => None,
+            })
+        };
+        *self.sizes.borrow_mut().entry(dim).or_insert_with(|| match self.rows {
+            Rows::Typical => typical(g, dim),
+            Rows::Fewest => g.evaluate_index(dim, &fewest).map_or_else(|| typical(g, dim), |v| v.max(1) as f64),
+        })
+    }
+    fn elements(&self, dims: &[Id]) -> f64 {
+        dims.iter().map(|&d| self.size(d)).product()
+    }
+    /// Seconds of a term of a class, its children aside.
+    pub fn seconds(&self, class: Class, term: &Term) -> f64 {
+        let m = &self.target.machine;
+        match &term.form {
+            Form::Leaf(_) => 0.0,
+            Form::View(_) => MOVED,
+            Form::Contract(c) => self.contraction(c, term),
+            Form::Node { op: Op::Attention, sources, .. } => self.attention(term, sources),
+            Form::Node { op: Op::Reduce, .. } => match self.again(class) {
+                Some((c, t)) => self.contraction(c, t),
+                None => self.elements(&self.terms.facts(term.children[0]).dims) / m.operations,
+            },
+            Form::Node { op, .. } if op.is_movement() => MOVED * f64::from(*op == Op::Cat),
+            Form::Node { op: Op::Gather | Op::Assign, .. } => 0.0,
+            // A sum of products has its products inside.
+            Form::Node { .. } if self.written.products.contains(&class) => 0.0,
+            Form::Node { .. } => self.elements(&term.dims) / m.operations,
+        }
+    }
+    /// The contraction that a sum of this class is, said again.
+    fn again(&self, class: Class) -> Option<(&'a Contraction, &'a Term)> {
+        self.terms.egraph[class].nodes.iter().find_map(|t| match &t.form {
+            Form::Contract(c) if self.written.shadows.contains(t) => Some((c, t)),
+            _ => None,
+        })
+    }
+    /// Bytes of an element of a class where it is read.
+    fn bytes(&self, class: Class) -> (f64, bool) {
+        let mut at = class;
+        while let Some(t) = self.terms.egraph[at].nodes.iter().min_by_key(|t| (t.children.len(), t.op().is_some())) {
+            match (&t.form, t.children.first()) {
+                (Form::Leaf(id), _) => {
+                    let g = &self.terms.graph;
+                    let node = &g[*id];
+                    return match node.src.first().map(|&p| &g[p].arg) {
+                        Some(Arg::Packed(_, e)) if node.op == Op::Decode => (e.bytes as f64 / e.elements as f64, true),
+                        _ => (g.scalar(*id).bytes() as f64, false),
+                    };
+                }
+                (Form::Node { op: Op::Cast | Op::Gather | Op::Assign, .. } | Form::View(_), Some(&c)) if c != at => at = c,
+                _ => break,
+            }
+        }
+        (self.terms.facts(at).dtype.scalar.bytes() as f64, false)
+    }
+    fn contraction(&self, c: &Contraction, term: &Term) -> f64 {
+        let m = &self.target.machine;
+        let (mut memory, mut cached) = (0.0, self.elements(&term.dims) * 4.0);
+        let mut packed = false;
+        for &child in &term.children {
+            let (bytes, weight) = self.bytes(child);
+            let all = bytes * self.elements(&self.terms.facts(child).dims);
+            packed |= weight;
+            *(if weight { &mut memory } else { &mut cached }) += all;
+        }
+        let integers = packed && crate::decompose::int8::integers(self.target);
+        let weight = if integers { 2.0 / OF_A_WORD } else { 2.0 };
+        let operations = weight * self.elements(&c.sizes);
+        m.launch + (memory / m.bandwidth).max(operations / m.operations).max(cached / m.cache_bandwidth)
+    }
+    fn attention(&self, term: &Term, sources: &[Source]) -> f64 {
+        let m = &self.target.machine;
+        let [q, k, v] = [0, 1, 2].map(|i| &self.terms.facts(term.children[i]).dims);
+        let length = match sources.get(4) {
+            Some(Source::Scalar(length)) => self.size(*length),
+            _ => self.size(k[0]),
+        };
+        let positions = length.min(self.size(k[0]));
+        let depth = self.size(k[2]) + self.size(v[2]);
+        // Rows that several heads or tokens share are multiplied as tiles.
+        let shared = self.size(q[0]) * self.size(q[1]) / self.size(k[1]);
+        let term_of = |f: &Fragment| m.term_of(f);
+        let weight = m.fragment(Scalar::F16).filter(|_| shared >= 8.0).map_or(2.0, term_of);
+        let operations = weight * self.size(q[0]) * self.size(q[1]) * positions * depth;
+        let bytes = positions * self.size(k[1]) * depth * self.bytes(term.children[1]).0;
+        ATTENTION_LAUNCHES * m.launch + (bytes / m.bandwidth).max(operations / m.operations)
+    }
+}

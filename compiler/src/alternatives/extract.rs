@@ -1,0 +1,246 @@
+//! Extraction: a term for each class that is needed, so that the terms together are cheap, each counted once however many read it.
+//!
+//! Costs of trees, as extractors usually add them up, count shared work once a reader. Here a class has the set of all that it needs ([`Space::greedy`]), which is greedy
+//! still, as what is cheapest for one class may share less with another; single changes improve it ([`Space::improve`]), and of a small part of a body all extracts are
+//! looked at, as far as their cost allows ([`Space::best`]).
+
+use super::estimate::Estimate;
+use super::import::Written;
+use super::term::{Class, Term};
+use super::terms::Terms;
+use rustc_hash::FxHashMap;
+
+/// One way to compute a class.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// By that term.
+    pub term: Term,
+    /// Of the classes of these numbers.
+    pub children: Vec<usize>,
+    /// What it takes, children aside.
+    pub seconds: f64,
+}
+
+/// The choice of each class, by its number; a class that is not needed may have none.
+pub type Picks = Vec<Option<usize>>;
+
+/// Classes with what may be chosen for each. The first choice is how it was written, if it was.
+pub struct Space {
+    /// Classes by number.
+    pub classes: Vec<Class>,
+    /// Their choices.
+    pub choices: Vec<Vec<Choice>>,
+    /// Was a class written?
+    written: Vec<bool>,
+    numbers: FxHashMap<Class, usize>,
+}
+
+/// An extract with its cost.
+#[derive(Clone, Debug)]
+pub struct Extract {
+    /// What is chosen.
+    pub picks: Picks,
+    /// Seconds, by the estimate.
+    pub seconds: f64,
+}
+
+/// Steps of a search over all extracts: enough for every layer here, whose searches take a few hundred.
+const STEPS: usize = 20_000;
+/// Passes over all classes; what a function needs is two or three, as classes are numbered with sources first.
+const PASSES: usize = 16;
+
+impl Space {
+    /// What may be chosen.
+    pub fn new(terms: &Terms, written: &Written, estimate: &Estimate) -> Space {
+        let mut classes: Vec<Class> = terms.egraph.classes().map(|c| c.id).collect();
+        classes.sort_unstable();
+        let numbers: FxHashMap<Class, usize> = classes.iter().enumerate().map(|(i, &c)| (c, i)).collect();
+        let choices_of = |&class: &Class| {
+            let first = written.term.get(&class);
+            let others = terms.egraph[class].nodes.iter().filter(|t| Some(*t) != first && !written.shadows.contains(*t));
+            let choice = |t: &Term| Choice {
+                term: t.clone(),
+                children: t.children.iter().map(|c| numbers[&terms.egraph.find(*c)]).collect(),
+                seconds: estimate.seconds(class, t),
+            };
+            first.into_iter().chain(others).map(choice).collect()
+        };
+        let choices = classes.iter().map(choices_of).collect();
+        let written = classes.iter().map(|c| written.term.contains_key(c)).collect();
+        Space { classes, choices, written, numbers }
+    }
+    /// The number of a class.
+    pub fn number(&self, terms: &Terms, class: Class) -> usize {
+        self.numbers[&terms.egraph.find(class)]
+    }
+    /// Everything as it was written.
+    pub fn as_written(&self) -> Picks {
+        self.written.iter().map(|w| w.then_some(0)).collect()
+    }
+    fn pick<'a>(&'a self, picks: &Picks, class: usize) -> Option<&'a Choice> {
+        picks[class].map(|p| &self.choices[class][p])
+    }
+    /// The classes that `roots` need, sources first; none if something has no choice, or needs itself.
+    pub fn needed(&self, picks: &Picks, roots: &[usize]) -> Option<Vec<usize>> {
+        let mut state = vec![0u8; self.classes.len()];
+        let (mut order, mut stack) = (Vec::new(), Vec::new());
+        for &root in roots {
+            stack.push((root, 0));
+            while let Some((class, next)) = stack.pop() {
+                if next == 0 {
+                    match state[class] {
+                        2 => continue,
+                        1 => return None,
+                        _ => state[class] = 1,
+                    }
+                }
+                let choice = self.pick(picks, class)?;
+                match choice.children.get(next) {
+                    Some(&child) => {
+                        stack.push((class, next + 1));
+                        match state[child] {
+                            0 => stack.push((child, 0)),
+                            1 => return None,
+                            _ => {}
+                        }
+                    }
+                    None => {
+                        state[class] = 2;
+                        order.push(class);
+                    }
+                }
+            }
+        }
+        Some(order)
+    }
+    /// Seconds of all that `roots` need.
+    pub fn seconds(&self, picks: &Picks, roots: &[usize]) -> Option<f64> {
+        let needed = self.needed(picks, roots)?;
+        Some(needed.iter().filter_map(|&c| self.pick(picks, c)).map(|c| c.seconds).sum())
+    }
+    /// For every class the choice with which all that it needs costs least, given the choices of what it needs.
+    pub fn greedy(&self) -> Picks {
+        let n = self.classes.len();
+        let mut sets: Vec<Option<Vec<u64>>> = vec![None; n];
+        let mut picks: Picks = vec![None; n];
+        for _ in 0..PASSES {
+            let mut changed = false;
+            for class in 0..n {
+                let mut best: Option<(f64, usize, Vec<u64>)> = None;
+                for (i, choice) in self.choices[class].iter().enumerate() {
+                    let Some(set) = union(&sets, &choice.children, class, n) else { continue };
+                    let of = |c: usize| if c == class { choice.seconds } else { self.pick(&picks, c).map_or(0.0, |c| c.seconds) };
+                    let seconds: f64 = members(&set).map(of).sum();
+                    if best.as_ref().is_none_or(|b| seconds < b.0) {
+                        best = Some((seconds, i, set));
+                    }
+                }
+                let Some((_, i, set)) = best else { continue };
+                changed |= picks[class] != Some(i) || sets[class].as_ref() != Some(&set);
+                (picks[class], sets[class]) = (Some(i), Some(set));
+            }
+            if !changed {
+                break;
+            }
+        }
+        picks
+    }
+    /// Changes single choices as long as one makes `roots` cheaper.
+    pub fn improve(&self, picks: &mut Picks, roots: &[usize]) -> Option<f64> {
+        let mut least = self.seconds(picks, roots)?;
+        loop {
+            let before = least;
+            for class in self.needed(picks, roots)? {
+                for i in 0..self.choices[class].len() {
+                    let old = picks[class].replace(i);
+                    match self.seconds(picks, roots) {
+                        Some(seconds) if seconds < least => least = seconds,
+                        _ => picks[class] = old,
+                    }
+                }
+            }
+            if least >= before {
+                return Some(least);
+            }
+        }
+    }
+    /// The cheapest extracts of `outputs`, at most so many and none that costs more than `factor` times the cheapest, cheapest first. What `given` has is there anyhow
+    /// and keeps its choice. And whether all extracts were looked at.
+    pub fn best(&self, outputs: &[usize], given: &[bool], start: &Picks, most: usize, factor: f64) -> (Vec<Extract>, bool) {
+        let picks = (0..self.classes.len()).map(|c| start[c].filter(|_| given[c])).collect();
+        let mut search = Search { space: self, given, found: vec![], picks, most, factor, steps: 0, outputs };
+        search.go(outputs.to_vec(), 0.0);
+        let complete = search.steps < STEPS;
+        (search.found, complete)
+    }
+}
+
+/// The classes that children need, with `class`; none if they need that.
+fn union(sets: &[Option<Vec<u64>>], children: &[usize], class: usize, n: usize) -> Option<Vec<u64>> {
+    let mut all = vec![0u64; n.div_ceil(64)];
+    for &child in children {
+        let set = sets[child].as_ref()?;
+        all.iter_mut().zip(set).for_each(|(a, b)| *a |= b);
+    }
+    let (word, bit) = (class / 64, 1 << (class % 64));
+    if all[word] & bit != 0 {
+        return None;
+    }
+    all[word] |= bit;
+    Some(all)
+}
+
+fn members(set: &[u64]) -> impl Iterator<Item = usize> + '_ {
+    let bits = |(i, &word): (usize, &u64)| (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| i * 64 + b);
+    set.iter().enumerate().flat_map(bits)
+}
+
+/// A search over all extracts, by branch and bound.
+struct Search<'a> {
+    space: &'a Space,
+    given: &'a [bool],
+    found: Vec<Extract>,
+    picks: Picks,
+    most: usize,
+    factor: f64,
+    steps: usize,
+    outputs: &'a [usize],
+}
+
+impl Search<'_> {
+    /// What costs more than this is not kept.
+    fn bound(&self) -> f64 {
+        let by_factor = self.found.first().map_or(f64::INFINITY, |b| b.seconds * self.factor);
+        let by_count = self.found.get(self.most - 1).map_or(f64::INFINITY, |e| e.seconds);
+        by_factor.min(by_count)
+    }
+    fn go(&mut self, mut open: Vec<usize>, seconds: f64) {
+        self.steps += 1;
+        if self.steps >= STEPS || seconds >= self.bound() {
+            return;
+        }
+        let next = loop {
+            match open.pop() {
+                Some(class) if self.given[class] || self.picks[class].is_some() => {}
+                other => break other,
+            }
+        };
+        let Some(class) = next else {
+            if self.space.needed(&self.picks, self.outputs).is_some() {
+                let at = self.found.partition_point(|e| e.seconds <= seconds);
+                self.found.insert(at, Extract { picks: self.picks.clone(), seconds });
+                let bound = self.found[0].seconds * self.factor;
+                self.found.truncate(self.most);
+                self.found.retain(|e| e.seconds <= bound);
+            }
+            return;
+        };
+        for i in 0..self.space.choices[class].len() {
+            let choice = &self.space.choices[class][i];
+            self.picks[class] = Some(i);
+            let open = open.iter().chain(&choice.children).copied().collect();
+            self.go(open, seconds + choice.seconds);
+        }
+        self.picks[class] = None;
+    }
+}

@@ -1,0 +1,114 @@
+//! Terms as nodes of the graph again.
+
+use super::extract::{Picks, Space};
+use super::term::{Contraction, Form, Source, View};
+use gristmill_uop::shape::Dims;
+use gristmill_uop::{Graph, Id, Node, Op, ReduceOp, Sources};
+use rustc_hash::FxHashMap;
+
+/// Makes nodes of an extract. What is as it was written is the very node that it was.
+pub struct Rebuild<'a> {
+    space: &'a Space,
+    /// The nodes that the function was written with.
+    known: FxHashMap<Node, Id>,
+}
+
+impl<'a> Rebuild<'a> {
+    /// Of terms of a function below `roots`.
+    pub fn new(space: &'a Space, graph: &Graph, roots: &[Id]) -> Rebuild<'a> {
+        let known = graph.toposort(roots).into_iter().map(|id| (graph[id].clone(), id)).collect();
+        Rebuild { space, known }
+    }
+    /// The nodes of these classes; none if the extract is none.
+    pub fn nodes(&self, g: &mut Graph, picks: &Picks, classes: &[usize]) -> Option<Vec<Id>> {
+        let mut nodes: FxHashMap<usize, Id> = FxHashMap::default();
+        for class in self.space.needed(picks, classes)? {
+            let choice = &self.space.choices[class][picks[class]?];
+            let children: Vec<Id> = choice.children.iter().map(|c| nodes[c]).collect();
+            let id = match &choice.term.form {
+                Form::Leaf(id) => *id,
+                Form::View(view) => moved(g, view, children[0], &choice.term.dims),
+                Form::Contract(c) => contracted(g, c, [children[0], children[1]], &choice.term.dims),
+                Form::Node { op, arg, sources } => {
+                    let mut next = children.iter();
+                    let source = |s: &Source| match s {
+                        Source::Child => next.next().copied(),
+                        Source::Scalar(id) => Some(*id),
+                    };
+                    let src: Sources = sources.iter().map(source).collect::<Option<_>>()?;
+                    let node = Node { op: *op, dtype: choice.term.dtype, src, arg: arg.clone() };
+                    match self.known.get(&node) {
+                        Some(&id) => id,
+                        None => g.build(node.op, node.dtype, node.src, node.arg),
+                    }
+                }
+            };
+            nodes.insert(class, id);
+        }
+        classes.iter().map(|c| nodes.get(c).copied()).collect()
+    }
+}
+
+/// Axes first in their places, then the window, so that a window of a view that exists is one of that; then what is repeated.
+fn moved(g: &mut Graph, view: &View, x: Id, dims: &Dims) -> Id {
+    let (old, one) = (g.shape(x), g.int(1));
+    let whole = |g: &Graph, i: usize, of: &[Id]| g.int_value(view.windows[i].0) == Some(0) && view.windows[i].1 == of[i];
+    // An axis that is left out has one element of it first.
+    let out = |i: usize| !view.axes.contains(&Some(i as u8));
+    let first: Vec<(Id, Id)> = (0..old.len())
+        .map(|i| if out(i) { view.windows[i] } else { (g.int(0), old[i]) })
+        .collect();
+    let x = g.shrink(x, &first);
+    let order: Vec<usize> = view.axes.iter().flatten().map(|&a| usize::from(a)).collect();
+    let kept: Vec<usize> = (0..old.len()).filter(|&i| !out(i)).collect();
+    // Axes of length 1 that the window leaves are put between the others as the result has them.
+    let x = if order.windows(2).all(|w| w[0] < w[1]) {
+        x
+    } else {
+        let kept_dims: Dims = kept.iter().map(|&i| old[i]).collect();
+        let x = g.reshape(x, &kept_dims);
+        let places: Vec<usize> = order.iter().map(|o| kept.iter().position(|k| k == o).expect("kept")).collect();
+        g.permute(x, &places)
+    };
+    let placed: Dims = view.axes.iter().map(|a| a.map_or(one, |a| old[a as usize])).collect();
+    let x = g.reshape(x, &placed);
+    let zero = g.int(0);
+    let cut = |(a, &d): (&Option<u8>, &Id)| a.map_or((zero, d), |a| view.windows[a as usize]);
+    let windows: Vec<(Id, Id)> = view.axes.iter().zip(&placed).map(cut).collect();
+    let any = (0..old.len()).any(|i| !out(i) && !whole(g, i, &old));
+    let x = if any { g.shrink(x, &windows) } else { x };
+    g.expand(x, dims)
+}
+
+/// As `Tensor::contract` writes it: axes of the result, then those that are summed.
+fn contracted(g: &mut Graph, c: &Contraction, of: [Id; 2], dims: &Dims) -> Id {
+    let summed: Vec<u8> = c.summed().collect();
+    let axes: Vec<Option<u8>> = c.out.iter().copied().chain(summed.iter().map(|&i| Some(i))).collect();
+    let one = g.int(1);
+    let full: Dims = dims.iter().copied().chain(summed.iter().map(|&i| c.sizes[i as usize])).collect();
+    let sides = [0, 1].map(|side| {
+        let (x, map) = (of[side], &c.operands[side]);
+        let old = g.shape(x);
+        let place = |index: &Option<u8>| index.and_then(|_| map.iter().position(|m| m == index));
+        let order: Vec<usize> = axes.iter().filter_map(&place).collect();
+        let dims: Dims = axes.iter().map(|i| place(i).map_or(one, |a| old[a])).collect();
+        let x = match order.windows(2).all(|w| w[0] < w[1]) {
+            true => x,
+            false => {
+                // Axes of length 1 that nothing names stay at the end.
+                let rest = (0..old.len()).filter(|i| !order.contains(i));
+                let all: Vec<usize> = order.iter().copied().chain(rest).collect();
+                g.permute(x, &all)
+            }
+        };
+        let x = g.reshape(x, &dims);
+        g.expand(x, &full)
+    });
+    let product = g.mul(sides[0], sides[1]);
+    if summed.is_empty() {
+        return product;
+    }
+    let last: Vec<usize> = (dims.len()..full.len()).collect();
+    debug_assert!(g[product].op != Op::Const);
+    g.reduce(product, &last, ReduceOp::Add)
+}

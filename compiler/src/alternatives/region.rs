@@ -1,0 +1,85 @@
+//! The price of a form: the part of the body in which forms differ, scheduled as a function of its own.
+//!
+//! To schedule a layer takes most of the time that compiling it does, so a whole one is scheduled once, in the form that is chosen. What all forms compute is an input of
+//! the part, or is moved, read from a weight or from the cache as it is in the layer. So the price knows nothing of what the part's first and last kernels could share
+//! with the rest of the layer; that is the same for all forms, near enough.
+
+use crate::decision::{Cheapest, Decider};
+use crate::planned::planned;
+use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
+use gristmill_uop::target::Target;
+use gristmill_uop::{Graph, Id, Op};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+
+/// Seconds of each form, given by what it computes the same outputs by; all are nodes of one graph.
+pub fn seconds(graph: &Graph, function: &Function, forms: &[Vec<Id>], target: &Target) -> Vec<f64> {
+    let shared = shared(graph, forms);
+    forms.iter().map(|outputs| one(graph, function, outputs, &shared, target)).collect()
+}
+
+/// Nodes that every form needs.
+fn shared(graph: &Graph, forms: &[Vec<Id>]) -> FxHashSet<Id> {
+    let needed = |outputs: &Vec<Id>| graph.toposort(outputs).into_iter().collect::<FxHashSet<Id>>();
+    let Some((first, rest)) = forms.split_first() else { return FxHashSet::default() };
+    let mut all = needed(first);
+    for outputs in rest {
+        let other = needed(outputs);
+        all.retain(|n| other.contains(n));
+    }
+    all
+}
+
+/// Is a node read where it lies, or moved, so that the part has it too?
+fn is_read(graph: &Graph, id: Id) -> bool {
+    let op = graph[id].op;
+    let source = matches!(op, Op::Param | Op::Const | Op::Var | Op::Iota);
+    let moved = op.is_movement() && op != Op::Cat || matches!(op, Op::Cast | Op::Decode | Op::Assign | Op::Gather);
+    graph.dims(id).is_empty() || source || moved
+}
+
+/// Scheduled with what is shared as inputs.
+fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id>, target: &Target) -> f64 {
+    let mut g = graph.clone();
+    let mut slots = function.slots.clone();
+    let mut inputs: FxHashMap<Id, Id> = FxHashMap::default();
+    for id in edge(graph, outputs, shared) {
+        let (dims, scalar) = (g.shape(id), g.scalar(id));
+        slots.push(slot(graph, id, SlotKind::Input));
+        let param = g.param(slots.len() as u32 - 1, &dims, scalar);
+        inputs.insert(id, param);
+    }
+    let mut written = Vec::new();
+    for &output in outputs {
+        slots.push(slot(graph, output, SlotKind::Output));
+        let root = g.substitute(output, &mut inputs);
+        written.push((slots.len() as u32 - 1, root));
+    }
+    let part = Function { name: function.name.clone(), graph: g, slots, outputs: written };
+    let plans = BTreeMap::new();
+    let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
+    planned(&part, target, &mut decider).scheduled.launches.iter().map(|l| l.price.seconds).sum()
+}
+
+fn slot(graph: &Graph, id: Id, kind: SlotKind) -> Slot {
+    let dims = graph.dims(id).iter().map(|&d| graph.max_of(d)).collect();
+    Slot { name: String::new(), kind, dims, storage: Storage::Plain(graph.scalar(id)) }
+}
+
+/// The shared nodes that are computed, and that what is not shared reaches.
+fn edge(graph: &Graph, outputs: &[Id], shared: &FxHashSet<Id>) -> Vec<Id> {
+    let (mut edge, mut seen) = (Vec::new(), FxHashSet::default());
+    let mut stack: Vec<Id> = outputs.to_vec();
+    while let Some(id) = stack.pop() {
+        if !seen.insert(id) {
+            continue;
+        }
+        if shared.contains(&id) && !is_read(graph, id) && !outputs.contains(&id) {
+            edge.push(id);
+        } else if !graph.dims(id).is_empty() {
+            stack.extend(graph[id].src.iter().copied());
+        }
+    }
+    edge.sort_unstable();
+    edge
+}

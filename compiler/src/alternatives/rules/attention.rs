@@ -1,0 +1,205 @@
+//! Attention over what is computed of a cache.
+//!
+//! Scores are sums of products too, and so are the sums of values that weights multiply: what is contracted with the rows of a cache, on one side of such a sum, may be
+//! contracted with the other side instead. Queries that were rounded where they meet a cache of halves (`f32(f16(q))`) are rounded where they meet it then:
+//! behind the contraction and not before. Either is off by as much as the cache's rows were rounded by.
+
+use super::rules;
+use crate::alternatives::term::{Class, Map, Term, View};
+use crate::alternatives::terms::{Factor, Sum, Terms};
+use gristmill_uop::shape::Dims;
+use gristmill_uop::{Id, Op, Scalar};
+
+rules! {
+    "softmax(q·(w·c))v -> softmax((q·w)·c)v" keys_contracted;
+    "softmax(q k)(c·w) -> (softmax(q k)c)·w" values_contracted;
+    "attention over repeated heads -> over one" repeated_heads;
+    "attention over the first rows -> over all, as far as it reads" first_rows;
+}
+
+/// Queries, keys, values of an attention whose heads have keys of their own.
+fn of_heads(t: &Terms, term: &Term) -> Option<[Class; 3]> {
+    let (Some(Op::Attention), &[q, k, v, ..]) = (term.op(), &term.children[..]) else { return None };
+    (t.dims(q)[1] == t.dims(k)[1]).then_some([q, k, v])
+}
+
+/// The attention of other queries, keys, values.
+fn with(t: &mut Terms, term: &Term, [q, k, v]: [Class; 3]) -> Class {
+    let children: Vec<Class> = [q, k, v].into_iter().chain(term.children[3..].iter().copied()).collect();
+    let mut dims = t.dims(q);
+    dims[2] = t.dims(v)[2];
+    t.like(term, &children, dims)
+}
+
+/// Rows `[positions, heads, d]` that a weight makes of rows of a cache, which it does not depend on.
+struct Computed {
+    /// By the indices of `sizes`: positions, heads, depth of the latent.
+    cache: Factor,
+    weight: Factor,
+    rows: [Option<u8>; 3],
+    /// The index of the latent's depth.
+    latent: u8,
+    sizes: Dims,
+}
+
+impl Computed {
+    fn all(t: &Terms, rows: Class) -> Vec<Computed> {
+        let mut out = Vec::new();
+        for sum in t.sums(rows) {
+            let Ok(axes) = <[Option<u8>; 3]>::try_from(&sum.out[..]) else { continue };
+            let [positions, heads, depth] = axes;
+            let mut summed = (0..sum.sizes.len() as u8).filter(|&i| sum.sums(i));
+            let (Some(latent), None, Some(depth)) = (summed.next(), summed.next(), depth) else { continue };
+            for i in 0..2 {
+                let (cache, weight) = (&sum.factors[i], &sum.factors[1 - i]);
+                let moved = |i: &u8| Some(*i) == positions || Some(*i) == heads || *i == latent;
+                let apart = positions.is_none_or(|p| cache.has(p) && !weight.has(p));
+                if apart && cache.map.iter().flatten().all(moved) && weight.has(depth) && weight.has(latent) {
+                    let (cache, weight, sizes) = (cache.clone(), weight.clone(), sum.sizes.clone());
+                    out.push(Computed { cache, weight, rows: axes, latent, sizes });
+                }
+            }
+        }
+        out
+    }
+    /// The rows of the cache, for every head.
+    fn latents(&self, t: &mut Terms) -> Class {
+        let to: Map = [self.rows[0], self.rows[1], Some(self.latent)].into_iter().collect();
+        t.arranged(self.cache.class, &self.cache.map, &to, &self.sizes)
+    }
+    /// The weight contracted with `x [tokens, heads, ..]`, whose last axis is the index `from`: that is `to` then.
+    fn contracted(&self, t: &mut Terms, x: Class, from: u8, to: u8) -> Option<Class> {
+        let (mut sizes, dims) = (self.sizes.clone(), t.dims(x));
+        let token = (!t.is_one(dims[0])).then_some(sizes.len() as u8);
+        sizes.push(dims[0]);
+        let map = |last: u8| -> Map { [token, self.rows[1], Some(last)].into_iter().collect() };
+        let factors = [self.weight.clone(), Factor { class: x, map: map(from) }];
+        t.contract(&Sum { factors, out: map(to), sizes })
+    }
+}
+
+/// What was rounded to halves and is read as floats, before it was.
+fn before_rounding(t: &Terms, class: Class) -> Option<Class> {
+    let wide = t.of_op(class, Op::Cast).into_iter().find(|c| c.dtype.scalar == Scalar::F32)?;
+    let half = t.of_op(*wide.children.first()?, Op::Cast).into_iter().find(|c| c.dtype.scalar == Scalar::F16)?;
+    let from = *half.children.first()?;
+    (t.facts(from).dtype.scalar == Scalar::F32).then_some(from)
+}
+
+/// The part of queries that meets each of the parts of keys.
+fn parts_of(t: &mut Terms, queries: Class, parts: &[Class]) -> Vec<Class> {
+    let same = |t: &Terms, cat: &Term| {
+        let depths = |of: &[Class]| of.iter().map(|&c| t.dims(c)[2]).collect::<Vec<Id>>();
+        cat.joined() == Some(2) && depths(&cat.children) == depths(parts)
+    };
+    if let Some(cat) = t.of_op(queries, Op::Cat).into_iter().find(|cat| same(t, cat)) {
+        return cat.children.to_vec();
+    }
+    let (mut begin, mut out) = (t.graph.int(0), Vec::new());
+    for &part in parts {
+        let mut dims = t.dims(queries);
+        let mut view = View::whole(&mut t.graph, &dims);
+        dims[2] = t.dims(part)[2];
+        view.windows[2] = (begin, dims[2]);
+        out.push(t.view(queries, &view, &dims));
+        begin = t.graph.add(begin, dims[2]);
+    }
+    out
+}
+
+/// Each part of the keys that is computed of a cache, or all of them.
+fn keys_contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let Some([q, k, v]) = of_heads(t, term) else { return vec![] };
+    let joined: Vec<Vec<Class>> =
+        t.of_op(k, Op::Cat).into_iter().filter(|c| c.joined() == Some(2)).map(|c| c.children.to_vec()).collect();
+    let mut out = Vec::new();
+    for keys in joined.into_iter().chain([vec![k]]) {
+        for i in 0..keys.len() {
+            for computed in Computed::all(t, keys[i]) {
+                let queries = if keys.len() == 1 { vec![q] } else { parts_of(t, q, &keys) };
+                out.extend(absorbed(t, term, [&queries, &keys], v, i, &computed));
+            }
+        }
+    }
+    out
+}
+
+fn absorbed(
+    t: &mut Terms,
+    term: &Term,
+    [queries, keys]: [&[Class]; 2],
+    values: Class,
+    part: usize,
+    computed: &Computed,
+) -> Option<Class> {
+    let depth = computed.rows[2].expect("keys have a depth");
+    let exact = before_rounding(t, queries[part]);
+    let mut new = computed.contracted(t, exact.unwrap_or(queries[part]), depth, computed.latent)?;
+    if exact.is_some() {
+        new = t.cast(new, Scalar::F16);
+        new = t.cast(new, Scalar::F32);
+    }
+    let put = |all: &[Class], new: Class| -> Vec<Class> {
+        all.iter().enumerate().map(|(i, &c)| if i == part { new } else { c }).collect()
+    };
+    let latents = computed.latents(t);
+    let (q, k) = (t.cat(&put(queries, new), 2), t.cat(&put(keys, latents), 2));
+    Some(with(t, term, [q, k, values]))
+}
+
+fn values_contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let Some([q, k, v]) = of_heads(t, term) else { return vec![] };
+    let mut out = Vec::new();
+    for computed in Computed::all(t, v) {
+        let depth = computed.rows[2].expect("values have a depth");
+        let latents = computed.latents(t);
+        let read = with(t, term, [q, k, latents]);
+        out.extend(computed.contracted(t, read, computed.latent, depth));
+    }
+    out
+}
+
+/// Keys and values that are the same for every head are those of one head.
+fn repeated_heads(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let Some([q, k, v]) = of_heads(t, term) else { return vec![] };
+    if t.is_one(t.dims(k)[1]) {
+        return vec![];
+    }
+    let one = t.graph.int(1);
+    let mut once = Vec::new();
+    for rows in [k, v] {
+        let (source, view) = t.source(rows);
+        let mut dims = t.dims(rows);
+        if view.axes[1].is_some() {
+            return vec![];
+        }
+        dims[1] = one;
+        once.push(t.view(source, &view, &dims));
+    }
+    vec![with(t, term, [q, once[0], once[1]])]
+}
+
+/// No position behind the length is read.
+fn first_rows(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let (Some(Op::Attention), &[q, k, v, ..]) = (term.op(), &term.children[..]) else { return vec![] };
+    let crate::alternatives::term::Form::Node { sources, .. } = &term.form else { return vec![] };
+    let crate::alternatives::term::Source::Scalar(length) = sources[4] else { return vec![] };
+    let mut all = Vec::new();
+    for rows in [k, v] {
+        let (source, mut view) = t.source(rows);
+        let Some(axis) = view.axes[0].map(usize::from) else { return vec![] };
+        let (begin, rows_read) = view.windows[axis];
+        let whole = t.dims(source)[axis];
+        if t.graph.int_value(begin) != Some(0) || rows_read != length || whole == length {
+            return vec![];
+        }
+        view.windows[axis].1 = whole;
+        let mut dims = t.dims(rows);
+        dims[0] = whole;
+        all.push(t.view(source, &view, &dims));
+    }
+    if t.dims(all[0])[0] != t.dims(all[1])[0] {
+        return vec![];
+    }
+    vec![with(t, term, [q, all[0], all[1]])]
+}

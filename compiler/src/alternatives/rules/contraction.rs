@@ -1,0 +1,249 @@
+//! Sums of products.
+
+use super::rules;
+use crate::alternatives::term::{Class, Form, Map, Source, Term, View};
+use crate::alternatives::terms::{Factor, Sum, Terms};
+use gristmill_uop::{Arg, Op};
+
+rules! {
+    "(a·b)·c -> a·(b·c)" associated;
+    "(s x)·a -> s (x·a) where the sum is not over s" scaled;
+    "(a + b)·c -> a·c + b·c" distributed;
+    "cat(a, b)·c -> a·c' + b·c'' over the joined axis, else cat(a·c, b·c)" joined;
+    "rows of (a·x) -> (rows of a)·x" gathered;
+    "a·b -> a·b with the outer rows of a outermost" outer_rows;
+}
+
+/// The sum that a term is.
+fn sum_of(term: &Term) -> Option<Sum> {
+    match &term.form {
+        Form::Contract(c) => Some(Sum::of(c, &term.children)),
+        _ => None,
+    }
+}
+
+/// Both factors of a sum, each with the other.
+fn sides(sum: &Sum) -> [(&Factor, &Factor); 2] {
+    [(&sum.factors[0], &sum.factors[1]), (&sum.factors[1], &sum.factors[0])]
+}
+
+/// With any index maps: of three factors two that share a sum may be summed first.
+fn associated(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let Some(sum) = sum_of(term) else { return vec![] };
+    let mut out = Vec::new();
+    for (whole, c) in sides(&sum) {
+        for inner in t.sums(whole.class) {
+            let (factors, sizes) = renamed(&inner, whole, &sum);
+            let [a, b] = &factors;
+            for (a, b) in [(a, b), (b, a)] {
+                out.extend(second(t, a, b, c, &sum, &sizes));
+            }
+        }
+    }
+    out
+}
+
+/// The factors of `inner`, which is the factor `whole` of `sum`, by the indices of that: those that it sums itself come after them.
+fn renamed(inner: &Sum, whole: &Factor, sum: &Sum) -> ([Factor; 2], gristmill_uop::shape::Dims) {
+    let mut sizes = sum.sizes.clone();
+    let mut names: Vec<Option<u8>> = vec![None; inner.sizes.len()];
+    for (inside, outside) in inner.out.iter().zip(&whole.map) {
+        if let Some(i) = inside {
+            names[*i as usize] = *outside;
+        }
+    }
+    for (i, name) in names.iter_mut().enumerate() {
+        if inner.sums(i as u8) {
+            *name = Some(sizes.len() as u8);
+            sizes.push(inner.sizes[i]);
+        }
+    }
+    let map = |map: &Map| map.iter().map(|i| i.and_then(|i| names[i as usize])).collect();
+    (inner.factors.clone().map(|f| Factor { map: map(&f.map), ..f }), sizes)
+}
+
+/// `a·(b·c)`, where `b` and `c` share an index that is summed and that `a` has not.
+fn second(
+    t: &mut Terms,
+    a: &Factor,
+    b: &Factor,
+    c: &Factor,
+    sum: &Sum,
+    sizes: &gristmill_uop::shape::Dims,
+) -> Option<Class> {
+    let all = 0..sizes.len() as u8;
+    let inside = |i: u8| (b.has(i) || c.has(i)) && !a.has(i) && sum.sums(i);
+    if !all.clone().any(|i| inside(i) && b.has(i) && c.has(i)) {
+        return None;
+    }
+    let kept = |i: u8| (b.has(i) || c.has(i)) && !inside(i);
+    // In the order of the result, then of the factors.
+    let mut out: Map = sum.out.iter().copied().filter(|i| i.is_some_and(kept)).collect();
+    for i in all {
+        if kept(i) && !out.contains(&Some(i)) {
+            out.push(Some(i));
+        }
+    }
+    let class = t.contract(&Sum { factors: [b.clone(), c.clone()], out: out.clone(), sizes: sizes.clone() })?;
+    let of = Factor { class, map: out };
+    t.contract(&Sum { factors: [a.clone(), of], out: sum.out.clone(), sizes: sizes.clone() })
+}
+
+/// A factor that depends on no index of the sum comes out of it.
+fn scaled(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let Some(sum) = sum_of(term) else { return vec![] };
+    let mut out = Vec::new();
+    for (of, other) in sides(&sum) {
+        for product in t.of_op(of.class, Op::Mul) {
+            let Some((x, scale)) = scale_of(t, &product, of, &sum) else { continue };
+            let inside = Factor { class: x, map: of.map.clone() };
+            let factors = [inside, other.clone()];
+            let Some(class) = t.contract(&Sum { factors, out: sum.out.clone(), sizes: sum.sizes.clone() }) else { continue };
+            let (dtype, dims) = (term.dtype, term.dims.clone());
+            out.push(match scale {
+                Scale::Tensor(s, map) => {
+                    let s = t.arranged(s, &map, &sum.out, &sum.sizes);
+                    t.node(Op::Mul, Arg::None, (dtype, dims), &[class, s], &[])
+                }
+                Scale::Scalar(s) => t.node(Op::Mul, Arg::None, (dtype, dims), &[class], &[s]),
+            });
+        }
+    }
+    out
+}
+
+/// What a product is multiplied by.
+enum Scale {
+    /// With the index of each axis.
+    Tensor(Class, Map),
+    Scalar(gristmill_uop::Id),
+}
+
+/// The side of a product that a sum does not depend on, and the other, which comes first.
+fn scale_of(t: &mut Terms, product: &Term, of: &Factor, sum: &Sum) -> Option<(Class, Scale)> {
+    let Form::Node { sources, .. } = &product.form else { return None };
+    if let [x] = product.children[..] {
+        let scalar = sources.iter().find_map(|s| if let Source::Scalar(s) = s { Some(*s) } else { None })?;
+        return Some((x, Scale::Scalar(scalar)));
+    }
+    let [a, b] = product.children[..] else { return None };
+    for (x, s) in [(a, b), (b, a)] {
+        let (source, view) = t.source(s);
+        let (window, dims) = view.window(&t.graph);
+        let mut map: Map = dims.iter().map(|_| None).collect();
+        for (axis, index) in view.axes.iter().zip(&of.map) {
+            if let Some(axis) = axis {
+                map[*axis as usize] = *index;
+            }
+        }
+        if map.iter().flatten().all(|&i| !sum.sums(i)) {
+            return Some((x, Scale::Tensor(t.view(source, &window, &dims), map)));
+        }
+    }
+    None
+}
+
+/// A sum of a factor's parts is one of the sums.
+fn distributed(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let Some(sum) = sum_of(term) else { return vec![] };
+    let mut out = Vec::new();
+    for (of, other) in sides(&sum) {
+        for parts in t.of_op(of.class, Op::Add) {
+            let [a, b] = parts.children[..] else { continue };
+            let mut one = |class: Class| {
+                let factors = [Factor { class, map: of.map.clone() }, other.clone()];
+                t.contract(&Sum { factors, out: sum.out.clone(), sizes: sum.sizes.clone() })
+            };
+            if let (Some(a), Some(b)) = (one(a), one(b)) {
+                out.push(t.node(Op::Add, Arg::None, (term.dtype, term.dims.clone()), &[a, b], &[]));
+            }
+        }
+    }
+    out
+}
+
+/// What is joined along an axis that is summed becomes a sum of sums; along one that stays, sums that are joined.
+fn joined(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let Some(sum) = sum_of(term) else { return vec![] };
+    let mut out = Vec::new();
+    for (of, other) in sides(&sum) {
+        for cat in t.of_op(of.class, Op::Cat) {
+            let Some(index) = cat.joined().and_then(|axis| of.map[axis]) else { continue };
+            let axis = cat.joined().expect("what is joined has an axis");
+            let mut begin = t.graph.int(0);
+            let mut parts = Vec::new();
+            for &part in &cat.children {
+                let length = t.dims(part)[axis];
+                let mut sizes = sum.sizes.clone();
+                sizes[index as usize] = length;
+                let factors = [Factor { class: part, map: of.map.clone() }, windowed(t, other, index, (begin, length))];
+                parts.extend(t.contract(&Sum { factors, out: sum.out.clone(), sizes }));
+                begin = t.graph.add(begin, length);
+            }
+            if parts.len() != cat.children.len() {
+                continue;
+            }
+            out.push(match sum.out.iter().position(|i| *i == Some(index)) {
+                Some(axis) => t.cat(&parts, axis),
+                None => {
+                    let (dtype, dims) = (term.dtype, term.dims.clone());
+                    let add = |a, b| t.node(Op::Add, Arg::None, (dtype, dims.clone()), &[a, b], &[]);
+                    parts.into_iter().reduce(add).expect("something is joined")
+                }
+            });
+        }
+    }
+    out
+}
+
+/// A factor at part of an index.
+fn windowed(t: &mut Terms, factor: &Factor, index: u8, window: (gristmill_uop::Id, gristmill_uop::Id)) -> Factor {
+    let Some(axis) = factor.map.iter().position(|i| *i == Some(index)) else { return factor.clone() };
+    let mut dims = t.dims(factor.class);
+    let mut view = View::whole(&mut t.graph, &dims);
+    view.windows[axis] = window;
+    dims[axis] = window.1;
+    Factor { class: t.view(factor.class, &view, &dims), map: factor.map.clone() }
+}
+
+/// Rows are chosen before they are computed.
+fn gathered(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let (Some(Op::Gather), &[x, numbers]) = (term.op(), &term.children[..]) else { return vec![] };
+    let mut out = Vec::new();
+    for sum in t.sums(x) {
+        let Some(row) = sum.out[0] else { continue };
+        for (of, other) in sides(&sum) {
+            if other.has(row) || of.map[0] != Some(row) {
+                continue;
+            }
+            let chosen = t.dims(numbers);
+            let (rest, dtype) = (t.dims(of.class), t.facts(of.class).dtype);
+            let dims = chosen.iter().chain(&rest[1..]).copied().collect();
+            let rows = t.node(Op::Gather, Arg::None, (dtype, dims), &[of.class, numbers], &[]);
+            // An index for each axis of the numbers, in place of the one of the rows.
+            let mut sizes = sum.sizes.clone();
+            let new: Map = (0..chosen.len()).map(|i| Some((sizes.len() + i) as u8)).collect();
+            sizes.extend(chosen);
+            let put = |map: &Map| -> Map { new.iter().chain(&map[1..]).copied().collect() };
+            let factors = [Factor { class: rows, map: put(&of.map) }, other.clone()];
+            out.extend(t.contract(&Sum { factors, out: put(&sum.out), sizes }));
+        }
+    }
+    out
+}
+
+/// Of a weight whose rows are of several axes the outermost comes first in the result, and is moved to its place.
+fn outer_rows(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let Some(sum) = sum_of(term) else { return vec![] };
+    let [weight, other] = &sum.factors;
+    let rows: Vec<u8> = weight.map.iter().flatten().copied().filter(|&i| !sum.sums(i)).collect();
+    let (Some(&outer), true) = (rows.first(), t.facts(weight.class).weight && rows.len() > 1) else { return vec![] };
+    if other.has(outer) || sum.out.iter().flatten().next() == Some(&outer) {
+        return vec![];
+    }
+    let rest = sum.out.iter().copied().filter(|i| *i != Some(outer));
+    let out: Map = [Some(outer)].into_iter().chain(rest).collect();
+    let moved = Sum { factors: sum.factors.clone(), out: out.clone(), sizes: sum.sizes.clone() };
+    let Some(class) = t.contract(&moved) else { return vec![] };
+    vec![t.arranged(class, &out, &sum.out, &sum.sizes)]
+}

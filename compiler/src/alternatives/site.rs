@@ -1,0 +1,77 @@
+//! Sites: the parts of a body where extracts differ, each of which is decided on alone.
+
+use super::extract::{Picks, Space};
+
+/// Classes whose readers are the same in all extracts, and which are computed in other ways below.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Site {
+    /// By their numbers.
+    pub outputs: Vec<usize>,
+}
+
+/// Where these extracts differ from the first of them.
+pub fn sites(space: &Space, roots: &[usize], extracts: &[&Picks]) -> Vec<Site> {
+    let n = space.classes.len();
+    let chosen = |picks: &Picks| -> Option<Vec<Option<usize>>> {
+        let mut out = vec![None; n];
+        for class in space.needed(picks, roots)? {
+            out[class] = picks[class];
+        }
+        Some(out)
+    };
+    let Some(all) = extracts.iter().map(|p| chosen(p)).collect::<Option<Vec<_>>>() else { return vec![] };
+    let differs: Vec<bool> = (0..n).map(|c| all.iter().any(|p| p[c] != all[0][c])).collect();
+    let mut part: Vec<usize> = (0..n).collect();
+    let mut read_outside = vec![false; n];
+    roots.iter().for_each(|&r| read_outside[r] = true);
+    for picks in &all {
+        for class in 0..n {
+            let Some(pick) = picks[class] else { continue };
+            for &child in &space.choices[class][pick].children {
+                match differs[class] {
+                    true if differs[child] => join(&mut part, class, child),
+                    true => {}
+                    false => read_outside[child] = true,
+                }
+            }
+        }
+    }
+    let mut sites: Vec<(usize, Site)> = Vec::new();
+    for class in (0..n).filter(|&c| differs[c] && read_outside[c]) {
+        let of = find(&part, class);
+        match sites.iter_mut().find(|s| s.0 == of) {
+            Some((_, site)) => site.outputs.push(class),
+            None => sites.push((of, Site { outputs: vec![class] })),
+        }
+    }
+    sites.into_iter().map(|s| s.1).collect()
+}
+
+fn find(part: &[usize], mut class: usize) -> usize {
+    while part[class] != class {
+        class = part[class];
+    }
+    class
+}
+
+fn join(part: &mut [usize], a: usize, b: usize) {
+    let (a, b) = (find(part, a), find(part, b));
+    part[a.max(b)] = a.min(b);
+}
+
+impl Space {
+    /// What `roots` need without what is below the outputs of a site: it is there whatever the site is computed by.
+    pub fn around(&self, picks: &Picks, roots: &[usize], site: &Site) -> Vec<bool> {
+        let mut there = vec![false; self.classes.len()];
+        let mut stack: Vec<usize> = roots.to_vec();
+        while let Some(class) = stack.pop() {
+            if site.outputs.contains(&class) || std::mem::replace(&mut there[class], true) {
+                continue;
+            }
+            if let Some(pick) = picks[class] {
+                stack.extend(&self.choices[class][pick].children);
+            }
+        }
+        there
+    }
+}

@@ -1,0 +1,210 @@
+//! The e-graph of one function's body, with the builders that rules write their right sides with.
+
+use super::term::{Class, Contraction, Facts, Form, Known, Map, Source, Term, View};
+use gristmill_uop::dtype::DType;
+use gristmill_uop::shape::Dims;
+use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
+use smallvec::SmallVec;
+
+/// Views through which the source of a view is looked for: more are no function's.
+const DEEPEST: usize = 8;
+
+/// Classes of equal terms, over scalars of a graph.
+pub struct Terms {
+    /// The function's graph: dims and other scalars.
+    pub graph: Graph,
+    /// The classes.
+    pub egraph: egg::EGraph<Term, Known>,
+}
+
+/// A factor of a sum of products: a class, and the index that each of its axes walks along.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Factor {
+    /// Of what.
+    pub class: Class,
+    /// An index for each axis; none for those of length 1.
+    pub map: Map,
+}
+
+impl Factor {
+    /// Does it depend on that index?
+    pub fn has(&self, index: u8) -> bool {
+        self.map.contains(&Some(index))
+    }
+}
+
+/// A sum of products as rules write it: indices are numbered in any way.
+pub struct Sum {
+    /// The factors.
+    pub factors: [Factor; 2],
+    /// The index of each axis of the result.
+    pub out: Map,
+    /// The length of each index, by its number.
+    pub sizes: Dims,
+}
+
+impl Sum {
+    /// A contraction with its children.
+    pub fn of(contraction: &Contraction, children: &[Class]) -> Sum {
+        let factor = |i: usize| Factor { class: children[i], map: contraction.operands[i].clone() };
+        Sum { factors: [factor(0), factor(1)], out: contraction.out.clone(), sizes: contraction.sizes.clone() }
+    }
+    /// Is that index summed?
+    pub fn sums(&self, index: u8) -> bool {
+        !self.out.contains(&Some(index))
+    }
+}
+
+impl Terms {
+    /// What is known of a class.
+    pub fn facts(&self, class: Class) -> &Facts {
+        &self.egraph[class].data
+    }
+    /// Its dims.
+    pub fn dims(&self, class: Class) -> Dims {
+        self.facts(class).dims.clone()
+    }
+    /// Its terms.
+    pub fn terms(&self, class: Class) -> Vec<Term> {
+        self.egraph[class].nodes.clone()
+    }
+    /// Its terms that are this op.
+    pub fn of_op(&self, class: Class, op: Op) -> Vec<Term> {
+        self.egraph[class].nodes.iter().filter(|t| t.op() == Some(op)).cloned().collect()
+    }
+    /// Its contractions, with their children.
+    pub fn sums(&self, class: Class) -> Vec<Sum> {
+        let sum = |t: &Term| match &t.form {
+            Form::Contract(c) => Some(Sum::of(c, &t.children)),
+            _ => None,
+        };
+        self.egraph[class].nodes.iter().filter_map(sum).collect()
+    }
+    /// Is that the length 1?
+    pub fn is_one(&self, dim: Id) -> bool {
+        self.graph.int_value(dim) == Some(1)
+    }
+    /// A term's class.
+    pub fn add(&mut self, form: Form, dtype: DType, dims: Dims, children: &[Class]) -> Class {
+        self.egraph.add(Term { form, dtype, dims, children: SmallVec::from_slice(children) })
+    }
+    /// An op of these children and scalars, in this order: children first, then scalars.
+    pub fn node(&mut self, op: Op, arg: Arg, of: (DType, Dims), children: &[Class], scalars: &[Id]) -> Class {
+        let scalars = scalars.iter().map(|&s| Source::Scalar(s));
+        let sources = children.iter().map(|_| Source::Child).chain(scalars).collect();
+        self.add(Form::Node { op, arg, sources }, of.0, of.1, children)
+    }
+    /// `child` as that type.
+    pub fn cast(&mut self, child: Class, to: Scalar) -> Class {
+        let dims = self.dims(child);
+        self.node(Op::Cast, Arg::None, (to.one(), dims), &[child], &[])
+    }
+    /// Joined along an axis.
+    pub fn cat(&mut self, parts: &[Class], axis: usize) -> Class {
+        if let [one] = parts {
+            return *one;
+        }
+        let (mut dims, dtype) = (self.dims(parts[0]), self.facts(parts[0]).dtype);
+        let mut total = self.graph.int(0);
+        for &part in parts {
+            let length = self.dims(part)[axis];
+            total = self.graph.add(total, length);
+        }
+        dims[axis] = total;
+        self.node(Op::Cat, Arg::Axes([axis as u8].into_iter().collect()), (dtype, dims), parts, &[total])
+    }
+    /// What a class is a view of, and which: itself, if it is none.
+    pub fn source(&mut self, class: Class) -> (Class, View) {
+        let mut at = self.egraph.find(class);
+        let dims = self.dims(at);
+        let mut view = View::whole(&mut self.graph, &dims);
+        for _ in 0..DEEPEST {
+            let found = self.egraph[at].nodes.iter().find_map(|t| match &t.form {
+                Form::View(v) => Some((v.clone(), self.egraph.find(t.children[0]))).filter(|f| f.1 != at),
+                _ => None,
+            });
+            let Some((inner, below)) = found else { break };
+            view = view.of_view(&mut self.graph, &inner);
+            at = below;
+        }
+        (at, view)
+    }
+    /// A view of a class.
+    pub fn view(&mut self, class: Class, view: &View, dims: &[Id]) -> Class {
+        let (source, inner) = self.source(class);
+        let view = view.of_view(&mut self.graph, &inner);
+        let (of, dtype) = (self.dims(source), self.facts(source).dtype);
+        if view.is_identity(&self.graph, &of, dims) {
+            return source;
+        }
+        self.add(Form::View(view), dtype, Dims::from_slice(dims), &[source])
+    }
+    /// The axes of a class in the order in which `to` has the indices that `from` has, others repeated to the lengths of `sizes`.
+    pub fn arranged(&mut self, class: Class, from: &Map, to: &Map, sizes: &[Id]) -> Class {
+        let one = self.graph.int(1);
+        let dims: Dims = to.iter().map(|i| i.map_or(one, |i| sizes[i as usize])).collect();
+        let axis = |i: &Option<u8>| i.and_then(|_| from.iter().position(|f| f == i)).map(|a| a as u8);
+        let old = self.dims(class);
+        let whole = View::whole(&mut self.graph, &old);
+        let view = View { axes: to.iter().map(axis).collect(), ..whole };
+        self.view(class, &view, &dims)
+    }
+    /// A factor without the view that its class is of something: its window alone, whose axes are that's.
+    fn simplest(&mut self, factor: &Factor) -> Factor {
+        let (source, view) = self.source(factor.class);
+        let (window, dims) = view.window(&self.graph);
+        let class = self.view(source, &window, &dims);
+        let mut map: Map = dims.iter().map(|_| None).collect();
+        for (axis, index) in view.axes.iter().zip(&factor.map) {
+            if let Some(axis) = axis {
+                map[*axis as usize] = *index;
+            }
+        }
+        Factor { class, map }
+    }
+    /// A sum of products; nothing if it sums over an index that no factor has.
+    pub fn contract(&mut self, sum: &Sum) -> Option<Class> {
+        let long = |t: &Terms, map: &Map| -> Map {
+            map.iter().map(|i| i.filter(|&i| !t.is_one(sum.sizes[i as usize]))).collect()
+        };
+        let mut factors = sum.factors.clone().map(|f| Factor { map: long(self, &f.map), ..f });
+        let out = long(self, &sum.out);
+        for f in &mut factors {
+            *f = self.simplest(f);
+        }
+        if self.facts(factors[1].class).weight && !self.facts(factors[0].class).weight {
+            factors.swap(0, 1);
+        }
+        let known = |i: u8| factors.iter().any(|f| f.has(i));
+        let summed = sum.factors.iter().flat_map(|f| long(self, &f.map)).flatten().filter(|&i| !out.contains(&Some(i)));
+        if summed.clone().any(|i| !known(i)) {
+            return None;
+        }
+        // What no factor depends on is repeated.
+        let inner: Map = out.iter().map(|i| i.filter(|&i| known(i))).collect();
+        let mut order: SmallVec<[u8; 6]> = SmallVec::new();
+        for i in inner.iter().chain(factors.iter().flat_map(|f| &f.map)).flatten() {
+            if !order.contains(i) {
+                order.push(*i);
+            }
+        }
+        let renamed = |map: &Map| -> Map {
+            map.iter().map(|i| i.and_then(|i| order.iter().position(|&o| o == i)).map(|i| i as u8)).collect()
+        };
+        let operands = [renamed(&factors[0].map), renamed(&factors[1].map)];
+        let sizes: Dims = order.iter().map(|&i| sum.sizes[i as usize]).collect();
+        let dtype = self.facts(factors[0].class).dtype;
+        let one = self.graph.int(1);
+        let dims: Dims = inner.iter().map(|i| i.map_or(one, |i| sum.sizes[i as usize])).collect();
+        let contraction = Contraction { operands, out: renamed(&inner), sizes };
+        let class = self.add(Form::Contract(contraction), dtype, dims, &[factors[0].class, factors[1].class]);
+        Some(if inner == out { class } else { self.arranged(class, &inner, &out, &sum.sizes) })
+    }
+}
+
+impl Terms {
+    /// The same op of other children, with other dims.
+    pub fn like(&mut self, term: &Term, children: &[Class], dims: Dims) -> Class {
+        self.add(term.form.clone(), term.dtype, dims, children)
+    }
+}

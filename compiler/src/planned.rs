@@ -1,0 +1,60 @@
+//! The middle of the pipeline: a function, as it is to be computed, as launches. `pipeline.rs` goes on from here for the function itself; forms of a part of it that are
+//! only compared end here.
+
+use crate::decision::Decider;
+use crate::decompose::{attention, int8, layouts, scan};
+use crate::emit::verify;
+use crate::layout::Layout;
+use crate::schedule::{self, Decomposed, Scheduled};
+use gristmill_uop::function::{Function, SlotKind};
+use gristmill_uop::spec::Level;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// A function as launches.
+pub struct Planned {
+    /// Launches, memory, and the graph that they are in.
+    pub scheduled: Scheduled,
+    /// Layout that each packed slot must have; the file's for those that are not listed.
+    pub layouts: Vec<(u32, Layout)>,
+}
+
+/// Decomposes and schedules.
+pub fn planned(function: &Function, target: &Target, decider: &mut Decider) -> Planned {
+    // decompose: named ops in terms of others.
+    let mut graph = function.graph.clone();
+    let mut hints = FxHashMap::default();
+    let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+    scan::expand(&mut graph, &mut roots);
+    attention::expand(&mut graph, &mut roots, &mut hints, target, &function.name, decider);
+    let derived = int8::derive(&mut graph, &mut roots, &mut hints, function, target);
+    let outputs = apart(&mut graph, function, &roots);
+    for &(_, root) in &outputs {
+        verify(&graph, root, Level::Tensor, "decompose");
+    }
+    let mut layouts: Vec<(u32, Layout)> = derived.layouts.iter().map(|(&slot, l)| (slot, l.0)).collect();
+    layouts.sort_by_key(|l| l.0);
+    decider.log.extend(layouts::told(function, &layouts, target));
+    // materialise, merge, plan memory.
+    let of = Decomposed { function, outputs: &outputs, hints: &hints, derived: &derived };
+    Planned { scheduled: schedule::schedule(&of, graph, target, decider), layouts }
+}
+
+/// The outputs, each with a node of its own, since a node is written to one place: what another slot has already, or has as its state, is copied.
+fn apart(g: &mut Graph, function: &Function, roots: &[Id]) -> Vec<(u32, Id)> {
+    let mut taken: FxHashSet<Id> = FxHashSet::default();
+    let own = |(&(slot, _), &root): (&(u32, Id), &Id)| {
+        let mut node = root;
+        if function.slots[slot as usize].kind != SlotKind::State {
+            while g[node].op == Op::Assign || !taken.insert(node) {
+                let dtype = g[node].dtype;
+                let src: Sources = std::iter::once(node).chain(g.shape(node)).collect();
+                // Not built: the rules know that it is the same.
+                node = g.intern(Node { op: Op::Reshape, dtype, src, arg: Arg::None });
+            }
+        }
+        (slot, node)
+    };
+    function.outputs.iter().zip(roots).map(own).collect()
+}
