@@ -2,7 +2,7 @@
 
 use super::super::feed_forward;
 use super::super::moe;
-use super::super::step::{Step, StepBuilder};
+use super::super::step::{Sight, Step, StepBuilder};
 use super::super::tensors::Weights;
 use super::super::{AttentionForm, Bind};
 use super::hyper::Hyper;
@@ -40,8 +40,8 @@ fn latent_heads<'g>(s: &'g Step, h: &Hyper, w: &Weights) -> (Tensor<'g>, Tensor<
 
 /// Multi-head latent attention of normed rows `x [n, d]`; writes their rows into the cache. Returns `[n, d]`.
 fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
-    let (n, pos, heads) = (s.tokens(), s.position(), h.heads);
-    let table = s.rope(0, h.rope);
+    let (n, heads) = (s.tokens(), h.heads);
+    let turns = s.rope(0, h.rope);
     let q = match h.q_rank {
         None => x.linear(s.weight(w, "attn_q.weight")),
         Some(_) => {
@@ -52,37 +52,40 @@ fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g
     };
     let q = q.reshape(dims![n, heads, h.nope + h.rope]);
     let q_nope = q.slice(2, 0, h.nope);
-    let q_pe = nn::rope(q.slice(2, h.nope, h.rope), table, pos, Pairing::Interleaved);
+    let q_pe = nn::rope(q.slice(2, h.nope, h.rope), turns, Pairing::Interleaved);
 
     // One row a token: the normed latent, then the rotated key that all heads share.
     let row = x.linear(s.weight(w, "attn_kv_a_mqa.weight"));
     let latent = nn::rms_norm(row.slice(1, 0, h.kv_rank), s.weight(w, "attn_kv_a_norm.weight"), h.latent_eps);
-    let key = nn::rope(row.slice(1, h.kv_rank, h.rope).unsqueeze(1), table, pos, Pairing::Interleaved).squeeze(1);
+    let key = nn::rope(row.slice(1, h.kv_rank, h.rope).unsqueeze(1), turns, Pairing::Interleaved).squeeze(1);
     let (cache, _) = s.cached(layer, 0, h.cache(), Tensor::cat(&[latent, key], 1));
 
     let (k_b, v_b) = latent_heads(s, h, w);
-    let length = pos + n;
+    let sight = Sight { scale: h.score_scale, window: None, sinks: None };
+    let length = || s.position() + n;
     let heads_out = match s.options.attention {
         AttentionForm::Absorbed => {
             let q = Tensor::cat(&[q_nope.contract(k_b), q_pe].map(|q| s.as_cached(q)), 2);
             let k = cache.unsqueeze(1);
-            let latents = q.attention(k, k.slice(2, 0, h.kv_rank), pos, length, h.score_scale);
+            let latents = s.attention(q, [k, k.slice(2, 0, h.kv_rank)], sight);
             latents.contract(v_b)
         }
         AttentionForm::Values => {
             let q = Tensor::cat(&[q_nope.contract(k_b), q_pe].map(|q| s.as_cached(q)), 2);
+            let length = length();
             let rows = cache.slice(0, 0, length).cast(Scalar::F32);
             let k = rows.unsqueeze(1).expand(dims![length, heads, h.cached()]);
             let v = rows.slice(1, 0, h.kv_rank).unsqueeze(0).contract(v_b.unsqueeze(1)).permute(&[1, 0, 2]);
-            q.attention(k, v, pos, length, h.score_scale)
+            s.attention(q, [k, v], sight)
         }
         AttentionForm::Expanded => {
+            let length = length();
             let rows = cache.slice(0, 0, length);
             let latents = rows.slice(1, 0, h.kv_rank).unsqueeze(1);
             let k_nope = latents.contract(k_b.permute(&[0, 2, 1]));
             let k_pe = rows.slice(1, h.kv_rank, h.rope).unsqueeze(1).expand(dims![length, heads, h.rope]);
             let (q, k) = (Tensor::cat(&[q_nope, q_pe], 2), Tensor::cat(&[k_nope, k_pe], 2));
-            q.attention(k, latents.contract(v_b), pos, length, h.score_scale)
+            s.attention(q, [k, latents.contract(v_b)], sight)
         }
     };
     heads_out.reshape(dims![n, heads * h.value]).linear(s.weight(w, "attn_output.weight"))
