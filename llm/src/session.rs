@@ -11,6 +11,7 @@ use crate::engine::{self, Draw, Engine};
 use crate::prefix::{BLOCK, Prefixes, Reuse};
 use crate::sampling::{Sampler, SamplingError, not_a_number};
 use states::States;
+pub use whole::rows_at_a_time;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
