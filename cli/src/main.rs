@@ -25,6 +25,7 @@ mod offer;
 mod plans;
 mod progress;
 mod sampler;
+mod sequences;
 mod size;
 mod stages;
 mod style;

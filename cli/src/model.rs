@@ -141,8 +141,12 @@ impl Model {
         common: &Common,
         context: Option<usize>,
     ) -> Result<Engine> {
+        self.load_with(opened, common.settings(context))
+    }
+    /// The same with these settings.
+    pub fn load_with(&self, opened: gristmill_backend::Opened, settings: Settings) -> Result<Engine> {
         self.file.architecture()?;
-        Ok(self.engine(opened, common.settings(context), (Bars::new(), &|_| ()))?)
+        Ok(self.engine(opened, settings, (Bars::new(), &|_| ()))?)
     }
     /// The same with these settings; somebody besides the bars is told how far it is.
     pub fn engine(

@@ -9,6 +9,7 @@ use gristmill_hub::{Store, file_stem, models_in};
 use gristmill_llm::engine::{self, Engine, Forecast, Progress};
 use gristmill_llm::language;
 use gristmill_server::{About, LoadError, ModelPlan, ModelSource, ModelSpec, Text};
+use gristmill_uop::machine::MachineKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,15 +22,27 @@ struct Candidate {
     found: bool,
 }
 
-/// The models that the arguments name, folders for all that are in them; the demo model where nothing is named. `name` is what the only one is
-/// called. `looking` is told which is looked at, of how many.
+/// What the command line says of models.
+pub struct Asked<'a> {
+    /// Models, and folders of some.
+    pub arguments: &'a [String],
+    /// What the only one is called.
+    pub name: Option<String>,
+    /// Answers that each makes together.
+    pub parallel: Option<usize>,
+}
+
+/// Answers that a model makes together unless somebody says: as many as a step is worth, on a processor and on a GPU.
+const PARALLEL: [usize; 2] = [8, 32];
+
+/// The models that the arguments name, folders for all that are in them; the demo model where nothing is named. `looking` is told which is looked at, of how many.
 pub fn specs(
-    arguments: &[String],
-    name: Option<String>,
+    asked: Asked,
     common: &Common,
     opened: &dyn Fn() -> Result<Opened>,
     looking: &dyn Fn(usize, usize),
 ) -> Result<Vec<ModelSpec>> {
+    let Asked { arguments, name, parallel } = asked;
     common.check_computes()?;
     let mut candidates = candidates(arguments, looking)?;
     match (name, candidates.as_mut_slice()) {
@@ -42,6 +55,9 @@ pub fn specs(
     }
     apart(&mut candidates)?;
     let opened = opened()?;
+    let usual = PARALLEL[usize::from(opened.target.machine.kind == MachineKind::Gpu)];
+    // One at a time has a cache of its own.
+    let parallel = Some(parallel.unwrap_or(usual)).filter(|&n| n > 1);
     let only = candidates.len() == 1;
     let mut specs = Vec::new();
     for Candidate { model, name, aliases, found } in candidates {
@@ -49,6 +65,7 @@ pub fn specs(
             at: At::of(&model),
             name: name.clone(),
             common: common.clone(),
+            parallel,
             opened: opened.clone(),
             kept: Mutex::default(),
         };
@@ -178,6 +195,8 @@ struct File {
     at: At,
     name: String,
     common: Common,
+    /// Answers that it makes together, if there are several.
+    parallel: Option<usize>,
     opened: Opened,
     /// The head of the file between two questions that come one after the other. It takes megabytes, and is not held for longer.
     kept: Mutex<Option<Model>>,
@@ -219,10 +238,15 @@ impl File {
             At::Named(name) => Model::open(Some(name)),
         }
     }
+    /// How it is run, with so many tokens of context.
+    fn settings(&self, context: Option<usize>) -> engine::Settings {
+        let settings = self.common.settings(None);
+        engine::Settings { context: context.or(settings.context), parallel: self.parallel, ..settings }
+    }
     fn planned(&self, model: &Model) -> std::result::Result<ModelPlan, Refusal> {
         let describe = model.describe()?;
         let available = self.opened.device.available().unwrap_or(u64::MAX / 2);
-        let forecast = Forecast::of(&model.file, &self.common.settings(None), available).map_err(refused)?;
+        let forecast = Forecast::of(&model.file, &self.settings(None), available).map_err(refused)?;
         let about = About {
             architecture: describe.architecture().to_owned(),
             vocabulary: describe.vocabulary(),
@@ -254,10 +278,8 @@ impl ModelSource for File {
     }
     fn load(&self, context: usize, watch: &dyn Fn(Progress)) -> std::result::Result<Engine, LoadError> {
         let model = self.open().map_err(|failure| told(failure.into()))?;
-        let load = |context| {
-            let settings = engine::Settings { context, ..self.common.settings(None) };
-            model.engine(self.opened.clone(), settings, (Bars::named(&self.name), watch))
-        };
+        let load =
+            |context| model.engine(self.opened.clone(), self.settings(context), (Bars::named(&self.name), watch));
         let loaded = match load(Some(context)) {
             // There is less memory than was thought, or its steps need more: a shorter one will do where nobody asked for this.
             Err(engine::Error::Context { .. }) if self.common.ctx.is_none() => load(None),

@@ -6,7 +6,7 @@ use crate::measure::Work;
 use crate::model::Model;
 use gristmill_compiler::{Decision, Listed, compile};
 use gristmill_llm::arch::Functions;
-use gristmill_llm::engine::{cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::{CacheShape, cache_rows, classes, depths, plan_options};
 use gristmill_uop::target::Target;
 use std::sync::Arc;
 
@@ -39,7 +39,10 @@ pub fn worth_trying(
         if (if class.tokens == 1 { work.tokens } else { work.prompt }) == 0 {
             continue;
         }
-        let plan = described.plan(&plan_options(class, rows, settings.cache, target), &mut functions);
+        let plan = described.plan(
+            &plan_options(class, CacheShape { rows, pages: None, scalar: settings.cache }, target),
+            &mut functions,
+        );
         let mut all = Vec::new();
         for function in plan.functions() {
             let calls = plan.calls.iter().filter(|c| Arc::ptr_eq(&c.function, function)).count();

@@ -1,19 +1,22 @@
 //! A model on a device: weights loaded, functions compiled, steps captured.
 //!
-//! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`]. All share
-//! weights, states and tables.
+//! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`]; one token each of several
+//! sequences. All share weights, states and tables.
 
 mod class;
 mod compiled;
 mod decode;
 mod error;
 mod executor;
+mod footprint;
 mod hidden;
+mod pool;
 mod rows;
 
 pub use crate::load::Weights;
-pub use class::{Class, Settings, cache_rows, classes, depths, plan_options};
+pub use class::{CacheShape, Class, Settings, batch_class, cache_rows, classes, depths, plan_options};
 pub use compiled::{Compiled, Forecast};
 pub use decode::Draw;
 pub use error::{Error, Progress};
 pub use executor::Engine;
+pub use pool::Row;

@@ -2,7 +2,7 @@
 //!
 //! Whoever makes answers (`run`, `chat`, the server) drives a [`Generation`]; what becomes of the tokens is theirs.
 
-use crate::sampling::Sampler;
+use crate::sampling::{Choice, Sampler};
 use crate::session::{ConstraintError, Error, Session};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -58,12 +58,21 @@ pub struct Step {
     pub finish: Option<Finish>,
 }
 
+/// What a step of the model gave.
+#[derive(Clone, Copy, Debug)]
+pub enum Given<'a> {
+    /// The logits after the sequence.
+    Logits(&'a [f32]),
+    /// The most probable token after it, where that is enough: see [`Generation::is_greedy`].
+    Token(u32),
+}
+
 /// An answer while it is made.
 pub struct Generation<'a> {
     sampler: Sampler,
     limit: usize,
     ends: Box<dyn Fn(u32) -> bool + 'a>,
-    bias: &'a [(u32, f32)],
+    bias: Vec<(u32, f32)>,
     constraint: Option<Box<dyn Constraint + 'a>>,
     wants_logits: bool,
     tokens: usize,
@@ -80,7 +89,7 @@ impl<'a> Generation<'a> {
             sampler,
             limit,
             ends: Box::new(ends),
-            bias: &[],
+            bias: Vec::new(),
             constraint: None,
             wants_logits: false,
             tokens: 0,
@@ -89,7 +98,7 @@ impl<'a> Generation<'a> {
         }
     }
     /// Adds these numbers to the logits of these tokens; tokens that there are not are passed over.
-    pub fn with_bias(self, bias: &'a [(u32, f32)]) -> Generation<'a> {
+    pub fn with_bias(self, bias: Vec<(u32, f32)>) -> Generation<'a> {
         Generation { bias, ..self }
     }
     /// Holds the answer to that.
@@ -104,6 +113,32 @@ impl<'a> Generation<'a> {
     pub fn tokens(&self) -> usize {
         self.tokens
     }
+    /// The last of them: the model has not run it yet.
+    pub fn last(&self) -> Option<u32> {
+        self.last
+    }
+    /// Will the most probable token do for the next choice, whatever the logits?
+    pub fn is_greedy(&self) -> bool {
+        self.is_plain() && !self.wants_logits && self.sampler.choice() == Some(Choice::Greedy)
+    }
+    fn is_plain(&self) -> bool {
+        self.constraint.is_none() && self.bias.is_empty()
+    }
+    /// The next token, of what a step gave after all tokens so far: `history`, after which there is room for another one.
+    ///
+    /// # Errors
+    /// When the choice or the constraint fails.
+    pub fn take(&mut self, given: Given, history: &[u32], context: usize) -> Result<Step, Error> {
+        if self.tokens >= self.limit {
+            return Ok(Step { token: None, finish: Some(Finish::Limit) });
+        }
+        let token = match given {
+            Given::Token(token) => token,
+            Given::Logits(logits) if self.is_plain() => self.sampler.sample(logits, history)?,
+            Given::Logits(logits) => self.from_changed(logits, history)?,
+        };
+        self.chose(token, history.len() >= context)
+    }
     /// The next token: the one before is run, it is chosen. After the first step nothing but steps may change the session; ends with
     /// [`Session::finish`].
     ///
@@ -114,6 +149,10 @@ impl<'a> Generation<'a> {
             return Ok(Step { token: None, finish: Some(Finish::Limit) });
         }
         let token = self.choose(session)?;
+        self.chose(token, session.is_full())
+    }
+    /// Goes on with a token; `full` where the model can run no other.
+    fn chose(&mut self, token: u32, full: bool) -> Result<Step, Error> {
         if (self.ends)(token) {
             return Ok(Step { token: None, finish: Some(Finish::EndOfText) });
         }
@@ -126,13 +165,13 @@ impl<'a> Generation<'a> {
         let finish = match () {
             () if complete => Some(Finish::Complete),
             () if self.tokens >= self.limit => Some(Finish::Limit),
-            () if session.is_full() => Some(Finish::ContextFull),
+            () if full => Some(Finish::ContextFull),
             () => None,
         };
         Ok(Step { token: Some(token), finish })
     }
     fn choose(&mut self, session: &mut Session) -> Result<u32, Error> {
-        let plain = self.constraint.is_none() && self.bias.is_empty();
+        let plain = self.is_plain();
         // Where nobody looks at the logits they may stay where they are.
         if let Some(last) = self.last.filter(|_| plain && !self.wants_logits) {
             return session.next(last, &mut self.sampler, self.limit - self.tokens);
@@ -143,9 +182,13 @@ impl<'a> Generation<'a> {
         if plain {
             return session.first(&mut self.sampler);
         }
+        self.from_changed(session.logits(), session.tokens())
+    }
+    /// A token of logits to which biases are added, and which the constraint has masked.
+    fn from_changed(&mut self, logits: &[f32], history: &[u32]) -> Result<u32, Error> {
         self.logits.clear();
-        self.logits.extend_from_slice(session.logits());
-        for (token, bias) in self.bias {
+        self.logits.extend_from_slice(logits);
+        for (token, bias) in &self.bias {
             if let Some(logit) = self.logits.get_mut(*token as usize) {
                 *logit += bias;
             }
@@ -153,7 +196,7 @@ impl<'a> Generation<'a> {
         if let Some(constraint) = &mut self.constraint {
             constraint.mask(&mut self.logits).map_err(Error::Constraint)?;
         }
-        Ok(self.sampler.sample(&self.logits, session.tokens())?)
+        Ok(self.sampler.sample(&self.logits, history)?)
     }
 }
 

@@ -11,6 +11,7 @@ mod load;
 pub mod perplexity;
 pub mod prefix;
 pub mod sampling;
+pub mod sched;
 pub mod session;
 pub mod synth;
 pub mod tokenizer;

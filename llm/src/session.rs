@@ -13,6 +13,7 @@ use crate::sampling::{Sampler, SamplingError, not_a_number};
 use states::States;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
+pub use whole::rows_at_a_time;
 
 /// What a constraint on an answer says when it cannot be followed.
 pub type ConstraintError = Box<dyn std::error::Error + Send + Sync>;

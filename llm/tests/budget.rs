@@ -15,6 +15,7 @@ fn decode_step(preset: &str, quant: &str, device: &str) -> Vec<(String, usize, C
     let options = Options {
         tokens: TokenClass::One,
         rows: 4096,
+        pages: None,
         depth: 4096,
         cache: Scalar::F16,
         logits: Logits::Last,

@@ -21,6 +21,7 @@ fn plan(file: &Gguf, tokens: TokenClass) -> Plan {
     let options = Options {
         tokens,
         rows: 1024,
+        pages: None,
         depth: 1024,
         cache: Scalar::F16,
         logits: Logits::Last,

@@ -14,6 +14,7 @@ fn layer(depth: usize) -> Compiled {
     let options = Options {
         tokens: TokenClass::One,
         rows: 18432,
+        pages: None,
         depth,
         cache: Scalar::F16,
         logits: Logits::Last,

@@ -30,16 +30,12 @@ fn functions() -> Vec<Arc<Function>> {
     let file = Gguf::open(path).expect("a GGUF file");
     let model: Box<dyn Model> = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
     let (one, chunk) = (TokenClass::One, TokenClass::Chunk { max: 32 });
-    let steps = [
-        (one, Scalar::F16),
-        (one, Scalar::I8),
-        (chunk, Scalar::F16),
-    ];
+    let steps = [(one, Scalar::F16), (one, Scalar::I8), (chunk, Scalar::F16)];
     let mut shared = Functions::new();
     let mut out: Vec<Arc<Function>> = Vec::new();
     for (tokens, cache) in steps {
         let options =
-            Options { tokens, rows: 192, depth: 192, cache, logits: Logits::Last, tile: Options::TILE };
+            Options { tokens, rows: 192, pages: None, depth: 192, cache, logits: Logits::Last, tile: Options::TILE };
         for function in model.plan(&options, &mut shared).functions() {
             if !out.iter().any(|o| Arc::ptr_eq(o, function)) {
                 out.push(function.clone());

@@ -19,6 +19,7 @@ fn layer(preset: &str, tokens: TokenClass) -> Arc<Function> {
     let options = Options {
         tokens,
         rows: 4096,
+        pages: None,
         depth: 4096,
         cache: Scalar::F16,
         logits: Logits::Last,

@@ -10,7 +10,7 @@ use gristmill_backend::cuda::{Compiler, dialect};
 use gristmill_backend::{Options, Text, open};
 use gristmill_encodings::by_name;
 use gristmill_llm::arch::{self, Functions};
-use gristmill_llm::engine::{Settings, cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::{CacheShape, Settings, cache_rows, classes, depths, plan_options};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_runtime::store::{Key, Store};
@@ -71,7 +71,10 @@ fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Cas
         if class.tokens > 1 && !all_steps {
             continue;
         }
-        let plan = model.plan(&plan_options(class, rows, Scalar::F16, jit.target()), &mut functions);
+        let plan = model.plan(
+            &plan_options(class, CacheShape { rows, pages: None, scalar: Scalar::F16 }, jit.target()),
+            &mut functions,
+        );
         all.extend(plan.functions().into_iter().cloned());
     }
     // Choices differ in the vocabulary alone: of the largest, all of them.

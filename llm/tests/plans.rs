@@ -23,6 +23,7 @@ fn functions(preset: &str, tokens: TokenClass) -> Vec<Arc<Function>> {
     let options = Options {
         tokens,
         rows: 4096,
+        pages: None,
         depth: 4096,
         cache: Scalar::F16,
         logits: Logits::Last,

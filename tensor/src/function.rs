@@ -23,7 +23,8 @@ use rustc_hash::FxHashMap;
 use std::fmt;
 
 impl Capture {
-    pub(crate) fn tensor(&self, id: Id) -> Tensor<'_> {
+    /// The tensor of a node of this function.
+    pub fn tensor(&self, id: Id) -> Tensor<'_> {
         Tensor { capture: self, id }
     }
     fn plain(&self, name: &str, kind: SlotKind, dims: &[Dim], scalar: Scalar) -> Tensor<'_> {

@@ -49,11 +49,10 @@ pub enum Pairing {
     Halves,
 }
 
-/// Rotary positions on the pairs of `x [tokens, heads, rope]`: token `t` turns by the angles of row `first + t` of
-/// `table [positions, rope/2, 2]`, which holds cosine and sine.
-pub fn rope<'g>(x: Tensor<'g>, table: Tensor<'g>, first: Tensor<'g>, pairing: Pairing) -> Tensor<'g> {
-    let (tokens, heads, pairs) = (x.dim(0), x.dim(1), table.dim(1));
-    let rows = table.slice(0, first, tokens);
+/// Rotary positions on the pairs of `x [tokens, heads, rope]`: each token turns by the angles of its row of `rows [tokens, rope/2, 2]`, which holds cosine and
+/// sine.
+pub fn rope<'g>(x: Tensor<'g>, rows: Tensor<'g>, pairing: Pairing) -> Tensor<'g> {
+    let (tokens, heads, pairs) = (x.dim(0), x.dim(1), rows.dim(1));
     let angle = |i: usize| match pairing {
         Pairing::Interleaved => rows.slice(2, i, 1).reshape(&[tokens, Dim::Size(1), pairs, Dim::Size(1)]),
         Pairing::Halves => rows.slice(2, i, 1).reshape(&[tokens, Dim::Size(1), Dim::Size(1), pairs]),

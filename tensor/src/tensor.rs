@@ -320,6 +320,15 @@ impl<'g> Tensor<'g> {
         assert!(fit, "{value:?} into {self:?} at {numbers:?}");
         self.assign(value, numbers)
     }
+    /// The rows of a pool of so many pages, each of so many positions, where `positions` of the sequence lie whose pages these are, `[blocks]`: i64, inside the pool
+    /// whatever the numbers of the pages. No position is behind the last block.
+    pub fn slots_of(self, positions: Tensor<'g>, [pages, page]: [usize; 2]) -> Tensor<'g> {
+        let mut g = self.capture.graph.borrow_mut();
+        let positions = g.cast(positions.id, Scalar::I64);
+        let id = g.slots_of_one(positions, self.id, [pages as i64, page as i64]);
+        drop(g);
+        self.with(id)
+    }
     /// Rows in eight bits, with one scale for every `group` elements of the last axis: bytes, and scales in f32. See
     /// [`gristmill_uop::rows`].
     pub fn encode_rows(self, group: usize) -> (Tensor<'g>, Tensor<'g>) {

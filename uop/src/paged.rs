@@ -18,9 +18,20 @@ impl Graph {
         let dims = self.shape(table);
         let entries = self.mul(dims[0], dims[1]);
         let entries = self.reshape(table, &[entries]);
+        let of_row = self.mul(row, dims[1]);
+        self.slots_from(Some(of_row), positions, entries, [pages, page])
+    }
+    /// The same of one sequence, whose pages are `table [blocks]`.
+    pub fn slots_of_one(&mut self, positions: Id, table: Id, size: [i64; 2]) -> Id {
+        self.slots_from(None, positions, table, size)
+    }
+    /// Those of positions whose sequence's pages stand from `first` on among `entries`.
+    fn slots_from(&mut self, first: Option<Id>, positions: Id, entries: Id, [pages, page]: [i64; 2]) -> Id {
         let page = self.int(page);
-        let (first, block) = (self.mul(row, dims[1]), self.idiv(positions, page));
-        let at = self.add(first, block);
+        let mut at = self.idiv(positions, page);
+        if let Some(first) = first {
+            at = self.add(first, at);
+        }
         let number = self.gather(entries, at);
         let number = self.within_positions(number, pages - 1);
         let (begin, within) = (self.mul(number, page), self.modulo(positions, page));

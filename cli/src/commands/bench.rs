@@ -6,6 +6,7 @@ use crate::flags::Common;
 use crate::measure::{Ids, Rivals, Work, seconds, shown};
 use crate::model::{self, Model};
 use crate::progress;
+use crate::sequences::{self, Batches};
 use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_llm::engine::Engine;
@@ -26,6 +27,7 @@ holds them twice; else the two are measured one after the other. `worth` is how 
 Examples:
   gristmill bench glm-4.7-flash                                       512 tokens of a prompt, 128 that are generated
   gristmill bench MODEL.gguf -p 0 -n 64 -d 0,4096,16384               generation at three depths
+  gristmill bench MODEL.gguf -p 256 -n 32 --batch 1,2,4,8             generation of several sequences together
   gristmill bench MODEL.gguf --threads 1 --json | jq .tokens_per_second
   gristmill bench synth:youtu-llm-2b:q4_0 --ablate -p 128 -n 32       what each optimisation is worth";
 
@@ -49,6 +51,9 @@ pub struct Options {
     /// What each optimisation is worth: the same with one after the other switched off
     #[arg(long)]
     ablate: bool,
+    /// Generation of so many sequences in one step, each behind -p tokens, instead
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=512), conflicts_with = "ablate")]
+    batch: Vec<u16>,
     /// One JSON object a line instead of a table
     #[arg(long)]
     json: bool,
@@ -66,8 +71,9 @@ pub fn run(options: Options) -> Result {
     let model = Model::open(Some(&options.model))?;
     let most = model.describe()?.context();
     let longest = options.p.max(options.n).max(FIRST + 1).min(most);
+    let together = if options.batch.is_empty() { 0 } else { options.p + options.n };
     let needed = options.d.iter().map(|d| d.saturating_add(options.p.max(options.n))).max().unwrap_or(0);
-    let context = needed.max(longest);
+    let context = needed.max(longest).max(together);
     if context > options.common.ctx.map_or(most, |c| c as usize) {
         let given = options.common.ctx.map_or(most, |c| c as usize);
         return Err(Failure::new(
@@ -76,6 +82,12 @@ pub fn run(options: Options) -> Result {
         ));
     }
     let opened = options.common.open()?;
+    if !options.batch.is_empty() {
+        let sequences: Vec<usize> = options.batch.iter().copied().map(usize::from).collect();
+        let (prompt, tokens, times) = (options.p, options.n.max(1), options.r.into());
+        let batches = Batches { sequences: &sequences, prompt, tokens, times, json: options.json };
+        return sequences::run(&batches, &model, opened, &options.common);
+    }
     if options.ablate {
         return ablate(&options, &model, opened, context);
     }

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_compiler::{Cheapest, Listed, Policy};
 use gristmill_llm::arch::{Functions, Options as PlanOptions, Plan, TokenClass};
-use gristmill_llm::engine::{cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::{CacheShape, cache_rows, classes, depths, plan_options};
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::target::Target;
@@ -84,7 +84,7 @@ pub fn run(options: Options) -> Result {
     let mut seen: Vec<std::sync::Arc<Ready>> = Vec::new();
     let rows = cache_rows(context, chunk);
     for class in classes(chunk, &depths(&settings, rows, &target)) {
-        let plan_options = plan_options(class, rows, settings.cache, &target);
+        let plan_options = plan_options(class, CacheShape { rows, pages: None, scalar: settings.cache }, &target);
         let plan = described.plan(&plan_options, &mut functions);
         let mut all: Vec<_> = plan.functions().into_iter().cloned().collect();
         if class.tokens == 1 {
@@ -205,6 +205,7 @@ fn step(plan: &Plan, ready: &[std::sync::Arc<Ready>], options: &PlanOptions, out
         TokenClass::One if options.depth < options.rows => format!("one token before position {}", options.depth),
         TokenClass::One => "one token".to_string(),
         TokenClass::Chunk { max } => format!("a chunk of {max} tokens"),
+        TokenClass::Batch { max } => format!("a token each of {max} sequences"),
     };
     writeln!(
         out,

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result, printable, some_of};
 use crate::flags::Common;
-use crate::offer;
+use crate::offer::{self, Asked};
 use clap::{Args, ValueHint};
 use gristmill_server::{Config, Offer, Server};
 use std::cell::OnceCell;
@@ -17,7 +17,7 @@ Examples:
 
 Clients of OpenAI's interface work with the base URL http://127.0.0.1:8080/v1, Anthropic's and Ollama's with http://127.0.0.1:8080; a browser finds a chat page at the root.
 Of several models, requests choose by `model`, and /v1/models lists them. One is loaded when it is asked for, its requests wait meanwhile, and where
-memory is short the least recently used leaves. Each answers one request at a time, clients by turns. /health and /metrics (Prometheus) are for whoever watches; while
+memory is short the least recently used leaves. Each answers several requests at a time, --parallel of them; those that wait are taken client by client. /health and /metrics (Prometheus) are for whoever watches; while
 the only model is loaded, /health says so with status 503.";
 
 const HELP: &str = concat!(
@@ -51,6 +51,9 @@ pub struct Options {
     /// Write a line for every request to standard error
     #[arg(long)]
     log: bool,
+    /// Answers that each model makes together; 1 for one after the other [default: 8, on a GPU 32]. Their pages take half of the free memory at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512), help_heading = "Limits")]
+    parallel: Option<u16>,
     /// Most requests that wait for each model; more are refused
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     queue: u32,
@@ -141,7 +144,8 @@ pub fn run(options: Options) -> Result {
         Ok(opened)
     };
     let looking = |at, of| loading.set("looking at models", at as u64, of as u64);
-    let models = offer::specs(&options.models, options.name, &common, &open, &looking)?;
+    let asked = Asked { arguments: &options.models, name: options.name, parallel: options.parallel.map(usize::from) };
+    let models = offer::specs(asked, &common, &open, &looking)?;
     if open_to_all {
         say!("warning: whoever reaches {} can use this server: there is no --api-key", server.address());
     }

@@ -96,7 +96,9 @@ impl<'a> Estimate<'a> {
                         _ => (g.scalar(*id).bytes() as f64, false),
                     };
                 }
-                (Form::Node { op: Op::Cast | Op::Gather | Op::Assign, .. } | Form::View(_), Some(&c)) if c != at => at = c,
+                (Form::Node { op: Op::Cast | Op::Gather | Op::Assign, .. } | Form::View(_), Some(&c)) if c != at => {
+                    at = c
+                }
                 _ => break,
             }
         }

@@ -57,7 +57,8 @@ impl Space {
         let numbers: FxHashMap<Class, usize> = classes.iter().enumerate().map(|(i, &c)| (c, i)).collect();
         let choices_of = |&class: &Class| {
             let first = written.term.get(&class);
-            let others = terms.egraph[class].nodes.iter().filter(|t| Some(*t) != first && !written.shadows.contains(*t));
+            let others =
+                terms.egraph[class].nodes.iter().filter(|t| Some(*t) != first && !written.shadows.contains(*t));
             let choice = |t: &Term| Choice {
                 term: t.clone(),
                 children: t.children.iter().map(|c| numbers[&terms.egraph.find(*c)]).collect(),
@@ -129,7 +130,9 @@ impl Space {
                 let mut best: Option<(f64, usize, Vec<u64>)> = None;
                 for (i, choice) in self.choices[class].iter().enumerate() {
                     let Some(set) = union(&sets, &choice.children, class, n) else { continue };
-                    let of = |c: usize| if c == class { choice.seconds } else { self.pick(&picks, c).map_or(0.0, |c| c.seconds) };
+                    let of = |c: usize| {
+                        if c == class { choice.seconds } else { self.pick(&picks, c).map_or(0.0, |c| c.seconds) }
+                    };
                     let seconds: f64 = members(&set).map(of).sum();
                     if best.as_ref().is_none_or(|b| seconds < b.0) {
                         best = Some((seconds, i, set));
@@ -166,7 +169,14 @@ impl Space {
     }
     /// The cheapest extracts of `outputs`, at most so many and none that costs more than `factor` times the cheapest, cheapest first. What `given` has is there anyhow
     /// and keeps its choice. And whether all extracts were looked at.
-    pub fn best(&self, outputs: &[usize], given: &[bool], start: &Picks, most: usize, factor: f64) -> (Vec<Extract>, bool) {
+    pub fn best(
+        &self,
+        outputs: &[usize],
+        given: &[bool],
+        start: &Picks,
+        most: usize,
+        factor: f64,
+    ) -> (Vec<Extract>, bool) {
         let picks = (0..self.classes.len()).map(|c| start[c].filter(|_| given[c])).collect();
         let mut search = Search { space: self, given, found: vec![], picks, most, factor, steps: 0, outputs };
         search.go(outputs.to_vec(), 0.0);

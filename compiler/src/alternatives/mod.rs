@@ -110,7 +110,8 @@ fn layouts(function: &Function, target: &Target) -> Vec<(u32, Layout)> {
     if !int8::integers(target) {
         return vec![];
     }
-    let mut all: Vec<(u32, Layout)> = int8::layouts(function, target).into_iter().map(|(slot, l)| (slot, l.0)).collect();
+    let mut all: Vec<(u32, Layout)> =
+        int8::layouts(function, target).into_iter().map(|(slot, l)| (slot, l.0)).collect();
     all.sort_by_key(|l| l.0);
     all
 }

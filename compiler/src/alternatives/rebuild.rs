@@ -52,12 +52,12 @@ impl<'a> Rebuild<'a> {
 /// Axes first in their places, then the window, so that a window of a view that exists is one of that; then what is repeated.
 fn moved(g: &mut Graph, view: &View, x: Id, dims: &Dims) -> Id {
     let (old, one) = (g.shape(x), g.int(1));
-    let whole = |g: &Graph, i: usize, of: &[Id]| g.int_value(view.windows[i].0) == Some(0) && view.windows[i].1 == of[i];
+    let whole =
+        |g: &Graph, i: usize, of: &[Id]| g.int_value(view.windows[i].0) == Some(0) && view.windows[i].1 == of[i];
     // An axis that is left out has one element of it first.
     let out = |i: usize| !view.axes.contains(&Some(i as u8));
-    let first: Vec<(Id, Id)> = (0..old.len())
-        .map(|i| if out(i) { view.windows[i] } else { (g.int(0), old[i]) })
-        .collect();
+    let first: Vec<(Id, Id)> =
+        (0..old.len()).map(|i| if out(i) { view.windows[i] } else { (g.int(0), old[i]) }).collect();
     let x = g.shrink(x, &first);
     let order: Vec<usize> = view.axes.iter().flatten().map(|&a| usize::from(a)).collect();
     let kept: Vec<usize> = (0..old.len()).filter(|&i| !out(i)).collect();

@@ -62,7 +62,8 @@ impl fmt::Display for Report {
             writeln!(f, "{}: {looked}; greedy {greedy:.2} us, best {exact:.2} us by the estimate", found.site)?;
             for (i, option) in found.options.iter().enumerate() {
                 let star = if i == found.chosen { "*" } else { " " };
-                let by = if found.scheduled.contains(&i) && found.scheduled.len() > 1 { "scheduled" } else { "estimated" };
+                let by =
+                    if found.scheduled.contains(&i) && found.scheduled.len() > 1 { "scheduled" } else { "estimated" };
                 let (us, estimate) = (option.seconds * 1e6, found.estimates[i] * 1e6);
                 writeln!(f, " {star} {us:10.2} us {by}, estimate {estimate:.2} us, {}: {}", option.name, option.plan)?;
             }
@@ -78,7 +79,9 @@ pub(super) fn form(g: &Graph, outputs: &[Id]) -> String {
         let node = &g[id];
         let name = match node.op {
             Op::Attention => format!("attention {} over {}", g.show_dims(g.dims(id)), g.show_dims(g.dims(node.src[1]))),
-            Op::Reduce if g[node.src[0]].op == Op::Mul && !g.dims(id).is_empty() => format!("sum {}", g.show_dims(g.dims(node.src[0]))),
+            Op::Reduce if g[node.src[0]].op == Op::Mul && !g.dims(id).is_empty() => {
+                format!("sum {}", g.show_dims(g.dims(node.src[0])))
+            }
             _ => continue,
         };
         names.push(name);

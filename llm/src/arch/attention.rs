@@ -1,7 +1,7 @@
 //! Attention whose heads share keys and values in groups: any ratio, keys and values apart in the cache.
 
 use super::cache::{CacheSpec, Component};
-use super::step::Step;
+use super::step::{Sight, Step};
 use super::tensors::{Table, Weights};
 use crate::gguf::Role;
 use gristmill_tensor::dims;
@@ -119,7 +119,7 @@ impl Grouped {
     }
     /// Attention of normed rows `x [n, d]` of layer `layer`; writes their keys and values into the cache. Returns `[n, d]`.
     pub(super) fn write<'g>(&self, s: &'g Step, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
-        let (n, pos) = (s.tokens(), s.position());
+        let n = s.tokens();
         let (q, own) = self.projected(s, w, x);
         // A head's query is followed by its gate.
         let (q, gate) = match self.gated {
@@ -133,16 +133,16 @@ impl Grouped {
         let (q, [k, v]) = match (own, self.reads) {
             (Some(own), _) => self.own(s, w, layer, q, own),
             (None, reads) => {
-                let q = self.rotate(q, s.rope(self.tables[1], self.rotated), pos);
+                let q = self.rotate(q, s.rope(self.tables[1], self.rotated));
                 (q, self.rows(s, reads.expect("keys and values of its own, or another layer's")))
             }
         };
         let (k, v) = (
-            k.reshape(dims![s.options.rows, self.kv_heads, self.key]),
-            v.reshape(dims![s.options.rows, self.kv_heads, self.value]),
+            k.reshape(dims![s.cache_rows(), self.kv_heads, self.key]),
+            v.reshape(dims![s.cache_rows(), self.kv_heads, self.value]),
         );
         let sinks = w.has("attn_sinks.weight").then(|| s.weight(w, "attn_sinks.weight"));
-        let out = s.as_cached(q).attention_within([k, v], [pos, pos + n], self.scale, self.window, sinks);
+        let out = s.attention(s.as_cached(q), [k, v], Sight { scale: self.scale, window: self.window, sinks });
         let out = gate.map_or(out, |gate| out * gate).reshape(dims![n, self.heads * self.value]);
         linear(s, w, out, "attn_output")
     }
@@ -169,11 +169,11 @@ impl Grouped {
         q: Tensor<'g>,
         [k, v]: [Tensor<'g>; 2],
     ) -> (Tensor<'g>, [Tensor<'g>; 2]) {
-        let (n, pos) = (s.tokens(), s.position());
+        let n = s.tokens();
         let k = self.normed(s, w, k, self.kv_heads, "attn_k_norm.weight");
         let of_keys = s.rope(self.tables[0], self.rotated);
         let of_queries = if self.tables[0] == self.tables[1] { of_keys } else { s.rope(self.tables[1], self.rotated) };
-        let (q, k) = (self.rotate(q, of_queries, pos), self.rotate(k, of_keys, pos));
+        let (q, k) = (self.rotate(q, of_queries), self.rotate(k, of_keys));
         let [keys, values] = self.components();
         let v = match self.normed_values {
             false => v,
@@ -204,11 +204,11 @@ impl Grouped {
         }
     }
     /// `x [n, heads, key]` with the first part of every head rotated.
-    fn rotate<'g>(&self, x: Tensor<'g>, table: Tensor<'g>, pos: Tensor<'g>) -> Tensor<'g> {
+    fn rotate<'g>(&self, x: Tensor<'g>, rows: Tensor<'g>) -> Tensor<'g> {
         if self.rotated == self.key {
-            return nn::rope(x, table, pos, self.pairing);
+            return nn::rope(x, rows, self.pairing);
         }
-        let turned = nn::rope(x.slice(2, 0, self.rotated), table, pos, self.pairing);
+        let turned = nn::rope(x.slice(2, 0, self.rotated), rows, self.pairing);
         Tensor::cat(&[turned, x.slice(2, self.rotated, self.key - self.rotated)], 2)
     }
 }

@@ -78,6 +78,10 @@ pub trait Model: Send + Sync {
     fn state_bytes(&self) -> usize {
         self.caches().iter().map(CacheSpec::state_bytes).sum()
     }
+    /// Can a step have tokens of several sequences? Not where a layer keeps states, of which there is one for all.
+    fn batches(&self) -> bool {
+        self.state_bytes() == 0
+    }
     /// The calls of one step, in order. Functions are shared with every plan made with the same `functions`.
     fn plan(&self, options: &Options, functions: &mut Functions) -> Plan {
         let mut step = StepBuilder::new(self.architecture(), options, functions);

@@ -16,6 +16,11 @@ pub enum TokenClass {
         /// The most tokens in one step.
         max: usize,
     },
+    /// One token each of several sequences: the variable `n`, 1 to `max`, with the variable `length` above the position of each. The cache is a pool of pages.
+    Batch {
+        /// The most sequences in one step.
+        max: usize,
+    },
 }
 
 impl TokenClass {
@@ -23,7 +28,7 @@ impl TokenClass {
     pub fn max(self) -> usize {
         match self {
             TokenClass::One => 1,
-            TokenClass::Chunk { max } => max,
+            TokenClass::Chunk { max } | TokenClass::Batch { max } => max,
         }
     }
 }
@@ -44,8 +49,10 @@ pub enum Logits {
 pub struct Options {
     /// Tokens of a step.
     pub tokens: TokenClass,
-    /// Rows of every state and of the rope table: see [`Options::rows_for`].
+    /// Positions that a sequence may have, which is the rows of the rope table and of a cache of one sequence: see [`Options::rows_for`].
     pub rows: usize,
+    /// Pages of the pool that the cache is, each of [`Options::PAGE`] positions of one sequence; none where it is one sequence's.
+    pub pages: Option<usize>,
     /// Positions within reach of a step: `rows`, or fewer for steps that are made for the start of a long context. The variable `pos`, the
     /// position of a step's first token, runs from 0 to `depth - tokens.max()`, so that a step never leaves the table.
     pub depth: usize,
@@ -60,6 +67,8 @@ pub struct Options {
 impl Options {
     /// Tokens of a tile of one expert for products in registers: as many as keep the sums of a vector of rows there.
     pub const TILE: usize = 16;
+    /// Positions of a page.
+    pub const PAGE: usize = 64;
     /// Rows for a context of `context` tokens that is filled in steps of at most `max_tokens`: any position may start any
     /// step. A multiple of 256, so that chunks of the cache are whole and kernels do not depend on the length.
     pub fn rows_for(context: usize, max_tokens: usize) -> usize {
@@ -72,6 +81,12 @@ impl Options {
 pub enum Bind {
     /// The step's token ids, `[n]` i32.
     Tokens,
+    /// The position of each of the step's tokens, `[n]` i32, where they are of several sequences.
+    Positions,
+    /// Of a cache by pages, those of the step's only sequence in the order of its positions, `[rows / PAGE]` i32.
+    Pages,
+    /// The same of each of its sequences: `[n, rows / PAGE]` i32.
+    Table,
     /// The table of rotations of that number, `[rows, pairs, 2]` f32.
     Rope(usize),
     /// Hidden rows `[n, width]` f32, before layer `i` (after the last for `i` = layers). Two buffers in turn suffice.
@@ -95,7 +110,7 @@ pub struct Call {
     pub binds: Vec<Bind>,
 }
 
-/// The calls of one step, in order. Its variables are `pos` and, for chunks, `n`.
+/// The calls of one step, in order. Its variables are `pos` and, for chunks, `n`; for tokens of several sequences `n` and `length`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The calls.

@@ -1,15 +1,18 @@
 //! A step while it is written: its calls, and in each call a function with what its slots are bound to.
 
-use super::cache::Component;
+mod cache;
+
+pub(super) use cache::Sight;
+
 use super::plan::{Bind, Call, Functions, Options, Plan, TokenClass};
 use super::tensors::Weights;
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::{Dim, Tensor};
+use gristmill_uop::Id;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
-use gristmill_uop::rows::group_of;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 /// The calls of a step, in order, whose functions are shared.
 pub struct StepBuilder<'a> {
@@ -45,6 +48,9 @@ impl<'a> StepBuilder<'a> {
 pub(super) struct Step<'o> {
     capture: Capture,
     binds: RefCell<Vec<Bind>>,
+    /// The table of pages, and the positions of tokens of several sequences, once something has asked for them.
+    table: Cell<Option<Id>>,
+    positions: Cell<Option<Id>>,
     /// What the step is made for.
     pub options: &'o Options,
 }
@@ -55,29 +61,38 @@ impl<'o> Step<'o> {
         let tokens = match options.tokens {
             TokenClass::One => "one".to_string(),
             TokenClass::Chunk { max } => format!("chunk{max}"),
+            TokenClass::Batch { max } => format!("batch{max}"),
         };
         let depth = match options.depth {
             depth if depth < options.rows => format!(".{depth}"),
             _ => String::new(),
         };
+        let pages = if options.pages.is_some() { ".pages" } else { "" };
         Step {
-            capture: Capture::new(format!("{architecture}.{part}.{tokens}{depth}")),
+            capture: Capture::new(format!("{architecture}.{part}.{tokens}{depth}{pages}")),
             binds: RefCell::default(),
+            table: Cell::default(),
+            positions: Cell::default(),
             options,
         }
     }
     /// Number of tokens: a scalar.
     pub fn tokens(&self) -> Tensor<'_> {
         match self.options.tokens {
-            TokenClass::One => self.capture.int(1),
-            TokenClass::Chunk { max } => self.capture.var("n", 1, max),
+            TokenClass::One | TokenClass::Batch { max: 1 } => self.capture.int(1),
+            TokenClass::Chunk { max } | TokenClass::Batch { max } => self.capture.var("n", 1, max),
         }
     }
-    /// Position of the first token: a scalar.
+    /// Position of the first token, where all are of one sequence: a scalar.
     pub fn position(&self) -> Tensor<'_> {
         let (depth, max) = (self.options.depth.min(self.options.rows), self.options.tokens.max());
+        assert!(!self.is_batch(), "tokens of several sequences have no position together");
         assert!(depth >= max, "a cache of {depth} rows for steps of {max} tokens");
         self.capture.var("pos", 0, depth - max)
+    }
+    /// Are the tokens of several sequences?
+    pub fn is_batch(&self) -> bool {
+        matches!(self.options.tokens, TokenClass::Batch { .. })
     }
     fn bound<T>(&self, bind: Bind, slot: T) -> T {
         self.binds.borrow_mut().push(bind);
@@ -97,44 +112,6 @@ impl<'o> Step<'o> {
         let rows = dims![self.tokens(), layers * width];
         self.input("layer_input", Bind::LayerInput(layer), rows, Scalar::F32).slice(1, 0, width)
     }
-    /// The model's table of rotations of that number, `[rows, dims/2, 2]`. At most one call for each.
-    pub fn rope(&self, table: usize, dims: usize) -> Tensor<'_> {
-        let name = if table == 0 { "rope".to_string() } else { format!("rope{table}") };
-        self.input(&name, Bind::Rope(table), dims![self.options.rows, dims / 2, 2], Scalar::F32)
-    }
-    /// Writes `row [n, width]` into a component of a layer's cache whose buffers begin with number `plane`, at the position of these tokens and
-    /// after. Returns what the cache then holds, in f32: `[rows, width]`, and the number of the next component's first buffer.
-    pub fn cached<'g>(&'g self, layer: usize, plane: usize, c: Component, row: Tensor<'g>) -> (Tensor<'g>, usize) {
-        let rows = self.options.rows;
-        let written = |plane: usize, name: &str, width: usize, scalar: Scalar, value: Tensor<'g>| {
-            let state = self.capture.state(name, dims![rows, width], scalar);
-            let state = self.bound(Bind::State(layer, plane), state).assign(value.cast(scalar), self.position());
-            self.capture.output_state(state);
-            state
-        };
-        let cache = self.options.cache;
-        if cache.is_float() {
-            return (written(plane, c.name, c.width, cache, row).cast(Scalar::F32), plane + 1);
-        }
-        let group = group_of(c.width);
-        let (bytes, scales) = row.encode_rows(group);
-        let bytes = written(plane, c.name, c.width, cache, bytes);
-        let scales = written(plane + 1, "scales", c.width / group, Scalar::F16, scales);
-        (bytes.decode_rows(scales, group), plane + 2)
-    }
-    /// What a component of a layer's cache holds by now, as [`Step::cached`] returns it: for whoever reads another layer's. `layer` comes before it.
-    pub fn cache(&self, layer: usize, plane: usize, c: Component) -> (Tensor<'_>, usize) {
-        let read = |plane: usize, name: &str, width: usize, scalar: Scalar| {
-            self.bound(Bind::State(layer, plane), self.capture.state(name, dims![self.options.rows, width], scalar))
-        };
-        let cache = self.options.cache;
-        if cache.is_float() {
-            return (read(plane, c.name, c.width, cache).cast(Scalar::F32), plane + 1);
-        }
-        let group = group_of(c.width);
-        let bytes = read(plane, c.name, c.width, cache);
-        (bytes.decode_rows(read(plane + 1, "scales", c.width / group, Scalar::F16), group), plane + 2)
-    }
     /// A state of a layer, in the buffer of that number: itself, and what it is before these tokens, which is zeros before the first.
     pub fn state<'g>(&'g self, layer: usize, plane: usize, name: &str, dims: &[Dim]) -> (Tensor<'g>, Tensor<'g>) {
         let state = self.bound(Bind::State(layer, plane), self.capture.state(name, dims, Scalar::F32));
@@ -143,10 +120,6 @@ impl<'o> Step<'o> {
     /// Makes `value` what a state is after these tokens.
     pub fn keep<'g>(&'g self, state: Tensor<'g>, value: Tensor<'g>) {
         self.capture.output_state(state.assign(value, self.capture.int(0)));
-    }
-    /// What meets a cache of halves, rounded to halves, in f32: 2⁻¹² of a value, as much as the cache's rows were rounded by.
-    pub fn as_cached<'g>(&'g self, x: Tensor<'g>) -> Tensor<'g> {
-        if self.options.cache == Scalar::F16 { x.cast(Scalar::F16).cast(Scalar::F32) } else { x }
     }
     /// The values of a tensor, f32. At most one call for each.
     pub fn weight(&self, weights: &Weights, name: &str) -> Tensor<'_> {

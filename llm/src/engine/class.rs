@@ -1,4 +1,5 @@
-//! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`].
+//! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`]; and one token each of up to 1, 2,
+//! 4, … sequences.
 
 use crate::arch::{Logits, Options, TokenClass};
 use gristmill_uop::dtype::Scalar;
@@ -14,13 +15,15 @@ pub struct Settings {
     pub cache: Scalar,
     /// Most tokens of one step.
     pub chunk: usize,
+    /// Sequences that may share a step: the cache is a pool of pages then. None for one sequence, in a cache of its own.
+    pub parallel: Option<usize>,
     /// Depths that have steps of one token of their own, before that of the whole cache; as the device is better for it unless said.
     pub depths: Option<Vec<usize>>,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { context: None, cache: Scalar::F16, chunk: 512, depths: None }
+        Settings { context: None, cache: Scalar::F16, chunk: 512, parallel: None, depths: None }
     }
 }
 
@@ -34,6 +37,8 @@ pub(super) const FEW: usize = 64;
 pub struct Class {
     /// The most tokens it takes.
     pub tokens: usize,
+    /// Are they of several sequences, one each?
+    pub batch: bool,
     /// Which logits it computes.
     pub logits: Logits,
     /// Positions within its reach.
@@ -54,9 +59,14 @@ pub fn depths(settings: &Settings, rows: usize, target: &Target) -> Vec<usize> {
 /// The classes that every session needs, with steps of at most `chunk` tokens and these depths, the last that of the cache: compiled in one batch when a model is loaded.
 pub fn classes(chunk: usize, depths: &[usize]) -> Vec<Class> {
     let rows = *depths.last().expect("that of the cache");
-    let one = depths.iter().map(|&depth| Class { tokens: 1, logits: Logits::Last, depth });
+    let one = depths.iter().map(|&depth| Class { tokens: 1, batch: false, logits: Logits::Last, depth });
     let many = [(FEW.min(chunk), Logits::Last), (chunk, Logits::None), (chunk, Logits::Last)];
-    let many = many.into_iter().filter(|c| c.0 > 1).map(|(tokens, logits)| Class { tokens, logits, depth: rows });
+    let many = many.into_iter().filter(|c| c.0 > 1).map(|(tokens, logits)| Class {
+        tokens,
+        batch: false,
+        logits,
+        depth: rows,
+    });
     let mut all: Vec<Class> = one.chain(many).collect();
     all.dedup();
     all
@@ -66,15 +76,44 @@ pub fn classes(chunk: usize, depths: &[usize]) -> Vec<Class> {
 /// (Xeon, Q4_0); V2-Lite's experts have 48 of 512 tokens on average.
 const TILES_OF_AN_EXPERT: usize = 4;
 
+/// A cache, in numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheShape {
+    /// Positions that a sequence may have.
+    pub rows: usize,
+    /// Pages of the pool that sequences share, if they do.
+    pub pages: Option<usize>,
+    /// Type of what is cached.
+    pub scalar: Scalar,
+}
+
+impl CacheShape {
+    /// Rows that every plane has.
+    pub fn plane_rows(&self) -> usize {
+        self.pages.map_or(self.rows, |pages| pages * Options::PAGE)
+    }
+}
+
+/// The class of a step of one token each of so many sequences, of `most` at most: the least power of two that takes them.
+pub fn batch_class(sequences: usize, most: usize, rows: usize) -> Class {
+    Class { tokens: sequences.next_power_of_two().min(most), batch: true, logits: Logits::All, depth: rows }
+}
+
 /// How the steps of a class are planned.
-pub fn plan_options(class: Class, rows: usize, cache: Scalar, target: &Target) -> Options {
-    let Class { tokens: max, logits, depth } = class;
+pub fn plan_options(class: Class, cache: CacheShape, target: &Target) -> Options {
+    let Class { tokens: max, batch, logits, depth } = class;
+    let CacheShape { rows, pages, scalar } = cache;
     let tile = target.machine.tile_fragment();
     Options {
-        tokens: if max > 1 { TokenClass::Chunk { max } } else { TokenClass::One },
+        tokens: match max {
+            _ if batch => TokenClass::Batch { max },
+            1 => TokenClass::One,
+            _ => TokenClass::Chunk { max },
+        },
         rows,
+        pages,
         depth,
-        cache,
+        cache: scalar,
         logits,
         tile: tile.map_or(Options::TILE, |tile| TILES_OF_AN_EXPERT * tile.rows as usize),
     }

@@ -1,8 +1,10 @@
 //! Between a file and an engine: everything compiled, no weights yet.
 
-use super::class::{Class, Settings, cache_rows, classes, depths, plan_options};
+use super::class::{CacheShape, Class, Settings, batch_class, cache_rows, classes, depths, plan_options};
 use super::error::{Error, Progress};
 use super::executor::Engine;
+use super::footprint::{Footprint, choose_context, layer_input_bytes};
+use super::pool::Pool;
 use crate::arch::{self, Functions, Logits, Model, Options, Plan, TokenClass};
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
@@ -14,67 +16,12 @@ use gristmill_tensor::jit::Jit;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Share of the available memory that a context may take when none is asked for.
-const CONTEXT_SHARE: f64 = 0.25;
-/// Context when none is asked for: no more than this, though the model may allow it.
-const CONTEXT_DEFAULT: usize = 32768;
 /// What messages count in.
 const MB: u64 = 1_000_000;
-/// A shorter context is of no use to anybody who does not ask for one.
-const CONTEXT_LEAST: usize = 512;
-
-/// The bytes that an engine allocates beside the weights.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Footprint {
-    /// Of each row of the cache: its states in all layers, its rotations, a token and a random number.
-    pub row: u64,
-    /// Whatever the context: states of a fixed size, logits, hidden rows, tokens, what a request's numbers take, intermediates.
-    pub besides: u64,
-    /// Most tokens of one step: the cache has rows for one step more.
-    pub chunk: usize,
-}
-
-impl Footprint {
-    /// With intermediates of so many bytes.
-    fn new(model: &dyn Model, probe: &Options, chunk: usize, arena: usize) -> Footprint {
-        let row =
-            model.cache_row_bytes(probe.cache) + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
-        let hidden = 2 * chunk * model.width() * size_of::<f32>() + layer_input_bytes(model, chunk);
-        let logits = chunk * model.vocabulary() * size_of::<f32>();
-        let request = NUMBERS * size_of::<f32>() + chunk * size_of::<u32>();
-        Footprint { row: row as u64, besides: (model.state_bytes() + hidden + logits + request + arena) as u64, chunk }
-    }
-    /// For a context of so many tokens.
-    pub fn bytes(&self, context: usize) -> u64 {
-        self.besides.saturating_add(self.row.saturating_mul(cache_rows(context, self.chunk) as u64))
-    }
-    /// The longest context, of at most `most` tokens, that takes no more bytes than there are; 0 if none does.
-    pub fn longest(&self, most: usize, available: u64) -> usize {
-        // The first that does not fit lies behind `fits`, at most at `ends`.
-        let (mut fits, mut ends) = (0, most + 1);
-        while ends - fits > 1 {
-            let middle = fits.midpoint(ends);
-            if self.bytes(middle) <= available { fits = middle } else { ends = middle }
-        }
-        fits
-    }
-}
-
-/// Bytes of what a model makes of a step's tokens for all its layers: rows of all layers, and after the last what a row lacks that is read from the part of the last
-/// layer on.
-fn layer_input_bytes(model: &dyn Model, chunk: usize) -> usize {
-    (chunk + 1) * model.layers() * model.layer_input() * size_of::<f32>()
-}
-
 /// A step that every model has, to ask it what it keeps.
 fn probe(settings: &Settings) -> Options {
     let (logits, tile) = (Logits::Last, Options::TILE);
-    Options { tokens: TokenClass::One, rows: 64, depth: 64, cache: settings.cache, logits, tile }
-}
-
-/// Bytes of one row of the tables of rotations, for a context of so many tokens.
-fn rope_row(model: &dyn Model, context: usize) -> usize {
-    model.rope_tables(context).iter().map(|t| t.row_bytes()).sum()
+    Options { tokens: TokenClass::One, rows: 64, pages: None, depth: 64, cache: settings.cache, logits, tile }
 }
 
 /// A model compiled for a device. Its kernels say how weights lie in memory, and so which of another engine's they can read.
@@ -85,7 +32,7 @@ pub struct Compiled<'a> {
     functions: Functions,
     settings: Settings,
     context: usize,
-    rows: usize,
+    cache: CacheShape,
     depths: Vec<usize>,
     choices: &'static [Choice],
     layouts: Layouts,
@@ -119,10 +66,15 @@ impl<'a> Compiled<'a> {
         let footprint = Footprint::new(model.as_ref(), &probe, chunk, LEAST_ARENA);
         let context = choose_context(&settings, model.context(), &footprint, beside(weights)?)?;
         let rows = cache_rows(context, chunk);
+        // A model whose states are of one sequence has no steps for several.
+        let parallel = settings.parallel.filter(|_| model.batches()).map(|n| n.clamp(1, chunk));
+        let settings = Settings { parallel, ..settings };
+        let pages = parallel.map(|n| footprint.pages(context, n, beside(weights).unwrap_or(0)));
+        let cache = CacheShape { rows, pages, scalar: settings.cache };
         let depths = depths(&settings, rows, device.target());
-        let plan =
-            |class: Class| model.plan(&plan_options(class, rows, settings.cache, &opened.target), &mut functions);
-        let plans: Vec<Plan> = classes(chunk, &depths).into_iter().map(plan).collect();
+        let plan = |class: Class| model.plan(&plan_options(class, cache, &opened.target), &mut functions);
+        let batches = parallel.into_iter().map(|most| batch_class(1, most, rows));
+        let plans: Vec<Plan> = classes(chunk, &depths).into_iter().chain(batches).map(plan).collect();
         let choices: &[Choice] = if device.overlaps() { &[Choice::Greedy, Choice::Best] } else { &[Choice::Greedy] };
         let choice = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
         let planned = plans.iter().flat_map(|p| p.functions().into_iter().cloned());
@@ -140,7 +92,7 @@ impl<'a> Compiled<'a> {
         let footprint = Footprint::new(model.as_ref(), &probe, chunk, arena);
         let left = beside(load::missing(file, &layouts, there))?;
         let fitting = choose_context(&settings, model.context(), &footprint, left)?;
-        if fitting < context {
+        if fitting < context || pages.is_some_and(|pages| footprint.with_pool(context, Some(pages)) > left) {
             let settings = Settings { context: Some(fitting), ..settings };
             return Compiled::new(file, opened, settings, there, progress);
         }
@@ -151,7 +103,7 @@ impl<'a> Compiled<'a> {
             functions,
             settings,
             context,
-            rows,
+            cache,
             depths,
             choices,
             layouts,
@@ -163,7 +115,7 @@ impl<'a> Compiled<'a> {
 
     /// Bytes that loading allocates, beside weights that are there: weights, the context's state, activations.
     pub fn memory(&self, there: &Weights) -> u64 {
-        self.missing(there) + self.footprint.bytes(self.context)
+        self.missing(there) + self.footprint.with_pool(self.context, self.cache.pages)
     }
 
     /// Bytes of weights that loading takes beside those that are there.
@@ -181,7 +133,7 @@ impl<'a> Compiled<'a> {
             functions,
             settings,
             context,
-            rows,
+            cache,
             depths,
             choices,
             layouts,
@@ -189,13 +141,14 @@ impl<'a> Compiled<'a> {
             partials,
             ..
         } = self;
+        let rows = cache.rows;
         let weights = load::weights(file, &mut jit, &layouts, there, progress)?;
         let (device, chunk) = (jit.device().clone(), settings.chunk);
         let classes = classes(chunk, &depths);
         let planes = model.planes(settings.cache);
         let states = planes
             .iter()
-            .map(|planes| planes.iter().map(|p| device.alloc(p.bytes(rows), Memory::State)).collect())
+            .map(|planes| planes.iter().map(|p| device.alloc(p.bytes(cache.plane_rows()), Memory::State)).collect())
             .collect::<Result<Vec<_>, _>>()?;
         let hidden_bytes = chunk * model.width() * 4;
         let hidden = [device.alloc(hidden_bytes, Memory::State)?, device.alloc(hidden_bytes, Memory::State)?];
@@ -216,7 +169,8 @@ impl<'a> Compiled<'a> {
             jit,
             settings,
             context,
-            rows,
+            cache,
+            pool: None,
             depths: depths.clone(),
             weights,
             planes,
@@ -238,6 +192,9 @@ impl<'a> Compiled<'a> {
             rope_filled: 0,
             partials,
         };
+        if let (Some(pages), Some(most)) = (cache.pages, engine.settings.parallel) {
+            engine.pool = Some(Pool::new(&device, rows, pages, most)?);
+        }
         // What every session needs, in one batch: a token, and chunks of a prompt.
         engine.prepare(&classes, progress)?;
         for depth in depths {
@@ -271,7 +228,9 @@ impl Forecast {
         let left = beside(file, weights, available)?;
         let footprint = Footprint::new(model.as_ref(), &probe, chunk, LEAST_ARENA);
         let context = choose_context(settings, model.context(), &footprint, left)?;
-        Ok(Forecast { context, weights, beside: footprint.bytes(context) })
+        let parallel = settings.parallel.filter(|_| model.batches());
+        let pages = parallel.map(|n| footprint.pages(context, n, left));
+        Ok(Forecast { context, weights, beside: footprint.with_pool(context, pages) })
     }
 }
 
@@ -299,65 +258,4 @@ fn absent(file: &Gguf, model: &dyn Model, probe: &Options, there: &Weights) -> u
     let plan = model.plan(probe, &mut Functions::new());
     let absent = plan.weights().into_iter().filter(|n| there.get(n).is_none());
     absent.filter_map(|n| file.tensor(n)).map(|t| t.bytes).sum()
-}
-
-/// The context asked for, or what the model allows within a sensible share of memory. `footprint` are its bytes beside the weights.
-fn choose_context(settings: &Settings, most: usize, footprint: &Footprint, available: u64) -> Result<usize, Error> {
-    let fits = || footprint.longest(most, available);
-    let refused = |context, fits| {
-        let need = footprint.bytes(context) / MB;
-        Err(Error::Context { context, need, available: available / MB, fits })
-    };
-    match settings.context {
-        Some(0) => Err(Error::BadContext(0, most)),
-        Some(context) if context > most => Err(Error::BadContext(context, most)),
-        Some(context) if footprint.bytes(context) > available => refused(context, fits()),
-        Some(context) => Ok(context),
-        None => {
-            let least = CONTEXT_LEAST.min(most);
-            if footprint.bytes(least) > available {
-                return refused(least, 0);
-            }
-            let share = (available as f64 * CONTEXT_SHARE) as u64 / footprint.row.max(1);
-            let share = (share as usize).clamp(CONTEXT_LEAST, CONTEXT_DEFAULT);
-            // A power of two: kernels know the cache's size, and those compiled when a little less memory was free still fit.
-            Ok((1 << share.min(fits()).ilog2()).min(most))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_context_fits_or_says_what_would() {
-        // 1 KiB a row and 1 MiB besides.
-        let footprint = Footprint { row: 1 << 10, besides: 1 << 20, chunk: 512 };
-        let choose = |context, available| {
-            let settings = Settings { context, ..Settings::default() };
-            choose_context(&settings, 100_000, &footprint, available)
-        };
-        // 9,216 tokens and a chunk are 10,240 rows or fewer, allocated by 2,048.
-        assert_eq!(choose(Some(9000), 11 << 20).unwrap(), 9000);
-        let error = choose(Some(20_000), 11 << 20).unwrap_err();
-        // 20,512 rows are allocated as 22,528.
-        let Error::Context { context: 20_000, need: 24, available: 11, fits } = error else { panic!("{error}") };
-        assert_eq!(cache_rows(fits, 512), 10_240, "{fits}");
-        assert!(cache_rows(fits + 1, 512) > 10_240, "{fits}");
-        assert!(error.hint().unwrap().contains(&format!("--ctx {fits}")));
-        assert!(choose(Some(1), 0).unwrap_err().hint().unwrap().contains("smaller"));
-        assert!(matches!(choose(Some(100_001), 1 << 40), Err(Error::BadContext(..))));
-        // A quarter of 60 MiB is 15,360 tokens; a little less memory chooses the same.
-        assert_eq!(choose(None, 60 << 20).unwrap(), 8192);
-        assert_eq!(choose(None, 50 << 20).unwrap(), 8192);
-        assert_eq!(choose(None, 1 << 40).unwrap(), CONTEXT_DEFAULT);
-        // A quarter of 3 MiB is 768 tokens, and one byte less would not hold the least context.
-        assert_eq!(choose(None, 3 << 20).unwrap(), 512);
-        assert!(matches!(choose(None, (3 << 20) - 1), Err(Error::Context { fits: 0, .. })));
-        assert!(matches!(choose(None, 0), Err(Error::Context { .. })));
-        // Where most of the memory goes into what no context changes, what fits decides: 4,096 rows of 3,584 tokens and a chunk.
-        let heavy = Footprint { besides: 40 << 20, ..footprint };
-        assert_eq!(choose_context(&Settings::default(), 100_000, &heavy, 44 << 20).unwrap(), 2048);
-    }
 }

@@ -51,9 +51,9 @@ impl Engine {
         if self.decoders.contains_key(&(choice, depth)) {
             return Ok(());
         }
-        let class = Class { tokens: 1, logits: Logits::Last, depth };
+        let class = Class { tokens: 1, batch: false, logits: Logits::Last, depth };
         let plan = self.model.plan(&self.options(class), &mut self.functions);
-        let function = sampling::function(choice, self.model.vocabulary(), self.rows);
+        let function = sampling::function(choice, self.model.vocabulary(), self.cache.rows);
         let function = self.functions.share(function);
         let sample = self.ready(&[&function], progress)?.remove(0);
         let mut calls = self.calls(&plan, progress)?;

@@ -53,6 +53,20 @@ pub enum Error {
     /// A token asked for while none is being generated.
     #[error("no generation is under way, or all its steps have been made")]
     NoGeneration,
+    /// A step of several sequences, or pages, of an engine whose cache is one sequence's.
+    #[error("the cache is one sequence's and has no pages")]
+    NoPool,
+    /// Pages that are none of the pool, or too few for a position.
+    #[error("a sequence's pages are not those of its positions")]
+    Pages,
+    /// More sequences than a step takes.
+    #[error("a step of {rows} sequences, where one takes {most}")]
+    Sequences {
+        /// Sequences asked for.
+        rows: usize,
+        /// Most of them.
+        most: usize,
+    },
     /// Logits that predict nothing.
     #[error("the logit of token {token} is {value}, at position {position}")]
     BadLogit {
@@ -93,7 +107,7 @@ impl Error {
             Error::Full(_) => Some("start again, or give a larger --ctx".into()),
             Error::Token { vocabulary, .. } => Some(format!("ids go from 0 to {}", vocabulary - 1)),
             Error::Empty => Some("a prompt needs at least one token".into()),
-            Error::NoGeneration => {
+            Error::NoGeneration | Error::NoPool | Error::Pages | Error::Sequences { .. } => {
                 Some("this is a bug in gristmill: please report it with the command that led here".into())
             }
             Error::BadLogit { .. } => Some(crate::sampling::GARBAGE.into()),

@@ -1,7 +1,8 @@
 //! A model on a device: its weights, states and captured steps, which all classes of step share.
 
-use super::class::{Class, FEW, Settings, plan_options};
+use super::class::{CacheShape, Class, FEW, Settings, plan_options};
 use super::error::{Error, Progress};
+use super::pool::Pool;
 use crate::arch::{self, Bind, Functions, Logits, Model, Options, Plan, Plane, RopeTable};
 use crate::load::Weights;
 use crate::sampling::Choice;
@@ -55,7 +56,9 @@ pub struct Engine {
     pub(super) jit: Jit,
     pub(super) settings: Settings,
     pub(super) context: usize,
-    pub(super) rows: usize,
+    pub(super) cache: CacheShape,
+    /// Of a cache by pages, what its steps read besides.
+    pub(super) pool: Option<Pool>,
     /// Depths of steps of one token, ascending; the last is all rows.
     pub(super) depths: Vec<usize>,
     pub(super) weights: Weights,
@@ -119,7 +122,7 @@ impl Engine {
     pub fn memory_bytes(&self) -> u64 {
         let one = [&self.tokens, &self.logits, &self.arena, &self.chosen, &self.random, &self.request];
         let states = self.states.iter().flatten().chain(&self.hidden).chain(&self.rope);
-        let states = states.chain(&self.layer_input).chain(one);
+        let states = states.chain(&self.layer_input).chain(self.pool.iter().flat_map(Pool::buffers)).chain(one);
         self.weight_bytes() + states.map(|buffer| buffer.len() as u64).sum::<u64>()
     }
     /// Most tokens of one step.
@@ -175,7 +178,9 @@ impl Engine {
                     _ => piece.extend((next() * most).to_le_bytes()),
                 }
             }
-            let bytes = plane.bytes(position.min(self.rows));
+            // Of a pool all pages: which of them a sequence will have is not known.
+            let bytes =
+                plane.bytes(if self.pool.is_some() { self.cache.plane_rows() } else { position.min(self.cache.rows) });
             for at in (0..bytes).step_by(piece.len()) {
                 let n = piece.len().min(bytes - at);
                 self.jit.device().write(buffer, at, &piece[..n])?;
@@ -194,14 +199,14 @@ impl Engine {
             _ if n <= FEW => FEW.min(self.settings.chunk),
             _ => self.settings.chunk,
         };
-        Class { tokens, logits, depth: if tokens > 1 { self.rows } else { self.depth(position) } }
+        Class { tokens, batch: false, logits, depth: if tokens > 1 { self.cache.rows } else { self.depth(position) } }
     }
     /// The depth of a step of one token at that position: the least that reaches it.
     pub(super) fn depth(&self, position: usize) -> usize {
-        self.depths.iter().copied().find(|&d| position < d).unwrap_or(self.rows)
+        self.depths.iter().copied().find(|&d| position < d).unwrap_or(self.cache.rows)
     }
     pub(super) fn options(&self, class: Class) -> Options {
-        plan_options(class, self.rows, self.settings.cache, self.jit.target())
+        plan_options(class, self.cache, self.jit.target())
     }
     /// Compiles and captures what logits of every one of `tokens` tokens need, with progress; else that happens at their first step.
     pub fn prepare_all_logits(&mut self, tokens: usize, progress: &dyn Fn(Progress)) -> Result<(), Error> {
@@ -270,14 +275,18 @@ impl Engine {
             Bind::State(layer, plane) => self.states[*layer][*plane].clone(),
             Bind::Weight(name) => self.weights.get(name).expect("loaded for all plans").clone(),
             Bind::Logits => self.logits.clone(),
+            Bind::Positions | Bind::Pages | Bind::Table => {
+                self.pool.as_ref().expect("a step by pages is an engine's with a pool").bound(bind)
+            }
         }
     }
     /// The most tokens one step at that position may take, so that attention's partial results stay bounded.
     pub(super) fn step_limit(&self, position: usize, steps: Steps) -> usize {
         let target = self.device().target();
         let limit = |most: usize| {
-            let row = self.partials.get(&self.class(most, Logits::None, position).tokens).map_or(0, |numbers| numbers * 4);
-            let chunk = gristmill_compiler::chunk_positions(most as i64, self.rows as i64, target) as usize;
+            let row =
+                self.partials.get(&self.class(most, Logits::None, position).tokens).map_or(0, |numbers| numbers * 4);
+            let chunk = gristmill_compiler::chunk_positions(most as i64, self.cache.rows as i64, target) as usize;
             let chunks = (position + most).div_ceil(chunk).max(1);
             (ATTENTION_BYTES / (chunks * row).max(1)).max(8).min(most)
         };
@@ -335,7 +344,7 @@ impl Engine {
         let logits = if tokens.len() > 1 || logits == Logits::None { logits } else { Logits::Last };
         let class = match steps {
             Steps::Fitting => self.class(tokens.len(), logits, position),
-            Steps::Chunks => Class { tokens: self.settings.chunk, logits, depth: self.rows },
+            Steps::Chunks => Class { tokens: self.settings.chunk, batch: false, logits, depth: self.cache.rows },
         };
         self.prepare(&[class], &|_| ())?;
         self.set_tokens(tokens)?;
@@ -408,7 +417,7 @@ impl Engine {
         if positions <= self.rope_filled {
             return Ok(());
         }
-        let want = positions.next_multiple_of(1024).min(self.rows);
+        let want = positions.next_multiple_of(1024).min(self.cache.rows);
         for (table, buffer) in self.rope_tables.iter().zip(&self.rope) {
             self.device().write(buffer, 0, bytemuck::cast_slice(&table.rows(want)))?;
         }

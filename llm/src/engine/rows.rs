@@ -82,7 +82,7 @@ impl Engine {
         let all = self.states.iter().flatten().zip(self.planes.iter().flatten());
         all.filter(|(_, plane)| plane.fixed).map(|(buffer, plane)| (buffer, plane.fixed_bytes()))
     }
-    /// Calls `visit` with every plane of rows of every layer, and where these positions begin and how many bytes they take there.
+    /// Of a cache of one sequence, calls `visit` with every plane of rows of every layer, and where these positions begin and how many bytes they take there.
     fn each_plane(
         &self,
         positions: Range<usize>,
@@ -90,6 +90,9 @@ impl Engine {
     ) -> Result<(), Error> {
         if positions.end > self.context {
             return Err(Error::Full(self.context));
+        }
+        if self.pool.is_some() {
+            return Err(Error::Pages);
         }
         let planes = self.states.iter().flatten().zip(self.planes.iter().flatten());
         for (buffer, plane) in planes.filter(|(_, plane)| !plane.fixed) {

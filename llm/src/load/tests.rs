@@ -135,6 +135,7 @@ fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &How) -> (Vec<(String
     let options = Options {
         tokens: TokenClass::One,
         rows: 256,
+        pages: None,
         depth: 256,
         cache: Scalar::F16,
         logits: Logits::Last,

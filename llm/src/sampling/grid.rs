@@ -6,7 +6,7 @@ use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
 
 /// Logits that one row of a [`Grid`] holds.
-const COLUMNS: usize = 256;
+pub(super) const COLUMNS: usize = 256;
 
 /// What is chosen with: numbers of one request, and the random number of this position.
 #[derive(Clone, Copy)]

@@ -10,6 +10,7 @@ mod choose;
 mod grid;
 mod params;
 mod rng;
+mod rows;
 mod stop;
 mod weight;
 mod wide;
@@ -21,6 +22,7 @@ pub use choose::{BEST, Choice, NUMBERS, function};
 pub(crate) use params::GARBAGE;
 pub use params::{SamplingError, SamplingParams};
 pub use rng::Random;
+pub use rows::rows_function;
 pub use stop::StopMatcher;
 
 /// A token and its logit.

@@ -9,6 +9,11 @@ use std::time::Instant;
 /// Rows of logits held at a time are at most this many bytes.
 const ROWS_BYTES: usize = 16 << 20;
 
+/// Tokens of a piece, in steps of `chunk` at most, whose logits over that vocabulary are held at a time.
+pub fn rows_at_a_time(vocabulary: usize, chunk: usize) -> usize {
+    (ROWS_BYTES / (4 * vocabulary)).clamp(1, chunk)
+}
+
 impl Session {
     /// Makes `prompt` the sequence, all of it run. `each` gets the number of every token but the first, and the logits that it is predicted
     /// from; it may break off. The logits after the last token stay.
@@ -21,7 +26,7 @@ impl Session {
         each: &mut dyn FnMut(usize, &[f32]) -> ControlFlow<()>,
     ) -> Result<Fed, Error> {
         let vocabulary = self.engine.model().vocabulary();
-        let most = (ROWS_BYTES / (4 * vocabulary)).clamp(1, self.engine.chunk());
+        let most = rows_at_a_time(vocabulary, self.engine.chunk());
         self.whole(prompt, most, |session, piece, at| {
             let rows = session.engine.forward_with(piece, at, Logits::All)?;
             session.logits.clear();

@@ -4,9 +4,7 @@
 use gristmill_compiler::testing::{every_form, rules_of_tensors};
 use gristmill_encodings::F32;
 use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
-use gristmill_llm::arch::{
-    self, Bind, Call, Functions, Logits, Model, Options, Plan, Tensors, TokenClass,
-};
+use gristmill_llm::arch::{self, Bind, Call, Functions, Logits, Model, Options, Plan, Tensors, TokenClass};
 use gristmill_llm::gguf::Metadata;
 use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
 use gristmill_uop::Id;
@@ -293,6 +291,7 @@ pub fn run(
     let options = Options {
         tokens: class,
         rows,
+        pages: None,
         depth: rows,
         cache: way.cache,
         logits: Logits::All,

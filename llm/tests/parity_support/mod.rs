@@ -101,6 +101,7 @@ pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f6
     let options = Options {
         tokens: TokenClass::One,
         rows,
+        pages: None,
         depth: rows,
         cache: Scalar::F32,
         logits: Logits::All,
@@ -154,6 +155,7 @@ pub fn on_device(
     let options = Options {
         tokens: class,
         rows,
+        pages: None,
         depth: rows,
         cache: way.cache,
         logits: Logits::All,

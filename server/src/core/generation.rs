@@ -5,13 +5,14 @@ use crate::core::channel::Sender;
 use crate::core::constraint::mask::Constraint;
 use crate::core::error::RequestError;
 use crate::core::event::{Delta, Event, Finish};
-use crate::core::job::Answers;
+use crate::core::job::{Answers, Job};
 use crate::core::model::Served;
 use crate::core::probabilities::probabilities;
-use gristmill_llm::generation;
+use gristmill_llm::generation::{self, Given, Step};
 use gristmill_llm::sampling::{Sampler, StopMatcher};
 use gristmill_llm::session::{self, ConstraintError, Session};
 use gristmill_llm::tokenizer::Utf8Stream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Text is told no more often than this, but for the first: faster than eyes, and each telling wakes two programs that take the cores
@@ -19,11 +20,11 @@ use std::time::{Duration, Instant};
 const TELL: Duration = Duration::from_millis(20);
 
 /// An answer.
-pub struct Generation<'j> {
-    served: &'j Served,
-    job: &'j Answers,
-    events: &'j Sender,
-    tokens: generation::Generation<'j>,
+pub struct Generation {
+    served: Arc<Served>,
+    job: Arc<Answers>,
+    events: Arc<Sender>,
+    tokens: generation::Generation<'static>,
     stop: StopMatcher,
     characters: Utf8Stream,
     /// What was not told yet.
@@ -34,33 +35,30 @@ pub struct Generation<'j> {
     told: Option<Instant>,
 }
 
-impl<'j> Generation<'j> {
-    /// An answer, told as the one of that number; `nth` is which of its prompt's it is.
+impl Generation {
+    /// An answer to the next prompt of a job; `nth` is which of its prompt's it is.
     ///
     /// # Errors
     /// When its sampling parameters are out of range.
-    pub fn new(
-        served: &'j Served,
-        job: &'j Answers,
-        events: &'j Sender,
-        choice: usize,
-        nth: usize,
-    ) -> Result<Generation<'j>, session::Error> {
+    pub fn new(of: &Job, job: &Arc<Answers>, nth: usize) -> Result<Generation, session::Error> {
+        let (served, choice) = (of.served.clone(), of.answered * job.choices + nth);
         let mut sampling = job.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(nth as u64);
         let sampler = Sampler::new(sampling)?;
-        let ends = |token| served.tokenizer.is_eog(token) && !job.ignore_eos;
-        let mut tokens = generation::Generation::new(sampler, job.limit, ends).with_bias(&job.bias);
+        let (text, ignore_eos) = (served.clone(), job.ignore_eos);
+        let ends = move |token| text.tokenizer.is_eog(token) && !ignore_eos;
+        let mut tokens = generation::Generation::new(sampler, job.limit, ends).with_bias(job.bias.clone());
         if let Some(constraint) = job.constraint.clone() {
-            tokens = tokens.with_constraint(Box::new(Bound { constraint, served, job }));
+            let bound = Bound { constraint, served: served.clone(), markers: job.markers };
+            tokens = tokens.with_constraint(Box::new(bound));
         }
         if job.logprobs.is_some() {
             tokens = tokens.with_logits();
         }
         Ok(Generation {
             served,
-            job,
-            events,
+            job: job.clone(),
+            events: of.events.clone(),
             tokens,
             stop: StopMatcher::new(job.stop.iter().cloned()),
             characters: Utf8Stream::default(),
@@ -74,20 +72,40 @@ impl<'j> Generation<'j> {
     pub fn tokens(&self) -> usize {
         self.tokens.tokens()
     }
+    /// The last token, which the model has not run yet.
+    pub fn last(&self) -> Option<u32> {
+        self.tokens.last()
+    }
+    /// Will the most probable token do for the next choice?
+    pub fn is_greedy(&self) -> bool {
+        self.tokens.is_greedy()
+    }
     /// The next token: the one before is run, it is chosen and told; or why nothing follows.
     ///
     /// # Errors
     /// When the choice or the model fails.
     pub fn step(&mut self, session: &mut Session) -> Result<Option<Finish>, session::Error> {
         let step = self.tokens.step(session)?;
+        Ok(self.chose(step, session.logits()))
+    }
+    /// The next token, of what a step of the model gave after `history`, all tokens so far, where there are so many tokens of context; or why nothing follows.
+    ///
+    /// # Errors
+    /// When the choice fails.
+    pub fn take(&mut self, given: Given, history: &[u32], context: usize) -> Result<Option<Finish>, session::Error> {
+        let step = self.tokens.take(given, history, context)?;
+        Ok(self.chose(step, if let Given::Logits(logits) = given { logits } else { &[] }))
+    }
+    /// Tells a token that was chosen of these logits.
+    fn chose(&mut self, step: Step, logits: &[f32]) -> Option<Finish> {
         let Some(token) = step.token else {
             let Some(finish) = step.finish else { unreachable!("{step:?} has neither a token nor an end") };
-            return Ok(Some(self.end(finish.into())));
+            return Some(self.end(finish.into()));
         };
         self.pending.so_far = self.tokens.tokens();
         if let Some(top) = self.job.logprobs {
-            let chosen = probabilities(session.logits(), token, top);
-            self.bytes += budget::bytes(self.served, &chosen);
+            let chosen = probabilities(logits, token, top);
+            self.bytes += budget::bytes(&self.served, &chosen);
             self.pending.tokens.push(chosen);
         }
         let mut text = String::new();
@@ -98,10 +116,10 @@ impl<'j> Generation<'j> {
         // What may be told at once is used up.
         let full = self.job.room.is_some_and(|room| self.bytes >= room).then_some(Finish::Length);
         if let Some(finish) = stopped.or(step.finish.map(Finish::from)).or(full) {
-            return Ok(Some(self.end(finish)));
+            return Some(self.end(finish));
         }
         self.tell_in_time();
-        Ok(None)
+        None
     }
     /// Nothing follows: what was held back is told.
     fn end(&mut self, reason: Finish) -> Finish {
@@ -136,6 +154,11 @@ pub fn failed(error: session::Error) -> RequestError {
     if let session::Error::Constraint(why) = error {
         return RequestError::constraint(why);
     }
+    failed_step(&error)
+}
+
+/// The same of a failure of a step, which several are told.
+pub fn failed_step(error: &session::Error) -> RequestError {
     let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
     RequestError::internal(format!("{error}{hint}"))
 }
@@ -152,17 +175,17 @@ impl From<generation::Finish> for Finish {
 }
 
 /// A grammar that binds an answer.
-struct Bound<'j> {
+struct Bound {
     constraint: Constraint,
-    served: &'j Served,
-    job: &'j Answers,
+    served: Arc<Served>,
+    markers: bool,
 }
 
-impl generation::Constraint for Bound<'_> {
+impl generation::Constraint for Bound {
     fn mask(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError> {
         Ok(self.constraint.mask(logits)?)
     }
     fn accept(&mut self, token: u32) -> Result<bool, ConstraintError> {
-        Ok(self.constraint.accept(token, self.served.shown(token, self.job.markers))?)
+        Ok(self.constraint.accept(token, self.served.shown(token, self.markers))?)
     }
 }

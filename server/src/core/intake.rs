@@ -142,7 +142,7 @@ impl Intake {
         };
         Ok(Prepared {
             reuse: request.sampling.reuse(&answers.sampling),
-            task: Task::Answers(Box::new(answers)),
+            task: Task::Answers(Arc::new(answers)),
             prompts: prompts.into_iter().map(|prompt| prompt.tokens).collect(),
             replies: Replies { served: served.clone(), count, conversation },
         })
@@ -204,7 +204,7 @@ impl Intake {
         }
         let Prepared { task, reuse, prompts, replies } = prepared;
         let (events, receiver) = channel(self.limits().unread);
-        let (served, answered, usage) = (self.served.clone(), 0, Usage::default());
+        let (served, answered, usage, events) = (self.served.clone(), 0, Usage::default(), Arc::new(events));
         let job = Job { client, asked, task, served, reuse, prompts, answered, usage, events };
         if let Some(step) = self.model.loading.step() {
             let _ = job.events.send(Event::Loading(step));

@@ -30,13 +30,13 @@ pub struct Job {
     /// What that took.
     pub usage: Usage,
     /// Where to tell it. Once the other side is gone, or too far behind, nobody waits for the answer.
-    pub events: Sender,
+    pub events: Arc<Sender>,
 }
 
 /// What is to be made of a prompt.
 pub enum Task {
     /// Answers.
-    Answers(Box<Answers>),
+    Answers(Arc<Answers>),
     /// The mean of its hidden rows.
     Embedding,
     /// Nothing: whoever asks wants to know that the model is there.

@@ -57,6 +57,14 @@ pub struct ModelMetrics {
     pub bytes: Gauge,
     /// Bytes of prefixes that are kept, now.
     pub kept_bytes: Gauge,
+    /// Pages of the cache that sequences have, now.
+    pub pages: Gauge,
+    /// Pages that there are; none where answers are made one by one.
+    pub pages_total: Gauge,
+    /// Positions of sequences that are under way, now.
+    pub cached_positions: Gauge,
+    /// How often a sequence had to give its pages up for others.
+    pub preempted: Counter,
     /// Seconds in the queue.
     pub queue_time: Histogram,
     /// Seconds from a request to its first token.
@@ -83,6 +91,10 @@ struct Families {
     loaded: Family<Label, Gauge>,
     bytes: Family<Label, Gauge>,
     kept_bytes: Family<Label, Gauge>,
+    pages: Family<Label, Gauge>,
+    pages_total: Family<Label, Gauge>,
+    cached_positions: Family<Label, Gauge>,
+    preempted: Family<Label, Counter>,
     queue_time: Family<Label, Histogram, fn() -> Histogram>,
     first_token_time: Family<Label, Histogram, fn() -> Histogram>,
     token_time: Family<Label, Histogram, fn() -> Histogram>,
@@ -118,6 +130,8 @@ impl Default for Metrics {
         let cached_tokens = counter("prompt_tokens_cached", "Tokens of prompts found in the cache");
         let answer_tokens = counter("generated_tokens", "Tokens generated");
         let loads = counter("model_loads", "Times that the model was loaded");
+        let preempted =
+            counter("requests_preempted", "Times that a sequence gave its pages up and was computed again later");
         let load_failures = counter("model_load_failures", "Times that the model could not be loaded");
         let mut gauge = |name: &str, help: &str| {
             let gauge = Family::<Label, Gauge>::default();
@@ -129,6 +143,9 @@ impl Default for Metrics {
         let loaded = gauge("model_loaded", "1 while the model is loaded");
         let bytes = gauge("model_bytes", "Bytes of weights, cache and activations of the model while it is loaded");
         let kept_bytes = gauge("prefix_cache_bytes", "Bytes of prefixes that are kept");
+        let pages = gauge("cache_pages_used", "Pages of the cache that sequences under way have");
+        let pages_total = gauge("cache_pages", "Pages of the cache; 0 where answers are made one by one");
+        let cached_positions = gauge("cache_positions", "Positions of sequences under way in the cache");
         let mut histogram = |name: &str, help: &str, make: fn() -> Histogram| {
             let histogram = Family::<Label, Histogram, fn() -> Histogram>::new_with_constructor(make);
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
@@ -153,6 +170,10 @@ impl Default for Metrics {
             loaded,
             bytes,
             kept_bytes,
+            pages,
+            pages_total,
+            cached_positions,
+            preempted,
             queue_time,
             first_token_time,
             token_time,
@@ -181,6 +202,10 @@ impl Metrics {
             loaded: all.loaded.get_or_create_owned(&label),
             bytes: all.bytes.get_or_create_owned(&label),
             kept_bytes: all.kept_bytes.get_or_create_owned(&label),
+            pages: all.pages.get_or_create_owned(&label),
+            pages_total: all.pages_total.get_or_create_owned(&label),
+            cached_positions: all.cached_positions.get_or_create_owned(&label),
+            preempted: all.preempted.get_or_create_owned(&label),
             queue_time: all.queue_time.get_or_create_owned(&label),
             first_token_time: all.first_token_time.get_or_create_owned(&label),
             token_time: all.token_time.get_or_create_owned(&label),

@@ -1,6 +1,7 @@
 //! What a server does with a request, whatever interface it came by: checked ([`intake`]), queued ([`queue`]), answered ([`worker`]), and told
 //! as events ([`output`]). Nothing in here knows HTTP or an interface's JSON.
 
+pub mod alone;
 pub mod budget;
 pub mod channel;
 pub mod client;
@@ -26,5 +27,6 @@ pub mod queue;
 pub mod reply;
 pub mod request;
 pub mod sampling;
+pub mod together;
 pub mod tools;
 pub mod worker;

@@ -96,13 +96,8 @@ impl<T: Waiting> Queue<T> {
             if lines.closed || lines.turns == Some(0) {
                 return None;
             }
-            while let Some(entry) = lines.pop() {
-                if !entry.is_abandoned() {
-                    lines.busy = true;
-                    lines.turns = lines.turns.map(|turns| turns - 1);
-                    lines.tell_places();
-                    return Some(entry);
-                }
+            if let Some(entry) = lines.take() {
+                return Some(entry);
             }
             // Who was still to be answered has gone.
             if lines.turns.take().is_some() {
@@ -111,6 +106,14 @@ impl<T: Waiting> Queue<T> {
             }
             lines = self.changed.wait(lines).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+    /// The next one that waits now, for whoever has others to answer meanwhile; none also once it was told to leave.
+    pub fn next_now(&self) -> Option<T> {
+        let mut lines = self.lock();
+        if lines.closed || lines.turns == Some(0) {
+            return None;
+        }
+        lines.take()
     }
     /// Tells whoever takes from it to leave when those that wait now have had their turn. Who comes later waits for somebody else.
     pub fn leave(&self) {
@@ -160,6 +163,18 @@ impl<T: Waiting> Queue<T> {
 }
 
 impl<T: Waiting> Lines<T> {
+    /// Hands out the next one whose asker is still there.
+    fn take(&mut self) -> Option<T> {
+        while let Some(entry) = self.pop() {
+            if !entry.is_abandoned() {
+                self.busy = true;
+                self.turns = self.turns.map(|turns| turns - 1);
+                self.tell_places();
+                return Some(entry);
+            }
+        }
+        None
+    }
     fn len(&self) -> usize {
         self.lines.iter().map(|(_, line)| line.len()).sum()
     }

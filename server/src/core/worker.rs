@@ -1,37 +1,60 @@
-//! The thread that owns the engine: it takes a request, makes its answers, takes the next.
-//!
-//! One answer at a time; a request of several prompts has a turn for each. Running several in one step is a matter of this file: [`Generation`] is one answer whose every token is a call
-//! of its own, and [`Queue`] hands requests out in a fair order.
+//! The thread that owns an engine: many answers at a time, where its cache is a pool that sequences share, else one.
 
+use crate::core::alone::Alone;
 use crate::core::condition::Condition;
-use crate::core::error::RequestError;
-use crate::core::event::{Chosen, Event, Usage};
-use crate::core::generation::{Generation, failed};
-use crate::core::job::{Answers, Job, Task};
+use crate::core::event::Usage;
+use crate::core::job::Job;
 use crate::core::models::entry::Model;
-use crate::core::probabilities::probabilities;
 use crate::core::queue::{Queue, Waiting};
-use gristmill_llm::session::{self, Fed, Session};
+use crate::core::together::Together;
+use gristmill_llm::engine::Engine;
+use gristmill_llm::sched::Batcher;
+use gristmill_llm::session::{self, Session};
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The thread's work.
-pub struct Worker {
-    /// The model and what its cache holds.
-    pub session: Session,
-    /// Who waits for it, and what was counted.
-    pub model: Arc<Model>,
-    /// Whether the engine can answer at all.
-    pub condition: Condition,
+pub enum Worker {
+    /// One answer after the other.
+    Alone(Alone),
+    /// Many in one step.
+    Together(Together),
+}
+
+impl Worker {
+    /// With an engine; one that answers one by one keeps at most so many bytes of earlier prompts.
+    pub fn new(engine: Engine, keep: usize, model: Arc<Model>, condition: Condition) -> Worker {
+        match Batcher::new(engine) {
+            Ok(batcher) => {
+                let (sequences, pages) = (batcher.engine().most_sequences(), batcher.load().total_pages);
+                tracing::info!(model = model.name(), sequences, pages, "answers several requests together");
+                Worker::Together(Together::new(batcher, model, condition))
+            }
+            Err(engine) => {
+                let why = match engine.model().batches() {
+                    true => "its cache is one sequence's",
+                    false => "its layers keep states of one sequence",
+                };
+                tracing::info!(model = model.name(), why, "answers one request after the other");
+                Worker::Alone(Alone { session: Session::with_prefixes(*engine, keep), model, condition })
+            }
+        }
+    }
+    /// Works until the queue is closed, or the model is told to leave.
+    pub fn run(self) {
+        match self {
+            Worker::Alone(worker) => worker.run(),
+            Worker::Together(worker) => worker.run(),
+        }
+    }
 }
 
 /// Tokens of a prompt that is run in one piece, but for its end: of no more than these there is no progress to tell.
-const LONG: usize = 512;
+pub(super) const LONG: usize = 512;
 
 /// Why a request came to no end of its own.
-enum Broken {
+pub(super) enum Broken {
     /// Nobody waits for the answer, or the server is closing.
     Off,
     Failed(session::Error),
@@ -43,174 +66,16 @@ impl From<session::Error> for Broken {
     }
 }
 
-impl Worker {
-    /// Works until the queue is closed, or the model is told to leave.
-    pub fn run(mut self) {
-        while let Some(mut job) = self.model.queue.next() {
-            if let Some(why) = self.condition.failure() {
-                let _ = job.events.send(Event::Failed(RequestError::failed(why)));
-                continue;
-            }
-            self.model.metrics.running.set(1);
-            if job.answered == 0 {
-                self.model.metrics.queue_time.observe(job.asked.elapsed().as_secs_f64());
-            }
-            // A fault of ours in one answer must not end all others.
-            let outcome = catch_unwind(AssertUnwindSafe(|| self.answer(&job)));
-            match outcome {
-                Ok(Ok(usage)) => {
-                    job.usage.add(&usage);
-                    job.answered += 1;
-                    self.model.metrics.kept_bytes.set(self.session.kept_bytes() as i64);
-                    self.model.metrics.running.set(0);
-                    if job.answered < job.prompts.len() {
-                        self.model.queue.push_again(job);
-                        continue;
-                    }
-                    note(&job);
-                    let _ = job.events.send(Event::End(job.usage));
-                }
-                Ok(Err(Broken::Off)) => {
-                    self.model.metrics.abandoned.inc();
-                    let _ = job.events.send(Event::Failed(RequestError::closing()));
-                }
-                Ok(Err(Broken::Failed(error))) => {
-                    self.model.metrics.failed.inc();
-                    if error.is_lost() {
-                        // Nothing that is asked of this engine will succeed again: `/health` says so from now on.
-                        self.condition.fail(error.to_string());
-                    }
-                    let _ = job.events.send(Event::Failed(failed(error)));
-                }
-                Err(_) => {
-                    self.model.metrics.failed.inc();
-                    self.session.reset();
-                    let _ = job
-                        .events
-                        .send(Event::Failed(RequestError::internal("the answer failed; the server's log says why")));
-                }
-            }
-            self.model.metrics.request_time.observe(job.asked.elapsed().as_secs_f64());
-            self.model.metrics.kept_bytes.set(self.session.kept_bytes() as i64);
-            self.model.metrics.running.set(0);
-        }
-    }
-    /// The next prompt of a job.
-    fn answer(&mut self, job: &Job) -> Result<Usage, Broken> {
-        match &job.task {
-            Task::Answers(answers) => self.generate(job, answers),
-            Task::Embedding => self.embed(job),
-            Task::Nothing => Ok(Usage::default()),
-        }
-    }
-    fn generate(&mut self, job: &Job, answers: &Answers) -> Result<Usage, Broken> {
-        let prompt = &job.prompts[job.answered];
-        let fed = match answers.prompt_logprobs {
-            Some(top) => self.score(job, answers, top)?,
-            None => {
-                let queue = &self.model.queue;
-                self.session.feed_with(prompt, job.reuse, &mut |done, total| {
-                    if done > 0 && total > LONG {
-                        let _ = job.events.send(Event::Reading(done, total));
-                    }
-                    flow(job, queue)
-                })?
-            }
-        };
-        let mut usage = self.fed(prompt, &fed)?;
-        let _ = job.events.send(Event::Prompt(usage));
-        // Other answers begin where the first one did.
-        let logits = if answers.choices > 1 { self.session.logits().to_vec() } else { Vec::new() };
-        for nth in 0..answers.choices {
-            if nth > 0 {
-                self.session.rewind(prompt.len(), &logits);
-            }
-            self.generate_one(job, answers, nth, &mut usage)?;
-        }
-        Ok(usage)
-    }
-    /// What a prompt took.
-    fn fed(&self, prompt: &[u32], fed: &Fed) -> Result<Usage, Broken> {
-        self.model.metrics.prompt_tokens.inc_by(fed.run as u64);
-        self.model.metrics.cached_tokens.inc_by(fed.reused as u64);
-        match fed.complete {
-            true => Ok(Usage { prompt: prompt.len(), cached: fed.reused, prompt_time: fed.time, ..Usage::default() }),
-            false => Err(Broken::Off),
-        }
-    }
-    /// Runs a prompt, and tells how probable its tokens were.
-    fn score(&mut self, job: &Job, answers: &Answers, top: usize) -> Result<Fed, Broken> {
-        let prompt = &job.prompts[job.answered];
-        let queue = &self.model.queue;
-        let first = Chosen { token: prompt[0], logprob: None, top: Vec::new() };
-        let mut tokens = vec![first];
-        let fed = self.session.score(prompt, &mut |at, logits| {
-            tokens.push(probabilities(logits, prompt[at], top));
-            flow(job, queue)
-        })?;
-        for nth in 0..answers.choices {
-            let choice = job.answered * answers.choices + nth;
-            let _ = job.events.send(Event::PromptLogprobs { choice, tokens: tokens.clone() });
-        }
-        Ok(fed)
-    }
-    fn generate_one(&mut self, job: &Job, answers: &Answers, nth: usize, usage: &mut Usage) -> Result<(), Broken> {
-        let Worker { session, model, .. } = self;
-        let (queue, metrics) = (&model.queue, &model.metrics);
-        let choice = job.answered * answers.choices + nth;
-        let mut generation = Generation::new(&job.served, answers, &job.events, choice, nth)?;
-        let start = Instant::now();
-        let mut first = Duration::ZERO;
-        let ended = loop {
-            if flow(job, queue).is_break() {
-                break Err(Broken::Off);
-            }
-            let end = generation.step(session);
-            if generation.tokens() == 1 && first.is_zero() {
-                first = start.elapsed();
-                // Whoever asked waits for the first answer's; those of the others come when it has long begun.
-                if choice == 0 {
-                    metrics.first_token_time.observe(job.asked.elapsed().as_secs_f64());
-                }
-            }
-            match end {
-                Ok(None) => {}
-                Ok(Some(_)) => break Ok(()),
-                Err(error) => break Err(Broken::Failed(error)),
-            }
-        };
-        session.finish()?;
-        let (tokens, time) = (generation.tokens(), start.elapsed());
-        metrics.answer_tokens.inc_by(tokens as u64);
-        if tokens > 1 {
-            metrics.token_time.observe((time - first).as_secs_f64() / (tokens - 1) as f64);
-        }
-        usage.answer += tokens;
-        usage.answer_time += time;
-        ended
-    }
-    /// The mean of a prompt's hidden rows behind the last layer, each of length 1, and itself of length 1.
-    fn embed(&mut self, job: &Job) -> Result<Usage, Broken> {
-        let prompt = &job.prompts[job.answered];
-        let (queue, width) = (&self.model.queue, self.session.engine().model().width());
-        let mut sum = vec![0f64; width];
-        let fed = self.session.hidden(prompt, &mut |rows| {
-            for row in rows.chunks(width) {
-                let scale = 1.0 / length(row.iter().map(|&x| f64::from(x)));
-                sum.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x) * scale);
-            }
-            flow(job, queue)
-        })?;
-        let usage = self.fed(prompt, &fed)?;
-        let scale = 1.0 / length(sum.iter().copied());
-        let values = sum.into_iter().map(|x| (x * scale) as f32).collect();
-        let _ = job.events.send(Event::Embedding { prompt: job.answered, values });
-        Ok(usage)
+/// Goes on while somebody waits for it.
+pub(super) fn flow(job: &Job, queue: &Queue<Job>) -> ControlFlow<()> {
+    match job.is_abandoned() || queue.is_closed() {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
     }
 }
 
 /// Writes what a request took to the log.
-fn note(job: &Job) {
+pub(super) fn note(job: &Job) {
     let Usage { prompt, cached, answer, prompt_time, answer_time } = job.usage;
     let milliseconds = |time: Duration| time.as_millis() as u64;
     tracing::info!(
@@ -225,15 +90,29 @@ fn note(job: &Job) {
     );
 }
 
+/// The mean of hidden rows, each of length 1, and itself of length 1: a few entries of such rows are a thousand times the others.
+pub(super) struct Mean(Vec<f64>);
+
+impl Mean {
+    /// Of no rows yet.
+    pub fn new(width: usize) -> Mean {
+        Mean(vec![0.0; width])
+    }
+    /// With these rows, one after the other.
+    pub fn add(&mut self, rows: &[f32]) {
+        for row in rows.chunks(self.0.len()) {
+            let scale = 1.0 / length(row.iter().map(|&x| f64::from(x)));
+            self.0.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x) * scale);
+        }
+    }
+    /// The vector.
+    pub fn values(self) -> Vec<f32> {
+        let scale = 1.0 / length(self.0.iter().copied());
+        self.0.into_iter().map(|x| (x * scale) as f32).collect()
+    }
+}
+
 /// The length of a vector, of one that is not all zeros.
 fn length(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|x| x * x).sum::<f64>().sqrt().max(f64::MIN_POSITIVE)
-}
-
-/// Goes on while somebody waits for it.
-fn flow(job: &Job, queue: &Queue<Job>) -> ControlFlow<()> {
-    match job.is_abandoned() || queue.is_closed() {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
-    }
 }

@@ -23,6 +23,9 @@ pub struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Sequences that share a step.
+const PARALLEL: usize = 4;
+
 /// A model of a file, on a device that models share.
 pub struct File {
     name: String,
@@ -53,7 +56,8 @@ impl File {
 impl ModelSource for File {
     fn plan(&self) -> Result<ModelPlan, LoadError> {
         let file = self.open()?;
-        let forecast = Forecast::of(&file, &Settings::default(), u64::MAX / 2).expect("a model");
+        let settings = Settings { parallel: Some(PARALLEL), ..Settings::default() };
+        let forecast = Forecast::of(&file, &settings, u64::MAX / 2).expect("a model");
         let model = arch::load(file.metadata(), &file).expect("a model");
         let about = About {
             architecture: model.architecture().to_owned(),
@@ -75,7 +79,7 @@ impl ModelSource for File {
         // Kernels are compiled once, by whoever comes first.
         static LOADING: Mutex<()> = Mutex::new(());
         let _turn = LOADING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let settings = Settings { context: Some(context), ..Settings::default() };
+        let settings = Settings { context: Some(context), parallel: Some(PARALLEL), ..Settings::default() };
         Ok(Engine::load(&self.open()?, self.opened.clone(), settings, progress).expect("an engine"))
     }
 }

@@ -47,7 +47,8 @@ pub fn alternatives(case: &Case) -> Result<Applied, String> {
     }
     let written = c.roots;
     let forms = testing::every_form(&c.function, &c.target, &rules, 16);
-    let others: Vec<Function> = forms.into_iter().filter(|f| f.outputs.iter().map(|o| o.1).ne(written.clone())).collect();
+    let others: Vec<Function> =
+        forms.into_iter().filter(|f| f.outputs.iter().map(|o| o.1).ne(written.clone())).collect();
     if others.is_empty() {
         return Err(format!("`{name}` says nothing here"));
     }

@@ -98,7 +98,9 @@ fn scaled(t: &mut Terms, term: &Term) -> Vec<Class> {
             let Some((x, scale)) = scale_of(t, &product, of, &sum) else { continue };
             let inside = Factor { class: x, map: of.map.clone() };
             let factors = [inside, other.clone()];
-            let Some(class) = t.contract(&Sum { factors, out: sum.out.clone(), sizes: sum.sizes.clone() }) else { continue };
+            let Some(class) = t.contract(&Sum { factors, out: sum.out.clone(), sizes: sum.sizes.clone() }) else {
+                continue;
+            };
             let (dtype, dims) = (term.dtype, term.dims.clone());
             out.push(match scale {
                 Scale::Tensor(s, map) => {

@@ -38,15 +38,15 @@ fn neighbours(t: &mut Terms, term: &Term) -> Vec<Class> {
 
 fn repeated(t: &mut Terms, term: &Term) -> Vec<Class> {
     let Some((axis, parts)) = parts(t, term) else { return vec![] };
-    let is = |t: &Terms, i: usize| {
-        i != axis && !t.is_one(term.dims[i]) && parts.iter().all(|p| p.1.axes[i].is_none())
-    };
+    let is = |t: &Terms, i: usize| i != axis && !t.is_one(term.dims[i]) && parts.iter().all(|p| p.1.axes[i].is_none());
     let axes: Vec<usize> = (0..term.dims.len()).filter(|&i| is(t, i)).collect();
     if axes.is_empty() {
         return vec![];
     }
     let one = t.graph.int(1);
-    let once = |dims: &[Id]| dims.iter().enumerate().map(|(i, &d)| if axes.contains(&i) { one } else { d }).collect::<Vec<Id>>();
+    let once = |dims: &[Id]| {
+        dims.iter().enumerate().map(|(i, &d)| if axes.contains(&i) { one } else { d }).collect::<Vec<Id>>()
+    };
     let mut joined = Vec::new();
     for (&child, (source, view)) in term.children.iter().zip(&parts) {
         let dims = once(&t.dims(child));

@@ -1,10 +1,10 @@
 //! A block: latent attention and a feed-forward. `docs/deepseek2.md`, section 3.
 
+use super::super::Bind;
 use super::super::feed_forward;
 use super::super::moe;
-use super::super::step::{Step, StepBuilder};
+use super::super::step::{Sight, Step, StepBuilder};
 use super::super::tensors::Weights;
-use super::super::Bind;
 use super::hyper::Hyper;
 use gristmill_tensor::dims;
 use gristmill_tensor::nn::{self, Glu, Pairing};
@@ -39,8 +39,8 @@ fn latent_heads<'g>(s: &'g Step, h: &Hyper, w: &Weights) -> (Tensor<'g>, Tensor<
 
 /// Multi-head latent attention of normed rows `x [n, d]`; writes their rows into the cache. Returns `[n, d]`.
 fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
-    let (n, pos, heads) = (s.tokens(), s.position(), h.heads);
-    let table = s.rope(0, h.rope);
+    let (n, heads) = (s.tokens(), h.heads);
+    let turns = s.rope(0, h.rope);
     let q = match h.q_rank {
         None => x.linear(s.weight(w, "attn_q.weight")),
         Some(_) => {
@@ -51,24 +51,32 @@ fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g
     };
     let q = q.reshape(dims![n, heads, h.nope + h.rope]);
     let q_nope = q.slice(2, 0, h.nope);
-    let q_pe = nn::rope(q.slice(2, h.nope, h.rope), table, pos, Pairing::Interleaved);
+    let q_pe = nn::rope(q.slice(2, h.nope, h.rope), turns, Pairing::Interleaved);
 
     // One row a token: the normed latent, then the rotated key that all heads share.
     let row = x.linear(s.weight(w, "attn_kv_a_mqa.weight"));
     let latent = nn::rms_norm(row.slice(1, 0, h.kv_rank), s.weight(w, "attn_kv_a_norm.weight"), h.latent_eps);
-    let key = nn::rope(row.slice(1, h.kv_rank, h.rope).unsqueeze(1), table, pos, Pairing::Interleaved).squeeze(1);
+    let key = nn::rope(row.slice(1, h.kv_rank, h.rope).unsqueeze(1), turns, Pairing::Interleaved).squeeze(1);
     let (cache, _) = s.cached(layer, 0, h.cache(), Tensor::cat(&[latent, key], 1));
 
     // Keys and values of every head at every position, as they are defined: whether any of them is ever computed is the compiler's choice (`alternatives`).
     let (k_b, v_b) = latent_heads(s, h, w);
-    let length = pos + n;
-    let rows = cache.slice(0, 0, length);
-    // As they are cached, whatever the weight is stored as.
-    let latents = rows.slice(1, 0, h.kv_rank).reshape(dims![length, 1, 1, h.kv_rank]);
-    let of_heads = |matrices: Tensor<'g>| (matrices * latents).sum(&[3]);
-    let key = rows.slice(1, h.kv_rank, h.rope).unsqueeze(1).expand(dims![length, heads, h.rope]);
-    let keys = Tensor::cat(&[of_heads(k_b), key], 2);
-    let queries = Tensor::cat(&[q_nope, q_pe].map(|q| s.as_cached(q)), 2);
-    let heads_out = queries.attention(keys, of_heads(v_b), pos, length, h.score_scale);
+    let sight = Sight { scale: h.score_scale, window: None, sinks: None };
+    let heads_out = if s.is_batch() {
+        // The rules that find this form do not look through pages.
+        let q = Tensor::cat(&[q_nope.contract(k_b.permute(&[0, 2, 1])), q_pe].map(|q| s.as_cached(q)), 2);
+        let k = cache.unsqueeze(1);
+        s.attention(q, [k, k.slice(2, 0, h.kv_rank)], sight).contract(v_b)
+    } else {
+        let length = s.position() + n;
+        let rows = cache.slice(0, 0, length);
+        // As they are cached, whatever the weight is stored as.
+        let latents = rows.slice(1, 0, h.kv_rank).reshape(dims![length, 1, 1, h.kv_rank]);
+        let of_heads = |matrices: Tensor<'g>| (matrices * latents).sum(&[3]);
+        let key = rows.slice(1, h.kv_rank, h.rope).unsqueeze(1).expand(dims![length, heads, h.rope]);
+        let keys = Tensor::cat(&[of_heads(k_b), key], 2);
+        let queries = Tensor::cat(&[q_nope, q_pe].map(|q| s.as_cached(q)), 2);
+        s.attention(queries, [keys, of_heads(v_b)], sight)
+    };
     heads_out.reshape(dims![n, heads * h.value]).linear(s.weight(w, "attn_output.weight"))
 }

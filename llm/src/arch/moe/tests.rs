@@ -75,6 +75,7 @@ fn computed(made: &Made, tokens: TokenClass, router: &[f64], x: &[f64]) -> Vec<f
     let options = Options {
         tokens,
         rows: 64,
+        pages: None,
         depth: 64,
         cache: Scalar::F32,
         logits: Logits::None,

@@ -9,14 +9,13 @@ use crate::core::error::RequestError;
 use crate::core::event::Event;
 use crate::core::limits::Limits;
 use crate::core::loading::{Loading, Step};
-use crate::core::metrics::Metrics;
+use crate::core::metrics::{Metrics, ModelMetrics};
 use crate::core::model::Served;
 use crate::core::models::entry::{LoadError, Model, ModelSpec};
 use crate::core::models::names::{Found, Names, find, nearest};
 use crate::core::models::policy::{Activity, Decision, Resident, decide};
 use crate::core::worker::Worker;
 use gristmill_llm::engine::{Engine, Progress};
-use gristmill_llm::session::Session;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -250,7 +249,9 @@ impl Models {
             _ if model.queue.is_busy() => Activity::Busy,
             _ => Activity::Idle,
         };
-        let kept = u64::try_from(model.metrics.kept_bytes.get()).unwrap_or(0);
+        // Pages are part of the model's bytes, whatever they hold.
+        let apart = model.metrics.pages_total.get() == 0;
+        let kept = u64::try_from(model.metrics.kept_bytes.get()).ok().filter(|_| apart).unwrap_or(0);
         Resident { bytes: phase.bytes().unwrap_or(0).saturating_add(kept), used: model.used(), activity }
     }
     /// A model's thread begins.
@@ -317,7 +318,7 @@ impl Models {
         let keep = self.shared.keep.unwrap_or_else(|| self.kept_bytes(&engine));
         let (model, condition) = (model.clone(), self.shared.condition.clone());
         tracing::info!(model = model.name(), bytes, load_ms = begun.elapsed().as_millis() as u64, "loaded");
-        Ok(Ready { worker: Worker { session: Session::with_prefixes(engine, keep), model, condition }, served, bytes })
+        Ok(Ready { worker: Worker::new(engine, keep, model, condition), served, bytes })
     }
     fn kept_bytes(&self, engine: &Engine) -> usize {
         let whole = engine.context() * engine.cache_bytes_per_token() + engine.state_bytes();
@@ -343,7 +344,9 @@ impl Models {
         let model = &self.all[at];
         let mut state = self.lock();
         state.phases[at] = Phase::Away;
-        for gauge in [&model.metrics.loaded, &model.metrics.bytes, &model.metrics.kept_bytes, &model.metrics.running] {
+        let ModelMetrics { loaded, bytes, kept_bytes, running, pages, pages_total, cached_positions, .. } =
+            &model.metrics;
+        for gauge in [loaded, bytes, kept_bytes, running, pages, pages_total, cached_positions] {
             gauge.set(0);
         }
         if !state.closed && model.queue.len() > 0 {

@@ -1,0 +1,150 @@
+//! Where the tokens of a step stand: the one place that knows whether they are neighbours in one sequence or of several, and whether the cache is one sequence's or a
+//! pool of pages. Rotations, what is written into the cache, and attention to it follow from that.
+//!
+//! Neighbours read their sequence's pages by the numbers of its rows, and are attended to as those of a cache of their own, so that they share tiles. Positions
+//! behind the last token are read from its own row: nothing of another sequence, and nothing that an earlier one left, is ever multiplied, not even by 0.
+
+use super::super::cache::Component;
+use super::super::plan::{Bind, Options};
+use super::Step;
+use gristmill_tensor::dims;
+use gristmill_tensor::tensor::{PagedRows, Tensor};
+use gristmill_uop::Id;
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::rows::group_of;
+use std::cell::Cell;
+
+/// Part of an attention besides queries, keys and values.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Sight<'g> {
+    /// Factor on scores.
+    pub scale: f64,
+    /// Positions that a token sees, its own included, unless it sees all before it.
+    pub window: Option<usize>,
+    /// A score of each head that takes a part of the weights and has no value.
+    pub sinks: Option<Tensor<'g>>,
+}
+
+/// A buffer of a cache, for one layer.
+struct Rows<'n> {
+    bind: Bind,
+    name: &'n str,
+    width: usize,
+    scalar: Scalar,
+}
+
+impl Step<'_> {
+    /// The rotations of these tokens, `[n, dims/2, 2]`, of the model's table of that number. At most one call for each.
+    pub fn rope(&self, table: usize, dims: usize) -> Tensor<'_> {
+        let name = if table == 0 { "rope".to_string() } else { format!("rope{table}") };
+        let all = self.input(&name, Bind::Rope(table), dims![self.options.rows, dims / 2, 2], Scalar::F32);
+        match self.is_batch() {
+            true => all.gather(self.of_sequences().positions()),
+            false => all.slice(0, self.position(), self.tokens()),
+        }
+    }
+    /// Rows that the cache of a layer has in the eyes of attention: all of the pool where tokens are of several sequences, else those of one.
+    pub fn cache_rows(&self) -> usize {
+        if self.is_batch() { self.pool_rows() } else { self.options.rows }
+    }
+    /// Attention of queries `[n, heads, d]` to keys and values `[rows, kv heads, ..]`, as the cache holds them.
+    pub fn attention<'g>(&'g self, q: Tensor<'g>, [k, v]: [Tensor<'g>; 2], of: Sight<'g>) -> Tensor<'g> {
+        let Sight { scale, window, sinks } = of;
+        if self.is_batch() {
+            let at = self.of_sequences();
+            return q.paged_attention([k, v].map(|x| at.in_pages(x)), &at, scale, window, sinks);
+        }
+        let (n, pos) = (self.tokens(), self.position());
+        q.attention_within([k, v], [pos, pos + n], scale, window, sinks)
+    }
+    /// Writes `row [n, width]` into a component of a layer's cache whose buffers begin with number `plane`, at the positions of these tokens. Returns what the cache
+    /// then holds, in f32: `[cache_rows, width]`, and the number of the next component's first buffer.
+    pub fn cached<'g>(&'g self, layer: usize, plane: usize, c: Component, row: Tensor<'g>) -> (Tensor<'g>, usize) {
+        let cache = self.options.cache;
+        let values = match cache.is_float() {
+            true => vec![row.cast(cache)],
+            false => {
+                let (bytes, scales) = row.encode_rows(group_of(c.width));
+                vec![bytes.cast(cache), scales.cast(Scalar::F16)]
+            }
+        };
+        self.component(layer, plane, c, &values)
+    }
+    /// What a component of a layer's cache holds by now, as [`Step::cached`] returns it: for whoever reads another layer's. `layer` comes before it.
+    pub fn cache(&self, layer: usize, plane: usize, c: Component) -> (Tensor<'_>, usize) {
+        self.component(layer, plane, c, &[])
+    }
+    /// What meets a cache of halves, rounded to halves, in f32: 2⁻¹² of a value, as much as the cache's rows were rounded by.
+    pub fn as_cached<'g>(&'g self, x: Tensor<'g>) -> Tensor<'g> {
+        if self.options.cache == Scalar::F16 { x.cast(Scalar::F16).cast(Scalar::F32) } else { x }
+    }
+
+    /// A component of a layer's cache, once these `values` are written into its buffers, if there are any.
+    fn component<'g>(&'g self, layer: usize, plane: usize, c: Component, values: &[Tensor<'g>]) -> (Tensor<'g>, usize) {
+        let (cache, group) = (self.options.cache, group_of(c.width));
+        let numbers = Rows { bind: Bind::State(layer, plane), name: c.name, width: c.width, scalar: cache };
+        let numbers = self.rows_of(numbers, values.first().copied());
+        if cache.is_float() {
+            return (numbers.cast(Scalar::F32), plane + 1);
+        }
+        let (bind, width) = (Bind::State(layer, plane + 1), c.width / group);
+        let scales = Rows { bind, name: "scales", width, scalar: Scalar::F16 };
+        (numbers.decode_rows(self.rows_of(scales, values.get(1).copied()), group), plane + 2)
+    }
+    /// The rows of a buffer, `[cache_rows, width]`, once `value` is written there.
+    fn rows_of<'g>(&'g self, of: Rows, value: Option<Tensor<'g>>) -> Tensor<'g> {
+        let rows = if self.options.pages.is_some() { self.pool_rows() } else { self.options.rows };
+        let mut state = self.bound(of.bind, self.capture.state(of.name, dims![rows, of.width], of.scalar));
+        if let Some(value) = value {
+            state = match self.options.pages {
+                Some(_) => state.scatter(value, self.slots()),
+                None => state.assign(value, self.position()),
+            };
+            self.capture.output_state(state);
+        }
+        match self.options.pages.is_some() && !self.is_batch() {
+            true => state.gather(self.slots_before()),
+            false => state,
+        }
+    }
+    /// The row of the pool for each of these tokens.
+    fn slots(&self) -> Tensor<'_> {
+        let n = dims![self.tokens()];
+        match self.is_batch() {
+            true => self.of_sequences().slots(self.pages()),
+            false => self.slots_at(self.capture.iota(n, 0).cast(Scalar::I64) + self.position()),
+        }
+    }
+    /// The row of the pool for each position that the sequence may have, of those behind the last token that of the last token.
+    fn slots_before(&self) -> Tensor<'_> {
+        let all = self.capture.iota(dims![self.options.rows], 0).cast(Scalar::I64);
+        self.slots_at(all.minimum(self.position() + self.tokens() - 1))
+    }
+    fn slots_at<'g>(&'g self, positions: Tensor<'g>) -> Tensor<'g> {
+        let table = self.once(&self.table, || self.input("pages", Bind::Pages, dims![self.blocks()], Scalar::I32));
+        table.slots_of(positions, [self.pages(), Options::PAGE])
+    }
+    fn pages(&self) -> usize {
+        self.options.pages.expect("tokens of several sequences share a pool of pages")
+    }
+    fn pool_rows(&self) -> usize {
+        self.pages() * Options::PAGE
+    }
+    /// Where the tokens of several sequences stand.
+    fn of_sequences(&self) -> PagedRows<'_> {
+        let n = self.tokens();
+        let positions = self.once(&self.positions, || self.input("positions", Bind::Positions, dims![n], Scalar::I32));
+        let table = self.once(&self.table, || self.input("table", Bind::Table, dims![n, self.blocks()], Scalar::I32));
+        PagedRows { positions, length: self.capture.var("length", 1, self.options.rows), table, page: Options::PAGE }
+    }
+    /// Pages that a sequence may have.
+    fn blocks(&self) -> usize {
+        self.options.rows / Options::PAGE
+    }
+    /// The tensor that `make` makes, the first time.
+    fn once<'g>(&'g self, made: &Cell<Option<Id>>, make: impl FnOnce() -> Tensor<'g>) -> Tensor<'g> {
+        let id = made.get().unwrap_or_else(|| make().id());
+        made.set(Some(id));
+        self.capture.tensor(id)
+    }
+}

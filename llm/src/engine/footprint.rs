@@ -1,0 +1,167 @@
+//! The bytes that an engine takes beside its weights, and the context that fits.
+
+use super::class::{Settings, cache_rows};
+use super::error::Error;
+use crate::arch::{Model, Options};
+use crate::sampling::NUMBERS;
+
+/// Share of the available memory that a context may take when none is asked for.
+const CONTEXT_SHARE: f64 = 0.25;
+/// Share of it that a pool for several sequences may take, with what steps need besides.
+const POOL_SHARE: f64 = 0.5;
+/// Context when none is asked for: no more than this, though the model may allow it.
+const CONTEXT_DEFAULT: usize = 32768;
+/// What messages count in.
+const MB: u64 = 1_000_000;
+/// A shorter context is of no use to anybody who does not ask for one.
+const CONTEXT_LEAST: usize = 512;
+
+/// The bytes that an engine allocates beside the weights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Footprint {
+    /// Of each row of the cache: its part of all layers, its rotations, a token and a random number.
+    pub row: u64,
+    /// Its part of all layers alone.
+    pub cached: u64,
+    /// Whatever the context: states of a fixed size, logits, hidden rows, tokens, what a request's numbers take, intermediates.
+    pub besides: u64,
+    /// Most tokens of one step: the cache has rows for one step more.
+    pub chunk: usize,
+}
+
+impl Footprint {
+    /// With intermediates of so many bytes.
+    pub fn new(model: &dyn Model, probe: &Options, chunk: usize, arena: usize) -> Footprint {
+        let cached = model.cache_row_bytes(probe.cache);
+        let row = cached + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
+        let hidden = 2 * chunk * model.width() * size_of::<f32>() + layer_input_bytes(model, chunk);
+        let logits = chunk * model.vocabulary() * size_of::<f32>();
+        let request = NUMBERS * size_of::<f32>() + chunk * size_of::<u32>();
+        let besides = (model.state_bytes() + hidden + logits + request + arena) as u64;
+        Footprint { row: row as u64, cached: cached as u64, besides, chunk }
+    }
+    /// With a pool of so many pages, if there is one, for contexts of so many tokens each.
+    pub fn with_pool(&self, context: usize, pages: Option<usize>) -> u64 {
+        let rows = cache_rows(context, self.chunk) as u64;
+        let pooled = |pages: usize| self.cached.saturating_mul((pages * Options::PAGE) as u64);
+        match pages {
+            None => self.bytes(context),
+            Some(pages) => self.bytes(context) - self.cached * rows + pooled(pages),
+        }
+    }
+    /// Pages of a pool for so many sequences: those of as many whole contexts, halved until they and all else take no more than a share of what is available, and
+    /// of one context at least. By halves, so that kernels, which know the pool's size, still fit when a little less memory is free.
+    pub fn pages(&self, context: usize, sequences: usize, available: u64) -> usize {
+        let most = (available as f64 * POOL_SHARE) as u64;
+        let of = |contexts: usize| contexts * context.div_ceil(Options::PAGE);
+        let mut contexts = sequences.max(1);
+        while contexts > 1 && self.with_pool(context, Some(of(contexts))) > most {
+            contexts /= 2;
+        }
+        of(contexts)
+    }
+    /// For a context of so many tokens.
+    pub fn bytes(&self, context: usize) -> u64 {
+        self.besides.saturating_add(self.row.saturating_mul(cache_rows(context, self.chunk) as u64))
+    }
+    /// The longest context, of at most `most` tokens, that takes no more bytes than there are; 0 if none does.
+    pub fn longest(&self, most: usize, available: u64) -> usize {
+        // The first that does not fit lies behind `fits`, at most at `ends`.
+        let (mut fits, mut ends) = (0, most + 1);
+        while ends - fits > 1 {
+            let middle = fits.midpoint(ends);
+            if self.bytes(middle) <= available { fits = middle } else { ends = middle }
+        }
+        fits
+    }
+}
+
+/// Bytes of what a model makes of a step's tokens for all its layers: rows of all layers, and after the last what a row lacks that is read from the part of the last
+/// layer on.
+pub(super) fn layer_input_bytes(model: &dyn Model, chunk: usize) -> usize {
+    (chunk + 1) * model.layers() * model.layer_input() * size_of::<f32>()
+}
+
+/// Bytes of one row of the tables of rotations, for a context of so many tokens.
+fn rope_row(model: &dyn Model, context: usize) -> usize {
+    model.rope_tables(context).iter().map(|t| t.row_bytes()).sum()
+}
+
+/// The context asked for, or what the model allows within a sensible share of memory. `footprint` are its bytes beside the weights.
+pub(super) fn choose_context(
+    settings: &Settings,
+    most: usize,
+    footprint: &Footprint,
+    available: u64,
+) -> Result<usize, Error> {
+    let fits = || footprint.longest(most, available);
+    let refused = |context, fits| {
+        let need = footprint.bytes(context) / MB;
+        Err(Error::Context { context, need, available: available / MB, fits })
+    };
+    match settings.context {
+        Some(0) => Err(Error::BadContext(0, most)),
+        Some(context) if context > most => Err(Error::BadContext(context, most)),
+        Some(context) if footprint.bytes(context) > available => refused(context, fits()),
+        Some(context) => Ok(context),
+        None => {
+            let least = CONTEXT_LEAST.min(most);
+            if footprint.bytes(least) > available {
+                return refused(least, 0);
+            }
+            let share = (available as f64 * CONTEXT_SHARE) as u64 / footprint.row.max(1);
+            let share = (share as usize).clamp(CONTEXT_LEAST, CONTEXT_DEFAULT);
+            // A power of two: kernels know the cache's size, and those compiled when a little less memory was free still fit.
+            Ok((1 << share.min(fits()).ilog2()).min(most))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_fits_or_says_what_would() {
+        // 1 KiB a row and 1 MiB besides.
+        let footprint = Footprint { row: 1 << 10, cached: 1 << 9, besides: 1 << 20, chunk: 512 };
+        let choose = |context, available| {
+            let settings = Settings { context, ..Settings::default() };
+            choose_context(&settings, 100_000, &footprint, available)
+        };
+        // 9,216 tokens and a chunk are 10,240 rows or fewer, allocated by 2,048.
+        assert_eq!(choose(Some(9000), 11 << 20).unwrap(), 9000);
+        let error = choose(Some(20_000), 11 << 20).unwrap_err();
+        // 20,512 rows are allocated as 22,528.
+        let Error::Context { context: 20_000, need: 24, available: 11, fits } = error else { panic!("{error}") };
+        assert_eq!(cache_rows(fits, 512), 10_240, "{fits}");
+        assert!(cache_rows(fits + 1, 512) > 10_240, "{fits}");
+        assert!(error.hint().unwrap().contains(&format!("--ctx {fits}")));
+        assert!(choose(Some(1), 0).unwrap_err().hint().unwrap().contains("smaller"));
+        assert!(matches!(choose(Some(100_001), 1 << 40), Err(Error::BadContext(..))));
+        // A quarter of 60 MiB is 15,360 tokens; a little less memory chooses the same.
+        assert_eq!(choose(None, 60 << 20).unwrap(), 8192);
+        assert_eq!(choose(None, 50 << 20).unwrap(), 8192);
+        assert_eq!(choose(None, 1 << 40).unwrap(), CONTEXT_DEFAULT);
+        // A quarter of 3 MiB is 768 tokens, and one byte less would not hold the least context.
+        assert_eq!(choose(None, 3 << 20).unwrap(), 512);
+        assert!(matches!(choose(None, (3 << 20) - 1), Err(Error::Context { fits: 0, .. })));
+        assert!(matches!(choose(None, 0), Err(Error::Context { .. })));
+        // Where most of the memory goes into what no context changes, what fits decides: 4,096 rows of 3,584 tokens and a chunk.
+        let heavy = Footprint { besides: 40 << 20, ..footprint };
+        assert_eq!(choose_context(&Settings::default(), 100_000, &heavy, 44 << 20).unwrap(), 2048);
+    }
+
+    #[test]
+    fn a_pool_has_as_many_contexts_as_fit() {
+        let footprint = Footprint { row: 1 << 10, cached: 1 << 9, besides: 1 << 20, chunk: 512 };
+        // 1,000 tokens are 16 pages of 32 KiB; 2,048 rows take 1 MiB besides, and 1 MiB is there whatever the context.
+        assert_eq!(footprint.with_pool(1000, Some(16)), (2 << 20) + (16 << 15));
+        assert_eq!(footprint.with_pool(1000, None), 3 << 20);
+        assert_eq!(footprint.pages(1000, 8, 1 << 40), 8 * 16);
+        // Half of 8 MiB holds four of them, and half of 7 two.
+        assert_eq!(footprint.pages(1000, 8, 8 << 20), 4 * 16);
+        assert_eq!(footprint.pages(1000, 8, 7 << 20), 2 * 16);
+        assert_eq!(footprint.pages(1000, 8, 0), 16, "one is the least");
+    }
+}

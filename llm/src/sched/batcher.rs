@@ -1,0 +1,215 @@
+//! An engine that does what the scheduler says.
+
+use super::scheduler::{Batch, Bounds, Load, Scheduler};
+use super::sequence::SequenceId;
+use crate::arch::{Logits, Options};
+use crate::engine::{Engine, Row};
+use crate::prefix::Reuse;
+use crate::session::Error;
+use std::ops::ControlFlow;
+
+/// Most tokens of a piece of a prompt beside answers: whoever reads them waits for it between two tokens. Two cores run 128 tokens of a model of 2 B in a second.
+const PIECE_BESIDE: usize = 128;
+/// Most tokens of a piece where nobody waits but whoever asked.
+const PIECE: usize = 512;
+
+/// A sequence whose next token is to be chosen, after a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Stepped {
+    /// Which.
+    pub sequence: SequenceId,
+    /// Its row of the step; none where it was a piece.
+    row: Option<usize>,
+}
+
+/// A step that failed, and the sequences that ended with it.
+#[derive(Debug)]
+pub struct Failed {
+    /// Why.
+    pub error: Error,
+    /// Who was in it. They are gone.
+    pub sequences: Vec<SequenceId>,
+}
+
+/// Many sequences of one model: prompts go in, whose next token it is comes out, and the token that was chosen goes in.
+pub struct Batcher {
+    engine: Engine,
+    bounds: Bounds,
+    scheduler: Scheduler,
+    /// Logits after the piece of the last step, and those that were asked for.
+    piece: Vec<f32>,
+    logits: Vec<f32>,
+    /// The most probable token of each row of the last step, once they were asked for.
+    chosen: Option<Vec<Option<u32>>>,
+    rows: usize,
+}
+
+impl Batcher {
+    /// With the pool of an engine that has one.
+    ///
+    /// # Errors
+    /// The engine, where its cache is one sequence's.
+    pub fn new(engine: Engine) -> Result<Batcher, Box<Engine>> {
+        let Some(pages) = engine.pages() else { return Err(Box::new(engine)) };
+        let piece = [PIECE, PIECE_BESIDE].map(|most| most.min(engine.chunk()));
+        let bounds = Bounds { pages, page: Options::PAGE, sequences: engine.most_sequences(), piece };
+        let scheduler = Scheduler::new(bounds);
+        Ok(Batcher { engine, bounds, scheduler, piece: Vec::new(), logits: Vec::new(), chosen: None, rows: 0 })
+    }
+    /// Forgets everybody and everything: after a fault of ours, when nothing may be what it should.
+    pub fn reset(&mut self) {
+        // What ran may have failed as well; nothing of it is used.
+        let _ = self.engine.finish();
+        self.scheduler = Scheduler::new(self.bounds);
+    }
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+    /// Who is in the next step.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+    /// How much there is to do.
+    pub fn load(&self) -> Load {
+        self.scheduler.load()
+    }
+    /// Bytes of pages that nobody has and that hold what may be asked for again.
+    pub fn kept_bytes(&self) -> usize {
+        self.load().kept_pages * Options::PAGE * self.engine.cache_bytes_per_token()
+    }
+    /// Has a prompt wait for its turn.
+    ///
+    /// # Errors
+    /// When it is empty, does not leave room for one more token, or has tokens that there are not.
+    pub fn add(&mut self, prompt: &[u32], reuse: Reuse) -> Result<SequenceId, Error> {
+        let context = self.engine.context();
+        if prompt.len() >= context {
+            return Err(Error::Prompt { prompt: prompt.len(), context });
+        }
+        self.engine.check(prompt)?;
+        Ok(self.scheduler.add(prompt.to_vec(), reuse))
+    }
+    /// Goes on with a sequence whose turn it was.
+    pub fn push(&mut self, sequence: SequenceId, token: u32) {
+        self.scheduler.push(sequence, token);
+    }
+    /// A sequence ends.
+    pub fn remove(&mut self, sequence: SequenceId) {
+        self.scheduler.remove(sequence);
+    }
+    /// A sequence ends, of whose logits some were no numbers: nothing that it has computed is used again.
+    pub fn spoil(&mut self, sequence: SequenceId) {
+        self.scheduler.spoil(sequence);
+    }
+    /// Is there no room for another token of it?
+    pub fn is_full(&self, sequence: SequenceId) -> bool {
+        self.scheduler.tokens(sequence).len() >= self.engine.context()
+    }
+    /// Runs the next step: whose next token is to be chosen then, before the step after.
+    ///
+    /// # Errors
+    /// When the device fails. Those that were in the step have ended then.
+    pub fn step(&mut self) -> Result<Vec<Stepped>, Failed> {
+        let batch = self.scheduler.next();
+        (self.chosen, self.rows) = (None, batch.decodes.len());
+        if let Err(error) = self.run(&batch) {
+            let _ = self.engine.finish();
+            return Err(Failed { error, sequences: self.scheduler.failed(&batch) });
+        }
+        self.scheduler.ran(&batch);
+        let row = |(row, decode): (usize, &super::Decode)| {
+            decode.ends.then_some(Stepped { sequence: decode.sequence, row: Some(row) })
+        };
+        let rows = batch.decodes.iter().enumerate().filter_map(row);
+        let pieces = batch.piece.iter().filter(|piece| piece.ends);
+        Ok(rows.chain(pieces.map(|piece| Stepped { sequence: piece.sequence, row: None })).collect())
+    }
+    fn run(&mut self, batch: &Batch) -> Result<(), Error> {
+        let Batcher { engine, scheduler, .. } = self;
+        for &(from, to) in &batch.copies {
+            engine.copy_page(from, to)?;
+        }
+        // The piece first: rows leave their logits where it leaves its own.
+        if let Some(piece) = &batch.piece {
+            engine.select(scheduler.pages(piece.sequence, piece.tokens.end - 1))?;
+            let tokens = &scheduler.tokens(piece.sequence)[piece.tokens.clone()];
+            let logits = if piece.ends { Logits::Last } else { Logits::None };
+            let logits = match piece.exact {
+                true => engine.forward_chunks(tokens, piece.tokens.start, logits)?,
+                false => engine.forward_with(tokens, piece.tokens.start, logits)?,
+            };
+            self.piece.clear();
+            self.piece.extend_from_slice(logits);
+        }
+        let row = |decode: &super::Decode| Row {
+            token: scheduler.tokens(decode.sequence)[decode.position],
+            position: decode.position,
+            pages: scheduler.pages(decode.sequence, decode.position),
+        };
+        let rows: Vec<Row> = batch.decodes.iter().map(row).collect();
+        if rows.is_empty() { Ok(()) } else { Ok(engine.step_rows(&rows)?) }
+    }
+    /// The most probable token after a sequence whose turn it is; none where only its logits can tell.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn most_probable(&mut self, of: Stepped) -> Result<Option<u32>, Error> {
+        let Some(row) = of.row else { return Ok(None) };
+        if self.chosen.is_none() {
+            self.chosen = Some(self.engine.most_probable(self.rows)?);
+        }
+        Ok(self.chosen.as_ref().and_then(|chosen| chosen[row]))
+    }
+    /// The logits after a sequence whose turn it is.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn logits(&mut self, of: Stepped) -> Result<&[f32], Error> {
+        match of.row {
+            None => Ok(&self.piece),
+            Some(row) => {
+                self.engine.row_logits(row, &mut self.logits)?;
+                Ok(&self.logits)
+            }
+        }
+    }
+    /// Runs all of a prompt in pages that nobody else sees, in pieces of at most `most` tokens; `run` has the engine run the piece that begins at a position, and may
+    /// break off. `None` where there are not enough pages now.
+    ///
+    /// # Errors
+    /// When the prompt does not fit or has tokens that there are not, or the device fails.
+    pub fn apart(
+        &mut self,
+        prompt: &[u32],
+        most: usize,
+        run: &mut dyn FnMut(&mut Engine, &[u32], usize) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<Option<ControlFlow<()>>, Error> {
+        let context = self.engine.context();
+        if prompt.len() > context {
+            return Err(Error::Prompt { prompt: prompt.len(), context });
+        }
+        self.engine.check(prompt)?;
+        let Some(pages) = self.scheduler.borrow(prompt.len()) else { return Ok(None) };
+        let flow = self.in_pieces(prompt, &pages, most, run);
+        self.scheduler.give_back(&pages);
+        flow.map(Some)
+    }
+    fn in_pieces(
+        &mut self,
+        prompt: &[u32],
+        pages: &[u32],
+        most: usize,
+        run: &mut dyn FnMut(&mut Engine, &[u32], usize) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<ControlFlow<()>, Error> {
+        self.engine.select(pages)?;
+        let mut at = 0;
+        for piece in prompt.chunks(most) {
+            if run(&mut self.engine, piece, at)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            at += piece.len();
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}

@@ -1,0 +1,14 @@
+//! Many sequences at a time: which of their tokens are in the next step, and which pages of the cache they have.
+//!
+//! [`Scheduler`] decides, [`PagePool`](pages::PagePool) counts, [`Batcher`] has an engine do it.
+
+mod batcher;
+mod pages;
+mod scheduler;
+mod sequence;
+#[cfg(test)]
+mod tests;
+
+pub use batcher::{Batcher, Failed, Stepped};
+pub use scheduler::{Batch, Bounds, Decode, Load, Piece, Scheduler};
+pub use sequence::SequenceId;

@@ -1,0 +1,399 @@
+//! Which tokens of which sequences are in the next step. Pure: no device and no clock, so that everything about it can be tested.
+//!
+//! A step has a token of every sequence that is being answered, and a piece of one prompt; prompts take turns. A sequence is admitted, first come first, when there are pages
+//! for all of its tokens. Where pages run out the youngest gives up its own and is admitted again later, before any that came after it: the oldest always goes on.
+
+use super::pages::{Found, PagePool};
+use super::sequence::{Sequence, SequenceId};
+use crate::prefix::{BLOCK, Reuse};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// What a scheduler works with.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Pages of the pool. They hold the longest sequence at least.
+    pub pages: usize,
+    /// Positions of a page.
+    pub page: usize,
+    /// Most sequences of a step.
+    pub sequences: usize,
+    /// Most tokens of a piece of a prompt where no answer waits for it, and where one does.
+    pub piece: [usize; 2],
+}
+
+/// A prompt's rest of no more tokens is one small step.
+const SHORT: usize = 64;
+
+/// A part of one sequence, to be run in steps of its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Whose.
+    pub sequence: SequenceId,
+    /// Which tokens.
+    pub tokens: Range<usize>,
+    /// In the class of chunks, whatever their number, so that their rows are exact?
+    pub exact: bool,
+    /// Are they the last, so that a token is to be chosen?
+    pub ends: bool,
+}
+
+/// One token of a sequence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Decode {
+    /// Whose.
+    pub sequence: SequenceId,
+    /// Where it stands.
+    pub position: usize,
+    /// Is it the last, so that a token is to be chosen?
+    pub ends: bool,
+}
+
+/// What is to be done next: copies, then the tokens that answers go on with in one step, then the piece.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Batch {
+    /// Pages to be copied: from, to.
+    pub copies: Vec<(u32, u32)>,
+    /// One token each of several sequences.
+    pub decodes: Vec<Decode>,
+    /// A piece of a prompt.
+    pub piece: Option<Piece>,
+}
+
+impl Batch {
+    /// Is there nothing to do?
+    pub fn is_empty(&self) -> bool {
+        self.decodes.is_empty() && self.piece.is_none()
+    }
+    /// Those whose next token is to be chosen once it has run.
+    pub fn ends(&self) -> impl Iterator<Item = SequenceId> {
+        let decodes = self.decodes.iter().filter(|d| d.ends).map(|d| d.sequence);
+        decodes.chain(self.piece.iter().filter(|p| p.ends).map(|p| p.sequence))
+    }
+}
+
+/// Numbers for whoever watches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Load {
+    /// Sequences that have pages.
+    pub running: usize,
+    /// Those that wait for some.
+    pub waiting: usize,
+    /// Pages that sequences have.
+    pub pages: usize,
+    /// Pages of the pool.
+    pub total_pages: usize,
+    /// Pages that nobody has and that hold what may be asked for again.
+    pub kept_pages: usize,
+    /// Positions that sequences have computed.
+    pub tokens: usize,
+    /// How often one had to give its pages up.
+    pub preempted: u64,
+}
+
+/// The sequences, and the pages that they share.
+#[derive(Debug)]
+pub struct Scheduler {
+    bounds: Bounds,
+    pool: PagePool,
+    /// In the order of arrival.
+    waiting: VecDeque<Sequence>,
+    running: Vec<Sequence>,
+    /// Copies before the next step, and the pages that are held for them.
+    copies: Vec<(u32, u32)>,
+    turns: u64,
+    last: u64,
+    preempted: u64,
+}
+
+impl Scheduler {
+    /// No sequences yet.
+    pub fn new(bounds: Bounds) -> Scheduler {
+        Scheduler {
+            bounds,
+            pool: PagePool::new(bounds.pages, bounds.page),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            copies: Vec::new(),
+            turns: 0,
+            last: 0,
+            preempted: 0,
+        }
+    }
+    /// Has this prompt, of one token at least, wait to be run and answered.
+    pub fn add(&mut self, prompt: Vec<u32>, reuse: Reuse) -> SequenceId {
+        self.last += 1;
+        let id = SequenceId(self.last);
+        let prompt_tokens = prompt.len();
+        self.waiting.push_back(Sequence {
+            id,
+            tokens: prompt,
+            prompt: prompt_tokens,
+            computed: 0,
+            exact: 0,
+            reuse,
+            blocks: false,
+            pages: Vec::new(),
+            place: Default::default(),
+            found: None,
+            turn: 0,
+        });
+        id
+    }
+    fn find(&self, id: SequenceId) -> Option<&Sequence> {
+        self.running.iter().chain(&self.waiting).find(|s| s.id == id)
+    }
+    fn find_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
+        self.running.iter_mut().chain(&mut self.waiting).find(|s| s.id == id)
+    }
+    /// The tokens of a sequence; none of one that is not here any more.
+    pub fn tokens(&self, id: SequenceId) -> &[u32] {
+        self.find(id).map_or(&[], |s| &s.tokens)
+    }
+    /// The pages of a sequence up to that position.
+    pub fn pages(&self, id: SequenceId, position: usize) -> &[u32] {
+        self.find(id).map_or(&[], |s| &s.pages[..s.pages.len().min(position / self.bounds.page + 1)])
+    }
+    /// How many tokens of its prompt were found when it was admitted first; none before that.
+    pub fn found(&self, id: SequenceId) -> Option<usize> {
+        self.find(id)?.found
+    }
+    /// How many tokens of a sequence have been run, or were found.
+    pub fn computed(&self, id: SequenceId) -> usize {
+        self.find(id).map_or(0, |s| s.computed)
+    }
+    /// What was chosen after the last token that was run.
+    pub fn push(&mut self, id: SequenceId, token: u32) {
+        if let Some(sequence) = self.find_mut(id) {
+            sequence.tokens.push(token);
+        }
+    }
+    /// A sequence ends: its pages are let go, and what is known of them stays while there is room.
+    pub fn remove(&mut self, id: SequenceId) {
+        if let Some(at) = self.running.iter().position(|s| s.id == id) {
+            let sequence = self.running.remove(at);
+            self.release(sequence);
+        }
+        self.waiting.retain(|s| s.id != id);
+    }
+    /// A batch has failed: its sequences end, and what they have computed is not to be trusted. Those that they were.
+    pub fn failed(&mut self, batch: &Batch) -> Vec<SequenceId> {
+        batch.copies.iter().for_each(|copy| self.pool.release(&[copy.0]));
+        let decodes = batch.decodes.iter().map(|d| d.sequence);
+        let all: Vec<SequenceId> = decodes.chain(batch.piece.iter().map(|p| p.sequence)).collect();
+        all.iter().for_each(|&id| self.spoil(id));
+        // Who waits for a copy that was not made has nothing either.
+        let made = |s: &Sequence| !batch.copies.iter().any(|copy| s.pages.contains(&copy.1));
+        let others: Vec<SequenceId> = self.running.iter().filter(|s| !made(s)).map(|s| s.id).collect();
+        others.iter().for_each(|&id| self.spoil(id));
+        all.into_iter().chain(others).collect()
+    }
+    /// A sequence ends, and what it has computed is not to be trusted.
+    pub fn spoil(&mut self, id: SequenceId) {
+        let pages = self.find(id).map(|s| s.pages.clone()).unwrap_or_default();
+        if let Some(sequence) = self.find_mut(id) {
+            sequence.computed = 0;
+        }
+        self.pool.spoil(&pages);
+        self.remove(id);
+    }
+    /// Lets go of a sequence's pages; it has computed nothing then.
+    fn release(&mut self, mut sequence: Sequence) -> Sequence {
+        let Sequence { place, pages, tokens, computed, exact, .. } = &mut sequence;
+        // A page that waits to be copied was held for that copy, and holds nothing of this sequence yet.
+        let (own, others): (Vec<_>, Vec<_>) = self.copies.iter().partition(|copy| pages.contains(&copy.1));
+        self.copies = others;
+        own.iter().for_each(|copy| self.pool.release(&[copy.0]));
+        let whole = if own.is_empty() { *computed } else { *computed / self.bounds.page * self.bounds.page };
+        if whole > 0 {
+            self.pool.learn(place, pages, &tokens[..whole], *exact, true);
+        }
+        self.pool.release(pages);
+        pages.clear();
+        (sequence.computed, sequence.exact, sequence.place) = (0, 0, Default::default());
+        sequence
+    }
+    /// Is there room for another sequence beside those that run and wait?
+    pub fn has_room(&self) -> bool {
+        self.waiting.is_empty() && self.running.len() < self.bounds.sequences
+    }
+    /// Is nobody here?
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+    /// Pages for so many tokens of nobody's; none where there are too few now. To be given back with [`Scheduler::give_back`].
+    pub fn borrow(&mut self, tokens: usize) -> Option<Vec<u32>> {
+        let pages = tokens.div_ceil(self.bounds.page);
+        if pages > self.pool.free() {
+            return None;
+        }
+        (0..pages).map(|_| self.pool.take()).collect()
+    }
+    /// Pages that were borrowed.
+    pub fn give_back(&mut self, pages: &[u32]) {
+        self.pool.release(pages);
+    }
+    /// How much there is to do.
+    pub fn load(&self) -> Load {
+        Load {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            pages: self.pool.held(),
+            total_pages: self.pool.total(),
+            kept_pages: self.pool.kept(),
+            tokens: self.running.iter().map(|s| s.computed).sum(),
+            preempted: self.preempted,
+        }
+    }
+    /// What is to be run next. Until [`Scheduler::ran`] is told of it nothing else may be.
+    pub fn next(&mut self) -> Batch {
+        self.admit();
+        let decodes = self.decodes();
+        let piece = self.piece(!decodes.is_empty());
+        Batch { copies: std::mem::take(&mut self.copies), decodes, piece }
+    }
+    /// A batch has run.
+    pub fn ran(&mut self, batch: &Batch) {
+        batch.copies.iter().for_each(|copy| self.pool.release(&[copy.0]));
+        for decode in &batch.decodes {
+            self.reached(decode.sequence, decode.position + 1, false);
+        }
+        if let Some(piece) = &batch.piece {
+            self.reached(piece.sequence, piece.tokens.end, piece.exact);
+        }
+    }
+    fn reached(&mut self, id: SequenceId, end: usize, exact: bool) {
+        let Some(sequence) = self.running.iter_mut().find(|s| s.id == id) else { return };
+        if exact && sequence.exact == sequence.computed {
+            sequence.exact = end;
+        }
+        sequence.computed = end;
+        let Sequence { place, pages, tokens, computed, exact, prompt, .. } = sequence;
+        // Who asks the same begins where the prompt ends.
+        let part = *computed == *prompt;
+        self.pool.learn(place, pages, &tokens[..*computed], *exact, part);
+    }
+    fn admit(&mut self) {
+        while self.running.len() < self.bounds.sequences
+            && let Some(first) = self.waiting.front()
+        {
+            // Every one that runs may want a page before the next is admitted.
+            let needed = first.tokens.len().div_ceil(self.bounds.page) + usize::from(!self.running.is_empty());
+            // But for the last token, which is run to choose what follows.
+            let known = &first.tokens[..first.tokens.len() - 1];
+            let mut found = self.pool.find(known, first.reuse);
+            let short = |pool: &PagePool, found: &Found| needed.saturating_sub(found.pages.len()) > pool.free();
+            // A page that a part is copied from is one that is not free.
+            if short(&self.pool, &found)
+                && let Some((page, _)) = found.part.take()
+            {
+                self.pool.release(&[page]);
+            }
+            if short(&self.pool, &found) {
+                self.pool.release(&found.pages);
+                return;
+            }
+            let Some(mut sequence) = self.waiting.pop_front() else { return };
+            self.take_found(&mut sequence, found);
+            self.running.push(sequence);
+        }
+    }
+    /// Gives a sequence what was found of it, and pages for the rest of its tokens.
+    fn take_found(&mut self, sequence: &mut Sequence, found: Found) {
+        let page = self.bounds.page;
+        sequence.computed = found.pages.len() * page;
+        sequence.place = found.place;
+        sequence.pages = found.pages;
+        if let Some((from, common)) = found.part {
+            match self.pool.take() {
+                Some(to) => {
+                    self.copies.push((from, to));
+                    sequence.pages.push(to);
+                    sequence.computed += common;
+                }
+                None => self.pool.release(&[from]),
+            }
+        }
+        sequence.exact = found.exact.min(sequence.computed);
+        while sequence.pages.len() < sequence.tokens.len().div_ceil(page)
+            && let Some(page) = self.pool.take()
+        {
+            sequence.pages.push(page);
+        }
+        sequence.found.get_or_insert(sequence.computed);
+        // Exact rows cost one more step, of what does not fill a block: too much where nobody needs them, for a short message.
+        let rest = sequence.prompt.saturating_sub(sequence.computed);
+        sequence.blocks = sequence.reuse == Reuse::Exact || sequence.exact == sequence.computed && rest > SHORT;
+        self.turns += 1;
+        sequence.turn = self.turns;
+    }
+    /// A token of everyone who goes on with an answer, pages for them made sure of.
+    fn decodes(&mut self) -> Vec<Decode> {
+        let mut all: Vec<SequenceId> = self.running.iter().filter(|s| s.decodes()).map(|s| s.id).collect();
+        all.sort();
+        let mut out = Vec::new();
+        for id in all {
+            if !self.has_page(id) {
+                continue;
+            }
+            let Some(s) = self.running.iter().find(|s| s.id == id) else { continue };
+            out.push(Decode { sequence: id, position: s.computed, ends: s.computed + 1 == s.tokens.len() });
+        }
+        // Some may have given their pages up for others.
+        out.retain(|decode| self.running.iter().any(|s| s.id == decode.sequence));
+        out
+    }
+    /// Sees to it that the next position of a sequence has a page, if need be by taking those of the youngest. Has it, or was it the youngest itself?
+    fn has_page(&mut self, id: SequenceId) -> bool {
+        loop {
+            let page = self.bounds.page;
+            let Some(sequence) = self.running.iter_mut().find(|s| s.id == id) else { return false };
+            if sequence.computed / page < sequence.pages.len() {
+                return true;
+            }
+            if let Some(page) = self.pool.take() {
+                sequence.pages.push(page);
+                continue;
+            }
+            let Some(youngest) = self.running.iter().map(|s| s.id).max() else { return false };
+            self.preempt(youngest);
+        }
+    }
+    /// Takes a sequence's pages. It waits again, before all that came after it.
+    fn preempt(&mut self, id: SequenceId) {
+        let Some(at) = self.running.iter().position(|s| s.id == id) else { return };
+        let sequence = self.running.remove(at);
+        let sequence = self.release(sequence);
+        let place = self.waiting.iter().position(|s| s.id > id).unwrap_or(self.waiting.len());
+        self.waiting.insert(place, sequence);
+        self.preempted += 1;
+    }
+    /// A piece of the prompt that has waited for longest.
+    fn piece(&mut self, beside: bool) -> Option<Piece> {
+        let most = self.bounds.piece[usize::from(beside)];
+        let left = |s: &&mut Sequence| !s.decodes() && s.computed < s.pieces_end();
+        let sequence = self.running.iter_mut().filter(left).min_by_key(|s| s.turn)?;
+        self.turns += 1;
+        sequence.turn = self.turns;
+        let (begin, end) = (sequence.computed, sequence.pieces_end());
+        // The last tokens are not part of a block, so that there is always one to take the logits from.
+        let border = if sequence.blocks { (sequence.prompt - 1) / BLOCK * BLOCK } else { 0 };
+        let exact = begin < border && sequence.exact == begin;
+        let end = if exact { border } else { end }.min(begin + most);
+        let ends = end == sequence.tokens.len();
+        let page = self.bounds.page;
+        assert!(end <= sequence.pages.len() * page, "a sequence is admitted with pages for its tokens");
+        Some(Piece { sequence: sequence.id, tokens: begin..end, exact, ends })
+    }
+    /// Checks what must hold between steps.
+    #[cfg(test)]
+    pub fn check(&self) {
+        self.pool.check();
+        let mut held = std::collections::BTreeMap::new();
+        let of_sequences = self.running.iter().flat_map(|s| &s.pages).chain(self.copies.iter().map(|copy| &copy.0));
+        of_sequences.for_each(|page| *held.entry(*page).or_insert(0) += 1);
+        assert_eq!(held.len(), self.pool.held(), "pages that nobody has and that are not free");
+        assert!(self.waiting.iter().all(|s| s.pages.is_empty()));
+        assert!(self.running.len() <= self.bounds.sequences);
+    }
+}
