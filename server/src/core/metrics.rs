@@ -1,11 +1,14 @@
-//! What the server counts, for Prometheus.
+//! What the server counts, for Prometheus: under names of its own, and what routers choose a server by under vLLM's, which they all read.
 
+use crate::core::load::Load;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
+use std::sync::atomic::AtomicU64;
 
 /// Type of the response that carries them.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -16,6 +19,41 @@ struct Label {
     model: String,
 }
 
+/// The same in vLLM's words.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct ModelName {
+    model_name: String,
+}
+
+/// What routers choose a server by: Kubernetes' gateway API, llm-d and others ask for these names.
+struct RouterMetrics {
+    registry: Registry,
+    running: Family<ModelName, Gauge>,
+    waiting: Family<ModelName, Gauge>,
+    usage: Family<ModelName, Gauge<f64, AtomicU64>>,
+}
+
+impl Default for RouterMetrics {
+    fn default() -> RouterMetrics {
+        let mut registry = Registry::default();
+        let (running, waiting, usage) = (Family::default(), Family::default(), Family::default());
+        registry.register("vllm:num_requests_running", "Requests being answered", running.clone());
+        registry.register("vllm:num_requests_waiting", "Requests in the queue", waiting.clone());
+        let help = "Part of the cache used by requests that are not over; 1 is all of it";
+        registry.register("vllm:kv_cache_usage_perc", help, usage.clone());
+        RouterMetrics { registry, running, waiting, usage }
+    }
+}
+
+impl RouterMetrics {
+    fn set(&self, name: &str, load: &Load) {
+        let label = ModelName { model_name: name.to_owned() };
+        self.running.get_or_create(&label).set(load.running as i64);
+        self.waiting.get_or_create(&label).set(load.waiting as i64);
+        self.usage.get_or_create(&label).set(load.usage());
+    }
+}
+
 /// What all models have counted. Cheap to use from any thread.
 pub struct Metrics {
     registry: Registry,
@@ -24,6 +62,7 @@ pub struct Metrics {
     /// 1 once the engine is gone for good.
     pub engine_failed: Gauge,
     models: Families,
+    routers: RouterMetrics,
 }
 
 /// The counters of one model.
@@ -57,6 +96,10 @@ pub struct ModelMetrics {
     pub bytes: Gauge,
     /// Bytes of prefixes that are kept, now.
     pub kept_bytes: Gauge,
+    /// Tokens in the cache of requests that are not over, now.
+    pub used_tokens: Gauge,
+    /// Tokens that the cache has room for.
+    pub room_tokens: Gauge,
     /// Seconds in the queue.
     pub queue_time: Histogram,
     /// Seconds from a request to its first token.
@@ -83,6 +126,8 @@ struct Families {
     loaded: Family<Label, Gauge>,
     bytes: Family<Label, Gauge>,
     kept_bytes: Family<Label, Gauge>,
+    used_tokens: Family<Label, Gauge>,
+    room_tokens: Family<Label, Gauge>,
     queue_time: Family<Label, Histogram, fn() -> Histogram>,
     first_token_time: Family<Label, Histogram, fn() -> Histogram>,
     token_time: Family<Label, Histogram, fn() -> Histogram>,
@@ -105,6 +150,7 @@ impl Default for Metrics {
         let (connections, engine_failed) = (Gauge::default(), Gauge::default());
         registry.register("connections", "Open connections", connections.clone());
         registry.register("engine_failed", "1 once the engine is gone for good", engine_failed.clone());
+        registry.register("build", "Which program this is", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
         let mut counter = |name: &str, help: &str| {
             let counter = Family::<Label, Counter>::default();
             registry.register(name, help, counter.clone());
@@ -129,6 +175,8 @@ impl Default for Metrics {
         let loaded = gauge("model_loaded", "1 while the model is loaded");
         let bytes = gauge("model_bytes", "Bytes of weights, cache and activations of the model while it is loaded");
         let kept_bytes = gauge("prefix_cache_bytes", "Bytes of prefixes that are kept");
+        let used_tokens = gauge("cache_tokens", "Tokens in the cache of requests that are not over");
+        let room_tokens = gauge("cache_tokens_room", "Tokens that the cache has room for");
         let mut histogram = |name: &str, help: &str, make: fn() -> Histogram| {
             let histogram = Family::<Label, Histogram, fn() -> Histogram>::new_with_constructor(make);
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
@@ -153,12 +201,14 @@ impl Default for Metrics {
             loaded,
             bytes,
             kept_bytes,
+            used_tokens,
+            room_tokens,
             queue_time,
             first_token_time,
             token_time,
             request_time,
         };
-        Metrics { registry, connections, engine_failed, models }
+        Metrics { registry, connections, engine_failed, models, routers: RouterMetrics::default() }
     }
 }
 
@@ -181,17 +231,28 @@ impl Metrics {
             loaded: all.loaded.get_or_create_owned(&label),
             bytes: all.bytes.get_or_create_owned(&label),
             kept_bytes: all.kept_bytes.get_or_create_owned(&label),
+            used_tokens: all.used_tokens.get_or_create_owned(&label),
+            room_tokens: all.room_tokens.get_or_create_owned(&label),
             queue_time: all.queue_time.get_or_create_owned(&label),
             first_token_time: all.first_token_time.get_or_create_owned(&label),
             token_time: all.token_time.get_or_create_owned(&label),
             request_time: all.request_time.get_or_create_owned(&label),
         }
     }
+    /// How busy the model of that name is.
+    pub fn set_load(&self, name: &str, of: &ModelMetrics, load: &Load) {
+        of.waiting.set(load.waiting as i64);
+        of.used_tokens.set(load.used as i64);
+        of.room_tokens.set(load.room as i64);
+        self.routers.set(name, load);
+    }
     /// All of them, as text.
     pub fn to_text(&self) -> String {
         let mut out = String::new();
         // Writing to a String does not fail.
-        let _ = text::encode(&mut out, &self.registry);
+        let _ = text::encode_registry(&mut out, &self.registry)
+            .and_then(|()| text::encode_registry(&mut out, &self.routers.registry))
+            .and_then(|()| text::encode_eof(&mut out));
         out
     }
 }

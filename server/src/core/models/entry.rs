@@ -2,6 +2,7 @@
 
 use crate::core::error::RequestError;
 use crate::core::job::Job;
+use crate::core::load::{Load, Tokens};
 use crate::core::loading::Loading;
 use crate::core::metrics::ModelMetrics;
 use crate::core::model::{About, Served, Text, now};
@@ -90,6 +91,8 @@ pub struct Model {
     pub queue: Queue<Job>,
     /// What was counted of it.
     pub metrics: ModelMetrics,
+    /// Tokens in its cache of requests that are not over.
+    pub held: Tokens,
     /// How far it is while it is being loaded.
     pub loading: Loading,
     plan: Mutex<Result<ModelPlan, LoadError>>,
@@ -97,6 +100,9 @@ pub struct Model {
     served: Mutex<Weak<Served>>,
     used: AtomicU64,
 }
+
+/// Requests that a model answers at a time.
+const SLOTS: usize = 1;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -112,6 +118,7 @@ impl Model {
             source,
             queue: Queue::new(waiting),
             metrics,
+            held: Tokens::default(),
             loading,
             plan: Mutex::new(plan),
             served: Mutex::default(),
@@ -141,6 +148,16 @@ impl Model {
             *plan = self.source.plan();
         }
         plan.clone()
+    }
+    /// How busy it is.
+    pub fn load(&self) -> Load {
+        Load {
+            running: usize::try_from(self.metrics.running.get()).unwrap_or(0),
+            waiting: self.queue.len(),
+            slots: SLOTS,
+            used: self.held.count(),
+            room: self.known().map_or(0, |plan| plan.context),
+        }
     }
     /// Why it cannot be said, where it could not.
     pub fn unplanned(&self) -> Option<LoadError> {
