@@ -110,7 +110,7 @@ impl Site {
 
 /// The beginning of what a server said.
 fn short(text: &str) -> String {
-    text.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.trim().chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 struct Answer {

@@ -40,7 +40,7 @@ pub struct Row {
     pub gap: Quantiles,
     /// Seconds of a request in all.
     pub whole: Quantiles,
-    /// The share of the cores that other programs than the servers and this one may have used is not known here; the load average is.
+    /// Of the machine at the end, over a minute.
     pub load_average: Option<f64>,
 }
 

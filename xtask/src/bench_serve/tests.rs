@@ -60,8 +60,8 @@ fn answer(mut stream: TcpStream, seen: &Seen, wrong: fn(usize) -> Option<Wrong>)
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     if head.starts_with("POST /tokenize ") {
         // A token for every word, and one more for the first.
-        let ids: Vec<usize> =
-            std::iter::once(1).chain(body["content"].as_str().unwrap().split(' ').map(str::len)).collect();
+        let id = |word: &str| word.bytes().fold(0, |id, byte| id * 31 % 65_521 + u64::from(byte));
+        let ids: Vec<u64> = std::iter::once(1).chain(body["content"].as_str().unwrap().split(' ').map(id)).collect();
         let said = json!({ "tokens": ids }).to_string();
         write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{said}", said.len()).unwrap();
         return;
