@@ -28,15 +28,16 @@ impl Router {
         let mut command = Command::new(python());
         command.args(["-m", "smg", "launch", "--host", "127.0.0.1", "--port", &port, "--policy", "cache_aware"]);
         command.args(["--prometheus-host", "127.0.0.1", "--prometheus-port", &prometheus]);
-        // So that it sees soon who has gone.
+        // So that it sees soon who has gone, and takes nobody for gone who is slow on a busy machine.
         command.args([
             "--health-check-interval-secs",
             "1",
+            "--health-check-timeout-secs",
+            "30",
             "--health-failure-threshold",
-            "1",
-            "--worker-startup-check-interval",
-            "1",
+            "2",
         ]);
+        command.args(["--health-success-threshold", "1", "--worker-startup-check-interval", "1"]);
         command.arg("--worker-urls").args(urls);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a router");
         Router { child, url: format!("http://127.0.0.1:{port}") }
