@@ -38,6 +38,8 @@ impl Router {
             "2",
         ]);
         command.args(["--health-success-threshold", "1", "--worker-startup-check-interval", "1"]);
+        // A queue is nothing that a replica is passed over for.
+        command.args(["--worker-overload-waiting-requests", "128"]);
         command.arg("--worker-urls").args(urls);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a router");
         Router { child, url: format!("http://127.0.0.1:{port}") }
