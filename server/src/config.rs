@@ -39,6 +39,10 @@ pub struct Config {
     pub unread: usize,
     /// Most answers to one request.
     pub choices: usize,
+    /// How long those who were let in are answered once the server was asked to end.
+    pub drain: Duration,
+    /// Who owns the models, as `/v1/models` has it: routers that know a few engines look there for one of them.
+    pub owned_by: String,
     /// Bytes of earlier prompts to keep; `None` for a share of the memory.
     pub keep: Option<usize>,
 }
@@ -75,6 +79,9 @@ impl Default for Config {
             // Half a minute of 600 tokens a second with 20 alternatives each, which is as long as a reader may pause.
             unread: 8 << 20,
             choices: 16,
+            // Kubernetes kills a pod 30 s after it has asked it to end, unless it was told otherwise.
+            drain: Duration::from_secs(25),
+            owned_by: "gristmill".into(),
             keep: None,
         }
     }

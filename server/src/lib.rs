@@ -84,6 +84,15 @@ pub struct Offer {
     pub available: Available,
 }
 
+/// What a server tells whoever started it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// Requests are answered; an only model has so many tokens of context.
+    Ready(Option<usize>),
+    /// It was asked to end while so many requests were being answered or waited. They have that long.
+    Draining(usize, Duration),
+}
+
 /// A server that listens, and says that it is loading.
 pub struct Server {
     runtime: Runtime,
@@ -101,6 +110,8 @@ pub struct Server {
 const THREADS: usize = 2;
 /// Requests that are read and checked at a time.
 const PREPARING: usize = 2;
+/// How often it is seen whether somebody is still being answered once the server was asked to end.
+const LOOK: Duration = Duration::from_millis(20);
 /// How long connections may take to end once nobody is answered any more: clients read the rest of their answers meanwhile. A client that
 /// reads nothing has [`Config::write_time`], which is less unless said; systemd kills after 90 s, and a second signal ends at once.
 const PARTING: Duration = Duration::from_secs(60);
@@ -138,41 +149,43 @@ impl Server {
     pub fn condition(&self) -> Condition {
         self.condition.clone()
     }
-    /// Serves until the process is asked to end (SIGINT, SIGTERM), and ends in good order. `ready` is called when requests are answered, with the tokens of
-    /// context of an only model.
+    /// Serves until the process is asked to end (SIGINT, SIGTERM), and ends in good order: nobody is let in any more, and who was is answered, for
+    /// [`Config::drain`] at most. Asked a second time, the process ends at once.
     ///
     /// # Errors
     /// When the system fails, or there is one model and it cannot be loaded.
-    pub fn run(self, offer: Offer, ready: impl FnOnce(Option<usize>)) -> Result<(), Error> {
-        self.run_until(offer, ready, signal())
+    pub fn run(self, offer: Offer, tell: impl Fn(Notice) + Send + Sync + 'static) -> Result<(), Error> {
+        self.run_until(offer, tell, signal())
     }
-    /// Serves until `end`.
+    /// Serves until `end`, and ends in good order.
     ///
     /// # Errors
     /// When the system fails, or there is one model and it cannot be loaded.
     pub fn run_until(
         self,
         offer: Offer,
-        ready: impl FnOnce(Option<usize>),
+        tell: impl Fn(Notice) + Send + Sync + 'static,
         end: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
         let Server { runtime, config, front, condition, connected, ending, connections, .. } = self;
         let Offer { models, most_loaded, available } = offer;
-        let (metrics, limits) = (Metrics::default(), config.limits());
+        let (metrics, limits, drain) = (Metrics::default(), config.limits(), config.drain);
         let shared = Shared { metrics, condition, limits, waiting: config.queue, keep: config.keep };
         let models = Arc::new(Models::new(models, most_loaded, available, shared, front.loading()));
         let context = models.only().map(|only| models.load_now(only)).transpose()?;
         let preparing = Preparing::new(PREPARING);
         let bodies = Arc::new(Semaphore::new(config.bodies.min(Semaphore::MAX_PERMITS)));
         front.open(routes::router(Arc::new(App { models: models.clone(), preparing, config, bodies, connected })));
-        let all = models.clone();
+        let (all, tell) = (models.clone(), Arc::new(tell));
+        let teller = tell.clone();
         runtime.spawn(async move {
             end.await;
-            // Who waits is let go, and who is being answered too: connections end by themselves then.
+            drained(&all, drain, &*teller).await;
+            // Who still waits is let go, and who is being answered too: connections end by themselves then.
             all.close();
             let _ = ending.send(());
         });
-        ready(context);
+        tell(Notice::Ready(context));
         models.wait();
         // Who has not finished a question is not waited for, and who does not take the rest of an answer not for long.
         let result = runtime.block_on(async { tokio::time::timeout(PARTING, connections).await });
@@ -180,6 +193,25 @@ impl Server {
         // They fail for nobody but their clients.
         let _ = result;
         Ok(())
+    }
+}
+
+/// Lets nobody in any more, and waits until everybody was answered, for so long at most.
+async fn drained(models: &Models, most: Duration, tell: &(impl Fn(Notice) + Sync)) {
+    models.drain();
+    if !models.is_busy() {
+        return;
+    }
+    let requests = models.total_load().requests();
+    tracing::info!(requests, most_s = most.as_secs(), "draining");
+    tell(Notice::Draining(requests, most));
+    let answered = async {
+        while models.is_busy() {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    if tokio::time::timeout(most, answered).await.is_err() {
+        tracing::info!(requests = models.total_load().requests(), "broken off");
     }
 }
 

@@ -119,6 +119,10 @@ fn every_answer_is_complete_and_correct() {
         }
         wrong.into_inner()
     };
+    // How busy it is, as routers read it: nothing runs, waits or is held in the cache.
+    let load = || client.get("/v1/loads").ok()["loads"].take();
+    let idle = load();
+    assert_eq!((&idle[0]["num_total_reqs"], &idle[0]["num_used_tokens"]), (&json!(0), &json!(0)), "{idle}");
     // Once for what is only allocated once.
     assert_eq!(run(4 * CLIENTS), 0);
     let (memory, tasks) = (resident(), threads());
@@ -129,6 +133,9 @@ fn every_answer_is_complete_and_correct() {
     println!("memory {memory} kB before, {} kB after; threads {tasks} before, {} after", resident(), threads());
     assert!(resident() < memory + SLACK_KB, "{memory} kB before, {} kB after", resident());
     assert_eq!(client.metric("gristmill_requests_failed_total"), 0.0);
+    // Who hung up has given back what it held, as everybody has who was answered.
+    assert_eq!(load(), idle);
+    assert_eq!(client.metric("gristmill_cache_tokens"), 0.0);
     // Nobody is left but who asks.
     let begin = Instant::now();
     while client.metric("gristmill_connections") > 1.0 {

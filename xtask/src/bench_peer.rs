@@ -3,15 +3,13 @@
 //! Both programs take turns, test by test, so that whatever else the machine does meets both. Every sample goes into the
 //! JSON file; `xtask benchmarks` makes docs/benchmarks.md of the files under docs/benchmarks.
 
-mod machine;
 mod programs;
 
 use crate::benchmarks::report::{Peer, Report, Row, Side, Test, markdown};
+use crate::machine::{self, Ticks};
 use crate::shell;
-use anyhow::{Context, Result, anyhow, bail};
-use machine::Ticks;
+use anyhow::{Context, Result, bail};
 use programs::{Gristmill, LlamaBench};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 const NOTES: &str = "\
@@ -91,20 +89,20 @@ pub fn run(options: &Options) -> Result<bool> {
         date: machine::today(),
         command: command(options, threads),
         machine: machine::describe(threads)?,
-        commit: options.commit.clone().map_or_else(|| commit(&root), Ok)?,
+        commit: options.commit.clone().map_or_else(|| shell::commit(&root), Ok)?,
         peer: Peer { name: options.peer_name.clone(), ..Peer::default() },
         rows: vec![],
     };
     // A report that cannot be written is better known now than after an hour.
     if let Some(path) = &options.output {
-        save(path, &report)?;
+        shell::save(path, &report)?;
     }
     for model in &options.models {
         for (test, depth) in tests(options) {
             let row = measure(options, &ours, &peer, model, test, depth, &mut report)?;
             report.rows.push(row);
             if let Some(path) = &options.output {
-                save(path, &report)?;
+                shell::save(path, &report)?;
             }
         }
     }
@@ -232,18 +230,6 @@ fn build(root: &Path) -> Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
     let path = target.join("release").join(format!("gristmill{}", std::env::consts::EXE_SUFFIX));
     program(&path, "cargo built it elsewhere: give its path with --gristmill")
-}
-
-fn commit(root: &Path) -> Result<String> {
-    let rev = shell::stdout(shell::git(root).args(["rev-parse", "--short=12", "HEAD"]))?;
-    let changed = shell::stdout(shell::git(root).args(["status", "--porcelain", "--untracked-files=no"]))?;
-    Ok(format!("{}{}", rev.trim_end(), if changed.is_empty() { "" } else { ", with changes" }))
-}
-
-fn save(path: &Path, report: &Report) -> Result<()> {
-    let text = serde_json::to_string_pretty(report)? + "\n";
-    fs::write(path, text)
-        .map_err(|e| anyhow!("cannot write {}: {e}\nhint: -o wants a file in a folder that exists", path.display()))
 }
 
 impl Row {

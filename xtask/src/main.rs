@@ -1,10 +1,12 @@
 //! Developer commands. `cargo xtask --help` lists them.
 
 mod bench_peer;
+mod bench_serve;
 mod benchmarks;
 mod bless;
 mod conformance;
 mod kernels_diff;
+mod machine;
 mod shell;
 mod tidy;
 
@@ -30,6 +32,8 @@ enum Command {
     KernelsDiff(kernels_diff::Options),
     /// Measure gristmill beside llama.cpp on the same files, in turns
     BenchPeer(bench_peer::Options),
+    /// Measure servers of OpenAI's interface under load, in turns
+    BenchServe(bench_serve::Options),
     /// Write docs/benchmarks.md from what bench-peer measured (docs/benchmarks/*.json)
     Benchmarks(benchmarks::Options),
 }
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
         Command::Conformance(options) => conformance::run(&options),
         Command::KernelsDiff(options) => kernels_diff::run(&options),
         Command::BenchPeer(options) => bench_peer::run(&options),
+        Command::BenchServe(options) => bench_serve::run(&options),
         Command::Benchmarks(options) => benchmarks::run(&options),
     };
     match done {

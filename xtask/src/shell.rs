@@ -1,6 +1,8 @@
 //! Running other programs.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use serde::Serialize;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -41,4 +43,18 @@ pub fn stdout(command: &mut Command) -> Result<String> {
         bail!("{command:?}: {}\n{}", out.status, String::from_utf8_lossy(&out.stderr).trim_end());
     }
     String::from_utf8(out.stdout).with_context(|| format!("{command:?}: output is not UTF-8"))
+}
+
+/// The revision of the checkout, and whether files differ from it.
+pub fn commit(root: &Path) -> Result<String> {
+    let rev = stdout(git(root).args(["rev-parse", "--short=12", "HEAD"]))?;
+    let changed = stdout(git(root).args(["status", "--porcelain", "--untracked-files=no"]))?;
+    Ok(format!("{}{}", rev.trim_end(), if changed.is_empty() { "" } else { ", with changes" }))
+}
+
+/// Writes a report as JSON.
+pub fn save(path: &Path, report: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(report)? + "\n";
+    fs::write(path, text)
+        .map_err(|e| anyhow!("cannot write {}: {e}\nhint: -o wants a file in a folder that exists", path.display()))
 }

@@ -4,9 +4,10 @@ use crate::failure::{Failure, Result, printable, some_of};
 use crate::flags::Common;
 use crate::offer::{self, Asked};
 use clap::{Args, ValueHint};
-use gristmill_server::{Config, Offer, Server};
+use gristmill_server::{Config, Notice, Offer, Server};
 use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
 
 const NOTES: &str = "\
 Examples:
@@ -48,12 +49,18 @@ pub struct Options {
     /// Origin whose pages may ask from a browser, such as http://localhost:3000; * for all [default: none]
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     cors: Vec<String>,
-    /// Write a line for every request to standard error
+    /// Who owns the models in /v1/models: older routers take a server only for vllm or sglang, and look there
+    #[arg(long, value_name = "NAME", default_value = "gristmill")]
+    owned_by: String,
+    /// Write a line for every request to standard error, with its x-request-id
     #[arg(long)]
     log: bool,
     /// Answers that each model makes together; 1 for one after the other [default: 8, on a GPU 32]. Their pages take half of the free memory at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512), help_heading = "Limits")]
     parallel: Option<u16>,
+    /// Seconds for those who are being answered or wait when the server is asked to end (SIGTERM, Ctrl-C); a second time it ends at once
+    #[arg(long, value_name = "SECONDS", default_value_t = 25, help_heading = "Limits")]
+    drain: u32,
     /// Most requests that wait for each model; more are refused
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     queue: u32,
@@ -133,6 +140,8 @@ pub fn run(options: Options) -> Result {
         api_key: key,
         body: options.max_body as usize,
         queue: options.queue as usize,
+        drain: Duration::from_secs(options.drain.into()),
+        owned_by: options.owned_by,
         keep: options.keep.map(|mb| mb.saturating_mul(1_000_000)),
         ..defaults
     })?;
@@ -150,7 +159,7 @@ pub fn run(options: Options) -> Result {
         say!("warning: whoever reaches {} can use this server: there is no --api-key", server.address());
     }
     let (listens, names) = (server.address(), models.iter().map(|model| model.name.clone()).collect::<Vec<_>>());
-    let ready = |context: Option<usize>| {
+    let ready = move |context: Option<usize>| {
         let address = to_open(listens);
         match context {
             Some(context) => say!("{}, {context} tokens of context", printable(&names[0])),
@@ -163,6 +172,13 @@ pub fn run(options: Options) -> Result {
     };
     let device = device.into_inner();
     let available = Box::new(move || device.as_ref().and_then(|device| device.available()));
-    server.run(Offer { models, most_loaded: options.models_loaded.map(usize::from), available }, ready)?;
+    let tell = move |notice| match notice {
+        Notice::Ready(context) => ready(context),
+        Notice::Draining(requests, most) => {
+            let s = if requests == 1 { "" } else { "s" };
+            say!("ending: {requests} request{s} to answer, for {} s at most (Ctrl-C again ends at once)", most.as_secs());
+        }
+    };
+    server.run(Offer { models, most_loaded: options.models_loaded.map(usize::from), available }, tell)?;
     Ok(())
 }

@@ -1,9 +1,11 @@
 //! The program as its users have it: the built binary, on the demo model.
 
 mod bad;
+mod deploy;
 mod names;
 mod numbers;
 mod profile;
+mod routers;
 mod serve;
 mod show;
 mod templates;

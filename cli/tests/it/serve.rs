@@ -5,16 +5,30 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// The demo model again, in another quantisation.
 const DEMO_K: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../llm/tests/data/demo-glm-Q4_K_M.gguf");
 
 /// A server of the built binary.
 pub struct Server {
-    child: Child,
+    pub child: Child,
     pub address: String,
-    /// What it wrote before it was ready.
-    said: Vec<String>,
+    /// What it has written so far.
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    /// What it has written so far, to standard error.
+    fn said(&self) -> Vec<String> {
+        self.said.lock().expect("lines").clone()
+    }
+    /// Sends it that signal.
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status().expect("kill");
+        assert!(sent.success());
+    }
 }
 
 pub fn serve(arguments: &[&str]) -> Server {
@@ -23,16 +37,17 @@ pub fn serve(arguments: &[&str]) -> Server {
     let mut command = gristmill(&[&["serve", "--port", "0"], arguments].concat());
     let mut child = command.stderr(Stdio::piped()).spawn().expect("it runs");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-    let mut said = Vec::new();
+    let said = Arc::new(Mutex::new(Vec::new()));
     let address = loop {
         let line = lines.next().expect("it says where it is").expect("text");
         if let Some((_, rest)) = line.split_once("chat: http://") {
             break rest.split('/').next().unwrap_or_default().to_owned();
         }
-        said.push(line);
+        said.lock().expect("lines").push(line);
     };
     // Whoever writes there must not be stopped by a full pipe.
-    std::thread::spawn(move || lines.for_each(drop));
+    let all = said.clone();
+    std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| all.lock().expect("lines").push(line)));
     Server { child, address, said }
 }
 
@@ -57,9 +72,51 @@ fn without_a_model_it_serves_the_demo_and_ends_when_asked() {
     let mut server = serve(&[]);
     assert!(get(&server.address, "/").contains("<title>Gristmill</title>"));
     assert!(get(&server.address, "/v1/models").contains("\"id\":\"demo\""));
-    let asked = Command::new("kill").args(["-TERM", &server.child.id().to_string()]).status().expect("kill");
-    assert!(asked.success());
+    server.signal("-TERM");
     assert_eq!(server.child.wait().expect("it ends").code(), Some(0));
+}
+
+/// Asks for a stream of a long answer, and waits for its beginning.
+fn long_answer(server: &Server) -> BufReader<TcpStream> {
+    let body = r#"{"messages":[{"role":"user","content":"Tell me a story."}],"stream":true,"ignore_eos":true,"n":4,"max_tokens":400}"#;
+    let mut stream = TcpStream::connect(&server.address).expect("a connection");
+    let head = "Host: localhost\r\nX-Request-Id: story-1\r\nContent-Type: application/json";
+    write!(stream, "POST /v1/chat/completions HTTP/1.0\r\n{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+        .expect("sent");
+    let (mut reader, mut line) = (BufReader::new(stream), String::new());
+    while !line.contains("\"content\":\"") || line.contains("\"content\":\"\"") {
+        line.clear();
+        assert!(reader.read_line(&mut line).expect("an answer") > 0, "it ended");
+    }
+    reader
+}
+
+#[test]
+fn asked_to_end_it_answers_first_and_asked_again_it_does_not() {
+    let mut server = serve(&["--drain", "300", "--log"]);
+    let mut answer = long_answer(&server);
+    server.signal("-TERM");
+    let mut rest = String::new();
+    answer.read_to_string(&mut rest).expect("the rest");
+    assert!(rest.ends_with("data: [DONE]\n\n") && !rest.contains("shutting down"), "{rest}");
+    assert_eq!(server.child.wait().expect("it ends").code(), Some(0));
+    let said = server.said().join("\n");
+    assert!(said.contains("ending: 1 request to answer, for 300 s at most"), "{said}");
+    let line = server
+        .said()
+        .into_iter()
+        .find(|line| line.contains("request client=127.0.0.1 id=\"story-1\""))
+        .expect("a line");
+    assert!(line.contains("path=\"/v1/chat/completions\" status=200") && line.ends_with("whole=true"), "{line}");
+
+    let mut server = serve(&["--drain", "300"]);
+    let _answer = long_answer(&server);
+    server.signal("-INT");
+    while !server.said().iter().any(|line| line.starts_with("ending: ")) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    server.signal("-INT");
+    assert_eq!(server.child.wait().expect("it ends").code(), Some(130));
 }
 
 #[test]
@@ -76,7 +133,7 @@ fn it_listens_by_name_and_says_what_it_does() {
     };
     assert_eq!(["localhost", "127.0.0.1", "evil.example"].map(status), ["200", "200", "403"]);
     // What it said before it was ready, in a log that is no terminal.
-    assert!(server.said.iter().any(|line| line == "loading demo"), "{:?}", server.said);
+    assert!(server.said().iter().any(|line| line == "loading demo"), "{:?}", server.said());
     let fresh = tempfile::tempdir().expect("a folder");
     let first = super::outcome(gristmill(&["run", "-p", "x", "-n", "1"]).env("GRISTMILL_CACHE", fresh.path()));
     assert!(first.stderr.contains("compiling ") && first.stderr.contains("half a minute"), "{}", first.stderr);
@@ -91,7 +148,7 @@ fn a_port_that_is_taken_is_no_riddle() {
 }
 
 /// Is there that program with these clients? Says so if not, where that is allowed.
-fn has_clients(program: &str, check: &[&str]) -> bool {
+pub fn has_clients(program: &str, check: &[&str]) -> bool {
     let found = Command::new(program).args(check).stdout(Stdio::null()).stderr(Stdio::null()).status();
     let found = found.is_ok_and(|status| status.success());
     if !found {
@@ -103,7 +160,7 @@ fn has_clients(program: &str, check: &[&str]) -> bool {
 }
 
 /// Runs a script, at least so many of whose checks pass.
-fn script(program: &str, name: &str, arguments: &[&str], checks: usize) {
+pub fn script(program: &str, name: &str, arguments: &[&str], checks: usize) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name);
     let output = Command::new(program).arg(path).args(arguments).output().expect("it runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -126,7 +183,7 @@ fn clients(program: &str, check: &[&str], scripts: &[&str]) {
     }
 }
 
-fn python() -> String {
+pub fn python() -> String {
     std::env::var("GRISTMILL_PYTHON").unwrap_or_else(|_| "python3".into())
 }
 
@@ -154,7 +211,7 @@ fn a_folder_is_all_the_models_in_it() {
     std::fs::write(folder.path().join("broken.gguf"), "broken").expect("written");
     let path = folder.path().to_str().expect("text");
     let server = serve(&[path, "demo"]);
-    let said = server.said.join("\n");
+    let said = server.said().join("\n");
     assert!(
         said.contains("broken is left out: ") && said.contains("2 models, each loaded when it is asked for: one, demo"),
         "{said}"

@@ -9,7 +9,6 @@ use crate::net::stream::{Chunk, Framing};
 use axum::response::Response;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 /// An endpoint that answers are generated for.
@@ -49,11 +48,4 @@ pub trait ResponseEncoder: Send + 'static {
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>);
     /// All of it at once.
     fn whole(self, answers: Vec<Answer>, usage: &Usage) -> Response;
-}
-
-/// An identifier that no other request has.
-pub fn fresh_id(prefix: &str) -> String {
-    // Every RandomState has keys of its own.
-    let part = || RandomState::new().build_hasher().finish();
-    format!("{prefix}{:016x}{:08x}", part(), part() as u32)
 }

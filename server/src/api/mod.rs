@@ -4,6 +4,7 @@
 mod anthropic;
 mod date;
 mod interface;
+mod loads;
 mod models;
 mod native;
 mod ollama;

@@ -4,7 +4,7 @@ use crate::api::date::date;
 use crate::app::App;
 use crate::core::error::RequestError;
 use crate::core::models::entry::Model;
-use crate::core::models::pool::{Models, Status};
+use crate::core::models::pool::Status;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -26,14 +26,14 @@ fn status(status: Status) -> Value {
     }
 }
 
-fn describe(models: &Models, model: &Model) -> Value {
+fn describe(app: &App, model: &Model) -> Value {
     json!({
         "id": model.name(),
         "object": "model",
         "created": model.created,
-        "owned_by": "gristmill",
+        "owned_by": app.config.owned_by,
         "aliases": model.names.aliases,
-        "status": status(models.status(model)),
+        "status": status(app.models.status(model)),
         // As vLLM has it.
         "max_model_len": model.known().map(|plan| plan.context),
         // Anthropic's.
@@ -46,7 +46,7 @@ fn describe(models: &Models, model: &Model) -> Value {
 /// All of them.
 pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     let all = app.models.all();
-    let data: Vec<Value> = all.iter().map(|model| describe(&app.models, model)).collect();
+    let data: Vec<Value> = all.iter().map(|model| describe(&app, model)).collect();
     let name = |model: Option<&Arc<Model>>| model.map(|model| model.name().to_owned());
     let (first, last) = (name(all.first()), name(all.last()));
     Json(json!({ "object": "list", "data": data, "has_more": false, "first_id": first, "last_id": last }))
@@ -58,5 +58,5 @@ pub async fn get(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, RequestError> {
     let Path(name) = name.map_err(|error| RequestError::body(error.to_string()))?;
-    Ok(Json(describe(&app.models, app.models.find(Some(&name))?)))
+    Ok(Json(describe(&app, app.models.find(Some(&name))?)))
 }

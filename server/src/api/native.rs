@@ -125,7 +125,7 @@ pub async fn props(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
         });
         json!({
             "default_generation_settings": { "n_ctx": served.context, "params": params },
-            "total_slots": 1, "model_alias": served.name, "model_path": served.name,
+            "total_slots": intake.model.load().slots, "model_alias": served.name, "model_path": served.name,
             "chat_template": served.template.source(), "n_ctx": served.context, "n_vocab": served.about.vocabulary,
             "modalities": { "vision": false, "audio": false }, "build_info": BUILD,
         })

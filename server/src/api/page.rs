@@ -14,9 +14,9 @@ pub async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
     if let Some(why) = app.models.shared.condition.failure() {
         return (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "failed", "message": why })));
     }
-    match app.models.is_closed() {
+    match app.models.is_draining() {
         false => (StatusCode::OK, Json(json!({ "status": "ok" }))),
-        true => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "unavailable" }))),
+        true => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "draining" }))),
     }
 }
 
@@ -24,7 +24,7 @@ pub async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
 pub async fn counts(State(app): State<Arc<App>>) -> Response {
     let shared = &app.models.shared;
     for model in app.models.all() {
-        model.metrics.waiting.set(model.queue.len() as i64);
+        shared.metrics.set_load(model.name(), &model.metrics, &model.load());
     }
     shared.metrics.connections.set(app.connected.len() as i64);
     shared.metrics.engine_failed.set(i64::from(shared.condition.failure().is_some()));

@@ -8,11 +8,11 @@ use crate::api::page::{counts, health};
 use crate::api::responses::request::Responses;
 use crate::api::serve::generate;
 use crate::api::shape;
-use crate::api::{models, native, ollama};
+use crate::api::{loads, models, native, ollama};
 use crate::app::App;
 use crate::core::error::RequestError;
 use crate::core::loading::Loading;
-use crate::net::{cors, guard, host, log};
+use crate::net::{cors, draining, guard, host, log};
 use crate::page;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri, header};
@@ -49,6 +49,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/detokenize", post(native::detokenize))
         .route("/tokenizer_info", get(native::tokenizer_info))
         .route("/props", get(native::props))
+        .route("/v1/loads", get(loads::loads))
         .route("/metrics", get(counts))
         .route_layer(middleware::from_fn_with_state(app.clone(), guard::check_key));
     let router = Router::new()
@@ -60,7 +61,7 @@ pub fn router(app: Arc<App>) -> Router {
         .layer(middleware::from_fn_with_state(app.clone(), host::check))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(middleware::from_fn(shape::of_errors))
-        .layer(middleware::from_fn(log::requests))
+        .layer(middleware::from_fn_with_state(app.clone(), draining::close))
         .with_state(app);
     match cors::layer(&origins) {
         Some(cors) => router.layer(cors),
@@ -90,6 +91,7 @@ impl ReadinessGate {
         Router::new()
             .fallback(ReadinessGate::answer)
             .layer(middleware::from_fn(shape::of_errors))
+            .layer(middleware::from_fn(log::requests))
             .with_state(self.clone())
     }
     async fn answer(State(gate): State<ReadinessGate>, request: Request) -> Response {

@@ -202,8 +202,11 @@ impl Intake {
         if let Some(why) = self.models.shared.condition.failure() {
             return Err(RequestError::failed(why));
         }
+        if self.models.is_draining() {
+            return Err(RequestError::closing());
+        }
         let Prepared { task, reuse, prompts, replies } = prepared;
-        let (events, receiver) = channel(self.limits().unread);
+        let (events, receiver) = channel(self.limits().unread, self.model.held.part());
         let (served, answered, usage, events) = (self.served.clone(), 0, Usage::default(), Arc::new(events));
         let job = Job { client, asked, task, served, reuse, prompts, answered, usage, events };
         if let Some(step) = self.model.loading.step() {

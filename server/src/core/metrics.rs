@@ -1,11 +1,14 @@
-//! What the server counts, for Prometheus.
+//! What the server counts, for Prometheus: under names of its own, and what routers choose a server by under vLLM's, which they all read.
 
+use crate::core::load::Load;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
+use std::sync::atomic::AtomicU64;
 
 /// Type of the response that carries them.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -16,6 +19,41 @@ struct Label {
     model: String,
 }
 
+/// The same in vLLM's words.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct ModelName {
+    model_name: String,
+}
+
+/// What routers choose a server by: Kubernetes' gateway API, llm-d and others ask for these names.
+struct RouterMetrics {
+    registry: Registry,
+    running: Family<ModelName, Gauge>,
+    waiting: Family<ModelName, Gauge>,
+    usage: Family<ModelName, Gauge<f64, AtomicU64>>,
+}
+
+impl Default for RouterMetrics {
+    fn default() -> RouterMetrics {
+        let mut registry = Registry::default();
+        let (running, waiting, usage) = (Family::default(), Family::default(), Family::default());
+        registry.register("vllm:num_requests_running", "Requests being answered", running.clone());
+        registry.register("vllm:num_requests_waiting", "Requests in the queue", waiting.clone());
+        let help = "Part of the cache used by requests that are not over; 1 is all of it";
+        registry.register("vllm:kv_cache_usage_perc", help, usage.clone());
+        RouterMetrics { registry, running, waiting, usage }
+    }
+}
+
+impl RouterMetrics {
+    fn set(&self, name: &str, load: &Load) {
+        let label = ModelName { model_name: name.to_owned() };
+        self.running.get_or_create(&label).set(load.running as i64);
+        self.waiting.get_or_create(&label).set(load.waiting as i64);
+        self.usage.get_or_create(&label).set(load.usage());
+    }
+}
+
 /// What all models have counted. Cheap to use from any thread.
 pub struct Metrics {
     registry: Registry,
@@ -24,6 +62,7 @@ pub struct Metrics {
     /// 1 once the engine is gone for good.
     pub engine_failed: Gauge,
     models: Families,
+    routers: RouterMetrics,
 }
 
 /// The counters of one model.
@@ -57,14 +96,18 @@ pub struct ModelMetrics {
     pub bytes: Gauge,
     /// Bytes of prefixes that are kept, now.
     pub kept_bytes: Gauge,
+    /// Requests that are answered at a time at most, while it is loaded; 0 stands for one.
+    pub slots: Gauge,
     /// Pages of the cache that sequences have, now.
     pub pages: Gauge,
     /// Pages that there are; none where answers are made one by one.
     pub pages_total: Gauge,
-    /// Positions of sequences that are under way, now.
-    pub cached_positions: Gauge,
     /// How often a sequence had to give its pages up for others.
     pub preempted: Counter,
+    /// Tokens in the cache of requests that are not over, now.
+    pub used_tokens: Gauge,
+    /// Tokens that the cache has room for.
+    pub room_tokens: Gauge,
     /// Seconds in the queue.
     pub queue_time: Histogram,
     /// Seconds from a request to its first token.
@@ -91,10 +134,12 @@ struct Families {
     loaded: Family<Label, Gauge>,
     bytes: Family<Label, Gauge>,
     kept_bytes: Family<Label, Gauge>,
+    slots: Family<Label, Gauge>,
     pages: Family<Label, Gauge>,
     pages_total: Family<Label, Gauge>,
-    cached_positions: Family<Label, Gauge>,
     preempted: Family<Label, Counter>,
+    used_tokens: Family<Label, Gauge>,
+    room_tokens: Family<Label, Gauge>,
     queue_time: Family<Label, Histogram, fn() -> Histogram>,
     first_token_time: Family<Label, Histogram, fn() -> Histogram>,
     token_time: Family<Label, Histogram, fn() -> Histogram>,
@@ -117,6 +162,7 @@ impl Default for Metrics {
         let (connections, engine_failed) = (Gauge::default(), Gauge::default());
         registry.register("connections", "Open connections", connections.clone());
         registry.register("engine_failed", "1 once the engine is gone for good", engine_failed.clone());
+        registry.register("build", "Which program this is", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
         let mut counter = |name: &str, help: &str| {
             let counter = Family::<Label, Counter>::default();
             registry.register(name, help, counter.clone());
@@ -143,9 +189,14 @@ impl Default for Metrics {
         let loaded = gauge("model_loaded", "1 while the model is loaded");
         let bytes = gauge("model_bytes", "Bytes of weights, cache and activations of the model while it is loaded");
         let kept_bytes = gauge("prefix_cache_bytes", "Bytes of prefixes that are kept");
+        let slots = gauge(
+            "requests_running_most",
+            "Requests that are answered together at most; 0 where they are answered one by one",
+        );
         let pages = gauge("cache_pages_used", "Pages of the cache that sequences under way have");
         let pages_total = gauge("cache_pages", "Pages of the cache; 0 where answers are made one by one");
-        let cached_positions = gauge("cache_positions", "Positions of sequences under way in the cache");
+        let used_tokens = gauge("cache_tokens", "Tokens in the cache of requests that are not over");
+        let room_tokens = gauge("cache_tokens_room", "Tokens that the cache has room for");
         let mut histogram = |name: &str, help: &str, make: fn() -> Histogram| {
             let histogram = Family::<Label, Histogram, fn() -> Histogram>::new_with_constructor(make);
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
@@ -170,16 +221,18 @@ impl Default for Metrics {
             loaded,
             bytes,
             kept_bytes,
+            slots,
             pages,
             pages_total,
-            cached_positions,
             preempted,
+            used_tokens,
+            room_tokens,
             queue_time,
             first_token_time,
             token_time,
             request_time,
         };
-        Metrics { registry, connections, engine_failed, models }
+        Metrics { registry, connections, engine_failed, models, routers: RouterMetrics::default() }
     }
 }
 
@@ -202,21 +255,32 @@ impl Metrics {
             loaded: all.loaded.get_or_create_owned(&label),
             bytes: all.bytes.get_or_create_owned(&label),
             kept_bytes: all.kept_bytes.get_or_create_owned(&label),
+            slots: all.slots.get_or_create_owned(&label),
             pages: all.pages.get_or_create_owned(&label),
             pages_total: all.pages_total.get_or_create_owned(&label),
-            cached_positions: all.cached_positions.get_or_create_owned(&label),
             preempted: all.preempted.get_or_create_owned(&label),
+            used_tokens: all.used_tokens.get_or_create_owned(&label),
+            room_tokens: all.room_tokens.get_or_create_owned(&label),
             queue_time: all.queue_time.get_or_create_owned(&label),
             first_token_time: all.first_token_time.get_or_create_owned(&label),
             token_time: all.token_time.get_or_create_owned(&label),
             request_time: all.request_time.get_or_create_owned(&label),
         }
     }
+    /// How busy the model of that name is.
+    pub fn set_load(&self, name: &str, of: &ModelMetrics, load: &Load) {
+        of.waiting.set(load.waiting as i64);
+        of.used_tokens.set(load.used as i64);
+        of.room_tokens.set(load.room as i64);
+        self.routers.set(name, load);
+    }
     /// All of them, as text.
     pub fn to_text(&self) -> String {
         let mut out = String::new();
         // Writing to a String does not fail.
-        let _ = text::encode(&mut out, &self.registry);
+        let _ = text::encode_registry(&mut out, &self.registry)
+            .and_then(|()| text::encode_registry(&mut out, &self.routers.registry))
+            .and_then(|()| text::encode_eof(&mut out));
         out
     }
 }

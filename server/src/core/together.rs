@@ -91,7 +91,7 @@ impl Together {
         metrics.kept_bytes.set(self.batcher.kept_bytes() as i64);
         metrics.pages.set(load.pages as i64);
         metrics.pages_total.set(load.total_pages as i64);
-        metrics.cached_positions.set(load.tokens as i64);
+        metrics.slots.set(self.batcher.engine().most_sequences() as i64);
         metrics.preempted.inc_by(load.preempted.saturating_sub(metrics.preempted.get()));
     }
     /// Takes a request in.

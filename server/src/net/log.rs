@@ -1,23 +1,117 @@
-//! A line of the log for every request: who, what, and how it went. Nothing of what was said.
+//! Requests by their identifiers: told to clients, and a line of the log for each. Nothing of what was said.
 
+use crate::core::id::fresh_id;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{ConnectInfo, Request};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::Response;
-use std::net::SocketAddr;
-use std::time::Instant;
+use hyper::body::{Frame, SizeHint};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 /// Most characters of a path.
 const PATH: usize = 200;
+/// Most characters of an identifier that somebody else gave: those of routers and of traces have 16 to 64.
+const ID: usize = 128;
+/// The header that carries it, in both directions.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Writes it, once the head of the answer is there.
+/// Gives every request an identifier, which its answer carries, unless whoever asks has given it one, and writes a line once it was answered, or nobody wanted
+/// the rest of the answer.
 pub async fn requests(request: Request, next: Next) -> Response {
     let begun = Instant::now();
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
+    let id = given(request.headers()).unwrap_or_else(|| fresh_id("req_"));
+    let client = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
     let method = request.method().clone();
     let path: String = request.uri().path().chars().take(PATH).collect();
-    let response = next.run(request).await;
-    let (status, time) = (response.status().as_u16(), begun.elapsed().as_millis() as u64);
-    let client = peer.map(tracing::field::display);
-    tracing::info!(client, %method, path, status, head_ms = time, "request");
-    response
+    let mut response = next.run(request).await;
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    let (status, head) = (response.status().as_u16(), begun.elapsed());
+    let line = Line { id, client, method, path, status, begun, head, bytes: 0 };
+    response.map(|body| Body::new(Logged { body, line, ended: false }))
+}
+
+/// The identifier that a request came with, if it is one: it goes into headers and logs.
+fn given(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get(REQUEST_ID)?.to_str().ok()?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(&byte);
+    ((1..=ID).contains(&id.len()) && id.bytes().all(plain)).then(|| id.to_owned())
+}
+
+/// What is known of a request.
+struct Line {
+    id: String,
+    client: Option<IpAddr>,
+    method: Method,
+    path: String,
+    status: u16,
+    begun: Instant,
+    /// Time to the head of the answer.
+    head: Duration,
+    /// Bytes of the answer.
+    bytes: u64,
+}
+
+/// The body of an answer, which writes the line when it is dropped.
+struct Logged {
+    body: Body,
+    line: Line,
+    ended: bool,
+}
+
+impl HttpBody for Logged {
+    type Data = Bytes;
+    type Error = axum::Error;
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        match &frame {
+            Some(Ok(frame)) => self.line.bytes += frame.data_ref().map_or(0, |data| data.len() as u64),
+            Some(Err(_)) => {}
+            None => self.ended = true,
+        }
+        Poll::Ready(frame)
+    }
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Logged {
+    fn drop(&mut self) {
+        // What has a length is not asked for more than that.
+        let whole = self.ended || self.body.is_end_stream();
+        let Line { id, client, method, path, status, begun, head, bytes } = &self.line;
+        let milliseconds = |time: Duration| time.as_millis() as u64;
+        let (head_ms, total_ms) = (milliseconds(*head), milliseconds(begun.elapsed()));
+        let client = client.map(tracing::field::display);
+        tracing::info!(client, id, %method, path, status, head_ms, total_ms, bytes, whole, "request");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identifier_is_taken_if_it_can_stand_in_a_log() {
+        let given = |id: &[u8]| {
+            let headers = HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_bytes(id).unwrap())]);
+            given(&headers)
+        };
+        for id in ["chatcmpl-8WcVBOZ2r2Q3bsY93JagdY6S", "0af7651916cd43dd8448eb211c80319c", "a/b:c=", &"x".repeat(ID)] {
+            assert_eq!(given(id.as_bytes()).as_deref(), Some(id));
+        }
+        for id in [&b""[..], b"two words", b"a\"b", b"caf\xe9", b"a\tb", "x".repeat(ID + 1).as_bytes()] {
+            assert_eq!(given(id), None, "{}", id.escape_ascii());
+        }
+        assert_eq!(super::given(&HeaderMap::new()), None);
+    }
 }

@@ -3,6 +3,7 @@
 pub mod body;
 pub mod connections;
 pub mod cors;
+pub mod draining;
 pub mod error;
 pub mod guard;
 pub mod host;

@@ -8,6 +8,7 @@ mod failed;
 mod failing_support;
 mod interfaces;
 mod large;
+mod operations;
 mod readers;
 mod running;
 mod scores;

@@ -9,7 +9,9 @@ use gristmill_llm::engine::{Engine, Forecast, Progress, Settings};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
 use gristmill_runtime::store::Store;
-use gristmill_server::{About, Condition, Config, LoadError, ModelPlan, ModelSource, ModelSpec, Offer, Server, Text};
+use gristmill_server::{
+    About, Condition, Config, LoadError, ModelPlan, ModelSource, ModelSpec, Notice, Offer, Server, Text,
+};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -110,7 +112,12 @@ pub fn start_with(config: Config, offer: impl FnOnce() -> Offer + Send + 'static
         let ended = async {
             let _ = ended.await;
         };
-        server.run_until(offer(), |_| is_ready.send(()).expect("somebody waits"), ended).expect("it serves");
+        let tell = move |notice| {
+            if matches!(notice, Notice::Ready(_)) {
+                is_ready.send(()).expect("somebody waits");
+            }
+        };
+        server.run_until(offer(), tell, ended).expect("it serves");
     });
     ready.recv().expect("it is ready");
     Running { client, condition, end: Some(end), thread: Some(thread) }

@@ -1,9 +1,10 @@
 //! How a message is told: blocks, one after the other.
 
 use super::error::to_json;
-use crate::api::interface::{ResponseEncoder, fresh_id};
+use crate::api::interface::ResponseEncoder;
 use crate::core::error::RequestError;
 use crate::core::event::{Finish, Usage};
+use crate::core::id::fresh_id;
 use crate::core::model::Served;
 use crate::core::output::{Answer, OutputEvent};
 use crate::net::stream::{Chunk, Framing};

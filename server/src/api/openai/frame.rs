@@ -2,8 +2,8 @@
 
 use super::settings::Telling;
 use super::usage::{timings_json, usage_json};
-use crate::api::interface::fresh_id;
 use crate::core::event::Usage;
+use crate::core::id::fresh_id;
 use crate::core::model::{Served, now};
 use axum::Json;
 use axum::response::{IntoResponse, Response};

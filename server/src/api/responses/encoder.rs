@@ -1,8 +1,9 @@
 //! How a response is told: items, one after the other, each with events of its own.
 
-use crate::api::interface::{ResponseEncoder, fresh_id};
+use crate::api::interface::ResponseEncoder;
 use crate::core::error::RequestError;
 use crate::core::event::{Finish, Usage};
+use crate::core::id::fresh_id;
 use crate::core::model::{Served, now};
 use crate::core::output::{Answer, OutputEvent};
 use crate::net::error::to_json;

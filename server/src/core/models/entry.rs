@@ -2,11 +2,13 @@
 
 use crate::core::error::RequestError;
 use crate::core::job::Job;
+use crate::core::load::{Load, Tokens};
 use crate::core::loading::Loading;
 use crate::core::metrics::ModelMetrics;
 use crate::core::model::{About, Served, Text, now};
 use crate::core::models::names::Names;
 use crate::core::queue::Queue;
+use gristmill_llm::arch::Options;
 use gristmill_llm::engine::{Engine, Progress};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -90,6 +92,8 @@ pub struct Model {
     pub queue: Queue<Job>,
     /// What was counted of it.
     pub metrics: ModelMetrics,
+    /// Tokens in its cache of requests that are not over.
+    pub held: Tokens,
     /// How far it is while it is being loaded.
     pub loading: Loading,
     plan: Mutex<Result<ModelPlan, LoadError>>,
@@ -112,6 +116,7 @@ impl Model {
             source,
             queue: Queue::new(waiting),
             metrics,
+            held: Tokens::default(),
             loading,
             plan: Mutex::new(plan),
             served: Mutex::default(),
@@ -141,6 +146,17 @@ impl Model {
             *plan = self.source.plan();
         }
         plan.clone()
+    }
+    /// How busy it is. Where sequences share pages a page counts once, whole, whoever has it.
+    pub fn load(&self) -> Load {
+        let ModelMetrics { running, slots, pages, pages_total, .. } = &self.metrics;
+        let [running, slots, pages, pages_total] =
+            [running, slots, pages, pages_total].map(|gauge| usize::try_from(gauge.get()).unwrap_or(0));
+        let (used, room) = match pages_total {
+            0 => (self.held.count(), self.known().map_or(0, |plan| plan.context)),
+            _ => (pages * Options::PAGE, pages_total * Options::PAGE),
+        };
+        Load { running, waiting: self.queue.len(), slots: slots.max(1), used, room }
     }
     /// Why it cannot be said, where it could not.
     pub fn unplanned(&self) -> Option<LoadError> {

@@ -8,6 +8,7 @@ use crate::core::condition::Condition;
 use crate::core::error::RequestError;
 use crate::core::event::Event;
 use crate::core::limits::Limits;
+use crate::core::load::Load;
 use crate::core::loading::{Loading, Step};
 use crate::core::metrics::{Metrics, ModelMetrics};
 use crate::core::model::Served;
@@ -73,6 +74,8 @@ struct State {
     line: VecDeque<usize>,
     /// Bytes that there were for models when none was loaded. Those that are loaded may not have touched all of theirs.
     room: u64,
+    /// Nobody is let in any more.
+    draining: bool,
     closed: bool,
 }
 
@@ -126,6 +129,7 @@ impl Models {
             failures: vec![None; all.len()],
             line: VecDeque::new(),
             room: 0,
+            draining: false,
             closed: false,
         };
         let (state, changed, clock) = (Mutex::new(state), Condvar::new(), AtomicU64::new(1));
@@ -344,9 +348,8 @@ impl Models {
         let model = &self.all[at];
         let mut state = self.lock();
         state.phases[at] = Phase::Away;
-        let ModelMetrics { loaded, bytes, kept_bytes, running, pages, pages_total, cached_positions, .. } =
-            &model.metrics;
-        for gauge in [loaded, bytes, kept_bytes, running, pages, pages_total, cached_positions] {
+        let ModelMetrics { loaded, bytes, kept_bytes, running, slots, pages, pages_total, .. } = &model.metrics;
+        for gauge in [loaded, bytes, kept_bytes, running, slots, pages, pages_total] {
             gauge.set(0);
         }
         if !state.closed && model.queue.len() > 0 {
@@ -388,15 +391,27 @@ impl Models {
             }
         }
     }
+    /// Lets nobody in any more; who is being answered or waits is answered.
+    pub fn drain(&self) {
+        self.lock().draining = true;
+    }
+    /// Is nobody let in any more?
+    pub fn is_draining(&self) -> bool {
+        self.lock().draining
+    }
+    /// How busy all of them are together.
+    pub fn total_load(&self) -> Load {
+        self.all.iter().map(|model| model.load()).fold(Load::default(), Load::plus)
+    }
+    /// Is anybody being answered, or waits to be?
+    pub fn is_busy(&self) -> bool {
+        self.all.iter().any(|model| model.queue.is_busy())
+    }
     /// Answers nobody any more; who waits is let go, and who is being answered too.
     pub fn close(&self) {
         self.lock().closed = true;
         self.all.iter().for_each(|model| model.queue.close());
         self.changed.notify_all();
-    }
-    /// Was it closed?
-    pub fn is_closed(&self) -> bool {
-        self.lock().closed
     }
     /// Waits until it is closed and no model answers any more. One that is being loaded is not waited for: nobody can hurry it.
     pub fn wait(&self) {

@@ -1,0 +1,45 @@
+//! `/v1/loads`: how busy the server is, in SGLang's words, as routers ask.
+
+use crate::api::date::date;
+use crate::app::App;
+use crate::core::error::RequestError;
+use crate::core::load::Load;
+use crate::core::model::now;
+use crate::net::body::UnreadRequest;
+use axum::Json;
+use axum::extract::State;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+fn describe(load: &Load) -> Value {
+    json!({
+        "num_running_reqs": load.running,
+        "num_waiting_reqs": load.waiting,
+        "num_total_reqs": load.requests(),
+        "num_used_tokens": load.used,
+        "max_total_num_tokens": load.room,
+        "token_usage": load.usage(),
+        "max_running_requests": load.slots,
+    })
+}
+
+/// `/v1/loads?model=NAME`: of that model, or of all together, and of each.
+///
+/// # Errors
+/// When there is no such model.
+pub async fn loads(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+    let (_, named) = asked.parameter("model");
+    let named = named.map(|name| app.models.find(Some(&name))).transpose()?;
+    // SGLang has one for each rank of data parallelism; here one process is one rank.
+    let mut rank = describe(&named.map_or_else(|| app.models.total_load(), |model| model.load()));
+    rank["dp_rank"] = 0.into();
+    let models = app.models.all().iter().filter(|model| named.is_none_or(|named| Arc::ptr_eq(named, model)));
+    let models: Vec<Value> = models
+        .map(|model| {
+            let mut load = describe(&model.load());
+            load["model"] = model.name().into();
+            load
+        })
+        .collect();
+    Ok(Json(json!({ "timestamp": date(now()), "dp_rank_count": 1, "loads": [rank], "models": models })))
+}

@@ -1,0 +1,178 @@
+//! What routers and operators ask of a server, and how it ends.
+
+use super::client::{Client, Response, asking};
+use super::{Running, start};
+use gristmill_server::Config;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+const STORY: &str = "Tell me a story.";
+/// What may take a moment on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An answer that is being told.
+struct Telling(BufReader<TcpStream>);
+
+impl Telling {
+    /// Asks for a stream and waits for the beginning of its text.
+    fn begin(client: &Client, settings: Value) -> Telling {
+        let mut telling = Telling::ask(client, settings);
+        let mut line = String::new();
+        while !line.contains("\"content\":\"") || line.contains("\"content\":\"\"") {
+            line.clear();
+            assert!(telling.0.read_line(&mut line).expect("an answer") > 0, "it ended");
+        }
+        telling
+    }
+    fn ask(client: &Client, settings: Value) -> Telling {
+        let mut body = asking(STORY, settings);
+        body["stream"] = true.into();
+        let body = body.to_string();
+        let request = client.request("POST", "/v1/chat/completions", "application/json", body.as_bytes());
+        Telling(BufReader::new(client.send(&request)))
+    }
+    /// All that is still told.
+    fn rest(mut self) -> String {
+        let mut rest = String::new();
+        self.0.read_to_string(&mut rest).expect("an answer in time");
+        rest
+    }
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A gauge of vLLM's name for the demo model.
+#[track_caller]
+fn vllm(client: &Client, name: &str) -> f64 {
+    let metrics = client.get("/metrics").body;
+    let start = format!("vllm:{name}{{model_name=\"demo\"}} ");
+    let value = metrics.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok());
+    value.unwrap_or_else(|| panic!("no {start}: {metrics}"))
+}
+
+fn load(client: &Client) -> Value {
+    client.get("/v1/loads?include=core").ok()["loads"][0].take()
+}
+
+#[test]
+fn routers_see_how_busy_it_is() {
+    let server = start(Config::default());
+    let client = &server.client;
+    let idle = json!({
+        "num_running_reqs": 0, "num_waiting_reqs": 0, "num_total_reqs": 0, "num_used_tokens": 0,
+        "max_total_num_tokens": 2048, "token_usage": 0.0, "max_running_requests": 1, "dp_rank": 0,
+    });
+    assert_eq!(load(client), idle);
+    let endless = json!({ "ignore_eos": true, "n": 16, "max_tokens": 1500 });
+    let running = Telling::begin(client, endless.clone());
+    let waiting = Telling::ask(client, endless);
+    wait_until("one waits", || load(client)["num_waiting_reqs"] == 1);
+    let busy = load(client);
+    assert_eq!((&busy["num_running_reqs"], &busy["num_total_reqs"]), (&json!(1), &json!(2)));
+    let used = busy["num_used_tokens"].as_u64().expect("a number");
+    assert!((10..2048).contains(&used), "{busy}");
+    assert_eq!(busy["token_usage"], used as f64 / 2048.0);
+    assert_eq!([vllm(client, "num_requests_running"), vllm(client, "num_requests_waiting")], [1.0, 1.0]);
+    // It goes on meanwhile.
+    assert!(vllm(client, "kv_cache_usage_perc") >= used as f64 / 2048.0);
+    assert!(client.metric("gristmill_cache_tokens") >= used as f64);
+    assert_eq!(client.metric("gristmill_cache_tokens_room"), 2048.0);
+    let named = client.get("/v1/loads?model=demo").ok();
+    assert_eq!((&named["models"][0]["model"], &named["models"][0]["num_total_reqs"]), (&json!("demo"), &json!(2)));
+    assert_eq!(client.get("/v1/loads?model=none").refused(404)["code"], "model_not_found");
+    drop((running, waiting));
+    wait_until("all is as it was", || load(client) == idle);
+    assert_eq!(["num_requests_running", "kv_cache_usage_perc"].map(|name| vllm(client, name)), [0.0, 0.0]);
+}
+
+#[test]
+fn a_router_may_be_told_another_owner() {
+    let server = start(Config { owned_by: "vllm".into(), ..Config::default() });
+    let model = server.client.get("/v1/models").ok()["data"][0].take();
+    assert_eq!((&model["owned_by"], &model["max_model_len"]), (&json!("vllm"), &json!(2048)));
+    assert_eq!(super::shared().get("/v1/models/demo").ok()["owned_by"], "gristmill");
+    assert_eq!(super::shared().get("/version").status, 404, "routers take it for vLLM's");
+    let build = format!("gristmill_build_info{{version=\"{}\"}} 1\n", env!("CARGO_PKG_VERSION"));
+    assert!(super::shared().get("/metrics").body.contains(&build));
+}
+
+/// The identifier that the answer to such a request has.
+fn id_of(response: &Response) -> &str {
+    let mut ids = response.head.lines().filter_map(|line| line.strip_prefix("x-request-id: "));
+    ids.next().unwrap_or_else(|| panic!("no identifier: {}", response.head))
+}
+
+#[test]
+fn a_request_keeps_its_identifier() {
+    let client = super::shared();
+    let ask = |path: &str, id: &str| {
+        client.exchange(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\nX-Request-Id: {id}\r\n\r\n").as_bytes())
+    };
+    for path in ["/health", "/v1/models", "/nowhere", "/v1/chat/completions"] {
+        assert_eq!(id_of(&ask(path, "chatcmpl-8wcv.1")), "chatcmpl-8wcv.1", "{path}");
+    }
+    let (one, other) = (client.get("/health"), client.get("/health"));
+    assert!(id_of(&one).starts_with("req_") && id_of(&one) != id_of(&other), "{one:?}");
+    assert!(id_of(&ask("/health", "two words")).starts_with("req_"), "what could forge a line of the log is not taken");
+}
+
+/// Asked to end, with a connection that was kept open before.
+fn asked_to_end(server: &mut Running) -> TcpStream {
+    let kept = server.client.send(b"");
+    server.end();
+    wait_until("it says that it ends", || server.client.get("/health").status == 503);
+    kept
+}
+
+#[test]
+fn who_was_let_in_is_answered_before_the_end() {
+    const CHOICES: usize = 4;
+    let mut server = start(Config { drain: Duration::from_secs(120), ..Config::default() });
+    let settings = json!({ "ignore_eos": true, "n": CHOICES, "max_tokens": 200 });
+    let running = Telling::begin(&server.client, settings.clone());
+    let waiting = Telling::ask(&server.client, settings);
+    wait_until("one waits", || load(&server.client)["num_waiting_reqs"] == 1);
+    let mut kept = asked_to_end(&mut server);
+    let client = server.client.clone();
+    assert_eq!(client.get("/health").json(), json!({ "status": "draining" }));
+    let refused = client.ask(STORY, json!({}));
+    assert!(refused.refused(503)["message"].as_str().unwrap().contains("shutting down"));
+    assert!(refused.head.contains("retry-after: 1") && refused.head.contains("connection: close"), "{}", refused.head);
+    // Whoever watches still sees how far it is.
+    assert!(client.metric("gristmill_requests_running") >= 1.0);
+    kept.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it is open");
+    let mut told = String::new();
+    kept.read_to_string(&mut told).expect("it ends with the answer");
+    assert!(told.starts_with("HTTP/1.1 503") && told.to_lowercase().contains("connection: close"), "{told}");
+    for answer in [running, waiting].map(Telling::rest) {
+        assert!(answer.ends_with("data: [DONE]\n\n") && !answer.contains("\"error\""), "{answer}");
+        assert_eq!(answer.matches("\"finish_reason\":\"length\"").count(), CHOICES);
+    }
+    let begin = Instant::now();
+    drop(server);
+    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+    assert!(TcpStream::connect(client.address).is_err());
+}
+
+#[test]
+fn who_takes_too_long_is_broken_off() {
+    const DRAIN: Duration = Duration::from_secs(1);
+    let mut server = start(Config { drain: DRAIN, ..Config::default() });
+    let running = Telling::begin(&server.client, json!({ "ignore_eos": true, "n": 16, "max_tokens": 1900 }));
+    let begin = Instant::now();
+    drop(asked_to_end(&mut server));
+    let rest = running.rest();
+    assert!(rest.contains("shutting down"), "{rest}");
+    assert!(begin.elapsed() >= DRAIN, "{:?}", begin.elapsed());
+    drop(server);
+    assert!(begin.elapsed() < DRAIN + PATIENCE, "{:?}", begin.elapsed());
+}

@@ -1,0 +1,181 @@
+//! `xtask bench-serve`: servers of OpenAI's interface under load, in turns.
+//!
+//! A closed loop has so many clients, each of which asks again once it was answered; an open loop sends requests as they would come from many, at
+//! a rate, whether or not earlier ones were answered. Prompts are random tokens of one length, a part of which all have in common.
+
+mod http;
+mod load;
+mod report;
+mod servers;
+#[cfg(test)]
+mod tests;
+mod workload;
+
+use crate::{machine, shell};
+use anyhow::{Result, bail};
+use load::{Asking, Pace};
+use report::{Report, Row, table};
+use servers::{Named, Running};
+use std::path::PathBuf;
+use std::time::Duration;
+use workload::Prompts;
+
+const NOTES: &str = "\
+Examples:
+  cargo xtask bench-serve --url http://127.0.0.1:8080 --clients 1,4,16
+  cargo xtask bench-serve --rate 2,8 --prompt 512 --common 256 \\
+      --start 'gristmill=target/release/gristmill serve MODEL.gguf --port {port}' \\
+      --start 'llama.cpp=llama-server -m MODEL.gguf --port {port} -np 16 -c 32768'
+
+Servers of --start are started for their turn of each round, and end with it, so that one at a time takes memory. Before each run a request that does not
+count is answered. An answer has --max-tokens tokens, whatever it says (`ignore_eos`). `first` is the time from a request to its first text, `token` that of a token
+behind the first, on average of each request, `gap` that from one piece of a stream to the next, which may have several tokens.";
+
+/// Most clients, and most requests of a run.
+const MOST: (u32, u32) = (1024, 100_000);
+
+#[derive(clap::Args)]
+#[command(after_help = NOTES)]
+pub struct Options {
+    /// A server that runs: its address, or NAME=ADDRESS
+    #[arg(long, value_name = "URL", value_parser = |text: &str| Ok::<_, String>(Named::url(text)))]
+    url: Vec<Named>,
+    /// A server to start: NAME=COMMAND, with {port} where the port belongs
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = |text: &str| Named::command(text).map_err(|error| error.to_string()))]
+    start: Vec<Named>,
+    /// Closed loops of so many clients [default: 1,4,16, unless there is --rate]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=MOST.0 as i64))]
+    clients: Vec<u32>,
+    /// Open loops of so many requests a second
+    #[arg(long, value_name = "RATE", value_delimiter = ',', value_parser = rate)]
+    rate: Vec<f64>,
+    /// Requests of each run
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MOST.1 as i64))]
+    requests: u32,
+    /// Tokens of a prompt
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    prompt: u32,
+    /// Tokens that all prompts begin with
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    common: u32,
+    /// Tokens of an answer
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_tokens: u32,
+    /// How often everything is measured, the servers in turns
+    #[arg(short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    r: u16,
+    /// What prompts and arrivals follow from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Seconds that a request may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
+    timeout: u32,
+    /// The model, where a server has several [default: the first that it names]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// The key that servers want
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
+    /// Servers may be on other machines
+    #[arg(long)]
+    anywhere: bool,
+    /// Where the report goes, as JSON; written anew after every run
+    #[arg(short, long, value_name = "FILE.json")]
+    output: Option<PathBuf>,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if (0.001..=10_000.0).contains(&rate) => Ok(rate),
+        _ => Err("requests a second, from 0.001 to 10000".into()),
+    }
+}
+
+/// True once everything was measured, whether or not requests failed.
+pub fn run(options: &Options) -> Result<bool> {
+    let root = shell::root()?;
+    let servers: Vec<&Named> = options.start.iter().chain(&options.url).collect();
+    if servers.is_empty() {
+        bail!("no server\nhint: --url http://127.0.0.1:8080, or --start 'NAME=COMMAND --port {{port}}'");
+    }
+    if options.common > options.prompt {
+        bail!("--common {} is more than --prompt {}\nhint: it is a part of it", options.common, options.prompt);
+    }
+    let mut report = Report {
+        date: machine::today(),
+        command: command(options),
+        commit: shell::commit(&root)?,
+        machine: machine::describe(machine::cores()?)?,
+        rows: vec![],
+    };
+    // A report that cannot be written is better known now than after an hour.
+    if let Some(path) = &options.output {
+        shell::save(path, &report)?;
+    }
+    for round in 1..=options.r {
+        for server in &servers {
+            measure(options, server, round, &mut report)?;
+        }
+    }
+    print!("{}", table(&report));
+    Ok(true)
+}
+
+/// All runs of one server's turn.
+fn measure(options: &Options, server: &Named, round: u16, report: &mut Report) -> Result<()> {
+    eprintln!("bench-serve: {}, round {round} of {}", server.name, options.r);
+    let running = Running::begin(server, options.anywhere, options.api_key.clone())?;
+    let asking = Asking {
+        site: running.site.clone(),
+        model: options.model.clone().map_or_else(|| running.model(), Ok)?,
+        max_tokens: options.max_tokens as usize,
+        timeout: Duration::from_secs(options.timeout.into()),
+        seed: options.seed,
+    };
+    let prompts = Prompts { length: options.prompt as usize, common: options.common as usize, seed: options.seed };
+    let requests = options.requests as usize;
+    for (nth, pace) in paces(options).into_iter().enumerate() {
+        // No run finds what an earlier one left, but for what all prompts have in common.
+        let mut made = prompts.make(&asking.site, nth * (requests + 1), requests + 1)?;
+        let first = made.split_off(requests);
+        load::run(&asking, &first, Pace::Clients(1));
+        let row = Row::new(&server.name, pace, round, load::run(&asking, &made, pace));
+        eprintln!(
+            "bench-serve: {}, {pace}: {:.1} tokens/s of answers in {:.1} s",
+            server.name, row.answer_rate, row.seconds
+        );
+        report.rows.push(row);
+        if let Some(path) = &options.output {
+            shell::save(path, report)?;
+        }
+    }
+    Ok(())
+}
+
+/// The runs of a turn, in order.
+fn paces(options: &Options) -> Vec<Pace> {
+    let clients = match (&options.clients[..], &options.rate[..]) {
+        ([], []) => &[1, 4, 16],
+        (clients, _) => clients,
+    };
+    let clients = clients.iter().map(|&clients| Pace::Clients(clients as usize));
+    clients.chain(options.rate.iter().map(|&rate| Pace::Rate(rate))).collect()
+}
+
+/// The command as it can be repeated elsewhere: servers by their names alone, and without the key.
+fn command(options: &Options) -> String {
+    let mut text = "cargo xtask bench-serve".to_owned();
+    for server in options.start.iter().chain(&options.url) {
+        text += &format!(" --start {}=…", server.name);
+    }
+    for pace in paces(options) {
+        text += &match pace {
+            Pace::Clients(clients) => format!(" --clients {clients}"),
+            Pace::Rate(rate) => format!(" --rate {rate}"),
+        };
+    }
+    let Options { requests, prompt, common, max_tokens, r, seed, .. } = options;
+    text + &format!(
+        " --requests {requests} --prompt {prompt} --common {common} --max-tokens {max_tokens} -r {r} --seed {seed}"
+    )
+}

@@ -1,0 +1,180 @@
+//! What a run comes to, as a row of a table and as JSON.
+
+use super::load::{Outcomes, Pace};
+use crate::benchmarks::report::Machine;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// All that was measured.
+#[derive(Serialize)]
+pub struct Report {
+    pub date: String,
+    pub command: String,
+    pub commit: String,
+    pub machine: Machine,
+    pub rows: Vec<Row>,
+}
+
+/// One run of one server.
+#[derive(Serialize)]
+pub struct Row {
+    pub server: String,
+    pub pace: String,
+    pub round: u16,
+    pub requests: usize,
+    /// What went wrong, and how often.
+    pub errors: BTreeMap<String, usize>,
+    pub seconds: f64,
+    pub prompt_tokens: usize,
+    pub answer_tokens: usize,
+    /// Tokens of prompts a second, of all requests together; those found in a cache count.
+    pub prompt_rate: f64,
+    /// Tokens of answers a second, likewise.
+    pub answer_rate: f64,
+    /// Seconds to the first text.
+    pub first: Quantiles,
+    /// Seconds of a token behind the first, on average of each request.
+    pub token: Quantiles,
+    /// Seconds from one piece of a stream to the next; servers tell several tokens in one.
+    pub gap: Quantiles,
+    /// Seconds of a request in all.
+    pub whole: Quantiles,
+    /// Of the machine at the end, over a minute.
+    pub load_average: Option<f64>,
+}
+
+/// The value that half, nine tenths and 99 hundredths of the samples do not exceed; zero where there are none.
+#[derive(Serialize, Clone, Copy, PartialEq, Debug, Default)]
+pub struct Quantiles {
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+}
+
+impl Quantiles {
+    pub fn of(mut samples: Vec<f64>) -> Quantiles {
+        samples.sort_by(f64::total_cmp);
+        // Nearest rank: a value that was measured.
+        let at = |percent: usize| {
+            let rank = (samples.len() * percent).div_ceil(100).max(1);
+            samples.get(rank - 1).copied().unwrap_or(0.0)
+        };
+        Quantiles { p50: at(50), p90: at(90), p99: at(99) }
+    }
+    /// In milliseconds.
+    fn show(&self) -> String {
+        let ms = |seconds: f64| {
+            let ms = seconds * 1e3;
+            if ms < 10.0 { format!("{ms:.2}") } else { format!("{ms:.0}") }
+        };
+        [self.p50, self.p90, self.p99].map(ms).join(" ")
+    }
+}
+
+impl Row {
+    pub fn new(server: &str, pace: Pace, round: u16, outcomes: Outcomes) -> Row {
+        let Outcomes { each, seconds } = outcomes;
+        let mut errors = BTreeMap::new();
+        for error in each.iter().filter_map(|outcome| outcome.as_ref().err()) {
+            *errors.entry(error.clone()).or_default() += 1;
+        }
+        let good: Vec<_> = each.iter().flatten().collect();
+        let sum = |of: fn(&super::load::Answered) -> usize| good.iter().map(|answer| of(answer)).sum::<usize>();
+        let (prompt_tokens, answer_tokens) = (sum(|a| a.prompt_tokens), sum(|a| a.answer_tokens));
+        let rate = |tokens: usize| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
+        let several = good.iter().filter(|answer| answer.answer_tokens > 1);
+        let token = several.map(|a| a.gaps.iter().sum::<f64>() / (a.answer_tokens - 1) as f64).collect();
+        Row {
+            server: server.to_owned(),
+            pace: pace.to_string(),
+            round,
+            requests: each.len(),
+            errors,
+            seconds,
+            prompt_tokens,
+            answer_tokens,
+            prompt_rate: rate(prompt_tokens),
+            answer_rate: rate(answer_tokens),
+            first: Quantiles::of(good.iter().map(|a| a.first).collect()),
+            token: Quantiles::of(token),
+            gap: Quantiles::of(good.iter().flat_map(|a| a.gaps.iter().copied()).collect()),
+            whole: Quantiles::of(good.iter().map(|a| a.whole).collect()),
+            load_average: std::fs::read_to_string("/proc/loadavg").ok().and_then(|t| t.split(' ').next()?.parse().ok()),
+        }
+    }
+}
+
+/// A table of all rows, and what went wrong below it.
+pub fn table(report: &Report) -> String {
+    let head =
+        ["server", "pace", "requests", "errors", "in t/s", "out t/s", "first ms", "token ms", "gap ms", "whole ms"];
+    let mut lines = vec![head.map(str::to_owned)];
+    for row in &report.rows {
+        let errors: usize = row.errors.values().sum();
+        lines.push([
+            row.server.clone(),
+            row.pace.clone(),
+            row.requests.to_string(),
+            errors.to_string(),
+            format!("{:.1}", row.prompt_rate),
+            format!("{:.1}", row.answer_rate),
+            row.first.show(),
+            row.token.show(),
+            row.gap.show(),
+            row.whole.show(),
+        ]);
+    }
+    let widths: Vec<usize> =
+        (0..head.len()).map(|at| lines.iter().map(|line| line[at].len()).max().unwrap_or(0)).collect();
+    let mut out = String::new();
+    for line in &lines {
+        let cells: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        // Writing to a String does not fail.
+        let _ = writeln!(out, "{}", cells.join("  ").trim_end());
+    }
+    let _ = writeln!(out, "(times are of p50, p90 and p99)");
+    for row in &report.rows {
+        for (error, count) in &row.errors {
+            let _ = writeln!(out, "{}, {}: {count} × {error}", row.server, row.pace);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench_serve::load::Answered;
+
+    #[test]
+    fn quantiles_are_samples() {
+        let hundred = Quantiles::of((1..=100).rev().map(f64::from).collect());
+        assert_eq!(hundred, Quantiles { p50: 50.0, p90: 90.0, p99: 99.0 });
+        assert_eq!(Quantiles::of(vec![3.0]), Quantiles { p50: 3.0, p90: 3.0, p99: 3.0 });
+        assert_eq!(Quantiles::of(vec![]), Quantiles::default());
+    }
+
+    #[test]
+    fn a_row_counts_what_was_answered_and_what_was_not() {
+        let answered = Answered { prompt_tokens: 10, answer_tokens: 5, first: 0.5, gaps: vec![0.1, 0.3], whole: 0.9 };
+        let each =
+            vec![Ok(answered.clone()), Err("no".into()), Ok(Answered { answer_tokens: 1, gaps: vec![], ..answered })];
+        let row = Row::new("ours", Pace::Clients(2), 1, Outcomes { each, seconds: 2.0 });
+        assert_eq!((row.requests, row.errors["no"], row.prompt_rate, row.answer_rate), (3, 1, 10.0, 3.0));
+        // Four tokens behind the first in 0.4 s; the other has none.
+        assert!((row.token.p99 - 0.1).abs() < 1e-12 && (row.gap.p99 - 0.3).abs() < 1e-12);
+        let report = Report {
+            date: String::new(),
+            command: String::new(),
+            commit: String::new(),
+            machine: crate::machine::describe(1).unwrap(),
+            rows: vec![row],
+        };
+        let table = table(&report);
+        assert!(
+            table.contains("2 clients  3         1       10.0") && table.contains("ours, 2 clients: 1 × no"),
+            "{table}"
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! Servers that are measured: those that run already, and those that are started for their turn.
+
+use super::http::Site;
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a server may take until it is ready: a large model is read and compiled.
+const START: Duration = Duration::from_secs(1800);
+/// How long it may take to end, before it is killed.
+const END: Duration = Duration::from_secs(60);
+/// How often it is asked whether it is ready.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a short question may take.
+const QUESTION: Duration = Duration::from_secs(30);
+/// Lines of a server's that are repeated when it fails.
+const LAST: usize = 12;
+
+/// Where a server comes from.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Origin {
+    /// It runs.
+    Url(String),
+    /// It is started with this command, whose `{port}` is the port to listen on.
+    Command(String),
+}
+
+/// A server by its name.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Named {
+    pub name: String,
+    pub origin: Origin,
+}
+
+impl Named {
+    /// `NAME=http://HOST:PORT`, or without a name.
+    pub fn url(text: &str) -> Named {
+        let (name, url) = match text.split_once('=') {
+            Some((name, url)) if !name.contains("://") => (name, url),
+            _ => (text.trim_start_matches("http://"), text),
+        };
+        Named { name: name.to_owned(), origin: Origin::Url(url.to_owned()) }
+    }
+    /// `NAME=COMMAND`.
+    ///
+    /// # Errors
+    /// When it has no name, or nowhere to put the port.
+    pub fn command(text: &str) -> Result<Named> {
+        let hint = "hint: --start 'gristmill=target/release/gristmill serve MODEL --port {port}'";
+        let (name, command) = text.split_once('=').ok_or_else(|| anyhow!("{text}: no name\n{hint}"))?;
+        if name.is_empty() || name.contains(char::is_whitespace) || !command.contains("{port}") {
+            bail!("{text}: no name, or no {{port}}\n{hint}");
+        }
+        Ok(Named { name: name.to_owned(), origin: Origin::Command(command.to_owned()) })
+    }
+}
+
+/// A server that answers; one that was started ends with this.
+pub struct Running {
+    pub site: Site,
+    child: Option<Started>,
+}
+
+struct Started {
+    child: Child,
+    said: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Running {
+    /// Starts it where it does not run, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it cannot be started, or does not get ready.
+    pub fn begin(server: &Named, anywhere: bool, key: Option<String>) -> Result<Running> {
+        match &server.origin {
+            Origin::Url(url) => {
+                let site = Site::of(url, anywhere, key)?;
+                site.fetch("/v1/models", None, QUESTION).with_context(|| {
+                    format!("{url} does not answer\nhint: start the server first, or have it started with --start")
+                })?;
+                Ok(Running { site, child: None })
+            }
+            Origin::Command(command) => {
+                // Free now; whoever takes it first has it, and the server says so.
+                let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+                let command = command.replace("{port}", &port.to_string());
+                let site = Site::of(&format!("http://127.0.0.1:{port}"), false, key)?;
+                let mut running = Running { site, child: Some(Started::new(&command)?) };
+                running.wait().with_context(|| format!("{}: {command}", server.name))?;
+                Ok(running)
+            }
+        }
+    }
+    /// Waits until the server that was started is ready.
+    fn wait(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let Some(started) = &mut self.child else { return Ok(()) };
+            if let Some(status) = started.child.try_wait()? {
+                bail!("it ended ({status}): {}\nhint: run this command by itself, see what it misses", started.last());
+            }
+            if self.site.fetch("/health", None, QUESTION).is_ok() {
+                return Ok(());
+            }
+            if begun.elapsed() > START {
+                bail!("not ready within {} s: {}", START.as_secs(), started.last());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+    /// The model that it names first.
+    ///
+    /// # Errors
+    /// When it names none.
+    pub fn model(&self) -> Result<String> {
+        let said: Value = serde_json::from_str(&self.site.fetch("/v1/models", None, QUESTION)?)?;
+        Ok(said["data"][0]["id"].as_str().context("/v1/models names no model")?.to_owned())
+    }
+}
+
+impl Started {
+    fn new(command: &str) -> Result<Started> {
+        // A process of its own in place of the shell, so that it is the one that ends.
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", &format!("exec {command}")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut child = shell.spawn().with_context(|| format!("cannot start {command}"))?;
+        let said = Arc::new(Mutex::new(VecDeque::new()));
+        if let Some(errors) = child.stderr.take() {
+            let said = said.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(errors).split(b'\n').map_while(|line| line.ok()) {
+                    let line = String::from_utf8_lossy(&line[..line.len().min(400)]).into_owned();
+                    let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+                    said.push_back(line);
+                    if said.len() > LAST {
+                        said.pop_front();
+                    }
+                }
+            });
+        }
+        Ok(Started { child, said })
+    }
+    /// What it said last.
+    fn last(&self) -> String {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        let begun = Instant::now();
+        while asked.as_ref().is_ok_and(|status| status.success()) && begun.elapsed() < END {
+            match self.child.try_wait() {
+                Ok(None) => std::thread::sleep(LOOK),
+                _ => return,
+            }
+        }
+        // It is gone, or goes now.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_have_names() {
+        let url = |name: &str, url: &str| Named { name: name.into(), origin: Origin::Url(url.into()) };
+        assert_eq!(Named::url("http://127.0.0.1:80"), url("127.0.0.1:80", "http://127.0.0.1:80"));
+        assert_eq!(Named::url("ours=http://127.0.0.1:80"), url("ours", "http://127.0.0.1:80"));
+        let started = Named::command("peer=x --port {port} --a=b").unwrap();
+        assert_eq!(started, Named { name: "peer".into(), origin: Origin::Command("x --port {port} --a=b".into()) });
+        for wrong in ["x --port {port}", "peer=x", "=x {port}"] {
+            assert!(Named::command(wrong).unwrap_err().to_string().contains("hint:"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_does_not_start_is_quoted() {
+        let server = Named::command("broken=sh -c 'echo no model >&2; exit 3' {port}").unwrap();
+        let error = format!("{:#}", Running::begin(&server, false, None).err().expect("it does not start"));
+        assert!(error.contains("it ended") && error.contains("hint:"), "{error}");
+    }
+}

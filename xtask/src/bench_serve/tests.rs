@@ -1,0 +1,162 @@
+//! Against a server whose answers, pauses and mistakes are known.
+
+use super::http::Site;
+use super::load::{Asking, Pace, run};
+use super::report::Row;
+use super::workload::Prompts;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What the server has seen.
+#[derive(Default)]
+struct Seen {
+    prompts: Mutex<Vec<Vec<u64>>>,
+    under_way: AtomicUsize,
+    most_under_way: AtomicUsize,
+    asked: AtomicUsize,
+}
+
+/// Seconds before a piece of an answer.
+const PAUSE: f64 = 0.02;
+const PIECES: usize = 3;
+
+/// One that takes [`PAUSE`] for each of [`PIECES`] pieces of two tokens, and does what `wrong` says for a number of a request.
+fn server(wrong: fn(usize) -> Option<Wrong>) -> (Site, Arc<Seen>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let site = Site::of(&format!("http://{}", listener.local_addr().unwrap()), false, Some("sesame".into())).unwrap();
+    let seen = Arc::new(Seen::default());
+    let all = seen.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let seen = all.clone();
+            std::thread::spawn(move || answer(stream, &seen, wrong));
+        }
+    });
+    (site, seen)
+}
+
+#[derive(Clone, Copy)]
+enum Wrong {
+    Refuse,
+    BreakOff,
+    Fail,
+    Stall,
+}
+
+fn answer(mut stream: TcpStream, seen: &Seen, wrong: fn(usize) -> Option<Wrong>) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        reader.read_line(&mut head).unwrap();
+    }
+    assert!(head.contains("Authorization: Bearer sesame\r\n"), "{head}");
+    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if head.starts_with("POST /tokenize ") {
+        // A token for every word, and one more for the first.
+        let id = |word: &str| word.bytes().fold(0, |id, byte| id * 31 % 65_521 + u64::from(byte));
+        let ids: Vec<u64> = std::iter::once(1).chain(body["content"].as_str().unwrap().split(' ').map(id)).collect();
+        let said = json!({ "tokens": ids }).to_string();
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{said}", said.len()).unwrap();
+        return;
+    }
+    assert!(head.starts_with("POST /v1/completions "), "{head}");
+    seen.prompts.lock().unwrap().push(serde_json::from_value(body["prompt"].clone()).unwrap());
+    let now = seen.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+    seen.most_under_way.fetch_max(now, Ordering::SeqCst);
+    // Whoever has gone does not read it.
+    let _ = tell(&mut stream, wrong(seen.asked.fetch_add(1, Ordering::SeqCst)));
+    seen.under_way.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// A stream in chunks, whose bounds are not those of its lines.
+fn tell(stream: &mut TcpStream, wrong: Option<Wrong>) -> std::io::Result<()> {
+    if matches!(wrong, Some(Wrong::Refuse)) {
+        return write!(stream, "HTTP/1.1 429 Busy\r\nContent-Length: 4\r\n\r\nbusy");
+    }
+    write!(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+    let chunk = |stream: &mut TcpStream, text: &str| write!(stream, "{:x};x=y\r\n{text}\r\n", text.len());
+    chunk(stream, ": a comment\n\n")?;
+    for _ in 0..PIECES {
+        std::thread::sleep(Duration::from_secs_f64(PAUSE));
+        let data = format!("data: {}\n\n", json!({ "choices": [{ "text": "ab" }] }));
+        let (one, other) = data.split_at(9);
+        chunk(stream, one)?;
+        chunk(stream, other)?;
+        match wrong {
+            Some(Wrong::BreakOff) => return Ok(()),
+            Some(Wrong::Fail) => chunk(stream, "data: {\"error\":{\"message\":\"no more\"}}\n\n")?,
+            Some(Wrong::Stall) => std::thread::sleep(Duration::from_secs(3)),
+            _ => {}
+        }
+    }
+    let usage = json!({ "choices": [], "usage": { "prompt_tokens": 8, "completion_tokens": 2 * PIECES } });
+    chunk(stream, &format!("data: {usage}\n\ndata: [DONE]\n\n"))?;
+    write!(stream, "0\r\n\r\n")
+}
+
+fn asking(site: &Site) -> Asking {
+    Asking { site: site.clone(), model: "m".into(), max_tokens: 6, timeout: Duration::from_secs(30), seed: 3 }
+}
+
+#[test]
+fn a_closed_loop_keeps_its_clients_busy_and_measures_what_they_wait_for() {
+    let (site, seen) = server(|_| None);
+    let prompts = Prompts { length: 8, common: 3, seed: 5 }.make(&site, 0, 12).unwrap();
+    let row = Row::new("fake", Pace::Clients(4), 1, run(&asking(&site), &prompts, Pace::Clients(4)));
+    assert_eq!((row.requests, row.errors.len(), row.prompt_tokens, row.answer_tokens), (12, 0, 96, 72));
+    assert_eq!(seen.most_under_way.load(Ordering::SeqCst), 4);
+    assert!(row.first.p50 >= PAUSE && row.gap.p50 >= PAUSE * 0.5, "{:?} {:?}", row.first, row.gap);
+    // Two gaps for the five tokens behind the first.
+    assert!(row.token.p50 >= PAUSE * 2.0 / 5.0 * 0.9 && row.whole.p50 >= PAUSE * PIECES as f64, "{:?}", row.token);
+    assert!(row.seconds >= 3.0 * PAUSE * PIECES as f64, "three for each client");
+    let mut told = seen.prompts.lock().unwrap().clone();
+    assert!(told.iter().all(|prompt| prompt.len() == 8 && prompt[..3] == told[0][..3]), "{told:?}");
+    told.sort();
+    told.dedup();
+    assert_eq!(told.len(), 12, "beyond the common part they differ");
+}
+
+#[test]
+fn an_open_loop_does_not_wait() {
+    let (site, seen) = server(|_| None);
+    let prompts = vec![json!([1, 2]); 30];
+    // Thirty within about 0.06 s, of which each takes that long.
+    let row = Row::new("fake", Pace::Rate(500.0), 1, run(&asking(&site), &prompts, Pace::Rate(500.0)));
+    assert_eq!((row.requests, row.errors.len()), (30, 0), "{:?}", row.errors);
+    assert!(seen.most_under_way.load(Ordering::SeqCst) > 4, "{}", seen.most_under_way.load(Ordering::SeqCst));
+}
+
+#[test]
+fn what_goes_wrong_is_counted_by_its_cause() {
+    let (site, _) = server(|nth| [None, Some(Wrong::Refuse), Some(Wrong::BreakOff), Some(Wrong::Fail)][nth % 4]);
+    let prompts = vec![json!([1, 2]); 8];
+    let row = Row::new("fake", Pace::Clients(1), 1, run(&asking(&site), &prompts, Pace::Clients(1)));
+    let counts: Vec<(&str, usize)> = row.errors.iter().map(|(error, &count)| (error.as_str(), count)).collect();
+    let expected = [("an error in the stream: no more", 2), ("status 429: busy", 2), ("the answer broke off", 2)];
+    assert_eq!(counts, expected);
+    assert_eq!(row.answer_tokens, 2 * 2 * PIECES);
+}
+
+#[test]
+fn a_server_that_stalls_is_not_waited_for() {
+    let (site, _) = server(|_| Some(Wrong::Stall));
+    let asking = Asking { timeout: Duration::from_secs(1), ..asking(&site) };
+    let outcomes = run(&asking, &[json!([1])], Pace::Clients(1));
+    assert_eq!(outcomes.each, [Err("no answer in time".to_owned())]);
+    assert!(outcomes.seconds < 2.5, "{}", outcomes.seconds);
+}
+
+#[test]
+fn only_this_machine_is_loaded_unless_said() {
+    let error = Site::of("http://192.0.2.1:80", false, None).unwrap_err().to_string();
+    assert!(error.contains("hint: --anywhere"), "{error}");
+    assert!(Site::of("http://192.0.2.1:80", true, None).is_ok());
+    assert!(Site::of("https://127.0.0.1", false, None).unwrap_err().to_string().contains("hint:"));
+}

@@ -1,0 +1,121 @@
+//! What is asked, and when: all of it follows from a seed.
+
+use super::http::Site;
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Numbers that look random and are always the same (SplitMix64, Steele et al. 2014).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    /// From 0 to below 1.
+    pub fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+    fn choose<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[(self.next() % of.len() as u64) as usize]
+    }
+}
+
+/// Moments of so many requests that come independently of one another, `rate` a second on average: the gaps of a Poisson process.
+pub fn arrivals(requests: usize, rate: f64, seed: u64) -> Vec<Duration> {
+    let mut random = Random::new(seed);
+    let mut at = 0.0;
+    (0..requests)
+        .map(|_| {
+            at -= (1.0 - random.unit()).ln() / rate;
+            Duration::from_secs_f64(at)
+        })
+        .collect()
+}
+
+/// Words that most vocabularies have as one token.
+const WORDS: &[&str] = &[
+    "the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on", "not", "he",
+    "his", "are", "at", "from", "but", "or", "have", "an", "they", "which", "one", "you", "were", "all", "her", "she",
+    "there", "would", "their", "we", "him", "been", "has", "when", "who", "will", "no", "more", "if", "out", "so",
+    "up", "said", "what", "its", "about", "than", "into", "them", "can", "only", "other", "time",
+];
+
+/// Prompts of one length, which begin alike.
+#[derive(Clone, Copy, Debug)]
+pub struct Prompts {
+    /// Tokens of each.
+    pub length: usize,
+    /// How many of them, from the first on, all have in common.
+    pub common: usize,
+    /// What the rest follows from.
+    pub seed: u64,
+}
+
+impl Prompts {
+    fn words(count: usize, seed: u64) -> String {
+        let mut random = Random::new(seed);
+        let words: Vec<&str> = (0..count).map(|_| *random.choose(WORDS)).collect();
+        words.join(" ")
+    }
+    /// Prompts number `from` and those behind it, as tokens of the server's; as words, one for each token, where it does not say its tokens.
+    ///
+    /// # Errors
+    /// When it says too few.
+    pub fn make(&self, site: &Site, from: usize, count: usize) -> Result<Vec<Value>> {
+        // A word has a token or more.
+        let common = tokens(site, &Prompts::words(self.common.max(1), self.seed))?;
+        let one = |nth: usize| {
+            // Prompts of one seed have no seed in common with those of another that is near.
+            let own = Prompts::words(self.length.max(1), Random::new(self.seed ^ (nth as u64) << 20).next());
+            let Some(common) = &common else {
+                let rest: Vec<&str> = own.split(' ').take(self.length - self.common).collect();
+                let common = Prompts::words(self.common, self.seed);
+                return Ok(json!([common, rest.join(" ")].join(" ").trim()));
+            };
+            let own = tokens(site, &own)?.context("it said tokens before")?;
+            if common.len() < self.common || own.len() < self.length - self.common {
+                bail!("/tokenize makes fewer tokens than words\nhint: is this a server of a language model?");
+            }
+            Ok(json!([&common[..self.common], &own[..self.length - self.common]].concat()))
+        };
+        (from..from + count).map(one).collect()
+    }
+}
+
+/// The tokens of a text, where the server says them.
+fn tokens(site: &Site, text: &str) -> Result<Option<Vec<u64>>> {
+    let Ok(said) = site.fetch("/tokenize", Some(&json!({ "content": text }).to_string()), TOKENIZE) else {
+        return Ok(None);
+    };
+    let said: Value = serde_json::from_str(&said).context("/tokenize says no JSON")?;
+    let ids = said["tokens"].as_array().context("/tokenize says no tokens")?;
+    Ok(Some(ids.iter().map(|id| id.as_u64().context("a token that is no number")).collect::<Result<_>>()?))
+}
+
+/// How long a server may take to make tokens of a text, beside what else it does.
+const TOKENIZE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrivals_have_the_rate_that_was_asked_for_and_gaps_that_vary() {
+        let times = arrivals(10_000, 50.0, 7);
+        let gaps: Vec<f64> = times.windows(2).map(|two| (two[1] - two[0]).as_secs_f64()).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let deviation = (gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
+        // Of exponential gaps both are the same.
+        assert!((mean * 50.0 - 1.0).abs() < 0.05 && (deviation * 50.0 - 1.0).abs() < 0.05, "{mean} {deviation}");
+        assert_eq!(times, arrivals(10_000, 50.0, 7));
+        assert_ne!(times, arrivals(10_000, 50.0, 8));
+    }
+}
