@@ -342,6 +342,7 @@ impl Models {
     fn left(self: &Arc<Models>, at: usize) {
         let model = &self.all[at];
         let mut state = self.lock();
+        tracing::info!(model = model.name(), "has left");
         state.phases[at] = Phase::Away;
         for gauge in [&model.metrics.loaded, &model.metrics.bytes, &model.metrics.kept_bytes, &model.metrics.running] {
             gauge.set(0);
