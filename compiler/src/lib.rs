@@ -18,8 +18,10 @@ pub mod schedule;
 pub mod testing;
 pub mod tile;
 mod title;
+pub mod watch;
 
 pub use decision::{Cheapest, Decision, Listed, Perturb, Policy};
 pub use decompose::attention::chunk_positions;
 pub use emit::{Dialect, Signature};
-pub use pipeline::{Compiled, check_plan, compile};
+pub use pipeline::{Compiled, check_plan, compile, compile_watched};
+pub use watch::Watch;

@@ -5,9 +5,10 @@ use crate::decompose::attention::plan::AttentionPlan;
 use crate::decompose::{attention, int8, layouts, scan};
 use crate::emit::{Dialect, Slots, map, program, verify};
 use crate::layout::Layout;
-use crate::schedule::{self, Decomposed, TEMP};
+use crate::schedule::{self, Decomposed, Launch, TEMP};
 use crate::tile::text::ParseError;
 use crate::tile::{NestPlan, StagePlan, TilePlan, Workgroup};
+use crate::watch::Watch;
 use gristmill_uop::function::{Function, SlotKind, Storage};
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::program::{Extent, Program};
@@ -47,15 +48,31 @@ pub fn compile(
     dialect: Option<&dyn Dialect>,
     policy: &mut dyn Policy,
 ) -> Compiled {
+    compile_watched(function, target, dialect, policy, &mut ())
+}
+
+/// The same, looked on by somebody.
+pub fn compile_watched(
+    function: &Function,
+    target: &Target,
+    dialect: Option<&dyn Dialect>,
+    policy: &mut dyn Policy,
+    watch: &mut dyn Watch,
+) -> Compiled {
     let mut decider = Decider { policy, plans: &target.plans, log: Vec::new() };
     // decompose: named ops in terms of others.
-    let mut graph = function.graph.clone();
-    let mut hints = FxHashMap::default();
+    let (mut graph, mut hints) = (function.graph.clone(), FxHashMap::default());
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+    watch.pass("captured", &mut graph, &roots);
     scan::expand(&mut graph, &mut roots);
+    watch.pass("scan", &mut graph, &roots);
     attention::expand(&mut graph, &mut roots, &mut hints, target, &function.name, &mut decider);
+    watch.pass("attention", &mut graph, &roots);
     let derived = int8::derive(&mut graph, &mut roots, &mut hints, function, target);
+    watch.pass("int8", &mut graph, &roots);
     let outputs = apart(&mut graph, function, &roots);
+    roots = outputs.iter().map(|o| o.1).collect();
+    watch.pass("outputs", &mut graph, &roots);
     for &(_, root) in &outputs {
         verify(&graph, root, Level::Tensor, "decompose");
     }
@@ -66,20 +83,23 @@ pub fn compile(
     let of = Decomposed { function, outputs: &outputs, hints: &hints, derived: &derived };
     let scheduled = schedule::schedule(&of, graph, target, &mut decider);
     let mut graph = scheduled.graph;
+    watch.pass("schedule", &mut graph, &nests_of(&scheduled.launches));
     // map, lower, render: kernel by kernel.
     let extent = |slot| match temp(&scheduled.temps, slot) {
         Some((bytes, _)) => Extent::Fixed(bytes),
         None => Extent::Fixed(slot_bytes(function, &layouts, slot)),
     };
     let slots = Slots { function, streams: layouts.iter().map(|l| l.0).collect(), extent: &extent };
-    let (mut programs, mut plans) = (Vec::new(), Vec::new());
+    let (mut programs, mut plans, mut nests) = (Vec::new(), Vec::new(), Vec::new());
     let mut seconds = 0.0;
     for launch in &scheduled.launches {
         seconds += launch.price.seconds;
         let mapped = map(&mut graph, launch, &function.name, target, &mut decider);
         programs.push(Arc::new(program(&graph, launch, &mapped, &slots, target, dialect, &mut decider)));
+        nests.extend(mapped.iter().flat_map(|m| &m.nests));
         plans.push(mapped.into_iter().map(|m| m.plan).collect());
     }
+    watch.pass("map", &mut graph, &nests);
     Compiled {
         programs,
         plans,
@@ -91,6 +111,11 @@ pub fn compile(
         rules: gristmill_uop::rules::fired(&graph),
         seconds,
     }
+}
+
+/// The nests of all kernels.
+fn nests_of(launches: &[Launch]) -> Vec<Id> {
+    launches.iter().flat_map(|launch| &launch.bodies).flat_map(|body| &body.nests).copied().collect()
 }
 
 /// Bytes of a function's own slot in its layout. More than any buffer has where they cannot be counted, so that no launch is made of it.

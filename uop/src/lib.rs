@@ -6,6 +6,7 @@ pub mod costs;
 mod decode;
 pub mod dtype;
 pub mod encoding;
+pub mod expression;
 pub mod fold;
 pub mod fragment;
 pub mod function;

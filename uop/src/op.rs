@@ -18,6 +18,20 @@ pub enum Class {
     Linear,
 }
 
+impl Class {
+    /// Name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Source => "source",
+            Class::Movement => "movement",
+            Class::Elementwise => "elementwise",
+            Class::Tensor => "tensor",
+            Class::Kernel => "kernel",
+            Class::Linear => "linear",
+        }
+    }
+}
+
 /// How many sources an op takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arity {
