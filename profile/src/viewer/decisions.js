@@ -35,7 +35,7 @@ panels.set("decisions", (() => {
       const [d] = wanted[place], option = d.options[d.chosen];
       row.append(
         make("div", {}, make("b", {}, d.kind), " ", d.site.replace(shown().name + " ", "")),
-        make("div", { class: "soft" }, `${option?.name ?? ""} ${price(option?.seconds ?? 0)}`, d.options.length > 1 ? ` of ${d.options.length}` : "", option?.plan ? ` · ${option.plan}` : ""));
+        make("div", { class: "soft" }, `${option?.name ?? ""}, ${price(option?.seconds ?? 0)}`, d.options.length > 1 ? `, of ${d.options.length} options` : "", option?.plan ? ` · ${option.plan}` : ""));
       row.title = d.site;
     }, (place) => go({ decision: wanted[place][1] }, true));
     drawDetail(all[chosen]);

@@ -26,11 +26,11 @@ class Drawing {
     this.scale = Math.min(1, (clientWidth - 24) / this.at.width, (clientHeight - 24) / this.at.height);
     this.left = (clientWidth - this.at.width * this.scale) / 2;
     this.top = Math.max(12, (clientHeight - this.at.height * this.scale) / 2);
-    // What would be too small to read begins at its last nodes, which are what is computed.
+    // What would be too small to read begins at its end, which is what is computed.
     if (this.scale < 0.12) {
       this.scale = 0.6;
-      const last = this.at.numbers.length - 1;
-      this.centre(last);
+      this.centre(this.at.layers[this.at.layers.length - 1][0]);
+      this.top = clientHeight - 40 - this.at.height * this.scale;
     }
     this.draw();
   }
@@ -176,11 +176,12 @@ class Drawing {
     if (this.scale < 0.3) return;
     pen.fillStyle = this.colour("ink");
     pen.font = "600 13px system-ui, sans-serif";
-    pen.fillText(fitted(node.op[0] + (node.argument ? " " + node.argument : ""), 24), x + 13, y + 17);
+    const argument = node.argument.replace(/\b(reduce|axes|slot|enc|kind|range|int|float)=/g, "");
+    pen.fillText(fitted(`${node.op[0]} ${argument}`, 23), x + 13, y + 17, BOX.width - 18);
     pen.fillStyle = this.colour("soft");
     pen.font = "11.5px ui-monospace, 'DejaVu Sans Mono', monospace";
-    const leaves = node.sources.map((s) => this.nodes.get(s)).filter((s) => s && isLeaf(s)).map(leafName);
-    pen.fillText(fitted([`%${number}`, node.dtype, node.shape, ...leaves].filter(Boolean).join(" "), 22), x + 13, y + 33);
+    const leaves = graph().operands(node).map((s) => this.nodes.get(s)).filter((s) => s && isLeaf(s)).map(leafName);
+    pen.fillText(fitted([`%${number}`, node.dtype, node.shape, ...leaves].filter(Boolean).join(" "), 22), x + 13, y + 33, BOX.width - 18);
   }
 }
 const CLASS_COLOURS = { source: "c7", movement: "c4", elementwise: "c0", tensor: "c3", kernel: "c5", linear: "c1" };

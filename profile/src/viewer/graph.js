@@ -67,10 +67,15 @@ class FunctionGraph {
     if (node.op[0] === "Const") return node.argument;
     return `%${number}`;
   }
+  // What a node reads, but for numbers that its shape says already.
+  operands(node) {
+    const dims = (node.op[1] === "movement" && node.op[0] !== "Shrink") || node.op[1] === "source";
+    return dims ? node.sources.filter((s) => this.nodes.get(s)?.op[0] !== "Const") : node.sources;
+  }
   // A node in a line, as the text form has it, with its dims.
   line(number) {
     const node = this.nodes.get(number);
-    const parts = [node.op[0], node.dtype, node.shape, ...node.sources.map((s) => this.operand(s)), node.argument];
+    const parts = [node.op[0], node.dtype, node.shape, ...this.operands(node).map((s) => this.operand(s)), node.argument];
     return parts.filter((part) => part !== "").join(" ");
   }
 }

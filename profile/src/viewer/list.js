@@ -13,6 +13,7 @@ class List {
   set(rows, current, draw, choose) {
     Object.assign(this, { rows, current, draw, choose });
     this.inner.style.height = `${rows * this.height}px`;
+    this.outer.style.setProperty("--rows", `${rows * this.height + 2}px`);
     if (current >= 0) this.reveal(current);
     this.show();
   }

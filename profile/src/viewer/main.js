@@ -1,10 +1,12 @@
 // The frame: functions, tabs, and the beginning.
 function drawFunctions() {
-  const most = Math.max(...data.functions.map((f) => f.seconds * f.calls), 1e-12);
+  // Steps of one token and of many are not compared: a function's name ends in what its steps are.
+  const steps = (f) => f.name.replace(/ \(\d+\)$/, "").split(".").pop();
+  const most = (f) => Math.max(...data.functions.filter((other) => steps(other) === steps(f)).map((f) => f.seconds * f.calls), 1e-12);
   const entry = (f, at) => make("button", { class: at === state.function ? "on" : "", "aria-current": at === state.function, onclick: () => go({ function: at }), title: f.name },
     make("b", {}, f.name),
     make("small", {}, `${f.calls} × ${time(f.seconds)} · ${f.kernels.length} ${f.kernels.length === 1 ? "kernel" : "kernels"}`),
-    make("span", { class: "meter" }, make("i", { style: `width:${(100 * f.seconds * f.calls) / most}%` })));
+    make("span", { class: "meter" }, make("i", { style: `width:${(100 * f.seconds * f.calls) / most(f)}%` })));
   $("functions").replaceChildren(...data.functions.map(entry));
   $("choose").replaceChildren(...data.functions.map((f, at) => make("option", { value: at }, f.name)));
   $("choose").value = state.function;
