@@ -2,7 +2,7 @@
 
 use crate::failure::printable;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use gristmill_compiler::{Compiled, Decision, lower};
+use gristmill_compiler::{Compiled, Decision, custom, lower};
 use gristmill_profile::Stage as Shown;
 use gristmill_uop::Id;
 use gristmill_uop::function::Function;
@@ -118,6 +118,9 @@ fn kernel(program: &Program) -> String {
 
 /// A kernel as statements in order.
 fn linear(program: &Program, target: &Target) -> String {
+    if custom::is_custom(program) {
+        return "# a kernel of the user's own: its text is all there is\n".into();
+    }
     let (g, code) = lower::lower_program(program, target);
     lower::print::print_kernel(&g, &code)
 }

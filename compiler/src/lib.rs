@@ -1,5 +1,6 @@
 //! Tensor graph to kernel text, by pure functions: decompose, schedule, price, map, lower, render. Opens no device.
 
+pub mod custom;
 pub mod decision;
 pub mod decompose;
 pub mod emit;
@@ -22,6 +23,6 @@ pub mod watch;
 
 pub use decision::{Cheapest, Decision, Listed, Perturb, Policy};
 pub use decompose::attention::chunk_positions;
-pub use emit::{Dialect, Signature};
+pub use emit::{CustomCode, Dialect, Signature};
 pub use pipeline::{Compiled, check_plan, compile, compile_watched};
 pub use watch::Watch;

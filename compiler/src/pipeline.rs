@@ -1,5 +1,6 @@
 //! The pipeline, top to bottom: from a captured function to programs.
 
+use crate::custom;
 use crate::decision::{Decider, Decision, Policy};
 use crate::decompose::attention::plan::AttentionPlan;
 use crate::decompose::{attention, int8, layouts, scan};
@@ -64,6 +65,7 @@ pub fn compile_watched(
     let (mut graph, mut hints) = (function.graph.clone(), FxHashMap::default());
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     watch.pass("captured", &mut graph, &roots);
+    custom::resolve(&mut graph, &mut roots, dialect);
     scan::expand(&mut graph, &mut roots);
     watch.pass("scan", &mut graph, &roots);
     attention::expand(&mut graph, &mut roots, &mut hints, target, &function.name, &mut decider);

@@ -3,6 +3,7 @@
 mod bounds;
 mod build;
 pub mod costs;
+pub mod custom;
 mod decode;
 pub mod dtype;
 pub mod encoding;

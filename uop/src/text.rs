@@ -128,6 +128,8 @@ pub fn argument(arg: &Arg, out: &mut String) {
         Arg::Var(name, lo, hi) => write!(out, " var={} {lo}..{hi}", escape(name)),
         Arg::Param(slot) => write!(out, " slot={slot}"),
         Arg::Packed(slot, e) => write!(out, " slot={slot} enc={}", escape(e.name)),
+        // Told, and not read: the texts of such a kernel are a program's.
+        Arg::Custom(kernel) => write!(out, " kernel={}", escape(kernel.name)),
         Arg::Ints(t) => write!(out, " table={}", list(t)),
     };
 }
