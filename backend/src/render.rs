@@ -1,12 +1,13 @@
 //! Expressions in C, which every dialect writes alike: values by number, buffers by argument, functions from the prelude by name.
 
-use gristmill_compiler::emit::Signature;
+use gristmill_compiler::emit::{CustomCode, Signature};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
 use half::{bf16, f16};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::sync::Arc;
 
 /// Conversions between vectors that have a function in the prelude; others are written out. Between f16 or bf16 and f32, and from f32 to
@@ -452,6 +453,30 @@ fn literal(g: &Graph, id: Id) -> String {
         (_, Some(v)) => format!("({:.9e}f)", v as f32),
         (None, None) => unprintable(g, id),
     }
+}
+
+/// A user's text, with its names for what it reads and writes: `p0`, `var0` and so on are the kernel's.
+pub fn custom_body(g: &Graph, code: &CustomCode, signature: &Signature, dialect: &str) -> String {
+    let mut out = String::from("{\n");
+    let parameter = |buffer: Id| signature.params.iter().position(|p| p.2 == buffer).unwrap_or_default();
+    let mut name = |words: &str, called: &str, value: String| {
+        let _ = writeln!(out, "{words} {called} = {value};");
+    };
+    for (&called, &read) in code.kernel.arguments.iter().zip(&g[code.value].src) {
+        if g[read].op == Op::Load {
+            let buffer = g[read].src[0];
+            name(&format!("const {} *const", stored(g[buffer].dtype)), called, format!("p{}", parameter(buffer)));
+        } else {
+            let variable = signature.vars.iter().position(|v| v.1 == read).unwrap_or_default();
+            name("const i64", called, format!("var{variable}"));
+        }
+    }
+    name(
+        &format!("{} *const", stored(g[code.output].dtype)),
+        code.kernel.output,
+        format!("p{}", parameter(code.output)),
+    );
+    out + code.kernel.text(dialect).unwrap_or_default() + "\n}\n"
 }
 
 #[cfg(test)]

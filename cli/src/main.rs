@@ -22,6 +22,7 @@ mod measure;
 mod model;
 mod npy;
 mod offer;
+mod output;
 mod plans;
 mod progress;
 mod sampler;
@@ -30,6 +31,7 @@ mod size;
 mod stages;
 mod style;
 mod terminal;
+mod viewer;
 mod wrap;
 
 use clap::Parser;

@@ -1,7 +1,9 @@
 //! Emit: the programs of launches. Nests are mapped to the machine, lowered, printed by the device's dialect, and named by their text.
 
+mod custom;
 mod launch;
 
+use crate::custom as call;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::lower::spec as linear_spec;
 use crate::lower::{Code, KernelCode, finish, lower_bodies, tiles};
@@ -12,6 +14,7 @@ use crate::tile::plan::FIRST;
 use crate::tile::propose::launch::Launched;
 use crate::tile::{NestPlan, Proposal, TilePlan, propose};
 use crate::title::title;
+use gristmill_uop::custom::CustomRef;
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
@@ -25,8 +28,25 @@ use std::sync::Arc;
 
 /// Turns linear code into a device's text. What differs between devices is here; everything before is shared.
 pub trait Dialect: Send + Sync {
+    /// What texts of users' own kernels are found by.
+    fn name(&self) -> &'static str;
+    /// The text of a kernel named `name` around a user's text.
+    fn render_custom(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String;
     /// The text of a kernel named `name`, which runs the bodies of `code` side by side over the launch. All that there is to decide stands in `code`.
     fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String;
+}
+
+/// A kernel of the user's own, on its way to text.
+#[derive(Clone, Copy, Debug)]
+pub struct CustomCode {
+    /// Which.
+    pub kernel: CustomRef,
+    /// The parameter that it writes.
+    pub output: Id,
+    /// The value that stands for it: what it reads are the sources, loads of parameters and variables; the last is its number of workgroups.
+    pub value: Id,
+    /// Threads of a workgroup.
+    pub threads: usize,
 }
 
 /// The arguments of a kernel.
@@ -63,6 +83,9 @@ pub(crate) fn program(
     dialect: Option<&dyn Dialect>,
     decider: &mut Decider,
 ) -> Program {
+    if let Some((launch, kernel, dialect)) = custom::of(g, launch, dialect) {
+        return custom::program(g, launch, kernel, &custom::Around { slots, target, dialect });
+    }
     let when: Vec<When> = launch.bodies.iter().map(|b| b.when).collect();
     let nests: Vec<&[Id]> = mapped.iter().map(|m| &m.nests[..]).collect();
     let Kernel { graph: mut own, root, bodies, when } = Kernel::of(g, &nests, &when);
@@ -144,6 +167,9 @@ pub(crate) fn map(
     decider: &mut Decider,
 ) -> Vec<Mapped> {
     let mut body = |body: &Body| {
+        if call::value(g, &body.nests).is_some() {
+            return Mapped { nests: body.nests.clone(), plan: body.plan.clone() };
+        }
         // New ranges are numbered after all of the scheduler's.
         let last = g.toposort(&body.nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0);
         let (mut ranges, mut plan) = (Ranges::after(last), body.plan.clone());

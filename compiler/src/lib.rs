@@ -1,6 +1,7 @@
 //! Tensor graph to kernel text, by pure functions: decompose, schedule, price, map, lower, render. Opens no device.
 
 pub mod alternatives;
+pub mod custom;
 pub mod decision;
 pub mod decompose;
 pub mod emit;
@@ -20,8 +21,10 @@ pub mod schedule;
 pub mod testing;
 pub mod tile;
 mod title;
+pub mod watch;
 
 pub use decision::{Cheapest, Decision, Listed, Perturb, Policy};
 pub use decompose::attention::chunk_positions;
-pub use emit::{Dialect, Signature};
-pub use pipeline::{Compiled, check_plan, compile};
+pub use emit::{CustomCode, Dialect, Signature};
+pub use pipeline::{Compiled, check_plan, compile, compile_watched};
+pub use watch::Watch;

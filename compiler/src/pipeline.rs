@@ -1,15 +1,18 @@
 //! The pipeline, top to bottom: from a captured function to programs.
 
 use crate::alternatives;
+use crate::custom;
 use crate::decision::{Decider, Decision, Policy};
 use crate::decompose::attention;
 use crate::decompose::attention::plan::AttentionPlan;
 use crate::emit::{Dialect, Slots, map, program};
 use crate::layout::Layout;
 use crate::planned::{Planned, planned};
-use crate::schedule::TEMP;
+use crate::schedule::{Launch, TEMP};
 use crate::tile::text::ParseError;
 use crate::tile::{NestPlan, StagePlan, TilePlan, Workgroup};
+use crate::watch::Watch;
+use gristmill_uop::Id;
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::program::{Extent, Program};
@@ -48,27 +51,43 @@ pub fn compile(
     dialect: Option<&dyn Dialect>,
     policy: &mut dyn Policy,
 ) -> Compiled {
+    compile_watched(function, target, dialect, policy, &mut ())
+}
+
+/// The same, looked on by somebody.
+pub fn compile_watched(
+    function: &Function,
+    target: &Target,
+    dialect: Option<&dyn Dialect>,
+    policy: &mut dyn Policy,
+    watch: &mut dyn Watch,
+) -> Compiled {
     let mut decider = Decider { policy, plans: &target.plans, log: Vec::new() };
+    let function = &captured(function, dialect, watch);
     // alternatives: of all forms of the body that rules know, the one whose price is least.
     let chosen = alternatives::choose(function, target, &mut decider);
     let function = chosen.as_ref().unwrap_or(function);
+    watch.pass("alternatives", &mut function.graph.clone(), &roots(function));
     // decompose, materialise, merge, plan memory.
-    let Planned { scheduled, layouts } = planned(function, target, &mut decider);
+    let Planned { scheduled, layouts } = planned(function, target, &mut decider, watch);
     let mut graph = scheduled.graph;
+    watch.pass("schedule", &mut graph, &nests_of(&scheduled.launches));
     // map, lower, render: kernel by kernel.
     let extent = |slot| match temp(&scheduled.temps, slot) {
         Some((bytes, _)) => Extent::Fixed(bytes),
         None => Extent::Fixed(slot_bytes(function, &layouts, slot)),
     };
     let slots = Slots { function, streams: layouts.iter().map(|l| l.0).collect(), extent: &extent };
-    let (mut programs, mut plans) = (Vec::new(), Vec::new());
+    let (mut programs, mut plans, mut nests) = (Vec::new(), Vec::new(), Vec::new());
     let mut seconds = 0.0;
     for launch in &scheduled.launches {
         seconds += launch.price.seconds;
         let mapped = map(&mut graph, launch, &function.name, target, &mut decider);
         programs.push(Arc::new(program(&graph, launch, &mapped, &slots, target, dialect, &mut decider)));
+        nests.extend(mapped.iter().flat_map(|m| &m.nests));
         plans.push(mapped.into_iter().map(|m| m.plan).collect());
     }
+    watch.pass("map", &mut graph, &nests);
     Compiled {
         programs,
         plans,
@@ -81,6 +100,25 @@ pub fn compile(
         seconds,
         partial: attention::partial(function),
     }
+}
+
+/// What a function computes.
+fn roots(function: &Function) -> Vec<Id> {
+    function.outputs.iter().map(|o| o.1).collect()
+}
+
+/// The function, with kernels of the user's own where the device has a text for them.
+fn captured(function: &Function, dialect: Option<&dyn Dialect>, watch: &mut dyn Watch) -> Function {
+    let (mut graph, mut roots) = (function.graph.clone(), roots(function));
+    watch.pass("captured", &mut graph, &roots);
+    custom::resolve(&mut graph, &mut roots, dialect);
+    let outputs = function.outputs.iter().zip(roots).map(|(output, root)| (output.0, root)).collect();
+    Function { graph, outputs, ..function.clone() }
+}
+
+/// The nests of all kernels.
+fn nests_of(launches: &[Launch]) -> Vec<Id> {
+    launches.iter().flat_map(|launch| &launch.bodies).flat_map(|body| &body.nests).copied().collect()
 }
 
 /// Bytes of a function's own slot in its layout. More than any buffer has where they cannot be counted, so that no launch is made of it.

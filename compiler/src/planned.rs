@@ -6,6 +6,7 @@ use crate::decompose::{attention, int8, layouts, scan};
 use crate::emit::verify;
 use crate::layout::Layout;
 use crate::schedule::{self, Decomposed, Scheduled};
+use crate::watch::Watch;
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::spec::Level;
 use gristmill_uop::target::Target;
@@ -21,15 +22,19 @@ pub struct Planned {
 }
 
 /// Decomposes and schedules.
-pub fn planned(function: &Function, target: &Target, decider: &mut Decider) -> Planned {
+pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watch: &mut dyn Watch) -> Planned {
     // decompose: named ops in terms of others.
     let mut graph = function.graph.clone();
     let mut hints = FxHashMap::default();
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     scan::expand(&mut graph, &mut roots);
+    watch.pass("scan", &mut graph, &roots);
     attention::expand(&mut graph, &mut roots, &mut hints, target, &function.name, decider);
+    watch.pass("attention", &mut graph, &roots);
     let derived = int8::derive(&mut graph, &mut roots, &mut hints, function, target);
+    watch.pass("int8", &mut graph, &roots);
     let outputs = apart(&mut graph, function, &roots);
+    watch.pass("outputs", &mut graph, &outputs.iter().map(|o| o.1).collect::<Vec<_>>());
     for &(_, root) in &outputs {
         verify(&graph, root, Level::Tensor, "decompose");
     }

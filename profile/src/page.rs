@@ -1,28 +1,19 @@
 //! The report as one HTML file that fetches nothing: its style, its script and its data are inside.
 
+use crate::html::{self, COMMON_SCRIPT, COMMON_STYLE, Parts};
 use crate::recording::Recording;
 use crate::report::{Report, WHY_ABOVE};
 use serde_json::{Value, json};
 
-const PAGE: &str = include_str!("page/page.html");
-const STYLE: &str = include_str!("page/style.css");
-const SCRIPT: &str = include_str!("page/script.js");
-
 /// The page.
 pub fn html(recording: &Recording, report: &Report) -> String {
-    // JSON inside a script: no `<` may end it early.
-    let data = data(recording, report).to_string().replace('<', "\\u003c");
-    let title = escaped(&format!("{}: {}", recording.model, recording.what));
-    let mut out = String::with_capacity(PAGE.len() + STYLE.len() + SCRIPT.len() + data.len());
-    let mut rest = PAGE;
-    // In their order in the page, and only there: what is put in may hold such marks too.
-    for (mark, text) in [("@TITLE@", title.as_str()), ("@STYLE@", STYLE), ("@DATA@", &data), ("@SCRIPT@", SCRIPT)] {
-        let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
-        out.push_str(before);
-        out.push_str(text);
-        rest = after;
-    }
-    out + rest
+    html::whole(&Parts {
+        page: include_str!("page/page.html"),
+        title: &format!("{}: {}", recording.model, recording.what),
+        styles: &[COMMON_STYLE, include_str!("page/style.css")],
+        data: &data(recording, report),
+        scripts: &[COMMON_SCRIPT, include_str!("page/script.js")],
+    })
 }
 
 fn data(recording: &Recording, report: &Report) -> Value {
@@ -88,10 +79,6 @@ fn rounded(seconds: f64) -> f64 {
     (seconds * 1e9).round() / 1e3
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,10 +94,7 @@ mod tests {
         assert_eq!((page.matches("</script").count(), page.matches("<script").count()), (2, 2));
         assert!(page.contains("\\u003c/script>\\u003c!--"));
         // What it refers to is in it.
-        let page = page.replace("url(#", "");
-        for outside in ["src=", "href=", "url(", "@import", "fetch(", "XMLHttpRequest", "https:"] {
-            assert!(!page.contains(outside), "{outside}");
-        }
+        assert_eq!(html::outside(&page), [""; 0]);
         let (_, rest) = page.split_once("type=\"application/json\">").unwrap();
         let data: Value = serde_json::from_str(rest.split_once("</script").unwrap().0).unwrap();
         assert_eq!((data["model"].as_str(), data["wall"].as_f64()), (Some("<b>@DATA@</b>"), Some(9.5)));

@@ -13,12 +13,12 @@ pub struct Limits {
     pub workers: usize,
 }
 
-/// A kernel on its way to text.
-#[derive(Clone, PartialEq, Debug)]
+/// A kernel, or a function, on its way to text.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Stage {
     /// What it is called.
     pub name: &'static str,
-    /// The kernel as it was then.
+    /// It as it was then.
     pub text: String,
 }
 

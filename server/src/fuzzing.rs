@@ -13,6 +13,7 @@ use crate::core::loading::Loading;
 use crate::core::metrics::Metrics;
 use crate::core::model::{About, Text};
 use crate::core::models::entry::{LoadError, ModelPlan, ModelSource, ModelSpec};
+use crate::core::models::policy::Stay;
 use crate::core::models::pool::{Models, Shared};
 use crate::core::preparing::Preparing;
 use crate::net::connections::Registry;
@@ -95,7 +96,7 @@ impl Door {
         std::thread::Builder::new().spawn(move || {
             // Requests find it as long as there are any.
             let _served = served;
-            while let Some(job) = model.queue.next() {
+            while let Some(job) = model.queue.next(Stay::UntilNeeded) {
                 let prompts = job.prompts.iter().map(Vec::len);
                 let (shortest, longest) = (prompts.clone().min().unwrap_or(0), prompts.max().unwrap_or(0));
                 let told = match &job.task {

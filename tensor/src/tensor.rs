@@ -6,6 +6,7 @@
 
 use crate::capture::Capture;
 pub use crate::capture::Dim;
+use gristmill_uop::custom::CustomRef;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::op::{Op, ReduceOp};
 use gristmill_uop::shape::{Dims, PagedSources, ScanSources};
@@ -338,6 +339,14 @@ impl<'g> Tensor<'g> {
     /// The numbers that these bytes with those scales stand for, f32.
     pub fn decode_rows(self, scales: Tensor<'g>, group: usize) -> Tensor<'g> {
         let id = self.capture.graph.borrow_mut().decode_rows(self.id, scales.id, group as i64);
+        self.with(id)
+    }
+    /// This, computed by the user's kernel in `groups` workgroups (i64, a scalar) from `arguments`, tensors and variables in the order of its names: a launch of its own, before and behind which all
+    /// else is fused as ever. A device for which the kernel has no text computes this as it is written, and what a text computes is judged by it.
+    pub fn computed_by(self, kernel: CustomRef, groups: Tensor<'g>, arguments: &[Tensor<'g>]) -> Tensor<'g> {
+        assert_eq!(kernel.arguments.len(), arguments.len(), "{} takes {:?}", kernel.name, kernel.arguments);
+        let arguments: Vec<Id> = arguments.iter().map(|t| t.id).collect();
+        let id = self.capture.graph.borrow_mut().call(kernel, self.id, groups.id, &arguments);
         self.with(id)
     }
     /// Causal attention of queries `[tokens, heads, d]`; see [`gristmill_uop::graph::Graph::attention`].

@@ -12,6 +12,8 @@
 
 #[path = "conformance/attention.rs"]
 mod attention;
+#[path = "conformance/custom.rs"]
+mod custom;
 #[path = "conformance/dynamic.rs"]
 mod dynamic;
 #[path = "conformance/elementwise.rs"]
@@ -274,7 +276,7 @@ macro_rules! conformance {
                 attention_of_halves attention::halves; attention_in_windows attention::windows;
                 pages paged::cases; pages_of_halves paged::halves;
                 prompts_of_halves attention::prompts; dynamic_dims dynamic::cases; states dynamic::states;
-                recurrences scan::cases;
+                recurrences scan::cases; custom_kernels custom::cases;
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
                 integer_attention attention::integers; integer_tiles packed::tiles;
                 products products::cases;
@@ -334,6 +336,33 @@ fn kernels_multiply_integers() {
                 assert!(exact.layouts.is_empty() && !exact.programs.iter().any(products));
             }
         }
+    }
+}
+
+/// A user's kernel is a launch of its own, of what it names: what is before and behind it is fused as if it were not there. Without a text it is its reference.
+#[test]
+fn a_users_kernel_is_a_launch_of_its_own() {
+    use gristmill_compiler::{Cheapest, Dialect, compile, custom::is_custom};
+    let function = custom::feed_forward(5).function;
+    for (target, dialect) in [(Isa::Avx2.target(), &dialect::C as &dyn Dialect), (Target::named("h200"), &Cuda)] {
+        let compiled = compile(&function, &target, Some(dialect), &mut Cheapest);
+        let custom: Vec<usize> = (0..compiled.programs.len()).filter(|&i| is_custom(&compiled.programs[i])).collect();
+        let [at] = custom[..] else { panic!("{custom:?} of {:?}", compiled.levels) };
+        let program = &compiled.programs[at];
+        assert_eq!((program.params.len(), &program.vars[..], program.title.as_str()), (3, &["n".into()][..], "gated"));
+        assert!(program.source.contains("gate[i] / (1.0f") && program.seconds > 0.0);
+        // Others come before and behind it, none beside it.
+        let level = compiled.levels[at];
+        let beside = compiled.levels.iter().filter(|&&l| l == level).count();
+        assert!(
+            beside == 1 && compiled.levels.iter().any(|&l| l < level) && compiled.levels.iter().any(|&l| l > level)
+        );
+        // Both products with the norm before, the product and the residual behind.
+        assert_eq!(compiled.programs.len(), 3, "{:?}", compiled.programs.iter().map(|p| &p.title).collect::<Vec<_>>());
+        let alone = compile(&function, &target, None, &mut Cheapest);
+        assert!(!alone.programs.iter().any(|p| is_custom(p)));
+        let kept = gristmill_compiler::record::read(&gristmill_compiler::record::write(&compiled), &function);
+        assert_eq!(kept.expect("a record").programs[at].source, program.source);
     }
 }
 

@@ -4,6 +4,8 @@
 mod convolution;
 #[path = "../examples/custom_format.rs"]
 mod custom_format;
+#[path = "../examples/custom_kernel.rs"]
+mod custom_kernel;
 #[path = "../examples/matmul.rs"]
 mod matmul;
 #[path = "../examples/softmax.rs"]
@@ -31,10 +33,14 @@ fn examples_run_and_values_outlive_their_device() {
     let interp = || Opened::new(Arc::new(InterpDevice::new()), None);
     for device in [interp, cpu] {
         eager::set_device(device());
+        // The second time what was planned is read from the store, where there is one.
+        for _ in 0..2 {
+            custom_kernel::run(&device(), [3, 32, 96]).expect("a kernel of one's own");
+        }
         let small = matmul::run(8, 24, 5).and_then(|()| softmax::run(3, 17)).and_then(|()| custom_format::run(8, 64));
         small.and_then(|()| convolution::run([2, 5, 6], 3, 3)).expect("the small ones");
     }
-    for main in [matmul::main, softmax::main, custom_format::main, convolution::main] {
+    for main in [matmul::main, softmax::main, custom_format::main, convolution::main, custom_kernel::main] {
         main().expect("an example");
     }
     what_is_realized_is_not_computed_again();

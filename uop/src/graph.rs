@@ -8,6 +8,7 @@ use crate::dtype::Scalar;
 use crate::id::Id;
 use crate::node::{Arg, Node};
 use crate::op::{Op, RangeKind};
+use crate::rules::Examples;
 use crate::visited::visiting;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -24,6 +25,8 @@ pub struct Graph {
     ids: FxHashMap<Node, Id>,
     /// How often each rule fired, by its number: see [`crate::rules::fired`].
     pub fired: Vec<u32>,
+    /// What rules have changed, where somebody wants to know.
+    pub(crate) examples: Option<Box<Examples>>,
 }
 
 impl std::ops::Index<Id> for Graph {

@@ -3,9 +3,11 @@
 mod bounds;
 mod build;
 pub mod costs;
+pub mod custom;
 mod decode;
 pub mod dtype;
 pub mod encoding;
+pub mod expression;
 pub mod fold;
 pub mod fragment;
 pub mod function;

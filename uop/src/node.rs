@@ -1,5 +1,6 @@
 //! One node of a graph: op, dtype, sources, argument.
 
+use crate::custom::CustomRef;
 use crate::dtype::DType;
 use crate::encoding::EncodingRef;
 use crate::id::Id;
@@ -33,6 +34,8 @@ pub enum Arg {
     Param(u32),
     /// Slot of a function that holds packed blocks.
     Packed(u32, EncodingRef),
+    /// A kernel of the user's own.
+    Custom(CustomRef),
     /// A constant table.
     Ints(Arc<[i32]>),
 }

@@ -4,6 +4,7 @@
 //! Elementwise ops take sources of one shape; a scalar (no axes) stands beside any shape. A mistake here is a bug of the model's
 //! description, never of a user's file, and panics with the shapes in the message.
 
+use crate::custom::CustomRef;
 use crate::dtype::Scalar;
 use crate::encoding::EncodingRef;
 use crate::graph::Graph;
@@ -43,7 +44,7 @@ pub(crate) fn of(g: &Graph, n: &Node) -> Option<Arc<[Id]>> {
             .map(|(_, d)| *d)
             .collect(),
         (Op::Gather, _) => dims(1).iter().chain(dims(0).iter().skip(1)).copied().collect(),
-        (Op::Decode | Op::Assign, _) => return g.shared_dims(*n.src.first()?).cloned(),
+        (Op::Decode | Op::Assign | Op::Call, _) => return g.shared_dims(*n.src.first()?).cloned(),
         // q [tokens, heads, d], k [positions, kv heads, d], v [positions, kv heads, dv] -> [tokens, heads, dv]
         (Op::Attention, _) => dims(0).iter().take(2).chain(dims(2).get(2)).copied().collect(),
         // q [rows, heads, d], k [pages, page, kv heads, d], v [pages, page, kv heads, dv] -> [rows, heads, dv]
@@ -185,6 +186,11 @@ impl Graph {
         let ones: Dims = dims.iter().map(|_| one).collect();
         let x = self.reshape(x, &ones);
         self.expand(x, dims)
+    }
+    /// What `reference` is, computed by the user's kernel in so many workgroups from `arguments`: tensors, and variables.
+    pub fn call(&mut self, kernel: CustomRef, reference: Id, groups: Id, arguments: &[Id]) -> Id {
+        let src: Sources = [reference, groups].iter().chain(arguments).copied().collect();
+        self.build(Op::Call, self[reference].dtype, src, Arg::Custom(kernel))
     }
     /// `x` with new axes of these dims in front: every element repeated.
     pub fn broadcast_front(&mut self, x: Id, front: &[Id]) -> Id {

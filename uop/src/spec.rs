@@ -66,7 +66,7 @@ rows! {
     };
     kernel [] "only scalars, elementwise ops, reductions and kernel ops" |_, n| match n.op.class() {
         Class::Source => n.op != Op::Iota,
-        class => matches!(class, Class::Elementwise | Class::Kernel) || n.op == Op::Reduce,
+        class => matches!(class, Class::Elementwise | Class::Kernel) || matches!(n.op, Op::Reduce | Op::Call),
     };
     tensor [] "one lane" |_, n| n.dtype.lanes == 1;
     // Leaves.
@@ -177,6 +177,7 @@ rows! {
     tensor [Gather] "rows keep their dtype" |g, n| g[n.src[0]].dtype == n.dtype;
     tensor [Decode] "f32 of a packed tensor" |g, n| n.dtype == Scalar::F32.one() && is_packed(g, n.src[0]);
     tensor [Assign] "state, value and first row, or the number of each: rows of one dtype and equal dims" assign;
+    tensor [Call] "as many arguments as the kernel names, tensors and variables, and a number of workgroups" call;
     tensor [Attention] "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale" attention;
     tensor [PagedAttention] "q of three axes, k and v of four that fit, a position and a row of constant length of the table for each row of q" paged_attention;
     tensor [Scan] "a state, queries, keys, values, gates and perhaps rates that fit, floats; arg 0 or 1" scan;
@@ -246,6 +247,15 @@ fn constant(_: &Graph, n: &Node) -> bool {
         (Arg::Float(_), None) => true,
         _ => false,
     }
+}
+
+/// A call of a user's kernel.
+fn call(g: &Graph, n: &Node) -> bool {
+    let Arg::Custom(kernel) = n.arg else { return false };
+    let is_argument = |&s: &Id| g[s].op == Op::Var || !g.dims(s).is_empty();
+    let groups = n.src[1];
+    let is_count = g.dims(groups).is_empty() && g[groups].dtype == Scalar::I64.one();
+    is_count && n.src.len() == 2 + kernel.arguments.len() && n.src[2..].iter().all(is_argument)
 }
 
 fn packed(g: &Graph, n: &Node) -> bool {

@@ -112,7 +112,12 @@ fn line(g: &Graph, id: Id, number: &dyn Fn(Id) -> u32, out: &mut String) {
     for &s in &n.src {
         operand(g, s, number, out);
     }
-    let _ = match &n.arg {
+    argument(&n.arg, out);
+}
+
+/// What a node carries beside its sources, after a space; nothing where it carries nothing.
+pub fn argument(arg: &Arg, out: &mut String) {
+    let _ = match arg {
         Arg::None => Ok(()),
         Arg::Int(v) => write!(out, " int={v}"),
         Arg::Float(b) => write!(out, " float={}", float(*b, Scalar::F64)),
@@ -123,6 +128,8 @@ fn line(g: &Graph, id: Id, number: &dyn Fn(Id) -> u32, out: &mut String) {
         Arg::Var(name, lo, hi) => write!(out, " var={} {lo}..{hi}", escape(name)),
         Arg::Param(slot) => write!(out, " slot={slot}"),
         Arg::Packed(slot, e) => write!(out, " slot={slot} enc={}", escape(e.name)),
+        // Told, and not read: the texts of such a kernel are a program's.
+        Arg::Custom(kernel) => write!(out, " kernel={}", escape(kernel.name)),
         Arg::Ints(t) => write!(out, " table={}", list(t)),
     };
 }

@@ -1,18 +1,25 @@
 //! `gristmill kernels`: the compiler's work on one model, stage by stage. Needs no weights and runs nothing.
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
 use crate::model::{self, Model};
-use crate::stages::{self, computes};
-use clap::{Args, ValueEnum, ValueHint};
+use crate::output;
+use crate::progress;
+use crate::stages::{self, DECISIONS, SOURCE, Stage, Text, computes};
+use crate::viewer::{self, critical_path};
+use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_compiler::{Cheapest, Listed, Policy};
-use gristmill_llm::arch::{Functions, Options as PlanOptions, Plan, TokenClass};
+use gristmill_llm::arch::{self, Functions, Options as PlanOptions, Plan, TokenClass};
 use gristmill_llm::engine::{CacheShape, cache_rows, classes, depths, plan_options};
 use gristmill_llm::sampling::{self, Choice};
+use gristmill_profile::compilation::{self, Compilation};
 use gristmill_tensor::jit::{Jit, Ready};
+use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const NOTES: &str = "\
 Without --stage: every kernel with its price and its plan, what was decided and what the alternatives would have cost. Needs neither the
@@ -24,6 +31,7 @@ Examples:
   gristmill kernels MODEL.gguf --function moe.one --stage alternatives in which form it is computed
   gristmill kernels MODEL.gguf --function moe.one --stage decisions how it was cut into kernels, and why
   gristmill kernels MODEL.gguf --function moe.one --stage source    the text that is compiled
+  gristmill kernels MODEL.gguf --html kernels.html                  all of it as a page: graphs by pass, rules, decisions, kernels
   gristmill kernels MODEL.gguf --device null:rtx4090                as it would be for another GPU";
 
 #[derive(Args)]
@@ -32,8 +40,11 @@ pub struct Options {
     #[arg(value_hint = ValueHint::FilePath, help = model::HELP)]
     model: String,
     /// Show the programs themselves instead of what they cost
-    #[arg(long, value_name = "STAGE")]
-    stage: Option<Stage>,
+    #[arg(long, value_name = "STAGE", value_parser = stages::parser())]
+    stage: Option<&'static Stage>,
+    /// Write a page: each function's graph after every pass, the rules that fired, decisions with alternatives and prices, kernels; `-` to standard output
+    #[arg(long, value_name = "FILE", conflicts_with = "stage")]
+    html: Option<PathBuf>,
     /// Only functions with this in their name
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
@@ -41,32 +52,13 @@ pub struct Options {
     common: Common,
 }
 
-/// What a function is on its way to a program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Stage {
-    /// The function as the model wrote it
-    Tensor,
-    /// Its other forms: classes of equal terms, the forms that were looked at with their prices, what was chosen
-    Alternatives,
-    /// How it was cut into kernels: the rules that fired, the decisions and what each option would have cost
-    Decisions,
-    /// Kernels: loops and loads
-    Kernel,
-    /// Statements in order
-    Linear,
-    /// The text that is compiled
-    Source,
-}
-
 /// Context where --ctx does not say: prices depend on it, as the cache is read up to its end.
 const CONTEXT: usize = 4096;
 
 pub fn run(options: Options) -> Result {
+    options.html.as_deref().map_or(Ok(()), output::check)?;
     let model = Model::open(Some(&options.model))?;
     let described = model.describe()?;
-    let settings = options.common.settings(None);
-    let context = settings.context.unwrap_or(CONTEXT).min(described.context());
-    let chunk = settings.chunk.clamp(1, context);
     // A device that schedules and renders like the one asked for, and runs nothing.
     let device = match options.common.device.as_deref() {
         None | Some("cpu" | "interp") => "null",
@@ -74,86 +66,149 @@ pub fn run(options: Options) -> Result {
         Some(name) => name,
     };
     let opened = options.common.open_as(device)?;
-    let has_text = opened.dialect.is_some();
-    let mut out = io::stdout().lock();
-    heading(&opened, context, &mut out)?;
-    let target = opened.device.target().clone();
-    let mut jit = Jit::new(opened);
-    let mut functions = Functions::new();
-    let mut shown = 0;
-    let mut seen: Vec<std::sync::Arc<Ready>> = Vec::new();
-    let rows = cache_rows(context, chunk);
-    for class in classes(chunk, &depths(&settings, rows, &target)) {
-        let plan_options = plan_options(class, CacheShape { rows, pages: None, scalar: settings.cache }, &target);
-        let plan = described.plan(&plan_options, &mut functions);
-        let mut all: Vec<_> = plan.functions().into_iter().cloned().collect();
-        if class.tokens == 1 {
-            let choices = [Choice::Greedy, Choice::Best];
-            let sample = |choice| functions.share(sampling::function(choice, described.vocabulary(), rows));
-            all.extend(choices.map(sample));
-        }
-        // Whoever reads decisions wants to see all alternatives.
-        let lists = matches!(options.stage, None | Some(Stage::Decisions));
-        let policy: &mut dyn Policy = if lists { &mut Listed } else { &mut Cheapest };
-        let ready = jit.prepare_with(&all, policy, &|_, _| ())?;
-        for ready in &ready {
-            if options.function.as_ref().is_some_and(|part| !ready.function.name.contains(part.as_str())) {
-                continue;
-            }
-            shown += 1;
-            // Steps that differ only in their logits share their layers.
-            if seen.iter().any(|s| std::sync::Arc::ptr_eq(s, ready)) {
-                continue;
-            }
-            seen.push(ready.clone());
-            // Choices stand beside the plan.
-            let calls = plan.calls.iter().filter(|c| std::sync::Arc::ptr_eq(&c.function, &ready.function)).count().max(1);
-            match options.stage {
-                None => prices(ready, calls, &mut out)?,
-                Some(Stage::Source) if !has_text => {
-                    return Err(Failure::new(
-                        format_args!("kernels for {device} have no text yet"),
-                        "--stage kernel and --stage linear show what there is",
-                    ));
-                }
-                Some(stage) => programs(ready, stage, &target, &mut out)?,
-            }
-        }
-        if options.stage.is_none() && options.function.is_none() {
-            step(&plan, &ready, &plan_options, &mut out)?;
-        }
+    if options.stage.is_some_and(|stage| stage.name == SOURCE) && opened.dialect.is_none() {
+        return Err(Failure::new(
+            format_args!("kernels for {device} have no text yet"),
+            "--stage kernel and --stage linear show what there is",
+        ));
     }
-    if shown == 0 {
+    let mut steps = Steps::of(&options.common, described.as_ref(), &opened.target);
+    match &options.html {
+        Some(path) => page(&options, &model, &mut steps, &opened, path)?,
+        None => print(&options, &mut steps, opened, &mut io::stdout().lock())?,
+    }
+    if steps.shown == 0 {
         let part = options.function.unwrap_or_default();
-        let hint = format!("there are {}", functions.names().join(", "));
+        let hint = format!("there are {}", steps.functions.names().join(", "));
         return Err(Failure::new(format_args!("no function has {part} in its name"), hint));
     }
     Ok(())
 }
 
-fn heading(opened: &Opened, context: usize, out: &mut dyn Write) -> Result {
+/// The steps of a model, by class, and which of their functions were shown.
+struct Steps<'m> {
+    model: &'m dyn arch::Model,
+    context: usize,
+    classes: Vec<PlanOptions>,
+    functions: Functions,
+    seen: Vec<Arc<Function>>,
+    shown: usize,
+}
+
+impl<'m> Steps<'m> {
+    fn of(common: &Common, model: &'m dyn arch::Model, target: &Target) -> Steps<'m> {
+        let settings = common.settings(None);
+        let context = settings.context.unwrap_or(CONTEXT).min(model.context());
+        let chunk = settings.chunk.clamp(1, context);
+        let rows = cache_rows(context, chunk);
+        let cache = CacheShape { rows, pages: None, scalar: settings.cache };
+        let all = classes(chunk, &depths(&settings, rows, target)).into_iter();
+        let classes = all.map(|class| plan_options(class, cache, target)).collect();
+        Steps { model, context, classes, functions: Functions::new(), seen: vec![], shown: 0 }
+    }
+    /// The step of that class: its calls, and its functions with the choices of a token, which stand beside the calls.
+    fn plan(&mut self, options: &PlanOptions) -> (Plan, Vec<Arc<Function>>) {
+        let plan = self.model.plan(options, &mut self.functions);
+        let mut all: Vec<_> = plan.functions().into_iter().cloned().collect();
+        if options.tokens == TokenClass::One {
+            let choices = [Choice::Greedy, Choice::Best];
+            let vocabulary = self.model.vocabulary();
+            all.extend(choices.map(|choice| self.functions.share(sampling::function(choice, vocabulary, options.rows))));
+        }
+        (plan, all)
+    }
+    /// Is a function wanted, and shown for the first time? Steps that differ only in their logits share their layers.
+    fn is_new(&mut self, function: &Arc<Function>, part: Option<&str>) -> bool {
+        if part.is_some_and(|part| !function.name.contains(part)) {
+            return false;
+        }
+        self.shown += 1;
+        let is_new = !self.seen.iter().any(|seen| Arc::ptr_eq(seen, function));
+        if is_new {
+            self.seen.push(function.clone());
+        }
+        is_new
+    }
+}
+
+/// How often a step calls a function; a choice of a token counts once.
+fn calls(plan: &Plan, function: &Arc<Function>) -> usize {
+    plan.calls.iter().filter(|call| Arc::ptr_eq(&call.function, function)).count().max(1)
+}
+
+/// What was asked for, as text.
+fn print(options: &Options, steps: &mut Steps, opened: Opened, out: &mut dyn Write) -> Result {
+    writeln!(out, "# {}", heading(&opened, steps.context))?;
+    let target = opened.device.target().clone();
+    let mut jit = Jit::new(opened);
+    for class in steps.classes.clone() {
+        let (plan, all) = steps.plan(&class);
+        // Whoever reads decisions wants to see all alternatives.
+        let lists = options.stage.is_none_or(|stage| stage.name == DECISIONS);
+        let policy: &mut dyn Policy = if lists { &mut Listed } else { &mut Cheapest };
+        let ready = jit.prepare_with(&all, policy, &|_, _| ())?;
+        for ready in &ready {
+            if !steps.is_new(&ready.function, options.function.as_deref()) {
+                continue;
+            }
+            match options.stage {
+                None => prices(ready, calls(&plan, &ready.function), out)?,
+                Some(stage) => programs(ready, stage, &target, out)?,
+            }
+        }
+        if options.stage.is_none() && options.function.is_none() {
+            step(&plan, &ready, &class, out)?;
+        }
+    }
+    Ok(())
+}
+
+/// All of it, as a page.
+fn page(options: &Options, model: &Model, steps: &mut Steps, opened: &Opened, path: &Path) -> Result {
+    let mut wanted: Vec<(Arc<Function>, usize)> = Vec::new();
+    for class in steps.classes.clone() {
+        let (plan, all) = steps.plan(&class);
+        for function in all {
+            if steps.is_new(&function, options.function.as_deref()) {
+                let calls = calls(&plan, &function);
+                wanted.push((function, calls));
+            }
+        }
+    }
+    let bar = progress::count("functions", wanted.len() as u64);
+    let mut functions: Vec<compilation::Function> = Vec::new();
+    for (function, calls) in &wanted {
+        // Layers of one kind that differ in how they are quantised are functions of one name.
+        let same = wanted[..functions.len()].iter().filter(|other| other.0.name == function.name).count();
+        let number = if same > 0 { format!(" ({})", same + 1) } else { String::new() };
+        let name = printable(&format!("{}{number}", function.name));
+        functions.push(viewer::function(function, name, *calls, opened));
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let of = Compilation {
+        model: printable(&model.name),
+        machine: heading(opened, steps.context),
+        ops: viewer::ops(),
+        passes: viewer::passes(),
+        functions,
+    };
+    let page = gristmill_profile::viewer::html(&of).map_err(|e| Failure::new(e, "this is a bug"))?;
+    output::write(path, &page)
+}
+
+/// The machine that kernels are planned for, in a line.
+fn heading(opened: &Opened, context: usize) -> String {
     let t = opened.device.target();
-    writeln!(
-        out,
-        "# {}: {} workers, {} lanes, {:.0} GB/s, {:.0} Gop/s, a launch {:.1} us; context {context}",
+    format!(
+        "{}: {} workers, {} lanes, {:.0} GB/s, {:.0} Gop/s, a launch {:.1} us; context {context}",
         t.name,
         t.machine.units,
         t.machine.lanes,
         t.machine.bandwidth / 1e9,
         t.machine.operations / 1e9,
         t.machine.launch * 1e6
-    )?;
-    Ok(())
-}
-
-/// Modelled microseconds of one call: launches of one level run side by side, levels one after the other.
-fn critical_path(ready: &Ready) -> f64 {
-    let mut levels: Vec<f64> = Vec::new();
-    for (program, &level) in ready.compiled.programs.iter().zip(&ready.compiled.levels) {
-        levels.resize(levels.len().max(level + 1), 0.0);
-        levels[level] = levels[level].max(1e6 * program.seconds);
-    }
-    levels.iter().sum()
+    )
 }
 
 fn prices(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
@@ -183,7 +238,7 @@ fn prices(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
         "  total {} kernels in {levels} levels, {:.2} us, critical path {:.2} us, arena {:.1} kB",
         compiled.programs.len(),
         compiled.seconds * 1e6,
-        critical_path(ready),
+        critical_path(compiled) * 1e6,
         compiled.arena as f64 / 1e3
     )?;
     // What is told of nests is most of the lines, and has no prices: it is a stage of its own.
@@ -193,13 +248,13 @@ fn prices(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
     Ok(())
 }
 
-fn step(plan: &Plan, ready: &[std::sync::Arc<Ready>], options: &PlanOptions, out: &mut dyn Write) -> Result {
+fn step(plan: &Plan, ready: &[Arc<Ready>], options: &PlanOptions, out: &mut dyn Write) -> Result {
     let (mut kernels, mut sum, mut path) = (0, 0.0, 0.0);
     for call in &plan.calls {
-        let Some(ready) = ready.iter().find(|r| std::sync::Arc::ptr_eq(&r.function, &call.function)) else { continue };
+        let Some(ready) = ready.iter().find(|r| Arc::ptr_eq(&r.function, &call.function)) else { continue };
         kernels += ready.compiled.programs.len();
         sum += ready.compiled.seconds * 1e6;
-        path += critical_path(ready);
+        path += critical_path(&ready.compiled) * 1e6;
     }
     let what = match options.tokens {
         TokenClass::One if options.depth < options.rows => format!("one token before position {}", options.depth),
@@ -216,31 +271,16 @@ fn step(plan: &Plan, ready: &[std::sync::Arc<Ready>], options: &PlanOptions, out
     Ok(())
 }
 
-fn programs(ready: &Ready, stage: Stage, target: &Target, out: &mut dyn Write) -> Result {
-    let function = &ready.function;
-    writeln!(out, "\n## {}", function.name)?;
-    if stage == Stage::Tensor {
-        out.write_all(stages::tensor(function).as_bytes())?;
-        return Ok(());
-    }
-    if stage == Stage::Alternatives {
-        out.write_all(stages::alternatives(function, target).as_bytes())?;
-        return Ok(());
-    }
-    if stage == Stage::Decisions {
-        for line in stages::decisions(&ready.compiled, |_| true).into_iter().chain(stages::rules(&ready.compiled)) {
-            writeln!(out, "{line}")?;
+fn programs(ready: &Ready, stage: &Stage, target: &Target, out: &mut dyn Write) -> Result {
+    writeln!(out, "\n## {}", ready.function.name)?;
+    match stage.text {
+        Text::OfFunction(text) => out.write_all(text(&ready.function, &ready.compiled, target).as_bytes())?,
+        Text::OfKernel(text) => {
+            for program in &ready.compiled.programs {
+                writeln!(out, "\n# {}: {}", program.name, computes(program))?;
+                out.write_all(text(program, target).as_bytes())?;
+            }
         }
-        return Ok(());
-    }
-    for program in &ready.compiled.programs {
-        writeln!(out, "\n# {}: {}", program.name, computes(program))?;
-        let text = match stage {
-            Stage::Source => program.source.clone(),
-            Stage::Linear => stages::linear(program, target),
-            _ => stages::kernel(program),
-        };
-        out.write_all(text.as_bytes())?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
 use crate::measure::{Ids, seconds};
 use crate::model::{self, Model};
+use crate::output;
 use crate::progress;
 use crate::stages::{self, computes};
 use clap::{Args, ValueHint};
@@ -17,7 +18,7 @@ use gristmill_uop::function::{SlotKind, Storage};
 use gristmill_uop::program::{Access, Param, Program};
 use gristmill_uop::target::Target;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -71,17 +72,13 @@ pub struct Options {
 }
 
 pub fn run(options: Options) -> Result {
-    // Before minutes are spent on what cannot be written.
     let standard = |path: &&PathBuf| path.as_os_str() == "-";
     let on_stdout = options.html.iter().chain(&options.trace).filter(standard).count();
     if on_stdout > 1 {
         return Err(Failure::usage("--html and --trace cannot both be standard output", "give one of them a file"));
     }
     for path in options.html.iter().chain(&options.trace) {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if folder.is_some_and(|folder| !folder.is_dir()) || path.is_dir() {
-            return Err(Failure::new(format_args!("cannot write {}", path.display()), "give a file in a folder that is there"));
-        }
+        output::check(path)?;
     }
     let model = Model::open(Some(&options.model))?;
     let tokens = options.p.map_or(1, usize::from);
@@ -143,20 +140,11 @@ pub fn run(options: Options) -> Result {
         None => out.write_all(text::tables(&recording, &report, options.all).as_bytes())?,
     }
     if let Some(path) = &options.html {
-        write(path, &page::html(&recording, &report))?;
+        output::write(path, &page::html(&recording, &report))?;
     }
     if let Some(path) = &options.trace {
-        write(path, &trace::chrome(&recording, &report).to_string())?;
+        output::write(path, &trace::chrome(&recording, &report).to_string())?;
     }
-    Ok(())
-}
-
-fn write(path: &Path, text: &str) -> Result {
-    if path.as_os_str() == "-" {
-        return Ok(io::stdout().lock().write_all(text.as_bytes())?);
-    }
-    std::fs::write(path, text).map_err(|e| Failure::file("write", path, e))?;
-    say!("{} written", path.display());
     Ok(())
 }
 
@@ -213,7 +201,7 @@ fn describe<'a>(
             let same = functions.iter().filter(|f| f.0.function.name == ready.function.name).count();
             let number = if same > 0 { format!(" ({})", same + 1) } else { String::new() };
             let name = format!("{}{number}", ready.function.name);
-            let tensor = stages::tensor(&ready.function);
+            let tensor = Stage { name: "tensor", text: stages::tensor(&ready.function) };
             for (place, program) in ready.compiled.programs.iter().enumerate() {
                 let share = tokens as f64 / most as f64;
                 recording.kernels.push(Kernel {
@@ -224,7 +212,7 @@ fn describe<'a>(
                     bytes: bytes(ready, program, depth, tokens),
                     operations: program.estimate.operations * share,
                     modelled: program.seconds,
-                    stages: stages_of(program, target, &tensor),
+                    stages: std::iter::once(tensor.clone()).chain(stages::of_kernel(program, target)).collect(),
                 });
             }
             functions.push((ready, name, first));
@@ -233,18 +221,6 @@ fn describe<'a>(
         recording.launches.push(Launch { kernel: first + place, call });
     }
     functions.into_iter().map(|(ready, name, _)| (ready.as_ref(), name)).collect()
-}
-
-fn stages_of(program: &Program, target: &Target, tensor: &str) -> Vec<Stage> {
-    let mut stages = vec![
-        Stage { name: "tensor", text: tensor.to_owned() },
-        Stage { name: "kernel", text: stages::kernel(program) },
-        Stage { name: "linear", text: stages::linear(program, target) },
-    ];
-    if !program.source.is_empty() {
-        stages.push(Stage { name: "source", text: program.source.clone() });
-    }
-    stages
 }
 
 /// Bytes that a launch must read from memory: weights in use, and the cache up to its last token. Activations come from nearer.
@@ -305,7 +281,8 @@ fn kernels(recording: &Recording, report: &Report, name: &str, source: bool, out
             kernel.operations / 1e6
         )?;
         if source {
-            let text = kernel.stages.last().map_or("", |s| s.text.as_str());
+            let text = kernel.stages.iter().find(|s| s.name == stages::SOURCE).or(kernel.stages.last());
+            let text = text.map_or("", |s| s.text.as_str());
             writeln!(out, "\n{text}")?;
         }
     }

@@ -1,6 +1,9 @@
 //! Commands that show things: inspect, kernels, devices, synth.
 
+use super::serve::browser;
 use super::{DEMO, gristmill, outcome, run};
+use serde_json::Value;
+use std::collections::HashMap;
 
 #[test]
 fn inspect_shows_what_is_in_a_file() {
@@ -75,6 +78,55 @@ fn kernels_come_with_their_prices() {
     assert!(run(&["kernels", DEMO, "--function", "none such"]).failed().contains("deepseek2.moe.one"));
     // No compiler is needed to look.
     assert!(outcome(gristmill(&["kernels", DEMO]).env("CC", "/nonexistent")).ok().contains("step of one token"));
+}
+
+#[test]
+fn a_page_tells_how_kernels_came_to_be() {
+    let page = run(&["kernels", DEMO, "--function", ".one", "--html", "-"]).ok();
+    let (_, rest) = page.split_once("type=\"application/json\">").expect("data");
+    let data: Value = serde_json::from_str(rest.split_once("</script").expect("an end").0).expect("JSON");
+    let list = |v: &Value| v.as_array().expect("a list").clone();
+    let functions = list(&data["functions"]);
+    let moe = functions.iter().find(|f| f["name"] == "deepseek2.moe.one").expect("the function");
+    assert_eq!(moe["calls"], 5);
+    // Every pass, and all that its graph names.
+    let passes = list(&moe["passes"]);
+    assert_eq!(passes.len(), list(&data["passes"]).len());
+    let nodes: HashMap<u64, Value> =
+        list(&moe["nodes"]).into_iter().map(|n| (n[0].as_u64().expect("a number"), n)).collect();
+    let known = |n: &Value| nodes.contains_key(&n.as_u64().expect("a number"));
+    assert!(passes.iter().all(|pass| list(&pass["roots"]).iter().all(known)));
+    assert!(nodes.values().all(|node| list(&node[5]).iter().all(known)));
+    let rules: Vec<Value> = passes.iter().flat_map(|pass| list(&pass["rules"])).collect();
+    let of = |name: &str| rules.iter().filter(|rule| rule["name"] == name).cloned().collect::<Vec<_>>();
+    assert!(of("x + 0 -> x (integers)").iter().any(|rule| rule["examples"][0].is_array()), "{rules:?}");
+    assert!(
+        !of("sum(a*b) of bytes -> sum(dot4(words))").is_empty()
+            || !of("sum(a*b) of rows in eight bits -> sum(signed dot4(words))").is_empty()
+    );
+    // What was decided is what `kernels` prints, and kernels have the stages of the table.
+    assert!(list(&moe["decisions"]).iter().any(|d| d["kind"] == "place" && list(&d["options"]).len() == 2));
+    for kernel in list(&moe["kernels"]) {
+        let stages: Vec<String> =
+            list(&kernel["stages"]).iter().map(|s| s["name"].as_str().expect("a name").to_owned()).collect();
+        assert_eq!(stages, ["kernel", "linear", "source"]);
+    }
+    assert!(run(&["kernels", DEMO, "--html", "none/such.html"]).failed().contains("cannot write"));
+    assert_eq!(run(&["kernels", DEMO, "--html", "-", "--stage", "source"]).code, 2);
+}
+
+#[test]
+fn the_page_of_kernels_works_in_a_browser() {
+    let Some(browser) = browser() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("kernels.html");
+    let page = page.to_str().unwrap();
+    run(&["kernels", DEMO, "--html", page]).ok();
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/viewer.cjs");
+    let output = std::process::Command::new("node").arg(path).args([browser, page]).output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(text(&output.stdout).contains("all passed"), "{}", text(&output.stdout));
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id
     let part = Function { name: function.name.clone(), graph: g, slots, outputs: written };
     let plans = BTreeMap::new();
     let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
-    planned(&part, target, &mut decider).scheduled.launches.iter().map(|l| l.price.seconds).sum()
+    planned(&part, target, &mut decider, &mut ()).scheduled.launches.iter().map(|l| l.price.seconds).sum()
 }
 
 fn slot(graph: &Graph, id: Id, kind: SlotKind) -> Slot {

@@ -1,5 +1,6 @@
 //! Which nodes could have a place of their own: reductions, joins, and elementwise results that are dear and read more than once.
 
+use crate::custom;
 use crate::decompose::int8::Derived;
 use crate::request::Hint;
 use gristmill_uop::{Graph, Id, Node, Op};
@@ -50,6 +51,8 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
     let readers = Readers::of(g, &order);
     let below_dims = below_dims(g, &order);
     let of_own_state = of_own_state(g, &order);
+    let of_calls: FxHashSet<Id> =
+        order.iter().filter(|&&n| g[n].op == Op::Call).flat_map(|&n| custom::buffered(g, n)).collect();
     let staged: FxHashSet<Id> = hints.values().flat_map(|h| h.staged.iter().copied()).collect();
     let mut cost: FxHashMap<Id, u32> = FxHashMap::default();
     let mut is_candidate: FxHashSet<Id> = FxHashSet::default();
@@ -65,7 +68,8 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
         let own = if elementwise && node.dtype.scalar != gristmill_uop::Scalar::I64 { weight(node.op) } else { 0 };
         cost.insert(n, below + own);
         let reduction = matches!(node.op, Op::Reduce | Op::Cat);
-        let assigned = node.op == Op::Assign || of_own_state.contains(&n);
+        let assigned =
+            node.op == Op::Assign || of_own_state.contains(&n) || node.op == Op::Call || of_calls.contains(&n);
         let forced = roots.contains(&n) || assigned || reduction && below_dims.contains(&n);
         let several = readers.count(n) > 1 || readers.is_repeated(n);
         let scalar = g.shape(n).is_empty();
@@ -143,7 +147,8 @@ fn of_own_state(g: &Graph, order: &[Id]) -> FxHashSet<Id> {
 fn below_dims(g: &Graph, order: &[Id]) -> FxHashSet<Id> {
     let dims_of = |&n: &Id| {
         let node = &g[n];
-        node.src[values(node)..].iter().copied()
+        let dims = if node.op == Op::Call { &node.src[1..2] } else { &node.src[values(node)..] };
+        dims.iter().copied()
     };
     let dims: Vec<Id> = order.iter().flat_map(dims_of).collect();
     if dims.is_empty() { FxHashSet::default() } else { g.toposort(&dims).into_iter().collect() }

@@ -4,6 +4,7 @@
 use super::kernel::Draft;
 use super::materialise::{Again, Shape};
 use super::merge::Share;
+use crate::custom;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::price::Price;
 use crate::tile::plan::FIRST;
@@ -49,6 +50,10 @@ impl Choose<'_> {
         for share in shares {
             for &i in &share.kernels {
                 let kernel = &kernels[i];
+                // A text of the user's own has one shape.
+                if custom::called(g, kernel.0.root).is_some() {
+                    continue;
+                }
                 let (root, site) = (kernel.0.root, self.site(g, &kernel.0));
                 let of = Decision { margin: MARGIN, ..Decision::new("workgroup", site, vec![]) };
                 let options = self.options(g, &mut tried, i, kernel, decider.explores(&of));

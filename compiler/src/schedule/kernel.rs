@@ -8,6 +8,7 @@ use super::draft::{Span, closed_ranges, nests_for, placeholders, ranges_of, repl
 use super::expand::Expander;
 use super::stages::fuse;
 use super::workgroup;
+use crate::custom;
 use crate::nest::{Indices, Nest};
 use crate::request::StagedTile;
 use crate::tile::propose;
@@ -25,6 +26,12 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     let mut x = Expander::new(around.buffers, around.fused, around.derived);
     let mut out = Draft::of(root);
     let buffer = around.buffers[&root];
+    if custom::called(g, root).is_some() {
+        // Its text is all there is to it: nothing is cut, and nothing fused.
+        let buffer_of = |s: Id| around.buffers.get(&s).copied().unwrap_or(s);
+        out.nests = vec![custom::nest(g, root, buffer, buffer_of)];
+        return Ok(out);
+    }
     // What is computed, and where its rows begin in the buffer.
     let node = computed(g, root);
     let (dims, start) = match g[root].op {

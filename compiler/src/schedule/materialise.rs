@@ -7,6 +7,7 @@
 
 use super::candidates::Candidates;
 use super::kernel::{Draft, Illegal, Surroundings, computed, draft};
+use crate::custom;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::decompose::int8::Derived;
 use crate::price::{self, Price, occupancy};
@@ -270,7 +271,10 @@ fn cut(g: &mut Graph, of: Problem, root: Id, inside: &[Id], shape: Shape) -> Cut
         stages: shape.stages,
     };
     draft(g, root, &around).map(|d| {
-        let price = price::kernel(g, &d.nests, of.target);
+        let price = match custom::called(g, root) {
+            Some(kernel) => custom::price(g, root, kernel, of.target),
+            None => price::kernel(g, &d.nests, of.target),
+        };
         (d, price)
     })
 }

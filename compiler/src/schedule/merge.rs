@@ -3,7 +3,7 @@
 use super::kernel::Draft;
 use super::launch::{Body, Launch};
 use super::materialise::{Again, Shape};
-
+use crate::custom;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::nest::global_ranges;
 use crate::price::{Price, occupancy};
@@ -30,7 +30,8 @@ impl Share {
         let body = |&i: &usize| {
             let Draft { root, nests, when, plan, stage_plan, .. } = &kernels[i].0;
             let plan = TilePlan { workgroup: plan.clone(), stages: stage_plan.clone(), nests: vec![] };
-            let title = title_of_nests(g, function, nests);
+            let title = custom::called(g, *root)
+                .map_or_else(|| title_of_nests(g, function, nests), |kernel| kernel.name.to_owned());
             Body { nests: nests.clone(), when: *when, root: Some(*root), title, plan }
         };
         Launch { bodies: self.kernels.iter().map(body).collect(), level: self.level, price: self.price }
@@ -61,7 +62,7 @@ pub fn merge(
     decider: &mut Decider,
 ) -> Vec<Share> {
     let mut out: Vec<Share> = Vec::new();
-    let alone = |i: usize| kernels[i].0.when.alone;
+    let alone = |i: usize| kernels[i].0.when.alone || custom::called(g, kernels[i].0.root).is_some();
     for (i, (k, price)) in kernels.iter().enumerate() {
         let fits = |s: &Share| s.level == level[i] && !alone(i) && !s.kernels.iter().any(|&k| alone(k));
         let mate = out.iter_mut().find(|s| target.merge && fits(s));

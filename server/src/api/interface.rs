@@ -3,6 +3,7 @@
 use crate::core::error::RequestError;
 use crate::core::event::Usage;
 use crate::core::model::Served;
+use crate::core::models::policy::Stay;
 use crate::core::output::{Answer, OutputEvent};
 use crate::core::request::GenerateRequest;
 use crate::net::stream::{Chunk, Framing};
@@ -24,7 +25,14 @@ pub trait Interface: 'static {
     /// # Errors
     /// What makes no sense, or cannot be honoured.
     fn request(body: Self::Body, served: &Arc<Served>) -> Result<(GenerateRequest, Self::Encoder), RequestError>;
-    /// What is told, once it is loaded, of a request that asks for nothing but that the model is there.
+    /// How long the model stays after a request that says so.
+    ///
+    /// # Errors
+    /// When that makes no sense.
+    fn stay(_body: &Self::Body) -> Result<Option<Stay>, RequestError> {
+        Ok(None)
+    }
+    /// What is told of a request that asks for nothing but that the model is there, or no longer; once that is so.
     fn nothing(_body: &Self::Body, _served: &Served) -> Option<Value> {
         None
     }

@@ -5,6 +5,7 @@ use crate::app::App;
 use crate::core::error::RequestError;
 use crate::core::intake::Intake;
 use crate::core::loading::Step;
+use crate::core::models::policy::Stay;
 use crate::core::models::pool::Status;
 use crate::core::output::{Outputs, Told};
 use crate::net::body::{self, UnreadRequest};
@@ -13,6 +14,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Answers a request.
 ///
@@ -26,18 +28,22 @@ pub async fn generate<I: Interface>(
     let ready = app.beside(client, move |models| {
         let body = body::parse::<I::Body>(&read)?;
         let intake = Intake::of(models, I::model(&body))?;
+        let stay = I::stay(&body)?;
         if let Some(nothing) = I::nothing(&body, &intake.served) {
-            return Ok((intake, Err(nothing)));
+            return Ok((intake, Err((nothing, stay))));
         }
         let (request, encoder) = I::request(body, &intake.served)?;
-        let ready = (request.stream, intake.prepare(request)?, encoder);
+        let ready = (request.stream, intake.prepare(request)?.staying(stay), encoder);
         Ok((intake, Ok(ready)))
     });
     let (streams, outputs, encoder) = match ready.await? {
         (intake, Ok((streams, prepared, encoder))) => (streams, intake.submit(client, when, prepared)?, encoder),
-        (intake, Err(nothing)) => {
-            if !matches!(app.models.status(&intake.model), Status::Loaded(_)) {
-                intake.submit(client, when, intake.prepare_nothing())?.collect().await?;
+        (intake, Err((nothing, stay))) => {
+            let is_loaded = matches!(app.models.status(&intake.model), Status::Loaded(_));
+            // One that is there learns how long it stays; one that is not comes, unless it would leave at once.
+            let is_asked = if is_loaded { stay.is_some() } else { stay != Some(Stay::For(Duration::ZERO)) };
+            if is_asked {
+                intake.submit(client, when, intake.prepare_nothing().staying(stay))?.collect().await?;
             }
             return Ok(Json(nothing).into_response());
         }

@@ -7,6 +7,7 @@ use crate::core::event::{Chosen, Event, Usage};
 use crate::core::generation::{Generation, failed};
 use crate::core::job::{Answers, Job, Task};
 use crate::core::models::entry::Model;
+use crate::core::models::policy::Stay;
 use crate::core::probabilities::probabilities;
 use crate::core::worker::{Broken, LONG, Mean, flow, note};
 use gristmill_llm::session::{Fed, Session};
@@ -25,9 +26,11 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// Works until the queue is closed, or the model is told to leave.
+    /// Works until the queue is closed, the model is told to leave, or nobody has asked for as long as it stays: what was last said about that counts.
     pub fn run(mut self) {
-        while let Some(mut job) = self.model.queue.next() {
+        let mut stay = Stay::default();
+        while let Some(mut job) = self.model.queue.next(stay) {
+            stay = job.stay.unwrap_or(stay);
             if let Some(why) = self.condition.failure() {
                 let _ = job.events.send(Event::Failed(RequestError::failed(why)));
                 continue;

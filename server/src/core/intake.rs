@@ -11,6 +11,7 @@ use crate::core::job::{Answers, Job, Task};
 use crate::core::limits::{Limits, PROMPTS, STOPS, TOP};
 use crate::core::model::Served;
 use crate::core::models::entry::Model;
+use crate::core::models::policy::Stay;
 use crate::core::models::pool::Models;
 use crate::core::names::FieldNames;
 use crate::core::output::Outputs;
@@ -40,6 +41,7 @@ pub struct Prepared {
     reuse: Reuse,
     prompts: Vec<Vec<u32>>,
     replies: Replies,
+    stay: Option<Stay>,
 }
 
 /// What takes the answers of a request apart.
@@ -59,6 +61,10 @@ struct Conversation {
 }
 
 impl Prepared {
+    /// The same, after which the model stays that long.
+    pub fn staying(self, stay: Option<Stay>) -> Prepared {
+        Prepared { stay, ..self }
+    }
     /// How many prompts it has.
     pub fn prompts(&self) -> usize {
         self.prompts.len()
@@ -145,6 +151,7 @@ impl Intake {
             task: Task::Answers(Arc::new(answers)),
             prompts: prompts.into_iter().map(|prompt| prompt.tokens).collect(),
             replies: Replies { served: served.clone(), count, conversation },
+            stay: None,
         })
     }
     /// Makes tokens of texts whose vectors are wanted.
@@ -154,7 +161,7 @@ impl Intake {
     pub fn prepare_embeddings(&self, texts: Vec<PromptText>, name: &str) -> Result<Prepared, RequestError> {
         let prompts = self.texts(texts, name)?.into_iter().map(|prompt| prompt.tokens).collect();
         let replies = Replies { served: self.served.clone(), count: 0, conversation: None };
-        Ok(Prepared { task: Task::Embedding, reuse: Reuse::Any, prompts, replies })
+        Ok(Prepared { task: Task::Embedding, reuse: Reuse::Any, prompts, replies, stay: None })
     }
     /// The tokens of what an answer follows.
     ///
@@ -205,10 +212,10 @@ impl Intake {
         if self.models.is_draining() {
             return Err(RequestError::closing());
         }
-        let Prepared { task, reuse, prompts, replies } = prepared;
+        let Prepared { task, reuse, prompts, replies, stay } = prepared;
         let (events, receiver) = channel(self.limits().unread, self.model.held.part());
         let (served, answered, usage, events) = (self.served.clone(), 0, Usage::default(), Arc::new(events));
-        let job = Job { client, asked, task, served, reuse, prompts, answered, usage, events };
+        let job = Job { client, asked, task, served, reuse, prompts, answered, usage, stay, events };
         if let Some(step) = self.model.loading.step() {
             let _ = job.events.send(Event::Loading(step));
         }
@@ -228,7 +235,7 @@ impl Intake {
     /// What has the model loaded, and does nothing with it.
     pub fn prepare_nothing(&self) -> Prepared {
         let replies = Replies { served: self.served.clone(), count: 0, conversation: None };
-        Prepared { task: Task::Nothing, reuse: Reuse::Any, prompts: Vec::new(), replies }
+        Prepared { task: Task::Nothing, reuse: Reuse::Any, prompts: Vec::new(), replies, stay: None }
     }
 }
 

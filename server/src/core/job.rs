@@ -4,6 +4,7 @@ use crate::core::channel::Sender;
 use crate::core::constraint::mask::Constraint;
 use crate::core::event::{Event, Usage};
 use crate::core::model::Served;
+use crate::core::models::policy::Stay;
 use crate::core::queue::Waiting;
 use gristmill_llm::prefix::Reuse;
 use gristmill_llm::sampling::SamplingParams;
@@ -29,6 +30,8 @@ pub struct Job {
     pub answered: usize,
     /// What that took.
     pub usage: Usage,
+    /// How long the model stays after it, where whoever asks says so.
+    pub stay: Option<Stay>,
     /// Where to tell it. Once the other side is gone, or too far behind, nobody waits for the answer.
     pub events: Arc<Sender>,
 }

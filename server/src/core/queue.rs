@@ -1,8 +1,10 @@
 //! Who is next: a line for each client, and the lines take turns.
 
+use crate::core::models::policy::Stay;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Something that waits for its turn.
 pub trait Waiting {
@@ -39,12 +41,14 @@ struct Lines<T> {
     busy: bool,
     /// How many more are handed out before whoever takes them is told to leave; none for any number.
     turns: Option<usize>,
+    /// When whoever takes them leaves unless somebody asks before; none where it waits for as long as that takes, or is answering.
+    leaves: Option<Instant>,
 }
 
 impl<T: Waiting> Queue<T> {
     /// One in which at most so many wait.
     pub fn new(most: usize) -> Queue<T> {
-        let lines = Lines { lines: VecDeque::new(), closed: false, busy: false, turns: None };
+        let lines = Lines { lines: VecDeque::new(), closed: false, busy: false, turns: None, leaves: None };
         Queue { lines: Mutex::new(lines), changed: Condvar::new(), most }
     }
     fn lock(&self) -> MutexGuard<'_, Lines<T>> {
@@ -88,10 +92,12 @@ impl<T: Waiting> Queue<T> {
         }
         self.changed.notify_one();
     }
-    /// Waits for the next one whose asker is still there; none once the queue is closed, or whoever takes from it was told to leave.
-    pub fn next(&self) -> Option<T> {
+    /// Waits for the next one whose asker is still there; none once the queue is closed, whoever takes from it was told to leave, or nobody has come for
+    /// as long as it stays.
+    pub fn next(&self, stay: Stay) -> Option<T> {
         let mut lines = self.lock();
         lines.busy = false;
+        let idle = Instant::now();
         loop {
             if lines.closed || lines.turns == Some(0) {
                 return None;
@@ -104,7 +110,17 @@ impl<T: Waiting> Queue<T> {
                 lines.turns = Some(0);
                 continue;
             }
-            lines = self.changed.wait(lines).unwrap_or_else(PoisonError::into_inner);
+            let left = stay.left(idle.elapsed());
+            if left == Some(Duration::ZERO) {
+                lines.leaves = None;
+                return None;
+            }
+            lines.leaves = left.and_then(|left| Instant::now().checked_add(left));
+            // More than a timer can hold is no end.
+            lines = match left.filter(|_| lines.leaves.is_some()) {
+                Some(left) => self.changed.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.changed.wait(lines).unwrap_or_else(PoisonError::into_inner),
+            };
         }
     }
     /// The next one that waits now, for whoever has others to answer meanwhile; none also once it was told to leave.
@@ -114,6 +130,10 @@ impl<T: Waiting> Queue<T> {
             return None;
         }
         lines.take()
+    }
+    /// When whoever takes from it leaves unless somebody asks before; none where that is not known.
+    pub fn leaves(&self) -> Option<Instant> {
+        self.lock().leaves
     }
     /// Tells whoever takes from it to leave when those that wait now have had their turn. Who comes later waits for somebody else.
     pub fn leave(&self) {
@@ -168,6 +188,7 @@ impl<T: Waiting> Lines<T> {
         while let Some(entry) = self.pop() {
             if !entry.is_abandoned() {
                 self.busy = true;
+                self.leaves = None;
                 self.turns = self.turns.map(|turns| turns - 1);
                 self.tell_places();
                 return Some(entry);
@@ -236,11 +257,11 @@ mod tests {
         assert_eq!(told(), [(0, 0), (0, 0), (1, 1)]);
         queue.push(Entry(2, 2, false)).unwrap();
         assert_eq!(told(), [(0, 0), (2, 1), (1, 2)], "clients take turns");
-        assert_eq!(queue.next(), Some(Entry(1, 0, false)));
+        assert_eq!(queue.next(Stay::UntilNeeded), Some(Entry(1, 0, false)));
         assert_eq!(told(), [(2, 0), (1, 1)]);
         // Whoever needs another turn has it before the rest of its own line.
         queue.push_again(Entry(1, 0, false));
-        let order: Vec<u32> = (0..3).map(|_| queue.next().unwrap().1).collect();
+        let order: Vec<u32> = (0..3).map(|_| queue.next(Stay::UntilNeeded).unwrap().1).collect();
         assert_eq!(order, [2, 0, 1]);
     }
 
@@ -252,7 +273,7 @@ mod tests {
         {
             queue.push(entry).unwrap();
         }
-        let order: Vec<u32> = (0..5).map(|_| queue.next().unwrap().1).collect();
+        let order: Vec<u32> = (0..5).map(|_| queue.next(Stay::UntilNeeded).unwrap().1).collect();
         assert_eq!(order, [0, 3, 4, 1, 2]);
     }
 
@@ -264,7 +285,7 @@ mod tests {
         queue.push(Entry(2, 2, false)).unwrap();
         assert_eq!(queue.push(Entry(3, 3, false)), Err(Refused::Full(2)));
         assert_eq!(queue.len(), 2);
-        assert_eq!((queue.next().unwrap().1, queue.next().unwrap().1), (1, 2));
+        assert_eq!((queue.next(Stay::UntilNeeded).unwrap().1, queue.next(Stay::UntilNeeded).unwrap().1), (1, 2));
     }
 
     #[test]
@@ -274,18 +295,22 @@ mod tests {
         for n in 0..3 {
             queue.push(Entry(n as u8, n, false)).unwrap();
         }
-        assert_eq!((queue.is_busy(), queue.next().unwrap().1), (true, 0));
+        assert_eq!((queue.is_busy(), queue.next(Stay::UntilNeeded).unwrap().1), (true, 0));
         queue.leave();
         queue.push(Entry(1, 3, false)).unwrap();
-        assert_eq!([queue.next().unwrap().1, queue.next().unwrap().1], [1, 2]);
-        assert_eq!(queue.next(), None, "the one that came later waits for another");
+        assert_eq!([queue.next(Stay::UntilNeeded).unwrap().1, queue.next(Stay::UntilNeeded).unwrap().1], [1, 2]);
+        assert_eq!(queue.next(Stay::UntilNeeded), None, "the one that came later waits for another");
         assert!(queue.is_busy());
         queue.stay();
-        assert_eq!(queue.next().unwrap().1, 3);
+        assert_eq!(queue.next(Stay::UntilNeeded).unwrap().1, 3);
         queue.push(Entry(1, 4, true)).unwrap();
         queue.push(Entry(1, 5, false)).unwrap();
         queue.leave();
-        assert_eq!((queue.next().unwrap().1, queue.next()), (5, None), "who has gone is nobody's turn");
+        assert_eq!(
+            (queue.next(Stay::UntilNeeded).unwrap().1, queue.next(Stay::UntilNeeded)),
+            (5, None),
+            "who has gone is nobody's turn"
+        );
         queue.stay();
         queue.push(Entry(1, 6, false)).unwrap();
         let mut dismissed = Vec::new();
@@ -294,11 +319,34 @@ mod tests {
     }
 
     #[test]
+    fn who_takes_leaves_when_nobody_has_come_for_as_long_as_it_stays() {
+        let queue: Arc<Queue<Entry>> = Arc::new(Queue::new(1));
+        let time = Duration::from_millis(30);
+        let begun = Instant::now();
+        assert_eq!((queue.next(Stay::For(time)), queue.leaves()), (None, None));
+        assert!(begun.elapsed() >= time);
+        // Who waits is answered first, whatever time there is.
+        queue.push(Entry(1, 0, false)).unwrap();
+        assert_eq!(queue.next(Stay::For(Duration::ZERO)).unwrap().1, 0);
+        assert_eq!((queue.leaves(), queue.next(Stay::For(Duration::ZERO))), (None, None));
+        // Somebody who comes in time is no reason to leave.
+        let worker = {
+            let queue = queue.clone();
+            std::thread::spawn(move || queue.next(Stay::For(Duration::from_secs(3600))))
+        };
+        while queue.leaves().is_none_or(|at| at < begun + Duration::from_secs(3600)) {
+            std::thread::yield_now();
+        }
+        queue.push(Entry(1, 1, false)).unwrap();
+        assert_eq!(worker.join().unwrap().map(|entry| entry.1), Some(1));
+    }
+
+    #[test]
     fn closing_wakes_who_waits_for_work() {
         let queue: Arc<Queue<Entry>> = Arc::new(Queue::new(1));
         let worker = {
             let queue = queue.clone();
-            std::thread::spawn(move || queue.next())
+            std::thread::spawn(move || queue.next(Stay::UntilNeeded))
         };
         queue.close();
         assert_eq!(worker.join().unwrap(), None);

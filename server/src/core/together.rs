@@ -9,6 +9,7 @@ use crate::core::event::{Chosen, Event, Usage};
 use crate::core::generation::{Generation, failed, failed_step};
 use crate::core::job::{Answers, Job, Task};
 use crate::core::models::entry::Model;
+use crate::core::models::policy::Stay;
 use crate::core::probabilities::probabilities;
 use crate::core::worker::{Broken, LONG, Mean, flow, note};
 use gristmill_llm::arch::Logits;
@@ -27,6 +28,8 @@ pub struct Together {
     model: Arc<Model>,
     condition: Condition,
     ongoing: Vec<Ongoing>,
+    /// How long the model stays when nobody asks.
+    stay: Stay,
 }
 
 /// A request, and the answers to one of its prompts.
@@ -63,14 +66,14 @@ struct UnderWay {
 impl Together {
     /// With a model that nobody has asked yet.
     pub fn new(batcher: Batcher, model: Arc<Model>, condition: Condition) -> Together {
-        Together { batcher, model, condition, ongoing: Vec::new() }
+        Together { batcher, model, condition, ongoing: Vec::new(), stay: Stay::default() }
     }
-    /// Works until the queue is closed, or the model is told to leave.
+    /// Works until the queue is closed, the model is told to leave, or nobody has asked for as long as it stays: what was last said about that counts.
     pub fn run(mut self) {
         loop {
             self.measure();
             if self.ongoing.is_empty() {
-                let Some(job) = self.model.queue.next() else { return };
+                let Some(job) = self.model.queue.next(self.stay) else { return };
                 self.begin(job);
             }
             while self.batcher.scheduler().has_room()
@@ -96,6 +99,7 @@ impl Together {
     }
     /// Takes a request in.
     fn begin(&mut self, job: Job) {
+        self.stay = job.stay.unwrap_or(self.stay);
         if let Some(why) = self.condition.failure() {
             let _ = job.events.send(Event::Failed(RequestError::failed(why)));
             return;

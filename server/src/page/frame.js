@@ -53,9 +53,14 @@ function chooser() {
 }
 $('models').onchange = () => chooseModel($('models').value);
 $('models').onfocus = () => refresh();
+/* Of several models the server is ready for one that is not there too. */
+function word() {
+  const chosen = server.status === 'up' && server.models.length > 1 && !model()?.status.failed && model()?.status.value;
+  return { unloaded: 'loads when asked', loading: WORDS.loading }[chosen] ?? WORDS[server.status];
+}
 function status() {
   $('state').className = server.status;
-  $('state').textContent = WORDS[server.status];
+  $('state').textContent = word();
   banner();
   chooser();
   usage();
@@ -80,7 +85,7 @@ function usage() {
   $('usage-bar').hidden = !used;
   $('usage-bar').value = part;
 }
-on('shown', () => { usage(); chooser(); banner(); });
+on('shown', () => { usage(); chooser(); banner(); $('state').textContent = word(); });
 on('answer', usage);
 
 /* ---- The panel ---- */

@@ -100,6 +100,60 @@ fn each_is_loaded_when_it_is_asked_for_and_the_least_recently_used_leaves() {
 }
 
 #[test]
+fn a_model_stays_as_long_as_ollamas_clients_ask_for() {
+    let server = several(None, |_| u64::MAX / 2);
+    let client = &server.client;
+    let is_gone = |model: &str| {
+        let begun = std::time::Instant::now();
+        while loaded(client).iter().any(|name| name == model) {
+            assert!(begun.elapsed().as_secs() < 30, "{model} is still there");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    let generate = |more: Value| {
+        let mut body = json!({ "model": "demo", "prompt": JAPAN, "stream": false, "options": { "temperature": 0 } });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        client.post("/api/generate", &body)
+    };
+    let expires = || client.get("/api/ps").ok()["models"][0]["expires_at"].as_str().unwrap_or_default().to_owned();
+    // Nobody says: it stays.
+    assert!(generate(json!({})).ok()["response"].as_str().unwrap().contains("Tokyo"));
+    assert_eq!(expires(), "9999-12-31T23:59:59Z");
+    // For a while, which every answer begins anew; whoever says nothing about it leaves it so.
+    generate(json!({ "keep_alive": "1h" })).ok();
+    let hour = expires();
+    assert!(hour.starts_with("20"), "{hour}");
+    generate(json!({})).ok();
+    assert!(expires() >= hour, "{} after {hour}", expires());
+    generate(json!({ "keep_alive": -1 })).ok();
+    assert_eq!(expires(), "9999-12-31T23:59:59Z");
+    // Not at all: it answers, and leaves.
+    assert!(generate(json!({ "keep_alive": 0 })).ok()["response"].as_str().unwrap().contains("Tokyo"));
+    is_gone("demo");
+    // What one said about it is forgotten with it.
+    generate(json!({})).ok();
+    assert_eq!(expires(), "9999-12-31T23:59:59Z");
+    // An empty prompt loads or lets go.
+    for (path, empty) in [("/api/generate", json!({ "prompt": "" })), ("/api/chat", json!({ "messages": [] }))] {
+        let ask = |model: &str, keep: Value| {
+            let mut body = empty.clone();
+            (body["model"], body["keep_alive"]) = (model.into(), keep);
+            client.post(path, &body).ok()["done_reason"].as_str().unwrap_or_default().to_owned()
+        };
+        assert_eq!((ask("demo-k", json!("10m")).as_str(), loaded(client).len()), ("load", 2));
+        assert_eq!(ask("demo-k", json!(0)), "unload");
+        is_gone("demo-k");
+        assert_eq!((ask("demo-k", json!("0s")).as_str(), loaded(client).len()), ("unload", 1));
+    }
+    client.post("/api/embed", &json!({ "model": "demo-k", "input": "x", "keep_alive": "20ms" })).ok();
+    is_gone("demo-k");
+    assert_eq!(client.metric_of("demo-k", "gristmill_model_loads_total"), 3.0);
+    let refused = client.post("/api/chat", &json!({ "model": "demo", "messages": [], "keep_alive": "soon" }));
+    assert_eq!(refused.status, 400);
+    assert!(refused.json()["error"].as_str().unwrap().contains("5m"), "{refused:?}");
+}
+
+#[test]
 fn nobody_leaves_while_it_answers_and_nobody_waits_for_ever() {
     let server = several(Some(1), |_| u64::MAX / 2);
     let client = &server.client;

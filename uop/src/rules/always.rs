@@ -1,5 +1,6 @@
 //! The rules that are tried on every node built.
 
+use super::examples::keep;
 use super::rule::{Rule, count};
 use super::{algebra, index};
 use crate::graph::Graph;
@@ -32,7 +33,9 @@ pub(crate) fn apply(g: &mut Graph, node: &Node) -> Option<Id> {
     for &(number, rule) in by_op(node.op) {
         if let Some(id) = (rule.apply)(g, node) {
             count(g, number);
-            return Some(with_dims_of(g, node, id));
+            let id = with_dims_of(g, node, id);
+            keep(g, number, node, id);
+            return Some(id);
         }
     }
     None
@@ -49,7 +52,9 @@ fn with_dims_of(g: &mut Graph, node: &Node, id: Id) -> Id {
     }
 }
 
-/// Counts that a rule of integer products has fired: they are numbered after the always-on ones.
-pub(super) fn count_dot(g: &mut Graph, number: usize) {
-    count(g, ALWAYS.iter().map(|t| t.len()).sum::<usize>() + number);
+/// Counts that a rule of integer products has made `result` of a node: they are numbered after the always-on ones.
+pub(super) fn count_dot(g: &mut Graph, number: usize, node: &Node, result: Id) {
+    let number = ALWAYS.iter().map(|t| t.len()).sum::<usize>() + number;
+    count(g, number);
+    keep(g, number, node, result);
 }

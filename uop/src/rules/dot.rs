@@ -39,7 +39,7 @@ fn rewrite(g: &mut Graph, id: Id, on: &dyn Fn(&str) -> bool, done: &mut FxHashMa
     let fired = may.find_map(|(number, r)| Some((number, (r.apply)(g, &node)?)));
     let new = match fired {
         Some((number, next)) => {
-            count_dot(g, number);
+            count_dot(g, number, &node, next);
             rewrite(g, next, on, done)
         }
         None => {

@@ -9,20 +9,32 @@
 pub mod algebra;
 mod always;
 pub mod dot;
+mod examples;
 pub mod index;
 pub mod lift;
 mod rule;
 
 pub use always::ALWAYS;
 pub(crate) use always::apply;
+pub(crate) use examples::Examples;
 pub use rule::Rule;
 
 use crate::graph::Graph;
+use crate::id::Id;
+use crate::node::Node;
 
 /// The rules that fired while a graph was built, and how often: always-on ones, then those of integer products.
 pub fn fired(g: &Graph) -> Vec<(&'static str, u32)> {
     let all = ALWAYS.iter().copied().chain([dot::RULES]).flatten();
     all.map(|r| r.name).zip(g.fired.iter().copied()).filter(|f| f.1 > 0).collect()
+}
+
+/// The same with cases since [`Graph::keep_examples`]: the node that was asked for, and the one that there is instead.
+pub fn fired_with_examples(g: &Graph) -> Vec<(&'static str, u32, &[(Node, Id)])> {
+    let all = ALWAYS.iter().copied().chain([dot::RULES]).flatten();
+    let examples = |number: usize| g.examples.as_ref().and_then(|all| all.get(number)).map_or(&[][..], Vec::as_slice);
+    let row = |(number, (rule, times)): (usize, (&Rule, u32))| (rule.name, times, examples(number));
+    all.zip(g.fired.iter().copied()).enumerate().map(row).filter(|row| row.1 > 0).collect()
 }
 
 /// Names of the always-on rules, in the order of [`Graph::fired`].

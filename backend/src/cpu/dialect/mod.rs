@@ -7,8 +7,8 @@ mod words;
 
 pub use prelude::prelude;
 
-use crate::render::{Expressions, Values, stored, type_of};
-use gristmill_compiler::emit::{Dialect, Signature};
+use crate::render::{Expressions, Values, custom_body, stored, type_of};
+use gristmill_compiler::emit::{CustomCode, Dialect, Signature};
 use gristmill_compiler::lower::{Code, KernelCode, Prefetch, Statement, TilePrefetch};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Scalar};
@@ -25,6 +25,17 @@ struct Writer<'a> {
 }
 
 impl Dialect for C {
+    fn name(&self) -> &'static str {
+        "c"
+    }
+    fn render_custom(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
+        let t = Expressions::new(name, graph, signature, Values::Vectors);
+        let mut w = Writer { t, skipping: false, out: String::new() };
+        w.begin(name);
+        w.out.push_str(&custom_body(graph, code, signature, self.name()));
+        w.line(format_args!("}}"));
+        w.t.definitions() + &w.out
+    }
     fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
         let t = Expressions::new(name, graph, signature, Values::Vectors);
         let mut w = Writer { t, skipping: false, out: String::new() };
@@ -38,7 +49,8 @@ impl Writer<'_> {
         let _ = self.out.write_fmt(text);
         self.out.push('\n');
     }
-    fn kernel(&mut self, name: &str, bodies: &[Code]) {
+    /// Up to where its bodies are.
+    fn begin(&mut self, name: &str) {
         self.line(format_args!("void {name}(void *const *b, const i64 *v, i64 first, i64 end, u8 *scratch) {{"));
         for (i, &(_, access, node)) in self.t.signature.params.iter().enumerate() {
             let packed = matches!(self.t.g[node].arg, Arg::Packed(..));
@@ -56,6 +68,9 @@ impl Writer<'_> {
             let t = stored(self.t.g[local].dtype);
             self.line(format_args!("{t} *const l{i} = ({t} *)(scratch + {at});"));
         }
+    }
+    fn kernel(&mut self, name: &str, bodies: &[Code]) {
+        self.begin(name);
         self.line(format_args!("i64 base = 0;"));
         let tiles = bodies.iter().flat_map(|b| &b.statements).any(|s| matches!(s, Statement::WriteTile(..)));
         if tiles {

@@ -8,8 +8,8 @@ mod prelude;
 
 pub use prelude::{common, prelude};
 
-use crate::render::{Expressions, Values, cast, stored, unprintable};
-use gristmill_compiler::emit::{Dialect, Signature};
+use crate::render::{Expressions, Values, cast, custom_body, stored, unprintable};
+use gristmill_compiler::emit::{CustomCode, Dialect, Signature};
 use gristmill_compiler::lower::{Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
@@ -28,6 +28,23 @@ pub fn idle(name: &str) -> String {
 pub struct Cuda;
 
 impl Dialect for Cuda {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+    fn render_custom(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
+        let t = Expressions::new(name, graph, signature, Values::Threads);
+        // It reads what those before it have written, and says of nothing that it is older.
+        let entry = vec![Statement::DependencyWait, Statement::LaunchDependents];
+        let alone =
+            KernelCode { bodies: vec![], threads: code.threads, resident: 1, shared: None, entry, idle: vec![] };
+        let mut w = Writer { t, code: &alone, threads: &[], out: String::new() };
+        w.begin(name);
+        let count = w.t.index(signature.groups[0]);
+        w.line(format_args!("if (w >= {count}) return;\nconst i32 threads = {};", code.threads));
+        w.out.push_str(&custom_body(graph, code, signature, self.name()));
+        w.line(format_args!("}}"));
+        w.t.definitions() + &w.out
+    }
     fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
         let t = Expressions::new(name, graph, signature, Values::Threads);
         let mut w = Writer { t, code, threads: &[], out: String::new() };
@@ -49,7 +66,8 @@ impl<'a> Writer<'a> {
         let _ = self.out.write_fmt(text);
         self.out.push('\n');
     }
-    fn kernel(&mut self, name: &str) {
+    /// Up to where its bodies are.
+    fn begin(&mut self, name: &str) {
         let code = self.code;
         let mut arguments = Vec::new();
         for (i, &(_, access, node)) in self.t.signature.params.iter().enumerate() {
@@ -82,6 +100,10 @@ impl<'a> Writer<'a> {
         }
         self.line(format_args!("i64 w = GROUP_INDEX;"));
         self.statements(&code.entry);
+    }
+    fn kernel(&mut self, name: &str) {
+        self.begin(name);
+        let code = self.code;
         for (i, code) in code.bodies.iter().enumerate() {
             self.body(i, code);
         }

@@ -163,6 +163,13 @@ module.exports = (b, { stub }) => {
       await evaluate(`document.getElementById('models').focus()`);
       await key('ArrowDown');
       assert.deepStrictEqual(await evaluate(`[document.getElementById('models').value, state.chat.model]`), ['two', 'two']);
+      assert.strictEqual(await shown('#state'), 'loads when asked');
+      // On a phone its name is what there is room for, and what a finger meets stays as large as it is.
+      await b.call('Emulation.setDeviceMetricsOverride', { width: 390, height: 844, deviceScaleFactor: 2, mobile: true });
+      await until(`document.getElementById('models').offsetWidth > 240`);
+      assert(await evaluate(`[...document.querySelectorAll('header .icon')].every(icon => !icon.offsetWidth || icon.offsetWidth >= 34)`));
+      await b.shoot('several-phone');
+      await b.call('Emulation.clearDeviceMetricsOverride');
       let go;
       const step = () => new Promise(resolve => { go = resolve; });
       stub.answers = [async (say, chunk, _, raw) => {

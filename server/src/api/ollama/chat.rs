@@ -1,12 +1,14 @@
 //! `/api/chat`.
 
 use super::encoder::{Kind, OllamaEncoder};
+use super::keep_alive;
 use super::messages::{RequestMessage, RequestTool, convert, tools};
 use super::options::{Options, known, names, request, thinking};
 use crate::api::date::date;
 use crate::api::interface::Interface;
 use crate::core::error::RequestError;
 use crate::core::model::{Served, now};
+use crate::core::models::policy::Stay;
 use crate::core::names::FieldNames;
 use crate::core::request::{GenerateRequest, Input};
 use serde::Deserialize;
@@ -25,6 +27,7 @@ pub struct ChatRequest {
     options: Option<Options>,
     stream: Option<bool>,
     think: Option<Value>,
+    keep_alive: Option<Value>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -47,11 +50,15 @@ impl Interface for Chat {
         request.tools = tools(body.tools.unwrap_or_default())?;
         Ok((request, OllamaEncoder::new(Kind::Chat, served)))
     }
+    fn stay(body: &ChatRequest) -> Result<Option<Stay>, RequestError> {
+        keep_alive::stay(body.keep_alive.as_ref())
+    }
     fn nothing(body: &ChatRequest, served: &Served) -> Option<Value> {
         let message = json!({ "role": "assistant", "content": "" });
+        let reason = keep_alive::reason(body.keep_alive.as_ref());
         body.messages.is_empty().then(|| {
             json!({
-                "model": served.name, "created_at": date(now()), "message": message, "done": true, "done_reason": "load",
+                "model": served.name, "created_at": date(now()), "message": message, "done": true, "done_reason": reason,
             })
         })
     }

@@ -1,6 +1,7 @@
 //! `/api/embed`, and its predecessor `/api/embeddings`.
 
 use super::encoder::nanoseconds;
+use super::keep_alive;
 use crate::app::App;
 use crate::core::error::RequestError;
 use crate::core::event::Usage;
@@ -23,6 +24,7 @@ struct EmbedRequest {
     #[serde(alias = "prompt")]
     input: Texts,
     dimensions: Option<u64>,
+    keep_alive: Option<Value>,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
@@ -44,12 +46,13 @@ async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>,
             let message = format!("dimensions can only be {}, the width of the model", intake.served.about.width);
             return Err(RequestError::parameter("dimensions", message));
         }
+        let stay = keep_alive::stay(request.keep_alive.as_ref())?;
         let texts = match request.input {
             Texts::One(text) => vec![text],
             Texts::Many(texts) => texts,
         };
         let prepared = intake.prepare_embeddings(texts.into_iter().map(PromptText::Text).collect(), "input")?;
-        Ok((prepared, intake))
+        Ok((prepared.staying(stay), intake))
     });
     let (prepared, intake) = ready.await?;
     let prompts = prepared.prompts();

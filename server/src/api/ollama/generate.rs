@@ -1,11 +1,13 @@
 //! `/api/generate`.
 
 use super::encoder::{Kind, OllamaEncoder};
+use super::keep_alive;
 use super::options::{Options, known, names, request, thinking};
 use crate::api::date::date;
 use crate::api::interface::Interface;
 use crate::core::error::RequestError;
 use crate::core::model::{Served, now};
+use crate::core::models::policy::Stay;
 use crate::core::names::FieldNames;
 use crate::core::request::{GenerateRequest, Input, PromptText};
 use gristmill_llm::chat::Message;
@@ -27,6 +29,7 @@ pub struct GenerateBody {
     options: Option<Options>,
     stream: Option<bool>,
     think: Option<Value>,
+    keep_alive: Option<Value>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -65,9 +68,13 @@ impl Interface for Generate {
         let request = request(&NAMES, input, body.options, body.format, body.stream, served)?;
         Ok((request, OllamaEncoder::new(Kind::Generate, served)))
     }
+    fn stay(body: &GenerateBody) -> Result<Option<Stay>, RequestError> {
+        keep_alive::stay(body.keep_alive.as_ref())
+    }
     fn nothing(body: &GenerateBody, served: &Served) -> Option<Value> {
+        let reason = keep_alive::reason(body.keep_alive.as_ref());
         body.prompt.is_empty().then(|| {
-            json!({ "model": served.name, "created_at": date(now()), "response": "", "done": true, "done_reason": "load" })
+            json!({ "model": served.name, "created_at": date(now()), "response": "", "done": true, "done_reason": reason })
         })
     }
 }

@@ -7,5 +7,6 @@ pub mod generate;
 pub mod models;
 
 mod encoder;
+mod keep_alive;
 mod messages;
 mod options;

@@ -4,6 +4,7 @@ use crate::api::date::date;
 use crate::app::App;
 use crate::core::error::RequestError;
 use crate::core::intake::Intake;
+use crate::core::model::now;
 use crate::core::models::entry::Model;
 use crate::core::models::pool::Status;
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
@@ -12,6 +13,7 @@ use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The version of Ollama whose interface this is: clients ask for it before they use what is newer.
 const VERSION: &str = "0.12.0";
@@ -20,6 +22,9 @@ const VERSION: &str = "0.12.0";
 pub async fn version() -> Json<Value> {
     Json(json!({ "version": VERSION }))
 }
+
+/// A moment that nobody waits for.
+const NEVER: &str = "9999-12-31T23:59:59Z";
 
 fn details(family: &str) -> Value {
     json!({
@@ -50,8 +55,9 @@ pub async fn running(State(app): State<Arc<App>>) -> Json<Value> {
         let Status::Loaded(bytes) = app.models.status(model) else { return None };
         let mut told = describe(model);
         told["size"] = bytes.into();
-        // It stays until another needs its memory.
-        told["expires_at"] = "9999-12-31T23:59:59Z".into();
+        // Unless somebody has said how long, it stays until another needs its memory.
+        let leaves = model.queue.leaves().map(|at| now() + at.saturating_duration_since(Instant::now()).as_secs());
+        told["expires_at"] = leaves.map_or_else(|| NEVER.into(), date).into();
         told["size_vram"] = 0.into();
         told["context_length"] = model.known().map(|plan| plan.context).into();
         Some(told)

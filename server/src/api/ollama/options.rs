@@ -159,9 +159,8 @@ pub fn thinking(think: Option<Value>) -> Result<Option<bool>, RequestError> {
     }
 }
 
-/// Fields that change no answer here: how long the model stays, and what becomes of a conversation that is too long, which is refused.
-const KNOWN: &[&str] =
-    &["keep_alive", "truncate", "shift", "logprobs", "top_logprobs", "context", "images", "template"];
+/// Fields that change no answer here: what becomes of a conversation that is too long, which is refused, and what is not possible unless it asks for nothing.
+const KNOWN: &[&str] = &["truncate", "shift", "logprobs", "top_logprobs", "context", "images", "template"];
 
 /// Refuses the fields that nobody knows, and those that mean something that is not possible.
 ///

@@ -1,4 +1,26 @@
-//! Who leaves where memory is short. Pure: what is known goes in, what to do comes out.
+//! Who leaves where memory is short, and who leaves by itself. Pure: what is known goes in, what to do comes out.
+
+use std::time::Duration;
+
+/// How long a model stays that nobody asks anything.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Stay {
+    /// Until another needs its memory.
+    #[default]
+    UntilNeeded,
+    /// So long at most, counted from its last answer.
+    For(Duration),
+}
+
+impl Stay {
+    /// How much longer it stays after nobody has asked it for so long; none where it stays until another needs its memory.
+    pub fn left(self, idle: Duration) -> Option<Duration> {
+        match self {
+            Stay::UntilNeeded => None,
+            Stay::For(time) => Some(time.saturating_sub(idle)),
+        }
+    }
+}
 
 /// What a loaded model is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

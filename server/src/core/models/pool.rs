@@ -347,6 +347,7 @@ impl Models {
     fn left(self: &Arc<Models>, at: usize) {
         let model = &self.all[at];
         let mut state = self.lock();
+        tracing::info!(model = model.name(), "has left");
         state.phases[at] = Phase::Away;
         let ModelMetrics { loaded, bytes, kept_bytes, running, slots, pages, pages_total, .. } = &model.metrics;
         for gauge in [loaded, bytes, kept_bytes, running, slots, pages, pages_total] {

@@ -1,0 +1,66 @@
+//! The program of a launch that is a user's own kernel: its text, with the parameters that follow from its nest.
+
+use super::{CustomCode, Dialect, Kernel, Slots, fingerprint, sized, verify};
+use crate::custom::{called, value};
+use crate::schedule::Launch;
+use gristmill_uop::custom::CustomRef;
+use gristmill_uop::program::{KernelContext, Param, Program};
+use gristmill_uop::spec::Level;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Graph, Id};
+use std::sync::Arc;
+
+/// What it is made with.
+pub struct Around<'a> {
+    /// The slots of its function.
+    pub slots: &'a Slots<'a>,
+    /// For whom.
+    pub target: &'a Target,
+    /// In whose words.
+    pub dialect: &'a dyn Dialect,
+}
+
+/// The user's kernel that a launch is, if it is one.
+pub fn of<'l, 'd>(
+    g: &Graph,
+    launch: &'l Launch,
+    dialect: Option<&'d dyn Dialect>,
+) -> Option<(&'l Launch, CustomRef, &'d dyn Dialect)> {
+    let [body] = &launch.bodies[..] else { return None };
+    Some((launch, called(g, body.root?)?, dialect?))
+}
+
+/// Its program.
+pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -> Program {
+    let &Around { slots, target, dialect } = around;
+    let body = &launch.bodies[0];
+    let Kernel { graph: mut own, root, bodies, when } = Kernel::of(g, &[&body.nests], &[body.when]);
+    verify(&own, root, Level::Kernel, "schedule");
+    let nest = bodies[0][0];
+    let value: Id = value(&own, &[nest]).unwrap_or(nest);
+    // Its workgroups are those that it asks for: nobody has cut its output.
+    let groups = own[value].src[own[value].src.len() - 1];
+    let (mut signature, _) = sized(&mut own, &bodies, launch, slots.function, target);
+    signature.groups = vec![groups];
+    let code = CustomCode { kernel, output: own[nest].src[0], value, threads: target.threads };
+    let draft = dialect.render_custom("KERNEL", &own, &code, &signature);
+    let name = format!("c_{:016x}", fingerprint(&draft));
+    let params =
+        signature.params.iter().map(|p| Param { slot: p.0, access: p.1, extent: (slots.extent)(p.0) }).collect();
+    Program {
+        source: draft.replace("KERNEL", &name),
+        name,
+        seconds: launch.price.seconds,
+        title: kernel.name.to_owned(),
+        params,
+        vars: signature.vars.iter().map(|v| v.0.clone()).collect(),
+        context: KernelContext { when, streams: slots.streams.clone(), ..KernelContext::default() },
+        groups,
+        threads: target.threads,
+        scratch: 0,
+        estimate: launch.price.estimate,
+        notes: body.root.map(|r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r)))).into_iter().collect(),
+        root,
+        graph: Arc::new(own),
+    }
+}
