@@ -202,6 +202,7 @@ fn step(plan: &Plan, ready: &[std::sync::Arc<Ready>], options: &PlanOptions, out
         TokenClass::One if options.depth < options.rows => format!("one token before position {}", options.depth),
         TokenClass::One => "one token".to_string(),
         TokenClass::Chunk { max } => format!("a chunk of {max} tokens"),
+        TokenClass::Batch { max } => format!("a token each of {max} sequences"),
     };
     writeln!(
         out,
