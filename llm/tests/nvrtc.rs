@@ -10,7 +10,7 @@ use gristmill_backend::cuda::{Compiler, dialect};
 use gristmill_backend::{Options, Text, open};
 use gristmill_encodings::by_name;
 use gristmill_llm::arch::{self, Functions};
-use gristmill_llm::engine::{CacheShape, Settings, cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::{CacheShape, Settings, batch_class, cache_rows, classes, depths, plan_options};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_runtime::store::{Key, Store};
@@ -18,6 +18,7 @@ use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::Scalar;
+use gristmill_uop::function::Function;
 use gristmill_uop::machine::{Machine, NAMED};
 use gristmill_uop::program::Program;
 use std::collections::BTreeMap;
@@ -85,15 +86,38 @@ fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Cas
     };
     let sample = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
     all.extend(choices.iter().map(sample));
+    cases(&mut jit, &all, &format!("{machine}: {preset} {quant}"))
+}
+
+/// The kernels of these functions.
+fn cases(jit: &mut Jit, all: &[Arc<Function>], of: &str) -> Vec<Case> {
     let mut out = Vec::new();
-    for ready in jit.prepare(&all, &|_, _| ()).expect("scheduled") {
+    for ready in jit.prepare(all, &|_, _| ()).expect("scheduled") {
         for program in &ready.compiled.programs {
-            let place = format!("{machine}: {preset} {quant}, {} of {}", program.name, ready.function.name);
+            let place = format!("{of}, {} of {}", program.name, ready.function.name);
             let machine = jit.device().target().machine.clone();
             out.push(Case { text: Text::of(program), machine, threads: program.threads, place });
         }
     }
     out
+}
+
+/// The kernels of steps of several sequences over pages, of a piece of one, and of the choice of a token of each.
+fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
+    let file = Gguf::synth(preset, quant).expect("a preset");
+    let model = arch::load(file.metadata(), &file).expect("a model");
+    let mut jit = Jit::new(open(&format!("null:{machine}"), &Options::default()).expect("a device"));
+    let (mut functions, rows) = (Functions::new(), cache_rows(CONTEXT, CHUNK));
+    let cache = CacheShape { rows, pages: Some(4 * rows / arch::Options::PAGE), scalar: Scalar::F16 };
+    let batches = [1, 8, 64].map(|sequences| batch_class(sequences, 64, rows));
+    let pieces = classes(CHUNK, &[rows]);
+    let mut all = Vec::new();
+    for class in batches.into_iter().chain(pieces) {
+        let plan = model.plan(&plan_options(class, cache, jit.target()), &mut functions);
+        all.extend(plan.functions().into_iter().cloned());
+    }
+    all.extend([1, 64].map(|most| functions.share(sampling::rows_function(model.vocabulary(), most))));
+    cases(&mut jit, &all, &format!("{machine}: {preset} {quant}, pages"))
 }
 
 /// The kernels of products of matrices of halves: of either kind, with a weight stored so and with other activations.
@@ -208,6 +232,13 @@ fn other_gpus_decode_without_spills() {
     let pairs: Vec<_> = pairs.collect();
     assert!(pairs.len() > 4, "{pairs:?}");
     compile(each(&pairs, |(name, (preset, quant))| kernels(name, preset, quant, false)));
+}
+
+#[test]
+fn steps_of_several_sequences_compile_without_spills() {
+    let all = [("glm-4.7-flash", "q4_0"), ("gpt-oss-20b", "mxfp4"), ("qwen3-8b", "q4_k_m")];
+    let most = if all_cards() { all.len() } else { 1 };
+    compile(each(&all[..most], |(preset, quant)| together("h200", preset, quant)));
 }
 
 #[test]

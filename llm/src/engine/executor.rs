@@ -27,7 +27,7 @@ pub(super) enum Steps {
 }
 
 /// Values of the variables of a step.
-type Variables = [(&'static str, i64); 2];
+pub(super) type Variables = [(&'static str, i64); 2];
 
 /// A step of a class, captured.
 pub(super) struct Captured {

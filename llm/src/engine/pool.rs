@@ -4,13 +4,17 @@
 
 use super::class::{Class, batch_class};
 use super::error::{Error, Progress};
-use super::executor::{Captured, Engine};
+use super::executor::{Captured, Engine, Variables};
 use crate::arch::{Bind, Options};
 use crate::sampling;
 use gristmill_runtime::{Buffer, Device, Memory};
-use gristmill_tensor::jit::Call;
+use gristmill_tensor::jit::{Call, Ready};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+
+/// Least rows of a class whose rows are the same to the bit in all such classes: kernels of one row sum in another order than those of several, which share theirs on a processor
+/// (`llm/tests/together.rs`).
+const ALIKE: usize = 2;
 
 /// A token of a sequence, to be run beside others'.
 #[derive(Clone, Copy, Debug)]
@@ -134,11 +138,42 @@ impl Engine {
     /// # Errors
     /// When there is no pool, there are no rows or too many, a token or a position is none, or the device fails. What the step has written is not to be used then.
     pub fn step_rows(&mut self, rows: &[Row]) -> Result<(), Error> {
+        self.step_in(rows, 1)
+    }
+    /// The same in a class of several rows, however few these are: what a row gives is then the same to the bit whichever rows are beside it.
+    ///
+    /// # Errors
+    /// As for [`Engine::step_rows`].
+    pub fn step_rows_alike(&mut self, rows: &[Row]) -> Result<(), Error> {
+        self.step_in(rows, ALIKE)
+    }
+    fn step_in(&mut self, rows: &[Row], least: usize) -> Result<(), Error> {
+        let (class, vars) = self.ready_rows(rows, least)?;
+        Ok(self.captured_rows(&class)?.replay.replay(&vars)?)
+    }
+    /// Time of every launch of that step, with its function and program: for `profile`.
+    ///
+    /// # Errors
+    /// As for [`Engine::step_rows`].
+    pub fn timed_rows(&mut self, rows: &[Row]) -> Result<Vec<(f64, Arc<Ready>, usize)>, Error> {
+        let (class, vars) = self.ready_rows(rows, 1)?;
+        let captured = self.captured_rows(&class)?;
+        let times = captured.replay.replay_timed(&vars)?;
+        Ok(times.into_iter().zip(&captured.launches).map(|(time, of)| (time, of.0.clone(), of.1)).collect())
+    }
+    fn captured_rows(&mut self, class: &Class) -> Result<&mut Captured, Error> {
+        match self.pool()?.captured.get_mut(class) {
+            Some(captured) => Ok(captured),
+            None => unreachable!("{class:?} was prepared"),
+        }
+    }
+    /// Writes what a step of these rows reads, and makes its class, of `least` rows or more, ready.
+    fn ready_rows(&mut self, rows: &[Row], least: usize) -> Result<(Class, Variables), Error> {
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
         self.check(&tokens)?;
         self.finish()?;
         let context = self.context;
-        let (device, vocabulary_rows) = (self.device().clone(), self.cache.rows);
+        let device = self.device().clone();
         let pool = self.pool()?;
         for row in rows {
             pool.check(row.pages)?;
@@ -164,11 +199,10 @@ impl Engine {
         let length = rows.iter().map(|row| row.position + 1).max().unwrap_or(1);
         self.set_tokens(&tokens)?;
         self.fill_rope(length)?;
-        self.prepare_rows(rows.len(), &|_| ())?;
-        let class = batch_class(rows.len(), most, vocabulary_rows);
-        let pool = self.pool()?;
-        let Some(captured) = pool.captured.get_mut(&class) else { unreachable!("{class:?} was prepared") };
-        Ok(captured.replay.replay(&[("n", rows.len() as i64), ("length", length as i64)])?)
+        let sequences = rows.len().max(least);
+        self.prepare_rows(sequences, &|_| ())?;
+        let class = batch_class(sequences, most, self.cache.rows);
+        Ok((class, [("n", rows.len() as i64), ("length", length as i64)]))
     }
     /// The most probable token after each of the first `rows` of the last step; none where a logit is no number or infinite, or all are −∞.
     ///

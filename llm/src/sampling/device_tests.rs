@@ -17,8 +17,10 @@ struct Chooser {
 
 impl Chooser {
     fn new(device: &str, choice: Choice, vocabulary: usize) -> Chooser {
+        Chooser::of(device, function(choice, vocabulary, ROWS))
+    }
+    fn of(device: &str, function: gristmill_uop::function::Function) -> Chooser {
         let mut jit = Jit::new(open(device, &Options { threads: Some(2), ..Options::default() }).unwrap());
-        let function = function(choice, vocabulary, ROWS);
         let device = jit.device().clone();
         let args: Vec<Buffer> = function
             .slots
@@ -102,6 +104,27 @@ fn the_greatest_is_the_hosts_and_faults_are_told() {
                 chooser.device.write(&chooser.args[0], 0, bytemuck::cast_slice(&x)).unwrap();
                 assert_eq!(chooser.at(1), -1, "{device}, {n}, {bad}");
             }
+        }
+    }
+}
+
+#[test]
+fn every_row_has_its_greatest() {
+    const MOST: usize = 5;
+    for (device, n) in [("interp", 300), ("cpu", 256), ("cpu", 1000)] {
+        let mut chooser = Chooser::of(device, rows_function(n, MOST));
+        let mut host = Sampler::new(SamplingParams::greedy()).unwrap();
+        let mut rows: Vec<Vec<f32>> = (0..MOST as u64).map(|seed| logits(n, seed)).collect();
+        rows[1].fill(-1.0);
+        rows[2][n - 1] = 99.0;
+        rows[3][n / 2] = f32::NAN;
+        chooser.device.write(&chooser.args[0], 0, bytemuck::cast_slice(&rows.concat())).unwrap();
+        for count in [1, 3, MOST] {
+            let mut found = vec![7i32; count];
+            chooser.step.replay(&[("n", count as i64)]).unwrap();
+            chooser.device.read(&chooser.args[1], 0, bytemuck::cast_slice_mut(&mut found)).unwrap();
+            let want = |row: &Vec<f32>| host.sample(row, &[]).map_or(-1, |token| token as i32);
+            assert_eq!(found, rows[..count].iter().map(want).collect::<Vec<_>>(), "{device}, {n}");
         }
     }
 }

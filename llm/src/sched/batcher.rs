@@ -148,7 +148,11 @@ impl Batcher {
             pages: scheduler.pages(decode.sequence, decode.position),
         };
         let rows: Vec<Row> = batch.decodes.iter().map(row).collect();
-        if rows.is_empty() { Ok(()) } else { Ok(engine.step_rows(&rows)?) }
+        Ok(match batch.alike {
+            _ if rows.is_empty() => (),
+            true => engine.step_rows_alike(&rows)?,
+            false => engine.step_rows(&rows)?,
+        })
     }
     /// The most probable token after a sequence whose turn it is; none where only its logits can tell.
     ///

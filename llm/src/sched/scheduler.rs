@@ -58,6 +58,8 @@ pub struct Batch {
     pub decodes: Vec<Decode>,
     /// A piece of a prompt.
     pub piece: Option<Piece>,
+    /// Must what one of the decoding sequences gives not depend on how many there are?
+    pub alike: bool,
 }
 
 impl Batch {
@@ -250,7 +252,9 @@ impl Scheduler {
         self.admit();
         let decodes = self.decodes();
         let piece = self.piece(!decodes.is_empty());
-        Batch { copies: std::mem::take(&mut self.copies), decodes, piece }
+        let exact = |d: &Decode| self.find(d.sequence).is_some_and(|s| s.reuse == Reuse::Exact);
+        let alike = decodes.iter().any(exact);
+        Batch { copies: std::mem::take(&mut self.copies), decodes, piece, alike }
     }
     /// A batch has run.
     pub fn ran(&mut self, batch: &Batch) {
