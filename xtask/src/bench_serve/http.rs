@@ -30,7 +30,7 @@ impl Site {
             url.trim_end_matches('/').strip_prefix("http://").ok_or_else(|| anyhow!("{url}: not http://\n{hint}"))?;
         let host = rest.strip_suffix("/v1").unwrap_or(rest);
         let with_port = if host.rsplit_once(':').is_some() { host.to_owned() } else { format!("{host}:80") };
-        let found = with_port.to_socket_addrs().with_context(|| format!("{url}: no such host\n{hint}"))?;
+        let found = with_port.to_socket_addrs().map_err(|error| anyhow!("{url}: {error}\n{hint}"))?;
         let address = found.into_iter().next().ok_or_else(|| anyhow!("{url}: no address\n{hint}"))?;
         if !anywhere && !address.ip().is_loopback() {
             bail!("{url} is not on this machine\nhint: --anywhere, if that server is yours to load");

@@ -80,8 +80,8 @@ impl Running {
         match &server.origin {
             Origin::Url(url) => {
                 let site = Site::of(url, anywhere, key)?;
-                site.fetch("/v1/models", None, QUESTION).with_context(|| {
-                    format!("{url} does not answer\nhint: start the server first, or have it started with --start")
+                site.fetch("/v1/models", None, QUESTION).map_err(|error| {
+                    anyhow!("{url} does not answer: {error:#}\nhint: start the server first, or have it started with --start")
                 })?;
                 Ok(Running { site, child: None })
             }

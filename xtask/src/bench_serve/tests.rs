@@ -160,3 +160,27 @@ fn only_this_machine_is_loaded_unless_said() {
     assert!(Site::of("http://192.0.2.1:80", true, None).is_ok());
     assert!(Site::of("https://127.0.0.1", false, None).unwrap_err().to_string().contains("hint:"));
 }
+
+#[derive(clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    options: super::Options,
+}
+
+fn options(line: &str) -> super::Options {
+    <Line as clap::Parser>::parse_from(line.split('|')).options
+}
+
+#[test]
+fn loops_are_those_that_were_asked_for() {
+    assert_eq!(super::paces(&options("x")), [1, 4, 16].map(Pace::Clients));
+    assert_eq!(super::paces(&options("x|--rate|0.5")), [Pace::Rate(0.5)]);
+    assert_eq!(super::paces(&options("x|--rate|2|--clients|3")), [Pace::Clients(3), Pace::Rate(2.0)]);
+}
+
+#[test]
+fn the_command_names_no_folder_and_no_key() {
+    let said = super::command(&options("x|--start|ours=/home/me/serve {port}|--api-key|sesame|--common|8|--clients|2"));
+    assert!(said.contains(" --start ours=… --clients 2 --requests 64 --prompt 128 --common 8 "), "{said}");
+    assert!(!said.contains("/home") && !said.contains("sesame"), "{said}");
+}
