@@ -21,6 +21,7 @@ mod message;
 mod render;
 mod request;
 mod special;
+pub mod spell;
 mod trust;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -34,6 +35,7 @@ pub use helper::helper;
 pub use isolation::{Helper, Isolation};
 pub use message::{Message, RenderOptions, Span};
 
+use markup::Markup;
 use request::{Conversation, Request};
 
 use crate::tokenizer::Tokenizer;
@@ -86,7 +88,7 @@ impl ChatTemplate {
             source: source.to_owned(),
             bos: specials.bos.clone(),
             eos: specials.eos.clone(),
-            marker: trust::Marker::new(specials.control.clone())?,
+            marker: trust::Marker::new(specials.control.clone(), source)?,
             isolation: isolation.clone(),
         };
         template.isolation.answer(&Request { source: template.source.clone(), conversation: None })?;
@@ -129,6 +131,11 @@ impl ChatTemplate {
     /// Does the template's source speak of `name`: of `tools`, say? One that does not will leave them out.
     pub fn mentions(&self, name: &str) -> bool {
         self.source.contains(name)
+    }
+
+    /// How its model marks up replies.
+    pub fn markup(&self) -> Markup {
+        Markup::of(|sign| self.mentions(sign))
     }
 
     /// Its source.

@@ -30,7 +30,7 @@ pub(super) fn answer(request: &Request) -> Result<Rendered, ChatError> {
     let Some(conversation) = &request.conversation else { return Ok(Rendered::default()) };
     let (messages, tools) = (&conversation.messages, conversation.tools.as_ref());
     let Text { text, steps } = run(&env, messages, tools, conversation)?;
-    let marker = Marker::new(conversation.control.clone())?;
+    let marker = Marker::new(conversation.control.clone(), &request.source)?;
     // All trials together take as long as one rendering may.
     let trials = usize::try_from(FUEL / steps.max(1)).unwrap_or(usize::MAX);
     let again = |messages: &[Json], tools: Option<&Json>| {

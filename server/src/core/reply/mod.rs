@@ -1,26 +1,45 @@
 //! What a model writes, taken apart as it comes: reasoning, text, calls of tools.
 //!
-//! Which texts structure it says a row of [`gristmill_llm::chat::markup`]. The prompt may have opened reasoning. A call in JSON is told from one
-//! in tags by how it begins: models that were made for the one write the other now and then. Nothing is told before it is certain what it is.
+//! Which texts structure it says a row of [`gristmill_llm::chat::markup`]. The prompt may have opened reasoning, or the answer. Where several
+//! markups begin calls alike, how a call goes on decides: models that were made for the one write the other now and then. Nothing is told before
+//! it is certain what it is, and whatever is held back for that has a bound, or is told at the end of a value.
 
-mod json;
+mod bare;
+mod calls;
+mod messages;
+mod named;
+mod object;
 mod parts;
+mod schemas;
 mod tags;
+mod values;
 
 pub use parts::Part;
-pub use tags::Schemas;
+pub use schemas::Schemas;
 
-use gristmill_llm::chat::markup::Markup;
-use json::JsonCall;
-use parts::take_until;
-use tags::TagsCall;
+use calls::Calls;
+use gristmill_llm::chat::markup::{Frame, Markup};
+use messages::{MessageReply, before_tools};
+use parts::{Beginning, Held};
+
+/// What a reply goes on with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Begins {
+    /// Anything.
+    #[default]
+    Open,
+    /// Reasoning, which the prompt has opened.
+    Reasoning,
+    /// Text that the prompt has begun.
+    Answer,
+}
 
 /// The parser of one reply.
 pub struct Reply {
     markup: Markup,
     state: State,
     /// What is not decided yet.
-    held: String,
+    held: Held,
     /// Nothing of this kind has been told yet, so that white space before it is no part of it.
     fresh: bool,
     schemas: Option<Schemas>,
@@ -31,123 +50,123 @@ pub struct Reply {
 enum State {
     Start,
     Reasoning,
+    /// Behind reasoning, or behind a call that nothing closes: an object may be a call.
+    Behind,
     Content,
-    /// After what opens a call: which form it is comes next.
-    Opened,
-    Json(JsonCall),
-    Tags(TagsCall),
-    /// After a JSON call, before what closes it.
-    Closing,
+    Calls(Calls),
+    Messages(MessageReply),
 }
 
 impl Reply {
-    /// A reply in that markup; `reasoning` if the prompt has opened it. Calls are looked for where there are tools; `forced` if nothing but calls can come.
-    pub fn new(markup: Markup, reasoning: bool, schemas: Option<Schemas>, forced: bool) -> Reply {
-        let state = if reasoning { State::Reasoning } else { State::Start };
-        Reply { markup, state, held: String::new(), fresh: reasoning, schemas, forced }
+    /// A reply in that markup. Calls are looked for where there are tools; `forced` if nothing but calls can come.
+    pub fn new(markup: Markup, begins: Begins, schemas: Option<Schemas>, forced: bool) -> Reply {
+        let state = match (markup.frame, begins) {
+            (Frame::Messages(messages), _) => {
+                let answer = begins == Begins::Answer;
+                State::Messages(MessageReply::new(messages, before_tools(&markup), schemas.is_some(), answer))
+            }
+            (Frame::Text, Begins::Open) => State::Start,
+            (Frame::Text, Begins::Reasoning) => State::Reasoning,
+            (Frame::Text, Begins::Answer) => State::Content,
+        };
+        let fresh = matches!(state, State::Reasoning);
+        Reply { markup, state, held: Held::default(), fresh, schemas, forced }
     }
     /// More text; what it makes certain.
     pub fn push(&mut self, text: &str) -> Vec<Part> {
-        self.held.push_str(text);
+        self.held.push(text);
         let mut parts = Vec::new();
         while self.step(&mut parts) {}
         parts
     }
     /// The end; the rest. `cut` if more would have come: a call that has begun is markup then, and no text.
     pub fn finish(&mut self, cut: bool) -> Vec<Part> {
-        let [call_open, _] = self.markup.call;
         let mut parts = Vec::new();
-        let held = std::mem::take(&mut self.held);
+        let held = self.held.take();
         match std::mem::replace(&mut self.state, State::Content) {
+            State::Messages(mut messages) => messages.finish(held, cut, self.forced, &mut parts),
             State::Reasoning => self.tell(Part::Reasoning, held.trim_end().to_owned(), &mut parts),
-            _ if self.forced => {}
-            State::Start | State::Content => self.tell(Part::Content, held, &mut parts),
-            _ if cut => {}
-            State::Opened => parts.push(Part::Content(format!("{call_open}{held}"))),
-            State::Json(call) => parts.extend(call.abandon().map(|raw| Part::Content(format!("{call_open}{raw}")))),
-            State::Tags(call) => {
-                parts.extend(call.abandon(&held).map(|raw| Part::Content(format!("{call_open}{raw}"))))
+            State::Start | State::Behind | State::Content if self.forced => {}
+            State::Start | State::Behind | State::Content => self.tell(Part::Content, held, &mut parts),
+            State::Calls(calls) => {
+                let text = calls.finish(&held, cut, &mut parts);
+                parts.extend(text.filter(|_| !cut && !self.forced).map(Part::Content));
             }
-            State::Closing => {}
         }
         parts
     }
     /// One decision; was there one to make?
     fn step(&mut self, parts: &mut Vec<Part>) -> bool {
-        let ([think_open, think_close], [call_open, call_close]) = (self.markup.think, self.markup.call);
         match &mut self.state {
-            State::Start => {
-                let text = self.held.trim_start();
-                if let Some(rest) = text.strip_prefix(think_open) {
-                    self.held = rest.to_owned();
-                    self.enter(State::Reasoning, true);
-                } else if think_open.starts_with(text) {
-                    return false;
-                } else {
-                    self.enter(State::Content, false);
-                }
-                true
-            }
+            State::Start => self.start(),
             State::Reasoning => {
-                let (before, found) = take_until(&mut self.held, &[think_close], true);
+                let (before, found) = self.held.stream(&[self.markup.think[1]], true);
                 let before = if found.is_some() { before.trim_end().to_owned() } else { before };
                 self.tell(Part::Reasoning, before, parts);
                 if found.is_some() {
-                    self.enter(State::Content, true);
+                    self.enter(State::Behind, true);
                 }
                 found.is_some()
             }
-            State::Content => {
-                let markers: &[&str] = if self.schemas.is_some() { &[call_open] } else { &[] };
-                let (before, found) = take_until(&mut self.held, markers, self.schemas.is_some());
-                let before = if found.is_some() { before.trim_end().to_owned() } else { before };
-                self.tell(Part::Content, before, parts);
-                if found.is_some() {
-                    self.enter(State::Opened, true);
+            State::Behind => self.behind(),
+            State::Content => self.content(parts),
+            State::Calls(calls) => {
+                let more = calls.step(&mut self.held, parts);
+                if let Some(text) = calls.other() {
+                    self.enter(State::Content, false);
+                    self.tell(Part::Content, text, parts);
+                    return true;
                 }
-                found.is_some()
-            }
-            State::Opened => match self.held.trim_start().chars().next() {
-                None => false,
-                Some('{') => {
-                    self.enter(State::Json(JsonCall::default()), true);
-                    true
-                }
-                Some(_) => {
-                    let schemas = self.schemas.clone().unwrap_or_default();
-                    self.enter(State::Tags(TagsCall::new(&self.markup, schemas)), true);
-                    true
-                }
-            },
-            State::Json(call) => {
-                let used = call.push(&self.held, parts);
-                self.held.drain(..used);
-                let done = call.is_done();
-                if done {
-                    let raw = std::mem::take(call).abandon();
-                    parts.extend(raw.map(|raw| Part::Content(format!("{call_open}{raw}"))));
-                    self.enter(State::Closing, true);
-                }
-                done
-            }
-            State::Tags(call) => {
-                let more = call.step(&mut self.held, parts);
-                if call.is_done() {
-                    self.enter(State::Content, true);
+                if calls.is_done() {
+                    let next = if self.markup.is_bare() { State::Behind } else { State::Content };
+                    self.enter(next, true);
+                    return true;
                 }
                 more
             }
-            State::Closing => {
-                let text = self.held.trim_start();
-                if let Some(rest) = text.strip_prefix(call_close) {
-                    self.held = rest.to_owned();
-                } else if call_close.starts_with(text) {
-                    return false;
+            State::Messages(messages) => messages.step(&mut self.held, parts),
+        }
+    }
+    fn start(&mut self) -> bool {
+        match self.held.begins(self.markup.think[0]) {
+            Beginning::Part => return false,
+            Beginning::Whole(end) => {
+                self.held.split(end);
+                self.enter(State::Reasoning, true);
+            }
+            // White space before reasoning is nobody's, before text it is the text's.
+            Beginning::Other => self.enter(State::Behind, false),
+        }
+        true
+    }
+    /// Is this an object that may be a call?
+    fn behind(&mut self) -> bool {
+        let tools = self.schemas.as_ref().filter(|_| self.markup.is_bare());
+        if let Some(tools) = tools {
+            match self.held.trimmed().chars().next() {
+                None => return false,
+                Some('{') => {
+                    self.enter(State::Calls(Calls::bare(self.markup, tools.clone())), true);
+                    return true;
                 }
-                self.enter(State::Content, true);
-                true
+                Some(_) => {}
             }
         }
+        let fresh = self.fresh;
+        self.enter(State::Content, fresh);
+        true
+    }
+    fn content(&mut self, parts: &mut Vec<Part>) -> bool {
+        let markers: Vec<&'static str> =
+            if self.schemas.is_some() { self.markup.opens().collect() } else { Vec::new() };
+        let (before, found) = self.held.stream(&markers, self.schemas.is_some());
+        let before = if found.is_some() { before.trim_end().to_owned() } else { before };
+        self.tell(Part::Content, before, parts);
+        if let Some(found) = found {
+            let schemas = self.schemas.clone().unwrap_or_default();
+            self.enter(State::Calls(Calls::opened(self.markup, found, schemas)), true);
+        }
+        found.is_some()
     }
     fn enter(&mut self, state: State, fresh: bool) {
         self.state = state;

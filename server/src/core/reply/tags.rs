@@ -1,57 +1,40 @@
-//! A call in GLM's tags: `name<arg_key>k</arg_key><arg_value>v</arg_value>…</tool_call>`, its arguments told as JSON.
+//! Arguments between tags, `<arg_key>k</arg_key><arg_value>v</arg_value>…`, told as JSON.
 
-use super::parts::{Part, take_until};
-use gristmill_llm::chat::markup::{Arguments, Markup, TAGS};
+use super::parts::{Held, Part, Search, escaped, words};
+use super::schemas::Schemas;
 use serde_json::Value;
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
-/// Which arguments of which tools are strings: a value between tags does not say whether `7` is a number or a text.
-#[derive(Clone, Debug, Default)]
-pub struct Schemas {
-    /// Of each tool, the names of its parameters that are strings.
-    strings: Arc<HashMap<String, HashSet<String>>>,
+/// Most bytes of an argument's name: what is longer was none, and is passed over.
+const KEY: usize = 1 << 10;
+
+/// The texts of a call with tags.
+#[derive(Clone, Copy)]
+pub struct Tags {
+    pub key: [&'static str; 2],
+    pub value: [&'static str; 2],
+    /// What ends the call, in words.
+    pub close: &'static str,
 }
 
-impl Schemas {
-    /// Of tools, each with its name and the JSON schema of its parameters.
-    pub fn new<'t>(tools: impl Iterator<Item = (&'t str, Option<&'t Value>)>) -> Schemas {
-        let strings = tools.map(|(name, parameters)| {
-            let properties = parameters.and_then(|p| p.get("properties")).and_then(Value::as_object);
-            let strings = properties.into_iter().flatten().filter(|(_, schema)| is_string(schema));
-            (name.to_owned(), strings.map(|(key, _)| key.clone()).collect())
-        });
-        Schemas { strings: Arc::new(strings.collect()) }
-    }
-    fn is_string(&self, tool: &str, key: &str) -> bool {
-        self.strings.get(tool).is_some_and(|strings| strings.contains(key))
-    }
-}
-
-fn is_string(schema: &Value) -> bool {
-    let all = |values: &Value| values.as_array().is_some_and(|v| !v.is_empty() && v.iter().all(Value::is_string));
-    schema.get("type").is_some_and(|kind| kind == "string")
-        || schema.get("type").is_none() && schema.get("enum").is_some_and(all)
-}
-
-/// The parser of one call.
-pub struct TagsCall {
-    close: &'static str,
-    key: [&'static str; 2],
-    value: [&'static str; 2],
+/// The parser of a call's arguments.
+pub struct TagArguments {
+    tags: Tags,
     schemas: Schemas,
+    tool: String,
     phase: Phase,
-    name: String,
     keys: usize,
 }
 
 enum Phase {
-    Name,
     /// After the name or a value: another key, or the end.
     Between,
     Key,
     /// Between a key and its value.
     Gap(String),
+    /// A value begins; its white space has not come yet.
+    Start {
+        text: bool,
+    },
     /// A value that is told as it comes.
     Text,
     /// A value whose type shows at its end.
@@ -59,79 +42,127 @@ enum Phase {
     Done,
 }
 
-impl TagsCall {
-    /// After what opens a call in that markup; where that has no tags, in GLM's.
-    pub fn new(markup: &Markup, schemas: Schemas) -> TagsCall {
-        let pairs = |arguments: Arguments| match arguments {
-            Arguments::Tags { key, value } => Some((key, value)),
-            Arguments::Json => None,
-        };
-        let (key, value) = pairs(markup.arguments).or(pairs(TAGS.arguments)).unwrap_or_default();
-        TagsCall { close: markup.call[1], key, value, schemas, phase: Phase::Name, name: String::new(), keys: 0 }
+impl TagArguments {
+    /// Of a call of that tool.
+    pub fn new(tags: Tags, schemas: Schemas, tool: String) -> TagArguments {
+        TagArguments { tags, schemas, tool, phase: Phase::Between, keys: 0 }
     }
-    /// Has what closes it come?
+    /// What may stand behind a name.
+    pub fn behind_name(tags: &Tags) -> impl Iterator<Item = &'static str> + use<> {
+        std::iter::once(tags.key[0]).chain(words(tags.close))
+    }
+    /// Has what closes the call come?
     pub fn is_done(&self) -> bool {
         matches!(self.phase, Phase::Done)
     }
-    /// The text, of which `held` is left, if it was no call after all.
-    pub fn abandon(self, held: &str) -> Option<String> {
-        matches!(self.phase, Phase::Name).then(|| self.name + held)
+    /// Behind the name this has come.
+    pub fn begin(&mut self, found: &str, parts: &mut Vec<Part>) {
+        parts.push(Part::Arguments("{".into()));
+        if Self::behind_name(&self.tags).any(|text| text == found) {
+            self.between(found, parts);
+        }
     }
     /// One decision about `held`; was there one to make?
-    pub fn step(&mut self, held: &mut String, parts: &mut Vec<Part>) -> bool {
-        let markers: &[&'static str] = &match self.phase {
-            Phase::Name | Phase::Between => vec![self.key[0], self.close],
-            Phase::Key => vec![self.key[1]],
-            Phase::Gap(_) => vec![self.value[0], self.close],
-            Phase::Text | Phase::Untyped => vec![self.value[1]],
-            Phase::Done => return false,
-        };
-        if !matches!(self.phase, Phase::Text) && !markers.iter().any(|marker| held.contains(*marker)) {
-            return false;
-        }
-        let (before, found) = take_until(held, markers, false);
-        match std::mem::replace(&mut self.phase, Phase::Done) {
-            Phase::Name => {
-                self.name = before.trim().to_owned();
-                parts.push(Part::Call(self.name.clone()));
-                parts.push(Part::Arguments("{".into()));
-                self.between(found, parts);
+    pub fn step(&mut self, held: &mut Held, parts: &mut Vec<Part>) -> bool {
+        let Tags { key, value, .. } = self.tags;
+        match std::mem::replace(&mut self.phase, Phase::Between) {
+            Phase::Between => {
+                let markers: Vec<&'static str> = Self::behind_name(&self.tags).collect();
+                // Nothing else is to stand here.
+                let found = held.stream(&markers, false).1;
+                found.inspect(|found| self.between(found, parts)).is_some()
             }
-            Phase::Between => self.between(found, parts),
-            Phase::Key => self.phase = Phase::Gap(before.trim().to_owned()),
-            Phase::Gap(_) if found == Some(self.close) => self.between(found, parts),
-            Phase::Gap(key) => {
-                let comma = if self.keys > 0 { ", " } else { "" };
-                self.keys += 1;
-                let text = self.schemas.is_string(&self.name, &key);
-                let quote = if text { "\"" } else { "" };
-                parts.push(Part::Arguments(format!("{comma}{}: {quote}", Value::from(key))));
-                self.phase = if text { Phase::Text } else { Phase::Untyped };
+            Phase::Key => match held.until_within(&[key[1]], KEY) {
+                Search::Found(name, _) => {
+                    let name = name.trim().to_owned();
+                    if value[0].trim().is_empty() {
+                        self.open(name, parts)
+                    } else {
+                        self.phase = Phase::Gap(name)
+                    }
+                    true
+                }
+                Search::Far(_) => true,
+                Search::Open => self.stay(Phase::Key),
+            },
+            Phase::Gap(name) => {
+                let markers: Vec<&'static str> = std::iter::once(value[0]).chain(words(self.tags.close)).collect();
+                match held.stream(&markers, false).1 {
+                    Some(found) if found == value[0] => self.open(name, parts),
+                    Some(found) => self.between(found, parts),
+                    None => return self.stay(Phase::Gap(name)),
+                }
+                true
             }
+            Phase::Start { text } => self.start(text, held),
             Phase::Text => {
-                let quoted = Value::from(before).to_string();
+                let (before, found) = held.stream(&self.ends(), false);
                 let end = if found.is_some() { "\"" } else { "" };
-                let inner = format!("{}{end}", &quoted[1..quoted.len() - 1]);
+                let inner = escaped(&before) + end;
                 if !inner.is_empty() {
                     parts.push(Part::Arguments(inner));
                 }
-                self.phase = if found.is_some() { Phase::Between } else { Phase::Text };
+                if found.is_some() { true } else { self.stay(Phase::Text) }
             }
-            Phase::Untyped => {
-                let value = serde_json::from_str(before.trim()).unwrap_or(Value::String(before));
-                parts.push(Part::Arguments(value.to_string()));
-                self.phase = Phase::Between;
-            }
-            Phase::Done => {}
+            Phase::Untyped => match held.until(&self.ends()) {
+                Some((before, _)) => {
+                    parts.push(Part::Arguments(typed(before).to_string()));
+                    true
+                }
+                None => self.stay(Phase::Untyped),
+            },
+            Phase::Done => self.stay(Phase::Done),
         }
-        found.is_some()
     }
-    fn between(&mut self, found: Option<&str>, parts: &mut Vec<Part>) {
-        self.phase = if found == Some(self.close) {
+    /// What ends a value: with its white space, or without.
+    fn ends(&self) -> [&'static str; 2] {
+        let close = self.tags.value[1].trim_end();
+        [close, close.trim_start()]
+    }
+    fn stay(&mut self, phase: Phase) -> bool {
+        self.phase = phase;
+        false
+    }
+    /// A value of that name follows.
+    fn open(&mut self, name: String, parts: &mut Vec<Part>) {
+        let comma = if self.keys > 0 { ", " } else { "" };
+        self.keys += 1;
+        let text = self.schemas.is_string(&self.tool, &name);
+        let quote = if text { "\"" } else { "" };
+        parts.push(Part::Arguments(format!("{comma}{}: {quote}", Value::from(name))));
+        self.phase = Phase::Start { text };
+    }
+    /// Drops the white space that a value begins with, if that is its tags'.
+    fn start(&mut self, text: bool, held: &mut Held) -> bool {
+        let value = self.tags.value[0];
+        let space = &value[value.trim_end().len()..];
+        if held.text().len() < space.len() && space.starts_with(held.text()) {
+            return self.stay(Phase::Start { text });
+        }
+        if held.text().starts_with(space) {
+            held.split(space.len());
+        }
+        self.phase = if text { Phase::Text } else { Phase::Untyped };
+        true
+    }
+    fn between(&mut self, found: &str, parts: &mut Vec<Part>) {
+        self.phase = if found == self.tags.key[0] {
+            Phase::Key
+        } else {
             parts.push(Part::Arguments("}".into()));
             Phase::Done
-        } else {
-            Phase::Key
         };
+    }
+}
+
+/// A value that no schema calls a string: JSON, or one of Python's names, which templates write; a text otherwise.
+fn typed(text: String) -> Value {
+    let trimmed = text.trim();
+    match (serde_json::from_str(trimmed), trimmed) {
+        (Ok(value), _) => value,
+        (_, "True") => Value::Bool(true),
+        (_, "False") => Value::Bool(false),
+        (_, "None") => Value::Null,
+        _ => Value::String(text),
     }
 }
