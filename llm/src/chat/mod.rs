@@ -13,9 +13,11 @@ mod bounds;
 mod builtin;
 mod environment;
 mod error;
+mod fit;
 mod helper;
 mod isolation;
 mod json;
+mod lists;
 pub mod markup;
 mod message;
 mod render;
@@ -164,6 +166,8 @@ impl ChatTemplate {
         variables.insert("bos_token".into(), self.bos.clone().into());
         variables.insert("eos_token".into(), self.eos.clone().into());
         if let Some(thinking) = options.enable_thinking {
+            // DeepSeek's name for it, and everybody else's.
+            variables.insert("thinking".into(), thinking.into());
             variables.insert("enable_thinking".into(), thinking.into());
         }
         let now = options.now.unwrap_or_else(SystemTime::now);

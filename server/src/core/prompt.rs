@@ -4,6 +4,7 @@ use crate::core::error::RequestError;
 use crate::core::model::Served;
 use crate::core::names::FieldNames;
 use crate::core::reply::Begins;
+use crate::core::request::Thinking;
 use gristmill_llm::chat::markup::Frame;
 use gristmill_llm::chat::spell::{self, Spelt};
 use gristmill_llm::chat::{Message, RenderOptions, Span};
@@ -17,8 +18,8 @@ pub struct Prompt {
     pub begins: Begins,
 }
 
-/// The prompt of a conversation. `tools` is the list of tools as templates take it, empty for none; `thinking` switches reasoning on or
-/// off, where the model can. A last message of the assistant's that is a text is the beginning of the answer.
+/// The prompt of a conversation. `tools` is the list of tools as templates take it, empty for none; `thinking` says how much
+/// the model is to reason, where it can be told. A last message of the assistant's that is a text is the beginning of the answer.
 ///
 /// # Errors
 /// When the template refuses the conversation or fails, or it does not fit into the context.
@@ -26,7 +27,7 @@ pub fn chat(
     served: &Served,
     mut messages: Vec<Message>,
     tools: &[Value],
-    thinking: Option<bool>,
+    thinking: Thinking,
     names: &FieldNames,
 ) -> Result<Prompt, RequestError> {
     // Every message takes a token at least, whatever the template.
@@ -46,7 +47,8 @@ pub fn chat(
     let options = RenderOptions {
         add_generation_prompt: true,
         // An answer that has begun has no reasoning before it, unless that has begun too.
-        enable_thinking: if begun.is_some() { thinking.or(Some(false)) } else { thinking },
+        enable_thinking: if begun.is_some() { thinking.switch.or(Some(false)) } else { thinking.switch },
+        extra: Map::from_iter(thinking.effort.map(|effort| ("reasoning_effort".to_owned(), effort.into()))),
         tools: (!tools.is_empty()).then(|| tools.into()),
         ..RenderOptions::default()
     };
@@ -206,7 +208,7 @@ mod tests {
         calling.tool_calls = Some(call);
         let messages = vec![Message::user("What time is it?"), calling, Message::new("tool", "12:00")];
         let text = |tools: &[Value]| {
-            let prompt = chat(&served, messages.clone(), tools, None, &NAMES).unwrap();
+            let prompt = chat(&served, messages.clone(), tools, Thinking::default(), &NAMES).unwrap();
             served.tokenizer.decode(&prompt.tokens, true)
         };
         let list: Vec<String> = tools.iter().map(|tool| tool["function"].to_string()).collect();
@@ -227,7 +229,7 @@ mod tests {
     fn an_answer_that_has_begun_is_gone_on_with() {
         let served = demo();
         let messages = vec![Message::user("Hm?"), Message::assistant("The <|user|> capital ")];
-        let prompt = chat(&served, messages, &[], None, &NAMES).unwrap();
+        let prompt = chat(&served, messages, &[], Thinking::default(), &NAMES).unwrap();
         assert_eq!(prompt.begins, Begins::Answer);
         let text = served.tokenizer.decode(&prompt.tokens, true);
         assert_eq!(text, "[gMASK]<sop><|user|>\nHm?<|assistant|>\nThe <|user|> capital ");
