@@ -24,6 +24,7 @@ mod npy;
 mod offer;
 mod plans;
 mod progress;
+mod reader;
 mod sampler;
 mod sequences;
 mod size;

@@ -110,7 +110,7 @@ fn run(input: &[u8]) {
     let text = String::from_utf8_lossy(input.rest()).into_owned();
     let schemas = || tools.then(|| Schemas::new([("f", Some(&*PARAMETERS)), ("g", None)].into_iter()));
     let parsed = |piece: usize| {
-        let mut reply = Reply::new(TABLE[usize::from(row) % TABLE.len()], begins, schemas(), forced);
+        let mut reply = Reply::new(&TABLE[usize::from(row) % TABLE.len()], begins, schemas(), forced);
         let characters: Vec<char> = text.chars().collect();
         let mut parts = Vec::new();
         for few in characters.chunks(piece) {

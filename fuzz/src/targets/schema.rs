@@ -91,7 +91,7 @@ fn run(input: &[u8]) {
     let mut input = Bytes::new(input);
     let (how, thinking) = (input.byte(), input.byte() == 1);
     let Ok(schema) = serde_json::from_slice::<Value>(input.until(0)) else { return };
-    let markup = TABLE[usize::from(how >> 3) % TABLE.len()];
+    let markup = &TABLE[usize::from(how >> 3) % TABLE.len()];
     let begins = if thinking { Begins::Reasoning } else { Begins::Open };
     let tool = |name| Callable { name, parameters: Some(&schema) };
     let answer = Form::Schema(schema.clone());
@@ -107,7 +107,7 @@ fn run(input: &[u8]) {
     READY.with(|ready| {
         let (tokenizer, grammars) = &**ready;
         // Too large to be compiled: that is a refusal.
-        let Ok(grammar) = grammar(&form, &markup, begins, tokenizer) else { return };
+        let Ok(grammar) = grammar(&form, markup, begins, tokenizer) else { return };
         if let Ok(mut constraint) = grammars.compile(grammar, thinking.then_some(markup.think[1])) {
             for _ in 0..FOLLOWED {
                 let mut logits = vec![0f32; tokenizer.n_tokens()];

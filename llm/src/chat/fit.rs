@@ -22,7 +22,7 @@ const IDENTIFIER: usize = 9;
 /// The messages as the template of that source wants them; `render` renders a conversation, or fails.
 pub(super) fn fitted(source: &str, messages: &[Json], render: impl Fn(&[Json]) -> Option<String>) -> Vec<Json> {
     let mut messages = messages.to_vec();
-    let calls = messages.iter().any(|message| has_calls(message));
+    let calls = messages.iter().any(has_calls);
     if calls {
         let wants = wants(render);
         messages.iter_mut().filter(|message| has_calls(message)).for_each(|message| wants.apply(message));

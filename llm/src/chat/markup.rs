@@ -310,8 +310,8 @@ pub const TABLE: &[Markup] = &[
 
 impl Markup {
     /// The markup of a model whose template `mentions` some texts.
-    pub fn of(mentions: impl Fn(&str) -> bool) -> Markup {
-        TABLE.iter().copied().find(|row| row.signs.iter().all(|sign| mentions(sign))).unwrap_or(JSON)
+    pub fn of(mentions: impl Fn(&str) -> bool) -> &'static Markup {
+        TABLE.iter().find(|row| row.signs.iter().all(|sign| mentions(sign))).unwrap_or(&JSON)
     }
     /// What calls begin with in the middle of a text: their section, or where there is none one of them, and what may stand for it.
     pub fn opens(&self) -> impl Iterator<Item = &'static str> + use<> {
@@ -323,20 +323,20 @@ impl Markup {
         self.section[0].is_empty() && self.call[0].is_empty()
     }
     /// The rows whose calls begin as this one's do, itself first: models that were made for the one write the other now and then.
-    pub fn dialects(&self) -> impl Iterator<Item = Markup> + use<> {
-        let (own, first) = (*self, self.opens().next());
-        let others = TABLE.iter().copied().filter(move |row| *row != own && row.opens().next() == first);
-        std::iter::once(own).chain(others)
+    pub fn dialects(&'static self) -> impl Iterator<Item = &'static Markup> {
+        let first = self.opens().next();
+        let others = TABLE.iter().filter(move |row| *row != self && row.opens().next() == first);
+        std::iter::once(self).chain(others)
     }
     /// All tokens that may structure a reply of a model that writes so.
-    pub fn markers(&self) -> Vec<&'static str> {
+    pub fn markers(&'static self) -> Vec<&'static str> {
         let mut markers: Vec<&str> = self.dialects().flat_map(|row| row.tokens.iter().copied()).collect();
         markers.sort_unstable();
         markers.dedup();
         markers
     }
     /// The tokens that a message of the assistant's may hold as such: none of them can end it and begin somebody else's.
-    pub fn within_turn(&self) -> Vec<&'static str> {
+    pub fn within_turn(&'static self) -> Vec<&'static str> {
         match self.frame {
             Frame::Text => self.markers(),
             Frame::Messages(_) => Vec::new(),

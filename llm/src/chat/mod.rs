@@ -21,6 +21,7 @@ mod lists;
 pub mod markup;
 mod message;
 mod render;
+pub mod reply;
 mod request;
 mod special;
 pub mod spell;
@@ -136,7 +137,7 @@ impl ChatTemplate {
     }
 
     /// How its model marks up replies.
-    pub fn markup(&self) -> Markup {
+    pub fn markup(&self) -> &'static Markup {
         Markup::of(|sign| self.mentions(sign))
     }
 

@@ -16,10 +16,10 @@ use crate::core::names::FieldNames;
 use crate::core::output::Outputs;
 use crate::core::prompt::{self, Prompt};
 use crate::core::queue::Refused;
-use crate::core::reply::{Begins, Reply, Schemas};
 use crate::core::request::{GenerateRequest, Input, PromptText};
 use crate::core::sampling::whole;
 use crate::core::tools::ToolSet;
+use gristmill_llm::chat::reply::{Begins, Reply, Schemas};
 use gristmill_llm::prefix::Reuse;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -184,7 +184,7 @@ impl Intake {
     fn compile(&self, constraint: &OutputConstraint, begins: Begins) -> Result<Constraint, String> {
         let served = &self.served;
         let compile = |constraint: &OutputConstraint, begins: Begins| {
-            let grammar = grammar(constraint, &served.markup, begins, &served.tokenizer)?;
+            let grammar = grammar(constraint, served.markup, begins, &served.tokenizer)?;
             let thinking = (begins == Begins::Reasoning).then_some(served.markup.think[1]);
             served.grammars.compile(grammar, thinking)
         };

@@ -43,7 +43,7 @@ pub struct Served {
     /// How conversations are written.
     pub template: ChatTemplate,
     /// How its replies are marked up.
-    pub markup: Markup,
+    pub markup: &'static Markup,
     /// How tokens are chosen unless a request says.
     pub sampling: SamplingParams,
     /// Tokens of context.

@@ -3,9 +3,9 @@
 use crate::core::error::RequestError;
 use crate::core::model::Served;
 use crate::core::names::FieldNames;
-use crate::core::reply::Begins;
 use crate::core::request::Thinking;
 use gristmill_llm::chat::markup::Frame;
+use gristmill_llm::chat::reply::Begins;
 use gristmill_llm::chat::spell::{self, Spelt};
 use gristmill_llm::chat::{Message, RenderOptions, Span};
 use serde_json::{Map, Value};
@@ -137,7 +137,7 @@ fn fitting(served: &Served, name: &str, prompt: Prompt) -> Result<Prompt, Reques
 fn introduce(served: &Served, messages: &mut Vec<Message>, tools: &[Value]) {
     let list: Vec<String> = tools.iter().map(|tool| tool.get("function").unwrap_or(tool).to_string()).collect();
     let arguments = Map::from_iter([("PARAMETER".to_owned(), Value::from("VALUE"))]);
-    let call = spell::calls(&served.markup, &[Spelt { name: "NAME", arguments: &arguments }]);
+    let call = spell::calls(served.markup, &[Spelt { name: "NAME", arguments: &arguments }]);
     let text = format!(
         "You can call these functions:\n{}\nTo call one, write\n{call}\nand nothing after it. Its result is in the next message.",
         list.join("\n")
@@ -159,7 +159,7 @@ fn spell_out(served: &Served, message: &mut Message) {
             each.map(|function| (name(function), arguments(function))).collect();
         let spelt: Vec<Spelt> = each.iter().map(|(name, arguments)| Spelt { name, arguments }).collect();
         let text = message.content.as_str().unwrap_or_default();
-        message.content = format!("{text}{}", spell::calls(&served.markup, &spelt)).into();
+        message.content = format!("{text}{}", spell::calls(served.markup, &spelt)).into();
     }
     if message.role == "tool" {
         let text = message.content.as_str().unwrap_or_default();

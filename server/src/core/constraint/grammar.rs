@@ -7,8 +7,8 @@ use super::close::compact;
 use super::gbnf;
 use super::lark::{Texts, line, literal};
 use crate::core::constraint::bounds::Tally;
-use crate::core::reply::Begins;
 use gristmill_llm::chat::markup::{Frame, Markup, Messages};
+use gristmill_llm::chat::reply::Begins;
 use gristmill_llm::tokenizer::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use serde_json::Value;
@@ -157,12 +157,12 @@ mod tests {
     }
 
     /// Follows a text as far as the grammar allows: how much of it that is, and whether the answer is complete then.
-    fn follow(form: &OutputConstraint, style: Markup, thinking: bool, text: &str) -> (String, bool) {
+    fn follow(form: &OutputConstraint, style: &'static Markup, thinking: bool, text: &str) -> (String, bool) {
         let tokenizer = tokenizer();
         let grammars = Grammars::new(&tokenizer, tokenizer.n_tokens());
         let begins = if thinking { Begins::Reasoning } else { Begins::Open };
         let mut constraint = grammars
-            .compile(grammar(form, &style, begins, &tokenizer).expect("small"), thinking.then_some(style.think[1]))
+            .compile(grammar(form, style, begins, &tokenizer).expect("small"), thinking.then_some(style.think[1]))
             .expect("a grammar");
         let (mut done, mut complete) = (String::new(), false);
         for id in tokenizer.encode(text, true, false) {
@@ -199,25 +199,25 @@ mod tests {
         let pair = |key: &str, value: &str| format!("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>");
         let tags = |arguments: &str| format!("<tool_call>weather{arguments}</tool_call>");
         let good = [
-            (TAGS, tags(&pair("city", "New York"))),
-            (TAGS, tags(&[pair("city", "Rome"), pair("days", "3"), pair("unit", "f")].concat())),
-            (TAGS, "<tool_call>now</tool_call>".into()),
+            (&TAGS, tags(&pair("city", "New York"))),
+            (&TAGS, tags(&[pair("city", "Rome"), pair("days", "3"), pair("unit", "f")].concat())),
+            (&TAGS, "<tool_call>now</tool_call>".into()),
             (
-                JSON,
+                &JSON,
                 "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\", \"days\": 3}}</tool_call>"
                     .into(),
             ),
-            (JSON, "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>".into()),
+            (&JSON, "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>".into()),
         ];
         for (style, text) in good {
             assert_eq!(follow(&form, style, false, &text), (text.clone(), true));
         }
         for (style, text, until) in [
-            (TAGS, tags(""), "<tool_call>weather"),
-            (TAGS, tags(&[pair("city", "Rome"), pair("days", "0")].concat()), "<arg_value>"),
-            (TAGS, "<tool_call>never</tool_call>".into(), "<tool_call>n"),
-            (JSON, "<tool_call>{\"name\": \"other\"".into(), "{\"name\": \""),
-            (JSON, "Hello".into(), ""),
+            (&TAGS, tags(""), "<tool_call>weather"),
+            (&TAGS, tags(&[pair("city", "Rome"), pair("days", "0")].concat()), "<arg_value>"),
+            (&TAGS, "<tool_call>never</tool_call>".into(), "<tool_call>n"),
+            (&JSON, "<tool_call>{\"name\": \"other\"".into(), "{\"name\": \""),
+            (&JSON, "Hello".into(), ""),
         ] {
             let (done, complete) = follow(&form, style, false, &text);
             assert!(!complete && done.ends_with(until) && done.len() < text.len(), "{text}: {done}");
@@ -233,7 +233,7 @@ mod tests {
                 several,
                 ..OutputConstraint::default()
             };
-            let (done, complete) = follow(&form, JSON, false, &call.repeat(2));
+            let (done, complete) = follow(&form, &JSON, false, &call.repeat(2));
             assert_eq!((done.matches("now").count(), complete), if several { (2, false) } else { (1, true) });
         }
     }
@@ -278,14 +278,14 @@ mod tests {
             };
             for value in &good {
                 let text = spelt("weather", value);
-                let (done, complete) = follow(&form, *markup, false, &text);
+                let (done, complete) = follow(&form, markup, false, &text);
                 // What follows is white space that need not be there.
                 assert!(
                     text.starts_with(&done) && text[done.len()..].trim().is_empty(),
                     "{}: {text:?} {done:?}",
                     markup.name
                 );
-                assert!(complete || may_end(&form, *markup, &text), "{}: {text:?}", markup.name);
+                assert!(complete || may_end(&form, markup, &text), "{}: {text:?}", markup.name);
             }
             for value in &bad {
                 // Between tags three is a text.
@@ -293,25 +293,25 @@ mod tests {
                     continue;
                 }
                 let text = spelt("weather", value);
-                let (done, complete) = follow(&form, *markup, false, &text);
+                let (done, complete) = follow(&form, markup, false, &text);
                 assert!(!complete && done.len() < text.len(), "{}: {text:?}", markup.name);
             }
             assert!(
-                follow(&form, *markup, false, &spelt("never", &json!({}))).0.len() < spelt("never", &json!({})).len()
+                follow(&form, markup, false, &spelt("never", &json!({}))).0.len() < spelt("never", &json!({})).len()
             );
-            assert!(follow(&form, *markup, false, "Hello").0.is_empty(), "{}", markup.name);
+            assert!(follow(&form, markup, false, "Hello").0.is_empty(), "{}", markup.name);
         }
     }
 
     /// May an answer end behind that text?
-    fn may_end(form: &OutputConstraint, markup: Markup, text: &str) -> bool {
+    fn may_end(form: &OutputConstraint, markup: &'static Markup, text: &str) -> bool {
         let end = format!("{}<|endoftext|>", text.trim_end());
         follow(form, markup, false, &end).0.ends_with("<|endoftext|>")
     }
 
     #[test]
     fn messages_have_headers_and_may_think_first() {
-        let harmony = *TABLE.iter().find(|row| row.name == "harmony").expect("harmony");
+        let harmony = TABLE.iter().find(|row| row.name == "harmony").expect("harmony");
         let schema = Form::Schema(json!({ "type": "boolean" }));
         let form = OutputConstraint {
             form: Some(&schema),
@@ -334,8 +334,8 @@ mod tests {
         let schema = Form::Schema(schema);
         let form = OutputConstraint { form: Some(&schema), ..OutputConstraint::default() };
         let text = "Hm. So?</think>{\"x\": true}";
-        assert_eq!(follow(&form, JSON, true, text), (text.into(), true));
-        assert_eq!(follow(&form, JSON, true, "Hm.</think>No").0, "Hm.</think>");
-        assert_eq!(follow(&form, JSON, false, "Hm.").0, "");
+        assert_eq!(follow(&form, &JSON, true, text), (text.into(), true));
+        assert_eq!(follow(&form, &JSON, true, "Hm.</think>No").0, "Hm.</think>");
+        assert_eq!(follow(&form, &JSON, false, "Hm.").0, "");
     }
 }

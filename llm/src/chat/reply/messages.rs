@@ -1,7 +1,7 @@
 //! A reply of messages with headers, `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…`.
 
 use super::parts::{Held, Part, Search};
-use gristmill_llm::chat::markup::{Form, Markup, Messages};
+use crate::chat::markup::{Form, Markup, Messages};
 
 /// Most bytes of a header; longer ones are none, and what stands in their place is a text.
 const HEADER: usize = 512;

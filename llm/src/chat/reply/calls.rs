@@ -4,11 +4,11 @@ use super::named::NamedCall;
 use super::object::ObjectCall;
 use super::parts::{Beginning, Held, Part, words};
 use super::schemas::Schemas;
-use gristmill_llm::chat::markup::{Form, Markup};
+use crate::chat::markup::{Form, Markup};
 
 /// The parser.
 pub struct Calls {
-    markup: Markup,
+    markup: &'static Markup,
     schemas: Schemas,
     /// The text so far, while no call is certain.
     raw: String,
@@ -20,22 +20,22 @@ enum State {
     Opened(&'static str),
     /// Before a call, or the end of the section.
     Between {
-        row: Markup,
+        row: &'static Markup,
         first: bool,
     },
     Object {
-        row: Markup,
+        row: &'static Markup,
         within: bool,
-        call: ObjectCall,
+        call: Box<ObjectCall>,
     },
     Named {
-        row: Markup,
+        row: &'static Markup,
         within: bool,
-        call: NamedCall,
+        call: Box<NamedCall>,
     },
     /// Behind a call, before the words that close it; so many of them have come.
     Closing {
-        row: Markup,
+        row: &'static Markup,
         within: bool,
         come: usize,
     },
@@ -46,12 +46,12 @@ enum State {
 
 impl Calls {
     /// Behind a marker of those that open calls in that markup.
-    pub fn opened(markup: Markup, marker: &'static str, schemas: Schemas) -> Calls {
+    pub fn opened(markup: &'static Markup, marker: &'static str, schemas: Schemas) -> Calls {
         Calls { markup, schemas, raw: marker.to_owned(), state: State::Opened(marker) }
     }
     /// Before an object that is a call of one of these tools, or a text.
-    pub fn bare(markup: Markup, schemas: Schemas) -> Calls {
-        let call = ObjectCall::of(schemas.clone());
+    pub fn bare(markup: &'static Markup, schemas: Schemas) -> Calls {
+        let call = Box::new(ObjectCall::of(schemas.clone()));
         Calls { markup, schemas, raw: String::new(), state: State::Object { row: markup, within: false, call } }
     }
     /// Has the last one ended?
@@ -77,13 +77,13 @@ impl Calls {
                 if !(call.is_done() || call.is_other()) {
                     return false;
                 }
-                match std::mem::take(call).abandon() {
+                match std::mem::take(&mut **call).abandon() {
                     Some(text) if row.is_bare() => self.refuse(text),
                     Some(text) => {
-                        parts.push(Part::Content(format!("{}{text}", std::mem::take(&mut self.raw))));
-                        self.state = State::Closing { row, within, come: 0 };
+                        parts.push(Part::Content(format!("{}{text}", self.raw)));
+                        self.close(row, within);
                     }
-                    None => self.state = State::Closing { row, within, come: 0 },
+                    None => self.close(row, within),
                 }
                 true
             }
@@ -95,7 +95,7 @@ impl Calls {
                     return true;
                 }
                 if call.is_done() {
-                    self.state = State::Closing { row, within, come: 0 };
+                    self.close(row, within);
                     return true;
                 }
                 more
@@ -118,7 +118,7 @@ impl Calls {
     fn choose(&mut self, marker: &'static str, held: &Held) -> bool {
         let text = held.trimmed();
         let Some(first) = text.chars().next() else { return false };
-        let rows: Vec<Markup> = self.markup.dialects().collect();
+        let rows: Vec<&'static Markup> = self.markup.dialects().collect();
         let is_object = |row: &Markup| matches!(row.form, Form::Object { .. });
         let named = |row: &Markup| match row.form {
             Form::Named(name, _) => Some(name.before),
@@ -126,13 +126,13 @@ impl Calls {
         };
         let list = |row: &Markup| matches!(row.form, Form::Object { list: true, .. });
         let object = match first {
-            '{' => rows.iter().find(|row| is_object(row)),
-            '[' => rows.iter().find(|row| list(row)),
+            '{' => rows.iter().copied().find(|row| is_object(row)),
+            '[' => rows.iter().copied().find(|row| list(row)),
             _ => None,
         };
         // Rows with a section go on with what opens a call, and never as others do.
-        let own = Some(&self.markup).filter(|row| !row.section[0].is_empty() && !is_object(row));
-        let alone = || rows.iter().filter(|row| row.section[0].is_empty());
+        let own = Some(self.markup).filter(|row| !row.section[0].is_empty() && !is_object(row));
+        let alone = || rows.iter().copied().filter(|row| row.section[0].is_empty());
         let before = |row: &Markup| named(row).unwrap_or_default();
         let may_come = |row: &Markup| before(row).len() > text.len() && before(row).starts_with(text);
         if object.or(own).is_none() && alone().any(may_come) {
@@ -140,7 +140,7 @@ impl Calls {
         }
         let prefixed = alone().find(|row| !before(row).is_empty() && text.starts_with(before(row)));
         let plain = alone().find(|row| named(row) == Some(""));
-        let Some(&row) = object.or(own).or(prefixed).or(plain) else {
+        let Some(row) = object.or(own).or(prefixed).or(plain) else {
             self.refuse(String::new());
             return true;
         };
@@ -149,16 +149,16 @@ impl Calls {
         true
     }
     /// A call in that markup, `within` a section.
-    fn begin(&self, row: Markup, within: bool) -> State {
+    fn begin(&self, row: &'static Markup, within: bool) -> State {
         match row.form {
-            Form::Object { .. } => State::Object { row, within, call: ObjectCall::default() },
+            Form::Object { .. } => State::Object { row, within, call: Box::default() },
             Form::Named(name, arguments) => {
-                let call = NamedCall::new(row, name, arguments, self.schemas.clone());
+                let call = Box::new(NamedCall::new(row, name, arguments, self.schemas.clone()));
                 State::Named { row, within, call }
             }
         }
     }
-    fn between(&mut self, row: Markup, first: bool, held: &mut Held) -> bool {
+    fn between(&mut self, row: &'static Markup, first: bool, held: &mut Held) -> bool {
         let list = matches!(row.form, Form::Object { list: true, .. });
         held.trim();
         let Some(c) = held.text().chars().next() else { return false };
@@ -203,7 +203,7 @@ impl Calls {
         }
         true
     }
-    fn closing(&mut self, row: Markup, within: bool, come: usize, held: &mut Held) -> bool {
+    fn closing(&mut self, row: &'static Markup, within: bool, come: usize, held: &mut Held) -> bool {
         let left: Vec<&'static str> = words(row.call[1]).skip(come).collect();
         for (skipped, word) in left.iter().enumerate() {
             match held.begins(word) {
@@ -227,6 +227,11 @@ impl Calls {
         }
         self.state = if within { State::Between { row, first: false } } else { State::Done };
         true
+    }
+    /// A call has ended.
+    fn close(&mut self, row: &'static Markup, within: bool) {
+        self.raw.clear();
+        self.state = State::Closing { row, within, come: 0 };
     }
     fn refuse(&mut self, text: String) {
         self.state = State::Other(std::mem::take(&mut self.raw) + &text);

@@ -1,8 +1,8 @@
 //! Replies of every form, cut in every way.
 
 use super::{Begins, Part, Reply, Schemas};
-use gristmill_llm::chat::markup::{JSON, Markup, TABLE, all_markers};
-use gristmill_llm::chat::spell::{self, Spelt};
+use crate::chat::markup::{JSON, Markup, TABLE, all_markers};
+use crate::chat::spell::{self, Spelt};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -30,7 +30,7 @@ fn begins(reasoning: bool) -> Begins {
 }
 
 fn cut(text: &str, size: usize, reasoning: bool, tools: bool) -> Vec<Part> {
-    ended(text, size, Reply::new(JSON, begins(reasoning), tools.then(schemas), false), false)
+    ended(text, size, Reply::new(&JSON, begins(reasoning), tools.then(schemas), false), false)
 }
 
 fn ended(text: &str, size: usize, mut reply: Reply, cut: bool) -> Vec<Part> {
@@ -123,25 +123,25 @@ fn a_call_that_is_cut_off_leaves_no_markup() {
     ];
     for text in texts.iter().flat_map(|text| (0..text.len()).map(|n| &text[..n])) {
         for forced in [false, true] {
-            let parts = ended(text, 3, Reply::new(JSON, Begins::Open, Some(schemas()), forced), true);
+            let parts = ended(text, 3, Reply::new(&JSON, Begins::Open, Some(schemas()), forced), true);
             // Without the whole marker, only who was forced cannot have meant a text.
             let plain = !forced && text.len() < JSON.call[0].len();
             assert!(plain || !parts.iter().any(|part| matches!(part, Part::Content(_))), "{text:?}: {parts:?}");
         }
     }
-    let thought = ended("hm</think><tool", 1, Reply::new(JSON, Begins::Reasoning, Some(schemas()), true), true);
+    let thought = ended("hm</think><tool", 1, Reply::new(&JSON, Begins::Reasoning, Some(schemas()), true), true);
     assert_eq!(thought, [reasoning("hm")]);
-    assert_eq!(ended("a <", 1, Reply::new(JSON, Begins::Open, Some(schemas()), false), true), [content("a <")]);
+    assert_eq!(ended("a <", 1, Reply::new(&JSON, Begins::Open, Some(schemas()), false), true), [content("a <")]);
 }
 
 /// The row of that name.
-fn row(name: &str) -> Markup {
-    *TABLE.iter().find(|row| row.name == name).expect("a row of that name")
+fn row(name: &str) -> &'static Markup {
+    TABLE.iter().find(|row| row.name == name).expect("a row of that name")
 }
 
 /// What a reply in that markup is, whole, and the same for every way to cut it in two and in pieces of one.
 #[track_caller]
-fn taken(markup: Markup, text: &str) -> Vec<Part> {
+fn taken(markup: &'static Markup, text: &str) -> Vec<Part> {
     let new = || Reply::new(markup, Begins::Open, Some(schemas()), false);
     let whole = ended(text, usize::MAX, new(), false);
     assert_eq!(ended(text, 1, new(), false), whole, "{text:?} character by character");
@@ -234,7 +234,7 @@ fn what_models_of_no_bounds_write_is_let_through_in_time() {
             "{".repeat(1000),
         ] {
             let begun = std::time::Instant::now();
-            let mut reply = Reply::new(*markup, Begins::Open, Some(schemas()), false);
+            let mut reply = Reply::new(markup, Begins::Open, Some(schemas()), false);
             let mut told = reply.push(&head);
             for piece in long.as_bytes().chunks(4) {
                 told.extend(reply.push(std::str::from_utf8(piece).unwrap()));
@@ -251,7 +251,7 @@ fn what_models_of_no_bounds_write_is_let_through_in_time() {
     );
 }
 
-fn taken_once(markup: Markup, text: &str) -> Vec<Part> {
+fn taken_once(markup: &'static Markup, text: &str) -> Vec<Part> {
     ended(text, 3, Reply::new(markup, Begins::Open, Some(schemas()), false), false)
 }
 
@@ -281,13 +281,13 @@ proptest! {
         size in 1usize..6,
         two: bool,
     ) {
-        let markup = TABLE[index];
+        let markup = &TABLE[index];
         let mut first: serde_json::Map<String, serde_json::Value> = values.into_iter().collect();
         first.insert("city".into(), city.into());
         let second = serde_json::Map::new();
         let mut calls = vec![Spelt { name: "weather", arguments: &first }];
         calls.extend(two.then_some(Spelt { name: "now", arguments: &second }));
-        let text = spell::calls(&markup, &calls);
+        let text = spell::calls(markup, &calls);
         let parts = ended(&text, size, Reply::new(markup, Begins::Open, Some(schemas()), false), false);
         prop_assert_eq!(parts.len(), 2 * calls.len(), "{}: {:?}", text, parts);
         for (pair, spelt) in parts.chunks(2).zip(&calls) {
@@ -315,7 +315,7 @@ proptest! {
         forced: bool,
     ) {
         let begins = [Begins::Open, Begins::Reasoning, Begins::Answer][open as usize];
-        let new = || Reply::new(TABLE[index], begins, tools.then(schemas), forced);
+        let new = || Reply::new(&TABLE[index], begins, tools.then(schemas), forced);
         let text = words.concat();
         let whole = ended(&text, usize::MAX, new(), false);
         prop_assert_eq!(ended(&text, size, new(), false), whole);

@@ -63,6 +63,10 @@ impl Held {
         let rest = self.text.split_off(at);
         std::mem::replace(&mut self.text, rest)
     }
+    /// The last place between characters up to that one.
+    fn floor(&self, at: usize) -> usize {
+        (0..=at.min(self.text.len())).rev().find(|&at| self.text.is_char_boundary(at)).unwrap_or(0)
+    }
     /// Drops white space at its beginning.
     pub fn trim(&mut self) {
         let space = self.text.len() - self.trimmed().len();
@@ -85,10 +89,7 @@ impl Held {
     /// in the list counts.
     pub fn until(&mut self, markers: &[&'static str]) -> Option<(String, &'static str)> {
         let longest = markers.iter().map(|marker| marker.len()).max().unwrap_or(0);
-        let mut from = self.seen.saturating_sub(longest);
-        while !self.text.is_char_boundary(from) {
-            from -= 1;
-        }
+        let from = self.floor(self.seen.saturating_sub(longest));
         let tail = &self.text[from..];
         let found = markers.iter().filter(|marker| !marker.is_empty());
         let found = found.filter_map(|marker| Some((tail.find(marker)?, *marker))).min_by_key(|(at, _)| *at);
@@ -104,7 +105,7 @@ impl Held {
     /// none does.
     pub fn until_within(&mut self, markers: &[&'static str], most: usize) -> Search {
         let longest = markers.iter().map(|marker| marker.len()).max().unwrap_or(0);
-        let near = &self.text[..self.text.floor_char_boundary(most + longest)];
+        let near = &self.text[..self.floor(most + longest)];
         let found = markers.iter().filter(|marker| !marker.is_empty());
         let found = found.filter_map(|marker| Some((near.find(marker)?, *marker))).min_by_key(|(at, _)| *at);
         match found.filter(|(at, _)| *at <= most) {
@@ -113,7 +114,7 @@ impl Held {
                 before.truncate(at);
                 Search::Found(before, marker)
             }
-            None if self.text.len() > most + longest => Search::Far(self.split(self.text.floor_char_boundary(most))),
+            None if self.text.len() > most + longest => Search::Far(self.split(self.floor(most))),
             None => Search::Open,
         }
     }

@@ -5,14 +5,14 @@ use super::parts::{Held, Part, Search, words};
 use super::schemas::Schemas;
 use super::tags::{TagArguments, Tags};
 use super::values::JsonArguments;
-use gristmill_llm::chat::markup::{Arguments, Markup, Name};
+use crate::chat::markup::{Arguments, Markup, Name};
 
 /// Most bytes of a name with what stands around it: names have up to 64 of them. What is longer is no call.
 const NAME: usize = 256;
 
 /// The parser of one call, behind what opens it.
 pub struct NamedCall {
-    row: Markup,
+    row: &'static Markup,
     name: Name,
     arguments: Arguments,
     schemas: Schemas,
@@ -30,7 +30,7 @@ enum Phase {
 
 impl NamedCall {
     /// A call in that markup, whose names and arguments stand so.
-    pub fn new(row: Markup, name: Name, arguments: Arguments, schemas: Schemas) -> NamedCall {
+    pub fn new(row: &'static Markup, name: Name, arguments: Arguments, schemas: Schemas) -> NamedCall {
         NamedCall { row, name, arguments, schemas, phase: Phase::Name }
     }
     /// Have its arguments ended?

@@ -1,6 +1,6 @@
 //! What a model writes, taken apart as it comes: reasoning, text, calls of tools.
 //!
-//! Which texts structure it says a row of [`gristmill_llm::chat::markup`]. The prompt may have opened reasoning, or the answer. Where several
+//! Which texts structure it says a row of [`markup`](crate::chat::markup). The prompt may have opened reasoning, or the answer. Where several
 //! markups begin calls alike, how a call goes on decides: models that were made for the one write the other now and then. Nothing is told before
 //! it is certain what it is, and whatever is held back for that has a bound, or is told at the end of a value.
 
@@ -17,8 +17,8 @@ mod values;
 pub use parts::Part;
 pub use schemas::Schemas;
 
+use crate::chat::markup::{Frame, Markup};
 use calls::Calls;
-use gristmill_llm::chat::markup::{Frame, Markup};
 use messages::{MessageReply, before_tools};
 use parts::{Beginning, Held};
 
@@ -36,7 +36,7 @@ pub enum Begins {
 
 /// The parser of one reply.
 pub struct Reply {
-    markup: Markup,
+    markup: &'static Markup,
     state: State,
     /// What is not decided yet.
     held: Held,
@@ -53,17 +53,17 @@ enum State {
     /// Behind reasoning, or behind a call that nothing closes: an object may be a call.
     Behind,
     Content,
-    Calls(Calls),
+    Calls(Box<Calls>),
     Messages(MessageReply),
 }
 
 impl Reply {
     /// A reply in that markup. Calls are looked for where there are tools; `forced` if nothing but calls can come.
-    pub fn new(markup: Markup, begins: Begins, schemas: Option<Schemas>, forced: bool) -> Reply {
+    pub fn new(markup: &'static Markup, begins: Begins, schemas: Option<Schemas>, forced: bool) -> Reply {
         let state = match (markup.frame, begins) {
             (Frame::Messages(messages), _) => {
                 let answer = begins == Begins::Answer;
-                State::Messages(MessageReply::new(messages, before_tools(&markup), schemas.is_some(), answer))
+                State::Messages(MessageReply::new(messages, before_tools(markup), schemas.is_some(), answer))
             }
             (Frame::Text, Begins::Open) => State::Start,
             (Frame::Text, Begins::Reasoning) => State::Reasoning,
@@ -146,7 +146,7 @@ impl Reply {
             match self.held.trimmed().chars().next() {
                 None => return false,
                 Some('{') => {
-                    self.enter(State::Calls(Calls::bare(self.markup, tools.clone())), true);
+                    self.enter(State::Calls(Box::new(Calls::bare(self.markup, tools.clone()))), true);
                     return true;
                 }
                 Some(_) => {}
@@ -164,7 +164,7 @@ impl Reply {
         self.tell(Part::Content, before, parts);
         if let Some(found) = found {
             let schemas = self.schemas.clone().unwrap_or_default();
-            self.enter(State::Calls(Calls::opened(self.markup, found, schemas)), true);
+            self.enter(State::Calls(Box::new(Calls::opened(self.markup, found, schemas))), true);
         }
         found.is_some()
     }
