@@ -2,28 +2,30 @@
 
 use crate::failure::Result;
 use crate::progress;
+use crate::reader::Reader;
 use crate::style::Screen;
 use gristmill_llm::generation::{Finish, Generated};
 use gristmill_llm::sampling::Sampler;
 use gristmill_llm::session::{Fed, Session};
-use gristmill_llm::tokenizer::{Decoder, Tokenizer};
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
 /// What an answer was, and what it took.
 pub struct Answer {
-    /// Its text.
+    /// What was said.
     pub text: String,
+    /// What was thought before, where that stands apart.
+    pub thought: Option<String>,
     /// The prompt.
     pub fed: Fed,
     /// The answer; none if the prompt was broken off.
     pub generated: Option<Generated>,
 }
 
-/// Runs `prompt` and writes the answer to `out` as it comes. `stop` breaks off.
+/// Runs `prompt` and writes the answer to `out` as it comes, as `reader` reads it. `stop` breaks off.
 pub fn answer(
     session: &mut Session,
-    tokenizer: &Tokenizer,
+    reader: &mut Reader<'_>,
     sampler: &Sampler,
     prompt: &[u32],
     limit: usize,
@@ -43,22 +45,18 @@ pub fn answer(
     bar.finish_and_clear();
     let fed = fed?;
     if !fed.complete {
-        return Ok(Answer { text: String::new(), fed, generated: None });
+        return Ok(Answer { text: String::new(), thought: None, fed, generated: None });
     }
-    let mut text = String::new();
-    let mut decoder = Decoder::new(tokenizer);
+    let tokenizer = reader.tokenizer();
     let mut written: io::Result<()> = Ok(());
     let generated = session.generate(sampler, limit, &|id| tokenizer.is_eog(id), &mut |id| {
-        let piece = decoder.push(id);
-        text.push_str(&piece);
-        written = out.text(&piece);
+        written = out.text(&reader.push(id));
         if written.is_err() { ControlFlow::Break(()) } else { flow() }
     })?;
     written?;
-    let rest = decoder.finish();
-    text.push_str(&rest);
-    out.text(&rest)?;
-    Ok(Answer { text, fed, generated: Some(generated) })
+    out.text(&reader.finish(generated.finish != Finish::EndOfText))?;
+    let (text, thought) = (std::mem::take(&mut reader.said), reader.thought.take());
+    Ok(Answer { text, thought, fed, generated: Some(generated) })
 }
 
 impl Answer {

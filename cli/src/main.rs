@@ -25,6 +25,7 @@ mod offer;
 mod output;
 mod plans;
 mod progress;
+mod reader;
 mod sampler;
 mod sequences;
 mod size;

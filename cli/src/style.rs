@@ -26,7 +26,7 @@ pub fn prompting(text: &str) -> StyledObject<&str> {
 }
 
 /// What models put around what they think before they answer.
-const THINKING: [&str; 2] = ["<think>", "</think>"];
+pub const THINKING: [&str; 2] = ["<think>", "</think>"];
 const FAINT: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 

@@ -68,8 +68,8 @@ pub fn tokenizer_spec(metadata: &Metadata) -> Result<TokenizerSpec, Error> {
     Ok(TokenizerSpec {
         strips: strips(architecture, &model, tokens, types.as_deref().unwrap_or_default()),
         model,
-        // Old files have none; llama.cpp then takes the splitter of GPT-2 too.
-        pre: text("pre")?.unwrap_or_else(|| "gpt-2".to_owned()),
+        // Old files have none, which llama.cpp takes for this one.
+        pre: text("pre")?.unwrap_or_else(|| "default".to_owned()),
         tokens: tokens.iter().map(<[u8]>::to_vec).collect(),
         token_types: types,
         merges: merges.into_iter().flat_map(|m| m.iter()).map(|m| String::from_utf8_lossy(m).into_owned()).collect(),

@@ -37,10 +37,28 @@ pub fn fitting(metadata: &Metadata, bytes: u64) -> Vec<String> {
     let Some(file_type) = file_type.filter(|_| preset::PRESETS.iter().any(|p| p.is(metadata))) else {
         return Vec::new();
     };
+    let named = |(bytes, name): (u64, &str)| format!("synth:{name}:{} ({})", file_type.name, gigabytes(bytes));
+    within(file_type, bytes).into_iter().map(named).collect()
+}
+
+/// The presets that take no more bytes than that, quantised as `quant`, with their sizes in GB, the largest first; none of a quantisation that
+/// nobody knows.
+pub fn fitting_as(quant: &str, bytes: u64) -> Vec<String> {
+    let file_type = types::FILE_TYPES.iter().find(|f| f.name.eq_ignore_ascii_case(quant));
+    let sizes = file_type.map(|file_type| within(file_type, bytes)).unwrap_or_default();
+    sizes.into_iter().map(|(bytes, name)| format!("{name} ({})", gigabytes(bytes))).collect()
+}
+
+/// The presets that take no more bytes than that, with what they take, the largest first.
+fn within(file_type: &types::FileType, bytes: u64) -> Vec<(u64, &'static str)> {
     let size = |p: &preset::Preset| Some((p.without_vocabulary(file_type).ok()?.bytes(), p.name));
     let mut sizes: Vec<_> = preset::PRESETS.iter().filter_map(size).filter(|s| s.0 <= bytes).collect();
     sizes.sort_by(|a, b| b.cmp(a));
-    sizes.iter().map(|(b, name)| format!("synth:{name}:{} ({:.1} GB)", file_type.name, *b as f64 / 1e9)).collect()
+    sizes
+}
+
+fn gigabytes(bytes: u64) -> String {
+    format!("{:.1} GB", bytes as f64 / 1e9)
 }
 
 /// Metadata and tensors of `preset` quantised as `quant` (names in any case).

@@ -2,7 +2,7 @@
 
 pub use crate::core::constraint::grammar::{Callable, Form, OutputConstraint, grammar};
 pub use crate::core::constraint::mask::{Constraint, Grammars};
-pub use crate::core::reply::{Part, Reply, Schemas};
+pub use gristmill_llm::chat::reply::{Begins, Part, Reply, Schemas};
 
 use crate::api::routes;
 use crate::app::App;

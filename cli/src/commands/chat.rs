@@ -6,6 +6,7 @@ use crate::flags::Common;
 use crate::input::Input;
 use crate::interrupt::Interrupt;
 use crate::model::{self, Model, shortest, warn};
+use crate::reader::Reader;
 use crate::sampler::{self, Sampling};
 use crate::size::size;
 use crate::style::{Screen, begins_thinking, faint};
@@ -171,8 +172,8 @@ impl Talk<'_> {
     fn turn(&mut self, text: &str) -> Result {
         self.messages.push(Message::user(text));
         match self.reply() {
-            Ok(reply) => {
-                self.messages.push(Message::assistant(reply));
+            Ok((reply, thought)) => {
+                self.messages.push(Message { reasoning_content: thought, ..Message::assistant(reply) });
                 Ok(())
             }
             Err(failure) => {
@@ -182,7 +183,8 @@ impl Talk<'_> {
             }
         }
     }
-    fn reply(&mut self) -> Result<String> {
+    /// What the model says, and what it thought before where that stands apart.
+    fn reply(&mut self) -> Result<(String, Option<String>)> {
         let render =
             RenderOptions { add_generation_prompt: true, enable_thinking: self.thinking, ..RenderOptions::default() };
         let spans = self.template.render(&self.all(), &render)?;
@@ -191,14 +193,15 @@ impl Talk<'_> {
         let interrupt = &self.interrupt;
         interrupt.begin();
         let stop = || interrupt.is_asked();
+        let mut reader = Reader::of(self.tokenizer, self.template.markup());
         let answer =
-            answer(&mut self.session, self.tokenizer, &self.sampler, &prompt, self.limit, &mut out, &stop);
+            answer(&mut self.session, &mut reader, &self.sampler, &prompt, self.limit, &mut out, &stop);
         interrupt.end();
         out.end(answer.is_ok())?;
         let answer = answer?;
         say!("{}", faint(&answer.summary()));
         self.sums.add(&answer);
-        Ok(answer.text)
+        Ok((answer.text, answer.thought))
     }
     /// What the template gets.
     fn all(&self) -> Vec<Message> {
@@ -298,7 +301,10 @@ fn file(word: &str, rest: &str) -> Result<PathBuf> {
 fn conversation(text: &str) -> Option<(Option<String>, Vec<Message>)> {
     let value: Value = serde_json::from_str(text).ok()?;
     let list = value.get("messages").unwrap_or(&value).as_array()?;
-    let message = |m: &Value| Some(Message::new(m["role"].as_str()?, m["content"].as_str()?));
+    let message = |m: &Value| {
+        let reasoning_content = m["reasoning_content"].as_str().map(str::to_owned);
+        Some(Message { reasoning_content, ..Message::new(m["role"].as_str()?, m["content"].as_str()?) })
+    };
     let mut messages = list.iter().map(message).collect::<Option<Vec<_>>>()?;
     let first = messages.first().filter(|m| m.role == "system").and_then(|m| m.content.as_str()).map(str::to_owned);
     if first.is_some() {
@@ -313,7 +319,8 @@ mod tests {
 
     #[test]
     fn a_conversation_is_read_as_it_was_written() {
-        let said = vec![Message::user("a\n\"b\""), Message::assistant("c")];
+        let thought = Message { reasoning_content: Some("hm".into()), ..Message::assistant("c") };
+        let said = vec![Message::user("a\n\"b\""), thought];
         let whole = |system: Option<&str>| -> String {
             let all: Vec<Value> =
                 system.map(Message::system).iter().chain(&said).map(Message::to_json).collect();

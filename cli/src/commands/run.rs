@@ -4,6 +4,7 @@ use crate::answer::answer;
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
 use crate::model::{self, Model, warn};
+use crate::reader::Reader;
 use crate::sampler::{self, Sampling};
 use crate::style::Screen;
 use clap::{Args, ValueHint};
@@ -53,11 +54,13 @@ pub fn run(options: Options) -> Result {
     let text = prompt(&options)?;
     let model = Model::open(options.model.as_deref())?;
     let tokenizer = model.tokenizer()?;
+    let mut reader = Reader::plain(&tokenizer);
     let prompt = match options.raw {
         true => tokenizer.encode(&text, true, true),
         false => {
             let (template, why) = model.template(&tokenizer)?;
             warn(why.as_slice());
+            reader = Reader::of(&tokenizer, template.markup());
             let mut messages: Vec<Message> = options.system.iter().map(Message::system).collect();
             messages.push(Message::user(text));
             let thinking = options.no_think.then_some(false);
@@ -72,7 +75,7 @@ pub fn run(options: Options) -> Result {
     let mut session = Session::new(model.load(&options.common, None)?);
     let limit = options.n.unwrap_or(usize::MAX);
     let mut out = Screen::new(io::stdout().lock());
-    let answer = answer(&mut session, &tokenizer, &sampler, &prompt, limit, &mut out, &|| false)?;
+    let answer = answer(&mut session, &mut reader, &sampler, &prompt, limit, &mut out, &|| false)?;
     // A line's end for people; the completion alone for programs.
     out.end(false)?;
     let greedy = sampler.params().temperature <= 0.0;

@@ -6,7 +6,7 @@ use clap::Args;
 use gristmill_llm::synth;
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const NOTES: &str = "\
 Examples:
@@ -30,6 +30,12 @@ pub fn run(options: Options) -> Result {
     // Names first: a mistake must not empty a file.
     let total = synth::plan(&options.preset, &options.quant)?.bytes();
     let failed = |e| Failure::file("write", &options.output, e);
+    // What is there is written over, and its room is to be had too.
+    let there = std::fs::metadata(&options.output).ok().filter(|m| m.is_file()).map_or(0, |m| m.len());
+    let room = room(&options.output).map(|free| free.saturating_add(there));
+    if let Some(room) = room.filter(|&room| room < total) {
+        return Err(no_room(&options, total, room));
+    }
     let file = File::create(&options.output).map_err(failed)?;
     let regular = file.metadata().is_ok_and(|m| m.is_file());
     let bar = progress::bytes("writing", total);
@@ -45,4 +51,45 @@ pub fn run(options: Options) -> Result {
         let _ = std::fs::remove_file(&options.output);
     }
     written
+}
+
+/// Bytes that may still be written on the disk of that file; none of what is no disk.
+fn room(file: &Path) -> Option<u64> {
+    let special = std::fs::metadata(file).is_ok_and(|m| !m.is_file());
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let disk = rustix::fs::statvfs(folder).ok().filter(|disk| !special && disk.f_blocks > 0)?;
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+fn no_room(options: &Options, total: u64, room: u64) -> Failure {
+    let gb = |bytes: u64| bytes as f64 / 1e9;
+    let fitting = synth::fitting_as(&options.quant, room);
+    let models = if fitting.is_empty() { String::new() } else { format!(", or a model that fits ({})", fitting.join(", ")) };
+    Failure::new(
+        format_args!(
+            "cannot write {}: {} as {} takes {:.1} GB, and the disk has {:.1} GB free",
+            options.output.display(),
+            options.preset,
+            options.quant,
+            gb(total),
+            gb(room)
+        ),
+        format!("make room on the disk, choose another place, a smaller quantisation{models}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_without_room_is_told_with_what_fits() {
+        let options = Options { preset: "deepseek-v3".into(), quant: "q4_0".into(), output: "x.gguf".into() };
+        let (message, hint) = no_room(&options, 378_060_000_000, 5_000_000_000).parts();
+        assert_eq!(message, "cannot write x.gguf: deepseek-v3 as q4_0 takes 378.1 GB, and the disk has 5.0 GB free");
+        let hint = hint.unwrap();
+        assert!(hint.contains("youtu-llm-2b (1.2 GB)") && !hint.contains("glm-4.7-flash"), "{hint}");
+        assert!(room(Path::new("/dev/null")).is_none());
+        assert!(room(&std::env::temp_dir().join("none")).is_some());
+    }
 }

@@ -2,18 +2,79 @@
 
 use crate::Target;
 use crate::bytes::Bytes;
-use gristmill_llm::chat::markup::{JSON, MARKERS, TAGS};
-use gristmill_server::fuzzing::{Part, Reply, Schemas};
+use gristmill_llm::chat::markup::TABLE;
+use gristmill_llm::chat::spell::{self, Spelt};
+use gristmill_server::fuzzing::{Begins, Part, Reply, Schemas};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 
-/// What replies are made of besides the texts that structure them.
-const OTHERS: &[&str] = &[
+/// What replies are made of: tokens that structure them, and what stands between.
+const WORDS: &[&str] = &[
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<function=",
+    "<parameter=",
+    "</parameter>",
+    "</function>",
+    "<minimax:tool_call>",
+    "</minimax:tool_call>",
+    "<invoke name=\"",
+    "<parameter name=\"",
+    "\">",
+    "</invoke>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁sep｜>",
+    "function<｜tool▁sep｜>",
+    "```json\n",
+    "\n```",
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "functions.",
+    ":0",
+    "[TOOL_CALLS]",
+    "[CALL_ID]",
+    "[ARGS]",
+    "[THINK]",
+    "[/THINK]",
+    "<|channel>thought",
+    "<channel|>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|\"|>",
+    "call:",
+    "<|python_tag|>",
+    "<|start|>",
+    "<|channel|>",
+    "<|message|>",
+    "<|end|>",
+    "<|call|>",
+    "assistant",
+    "analysis",
+    "final",
+    "to=functions.",
     "{\"name\": \"f\", \"arguments\": {",
+    "{\"name\": \"f\", \"parameters\": {",
     "\"x\": 1",
     "}}",
     "{",
     "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    ";",
     "\"",
     "\\",
     "\\u12",
@@ -22,25 +83,17 @@ const OTHERS: &[&str] = &[
     "\n",
     "<",
     "</",
+    ">",
     " ",
 ];
 
-/// Both.
-const WORDS: [&str; MARKERS.len() + OTHERS.len()] = {
-    let mut words = [""; MARKERS.len() + OTHERS.len()];
-    let (structure, others) = words.split_at_mut(MARKERS.len());
-    structure.copy_from_slice(MARKERS);
-    others.copy_from_slice(OTHERS);
-    words
-};
-
-/// A byte of choices, and the text.
+/// Two bytes of choices, and the text.
 pub const TARGET: Target = Target {
     name: "reply",
     about: "a model's reply with reasoning and calls: taken apart in pieces and at once",
     run,
     seeds,
-    words: &WORDS,
+    words: WORDS,
     longest: 4 << 10,
     tries: 4000,
 };
@@ -50,14 +103,14 @@ fn run(input: &[u8]) {
         || json!({ "properties": { "x": { "type": "string" }, "n": { "type": "integer" }, "o": { "type": "object" } } }),
     );
     let mut input = Bytes::new(input);
-    let how = input.byte();
-    let (reasoning, tools, forced, cut) = (how & 1 != 0, how & 2 != 0, how & 4 != 0, how & 8 != 0);
+    let (how, row) = (input.byte(), input.byte());
+    let begins = if how & 1 != 0 { Begins::Reasoning } else { Begins::Open };
+    let (tools, forced, cut) = (how & 2 != 0, how & 4 != 0, how & 8 != 0);
     let piece = 1 + usize::from(how >> 4);
     let text = String::from_utf8_lossy(input.rest()).into_owned();
     let schemas = || tools.then(|| Schemas::new([("f", Some(&*PARAMETERS)), ("g", None)].into_iter()));
     let parsed = |piece: usize| {
-        let markup = if how & 16 == 0 { JSON } else { TAGS };
-        let mut reply = Reply::new(markup, reasoning, schemas(), forced);
+        let mut reply = Reply::new(&TABLE[usize::from(row) % TABLE.len()], begins, schemas(), forced);
         let characters: Vec<char> = text.chars().collect();
         let mut parts = Vec::new();
         for few in characters.chunks(piece) {
@@ -85,11 +138,15 @@ fn joined(parts: Vec<Part>) -> Vec<Part> {
 }
 
 fn seeds() -> Vec<Vec<u8>> {
-    const TEXTS: &[&str] = &[
-        "Hm. So?</think>The answer is 42.",
-        "<think>a</think>b<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": \"1\", \"o\": {\"k\": [1, {}]}}}</tool_call> c",
-        "<tool_call>f<arg_key>x</arg_key><arg_value>New York</arg_value><arg_key>n</arg_key><arg_value>3</arg_value></tool_call>",
-        "<tool_call>g</tool_call><tool_call>{\"name\": \"g\"",
-    ];
-    TEXTS.iter().zip([0x11u8, 0x22, 0x36, 0x4E]).map(|(text, how)| [&[how], text.as_bytes()].concat()).collect()
+    let arguments = serde_json::Map::from_iter([
+        ("x".to_owned(), Value::from("New York")),
+        ("n".to_owned(), Value::from(3)),
+        ("o".to_owned(), json!({ "k": [1, {}] })),
+    ]);
+    let calls = [Spelt { name: "f", arguments: &arguments }, Spelt { name: "g", arguments: &serde_json::Map::new() }];
+    let spelt = TABLE.iter().zip(0u8..).map(|(row, index)| {
+        let [open, close] = row.think;
+        [&[0x32, index], format!("{open}a{close}b{}", spell::calls(row, &calls)).as_bytes()].concat()
+    });
+    spelt.chain([[&[0x11, 12], "Hm. So?</think>The answer is 42.".as_bytes()].concat()]).collect()
 }

@@ -3,9 +3,9 @@
 use crate::Target;
 use crate::bytes::Bytes;
 use crate::targets::toy;
-use gristmill_llm::chat::markup::{JSON, TAGS};
+use gristmill_llm::chat::markup::TABLE;
 use gristmill_llm::tokenizer::Tokenizer;
-use gristmill_server::fuzzing::{Callable, Form, Grammars, OutputConstraint, grammar};
+use gristmill_server::fuzzing::{Begins, Callable, Form, Grammars, OutputConstraint, grammar};
 use serde_json::Value;
 use std::cell::LazyCell;
 
@@ -91,10 +91,11 @@ fn run(input: &[u8]) {
     let mut input = Bytes::new(input);
     let (how, thinking) = (input.byte(), input.byte() == 1);
     let Ok(schema) = serde_json::from_slice::<Value>(input.until(0)) else { return };
-    let markup = if how & 1 == 0 { JSON } else { TAGS };
+    let markup = &TABLE[usize::from(how >> 3) % TABLE.len()];
+    let begins = if thinking { Begins::Reasoning } else { Begins::Open };
     let tool = |name| Callable { name, parameters: Some(&schema) };
     let answer = Form::Schema(schema.clone());
-    let form = match how >> 1 & 3 {
+    let form = match how & 3 {
         0 => OutputConstraint { form: Some(&answer), ..OutputConstraint::default() },
         1 => OutputConstraint { calls: vec![tool("f")], ..OutputConstraint::default() },
         2 => {
@@ -106,7 +107,7 @@ fn run(input: &[u8]) {
     READY.with(|ready| {
         let (tokenizer, grammars) = &**ready;
         // Too large to be compiled: that is a refusal.
-        let Ok(grammar) = grammar(&form, &markup, tokenizer) else { return };
+        let Ok(grammar) = grammar(&form, markup, begins, tokenizer) else { return };
         if let Ok(mut constraint) = grammars.compile(grammar, thinking.then_some(markup.think[1])) {
             for _ in 0..FOLLOWED {
                 let mut logits = vec![0f32; tokenizer.n_tokens()];
@@ -141,7 +142,7 @@ fn seeds() -> Vec<Vec<u8>> {
         "true",
     ];
     let with = |(i, schema): (usize, &&str)| {
-        [&[i as u8, 0], schema.as_bytes(), b"\0\x01\x02\x03\x04\x05\x06\x07\x08"].concat()
+        [&[i as u8 * 9, 0], schema.as_bytes(), b"\0\x01\x02\x03\x04\x05\x06\x07\x08"].concat()
     };
-    SCHEMAS.iter().enumerate().map(with).collect()
+    SCHEMAS.iter().cycle().take(TABLE.len()).enumerate().map(with).collect()
 }

@@ -1,6 +1,6 @@
 //! A toy vocabulary, whole enough for any text: what targets that need a tokenizer read it with.
 
-use gristmill_llm::chat::markup::MARKERS;
+use gristmill_llm::chat::markup::all_markers;
 use gristmill_llm::chat::{ChatTemplate, Isolation, SpecialTexts};
 use gristmill_llm::file::{Array, Metadata, Value};
 use gristmill_llm::language;
@@ -41,7 +41,7 @@ pub fn metadata(pre: &str, more: &[(Vec<u8>, i32)], merges: &[Vec<u8>]) -> Metad
 
 /// A tokenizer of words, and of texts that structure conversations and replies.
 pub fn tokenizer() -> Tokenizer {
-    let control = TURNS.iter().chain(MARKERS).map(|text| (text.as_bytes().to_vec(), 3));
+    let control = TURNS.iter().copied().chain(all_markers()).map(|text| (text.as_bytes().to_vec(), 3));
     let words = ["he", "ll", "hell", "hello", "\u{120}w"].map(|word| (word.as_bytes().to_vec(), 1));
     let more: Vec<(Vec<u8>, i32)> = words.into_iter().chain(control).collect();
     let merges = ["h e", "l l", "he ll", "hell o", "\u{120} w"].map(|merge| merge.as_bytes().to_vec());

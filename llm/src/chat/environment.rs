@@ -9,6 +9,7 @@ use serde_json::Value as Json;
 
 use super::error::Raised;
 use super::json::{self, Style};
+use super::lists;
 
 /// How templates are written.
 pub(super) fn syntax() -> SyntaxConfig {
@@ -27,6 +28,7 @@ pub(super) fn environment(fuel: u64, now: SystemTime) -> Environment<'static> {
     env.set_unknown_method_callback(method);
     env.add_filter("tojson", tojson);
     env.add_function("raise_exception", raise_exception);
+    env.add_function("namespace", lists::namespace);
     env.add_function("strftime_now", move |format: &str| {
         strftime(format, now).ok_or_else(|| {
             Error::new(ErrorKind::InvalidOperation, format!("strftime_now: unsupported format {format:?}"))

@@ -13,14 +13,18 @@ mod bounds;
 mod builtin;
 mod environment;
 mod error;
+mod fit;
 mod helper;
 mod isolation;
 mod json;
+mod lists;
 pub mod markup;
 mod message;
 mod render;
+pub mod reply;
 mod request;
 mod special;
+pub mod spell;
 mod trust;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -34,6 +38,7 @@ pub use helper::helper;
 pub use isolation::{Helper, Isolation};
 pub use message::{Message, RenderOptions, Span};
 
+use markup::Markup;
 use request::{Conversation, Request};
 
 use crate::tokenizer::Tokenizer;
@@ -86,7 +91,7 @@ impl ChatTemplate {
             source: source.to_owned(),
             bos: specials.bos.clone(),
             eos: specials.eos.clone(),
-            marker: trust::Marker::new(specials.control.clone())?,
+            marker: trust::Marker::new(specials.control.clone(), source)?,
             isolation: isolation.clone(),
         };
         template.isolation.answer(&Request { source: template.source.clone(), conversation: None })?;
@@ -131,6 +136,11 @@ impl ChatTemplate {
         self.source.contains(name)
     }
 
+    /// How its model marks up replies.
+    pub fn markup(&self) -> &'static Markup {
+        Markup::of(|sign| self.mentions(sign))
+    }
+
     /// Its source.
     pub fn source(&self) -> &str {
         &self.source
@@ -157,6 +167,8 @@ impl ChatTemplate {
         variables.insert("bos_token".into(), self.bos.clone().into());
         variables.insert("eos_token".into(), self.eos.clone().into());
         if let Some(thinking) = options.enable_thinking {
+            // DeepSeek's name for it, and everybody else's.
+            variables.insert("thinking".into(), thinking.into());
             variables.insert("enable_thinking".into(), thinking.into());
         }
         let now = options.now.unwrap_or_else(SystemTime::now);

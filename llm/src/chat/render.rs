@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use super::error::{self, ChatError};
 use super::request::{Conversation, Rendered, Request};
 use super::trust::Marker;
-use super::{bounds, environment};
+use super::{bounds, environment, fit};
 
 /// Instructions a rendering may take: some hundred a message.
 const FUEL: u64 = 20_000_000;
@@ -28,9 +28,11 @@ pub(super) fn answer(request: &Request) -> Result<Rendered, ChatError> {
     env.set_recursion_limit(MAX_RECURSION);
     env.add_template(NAME, &source).map_err(|e| ChatError::Compile(error::describe(&e)))?;
     let Some(conversation) = &request.conversation else { return Ok(Rendered::default()) };
-    let (messages, tools) = (&conversation.messages, conversation.tools.as_ref());
+    let tools = conversation.tools.as_ref();
+    let trial = |messages: &[Json]| run(&env, messages, None, conversation).ok().map(|rendered| rendered.text);
+    let messages = &fit::fitted(&request.source, &conversation.messages, trial);
     let Text { text, steps } = run(&env, messages, tools, conversation)?;
-    let marker = Marker::new(conversation.control.clone())?;
+    let marker = Marker::new(conversation.control.clone(), &request.source)?;
     // All trials together take as long as one rendering may.
     let trials = usize::try_from(FUEL / steps.max(1)).unwrap_or(usize::MAX);
     let again = |messages: &[Json], tools: Option<&Json>| {

@@ -10,7 +10,7 @@
 //! *equals* the first. Then the marked characters, and only those, are untrusted. Fragments count too: a message that
 //! ends in `<|us` is marked there, lest the template's next characters complete it.
 //!
-//! Markers that structure an assistant's turn ([`MARKERS`]) are never marked in an assistant's message: the model
+//! Markers that structure an assistant's turn ([`Markup::within_turn`]) are never marked in an assistant's message: the model
 //! wrote them as tokens, and a template that repeats the turn means those tokens. They cannot begin another role's turn.
 //!
 //! The renderings differ where a template examines special texts within messages: it splits an assistant's reasoning off
@@ -26,7 +26,7 @@ use std::ops::Range;
 use serde_json::Value as Json;
 
 use super::error::ChatError;
-use super::markup::MARKERS;
+use super::markup::Markup;
 use super::special::{Choice, Found, Texts, merge};
 
 /// Most groups that are tried one by one; each costs a rendering.
@@ -47,13 +47,18 @@ enum Author {
 #[derive(Debug)]
 pub(super) struct Marker {
     texts: Texts,
+    /// Those that a message of the assistant's may hold as tokens.
+    own: Vec<&'static str>,
 }
 
 impl Marker {
+    /// For the template of that source.
+    ///
     /// # Errors
     /// The texts cannot be searched for.
-    pub(super) fn new(texts: Vec<String>) -> Result<Self, ChatError> {
-        Ok(Self { texts: Texts::new(texts)? })
+    pub(super) fn new(texts: Vec<String>, source: &str) -> Result<Self, ChatError> {
+        let own = Markup::of(|sign| source.contains(sign)).within_turn();
+        Ok(Self { texts: Texts::new(texts)?, own })
     }
 
     /// The special texts that messages or tools spell, whole or in part: a marker of these alone finds the same ranges.
@@ -78,7 +83,7 @@ impl Marker {
         for who in [Author::Anyone, Author::Assistant] {
             let mut found = Found::none_of(&self.texts);
             strings.iter().filter(|(author, _)| *author == who).for_each(|&(_, text)| found.add(text));
-            let own = |special: usize| who == Author::Assistant && MARKERS.contains(&self.texts.text(special));
+            let own = |special: usize| who == Author::Assistant && self.own.contains(&self.texts.text(special));
             groups.extend(found.specials().into_iter().filter(|&special| !own(special)).map(|special| (who, special)));
         }
         if groups.is_empty() {

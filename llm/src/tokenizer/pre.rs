@@ -128,6 +128,7 @@ const fn row(names: &'static [&'static str], steps: &'static [Step]) -> PreType 
 /// the `pat_str` of its `tokenization_kimi.py`. Names of one row are names for exactly the same behaviour.
 pub(super) const PRE_TYPES: &[PreType] = &[
     row(&["glm4", "chatglm-bpe", "dbrx", "smaug-bpe"], &[Match(cl100k!(r"\p{N}{1,3}"))]),
+    PreType { ignore_merges: true, ..row(&["glm5"], &[Match(cl100k!(r"\p{N}{1,3}"))]) },
     PreType {
         ignore_merges: true,
         add_bos: true,
@@ -195,6 +196,8 @@ pub(super) const PRE_TYPES: &[PreType] = &[
         &["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
         &[Match(r"\p{N}"), Match(GPT2)],
     ),
+    // What llama.cpp takes where a file names none.
+    row(&["default"], &[Match(r"[\p{P}$+<=>^~|]+"), Match(GPT2), Match(r"\p{N}+"), Match("[0-9][0-9][0-9]")]),
     row(&["falcon"], &[Match(r"[\p{P}$+<=>^~|`]+"), Match(GPT2), Match("[0-9][0-9][0-9]")]),
     row(&["bloom", "poro-chat", "gpt3-finnish"], &[Match(BLOOM)]),
     row(&["viking"], &[Match(BLOOM), Match(r"\p{N}")]),

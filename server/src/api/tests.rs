@@ -12,9 +12,9 @@ use crate::core::event::{Chosen, Delta, Event, Finish, Usage};
 use crate::core::load::Part;
 use crate::core::model::{Served, demo};
 use crate::core::output::{Answer, Call, Outputs};
-use crate::core::reply::{Reply, Schemas};
 use crate::net::stream::{Chunk, Source};
 use futures_util::FutureExt;
+use gristmill_llm::chat::reply::{Begins, Reply, Schemas};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, LazyLock};
@@ -36,7 +36,7 @@ fn outputs(text: &str, size: usize, markup: bool, finish: &Finish) -> Outputs {
     sender.send(Event::End(usage())).unwrap();
     let weather = json!({ "properties": { "city": { "type": "string" } } });
     let schemas = Schemas::new([("f", Some(&weather))].into_iter());
-    let reply = markup.then(|| Reply::new(SERVED.markup, false, Some(schemas), false));
+    let reply = markup.then(|| Reply::new(SERVED.markup, Begins::Open, Some(schemas), false));
     Outputs::new(receiver, vec![reply], true)
 }
 

@@ -17,10 +17,10 @@ use crate::core::names::FieldNames;
 use crate::core::output::Outputs;
 use crate::core::prompt::{self, Prompt};
 use crate::core::queue::Refused;
-use crate::core::reply::{Reply, Schemas};
 use crate::core::request::{GenerateRequest, Input, PromptText};
 use crate::core::sampling::whole;
 use crate::core::tools::ToolSet;
+use gristmill_llm::chat::reply::{Begins, Reply, Schemas};
 use gristmill_llm::prefix::Reuse;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ struct Replies {
 }
 
 struct Conversation {
-    thinking: bool,
+    begins: Begins,
     schemas: Option<Schemas>,
     forced: bool,
     several: bool,
@@ -74,8 +74,8 @@ impl Prepared {
 impl Replies {
     fn of(self, events: Receiver) -> Outputs {
         let one = |_| {
-            let Conversation { thinking, schemas, forced, .. } = self.conversation.as_ref()?;
-            Some(Reply::new(self.served.markup, *thinking, schemas.clone(), *forced))
+            let Conversation { begins, schemas, forced, .. } = self.conversation.as_ref()?;
+            Some(Reply::new(self.served.markup, *begins, schemas.clone(), *forced))
         };
         let several = self.conversation.as_ref().is_none_or(|conversation| conversation.several);
         Outputs::new(events, (0..self.count).map(one).collect(), several)
@@ -112,7 +112,8 @@ impl Intake {
         let tools = ToolSet::new(&request.tools, &request.tool_choice, request.several_calls, names)?;
         let is_conversation = matches!(request.input, Input::Conversation { .. });
         let prompts = self.prompts(request.input, &tools, names)?;
-        let thinking = prompts.iter().any(|prompt| prompt.thinking);
+        // A conversation has one prompt, and what has several begins with anything.
+        let begins = prompts.first().map_or(Begins::Open, |prompt| prompt.begins);
         let count = choices * prompts.len();
         let limit = request.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         if !request.stream {
@@ -122,12 +123,12 @@ impl Intake {
             budget::check(&wanted, served, self.limits().answer, names.limit)?;
         }
         let constraint = tools.constraint(request.form.as_ref(), names).map(|(constraint, field)| {
-            let compiled = self.compile(&constraint, thinking);
+            let compiled = self.compile(&constraint, begins);
             let what = if request.form.as_ref().is_none_or(|(_, form)| is_schema(form)) { "schema" } else { "grammar" };
             compiled.map_err(|why| RequestError::parameter(field, format!("this {what} is not possible: {why}")))
         });
         let conversation = is_conversation.then(|| Conversation {
-            thinking,
+            begins,
             schemas: tools.schemas(),
             forced: tools.is_forced(),
             several: request.several_calls,
@@ -187,17 +188,18 @@ impl Intake {
         texts.into_iter().map(prompt).collect()
     }
     /// What an answer must be, compiled.
-    fn compile(&self, constraint: &OutputConstraint, thinking: bool) -> Result<Constraint, String> {
+    fn compile(&self, constraint: &OutputConstraint, begins: Begins) -> Result<Constraint, String> {
         let served = &self.served;
-        let compile = |constraint: &OutputConstraint, thinking: bool| {
-            let grammar = grammar(constraint, &served.markup, &served.tokenizer)?;
-            served.grammars.compile(grammar, thinking.then_some(served.markup.think[1]))
+        let compile = |constraint: &OutputConstraint, begins: Begins| {
+            let grammar = grammar(constraint, served.markup, begins, &served.tokenizer)?;
+            let thinking = (begins == Begins::Reasoning).then_some(served.markup.think[1]);
+            served.grammars.compile(grammar, thinking)
         };
-        let compiled = compile(constraint, thinking)?;
+        let compiled = compile(constraint, begins)?;
         // Whether anything can follow is seen where a schema begins, and arguments begin in the middle of a call.
         for parameters in constraint.calls.iter().filter_map(|call| call.parameters).filter(|it| refers(it)) {
             let form = Form::Schema(parameters.clone());
-            compile(&OutputConstraint { form: Some(&form), ..OutputConstraint::default() }, false)?;
+            compile(&OutputConstraint { form: Some(&form), ..OutputConstraint::default() }, Begins::Answer)?;
         }
         Ok(compiled)
     }

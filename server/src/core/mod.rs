@@ -26,7 +26,6 @@ pub mod preparing;
 pub mod probabilities;
 pub mod prompt;
 pub mod queue;
-pub mod reply;
 pub mod request;
 pub mod sampling;
 pub mod together;

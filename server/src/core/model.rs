@@ -3,7 +3,7 @@
 use crate::core::constraint::mask::Grammars;
 use crate::core::infill::Infill;
 use gristmill_llm::chat::ChatTemplate;
-use gristmill_llm::chat::markup::{MARKERS, Markup};
+use gristmill_llm::chat::markup::Markup;
 use gristmill_llm::sampling::SamplingParams;
 use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 use std::collections::HashSet;
@@ -43,7 +43,7 @@ pub struct Served {
     /// How conversations are written.
     pub template: ChatTemplate,
     /// How its replies are marked up.
-    pub markup: Markup,
+    pub markup: &'static Markup,
     /// How tokens are chosen unless a request says.
     pub sampling: SamplingParams,
     /// Tokens of context.
@@ -66,10 +66,10 @@ impl Served {
     /// A model with so much context.
     pub fn new(text: Text, about: About, context: usize) -> Served {
         let Text { name, tokenizer, template, sampling } = text;
-        let markers = MARKERS.iter().filter_map(|marker| tokenizer.token_id(marker)).collect();
         let lengths = (0..tokenizer.n_tokens() as u32).filter_map(|id| tokenizer.token_bytes(id)).map(<[u8]>::len);
         let longest = lengths.max().unwrap_or(1).max(1);
-        let markup = Markup::of(|sign| template.mentions(sign));
+        let markup = template.markup();
+        let markers = markup.markers().into_iter().filter_map(|marker| tokenizer.token_id(marker)).collect();
         let grammars = Grammars::new(&tokenizer, about.vocabulary);
         let infill = Infill::of(&tokenizer);
         Served {

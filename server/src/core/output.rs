@@ -4,7 +4,7 @@ use crate::core::channel::Receiver;
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Event, Finish, Usage};
 use crate::core::loading::Step;
-use crate::core::reply::{Part, Reply};
+use gristmill_llm::chat::reply::{Part, Reply};
 use std::collections::VecDeque;
 use std::time::Duration;
 

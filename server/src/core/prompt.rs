@@ -3,19 +3,23 @@
 use crate::core::error::RequestError;
 use crate::core::model::Served;
 use crate::core::names::FieldNames;
+use crate::core::request::Thinking;
+use gristmill_llm::chat::markup::Frame;
+use gristmill_llm::chat::reply::Begins;
+use gristmill_llm::chat::spell::{self, Spelt};
 use gristmill_llm::chat::{Message, RenderOptions, Span};
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 /// A prompt.
 pub struct Prompt {
     /// Its tokens.
     pub tokens: Vec<u32>,
-    /// Does it end within reasoning, which the answer goes on with?
-    pub thinking: bool,
+    /// What its answer goes on with.
+    pub begins: Begins,
 }
 
-/// The prompt of a conversation. `tools` is the list of tools as templates take it, empty for none; `thinking` switches reasoning on or
-/// off, where the model can. A last message of the assistant's that is a text is the beginning of the answer.
+/// The prompt of a conversation. `tools` is the list of tools as templates take it, empty for none; `thinking` says how much
+/// the model is to reason, where it can be told. A last message of the assistant's that is a text is the beginning of the answer.
 ///
 /// # Errors
 /// When the template refuses the conversation or fails, or it does not fit into the context.
@@ -23,7 +27,7 @@ pub fn chat(
     served: &Served,
     mut messages: Vec<Message>,
     tools: &[Value],
-    thinking: Option<bool>,
+    thinking: Thinking,
     names: &FieldNames,
 ) -> Result<Prompt, RequestError> {
     // Every message takes a token at least, whatever the template.
@@ -43,7 +47,8 @@ pub fn chat(
     let options = RenderOptions {
         add_generation_prompt: true,
         // An answer that has begun has no reasoning before it, unless that has begun too.
-        enable_thinking: if begun.is_some() { thinking.or(Some(false)) } else { thinking },
+        enable_thinking: if begun.is_some() { thinking.switch.or(Some(false)) } else { thinking.switch },
+        extra: Map::from_iter(thinking.effort.map(|effort| ("reasoning_effort".to_owned(), effort.into()))),
         tools: (!tools.is_empty()).then(|| tools.into()),
         ..RenderOptions::default()
     };
@@ -57,17 +62,21 @@ pub fn chat(
     })?;
     let [open, close] = served.markup.think;
     let last = spans.iter().rev().find(|span| !span.text.trim().is_empty());
-    let mut thinking = last.is_some_and(|span| span.trusted && span.text.trim_end().ends_with(open));
+    let thinking = last.is_some_and(|span| span.trusted && span.text.trim_end().ends_with(open));
+    let mut begins = if thinking { Begins::Reasoning } else { Begins::Open };
     if let Some(begun) = begun {
         let markup = |text: &str| Span { text: text.into(), trusted: true };
         if thinking {
             spans.extend([Span { text: begun.reasoning, trusted: false }, markup(close)]);
-            thinking = false;
+        }
+        if let Frame::Messages(messages) = served.markup.frame {
+            spans.push(markup(messages.answer));
         }
         spans.push(Span { text: begun.text, trusted: false });
+        begins = Begins::Answer;
     }
     let tokens = served.tokenizer.encode_spans(&Span::pairs(&spans), true);
-    fitting(served, names.input, Prompt { tokens, thinking })
+    fitting(served, names.input, Prompt { tokens, begins })
 }
 
 /// An answer that has begun.
@@ -113,7 +122,7 @@ pub fn tokens(served: &Served, tokens: Vec<u32>, name: &str) -> Result<Prompt, R
         let most = served.tokenizer.n_tokens();
         return Err(RequestError::parameter(name, format!("token {token} is not one of the model's {most}")));
     }
-    fitting(served, name, Prompt { tokens, thinking: false })
+    fitting(served, name, Prompt { tokens, begins: Begins::Open })
 }
 
 fn fitting(served: &Served, name: &str, prompt: Prompt) -> Result<Prompt, RequestError> {
@@ -127,10 +136,10 @@ fn fitting(served: &Served, name: &str, prompt: Prompt) -> Result<Prompt, Reques
 /// Tells a model whose template knows no tools what there is and how to call it.
 fn introduce(served: &Served, messages: &mut Vec<Message>, tools: &[Value]) {
     let list: Vec<String> = tools.iter().map(|tool| tool.get("function").unwrap_or(tool).to_string()).collect();
-    let [open, close] = served.markup.call;
+    let arguments = Map::from_iter([("PARAMETER".to_owned(), Value::from("VALUE"))]);
+    let call = spell::calls(served.markup, &[Spelt { name: "NAME", arguments: &arguments }]);
     let text = format!(
-        "You can call these functions:\n{}\nTo call one, write {open}{{\"name\": NAME, \"arguments\": {{…}}}}{close} and nothing \
-         after it. Its result is in the next message.",
+        "You can call these functions:\n{}\nTo call one, write\n{call}\nand nothing after it. Its result is in the next message.",
         list.join("\n")
     );
     match messages.first_mut().filter(|message| message.role == "system") {
@@ -145,16 +154,12 @@ fn introduce(served: &Served, messages: &mut Vec<Message>, tools: &[Value]) {
 /// Writes calls and results as text, for a template that knows neither.
 fn spell_out(served: &Served, message: &mut Message) {
     if let Some(calls) = message.tool_calls.take() {
-        let [open, close] = served.markup.call;
-        let mut text = message.content.as_str().unwrap_or_default().to_owned();
-        for call in calls.as_array().into_iter().flatten() {
-            let function = call.get("function").unwrap_or(call);
-            let arguments = function.get("arguments").and_then(Value::as_str).unwrap_or("{}");
-            let arguments: Value = serde_json::from_str(arguments).unwrap_or_else(|_| arguments.into());
-            let call = json!({ "name": function.get("name"), "arguments": arguments });
-            text += &format!("{open}{call}{close}");
-        }
-        message.content = text.into();
+        let each = calls.as_array().into_iter().flatten().map(|call| call.get("function").unwrap_or(call));
+        let each: Vec<(&str, Map<String, Value>)> =
+            each.map(|function| (name(function), arguments(function))).collect();
+        let spelt: Vec<Spelt> = each.iter().map(|(name, arguments)| Spelt { name, arguments }).collect();
+        let text = message.content.as_str().unwrap_or_default();
+        message.content = format!("{text}{}", spell::calls(served.markup, &spelt)).into();
     }
     if message.role == "tool" {
         let text = message.content.as_str().unwrap_or_default();
@@ -163,10 +168,24 @@ fn spell_out(served: &Served, message: &mut Message) {
     }
 }
 
+fn name(function: &Value) -> &str {
+    function.get("name").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The arguments of a call, an object or the text of one; of what is neither nothing is left.
+fn arguments(function: &Value) -> Map<String, Value> {
+    match function.get("arguments") {
+        Some(Value::Object(arguments)) => arguments.clone(),
+        Some(Value::String(text)) => serde_json::from_str(text).unwrap_or_default(),
+        _ => Map::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::core::model::demo;
+    use serde_json::json;
 
     const NAMES: FieldNames = FieldNames {
         input: "messages",
@@ -189,18 +208,18 @@ mod tests {
         calling.tool_calls = Some(call);
         let messages = vec![Message::user("What time is it?"), calling, Message::new("tool", "12:00")];
         let text = |tools: &[Value]| {
-            let prompt = chat(&served, messages.clone(), tools, None, &NAMES).unwrap();
+            let prompt = chat(&served, messages.clone(), tools, Thinking::default(), &NAMES).unwrap();
             served.tokenizer.decode(&prompt.tokens, true)
         };
         let list: Vec<String> = tools.iter().map(|tool| tool["function"].to_string()).collect();
         let conversation = "<|user|>\nWhat time is it?<|assistant|>\n\
-            <tool_call>{\"name\":\"now\",\"arguments\":{\"zone\":9}}</tool_call>\
+            <tool_call>\n{\"name\": \"now\", \"arguments\": {\"zone\": 9}}\n</tool_call>\
             <|user|>\n<tool_response>12:00</tool_response><|assistant|>\n";
         assert_eq!(text(&[]), format!("[gMASK]<sop>{conversation}"));
         let introduced = format!(
-            "[gMASK]<sop><|system|>\nYou can call these functions:\n{}\nTo call one, write \
-             <tool_call>{{\"name\": NAME, \"arguments\": {{…}}}}</tool_call> and nothing after it. Its result is in the next \
-             message.{conversation}",
+            "[gMASK]<sop><|system|>\nYou can call these functions:\n{}\nTo call one, write\n<tool_call>\n\
+             {{\"name\": \"NAME\", \"arguments\": {{\"PARAMETER\": \"VALUE\"}}}}\n</tool_call>\nand nothing after it. Its result is \
+             in the next message.{conversation}",
             list.join("\n")
         );
         assert_eq!(text(&tools), introduced);
@@ -210,8 +229,8 @@ mod tests {
     fn an_answer_that_has_begun_is_gone_on_with() {
         let served = demo();
         let messages = vec![Message::user("Hm?"), Message::assistant("The <|user|> capital ")];
-        let prompt = chat(&served, messages, &[], None, &NAMES).unwrap();
-        assert!(!prompt.thinking);
+        let prompt = chat(&served, messages, &[], Thinking::default(), &NAMES).unwrap();
+        assert_eq!(prompt.begins, Begins::Answer);
         let text = served.tokenizer.decode(&prompt.tokens, true);
         assert_eq!(text, "[gMASK]<sop><|user|>\nHm?<|assistant|>\nThe <|user|> capital ");
         let user = served.tokenizer.token_id("<|user|>").unwrap();

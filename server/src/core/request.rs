@@ -46,11 +46,39 @@ pub enum Input {
     Conversation {
         /// Its messages.
         messages: Vec<Message>,
-        /// Reasoning switched on or off, where the model can.
-        thinking: Option<bool>,
+        /// How much the model is to reason.
+        thinking: Thinking,
     },
     /// Prompts, each of which has its answers.
     Prompts(Vec<PromptText>),
+}
+
+/// How much a model is to reason, where it can be told.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Thinking {
+    /// Switched on or off.
+    pub switch: Option<bool>,
+    /// As templates name it: "low", "medium" or "high".
+    pub effort: Option<&'static str>,
+}
+
+impl Thinking {
+    /// What clients call an effort: "none" switches reasoning off; what goes beyond the three names counts as the nearest of them.
+    pub fn of_effort(effort: Option<&str>) -> Thinking {
+        let named = match effort {
+            Some("minimal" | "low") => Some("low"),
+            Some("medium") => Some("medium"),
+            Some("high" | "xhigh") => Some("high"),
+            _ => None,
+        };
+        Thinking { switch: (effort == Some("none")).then_some(false), effort: named }
+    }
+}
+
+impl From<Option<bool>> for Thinking {
+    fn from(switch: Option<bool>) -> Thinking {
+        Thinking { switch, effort: None }
+    }
 }
 
 /// A prompt.

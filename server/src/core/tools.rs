@@ -4,7 +4,7 @@ use crate::core::constraint::grammar::{Callable, Form, OutputConstraint};
 use crate::core::error::RequestError;
 use crate::core::limits::TOOLS;
 use crate::core::names::FieldNames;
-use crate::core::reply::Schemas;
+use gristmill_llm::chat::reply::Schemas;
 use serde_json::{Value, json};
 
 /// A tool: a function that may be called.

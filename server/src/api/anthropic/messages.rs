@@ -147,7 +147,7 @@ impl MessageRequest {
             ThinkingKind::Disabled => Some(false),
             ThinkingKind::Adaptive => None,
         });
-        let input = Input::Conversation { messages: convert(self.system, self.messages)?, thinking };
+        let input = Input::Conversation { messages: convert(self.system, self.messages)?, thinking: thinking.into() };
         let mut request = GenerateRequest::new(&NAMES, input);
         request.limit = self.max_tokens;
         request.stop = self.stop_sequences.unwrap_or_default();

@@ -4,7 +4,7 @@ use crate::core::constraint::grammar::Form;
 use crate::core::error::RequestError;
 use crate::core::model::Served;
 use crate::core::names::FieldNames;
-use crate::core::request::{GenerateRequest, Input};
+use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::sampling::SamplingOptions;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -150,11 +150,13 @@ pub fn form(format: Option<Value>) -> Result<Option<Form>, RequestError> {
 ///
 /// # Errors
 /// When it is neither true nor false, nor how much.
-pub fn thinking(think: Option<Value>) -> Result<Option<bool>, RequestError> {
+pub fn thinking(think: Option<Value>) -> Result<Thinking, RequestError> {
     match think {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::Bool(think)) => Ok(Some(think)),
-        Some(Value::String(level)) if ["low", "medium", "high"].contains(&level.as_str()) => Ok(Some(true)),
+        None | Some(Value::Null) => Ok(Thinking::default()),
+        Some(Value::Bool(think)) => Ok(Some(think).into()),
+        Some(Value::String(level)) if ["low", "medium", "high"].contains(&level.as_str()) => {
+            Ok(Thinking { switch: Some(true), ..Thinking::of_effort(Some(&level)) })
+        }
         Some(_) => Err(RequestError::parameter("think", "think must be true, false, \"low\", \"medium\" or \"high\"")),
     }
 }

@@ -14,7 +14,7 @@ use crate::core::limits::TOP;
 use crate::core::model::Served;
 use crate::core::names::FieldNames;
 use crate::core::output::{Answer, OutputEvent};
-use crate::core::request::{GenerateRequest, Input};
+use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::tools::ToolChoice;
 use crate::net::error::to_json;
 use crate::net::stream::{Chunk, Framing};
@@ -139,8 +139,8 @@ impl ChatRequest {
             (true, top) => Ok(Some(top.unwrap_or(0) as usize)),
         }
     }
-    /// Is reasoning switched on or off?
-    fn thinking(&self) -> Result<Option<bool>, RequestError> {
+    /// How much the model is to reason.
+    fn thinking(&self) -> Result<Thinking, RequestError> {
         let kwargs = self.chat_template_kwargs.as_ref();
         if let Some(name) = kwargs.and_then(|kwargs| kwargs.others.keys().next()) {
             let message = format!("chat_template_kwargs can only be enable_thinking here, not {name}");
@@ -151,8 +151,9 @@ impl ChatRequest {
             let message = format!("reasoning_effort is `{effort}`; it must be one of {}", EFFORTS.join(", "));
             return Err(RequestError::parameter("reasoning_effort", message));
         }
+        let thinking = Thinking::of_effort(effort);
         let switch = kwargs.and_then(|kwargs| kwargs.enable_thinking);
-        Ok(switch.or((effort == Some("none")).then_some(false)))
+        Ok(Thinking { switch: switch.or(thinking.switch), ..thinking })
     }
 }
 

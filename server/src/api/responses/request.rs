@@ -7,7 +7,7 @@ use crate::core::constraint::grammar::Form;
 use crate::core::error::RequestError;
 use crate::core::model::Served;
 use crate::core::names::FieldNames;
-use crate::core::request::{GenerateRequest, Input};
+use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::sampling::{SamplingOptions, whole};
 use crate::core::tools::{Place, Tool, ToolChoice};
 use crate::net::body::IgnoredFields;
@@ -156,7 +156,7 @@ impl Interface for Responses {
             whole("max_output_tokens", limit, 1, u64::MAX)?;
         }
         let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
-        let thinking = (effort == Some("none")).then_some(false);
+        let thinking = Thinking::of_effort(effort);
         let form = body.text.and_then(|text| text.format).map(Format::form).transpose()?.flatten();
         let tools = body.tools.unwrap_or_default().into_iter().enumerate();
         let tools = tools.map(|(i, tool)| tool.convert(i)).collect::<Result<Vec<_>, _>>()?;

@@ -1,6 +1,6 @@
 //! Objects of a schema that name their keys have no others, unless the schema asks for more.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Keywords that apply another schema to the same value: closed, either would forbid the keys of the other.
 const APPLICATORS: &[&str] =
@@ -13,6 +13,19 @@ const ASKED: &[&str] =
 pub fn closed(schema: &Value) -> Value {
     let combined = combines(schema);
     close(schema, combined)
+}
+
+/// The schema, of JSON without free white space: a model that is unsure would go on with that for ever. And without keys that it does not
+/// name, unless it asks for them: a model that is unsure would invent some for ever, too.
+pub fn compact(schema: &Value) -> Value {
+    let mut schema = match closed(schema) {
+        Value::Object(schema) => schema,
+        // `true` and `false` are schemas too.
+        other => Map::from_iter([("allOf".to_owned(), json!([other]))]),
+    };
+    let spaced = json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
+    schema.entry("x-guidance").or_insert(spaced);
+    schema.into()
 }
 
 /// Does anything in it apply a schema to what another one is applied to?

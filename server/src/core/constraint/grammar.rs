@@ -1,20 +1,17 @@
 //! Grammars for what a request asks of an answer: JSON of a schema, calls of tools. In llguidance's variant of Lark.
 
-use super::{close, gbnf};
-use crate::core::constraint::bounds::Tally;
-use gristmill_llm::chat::markup::{Arguments, Markup};
-use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
-use llguidance::api::TopLevelGrammar;
-use serde_json::{Map, Value, json};
-use std::fmt::Write;
+pub use super::calls::Callable;
 
-/// A tool that may be called.
-pub struct Callable<'t> {
-    /// Its name.
-    pub name: &'t str,
-    /// The JSON schema of its parameters.
-    pub parameters: Option<&'t Value>,
-}
+use super::calls::call_rules;
+use super::close::compact;
+use super::gbnf;
+use super::lark::{Texts, line, literal};
+use crate::core::constraint::bounds::Tally;
+use gristmill_llm::chat::markup::{Frame, Markup, Messages};
+use gristmill_llm::chat::reply::Begins;
+use gristmill_llm::tokenizer::Tokenizer;
+use llguidance::api::TopLevelGrammar;
+use serde_json::Value;
 
 /// What the text of an answer must be.
 #[derive(Clone, Debug)]
@@ -42,9 +39,6 @@ pub struct OutputConstraint<'t> {
     pub several: bool,
 }
 
-/// Most bytes of a grammar: definitions are repeated for every parameter that refers to some.
-const BYTES: usize = 8 << 20;
-
 /// Most bytes of a grammar, or of a regular expression, that a client gives.
 const GIVEN: usize = 32 << 10;
 
@@ -55,6 +49,7 @@ const GIVEN: usize = 32 << 10;
 pub fn grammar(
     constraint: &OutputConstraint,
     markup: &Markup,
+    begins: Begins,
     tokenizer: &Tokenizer,
 ) -> Result<TopLevelGrammar, String> {
     let OutputConstraint { form, calls, several } = constraint;
@@ -76,27 +71,19 @@ pub fn grammar(
             line(&mut rules, format_args!("answer: {}", answer(form)?));
         }
     }
+    let texts = Texts { markup, tokenizer };
     if !calls.is_empty() {
-        starts.push(if *several { "call+" } else { "call" });
-        let names: Vec<String> = (0..calls.len()).map(|i| format!("call_{i}")).collect();
-        line(&mut rules, format_args!("call: {}", names.join(" | ")));
-        let marker = |text: &str| marker(tokenizer, text);
-        let [open, close] = markup.call.map(marker);
-        for (i, tool) in calls.iter().enumerate() {
-            let body = match markup.arguments {
-                Arguments::Json => json_call(&mut rules, i, tool),
-                Arguments::Tags { key, value } => {
-                    let tags = Tags { key: key.map(marker), value: value.map(marker) };
-                    tags_call(&mut rules, i, tool, &tags)
-                }
-            };
-            if rules.len() > BYTES {
-                return Err(format!("its grammar is longer than {BYTES} bytes"));
-            }
-            line(&mut rules, format_args!("call_{i}: {open} {body} {close}"));
-        }
+        starts.push("calls");
+        rules += &call_rules(&texts, calls, *several)?;
     }
-    Ok(TopLevelGrammar::from_lark(format!("start: {}\n{rules}", starts.join(" | "))))
+    let start = match markup.frame {
+        Frame::Messages(messages) if begins == Begins::Open => {
+            headed(&mut rules, &texts, &messages);
+            starts.iter().map(|start| format!("reasoned? {start}_headed")).collect::<Vec<_>>().join(" | ")
+        }
+        _ => starts.join(" | "),
+    };
+    Ok(TopLevelGrammar::from_lark(format!("start: {start}\n{rules}")))
 }
 
 /// The right side of a rule for a form that is no grammar of its own.
@@ -132,95 +119,29 @@ fn slashed(regex: &str) -> String {
     out
 }
 
-fn line(rules: &mut String, text: std::fmt::Arguments) {
-    // Writing to a String does not fail.
-    let _ = writeln!(rules, "{text}");
-}
-
-/// A text that structures a reply: a special token where there is one.
-fn marker(tokenizer: &Tokenizer, text: &str) -> String {
-    match tokenizer.token_id(text).filter(|&id| tokenizer.token_kind(id) == Some(TokenKind::Control)) {
-        Some(id) => format!("<[{id}]>"),
-        None => literal(text),
-    }
-}
-
-fn literal(text: &str) -> String {
-    Value::from(text).to_string()
-}
-
-fn json_call(rules: &mut String, i: usize, tool: &Callable) -> String {
-    let any = json!({ "type": "object" });
-    line(rules, format_args!("arguments_{i}: %json {}", compact(tool.parameters.unwrap_or(&any))));
-    let head = format!("{{\"name\": {}, \"arguments\": ", literal(tool.name));
-    format!("{} arguments_{i} {}", literal(&head), literal("}"))
-}
-
-/// The texts between which an argument's name and value stand, as terms of a grammar.
-struct Tags {
-    key: [String; 2],
-    value: [String; 2],
-}
-
-fn tags_call(rules: &mut String, i: usize, tool: &Callable, tags: &Tags) -> String {
-    let none = Map::new();
-    let object = |value: Option<&Value>| value.and_then(Value::as_object).cloned().unwrap_or_default();
-    let parameters = tool.parameters.and_then(Value::as_object).unwrap_or(&none);
-    let required = parameters.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
-    let mut body = literal(tool.name);
-    for (j, (key, schema)) in object(parameters.get("properties")).iter().enumerate() {
-        let value = match (schema.get("type").and_then(Value::as_str), schema.get("enum").and_then(Value::as_array)) {
-            (Some("string") | None, Some(choices)) if choices.iter().all(Value::is_string) => {
-                let choices: Vec<String> = choices.iter().filter_map(Value::as_str).map(literal).collect();
-                format!("({})", choices.join(" | "))
-            }
-            (Some("string"), _) => "/[^<]*/".into(),
-            _ => {
-                let mut schema = object(Some(schema));
-                // References are to the root of what they stand in. There is no use for them where the grammar is too long already.
-                for definitions in ["$defs", "definitions"].into_iter().filter(|_| rules.len() <= BYTES) {
-                    if let Some(all) = parameters.get(definitions) {
-                        schema.insert(definitions.into(), all.clone());
-                    }
-                }
-                line(rules, format_args!("value_{i}_{j}: %json {}", compact(&schema.into())));
-                format!("value_{i}_{j}")
-            }
-        };
-        let ([key_start, key_end], [value_start, value_end]) = (&tags.key, &tags.value);
-        let pair = format!("{key_start} {} {key_end} {value_start} {value} {value_end}", literal(key));
-        line(rules, format_args!("argument_{i}_{j}: {pair}"));
-        let optional = if required.iter().any(|r| r == key.as_str()) { "" } else { "?" };
-        // Writing to a String does not fail.
-        let _ = write!(body, " argument_{i}_{j}{optional}");
-    }
-    body
-}
-
-/// The schema, of JSON without free white space: a model that is unsure would go on with that for ever. And without keys that it does not
-/// name, unless it asks for them: a model that is unsure would invent some for ever, too.
-fn compact(schema: &Value) -> Value {
-    let mut schema = match close::closed(schema) {
-        Value::Object(schema) => schema,
-        // `true` and `false` are schemas too.
-        other => Map::from_iter([("allOf".to_owned(), json!([other]))]),
-    };
-    let spaced = json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
-    schema.entry("x-guidance").or_insert(spaced);
-    schema.into()
+/// Where messages have headers: an answer's, calls have theirs already, and reasoning may come before.
+fn headed(rules: &mut String, texts: &Texts, messages: &Messages) {
+    let [open, close] = texts.markup.think;
+    let next = texts.terms(&messages.start.concat());
+    line(rules, format_args!("reasoned: {} thought {next}", texts.terms(open)));
+    line(rules, format_args!("{}", texts.until("thought", close)));
+    line(rules, format_args!("calls_headed: calls"));
+    line(rules, format_args!("answer_headed: {} answer", texts.terms(messages.answer)));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::core::constraint::mask::Grammars;
-    use gristmill_llm::chat::markup::{JSON, MARKERS, TAGS};
+    use gristmill_llm::chat::markup::{Arguments, Form as MarkupForm, JSON, TABLE, TAGS, all_markers};
+    use gristmill_llm::chat::spell::{self, Spelt};
     use gristmill_llm::tokenizer::TokenizerSpec;
+    use serde_json::json;
 
     /// Printable characters, and the markers as special tokens.
     fn tokenizer() -> Tokenizer {
         let plain = ('!'..='~').map(String::from).chain(["\u{120}".into(), "\u{10a}".into()]);
-        let markers = MARKERS.iter().map(|marker| marker.to_string()).chain(["<|end|>".into()]);
+        let markers = all_markers().into_iter().map(str::to_owned).chain(["<|endoftext|>".into()]);
         let tokens: Vec<Vec<u8>> = plain.chain(markers).map(String::into_bytes).collect();
         let token_types = Some((0..tokens.len()).map(|i| if i < 96 { 1 } else { 3 }).collect());
         let eos = Some(tokens.len() as u32 - 1);
@@ -236,11 +157,12 @@ mod tests {
     }
 
     /// Follows a text as far as the grammar allows: how much of it that is, and whether the answer is complete then.
-    fn follow(form: &OutputConstraint, style: Markup, thinking: bool, text: &str) -> (String, bool) {
+    fn follow(form: &OutputConstraint, style: &'static Markup, thinking: bool, text: &str) -> (String, bool) {
         let tokenizer = tokenizer();
         let grammars = Grammars::new(&tokenizer, tokenizer.n_tokens());
+        let begins = if thinking { Begins::Reasoning } else { Begins::Open };
         let mut constraint = grammars
-            .compile(grammar(form, &style, &tokenizer).expect("small"), thinking.then_some(style.think[1]))
+            .compile(grammar(form, style, begins, &tokenizer).expect("small"), thinking.then_some(style.think[1]))
             .expect("a grammar");
         let (mut done, mut complete) = (String::new(), false);
         for id in tokenizer.encode(text, true, false) {
@@ -277,25 +199,25 @@ mod tests {
         let pair = |key: &str, value: &str| format!("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>");
         let tags = |arguments: &str| format!("<tool_call>weather{arguments}</tool_call>");
         let good = [
-            (TAGS, tags(&pair("city", "New York"))),
-            (TAGS, tags(&[pair("city", "Rome"), pair("days", "3"), pair("unit", "f")].concat())),
-            (TAGS, "<tool_call>now</tool_call>".into()),
+            (&TAGS, tags(&pair("city", "New York"))),
+            (&TAGS, tags(&[pair("city", "Rome"), pair("days", "3"), pair("unit", "f")].concat())),
+            (&TAGS, "<tool_call>now</tool_call>".into()),
             (
-                JSON,
+                &JSON,
                 "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\", \"days\": 3}}</tool_call>"
                     .into(),
             ),
-            (JSON, "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>".into()),
+            (&JSON, "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>".into()),
         ];
         for (style, text) in good {
             assert_eq!(follow(&form, style, false, &text), (text.clone(), true));
         }
         for (style, text, until) in [
-            (TAGS, tags(""), "<tool_call>weather"),
-            (TAGS, tags(&[pair("city", "Rome"), pair("days", "0")].concat()), "<arg_value>"),
-            (TAGS, "<tool_call>never</tool_call>".into(), "<tool_call>n"),
-            (JSON, "<tool_call>{\"name\": \"other\"".into(), "{\"name\": \""),
-            (JSON, "Hello".into(), ""),
+            (&TAGS, tags(""), "<tool_call>weather"),
+            (&TAGS, tags(&[pair("city", "Rome"), pair("days", "0")].concat()), "<arg_value>"),
+            (&TAGS, "<tool_call>never</tool_call>".into(), "<tool_call>n"),
+            (&JSON, "<tool_call>{\"name\": \"other\"".into(), "{\"name\": \""),
+            (&JSON, "Hello".into(), ""),
         ] {
             let (done, complete) = follow(&form, style, false, &text);
             assert!(!complete && done.ends_with(until) && done.len() < text.len(), "{text}: {done}");
@@ -311,9 +233,99 @@ mod tests {
                 several,
                 ..OutputConstraint::default()
             };
-            let (done, complete) = follow(&form, JSON, false, &call.repeat(2));
+            let (done, complete) = follow(&form, &JSON, false, &call.repeat(2));
             assert_eq!((done.matches("now").count(), complete), if several { (2, false) } else { (1, true) });
         }
+    }
+
+    #[test]
+    fn calls_in_every_markup_follow_the_schema() {
+        let parameters = json!({
+            "properties": {
+                "city": { "type": "string" }, "days": { "type": "integer" }, "more": { "$ref": "#/$defs/more" },
+                "unit": { "enum": ["c", "f"] },
+            },
+            "required": ["city"],
+            "$defs": { "more": {
+                "type": "object", "additionalProperties": false, "required": ["list"],
+                "properties": { "deep": { "type": "boolean" }, "list": { "type": "array", "items": { "type": "number" } } },
+            } },
+        });
+        let arguments = |value: Value| value.as_object().cloned().unwrap_or_default();
+        let good = [
+            json!({ "city": "New York" }),
+            json!({ "city": "a < b\n{", "days": -3, "unit": "f" }),
+            json!({ "city": "", "more": { "deep": true, "list": [1, 2.5] } }),
+        ];
+        let bad = [
+            json!({}),
+            json!({ "city": 3 }),
+            json!({ "city": "Rome", "days": "three" }),
+            json!({ "city": "Rome", "more": { "deep": true } }),
+            json!({ "city": "Rome", "unit": "k" }),
+            json!({ "city": "Rome", "zip": 1 }),
+        ];
+        for markup in TABLE {
+            let calls = vec![
+                Callable { name: "weather", parameters: Some(&parameters) },
+                Callable { name: "now", parameters: None },
+            ];
+            let form = OutputConstraint { calls, ..OutputConstraint::default() };
+            let spelt = |name: &str, value: &Value| {
+                let text = spell::calls(markup, &[Spelt { name, arguments: &arguments(value.clone()) }]);
+                // What ends a message ends the answer.
+                text.strip_suffix("<|call|>").unwrap_or(&text).to_owned()
+            };
+            for value in &good {
+                let text = spelt("weather", value);
+                let (done, complete) = follow(&form, markup, false, &text);
+                // What follows is white space that need not be there.
+                assert!(
+                    text.starts_with(&done) && text[done.len()..].trim().is_empty(),
+                    "{}: {text:?} {done:?}",
+                    markup.name
+                );
+                assert!(complete || may_end(&form, markup, &text), "{}: {text:?}", markup.name);
+            }
+            for value in &bad {
+                // Between tags three is a text.
+                if matches!(markup.form, MarkupForm::Named(_, Arguments::Tags { .. })) && value["city"] == 3 {
+                    continue;
+                }
+                let text = spelt("weather", value);
+                let (done, complete) = follow(&form, markup, false, &text);
+                assert!(!complete && done.len() < text.len(), "{}: {text:?}", markup.name);
+            }
+            assert!(
+                follow(&form, markup, false, &spelt("never", &json!({}))).0.len() < spelt("never", &json!({})).len()
+            );
+            assert!(follow(&form, markup, false, "Hello").0.is_empty(), "{}", markup.name);
+        }
+    }
+
+    /// May an answer end behind that text?
+    fn may_end(form: &OutputConstraint, markup: &'static Markup, text: &str) -> bool {
+        let end = format!("{}<|endoftext|>", text.trim_end());
+        follow(form, markup, false, &end).0.ends_with("<|endoftext|>")
+    }
+
+    #[test]
+    fn messages_have_headers_and_may_think_first() {
+        let harmony = TABLE.iter().find(|row| row.name == "harmony").expect("harmony");
+        let schema = Form::Schema(json!({ "type": "boolean" }));
+        let form = OutputConstraint {
+            form: Some(&schema),
+            calls: vec![Callable { name: "now", parameters: None }],
+            ..OutputConstraint::default()
+        };
+        let thought = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant";
+        let said = "<|channel|>final<|message|>true";
+        let called = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}";
+        for text in [said.to_owned(), format!("{thought}{said}"), called.to_owned(), format!("{thought}{called}")] {
+            assert_eq!(follow(&form, harmony, false, &text), (text.clone(), true));
+        }
+        assert_eq!(follow(&form, harmony, false, "true").0, "");
+        assert_eq!(follow(&form, harmony, false, &format!("{thought}{thought}")).0, format!("{thought}<|channel|>"));
     }
 
     #[test]
@@ -322,8 +334,8 @@ mod tests {
         let schema = Form::Schema(schema);
         let form = OutputConstraint { form: Some(&schema), ..OutputConstraint::default() };
         let text = "Hm. So?</think>{\"x\": true}";
-        assert_eq!(follow(&form, JSON, true, text), (text.into(), true));
-        assert_eq!(follow(&form, JSON, true, "Hm.</think>No").0, "Hm.</think>");
-        assert_eq!(follow(&form, JSON, false, "Hm.").0, "");
+        assert_eq!(follow(&form, &JSON, true, text), (text.into(), true));
+        assert_eq!(follow(&form, &JSON, true, "Hm.</think>No").0, "Hm.</think>");
+        assert_eq!(follow(&form, &JSON, false, "Hm.").0, "");
     }
 }

@@ -1,19 +1,23 @@
-//! A call in JSON: `{"name": …, "arguments": {…}}`, the arguments told as they come.
+//! A call that is one object in JSON: `{"name": …, "arguments": {…}}`, the arguments told as they come.
 
 use super::parts::Part;
+use super::schemas::Schemas;
+use super::values::Scan;
 
 /// The parser of one call. It follows the outermost object alone; what is within values is passed on as it is.
 #[derive(Default)]
-pub struct JsonCall {
+pub struct ObjectCall {
     phase: Phase,
     /// The text so far, while it is not certain that it is a call.
     raw: String,
     key: String,
     value: String,
-    depth: usize,
-    in_string: bool,
+    scan: Scan,
+    /// Within a key, behind a backslash.
     escaped: bool,
     named: bool,
+    /// What it must be a call of, where an object may be a text just as well.
+    only: Option<Schemas>,
     /// Arguments that came before the name.
     early: Option<String>,
     told: bool,
@@ -30,12 +34,24 @@ enum Phase {
     Colon,
     Value,
     Done,
+    /// It is no call.
+    Other,
 }
 
 /// Names that models give the arguments.
 const ARGUMENTS: &[&str] = &["arguments", "parameters"];
+/// Other keys of calls.
+const OTHERS: &[&str] = &["name", "type", "id"];
 
-impl JsonCall {
+impl ObjectCall {
+    /// An object that is a call if it says so, of one of these tools.
+    pub fn of(tools: Schemas) -> ObjectCall {
+        ObjectCall { only: Some(tools), ..ObjectCall::default() }
+    }
+    /// Is it no call after all?
+    pub fn is_other(&self) -> bool {
+        self.phase == Phase::Other
+    }
     /// Has its object ended?
     pub fn is_done(&self) -> bool {
         self.phase == Phase::Done
@@ -49,7 +65,7 @@ impl JsonCall {
         let mut live = String::new();
         let mut used = 0;
         for c in text.chars() {
-            if self.is_done() {
+            if self.is_done() || self.is_other() {
                 break;
             }
             used += c.len_utf8();
@@ -73,7 +89,9 @@ impl JsonCall {
                 self.value.push(c);
                 if !self.escaped && c == '"' {
                     self.key = serde_json::from_str(&self.value).unwrap_or_default();
-                    self.phase = Phase::Colon;
+                    let known = ARGUMENTS.contains(&self.key.as_str()) || OTHERS.contains(&self.key.as_str());
+                    let other = self.only.is_some() && !self.named && !known;
+                    self.phase = if other { Phase::Other } else { Phase::Colon };
                 }
                 self.escaped = !self.escaped && c == '\\';
             }
@@ -81,30 +99,24 @@ impl JsonCall {
                 self.value.clear();
                 self.phase = Phase::Value;
             }
-            Phase::Value if !self.in_string && self.depth == 0 && (c == ',' || c == '}') => {
+            Phase::Value if self.scan.is_outside() && (c == ',' || c == '}') => {
                 self.tell(std::mem::take(live), parts);
                 self.end_value(parts);
-                if c == ',' { self.phase = Phase::Before } else { self.end(parts) }
+                match c {
+                    _ if self.is_other() => {}
+                    ',' => self.phase = Phase::Before,
+                    _ => self.end(parts),
+                }
             }
             Phase::Value => self.value(c, live),
-            Phase::Open | Phase::Before | Phase::Colon | Phase::Done => {}
+            Phase::Open | Phase::Before | Phase::Colon | Phase::Done | Phase::Other => {}
         }
     }
     fn value(&mut self, c: char, live: &mut String) {
         if self.value.is_empty() && c.is_whitespace() {
             return;
         }
-        if self.in_string {
-            self.in_string = self.escaped || c != '"';
-            self.escaped = !self.escaped && c == '\\';
-        } else {
-            match c {
-                '"' => self.in_string = true,
-                '{' | '[' => self.depth += 1,
-                '}' | ']' => self.depth = self.depth.saturating_sub(1),
-                _ => {}
-            }
-        }
+        self.scan.next(c);
         self.value.push(c);
         if self.named && self.is_arguments() && !self.value.starts_with('"') {
             live.push(c);
@@ -117,7 +129,10 @@ impl JsonCall {
         let value = std::mem::take(&mut self.value);
         let value = value.trim_end();
         if self.key == "name" {
-            if let (false, Ok(name)) = (self.named, serde_json::from_str::<String>(value)) {
+            let name = serde_json::from_str::<String>(value);
+            if self.only.as_ref().is_some_and(|tools| !name.as_ref().is_ok_and(|name| tools.has(name))) {
+                self.phase = Phase::Other;
+            } else if let (false, Ok(name)) = (self.named, name) {
                 self.named = true;
                 parts.push(Part::Call(name));
                 let early = self.early.take().unwrap_or_default();
@@ -137,7 +152,8 @@ impl JsonCall {
         }
     }
     fn end(&mut self, parts: &mut Vec<Part>) {
-        self.phase = Phase::Done;
+        let other = self.only.is_some() && !self.named;
+        self.phase = if other { Phase::Other } else { Phase::Done };
         if self.named && !self.told {
             self.tell("{}".into(), parts);
         }
