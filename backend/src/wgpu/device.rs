@@ -1,6 +1,6 @@
 //! An adapter as a device.
 
-use super::adapters::{Limited, facts, find};
+use super::adapters::{Limited, adapters, facts, find};
 use super::context::Context;
 use super::memory::{Copies, alloc};
 use super::pipelines::Pipeline;
@@ -76,7 +76,11 @@ impl Device for WgpuDevice {
             has(Features::TIMESTAMP_QUERY, "timestamps"),
         ];
         let features: Vec<&str> = features.into_iter().flatten().collect();
-        vec![
+        let others = adapters().into_iter().enumerate().map(|(i, adapter)| {
+            let info = adapter.get_info();
+            format!("wgpu:{i} is {}, {:?}, reached by {}", info.name, info.device_type, info.backend)
+        });
+        let lines = vec![
             format!("{}, {:?} by {} {}", info.name, info.device_type, info.driver, info.driver_info),
             format!(
                 "reached by {}; {}; subgroups of {} to {} threads",
@@ -92,7 +96,8 @@ impl Device for WgpuDevice {
                 limits.max_compute_invocations_per_workgroup,
                 machine.shared_per_workgroup >> 10
             ),
-        ]
+        ];
+        lines.into_iter().chain(others).collect()
     }
     fn store(&self) -> Option<&Store> {
         Some(&self.store)

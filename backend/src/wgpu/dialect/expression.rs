@@ -280,7 +280,8 @@ pub fn to_f32(from: Scalar, x: &str) -> String {
 fn of_float(to: Scalar, want: Type, x: &str) -> String {
     match to {
         Scalar::F32 => x.into(),
-        Scalar::Bool => format!("{x} != 0.0f"),
+        // What is no number is none that is 0, and comparisons of floats do not say so.
+        Scalar::Bool => format!("(bitcast<u32>({x}) & 0x7fffffffu) != 0u"),
         Scalar::I64 if want == Type::I32 => format!("f32_to_i32({x})"),
         _ => format!("f32_to_{}({x})", to.name()),
     }

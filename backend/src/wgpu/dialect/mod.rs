@@ -16,7 +16,7 @@ use gristmill_compiler::lower::{Code, KernelCode, Prefetch, Statement, ThreadInd
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use memory::Memories;
 pub use prelude::PRELUDE;
-use prelude::{Fold, folds};
+use prelude::{Fold, LONG, folds};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -34,7 +34,8 @@ impl Dialect for Wgsl {
         w.kernel(name, code);
         let folds = folds(&w.folds, code.threads, code.exchange);
         let tables = w.t.tables.borrow().definitions();
-        format!("{folds}{tables}{}{}", w.memories.definitions(signature), w.out)
+        let long = if w.out.contains("f32_to_i64(") { LONG } else { "" };
+        format!("{long}{folds}{tables}{}{}", w.memories.definitions(signature), w.out)
     }
 }
 

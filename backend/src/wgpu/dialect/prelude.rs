@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Functions that have no word in WGSL, or one that says less than the graph means: conversions that saturate and round to the nearest even, exponentials
-/// and logarithms to a few units in the last place (polynomials of the Cephes library, as in the dialect of the processor).
+/// and logarithms to a few units in the last place (polynomials of the Cephes library, as in the dialect of the processor). The larger part of
+/// `n·ln 2`, n·355/512, is a product of whole numbers: drivers may join two products of `n`, and have lost its last bits then.
 pub const PRELUDE: &str = r"
 var<private> special: vec2<u32> = vec2<u32>(0x7f800000u, 0x7fc00000u);
 fn infinity() -> f32 { return bitcast<f32>(special.x); }
@@ -47,7 +48,7 @@ fn f32_to_u16(x: f32) -> u32 { return select(0u, u32(clamp(x, 0.0f, 65535.0f)), 
 fn exponential(y: f32) -> f32 {
   let x = clamp(y, -104.0f, 89.0f);
   let n = round(x * 1.4426950408889634f);
-  let r = fma(n, 2.12194440e-4f, fma(n, -0.693359375f, x));
+  let r = fma(n, 2.12194440e-4f, x - f32(i32(n) * 355) * 0.001953125f);
   var p = 1.9875691500e-4f;
   p = fma(p, r, 1.3981999507e-3f);
   p = fma(p, r, 8.3334519073e-3f);
@@ -87,6 +88,14 @@ fn table4(table: vec4<u32>, x: u32) -> u32 {
     out |= ((table[at >> 2u] >> ((at & 3u) * 8u)) & 255u) << i;
   }
   return out;
+}
+";
+
+/// What stands there besides where a kernel makes a whole number of 64 bits of a float: not every adapter has those.
+pub const LONG: &str = r"
+fn f32_to_i64(x: f32) -> i64 {
+  let inside = i64(clamp(x, -9223372036854775808.0f, 9223371487098961920.0f));
+  return select(select(0li, inside, x == x), 9223372036854775807li, x >= 9223372036854775808.0f);
 }
 ";
 

@@ -1,4 +1,5 @@
-//! Constant tables: arrays of words before the kernel, in which narrow entries lie side by side.
+//! Constant tables: words before the kernel, in which narrow entries lie side by side. Few words are a vector; more are a variable, as an array that is a
+//! constant would be copied wherever it is read.
 
 use gristmill_uop::Scalar;
 use std::fmt::Write;
@@ -34,14 +35,20 @@ impl Tables {
     }
     /// Their definitions.
     pub fn definitions(&self) -> String {
+        const OF_A_VECTOR: usize = 4;
         let mut out = String::new();
         for (number, table) in self.0.iter().enumerate() {
             let bits = bits(table);
             let mask = u32::MAX >> (32 - bits);
             let word = |entries: &[i32]| entries.iter().rev().fold(0u64, |w, &e| w << bits | u64::from(e as u32 & mask));
-            let words: Vec<String> = table.chunks(32 / bits).map(|e| format!("{}u", word(e) as u32)).collect();
-            let count = words.len();
-            let _ = writeln!(out, "const table{number} = array<u32, {count}>({});", words.join(", "));
+            let mut words: Vec<String> = table.chunks(32 / bits).map(|e| format!("{}u", word(e) as u32)).collect();
+            if words.len() <= OF_A_VECTOR {
+                words.resize(OF_A_VECTOR, "0u".into());
+                let _ = writeln!(out, "const table{number} = vec4<u32>({});", words.join(", "));
+            } else {
+                let (t, words) = (format!("array<u32, {}>", words.len()), words.join(", "));
+                let _ = writeln!(out, "var<private> table{number}: {t} = {t}({words});");
+            }
         }
         out
     }
