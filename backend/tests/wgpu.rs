@@ -99,10 +99,21 @@ fn a_step_has_the_workgroups_and_the_variables_of_its_start() {
         assert!((0..n).all(|i| found[i] == 3 * i as u32 + n as u32), "{n}");
         assert!(found[n..].iter().all(|&word| word == u32::MAX), "{n}");
     }
-    let times = step.replay_timed(&[("n", 1000)]).unwrap();
-    assert!(times.len() == 1 && times[0] > 0.0 && times[0] < 60.0, "{times:?}");
     let error = step.replay(&[("n", most as i64 + 1)]).unwrap_err();
     assert!(error.to_string().contains("is not in"), "{error}");
+}
+
+#[test]
+fn launches_are_timed_by_the_adapters_clock_or_by_the_hosts() {
+    for no_timestamps in [false, true] {
+        let device = device(Limited { no_timestamps, ..Limited::default() });
+        let kernel = load(&device, TEXT).unwrap();
+        let [from, to] = [0, 1].map(|_| device.alloc(4000, Memory::State).unwrap());
+        let launch = |level| Launch { kernel: kernel.clone(), buffers: vec![from.clone(), to.clone()], level };
+        let times = device.capture((0..3).map(launch).collect()).unwrap().replay_timed(&[("n", 1000)]).unwrap();
+        assert!(times.len() == 3 && times.iter().all(|&seconds| seconds > 0.0 && seconds < 60.0), "{times:?}");
+        assert_eq!(words(&device, &to), [1000; 1000]);
+    }
 }
 
 #[test]
@@ -122,7 +133,9 @@ fn what_an_adapter_does_not_take_is_said() {
 #[test]
 fn a_kernel_that_is_none_is_an_error_with_its_name() {
     let device = device(Limited::default());
-    for (text, what) in [("fn NAME( {", "added"), (&TEXT.replace("p0[w]", "p7[w]"), "p7"), (&TEXT.replace("NAME", "other"), "added")] {
+    for (text, what) in
+        [("fn NAME( {", "added"), (&TEXT.replace("p0[w]", "p7[w]"), "p7"), (&TEXT.replace("NAME", "other"), "added")]
+    {
         let error = load(&device, text).err().unwrap();
         assert!(matches!(error, Error::Compile { .. }), "{error}");
         assert_said(&error, what);

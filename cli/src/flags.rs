@@ -21,9 +21,10 @@ fn device(name: &str) -> std::result::Result<String, String> {
     let names = || DEVICES.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
     match is_lacking(name) || gristmill_backend::find(name).is_ok() {
         true => Ok(name.into()),
-        false => {
-            Err(format!("there are {}, cuda:N, wgpu:N or wgpu:NAME where wgpu is built in, and null:NAME with a name that `gristmill devices` lists", names()))
-        }
+        false => Err(format!(
+            "there are {}, cuda:N, wgpu:N or wgpu:NAME where wgpu is built in, and null:NAME with a name that `gristmill devices` lists",
+            names()
+        )),
     }
 }
 

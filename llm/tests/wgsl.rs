@@ -89,8 +89,11 @@ fn fault(source: &str, shuffles: bool) -> Option<String> {
     if let Err(error) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default()) {
         return Some(format!("Metal: {error}"));
     }
-    let options =
-        hlsl::Options { shader_model: hlsl::ShaderModel::V6_4, fake_missing_bindings: true, ..hlsl::Options::default() };
+    let options = hlsl::Options {
+        shader_model: hlsl::ShaderModel::V6_4,
+        fake_missing_bindings: true,
+        ..hlsl::Options::default()
+    };
     let (mut text, pipeline) = (String::new(), hlsl::PipelineOptions::default());
     let written = hlsl::Writer::new(&mut text, &options, &pipeline).write(&module, &info, None);
     written.err().map(|error| format!("Direct3D: {error}"))
@@ -110,7 +113,8 @@ fn every_kernel_is_valid_and_is_written_for_metal_and_direct3d() {
                 let text = Text::of(&program);
                 let place = format!("{preset} {quant} for {}, {}", adapter.name, program.title);
                 let most = adapter.shared;
-                let fits = program.scratch <= most && program.params.len() < BUFFERS && program.threads <= adapter.threads;
+                let fits =
+                    program.scratch <= most && program.params.len() < BUFFERS && program.threads <= adapter.threads;
                 let found = match fits {
                     true => fault(&format!("{PRELUDE}{}", text.source), adapter.subgroup.is_some()),
                     false => Some(format!(

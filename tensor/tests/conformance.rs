@@ -203,7 +203,7 @@ fn wgpu() -> Vec<Way> {
         same_as,
     };
     let again = ["wgpu", "wgpu again"].map(|name| way(name.into(), None, Some("wgpu")));
-    let plain = open(Limited { plain: true, ..Limited::default() });
+    let plain = open(Limited { no_subgroups: true, ..Limited::default() });
     let plain = Way { name: "wgpu without subgroups".into(), device: plain, seed: None, same_as: None };
     let perturbed = seeds(1).map(|s| way(format!("wgpu, seed {s}"), Some(s), None));
     again.into_iter().chain([plain]).chain(perturbed).collect()

@@ -117,7 +117,15 @@ mod tests {
 
     fn adapter(name: &str, kind: AdapterKind) -> Adapter {
         let (threads, shared) = (256, 32 << 10);
-        Adapter { name: name.into(), kind, subgroup: Some(32), threads, shared, largest_binding: 1 << 27, alignment: 64 }
+        Adapter {
+            name: name.into(),
+            kind,
+            subgroup: Some(32),
+            threads,
+            shared,
+            largest_binding: 1 << 27,
+            alignment: 64,
+        }
     }
 
     #[test]

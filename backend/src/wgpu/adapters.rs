@@ -7,22 +7,21 @@ use std::sync::OnceLock;
 use wgpu::{Adapter, Backends, DeviceType, Features, Instance, InstanceDescriptor, InstanceFlags, Limits};
 
 /// What kernels use where an adapter has it.
-pub const WANTED: Features = Features::SUBGROUP
-    .union(Features::SHADER_INT64)
-    .union(Features::TIMESTAMP_QUERY)
-    .union(Features::PIPELINE_CACHE);
+pub const WANTED: Features = Features::SUBGROUP.union(Features::SHADER_INT64).union(Features::TIMESTAMP_QUERY);
 /// Where adapters are looked for.
 const BACKENDS: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
 
 /// Limits and features as if the adapter had no more: for tests of what lacks them.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct Limited {
     /// Most bytes of a buffer that a kernel is given.
     pub largest_binding: Option<u64>,
     /// Most buffers of a kernel.
     pub buffers: Option<u32>,
-    /// Do threads exchange no registers, and has a step no timestamps?
-    pub plain: bool,
+    /// Do threads exchange no registers?
+    pub no_subgroups: bool,
+    /// Has a step no timestamps?
+    pub no_timestamps: bool,
 }
 
 impl Limited {
@@ -39,8 +38,9 @@ impl Limited {
     }
     /// Those of its features that are wanted.
     pub fn features(&self, adapter: &Adapter) -> Features {
-        let plain = Features::SUBGROUP | Features::TIMESTAMP_QUERY;
-        let wanted = if self.plain { WANTED - plain } else { WANTED };
+        let mut wanted = WANTED;
+        wanted.set(Features::SUBGROUP, !self.no_subgroups);
+        wanted.set(Features::TIMESTAMP_QUERY, !self.no_timestamps);
         wanted & adapter.features()
     }
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 use wgpu::{
-    Adapter, Device, DeviceDescriptor, DeviceLostReason, ErrorFilter, ExperimentalFeatures, Features, Limits, MemoryHints,
-    PollError, PollType, Queue, SubmissionIndex, Trace,
+    Adapter, Device, DeviceDescriptor, DeviceLostReason, ErrorFilter, ExperimentalFeatures, Features, Limits,
+    MemoryHints, PollError, PollType, Queue, SubmissionIndex, Trace,
 };
 
 /// A wait that takes longer makes the device lost: no step and no copy takes two minutes.

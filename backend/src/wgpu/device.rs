@@ -3,6 +3,7 @@
 use super::adapters::{Limited, adapters, facts, find};
 use super::context::Context;
 use super::memory::{Copies, alloc};
+use super::order::in_order;
 use super::pipelines::Pipeline;
 use super::replay::WgpuReplay;
 use crate::parallel::{cores, each};
@@ -37,17 +38,24 @@ impl WgpuDevice {
     /// That adapter with this store, as if it had no more than that.
     pub fn with((number, name): (usize, Option<&str>), store: Store, limited: &Limited) -> Result<WgpuDevice, Error> {
         let (number, adapter) = find(number, name)?;
-        let context = Arc::new(Context::open(&adapter, limited)?);
-        let facts = facts(&adapter, context.features, &context.limits);
-        Ok(WgpuDevice {
-            name: if number == 0 { "wgpu".into() } else { format!("wgpu:{number}") },
-            info: adapter.get_info(),
-            target: Target::new(facts.machine()),
-            copies: Copies::default(),
-            loaded: Libraries::default(),
-            store,
-            context,
-        })
+        let open = |limited: &Limited, store: Store| -> Result<WgpuDevice, Error> {
+            let context = Arc::new(Context::open(&adapter, limited)?);
+            let facts = facts(&adapter, context.features, &context.limits);
+            Ok(WgpuDevice {
+                name: if number == 0 { "wgpu".into() } else { format!("wgpu:{number}") },
+                info: adapter.get_info(),
+                target: Target::new(facts.machine()),
+                copies: Copies::default(),
+                loaded: Libraries::default(),
+                store,
+                context,
+            })
+        };
+        let device = open(limited, store)?;
+        match device.target.machine.shuffles && !in_order(&device)? {
+            true => open(&Limited { no_subgroups: true, ..*limited }, device.store),
+            false => Ok(device),
+        }
     }
 
     /// A wait for a step or a copy that takes longer than this (two minutes unless said) makes the device [lost](Error::Lost).
@@ -142,7 +150,7 @@ impl Device for WgpuDevice {
             let found = texts.iter().position(|other| other.key == text.key);
             &programs[found.expect("a text of one of the programs")]
         };
-        let make = |i: usize| Pipeline::new(&self.context, missing[i], program(missing[i]), None);
+        let make = |i: usize| Pipeline::new(&self.context, missing[i], program(missing[i]));
         each(missing.len(), cores(), make, |i, pipeline| {
             pipelines.insert(missing[i].key, Arc::new(Arc::new(pipeline)));
             done += 1;

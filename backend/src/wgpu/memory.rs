@@ -51,7 +51,11 @@ pub fn alloc(context: &Context, bytes: usize, memory: Memory) -> Result<Buffer, 
     if size > most {
         return Err(Error::Lacking {
             device: "wgpu".into(),
-            message: format!("{} takes buffers of {most} bytes, and {} want one of {bytes}", context.title, memory.what()),
+            message: format!(
+                "{} takes buffers of {most} bytes, and {} want one of {bytes}",
+                context.title,
+                memory.what()
+            ),
             hint: "try a smaller quantisation, a smaller --ctx, or another device".into(),
         });
     }

@@ -13,6 +13,8 @@ mod device;
 #[cfg(feature = "wgpu")]
 mod memory;
 #[cfg(feature = "wgpu")]
+mod order;
+#[cfg(feature = "wgpu")]
 mod pipelines;
 #[cfg(feature = "wgpu")]
 mod replay;

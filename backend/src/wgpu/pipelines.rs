@@ -9,8 +9,8 @@ use gristmill_uop::{Arg, Op};
 use std::borrow::Cow;
 use wgpu::{
     BindGroupLayout, BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType, BufferBindingType, ComputePipeline,
-    ComputePipelineDescriptor, PipelineCache, PipelineCompilationOptions, PipelineLayoutDescriptor,
-    ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+    ComputePipelineDescriptor, PipelineCompilationOptions, PipelineLayoutDescriptor, ShaderModuleDescriptor,
+    ShaderRuntimeChecks, ShaderSource, ShaderStages,
 };
 
 /// A compiled kernel.
@@ -53,7 +53,7 @@ pub fn check(context: &Context, program: &Program) -> Result<(), Error> {
 
 impl Pipeline {
     /// Compiles a kernel's text.
-    pub fn new(context: &Context, text: &Text, program: &Program, cache: Option<&PipelineCache>) -> Result<Pipeline, Error> {
+    pub fn new(context: &Context, text: &Text, program: &Program) -> Result<Pipeline, Error> {
         check(context, program)?;
         let source = format!("{PRELUDE}{}", text.source);
         let module = context.scoped(&program.name, || {
@@ -70,8 +70,10 @@ impl Pipeline {
         let module = module.map_err(|error| compile_error(text, error))?;
         let layout = layout(context, program)?;
         let pipeline = context.scoped(&program.name, || {
-            let descriptor =
-                PipelineLayoutDescriptor { bind_group_layouts: &[Some(&layout)], ..PipelineLayoutDescriptor::default() };
+            let descriptor = PipelineLayoutDescriptor {
+                bind_group_layouts: &[Some(&layout)],
+                ..PipelineLayoutDescriptor::default()
+            };
             let layout = context.device.create_pipeline_layout(&descriptor);
             context.device.create_compute_pipeline(&ComputePipelineDescriptor {
                 label: Some(&text.symbol),
@@ -82,7 +84,7 @@ impl Pipeline {
                     zero_initialize_workgroup_memory: false,
                     ..PipelineCompilationOptions::default()
                 },
-                cache,
+                cache: None,
             })
         });
         Ok(Pipeline { pipeline: pipeline.map_err(|error| compile_error(text, error))?, layout })

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindingResource, BufferBinding, BufferDescriptor, BufferSize,
-    BufferUsages, CommandEncoder, CommandEncoderDescriptor, ComputePassDescriptor, ComputePassTimestampWrites, Features,
-    MapMode, QuerySet, QuerySetDescriptor, QueryType, SubmissionIndex,
+    BufferUsages, CommandEncoder, CommandEncoderDescriptor, ComputePassDescriptor, ComputePassTimestampWrites,
+    Features, MapMode, QuerySet, QuerySetDescriptor, QueryType, SubmissionIndex,
 };
 
 /// Bytes of a variable.
@@ -94,11 +94,8 @@ impl WgpuReplay {
             let launch = &launches[number];
             let pipeline = launch.loaded::<Arc<Pipeline>>()?.code.clone();
             let bytes = (variables * VARIABLE).next_multiple_of(16) as u64;
-            let uniform = place.map(|at| BufferBinding {
-                buffer: &values,
-                offset: at as u64,
-                size: BufferSize::new(bytes),
-            });
+            let uniform =
+                place.map(|at| BufferBinding { buffer: &values, offset: at as u64, size: BufferSize::new(bytes) });
             let bindings = bind(&context, launch, &pipeline, uniform)?;
             dispatches.push(Dispatch { pipeline, bindings, count, number });
         }
@@ -111,7 +108,8 @@ impl WgpuReplay {
     fn prepare(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.variables.set(vars)?;
         self.variables.count(&mut self.counts)?;
-        let most = i64::from(GROUPS_X) * i64::from(self.context.limits.max_compute_workgroups_per_dimension.min(0xffff));
+        let most =
+            i64::from(GROUPS_X) * i64::from(self.context.limits.max_compute_workgroups_per_dimension.min(0xffff));
         if let Some(dispatch) = self.dispatches.iter().find(|d| self.counts[d.count] > most) {
             let name = &self.launches[dispatch.number].kernel.program().name;
             return Err(Error::invalid(name, format!("has {} workgroups", self.counts[dispatch.count])));
@@ -123,7 +121,8 @@ impl WgpuReplay {
         let mut words = Vec::with_capacity(self.cells.len() * VARIABLE);
         for cell in &self.cells {
             let value = cell.map_or(0, |variable| values[variable]);
-            let value = i32::try_from(value).map_err(|_| Error::invalid("a variable", format!("{value} takes more than 32 bits")))?;
+            let value = i32::try_from(value)
+                .map_err(|_| Error::invalid("a variable", format!("{value} takes more than 32 bits")))?;
             words.extend(value.to_le_bytes());
         }
         self.context.scoped("variables", || self.context.queue.write_buffer(&self.values, 0, &words))
@@ -166,7 +165,8 @@ impl WgpuReplay {
             let size = 2 * part.len() as u64 * RESULT;
             let buffer = |usage| BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
             let (staging, index) = context.scoped("a timed step", || {
-                let resolved = context.device.create_buffer(&buffer(BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC));
+                let resolved =
+                    context.device.create_buffer(&buffer(BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC));
                 let staging = context.device.create_buffer(&buffer(BufferUsages::MAP_READ | BufferUsages::COPY_DST));
                 let mut encoder = self.encoder();
                 for (i, dispatch) in part.iter().enumerate() {
@@ -186,7 +186,8 @@ impl WgpuReplay {
             })?;
             context.wait("a timed step", index)?;
             let view = staging.get_mapped_range(..).map_err(|e| Error::invalid("timestamps", e.to_string()))?;
-            let ticks: Vec<u64> = view.chunks(8).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default())).collect();
+            let ticks: Vec<u64> =
+                view.chunks(8).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default())).collect();
             let period = f64::from(context.queue.get_timestamp_period()) * 1e-9;
             seconds.extend(ticks.chunks(2).map(|t| t[1].saturating_sub(t[0]) as f64 * period));
         }
@@ -219,7 +220,12 @@ fn grid(count: i64) -> [u32; 2] {
 }
 
 /// The buffers of a launch, each from where it begins on, in whole words.
-fn bind(context: &Context, launch: &Launch, pipeline: &Pipeline, uniform: Option<BufferBinding>) -> Result<BindGroup, Error> {
+fn bind(
+    context: &Context,
+    launch: &Launch,
+    pipeline: &Pipeline,
+    uniform: Option<BufferBinding>,
+) -> Result<BindGroup, Error> {
     let name = &launch.kernel.program().name;
     let mut entries = Vec::new();
     for (i, buffer) in launch.buffers.iter().enumerate() {

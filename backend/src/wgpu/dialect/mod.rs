@@ -112,8 +112,7 @@ impl<'a> Writer<'a> {
             Statement::End => self.line(format_args!("}}")),
             Statement::Accumulator(acc) => {
                 let node = &self.t.g[*acc];
-                let (t, first, a) =
-                    (self.t.type_of(node.src[1]), self.t.name(node.src[0]), self.t.number(node.src[1]));
+                let (t, first, a) = (self.t.type_of(node.src[1]), self.t.name(node.src[0]), self.t.number(node.src[1]));
                 let first = if t == Type::I64 { format!("i64({first})") } else { first };
                 self.line(format_args!("var a{a}: {} = {first};", t.name()));
             }

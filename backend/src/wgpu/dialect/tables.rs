@@ -40,7 +40,8 @@ impl Tables {
         for (number, table) in self.0.iter().enumerate() {
             let bits = bits(table);
             let mask = u32::MAX >> (32 - bits);
-            let word = |entries: &[i32]| entries.iter().rev().fold(0u64, |w, &e| w << bits | u64::from(e as u32 & mask));
+            let word =
+                |entries: &[i32]| entries.iter().rev().fold(0u64, |w, &e| w << bits | u64::from(e as u32 & mask));
             let mut words: Vec<String> = table.chunks(32 / bits).map(|e| format!("{}u", word(e) as u32)).collect();
             if words.len() <= OF_A_VECTOR {
                 words.resize(OF_A_VECTOR, "0u".into());

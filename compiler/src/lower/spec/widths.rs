@@ -23,7 +23,9 @@ pub fn check_widths(g: &Graph, kernel: &KernelCode, machine: &Machine) -> Checke
                     let n = &g[*id];
                     (!legalise::is_whole(g, n.src[0], n.src[1], n.dtype.scalar, least as i64)).then_some(*id)
                 }
-                Statement::Write(_, _, value) if !machine.part_writes => (g.scalar(*value).bytes() < least).then_some(*value),
+                Statement::Write(_, _, value) if !machine.part_writes => {
+                    (g.scalar(*value).bytes() < least).then_some(*value)
+                }
                 _ => None,
             };
             if let Some(id) = narrow {
