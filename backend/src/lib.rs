@@ -1,4 +1,4 @@
-//! Devices: cpu, cuda, interp, null. Each is a folder, with one row in [`DEVICES`].
+//! Devices: cpu, cuda, wgpu, interp, null. Each is a folder, with one row in [`DEVICES`].
 
 pub mod cpu;
 pub mod cuda;
@@ -9,6 +9,7 @@ pub mod parallel;
 mod render;
 mod text;
 mod variables;
+pub mod wgpu;
 
 /// For devices that tests make.
 pub use libloading;
@@ -25,6 +26,8 @@ pub use text::Text;
 pub struct Options {
     /// Which of several GPUs: N of `cuda:N`.
     pub number: usize,
+    /// Which of several adapters, by a part of its name: NAME of `wgpu:NAME`.
+    pub adapter: Option<String>,
     /// Which machine the null device stands for: NAME of `null:NAME`.
     pub machine: Option<&'static str>,
     /// Threads of a CPU; all there are unless said.
@@ -37,7 +40,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { number: 0, machine: None, threads: None, isa: "auto".into(), exact: false }
+        Options { number: 0, adapter: None, machine: None, threads: None, isa: "auto".into(), exact: false }
     }
 }
 
@@ -70,6 +73,14 @@ pub const DEVICES: &[DeviceInfo] = &[
         doc: "an NVIDIA GPU, or `cuda:N` for one of several: CUDA C kernels compiled by NVRTC",
         dialect: Some(&cuda::dialect::Cuda),
         open: |options| Ok(Arc::new(cuda::CudaDevice::new(options.number)?)),
+    },
+    #[cfg(feature = "wgpu")]
+    DeviceInfo {
+        name: "wgpu",
+        several: true,
+        doc: "any GPU, by Vulkan, Metal or Direct3D 12, or `wgpu:N`, `wgpu:NAME` for one of several: kernels in WGSL",
+        dialect: Some(&wgpu::dialect::Wgsl),
+        open: |options| Ok(Arc::new(wgpu::WgpuDevice::new(options.number, options.adapter.as_deref())?)),
     },
     DeviceInfo {
         name: "interp",
@@ -124,6 +135,8 @@ pub struct Found {
     pub row: &'static DeviceInfo,
     /// The number after it: 1 of `cuda:1`.
     pub number: usize,
+    /// The adapter after it: `radeon` of `wgpu:radeon`.
+    pub adapter: Option<String>,
     /// The machine after it: `l4` of `null:l4`.
     pub machine: Option<&'static str>,
 }
@@ -131,16 +144,21 @@ pub struct Found {
 /// The row of a name, and what the name says besides.
 pub fn find(name: &str) -> Result<Found, Error> {
     let row = |name: &str| DEVICES.iter().find(|row| row.name == name);
-    let plain = || Some(Found { row: row(name)?, number: 0, machine: None });
+    let found = |row| Found { row, number: 0, adapter: None, machine: None };
+    let plain = || row(name).map(found);
     let numbered = || {
         let (name, number) = name.split_once(':')?;
-        Some(Found { row: row(name).filter(|row| row.several)?, number: number.parse().ok()?, machine: None })
+        Some(Found { number: number.parse().ok()?, ..found(row(name).filter(|row| row.several)?) })
+    };
+    let adapter = || {
+        let name = name.strip_prefix("wgpu:").filter(|name| name.starts_with(char::is_alphabetic))?;
+        Some(Found { adapter: Some(name.into()), ..found(row("wgpu")?) })
     };
     let machine = || {
         let machine = NAMED.iter().find(|machine| name.strip_prefix("null:") == Some(machine.name))?;
-        Some(Found { row: row("null:gpu")?, number: 0, machine: Some(machine.name) })
+        Some(Found { machine: Some(machine.name), ..found(row("null:gpu")?) })
     };
-    plain().or_else(numbered).or_else(machine).ok_or_else(|| {
+    plain().or_else(numbered).or_else(adapter).or_else(machine).ok_or_else(|| {
         let names = DEVICES.iter().map(|row| row.name.to_owned());
         let names: Vec<String> = names.chain(NAMED.iter().map(|machine| format!("null:{}", machine.name))).collect();
         Error::NoDevice(name.into(), format!("there is no such device, only {}", names.join(", ")))
@@ -149,23 +167,25 @@ pub fn find(name: &str) -> Result<Found, Error> {
 
 /// The device of that name.
 pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
-    let Found { row, number, machine } = find(name)?;
-    let options = Options { number, machine, ..options.clone() };
+    let Found { row, number, adapter, machine } = find(name)?;
+    let options = Options { number, adapter, machine, ..options.clone() };
     let opened = Opened::new((row.open)(&options)?, row.dialect);
     Ok(if options.exact { opened.exact() } else { opened })
 }
 
-/// The best device there is for whoever names none: the first GPU if it can be used, else the processor. With what an unused GPU
-/// lacks.
+/// The best device there is for whoever names none: NVIDIA's first GPU if it can be used, else the first adapter that is no program, else the processor.
+/// With what an unused GPU lacks.
 pub fn best(options: &Options) -> Result<(Opened, Option<Error>), Error> {
     let written = |name| find(name).is_ok_and(|found| found.row.dialect.is_some());
-    let lacking = match written("cuda") && cuda::present() {
-        true => match open("cuda", options) {
-            Ok(opened) => return Ok((opened, None)),
-            Err(error) => Some(error),
-        },
-        false => None,
-    };
+    let mut lacking = None;
+    for (name, present) in [("cuda", cuda::present as fn() -> bool), ("wgpu", wgpu::present)] {
+        if written(name) && present() {
+            match open(name, options) {
+                Ok(opened) => return Ok((opened, lacking)),
+                Err(error) => lacking = lacking.or(Some(error)),
+            }
+        }
+    }
     Ok((open("cpu", options)?, lacking))
 }
 

@@ -8,17 +8,23 @@ use gristmill_llm::engine::Settings;
 use gristmill_runtime::Device;
 use gristmill_uop::dtype::Scalar;
 
-/// A device of a later version, which has its own message.
-const LATER: &str = "wgpu";
+/// A device that is built in on demand, and has a message of its own where it is not.
+const ON_DEMAND: &str = "wgpu";
 
-/// A name of the table, with what may follow it, or that of a later version.
+/// Does a name mean a device that this build lacks?
+fn is_lacking(name: &str) -> bool {
+    name.split(':').next() == Some(ON_DEMAND) && DEVICES.iter().all(|row| row.name != ON_DEMAND)
+}
+
+/// A name of the table, with what may follow it, or that of a device that is built in on demand.
 fn device(name: &str) -> std::result::Result<String, String> {
     let names = || DEVICES.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
-    match name == LATER || gristmill_backend::find(name).is_ok() {
+    match is_lacking(name) || gristmill_backend::find(name).is_ok() {
         true => Ok(name.into()),
-        false => {
-            Err(format!("there are {}, cuda:N, and null:NAME with a name that `gristmill devices` lists", names()))
-        }
+        false => Err(format!(
+            "there are {}, cuda:N, wgpu:N or wgpu:NAME where wgpu is built in, and null:NAME with a name that `gristmill devices` lists",
+            names()
+        )),
     }
 }
 
@@ -41,7 +47,7 @@ pub enum Cache {
 /// Where and how a model is run.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// Where to run; `gristmill devices` lists what there is [default: cuda if it can be used, else cpu]
+    /// Where to run; `gristmill devices` lists what there is [default: cuda if it can be used, then wgpu where it is built in, else cpu]
     #[arg(long, value_parser = device, value_name = "NAME", help_heading = "Device")]
     pub device: Option<String>,
     /// Threads of the cpu device [default: all cores]
@@ -104,10 +110,10 @@ impl Common {
     }
     /// The device of that name, with these flags.
     pub fn open_as(&self, device: &str) -> Result<Opened> {
-        if device == LATER {
+        if is_lacking(device) {
             return Err(Failure::new(
-                format_args!("device {device} is not in this version yet"),
-                "`gristmill devices` lists what there is; --device cpu is always there",
+                format_args!("device {device} is not in this build"),
+                "build with `--features wgpu`; `gristmill devices` lists what there is",
             ));
         }
         let opened = gristmill_backend::open(device, &self.device_options())?;

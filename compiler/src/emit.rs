@@ -356,9 +356,9 @@ pub(crate) fn verify(g: &Graph, root: Id, level: Level, after: &str) {
 
 /// After lowering, as [`verify`] between the passes before.
 fn verify_linear(g: &Graph, code: &KernelCode, target: &Target) {
-    let least = target.machine.least_bytes;
+    let machine = &target.machine;
     if cfg!(debug_assertions)
-        && let Err(e) = linear_spec::check(g, code).and_then(|()| linear_spec::check_widths(g, code, least))
+        && let Err(e) = linear_spec::check(g, code).and_then(|()| linear_spec::check_widths(g, code, machine))
     {
         panic!("after lower: {e}");
     }

@@ -36,7 +36,9 @@ pub fn prepack(
         |slot| g.intern(Node { op: Op::Param, dtype: Scalar::U8.one(), src: smallvec![], arg: Arg::Packed(slot, e) });
     let (file, out) = (packed(0), packed(1));
     let mut p = Prepack { g, packing, e, layout, lanes, columns, file, out, ranges: Ranges::after(0) };
-    let groups = p.g.var(GROUPS, 1, MOST);
+    let of_rows = |layout: Layout| layout.bytes(e, &[lanes, columns]).unwrap_or(usize::MAX);
+    let bound = target.machine.largest_binding / of_rows(Layout::File).max(of_rows(layout));
+    let groups = p.g.var(GROUPS, 1, MOST.min(bound as i64).max(1));
     let group = p.range(groups, RangeKind::Global);
     let mut nests = Vec::new();
     for leaf in &packing.leaves {

@@ -110,7 +110,8 @@ fn weights_as(
         };
         let buffer = device.alloc(bytes(info, layout), Memory::Weights)?;
         there.0.insert(name.clone(), (layout, buffer.clone()));
-        all.push(Weight { info, buffer, packed });
+        let alignment = device.target().machine.alignment as u64;
+        all.push(Weight { info, buffer, packed, alignment });
     }
     // In the order of the files.
     all.sort_by_key(|w| (w.info.shard, w.info.offset));

@@ -69,6 +69,13 @@ macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
         $(check("cuda", $family, $quant);)*
     }
 
+    /// On the first adapter, be it a program.
+    #[cfg(feature = "wgpu")]
+    #[test]
+    fn families_on_wgpu() {
+        $(check("wgpu", $family, $quant);)*
+    }
+
     #[cfg(feature = "reference-tests")]
     #[test]
     fn families_in_f32() {

@@ -178,19 +178,30 @@ fn greedy_text_of_the_demo_in_f16_is_the_originals() {
     assert!(greedy("cpu", &file).iter().all(|(same, all)| same == all));
 }
 
-/// On the first GPU, as on a processor.
-#[cfg(feature = "cuda-tests")]
-#[test]
-fn reference_files_on_cuda() {
+/// On a GPU, as on a processor.
+#[cfg(any(feature = "cuda-tests", feature = "wgpu"))]
+fn reference_files_on(device: &str) {
     let (demo, tiny) = (ids(&data("demo-glm-tokens.txt")), ids(&data("tiny-tokens.txt")));
     for name in ["tiny-q4_0_pure", "tiny-q8_0"] {
         let logits = data(&format!("{name}-exact-logits.npy"));
-        check_on("cuda", &data(&format!("{name}.gguf")), &logits, &tiny, &EXACT);
+        check_on(device, &data(&format!("{name}.gguf")), &logits, &tiny, &EXACT);
     }
-    check_on("cuda", &asset("demo-glm-Q4_0.gguf"), &data("demo-glm-Q4_0-logits.npy"), &demo, &QUANTISED);
-    check_on("cuda", &data("demo-glm-Q4_K_M.gguf"), &data("demo-glm-Q4_K_M-logits.npy"), &demo, &QUANTISED);
-    near_exact("cuda");
-    greedy_text("cuda");
+    check_on(device, &asset("demo-glm-Q4_0.gguf"), &data("demo-glm-Q4_0-logits.npy"), &demo, &QUANTISED);
+    check_on(device, &data("demo-glm-Q4_K_M.gguf"), &data("demo-glm-Q4_K_M-logits.npy"), &demo, &QUANTISED);
+    near_exact(device);
+    greedy_text(device);
+}
+
+#[cfg(feature = "cuda-tests")]
+#[test]
+fn reference_files_on_cuda() {
+    reference_files_on("cuda");
+}
+
+#[cfg(feature = "wgpu")]
+#[test]
+fn reference_files_on_wgpu() {
+    reference_files_on("wgpu");
 }
 
 const EVERY: [Tiny; 4] = [Tiny::A, Tiny::B, Tiny::C, Tiny::D];

@@ -189,6 +189,28 @@ fn cuda() -> Vec<Way> {
     again.into_iter().chain(seeds(2).map(|s| way(format!("cuda, seed {s}"), Some(s), None))).collect()
 }
 
+/// The first adapter: its cheapest schedule twice, to the same bits, one that is perturbed, and the cheapest without subgroups.
+#[cfg(feature = "wgpu")]
+fn wgpu() -> Vec<Way> {
+    use gristmill_backend::wgpu::{Limited, WgpuDevice, dialect::Wgsl};
+    let open = |limited: Limited| {
+        let store = Store::open(std::env::temp_dir().join("gristmill-conformance"), 1 << 30).expect("a store");
+        Opened::new(Arc::new(WgpuDevice::with((0, None), store, &limited).expect("an adapter")), Some(&Wgsl))
+    };
+    let device = open(Limited::default());
+    let way = |name: String, seed: Option<u64>, same_as: Option<&'static str>| Way {
+        name,
+        device: device.clone(),
+        seed,
+        same_as,
+    };
+    let again = ["wgpu", "wgpu again"].map(|name| way(name.into(), None, Some("wgpu")));
+    let plain = open(Limited { no_subgroups: true, ..Limited::default() });
+    let plain = Way { name: "wgpu without subgroups".into(), device: plain, seed: None, same_as: None };
+    let perturbed = seeds(1).map(|s| way(format!("wgpu, seed {s}"), Some(s), None));
+    again.into_iter().chain([plain]).chain(perturbed).collect()
+}
+
 /// Linear code means what the evaluator says. A few groups of cases, because threads run one after the other, slowly: the sums, stages and loops of
 /// each kind of machine, and on a GPU the products of a warp, of halves and of bytes.
 mod linear {
@@ -448,6 +470,7 @@ fn gpus_with_less_compute_the_same() {
         fragments: &[],
         units: 24,
         least_bytes: 2,
+        part_writes: false,
         ..Machine::named("h200").expect("a row")
     };
     let words = Target {
@@ -574,3 +597,5 @@ conformance!(neon);
 conformance!(threads);
 #[cfg(feature = "cuda-tests")]
 conformance!(cuda);
+#[cfg(feature = "wgpu")]
+conformance!(wgpu);

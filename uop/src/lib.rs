@@ -1,5 +1,6 @@
 //! The intermediate representation: dtypes, ops, the hash-consed graph, rules, text form, programs and targets.
 
+pub mod adapter;
 mod bounds;
 mod build;
 pub mod costs;

@@ -42,6 +42,16 @@ pub struct Machine {
     pub cache: usize,
     /// Bytes of the narrowest value that a load or a write may have, at a multiple of its size: 1, or of GPUs that address only words 2 or 4.
     pub least_bytes: usize,
+    /// Are values that are narrower written all the same, as parts of words that other threads may write at the same time?
+    pub part_writes: bool,
+    /// Bytes at whose multiples a part of a buffer may begin that a kernel is given.
+    pub alignment: usize,
+    /// Most bytes of a buffer that a kernel is given: all its offsets are smaller.
+    pub largest_binding: usize,
+    /// Do the threads of a subgroup exchange registers? Else they meet in shared memory.
+    pub shuffles: bool,
+    /// Do a GPU's kernels start before those before them have ended, and is memory asked for and copied to stages beside their threads?
+    pub early: bool,
     /// Does one instruction look up all lanes in a table of 16 floats?
     pub table_lookup: bool,
     /// Are products of bytes best added in 16 bits, since no instruction adds four of them to 32?
@@ -87,6 +97,11 @@ impl Machine {
             shared_per_workgroup: 256 << 10,
             cache: 32 << 20,
             least_bytes: 1,
+            part_writes: true,
+            alignment: 1,
+            largest_binding: i64::MAX as usize,
+            shuffles: true,
+            early: true,
             table_lookup: lanes == 16,
             pairs: false,
             signed: false,
@@ -242,6 +257,11 @@ impl GpuRow {
             shared_per_workgroup: self.shared[1] << 10,
             cache: self.cache << 20,
             least_bytes: 1,
+            part_writes: true,
+            alignment: 1,
+            largest_binding: i64::MAX as usize,
+            shuffles: true,
+            early: true,
             table_lookup: false,
             pairs: false,
             signed: true,

@@ -186,6 +186,9 @@ impl Target {
                 ("gpu", threads, (machine.registers / (RESIDENT * threads)).min(MOST_REGISTERS))
             }
         };
+        // A processor's cores ask ahead whatever kernels are.
+        let early = machine.kind == MachineKind::Cpu || machine.early;
+        let tuning = Tuning::default();
         Target {
             name: format!("{kind}-{}", machine.name),
             machine,
@@ -197,10 +200,10 @@ impl Target {
             merge: true,
             split_cache: true,
             stage_cache: true,
-            copy_ahead: true,
-            early_launch: true,
+            copy_ahead: early,
+            early_launch: early,
             wide_loads: true,
-            tuning: Tuning::default(),
+            tuning: Tuning { prefetch: if early { tuning.prefetch } else { 0 }, ..tuning },
             plans: BTreeMap::new(),
         }
     }

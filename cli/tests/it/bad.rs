@@ -144,7 +144,6 @@ fn requests_that_cannot_be_met() {
         (&["run", "-p", "x", "--ctx", "100000"][..], "takes 1 to 2048"),
         (&["run", "-p", "What is this?", "--ctx", "4"], "the prompt alone has"),
         (&["run", "-p", "", "--raw"], "no tokens"),
-        (&["run", "-p", "x", "--device", "wgpu"], "not in this version"),
         (&["logits", DEMO, "--tokens", "1,2048", "-o", "x.npy"], "2048 is not one of"),
         (&["logits", DEMO, "--tokens", "1,2", "-o", "none/such.npy"], "cannot write"),
         (&["logits", DEMO, "--tokens", "1,2,3", "--ctx", "2", "-o", "x.npy"], "context of 2 tokens is full"),
@@ -154,6 +153,15 @@ fn requests_that_cannot_be_met() {
         assert!(error.contains(message), "{arguments:?}: {error}");
     }
     assert!(!Path::new("x.npy").exists());
+}
+
+#[cfg(not(feature = "wgpu"))]
+#[test]
+fn a_device_that_is_not_in_the_build() {
+    for device in ["wgpu", "wgpu:1", "wgpu:radeon"] {
+        let error = run(&["run", "-p", "x", "--device", device]).failed();
+        assert!(error.contains("not in this build") && error.contains("--features wgpu"), "{error}");
+    }
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub fn finish(g: &Graph, bodies: Vec<Code>, context: &KernelContext, target: &Ta
 fn on_cpu(g: &Graph, codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
     let ahead = target.tuning.prefetch.into();
     let bodies = codes.into_iter().map(|code| prefetch_lines(g, code, ahead, &context.streams)).collect();
-    KernelCode { bodies, threads: target.threads, resident: 1, shared: None, entry: vec![], idle: vec![] }
+    KernelCode { bodies, threads: target.threads, exchange: 1, resident: 1, shared: None, entry: vec![], idle: vec![] }
 }
 
 /// Threads of a workgroup run its nests together, and kernels start before those before them have ended.
@@ -66,5 +66,6 @@ fn on_gpu(g: &Graph, mut codes: Vec<Code>, context: &KernelContext, target: &Tar
         code.statements = barriers(g, s);
     }
     let (threads, LaunchPlan { resident, shared, .. }) = (target.threads, *plan);
-    KernelCode { bodies: codes, threads, resident, shared, entry: turn.entry, idle: turn.wait }
+    let exchange = if target.machine.shuffles { target.machine.subgroup } else { 1 };
+    KernelCode { bodies: codes, threads, exchange, resident, shared, entry: turn.entry, idle: turn.wait }
 }

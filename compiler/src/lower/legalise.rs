@@ -1,7 +1,7 @@
 //! Legalise: loads that a machine has not, from those that it has. A machine whose least type has two or four bytes reads a byte as part of a word.
 //!
-//! Loads alone: a byte that is written would need a word that no other thread writes at the same time, so kernels for such a machine write none
-//! (`spec.rs` says so).
+//! Loads alone: a byte that is written needs a word that other threads may write at the same time, so kernels write one only where the machine can
+//! write parts of words (`spec/widths.rs` says so), and their dialect has the text.
 
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};

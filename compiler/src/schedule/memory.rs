@@ -11,12 +11,13 @@ pub struct Lifetime {
     pub to: usize,
 }
 
-/// Alignment of every intermediate: a cache line, and any vector.
+/// Alignment of every intermediate, at least: a cache line, and any vector.
 const ALIGN: usize = 64;
 
 /// Offsets, in the order of `lifetimes`, and the size of the arena. Largest first, each at the lowest offset that is free throughout
-/// its life.
-pub fn plan(lifetimes: &[Lifetime]) -> (Vec<usize>, usize) {
+/// its life, a multiple of `alignment`, which is a power of two.
+pub fn plan(lifetimes: &[Lifetime], alignment: usize) -> (Vec<usize>, usize) {
+    let alignment = alignment.max(ALIGN);
     let mut order: Vec<usize> = (0..lifetimes.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(lifetimes[i].bytes), i));
     let mut offsets = vec![0; lifetimes.len()];
@@ -35,13 +36,13 @@ pub fn plan(lifetimes: &[Lifetime]) -> (Vec<usize>, usize) {
             if at + l.bytes <= begin {
                 break;
             }
-            at = at.max(end.next_multiple_of(ALIGN));
+            at = at.max(end.next_multiple_of(alignment));
         }
         offsets[i] = at;
         total = total.max(at + l.bytes);
         placed.push(i);
     }
-    (offsets, total.next_multiple_of(ALIGN))
+    (offsets, total.next_multiple_of(alignment))
 }
 
 #[cfg(test)]
@@ -52,7 +53,9 @@ mod tests {
     fn lives_that_overlap_do_not_share() {
         let l = |bytes, from, to| Lifetime { bytes, from, to };
         let lives = [l(100, 0, 1), l(200, 1, 2), l(100, 2, 3), l(300, 0, 3)];
-        let (at, total) = plan(&lives);
+        let (at, total) = plan(&lives, 1);
+        let (apart, _) = plan(&lives, 256);
+        assert!(apart.iter().all(|at| at % 256 == 0) && at.iter().any(|at| at % 256 != 0));
         for i in 0..lives.len() {
             for j in 0..i {
                 let alive = lives[i].from <= lives[j].to && lives[j].from <= lives[i].to;

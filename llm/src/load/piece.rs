@@ -20,6 +20,8 @@ pub struct Weight<'a> {
     pub buffer: Buffer,
     /// What packs it, and how many rows together, unless it stays as in the file.
     pub packed: Option<(Packer, u64)>,
+    /// Bytes at whose multiples the device takes a part of a buffer, a power of two.
+    pub alignment: u64,
 }
 
 /// Bytes of the file that are packed together, and where they come to lie.
@@ -38,7 +40,10 @@ impl Weight<'_> {
         let step = match &self.packed {
             None => about.max(1),
             Some((_, group)) => {
-                let group = group * (self.info.bytes / self.rows());
+                // As many groups of rows as begin where a part of the buffer may.
+                let packed = group * (self.buffer.len() as u64 / self.rows());
+                let groups = self.alignment >> packed.trailing_zeros().min(self.alignment.trailing_zeros());
+                let group = groups * group * (self.info.bytes / self.rows());
                 (about / group).max(1) * group
             }
         };

@@ -175,7 +175,8 @@ pub fn coalesce(case: &Case) -> Result<Applied, String> {
         let turn = Turn::of(Dependents::End);
         let all = turn.wait.iter().cloned().chain([nest]).chain(statements).chain([Statement::End]).collect();
         let (bodies, threads) = (vec![code(all)], total as usize);
-        let code = KernelCode { bodies, threads, resident: 1, shared: None, entry: vec![], idle: turn.wait };
+        let code =
+            KernelCode { bodies, threads, exchange: 1, resident: 1, shared: None, entry: vec![], idle: turn.wait };
         Meaning::Linear(Linear::of(Kernels::of(g.clone(), p.roots.clone()), g.clone(), code))
     };
     Ok(Applied { text, claim: Claim::same(of(before), of(after)) })

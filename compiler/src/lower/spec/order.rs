@@ -167,7 +167,7 @@ mod tests {
         }
         fn kernel(&self, threads: usize, parts: &[&[Statement]]) -> KernelCode {
             let bodies = vec![Code { statements: parts.concat(), ..Code::default() }];
-            KernelCode { bodies, threads, resident: 1, shared: None, entry: vec![], idle: vec![WAIT] }
+            KernelCode { bodies, threads, exchange: 1, resident: 1, shared: None, entry: vec![], idle: vec![WAIT] }
         }
         /// What is wrong with these statements of 64 threads.
         fn wrong(&self, parts: &[&[Statement]]) -> &'static str {

@@ -1,16 +1,18 @@
-//! Accesses are as wide as a machine's least type: what legalising leaves.
+//! Accesses are as wide as a machine's least type: what legalising leaves. Narrower writes are left where the machine writes parts of words.
 
 use super::super::code::{KernelCode, Statement};
 use super::super::legalise;
 use super::error::{Checked, LinearError};
+use gristmill_uop::machine::Machine;
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Graph, Op};
 
-/// Are all loads and writes as wide as the machine's least type, in bytes? The first that is not.
+/// Are all loads and writes as wide as the machine's least type, but for parts of words that it can write? The first that is not.
 ///
 /// # Errors
 /// Which, and the node that shows it.
-pub fn check_widths(g: &Graph, kernel: &KernelCode, least: usize) -> Checked {
+pub fn check_widths(g: &Graph, kernel: &KernelCode, machine: &Machine) -> Checked {
+    let least = machine.least_bytes;
     if least == 1 {
         return Ok(());
     }
@@ -21,7 +23,9 @@ pub fn check_widths(g: &Graph, kernel: &KernelCode, least: usize) -> Checked {
                     let n = &g[*id];
                     (!legalise::is_whole(g, n.src[0], n.src[1], n.dtype.scalar, least as i64)).then_some(*id)
                 }
-                Statement::Write(_, _, value) => (g.scalar(*value).bytes() < least).then_some(*value),
+                Statement::Write(_, _, value) if !machine.part_writes => {
+                    (g.scalar(*value).bytes() < least).then_some(*value)
+                }
                 _ => None,
             };
             if let Some(id) = narrow {

@@ -43,7 +43,7 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
         resident: resident(pressure, of.beside, target),
         words,
         iterations: (words / WORDS).max(1),
-        asynchronous: true,
+        asynchronous: target.machine.early,
         dependents: dependents(of),
         shared: None,
     };
@@ -62,7 +62,7 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     if target.threads as i64 * more <= target.machine.threads_per_unit as i64 && least(pressure) <= each(more, target) {
         others.push(("more workgroups at once", LaunchPlan { resident: more, ..first }));
     }
-    if pressure::can_copy(of.g, of.bodies) {
+    if target.machine.early && pressure::can_copy(of.g, of.bodies) {
         others.push(("copies through registers", LaunchPlan { asynchronous: false, ..first }));
     }
     if target.early_launch {

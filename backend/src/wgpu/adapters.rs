@@ -1,0 +1,121 @@
+//! The adapters of this machine: which there are, what they tell, and which of them a name means.
+
+use super::context::ready;
+use gristmill_runtime::Error;
+use gristmill_uop::adapter::{Adapter as Facts, AdapterKind};
+use std::sync::OnceLock;
+use wgpu::{Adapter, Backends, DeviceType, Features, Instance, InstanceDescriptor, InstanceFlags, Limits};
+
+/// What kernels use where an adapter has it.
+pub const WANTED: Features = Features::SUBGROUP.union(Features::SHADER_INT64).union(Features::TIMESTAMP_QUERY);
+/// Where adapters are looked for.
+const BACKENDS: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
+
+/// Limits and features as if the adapter had no more: for tests of what lacks them.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Limited {
+    /// Most bytes of a buffer that a kernel is given.
+    pub largest_binding: Option<u64>,
+    /// Most buffers of a kernel.
+    pub buffers: Option<u32>,
+    /// Do threads exchange no registers?
+    pub no_subgroups: bool,
+    /// Has a step no timestamps?
+    pub no_timestamps: bool,
+}
+
+impl Limited {
+    /// The limits of an adapter, no higher than these.
+    pub fn limits(&self, adapter: &Adapter) -> Limits {
+        let mut limits = adapter.limits();
+        if let Some(bytes) = self.largest_binding {
+            limits.max_storage_buffer_binding_size = limits.max_storage_buffer_binding_size.min(bytes);
+        }
+        if let Some(buffers) = self.buffers {
+            limits.max_storage_buffers_per_shader_stage = limits.max_storage_buffers_per_shader_stage.min(buffers);
+        }
+        limits
+    }
+    /// Those of its features that are wanted.
+    pub fn features(&self, adapter: &Adapter) -> Features {
+        let mut wanted = WANTED;
+        wanted.set(Features::SUBGROUP, !self.no_subgroups);
+        wanted.set(Features::TIMESTAMP_QUERY, !self.no_timestamps);
+        wanted & adapter.features()
+    }
+}
+
+fn instance() -> &'static Instance {
+    static INSTANCE: OnceLock<Instance> = OnceLock::new();
+    INSTANCE.get_or_init(|| {
+        let descriptor = InstanceDescriptor {
+            backends: BACKENDS,
+            flags: InstanceFlags::empty(),
+            ..InstanceDescriptor::new_without_display_handle()
+        };
+        Instance::new(descriptor)
+    })
+}
+
+/// The adapters, those with memory of their own first, programs last.
+pub fn adapters() -> Vec<Adapter> {
+    let mut all = ready(instance().enumerate_adapters(BACKENDS));
+    all.sort_by_key(|adapter| match adapter.get_info().device_type {
+        DeviceType::DiscreteGpu => 0,
+        DeviceType::IntegratedGpu => 1,
+        DeviceType::VirtualGpu | DeviceType::Other => 2,
+        DeviceType::Cpu => 3,
+    });
+    all
+}
+
+/// Is there a GPU, and not only a program that stands for one?
+pub fn present() -> bool {
+    adapters().first().is_some_and(|adapter| adapter.get_info().device_type != DeviceType::Cpu)
+}
+
+/// An adapter by its number, or by a part of its name, whatever its case.
+pub fn find(number: usize, name: Option<&str>) -> Result<(usize, Adapter), Error> {
+    let all = adapters();
+    if all.is_empty() {
+        return Err(Error::Lacking {
+            device: "wgpu".into(),
+            message: "no driver of Vulkan, Metal or Direct3D 12 is here".into(),
+            hint: "install the GPU's driver (Debian: apt install mesa-vulkan-drivers, which also has a Vulkan for processors)"
+                .into(),
+        });
+    }
+    let names: Vec<String> =
+        all.iter().enumerate().map(|(i, adapter)| format!("wgpu:{i} {}", adapter.get_info().name)).collect();
+    let is_it = |i: usize, adapter: &Adapter| match name {
+        Some(name) => adapter.get_info().name.to_lowercase().contains(&name.to_lowercase()),
+        None => i == number,
+    };
+    let found = all.into_iter().enumerate().find(|(i, adapter)| is_it(*i, adapter));
+    found.ok_or_else(|| {
+        let wanted = name.map_or_else(|| number.to_string(), str::to_owned);
+        Error::NoDevice(format!("wgpu:{wanted}"), format!("the adapters are {}", names.join(", ")))
+    })
+}
+
+/// What an adapter tells, with these features and limits.
+pub fn facts(adapter: &Adapter, features: Features, limits: &Limits) -> Facts {
+    let info = adapter.get_info();
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    // A range of a buffer begins where its variables and its words may.
+    let alignment = limits.min_storage_buffer_offset_alignment.max(16) as usize;
+    Facts {
+        kind: match info.device_type {
+            DeviceType::DiscreteGpu => AdapterKind::Discrete,
+            DeviceType::Cpu => AdapterKind::Software(cores()),
+            _ => AdapterKind::Integrated,
+        },
+        subgroup: features.contains(Features::SUBGROUP).then_some(info.subgroup_min_size.max(1).into()),
+        threads: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) as usize,
+        shared: limits.max_compute_workgroup_storage_size as usize,
+        // Offsets are numbers of 32 bits with a sign.
+        largest_binding: limits.max_storage_buffer_binding_size.min(i32::MAX as u64) as usize,
+        alignment,
+        name: info.name,
+    }
+}

@@ -1,0 +1,162 @@
+//! An adapter that was opened: its queue, waits that end, and what has gone wrong. An error that nobody is there to hear (a device that is lost, one in a
+//! callback) is kept, and is what the next call gets.
+
+use super::adapters::{Limited, WANTED};
+use gristmill_runtime::Error;
+use gristmill_runtime::lease::Owner;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+use wgpu::{
+    Adapter, Device, DeviceDescriptor, DeviceLostReason, ErrorFilter, ExperimentalFeatures, Features, Limits,
+    MemoryHints, PollError, PollType, Queue, SubmissionIndex, Trace,
+};
+
+/// A wait that takes longer makes the device lost: no step and no copy takes two minutes.
+const WAIT: Duration = Duration::from_secs(120);
+
+/// What a future gives that is ready: without a browser all of wgpu's are.
+pub fn ready<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut context = std::task::Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// What went wrong while nobody asked.
+#[derive(Default)]
+struct Failed {
+    /// The device is gone for good.
+    lost: Option<String>,
+    /// An error that no scope took.
+    other: Option<wgpu::Error>,
+}
+
+/// An adapter that was opened.
+pub struct Context {
+    /// As an owner of memory.
+    pub owner: Owner,
+    /// Its name and how it is reached.
+    pub title: String,
+    /// The device.
+    pub device: Device,
+    /// Its queue.
+    pub queue: Queue,
+    /// What it has of what was asked for.
+    pub features: Features,
+    /// What it takes.
+    pub limits: Limits,
+    failed: Arc<Mutex<Failed>>,
+    wait: Mutex<Duration>,
+}
+
+impl Context {
+    /// Opens an adapter, as if it had no more than that.
+    pub fn open(adapter: &Adapter, limited: &Limited) -> Result<Context, Error> {
+        let info = adapter.get_info();
+        let title = format!("{} ({})", info.name, info.backend);
+        let (features, limits) = (limited.features(adapter) & WANTED, limited.limits(adapter));
+        let descriptor = DeviceDescriptor {
+            label: None,
+            required_features: features,
+            required_limits: limits.clone(),
+            experimental_features: ExperimentalFeatures::disabled(),
+            memory_hints: MemoryHints::Performance,
+            trace: Trace::Off,
+        };
+        let (device, queue) = ready(adapter.request_device(&descriptor)).map_err(|error| Error::Lacking {
+            device: "wgpu".into(),
+            message: format!("{title} does not open: {error}"),
+            hint: "`gristmill devices` lists others; a newer driver may help".into(),
+        })?;
+        let failed: Arc<Mutex<Failed>> = Arc::default();
+        let keep = failed.clone();
+        device.on_uncaptured_error(Arc::new(move |error| {
+            keep.lock().unwrap_or_else(PoisonError::into_inner).other.get_or_insert(error);
+        }));
+        let keep = failed.clone();
+        device.set_device_lost_callback(move |reason, message| {
+            if reason != DeviceLostReason::Destroyed {
+                keep.lock().unwrap_or_else(PoisonError::into_inner).lost.get_or_insert(message);
+            }
+        });
+        let (owner, wait) = (Owner::new(), Mutex::new(WAIT));
+        Ok(Context { owner, title, device, queue, features, limits, failed, wait })
+    }
+
+    /// A wait that takes longer than this makes the device lost.
+    pub fn limit_waits(&self, limit: Duration) {
+        *self.wait.lock().unwrap_or_else(PoisonError::into_inner) = limit;
+    }
+
+    /// What has gone wrong since somebody asked; that the device is lost, each time.
+    pub fn check(&self, what: &str) -> Result<(), Error> {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(message) = &failed.lost {
+            return Err(self.lost(message.clone()));
+        }
+        failed.other.take().map_or(Ok(()), |error| Err(self.error(what, error)))
+    }
+
+    fn lost(&self, what: String) -> Error {
+        Error::Lost {
+            device: format!("wgpu, {}", self.title),
+            what,
+            hint: "start again; if it happens again, `--device cpu` does without, and please report it with the driver's version".into(),
+        }
+    }
+
+    /// An error of wgpu's, in our words.
+    fn error(&self, what: &str, error: wgpu::Error) -> Error {
+        let device = format!("wgpu, {}", self.title);
+        match error {
+            wgpu::Error::OutOfMemory { .. } => Error::OutOfMemory { what: what.into(), wanted: 0, free: None, device },
+            other => Error::Driver {
+                device,
+                what: what.into(),
+                message: other.to_string(),
+                hint: "please report this with the driver's version; `--device cpu` does without".into(),
+            },
+        }
+    }
+
+    /// What `make` makes, if wgpu has nothing against it.
+    pub fn scoped<T>(&self, what: &str, make: impl FnOnce() -> T) -> Result<T, Error> {
+        self.check(what)?;
+        let scopes = [ErrorFilter::OutOfMemory, ErrorFilter::Validation, ErrorFilter::Internal]
+            .map(|filter| self.device.push_error_scope(filter));
+        let made = make();
+        let mut found = None;
+        for scope in scopes.into_iter().rev() {
+            found = found.or(ready(scope.pop()));
+        }
+        match found {
+            Some(error) => Err(self.check(what).err().unwrap_or_else(|| self.error(what, error))),
+            None => self.check(what).map(|()| made),
+        }
+    }
+
+    /// Waits until that submission, and all before it, have ended.
+    pub fn wait(&self, what: &str, index: SubmissionIndex) -> Result<(), Error> {
+        let timeout = *self.wait.lock().unwrap_or_else(PoisonError::into_inner);
+        let polled = self.device.poll(PollType::Wait { submission_index: Some(index), timeout: Some(timeout) });
+        if let Err(PollError::Timeout) = polled {
+            let message = format!("{what} has not ended after {} s", timeout.as_secs_f32());
+            let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            failed.lost.get_or_insert(message);
+        }
+        self.check(what)?;
+        polled.map(drop).map_err(|error| Error::Driver {
+            device: format!("wgpu, {}", self.title),
+            what: what.into(),
+            message: error.to_string(),
+            hint: "please report this with the driver's version".into(),
+        })
+    }
+}

@@ -1,0 +1,170 @@
+//! An adapter as a device.
+
+use super::adapters::{Limited, adapters, facts, find};
+use super::context::Context;
+use super::memory::{Copies, alloc};
+use super::order::in_order;
+use super::pipelines::Pipeline;
+use super::replay::WgpuReplay;
+use crate::parallel::{cores, each};
+use crate::text::{Libraries, Text};
+use gristmill_runtime::lease::Use;
+use gristmill_runtime::staging::{self, Piece};
+use gristmill_runtime::store::Store;
+use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
+use gristmill_uop::program::Program;
+use gristmill_uop::target::Target;
+use std::sync::Arc;
+use std::time::Duration;
+use wgpu::{AdapterInfo, Features};
+
+/// An adapter.
+pub struct WgpuDevice {
+    name: String,
+    info: AdapterInfo,
+    context: Arc<Context>,
+    target: Target,
+    copies: Copies,
+    store: Store,
+    loaded: Libraries<Arc<Pipeline>>,
+}
+
+impl WgpuDevice {
+    /// The adapter of that number, or with that in its name, with the user's store.
+    pub fn new(number: usize, name: Option<&str>) -> Result<WgpuDevice, Error> {
+        WgpuDevice::with((number, name), Store::user()?, &Limited::default())
+    }
+
+    /// That adapter with this store, as if it had no more than that.
+    pub fn with((number, name): (usize, Option<&str>), store: Store, limited: &Limited) -> Result<WgpuDevice, Error> {
+        let (number, adapter) = find(number, name)?;
+        let open = |limited: &Limited, store: Store| -> Result<WgpuDevice, Error> {
+            let context = Arc::new(Context::open(&adapter, limited)?);
+            let facts = facts(&adapter, context.features, &context.limits);
+            Ok(WgpuDevice {
+                name: if number == 0 { "wgpu".into() } else { format!("wgpu:{number}") },
+                info: adapter.get_info(),
+                target: Target::new(facts.machine()),
+                copies: Copies::default(),
+                loaded: Libraries::default(),
+                store,
+                context,
+            })
+        };
+        let device = open(limited, store)?;
+        match device.target.machine.shuffles && !in_order(&device)? {
+            true => open(&Limited { no_subgroups: true, ..*limited }, device.store),
+            false => Ok(device),
+        }
+    }
+
+    /// A wait for a step or a copy that takes longer than this (two minutes unless said) makes the device [lost](Error::Lost).
+    pub fn with_wait_limit(self, limit: Duration) -> WgpuDevice {
+        self.context.limit_waits(limit);
+        self
+    }
+}
+
+impl Device for WgpuDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn id(&self) -> DeviceId {
+        self.context.owner.id()
+    }
+    fn target(&self) -> &Target {
+        &self.target
+    }
+    fn describe(&self) -> Vec<String> {
+        let (info, limits, machine) = (&self.info, &self.context.limits, &self.target.machine);
+        let has = |feature, name: &'static str| self.context.features.contains(feature).then_some(name);
+        let features = [
+            has(Features::SUBGROUP, "subgroups"),
+            has(Features::SHADER_INT64, "integers of 64 bits"),
+            has(Features::TIMESTAMP_QUERY, "timestamps"),
+        ];
+        let features: Vec<&str> = features.into_iter().flatten().collect();
+        let others = adapters().into_iter().enumerate().map(|(i, adapter)| {
+            let info = adapter.get_info();
+            format!("wgpu:{i} is {}, {:?}, reached by {}", info.name, info.device_type, info.backend)
+        });
+        let lines = vec![
+            format!("{}, {:?} by {} {}", info.name, info.device_type, info.driver, info.driver_info),
+            format!(
+                "reached by {}; {}; subgroups of {} to {} threads",
+                info.backend,
+                features.join(", "),
+                info.subgroup_min_size,
+                info.subgroup_max_size
+            ),
+            format!(
+                "buffers of {} MB, {} a kernel; workgroups of {} threads share {} KiB",
+                machine.largest_binding / 1_000_000,
+                limits.max_storage_buffers_per_shader_stage,
+                limits.max_compute_invocations_per_workgroup,
+                machine.shared_per_workgroup >> 10
+            ),
+        ];
+        lines.into_iter().chain(others).collect()
+    }
+    fn store(&self) -> Option<&Store> {
+        Some(&self.store)
+    }
+    fn warnings(&self) -> Vec<Error> {
+        self.store.warnings()
+    }
+    /// No interface tells: of an adapter on the processor's memory that is the processor's.
+    fn available(&self) -> Option<u64> {
+        match self.info.device_type {
+            wgpu::DeviceType::DiscreteGpu => None,
+            _ => gristmill_runtime::memory::available(),
+        }
+    }
+    fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
+        alloc(&self.context, bytes, memory)
+    }
+    fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
+        to.check_device("write", self.id())?;
+        let _lease = to.lease("write", offset, data.len(), Use::Write)?;
+        self.copies.write(&self.context, to, offset, data)
+    }
+    fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
+        from.check_device("read", self.id())?;
+        let _lease = from.lease("read", offset, data.len(), Use::Read)?;
+        self.copies.read(&self.context, from, offset, data)
+    }
+    /// Behind the steps in flight: new bytes.
+    fn read_settled(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
+        self.copies.read(&self.context, from, offset, data)
+    }
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+        staging::through(self, to, offset, len)
+    }
+    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+        let texts = Text::all(programs)?;
+        let (mut pipelines, missing) = self.loaded.find(&texts);
+        let mut done = pipelines.len();
+        let total = done + missing.len();
+        progress(done, total);
+        let program = |text: &Text| {
+            let found = texts.iter().position(|other| other.key == text.key);
+            &programs[found.expect("a text of one of the programs")]
+        };
+        let make = |i: usize| Pipeline::new(&self.context, missing[i], program(missing[i]));
+        each(missing.len(), cores(), make, |i, pipeline| {
+            pipelines.insert(missing[i].key, Arc::new(Arc::new(pipeline)));
+            done += 1;
+            progress(done, total);
+            Ok(())
+        })?;
+        self.loaded.keep(&pipelines);
+        let kernel = |(text, program): (&Text, &Program)| -> Arc<dyn Kernel> {
+            let pipeline: Arc<Pipeline> = (*pipelines[&text.key]).clone();
+            Arc::new(LoadedProgram::new(program.clone(), self.id(), pipeline))
+        };
+        Ok(texts.iter().zip(programs).map(kernel).collect())
+    }
+    fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
+        Ok(Box::new(WgpuReplay::new(self.context.clone(), launches)?))
+    }
+}

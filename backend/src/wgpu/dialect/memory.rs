@@ -1,0 +1,137 @@
+//! Buffers and stages as WGSL declares them: arrays of words, of several where the widest loads take so many, of atomic ones where parts of them are written.
+
+use gristmill_compiler::emit::Signature;
+use gristmill_compiler::lower::{KernelCode, Statement};
+use gristmill_uop::program::Access;
+use gristmill_uop::{Arg, Graph, Id, Op};
+use std::collections::HashMap;
+use std::fmt::Write;
+
+/// How a buffer is accessed.
+#[derive(Clone)]
+struct Memory {
+    /// What it is called, and of a stage the word where it begins.
+    name: String,
+    first: usize,
+    /// Words of an element.
+    width: usize,
+    /// Are parts of words written?
+    atomic: bool,
+}
+
+/// The buffers and stages of a kernel.
+pub struct Memories {
+    of: HashMap<Id, Memory>,
+    /// Whether each of the buffers is one of weights, which nothing writes while a step runs.
+    weights: Vec<bool>,
+    /// Words that a workgroup shares.
+    shared: usize,
+}
+
+impl Memories {
+    /// Of this code.
+    pub fn of(g: &Graph, code: &KernelCode, signature: &Signature) -> Memories {
+        let memory = |name: String, first: usize| Memory { name, first, width: 1, atomic: false };
+        let params = signature.params.iter().enumerate().map(|(i, p)| (p.2, memory(format!("p{i}"), 0)));
+        let stages = signature.scratch.iter().map(|&(local, at)| (local, memory("scratch".into(), at / 4)));
+        let mut of: HashMap<Id, Memory> = params.chain(stages).collect();
+        let (mut widths, mut written): (HashMap<Id, usize>, Vec<Id>) = Default::default();
+        let find = |id: Id| signature.params.iter().any(|p| p.2 == id);
+        for s in code.bodies.iter().flat_map(|body| &body.statements) {
+            match s {
+                Statement::Wide(buffer, _, bytes, _) if find(*buffer) => {
+                    let width = widths.entry(*buffer).or_insert(bytes / 4);
+                    *width = (*width).min(bytes / 4);
+                }
+                Statement::Write(buffer, _, value) => {
+                    written.push(*buffer);
+                    let part = g.scalar(*value).bytes() < 4;
+                    if let Some(memory) = of.get_mut(buffer) {
+                        memory.atomic |= part;
+                    }
+                }
+                Statement::WideWrite(buffer, ..) => written.push(*buffer),
+                _ => {}
+            }
+        }
+        // A write of one word of several may touch the others.
+        for (buffer, width) in widths.into_iter().filter(|w| !written.contains(&w.0)) {
+            of.entry(buffer).and_modify(|memory| memory.width = width);
+        }
+        // Stages lie in one array.
+        let parts = of.iter().any(|(&id, memory)| g[id].op == Op::Local && memory.atomic);
+        of.iter_mut().filter(|(id, _)| g[**id].op == Op::Local).for_each(|(_, memory)| memory.atomic = parts);
+        let packed = |node: Id| matches!(g[node].arg, Arg::Packed(..));
+        let weights = signature.params.iter().map(|p| p.1 == Access::Read && packed(p.2)).collect();
+        Memories { of, weights, shared: signature.scratch_bytes.div_ceil(4) }
+    }
+    /// Their declarations, and that of the variables.
+    pub fn definitions(&self, signature: &Signature) -> String {
+        let mut out = String::new();
+        for (i, p) in signature.params.iter().enumerate() {
+            let memory = &self.of[&p.2];
+            let element = match (memory.atomic, memory.width) {
+                (true, _) => "atomic<u32>".into(),
+                (false, 1) => "u32".into(),
+                (false, width) => format!("vec{width}<u32>"),
+            };
+            // Two parts of one buffer may be bound, of which one is written: only weights are told apart.
+            let access = if self.weights[i] { "read" } else { "read_write" };
+            let _ = writeln!(out, "@group(0) @binding({i}) var<storage, {access}> p{i}: array<{element}>;");
+        }
+        if !signature.vars.is_empty() {
+            let fields: Vec<String> = (0..signature.vars.len()).map(|i| format!("v{i}: i32")).collect();
+            let _ = writeln!(out, "struct Variables {{ {} }}", fields.join(", "));
+            let at = signature.params.len();
+            let _ = writeln!(out, "@group(0) @binding({at}) var<uniform> variables: Variables;");
+        }
+        if self.shared > 0 {
+            let atomic = self.of.values().any(|memory| memory.name == "scratch" && memory.atomic);
+            let element = if atomic { "atomic<u32>" } else { "u32" };
+            let _ = writeln!(out, "var<workgroup> scratch: array<{element}, {}>;", self.shared);
+        }
+        out
+    }
+    fn get(&self, buffer: Id) -> &Memory {
+        self.of.get(&buffer).unwrap_or_else(|| panic!("{buffer:?} is no argument of the kernel"))
+    }
+    /// A word of a buffer of single words, as a place.
+    pub fn element(&self, buffer: Id, word: &str) -> String {
+        let memory = self.get(buffer);
+        match memory.first {
+            0 => format!("{}[{word}]", memory.name),
+            first => format!("{}[{first}u + {word}]", memory.name),
+        }
+    }
+    /// A word of a buffer, so many behind that one.
+    pub fn read(&self, buffer: Id, word: &str, behind: usize) -> String {
+        let memory = self.get(buffer);
+        let at = if behind == 0 { word.to_owned() } else { format!("({word} + {behind}u)") };
+        match (memory.atomic, memory.width) {
+            (true, _) => format!("atomicLoad(&{})", self.element(buffer, &at)),
+            (false, 1) => self.element(buffer, &at),
+            (false, width) => format!("{}[{at} / {width}u][{at} % {width}u]", memory.name),
+        }
+    }
+    /// So many words, from one on that is a multiple of them.
+    pub fn read_wide(&self, buffer: Id, word: &str, count: usize) -> Vec<String> {
+        let memory = self.get(buffer);
+        let one = |i: usize| match memory.width {
+            1 => self.read(buffer, word, i),
+            width => {
+                let element = if i < width { String::new() } else { format!(" + {}u", i / width) };
+                format!("{}[{word} / {width}u{element}].{}", memory.name, ["x", "y", "z", "w"][i % width])
+            }
+        };
+        (0..count).map(one).collect()
+    }
+    /// The statement that writes a word, so many behind that one.
+    pub fn write(&self, buffer: Id, word: &str, behind: usize, value: &str) -> String {
+        let at = if behind == 0 { word.to_owned() } else { format!("{word} + {behind}u") };
+        let element = self.element(buffer, &at);
+        match self.get(buffer).atomic {
+            true => format!("atomicStore(&{element}, {value});"),
+            false => format!("{element} = {value};"),
+        }
+    }
+}

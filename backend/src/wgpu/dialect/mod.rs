@@ -1,0 +1,278 @@
+//! WGSL: a module for each kernel, its prelude and folds before it. What differs between adapters is in the code (how many neighbours exchange registers)
+//! or in the machine that it was lowered for (words alone are loaded).
+//!
+//! Buffers are arrays of words at bindings 0, 1, …, in the order of `Program::params`; the variables, each an i32, are a uniform buffer behind them. A
+//! buffer that the kernel writes bytes or halves to is one of atomic words. The workgroup's number is `x + GROUPS_X·y` of the grid.
+
+mod expression;
+mod memory;
+mod prelude;
+mod tables;
+
+use crate::render::unprintable;
+use expression::{Expressions, Type, to_f32, wrapped};
+use gristmill_compiler::emit::{Dialect, Signature};
+use gristmill_compiler::lower::{Code, KernelCode, Prefetch, Statement, ThreadIndex};
+use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
+use memory::Memories;
+pub use prelude::PRELUDE;
+use prelude::{Fold, LONG, folds};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// Workgroups of a row of the grid, where there is more than one row: a dimension has no more than 65,535.
+pub const GROUPS_X: u32 = 1 << 15;
+
+/// The dialect.
+pub struct Wgsl;
+
+impl Dialect for Wgsl {
+    fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
+        let t = Expressions::new(graph, signature);
+        let memories = Memories::of(graph, code, signature);
+        let mut w = Writer { t, memories, threads: &[], folds: BTreeSet::new(), out: String::new() };
+        w.kernel(name, code);
+        let folds = folds(&w.folds, code.threads, code.exchange);
+        let tables = w.t.tables.borrow().definitions();
+        let long = if w.out.contains("f32_to_i64(") { LONG } else { "" };
+        format!("{long}{folds}{tables}{}{}", w.memories.definitions(signature), w.out)
+    }
+}
+
+struct Writer<'a> {
+    t: Expressions<'a>,
+    memories: Memories,
+    /// How the threads of the open nest are counted.
+    threads: &'a [ThreadIndex],
+    folds: BTreeSet<Fold>,
+    out: String,
+}
+
+impl<'a> Writer<'a> {
+    fn line(&mut self, text: std::fmt::Arguments) {
+        let _ = self.out.write_fmt(text);
+        self.out.push('\n');
+    }
+    fn kernel(&mut self, name: &str, code: &'a KernelCode) {
+        let arguments = "@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32";
+        self.line(format_args!("@compute @workgroup_size({})\nfn {name}({arguments}) {{", code.threads));
+        for (i, &(_, node)) in self.t.signature.vars.iter().enumerate() {
+            match self.t.type_of(node) {
+                Type::I32 => self.line(format_args!("let var{i} = variables.v{i};")),
+                _ => unprintable(self.t.g, node),
+            }
+        }
+        self.line(format_args!("var w = i32(group.x + {GROUPS_X}u * group.y);"));
+        for (i, body) in code.bodies.iter().enumerate() {
+            self.body(i, body);
+        }
+        self.line(format_args!("}}"));
+    }
+    fn body(&mut self, number: usize, code: &'a Code) {
+        let count = self.t.signature.groups[number];
+        let text = self.t.index(count);
+        let text = if self.t.type_of(count) == Type::I64 { format!("i32({text})") } else { text };
+        self.line(format_args!("{{ let count = {text};\nif (w < count) {{"));
+        let mut rest = String::from("u32(w)");
+        for (i, &r) in code.globals.iter().enumerate().rev() {
+            let (t, n) = (self.t.type_of(r).name(), self.t.g.range_number(r));
+            if i == 0 {
+                self.line(format_args!("let r{n} = {t}({rest});"));
+            } else {
+                let bound = self.t.index(self.t.g[r].src[0]);
+                self.line(format_args!("let r{n} = {t}({rest} % u32({bound}));"));
+                rest = format!("({rest} / u32({bound}))");
+            }
+        }
+        if let Some(skip) = code.skip {
+            let skip = self.t.index(skip);
+            self.line(format_args!("if ({skip}) {{ return; }}"));
+        }
+        code.statements.iter().for_each(|s| self.statement(s));
+        self.line(format_args!("return; }}\nw -= count; }}"));
+    }
+    fn statement(&mut self, s: &'a Statement) {
+        match s {
+            Statement::Define(id) => {
+                let e = match self.t.g[*id].op {
+                    Op::Fold => self.fold(*id),
+                    Op::Load => self.load(*id),
+                    _ => self.t.expression(*id),
+                };
+                let (t, v) = (self.t.type_of(*id).name(), self.t.number(*id));
+                self.line(format_args!("let v{v}: {t} = {e};"));
+            }
+            Statement::Wide(buffer, at, bytes, parts) => self.wide(*buffer, *at, *bytes, parts),
+            // How often it is written out WGSL has no word for.
+            Statement::Loop { range, .. } => {
+                let (t, n) = (self.t.type_of(*range).name(), self.t.g.range_number(*range));
+                let bound = self.t.name(self.t.g[*range].src[0]);
+                self.line(format_args!("for (var r{n} = {t}(0); r{n} < {t}({bound}); r{n} += {t}(1)) {{"));
+            }
+            Statement::End => self.line(format_args!("}}")),
+            Statement::Accumulator(acc) => {
+                let node = &self.t.g[*acc];
+                let (t, first, a) = (self.t.type_of(node.src[1]), self.t.name(node.src[0]), self.t.number(node.src[1]));
+                let first = if t == Type::I64 { format!("i64({first})") } else { first };
+                self.line(format_args!("var a{a}: {} = {first};", t.name()));
+            }
+            Statement::Accumulate(acc, value) => {
+                let of = self.t.g[*acc].src[1];
+                let (e, a) = (self.t.expression(*value), self.t.number(of));
+                let [to, from] = [of, *value].map(|id| self.t.type_of(id));
+                let e = if to == from { e } else { format!("{}({e})", to.name()) };
+                self.line(format_args!("a{a} = {e};"));
+            }
+            Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
+            Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
+            Statement::Barrier => self.line(format_args!("workgroupBarrier();")),
+            Statement::Unless(condition) => {
+                let condition = self.t.index(*condition);
+                self.line(format_args!("if (!({condition})) {{"));
+            }
+            Statement::Nest { threads, .. } => {
+                self.line(format_args!("{{"));
+                self.threads = threads;
+                threads.iter().for_each(|t| self.index_of(t));
+            }
+            // A dispatch begins when those before it have ended, and nothing is asked for ahead.
+            Statement::DependencyWait
+            | Statement::LaunchDependents
+            | Statement::AsyncWait
+            | Statement::Prefetch(Prefetch::Span(_)) => {}
+            s => panic!("WGSL has no text for {s:?}"),
+        }
+    }
+    /// The index of a range, from the thread's number.
+    fn index_of(&mut self, index: &ThreadIndex) {
+        let (t, n) = (self.t.type_of(index.range).name(), self.t.g.range_number(index.range));
+        let divide = index.divide.map_or(String::new(), |by| format!(" / {by}u"));
+        let modulo = index.modulo.map_or(String::new(), |by| format!(" % {by}u"));
+        self.line(format_args!("let r{n} = {t}(thread{divide}{modulo});"));
+    }
+    /// The sum or maximum over lanes that are threads.
+    fn fold(&mut self, id: Id) -> String {
+        let n = &self.t.g[id];
+        let Arg::Reduce(how, _) = n.arg else { unprintable(self.t.g, id) };
+        let Some(lane) = self.threads.iter().find(|t| t.range == n.src[1]) else { unprintable(self.t.g, id) };
+        let Some(lanes) = self.t.g.int_value(self.t.g[lane.range].src[0]) else { unprintable(self.t.g, id) };
+        let (scalar, own) = (n.dtype.scalar, self.t.type_of(id));
+        let x = self.t.name(n.src[0]);
+        let (of, x) = match scalar {
+            Scalar::Bool => (Type::I32, format!("i32({x})")),
+            s if s.is_half() => (Type::F32, to_f32(s, &x)),
+            _ if own != self.t.type_of(n.src[0]) => (own, format!("{}({x})", own.name())),
+            _ => (own, x),
+        };
+        let Some(fold) = Fold::new(how, of, lanes, lane.stride()) else { unprintable(self.t.g, id) };
+        let text = format!("{}({x}, thread)", fold.name());
+        self.folds.insert(fold);
+        match scalar {
+            Scalar::Bool => format!("{text} != 0"),
+            s if s.is_half() => format!("f32_to_{}({text})", s.name()),
+            s => wrapped(s, text),
+        }
+    }
+    /// The word of a buffer's element: what varies and what does not, in words.
+    fn word(&self, buffer: Id, at: Id) -> String {
+        let unit = self.t.g.unit_bytes(buffer);
+        if let Some(at) = self.t.g.int_value(at) {
+            return format!("{}u", at * unit / 4);
+        }
+        let at = self.offset(at);
+        match unit {
+            1 => format!("({at} >> 2u)"),
+            2 => format!("({at} >> 1u)"),
+            4 => at,
+            unit => format!("({at} * {}u)", unit / 4),
+        }
+    }
+    fn offset(&self, at: Id) -> String {
+        format!("u32({})", self.t.name(at))
+    }
+    fn load(&mut self, id: Id) -> String {
+        let n = &self.t.g[id];
+        let (buffer, at, scalar) = (n.src[0], n.src[1], n.dtype.scalar);
+        let word = self.word(buffer, at);
+        let first = self.memories.read(buffer, &word, 0);
+        match (scalar.bytes(), self.t.type_of(id)) {
+            (4, Type::U32) => first,
+            (4, t) => format!("bitcast<{}>({first})", t.name()),
+            (8, Type::I32) => format!("i32({first})"),
+            (8, Type::I64) => {
+                let second = self.memories.read(buffer, &word, 1);
+                format!("i64((u64({second}) << 32u) | u64({first}))")
+            }
+            _ => unprintable(self.t.g, id),
+        }
+    }
+    fn wide(&mut self, buffer: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) {
+        let (word, number) = (self.word(buffer, at), self.t.number(parts[0].0));
+        for (i, text) in self.memories.read_wide(buffer, &word, bytes / 4).into_iter().enumerate() {
+            self.line(format_args!("let w{number}_{i} = {text};"));
+        }
+        for &(load, byte) in parts {
+            let (word, by) = (format!("w{number}_{}", byte / 4), 8 * (byte % 4));
+            let scalar = self.t.g.scalar(load);
+            let bits = 8 * scalar.bytes();
+            let value = match (scalar, self.t.type_of(load)) {
+                (Scalar::Bool, _) => format!("extractBits({word}, {by}u, 8u) != 0u"),
+                (_, Type::U32) if bits == 32 => word,
+                (_, t) if bits == 32 => format!("bitcast<{}>({word})", t.name()),
+                (_, Type::U32) => format!("extractBits({word}, {by}u, {bits}u)"),
+                (_, Type::I32) => format!("extractBits(i32({word}), {by}u, {bits}u)"),
+                _ => unprintable(self.t.g, load),
+            };
+            let (t, v) = (self.t.type_of(load).name(), self.t.number(load));
+            self.line(format_args!("let v{v}: {t} = {value};"));
+        }
+    }
+    /// A value's bits, as words.
+    fn bits(&self, value: Id) -> String {
+        let x = self.t.name(value);
+        match self.t.type_of(value) {
+            Type::U32 => x,
+            Type::F32 => format!("bitcast<u32>({x})"),
+            _ => format!("u32({x})"),
+        }
+    }
+    /// Bits of several values in one word.
+    fn joined(&self, values: &[Id]) -> String {
+        let bits = 32 / values.len();
+        let part = |(i, &v): (usize, &Id)| match bits {
+            32 => self.bits(v),
+            _ => format!("(({} & {}u) << {}u)", self.bits(v), (1u64 << bits) - 1, i * bits),
+        };
+        values.iter().enumerate().map(part).collect::<Vec<_>>().join(" | ")
+    }
+    fn wide_write(&mut self, buffer: Id, at: Id, bytes: usize, values: &[Id]) {
+        let word = self.word(buffer, at);
+        let words: Vec<String> = values.chunks(values.len() * 4 / bytes).map(|of| self.joined(of)).collect();
+        for (i, value) in words.iter().enumerate() {
+            let text = self.memories.write(buffer, &word, i, value);
+            self.line(format_args!("{text}"));
+        }
+    }
+    fn write(&mut self, buffer: Id, at: Id, value: Id) {
+        let (scalar, bits) = (self.t.g.scalar(value), self.bits(value));
+        let size = scalar.bytes();
+        if size < 4 {
+            let byte = format!("{} * {}u", self.offset(at), self.t.g.unit_bytes(buffer));
+            let mask = (1u64 << (8 * size)) - 1;
+            let (n, at) = (self.out.len(), self.memories.element(buffer, &format!("(byte{} >> 2u)", self.out.len())));
+            self.line(format_args!("let byte{n} = {byte};"));
+            self.line(format_args!("atomicAnd(&{at}, ~({mask}u << (byte{n} % 4u * 8u)));"));
+            self.line(format_args!("atomicOr(&{at}, ({bits} & {mask}u) << (byte{n} % 4u * 8u));"));
+            return;
+        }
+        let word = self.word(buffer, at);
+        let text = self.memories.write(buffer, &word, 0, &bits);
+        self.line(format_args!("{text}"));
+        if size == 8 {
+            let x = self.t.name(value);
+            let by = if self.t.type_of(value) == Type::I64 { 32 } else { 31 };
+            let text = self.memories.write(buffer, &word, 1, &format!("u32({x} >> {by}u)"));
+            self.line(format_args!("{text}"));
+        }
+    }
+}

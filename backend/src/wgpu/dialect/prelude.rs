@@ -1,0 +1,171 @@
+//! What every kernel's module begins with, and the folds over its threads.
+
+use super::expression::Type;
+use gristmill_uop::ReduceOp;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// Functions that have no word in WGSL, or one that says less than the graph means: conversions that saturate and round to the nearest even, exponentials
+/// and logarithms to a few units in the last place (polynomials of the Cephes library, as in the dialect of the processor). The larger part of
+/// `n·ln 2`, n·355/512, is a product of whole numbers: drivers may join two products of `n`, and have lost its last bits then.
+pub const PRELUDE: &str = r"
+var<private> special: vec2<u32> = vec2<u32>(0x7f800000u, 0x7fc00000u);
+fn infinity() -> f32 { return bitcast<f32>(special.x); }
+fn not_a_number() -> f32 { return bitcast<f32>(special.y); }
+fn f16_to_f32(x: u32) -> f32 { return unpack2x16float(x).x; }
+fn bf16_to_f32(x: u32) -> f32 { return bitcast<f32>(x << 16u); }
+fn f32_to_bf16(f: f32) -> u32 {
+  let x = bitcast<u32>(f);
+  return select((x + 0x7fffu + ((x >> 16u) & 1u)) >> 16u, (x >> 16u) | 64u, (x & 0x7fffffffu) > 0x7f800000u);
+}
+fn f32_to_f16(f: f32) -> u32 {
+  let x = bitcast<u32>(f);
+  let a = x & 0x7fffffffu;
+  let sign = (x >> 16u) & 0x8000u;
+  let normal = (a + 0xc8000fffu + ((a >> 13u) & 1u)) >> 13u;
+  let shift = 126u - min(a >> 23u, 126u);
+  let fraction = (a & 0x7fffffu) | 0x800000u;
+  let kept = fraction >> min(shift, 31u);
+  let lost = fraction & ((1u << min(shift, 31u)) - 1u);
+  let half = 1u << (max(min(shift, 31u), 1u) - 1u);
+  let small = kept + u32(lost > half || (lost == half && (kept & 1u) == 1u));
+  let finite = select(select(small, 0u, shift > 24u), normal, a >= 0x38800000u);
+  let large = select(0x7c00u, 0x7e00u, a > 0x7f800000u);
+  return sign | select(finite, large, a >= 0x477ff000u);
+}
+fn f32_to_i32(x: f32) -> i32 {
+  let inside = i32(clamp(x, -2147483648.0f, 2147483520.0f));
+  return select(select(0, inside, x == x), 2147483647, x >= 2147483648.0f);
+}
+fn f32_to_u32(x: f32) -> u32 {
+  let inside = u32(clamp(x, 0.0f, 4294967040.0f));
+  return select(select(0u, inside, x == x), 4294967295u, x >= 4294967296.0f);
+}
+fn f32_to_i8(x: f32) -> i32 { return select(0, i32(clamp(x, -128.0f, 127.0f)), x == x); }
+fn f32_to_i16(x: f32) -> i32 { return select(0, i32(clamp(x, -32768.0f, 32767.0f)), x == x); }
+fn f32_to_u8(x: f32) -> u32 { return select(0u, u32(clamp(x, 0.0f, 255.0f)), x == x); }
+fn f32_to_u16(x: f32) -> u32 { return select(0u, u32(clamp(x, 0.0f, 65535.0f)), x == x); }
+fn exponential(y: f32) -> f32 {
+  let x = clamp(y, -104.0f, 89.0f);
+  let n = round(x * 1.4426950408889634f);
+  let r = fma(n, 2.12194440e-4f, x - f32(i32(n) * 355) * 0.001953125f);
+  var p = 1.9875691500e-4f;
+  p = fma(p, r, 1.3981999507e-3f);
+  p = fma(p, r, 8.3334519073e-3f);
+  p = fma(p, r, 4.1665795894e-2f);
+  p = fma(p, r, 1.6666665459e-1f);
+  p = fma(p, r, 5.0000001201e-1f);
+  p = fma(p, r * r, r + 1.0f);
+  let k = i32(n);
+  let half = k >> 1u;
+  let scaled = p * bitcast<f32>((half + 127) << 23u) * bitcast<f32>((k - half + 127) << 23u);
+  return select(y, scaled, y == y);
+}
+fn logarithm(x: f32) -> f32 {
+  let low = x < 1.1754943508e-38f;
+  let b = bitcast<i32>(select(x, x * 8388608.0f, low));
+  let e = (b - 0x3f3504f3) >> 23u;
+  let m = bitcast<f32>(b - (e << 23u));
+  let f = (m - 1.0f) / (m + 1.0f);
+  let z = f * f;
+  var p = 0.2222222222f;
+  p = fma(p, z, 0.2857142857f);
+  p = fma(p, z, 0.4f);
+  p = fma(p, z, 0.6666666667f);
+  p = fma(p, z, 2.0f);
+  let n = f32(e - select(0, 23, low));
+  let inside = fma(n, 0.6931471806f, f * p);
+  let outside = select(select(not_a_number(), infinity(), x > 0.0f), -infinity(), x == 0.0f);
+  return select(outside, inside, x > 0.0f && x < infinity());
+}
+fn dot4_unsigned(a: u32, b: u32, c: i32) -> i32 {
+  return c + dot4I8Packed(a ^ 0x80808080u, b) + 128 * dot4I8Packed(0x01010101u, b);
+}
+fn table4(table: vec4<u32>, x: u32) -> u32 {
+  var out = 0u;
+  for (var i = 0u; i < 32u; i += 8u) {
+    let at = (x >> i) & 15u;
+    out |= ((table[at >> 2u] >> ((at & 3u) * 8u)) & 255u) << i;
+  }
+  return out;
+}
+";
+
+/// What stands there besides where a kernel makes a whole number of 64 bits of a float: not every adapter has those.
+pub const LONG: &str = r"
+fn f32_to_i64(x: f32) -> i64 {
+  let inside = i64(clamp(x, -9223372036854775808.0f, 9223371487098961920.0f));
+  return select(select(0li, inside, x == x), 9223372036854775807li, x >= 9223372036854775808.0f);
+}
+";
+
+/// A sum or a maximum over neighbours: so many lanes, so many threads apart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Fold {
+    /// Is it a sum?
+    pub adds: bool,
+    /// Of values of 64 bits, of floats, of signed ones, of unsigned ones?
+    pub of: u8,
+    /// Values.
+    pub lanes: i64,
+    /// Threads from one to the next.
+    pub stride: i64,
+}
+
+/// The types that are folded, by [`Fold::of`].
+const TYPES: [Type; 4] = [Type::F32, Type::I32, Type::U32, Type::I64];
+
+impl Fold {
+    /// Of values of that type; none if it is no number.
+    pub fn new(how: ReduceOp, of: Type, lanes: i64, stride: i64) -> Option<Fold> {
+        let of = TYPES.iter().position(|&t| t == of)? as u8;
+        Some(Fold { adds: how == ReduceOp::Add, of, lanes, stride })
+    }
+    /// Its function.
+    pub fn name(&self) -> String {
+        let how = if self.adds { "add" } else { "max" };
+        format!("fold_{how}_{}_{}_{}", TYPES[self.of as usize].name(), self.lanes, self.stride)
+    }
+    fn combined(&self, other: &str) -> String {
+        if self.adds { format!("x + {other}") } else { format!("max(x, {other})") }
+    }
+    /// The function, where so many neighbouring threads exchange registers. Other threads meet in shared memory, and all of them come to its barriers.
+    fn definition(&self, exchange: i64) -> String {
+        let &Fold { of, lanes, stride, .. } = self;
+        let t = TYPES[of as usize];
+        let span = lanes * stride;
+        // Whole numbers of 64 bits are exchanged by no word of WGSL.
+        let exchange = if t == Type::I64 { 1 } else { exchange };
+        let mut out = format!("fn {}(y: {}, thread: u32) -> {} {{\n  var x = y;\n", self.name(), t.name(), t.name());
+        let mut by = stride;
+        while by < exchange && by < span {
+            let other = self.combined(&format!("subgroupShuffleXor(x, {by}u)"));
+            let _ = writeln!(out, "  x = {other};");
+            by *= 2;
+        }
+        if span > exchange.max(stride) {
+            let parts = format!("parts_{}", t.name());
+            let next = exchange.max(stride);
+            let _ = writeln!(out, "  workgroupBarrier();\n  {parts}[thread] = x;\n  workgroupBarrier();");
+            let _ = writeln!(out, "  let first = thread - thread % {span}u + thread % {next}u;\n  x = {parts}[first];");
+            let (count, other) = (span / next, self.combined(&format!("{parts}[first + i * {next}u]")));
+            let _ = writeln!(out, "  for (var i = 1u; i < {count}u; i += 1u) {{ x = {other}; }}");
+        }
+        out + "  return x;\n}\n"
+    }
+    fn is_shared(&self, exchange: i64) -> bool {
+        let exchange = if TYPES[self.of as usize] == Type::I64 { 1 } else { exchange };
+        self.lanes * self.stride > exchange.max(self.stride)
+    }
+}
+
+/// The functions of these folds in a kernel of so many threads, and the memory in which they meet.
+pub fn folds(all: &BTreeSet<Fold>, threads: usize, exchange: i64) -> String {
+    let mut out = String::new();
+    for (i, t) in TYPES.iter().enumerate() {
+        if all.iter().any(|f| f.of as usize == i && f.is_shared(exchange)) {
+            let _ = writeln!(out, "var<workgroup> parts_{0}: array<{0}, {threads}>;", t.name());
+        }
+    }
+    all.iter().fold(out, |out, fold| out + &fold.definition(exchange))
+}

@@ -1,0 +1,165 @@
+//! Memory of an adapter: a buffer for each allocation, copies of whole words.
+
+use super::context::Context;
+use gristmill_runtime::lease::Uses;
+use gristmill_runtime::{Buffer, Error, Memory, RawBuffer};
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use wgpu::{BufferDescriptor, BufferUsages, CommandEncoderDescriptor, MapMode};
+
+/// Allocations are a multiple of it: the widest load, in bytes.
+const UNIT: u64 = 16;
+/// Bytes of a word, of which copies are.
+const WORD: usize = 4;
+/// Bytes that are on their way before somebody waits: each is twice in memory until then.
+const ON_THEIR_WAY: u64 = 64 << 20;
+
+/// An allocation.
+pub struct AdapterMemory {
+    /// The buffer, a little longer than asked for.
+    pub buffer: wgpu::Buffer,
+    len: usize,
+    uses: Uses,
+}
+
+// SAFETY: it has no address on the host.
+unsafe impl RawBuffer for AdapterMemory {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
+    fn host(&self) -> Option<*mut u8> {
+        None
+    }
+}
+
+/// A buffer of `bytes`, which starts as zeros.
+pub fn alloc(context: &Context, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
+    let size = (bytes.max(1) as u64).next_multiple_of(UNIT);
+    let limits = &context.limits;
+    // What is a part of a larger buffer may be bound by itself; a weight is bound whole.
+    let most = match memory {
+        Memory::Weights => limits.max_storage_buffer_binding_size.min(limits.max_buffer_size).min(i32::MAX as u64),
+        _ => limits.max_buffer_size,
+    };
+    if size > most {
+        return Err(Error::Lacking {
+            device: "wgpu".into(),
+            message: format!(
+                "{} takes buffers of {most} bytes, and {} want one of {bytes}",
+                context.title,
+                memory.what()
+            ),
+            hint: "try a smaller quantisation, a smaller --ctx, or another device".into(),
+        });
+    }
+    let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+    let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+    let made = context.scoped(memory.what(), || context.device.create_buffer(&descriptor));
+    let buffer = made.map_err(|error| match error {
+        Error::OutOfMemory { what, free, device, .. } => Error::OutOfMemory { what, wanted: bytes, free, device },
+        other => other,
+    })?;
+    Ok(Buffer::whole(Arc::new(AdapterMemory { buffer, len: bytes, uses: Uses::new(&context.owner) })))
+}
+
+/// The allocation of a buffer, of which these bytes are inside.
+pub fn memory<'a>(
+    context: &Context,
+    what: &str,
+    buffer: &'a Buffer,
+    [offset, len]: [usize; 2],
+) -> Result<&'a AdapterMemory, Error> {
+    buffer.check(what, offset, len)?;
+    buffer.check_device(what, context.owner.id())?;
+    buffer.raw::<AdapterMemory>().ok_or_else(|| Error::invalid(what, "the buffer is no memory of an adapter"))
+}
+
+/// Copies from and to an adapter's memory.
+#[derive(Default)]
+pub struct Copies {
+    on_their_way: AtomicU64,
+}
+
+impl Copies {
+    /// Writes bytes; words that they fill in part keep the rest.
+    pub fn write(&self, context: &Context, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
+        let memory = memory(context, "write", to, [offset, data.len()])?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let start = to.offset() + offset;
+        let end = start + data.len();
+        let (first, last) = (start / WORD * WORD, end.next_multiple_of(WORD));
+        let padded: Vec<u8>;
+        let data = if (first, last) == (start, end) {
+            data
+        } else {
+            let mut words = vec![0; last - first];
+            // The words at both ends, of which a part stays.
+            let size = words.len();
+            fetch(context, memory, first, &mut words[..WORD])?;
+            fetch(context, memory, last - WORD, &mut words[size - WORD..])?;
+            words[start - first..end - first].copy_from_slice(data);
+            padded = words;
+            &padded[..]
+        };
+        context.scoped("a copy to the GPU", || context.queue.write_buffer(&memory.buffer, first as u64, data))?;
+        let before = self.on_their_way.fetch_add(data.len() as u64, Ordering::Relaxed);
+        if before + data.len() as u64 >= ON_THEIR_WAY {
+            self.on_their_way.store(0, Ordering::Relaxed);
+            let index = context.queue.submit([]);
+            context.wait("a copy to the GPU", index)?;
+        }
+        Ok(())
+    }
+
+    /// Reads bytes, behind all that was started.
+    pub fn read(&self, context: &Context, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
+        let memory = memory(context, "read", from, [offset, data.len()])?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let start = from.offset() + offset;
+        let end = start + data.len();
+        let (first, last) = (start / WORD * WORD, end.next_multiple_of(WORD));
+        if (first, last) == (start, end) {
+            return fetch(context, memory, first, data);
+        }
+        let mut words = vec![0; last - first];
+        fetch(context, memory, first, &mut words)?;
+        data.copy_from_slice(&words[start - first..end - first]);
+        Ok(())
+    }
+}
+
+/// Reads whole words, by way of memory that the host sees.
+fn fetch(context: &Context, from: &AdapterMemory, at: usize, words: &mut [u8]) -> Result<(), Error> {
+    const WHAT: &str = "a copy from the GPU";
+    let size = words.len() as u64;
+    let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+    let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+    let (staging, index) = context.scoped(WHAT, || {
+        let staging = context.device.create_buffer(&descriptor);
+        let mut encoder = context.device.create_command_encoder(&CommandEncoderDescriptor::default());
+        encoder.copy_buffer_to_buffer(&from.buffer, at as u64, &staging, 0, size);
+        let index = context.queue.submit([encoder.finish()]);
+        staging.map_async(MapMode::Read, .., |_| ());
+        (staging, index)
+    })?;
+    context.wait(WHAT, index)?;
+    let view = staging.get_mapped_range(..).map_err(|error| Error::Driver {
+        device: format!("wgpu, {}", context.title),
+        what: WHAT.into(),
+        message: error.to_string(),
+        hint: "please report this with the driver's version".into(),
+    })?;
+    words.copy_from_slice(&view);
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Pipelines: a kernel's module, compiled by its adapter's driver, and how its buffers are bound.
+
+use super::context::Context;
+use super::dialect::PRELUDE;
+use crate::text::Text;
+use gristmill_runtime::Error;
+use gristmill_uop::program::{Access, Program};
+use gristmill_uop::{Arg, Op};
+use std::borrow::Cow;
+use wgpu::{
+    BindGroupLayout, BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType, BufferBindingType, ComputePipeline,
+    ComputePipelineDescriptor, PipelineCompilationOptions, PipelineLayoutDescriptor, ShaderModuleDescriptor,
+    ShaderRuntimeChecks, ShaderSource, ShaderStages,
+};
+
+/// A compiled kernel.
+pub struct Pipeline {
+    /// What runs.
+    pub pipeline: ComputePipeline,
+    /// How its buffers are bound, and behind them its variables, if it has any.
+    pub layout: BindGroupLayout,
+}
+
+/// Is it a weight, which nothing writes while a step runs? The dialect declares these as read alone.
+fn is_weight(program: &Program, slot: u32, access: Access) -> bool {
+    let packed = |arg: &Arg| matches!(arg, Arg::Packed(s, _) if *s == slot);
+    let g = &program.graph;
+    access == Access::Read && g.any(program.root, |_, n| n.op == Op::Param && packed(&n.arg))
+}
+
+/// What an adapter does not take of a program, before its driver is asked.
+pub fn check(context: &Context, program: &Program) -> Result<(), Error> {
+    let limits = &context.limits;
+    let lacking = |message: String| {
+        let hint = "`gristmill devices` lists others; `--device cpu` has no such limits".into();
+        Err(Error::Lacking { device: "wgpu".into(), message, hint })
+    };
+    let (buffers, most) = (program.params.len(), limits.max_storage_buffers_per_shader_stage as usize);
+    if buffers > most {
+        return lacking(format!("{} binds {most} buffers, and {} has {buffers}", context.title, program.name));
+    }
+    let most = limits.max_compute_invocations_per_workgroup as usize;
+    if program.threads == 0 || program.threads > most {
+        let threads = program.threads;
+        return lacking(format!("{} runs {most} threads together, and {} has {threads}", context.title, program.name));
+    }
+    let (shared, most) = (program.scratch, limits.max_compute_workgroup_storage_size as usize);
+    if shared > most {
+        return lacking(format!("{} has {most} shared bytes, and {} wants {shared}", context.title, program.name));
+    }
+    Ok(())
+}
+
+impl Pipeline {
+    /// Compiles a kernel's text.
+    pub fn new(context: &Context, text: &Text, program: &Program) -> Result<Pipeline, Error> {
+        check(context, program)?;
+        let source = format!("{PRELUDE}{}", text.source);
+        let module = context.scoped(&program.name, || {
+            let source = ShaderSource::Wgsl(Cow::Borrowed(&source));
+            let descriptor = ShaderModuleDescriptor { label: Some(&text.symbol), source };
+            // SAFETY: kernels stay within buffers that are as long as they say, which is checked when they are launched; divisors are positive and loops end.
+            // In development builds the module looks itself.
+            let checks = match cfg!(debug_assertions) {
+                true => ShaderRuntimeChecks { force_loop_bounding: false, ..ShaderRuntimeChecks::checked() },
+                false => ShaderRuntimeChecks::unchecked(),
+            };
+            unsafe { context.device.create_shader_module_trusted(descriptor, checks) }
+        });
+        let module = module.map_err(|error| compile_error(text, error))?;
+        let layout = layout(context, program)?;
+        let pipeline = context.scoped(&program.name, || {
+            let descriptor = PipelineLayoutDescriptor {
+                bind_group_layouts: &[Some(&layout)],
+                ..PipelineLayoutDescriptor::default()
+            };
+            let layout = context.device.create_pipeline_layout(&descriptor);
+            context.device.create_compute_pipeline(&ComputePipelineDescriptor {
+                label: Some(&text.symbol),
+                layout: Some(&layout),
+                module: &module,
+                entry_point: Some(&text.symbol),
+                compilation_options: PipelineCompilationOptions {
+                    zero_initialize_workgroup_memory: false,
+                    ..PipelineCompilationOptions::default()
+                },
+                cache: None,
+            })
+        });
+        Ok(Pipeline { pipeline: pipeline.map_err(|error| compile_error(text, error))?, layout })
+    }
+}
+
+/// What a driver, or naga before it, has against a kernel is a bug of ours.
+fn compile_error(text: &Text, error: Error) -> Error {
+    match error {
+        Error::Driver { message, .. } => text.with_name(Error::Compile { kernel: text.name.clone(), message }),
+        other => other,
+    }
+}
+
+/// Storage buffers in the order of the parameters, and the uniform buffer of variables.
+fn layout(context: &Context, program: &Program) -> Result<BindGroupLayout, Error> {
+    let entry = |binding: usize, ty: BufferBindingType| BindGroupLayoutEntry {
+        binding: binding as u32,
+        visibility: ShaderStages::COMPUTE,
+        ty: BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+        count: None,
+    };
+    let storage = |(i, p): (usize, &gristmill_uop::program::Param)| {
+        entry(i, BufferBindingType::Storage { read_only: is_weight(program, p.slot, p.access) })
+    };
+    let mut entries: Vec<BindGroupLayoutEntry> = program.params.iter().enumerate().map(storage).collect();
+    if !program.vars.is_empty() {
+        entries.push(entry(entries.len(), BufferBindingType::Uniform));
+    }
+    let descriptor = BindGroupLayoutDescriptor { label: None, entries: &entries };
+    context.scoped(&program.name, || context.device.create_bind_group_layout(&descriptor))
+}

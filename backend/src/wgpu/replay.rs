@@ -1,0 +1,318 @@
+//! A captured step: its launches as a list of dispatches, recorded anew at each start, with the variables in one uniform buffer.
+
+use super::context::Context;
+use super::dialect::GROUPS_X;
+use super::memory::memory;
+use super::pipelines::Pipeline;
+use crate::variables::{Variables, by_level};
+use gristmill_runtime::lease::{InFlight, Order, StepUses};
+use gristmill_runtime::{Error, Launch, Replay};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+use wgpu::{
+    BindGroup, BindGroupDescriptor, BindGroupEntry, BindingResource, BufferBinding, BufferDescriptor, BufferSize,
+    BufferUsages, CommandEncoder, CommandEncoderDescriptor, ComputePassDescriptor, ComputePassTimestampWrites,
+    Features, MapMode, QuerySet, QuerySetDescriptor, QueryType, SubmissionIndex,
+};
+
+/// Bytes of a variable.
+const VARIABLE: usize = 4;
+/// Most queries of a set.
+const QUERIES: usize = 4096;
+/// Bytes of a query's result.
+const RESULT: u64 = 8;
+
+/// A launch, bound.
+struct Dispatch {
+    pipeline: Arc<Pipeline>,
+    bindings: BindGroup,
+    /// Its count of workgroups, and its place among the launches that were captured.
+    count: usize,
+    number: usize,
+}
+
+/// A captured step.
+pub struct WgpuReplay {
+    context: Arc<Context>,
+    variables: Variables,
+    /// Workgroups of every count of `variables`.
+    counts: Vec<i64>,
+    /// The variables of the kernels, as they lie in `values`, with filling between lists.
+    cells: Vec<Option<usize>>,
+    values: wgpu::Buffer,
+    dispatches: Vec<Dispatch>,
+    clock: Option<QuerySet>,
+    started: VecDeque<(SubmissionIndex, InFlight)>,
+    uses: StepUses,
+    /// Keeps memory.
+    launches: Vec<Launch>,
+}
+
+/// Where lists of variables lie, each once.
+#[derive(Default)]
+struct Lists {
+    cells: Vec<Option<usize>>,
+    known: Vec<(Vec<usize>, usize)>,
+}
+
+impl Lists {
+    /// The offset in bytes of a list, a multiple of that.
+    fn place(&mut self, list: &[usize], alignment: usize) -> usize {
+        if let Some((_, at)) = self.known.iter().find(|(known, _)| known == list) {
+            return *at;
+        }
+        let at = (self.cells.len() * VARIABLE).next_multiple_of(alignment);
+        self.cells.resize(at / VARIABLE, None);
+        self.cells.extend(list.iter().copied().map(Some));
+        // A uniform buffer's struct is a multiple of 16 bytes.
+        self.cells.resize(self.cells.len().next_multiple_of(16 / VARIABLE), None);
+        self.known.push((list.to_vec(), at));
+        at
+    }
+}
+
+impl WgpuReplay {
+    /// Binds launches, sorted by level.
+    pub fn new(context: Arc<Context>, launches: Vec<Launch>) -> Result<WgpuReplay, Error> {
+        let (mut variables, mut lists) = (Variables::default(), Lists::default());
+        let alignment = context.limits.min_uniform_buffer_offset_alignment.max(16) as usize;
+        let mut bound = Vec::new();
+        for number in by_level(&launches) {
+            let launch = &launches[number];
+            launch.check(context.owner.id())?;
+            let (count, slots) = variables.bind(launch)?;
+            let place = (!slots.is_empty()).then(|| lists.place(&slots, alignment));
+            bound.push((number, count, place, slots.len()));
+        }
+        let size = (lists.cells.len() * VARIABLE).max(16) as u64;
+        let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
+        let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+        let values = context.scoped("variables", || context.device.create_buffer(&descriptor))?;
+        let mut dispatches = Vec::new();
+        for (number, count, place, variables) in bound {
+            let launch = &launches[number];
+            let pipeline = launch.loaded::<Arc<Pipeline>>()?.code.clone();
+            let bytes = (variables * VARIABLE).next_multiple_of(16) as u64;
+            let uniform =
+                place.map(|at| BufferBinding { buffer: &values, offset: at as u64, size: BufferSize::new(bytes) });
+            let bindings = bind(&context, launch, &pipeline, uniform)?;
+            dispatches.push(Dispatch { pipeline, bindings, count, number });
+        }
+        let uses = StepUses::new(&context.owner, launches.iter().flat_map(Launch::uses), Order::Queued);
+        let (cells, counts, clock, started) = (lists.cells, vec![], None, VecDeque::new());
+        Ok(WgpuReplay { context, variables, counts, cells, values, dispatches, clock, started, uses, launches })
+    }
+
+    /// Takes values of the variables, and sends them.
+    fn prepare(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+        self.variables.set(vars)?;
+        self.variables.count(&mut self.counts)?;
+        let most =
+            i64::from(GROUPS_X) * i64::from(self.context.limits.max_compute_workgroups_per_dimension.min(0xffff));
+        if let Some(dispatch) = self.dispatches.iter().find(|d| self.counts[d.count] > most) {
+            let name = &self.launches[dispatch.number].kernel.program().name;
+            return Err(Error::invalid(name, format!("has {} workgroups", self.counts[dispatch.count])));
+        }
+        if self.cells.is_empty() {
+            return Ok(());
+        }
+        let values = self.variables.values();
+        let mut words = Vec::with_capacity(self.cells.len() * VARIABLE);
+        for cell in &self.cells {
+            let value = cell.map_or(0, |variable| values[variable]);
+            let value = i32::try_from(value)
+                .map_err(|_| Error::invalid("a variable", format!("{value} takes more than 32 bits")))?;
+            words.extend(value.to_le_bytes());
+        }
+        self.context.scoped("variables", || self.context.queue.write_buffer(&self.values, 0, &words))
+    }
+
+    /// The grid of a dispatch.
+    fn grid(&self, dispatch: &Dispatch) -> [u32; 2] {
+        grid(self.counts[dispatch.count])
+    }
+
+    fn encoder(&self) -> CommandEncoder {
+        self.context.device.create_command_encoder(&CommandEncoderDescriptor::default())
+    }
+
+    /// One launch in a pass of its own, or several.
+    fn record(&self, encoder: &mut CommandEncoder, dispatches: &[Dispatch], times: Option<ComputePassTimestampWrites>) {
+        let descriptor = ComputePassDescriptor { label: None, timestamp_writes: times };
+        let mut pass = encoder.begin_compute_pass(&descriptor);
+        for dispatch in dispatches {
+            let [x, y] = self.grid(dispatch);
+            if x > 0 {
+                pass.set_pipeline(&dispatch.pipeline.pipeline);
+                pass.set_bind_group(0, &dispatch.bindings, &[]);
+                pass.dispatch_workgroups(x, y, 1);
+            }
+        }
+    }
+
+    /// Seconds of each dispatch by the adapter's own clock, in their order.
+    fn run_by_clock(&mut self) -> Result<Vec<f64>, Error> {
+        let context = self.context.clone();
+        let mut seconds = Vec::new();
+        for part in 0..self.dispatches.len().div_ceil(QUERIES / 2) {
+            if self.clock.is_none() {
+                let descriptor = QuerySetDescriptor { label: None, ty: QueryType::Timestamp, count: QUERIES as u32 };
+                self.clock = Some(context.scoped("timestamps", || context.device.create_query_set(&descriptor))?);
+            }
+            let Some(clock) = &self.clock else { unreachable!("made before") };
+            let part = self.dispatches.chunks(QUERIES / 2).nth(part).unwrap_or_default();
+            let size = 2 * part.len() as u64 * RESULT;
+            let buffer = |usage| BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+            let (staging, index) = context.scoped("a timed step", || {
+                let resolved =
+                    context.device.create_buffer(&buffer(BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC));
+                let staging = context.device.create_buffer(&buffer(BufferUsages::MAP_READ | BufferUsages::COPY_DST));
+                let mut encoder = self.encoder();
+                for (i, dispatch) in part.iter().enumerate() {
+                    let i = 2 * i as u32;
+                    let times = ComputePassTimestampWrites {
+                        query_set: clock,
+                        beginning_of_pass_write_index: Some(i),
+                        end_of_pass_write_index: Some(i + 1),
+                    };
+                    self.record(&mut encoder, std::slice::from_ref(dispatch), Some(times));
+                }
+                encoder.resolve_query_set(clock, 0..2 * part.len() as u32, &resolved, 0);
+                encoder.copy_buffer_to_buffer(&resolved, 0, &staging, 0, size);
+                let index = context.queue.submit([encoder.finish()]);
+                staging.map_async(MapMode::Read, .., |_| ());
+                (staging, index)
+            })?;
+            context.wait("a timed step", index)?;
+            let view = staging.get_mapped_range(..).map_err(|e| Error::invalid("timestamps", e.to_string()))?;
+            let ticks: Vec<u64> =
+                view.chunks(8).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default())).collect();
+            let period = f64::from(context.queue.get_timestamp_period()) * 1e-9;
+            seconds.extend(ticks.chunks(2).map(|t| t[1].saturating_sub(t[0]) as f64 * period));
+        }
+        Ok(seconds)
+    }
+
+    /// The same by the host's clock, each launch waited for.
+    fn run_by_hosts_clock(&self) -> Result<Vec<f64>, Error> {
+        let one = |dispatch: &Dispatch| {
+            let before = Instant::now();
+            let index = self.context.scoped("a timed step", || {
+                let mut encoder = self.encoder();
+                self.record(&mut encoder, std::slice::from_ref(dispatch), None);
+                self.context.queue.submit([encoder.finish()])
+            })?;
+            self.context.wait("a timed step", index)?;
+            Ok(before.elapsed().as_secs_f64())
+        };
+        self.dispatches.iter().map(one).collect()
+    }
+}
+
+/// Columns and rows of workgroups; rows are full where there are several, and kernels leave out what is beyond their count.
+fn grid(count: i64) -> [u32; 2] {
+    match u32::try_from(count) {
+        Ok(count) if count <= 0xffff => [count, 1],
+        Ok(count) => [GROUPS_X, count.div_ceil(GROUPS_X)],
+        Err(_) => [0, 0],
+    }
+}
+
+/// The buffers of a launch, each from where it begins on, in whole words.
+fn bind(
+    context: &Context,
+    launch: &Launch,
+    pipeline: &Pipeline,
+    uniform: Option<BufferBinding>,
+) -> Result<BindGroup, Error> {
+    let name = &launch.kernel.program().name;
+    let mut entries = Vec::new();
+    for (i, buffer) in launch.buffers.iter().enumerate() {
+        let memory = memory(context, name, buffer, [0, buffer.len()])?;
+        let alignment = u64::from(context.limits.min_storage_buffer_offset_alignment);
+        let offset = buffer.offset() as u64;
+        if offset % alignment != 0 {
+            return Err(Error::invalid(name, format!("its buffer {i} begins at {offset}, no multiple of {alignment}")));
+        }
+        let size = (buffer.len().max(1) as u64).next_multiple_of(16).min(memory.buffer.size() - offset);
+        let most = context.limits.max_storage_buffer_binding_size;
+        if size > most {
+            return Err(Error::Lacking {
+                device: "wgpu".into(),
+                message: format!("{} binds {most} bytes, and {name} is given {size}", context.title),
+                hint: "try a smaller --ctx, a smaller model, or another device".into(),
+            });
+        }
+        let resource = BufferBinding { buffer: &memory.buffer, offset, size: BufferSize::new(size) };
+        entries.push(BindGroupEntry { binding: i as u32, resource: BindingResource::Buffer(resource) });
+    }
+    if let Some(uniform) = uniform {
+        entries.push(BindGroupEntry { binding: entries.len() as u32, resource: BindingResource::Buffer(uniform) });
+    }
+    let descriptor = BindGroupDescriptor { label: None, layout: &pipeline.layout, entries: &entries };
+    context.scoped(name, || context.device.create_bind_group(&descriptor))
+}
+
+impl Replay for WgpuReplay {
+    fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
+        self.prepare(vars)?;
+        let in_flight = self.uses.begin()?;
+        let index = self.context.scoped("a step", || {
+            let mut encoder = self.encoder();
+            self.record(&mut encoder, &self.dispatches, None);
+            self.context.queue.submit([encoder.finish()])
+        })?;
+        self.started.push_back((index, in_flight));
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), Error> {
+        let Some((index, _in_flight)) = self.started.pop_front() else { return Ok(()) };
+        self.context.wait("a step", index)
+    }
+
+    fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
+        self.prepare(vars)?;
+        let _in_flight = self.uses.begin()?;
+        let seconds = match self.context.features.contains(Features::TIMESTAMP_QUERY) {
+            true => self.run_by_clock()?,
+            false => self.run_by_hosts_clock()?,
+        };
+        let mut times = vec![0.0; self.launches.len()];
+        for (seconds, dispatch) in seconds.into_iter().zip(&self.dispatches) {
+            times[dispatch.number] = seconds;
+        }
+        Ok(times)
+    }
+}
+
+impl Drop for WgpuReplay {
+    /// What was started uses the buffers that go with this; wgpu keeps them until then, leases do not.
+    fn drop(&mut self) {
+        while !self.started.is_empty() {
+            let _ = self.wait(); // whoever did not wait does not want to know
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_has_every_workgroup() {
+        for count in [0, 1, 65_535, 65_536, 1 << 20, (1 << 20) + 1] {
+            let [x, y] = grid(count);
+            assert!(i64::from(x) * i64::from(y) >= count && x <= 0xffff && y <= 0xffff && (y <= 1 || x == GROUPS_X));
+        }
+    }
+
+    #[test]
+    fn a_list_of_variables_has_one_place_where_a_buffer_may_begin() {
+        let mut lists = Lists::default();
+        let places: Vec<usize> = [&[0][..], &[1, 0], &[0]].iter().map(|list| lists.place(list, 256)).collect();
+        assert_eq!(places, [0, 256, 0]);
+        assert_eq!((lists.cells[64], lists.cells[65], lists.cells.len()), (Some(1), Some(0), 68));
+    }
+}

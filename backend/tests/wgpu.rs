@@ -1,0 +1,165 @@
+//! The device `wgpu` on the first adapter, be it a program: copies, grids, variables, and what happens where an adapter lacks something or does not answer.
+#![cfg(feature = "wgpu")]
+
+use gristmill_backend::wgpu::{Limited, WgpuDevice};
+use gristmill_runtime::store::Store;
+use gristmill_runtime::{Buffer, Device, Error, Launch, Memory};
+use gristmill_uop::Graph;
+use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Adds up `n` and the workgroup's number in as many elements as there are workgroups.
+const TEXT: &str = "
+@group(0) @binding(0) var<storage, read_write> p0: array<u32>;
+@group(0) @binding(1) var<storage, read_write> p1: array<u32>;
+struct Variables { v0: i32 }
+@group(0) @binding(2) var<uniform> variables: Variables;
+@compute @workgroup_size(1)
+fn NAME(@builtin(workgroup_id) group: vec3<u32>) {
+  let w = group.x + 32768u * group.y;
+  if (w < u32(variables.v0)) { p1[w] = p0[w] + u32(variables.v0); }
+}
+";
+
+fn device(limited: Limited) -> WgpuDevice {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("wgpu");
+    WgpuDevice::with((0, None), Store::open(folder, 1 << 26).unwrap(), &limited).expect("an adapter")
+}
+
+fn program(source: &str) -> Program {
+    let mut graph = Graph::new();
+    let n = graph.var("n", 0, 1 << 20);
+    let param = |slot, access| Param { slot, access, extent: Extent::Per { variable: "n".into(), bytes: 4 } };
+    Program {
+        name: "added".into(),
+        source: source.replace("NAME", "added"),
+        graph: Arc::new(graph),
+        root: n,
+        params: vec![param(0, Access::Read), param(1, Access::Write)],
+        vars: vec![Arc::from("n")],
+        context: KernelContext::default(),
+        groups: n,
+        threads: 1,
+        scratch: 0,
+        estimate: Estimate::default(),
+        seconds: 0.0,
+        title: String::new(),
+        notes: vec![],
+    }
+}
+
+fn load(device: &WgpuDevice, source: &str) -> Result<Arc<dyn gristmill_runtime::Kernel>, Error> {
+    Ok(device.load(&[program(source)], &|_, _| ())?.remove(0))
+}
+
+fn words(device: &WgpuDevice, buffer: &Buffer) -> Vec<u32> {
+    let mut bytes = vec![0; buffer.len()];
+    device.read(buffer, 0, &mut bytes).unwrap();
+    bytes.chunks(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+/// Is it an error with a way out that says so?
+fn assert_said(error: &Error, what: &str) {
+    assert!(error.to_string().contains(what) && error.hint().is_some_and(|hint| !hint.is_empty()), "{error}");
+}
+
+#[test]
+fn bytes_are_written_and_read_wherever_they_lie() {
+    let device = device(Limited::default());
+    let buffer = device.alloc(103, Memory::Scratch).unwrap();
+    let mut expected = vec![0; 103];
+    for (offset, len) in [(0, 103), (1, 1), (5, 2), (6, 9), (99, 4), (102, 1), (40, 0), (3, 1)] {
+        let data: Vec<u8> = (0..len).map(|i| (offset * 7 + i * 3 + 1) as u8).collect();
+        device.write(&buffer, offset, &data).unwrap();
+        expected[offset..offset + len].copy_from_slice(&data);
+        let mut found = vec![0; 103];
+        device.read(&buffer, 0, &mut found).unwrap();
+        assert_eq!(found, expected, "{len} at {offset}");
+        let mut part = vec![0; len];
+        device.read(&buffer.slice(offset, len).unwrap(), 0, &mut part).unwrap();
+        assert_eq!(part, data);
+    }
+    assert!(device.write(&buffer, 100, &[0; 4]).is_err());
+}
+
+#[test]
+fn a_step_has_the_workgroups_and_the_variables_of_its_start() {
+    let device = device(Limited::default());
+    let most = (1 << 17) + 1;
+    let [from, to] = [0, 1].map(|_| device.alloc(4 * most, Memory::State).unwrap());
+    let first: Vec<u8> = (0..most as u32).flat_map(|i| (3 * i).to_le_bytes()).collect();
+    device.write(&from, 0, &first).unwrap();
+    let kernel = load(&device, TEXT).unwrap();
+    let mut step = device.capture(vec![Launch { kernel, buffers: vec![from, to.clone()], level: 0 }]).unwrap();
+    for n in [1, 1000, 65_535, 65_536, most, 0, 3] {
+        device.write(&to, 0, &vec![0xff; 4 * most]).unwrap();
+        step.replay(&[("n", n as i64)]).unwrap();
+        let found = words(&device, &to);
+        assert!((0..n).all(|i| found[i] == 3 * i as u32 + n as u32), "{n}");
+        assert!(found[n..].iter().all(|&word| word == u32::MAX), "{n}");
+    }
+    let error = step.replay(&[("n", most as i64 + 1)]).unwrap_err();
+    assert!(error.to_string().contains("is not in"), "{error}");
+}
+
+#[test]
+fn launches_are_timed_by_the_adapters_clock_or_by_the_hosts() {
+    for no_timestamps in [false, true] {
+        let device = device(Limited { no_timestamps, ..Limited::default() });
+        let kernel = load(&device, TEXT).unwrap();
+        let [from, to] = [0, 1].map(|_| device.alloc(4000, Memory::State).unwrap());
+        let launch = |level| Launch { kernel: kernel.clone(), buffers: vec![from.clone(), to.clone()], level };
+        let times = device.capture((0..3).map(launch).collect()).unwrap().replay_timed(&[("n", 1000)]).unwrap();
+        assert!(times.len() == 3 && times.iter().all(|&seconds| seconds > 0.0 && seconds < 60.0), "{times:?}");
+        assert_eq!(words(&device, &to), [1000; 1000]);
+    }
+}
+
+#[test]
+fn what_an_adapter_does_not_take_is_said() {
+    let small = device(Limited { largest_binding: Some(1 << 20), ..Limited::default() });
+    assert_said(&small.alloc(2 << 20, Memory::Weights).err().unwrap(), "takes buffers of 1048576 bytes");
+    let kernel = load(&small, TEXT).unwrap();
+    let [from, to] = [1, 2].map(|megabytes| small.alloc(megabytes << 20, Memory::Scratch).unwrap());
+    let launch = Launch { kernel, buffers: vec![from, to], level: 0 };
+    assert_said(&small.capture(vec![launch]).err().unwrap(), "binds 1048576 bytes");
+    let few = device(Limited { buffers: Some(1), ..Limited::default() });
+    assert_said(&load(&few, TEXT).err().unwrap(), "binds 1 buffers, and added has 2");
+    let huge = small.alloc(1 << 46, Memory::Scratch).err().unwrap();
+    assert_said(&huge, "bytes");
+}
+
+#[test]
+fn a_kernel_that_is_none_is_an_error_with_its_name() {
+    let device = device(Limited::default());
+    for (text, what) in
+        [("fn NAME( {", "added"), (&TEXT.replace("p0[w]", "p7[w]"), "p7"), (&TEXT.replace("NAME", "other"), "added")]
+    {
+        let error = load(&device, text).err().unwrap();
+        assert!(matches!(error, Error::Compile { .. }), "{error}");
+        assert_said(&error, what);
+    }
+    // And the device goes on.
+    load(&device, TEXT).unwrap();
+}
+
+#[test]
+fn a_step_that_does_not_end_makes_the_device_lost() {
+    let device = device(Limited::default());
+    let slow = TEXT.replace(
+        "p1[w] = p0[w]",
+        "var x = p0[w]; for (var i = 0u; i < 200000000u; i += 1u) { x = x * 1664525u + 1013904223u + p0[x & 1u]; } p1[w] = x",
+    );
+    let kernel = load(&device, &slow).unwrap();
+    let [from, to] = [0, 1].map(|_| device.alloc(64, Memory::State).unwrap());
+    let launch = Launch { kernel, buffers: vec![from, to.clone()], level: 0 };
+    let mut step = device.capture(vec![launch]).unwrap();
+    let device = device.with_wait_limit(Duration::from_millis(1));
+    let error = step.replay(&[("n", 2)]).unwrap_err();
+    assert!(error.is_lost(), "{error}");
+    assert_said(&error, "has not ended after");
+    assert!(step.replay(&[("n", 2)]).unwrap_err().is_lost());
+    assert!(device.alloc(64, Memory::Scratch).err().unwrap().is_lost());
+    assert!(device.read(&to, 0, &mut [0; 4]).unwrap_err().is_lost());
+}

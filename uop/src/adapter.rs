@@ -1,0 +1,153 @@
+//! A GPU as an interface to every vendor's tells of it: less than a vendor's own driver does. What it does not tell is a row of the table of machines, where
+//! the name is one of them, or what is usual of its kind.
+
+use crate::machine::{Machine, MachineKind, NAMED};
+
+/// What kind of adapter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AdapterKind {
+    /// With memory of its own.
+    Discrete,
+    /// On the memory of the processor, or nobody says.
+    Integrated,
+    /// Programs of this processor, of so many cores.
+    Software(usize),
+}
+
+/// What is told of an adapter.
+#[derive(Clone, Debug)]
+pub struct Adapter {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: AdapterKind,
+    /// Fewest threads of a subgroup; none where threads exchange no registers.
+    pub subgroup: Option<i64>,
+    /// Most threads of a workgroup.
+    pub threads: usize,
+    /// Most bytes that a workgroup shares.
+    pub shared: usize,
+    /// Most bytes of a buffer that a kernel is given.
+    pub largest_binding: usize,
+    /// Bytes at whose multiples such a part begins.
+    pub alignment: usize,
+}
+
+/// Figures of an adapter that no row has.
+struct Usual {
+    units: usize,
+    schedulers: usize,
+    /// Bytes a second.
+    bandwidth: f64,
+    /// Operations of f32 a second.
+    operations: f64,
+    /// Seconds of one more dependent launch.
+    launch: f64,
+}
+
+/// A middling card of 2023.
+const DISCRETE: Usual = Usual { units: 40, schedulers: 4, bandwidth: 400e9, operations: 15e12, launch: 6e-6 };
+/// A middling part of a processor of 2023.
+const INTEGRATED: Usual = Usual { units: 10, schedulers: 4, bandwidth: 90e9, operations: 3e12, launch: 8e-6 };
+/// One core of a processor: of a workgroup's threads it runs a vector at a time, and a dispatch takes 26 to 30 µs (lavapipe, two cores of a Xeon).
+const CORE: Usual = Usual { units: 1, schedulers: 1, bandwidth: 8e9, operations: 30e9, launch: 28e-6 };
+/// Threads that a subgroup is taken to have where they exchange nothing.
+const UNKNOWN_SUBGROUP: i64 = 32;
+
+impl Adapter {
+    /// The row of the table that has its name, before what stands in brackets.
+    fn row(&self) -> Option<Machine> {
+        let is_it = |doc: &str| doc.split(" (").next().is_some_and(|title| self.name.starts_with(title));
+        Machine::named(NAMED.iter().find(|row| is_it(row.doc))?.name)
+    }
+    /// The machine that kernels are planned for.
+    pub fn machine(&self) -> Machine {
+        let (of, many) = match self.kind {
+            AdapterKind::Discrete => (DISCRETE, 1),
+            AdapterKind::Integrated => (INTEGRATED, 1),
+            AdapterKind::Software(cores) => (CORE, cores),
+        };
+        let usual = Machine {
+            units: of.units * many,
+            schedulers: of.schedulers,
+            threads_per_unit: 1024,
+            registers: 64 << 10,
+            bandwidth: of.bandwidth * many as f64,
+            cache_bandwidth: 2.0 * of.bandwidth * many as f64,
+            operations: of.operations * many as f64,
+            launch: of.launch,
+            ..Machine::cpu("", 1, 1)
+        };
+        let from = self.row().unwrap_or(usual);
+        let subgroup = self.subgroup.unwrap_or(UNKNOWN_SUBGROUP);
+        // Two subgroups for each scheduler are a workgroup (`Target::new`).
+        let most = (self.threads as i64 / (2 * subgroup)).max(1) as usize;
+        Machine {
+            name: format!("adapter {}", self.name).into(),
+            kind: MachineKind::Gpu,
+            sm: None,
+            lanes: 1,
+            subgroup,
+            schedulers: from.schedulers.min(most),
+            shared_per_unit: 2 * self.shared,
+            shared_per_workgroup: self.shared,
+            least_bytes: 4,
+            part_writes: true,
+            alignment: self.alignment,
+            largest_binding: self.largest_binding,
+            shuffles: self.subgroup.is_some(),
+            early: false,
+            table_lookup: false,
+            pairs: false,
+            signed: true,
+            fragments: &[],
+            jump: 0.0,
+            rate: 0.0,
+            latency: 0.5e-6,
+            barrier: 0.1e-6,
+            ..from
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::Target;
+
+    fn adapter(name: &str, kind: AdapterKind) -> Adapter {
+        let (threads, shared) = (256, 32 << 10);
+        Adapter {
+            name: name.into(),
+            kind,
+            subgroup: Some(32),
+            threads,
+            shared,
+            largest_binding: 1 << 27,
+            alignment: 64,
+        }
+    }
+
+    #[test]
+    fn a_row_is_found_by_the_adapters_name_and_gives_what_nobody_tells() {
+        let named = |name| Machine::named(name).unwrap();
+        let of = |name| adapter(name, AdapterKind::Discrete).machine();
+        let found = of("AMD Radeon RX 7900 XTX (RADV NAVI31)");
+        assert_eq!((found.units, found.bandwidth), (96, named("rx7900xtx").bandwidth));
+        assert_eq!(of("Apple M3 Max").units, named("m3-max").units);
+        assert_eq!(of("a card of next year").units, DISCRETE.units);
+        assert!(found.fragments.is_empty() && !found.early && found.least_bytes == 4);
+    }
+
+    #[test]
+    fn workgroups_are_no_larger_than_the_adapter_takes() {
+        for threads in [32, 128, 256, 1024] {
+            for subgroup in [None, Some(4), Some(8), Some(32), Some(64)] {
+                let it = Adapter { threads, subgroup, ..adapter("", AdapterKind::Software(2)) };
+                let target = Target::new(it.machine());
+                let least = 2 * subgroup.unwrap_or(UNKNOWN_SUBGROUP) as usize;
+                assert!(target.threads <= threads.max(least), "{} of {threads}", target.threads);
+            }
+        }
+    }
+}
