@@ -28,7 +28,7 @@ pub fn resolve(g: &mut Graph, roots: &mut [Id], dialect: Option<&dyn Dialect>) {
         let src: Sources = g[id].src.clone();
         // Sources come first: what they call is settled.
         let settled: Vec<Id> = src.iter().map(|&s| g.substitute(s, &mut map)).collect();
-        let new = if dialect.is_some_and(|d| kernel.text(d.name()).is_some()) {
+        let new = if dialect.and_then(|d| d.language()).is_some_and(|language| kernel.text(language).is_some()) {
             as_kernel(g, kernel, &settled)
         } else {
             settled[0]

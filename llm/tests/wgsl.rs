@@ -7,7 +7,7 @@ use gristmill_backend::null::NullDevice;
 use gristmill_backend::wgpu::dialect::{PRELUDE, Wgsl};
 use gristmill_backend::{Opened, Text};
 use gristmill_llm::arch::{self, Functions};
-use gristmill_llm::engine::{Settings, cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::{CacheShape, Settings, cache_rows, classes, depths, plan_options};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_tensor::jit::Jit;
@@ -65,7 +65,10 @@ fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<A
         if class.tokens > 1 && !all_steps {
             continue;
         }
-        let plan = model.plan(&plan_options(class, rows, Scalar::F16, jit.target()), &mut functions);
+        let plan = model.plan(
+            &plan_options(class, CacheShape { rows, pages: None, scalar: Scalar::F16 }, jit.target()),
+            &mut functions,
+        );
         all.extend(plan.functions().into_iter().cloned());
     }
     all.push(functions.share(sampling::function(Choice::Greedy, model.vocabulary(), rows)));

@@ -24,15 +24,18 @@ struct Writer<'a> {
     out: String,
 }
 
+/// What texts of users' own kernels are found by.
+const LANGUAGE: &str = "c";
+
 impl Dialect for C {
-    fn name(&self) -> &'static str {
-        "c"
+    fn language(&self) -> Option<&'static str> {
+        Some(LANGUAGE)
     }
     fn render_custom(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
         let t = Expressions::new(name, graph, signature, Values::Vectors);
         let mut w = Writer { t, skipping: false, out: String::new() };
         w.begin(name);
-        w.out.push_str(&custom_body(graph, code, signature, self.name()));
+        w.out.push_str(&custom_body(graph, code, signature, LANGUAGE));
         w.line(format_args!("}}"));
         w.t.definitions() + &w.out
     }

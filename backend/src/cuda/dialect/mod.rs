@@ -24,24 +24,34 @@ pub fn idle(name: &str) -> String {
     format!("ENTRY({IDLE}, 1, {name})(const i64 *RESTRICT v CLOCK) {{ {turn} }}\n")
 }
 
+/// What texts of users' own kernels are found by.
+const LANGUAGE: &str = "cuda";
+
 /// The dialect.
 pub struct Cuda;
 
 impl Dialect for Cuda {
-    fn name(&self) -> &'static str {
-        "cuda"
+    fn language(&self) -> Option<&'static str> {
+        Some(LANGUAGE)
     }
     fn render_custom(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
         let t = Expressions::new(name, graph, signature, Values::Threads);
         // It reads what those before it have written, and says of nothing that it is older.
         let entry = vec![Statement::DependencyWait, Statement::LaunchDependents];
-        let alone =
-            KernelCode { bodies: vec![], threads: code.threads, resident: 1, shared: None, entry, idle: vec![] };
+        let alone = KernelCode {
+            bodies: vec![],
+            threads: code.threads,
+            exchange: 1,
+            resident: 1,
+            shared: None,
+            entry,
+            idle: vec![],
+        };
         let mut w = Writer { t, code: &alone, threads: &[], out: String::new() };
         w.begin(name);
         let count = w.t.index(signature.groups[0]);
         w.line(format_args!("if (w >= {count}) return;\nconst i32 threads = {};", code.threads));
-        w.out.push_str(&custom_body(graph, code, signature, self.name()));
+        w.out.push_str(&custom_body(graph, code, signature, LANGUAGE));
         w.line(format_args!("}}"));
         w.t.definitions() + &w.out
     }
