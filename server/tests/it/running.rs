@@ -25,8 +25,13 @@ pub struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Sequences that share a step.
+/// Sequences that share a step, and tokens of context of each.
 const PARALLEL: usize = 4;
+const CONTEXT: usize = 2048;
+
+fn settings(context: usize) -> Settings {
+    Settings { context: Some(context), parallel: Some(PARALLEL), ..Settings::default() }
+}
 
 /// A model of a file, on a device that models share.
 pub struct File {
@@ -58,16 +63,17 @@ impl File {
 impl ModelSource for File {
     fn plan(&self) -> Result<ModelPlan, LoadError> {
         let file = self.open()?;
-        let settings = Settings { parallel: Some(PARALLEL), ..Settings::default() };
-        let forecast = Forecast::of(&file, &settings, u64::MAX / 2).expect("a model");
         let model = arch::load(file.metadata(), &file).expect("a model");
+        // What is forecast is what is loaded.
+        let settings = settings(model.context().min(CONTEXT));
+        let forecast = Forecast::of(&file, &settings, u64::MAX / 2).expect("a model");
         let about = About {
             architecture: model.architecture().to_owned(),
             vocabulary: model.vocabulary(),
             width: model.width(),
             weight_bytes: forecast.weights,
         };
-        let (context, bytes) = (forecast.context.min(2048), forecast.weights + forecast.beside);
+        let (context, bytes) = (forecast.context, forecast.weights + forecast.beside);
         Ok(ModelPlan { about, context, bytes })
     }
     fn text(&self) -> Result<Text, LoadError> {
@@ -81,8 +87,7 @@ impl ModelSource for File {
         // Kernels are compiled once, by whoever comes first.
         static LOADING: Mutex<()> = Mutex::new(());
         let _turn = LOADING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let settings = Settings { context: Some(context), parallel: Some(PARALLEL), ..Settings::default() };
-        Ok(Engine::load(&self.open()?, self.opened.clone(), settings, progress).expect("an engine"))
+        Ok(Engine::load(&self.open()?, self.opened.clone(), settings(context), progress).expect("an engine"))
     }
 }
 

@@ -171,6 +171,44 @@ fn bytes(heads: usize, rows: Rows, ends: &[usize]) -> Case {
     finished(case, rows, ends)
 }
 
+/// The most tokens of a piece.
+const PIECE: usize = 6;
+/// Pages of the sequence that pieces are of, in an order that is none.
+const OWN: [f64; BLOCKS] = [7.0, 2.0, 0.0, 5.0];
+/// Pieces by tokens and position: of the first page, of two and of three, and its last position.
+const PIECES: &[&[(&str, i64)]] =
+    &[&[("n", 1), ("pos", 0)], &[("n", 5), ("pos", 61)], &[("n", 6), ("pos", 126)], &[("n", 1), ("pos", 63)]];
+
+/// A piece of one sequence, whose rows are written and gathered by number: attention as over a cache of its own.
+fn piece(heads: usize, [rank, rope]: [usize; 2], cache: Scalar, own_values: bool) -> Case {
+    let width = rank + rope;
+    let name = format!("a piece over pages of {}, {heads} heads of {rank} and {rope}, own values {own_values}", cache.name());
+    let case = Case::new(name, |c| {
+        let (n, pos) = (c.var("n", 1, PIECE), c.var("pos", 0, BLOCKS * PAGE - PIECE));
+        let table = c.input("pages", dims![BLOCKS], Scalar::I32);
+        let slots = |positions: Tensor<'_>| table.slots_of(positions, [PAGES, PAGE]).id();
+        let at = c.tensor(slots(c.iota(dims![n], 0).cast(Scalar::I64) + pos));
+        let before = c.iota(dims![BLOCKS * PAGE], 0).cast(Scalar::I64).minimum(pos + n - 1);
+        let before = c.tensor(slots(before));
+        let q = c.input("q", dims![n, heads, width], Scalar::F32).cast(cache).cast(Scalar::F32);
+        let row = c.input("row", dims![n, width], Scalar::F32);
+        let state = c.state("cache", dims![PAGES * PAGE, width], cache).scatter(row.cast(cache), at);
+        c.output_state(state);
+        let rows = state.gather(before).cast(Scalar::F32);
+        let [k, v] = match own_values {
+            // Every head has a part of a row for keys, and another for values.
+            true => [
+                rows.slice(1, 0, rank).unsqueeze(1).expand(dims![BLOCKS * PAGE, heads, rank]),
+                rows.slice(1, rank, rope).unsqueeze(1).expand(dims![BLOCKS * PAGE, heads, rope]),
+            ],
+            false => [rows.unsqueeze(1), rows.slice(1, 0, rank).unsqueeze(1)],
+        };
+        let q = if own_values { q.slice(2, 0, rank) } else { q };
+        c.output("y", q.attention_within([k, v], [pos, pos + n], 0.2, None, None));
+    });
+    case.fill(0, Fill::Values(OWN.to_vec())).vars(PIECES).within(within(cache))
+}
+
 /// As near as in `attention.rs`: queries of halves have weights and partial results of halves.
 fn within(cache: Scalar) -> Within {
     match cache {
@@ -191,6 +229,8 @@ pub fn cases() -> Vec<Case> {
         grouped(4, 4, [16, 16], Scalar::F16, WITH_PROMPT, &[3, 7]),
         latent(4, [32, 16], Scalar::F32, PROMPTS, &[3, 5]),
         bytes(4, DECODING, &[2, 5]),
+        piece(4, [32, 16], Scalar::F32, false),
+        piece(4, [32, 16], Scalar::F16, true),
     ]
 }
 
@@ -200,5 +240,6 @@ pub fn halves() -> Vec<Case> {
         grouped(16, 2, [64, 32], Scalar::F16, DECODING, &[1, 5]),
         latent(16, [32, 16], Scalar::F16, WITH_PROMPT, &[2, 7]),
         latent(20, [64, 64], Scalar::F16, DECODING, &[3, 5]),
+        piece(16, [64, 64], Scalar::F16, false),
     ]
 }
