@@ -11,10 +11,10 @@ use gristmill_uop::shape::Dims;
 use gristmill_uop::{Id, Op, Scalar};
 
 rules! {
-    "softmax(q·(w·c))v -> softmax((q·w)·c)v" keys_contracted;
-    "softmax(q k)(c·w) -> (softmax(q k)c)·w" values_contracted;
-    "attention over repeated heads -> over one" repeated_heads;
-    "attention over the first rows -> over all, as far as it reads" first_rows;
+    equal "softmax(q·(w·c))v -> softmax((q·w)·c)v" keys_contracted;
+    equal "softmax(q k)(c·w) -> (softmax(q k)c)·w" values_contracted;
+    better "attention over repeated heads -> over one" repeated_heads;
+    better "attention over the first rows -> over all, as far as it reads" first_rows;
 }
 
 /// Queries, keys, values of an attention whose heads have keys of their own.

@@ -6,12 +6,12 @@ use crate::alternatives::terms::{Factor, Sum, Terms};
 use gristmill_uop::{Arg, Op};
 
 rules! {
-    "(a·b)·c -> a·(b·c)" associated;
-    "(s x)·a -> s (x·a) where the sum is not over s" scaled;
-    "(a + b)·c -> a·c + b·c" distributed;
-    "cat(a, b)·c -> a·c' + b·c'' over the joined axis, else cat(a·c, b·c)" joined;
-    "rows of (a·x) -> (rows of a)·x" gathered;
-    "a·b -> a·b with the outer rows of a outermost" outer_rows;
+    equal "(a·b)·c -> a·(b·c)" associated;
+    equal "(s x)·a -> s (x·a) where the sum is not over s" scaled;
+    equal "(a + b)·c -> a·c + b·c" distributed;
+    equal "cat(a, b)·c -> a·c' + b·c'' over the joined axis, else cat(a·c, b·c)" joined;
+    equal "rows of (a·x) -> (rows of a)·x" gathered;
+    equal "a·b -> a·b with the outer rows of a outermost" outer_rows;
 }
 
 /// The sum that a term is.

@@ -6,8 +6,8 @@ use crate::alternatives::terms::Terms;
 use gristmill_uop::Id;
 
 rules! {
-    "cat(x[a..b], x[b..c]) -> x[a..c]" neighbours;
-    "cat(repeated a, repeated b) -> repeated cat(a, b)" repeated;
+    better "cat(x[a..b], x[b..c]) -> x[a..c]" neighbours;
+    better "cat(repeated a, repeated b) -> repeated cat(a, b)" repeated;
 }
 
 /// What the parts of a `CAT` are views of, and the axis.
