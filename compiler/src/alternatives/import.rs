@@ -38,7 +38,8 @@ impl Body {
         let weights = order.iter().copied().filter(|&n| graph[n].op == Op::Decode).collect();
         let egraph = egg::EGraph::new(Known { weights });
         let terms = Terms { graph: graph.clone(), egraph, worse: vec![] };
-        let mut body = Body { terms, classes: FxHashMap::default(), written: vec![], shadows: vec![], products: vec![] };
+        let mut body =
+            Body { terms, classes: FxHashMap::default(), written: vec![], shadows: vec![], products: vec![] };
         for id in order {
             // Weights are read through their values alone.
             if !graph.dims(id).is_empty() && !matches!(graph[id].arg, Arg::Packed(..)) {
@@ -71,8 +72,12 @@ impl Body {
         let mut class = self.terms.egraph.add(term.clone());
         self.written.push((class, term.clone()));
         let again = match (node.op, &node.arg) {
-            (op, _) if op.is_movement() && op != Op::Cat && !term.children.is_empty() => self.moved(&node, &term, &dims),
-            (Op::Reduce, Arg::Reduce(ReduceOp::Add, axes)) if dtype.scalar == Scalar::F32 => self.sum(node.src[0], axes),
+            (op, _) if op.is_movement() && op != Op::Cat && !term.children.is_empty() => {
+                self.moved(&node, &term, &dims)
+            }
+            (Op::Reduce, Arg::Reduce(ReduceOp::Add, axes)) if dtype.scalar == Scalar::F32 => {
+                self.sum(node.src[0], axes)
+            }
             _ => None,
         };
         if let Some(again) = again {

@@ -39,8 +39,8 @@ use site::{Site, sites};
 use std::cell::RefCell;
 use term::Class;
 
-/// Forms of a site that are scheduled, with the written one. Latent attention has eight, of which half lay weights in another way.
-const FORMS: usize = 6;
+/// Forms of a site that are scheduled, with the written one. Of latent attention's, with keys, values, both or neither contracted with the cache, two lay weights in another way.
+const FORMS: usize = 4;
 /// Extracts of a site that are looked at: several differ in nothing but how they are moved, or lay weights in another way.
 const EXTRACTS: usize = 48;
 /// A form that is estimated to take so many times as long as the best is not scheduled: estimates are off by less.
@@ -218,8 +218,11 @@ impl<'a> Considered<'a> {
             let Some(outputs) = self.nodes(&picks, &site.outputs).filter(|o| !seen.contains(o)) else { continue };
             seen.push(outputs.clone());
             let changes = self.new_nodes(&picks, &site.outputs).unwrap_or_default();
-            if self.layouts(&changes) == self.layouts && forms.len() < FORMS {
+            if self.layouts(&changes) == self.layouts {
                 forms.push(Form { written: i == 0, picks, outputs, estimate: seconds });
+            }
+            if forms.len() == FORMS {
+                break;
             }
         }
         forms

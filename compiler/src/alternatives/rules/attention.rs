@@ -4,7 +4,7 @@
 //! contracted with the other side instead. Queries that were rounded where they meet a cache of halves (`f32(f16(q))`) are rounded where they meet it then:
 //! behind the contraction and not before. Either is off by as much as the cache's rows were rounded by.
 
-use super::rules;
+use super::rule::rules;
 use crate::alternatives::term::{Class, Map, Term, View};
 use crate::alternatives::terms::{Factor, Sum, Terms};
 use gristmill_uop::shape::Dims;

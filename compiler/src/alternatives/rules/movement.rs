@@ -1,6 +1,6 @@
 //! What is joined of parts that lie beside one another, or that are repeated alike.
 
-use super::rules;
+use super::rule::rules;
 use crate::alternatives::term::{Class, Term, View};
 use crate::alternatives::terms::Terms;
 use gristmill_uop::Id;
