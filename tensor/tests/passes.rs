@@ -107,6 +107,7 @@ fn every_rule_of_tensors_has_a_case() {
 fn a_rule_more_finds_another_form() {
     const RULE: testing::Rule = testing::Rule {
         name: "e^a e^b -> e^(a + b)",
+        better: false,
         apply: |terms, term| {
             let exponent = |c| terms.of_op(c, Op::Exp).first().map(|t| t.children[0]);
             let (Some(Op::Mul), &[a, b]) = (term.op(), &term.children[..]) else { return vec![] };

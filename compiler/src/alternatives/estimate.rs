@@ -22,6 +22,8 @@ pub enum Rows {
 
 /// Seconds for a term that only moves elements: what is said in fewer terms is preferred.
 const MOVED: f64 = 1e-12;
+/// Bytes of an element that is copied: read and written as f32.
+const COPIED: f64 = 8.0;
 /// A launch of an attention, and one that combines its parts.
 const ATTENTION_LAUNCHES: f64 = 2.0;
 /// Products of bytes that one instruction of f32 does the work of: `DOT4`.
@@ -69,7 +71,9 @@ impl<'a> Estimate<'a> {
                 Some((c, t)) => self.contraction(c, t),
                 None => self.elements(&self.terms.facts(term.children[0]).dims) / m.operations,
             },
-            Form::Node { op, .. } if op.is_movement() => MOVED * f64::from(*op == Op::Cat),
+            // What is joined is copied, as far as nobody knows where its readers look.
+            Form::Node { op: Op::Cat, .. } => COPIED * self.elements(&term.dims) / m.cache_bandwidth,
+            Form::Node { op, .. } if op.is_movement() => 0.0,
             Form::Node { op: Op::Gather | Op::Assign, .. } => 0.0,
             // A sum of products has its products inside.
             Form::Node { .. } if self.written.products.contains(&class) => 0.0,

@@ -25,7 +25,7 @@ pub struct Body {
 pub struct Written {
     /// How each class was written.
     pub term: FxHashMap<Class, Term>,
-    /// Terms that are no alternative: they are written too, or say again what is written.
+    /// Terms that are no alternative: they are written too, say again what is written, or are known to be worse than another.
     pub shadows: FxHashSet<Term>,
     /// Classes of products that a sum is written with.
     pub products: FxHashSet<Class>,
@@ -37,7 +37,7 @@ impl Body {
         let order = graph.toposort(roots);
         let weights = order.iter().copied().filter(|&n| graph[n].op == Op::Decode).collect();
         let egraph = egg::EGraph::new(Known { weights });
-        let terms = Terms { graph: graph.clone(), egraph };
+        let terms = Terms { graph: graph.clone(), egraph, worse: vec![] };
         let mut body =
             Body { terms, classes: FxHashMap::default(), written: vec![], shadows: vec![], products: vec![] };
         for id in order {
@@ -117,7 +117,7 @@ impl Body {
             t
         };
         let mut term = FxHashMap::default();
-        let mut shadows: FxHashSet<Term> = self.shadows.iter().map(now).collect();
+        let mut shadows: FxHashSet<Term> = self.shadows.iter().chain(&self.terms.worse).map(now).collect();
         for (class, t) in &self.written {
             let t = now(t);
             if term.entry(egraph.find(*class)).or_insert_with(|| t.clone()) != &t {

@@ -33,11 +33,16 @@ use import::{Body, Written};
 use rebuild::Rebuild;
 use report::{Found, Report};
 use rules::Rule;
+use rustc_hash::FxHashMap;
 use saturate::{Budget, Ended, saturate};
 use site::{Site, sites};
+use std::cell::RefCell;
+use term::Class;
 
-/// Forms of a site that are scheduled, besides the written one.
+/// Forms of a site that are scheduled, with the written one. Of latent attention's, with keys, values, both or neither contracted with the cache, two lay weights in another way.
 const FORMS: usize = 4;
+/// Extracts of a site that are looked at: several differ in nothing but how they are moved, or lay weights in another way.
+const EXTRACTS: usize = 48;
 /// A form that is estimated to take so many times as long as the best is not scheduled: estimates are off by less.
 const OFF: f64 = 4.0;
 /// The part of the written form's price that another must save. Prices of parts do not see what they share with their surroundings.
@@ -82,18 +87,21 @@ pub fn every_form(function: &Function, target: &Target, rules: &[Rule], most: us
         return vec![];
     }
     let known = body.written();
-    let Some(mut of) = Considered::new(function, target, &body, &known) else { return vec![] };
+    let Some(of) = Considered::new(function, target, &body, &known) else { return vec![] };
     let given = vec![false; of.space.classes.len()];
-    let (extracts, _) = of.space.best(&of.roots, &given, &of.written, most, f64::INFINITY);
-    extracts.iter().filter_map(|e| of.function_of(&e.picks)).collect()
+    let (extracts, _) = of.space.best(&of.roots.clone(), &given, &of.written, most, f64::INFINITY);
+    let roots = of.roots.clone();
+    let function_of = |e: &Extract| Some(of.function_with(&of.new_nodes(&e.picks, &roots)?));
+    extracts.iter().filter_map(function_of).collect()
 }
 
 /// A function while its form is decided on.
 struct Considered<'a> {
     function: &'a Function,
     target: &'a Target,
+    body: &'a Body,
     /// The function's graph, with the nodes of forms.
-    graph: Graph,
+    graph: RefCell<Graph>,
     space: Space,
     roots: Vec<usize>,
     written: Picks,
@@ -101,135 +109,14 @@ struct Considered<'a> {
     best: [Picks; 2],
     /// What is decided so far.
     picks: Picks,
+    /// What stands for a node of the function by then.
+    changes: FxHashMap<Id, Id>,
     /// How weights lie for one row.
-    layouts: Vec<(u32, Layout)>,
+    layouts: Layouts,
 }
 
-/// Sorted by slot.
-fn layouts(function: &Function, target: &Target) -> Vec<(u32, Layout)> {
-    if !int8::integers(target) {
-        return vec![];
-    }
-    let mut all: Vec<(u32, Layout)> =
-        int8::layouts(function, target).into_iter().map(|(slot, l)| (slot, l.0)).collect();
-    all.sort_by_key(|l| l.0);
-    all
-}
-
-impl<'a> Considered<'a> {
-    fn new(function: &'a Function, target: &'a Target, body: &Body, known: &Written) -> Option<Considered<'a>> {
-        let terms = &body.terms;
-        let of_rows = |rows| {
-            let space = Space::new(terms, known, &Estimate::new(terms, known, target, rows));
-            let roots: Vec<usize> = function.outputs.iter().map(|o| space.number(terms, body.classes[&o.1])).collect();
-            let mut picks = space.greedy();
-            let seconds = space.improve(&mut picks, &roots);
-            (space, roots, picks, seconds)
-        };
-        let (space, roots, usual, seconds) = of_rows(Rows::Typical);
-        seconds?;
-        // Scalars may be new: rules make lengths of lengths.
-        let graph = terms.graph.clone();
-        let written = space.as_written();
-        let mut best = [usual, written.clone()];
-        // What no rule changed has one extract.
-        let changed = space.needed(&best[0], &roots) != space.needed(&written, &roots);
-        if changed || space.choices.iter().any(|c| c.len() > 1) {
-            best[1] = of_rows(Rows::Fewest).2;
-        }
-        let picks = written.clone();
-        let mut of = Considered { function, target, graph, space, roots, written, best, picks, layouts: vec![] };
-        let for_one_row = of.function_of(&of.best[1].clone())?;
-        of.layouts = layouts(&for_one_row, target);
-        Some(of)
-    }
-    /// Where the extracts differ.
-    fn sites(&self) -> Vec<Site> {
-        sites(&self.space, &self.roots, &[&self.written, &self.best[0], &self.best[1]])
-    }
-    /// The function by an extract.
-    fn function_of(&mut self, picks: &Picks) -> Option<Function> {
-        let roots: Vec<Id> = self.function.outputs.iter().map(|o| o.1).collect();
-        let rebuild = Rebuild::new(&self.space, &self.function.graph, &roots);
-        let nodes = rebuild.nodes(&mut self.graph, picks, &self.roots)?;
-        let outputs = self.function.outputs.iter().zip(nodes).map(|(o, n)| (o.0, n)).collect();
-        Some(Function { graph: self.graph.clone(), outputs, ..self.function.clone() })
-    }
-    /// The nodes of a site's outputs by an extract.
-    fn outputs_of(&mut self, picks: &Picks, site: &Site) -> Option<Vec<Id>> {
-        let roots: Vec<Id> = self.function.outputs.iter().map(|o| o.1).collect();
-        Rebuild::new(&self.space, &self.function.graph, &roots).nodes(&mut self.graph, picks, &site.outputs)
-    }
-    /// An extract of a site with everything else as it is so far.
-    fn with(&self, extract: &Extract, given: &[bool]) -> Picks {
-        let own = |c: usize| if given[c] { self.picks[c] } else { extract.picks[c].or(self.picks[c]) };
-        (0..given.len()).map(own).collect()
-    }
-    /// The forms of a site, the written one first if it may be: how weights lie is given.
-    fn forms(&mut self, site: &Site) -> (Vec<Form>, bool, f64) {
-        let given = self.space.around(&self.picks, &self.roots, site);
-        let start = self.picks.clone();
-        let (extracts, complete) = self.space.best(&site.outputs, &given, &start, FORMS, OFF);
-        let added = |picks: &Picks| self.space.seconds(picks, &site.outputs).unwrap_or(f64::INFINITY);
-        let there: f64 = {
-            let all = self.space.needed(&start, &site.outputs).unwrap_or_default();
-            let of = |c: &usize| start[*c].map_or(0.0, |p| self.space.choices[*c][p].seconds);
-            all.iter().filter(|c| given[**c]).map(of).sum()
-        };
-        let written = Extract { seconds: added(&start) - there, picks: start };
-        let greedy = added(&self.best[0]) - there;
-        let mut forms: Vec<Form> = Vec::new();
-        for (first, extract) in [(true, written)].into_iter().chain(extracts.into_iter().map(|e| (false, e))) {
-            let picks = self.with(&extract, &given);
-            let Some(outputs) = self.outputs_of(&picks, site) else { continue };
-            if forms.iter().any(|f| f.outputs == outputs) {
-                continue;
-            }
-            let lies = self.function_of(&picks).map(|f| layouts(&f, self.target));
-            if lies.as_ref() == Some(&self.layouts) {
-                forms.push(Form { written: first, picks, outputs, estimate: extract.seconds });
-            }
-        }
-        (forms, complete, greedy)
-    }
-    /// Decides on a site.
-    fn decide(&mut self, site: &Site, decider: &mut Decider) -> Option<Found> {
-        let (mut forms, complete, greedy) = self.forms(site);
-        let least = forms.iter().map(|f| f.estimate).fold(f64::INFINITY, f64::min);
-        let near: Vec<usize> = (0..forms.len()).filter(|&i| forms[i].estimate <= OFF * least).collect();
-        let mut seconds: Vec<f64> = forms.iter().map(|f| f.estimate).collect();
-        let site_name = {
-            let of = |c: &usize| self.graph.show_dims(&self.space.choices[*c][0].term.dims);
-            format!("{} {}", self.function.name, site.outputs.iter().map(of).collect::<Vec<_>>().join(" "))
-        };
-        let decision = Decision { margin: MARGIN, ..Decision::new("alternatives", site_name.clone(), vec![]) };
-        if near.len() > 1 {
-            let outputs: Vec<Vec<Id>> = near.iter().map(|&i| forms[i].outputs.clone()).collect();
-            for (&i, price) in near.iter().zip(region::seconds(&self.graph, self.function, &outputs, self.target)) {
-                seconds[i] = price;
-            }
-        }
-        if forms.is_empty() {
-            return None;
-        }
-        let text = |f: &Form| report::form(&self.graph, &f.outputs);
-        let option = |(f, &seconds): (&Form, &f64)| {
-            let name = if f.written { "written" } else { "found" };
-            Alternative { name, plan: text(f), seconds }
-        };
-        let options: Vec<Alternative> = forms.iter().zip(&seconds).map(option).collect();
-        let chosen = decider.choose(Decision { options: options.clone(), ..decision });
-        let exact = forms.iter().map(|f| f.estimate).fold(f64::INFINITY, f64::min);
-        let estimates = forms.iter().map(|f| f.estimate).collect();
-        self.picks = forms.swap_remove(chosen).picks;
-        Some(Found { site: site_name, options, estimates, chosen, scheduled: near, complete, greedy, exact })
-    }
-    /// The function as decided, unless that is as it was written.
-    fn changed(mut self) -> Option<Function> {
-        let picks = self.picks.clone();
-        (picks != self.written).then(|| self.function_of(&picks)).flatten()
-    }
-}
+/// How packed slots lie that do not lie as in their file, in the order of the slots.
+type Layouts = Vec<(u32, Layout)>;
 
 /// One way to compute a site.
 struct Form {
@@ -238,4 +125,159 @@ struct Form {
     /// The nodes of the site's outputs.
     outputs: Vec<Id>,
     estimate: f64,
+}
+
+impl<'a> Considered<'a> {
+    /// None where there is nothing to choose.
+    fn new(function: &'a Function, target: &'a Target, body: &'a Body, known: &Written) -> Option<Considered<'a>> {
+        let terms = &body.terms;
+        let of_rows = |rows| Space::new(terms, known, &Estimate::new(terms, known, target, rows));
+        let space = of_rows(Rows::Typical);
+        if space.choices.iter().all(|c| c.len() < 2) {
+            return None;
+        }
+        let roots: Vec<usize> = function.outputs.iter().map(|o| space.number(terms, body.classes[&o.1])).collect();
+        let best = |space: &Space| {
+            let mut picks = space.greedy();
+            space.improve(&mut picks, &roots).map(|_| picks)
+        };
+        let best = [best(&space)?, best(&of_rows(Rows::Fewest))?];
+        let written = space.as_written();
+        let (picks, changes) = (written.clone(), FxHashMap::default());
+        let graph = RefCell::new(terms.graph.clone());
+        let mut of =
+            Considered { function, target, body, graph, space, roots, written, best, picks, changes, layouts: vec![] };
+        let outputs: Vec<usize> = of.sites().into_iter().flat_map(|s| s.outputs).collect();
+        of.layouts = of.layouts(&of.new_nodes(&of.best[1], &outputs)?);
+        Some(of)
+    }
+    /// Where the extracts differ.
+    fn sites(&self) -> Vec<Site> {
+        sites(&self.space, &self.roots, &[&self.written, &self.best[0], &self.best[1]])
+    }
+    /// The nodes of classes by an extract.
+    fn nodes(&self, picks: &Picks, classes: &[usize]) -> Option<Vec<Id>> {
+        let roots: Vec<Id> = self.function.outputs.iter().map(|o| o.1).collect();
+        Rebuild::new(&self.space, &self.function.graph, &roots).nodes(&mut self.graph.borrow_mut(), picks, classes)
+    }
+    /// What stands for each node of the function that is in one of these classes, by an extract.
+    fn new_nodes(&self, picks: &Picks, classes: &[usize]) -> Option<FxHashMap<Id, Id>> {
+        let nodes = self.nodes(picks, classes)?;
+        let of = |(&id, &class): (&Id, &Class)| {
+            let number = self.space.number(&self.body.terms, class);
+            let at = classes.iter().position(|&c| c == number)?;
+            (nodes[at] != id).then_some((id, nodes[at]))
+        };
+        Some(self.body.classes.iter().filter_map(of).collect())
+    }
+    /// The outputs with such changes. Scalars that depend on what is changed, as lengths that are computed do, are made anew with everything above.
+    fn outputs_with(&self, changes: &FxHashMap<Id, Id>) -> Vec<(u32, Id)> {
+        let mut map = changes.clone();
+        let mut graph = self.graph.borrow_mut();
+        self.function.outputs.iter().map(|&(slot, id)| (slot, graph.substitute(id, &mut map))).collect()
+    }
+    fn function_with(&self, changes: &FxHashMap<Id, Id>) -> Function {
+        let outputs = self.outputs_with(changes);
+        Function { graph: self.graph.borrow().clone(), outputs, ..self.function.clone() }
+    }
+    /// How weights lie with such changes, beside those that are decided on.
+    fn layouts(&self, changes: &FxHashMap<Id, Id>) -> Layouts {
+        if !int8::integers(self.target) {
+            return vec![];
+        }
+        let all = self.changes.iter().chain(changes).map(|(&a, &b)| (a, b)).collect();
+        let roots: Vec<Id> = self.outputs_with(&all).into_iter().map(|o| o.1).collect();
+        let found = int8::layouts(&self.graph.borrow(), &self.function.slots, &roots, self.target);
+        let mut layouts: Layouts = found.into_iter().map(|(slot, l)| (slot, l.0)).collect();
+        layouts.sort_by_key(|l| l.0);
+        layouts
+    }
+    /// The extracts of a site, the written one first, then by their estimates; were all looked at; and the estimate of what greedy extraction found.
+    fn extracts(&self, site: &Site) -> (Vec<Extract>, bool, f64) {
+        let given = self.space.around(&self.picks, &self.roots, site);
+        // What is there anyhow costs nothing.
+        let seconds = |picks: &Picks| -> f64 {
+            let all = self.space.needed(picks, &site.outputs).unwrap_or_default();
+            let of = |&c: &usize| picks[c].filter(|_| !given[c]).map_or(0.0, |p| self.space.choices[c][p].seconds);
+            all.iter().map(of).sum()
+        };
+        let (found, complete) = self.space.best(&site.outputs, &given, &self.picks, EXTRACTS, OFF);
+        let whole = |e: Extract| {
+            let own = |c: usize| if given[c] { self.picks[c] } else { e.picks[c].or(self.picks[c]) };
+            Extract { picks: (0..given.len()).map(own).collect(), seconds: e.seconds }
+        };
+        let written = Extract { picks: self.picks.clone(), seconds: seconds(&self.picks) };
+        let all = std::iter::once(written).chain(found.into_iter().map(whole)).collect();
+        (all, complete, seconds(&self.best[0]))
+    }
+    /// The forms of a site among these extracts: those that differ, and that lay weights as they have to lie.
+    fn forms(&self, site: &Site, extracts: Vec<Extract>) -> Vec<Form> {
+        let mut forms: Vec<Form> = Vec::new();
+        let mut seen: Vec<Vec<Id>> = Vec::new();
+        for (i, Extract { picks, seconds }) in extracts.into_iter().enumerate() {
+            let Some(outputs) = self.nodes(&picks, &site.outputs).filter(|o| !seen.contains(o)) else { continue };
+            seen.push(outputs.clone());
+            let changes = self.new_nodes(&picks, &site.outputs).unwrap_or_default();
+            if self.layouts(&changes) == self.layouts {
+                forms.push(Form { written: i == 0, picks, outputs, estimate: seconds });
+            }
+            if forms.len() == FORMS {
+                break;
+            }
+        }
+        forms
+    }
+    /// Prices of forms: those that may be the best are scheduled. Which were?
+    fn prices(&self, forms: &[Form]) -> (Vec<f64>, Vec<usize>) {
+        let mut seconds: Vec<f64> = forms.iter().map(|f| f.estimate).collect();
+        let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        let near: Vec<usize> = (0..forms.len()).filter(|&i| seconds[i] <= OFF * least).collect();
+        if near.len() < 2 {
+            return (seconds, vec![]);
+        }
+        let outputs: Vec<Vec<Id>> = near.iter().map(|&i| forms[i].outputs.clone()).collect();
+        let prices = region::seconds(&self.graph.borrow(), self.function, &outputs, self.target);
+        near.iter().zip(prices).for_each(|(&i, price)| seconds[i] = price);
+        (seconds, near)
+    }
+    /// Decides on a site.
+    fn decide(&mut self, site: &Site, decider: &mut Decider) -> Option<Found> {
+        let (extracts, complete, greedy) = self.extracts(site);
+        let least = extracts.iter().map(|e| e.seconds).fold(f64::INFINITY, f64::min);
+        let mut forms = self.forms(site, extracts);
+        if forms.is_empty() {
+            return None;
+        }
+        let (seconds, scheduled) = self.prices(&forms);
+        let graph = self.graph.borrow();
+        let dims = |&c: &usize| graph.show_dims(&self.space.choices[c][0].term.dims);
+        let name = format!("{} {}", self.function.name, site.outputs.iter().map(dims).collect::<Vec<_>>().join(" "));
+        let option = |(f, &seconds): (&Form, &f64)| {
+            let name = if f.written { "written" } else { "found" };
+            Alternative { name, plan: report::form(&graph, &f.outputs), seconds }
+        };
+        let options: Vec<Alternative> = forms.iter().zip(&seconds).map(option).collect();
+        drop(graph);
+        let decision = Decision::new("alternatives", name.clone(), options.clone());
+        let chosen = decider.choose(Decision { margin: MARGIN, ..decision });
+        let estimates = forms.iter().map(|f| f.estimate).collect();
+        let form = forms.swap_remove(chosen);
+        if !form.written {
+            self.change(&form.picks, site);
+        }
+        Some(Found { site: name, options, estimates, chosen, scheduled, complete, greedy, least })
+    }
+    /// Computes a site by an extract from now on. Scalars that its nodes have may depend on sites that were changed before.
+    fn change(&mut self, picks: &Picks, site: &Site) {
+        let mut earlier = self.changes.clone();
+        for (old, new) in self.new_nodes(picks, &site.outputs).unwrap_or_default() {
+            let new = self.graph.borrow_mut().substitute(new, &mut earlier);
+            self.changes.insert(old, new);
+        }
+        self.picks.clone_from(picks);
+    }
+    /// The function as decided, unless that is as it was written.
+    fn changed(self) -> Option<Function> {
+        (!self.changes.is_empty()).then(|| self.function_with(&self.changes))
+    }
 }

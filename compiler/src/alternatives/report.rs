@@ -21,10 +21,10 @@ pub struct Found {
     pub scheduled: Vec<usize>,
     /// Were all extracts looked at?
     pub complete: bool,
-    /// Seconds of what greedy extraction with single changes found, by the estimate, and of the best that weights allow.
+    /// Seconds of what greedy extraction with single changes found, by the estimate.
     pub greedy: f64,
-    /// The least estimate of the forms.
-    pub exact: f64,
+    /// Seconds of the best extract, by the estimate, however it lays weights.
+    pub least: f64,
 }
 
 /// What the e-graph of a function came to.
@@ -58,12 +58,11 @@ impl fmt::Display for Report {
         writeln!(f, "{} classes, {} terms, {ended}", self.classes, self.terms)?;
         for found in &self.sites {
             let looked = if found.complete { "of all extracts" } else { "of some extracts" };
-            let (greedy, exact) = (found.greedy * 1e6, found.exact * 1e6);
-            writeln!(f, "{}: {looked}; greedy {greedy:.2} us, best {exact:.2} us by the estimate", found.site)?;
+            let (greedy, least) = (found.greedy * 1e6, found.least * 1e6);
+            writeln!(f, "{}: {looked}; greedy {greedy:.2} us, best {least:.2} us by the estimate", found.site)?;
             for (i, option) in found.options.iter().enumerate() {
                 let star = if i == found.chosen { "*" } else { " " };
-                let by =
-                    if found.scheduled.contains(&i) && found.scheduled.len() > 1 { "scheduled" } else { "estimated" };
+                let by = if found.scheduled.contains(&i) { "scheduled" } else { "estimated" };
                 let (us, estimate) = (option.seconds * 1e6, found.estimates[i] * 1e6);
                 writeln!(f, " {star} {us:10.2} us {by}, estimate {estimate:.2} us, {}: {}", option.name, option.plan)?;
             }

@@ -1,7 +1,7 @@
 //! Saturation: rules on every term of every class, until nothing is new or the budget is spent.
 
 use super::rules::Rule;
-use super::term::{Class, Term};
+use super::term::Class;
 use super::terms::Terms;
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,11 @@ pub fn saturate(terms: &mut Terms, rules: &[Rule], budget: Budget) -> Ended {
         for class in classes {
             for term in terms.terms(class) {
                 for rule in rules {
-                    for equal in apply(terms, rule, &term) {
+                    let found = (rule.apply)(terms, &term);
+                    if rule.better && !found.is_empty() && !terms.worse.contains(&term) {
+                        terms.worse.push(term.clone());
+                    }
+                    for equal in found {
                         terms.egraph.union(class, equal);
                     }
                 }
@@ -62,10 +66,6 @@ pub fn saturate(terms: &mut Terms, rules: &[Rule], budget: Budget) -> Ended {
         }
     }
     settled(terms, Ended::Spent)
-}
-
-fn apply(terms: &mut Terms, rule: &Rule, term: &Term) -> Vec<Class> {
-    (rule.apply)(terms, term)
 }
 
 /// That, unless a rule is wrong.

@@ -15,6 +15,8 @@ pub struct Terms {
     pub graph: Graph,
     /// The classes.
     pub egraph: egg::EGraph<Term, Known>,
+    /// Terms to which a rule knows a better one.
+    pub worse: Vec<Term>,
 }
 
 /// A factor of a sum of products: a class, and the index that each of its axes walks along.

@@ -12,7 +12,7 @@ use super::bf16;
 use crate::layout::{Layout, Packing};
 use crate::nest::flatten;
 use crate::request::{CausalSkip, Hint, StagedTile};
-use gristmill_uop::function::{Function, Storage};
+use gristmill_uop::function::{Function, Slot, Storage};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::rows::GROUP;
 use gristmill_uop::target::Target;
@@ -109,17 +109,16 @@ fn below(g: &Graph, id: Id) -> Option<Id> {
     (same && g.int_value(*last).is_some()).then_some(from)
 }
 
-/// The layout of each packed slot: for vectors with rows interleaved, if they divide their number, for threads as planes; where every use reads
-/// along rows.
-pub fn layouts(function: &Function, target: &Target) -> FxHashMap<u32, (Layout, Arc<Packing>)> {
-    let g = &function.graph;
+/// The layout of each packed slot of a function with these outputs: for vectors with rows interleaved, if they divide their number, for threads as planes; where every
+/// use reads along rows.
+pub fn layouts(g: &Graph, slots: &[Slot], roots: &[Id], target: &Target) -> FxHashMap<u32, (Layout, Arc<Packing>)> {
     let mut known: FxHashMap<&str, Option<Arc<Packing>>> = FxHashMap::default();
     let mut out = FxHashMap::default();
     let layout = match target.machine.kind {
         MachineKind::Cpu => Layout::Rows(target.machine.lanes as u16),
         MachineKind::Gpu => Layout::Planes,
     };
-    for (slot, info) in function.slots.iter().enumerate() {
+    for (slot, info) in slots.iter().enumerate() {
         let (Storage::Packed(e), [.., rows, columns]) = (info.storage, &info.dims[..]) else { continue };
         let packing = known.entry(e.name).or_insert_with(|| Packing::of(e).map(Arc::new));
         if let Some(p) = packing
@@ -130,8 +129,7 @@ pub fn layouts(function: &Function, target: &Target) -> FxHashMap<u32, (Layout, 
         }
     }
     // A weight that is read along another axis stays as it is.
-    let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
-    for id in g.toposort(&roots) {
+    for id in g.toposort(roots) {
         if g[id].op == Op::Permute
             && below(g, id).is_none()
             && let Some(slot) = packed_rows(g, g[id].src[0])
@@ -160,7 +158,9 @@ pub fn derive(
     }
     let signed = target.machine.kind == MachineKind::Gpu;
     let tiles = target.machine.tile_fragment().map(|tile| tile.terms);
-    let mut derived = Derived { layouts: layouts(function, target), signed, tiles, ..Derived::default() };
+    let written: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+    let layouts = layouts(&function.graph, &function.slots, &written, target);
+    let mut derived = Derived { layouts, signed, tiles, ..Derived::default() };
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     let mut known = Known::default();
     let mut buffers: Vec<Id> = Vec::new();

@@ -4,17 +4,17 @@
 //! contracted with the other side instead. Queries that were rounded where they meet a cache of halves (`f32(f16(q))`) are rounded where they meet it then:
 //! behind the contraction and not before. Either is off by as much as the cache's rows were rounded by.
 
-use super::rules;
+use super::rule::rules;
 use crate::alternatives::term::{Class, Map, Term, View};
 use crate::alternatives::terms::{Factor, Sum, Terms};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Id, Op, Scalar};
 
 rules! {
-    "softmax(q·(w·c))v -> softmax((q·w)·c)v" keys_contracted;
-    "softmax(q k)(c·w) -> (softmax(q k)c)·w" values_contracted;
-    "attention over repeated heads -> over one" repeated_heads;
-    "attention over the first rows -> over all, as far as it reads" first_rows;
+    equal "softmax(q·(w·c))v -> softmax((q·w)·c)v" keys_contracted;
+    equal "softmax(q k)(c·w) -> (softmax(q k)c)·w" values_contracted;
+    better "attention over repeated heads -> over one" repeated_heads;
+    better "attention over the first rows -> over all, as far as it reads" first_rows;
 }
 
 /// Queries, keys, values of an attention whose heads have keys of their own.

@@ -1,17 +1,17 @@
 //! Sums of products.
 
-use super::rules;
+use super::rule::rules;
 use crate::alternatives::term::{Class, Form, Map, Source, Term, View};
 use crate::alternatives::terms::{Factor, Sum, Terms};
 use gristmill_uop::{Arg, Op};
 
 rules! {
-    "(a·b)·c -> a·(b·c)" associated;
-    "(s x)·a -> s (x·a) where the sum is not over s" scaled;
-    "(a + b)·c -> a·c + b·c" distributed;
-    "cat(a, b)·c -> a·c' + b·c'' over the joined axis, else cat(a·c, b·c)" joined;
-    "rows of (a·x) -> (rows of a)·x" gathered;
-    "a·b -> a·b with the outer rows of a outermost" outer_rows;
+    equal "(a·b)·c -> a·(b·c)" associated;
+    equal "(s x)·a -> s (x·a) where the sum is not over s" scaled;
+    equal "(a + b)·c -> a·c + b·c" distributed;
+    equal "cat(a, b)·c -> a·c' + b·c'' over the joined axis, else cat(a·c, b·c)" joined;
+    equal "rows of (a·x) -> (rows of a)·x" gathered;
+    better "a·b -> a·b with the outer rows of a outermost" outer_rows;
 }
 
 /// The sum that a term is.
@@ -234,7 +234,7 @@ fn gathered(t: &mut Terms, term: &Term) -> Vec<Class> {
     out
 }
 
-/// Of a weight whose rows are of several axes the outermost comes first in the result, and is moved to its place.
+/// Of a weight whose rows are of several axes the outermost comes first in the result, and is moved to its place: who reads what one head has finds it in one piece.
 fn outer_rows(t: &mut Terms, term: &Term) -> Vec<Class> {
     let Some(sum) = sum_of(term) else { return vec![] };
     let [weight, other] = &sum.factors;

@@ -7,24 +7,9 @@
 mod attention;
 mod contraction;
 mod movement;
+mod rule;
 
-use super::term::{Class, Term};
-use super::terms::Terms;
-
-/// A rule.
-#[derive(Clone, Copy)]
-pub struct Rule {
-    /// Its mathematics.
-    pub name: &'static str,
-    /// The classes that equal a class which has this term.
-    pub apply: fn(&mut Terms, &Term) -> Vec<Class>,
-}
-
-macro_rules! rules { ($($name:literal $f:expr;)*) => {
-    /// The rules of this topic.
-    pub(super) const RULES: &[$crate::alternatives::rules::Rule] = &[$($crate::alternatives::rules::Rule { name: $name, apply: $f }),*];
-} }
-use rules;
+pub use rule::Rule;
 
 /// Every rule.
 pub fn all() -> Vec<Rule> {

@@ -1,13 +1,13 @@
 //! What is joined of parts that lie beside one another, or that are repeated alike.
 
-use super::rules;
+use super::rule::rules;
 use crate::alternatives::term::{Class, Term, View};
 use crate::alternatives::terms::Terms;
 use gristmill_uop::Id;
 
 rules! {
-    "cat(x[a..b], x[b..c]) -> x[a..c]" neighbours;
-    "cat(repeated a, repeated b) -> repeated cat(a, b)" repeated;
+    better "cat(x[a..b], x[b..c]) -> x[a..c]" neighbours;
+    better "cat(repeated a, repeated b) -> repeated cat(a, b)" repeated;
 }
 
 /// What the parts of a `CAT` are views of, and the axis.
