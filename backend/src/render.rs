@@ -458,7 +458,8 @@ fn literal(g: &Graph, id: Id) -> String {
 /// A user's text, with its names for what it reads and writes: `p0`, `var0` and so on are the kernel's.
 pub fn custom_body(g: &Graph, code: &CustomCode, signature: &Signature, dialect: &str) -> String {
     let mut out = String::from("{\n");
-    let parameter = |buffer: Id| signature.params.iter().position(|p| p.2 == buffer).unwrap_or_default();
+    let place = |found: Option<usize>, node: Id| found.unwrap_or_else(|| unprintable(g, node));
+    let parameter = |buffer: Id| place(signature.params.iter().position(|p| p.2 == buffer), buffer);
     let mut name = |words: &str, called: &str, value: String| {
         let _ = writeln!(out, "{words} {called} = {value};");
     };
@@ -467,16 +468,14 @@ pub fn custom_body(g: &Graph, code: &CustomCode, signature: &Signature, dialect:
             let buffer = g[read].src[0];
             name(&format!("const {} *const", stored(g[buffer].dtype)), called, format!("p{}", parameter(buffer)));
         } else {
-            let variable = signature.vars.iter().position(|v| v.1 == read).unwrap_or_default();
+            let variable = place(signature.vars.iter().position(|v| v.1 == read), read);
             name("const i64", called, format!("var{variable}"));
         }
     }
-    name(
-        &format!("{} *const", stored(g[code.output].dtype)),
-        code.kernel.output,
-        format!("p{}", parameter(code.output)),
-    );
-    out + code.kernel.text(dialect).unwrap_or_default() + "\n}\n"
+    let output = format!("p{}", parameter(code.output));
+    name(&format!("{} *const", stored(g[code.output].dtype)), code.kernel.output, output);
+    let text = code.kernel.text(dialect).unwrap_or_else(|| unprintable(g, code.value));
+    out + text + "\n}\n"
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! value that stands for the text, and reads each argument's buffer, so that parameters, levels, hazards, lifetimes and titles follow from it as from any other
 //! kernel's. Elsewhere the call is its reference, and that is scheduled as if it had been written alone.
 
-use crate::emit::Dialect;
 use crate::price::{Price, typical};
 use gristmill_uop::custom::CustomRef;
 use gristmill_uop::program::{Estimate, Program};
@@ -20,15 +19,15 @@ pub fn called(g: &Graph, id: Id) -> Option<CustomRef> {
     }
 }
 
-/// The calls below `roots`, each as a kernel or as its reference.
-pub fn resolve(g: &mut Graph, roots: &mut [Id], dialect: Option<&dyn Dialect>) {
+/// The calls below `roots`, each as a kernel, where there is a text for it in that language, or as its reference.
+pub fn resolve(g: &mut Graph, roots: &mut [Id], language: Option<&str>) {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in g.toposort(roots) {
         let Some(kernel) = called(g, id) else { continue };
         let src: Sources = g[id].src.clone();
         // Sources come first: what they call is settled.
         let settled: Vec<Id> = src.iter().map(|&s| g.substitute(s, &mut map)).collect();
-        let new = if dialect.and_then(|d| d.language()).is_some_and(|language| kernel.text(language).is_some()) {
+        let new = if language.is_some_and(|language| kernel.text(language).is_some()) {
             as_kernel(g, kernel, &settled)
         } else {
             settled[0]

@@ -1,81 +1,33 @@
 //! Emit: the programs of launches. Nests are mapped to the machine, lowered, printed by the device's dialect, and named by their text.
 
 mod custom;
+mod dialect;
+mod kernel;
 mod launch;
+
+pub use dialect::{CustomCode, Dialect, Signature};
+pub(crate) use kernel::{Slots, verify};
 
 use crate::custom as call;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::lower::spec as linear_spec;
 use crate::lower::{Code, KernelCode, finish, lower_bodies, tiles};
 use crate::map::{simd, simt, tile_terms};
-use crate::nest::{Ranges, global_ranges};
+use crate::nest::Ranges;
 use crate::schedule::{Body, Launch};
 use crate::tile::plan::FIRST;
 use crate::tile::propose::launch::Launched;
 use crate::tile::{NestPlan, Proposal, TilePlan, propose};
 use crate::title::title;
-use gristmill_uop::custom::CustomRef;
-use gristmill_uop::function::{Function, SlotKind};
+use gristmill_uop::function::Function;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
-use gristmill_uop::program::{Access, Extent, KernelContext, Param, Program, When};
-use gristmill_uop::spec::{self, Level};
+use gristmill_uop::program::{KernelContext, Param, Program, When};
+use gristmill_uop::spec::Level;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
-use rustc_hash::FxHashMap;
-use smallvec::smallvec;
+use gristmill_uop::{Graph, Id, Op};
+use kernel::{Kernel, fingerprint, sized};
 use std::sync::Arc;
-
-/// Turns linear code into a device's text. What differs between devices is here; everything before is shared.
-pub trait Dialect: Send + Sync {
-    /// What texts of users' own kernels are found by; none where they are computed by their references alone.
-    fn language(&self) -> Option<&'static str> {
-        None
-    }
-    /// The text of a kernel named `name` around a user's text, in a dialect whose language users write.
-    fn render_custom(&self, name: &str, _: &Graph, code: &CustomCode, _: &Signature) -> String {
-        unreachable!("{name}: {:?} has no text in this dialect", code.kernel)
-    }
-    /// The text of a kernel named `name`, which runs the bodies of `code` side by side over the launch. All that there is to decide stands in `code`.
-    fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String;
-}
-
-/// A kernel of the user's own, on its way to text.
-#[derive(Clone, Copy, Debug)]
-pub struct CustomCode {
-    /// Which.
-    pub kernel: CustomRef,
-    /// The parameter that it writes.
-    pub output: Id,
-    /// The value that stands for it: what it reads are the sources, loads of parameters and variables; the last is its number of workgroups.
-    pub value: Id,
-    /// Threads of a workgroup.
-    pub threads: usize,
-}
-
-/// The arguments of a kernel.
-#[derive(Clone, Debug)]
-pub struct Signature {
-    /// Slots in the order of the buffer arguments, with how each is used and the node that stands for it.
-    pub params: Vec<(u32, Access, Id)>,
-    /// Variables in the order of the scalar arguments, with the nodes that stand for them.
-    pub vars: Vec<(Arc<str>, Id)>,
-    /// Number of workgroups of each body.
-    pub groups: Vec<Id>,
-    /// Offset of each workgroup buffer in a worker's scratch.
-    pub scratch: Vec<(Id, usize)>,
-    /// Bytes of scratch.
-    pub scratch_bytes: usize,
-}
-
-/// What is known of the slots of a function's kernels.
-pub(crate) struct Slots<'a> {
-    pub function: &'a Function,
-    /// Those whose rows are interleaved.
-    pub streams: Vec<u32>,
-    /// How much of a slot's buffer a kernel may touch.
-    pub extent: &'a dyn Fn(u32) -> Extent,
-}
 
 /// The program of a launch.
 pub(crate) fn program(
@@ -244,120 +196,6 @@ fn of_vectors(
     }
 }
 
-/// A kernel in a graph of its own: for `interp`, for the text form, and to be lowered.
-struct Kernel {
-    graph: Graph,
-    root: Id,
-    /// Nests of each body.
-    bodies: Vec<Vec<Id>>,
-    when: Vec<When>,
-}
-
-impl Kernel {
-    /// Of these nests of `g`, and what holds for the workgroups of each body.
-    fn of(g: &Graph, bodies: &[&[Id]], when: &[When]) -> Kernel {
-        let mut own = Graph::new();
-        let mut map = FxHashMap::default();
-        let bodies: Vec<Vec<Id>> =
-            bodies.iter().map(|nests| nests.iter().map(|&n| strip(g, &mut own, n, &mut map)).collect()).collect();
-        let body_nodes: Sources = bodies
-            .iter()
-            .map(|nests| {
-                let src: Sources = nests.iter().copied().collect();
-                let dtype = own[src[0]].dtype;
-                own.intern(Node { op: Op::Body, dtype, src, arg: Arg::None })
-            })
-            .collect();
-        let mut stripped = |x: Option<Id>| x.map(|x| strip(g, &mut own, x, &mut map));
-        let when = when.iter().map(|w| When { skip: stripped(w.skip), early: stripped(w.early), ..*w }).collect();
-        let dtype = own[body_nodes[0]].dtype;
-        let root = own.intern(Node { op: Op::Kernel, dtype, src: body_nodes, arg: Arg::None });
-        Kernel { graph: own, root, bodies, when }
-    }
-}
-
-/// The arguments of a kernel on its machine, and the number of its workgroups.
-fn sized(g: &mut Graph, bodies: &[Vec<Id>], launch: &Launch, function: &Function, target: &Target) -> (Signature, Id) {
-    let mut signature = signature(g, bodies, function);
-    // More than half of what there is leaves no room for another.
-    if launch.bodies.iter().any(|b| b.when.alone) {
-        signature.scratch_bytes = signature.scratch_bytes.max((target.machine.shared_per_workgroup / 2 + 64) & !63);
-    }
-    let zero = g.int(0);
-    let groups = signature.groups.iter().fold(zero, |sum, &n| g.add(sum, n));
-    (signature, groups)
-}
-
-/// A nest in a graph of its own, PARAMs without their dims.
-fn strip(from: &Graph, to: &mut Graph, nest: Id, map: &mut FxHashMap<Id, Id>) -> Id {
-    for id in from.toposort(&[nest]) {
-        if map.contains_key(&id) {
-            continue;
-        }
-        let node = &from[id];
-        let src: Sources = if node.op == Op::Param { smallvec![] } else { node.src.iter().map(|s| map[s]).collect() };
-        let new = to.intern(Node { op: node.op, dtype: node.dtype, src, arg: node.arg.clone() });
-        map.insert(id, new);
-    }
-    map[&nest]
-}
-
-/// The arguments of a kernel of these bodies.
-fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signature {
-    let mut params: Vec<(u32, Access, Id)> = Vec::new();
-    let mut vars: Vec<(Arc<str>, Id)> = Vec::new();
-    let mut scratch: Vec<(Id, usize)> = Vec::new();
-    let mut scratch_bytes = 0;
-    let mut groups = Vec::new();
-    for nests in bodies {
-        let bytes_of = |g: &Graph, n: Id| {
-            let elements = g.int_value(g[n].src[0]).unwrap_or(0) as usize;
-            (elements * g[n].dtype.scalar.bytes()).next_multiple_of(64)
-        };
-        let order = g.toposort(nests);
-        // Stages of equal number and size are one node in every body: what this body adds comes after those it shares.
-        let shared = scratch.iter().filter(|s| order.contains(&s.0)).map(|s| s.1 + bytes_of(g, s.0));
-        let mut size = shared.max().unwrap_or(0);
-        for &n in &order {
-            let node = &g[n];
-            match (&node.op, &node.arg) {
-                (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _)) if !params.iter().any(|p| p.0 == *slot) => {
-                    params.push((*slot, Access::Read, n));
-                }
-                (Op::Var, Arg::Var(name, ..)) if !vars.iter().any(|v| v.0 == *name) => vars.push((name.clone(), n)),
-                (Op::Local, _) if !scratch.iter().any(|s| s.0 == n) => {
-                    scratch.push((n, size));
-                    size += bytes_of(g, n);
-                }
-                _ => {}
-            }
-        }
-        scratch_bytes = scratch_bytes.max(size);
-        for &n in nests {
-            let buffer = g[n].src[0];
-            if let Arg::Param(slot) | Arg::Packed(slot, _) = g[buffer].arg {
-                let state = function.slots.get(slot as usize).is_some_and(|s| s.kind == SlotKind::State);
-                for p in params.iter_mut().filter(|p| p.0 == slot) {
-                    p.1 = if state { Access::ReadWrite } else { Access::Write };
-                }
-            }
-        }
-        let one = g.int(1);
-        let bounds: Vec<Id> = global_ranges(g, nests).iter().map(|&r| g[r].src[0]).collect();
-        groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
-    }
-    Signature { params, vars, groups, scratch, scratch_bytes }
-}
-
-/// Between passes, in tests and debug builds: the graph keeps to what its level allows. A failure is a bug of the pass before.
-pub(crate) fn verify(g: &Graph, root: Id, level: Level, after: &str) {
-    if cfg!(debug_assertions)
-        && let Err(e) = spec::check(g, root, level)
-    {
-        panic!("after {after}: {e}");
-    }
-}
-
 /// After lowering, as [`verify`] between the passes before.
 fn verify_linear(g: &Graph, code: &KernelCode, target: &Target) {
     let machine = &target.machine;
@@ -366,9 +204,4 @@ fn verify_linear(g: &Graph, code: &KernelCode, target: &Target) {
     {
         panic!("after lower: {e}");
     }
-}
-
-/// FNV-1a, 64 bits: kernels are named by it; the store on disk has a real hash.
-fn fingerprint(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ b as u64).wrapping_mul(0x100_0000_01b3))
 }

@@ -111,7 +111,7 @@ fn roots(function: &Function) -> Vec<Id> {
 fn captured(function: &Function, dialect: Option<&dyn Dialect>, watch: &mut dyn Watch) -> Function {
     let (mut graph, mut roots) = (function.graph.clone(), roots(function));
     watch.pass("captured", &mut graph, &roots);
-    custom::resolve(&mut graph, &mut roots, dialect);
+    custom::resolve(&mut graph, &mut roots, dialect.and_then(Dialect::language));
     let outputs = function.outputs.iter().zip(roots).map(|(output, root)| (output.0, root)).collect();
     Function { graph, outputs, ..function.clone() }
 }

@@ -8,11 +8,13 @@ use crate::dtype::Scalar;
 use crate::id::Id;
 use crate::node::{Arg, Node};
 use crate::op::{Op, RangeKind};
-use crate::rules::Examples;
 use crate::visited::visiting;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
+
+/// By a rule's number, cases of it: the node that was asked for, and the one that there is instead.
+pub(crate) type Examples = Vec<Vec<(Node, Id)>>;
 
 /// An arena of nodes.
 #[derive(Clone, Default, Debug)]

@@ -108,8 +108,10 @@ function checks(browser, folder) {
       const [laid, drawn, chosen] = await browser.evaluate(`(() => {
         const took = work => { const start = performance.now(); work(); return performance.now() - start; };
         const numbers = graph().after(0);
-        return [took(() => layout(numbers, graph().nodes)), took(() => graphPanel.drawing.whole()), took(() => go({ node: ${NODES - 100} }))];
+        return [took(() => layout(numbers, graph().nodes)), took(() => graphPanel.drawing.whole()), took(() => go({ node: numbers[numbers.length >> 1] }))];
       })()`);
+      assert.strictEqual(await browser.evaluate(`document.querySelectorAll('.row.on').length`), 1, 'the list has moved to it');
+      assert(await browser.evaluate(`(() => { const d = graphPanel.drawing, i = d.at.place.get(number('node')), x = d.left + d.at.x[i] * d.scale, y = d.top + d.at.y[i] * d.scale; return x >= 0 && y >= 0 && x < d.canvas.clientWidth && y < d.canvas.clientHeight; })()`), 'and so has the drawing');
       console.log(`  ${NODES} nodes: laid out in ${laid.toFixed(0)} ms, drawn in ${drawn.toFixed(0)} ms, one chosen in ${chosen.toFixed(0)} ms`);
       assert(laid < 3000 && drawn < 1000 && chosen < 1500, `${laid} ${drawn} ${chosen}`);
       await browser.shoot('viewer-large');

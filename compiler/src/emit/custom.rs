@@ -1,6 +1,7 @@
 //! The program of a launch that is a user's own kernel: its text, with the parameters that follow from its nest.
 
-use super::{CustomCode, Dialect, Kernel, Slots, fingerprint, sized, verify};
+use super::dialect::{CustomCode, Dialect};
+use super::kernel::{Kernel, Slots, fingerprint, sized, verify};
 use crate::custom::{called, value};
 use crate::schedule::Launch;
 use gristmill_uop::custom::CustomRef;

@@ -38,8 +38,8 @@ const graphPanel = (() => {
     views.replaceChildren(
       ...of.map(([name, label]) => toggle(label, view === name, { view: name === "both" ? undefined : name }, "which of the two graphs")),
       ...(place ? [toggle("only what changed", !!state.changed, { changed: state.changed ? undefined : 1 }, "nodes that are new or have gone, and what they touch")] : []),
-      ...(state.node !== undefined ? [1, 2, 4].map((n) => toggle(`within ${n}`, hop === n, { hops: hop === n ? undefined : n }, "nodes that near to the selected one")) : []),
-      make("span", { class: "under" }, `${count} nodes shown`));
+      make("span", { class: "under" }, `${count} nodes shown${state.node === undefined ? "" : "; around the selected one:"}`),
+      ...(state.node === undefined ? [] : [1, 2, 4].map((n) => toggle(n === 1 ? "1 step" : `${n} steps`, hop === n, { hops: hop === n ? undefined : n }, "only nodes so near to it"))));
   }
   // The nodes that are wanted of those of both graphs.
   function wanted(change) {

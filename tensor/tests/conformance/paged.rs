@@ -182,7 +182,8 @@ const PIECES: &[&[(&str, i64)]] =
 /// A piece of one sequence, whose rows are written and gathered by number: attention as over a cache of its own.
 fn piece(heads: usize, [rank, rope]: [usize; 2], cache: Scalar, own_values: bool) -> Case {
     let width = rank + rope;
-    let name = format!("a piece over pages of {}, {heads} heads of {rank} and {rope}, own values {own_values}", cache.name());
+    let name =
+        format!("a piece over pages of {}, {heads} heads of {rank} and {rope}, own values {own_values}", cache.name());
     let case = Case::new(name, |c| {
         let (n, pos) = (c.var("n", 1, PIECE), c.var("pos", 0, BLOCKS * PAGE - PIECE));
         let table = c.input("pages", dims![BLOCKS], Scalar::I32);

@@ -7,9 +7,6 @@ use crate::node::Node;
 /// Cases of each rule that are kept.
 const CASES: usize = 3;
 
-/// By the rule's number: the node that was asked for, and the one that there is instead.
-pub type Examples = Vec<Vec<(Node, Id)>>;
-
 /// Keeps a case of the rule of that number, where cases are wanted.
 pub(super) fn keep(g: &mut Graph, number: usize, node: &Node, result: Id) {
     let Some(examples) = &mut g.examples else { return };

@@ -16,7 +16,6 @@ mod rule;
 
 pub use always::ALWAYS;
 pub(crate) use always::apply;
-pub(crate) use examples::Examples;
 pub use rule::Rule;
 
 use crate::graph::Graph;

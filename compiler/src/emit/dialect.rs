@@ -1,0 +1,49 @@
+//! What a device's language is to the compiler.
+
+use crate::lower::KernelCode;
+use gristmill_uop::custom::CustomRef;
+use gristmill_uop::program::Access;
+use gristmill_uop::{Graph, Id};
+use std::sync::Arc;
+
+/// Turns linear code into a device's text. What differs between devices is here; everything before is shared.
+pub trait Dialect: Send + Sync {
+    /// What texts of users' own kernels are found by; none where they are computed by their references alone.
+    fn language(&self) -> Option<&'static str> {
+        None
+    }
+    /// The text of a kernel named `name` around a user's text, in a dialect whose language users write.
+    fn render_custom(&self, name: &str, _: &Graph, code: &CustomCode, _: &Signature) -> String {
+        unreachable!("{name}: {:?} has no text in this dialect", code.kernel)
+    }
+    /// The text of a kernel named `name`, which runs the bodies of `code` side by side over the launch. All that there is to decide stands in `code`.
+    fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String;
+}
+
+/// A kernel of the user's own, on its way to text.
+#[derive(Clone, Copy, Debug)]
+pub struct CustomCode {
+    /// Which.
+    pub kernel: CustomRef,
+    /// The parameter that it writes.
+    pub output: Id,
+    /// The value that stands for it: what it reads are the sources, loads of parameters and variables; the last is its number of workgroups.
+    pub value: Id,
+    /// Threads of a workgroup.
+    pub threads: usize,
+}
+
+/// The arguments of a kernel.
+#[derive(Clone, Debug)]
+pub struct Signature {
+    /// Slots in the order of the buffer arguments, with how each is used and the node that stands for it.
+    pub params: Vec<(u32, Access, Id)>,
+    /// Variables in the order of the scalar arguments, with the nodes that stand for them.
+    pub vars: Vec<(Arc<str>, Id)>,
+    /// Number of workgroups of each body.
+    pub groups: Vec<Id>,
+    /// Offset of each workgroup buffer in a worker's scratch.
+    pub scratch: Vec<(Id, usize)>,
+    /// Bytes of scratch.
+    pub scratch_bytes: usize,
+}
