@@ -11,6 +11,9 @@ pub const WANTED: Features = Features::SUBGROUP.union(Features::SHADER_INT64).un
 /// Where adapters are looked for.
 const BACKENDS: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
 
+/// Bytes that a workgroup of 512 threads shares where its folds meet (`dialect/prelude.rs`): of each thread an f32, an i32 and a u32.
+const MEETING: usize = 12 * 512;
+
 /// Limits and features as if the adapter had no more: for tests of what lacks them.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Limited {
@@ -112,7 +115,7 @@ pub fn facts(adapter: &Adapter, features: Features, limits: &Limits) -> Facts {
         },
         subgroup: features.contains(Features::SUBGROUP).then_some(info.subgroup_min_size.max(1).into()),
         threads: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) as usize,
-        shared: limits.max_compute_workgroup_storage_size as usize,
+        shared: (limits.max_compute_workgroup_storage_size as usize).saturating_sub(MEETING),
         // Offsets are numbers of 32 bits with a sign.
         largest_binding: limits.max_storage_buffer_binding_size.min(i32::MAX as u64) as usize,
         alignment,

@@ -6,6 +6,7 @@ use super::{check, check_widths, nodes};
 use crate::lower::tiles;
 use Statement::{Accumulate, Accumulator, Define, End, Nest, Prefetch, Wide, WideWrite, Write, WriteTile};
 use gristmill_uop::fragment::MMA_BF16;
+use gristmill_uop::machine::Machine;
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
 use smallvec::SmallVec;
 
@@ -345,9 +346,11 @@ fn narrow_and_unaligned_accesses_are_found() {
     let mut w = World::new();
     let bytes = w.g.param(2, &[], Scalar::U8);
     let (byte, word) = (w.g.load(bytes, w.at, Scalar::U8), w.g.load(w.x, w.at, Scalar::F32));
-    let rule = |w: &World, statement: Statement, least: usize| {
+    let rule = |w: &World, statement: Statement, least_bytes: usize| {
+        let gpu = Machine::named("h200").expect("a row");
+        let machine = Machine { least_bytes, part_writes: false, ..gpu };
         let body = Code { statements: vec![statement], ..Code::default() };
-        check_widths(&w.g, &alone(body), least).err().map(|e| (e.rule, e.node))
+        check_widths(&w.g, &alone(body), &machine).err().map(|e| (e.rule, e.node))
     };
     for least in [1, 2, 4] {
         assert_eq!(rule(&w, Define(word), least), None);
