@@ -438,7 +438,7 @@ pub fn memory(case: &Case) -> Result<Applied, String> {
         let [bytes, "from", from, "to", to] = words[..] else { return Err(format!("`{line}` is no life")) };
         lives.push(testing::Lifetime { bytes: number(bytes)?, from: number(from)?, to: number(to)? });
     }
-    let (at, total) = testing::memory(&lives);
+    let (at, total) = testing::memory(&lives, 1);
     for (i, a) in lives.iter().enumerate() {
         for (j, b) in lives.iter().enumerate().take(i) {
             let alive = a.from <= b.to && b.from <= a.to;
