@@ -137,7 +137,7 @@ fn slots_are_bound_to_what_they_are() {
                 Bind::Hidden(_) => matches!(slot.kind, SlotKind::Input | SlotKind::Output),
                 Bind::State(_, plane) => slot.kind == SlotKind::State && slot.dims == [4096, 576] && *plane == 0,
                 Bind::Weight(_) => slot.kind == SlotKind::Weight,
-                // Of a cache by pages alone.
+                Bind::Logits => slot.kind == SlotKind::Output && slot.dims == [1, 154_880],
             };
             assert!(fits, "{}: {} is bound to {bind:?}", call.function.name, slot.name);
         }
