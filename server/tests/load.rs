@@ -133,6 +133,9 @@ fn every_answer_is_complete_and_correct() {
     println!("memory {memory} kB before, {} kB after; threads {tasks} before, {} after", resident(), threads());
     assert!(resident() < memory + SLACK_KB, "{memory} kB before, {} kB after", resident());
     assert_eq!(client.metric("gristmill_requests_failed_total"), 0.0);
+    // No page is left behind by anybody.
+    assert!(client.metric("gristmill_cache_pages") > 0.0);
+    assert_eq!(client.metric("gristmill_cache_pages_used"), 0.0);
     // Who hung up has given back what it held, as everybody has who was answered.
     assert_eq!(load(), idle);
     assert_eq!(client.metric("gristmill_cache_tokens"), 0.0);

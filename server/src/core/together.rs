@@ -30,6 +30,8 @@ pub struct Together {
     ongoing: Vec<Ongoing>,
     /// How long the model stays when nobody asks.
     stay: Stay,
+    /// How often a sequence had given its pages up when that was last told.
+    preempted: u64,
 }
 
 /// A request, and the answers to one of its prompts.
@@ -66,7 +68,7 @@ struct UnderWay {
 impl Together {
     /// With a model that nobody has asked yet.
     pub fn new(batcher: Batcher, model: Arc<Model>, condition: Condition) -> Together {
-        Together { batcher, model, condition, ongoing: Vec::new(), stay: Stay::default() }
+        Together { batcher, model, condition, ongoing: Vec::new(), stay: Stay::default(), preempted: 0 }
     }
     /// Works until the queue is closed, the model is told to leave, or nobody has asked for as long as it stays: what was last said about that counts.
     pub fn run(mut self) {
@@ -88,14 +90,16 @@ impl Together {
         }
     }
     /// Tells whoever watches.
-    fn measure(&self) {
+    fn measure(&mut self) {
         let (load, metrics) = (self.batcher.load(), &self.model.metrics);
         metrics.running.set(self.ongoing.len() as i64);
         metrics.kept_bytes.set(self.batcher.kept_bytes() as i64);
         metrics.pages.set(load.pages as i64);
         metrics.pages_total.set(load.total_pages as i64);
         metrics.slots.set(self.batcher.engine().most_sequences() as i64);
-        metrics.preempted.inc_by(load.preempted.saturating_sub(metrics.preempted.get()));
+        // A fault begins the scheduler's count anew.
+        metrics.preempted.inc_by(load.preempted.checked_sub(self.preempted).unwrap_or(load.preempted));
+        self.preempted = load.preempted;
     }
     /// Takes a request in.
     fn begin(&mut self, job: Job) {

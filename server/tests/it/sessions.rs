@@ -81,6 +81,29 @@ fn who_hangs_up_is_not_answered_further() {
 }
 
 #[test]
+fn answers_are_made_side_by_side() {
+    let server = start(Config::default());
+    let client = &server.client;
+    let endless =
+        asking("Tell me a story.", json!({ "stream": true, "ignore_eos": true, "max_tokens": 1800 })).to_string();
+    let request = client.request("POST", "/v1/chat/completions", "application/json", endless.as_bytes());
+    let first = client.send(&request);
+    while client.metric("gristmill_requests_running") == 0.0 {
+        std::thread::yield_now();
+    }
+    let other = client.ask("What is the capital of Japan?", json!({ "temperature": 0, "max_tokens": 12 })).ok();
+    assert!(other["choices"][0]["message"]["content"].as_str().unwrap().contains("Tokyo"), "{other}");
+    assert_eq!(client.metric("gristmill_requests_running"), 1.0, "the other answer has not ended meanwhile");
+    assert!(client.metric("gristmill_cache_pages_used") > 0.0);
+    drop(first);
+    let begin = Instant::now();
+    while client.metric("gristmill_cache_pages_used") > 0.0 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "pages of somebody who has gone");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
 fn a_seed_gives_a_text_whatever_else_runs() {
     let client = shared();
     let questions: Vec<String> =
