@@ -105,7 +105,8 @@ families! {
     deepseek2_with_groups_of_experts_and_yarn "deepseek2" "q8_0";
 }
 
-/// Over caches of halves and of bytes, as near as in a cache of one sequence: to the logits that it has of the same numbers.
+/// Over caches of halves and of bytes: a piece of one sequence has the logits of a cache of its own to the bit; rows of several, whose sums have another order, are as near as halves
+/// are, or as a code of a byte that falls the other way, of which there are 127 on each side.
 #[test]
 fn caches_of_halves_and_of_bytes_have_pages() {
     for (family, quant) in [("llama", "q4_k_m"), ("deepseek2", "q8_0")] {
@@ -119,10 +120,12 @@ fn caches_of_halves_and_of_bytes_have_pages() {
             let mut e = engine("cpu", &file, exact(), cache, 2);
             let pages = pages(&e, 1, tokens.len());
             e.select(&pages[0]).expect("pages");
-            let mut errors = vec![rms(e.forward(&tokens, 0, true).expect("logits"), &expected)];
-            errors.extend(staggered(&mut e, &tokens, 2, 5).iter().map(|found| rms(found, &expected)));
+            assert_eq!(e.forward(&tokens, 0, true).expect("logits"), expected, "{family}, {}", cache.name());
+            let found = staggered(&mut e, &tokens, 2, 5);
+            let errors: Vec<f64> = found.iter().map(|found| rms(found, &expected)).collect();
             println!("{family}, {}: {errors:?}", cache.name());
-            assert!(errors.iter().all(|&e| e < EXACT), "{family}, {}: {errors:?}", cache.name());
+            let most = if cache == Scalar::I8 { 2.0 / 127.0 } else { EXACT };
+            assert!(errors.iter().all(|&e| e < most), "{family}, {}: {errors:?}", cache.name());
         }
     }
 }

@@ -70,7 +70,7 @@ pub struct Options {
     /// Most models that are loaded at a time [default: as many as there is memory for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Limits")]
     models_loaded: Option<u16>,
-    /// Memory of each model for earlier prompts, MB [default: four whole contexts, within an eighth of the free memory]
+    /// Memory of each model for earlier prompts where it answers one by one, MB [default: four whole contexts, within an eighth of the free memory]
     #[arg(long, value_name = "MB", help_heading = "Limits")]
     keep: Option<usize>,
     #[command(flatten)]

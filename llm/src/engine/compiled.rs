@@ -92,8 +92,11 @@ impl<'a> Compiled<'a> {
         let footprint = Footprint::new(model.as_ref(), &probe, chunk, arena);
         let left = beside(load::missing(file, &layouts, there))?;
         let fitting = choose_context(&settings, model.context(), &footprint, left)?;
-        if fitting < context || pages.is_some_and(|pages| footprint.with_pool(context, Some(pages)) > left) {
-            let settings = Settings { context: Some(fitting), ..settings };
+        let crowded = pages.is_some_and(|pages| footprint.with_pool(context, Some(pages)) > left);
+        if fitting < context || crowded {
+            // Intermediates take what was meant for pages: fewer sequences, one after the other at last.
+            let parallel = settings.parallel.map(|n| if crowded { n / 2 } else { n }).filter(|&n| n > 0);
+            let settings = Settings { context: Some(fitting), parallel, ..settings };
             return Compiled::new(file, opened, settings, there, progress);
         }
         Ok(Compiled {
