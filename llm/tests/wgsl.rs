@@ -65,10 +65,8 @@ fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<A
         if class.tokens > 1 && !all_steps {
             continue;
         }
-        let plan = model.plan(
-            &plan_options(class, CacheShape { rows, pages: None, scalar: Scalar::F16 }, jit.target()),
-            &mut functions,
-        );
+        let cache = CacheShape { rows, pages: None, scalar: Scalar::F16 };
+        let plan = model.plan(&plan_options(class, cache, jit.target()), &mut functions);
         all.extend(plan.functions().into_iter().cloned());
     }
     all.push(functions.share(sampling::function(Choice::Greedy, model.vocabulary(), rows)));
@@ -82,8 +80,9 @@ fn fault(source: &str, shuffles: bool) -> Option<String> {
         Ok(module) => module,
         Err(error) => return Some(error.emit_to_string(source)),
     };
-    // Integers of 64 bits no kernel of a model needs: adapters without them run them all.
-    let has = if shuffles { Capabilities::SUBGROUP } else { Capabilities::empty() };
+    // Integers of 64 bits no kernel of a model needs: adapters without them run them all. Halves are unpacked wherever there are compute shaders.
+    let plain = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let has = if shuffles { plain | Capabilities::SUBGROUP } else { plain };
     let info = match Validator::new(ValidationFlags::all(), has).validate(&module) {
         Ok(info) => info,
         Err(error) => return Some(error.emit_to_string(source)),
