@@ -10,7 +10,7 @@ use gristmill_llm::arch::{self, Functions};
 use gristmill_llm::engine::{CacheShape, Settings, cache_rows, classes, depths, plan_options};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{self, Choice};
-use gristmill_tensor::jit::Jit;
+use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::Scalar;
 use gristmill_uop::adapter::{Adapter, AdapterKind};
 use gristmill_uop::program::Program;
@@ -53,8 +53,11 @@ fn adapters() -> [Adapter; 4] {
     ]
 }
 
+/// A program, and whether it may have integers of 64 bits: the choice of a token has some, whose bound nobody sees; no step of a model has any.
+type Kernel = (Arc<Program>, bool);
+
 /// The programs of a model's steps and of the greedy choice, for a target; of steps of one token, or of all.
-fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<Arc<Program>> {
+fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<Kernel> {
     let file = Gguf::synth(preset, quant).expect("a preset");
     let model = arch::load(file.metadata(), &file).expect("a model");
     let mut jit = Jit::new(Opened::new(Arc::new(NullDevice::new("null", target)), Some(&Wgsl)));
@@ -65,25 +68,29 @@ fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<A
         if class.tokens > 1 && !all_steps {
             continue;
         }
-        let plan = model.plan(
-            &plan_options(class, CacheShape { rows, pages: None, scalar: Scalar::F16 }, jit.target()),
-            &mut functions,
-        );
+        let cache = CacheShape { rows, pages: None, scalar: Scalar::F16 };
+        let plan = model.plan(&plan_options(class, cache, jit.target()), &mut functions);
         all.extend(plan.functions().into_iter().cloned());
     }
     all.push(functions.share(sampling::function(Choice::Greedy, model.vocabulary(), rows)));
     let ready = jit.prepare(&all, &|_, _| ()).expect("scheduled");
-    ready.iter().flat_map(|ready| ready.compiled.programs.iter().cloned()).collect()
+    let chooses = |name: &str| name.starts_with("sample.");
+    let of = |ready: &Arc<Ready>| -> Vec<Kernel> {
+        ready.compiled.programs.iter().map(|p| (p.clone(), chooses(&ready.function.name))).collect()
+    };
+    ready.iter().flat_map(of).collect()
 }
 
 /// What is wrong with a kernel's text.
-fn fault(source: &str, shuffles: bool) -> Option<String> {
+fn fault(source: &str, shuffles: bool, long: bool) -> Option<String> {
     let module = match naga::front::wgsl::parse_str(source) {
         Ok(module) => module,
         Err(error) => return Some(error.emit_to_string(source)),
     };
-    // Integers of 64 bits no kernel of a model needs: adapters without them run them all.
-    let has = if shuffles { Capabilities::SUBGROUP } else { Capabilities::empty() };
+    // Halves are unpacked wherever there are compute shaders.
+    let mut has = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    has.set(Capabilities::SUBGROUP, shuffles);
+    has.set(Capabilities::SHADER_INT64, long);
     let info = match Validator::new(ValidationFlags::all(), has).validate(&module) {
         Ok(info) => info,
         Err(error) => return Some(error.emit_to_string(source)),
@@ -112,14 +119,14 @@ fn every_kernel_is_valid_and_is_written_for_metal_and_direct3d() {
         for (i, adapter) in adapters().into_iter().enumerate().filter(|(i, _)| all || *i == of) {
             let target = Target::new(adapter.machine());
             // The steps of one model's prompts, unless all are asked for.
-            for program in programs(target, preset, quant, all || preset == MODELS[0].0) {
+            for (program, long) in programs(target, preset, quant, all || preset == MODELS[0].0) {
                 let text = Text::of(&program);
                 let place = format!("{preset} {quant} for {}, {}", adapter.name, program.title);
                 let most = adapter.shared;
                 let fits =
                     program.scratch <= most && program.params.len() < BUFFERS && program.threads <= adapter.threads;
                 let found = match fits {
-                    true => fault(&format!("{PRELUDE}{}", text.source), adapter.subgroup.is_some()),
+                    true => fault(&format!("{PRELUDE}{}", text.source), adapter.subgroup.is_some(), long),
                     false => Some(format!(
                         "{} buffers, {} threads, {} bytes shared of {most}",
                         program.params.len(),

@@ -9,7 +9,7 @@ use gristmill_uop::{Arg, Op};
 use std::borrow::Cow;
 use wgpu::{
     BindGroupLayout, BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType, BufferBindingType, ComputePipeline,
-    ComputePipelineDescriptor, PipelineCompilationOptions, PipelineLayoutDescriptor, ShaderModuleDescriptor,
+    ComputePipelineDescriptor, Features, PipelineCompilationOptions, PipelineLayoutDescriptor, ShaderModuleDescriptor,
     ShaderRuntimeChecks, ShaderSource, ShaderStages,
 };
 
@@ -55,6 +55,16 @@ impl Pipeline {
     /// Compiles a kernel's text.
     pub fn new(context: &Context, text: &Text, program: &Program) -> Result<Pipeline, Error> {
         check(context, program)?;
+        if text.source.contains("i64") && !context.features.contains(Features::SHADER_INT64) {
+            return Err(Error::Lacking {
+                device: "wgpu".into(),
+                message: format!(
+                    "{} has no integers of 64 bits, and {} computes with them",
+                    context.title, program.title
+                ),
+                hint: "a newer driver may have them; `gristmill devices` lists other devices".into(),
+            });
+        }
         let source = format!("{PRELUDE}{}", text.source);
         let module = context.scoped(&program.name, || {
             let source = ShaderSource::Wgsl(Cow::Borrowed(&source));
