@@ -44,9 +44,9 @@ pub struct Extract {
     pub seconds: f64,
 }
 
-/// Steps of a search over all extracts: enough for every layer here, whose searches take a few hundred.
+/// Steps of a search over all extracts: enough for every site of GLM, V2-Lite and Youtu, all of which are searched to their end.
 const STEPS: usize = 20_000;
-/// Passes over all classes; what a function needs is two or three, as classes are numbered with sources first.
+/// Passes over all classes: as classes are numbered with sources first, but for those that rules made, a few settle it.
 const PASSES: usize = 16;
 
 impl Space {
