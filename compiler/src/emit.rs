@@ -5,7 +5,7 @@ mod dialect;
 mod kernel;
 mod launch;
 
-pub use dialect::{CustomCode, Dialect, Signature};
+pub use dialect::{CustomCode, CustomDialect, Dialect, Signature};
 pub(crate) use kernel::{Slots, verify};
 
 use crate::custom as call;

@@ -25,6 +25,6 @@ pub mod watch;
 
 pub use decision::{Cheapest, Decision, Listed, Perturb, Policy};
 pub use decompose::attention::chunk_positions;
-pub use emit::{CustomCode, Dialect, Signature};
+pub use emit::{CustomCode, CustomDialect, Dialect, Signature};
 pub use pipeline::{Compiled, check_plan, compile, compile_watched};
 pub use watch::Watch;

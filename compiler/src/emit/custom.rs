@@ -1,6 +1,6 @@
 //! The program of a launch that is a user's own kernel: its text, with the parameters that follow from its nest.
 
-use super::dialect::{CustomCode, Dialect};
+use super::dialect::{CustomCode, CustomDialect, Dialect};
 use super::kernel::{Kernel, Slots, fingerprint, sized, verify};
 use crate::custom::{called, value};
 use crate::schedule::Launch;
@@ -18,7 +18,7 @@ pub struct Around<'a> {
     /// For whom.
     pub target: &'a Target,
     /// In whose words.
-    pub dialect: &'a dyn Dialect,
+    pub dialect: &'a dyn CustomDialect,
 }
 
 /// The user's kernel that a launch is, if it is one.
@@ -26,9 +26,9 @@ pub fn of<'l, 'd>(
     g: &Graph,
     launch: &'l Launch,
     dialect: Option<&'d dyn Dialect>,
-) -> Option<(&'l Launch, CustomRef, &'d dyn Dialect)> {
+) -> Option<(&'l Launch, CustomRef, &'d dyn CustomDialect)> {
     let [body] = &launch.bodies[..] else { return None };
-    Some((launch, called(g, body.root?)?, dialect?))
+    Some((launch, called(g, body.root?)?, dialect?.custom()?))
 }
 
 /// Its program.
@@ -44,7 +44,7 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -
     let (mut signature, _) = sized(&mut own, &bodies, launch, slots.function, target);
     signature.groups = vec![groups];
     let code = CustomCode { kernel, output: own[nest].src[0], value, threads: target.threads };
-    let draft = dialect.render_custom("KERNEL", &own, &code, &signature);
+    let draft = dialect.render("KERNEL", &own, &code, &signature);
     let name = format!("c_{:016x}", fingerprint(&draft));
     let params =
         signature.params.iter().map(|p| Param { slot: p.0, access: p.1, extent: (slots.extent)(p.0) }).collect();

@@ -8,16 +8,20 @@ use std::sync::Arc;
 
 /// Turns linear code into a device's text. What differs between devices is here; everything before is shared.
 pub trait Dialect: Send + Sync {
-    /// What texts of users' own kernels are found by; none where they are computed by their references alone.
-    fn language(&self) -> Option<&'static str> {
-        None
-    }
-    /// The text of a kernel named `name` around a user's text, in a dialect whose language users write.
-    fn render_custom(&self, name: &str, _: &Graph, code: &CustomCode, _: &Signature) -> String {
-        unreachable!("{name}: {:?} has no text in this dialect", code.kernel)
-    }
     /// The text of a kernel named `name`, which runs the bodies of `code` side by side over the launch. All that there is to decide stands in `code`.
     fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String;
+    /// What makes kernels of users' own texts, where the dialect takes any.
+    fn custom(&self) -> Option<&dyn CustomDialect> {
+        None
+    }
+}
+
+/// Makes kernels of users' own texts.
+pub trait CustomDialect {
+    /// What such texts are found by.
+    fn name(&self) -> &'static str;
+    /// The text of a kernel named `name` around a user's.
+    fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String;
 }
 
 /// A kernel of the user's own, on its way to text.

@@ -8,7 +8,7 @@ mod words;
 pub use prelude::prelude;
 
 use crate::render::{Expressions, Values, custom_body, stored, type_of};
-use gristmill_compiler::emit::{CustomCode, Dialect, Signature};
+use gristmill_compiler::emit::{CustomCode, CustomDialect, Dialect, Signature};
 use gristmill_compiler::lower::{Code, KernelCode, Prefetch, Statement, TilePrefetch};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Scalar};
@@ -24,25 +24,28 @@ struct Writer<'a> {
     out: String,
 }
 
-/// What texts of users' own kernels are found by.
-const LANGUAGE: &str = "c";
-
 impl Dialect for C {
-    fn language(&self) -> Option<&'static str> {
-        Some(LANGUAGE)
-    }
-    fn render_custom(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
-        let t = Expressions::new(name, graph, signature, Values::Vectors);
-        let mut w = Writer { t, skipping: false, out: String::new() };
-        w.begin(name);
-        w.out.push_str(&custom_body(graph, code, signature, LANGUAGE));
-        w.line(format_args!("}}"));
-        w.t.definitions() + &w.out
-    }
     fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
         let t = Expressions::new(name, graph, signature, Values::Vectors);
         let mut w = Writer { t, skipping: false, out: String::new() };
         w.kernel(name, &code.bodies);
+        w.t.definitions() + &w.out
+    }
+    fn custom(&self) -> Option<&dyn CustomDialect> {
+        Some(self)
+    }
+}
+
+impl CustomDialect for C {
+    fn name(&self) -> &'static str {
+        "c"
+    }
+    fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
+        let t = Expressions::new(name, graph, signature, Values::Vectors);
+        let mut w = Writer { t, skipping: false, out: String::new() };
+        w.begin(name);
+        w.out.push_str(&custom_body(graph, code, signature, self.name()));
+        w.line(format_args!("}}"));
         w.t.definitions() + &w.out
     }
 }

@@ -9,7 +9,7 @@ mod prelude;
 pub use prelude::{common, prelude};
 
 use crate::render::{Expressions, Values, cast, custom_body, stored, unprintable};
-use gristmill_compiler::emit::{CustomCode, Dialect, Signature};
+use gristmill_compiler::emit::{CustomCode, CustomDialect, Dialect, Signature};
 use gristmill_compiler::lower::{Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
@@ -24,25 +24,34 @@ pub fn idle(name: &str) -> String {
     format!("ENTRY({IDLE}, 1, {name})(const i64 *RESTRICT v CLOCK) {{ {turn} }}\n")
 }
 
-/// What texts of users' own kernels are found by.
-const LANGUAGE: &str = "cuda";
-
 /// The dialect.
 pub struct Cuda;
 
 impl Dialect for Cuda {
-    fn language(&self) -> Option<&'static str> {
-        Some(LANGUAGE)
+    fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
+        let t = Expressions::new(name, graph, signature, Values::Threads);
+        let mut w = Writer { t, code, threads: &[], out: String::new() };
+        w.kernel(name);
+        w.t.definitions() + &w.out
     }
-    fn render_custom(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
+    fn custom(&self) -> Option<&dyn CustomDialect> {
+        Some(self)
+    }
+}
+
+impl CustomDialect for Cuda {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+    fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
         let t = Expressions::new(name, graph, signature, Values::Threads);
         // It reads what those before it have written, and says of nothing that it is older.
         let entry = vec![Statement::DependencyWait, Statement::LaunchDependents];
         let alone = KernelCode {
             bodies: vec![],
             threads: code.threads,
-            exchange: 1,
             resident: 1,
+            exchange: 1,
             shared: None,
             entry,
             idle: vec![],
@@ -51,14 +60,8 @@ impl Dialect for Cuda {
         w.begin(name);
         let count = w.t.index(signature.groups[0]);
         w.line(format_args!("if (w >= {count}) return;\nconst i32 threads = {};", code.threads));
-        w.out.push_str(&custom_body(graph, code, signature, LANGUAGE));
+        w.out.push_str(&custom_body(graph, code, signature, self.name()));
         w.line(format_args!("}}"));
-        w.t.definitions() + &w.out
-    }
-    fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
-        let t = Expressions::new(name, graph, signature, Values::Threads);
-        let mut w = Writer { t, code, threads: &[], out: String::new() };
-        w.kernel(name);
         w.t.definitions() + &w.out
     }
 }
