@@ -187,10 +187,9 @@ fn piece(heads: usize, [rank, rope]: [usize; 2], cache: Scalar, own_values: bool
     let case = Case::new(name, |c| {
         let (n, pos) = (c.var("n", 1, PIECE), c.var("pos", 0, BLOCKS * PAGE - PIECE));
         let table = c.input("pages", dims![BLOCKS], Scalar::I32);
-        let slots = |positions: Tensor<'_>| table.slots_of(positions, [PAGES, PAGE]).id();
-        let at = c.tensor(slots(c.iota(dims![n], 0).cast(Scalar::I64) + pos));
-        let before = c.iota(dims![BLOCKS * PAGE], 0).cast(Scalar::I64).minimum(pos + n - 1);
-        let before = c.tensor(slots(before));
+        let slots = |positions| table.slots_of(positions, [PAGES, PAGE]);
+        let at = slots(c.iota(dims![n], 0).cast(Scalar::I64) + pos);
+        let before = slots(c.iota(dims![BLOCKS * PAGE], 0).cast(Scalar::I64).minimum(pos + n - 1));
         let q = c.input("q", dims![n, heads, width], Scalar::F32).cast(cache).cast(Scalar::F32);
         let row = c.input("row", dims![n, width], Scalar::F32);
         let state = c.state("cache", dims![PAGES * PAGE, width], cache).scatter(row.cast(cache), at);
