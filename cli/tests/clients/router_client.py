@@ -65,8 +65,8 @@ def conversations_stay_where_they_began():
     begun = [requests_of(url) for url, _ in replicas]
 
     def converse(number, results):
-        # Long enough, and different from the first word on.
-        story = f"{number * 'wolf '}and {number} frogs went to the {'river ' * 12}and sang. " * 3
+        # Different from the first word on, and several pages of 64 tokens: what is found is whole pages where sequences share them.
+        story = f"{number * 'wolf '}and {number} frogs went to the {'river ' * 12}and sang. " * 16
         messages, cached = [], []
         for turn in range(TURNS):
             messages.append({"role": "user", "content": story if turn == 0 else "Tell me more."})
@@ -84,7 +84,7 @@ def conversations_stay_where_they_began():
     assert len(results) == CONVERSATIONS, results
     for number, turns in results.items():
         for (_, before), (cached, prompt) in zip(turns, turns[1:]):
-            # All of the prompt before is there, but for the turn's beginning, which the template may write otherwise.
+            # All of the prompt before is there, but for its last page and the turn's beginning, which the template may write otherwise.
             assert cached >= 0.8 * before and cached < prompt, (number, turns)
     shares = [requests_of(url) - before for (url, _), before in zip(replicas, begun)]
     assert sum(shares) == CONVERSATIONS * TURNS and sum(share > 0 for share in shares) >= 2, shares
