@@ -135,7 +135,7 @@ impl<'a> Generation<'a> {
         let token = match given {
             Given::Token(token) => token,
             Given::Logits(logits) if self.is_plain() => self.sampler.sample(logits, history)?,
-            Given::Logits(logits) => self.from_changed(logits, history)?,
+            Given::Logits(logits) => self.changed_choice(logits, history)?,
         };
         self.chose(token, history.len() >= context)
     }
@@ -182,10 +182,10 @@ impl<'a> Generation<'a> {
         if plain {
             return session.first(&mut self.sampler);
         }
-        self.from_changed(session.logits(), session.tokens())
+        self.changed_choice(session.logits(), session.tokens())
     }
     /// A token of logits to which biases are added, and which the constraint has masked.
-    fn from_changed(&mut self, logits: &[f32], history: &[u32]) -> Result<u32, Error> {
+    fn changed_choice(&mut self, logits: &[f32], history: &[u32]) -> Result<u32, Error> {
         self.logits.clear();
         self.logits.extend_from_slice(logits);
         for (token, bias) in &self.bias {

@@ -31,6 +31,9 @@ pub struct Failed {
     pub sequences: Vec<SequenceId>,
 }
 
+/// Has an engine run the piece of a prompt that begins at a position. May break off.
+pub type RunPiece<'a> = dyn FnMut(&mut Engine, &[u32], usize) -> Result<ControlFlow<()>, Error> + 'a;
+
 /// Many sequences of one model: prompts go in, whose next token it is comes out, and the token that was chosen goes in.
 pub struct Batcher {
     engine: Engine,
@@ -111,7 +114,7 @@ impl Batcher {
     /// # Errors
     /// When the device fails. Those that were in the step have ended then.
     pub fn step(&mut self) -> Result<Vec<Stepped>, Failed> {
-        let batch = self.scheduler.next();
+        let batch = self.scheduler.next_batch();
         (self.chosen, self.rows) = (None, batch.decodes.len());
         if let Err(error) = self.run(&batch) {
             let _ = self.engine.finish();
@@ -148,11 +151,12 @@ impl Batcher {
             pages: scheduler.pages(decode.sequence, decode.position),
         };
         let rows: Vec<Row> = batch.decodes.iter().map(row).collect();
-        Ok(match batch.alike {
-            _ if rows.is_empty() => (),
+        match batch.alike {
+            _ if rows.is_empty() => {}
             true => engine.step_rows_alike(&rows)?,
             false => engine.step_rows(&rows)?,
-        })
+        }
+        Ok(())
     }
     /// The most probable token after a sequence whose turn it is; none where only its logits can tell.
     ///
@@ -183,12 +187,7 @@ impl Batcher {
     ///
     /// # Errors
     /// When the prompt does not fit or has tokens that there are not, or the device fails.
-    pub fn apart(
-        &mut self,
-        prompt: &[u32],
-        most: usize,
-        run: &mut dyn FnMut(&mut Engine, &[u32], usize) -> Result<ControlFlow<()>, Error>,
-    ) -> Result<Option<ControlFlow<()>>, Error> {
+    pub fn apart(&mut self, prompt: &[u32], most: usize, run: &mut RunPiece) -> Result<Option<ControlFlow<()>>, Error> {
         let context = self.engine.context();
         if prompt.len() > context {
             return Err(Error::Prompt { prompt: prompt.len(), context });
@@ -204,7 +203,7 @@ impl Batcher {
         prompt: &[u32],
         pages: &[u32],
         most: usize,
-        run: &mut dyn FnMut(&mut Engine, &[u32], usize) -> Result<ControlFlow<()>, Error>,
+        run: &mut RunPiece,
     ) -> Result<ControlFlow<()>, Error> {
         self.engine.select(pages)?;
         let mut at = 0;

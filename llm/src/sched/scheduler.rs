@@ -248,7 +248,7 @@ impl Scheduler {
         }
     }
     /// What is to be run next. Until [`Scheduler::ran`] is told of it nothing else may be.
-    pub fn next(&mut self) -> Batch {
+    pub fn next_batch(&mut self) -> Batch {
         self.admit();
         let decodes = self.decodes();
         let piece = self.piece(!decodes.is_empty());

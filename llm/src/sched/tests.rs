@@ -101,7 +101,7 @@ impl Model {
     }
     /// One step. Did it do anything?
     fn step(&mut self) -> bool {
-        let batch = self.scheduler.next();
+        let batch = self.scheduler.next_batch();
         if batch.is_empty() {
             return false;
         }
@@ -237,7 +237,7 @@ proptest! {
                     }
                 }
                 Act::Fail => {
-                    let batch = model.scheduler.next();
+                    let batch = model.scheduler.next_batch();
                     // Part of it may have been written.
                     batch.copies.iter().for_each(|copy| model.pool[copy.1 as usize * PAGE] = None);
                     for decode in &batch.decodes {

@@ -37,6 +37,9 @@ fn latent_heads<'g>(s: &'g Step, h: &Hyper, w: &Weights) -> (Tensor<'g>, Tensor<
     (both.slice(1, 0, h.nope), both.slice(1, h.nope, h.value))
 }
 
+/// Most tokens of a step over pages whose values stay latents until heads have summed them: of more the values of every head cost less than sums over the longer latents.
+const LATENT_VALUES: usize = 64;
+
 /// Multi-head latent attention of normed rows `x [n, d]`; writes their rows into the cache. Returns `[n, d]`.
 fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
     let (n, heads) = (s.tokens(), h.heads);
@@ -62,11 +65,19 @@ fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g
     // Keys and values of every head at every position, as they are defined: whether any of them is ever computed is the compiler's choice (`alternatives`).
     let (k_b, v_b) = latent_heads(s, h, w);
     let sight = Sight { scale: h.score_scale, window: None, sinks: None };
-    let heads_out = if s.is_batch() {
-        // The rules that find this form do not look through pages.
+    let heads_out = if s.options.pages.is_some() {
+        // The rules that find these forms do not look through pages: scores are of latents, and of long pieces the values of every head are computed once.
         let q = Tensor::cat(&[q_nope.contract(k_b.permute(&[0, 2, 1])), q_pe].map(|q| s.as_cached(q)), 2);
         let k = cache.unsqueeze(1);
-        s.attention(q, [k, k.slice(2, 0, h.kv_rank)], sight).contract(v_b)
+        match s.is_batch() || s.options.tokens.max() <= LATENT_VALUES {
+            true => s.attention(q, [k, k.slice(2, 0, h.kv_rank)], sight).contract(v_b),
+            false => {
+                let rows = cache.slice(0, 0, s.position() + n);
+                let v = rows.slice(1, 0, h.kv_rank).unsqueeze(0).contract(v_b.unsqueeze(1)).permute(&[1, 0, 2]);
+                let k = rows.unsqueeze(1).expand(dims![rows.dim(0), heads, h.cached()]);
+                s.attention(q, [k, v], sight)
+            }
+        }
     } else {
         let length = s.position() + n;
         let rows = cache.slice(0, 0, length);
