@@ -228,15 +228,26 @@ impl<'a> Expressions<'a> {
             Op::IDiv => format!("{0} / {1} - select({whole}(0), {whole}(1), {0} % {1} < {whole}(0))", s[0], s[1]),
             Op::Mod => format!("{0} % {1} + select({whole}(0), {1}, {0} % {1} < {whole}(0))", s[0], s[1]),
             Op::Bitcast => bits(from, scalar, &s[0]),
+            _ => self.of_words(id, s),
+        }
+    }
+    /// Products of four bytes, and what is looked up.
+    fn of_words(&self, id: Id, s: &[String]) -> String {
+        let n = &self.g[id];
+        match n.op {
             Op::SignedDot4 => format!("dot4I8Packed({}, {}) + {}", s[0], s[1], s[2]),
             Op::Dot4 => {
                 // Bytes up to 127 are the same signed.
                 let small = matches!(n.arg, Arg::Int(most) if most <= i8::MAX.into());
-                if small { format!("dot4I8Packed({}, {}) + {}", s[0], s[1], s[2]) } else { call("dot4_unsigned") }
+                if small {
+                    format!("dot4I8Packed({}, {}) + {}", s[0], s[1], s[2])
+                } else {
+                    format!("dot4_unsigned({})", s.join(", "))
+                }
             }
             Op::Table => {
                 let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
-                self.tables.borrow_mut().look_up(table, &s[0], scalar)
+                self.tables.borrow_mut().look_up(table, &s[0], n.dtype.scalar)
             }
             Op::Table4 => {
                 let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
