@@ -3,6 +3,7 @@
 //! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`]; one token each of several
 //! sequences. All share weights, states and tables.
 
+mod captured;
 mod class;
 mod compiled;
 mod decode;
@@ -12,6 +13,7 @@ mod footprint;
 mod hidden;
 mod pool;
 mod rows;
+mod several;
 
 pub use crate::load::Weights;
 pub use class::{CacheShape, Class, Settings, batch_class, cache_rows, classes, depths, plan_options};
@@ -19,4 +21,4 @@ pub use compiled::{Compiled, Forecast};
 pub use decode::Draw;
 pub use error::{Error, Progress};
 pub use executor::Engine;
-pub use pool::Row;
+pub use several::Row;

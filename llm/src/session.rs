@@ -2,6 +2,7 @@
 //!
 //! A step that fails leaves the session as it was before: the sequence has the tokens whose rows were computed, and nothing runs.
 
+mod pieces;
 mod settle;
 mod states;
 mod whole;
@@ -10,10 +11,10 @@ use crate::arch::Logits;
 use crate::engine::{self, Draw, Engine};
 use crate::prefix::{BLOCK, Prefixes, Reuse};
 use crate::sampling::{Sampler, SamplingError, not_a_number};
+pub use pieces::rows_at_a_time;
 use states::States;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
-pub use whole::rows_at_a_time;
 
 /// What a constraint on an answer says when it cannot be followed.
 pub type ConstraintError = Box<dyn std::error::Error + Send + Sync>;

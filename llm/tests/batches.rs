@@ -34,7 +34,7 @@ fn pages(engine: &Engine, sequences: usize, tokens: usize) -> Vec<Vec<u32>> {
     let each = tokens.div_ceil(PAGE);
     assert!(sequences * each <= all as usize);
     let page = |i: usize| (i as u32 * 7 + 3) % all;
-    assert!(all % 7 != 0, "7 goes round all {all} pages");
+    assert!(!all.is_multiple_of(7), "7 goes round all {all} pages");
     (0..sequences).map(|s| (0..each).map(|block| page(s * each + block)).collect()).collect()
 }
 

@@ -2,12 +2,10 @@
 //! callback) is kept, and is what the next call gets.
 
 use super::adapters::{Limited, WANTED};
+use super::ready::ready;
 use gristmill_runtime::Error;
 use gristmill_runtime::lease::Owner;
-use std::future::Future;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 use wgpu::{
     Adapter, Device, DeviceDescriptor, DeviceLostReason, ErrorFilter, ExperimentalFeatures, Features, Limits,
@@ -16,18 +14,6 @@ use wgpu::{
 
 /// A wait that takes longer makes the device lost: no step and no copy takes two minutes.
 const WAIT: Duration = Duration::from_secs(120);
-
-/// What a future gives that is ready: without a browser all of wgpu's are.
-pub fn ready<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let mut context = std::task::Context::from_waker(Waker::noop());
-    loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-            return value;
-        }
-        std::thread::yield_now();
-    }
-}
 
 /// What went wrong while nobody asked.
 #[derive(Default)]

@@ -17,6 +17,8 @@ mod order;
 #[cfg(feature = "wgpu")]
 mod pipelines;
 #[cfg(feature = "wgpu")]
+mod ready;
+#[cfg(feature = "wgpu")]
 mod replay;
 
 #[cfg(feature = "wgpu")]

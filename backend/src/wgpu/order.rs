@@ -1,24 +1,13 @@
 //! Are the threads of a subgroup numbered as they follow one another in their workgroup? Folds rely on it, and no interface promises it: a kernel looks.
 
-use super::device::WgpuDevice;
+use super::dialect::order::text;
 use gristmill_runtime::{Device, Error, Launch, Memory};
 use gristmill_uop::Graph;
 use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
 use std::sync::Arc;
 
-/// Each thread's neighbour at every distance within the narrowest subgroup, by its number: 1 where all are who they should be.
-fn text(threads: usize, narrowest: i64) -> String {
-    let distances: String = (0..narrowest.max(1).ilog2())
-        .map(|bit| format!("right = right && subgroupShuffleXor(thread, {0}u) == (thread ^ {0}u);\n", 1 << bit))
-        .collect();
-    format!(
-        "@group(0) @binding(0) var<storage, read_write> p0: array<u32>;\n@compute @workgroup_size({threads})\n\
-         fn order(@builtin(local_invocation_index) thread: u32) {{\nvar right = true;\n{distances}p0[thread] = u32(right);\n}}\n"
-    )
-}
-
 /// Are the threads of the device's workgroups in order, so far as its narrowest subgroup goes?
-pub fn in_order(device: &WgpuDevice) -> Result<bool, Error> {
+pub fn in_order(device: &dyn Device) -> Result<bool, Error> {
     let (threads, narrowest) = (device.target().threads, device.target().machine.subgroup);
     let mut graph = Graph::new();
     let one = graph.int(1);

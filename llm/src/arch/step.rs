@@ -1,8 +1,9 @@
 //! A step while it is written: its calls, and in each call a function with what its slots are bound to.
 
 mod cache;
+mod sight;
 
-pub(super) use cache::Sight;
+pub(super) use sight::Sight;
 
 use super::plan::{Bind, Call, Functions, Options, Plan, TokenClass};
 use super::tensors::Weights;

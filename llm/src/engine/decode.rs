@@ -4,9 +4,10 @@
 //! the token of step t. A step that turns out to be one too many has written one row of the cache, which the next step there writes
 //! again, and nothing else that anybody reads.
 
+use super::captured::Captured;
 use super::class::Class;
 use super::error::{Error, Progress};
-use super::executor::{Captured, Decoding, Engine};
+use super::executor::{Decoding, Engine};
 use crate::arch::Logits;
 use crate::sampling::{self, Choice, NUMBERS, Random, Sampler};
 use gristmill_runtime::Buffer;

@@ -1,5 +1,6 @@
 //! A model on a device: its weights, states and captured steps, which all classes of step share.
 
+use super::captured::{Captured, Variables};
 use super::class::{CacheShape, Class, FEW, Settings, plan_options};
 use super::error::{Error, Progress};
 use super::pool::Pool;
@@ -7,7 +8,7 @@ use crate::arch::{self, Bind, Functions, Logits, Model, Options, Plan, Plane, Ro
 use crate::load::Weights;
 use crate::sampling::Choice;
 use crate::traffic::{self, Traffic};
-use gristmill_runtime::{Buffer, Device, Memory, Replay, Span};
+use gristmill_runtime::{Buffer, Device, Memory, Span};
 use gristmill_tensor::jit::{Call, Jit, Ready};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
@@ -24,16 +25,6 @@ pub(super) enum Steps {
     Fitting,
     /// The largest.
     Chunks,
-}
-
-/// Values of the variables of a step.
-pub(super) type Variables = [(&'static str, i64); 2];
-
-/// A step of a class, captured.
-pub(super) struct Captured {
-    pub(super) replay: Box<dyn Replay>,
-    /// The function and program of every launch, in order.
-    pub(super) launches: Vec<(Arc<Ready>, usize)>,
 }
 
 /// A generation under way. Steps are told by their position.

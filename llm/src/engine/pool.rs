@@ -1,48 +1,29 @@
-//! Steps of several sequences: one token each, whose rows of the cache lie in pages of a pool. And which pages a step of one sequence has.
-//!
-//! Which sequence has which page is the caller's affair (`sched`); here pages are numbers, and a step runs what it is told to.
+//! What steps over a pool of pages read besides what all steps do. Which sequence has which page is the caller's affair (`sched`); here pages are numbers.
 
-use super::class::{Class, batch_class};
-use super::error::{Error, Progress};
-use super::executor::{Captured, Engine, Variables};
+use super::captured::Captured;
+use super::class::Class;
+use super::error::Error;
 use crate::arch::{Bind, Options};
-use crate::sampling;
 use gristmill_runtime::{Buffer, Device, Memory};
-use gristmill_tensor::jit::{Call, Ready};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Least rows of a class whose rows are the same to the bit in all such classes: kernels of one row sum in another order than those of several, which share theirs on a processor
-/// (`llm/tests/together.rs`).
-const ALIKE: usize = 2;
-
-/// A token of a sequence, to be run beside others'.
-#[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
-    /// Its id.
-    pub token: u32,
-    /// Where it stands in its sequence.
-    pub position: usize,
-    /// The sequence's pages up to there, in the order of its positions. That of this position is no other row's.
-    pub pages: &'a [u32],
-}
-
 /// What steps over a pool of pages read besides what all steps do.
 pub(super) struct Pool {
-    pages: usize,
-    sequences: usize,
+    pub(super) pages: usize,
+    pub(super) sequences: usize,
     /// Pages that a sequence may have.
-    blocks: usize,
+    pub(super) blocks: usize,
     /// The pages of the only sequence of a step, `[blocks]`, and those of each of several, `[sequences, blocks]`.
-    own: Buffer,
-    table: Buffer,
-    positions: Buffer,
+    pub(super) own: Buffer,
+    pub(super) table: Buffer,
+    pub(super) positions: Buffer,
     /// Tokens chosen by the last step, one for each row.
-    chosen: Buffer,
+    pub(super) chosen: Buffer,
     /// What was written into `own` and each row of `table`.
-    own_written: Vec<u32>,
-    written: Vec<Vec<u32>>,
-    captured: FxHashMap<Class, Captured>,
+    pub(super) own_written: Vec<u32>,
+    pub(super) written: Vec<Vec<u32>>,
+    pub(super) captured: FxHashMap<Class, Captured>,
 }
 
 impl Pool {
@@ -74,176 +55,8 @@ impl Pool {
     pub fn buffers(&self) -> [&Buffer; 4] {
         [&self.own, &self.table, &self.positions, &self.chosen]
     }
-    fn check(&self, pages: &[u32]) -> Result<(), Error> {
+    pub fn check(&self, pages: &[u32]) -> Result<(), Error> {
         let fits = pages.len() <= self.blocks && pages.iter().all(|&page| (page as usize) < self.pages);
         if fits { Ok(()) } else { Err(Error::Pages) }
-    }
-}
-
-fn bytes(numbers: impl Iterator<Item = u32>) -> Vec<u8> {
-    numbers.flat_map(u32::to_le_bytes).collect()
-}
-
-impl Engine {
-    /// Pages of its pool; none where its cache is one sequence's.
-    pub fn pages(&self) -> Option<usize> {
-        self.cache.pages
-    }
-    /// Most sequences of a step; 1 where its cache is one sequence's.
-    pub fn most_sequences(&self) -> usize {
-        self.pool.as_ref().map_or(1, |pool| pool.sequences)
-    }
-    fn pool(&mut self) -> Result<&mut Pool, Error> {
-        self.pool.as_mut().ok_or(Error::NoPool)
-    }
-    /// Makes these pages, in the order of its positions, those of the sequence that steps of one sequence are of from now on. Their positions must lie in them.
-    ///
-    /// # Errors
-    /// When there is no pool, a page is none of it, or the device fails.
-    pub fn select(&mut self, pages: &[u32]) -> Result<(), Error> {
-        self.finish()?;
-        let device = self.device().clone();
-        let pool = self.pool()?;
-        pool.check(pages)?;
-        if pool.own_written != pages {
-            pool.own_written = pages.to_vec();
-            device.write(&pool.own, 0, &bytes(pages.iter().copied()))?;
-        }
-        Ok(())
-    }
-    /// Compiles and captures the steps of so many sequences at most; else that happens when the first runs.
-    ///
-    /// # Errors
-    /// When there is no pool, or the device fails.
-    pub fn prepare_rows(&mut self, sequences: usize, progress: &dyn Fn(Progress)) -> Result<(), Error> {
-        let rows = self.cache.rows;
-        let most = self.pool()?.sequences;
-        let class = batch_class(sequences.clamp(1, most), most, rows);
-        if self.pool()?.captured.contains_key(&class) {
-            return Ok(());
-        }
-        let vocabulary = self.model.vocabulary();
-        let plan = self.model.plan(&self.options(class), &mut self.functions);
-        let choice = self.functions.share(sampling::rows_function(vocabulary, class.tokens));
-        let choice = self.ready(&[&choice], progress)?.remove(0);
-        let mut calls = self.calls(&plan, progress)?;
-        let args = vec![self.logits.clone(), self.pool()?.chosen.clone()];
-        calls.push(Call { function: choice, args });
-        let captured = self.capture(&calls)?;
-        self.pool()?.captured.insert(class, captured);
-        Ok(())
-    }
-    /// Runs one token of each of these sequences. [`Engine::most_probable`] and [`Engine::row_logits`] tell what follows.
-    ///
-    /// # Errors
-    /// When there is no pool, there are no rows or too many, a token or a position is none, or the device fails. What the step has written is not to be used then.
-    pub fn step_rows(&mut self, rows: &[Row]) -> Result<(), Error> {
-        self.step_in(rows, 1)
-    }
-    /// The same in a class of several rows, however few these are: what a row gives is then the same to the bit whichever rows are beside it.
-    ///
-    /// # Errors
-    /// As for [`Engine::step_rows`].
-    pub fn step_rows_alike(&mut self, rows: &[Row]) -> Result<(), Error> {
-        self.step_in(rows, ALIKE)
-    }
-    fn step_in(&mut self, rows: &[Row], least: usize) -> Result<(), Error> {
-        let (class, vars) = self.ready_rows(rows, least)?;
-        Ok(self.captured_rows(&class)?.replay.replay(&vars)?)
-    }
-    /// Time of every launch of that step, with its function and program: for `profile`.
-    ///
-    /// # Errors
-    /// As for [`Engine::step_rows`].
-    pub fn timed_rows(&mut self, rows: &[Row]) -> Result<Vec<(f64, Arc<Ready>, usize)>, Error> {
-        let (class, vars) = self.ready_rows(rows, 1)?;
-        let captured = self.captured_rows(&class)?;
-        let times = captured.replay.replay_timed(&vars)?;
-        Ok(times.into_iter().zip(&captured.launches).map(|(time, of)| (time, of.0.clone(), of.1)).collect())
-    }
-    fn captured_rows(&mut self, class: &Class) -> Result<&mut Captured, Error> {
-        match self.pool()?.captured.get_mut(class) {
-            Some(captured) => Ok(captured),
-            None => unreachable!("{class:?} was prepared"),
-        }
-    }
-    /// Writes what a step of these rows reads, and makes its class, of `least` rows or more, ready.
-    fn ready_rows(&mut self, rows: &[Row], least: usize) -> Result<(Class, Variables), Error> {
-        let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
-        self.check(&tokens)?;
-        self.finish()?;
-        let context = self.context;
-        let device = self.device().clone();
-        let pool = self.pool()?;
-        for row in rows {
-            pool.check(row.pages)?;
-            if row.position >= context {
-                return Err(Error::Full(context));
-            }
-            if row.pages.len() * Options::PAGE <= row.position {
-                return Err(Error::Pages);
-            }
-        }
-        if rows.len() > pool.sequences {
-            return Err(Error::Sequences { rows: rows.len(), most: pool.sequences });
-        }
-        for (at, row) in rows.iter().enumerate() {
-            if pool.written[at] != row.pages {
-                let place = at * pool.blocks * size_of::<i32>();
-                pool.written[at] = row.pages.to_vec();
-                device.write(&pool.table, place, &bytes(row.pages.iter().copied()))?;
-            }
-        }
-        device.write(&pool.positions, 0, &bytes(rows.iter().map(|row| row.position as u32)))?;
-        let most = pool.sequences;
-        let length = rows.iter().map(|row| row.position + 1).max().unwrap_or(1);
-        self.set_tokens(&tokens)?;
-        self.fill_rope(length)?;
-        let sequences = rows.len().max(least);
-        self.prepare_rows(sequences, &|_| ())?;
-        let class = batch_class(sequences, most, self.cache.rows);
-        Ok((class, [("n", rows.len() as i64), ("length", length as i64)]))
-    }
-    /// The most probable token after each of the first `rows` of the last step; none where a logit is no number or infinite, or all are −∞.
-    ///
-    /// # Errors
-    /// When there is no pool, or the device fails.
-    pub fn most_probable(&mut self, rows: usize) -> Result<Vec<Option<u32>>, Error> {
-        let device = self.device().clone();
-        let mut ids = vec![0i32; rows];
-        device.read(&self.pool()?.chosen, 0, bytemuck::cast_slice_mut(&mut ids))?;
-        Ok(ids.into_iter().map(|id| u32::try_from(id).ok()).collect())
-    }
-    /// The logits after that row of the last step, in place of what `logits` has.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub fn row_logits(&self, row: usize, logits: &mut Vec<f32>) -> Result<(), Error> {
-        let vocabulary = self.model.vocabulary();
-        logits.resize(vocabulary, 0.0);
-        let place = row * vocabulary * size_of::<f32>();
-        Ok(self.device().read(&self.logits, place, bytemuck::cast_slice_mut(logits))?)
-    }
-    /// Makes page `to` what page `from` is.
-    ///
-    /// # Errors
-    /// When there is no pool, one of them is no page of it, or the device fails.
-    pub fn copy_page(&mut self, from: u32, to: u32) -> Result<(), Error> {
-        self.finish()?;
-        self.pool()?.check(&[from, to])?;
-        let mut rows = Vec::new();
-        for (buffer, plane) in self.states.iter().flatten().zip(self.planes.iter().flatten()) {
-            let bytes = plane.bytes(Options::PAGE);
-            rows.resize(bytes, 0);
-            self.device().read(buffer, from as usize * bytes, &mut rows)?;
-            self.device().write(buffer, to as usize * bytes, &rows)?;
-        }
-        Ok(())
-    }
-    /// Launches of one step of so many sequences, if it has been taken.
-    pub fn row_launches(&self, sequences: usize) -> usize {
-        let Some(pool) = &self.pool else { return 0 };
-        let class = batch_class(sequences, pool.sequences, self.cache.rows);
-        pool.captured.get(&class).map_or(0, |captured| captured.launches.len())
     }
 }

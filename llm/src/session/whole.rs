@@ -1,18 +1,11 @@
 //! Prompts of which every token counts: how probable each was, and what the model made of it.
 
+use super::pieces::rows_at_a_time;
 use super::states::States;
 use super::{Error, Fed, PIECE, Session};
 use crate::arch::Logits;
 use std::ops::ControlFlow;
 use std::time::Instant;
-
-/// Rows of logits held at a time are at most this many bytes.
-const ROWS_BYTES: usize = 16 << 20;
-
-/// Tokens of a piece, in steps of `chunk` at most, whose logits over that vocabulary are held at a time.
-pub fn rows_at_a_time(vocabulary: usize, chunk: usize) -> usize {
-    (ROWS_BYTES / (4 * vocabulary)).clamp(1, chunk)
-}
 
 impl Session {
     /// Makes `prompt` the sequence, all of it run. `each` gets the number of every token but the first, and the logits that it is predicted

@@ -1,6 +1,7 @@
 //! One answer at a time, for an engine whose cache is one sequence's: it takes a request, makes its answers, takes the next. A request of several prompts has a turn for
 //! each.
 
+use crate::core::answering::{Broken, LONG, Mean, flow, note};
 use crate::core::condition::Condition;
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Event, Usage};
@@ -9,7 +10,6 @@ use crate::core::job::{Answers, Job, Task};
 use crate::core::models::entry::Model;
 use crate::core::models::policy::Stay;
 use crate::core::probabilities::probabilities;
-use crate::core::worker::{Broken, LONG, Mean, flow, note};
 use gristmill_llm::session::{Fed, Session};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 //! as events ([`output`]). Nothing in here knows HTTP or an interface's JSON.
 
 pub mod alone;
+pub mod answering;
 pub mod budget;
 pub mod channel;
 pub mod client;

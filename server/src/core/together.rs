@@ -3,6 +3,7 @@
 //! A request is taken from the queue, in whose order clients take turns, as soon as a sequence has room; its other answers begin when its prompt has been run, whose pages they
 //! share. A request of several prompts waits for another turn after each. Between two steps those go whom nobody waits for.
 
+use crate::core::answering::{Broken, LONG, Mean, flow, note};
 use crate::core::condition::Condition;
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Event, Usage};
@@ -11,7 +12,6 @@ use crate::core::job::{Answers, Job, Task};
 use crate::core::models::entry::Model;
 use crate::core::models::policy::Stay;
 use crate::core::probabilities::probabilities;
-use crate::core::worker::{Broken, LONG, Mean, flow, note};
 use gristmill_llm::arch::Logits;
 use gristmill_llm::engine::Engine;
 use gristmill_llm::generation::Given;
@@ -48,10 +48,13 @@ struct Ongoing {
     under_way: Vec<UnderWay>,
 }
 
+/// Runs the piece of a prompt that begins at a position.
+type RunPiece<'r> = dyn FnMut(&mut Engine, &[u32], usize) -> Result<(), session::Error> + 'r;
+
 /// What has begun of a request.
 enum Begun {
     /// The first of these answers.
-    Answers(Arc<Answers>, UnderWay),
+    Answers(Arc<Answers>, Box<UnderWay>),
     /// All there is to do, which took that.
     Done(Usage),
 }
@@ -122,7 +125,7 @@ impl Together {
                 begun: Instant::now(),
                 read: false,
                 told: 0,
-                under_way: vec![first],
+                under_way: vec![*first],
             }),
             Ok(Ok(Begun::Done(usage))) => {
                 let mut job = job;
@@ -144,7 +147,7 @@ impl Together {
                         return self.no_answers(job, answers, usage);
                     }
                 }
-                Ok(Begun::Answers(answers.clone(), self.answer(job, answers, 0)?))
+                Ok(Begun::Answers(answers.clone(), Box::new(self.answer(job, answers, 0)?)))
             }
             Task::Embedding => self.embed(job).map(Begun::Done),
             Task::Nothing => Ok(Begun::Done(Usage::default())),
@@ -397,12 +400,7 @@ impl Together {
         Ok(usage)
     }
     /// Runs a prompt whose every token counts, while all others wait; those that are under way have their pages first.
-    fn apart(
-        &mut self,
-        job: &Job,
-        most: usize,
-        run: &mut dyn FnMut(&mut Engine, &[u32], usize) -> Result<(), session::Error>,
-    ) -> Result<Usage, Broken> {
+    fn apart(&mut self, job: &Job, most: usize, run: &mut RunPiece) -> Result<Usage, Broken> {
         let (prompt, model) = (&job.prompts[job.answered], self.model.clone());
         loop {
             let begun = Instant::now();

@@ -28,8 +28,11 @@ pub fn fired(g: &Graph) -> Vec<(&'static str, u32)> {
     all.map(|r| r.name).zip(g.fired.iter().copied()).filter(|f| f.1 > 0).collect()
 }
 
-/// The same with cases since [`Graph::keep_examples`]: the node that was asked for, and the one that there is instead.
-pub fn fired_with_examples(g: &Graph) -> Vec<(&'static str, u32, &[(Node, Id)])> {
+/// A rule that fired, how often, and cases of it: the node that was asked for, and the one that there is instead.
+pub type Fired<'g> = (&'static str, u32, &'g [(Node, Id)]);
+
+/// The same with cases since [`Graph::keep_examples`].
+pub fn fired_with_examples(g: &Graph) -> Vec<Fired<'_>> {
     let all = ALWAYS.iter().copied().chain([dot::RULES]).flatten();
     let examples = |number: usize| g.examples.as_ref().and_then(|all| all.get(number)).map_or(&[][..], Vec::as_slice);
     let row = |(number, (rule, times)): (usize, (&Rule, u32))| (rule.name, times, examples(number));

@@ -6,6 +6,7 @@
 
 mod expression;
 mod memory;
+pub mod order;
 mod prelude;
 mod tables;
 

@@ -57,6 +57,10 @@ impl Tables {
 
 /// Bits of an entry, signed.
 fn bits(table: &[i32]) -> usize {
-    let fits = |bits: &u32| table.iter().all(|&v| (-(1i64 << (bits - 1))..1i64 << (bits - 1)).contains(&v.into()));
-    [8, 16].into_iter().find(fits).unwrap_or(32) as usize
+    let fits = |bits: usize| table.iter().all(|&v| (-(1i64 << (bits - 1))..1i64 << (bits - 1)).contains(&v.into()));
+    match () {
+        () if fits(8) => 8,
+        () if fits(16) => 16,
+        () => 32,
+    }
 }

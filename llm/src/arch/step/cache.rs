@@ -7,23 +7,13 @@
 use super::super::cache::Component;
 use super::super::plan::{Bind, Options};
 use super::Step;
+use super::sight::Sight;
 use gristmill_tensor::dims;
 use gristmill_tensor::tensor::{PagedRows, Tensor};
 use gristmill_uop::Id;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::rows::group_of;
 use std::cell::Cell;
-
-/// Part of an attention besides queries, keys and values.
-#[derive(Clone, Copy)]
-pub(in super::super) struct Sight<'g> {
-    /// Factor on scores.
-    pub scale: f64,
-    /// Positions that a token sees, its own included, unless it sees all before it.
-    pub window: Option<usize>,
-    /// A score of each head that takes a part of the weights and has no value.
-    pub sinks: Option<Tensor<'g>>,
-}
 
 /// A buffer of a cache, for one layer.
 struct Rows<'n> {
