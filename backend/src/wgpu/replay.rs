@@ -232,7 +232,7 @@ fn bind(
         let memory = memory(context, name, buffer, [0, buffer.len()])?;
         let alignment = u64::from(context.limits.min_storage_buffer_offset_alignment);
         let offset = buffer.offset() as u64;
-        if offset % alignment != 0 {
+        if !offset.is_multiple_of(alignment) {
             return Err(Error::invalid(name, format!("its buffer {i} begins at {offset}, no multiple of {alignment}")));
         }
         let size = (buffer.len().max(1) as u64).next_multiple_of(16).min(memory.buffer.size() - offset);
