@@ -144,7 +144,7 @@ fn perturbed_schedules_take_every_alternative() {
     for machine in &machines() {
         for (i, tokens) in [TokenClass::One, TokenClass::Chunk { max: 64 }].into_iter().enumerate() {
             for function in functions("deepseek-v2-lite", tokens) {
-                for seed in 1..10 {
+                for seed in 1..16 {
                     let mut policy = Perturb(0x9e37_79b9_7f4a_7c15 ^ (seed + 100 * i as u64));
                     all.extend(compiled(&function, machine, &mut policy).decisions);
                 }
