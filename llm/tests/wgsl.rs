@@ -53,7 +53,8 @@ fn adapters() -> [Adapter; 4] {
     ]
 }
 
-/// A program, and whether it may have integers of 64 bits: the choice of a token has some, whose bound nobody sees; no step of a model has any.
+/// A program, and whether it may have integers of 64 bits: the choice of a token has some, and so have layers with experts, as nobody sees the bounds of what is
+/// chosen by data. No other step of a model has any.
 type Kernel = (Arc<Program>, bool);
 
 /// The programs of a model's steps and of the greedy choice, for a target; of steps of one token, or of all.
@@ -74,7 +75,7 @@ fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<K
     }
     all.push(functions.share(sampling::function(Choice::Greedy, model.vocabulary(), rows)));
     let ready = jit.prepare(&all, &|_, _| ()).expect("scheduled");
-    let chooses = |name: &str| name.starts_with("sample.");
+    let chooses = |name: &str| name.starts_with("sample.") || name.contains(".moe.");
     let of = |ready: &Arc<Ready>| -> Vec<Kernel> {
         ready.compiled.programs.iter().map(|p| (p.clone(), chooses(&ready.function.name))).collect()
     };
