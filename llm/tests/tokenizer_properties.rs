@@ -226,7 +226,7 @@ fn malformed_descriptions_are_typed_errors() {
     };
     assert!(matches!(fails(&|s| s.model = "bert".into()), TokenizerError::UnsupportedModel { .. }));
     assert!(matches!(fails(&|s| s.model = "llama".into()), TokenizerError::Scores { scores: 0, .. }));
-    assert!(matches!(fails(&|s| s.pre = "default".into()), TokenizerError::UnsupportedPre { .. }));
+    assert!(matches!(fails(&|s| s.pre = "jais-2".into()), TokenizerError::UnsupportedPre { .. }));
     assert!(matches!(fails(&|s| s.tokens.clear()), TokenizerError::EmptyVocabulary));
     assert!(matches!(fails(&|s| s.token_types = Some(vec![1; 255])), TokenizerError::TokenTypes { .. }));
     assert!(matches!(fails(&|s| s.tokens.push(b"a".to_vec())), TokenizerError::DuplicateToken { second: 256, .. }));

@@ -10,10 +10,6 @@ use crate::sampling;
 use gristmill_tensor::jit::{Call, Ready};
 use std::sync::Arc;
 
-/// Least rows of a class whose rows are the same to the bit in all such classes: kernels of one row sum in another order than those of several, which share theirs on a processor
-/// (`llm/tests/together.rs`).
-const ALIKE: usize = 2;
-
 /// A token of a sequence, to be run beside others'.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
@@ -90,7 +86,9 @@ impl Engine {
     /// # Errors
     /// As for [`Engine::step_rows`].
     pub fn step_rows_alike(&mut self, rows: &[Row]) -> Result<(), Error> {
-        self.step_in(rows, ALIKE)
+        // Kernels of different classes sum in different orders: all such rows are in the largest class.
+        let least = self.most_sequences();
+        self.step_in(rows, least)
     }
     fn step_in(&mut self, rows: &[Row], least: usize) -> Result<(), Error> {
         let (class, vars) = self.ready_rows(rows, least)?;

@@ -138,10 +138,7 @@ fn introduce(served: &Served, messages: &mut Vec<Message>, tools: &[Value]) {
     let list: Vec<String> = tools.iter().map(|tool| tool.get("function").unwrap_or(tool).to_string()).collect();
     let arguments = Map::from_iter([("PARAMETER".to_owned(), Value::from("VALUE"))]);
     let call = spell::calls(served.markup, &[Spelt { name: "NAME", arguments: &arguments }]);
-    let text = format!(
-        "You can call these functions:\n{}\nTo call one, write\n{call}\nand nothing after it. Its result is in the next message.",
-        list.join("\n")
-    );
+    let text = format!("You can call these functions:\n{}\nTo call one, write this and wait:\n{call}", list.join("\n"));
     match messages.first_mut().filter(|message| message.role == "system") {
         Some(system) => {
             let before = system.content.as_str().unwrap_or_default();
@@ -217,9 +214,8 @@ mod tests {
             <|user|>\n<tool_response>12:00</tool_response><|assistant|>\n";
         assert_eq!(text(&[]), format!("[gMASK]<sop>{conversation}"));
         let introduced = format!(
-            "[gMASK]<sop><|system|>\nYou can call these functions:\n{}\nTo call one, write\n<tool_call>\n\
-             {{\"name\": \"NAME\", \"arguments\": {{\"PARAMETER\": \"VALUE\"}}}}\n</tool_call>\nand nothing after it. Its result is \
-             in the next message.{conversation}",
+            "[gMASK]<sop><|system|>\nYou can call these functions:\n{}\nTo call one, write this and wait:\n<tool_call>\n\
+             {{\"name\": \"NAME\", \"arguments\": {{\"PARAMETER\": \"VALUE\"}}}}\n</tool_call>{conversation}",
             list.join("\n")
         );
         assert_eq!(text(&tools), introduced);

@@ -131,7 +131,7 @@ fn a_seed_gives_a_text_whatever_else_runs() {
 
 #[test]
 fn a_server_ends_while_it_is_busy() {
-    let server = start(Config::default());
+    let server = start(Config { drain: Duration::ZERO, ..Config::default() });
     let client = server.client.clone();
     let endless = asking("Tell me a story.", json!({ "stream": true, "ignore_eos": true, "n": 16 }));
     let asking = std::thread::spawn(move || client.chat(endless));

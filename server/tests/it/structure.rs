@@ -79,7 +79,7 @@ fn calls_and_results_are_part_of_a_conversation() {
     let told = |tools: &str| {
         let text = format!(
             "[gMASK]<sop><|system|>\nBe brief.{tools}<|user|>\nWhat is the capital of Japan?<|assistant|>\n\
-             <tool_call>{{\"name\":\"now\",\"arguments\":{{}}}}</tool_call>\
+             <tool_call>\n{{\"name\": \"now\", \"arguments\": {{}}}}\n</tool_call>\
              <|user|>\n<tool_response>12:00</tool_response><|assistant|>\n"
         );
         let completion = shared().post("/v1/completions", &json!({ "prompt": text, "max_tokens": 1 })).ok();
@@ -87,8 +87,8 @@ fn calls_and_results_are_part_of_a_conversation() {
     };
     let list: Vec<String> = weather().as_array().unwrap().iter().map(|tool| tool["function"].to_string()).collect();
     let tools = format!(
-        "\n\nYou can call these functions:\n{}\nTo call one, write <tool_call>{{\"name\": NAME, \"arguments\": {{…}}}}</tool_call> \
-         and nothing after it. Its result is in the next message.",
+        "\n\nYou can call these functions:\n{}\nTo call one, write this and wait:\n<tool_call>\n\
+         {{\"name\": \"NAME\", \"arguments\": {{\"PARAMETER\": \"VALUE\"}}}}\n</tool_call>",
         list.join("\n")
     );
     assert_eq!(fewer["prompt_tokens"], told(""));
