@@ -1,5 +1,6 @@
 //! Every row of the spec holds for good graphs and fails for a bad one.
 
+use gristmill_uop::custom::CustomKernel;
 use gristmill_uop::spec::{Level, ROWS, check};
 use gristmill_uop::{Arg, Encoding, EncodingRef, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, text};
 use smallvec::smallvec;
@@ -109,6 +110,13 @@ const BAD: &[(Level, &str, &str)] = &[
     ),
     (
         T,
+        "q of three axes, k and v of four that fit, a position and a row of constant length of the table for each row of q",
+        "%0 = Param f32 3:i64 2:i64 8:i64 slot=0\n%1 = Param f32 5:i64 64:i64 1:i64 8:i64 slot=1\n\
+         %2 = Param i32 2:i64 slot=2\n%3 = Param i32 3:i64 4:i64 slot=3\n\
+         %4 = PagedAttention f32 %0 %1 %1 %2 9:i64 %3 float=0.5\nreturn %4",
+    ),
+    (
+        T,
         "a state, queries, keys, values, gates and perhaps rates that fit, floats; arg 0 or 1",
         "%0 = Param f32 2:i64 4:i64 8:i64 slot=0\n%1 = Param f32 3:i64 2:i64 8:i64 slot=1\n\
          %2 = Param f32 3:i64 2:i64 slot=2\n%3 = Scan f32 %0 %1 %1 %1 %2 int=0\nreturn %3",
@@ -163,7 +171,17 @@ fn every_row_can_fail() {
     let three = g.intern(Node { op: Op::Add, dtype: Scalar::F32.one(), src: smallvec![x, x, x], arg: Arg::None });
     let none =
         g.intern(Node { op: Op::Exp, dtype: Scalar::F32.one().with_lanes(0), src: smallvec![x], arg: Arg::None });
-    let direct = [(three, "as many sources as the op table says"), (none, "at least one lane")];
+    // A kernel of one argument, called with none; kernels have no text form.
+    static TWICE: CustomKernel =
+        CustomKernel { name: "twice", texts: &[], output: "y", arguments: &["x"], operations: 1 };
+    let one = g.int(1);
+    let call = Node { op: Op::Call, dtype: Scalar::F32.one(), src: smallvec![x, one], arg: Arg::Custom(&TWICE) };
+    let call = g.intern(call);
+    let direct = [
+        (three, "as many sources as the op table says"),
+        (none, "at least one lane"),
+        (call, "as many arguments as the kernel names, tensors and variables, and a number of workgroups"),
+    ];
     for (id, row) in direct {
         let error = check(&g, id, T).expect_err(row);
         assert_eq!(error.row, row);
