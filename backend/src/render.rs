@@ -308,6 +308,18 @@ impl<'a> Expressions<'a> {
                 format!("mma_{signed}{}({})", n.src.len() / 3 * 16, s.join(", "))
             }
             Op::PairBf16 => format!("pair_bf16_{lanes}({}, {})", s[0], s[1]),
+            Op::ScaledPair => {
+                let Arg::Ints(numbers) = &n.arg else { unprintable(self.g, id) };
+                let &[first, second, zero, bf16] = &numbers[..] else { unprintable(self.g, id) };
+                // Bytes behind which the exponent of 1024 stands are whole numbers from there on; in bf16 of 128.
+                let (zero, of) = match bf16 {
+                    0 => (half::f16::from_f32((zero - 1024) as f32).to_bits(), "f16"),
+                    _ => (half::bf16::from_f32((zero - 128) as f32).to_bits(), "bf16"),
+                };
+                let (select, zero) = (0x4040 | first | second << 8, u32::from(zero) * 0x1_0001);
+                let and = if s.len() > 2 { "_and" } else { "" };
+                format!("scaled_pair{and}_{of}({}, {select:#06x}u, {zero:#x}u)", s.join(", "))
+            }
             Op::MmaHalf => {
                 // By the names of the prelude's functions.
                 let name = match Fragment::of_product(n).map(|f| (f.operand, f.terms)) {

@@ -102,7 +102,7 @@ fn tell(of: &Batches, model: &Model, engine: &Engine, seconds: Vec<Vec<f64>>) ->
     };
     let rates: Vec<f64> = of.sequences.iter().zip(seconds).map(|(&n, s)| n as f64 / median(s)).collect();
     for (&n, &rate) in of.sequences.iter().zip(&rates) {
-        let (times, launches) = (rate / rates[0], engine.row_launches(n));
+        let (times, launches) = (rate / rates[0], engine.row_launches(n).len());
         if of.json {
             let line = json!({
                 "model": model.name,

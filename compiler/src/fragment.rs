@@ -2,7 +2,7 @@
 //! (`map/fragment_tiling.rs`), lowering makes them instructions (`lower/mma_f16.rs`), and the price counts them.
 
 use gristmill_uop::fragment::{Digit, MMA_F16};
-use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, ReduceOp, Scalar};
 
 /// Rows of a product.
 pub const ROWS: i64 = MMA_F16.rows;
@@ -72,11 +72,37 @@ impl Sum {
         let (rows, columns) = if turned { (b, a) } else { (a, b) };
         Some(found.next().unwrap_or(Sum { rows, columns, part: None, operand }))
     }
+    /// The sum that a node is, if it is one whose rows are elements of a packed weight, rounded to halves where they are unpacked.
+    pub fn unpacked(g: &Graph, id: Id) -> Option<Sum> {
+        let n = &g[id];
+        let product = (n.op == Op::Reduce && matches!(n.arg, Arg::Reduce(ReduceOp::Add, _))).then(|| &g[n.src[0]])?;
+        let read = |x: Id| {
+            let n = &g[x];
+            (n.op == Op::Cast && g.scalar(x) == Scalar::F32 && g.scalar(n.src[0]).is_half()).then(|| n.src[0])
+        };
+        if product.op != Op::Mul {
+            return None;
+        }
+        let (a, b) = (read(product.src[0])?, read(product.src[1])?);
+        let is_rounded = |x: Id| g[x].op == Op::Cast && g.any(x, |_, n| is_packed(g, n));
+        let (rows, columns) = if is_rounded(a) { (a, b) } else { (b, a) };
+        let fits = is_rounded(rows) && matches!(g[columns].op, Op::Load | Op::Index) && g.scalar(rows) == g.scalar(columns);
+        fits.then(|| Sum { rows, columns, part: None, operand: g.scalar(rows) })
+    }
+    /// Are the rows unpacked where they are read?
+    pub fn is_unpacked(&self, g: &Graph) -> bool {
+        g[self.rows].op == Op::Cast && g.any(self.rows, |_, n| is_packed(g, n))
+    }
     /// With rows and columns in each other's place, where nothing says which is which.
     pub fn turned(self, g: &Graph) -> Option<Sum> {
         let free = self.part.is_none() && !self.staged_rows(g) && !self.staged_columns(g);
         free.then_some(Sum { rows: self.columns, columns: self.rows, ..self })
     }
+}
+
+/// Does that node load from a packed buffer?
+fn is_packed(g: &Graph, n: &Node) -> bool {
+    n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(..))
 }
 
 /// Is that a value of a stage?

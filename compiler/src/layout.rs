@@ -155,6 +155,10 @@ impl Packing {
             _ => None,
         })
     }
+    /// Is a scale put together from bits, so that it may be beyond what f16 has?
+    pub fn scales_are_bits(&self) -> bool {
+        self.graph.any(self.value, |n, _| self.graph[n].op == Op::Bitcast)
+    }
     /// Takes a format apart; `None` if its elements are no whole numbers of at most eight bits with scales.
     pub fn of(e: EncodingRef) -> Option<Packing> {
         let elements = e.elements as i64;

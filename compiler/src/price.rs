@@ -253,16 +253,28 @@ struct Multiplied {
 }
 
 impl Multiplied {
-    /// By warps, or by a core whose tile the nest has.
-    fn of(g: &Graph, nest: Id, machine: &Machine) -> Option<Multiplied> {
+    /// By warps, whose fragments take halves as they are or packed elements that are unpacked; or by a core whose tile the nest has.
+    fn all(g: &Graph, nest: Id, machine: &Machine) -> Vec<Multiplied> {
         if let Some(Product { id, sum, of, .. }) = Product::of(g, nest, machine) {
-            return Some(Multiplied { id, sum, by: of });
+            return vec![Multiplied { id, sum, by: of }];
         }
-        let by = machine.tile_fragment()?;
+        if machine.kind == MachineKind::Gpu {
+            let sums = g.toposort(&[g[nest].src[2]]).into_iter().filter(|&n| g[n].op == Op::Reduce);
+            let of = |id: Id| {
+                let sum = Sum::unpacked(g, id)?;
+                let by = machine.fragment(sum.operand)?;
+                Some(Multiplied { id, sum, by })
+            };
+            return sums.filter_map(of).collect();
+        }
         let tile = ranges_of_kind(g, &g[nest].src[3..], RangeKind::Vector);
         let id = g[nest].src[2];
-        let sum = Sum::of(g, id).filter(|sum| tile.len() == 2 && sum.operand == by.operand)?;
-        Some(Multiplied { id, sum, by })
+        let of_core = || {
+            let by = machine.tile_fragment()?;
+            let sum = Sum::of(g, id).filter(|sum| tile.len() == 2 && sum.operand == by.operand)?;
+            Some(Multiplied { id, sum, by })
+        };
+        of_core().into_iter().collect()
     }
     /// Nodes that it contains: conversions, and columns from a stage, which are no traffic of the cache.
     fn contained(&self, g: &Graph) -> Vec<Id> {
@@ -284,8 +296,8 @@ fn work(
     let (mut ops, mut cached) = (0.0, 0.0);
     let order = g.toposort(&[g[nest].src[2], g[nest].src[1]]);
     // What a matrix product contains is no operation of its own.
-    let product = Multiplied::of(g, nest, c.machine);
-    let of_product: FxHashSet<Id> = product.iter().flat_map(|product| product.contained(g)).collect();
+    let products = Multiplied::all(g, nest, c.machine);
+    let of_product: FxHashSet<Id> = products.iter().flat_map(|product| product.contained(g)).collect();
     // Ranges each node is evaluated under: its own free ranges; an accumulation under its reduce ranges too.
     for n in order {
         let node = &g[n];
@@ -309,7 +321,7 @@ fn work(
                 }
             }
             Op::Reduce => {
-                let weight = product.as_ref().filter(|p| p.id == n).map_or(1.0, |p| c.machine.term_of(p.by));
+                let weight = products.iter().find(|p| p.id == n).map_or(1.0, |p| c.machine.term_of(p.by));
                 ops += weight * c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));
             }
             _ => ops += weight(node).map_or(0.0, |weight| weight * c.product(inside.iter().copied())),

@@ -11,7 +11,7 @@ use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_compiler::{Cheapest, Listed, Policy};
 use gristmill_llm::arch::{self, Functions, Options as PlanOptions, Plan, TokenClass};
-use gristmill_llm::engine::{CacheShape, cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::{CacheShape, batch_class, cache_rows, classes, depths, plan_options};
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_profile::compilation::{self, Compilation};
 use gristmill_tensor::jit::{Jit, Ready};
@@ -32,7 +32,8 @@ Examples:
   gristmill kernels MODEL.gguf --function moe.one --stage decisions how it was cut into kernels, and why
   gristmill kernels MODEL.gguf --function moe.one --stage source    the text that is compiled
   gristmill kernels MODEL.gguf --html kernels.html                  all of it as a page: graphs by pass, rules, decisions, kernels
-  gristmill kernels MODEL.gguf --device null:rtx4090                as it would be for another GPU";
+  gristmill kernels MODEL.gguf --device null:rtx4090                as it would be for another GPU
+  gristmill kernels MODEL.gguf --batch 8                            of a token each of eight sequences";
 
 #[derive(Args)]
 #[command(after_help = NOTES)]
@@ -48,6 +49,9 @@ pub struct Options {
     /// Only functions with this in their name
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
+    /// The step of a token each of N sequences, over a pool of pages, instead of those of one sequence
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    batch: Option<u16>,
     #[command(flatten)]
     common: Common,
 }
@@ -72,7 +76,7 @@ pub fn run(options: Options) -> Result {
             "--stage kernel and --stage linear show what there is",
         ));
     }
-    let mut steps = Steps::of(&options.common, described.as_ref(), &opened.target);
+    let mut steps = Steps::of(&options, described.as_ref(), &opened.target);
     match &options.html {
         Some(path) => page(&options, &model, &mut steps, &opened, path)?,
         None => print(&options, &mut steps, opened, &mut io::stdout().lock())?,
@@ -96,14 +100,19 @@ struct Steps<'m> {
 }
 
 impl<'m> Steps<'m> {
-    fn of(common: &Common, model: &'m dyn arch::Model, target: &Target) -> Steps<'m> {
-        let settings = common.settings(None);
+    fn of(asked: &Options, model: &'m dyn arch::Model, target: &Target) -> Steps<'m> {
+        let settings = asked.common.settings(None);
         let context = settings.context.unwrap_or(CONTEXT).min(model.context());
         let chunk = settings.chunk.clamp(1, context);
         let rows = cache_rows(context, chunk);
-        let cache = CacheShape { rows, pages: None, scalar: settings.cache };
-        let all = classes(chunk, &depths(&settings, rows, target)).into_iter();
-        let classes = all.map(|class| plan_options(class, cache, target)).collect();
+        let sequences = asked.batch.map(usize::from);
+        let pages = sequences.map(|n| n * rows / PlanOptions::PAGE);
+        let cache = CacheShape { rows, pages, scalar: settings.cache };
+        let all = match sequences {
+            Some(n) => vec![batch_class(n, n, rows)],
+            None => classes(chunk, &depths(&settings, rows, target)),
+        };
+        let classes = all.into_iter().map(|class| plan_options(class, cache, target)).collect();
         Steps { model, context, classes, functions: Functions::new(), seen: vec![], shown: 0 }
     }
     /// The step of that class: its calls, and its functions with the choices of a token, which stand beside the calls.

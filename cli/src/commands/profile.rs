@@ -10,13 +10,16 @@ use crate::progress;
 use crate::stages::{self, computes};
 use clap::{Args, ValueHint};
 use gristmill_compiler::{Cheapest, compile};
-use gristmill_llm::engine::Engine;
+use gristmill_llm::arch;
+use gristmill_llm::engine::{Engine, Row, Settings};
 use gristmill_llm::traffic;
 use gristmill_profile::{WHY_ABOVE, Kernel, Launch, Limits, Recording, Report, Stage, Step, page, text, trace};
+use gristmill_runtime::Span;
 use gristmill_tensor::jit::Ready;
 use gristmill_uop::function::{SlotKind, Storage};
 use gristmill_uop::program::{Access, Param, Program};
 use gristmill_uop::target::Target;
+use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,6 +37,7 @@ Examples:
   gristmill profile glm-4.7-flash                               where a token's time goes
   gristmill profile MODEL.gguf -d 4096                          the same after 4096 tokens
   gristmill profile MODEL.gguf -p 512                           a step of a prompt instead
+  gristmill profile MODEL.gguf --batch 8 -d 256                 a step of eight sequences
   gristmill profile MODEL.gguf --html profile.html              a page: timeline, roofline, every kernel's source
   gristmill profile MODEL.gguf --trace trace.json               for Perfetto and chrome://tracing
   gristmill profile MODEL.gguf --kernel r_01ab --source         one kernel, by the start of its name, and its text";
@@ -49,7 +53,10 @@ pub struct Options {
     /// Tokens of a prompt in one step, instead of a token that is generated
     #[arg(short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     p: Option<u16>,
-    /// Tokens in the cache before
+    /// A token each of N sequences in one step, instead of one sequence's
+    #[arg(long, value_name = "N", conflicts_with = "p", value_parser = clap::value_parser!(u16).range(1..))]
+    batch: Option<u16>,
+    /// Tokens in the cache before, of each sequence
     #[arg(short, value_name = "DEPTH", default_value_t = 0)]
     d: usize,
     /// All kernels, not only the most expensive
@@ -81,9 +88,18 @@ pub fn run(options: Options) -> Result {
         output::check(path)?;
     }
     let model = Model::open(Some(&options.model))?;
-    let tokens = options.p.map_or(1, usize::from);
-    let most = options.common.ctx.map_or(model.describe()?.context(), |c| c as usize);
-    let needed = options.d.saturating_add(tokens);
+    let described = model.describe()?;
+    let subject = Subject {
+        tokens: options.batch.or(options.p).map_or(1, usize::from),
+        depth: options.d,
+        of_several: options.batch.is_some(),
+    };
+    if subject.of_several && !described.batches() {
+        let message = format!("steps of {} have tokens of one sequence: its layers keep states", printable(&model.name));
+        return Err(Failure::new(message, "leave --batch out"));
+    }
+    let most = options.common.ctx.map_or(described.context(), |c| c as usize);
+    let needed = options.d.saturating_add(if subject.of_several { 1 } else { subject.tokens });
     if needed > most {
         return Err(Failure::new(
             format_args!("the step needs {needed} tokens of context, and there are {most}"),
@@ -94,18 +110,12 @@ pub fn run(options: Options) -> Result {
     // Before the model takes its memory.
     let of_device = bandwidth::of_device(&opened);
     let target = opened.target.clone();
-    let mut engine = model.load_on(opened, &options.common, Some(needed.max(512).min(most)))?;
-    if tokens > engine.chunk() {
-        return Err(Failure::usage(
-            format_args!("a step takes at most {} tokens", engine.chunk()),
-            format!("try -p {}", engine.chunk()),
-        ));
-    }
-    engine.pretend(options.d)?;
+    let context = Some(needed.max(512).min(most));
+    let parallel = subject.of_several.then_some(subject.tokens);
+    let mut engine = model.load_with(opened, Settings { parallel, ..options.common.settings(context) })?;
+    subject.prepare(&mut engine)?;
     let bandwidth = of_device.or_else(|| bandwidth::of_weights(&engine, options.common.team()));
-    let (steps, plain) = steps(&mut engine, tokens, options.d, options.n)?;
-    let after = if options.d > 0 { format!(" after {}", options.d) } else { String::new() };
-    let what = if tokens == 1 { format!("one token{after}") } else { format!("{tokens} tokens of a prompt{after}") };
+    let (steps, plain) = steps(&mut engine, &subject, options.n)?;
     // The cost model's number is of all cores; a team may be smaller. Another device is one worker, whole.
     let (workers, part) = match engine.device().name() {
         "cpu" => {
@@ -118,8 +128,8 @@ pub fn run(options: Options) -> Result {
     let mut recording = Recording {
         model: printable(&model.name),
         device: format!("{} ({})", engine.device().name(), target.name),
-        what,
-        tokens,
+        what: subject.to_string(),
+        tokens: subject.tokens,
         limits: Limits { bandwidth, operations, workers },
         kernels: vec![],
         launches: vec![],
@@ -127,8 +137,7 @@ pub fn run(options: Options) -> Result {
         steps,
         plain,
     };
-    let size = (options.d, tokens, engine.step_tokens(tokens));
-    let functions = describe(engine.step_launches(tokens, options.d), &target, size, &mut recording);
+    let functions = describe(subject.launches(&engine), &target, &subject, subject.most(&engine), &mut recording);
     if options.html.is_some() {
         recording.decisions = functions.into_iter().map(|(ready, name)| (name, told(ready, &target))).collect();
     }
@@ -148,23 +157,99 @@ pub fn run(options: Options) -> Result {
     Ok(())
 }
 
+/// The step that is measured.
+struct Subject {
+    /// Its tokens.
+    tokens: usize,
+    /// Tokens in the cache before, of each sequence.
+    depth: usize,
+    /// Is each token another sequence's?
+    of_several: bool,
+}
+
+impl Subject {
+    /// Fills what the step reads.
+    fn prepare(&self, engine: &mut Engine) -> Result {
+        if !self.of_several && self.tokens > engine.chunk() {
+            return Err(Failure::usage(
+                format_args!("a step takes at most {} tokens", engine.chunk()),
+                format!("try -p {}", engine.chunk()),
+            ));
+        }
+        let (pages, taken) = (engine.pages().unwrap_or(0), engine.most_sequences());
+        if self.of_several && (taken < self.tokens || pages < self.tokens * self.pages()) {
+            let message = format!("{} sequences take {} pages, and {pages} fit", self.tokens, self.tokens * self.pages());
+            return Err(Failure::new(message, format!("--batch {} would fit", taken.min(pages / self.pages()))));
+        }
+        Ok(engine.pretend(self.depth)?)
+    }
+    /// Pages of a sequence.
+    fn pages(&self) -> usize {
+        self.depth / PAGE + 1
+    }
+    /// The step once, with its spans; then once more, untimed within: its seconds.
+    fn run(&self, engine: &mut Engine, ids: &[u32]) -> Result<(Vec<Span>, f64, f64)> {
+        let start = Instant::now();
+        if !self.of_several {
+            let spans = engine.traced_step(ids, self.depth)?;
+            let host = start.elapsed().as_secs_f64();
+            return Ok((spans, host, seconds(engine, ids, self.tokens > 1, self.depth)?));
+        }
+        let each = self.pages() as u32;
+        let pages: Vec<Vec<u32>> = (0..self.tokens as u32).map(|s| (s * each..(s + 1) * each).collect()).collect();
+        let row = |(&token, pages)| Row { token, position: self.depth, pages: Vec::as_slice(pages) };
+        let rows: Vec<Row> = ids.iter().zip(&pages).map(row).collect();
+        let spans = engine.traced_rows(&rows)?;
+        let host = start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        engine.step_rows(&rows)?;
+        engine.most_probable(rows.len())?;
+        Ok((spans, host, start.elapsed().as_secs_f64()))
+    }
+    fn launches<'e>(&self, engine: &'e Engine) -> &'e [(Arc<Ready>, usize)] {
+        match self.of_several {
+            true => engine.row_launches(self.tokens),
+            false => engine.step_launches(self.tokens, self.depth),
+        }
+    }
+    /// The most tokens that its class takes.
+    fn most(&self, engine: &Engine) -> usize {
+        if self.of_several { self.tokens.next_power_of_two() } else { engine.step_tokens(self.tokens) }
+    }
+    /// Rows of a cache that it reads, and that it writes.
+    fn rows(&self) -> [usize; 2] {
+        let read = if self.of_several { self.tokens * (self.depth + 1) } else { self.depth + self.tokens };
+        [read, self.tokens]
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match (self.of_several, self.tokens) {
+            (true, n) => write!(f, "one token each of {n} sequences")?,
+            (false, 1) => write!(f, "one token")?,
+            (false, n) => write!(f, "{n} tokens of a prompt")?,
+        }
+        if self.depth > 0 { write!(f, " after {}", self.depth) } else { Ok(()) }
+    }
+}
+
+/// Positions of a page.
+const PAGE: usize = arch::Options::PAGE;
+
 /// Runs that count for nothing: what is only done once, and caches that have yet to settle.
 const WARM: usize = 2;
 
 /// The step, run `n` times; and the seconds of as many that nothing is timed within, in turns with them.
-fn steps(engine: &mut Engine, tokens: usize, depth: usize, n: u16) -> Result<(Vec<Step>, Vec<f64>)> {
+fn steps(engine: &mut Engine, subject: &Subject, n: u16) -> Result<(Vec<Step>, Vec<f64>)> {
     let mut ids = Ids::of(engine);
     let bar = progress::count("steps", u64::from(n));
     let (mut steps, mut plain) = (Vec::new(), Vec::new());
     for run in 0..WARM + usize::from(n) {
-        let ids = ids.some(tokens);
-        let start = Instant::now();
-        let spans = engine.traced_step(&ids, depth)?;
-        let host = start.elapsed().as_secs_f64();
+        let (spans, host, untimed) = subject.run(engine, &ids.some(subject.tokens))?;
         // A device that runs beside the host has the time by its own clock.
         let own = spans.iter().map(|s| s.end).fold(0.0, f64::max);
         let wall = if engine.device().overlaps() { own } else { host };
-        let untimed = seconds(engine, &ids, tokens > 1, depth)?;
         if run >= WARM {
             steps.push(Step { wall, spans });
             plain.push(untimed);
@@ -181,11 +266,12 @@ fn told(ready: &Ready, target: &Target) -> Vec<String> {
     [stages::decisions(&compiled, |d| d.kind != "nest"), stages::rules(&compiled)].concat()
 }
 
-/// Kernels and launches of a step of `tokens` tokens at `depth`, of a class that takes at most `most`; its functions, by name.
+/// Kernels and launches of that step, of a class that takes at most `most` tokens; its functions, by name.
 fn describe<'a>(
     launches: &'a [(Arc<Ready>, usize)],
     target: &Target,
-    (depth, tokens, most): (usize, usize, usize),
+    subject: &Subject,
+    most: usize,
     recording: &mut Recording,
 ) -> Vec<(&'a Ready, String)> {
     let mut functions: Vec<(&Arc<Ready>, String, usize)> = Vec::new();
@@ -203,13 +289,13 @@ fn describe<'a>(
             let name = format!("{}{number}", ready.function.name);
             let tensor = Stage { name: "tensor", text: stages::tensor(&ready.function) };
             for (place, program) in ready.compiled.programs.iter().enumerate() {
-                let share = tokens as f64 / most as f64;
+                let share = subject.tokens as f64 / most as f64;
                 recording.kernels.push(Kernel {
                     name: program.name.clone(),
                     function: name.clone(),
                     place,
                     about: computes(program),
-                    bytes: bytes(ready, program, depth, tokens),
+                    bytes: bytes(ready, program, subject),
                     operations: program.estimate.operations * share,
                     modelled: program.seconds,
                     stages: std::iter::once(tensor.clone()).chain(stages::of_kernel(program, target)).collect(),
@@ -224,7 +310,8 @@ fn describe<'a>(
 }
 
 /// Bytes that a launch must read from memory: weights in use, and the cache up to its last token. Activations come from nearer.
-fn bytes(ready: &Ready, program: &Program, depth: usize, tokens: usize) -> f64 {
+fn bytes(ready: &Ready, program: &Program, subject: &Subject) -> f64 {
+    let [read, written] = subject.rows();
     let mut sum = 0.0;
     for &Param { slot: number, access, .. } in &program.params {
         // What is no slot of the function is an intermediate.
@@ -236,11 +323,11 @@ fn bytes(ready: &Ready, program: &Program, depth: usize, tokens: usize) -> f64 {
                 let layout = ready.compiled.layouts.iter().find(|l| l.0 == number).map(|l| l.1);
                 let dense = elements(&slot.dims) * e.bytes as f64 / e.elements as f64;
                 let all = layout.and_then(|l| l.bytes(e, &slot.dims)).map_or(dense, |n| n as f64);
-                all * traffic::share(&ready.function, number, tokens)
+                all * traffic::share(&ready.function, number, subject.tokens)
             }
             (SlotKind::Weight, Storage::Plain(scalar), _) => elements(&slot.dims) * scalar.bytes() as f64,
             (SlotKind::State, Storage::Plain(scalar), access) => {
-                let rows = if access == Access::Read { depth + tokens } else { tokens };
+                let rows = if access == Access::Read { read } else { written };
                 rows as f64 * elements(&slot.dims[1..]) * scalar.bytes() as f64
             }
             _ => 0.0,

@@ -60,13 +60,13 @@ pub fn product(g: &mut Graph, [w, x, base]: [Id; 3], unit: i64, target: &Target)
 }
 
 /// Is `x` the same along that axis, to begin with?
-fn repeats(g: &Graph, x: Id, axis: usize) -> bool {
+pub(super) fn repeats(g: &Graph, x: Id, axis: usize) -> bool {
     let n = &g[x];
     n.op == Op::Expand && g.int_value(g.dims(n.src[0])[axis]) == Some(1)
 }
 
 /// `x` with `new` in place of `base`, and of its type.
-fn moved(g: &mut Graph, x: Id, base: Id, new: Id) -> Id {
+pub(super) fn moved(g: &mut Graph, x: Id, base: Id, new: Id) -> Id {
     if x == base {
         return new;
     }

@@ -8,7 +8,7 @@
 //! The contraction then is of `float(q)·d`. That the sum of products is one of integers follows from rules (`uop/src/rules/dot.rs`),
 //! which are applied when the contraction's ranges are known (`schedule/expand.rs`).
 
-use super::bf16;
+use super::{bf16, halves};
 use crate::layout::{Layout, Packing};
 use crate::nest::flatten;
 use crate::request::{CausalSkip, Hint, StagedTile};
@@ -17,7 +17,7 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::rows::GROUP;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar, Sources};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// A contraction in integers.
@@ -40,6 +40,10 @@ pub struct Derived {
     pub dots: FxHashMap<Id, Dot>,
     /// Contractions of tiles of bf16: reductions, by node, with the elements of a block and of a unit of their weight.
     pub tiled: FxHashMap<Id, [i64; 2]>,
+    /// Contractions of a warp's fragments of f16: reductions, by node.
+    pub of_halves: FxHashSet<Id>,
+    /// Activations of these, in the order in which lanes read them.
+    pub rounded: FxHashSet<Id>,
     /// Terms of a tile of bf16, if the machine multiplies these.
     pub tiles: Option<i64>,
     /// Planes: nodes that have a place of their own, with how many neighbours along a row belong together.
@@ -52,6 +56,13 @@ impl Derived {
     /// Where an element of a node lies in its buffer: row by row; of planes, on machines whose matrix products take a few elements of many rows at
     /// once, group by group, and in each group row by row.
     pub fn place(&self, g: &mut Graph, node: Id, dims: &[Id], index: &[Id]) -> Id {
+        if self.rounded.contains(&node)
+            && let (Some((_, front)), Some((&last, leading))) = (dims.split_last(), index.split_last())
+        {
+            let rows: i64 = front.iter().map(|&d| g.max_of(d)).product();
+            let row = flatten(g, front, leading);
+            return halves::place(g, rows, row, last);
+        }
         let (Some(&together), true) = (self.planes.get(&node), self.signed) else { return flatten(g, dims, index) };
         let (Some((_, front)), Some((&last, leading))) = (dims.split_last(), index.split_last()) else {
             return flatten(g, dims, index);
@@ -64,6 +75,10 @@ impl Derived {
         let at = g.add(group, row);
         g.add(at, within)
     }
+    /// Is that node a product of a warp's fragments of halves?
+    pub fn is_of_halves(&self, node: Id) -> bool {
+        self.of_halves.contains(&node)
+    }
     /// Is that node a product of tiles?
     pub fn is_tiled(&self, node: Id) -> bool {
         self.tiled.contains_key(&node)
@@ -73,6 +88,13 @@ impl Derived {
         buffers.extend(tiles.buffers.into_iter().chain([tiles.sum]));
         self.tiled.insert(tiles.sum, sizes);
         tiles.sum
+    }
+    /// The sum of a warp's fragments; `buffers` get its activations.
+    fn of_warps(&mut self, product: halves::Product, buffers: &mut Vec<Id>) -> Id {
+        buffers.push(product.rounded);
+        self.rounded.insert(product.rounded);
+        self.of_halves.insert(product.sum);
+        product.sum
     }
     /// What a node is computed from: its sources, and of a contraction in integers the sums of its activations.
     pub fn sources(&self, g: &Graph, id: Id) -> impl Iterator<Item = Id> {
@@ -177,12 +199,14 @@ pub fn derive(
             }
             Some(Contraction::Weight { w, x, layout, packing }) => {
                 let base = base_of(g, x);
+                let of_halves = halves::product(g, [w, x, base], (layout, &packing), target);
                 // Rows behind the last token are written too: not into an output.
                 let tiles =
                     if roots.contains(&id) { None } else { bf16::product(g, [w, x, base], packing.unit, target) };
-                match tiles {
-                    Some(tiles) => derived.of_tiles(tiles, [packing.elements, packing.unit], &mut buffers),
-                    None => of_weight(g, &mut derived, &mut known, [w, x, base], layout, &packing),
+                match (tiles, of_halves) {
+                    (Some(tiles), _) => derived.of_tiles(tiles, [packing.elements, packing.unit], &mut buffers),
+                    (_, Some(product)) => derived.of_warps(product, &mut buffers),
+                    (None, None) => of_weight(g, &mut derived, &mut known, [w, x, base], layout, &packing),
                 }
             }
             Some(Contraction::Stored { w, x, terms }) => {

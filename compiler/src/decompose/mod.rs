@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod bf16;
 pub mod f16_split;
+pub mod halves;
 pub mod int8;
 pub mod layouts;
 pub mod scan;
@@ -20,7 +21,7 @@ pub fn meaning(function: &Function, target: &Target) -> Option<Function> {
     let encoded = attention::encode(&mut graph, &mut roots, target);
     let derived = int8::derive(&mut graph, &mut roots, &mut FxHashMap::default(), function, target);
     let outputs = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
-    (encoded || !derived.dots.is_empty() || !derived.tiled.is_empty()).then(|| Function {
+    (encoded || !derived.dots.is_empty() || !derived.tiled.is_empty() || !derived.of_halves.is_empty()).then(|| Function {
         graph,
         outputs,
         ..function.clone()

@@ -409,22 +409,38 @@ fn substitute_raw(g: &mut Graph, id: Id, map: &FxHashMap<Id, Id>) -> Id {
     if map.is_empty() { id } else { g.substitute(id, &mut map.clone()) }
 }
 
-/// Reductions over lanes that are threads: each thread's own part, and the parts folded.
+/// Reductions over lanes that are threads: each thread's own part, and the parts folded. Of the sums of a product, which are a vector, each is folded by itself.
 fn fold_threads(g: &mut Graph, value: Id) -> Id {
-    let mut map = FxHashMap::default();
+    let mut map: FxHashMap<Id, Id> = FxHashMap::default();
+    let lane_of = |g: &Graph, n: &Node| {
+        let lane = n.src.iter().skip(1).copied().find(|&r| g.range_kind(r) == Some(RangeKind::VectorReduce));
+        lane.filter(|_| n.op == Op::Reduce)
+    };
+    let fold = |g: &mut Graph, part: Id, lane: Id, arg: Arg| {
+        let dtype = g[part].dtype;
+        g.intern(Node { op: Op::Fold, dtype, src: smallvec![part, lane], arg })
+    };
     for n in g.toposort(&[value]) {
         let node = g[n].clone();
         let src: Sources = node.src.iter().map(|s| map.get(s).copied().unwrap_or(*s)).collect();
-        let lane = src.iter().skip(1).copied().find(|&r| g.range_kind(r) == Some(RangeKind::VectorReduce));
-        let new = match lane.filter(|_| node.op == Op::Reduce) {
+        let new = match lane_of(g, &node) {
             Some(lane) => {
                 let mut own = src;
                 own.retain(|r| *r != lane);
-                let part = if own.len() == 1 { own[0] } else { g.intern(Node { src: own, ..node.clone() }) };
-                g.intern(Node { op: Op::Fold, dtype: node.dtype, src: smallvec![part, lane], arg: node.arg })
+                // Products are added to an accumulator, also where there is no loop.
+                let is_product = node.dtype.lanes > 1;
+                let alone = own.len() == 1 && !is_product;
+                let part = if alone { own[0] } else { g.intern(Node { src: own, ..node.clone() }) };
+                if is_product { part } else { fold(g, part, lane, node.arg) }
             }
-            None if src == node.src => n,
-            None => g.intern(Node { src, ..node }),
+            None => {
+                let new = if src == node.src { n } else { g.intern(Node { src, ..node.clone() }) };
+                let of_vector = (node.op == Op::Part).then(|| g[node.src[0]].clone());
+                match of_vector.and_then(|sums| Some((lane_of(g, &sums)?, sums.arg))) {
+                    Some((lane, arg)) => fold(g, new, lane, arg),
+                    None => new,
+                }
+            }
         };
         map.insert(n, new);
     }

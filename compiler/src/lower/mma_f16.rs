@@ -5,7 +5,9 @@
 //! adds them. Operands are words of two terms each. Which terms a lane takes is free, as long as rows and columns agree: neighbours, so that
 //! their loads are wide.
 
+use super::unpacked;
 use super::warp::{Side, Tile};
+use crate::decompose::halves;
 use crate::fragment::Sum;
 use crate::nest::{ranges_of_kind, replaced};
 use gristmill_uop::fragment::Fragment;
@@ -41,7 +43,7 @@ struct Product {
 impl Product {
     /// The product that a node is, if its nest has been laid out for it.
     fn of(g: &Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
-        let sum = Sum::of(g, id)?;
+        let sum = Sum::of(g, id).or_else(|| Sum::unpacked(g, id))?;
         let of = target.machine.fragment(sum.operand)?;
         let tile = Tile::of(g, of, closed, sum.part)?;
         let unrolled = ranges_of_kind(g, &g[id].src[1..], RangeKind::Unroll);
@@ -50,6 +52,9 @@ impl Product {
         let terms = g.int_value(g[term].src[0])?;
         let fits = |sum: &Sum| tile.fits(g, sum.rows, sum.columns);
         let sum = Some(sum).filter(fits).or_else(|| Sum::of(g, id)?.turned(g).filter(fits))?;
+        if sum.is_unpacked(g) && terms != halves::STEP {
+            return None;
+        }
         (terms % of.terms == 0).then_some(Product { id, sum, of, tile, term, terms, unrolled })
     }
     /// The sum as a part of products that are added up, or of an output of two parts as the sum of its parts.
@@ -57,12 +62,12 @@ impl Product {
         let vector = self.of.sum.one().with_lanes(self.of.sums.registers() as u16);
         // Each product is added to the accumulator by itself.
         let steps = (0..self.terms / self.of.terms).map(|step| self.step(g, step)).collect::<Vec<Id>>();
+        let loops: Sources = g[self.id].src[1..].iter().copied().filter(|r| !self.unrolled.contains(r)).collect();
         let add = |g: &mut Graph, a: Id, b: Id| {
             g.intern(Node { op: Op::Add, dtype: vector, src: smallvec![a, b], arg: Arg::None })
         };
         let all =
             steps.into_iter().reduce(|a, b| add(g, a, b)).unwrap_or_else(|| unreachable!("a step: {}", self.terms));
-        let loops: Sources = g[self.id].src[1..].iter().copied().filter(|r| !self.unrolled.contains(r)).collect();
         let src: Sources = std::iter::once(all).chain(loops).collect();
         let all = g.intern(Node { op: Op::Reduce, dtype: vector, src, arg: Arg::Reduce(ReduceOp::Add, smallvec![]) });
         let (at, scalar) = (self.tile.sum(g), self.of.sum.one());
@@ -87,13 +92,30 @@ impl Product {
         let mut src = Sources::new();
         for (side, value) in [(Side::First, self.sum.rows), (Side::Second, self.sum.columns)] {
             for mut register in self.tile.operand(g, side) {
-                let at = self.place(g, side, step * self.tile.words(side) + register.word);
-                src.push(pair(g, value, self.term, at, &mut register.at));
+                let word = step * self.tile.words(side) + register.word;
+                src.push(self.word(g, (side, value), word, &mut register.at));
             }
         }
         let dtype = self.of.sum.one().with_lanes(self.of.sums.registers() as u16);
         src.push(g.constant(dtype, 0.0));
         g.intern(Node { op: Op::MmaHalf, dtype, src, arg: Arg::Int(self.of.number()) })
+    }
+    /// A lane's word of an operand, with `at` in place of the ranges of its outputs.
+    fn word(&self, g: &mut Graph, (side, value): (Side, Id), word: i64, at: &mut FxHashMap<Id, Id>) -> Id {
+        if !self.sum.is_unpacked(g) {
+            let first = self.place(g, side, word);
+            return pair(g, value, self.term, (first, 1), at);
+        }
+        let ([first, apart], of_lane) = (halves::word(word), g.int(halves::OF_LANE));
+        let lane = g.mul(self.tile.part(side), of_lane);
+        match side {
+            Side::First => unpacked::pair(g, value, self.term, lane, [first, first + apart], at),
+            Side::Second => {
+                let first = g.int(first);
+                let first = g.add(lane, first);
+                pair(g, value, self.term, (first, apart), at)
+            }
+        }
     }
     /// The first term of a lane's word: neighbours in memory are one load; of a stage lanes take a word each, and the next where those of all end.
     fn place(&self, g: &mut Graph, side: Side, word: i64) -> Id {
@@ -105,10 +127,10 @@ impl Product {
     }
 }
 
-/// The word of the halves at terms `at` and the next.
-fn pair(g: &mut Graph, value: Id, term: Id, at: Id, map: &mut FxHashMap<Id, Id>) -> Id {
-    let one = g.int(1);
-    let next = g.add(at, one);
+/// The word of the halves at the term `at` and so many behind it.
+fn pair(g: &mut Graph, value: Id, term: Id, (at, apart): (Id, i64), map: &mut FxHashMap<Id, Id>) -> Id {
+    let apart = g.int(apart);
+    let next = g.add(at, apart);
     let [low, high] = [at, next].map(|k| {
         let mut map = map.clone();
         map.insert(term, k);
@@ -117,6 +139,11 @@ fn pair(g: &mut Graph, value: Id, term: Id, at: Id, map: &mut FxHashMap<Id, Id>)
     if let Some(word) = neighbours(g, low, high) {
         return word;
     }
+    joined(g, low, high)
+}
+
+/// Two halves as a word.
+pub(super) fn joined(g: &mut Graph, low: Id, high: Id) -> Id {
     let [low, high] = [low, high].map(|x| {
         let bits = g.bitcast(x, Scalar::U16);
         g.cast(bits, Scalar::U32)

@@ -19,6 +19,7 @@ pub(crate) mod threads;
 pub(crate) mod tiles;
 pub(crate) mod unroll;
 pub(crate) mod vector;
+mod unpacked;
 mod warp;
 
 pub use code::{Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch};

@@ -27,7 +27,7 @@ impl ThreadIndex {
 }
 
 /// How `threads` threads are counted over these ranges, which are in the order of their numbers: row-major. A range of all threads is counted apart, and
-/// so are lanes beside several groups.
+/// so are lanes behind the first of several groups.
 pub fn count(g: &Graph, ranges: &[Id], threads: i64) -> Vec<ThreadIndex> {
     let bound = |r: Id| g.int_value(g[r].src[0]).unwrap_or_else(|| panic!("threads of {:?} cannot be counted", g[r]));
     let is_group = |r: Id| g.range_kind(r) == Some(RangeKind::Vector);
@@ -37,7 +37,8 @@ pub fn count(g: &Graph, ranges: &[Id], threads: i64) -> Vec<ThreadIndex> {
         let mut out = Vec::new();
         for &range in ranges.iter().rev() {
             let modulo = Some(bound(range));
-            if is_group(range) {
+            // Lanes outside all groups are whole copies of these.
+            if is_group(range) || g.range_number(range) < g.range_number(groups[0]) {
                 out.push(ThreadIndex { range, divide: Some(stride), modulo });
                 stride *= bound(range);
             } else {

@@ -9,9 +9,9 @@
 
 use super::fragment_tiling;
 use super::fuse_reductions::fuse_reductions;
-use crate::nest::{Nest, Ranges, divisor, floor_power, identity};
+use crate::nest::{Nest, Ranges, divisor, floor_power, identity, outermost_reductions, strided};
 use crate::tile::nest_view::{NestView, divided, fixed, is, most, reductions, walked};
-use crate::tile::{Along, NestPlan, Sum, Threads};
+use crate::tile::{Along, Counted, NestPlan, Sum, Threads};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
@@ -32,15 +32,18 @@ pub fn nest(g: &mut Graph, store: Id, plan: &NestPlan, target: &Target, ranges: 
             let threads = target.threads as i64;
             Sharing { g, ranges, threads, plan, steps: FxHashMap::default() }.nest(store)
         }
-        NestPlan::Counted(steps) => counted(g, store, steps, ranges),
+        NestPlan::Counted(plan) => counted(g, store, plan, ranges),
         NestPlan::Serial | NestPlan::Vectors(_) | NestPlan::Tiles => store,
     }
 }
 
-/// A nest whose threads are counted already, of each of its sums so many steps at once.
-fn counted(g: &mut Graph, store: Id, steps: &[i64], ranges: &mut Ranges) -> Id {
-    let nest = Nest::of(g, store);
-    let mut cuts: FxHashMap<(Id, i64), [Id; 2]> = FxHashMap::default();
+/// A nest whose threads are counted already, of each of its sums so many steps at once; the lanes that share the steps of outermost sums are whole
+/// copies of these threads.
+fn counted(g: &mut Graph, store: Id, plan: &Counted, ranges: &mut Ranges) -> Id {
+    let mut nest = Nest::of(g, store);
+    let lane = (plan.lanes > 1).then(|| beside_threads(g, &mut nest, plan.lanes, ranges));
+    let outermost = outermost_reductions(g, nest.value);
+    let mut cuts: FxHashMap<(Id, i64, bool), Vec<Id>> = FxHashMap::default();
     let mut map = FxHashMap::default();
     let walks = |g: &Graph, n: Id| walked(g, n).into_iter().max_by_key(|&r| most(g, r)).map(|r| (n, r));
     let sums: Vec<(Id, Id)> = reductions(g, nest.value).into_iter().filter_map(|n| walks(g, n)).collect();
@@ -48,20 +51,42 @@ fn counted(g: &mut Graph, store: Id, steps: &[i64], ranges: &mut Ranges) -> Id {
         let node = g[n].clone();
         let Arg::Reduce(op, _) = node.arg else { continue };
         let bound = most(g, r);
-        let wide = steps.get(i).copied().filter(|w| fixed(g, r).is_some_and(|b| b % w == 0)).unwrap_or(1);
-        let [step, part] = *cuts.entry((r, wide)).or_insert_with(|| {
-            [ranges.fixed(g, bound / wide, RangeKind::Reduce), ranges.fixed(g, wide, RangeKind::Unroll)]
+        let divides = |by: i64| fixed(g, r).is_some_and(|b| b % by == 0);
+        let lane = lane.filter(|_| outermost.contains(&n) && divides(plan.lanes));
+        let lanes = if lane.is_some() { plan.lanes } else { 1 };
+        let wide = plan.steps.get(i).copied().filter(|w| divides(lanes * w)).unwrap_or(1);
+        let parts = cuts.entry((r, wide, lane.is_some())).or_insert_with(|| {
+            let step = ranges.fixed(g, bound / wide / lanes, RangeKind::Reduce);
+            [step].into_iter().chain(lane).chain([ranges.fixed(g, wide, RangeKind::Unroll)]).collect()
         });
-        let w = g.int(wide);
-        let at = g.mul(step, w);
-        let at = g.add(at, part);
+        let strides = [lanes * wide, wide, 1];
+        let strides = if lane.is_some() { &strides[..] } else { &[wide, 1][..] };
+        let at: Vec<(Id, i64)> = parts.iter().copied().zip(strides.iter().copied()).collect();
+        let at = strided(g, &at);
         let inner = g.substitute(node.src[0], &mut FxHashMap::from_iter([(r, at)]));
         let mut all: Vec<Id> = node.src[1..].iter().copied().filter(|&x| x != r).collect();
-        all.extend([step, part].into_iter().filter(|&x| g[x].op == Op::Range));
+        all.extend(parts.iter().copied().filter(|&x| g[x].op == Op::Range));
         map.insert(n, g.reduce_ranges(inner, &all, op));
     }
     let value = g.substitute(nest.value, &mut map);
     Nest { value, ..nest }.store(g)
+}
+
+/// A range of so many copies of a nest's threads. It is counted outside them: those of one copy keep their neighbours, as a warp's product wants it.
+fn beside_threads(g: &mut Graph, nest: &mut Nest, lanes: i64, ranges: &mut Ranges) -> Id {
+    let lane = ranges.fixed(g, lanes, RangeKind::VectorReduce);
+    let threads: Vec<Id> = nest.closed.iter().copied().filter(|&r| is(g, r, RangeKind::Vector)).collect();
+    let mut map = FxHashMap::default();
+    for r in threads {
+        let again = ranges.range(g, g[r].src[0], RangeKind::Vector);
+        map.insert(r, again);
+    }
+    nest.offset = g.substitute(nest.offset, &mut map.clone());
+    nest.value = g.substitute(nest.value, &mut map.clone());
+    for r in &mut nest.closed {
+        *r = map.get(r).copied().unwrap_or(*r);
+    }
+    lane
 }
 
 struct Sharing<'a> {

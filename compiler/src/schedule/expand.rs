@@ -1,6 +1,7 @@
 //! Rangeify: the value of a tensor-level node at given indices, as a kernel-level expression. Movement ops vanish into index
 //! arithmetic; a reduction gets ranges; a node that has a place of its own is read from there.
 
+use crate::decompose::halves;
 use crate::decompose::int8::{Derived, Dot};
 use crate::nest::{Indices, Ranges, flatten, strided};
 use gristmill_uop::shape::Dims;
@@ -122,9 +123,8 @@ impl<'a> Expander<'a> {
         let read = self.reads.get(&g[*n.src.first()?].src.first().copied()?);
         read.filter(|r| is_sum && r.0 == dot.q).map(|r| r.1.clone())
     }
-    /// A product of tiles at `index`: its range is cut into blocks of the weight, units of these, and the terms of a tile.
-    fn tiled(&mut self, g: &mut Graph, node: Id, index: &[Id]) -> Id {
-        let [block, unit] = self.derived.tiled[&node];
+    /// A product of tiles or fragments at `index`: its range is cut into blocks of the weight, units of these, and the terms of a tile or a step.
+    fn tiled(&mut self, g: &mut Graph, node: Id, index: &[Id], [block, unit]: [i64; 2]) -> Id {
         let product = g[node].src[0];
         let columns = g.max_of(*g.dims(product).last().expect("a contraction has an axis"));
         let sizes = [
@@ -170,7 +170,8 @@ impl<'a> Expander<'a> {
                 let derived = self.derived;
                 self.dot(g, node, index, &derived.dots[&node])
             }
-            Op::Reduce if self.derived.is_tiled(node) => self.tiled(g, node, index),
+            Op::Reduce if self.derived.is_tiled(node) => self.tiled(g, node, index, self.derived.tiled[&node]),
+            Op::Reduce if self.derived.is_of_halves(node) => self.tiled(g, node, index, [halves::STEP; 2]),
             Op::Reduce => self.reduce(g, &n, index),
             _ if n.op.is_elementwise() => {
                 let src: Sources = n.src.iter().map(|&s| self.value(g, s, index)).collect();

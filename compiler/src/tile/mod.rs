@@ -8,5 +8,5 @@ pub mod product;
 pub mod propose;
 pub mod text;
 
-pub use plan::{Along, NestPlan, OutputLanes, Part, Proposal, StagePlan, Sum, SumLanes};
+pub use plan::{Along, Counted, NestPlan, OutputLanes, Part, Proposal, StagePlan, Sum, SumLanes};
 pub use plan::{Threads, TilePlan, Vectors, Warps, Workgroup};

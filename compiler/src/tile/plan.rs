@@ -74,12 +74,21 @@ pub enum NestPlan {
     Vectors(Vectors),
     /// Threads of a workgroup share its output elements and its sums.
     Threads(Threads),
-    /// Its threads are counted already, by the workgroup's parts. Of each sum, how many steps are taken at once.
-    Counted(Vec<i64>),
+    /// Its threads are counted already, by the workgroup's parts.
+    Counted(Counted),
     /// Its sums are matrix products of warps.
     Warps(Warps),
     /// Its sums are products of tiles of a CPU's core, laid out already by the workgroup's parts.
     Tiles,
+}
+
+/// How threads that a workgroup's parts have counted take the steps of sums.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Counted {
+    /// Threads, as many as are counted apart, that share the steps of every outermost sum: one has all of them.
+    pub lanes: i64,
+    /// Of each sum, how many steps are taken at once.
+    pub steps: Vec<i64>,
 }
 
 /// How a nest becomes vectors.

@@ -3,7 +3,7 @@
 //! `stages: banks 64, staged, in place` follows the workgroup where something is fused into it. A part is an axis, a kind and a count, without one for the rest of the axis; ` by N` follows where a stride is not the product of the counts of the parts
 //! of its axis that come after it.
 
-use super::plan::{Along, BANKS, NestPlan, OutputLanes, Part, StagePlan, Sum, SumLanes};
+use super::plan::{Along, BANKS, Counted, NestPlan, OutputLanes, Part, StagePlan, Sum, SumLanes};
 use super::plan::{Threads, TilePlan, Vectors, Warps, Workgroup};
 use gristmill_uop::RangeKind;
 use std::fmt::{self, Display, Formatter};
@@ -146,9 +146,10 @@ impl Display for NestPlan {
             NestPlan::Tiles => f.write_str("tiles:"),
             NestPlan::Vectors(v) => v.fmt(f),
             NestPlan::Threads(t) => t.fmt(f),
-            NestPlan::Counted(steps) => {
-                f.write_str("counted:")?;
-                steps.iter().enumerate().try_for_each(|(i, n)| write!(f, "{} steps {n}", if i > 0 { "," } else { "" }))
+            NestPlan::Counted(Counted { lanes, steps }) => {
+                let lanes = (*lanes > 1).then(|| format!("lanes {lanes}"));
+                let items: Vec<String> = lanes.into_iter().chain(steps.iter().map(|n| format!("steps {n}"))).collect();
+                write!(f, "counted:{}{}", if items.is_empty() { "" } else { " " }, items.join(", "))
             }
             NestPlan::Warps(w) => {
                 let apart = if w.apart { " apart," } else { "" };
@@ -205,19 +206,25 @@ impl FromStr for NestPlan {
         match name {
             "serial" if items.is_empty() => Ok(NestPlan::Serial),
             "tiles" if items.is_empty() => Ok(NestPlan::Tiles),
-            "counted" => {
-                let steps = |words: &Vec<&str>| match words[..] {
-                    ["steps", n] => count(n),
-                    _ => bad(&words.join(" ")),
-                };
-                items.iter().map(steps).collect::<Result<_, _>>().map(NestPlan::Counted)
-            }
+            "counted" => counted(&items).map(NestPlan::Counted),
             "vectors" => vectors(&items).map(NestPlan::Vectors),
             "threads" => threads(&items).map(NestPlan::Threads),
             "warps" => warps(&items).map(NestPlan::Warps),
             _ => bad(text),
         }
     }
+}
+
+fn counted(items: &[Vec<&str>]) -> Result<Counted, ParseError> {
+    let mut plan = Counted { lanes: 1, steps: vec![] };
+    for words in items {
+        match words[..] {
+            ["lanes", n] => plan.lanes = count(n)?,
+            ["steps", n] => plan.steps.push(count(n)?),
+            _ => return bad(&words.join(" ")),
+        }
+    }
+    Ok(plan)
 }
 
 fn vectors(items: &[Vec<&str>]) -> Result<Vectors, ParseError> {

@@ -36,7 +36,7 @@ pub use cache::{CacheSpec, Component, Plane};
 pub use error::{Error, Result};
 pub use lookup::Tensors;
 pub use model::{Architecture, Model, ModelInfo};
-pub use plan::{Bind, Call, Functions, Logits, Options, Plan, TokenClass};
+pub use plan::{Bind, Call, ExpertTile, Functions, Logits, Options, Plan, TokenClass};
 pub use rope::RopeTable;
 pub use step::StepBuilder;
 pub use tensors::TensorSpec;

@@ -9,7 +9,7 @@ mod tests;
 
 use super::Result;
 use super::feed_forward::gated;
-use super::plan::Options;
+use super::plan::ExpertTile;
 use super::reader::Reader;
 use super::step::Step;
 use super::tensors::{Table, Weights};
@@ -122,13 +122,14 @@ impl Experts {
     }
     /// Rows of a tile of tokens of one expert, in steps of at most `max` tokens: enough to unpack a weight once for several, few
     /// enough that the mean waste (half a tile an expert) stays below the rows an expert gets.
-    fn tile(&self, max: usize, most: usize) -> usize {
-        match max * self.used / self.count {
+    fn tile(&self, max: usize, tile: ExpertTile) -> usize {
+        let rows = match max * self.used / self.count {
             0..8 => 4,
             8..32 => 8,
             // Of rows that fall to experts by chance few experts get more than two deviations above the mean.
-            rows => (rows + 2 * rows.isqrt()).next_multiple_of(Options::TILE).min(most),
-        }
+            rows => (rows + 2 * rows.isqrt()).next_multiple_of(ExpertTile::WHOLE),
+        };
+        rows.clamp(tile.least, tile.most)
     }
 }
 

@@ -60,13 +60,27 @@ pub struct Options {
     pub cache: Scalar,
     /// Which logits are computed.
     pub logits: Logits,
-    /// Most tokens of one expert that a tile has: [`Options::TILE`], or as many as the machine's products of matrices want.
-    pub tile: usize,
+    /// Tokens of one expert that a tile has: [`Options::TILE`], or as many as the machine's products of matrices want.
+    pub tile: ExpertTile,
+}
+
+/// How many tokens of one expert a tile has: powers of two, or multiples of [`ExpertTile::WHOLE`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ExpertTile {
+    /// However few an expert gets.
+    pub least: usize,
+    /// However many.
+    pub most: usize,
+}
+
+impl ExpertTile {
+    /// Larger tiles are multiples of so many tokens.
+    pub const WHOLE: usize = 16;
 }
 
 impl Options {
     /// Tokens of a tile of one expert for products in registers: as many as keep the sums of a vector of rows there.
-    pub const TILE: usize = 16;
+    pub const TILE: ExpertTile = ExpertTile { least: 4, most: ExpertTile::WHOLE };
     /// Positions of a page.
     pub const PAGE: usize = 64;
     /// Rows for a context of `context` tokens that is filled in steps of at most `max_tokens`: any position may start any

@@ -1,7 +1,7 @@
 //! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`]; and one token each of up to 1, 2,
 //! 4, … sequences.
 
-use crate::arch::{Logits, Options, TokenClass};
+use crate::arch::{ExpertTile, Logits, Options, TokenClass};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -76,6 +76,9 @@ pub fn classes(chunk: usize, depths: &[usize]) -> Vec<Class> {
 /// (Xeon, Q4_0); V2-Lite's experts have 48 of 512 tokens on average.
 const TILES_OF_AN_EXPERT: usize = 4;
 
+/// Most columns of a warp's product, of tokens of one expert, for which a GPU unpacks a weight once: a warp keeps the sums of so many beside two rows.
+const COLUMNS_OF_AN_EXPERT: usize = 4;
+
 /// A cache, in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheShape {
@@ -103,7 +106,6 @@ pub fn batch_class(sequences: usize, most: usize, rows: usize) -> Class {
 pub fn plan_options(class: Class, cache: CacheShape, target: &Target) -> Options {
     let Class { tokens: max, batch, logits, depth } = class;
     let CacheShape { rows, pages, scalar } = cache;
-    let tile = target.machine.tile_fragment();
     Options {
         tokens: match max {
             _ if batch => TokenClass::Batch { max },
@@ -115,7 +117,18 @@ pub fn plan_options(class: Class, cache: CacheShape, target: &Target) -> Options
         depth,
         cache: scalar,
         logits,
-        tile: tile.map_or(Options::TILE, |tile| TILES_OF_AN_EXPERT * tile.rows as usize),
+        tile: expert_tile(target),
+    }
+}
+
+/// Tokens of one expert that a tile has: whole columns of the machine's products, if it multiplies halves or tiles.
+fn expert_tile(target: &Target) -> ExpertTile {
+    if let Some(of) = target.machine.tile_fragment() {
+        return ExpertTile { most: TILES_OF_AN_EXPERT * of.rows as usize, ..Options::TILE };
+    }
+    match target.machine.fragment(Scalar::F16) {
+        Some(of) => ExpertTile { least: of.columns as usize, most: COLUMNS_OF_AN_EXPERT * of.columns as usize },
+        None => Options::TILE,
     }
 }
 

@@ -7,6 +7,7 @@ use super::executor::Engine;
 use super::pool::Pool;
 use crate::arch::Options;
 use crate::sampling;
+use gristmill_runtime::Span;
 use gristmill_tensor::jit::{Call, Ready};
 use std::sync::Arc;
 
@@ -94,15 +95,15 @@ impl Engine {
         let (class, vars) = self.ready_rows(rows, least)?;
         Ok(self.captured_rows(&class)?.replay.replay(&vars)?)
     }
-    /// Time of every launch of that step, with its function and program: for `profile`.
+    /// As [`Engine::step_rows`], with when each worker was at each launch, and the most probable tokens read as they are for a caller.
     ///
     /// # Errors
     /// As for [`Engine::step_rows`].
-    pub fn timed_rows(&mut self, rows: &[Row]) -> Result<Vec<(f64, Arc<Ready>, usize)>, Error> {
+    pub fn traced_rows(&mut self, rows: &[Row]) -> Result<Vec<Span>, Error> {
         let (class, vars) = self.ready_rows(rows, 1)?;
-        let captured = self.captured_rows(&class)?;
-        let times = captured.replay.replay_timed(&vars)?;
-        Ok(times.into_iter().zip(&captured.launches).map(|(time, of)| (time, of.0.clone(), of.1)).collect())
+        let spans = self.captured_rows(&class)?.replay.replay_traced(&vars)?;
+        self.most_probable(rows.len())?;
+        Ok(spans)
     }
     fn captured_rows(&mut self, class: &Class) -> Result<&mut Captured, Error> {
         match self.pool()?.captured.get_mut(class) {
@@ -183,10 +184,10 @@ impl Engine {
         }
         Ok(())
     }
-    /// Launches of one step of so many sequences, if it has been taken.
-    pub fn row_launches(&self, sequences: usize) -> usize {
-        let Some(pool) = &self.pool else { return 0 };
+    /// The function and program number of every launch of a step of so many sequences, in order; none before the first such step.
+    pub fn row_launches(&self, sequences: usize) -> &[(Arc<Ready>, usize)] {
+        let Some(pool) = &self.pool else { return &[] };
         let class = batch_class(sequences, pool.sequences, self.cache.rows);
-        pool.captured.get(&class).map_or(0, |captured| captured.launches.len())
+        pool.captured.get(&class).map_or(&[], |captured| &captured.launches)
     }
 }

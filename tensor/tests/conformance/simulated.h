@@ -226,6 +226,26 @@ FN f32x4 mma_halves_8(unsigned int a, unsigned int b, unsigned int x, f32x4 d) {
   const unsigned int own[] = {a, b, x};
   return mma_of_halves(false, 1, own, d);
 }
+static inline unsigned int pair_of(bool bf16, unsigned int word, float factor, float term, unsigned int select, unsigned int zero) {
+  const auto half = [=](float x) {
+    const unsigned int word = bits<float, unsigned int>(x);
+    return bf16 ? (word + 0x7fff + (word >> 16 & 1)) >> 16 : (unsigned int)cvt_f32_f16_1(x);
+  };
+  const float by = half_at(bf16, half(factor), 0), plus = half_at(bf16, half(term), 0), least = half_at(bf16, zero, 0) + (bf16 ? 128 : 1024);
+  unsigned int pair = 0;
+  for (int i = 0; i < 2; i++) {
+    const float whole = (float)(word >> 8 * (select >> 8 * i & 3) & 255) + least;
+    pair |= half(whole * by + plus) << 16 * i;
+  }
+  return pair;
+}
+#define SCALED_PAIR(name, bf16) \
+FN unsigned int scaled_pair_##name(unsigned int word, float factor, unsigned int select, unsigned int zero) { return pair_of(bf16, word, factor, 0, select, zero); } \
+FN unsigned int scaled_pair_and_##name(unsigned int word, float factor, float term, unsigned int select, unsigned int zero) { \
+  return pair_of(bf16, word, factor, term, select, zero); \
+}
+SCALED_PAIR(f16, false)
+SCALED_PAIR(bf16, true)
 #define FOLD(name, T, COMBINE) \
 FN T name(T x, int lanes, int stride) { \
   for (int m = stride; m < lanes * stride; m <<= 1) { T y = shuffled(x, m); x = COMBINE; } \

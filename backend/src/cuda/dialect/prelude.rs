@@ -203,6 +203,43 @@ FN i32x4 name(unsigned int a, unsigned int b, unsigned int c, unsigned int e, un
 #endif
 MMA_32(mma_32, false, "u8")
 MMA_32(mma_signed_32, true, "s8")
+FN unsigned int f16_twice(float x) {
+  unsigned int h;
+  asm("{ .reg .f16 a; cvt.rn.f16.f32 a, %1; mov.b32 %0, {a, a}; }" : "=r"(h) : "f"(x));
+  return h;
+}
+// (1024 + c) - (1024 - zero) is exact.
+FN unsigned int f16_whole(unsigned int word, unsigned int select, unsigned int zero) {
+  unsigned int x = __byte_perm(word, 0x64646464u, select);
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(x) : "r"(x), "r"(zero));
+  return x;
+}
+FN unsigned int scaled_pair_f16(unsigned int word, float factor, unsigned int select, unsigned int zero) {
+  unsigned int x = f16_whole(word, select, zero);
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(x) : "r"(x), "r"(f16_twice(factor)));
+  return x;
+}
+FN unsigned int scaled_pair_and_f16(unsigned int word, float factor, float term, unsigned int select, unsigned int zero) {
+  unsigned int x = f16_whole(word, select, zero);
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(x) : "r"(x), "r"(f16_twice(factor)), "r"(f16_twice(term)));
+  return x;
+}
+FN unsigned int bf16_twice(float x) {
+  unsigned int h;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %1;" : "=r"(h) : "f"(x));
+  return h;
+}
+FN unsigned int bf16_fma(unsigned int x, unsigned int y, unsigned int z) {
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(x) : "r"(x), "r"(y), "r"(z));
+  return x;
+}
+// Before sm_90 there is but this one op of bf16: times one, plus -0.
+FN unsigned int scaled_pair_bf16(unsigned int word, float factor, unsigned int select, unsigned int zero) {
+  return bf16_fma(bf16_fma(__byte_perm(word, 0x43434343u, select), 0x3f803f80u, zero), bf16_twice(factor), 0x80008000u);
+}
+FN unsigned int scaled_pair_and_bf16(unsigned int word, float factor, float term, unsigned int select, unsigned int zero) {
+  return bf16_fma(bf16_fma(__byte_perm(word, 0x43434343u, select), 0x3f803f80u, zero), bf16_twice(factor), bf16_twice(term));
+}
 #define FOLD(name, T, COMBINE) \
 FN T name(T x, int lanes, int stride) { \
   _Pragma("unroll") for (int m = stride; m < 32 && m < lanes * stride; m <<= 1) { T y = shuffled(x, m); x = COMBINE; } \

@@ -57,10 +57,26 @@ pub(super) fn value(n: &Node, src: &[&[Value]], types: &[Scalar]) -> Result<Vec<
             let bits = |v: &Value| i64::from(half::bf16::from_f32(v.float() as f32).to_bits());
             src[0].iter().zip(src[1]).map(|(a, b)| Value::Int(bits(a) | bits(b) << 16)).collect()
         }
+        Op::ScaledPair => scaled_pair(n, src).ok_or_else(no_meaning)?,
         Op::TileRows => src.concat(),
         Op::TileMma => tile_product(src, Fragment::of_sums(scalar).ok_or_else(no_meaning)?),
         _ => return Err(no_meaning()),
     })
+}
+
+/// Two bytes of a word as halves.
+fn scaled_pair(n: &Node, src: &[&[Value]]) -> Option<Vec<Value>> {
+    let Arg::Ints(numbers) = &n.arg else { return None };
+    let &[first, second, zero, bf16] = &numbers[..] else { return None };
+    let bits_of = |x: f64| if bf16 == 1 { half::bf16::from_f64(x).to_bits() } else { half::f16::from_f64(x).to_bits() };
+    let rounded = |x: f64| if bf16 == 1 { half::bf16::from_f64(x).to_f64() } else { half::f16::from_f64(x).to_f64() };
+    let (word, factor) = (src[0][0].int(), rounded(src[1][0].float()));
+    let term = src.get(2).map_or(0.0, |term| rounded(term[0].float()));
+    let bits = |byte: i32| {
+        let number = (word >> (8 * byte) & 255) + i64::from(zero);
+        i64::from(bits_of(number as f64 * factor + term))
+    };
+    Some(vec![Value::Int(bits(first) | bits(second) << 16)])
 }
 
 /// A tile of rows times one of columns, added to sums. A row of a tile is a register of several words.

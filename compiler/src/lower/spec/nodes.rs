@@ -29,7 +29,7 @@ rows! {
         Class::Elementwise | Class::Linear => true,
         _ => n.op == Op::Load,
     };
-    [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4 Splat Pack Part PairBf16 TileRows TileMma]
+    [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4 Splat Pack Part PairBf16 ScaledPair TileRows TileMma]
         "operands are values" |g, n, _| n.src.iter().all(|&s| is_value(g, s));
     [Cast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4]
         "as many lanes as the operands" |g, n, _| n.src.iter().all(|&s| g[s].dtype.lanes == n.dtype.lanes);
@@ -77,6 +77,14 @@ rows! {
     [PairBf16] "two vectors of f32, as many lanes of words" |g, n, _| {
         let lanes = n.dtype.lanes;
         n.dtype.scalar == Scalar::U32 && n.src.iter().all(|&s| g[s].dtype == Scalar::F32.one().with_lanes(lanes))
+    };
+    [ScaledPair] "a word of bytes, a factor and perhaps a term, two of its bytes and a zero" |g, n, _| {
+        let Arg::Ints(numbers) = &n.arg else { return false };
+        let &[first, second, zero, bf16] = &numbers[..] else { return false };
+        let bytes = [first, second].iter().all(|i| (0..4).contains(i));
+        let within = bytes && (-256..=0).contains(&zero) && (0..2).contains(&bf16);
+        let types = g[n.src[0]].dtype == Scalar::U32.one() && n.src[1..].iter().all(|&s| g[s].dtype == Scalar::F32.one());
+        within && types && n.src.len() <= 3 && n.dtype == Scalar::U32.one()
     };
     [TileLoad] "rows of words of a buffer of a fragment's operands, into a register" |g, n, _| {
         let Arg::Ints(numbers) = &n.arg else { return false };

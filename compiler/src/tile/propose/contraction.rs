@@ -3,7 +3,7 @@
 
 use super::around::Around;
 use super::tiles::{self, tiles};
-use crate::fragment::WARP;
+use crate::fragment::{Sum, WARP};
 use crate::nest::{divisor, floor_power, host_bound, outermost_reductions, power_divisor};
 use crate::price::occupancy::WORDS;
 use crate::tile::contraction::Factor;
@@ -24,6 +24,8 @@ const PANEL_ROWS: i64 = 128;
 /// Rows of a warp's matrix product, and tokens that a warp multiplies them with.
 const WARP_ROWS: i64 = MMA_I8.rows;
 const WARP_TOKENS: i64 = 32;
+/// Steps that a warp has of a sum that several share, at least: fewer cost less than adding up what each has.
+const LEAST_STEPS: i64 = 2;
 /// Tokens that a thread multiplies a row with, where no matrix product does.
 const TOKENS: i64 = 4;
 /// Threads that share a row, at least: loads of neighbours are whole sectors of 32 bytes then.
@@ -114,7 +116,8 @@ impl Contraction<'_> {
     fn class(self, nests: &[Id], around: &Around) -> Vec<Proposal<Workgroup>> {
         let machine = &self.target.machine;
         let gpu = machine.kind == MachineKind::Gpu;
-        let products = in_integers(self.g, nests) && machine.fragment(Scalar::I8).is_some();
+        let of_bytes = in_integers(self.g, nests) && machine.fragment(Scalar::I8).is_some();
+        let products = of_bytes || of_halves(self.g, nests);
         match (self.token, machine.tile_fragment()) {
             (Some(token), Some(tile)) if around.derived.is_tiled(around.node) => self.products_of_tiles(token, tile),
             (None, _) if gpu => self.one_token_of_threads(),
@@ -252,6 +255,7 @@ impl Contraction<'_> {
             ("fewer tokens", of(WarpTiles { tiles: (tiles / 2).max(1), ..first })),
             ("more tokens", of(WarpTiles { tiles: 2 * tiles, ..first })),
             ("warps along tokens", of(WarpTiles { rows: 1, beside: beside * rows, ..first })),
+            ("warps along terms", of(WarpTiles { rows: (rows / 2).max(1), ..first })),
         ];
         let threads = host_bound(self.g, self.axes[token]).then(|| self.tokens_of_threads(token, TOKENS));
         proposals(of(first), others.into_iter().chain(threads.map(|plan| ("without fragments", plan))))
@@ -281,7 +285,7 @@ impl Contraction<'_> {
         // Tokens of a warp: as many as rows share; and of the warps of a workgroup, as many side by side as there are rows, the others for more tokens.
         let up_to_power = |n: i64| (n.max(1) as u64).next_power_of_two() as i64;
         let mut tiles = up_to_power((most + 7) / 8).min(WARP_TOKENS / 8);
-        let rows = power_divisor(n / WARP_ROWS, warps);
+        let mut rows = power_divisor(n / WARP_ROWS, warps);
         let mut beside = up_to_power(most / (8 * tiles)).min(warps / rows);
         // Rows of a warp, as long as every multiprocessor has something to do; fewer tokens, until it has.
         let groups = |rows: i64, tiles: i64, beside: i64| {
@@ -291,14 +295,26 @@ impl Contraction<'_> {
         if n / WARP_ROWS % (2 * rows) == 0 && groups(2 * rows, tiles, beside) >= target.machine.units as i64 {
             high = 2;
         }
-        while groups(rows * high, tiles, beside) < target.machine.units as i64 && tiles * beside > 1 {
-            if tiles > 1 { tiles /= 2 } else { beside /= 2 }
+        while groups(rows * high, tiles, beside) < target.machine.units as i64 {
+            // Warps that share the terms of sums, as long as these have steps for them, read and unpack no weight twice.
+            let sharing = warps / (rows / 2).max(1) / beside;
+            match (rows > 1 && sharing * LEAST_STEPS <= self.steps && self.steps % sharing == 0, tiles, beside) {
+                (true, ..) => rows /= 2,
+                (_, 1, 1) => break,
+                (_, 1, _) => beside /= 2,
+                _ => tiles /= 2,
+            }
         }
         if target.tuning.tokens == 1 {
             (high, tiles) = (1, 1);
         }
         WarpTiles { rows, high, tiles, beside }
     }
+}
+
+/// Are there sums of halves that are unpacked?
+fn of_halves(g: &Graph, nests: &[Id]) -> bool {
+    g.toposort(nests).iter().any(|&n| Sum::unpacked(g, n).is_some())
 }
 
 /// How the warps of a workgroup share rows and tokens.

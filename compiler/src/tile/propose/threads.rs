@@ -1,8 +1,8 @@
 //! Proposals for how the threads of a workgroup share a nest (`map/simt.rs`).
 
-use crate::nest::{Nest, floor_power};
+use crate::nest::{Nest, floor_power, outermost_reductions};
 use crate::tile::nest_view::{NestView, along, divided, fixed, is, loads, most, reductions, walked, widest};
-use crate::tile::plan::{Along, NestPlan, Proposal, Sum, Threads, proposals};
+use crate::tile::plan::{Along, Counted, NestPlan, Proposal, Sum, Threads, proposals};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, RangeKind};
 
@@ -10,6 +10,8 @@ use gristmill_uop::{Graph, Id, RangeKind};
 const FEW: i64 = 8;
 /// Steps of a reduction that are taken at once.
 const STEPS: i64 = 4;
+/// Terms of a step that has enough loads of its own: more steps at once would only be more text.
+const WIDE: i64 = 64;
 /// Steps that are taken at once of a reduction whose length is data, at most.
 const WAITING: i64 = 18;
 /// Most output elements of a thread that share an operand.
@@ -20,7 +22,7 @@ const ACCUMULATORS: i64 = 32;
 /// How threads could share a nest whose reductions over the same terms are one loop, the heuristic's choice first, and alone unless all are wanted.
 pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
     if nest.closed.iter().any(|&r| is(g, r, RangeKind::Vector)) {
-        return counted(g, nest);
+        return counted(g, nest, target.threads as i64);
     }
     let threads = target.threads as i64;
     let of = Sharing { g, nest, view: NestView::of(g, nest, threads), threads, subgroup: target.machine.subgroup };
@@ -46,16 +48,31 @@ pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Propos
     proposals(of_threads(first), others.into_iter().map(|(name, plan)| (name, of_threads(plan))))
 }
 
-/// A nest whose threads are counted already: several steps of a reduction at once, where that makes loads wide.
-fn counted(g: &Graph, nest: &Nest) -> Vec<Proposal<NestPlan>> {
-    let steps = |at_once: i64| {
+/// A nest whose threads are counted already: several steps of a reduction at once, where that makes loads wide, and threads that are left for its steps.
+fn counted(g: &Graph, nest: &Nest, threads: i64) -> Vec<Proposal<NestPlan>> {
+    let counted: i64 = nest.closed.iter().filter(|&&r| is(g, r, RangeKind::Vector)).map(|&r| most(g, r)).product();
+    let longest = |n: Id| walked(g, n).into_iter().max_by_key(|&r| most(g, r));
+    let outermost: Vec<Id> = outermost_reductions(g, nest.value).into_iter().filter_map(longest).collect();
+    let shared = |lanes: i64| outermost.iter().all(|&r| fixed(g, r).is_some_and(|b| b % lanes == 0));
+    let idle = floor_power((threads / counted).max(1));
+    let lanes = (0..=idle.ilog2()).rev().map(|i| 1 << i).find(|&lanes| shared(lanes)).unwrap_or(1);
+    let steps = |lanes: i64, at_once: i64| {
         let of = |&n: &Id| {
-            let longest = walked(g, n).into_iter().max_by_key(|&r| most(g, r))?;
-            Some(if fixed(g, longest).is_some_and(|b| b % at_once == 0) { at_once } else { 1 })
+            let longest = longest(n)?;
+            let lanes = if outermost.contains(&longest) { lanes } else { 1 };
+            // A step of many terms that stand beside one another is wide by itself.
+            let wide = g[n].src[1..].iter().filter(|&&r| is(g, r, RangeKind::Unroll)).map(|&r| most(g, r)).product::<i64>();
+            Some(if wide < WIDE && fixed(g, longest).is_some_and(|b| b % (lanes * at_once) == 0) { at_once } else { 1 })
         };
-        NestPlan::Counted(reductions(g, nest.value).iter().filter_map(of).collect())
+        let steps = reductions(g, nest.value).iter().filter_map(of).collect();
+        NestPlan::Counted(Counted { lanes, steps })
     };
-    proposals(steps(STEPS), [("one step at a time", steps(1)), ("two steps at a time", steps(2))])
+    let others = [
+        ("one step at a time", steps(lanes, 1)),
+        ("two steps at a time", steps(lanes, 2)),
+        ("sums apart", steps(1, STEPS)),
+    ];
+    proposals(steps(lanes, STEPS), others)
 }
 
 /// What a proposal keeps to.

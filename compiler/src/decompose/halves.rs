@@ -1,0 +1,106 @@
+//! Contractions of a packed weight with several tokens, where warps multiply fragments of halves: activations are rounded to halves, the weight's elements where they are
+//! unpacked, and products are added in f32. Halves are f16; of formats whose scales are made of bits, and may be of any size, bf16. Scales are within the weight's elements, so nothing is left to do for every group of terms, as there is in integers; and
+//! since no sum ends with a group, each lane of a row may have a group of its own, which it reads as one wide load.
+//!
+//! Activations have a buffer of their own, in the order in which lanes read it ([`place`]).
+
+use super::bf16::{moved, repeats};
+use crate::layout::{Layout, Packing};
+use gristmill_uop::fragment::Fragment;
+use gristmill_uop::machine::{Machine, MachineKind};
+use gristmill_uop::target::Target;
+use gristmill_uop::{Graph, Id, ReduceOp, Scalar};
+
+/// Lanes of a warp that share a row, or a column.
+pub const LANES: i64 = 4;
+/// Terms that a lane reads before the next lane's begin: a group of the formats.
+pub const OF_LANE: i64 = 32;
+/// Terms of a step.
+pub const STEP: i64 = LANES * OF_LANE;
+/// Terms of a wide load of 16 bytes.
+const WIDE: i64 = 8;
+/// Terms whose codes are a word.
+const QUAD: i64 = 4;
+/// The largest f16: activations beyond it are taken for it.
+const LARGEST: f64 = 65504.0;
+/// Instructions of a thread for each product of a group of terms in integers, after the fragment's own: a shift, a conversion, two factors.
+const OF_GROUP: f64 = 4.0;
+/// Fewest tokens that share what is unpacked: of as many columns as a fragment has.
+const LEAST: i64 = 8;
+
+/// The product of halves, and the node that has a buffer for it.
+pub struct Product {
+    /// The sum.
+    pub sum: Id,
+    /// Activations.
+    pub rounded: Id,
+}
+
+/// The machine's product of such halves, where the sums of groups in integers cost more than that it is slower than the one of bytes.
+fn fragment(machine: &Machine, operand: Scalar) -> Option<&'static Fragment> {
+    let of = machine.fragment(operand).filter(|f| f.sums.lanes() == machine.subgroup)?;
+    let Some(bytes) = machine.fragment(Scalar::I8) else { return Some(of) };
+    // Operations that a unit's threads do in the time of the terms of a group.
+    let group = OF_LANE as f64 * machine.term_of(of);
+    let in_integers = OF_LANE as f64 * machine.term_of(bytes) + 2.0 * OF_GROUP;
+    (machine.kind == MachineKind::Gpu && group < in_integers).then_some(of)
+}
+
+/// Σ over the last axis of `w`, packed so, times `x`, both moved to the product's shape, as a product of halves; `base` is what `x` moves the rows of. `None` where
+/// it does not fit the machine's, or too few tokens share the weight.
+pub fn product(g: &mut Graph, [w, x, base]: [Id; 3], (layout, packing): (Layout, &Packing), target: &Target) -> Option<Product> {
+    let operand = if packing.scales_are_bits() { Scalar::BF16 } else { Scalar::F16 };
+    let of = fragment(&target.machine, operand)?;
+    let dims = g.dims(x).to_vec();
+    let (&columns, front) = dims.split_last()?;
+    let shared: Vec<i64> = (0..front.len()).filter(|&axis| repeats(g, w, axis)).map(|axis| g.max_of(front[axis])).collect();
+    let tokens: i64 = shared.iter().product();
+    let rows = *front.last()?;
+    let whole = g.int_value(columns).is_some_and(|n| n % STEP == 0) && g.int_value(rows).is_some_and(|n| n % of.rows == 0);
+    let fits = layout == Layout::Planes && packing.group % QUAD == 0 && g.scalar(base) == Scalar::F32;
+    if !whole || !fits || shared.is_empty() || tokens < LEAST {
+        return None;
+    }
+    let bounded = if operand == Scalar::F16 { bounded(g, base) } else { base };
+    let rounded = g.cast(bounded, operand);
+    let x = moved(g, x, base, rounded);
+    let w = g.cast(w, operand);
+    let [w, x] = [w, x].map(|side| g.cast(side, Scalar::F32));
+    let product = g.mul(w, x);
+    let last = dims.len() - 1;
+    Some(Product { sum: g.reduce(product, &[last], ReduceOp::Add), rounded })
+}
+
+/// Activations that f16 has.
+fn bounded(g: &mut Graph, x: Id) -> Id {
+    let [least, most] = [-LARGEST, LARGEST].map(|v| g.constant(Scalar::F32.one(), v));
+    let x = g.max(x, least);
+    g.min(x, most)
+}
+
+/// Where the element `k` of row `row` of `rows` lies: what a warp's lanes read at once lies together, of eight rows beside one another 512 bytes; and of four terms, whose
+/// codes are bytes of a word, every second one beside the other.
+pub fn place(g: &mut Graph, rows: i64, row: Id, k: Id) -> Id {
+    let [step, of_lane, wide, quad, two] = [STEP, OF_LANE, WIDE, QUAD, 2].map(|n| g.int(n));
+    let (number, within) = (g.idiv(k, step), g.modulo(k, step));
+    let (lane, within) = (g.idiv(within, of_lane), g.modulo(within, of_lane));
+    let (load, within) = (g.idiv(within, wide), g.modulo(within, wide));
+    let (of_quad, term) = (g.idiv(within, quad), g.modulo(within, quad));
+    let (odd, high) = (g.modulo(term, two), g.idiv(term, two));
+    let loads = OF_LANE / WIDE;
+    let parts = [
+        (number, loads * rows * LANES * WIDE),
+        (load, rows * LANES * WIDE),
+        (row, LANES * WIDE),
+        (lane, WIDE),
+        (of_quad, QUAD),
+        (odd, 2),
+        (high, 1),
+    ];
+    crate::nest::strided(g, &parts)
+}
+
+/// The first term of a lane's word of that number within a step, and the distance to its second.
+pub fn word(number: i64) -> [i64; 2] {
+    [QUAD * (number / 2) + number % 2, 2]
+}

@@ -1,0 +1,108 @@
+//! Elements of a packed weight as halves: two of them are two bytes of a word, as whole numbers, times a factor that they share, plus a term. What has no such form is
+//! computed one by one and rounded.
+
+use super::mma_f16::joined;
+use crate::nest::Ranges;
+use gristmill_uop::rules::lift;
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
+use rustc_hash::FxHashMap;
+
+/// Terms whose codes are bytes of a word.
+const QUAD: i64 = 4;
+/// Ranges that lowering makes have numbers behind all others.
+const BEHIND: u32 = 1 << 24;
+
+/// An element of a weight, `(code + zero)·factor + term`, with a code from 0 to 255, or of bf16 to 127.
+pub struct Element {
+    code: Id,
+    zero: i64,
+    factor: Id,
+    term: Option<Id>,
+}
+
+impl Element {
+    /// The element that `value`, a half, is for each value of the range `at`: the code alone depends on it.
+    pub fn of(g: &mut Graph, value: Id, at: Id) -> Option<Element> {
+        let sum = g[value].src[0];
+        let depends = |g: &Graph, x: Id| g.free_ranges(x).contains(&at);
+        let n = g[sum].clone();
+        let (product, term) = match n.op {
+            Op::Add | Op::Sub if !depends(g, n.src[1]) => {
+                let term = if n.op == Op::Sub { g.neg(n.src[1]) } else { n.src[1] };
+                (n.src[0], Some(term))
+            }
+            Op::Add if !depends(g, n.src[0]) => (n.src[1], Some(n.src[0])),
+            _ => (sum, None),
+        };
+        let mut factors = Vec::new();
+        let whole = factors_of(g, product, &|g, x| depends(g, x), &mut factors)?;
+        let from = Some(whole).filter(|&x| g[x].op == Op::Cast).map(|x| g[x].src[0]).filter(|&x| g.scalar(x).is_int())?;
+        let (code, zero) = with_zero(g, from)?;
+        // The code becomes the last bits of a half's fraction.
+        let most = if g.scalar(value) == Scalar::BF16 { 127 } else { 255 };
+        if !g.within(code, 0, most) {
+            return None;
+        }
+        let one = g.constant(Scalar::F32.one(), 1.0);
+        let factor = factors.into_iter().reduce(|a, b| g.mul(a, b)).unwrap_or(one);
+        Some(Element { code, zero, factor, term })
+    }
+}
+
+/// The one factor that depends on the range; the others go to `free`.
+fn factors_of(g: &Graph, x: Id, depends: &dyn Fn(&Graph, Id) -> bool, free: &mut Vec<Id>) -> Option<Id> {
+    if g[x].op != Op::Mul {
+        return Some(x);
+    }
+    let [a, b] = [g[x].src[0], g[x].src[1]];
+    match (depends(g, a), depends(g, b)) {
+        (true, false) => {
+            free.push(b);
+            factors_of(g, a, depends, free)
+        }
+        (false, true) => {
+            free.push(a);
+            factors_of(g, b, depends, free)
+        }
+        _ => None,
+    }
+}
+
+/// A whole number as a code from 0 up and what is added to it.
+fn with_zero(g: &mut Graph, x: Id) -> Option<(Id, i64)> {
+    let n = g[x].clone();
+    let (code, zero) = match (n.op, &n.arg) {
+        (Op::Add, _) => (n.src[0], g.int_value(n.src[1])?),
+        (Op::Table, Arg::Ints(entries)) => {
+            let least = i64::from(*entries.iter().min()?).min(0);
+            let shifted: Vec<i32> = entries.iter().map(|&v| (i64::from(v) - least) as i32).collect();
+            (g.table(n.src[0], &shifted), least)
+        }
+        _ => (x, 0),
+    };
+    (-256..=0).contains(&zero).then_some((code, zero))
+}
+
+/// The word of the halves that `value` is at the terms `lane` plus each of `at`, which are in one quad, with `map` in place of its other ranges.
+pub fn pair(g: &mut Graph, value: Id, term: Id, lane: Id, at: [i64; 2], map: &mut FxHashMap<Id, Id>) -> Id {
+    let quad = at[0] / QUAD * QUAD;
+    let byte = Ranges::after(BEHIND).fixed(g, QUAD, RangeKind::Unroll);
+    let first = g.int(quad);
+    let first = g.add(lane, first);
+    let here = g.add(first, byte);
+    map.insert(term, here);
+    let of_quad = g.substitute(value, map);
+    let [low, high] = at.map(|k| k - quad);
+    let Some(Element { code, zero, factor, term }) = Element::of(g, of_quad, byte) else {
+        let [low, high] = [low, high].map(|k| {
+            let k = g.int(k);
+            g.substitute(of_quad, &mut FxHashMap::from_iter([(byte, k)]))
+        });
+        return joined(g, low, high);
+    };
+    let word = lift::word(g, code, byte);
+    let src: Sources = [word, factor].into_iter().chain(term).collect();
+    let bf16 = i64::from(g.scalar(value) == Scalar::BF16);
+    let numbers = [low, high, zero, bf16].map(|n| n as i32);
+    g.intern(Node { op: Op::ScaledPair, dtype: Scalar::U32.one(), src, arg: Arg::Ints(numbers.as_slice().into()) })
+}
