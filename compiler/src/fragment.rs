@@ -86,7 +86,8 @@ impl Sum {
         let (a, b) = (read(product.src[0])?, read(product.src[1])?);
         let is_rounded = |x: Id| g[x].op == Op::Cast && g.any(x, |_, n| is_packed(g, n));
         let (rows, columns) = if is_rounded(a) { (a, b) } else { (b, a) };
-        let fits = is_rounded(rows) && matches!(g[columns].op, Op::Load | Op::Index) && g.scalar(rows) == g.scalar(columns);
+        let fits =
+            is_rounded(rows) && matches!(g[columns].op, Op::Load | Op::Index) && g.scalar(rows) == g.scalar(columns);
         fits.then(|| Sum { rows, columns, part: None, operand: g.scalar(rows) })
     }
     /// Are the rows unpacked where they are read?

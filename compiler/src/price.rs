@@ -7,7 +7,8 @@ pub mod launch;
 pub mod occupancy;
 
 use crate::fragment::Sum;
-use crate::nest::{global_ranges, ranges_of_kind};
+use crate::lower::is_laid_out;
+use crate::nest::{global_ranges, outermost_reductions, ranges_of_kind};
 use crate::tile::product::Product;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::{Machine, MachineKind};
@@ -18,6 +19,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Largest value at which a variable is priced.
 pub(crate) const TYPICAL: i64 = 1024;
+
+/// Operations that a term takes of a GPU's threads where a weight's element is unpacked by itself: down projections of experts of eight sequences, 100 M terms, took an
+/// H200 325 us.
+const ALONE: f64 = 200.0;
 
 /// What one kernel costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -67,6 +72,28 @@ impl Counter<'_> {
     }
 }
 
+/// Iterations of a loop whose loads wait for memory together, where each thread takes all of them.
+const TOGETHER: f64 = 8.0;
+
+impl Counter<'_> {
+    /// How often a thread waits for memory before it knows where the operands of its sums lie: in a nest whose threads are counted already each of them computes
+    /// the sums that an address is made of, one iteration after the other.
+    fn serial(&mut self, nest: Id) -> f64 {
+        let g = self.g;
+        let counted = g[nest].src[3..].iter().any(|&r| g.range_kind(r) == Some(RangeKind::Vector));
+        if self.machine.kind != MachineKind::Gpu || !counted {
+            return 0.0;
+        }
+        let outermost = outermost_reductions(g, nest);
+        let sums: Vec<Id> = g.toposort(&[g[nest].src[2]]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
+        let inner = sums.into_iter().filter(|n| !outermost.contains(n));
+        let far = inner.filter(|&n| g.any(n, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param));
+        let loops = far.filter(|&n| g[n].src[1..].iter().any(|&r| g.range_kind(r) == Some(RangeKind::Reduce)));
+        let terms = |n: Id| g[n].src[1..].to_vec();
+        loops.map(terms).map(|ranges| (self.product(ranges) / TOGETHER).ceil()).sum()
+    }
+}
+
 /// The price of a kernel that consists of these nests.
 pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
     let mut c = Counter { g, machine: &target.machine, sizes: FxHashMap::default() };
@@ -106,6 +133,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
             main_ops += runs * ops;
             main_cached += runs * cached;
         }
+        price.stages += c.serial(nest) * target.machine.latency * rounds(groups, target);
     }
     price.estimate.operations += main_ops;
     let memory = price.estimate.weight_bytes / target.machine.bandwidth
@@ -148,7 +176,12 @@ fn wait(g: &Graph, nest: Id, groups: f64, target: &Target) -> f64 {
     }
     let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
     let latency = if far { target.machine.latency } else { 0.2 * target.machine.latency };
-    (groups / occupancy::room(target) as f64).max(1.0) * (target.machine.barrier + latency)
+    rounds(groups, target) * (target.machine.barrier + latency)
+}
+
+/// How often a GPU's workgroups take turns.
+fn rounds(groups: f64, target: &Target) -> f64 {
+    (groups / occupancy::room(target) as f64).max(1.0)
 }
 
 /// Is the nest a copy from memory as it is? A GPU makes it beside other work.
@@ -260,9 +293,11 @@ impl Multiplied {
         }
         if machine.kind == MachineKind::Gpu {
             let sums = g.toposort(&[g[nest].src[2]]).into_iter().filter(|&n| g[n].op == Op::Reduce);
+            let closed = &g[nest].src[3..];
             let of = |id: Id| {
                 let sum = Sum::unpacked(g, id)?;
-                let by = machine.fragment(sum.operand)?;
+                let by =
+                    machine.fragment(sum.operand).filter(|by| is_laid_out(g, by, closed, sum.rows, sum.columns))?;
                 Some(Multiplied { id, sum, by })
             };
             return sums.filter_map(of).collect();
@@ -282,6 +317,11 @@ impl Multiplied {
         let staged = Some(self.sum.columns).filter(|_| self.sum.staged_columns(g));
         [product, g[product].src[0], g[product].src[1]].into_iter().chain(staged).collect()
     }
+}
+
+/// Is that a sum whose rows are unpacked to be multiplied as halves, by a GPU?
+fn unpacked_alone(g: &Graph, sum: Id, machine: &Machine) -> bool {
+    machine.kind == MachineKind::Gpu && Sum::unpacked(g, sum).is_some()
 }
 
 /// Operations and bytes of one run of a nest (its closed and reduce ranges); what it reads but weights goes to the estimate.
@@ -321,7 +361,8 @@ fn work(
                 }
             }
             Op::Reduce => {
-                let weight = products.iter().find(|p| p.id == n).map_or(1.0, |p| c.machine.term_of(p.by));
+                let alone = if unpacked_alone(g, n, c.machine) { ALONE } else { 1.0 };
+                let weight = products.iter().find(|p| p.id == n).map_or(alone, |p| c.machine.term_of(p.by));
                 ops += weight * c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));
             }
             _ => ops += weight(node).map_or(0.0, |weight| weight * c.product(inside.iter().copied())),

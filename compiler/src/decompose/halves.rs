@@ -10,13 +10,14 @@ use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::{Machine, MachineKind};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, ReduceOp, Scalar};
+use std::iter::successors;
 
 /// Lanes of a warp that share a row, or a column.
 pub const LANES: i64 = 4;
-/// Terms that a lane reads before the next lane's begin: a group of the formats.
+/// Terms that a lane reads before the next lane's begin, at most: a group of the formats.
 pub const OF_LANE: i64 = 32;
-/// Terms of a step.
-pub const STEP: i64 = LANES * OF_LANE;
+/// Fewest of them: of two products.
+const LEAST_OF_LANE: i64 = 8;
 /// Terms of a wide load of 16 bytes.
 const WIDE: i64 = 8;
 /// Terms whose codes are a word.
@@ -34,6 +35,8 @@ pub struct Product {
     pub sum: Id,
     /// Activations.
     pub rounded: Id,
+    /// Terms of a step: of all lanes that share a row.
+    pub step: i64,
 }
 
 /// The machine's product of such halves, where the sums of groups in integers cost more than that it is slower than the one of bytes.
@@ -48,15 +51,22 @@ fn fragment(machine: &Machine, operand: Scalar) -> Option<&'static Fragment> {
 
 /// Σ over the last axis of `w`, packed so, times `x`, both moved to the product's shape, as a product of halves; `base` is what `x` moves the rows of. `None` where
 /// it does not fit the machine's, or too few tokens share the weight.
-pub fn product(g: &mut Graph, [w, x, base]: [Id; 3], (layout, packing): (Layout, &Packing), target: &Target) -> Option<Product> {
+pub fn product(
+    g: &mut Graph,
+    [w, x, base]: [Id; 3],
+    (layout, packing): (Layout, &Packing),
+    target: &Target,
+) -> Option<Product> {
     let operand = if packing.scales_are_bits() { Scalar::BF16 } else { Scalar::F16 };
     let of = fragment(&target.machine, operand)?;
     let dims = g.dims(x).to_vec();
     let (&columns, front) = dims.split_last()?;
-    let shared: Vec<i64> = (0..front.len()).filter(|&axis| repeats(g, w, axis)).map(|axis| g.max_of(front[axis])).collect();
+    let shared: Vec<i64> =
+        (0..front.len()).filter(|&axis| repeats(g, w, axis)).map(|axis| g.max_of(front[axis])).collect();
     let tokens: i64 = shared.iter().product();
     let rows = *front.last()?;
-    let whole = g.int_value(columns).is_some_and(|n| n % STEP == 0) && g.int_value(rows).is_some_and(|n| n % of.rows == 0);
+    let step = step(g.int_value(columns)?)?;
+    let whole = g.int_value(rows).is_some_and(|n| n % of.rows == 0);
     let fits = layout == Layout::Planes && packing.group % QUAD == 0 && g.scalar(base) == Scalar::F32;
     if !whole || !fits || shared.is_empty() || tokens < LEAST {
         return None;
@@ -68,7 +78,13 @@ pub fn product(g: &mut Graph, [w, x, base]: [Id; 3], (layout, packing): (Layout,
     let [w, x] = [w, x].map(|side| g.cast(side, Scalar::F32));
     let product = g.mul(w, x);
     let last = dims.len() - 1;
-    Some(Product { sum: g.reduce(product, &[last], ReduceOp::Add), rounded })
+    Some(Product { sum: g.reduce(product, &[last], ReduceOp::Add), rounded, step })
+}
+
+/// Terms of a step over rows of so many.
+fn step(columns: i64) -> Option<i64> {
+    let of_lane = successors(Some(OF_LANE), |n| Some(n / 2)).take_while(|&n| n >= LEAST_OF_LANE);
+    of_lane.map(|n| LANES * n).find(|step| columns % step == 0)
 }
 
 /// Activations that f16 has.
@@ -78,16 +94,16 @@ fn bounded(g: &mut Graph, x: Id) -> Id {
     g.min(x, most)
 }
 
-/// Where the element `k` of row `row` of `rows` lies: what a warp's lanes read at once lies together, of eight rows beside one another 512 bytes; and of four terms, whose
+/// Where the element `k` of row `row` of `rows` lies, with steps of so many terms: what a warp's lanes read at once lies together, of eight rows beside one another 512 bytes; and of four terms, whose
 /// codes are bytes of a word, every second one beside the other.
-pub fn place(g: &mut Graph, rows: i64, row: Id, k: Id) -> Id {
-    let [step, of_lane, wide, quad, two] = [STEP, OF_LANE, WIDE, QUAD, 2].map(|n| g.int(n));
+pub fn place(g: &mut Graph, step: i64, rows: i64, row: Id, k: Id) -> Id {
+    let loads = step / LANES / WIDE;
+    let [step, of_lane, wide, quad, two] = [step, step / LANES, WIDE, QUAD, 2].map(|n| g.int(n));
     let (number, within) = (g.idiv(k, step), g.modulo(k, step));
     let (lane, within) = (g.idiv(within, of_lane), g.modulo(within, of_lane));
     let (load, within) = (g.idiv(within, wide), g.modulo(within, wide));
     let (of_quad, term) = (g.idiv(within, quad), g.modulo(within, quad));
     let (odd, high) = (g.modulo(term, two), g.idiv(term, two));
-    let loads = OF_LANE / WIDE;
     let parts = [
         (number, loads * rows * LANES * WIDE),
         (load, rows * LANES * WIDE),

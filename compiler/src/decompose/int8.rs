@@ -17,7 +17,7 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::rows::GROUP;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar, Sources};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// A contraction in integers.
@@ -40,10 +40,10 @@ pub struct Derived {
     pub dots: FxHashMap<Id, Dot>,
     /// Contractions of tiles of bf16: reductions, by node, with the elements of a block and of a unit of their weight.
     pub tiled: FxHashMap<Id, [i64; 2]>,
-    /// Contractions of a warp's fragments of f16: reductions, by node.
-    pub of_halves: FxHashSet<Id>,
-    /// Activations of these, in the order in which lanes read them.
-    pub rounded: FxHashSet<Id>,
+    /// Contractions of a warp's fragments of halves: reductions, by node, with the terms of a step.
+    pub of_halves: FxHashMap<Id, i64>,
+    /// Activations of these, in the order in which lanes read them, with the terms of a step.
+    pub rounded: FxHashMap<Id, i64>,
     /// Terms of a tile of bf16, if the machine multiplies these.
     pub tiles: Option<i64>,
     /// Planes: nodes that have a place of their own, with how many neighbours along a row belong together.
@@ -56,12 +56,12 @@ impl Derived {
     /// Where an element of a node lies in its buffer: row by row; of planes, on machines whose matrix products take a few elements of many rows at
     /// once, group by group, and in each group row by row.
     pub fn place(&self, g: &mut Graph, node: Id, dims: &[Id], index: &[Id]) -> Id {
-        if self.rounded.contains(&node)
+        if let Some(&step) = self.rounded.get(&node)
             && let (Some((_, front)), Some((&last, leading))) = (dims.split_last(), index.split_last())
         {
             let rows: i64 = front.iter().map(|&d| g.max_of(d)).product();
             let row = flatten(g, front, leading);
-            return halves::place(g, rows, row, last);
+            return halves::place(g, step, rows, row, last);
         }
         let (Some(&together), true) = (self.planes.get(&node), self.signed) else { return flatten(g, dims, index) };
         let (Some((_, front)), Some((&last, leading))) = (dims.split_last(), index.split_last()) else {
@@ -74,10 +74,6 @@ impl Derived {
         let (group, row) = (g.mul(group, all), g.mul(row, t));
         let at = g.add(group, row);
         g.add(at, within)
-    }
-    /// Is that node a product of a warp's fragments of halves?
-    pub fn is_of_halves(&self, node: Id) -> bool {
-        self.of_halves.contains(&node)
     }
     /// Is that node a product of tiles?
     pub fn is_tiled(&self, node: Id) -> bool {
@@ -92,8 +88,8 @@ impl Derived {
     /// The sum of a warp's fragments; `buffers` get its activations.
     fn of_warps(&mut self, product: halves::Product, buffers: &mut Vec<Id>) -> Id {
         buffers.push(product.rounded);
-        self.rounded.insert(product.rounded);
-        self.of_halves.insert(product.sum);
+        self.rounded.insert(product.rounded, product.step);
+        self.of_halves.insert(product.sum, product.step);
         product.sum
     }
     /// What a node is computed from: its sources, and of a contraction in integers the sums of its activations.

@@ -21,9 +21,6 @@ pub fn meaning(function: &Function, target: &Target) -> Option<Function> {
     let encoded = attention::encode(&mut graph, &mut roots, target);
     let derived = int8::derive(&mut graph, &mut roots, &mut FxHashMap::default(), function, target);
     let outputs = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
-    (encoded || !derived.dots.is_empty() || !derived.tiled.is_empty() || !derived.of_halves.is_empty()).then(|| Function {
-        graph,
-        outputs,
-        ..function.clone()
-    })
+    (encoded || !derived.dots.is_empty() || !derived.tiled.is_empty() || !derived.of_halves.is_empty())
+        .then(|| Function { graph, outputs, ..function.clone() })
 }

@@ -52,9 +52,6 @@ impl Product {
         let terms = g.int_value(g[term].src[0])?;
         let fits = |sum: &Sum| tile.fits(g, sum.rows, sum.columns);
         let sum = Some(sum).filter(fits).or_else(|| Sum::of(g, id)?.turned(g).filter(fits))?;
-        if sum.is_unpacked(g) && terms != halves::STEP {
-            return None;
-        }
         (terms % of.terms == 0).then_some(Product { id, sum, of, tile, term, terms, unrolled })
     }
     /// The sum as a part of products that are added up, or of an output of two parts as the sum of its parts.
@@ -106,7 +103,7 @@ impl Product {
             let first = self.place(g, side, word);
             return pair(g, value, self.term, (first, 1), at);
         }
-        let ([first, apart], of_lane) = (halves::word(word), g.int(halves::OF_LANE));
+        let ([first, apart], of_lane) = (halves::word(word), g.int(self.terms / halves::LANES));
         let lane = g.mul(self.tile.part(side), of_lane);
         match side {
             Side::First => unpacked::pair(g, value, self.term, lane, [first, first + apart], at),
@@ -139,18 +136,7 @@ fn pair(g: &mut Graph, value: Id, term: Id, (at, apart): (Id, i64), map: &mut Fx
     if let Some(word) = neighbours(g, low, high) {
         return word;
     }
-    joined(g, low, high)
-}
-
-/// Two halves as a word.
-pub(super) fn joined(g: &mut Graph, low: Id, high: Id) -> Id {
-    let [low, high] = [low, high].map(|x| {
-        let bits = g.bitcast(x, Scalar::U16);
-        g.cast(bits, Scalar::U32)
-    });
-    let sixteen = g.int_of(Scalar::U32, 16);
-    let high = g.shl(high, sixteen);
-    g.or(low, high)
+    unpacked::joined(g, low, high)
 }
 
 /// Two loads of halves that are a word in memory, as its load.

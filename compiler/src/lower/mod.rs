@@ -17,12 +17,13 @@ pub mod print;
 pub mod spec;
 pub(crate) mod threads;
 pub(crate) mod tiles;
+mod unpacked;
 pub(crate) mod unroll;
 pub(crate) mod vector;
-mod unpacked;
 mod warp;
 
 pub use code::{Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch};
 pub use kernel::{finish, lower_bodies, lower_program};
 pub use linear::lower_body;
 pub use threads::ThreadIndex;
+pub use warp::is_laid_out;

@@ -12,15 +12,24 @@ pub struct Pressure {
     pub sums: i64,
     /// Are there matrix products? Their tiles take what registers there are.
     pub products: bool,
+    /// Registers of the tiles, and of what is asked for at once, where products unpack a weight.
+    pub unpacked: i64,
 }
+
+/// Registers of a lane that a tile of sums has.
+const OF_A_TILE: i64 = 4;
 
 impl Pressure {
     /// Of these bodies.
     pub fn of(g: &Graph, bodies: &[Code]) -> Pressure {
         let sums = |b: &Code| accumulators(g, &b.statements).max(tiles(g, &b.statements));
+        let unpacked = |b: &Code| {
+            unpacked(g, &b.statements).then(|| OF_A_TILE * tiles(g, &b.statements) as i64 + asked_for(g, &b.statements))
+        };
         Pressure {
             sums: bodies.iter().map(sums).max().unwrap_or(0) as i64,
             products: bodies.iter().any(|b| products(g, &b.statements)),
+            unpacked: bodies.iter().filter_map(unpacked).max().unwrap_or(0),
         }
     }
 }
@@ -74,6 +83,18 @@ pub(super) fn words(g: &Graph, statement: &Statement) -> i64 {
         Statement::Define(id) if g[*id].op == Op::Load && g[g[*id].src[0]].op == Op::Param => 1,
         _ => 0,
     }
+}
+
+/// Does a nest multiply what it unpacks?
+fn unpacked(g: &Graph, statements: &[Statement]) -> bool {
+    statements.iter().any(|s| matches!(s, Statement::Define(id) if g[*id].op == Op::ScaledPair))
+}
+
+/// The most words that a loop asks memory for at once.
+fn asked_for(g: &Graph, statements: &[Statement]) -> i64 {
+    let loops = (0..statements.len()).filter(|&at| matches!(statements[at], Statement::Loop { .. }));
+    let words = |at: usize| statements[at..at + end_of_block(&statements[at..])].iter().map(|s| words(g, s)).sum();
+    loops.map(words).max().unwrap_or(0)
 }
 
 /// How often a thread waits for memory, one time after the other, in statements whose loops say how often they are unrolled: once for what stands together.

@@ -1,7 +1,6 @@
 //! Elements of a packed weight as halves: two of them are two bytes of a word, as whole numbers, times a factor that they share, plus a term. What has no such form is
 //! computed one by one and rounded.
 
-use super::mma_f16::joined;
 use crate::nest::Ranges;
 use gristmill_uop::rules::lift;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
@@ -36,7 +35,8 @@ impl Element {
         };
         let mut factors = Vec::new();
         let whole = factors_of(g, product, &|g, x| depends(g, x), &mut factors)?;
-        let from = Some(whole).filter(|&x| g[x].op == Op::Cast).map(|x| g[x].src[0]).filter(|&x| g.scalar(x).is_int())?;
+        let from =
+            Some(whole).filter(|&x| g[x].op == Op::Cast).map(|x| g[x].src[0]).filter(|&x| g.scalar(x).is_int())?;
         let (code, zero) = with_zero(g, from)?;
         // The code becomes the last bits of a half's fraction.
         let most = if g.scalar(value) == Scalar::BF16 { 127 } else { 255 };
@@ -105,4 +105,15 @@ pub fn pair(g: &mut Graph, value: Id, term: Id, lane: Id, at: [i64; 2], map: &mu
     let bf16 = i64::from(g.scalar(value) == Scalar::BF16);
     let numbers = [low, high, zero, bf16].map(|n| n as i32);
     g.intern(Node { op: Op::ScaledPair, dtype: Scalar::U32.one(), src, arg: Arg::Ints(numbers.as_slice().into()) })
+}
+
+/// Two halves as a word.
+pub(super) fn joined(g: &mut Graph, low: Id, high: Id) -> Id {
+    let [low, high] = [low, high].map(|x| {
+        let bits = g.bitcast(x, Scalar::U16);
+        g.cast(bits, Scalar::U32)
+    });
+    let sixteen = g.int_of(Scalar::U32, 16);
+    let high = g.shl(high, sixteen);
+    g.or(low, high)
 }

@@ -56,6 +56,11 @@ pub(super) struct Tile {
     registers: Vec<(Digit, Id)>,
 }
 
+/// Are the ranges of a nest the digits of that fragment's sums, of products of these rows and columns?
+pub fn is_laid_out(g: &Graph, of: &'static Fragment, closed: &[Id], rows: Id, columns: Id) -> bool {
+    Tile::of(g, of, closed, None).is_some_and(|tile| tile.fits(g, rows, columns))
+}
+
 impl Tile {
     /// The tile of a nest of these ranges, if its last threads are the lane's digits, and its last `copies` the registers'. Of these the lowest may be a range of
     /// the sum itself.

@@ -1,7 +1,6 @@
 //! Rangeify: the value of a tensor-level node at given indices, as a kernel-level expression. Movement ops vanish into index
 //! arithmetic; a reduction gets ranges; a node that has a place of its own is read from there.
 
-use crate::decompose::halves;
 use crate::decompose::int8::{Derived, Dot};
 use crate::nest::{Indices, Ranges, flatten, strided};
 use gristmill_uop::shape::Dims;
@@ -171,7 +170,9 @@ impl<'a> Expander<'a> {
                 self.dot(g, node, index, &derived.dots[&node])
             }
             Op::Reduce if self.derived.is_tiled(node) => self.tiled(g, node, index, self.derived.tiled[&node]),
-            Op::Reduce if self.derived.is_of_halves(node) => self.tiled(g, node, index, [halves::STEP; 2]),
+            Op::Reduce if self.derived.of_halves.contains_key(&node) => {
+                self.tiled(g, node, index, [self.derived.of_halves[&node]; 2])
+            }
             Op::Reduce => self.reduce(g, &n, index),
             _ if n.op.is_elementwise() => {
                 let src: Sources = n.src.iter().map(|&s| self.value(g, s, index)).collect();

@@ -126,7 +126,7 @@ impl Contraction<'_> {
             (Some(token), _) if gpu && !products && host_bound(self.g, self.axes[token]) => {
                 self.few_tokens_of_threads(token)
             }
-            (Some(token), _) if gpu && self.rows % WARP_ROWS == 0 => self.matrix_products(token),
+            (Some(token), _) if gpu && self.rows % WARP_ROWS == 0 => self.matrix_products(token, nests),
             (Some(token), _) => self.panel(token),
         }
     }
@@ -242,10 +242,12 @@ impl Contraction<'_> {
     }
     /// Rows and tokens as tiles of warps, laid out over a warp as its matrix product wants them (`lower/mma.rs`): lane 4g + t has rows g + 8i and
     /// tokens 2t + j.
-    fn matrix_products(&self, token: usize) -> Vec<Proposal<Workgroup>> {
+    fn matrix_products(&self, token: usize, nests: &[Id]) -> Vec<Proposal<Workgroup>> {
         let of_tokens: i64 =
             self.tokens.iter().filter(|&&i| i != token).map(|&i| self.g.max_of(self.bound(i))).product();
-        let first = self.warp_tiles(self.others * of_tokens, self.g.max_of(self.bound(token)));
+        let (others, most) = (self.others * of_tokens, self.g.max_of(self.bound(token)));
+        let of_warp = self.tiles_of_warp(others, most, of_halves(self.g, nests));
+        let first = self.warp_tiles(others, most, of_warp);
         let of = |w: WarpTiles| self.tiles_of_warps(token, w);
         let WarpTiles { rows, high, tiles, beside } = first;
         let taller = if self.rows / WARP_ROWS % (2 * high * rows) == 0 { 2 * high } else { high };
@@ -278,38 +280,52 @@ impl Contraction<'_> {
         ];
         self.workgroup(self.other_tokens(Global).chain(parts))
     }
-    /// Tiles of the warps of a workgroup, where the axes beside rows and tokens have `others` elements, and there are at most so many tokens.
-    fn warp_tiles(&self, others: i64, most: i64) -> WarpTiles {
-        let (n, target) = (self.rows, self.target);
-        let warps = (target.threads as i64 / WARP).max(1);
-        // Tokens of a warp: as many as rows share; and of the warps of a workgroup, as many side by side as there are rows, the others for more tokens.
-        let up_to_power = |n: i64| (n.max(1) as u64).next_power_of_two() as i64;
-        let mut tiles = up_to_power((most + 7) / 8).min(WARP_TOKENS / 8);
-        let mut rows = power_divisor(n / WARP_ROWS, warps);
-        let mut beside = up_to_power(most / (8 * tiles)).min(warps / rows);
-        // Rows of a warp, as long as every multiprocessor has something to do; fewer tokens, until it has.
-        let groups = |rows: i64, tiles: i64, beside: i64| {
-            others * (n / WARP_ROWS / rows) * ((most + 8 * tiles * beside - 1) / (8 * tiles * beside))
-        };
-        let mut high = 1;
-        if n / WARP_ROWS % (2 * rows) == 0 && groups(2 * rows, tiles, beside) >= target.machine.units as i64 {
-            high = 2;
-        }
-        while groups(rows * high, tiles, beside) < target.machine.units as i64 {
+    /// Tiles of a warp: as many tokens as rows share, and of the warps of a workgroup as many side by side as there are rows,
+    /// the others for more tokens.
+    fn tiles_of_warp(&self, others: i64, most: i64, halves: bool) -> WarpTiles {
+        let (n, warps) = (self.rows, self.warps());
+        let tiles = up_to_power((most + 7) / 8).min(WARP_TOKENS / 8);
+        let rows = power_divisor(n / WARP_ROWS, warps);
+        let beside = up_to_power(most / (8 * tiles)).min(warps / rows);
+        // Rows of a warp, as long as every multiprocessor has something to do.
+        let twice = WarpTiles { rows, high: 2, tiles, beside };
+        // Halves are asked for a step at a time: every multiprocessor wants as many workgroups as it has room for.
+        let wanted = if halves { self.target.resident() } else { 1 };
+        let is_enough = self.groups(twice, others, most) >= wanted * self.target.machine.units as i64;
+        let high = if n / WARP_ROWS % (2 * rows) == 0 && is_enough { 2 } else { 1 };
+        WarpTiles { high, ..twice }
+    }
+    fn warps(&self) -> i64 {
+        (self.target.threads as i64 / WARP).max(1)
+    }
+    /// Workgroups of such tiles, where the axes beside rows and tokens have `others` elements, and there are at most so many tokens.
+    fn groups(&self, of: WarpTiles, others: i64, most: i64) -> i64 {
+        let tokens = 8 * of.tiles * of.beside;
+        others * (self.rows / WARP_ROWS / (of.rows * of.high)) * ((most + tokens - 1) / tokens)
+    }
+    /// Tiles of the warps of a workgroup: of fewer rows or tokens, until every multiprocessor has something to do.
+    fn warp_tiles(&self, others: i64, most: i64, mut of: WarpTiles) -> WarpTiles {
+        while self.groups(of, others, most) < self.target.machine.units as i64 {
             // Warps that share the terms of sums, as long as these have steps for them, read and unpack no weight twice.
-            let sharing = warps / (rows / 2).max(1) / beside;
-            match (rows > 1 && sharing * LEAST_STEPS <= self.steps && self.steps % sharing == 0, tiles, beside) {
-                (true, ..) => rows /= 2,
-                (_, 1, 1) => break,
-                (_, 1, _) => beside /= 2,
-                _ => tiles /= 2,
+            let sharing = self.warps() / (of.rows / 2).max(1) / of.beside;
+            let shared = of.rows > 1 && sharing * LEAST_STEPS <= self.steps && self.steps % sharing == 0;
+            match of {
+                _ if shared => of.rows /= 2,
+                WarpTiles { tiles: 1, beside: 1, high: 1, .. } => break,
+                WarpTiles { tiles: 1, beside: 1, .. } => of.high /= 2,
+                WarpTiles { tiles: 1, .. } => of.beside /= 2,
+                _ => of.tiles /= 2,
             }
         }
-        if target.tuning.tokens == 1 {
-            (high, tiles) = (1, 1);
+        if self.target.tuning.tokens == 1 {
+            (of.high, of.tiles) = (1, 1);
         }
-        WarpTiles { rows, high, tiles, beside }
+        of
     }
+}
+
+fn up_to_power(n: i64) -> i64 {
+    (n.max(1) as u64).next_power_of_two() as i64
 }
 
 /// Are there sums of halves that are unpacked?

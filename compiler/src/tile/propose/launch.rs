@@ -92,7 +92,8 @@ fn least(of: Pressure) -> i64 {
 /// one more where that is as many as there are, as one round takes half as long as two.
 pub fn resident(of: Pressure, beside: i64, target: &Target) -> i64 {
     let planned = target.resident();
-    let wanted = REGISTERS + target.registers as i64 / WAITING + OF_A_SUM * of.sums;
+    let of_sums = REGISTERS + target.registers as i64 / WAITING + OF_A_SUM * of.sums;
+    let wanted = if of.unpacked > 0 { REGISTERS + of.unpacked } else { of_sums };
     if wanted > each(planned, target) {
         return (1..planned).rev().find(|&n| wanted <= each(n, target)).unwrap_or(1);
     }

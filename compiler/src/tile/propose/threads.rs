@@ -61,7 +61,8 @@ fn counted(g: &Graph, nest: &Nest, threads: i64) -> Vec<Proposal<NestPlan>> {
             let longest = longest(n)?;
             let lanes = if outermost.contains(&longest) { lanes } else { 1 };
             // A step of many terms that stand beside one another is wide by itself.
-            let wide = g[n].src[1..].iter().filter(|&&r| is(g, r, RangeKind::Unroll)).map(|&r| most(g, r)).product::<i64>();
+            let wide =
+                g[n].src[1..].iter().filter(|&&r| is(g, r, RangeKind::Unroll)).map(|&r| most(g, r)).product::<i64>();
             Some(if wide < WIDE && fixed(g, longest).is_some_and(|b| b % (lanes * at_once) == 0) { at_once } else { 1 })
         };
         let steps = reductions(g, nest.value).iter().filter_map(of).collect();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::arch::tensors::{Checked, Table};
-use crate::arch::{Bind, Functions, Logits, Plan, StepBuilder, Tensors, TokenClass};
+use crate::arch::{Bind, Functions, Logits, Options, Plan, StepBuilder, Tensors, TokenClass};
 use gristmill_encodings::F32;
 use gristmill_tensor::dims;
 use gristmill_tensor::evaluate::{Env, evaluate_all};
