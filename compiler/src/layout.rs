@@ -15,6 +15,7 @@
 //! Threads that share a row want their codes side by side instead: of each row, one leaf after the other, its numbers in the order of the
 //! elements, each plane aligned for the widest load. Codes are cut and paired in units as above.
 
+use crate::tile::text::{ParseError, bad, count};
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::Storage;
 use gristmill_uop::rows::group_of;
@@ -22,6 +23,8 @@ use gristmill_uop::rules::index::gcd;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
 
 /// How the rows of a packed weight lie in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -33,6 +36,29 @@ pub enum Layout {
     Rows(u16),
     /// Each row as planes.
     Planes,
+}
+
+impl Display for Layout {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Layout::File => f.write_str("layout: file"),
+            Layout::Rows(n) => write!(f, "layout: rows {n}"),
+            Layout::Planes => f.write_str("layout: planes"),
+        }
+    }
+}
+
+impl FromStr for Layout {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<Layout, ParseError> {
+        let Some(rest) = text.trim().strip_prefix("layout:") else { return bad(text) };
+        match rest.split_whitespace().collect::<Vec<_>>()[..] {
+            ["file"] => Ok(Layout::File),
+            ["planes"] => Ok(Layout::Planes),
+            ["rows", n] => count(n).and_then(|_| n.parse().or_else(|_| bad(n))).map(Layout::Rows),
+            _ => bad(rest),
+        }
+    }
 }
 
 impl Layout {

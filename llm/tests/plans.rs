@@ -4,6 +4,7 @@
 use gristmill_backend::{cpu, cuda};
 use gristmill_compiler::decision::{Count, counts};
 use gristmill_compiler::decompose::attention::plan::AttentionPlan;
+use gristmill_compiler::layout::Layout;
 use gristmill_compiler::tile::{NestPlan, StagePlan, TilePlan, Workgroup};
 use gristmill_compiler::{Cheapest, Compiled, Decision, Dialect, Listed, Perturb, Policy, check_plan, compile};
 use gristmill_llm::arch::{Functions, Logits, Options, TokenClass, load};
@@ -57,7 +58,13 @@ fn parses(plan: &str) -> bool {
     let attention = plan.parse::<AttentionPlan>().is_ok_and(|a| a.to_string() == plan);
     let stages = plan.parse::<StagePlan>().is_ok_and(|s| s.to_string() == plan);
     let launch = plan.parse::<LaunchPlan>().is_ok_and(|l| l.to_string() == plan);
-    (workgroup || attention || launch || stages || plan.parse::<NestPlan>().is_ok_and(|n| n.to_string() == plan))
+    let layout = plan.parse::<Layout>().is_ok_and(|l| l.to_string() == plan);
+    (workgroup
+        || attention
+        || launch
+        || stages
+        || layout
+        || plan.parse::<NestPlan>().is_ok_and(|n| n.to_string() == plan))
         && check_plan(plan).is_ok()
 }
 
@@ -152,7 +159,7 @@ fn perturbed_schedules_take_every_alternative() {
         for machine in &machines() {
             for (i, tokens) in [TokenClass::One, TokenClass::Chunk { max: 64 }].into_iter().enumerate() {
                 for function in functions("deepseek-v2-lite", tokens) {
-                    let mut policy = Perturb(0x9e37_79b9_7f4a_7c15 ^ (seed + 100 * i as u64));
+                    let mut policy = Perturb::new(0x9e37_79b9_7f4a_7c15 ^ (seed + 100 * i as u64));
                     all.extend(compiled(&function, machine, &mut policy).decisions);
                 }
             }

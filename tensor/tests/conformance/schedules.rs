@@ -69,7 +69,7 @@ impl<'a> Group<'a> {
                 }
                 let mut policy: Box<dyn Policy> = match way.seed {
                     // Of the case too, so that one case alone has the schedules that it has among others.
-                    Some(seed) => Box::new(Perturb(Random::of(&format!("{} {seed}", case.name)).next() | 1)),
+                    Some(seed) => Box::new(Perturb::new(Random::of(&format!("{} {seed}", case.name)).next() | 1)),
                     None => Box::new(Cheapest),
                 };
                 let compiled = compile(&case.function, target, self.device.dialect, policy.as_mut());
