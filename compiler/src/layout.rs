@@ -218,30 +218,36 @@ impl Packing {
             Kind::Code { .. } => 1,
         };
         order.sort_by_key(|&i| wide(&p.leaves[i]));
-        // What serves more than a unit comes first; then, unit by unit, the rest: a kernel reads all of it as one stream.
-        for i in order {
-            match &mut p.leaves[i].kind {
-                Kind::Scale { every, stored, offset, plane } => {
-                    *plane = p.planes.len();
-                    p.planes.push((*every, stored.bytes() as i64));
-                    p.group = gcd(p.group, *every);
-                    let (at, of) = if unit % *every == 0 { (&mut p.unit_bytes, unit) } else { (&mut p.head, elements) };
-                    *offset = *at;
-                    *at += of / *every * stored.bytes() as i64;
-                }
-                Kind::Code { pieces } => {
-                    for piece in pieces {
-                        piece.offset = p.unit_bytes;
-                        piece.plane = p.planes.len();
-                        p.planes.push((unit, unit * piece.bits / 8));
-                        p.unit_bytes += unit * piece.bits / 8;
-                    }
-                }
-            }
-        }
+        order.into_iter().for_each(|i| p.give_place(i));
         p.bytes = p.head + elements / unit * p.unit_bytes;
         let codes = p.leaves.iter().any(|l| matches!(l.kind, Kind::Code { .. }));
         (codes && p.group >= 4).then_some(p)
+    }
+
+    /// Lays out a leaf behind those before it. What serves more than a unit comes first; then, unit by unit, the rest: a kernel reads all of it as one stream.
+    fn give_place(&mut self, i: usize) {
+        match &mut self.leaves[i].kind {
+            Kind::Scale { every, stored, offset, plane } => {
+                *plane = self.planes.len();
+                self.planes.push((*every, stored.bytes() as i64));
+                self.group = gcd(self.group, *every);
+                let (at, of) = if self.unit % *every == 0 {
+                    (&mut self.unit_bytes, self.unit)
+                } else {
+                    (&mut self.head, self.elements)
+                };
+                *offset = *at;
+                *at += of / *every * stored.bytes() as i64;
+            }
+            Kind::Code { pieces } => {
+                for piece in pieces {
+                    piece.offset = self.unit_bytes;
+                    piece.plane = self.planes.len();
+                    self.planes.push((self.unit, self.unit * piece.bits / 8));
+                    self.unit_bytes += self.unit * piece.bits / 8;
+                }
+            }
+        }
     }
 
     /// Bytes of a row.
