@@ -15,6 +15,7 @@ use gristmill_uop::function::Function;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::Machine;
 use gristmill_uop::target::Target;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The functions of a step.
@@ -142,6 +143,31 @@ fn a_plan_that_a_tuner_left_is_taken_and_is_another_kernel() {
         }
         let second = compiled(function, &strange, &mut Cheapest);
         assert_eq!(first.programs[0].source, second.programs[0].source);
+    }
+}
+
+/// Functions that bind one weight agree on how it lies, whoever decides.
+#[test]
+fn perturbed_layouts_are_the_same_in_every_function() {
+    for machine in &machines() {
+        let mut taken = BTreeSet::new();
+        for seed in 1..4 {
+            let mut lies: BTreeMap<String, Layout> = BTreeMap::new();
+            let mut policy = Perturb::new(0x9e37_79b9_7f4a_7c15 ^ seed);
+            for tokens in [TokenClass::One, TokenClass::Chunk { max: 64 }] {
+                for function in functions("deepseek-v2-lite", tokens) {
+                    for &(slot, layout) in &compiled(&function, machine, &mut policy).layouts {
+                        let weight = format!(
+                            "{:?}",
+                            (function.slots[slot as usize].storage, &function.slots[slot as usize].dims)
+                        );
+                        assert_eq!(*lies.entry(weight).or_insert(layout), layout, "{} of {}", slot, function.name);
+                    }
+                }
+            }
+            taken.extend(lies.values().map(Layout::to_string));
+        }
+        assert!(taken.len() > 1, "{taken:?} on {}", machine.0.name);
     }
 }
 
