@@ -90,3 +90,29 @@ fn others(decision: &Decision) -> Vec<(String, String)> {
     let tried = if decision.kind == "launch" { LAUNCHES } else { TRIED };
     options.into_iter().take(tried).map(|o| (decision.key(), o.1.plan.clone())).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        common: Common,
+    }
+
+    #[test]
+    fn every_kind_of_plan_is_tried() {
+        let (Ok(model), Flags { common }) = (Model::open(None), Flags::parse_from(["tune"])) else { panic!("no demo") };
+        let work = Work { prompt: 0, tokens: 2, times: 1 };
+        for (target, launches) in [(Target::named("h200"), true), (Target::cpu("avx512vnni", 16, 2), false)] {
+            let Ok(tried) = worth_trying(&model, &common, &target, 8, work) else { panic!("no plans") };
+            let count = |kind: &str| tried.iter().filter(|(key, _)| key.starts_with(&format!("{kind} "))).count();
+            let counts = ["workgroup", "nest", "layout", "stages", "launch"].map(count);
+            assert!(counts[..3].iter().all(|n| (1..=TRIED * KERNELS).contains(n)), "{counts:?}");
+            assert_eq!(counts[4] > TRIED * KERNELS, launches, "{counts:?}");
+            assert!(tried.iter().all(|(_, plan)| gristmill_compiler::check_plan(plan).is_ok()), "{tried:?}");
+        }
+    }
+}

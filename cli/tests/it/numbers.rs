@@ -122,13 +122,9 @@ fn ablation_and_tuning_go_through_their_tables() {
     assert!(
         lines.iter().all(|l| l["decode_ratio"].as_f64().unwrap() > 0.0 && l["prefill_ratio"].as_f64().unwrap() > 0.0)
     );
-    let out = with(&["tune", DEMO]);
+    // In float arithmetic there are fewer plans to try; which ones there are `plans.rs` tests.
+    let out = with(&["tune", DEMO, "--exact"]);
     assert!(PARAMETERS.iter().all(|p| out.contains(p.name)) && out.contains("nothing is stored for null"), "{out}");
-    // Of a GPU plans are tried, of its launches too, and no parameter of a processor.
-    let gpu = ["--device", "null:gpu", "-p", "0", "-n", "2", "-r", "1", "--chunk", "1"];
-    let out = run(&[&["tune", DEMO][..], &gpu].concat()).ok();
-    let tried = |kind: &str| out.lines().filter(|line| line.starts_with(&format!("{kind} "))).count();
-    assert!(tried("launch") > 8 && tried("workgroup") > 1 && tried("layout") > 1 && tried("groups") == 0, "{out}");
     assert!(run(&["tune", DEMO, "--device", "interp"]).failed().contains("nothing to tune"));
     assert!(run(&["tune", DEMO, "-p", "0", "-n", "0"]).failed().contains("nothing to measure"));
     let groups = format!("groups {}", Tuning::default().groups);
