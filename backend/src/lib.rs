@@ -8,6 +8,7 @@ pub mod null;
 pub mod parallel;
 mod render;
 mod text;
+pub mod tuning;
 mod variables;
 pub mod wgpu;
 

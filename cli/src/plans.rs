@@ -8,17 +8,19 @@ use gristmill_compiler::{Decision, Listed, compile};
 use gristmill_llm::arch::Functions;
 use gristmill_llm::engine::{CacheShape, cache_rows, classes, depths, plan_options};
 use gristmill_uop::target::Target;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// Kernels whose plans are tried: the heaviest of a step, by the model of costs.
+/// Kernels whose plans are tried: the heaviest of a step, by the model of costs. As many formats and shapes of weights.
 const KERNELS: usize = 3;
-/// Plans of each that are tried: shapes of its workgroups, and ways to map the nest that writes what it computes.
+/// Plans of each that are tried: shapes of its workgroups, ways to map the nest that writes what it computes, places of what is fused into it, layouts.
 const TRIED: usize = 2;
+/// Plans of a GPU's launch that are tried: nearly all, since the price tells few of them apart.
+const LAUNCHES: usize = 8;
 
-/// A decision with what it weighs in a step, and how the same kernel's last nest is mapped.
+/// A kernel's decision on its workgroups, with those on its last nest, its stages and its launch, and what it weighs in a step.
 struct Weighed {
-    decision: Decision,
-    nest: Option<Decision>,
+    decisions: Vec<Decision>,
     seconds: f64,
 }
 
@@ -43,30 +45,41 @@ pub fn worth_trying(
             &plan_options(class, CacheShape { rows, pages: None, scalar: settings.cache }, target),
             &mut functions,
         );
-        let mut all = Vec::new();
+        let (mut all, mut weights) = (Vec::new(), BTreeMap::new());
         for function in plan.functions() {
             let calls = plan.calls.iter().filter(|c| Arc::ptr_eq(&c.function, function)).count();
-            all.extend(weighed(compile(function, target, None, &mut Listed).decisions, calls));
+            let decisions = compile(function, target, None, &mut Listed).decisions;
+            for layout in decisions.iter().filter(|d| d.kind == "layout" && d.options.len() > 1) {
+                let (of, seconds) = weights.entry(layout.key()).or_insert((layout.clone(), 0.0));
+                *seconds += of.options[of.chosen].seconds * calls as f64;
+            }
+            all.extend(weighed(&decisions, calls));
         }
+        all.extend(weights.into_values().map(|(layout, seconds)| Weighed { decisions: vec![layout], seconds }));
         all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-        for Weighed { decision, nest, .. } in all.into_iter().take(KERNELS) {
-            tried.extend(others(&decision));
-            tried.extend(nest.iter().flat_map(others));
+        for layouts in [false, true] {
+            let of_kind = |w: &&Weighed| (w.decisions[0].kind == "layout") == layouts;
+            let heaviest = all.iter().filter(of_kind).take(KERNELS);
+            tried.extend(heaviest.flat_map(|w| &w.decisions).flat_map(others));
         }
     }
+    // A layout serves steps of every kind.
+    let mut seen = HashSet::new();
+    tried.retain(|plan| seen.insert(plan.clone()));
     Ok(tried)
 }
 
-/// What workgroups compute, of a function that is called so many times a step.
-fn weighed(decisions: Vec<Decision>, calls: usize) -> impl Iterator<Item = Weighed> {
-    let (nests, others): (Vec<Decision>, Vec<Decision>) = decisions.into_iter().partition(|d| d.kind == "nest");
-    let shapes = others.into_iter().filter(|d| d.kind == "workgroup" && d.options.len() > 1);
-    shapes.map(move |decision| {
-        // Sites of nests are the kernel's without its dims.
-        let kernel = decision.site.rsplit_once(" [").map_or("", |site| site.0);
-        let of_kernel = |d: &&Decision| d.site.rsplit_once(" nest ").is_some_and(|site| site.0 == kernel);
-        let nest = nests.iter().rfind(of_kernel).cloned();
-        Weighed { seconds: decision.options[decision.chosen].seconds * calls as f64, decision, nest }
+/// What is decided of each kernel of a function that is called so many times a step.
+fn weighed(decisions: &[Decision], calls: usize) -> impl Iterator<Item = Weighed> {
+    let of = |kind: &'static str| decisions.iter().filter(move |d| d.kind == kind);
+    of("workgroup").filter(|d| d.options.len() > 1).map(move |shape| {
+        // Sites of nests and launches are the kernel's without its dims, and a launch has the kernels that run beside it too.
+        let kernel = shape.site.rsplit_once(" [").map_or("", |site| site.0);
+        let nest = of("nest").rfind(|d| d.site.rsplit_once(" nest ").is_some_and(|site| site.0 == kernel));
+        let stages = of("stages").find(|d| d.site == shape.site);
+        let launch = of("launch").find(|d| d.site.split(" beside ").next() == Some(kernel));
+        let decisions = [Some(shape), nest, stages, launch].into_iter().flatten().cloned().collect();
+        Weighed { seconds: shape.options[shape.chosen].seconds * calls as f64, decisions }
     })
 }
 
@@ -74,5 +87,32 @@ fn weighed(decisions: Vec<Decision>, calls: usize) -> impl Iterator<Item = Weigh
 fn others(decision: &Decision) -> Vec<(String, String)> {
     let mut options: Vec<_> = decision.options.iter().enumerate().filter(|o| o.0 != decision.chosen).collect();
     options.sort_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
-    options.into_iter().take(TRIED).map(|o| (decision.key(), o.1.plan.clone())).collect()
+    let tried = if decision.kind == "launch" { LAUNCHES } else { TRIED };
+    options.into_iter().take(tried).map(|o| (decision.key(), o.1.plan.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        common: Common,
+    }
+
+    #[test]
+    fn every_kind_of_plan_is_tried() {
+        let (Ok(model), Flags { common }) = (Model::open(None), Flags::parse_from(["tune"])) else { panic!("no demo") };
+        let work = Work { prompt: 0, tokens: 2, times: 1 };
+        for (target, launches) in [(Target::named("h200"), true), (Target::cpu("avx512vnni", 16, 2), false)] {
+            let Ok(tried) = worth_trying(&model, &common, &target, 8, work) else { panic!("no plans") };
+            let count = |kind: &str| tried.iter().filter(|(key, _)| key.starts_with(&format!("{kind} "))).count();
+            let counts = ["workgroup", "nest", "layout", "stages", "launch"].map(count);
+            assert!(counts[..3].iter().all(|n| (1..=TRIED * KERNELS).contains(n)), "{counts:?}");
+            assert_eq!(counts[4] > TRIED * KERNELS, launches, "{counts:?}");
+            assert!(tried.iter().all(|(_, plan)| gristmill_compiler::check_plan(plan).is_ok()), "{tried:?}");
+        }
+    }
 }

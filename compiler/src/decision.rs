@@ -37,12 +37,14 @@ pub struct Decision {
     pub chosen: usize,
     /// Was anybody asked? Some choices follow from others, and are only told.
     pub asked: bool,
+    /// Is it made again in other functions, which must come to the same answer? Then that follows from its key and its options.
+    pub everywhere: bool,
 }
 
 impl Decision {
     /// That has not been answered yet: the first option.
     pub fn new(kind: &'static str, site: String, options: Vec<Alternative>) -> Decision {
-        Decision { kind, site, options, margin: 0.0, chosen: 0, asked: false }
+        Decision { kind, site, options, margin: 0.0, chosen: 0, asked: false, everywhere: false }
     }
     /// The decision's name in a table of plans.
     pub fn key(&self) -> String {
@@ -118,18 +120,39 @@ impl Policy for Listed {
 }
 
 /// Any option, by a seeded generator: for tests.
-pub struct Perturb(
-    /// The state; any seed but 0.
-    pub u64,
-);
+pub struct Perturb {
+    seed: u64,
+    state: u64,
+}
+
+impl Perturb {
+    /// With any seed but 0.
+    pub fn new(seed: u64) -> Perturb {
+        Perturb { seed, state: seed }
+    }
+    /// xorshift64
+    fn next(&mut self) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.state
+    }
+}
 
 impl Policy for Perturb {
     fn choose(&mut self, decision: &Decision) -> usize {
-        // xorshift64
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % decision.options.len() as u64) as usize
+        let number = match decision.everywhere {
+            // FNV-1a of the key, and a few steps that spread it.
+            true => {
+                let mixed =
+                    decision.key().bytes().fold(self.seed, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+                let mut own = Perturb::new(mixed | 1);
+                own.next();
+                own.next()
+            }
+            false => self.next(),
+        };
+        (number % decision.options.len() as u64) as usize
     }
 }
 

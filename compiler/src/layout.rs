@@ -15,6 +15,7 @@
 //! Threads that share a row want their codes side by side instead: of each row, one leaf after the other, its numbers in the order of the
 //! elements, each plane aligned for the widest load. Codes are cut and paired in units as above.
 
+use crate::tile::text::{ParseError, bad, count};
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::Storage;
 use gristmill_uop::rows::group_of;
@@ -22,6 +23,8 @@ use gristmill_uop::rules::index::gcd;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
 
 /// How the rows of a packed weight lie in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -33,6 +36,29 @@ pub enum Layout {
     Rows(u16),
     /// Each row as planes.
     Planes,
+}
+
+impl Display for Layout {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Layout::File => f.write_str("layout: file"),
+            Layout::Rows(n) => write!(f, "layout: rows {n}"),
+            Layout::Planes => f.write_str("layout: planes"),
+        }
+    }
+}
+
+impl FromStr for Layout {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<Layout, ParseError> {
+        let Some(rest) = text.trim().strip_prefix("layout:") else { return bad(text) };
+        match rest.split_whitespace().collect::<Vec<_>>()[..] {
+            ["file"] => Ok(Layout::File),
+            ["planes"] => Ok(Layout::Planes),
+            ["rows", n] => count(n).and_then(|_| n.parse().or_else(|_| bad(n))).map(Layout::Rows),
+            _ => bad(rest),
+        }
+    }
 }
 
 impl Layout {
@@ -196,30 +222,36 @@ impl Packing {
             Kind::Code { .. } => 1,
         };
         order.sort_by_key(|&i| wide(&p.leaves[i]));
-        // What serves more than a unit comes first; then, unit by unit, the rest: a kernel reads all of it as one stream.
-        for i in order {
-            match &mut p.leaves[i].kind {
-                Kind::Scale { every, stored, offset, plane } => {
-                    *plane = p.planes.len();
-                    p.planes.push((*every, stored.bytes() as i64));
-                    p.group = gcd(p.group, *every);
-                    let (at, of) = if unit % *every == 0 { (&mut p.unit_bytes, unit) } else { (&mut p.head, elements) };
-                    *offset = *at;
-                    *at += of / *every * stored.bytes() as i64;
-                }
-                Kind::Code { pieces } => {
-                    for piece in pieces {
-                        piece.offset = p.unit_bytes;
-                        piece.plane = p.planes.len();
-                        p.planes.push((unit, unit * piece.bits / 8));
-                        p.unit_bytes += unit * piece.bits / 8;
-                    }
-                }
-            }
-        }
+        order.into_iter().for_each(|i| p.give_place(i));
         p.bytes = p.head + elements / unit * p.unit_bytes;
         let codes = p.leaves.iter().any(|l| matches!(l.kind, Kind::Code { .. }));
         (codes && p.group >= 4).then_some(p)
+    }
+
+    /// Lays out a leaf behind those before it. What serves more than a unit comes first; then, unit by unit, the rest: a kernel reads all of it as one stream.
+    fn give_place(&mut self, i: usize) {
+        match &mut self.leaves[i].kind {
+            Kind::Scale { every, stored, offset, plane } => {
+                *plane = self.planes.len();
+                self.planes.push((*every, stored.bytes() as i64));
+                self.group = gcd(self.group, *every);
+                let (at, of) = if self.unit % *every == 0 {
+                    (&mut self.unit_bytes, self.unit)
+                } else {
+                    (&mut self.head, self.elements)
+                };
+                *offset = *at;
+                *at += of / *every * stored.bytes() as i64;
+            }
+            Kind::Code { pieces } => {
+                for piece in pieces {
+                    piece.offset = self.unit_bytes;
+                    piece.plane = self.planes.len();
+                    self.planes.push((self.unit, self.unit * piece.bits / 8));
+                    self.unit_bytes += self.unit * piece.bits / 8;
+                }
+            }
+        }
     }
 
     /// Bytes of a row.

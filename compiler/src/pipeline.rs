@@ -144,14 +144,15 @@ impl Compiled {
     }
 }
 
-/// Is that the text of something that decisions choose: what a workgroup computes, how a nest is mapped, how an attention is divided, how a launch
-/// is run?
+/// Is that the text of something that decisions choose: how a weight lies, what a workgroup computes, how a nest is mapped, how an attention is divided,
+/// how a launch is run?
 ///
 /// # Errors
 /// The words that no plan has there.
 pub fn check_plan(text: &str) -> Result<(), ParseError> {
     match text.trim_start().split_once(':').map(|t| t.0) {
         Some("workgroup") => text.parse::<Workgroup>().map(drop),
+        Some("layout") => text.parse::<Layout>().map(drop),
         Some("attention") => text.parse::<AttentionPlan>().map(drop),
         Some("stages") => text.parse::<StagePlan>().map(drop),
         Some("launch") => text.parse::<LaunchPlan>().map(drop).map_err(ParseError),

@@ -31,7 +31,8 @@ pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watc
     watch.pass("scan", &mut graph, &roots);
     attention::expand(&mut graph, &mut roots, &mut hints, target, &function.name, decider);
     watch.pass("attention", &mut graph, &roots);
-    let derived = int8::derive(&mut graph, &mut roots, &mut hints, function, target);
+    let layouts = layouts::decided(function, int8::layouts_of(function, target), target, decider);
+    let derived = int8::derive(&mut graph, &mut roots, &mut hints, layouts, target);
     watch.pass("int8", &mut graph, &roots);
     let outputs = apart(&mut graph, function, &roots);
     watch.pass("outputs", &mut graph, &outputs.iter().map(|o| o.1).collect::<Vec<_>>());
@@ -40,7 +41,6 @@ pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watc
     }
     let mut layouts: Vec<(u32, Layout)> = derived.layouts.iter().map(|(&slot, l)| (slot, l.0)).collect();
     layouts.sort_by_key(|l| l.0);
-    decider.log.extend(layouts::told(function, &layouts, target));
     // materialise, merge, plan memory.
     let of = Decomposed { function, outputs: &outputs, hints: &hints, derived: &derived };
     Planned { scheduled: schedule::schedule(&of, graph, target, decider), layouts }

@@ -311,7 +311,7 @@ fn schedules(device: &str, seeds: std::ops::RangeInclusive<u64>) {
             for chunk in [None, Some(8)] {
                 let form = Form::Written;
                 let way = Way { form, chunk, cache: Scalar::F32 };
-                let found = on_device(device, &file, &TOKENS, way, None, &mut Perturb(seed));
+                let found = on_device(device, &file, &TOKENS, way, None, &mut Perturb::new(seed));
                 if let Some(error) = far(&found, &want, 1e-4) {
                     panic!("{tiny:?} {device} {form:?}, seed {seed}: {error}");
                 }

@@ -4,6 +4,7 @@
 use gristmill_backend::{cpu, cuda};
 use gristmill_compiler::decision::{Count, counts};
 use gristmill_compiler::decompose::attention::plan::AttentionPlan;
+use gristmill_compiler::layout::Layout;
 use gristmill_compiler::tile::{NestPlan, StagePlan, TilePlan, Workgroup};
 use gristmill_compiler::{Cheapest, Compiled, Decision, Dialect, Listed, Perturb, Policy, check_plan, compile};
 use gristmill_llm::arch::{Functions, Logits, Options, TokenClass, load};
@@ -14,6 +15,7 @@ use gristmill_uop::function::Function;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::Machine;
 use gristmill_uop::target::Target;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The functions of a step.
@@ -57,7 +59,13 @@ fn parses(plan: &str) -> bool {
     let attention = plan.parse::<AttentionPlan>().is_ok_and(|a| a.to_string() == plan);
     let stages = plan.parse::<StagePlan>().is_ok_and(|s| s.to_string() == plan);
     let launch = plan.parse::<LaunchPlan>().is_ok_and(|l| l.to_string() == plan);
-    (workgroup || attention || launch || stages || plan.parse::<NestPlan>().is_ok_and(|n| n.to_string() == plan))
+    let layout = plan.parse::<Layout>().is_ok_and(|l| l.to_string() == plan);
+    (workgroup
+        || attention
+        || launch
+        || stages
+        || layout
+        || plan.parse::<NestPlan>().is_ok_and(|n| n.to_string() == plan))
         && check_plan(plan).is_ok()
 }
 
@@ -138,6 +146,31 @@ fn a_plan_that_a_tuner_left_is_taken_and_is_another_kernel() {
     }
 }
 
+/// Functions that bind one weight agree on how it lies, whoever decides.
+#[test]
+fn perturbed_layouts_are_the_same_in_every_function() {
+    for machine in &machines() {
+        let mut taken = BTreeSet::new();
+        for seed in 1..4 {
+            let mut lies: BTreeMap<String, Layout> = BTreeMap::new();
+            let mut policy = Perturb::new(0x9e37_79b9_7f4a_7c15 ^ seed);
+            for tokens in [TokenClass::One, TokenClass::Chunk { max: 64 }] {
+                for function in functions("deepseek-v2-lite", tokens) {
+                    for &(slot, layout) in &compiled(&function, machine, &mut policy).layouts {
+                        let weight = format!(
+                            "{:?}",
+                            (function.slots[slot as usize].storage, &function.slots[slot as usize].dims)
+                        );
+                        assert_eq!(*lies.entry(weight).or_insert(layout), layout, "{} of {}", slot, function.name);
+                    }
+                }
+            }
+            taken.extend(lies.values().map(Layout::to_string));
+        }
+        assert!(taken.len() > 1, "{taken:?} on {}", machine.0.name);
+    }
+}
+
 /// Alternatives that were offered more often than that and never taken.
 fn never_taken(all: &[Decision]) -> Vec<String> {
     let never = counts(all).into_iter().filter(|(_, Count { offered, taken })| *offered > 8 && *taken == 0);
@@ -152,7 +185,7 @@ fn perturbed_schedules_take_every_alternative() {
         for machine in &machines() {
             for (i, tokens) in [TokenClass::One, TokenClass::Chunk { max: 64 }].into_iter().enumerate() {
                 for function in functions("deepseek-v2-lite", tokens) {
-                    let mut policy = Perturb(0x9e37_79b9_7f4a_7c15 ^ (seed + 100 * i as u64));
+                    let mut policy = Perturb::new(0x9e37_79b9_7f4a_7c15 ^ (seed + 100 * i as u64));
                     all.extend(compiled(&function, machine, &mut policy).decisions);
                 }
             }

@@ -210,6 +210,10 @@ pub trait Device: Send + Sync {
     fn measure(&self) -> Result<Option<Costs>, Error> {
         Ok(None)
     }
+    /// The machine in words, by which what a tuner finds for it is kept; none where it is not.
+    fn tuned_as(&self) -> Option<String> {
+        None
+    }
     /// Where what is compiled for it is kept from one start to the next, if it is.
     fn store(&self) -> Option<&Store> {
         None

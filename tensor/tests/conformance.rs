@@ -7,8 +7,8 @@
 //! `GRISTMILL_WAY=text` only the ways whose names do, with `GRISTMILL_SOURCE` set the kernels are printed. A seed and a case make the same schedule, whatever else runs.
 //! `cargo xtask conformance` is the long run, and counts which alternatives were taken.
 //!
-//! `cuda` needs a GPU and the feature `cuda-tests`. Where there is a GPU and no Rust, carry the test's binary there:
-//! `cargo test -p gristmill-tensor --features cuda-tests --test conformance --no-run` names it, and `conformance cuda::` runs it.
+//! `cuda` needs a GPU and the feature `cuda-tests`. Where there is a GPU, or a C compiler on more cores, and no Rust, carry the test's binary there:
+//! `cargo test -p gristmill-tensor --features cuda-tests --test conformance --no-run` names it, and `conformance cuda::` runs it, or `xtask conformance --binary`.
 
 #[path = "conformance/attention.rs"]
 mod attention;
@@ -87,9 +87,13 @@ fn linear() -> Vec<Way> {
     targets.into_iter().flat_map(ways).collect()
 }
 
-/// The tests' own store: what was compiled once is not compiled again.
+/// The tests' own store: what was compiled once is not compiled again. A machine that the binary was carried to does not have the target directory.
 fn store() -> Store {
-    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+    let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = match target.is_dir() {
+        true => target.join("kernels"),
+        false => std::env::temp_dir().join("gristmill-conformance"),
+    };
     Store::open(path, 1 << 30).expect("a store")
 }
 
@@ -174,9 +178,7 @@ fn threads() -> Vec<Way> {
 /// The first GPU: its cheapest schedule twice, to the same bits; perturbed ones.
 #[cfg(feature = "cuda-tests")]
 fn cuda() -> Vec<Way> {
-    // Not under the target directory, which is another machine's when the binary is carried.
-    let store = Store::open(std::env::temp_dir().join("gristmill-conformance"), 1 << 30).expect("a store");
-    let device = Arc::new(gristmill_backend::cuda::CudaDevice::with(0, store).expect("a GPU"));
+    let device = Arc::new(gristmill_backend::cuda::CudaDevice::with(0, store()).expect("a GPU"));
     let row = gristmill_backend::find("cuda").expect("a row").row;
     let device = Opened::new(device, row.dialect);
     let way = |name: String, seed: Option<u64>, same_as: Option<&'static str>| Way {
@@ -194,8 +196,7 @@ fn cuda() -> Vec<Way> {
 fn wgpu() -> Vec<Way> {
     use gristmill_backend::wgpu::{Limited, WgpuDevice, dialect::Wgsl};
     let open = |limited: Limited| {
-        let store = Store::open(std::env::temp_dir().join("gristmill-conformance"), 1 << 30).expect("a store");
-        Opened::new(Arc::new(WgpuDevice::with((0, None), store, &limited).expect("an adapter")), Some(&Wgsl))
+        Opened::new(Arc::new(WgpuDevice::with((0, None), store(), &limited).expect("an adapter")), Some(&Wgsl))
     };
     let device = open(Limited::default());
     let way = |name: String, seed: Option<u64>, same_as: Option<&'static str>| Way {

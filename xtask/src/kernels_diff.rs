@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
-/// Every preset: dense MLA, MoE without a query rank, MoE with one; each in the simplest quantisation and in a mix of
-/// formats with six-bit scales.
+/// Dense MLA, MoE without a query rank, MoE with one, dense with grouped queries; each in the simplest quantisation and in a mix of formats with six-bit scales.
 const MODELS: &[&str] = &[
     "synth:youtu-llm-2b:q4_0",
     "synth:youtu-llm-2b:q4_k_m",
@@ -20,6 +20,8 @@ const MODELS: &[&str] = &[
     "synth:deepseek-v2-lite:q4_k_m",
     "synth:glm-4.7-flash:q4_0",
     "synth:glm-4.7-flash:q4_k_m",
+    "synth:llama-3.1-8b:q4_0",
+    "synth:llama-3.1-8b:q4_k_m",
 ];
 
 /// What kernels are written for. None of these runs anything, so none needs its hardware.
@@ -94,18 +96,26 @@ pub fn run(options: &Options) -> Result<bool> {
     let mut same = true;
     for case in cases(options) {
         let name = case.file_name();
-        let new = kernels(&here, &case).with_context(|| format!("this tree cannot compile {name}"))?;
+        let start = Instant::now();
+        let (new, old) = std::thread::scope(|scope| {
+            let old = scope.spawn(|| kernels(&there, &case));
+            (kernels(&here, &case), old.join().expect("a thread that panics"))
+        });
+        let new = new.with_context(|| format!("this tree cannot compile {name}"))?;
         if !new.starts_with(case.target.heading) {
             bail!("{name} does not begin with `{}`: it was made for another target", case.target.heading);
         }
         // A revision from before a model or an option has no kernels for it: everything is new.
-        let old = kernels(&there, &case).unwrap_or_else(|error| {
+        let old = old.unwrap_or_else(|error| {
             eprintln!("kernels-diff: {name} fails at {}, taken as empty: {error:#}", options.rev);
             String::new()
         });
         let old = write(&text.join("there").join(&name), &old)?;
         let new = write(&text.join("here").join(&name), &new)?;
-        same &= diff(&old, &new, &format!("{name} ({})", options.rev), &format!("{name} (this tree)"))?;
+        let equal = diff(&old, &new, &format!("{name} ({})", options.rev), &format!("{name} (this tree)"))?;
+        same &= equal;
+        let (found, seconds) = (if equal { "the same" } else { "differs" }, start.elapsed().as_secs_f64());
+        eprintln!("kernels-diff: {name}: {found}, {seconds:.0} s");
     }
     eprintln!("kernels-diff: {}", if same { "no kernel differs" } else { "kernels differ" });
     Ok(same)

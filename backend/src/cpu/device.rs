@@ -5,13 +5,14 @@ use super::isa::Isa;
 use super::kernel::CpuCode;
 use super::measure;
 use super::memory::{Allocator, huge_pages};
+use super::processor::machine;
 use super::replay::CpuReplay;
 use super::team::{MOST, Team};
-use super::tuning;
 use super::unit::{Loaded, Unit, partition};
 use crate::measured::Kept;
 use crate::parallel::{cores, each};
 use crate::text::{Libraries, Text};
+use crate::tuning;
 use gristmill_runtime::lease::{Order, Owner};
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::store::{Key, Store};
@@ -20,16 +21,14 @@ use gristmill_uop::costs::Costs;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// The CPU.
 pub struct CpuDevice {
     owner: Owner,
     isa: Isa,
     target: Target,
-    /// Why what a tuner left is not used, until it is told.
-    untold: Mutex<Option<Error>>,
     prelude: String,
     cc: Cc,
     store: Store,
@@ -53,16 +52,11 @@ impl CpuDevice {
     /// The CPU with this compiler and store.
     pub fn with(threads: usize, isa: Isa, cc: Cc, store: Store) -> Result<CpuDevice, Error> {
         let pin = std::env::var("GRISTMILL_PIN").is_ok_and(|v| !v.is_empty() && v != "0");
-        let tuning = tuning::read(&store, isa).unwrap_or_default();
-        let (plans, untold) = match tuning::read_plans(&store, isa) {
-            Ok(plans) => (plans, None),
-            Err(error) => (tuning::Plans::new(), Some(error)),
-        };
+        let (tuning, plans) = tuning::kept(&store, &machine(isa));
         let owner = Owner::new();
         Ok(CpuDevice {
             isa,
             target: Target { tuning, plans, ..isa.target() },
-            untold: Mutex::new(untold),
             prelude: super::dialect::prelude(),
             cc,
             store,
@@ -94,7 +88,7 @@ impl CpuDevice {
     }
     /// Its costs, as they are kept.
     fn kept(&self) -> Kept<'_> {
-        let device = format!("{}, {} threads", tuning::machine(self.isa), self.threads());
+        let device = format!("{}, {} threads", machine(self.isa), self.threads());
         Kept::new(&self.store, &device, "")
     }
     /// Translation units that this device had to compile.
@@ -134,11 +128,7 @@ impl Device for CpuDevice {
             format!("threads: {} of {}", self.threads(), cores()),
             format!("C compiler: {}", self.cc.describe()),
             format!("kernel cache: {}", self.store.describe()),
-            match tuning::read(&self.store, self.isa) {
-                Some(found) if self.target.plans.is_empty() => format!("tuned: {}", tuning::text(found)),
-                Some(found) => format!("tuned: {}, plans of {} kernels", tuning::text(found), self.target.plans.len()),
-                None => "not tuned: `gristmill tune MODEL` tries what suits this machine".into(),
-            },
+            tuning::describe(&self.store, &machine(self.isa), &self.target.plans),
             costs,
             measured,
             huge_pages(),
@@ -151,12 +141,14 @@ impl Device for CpuDevice {
     fn measure(&self) -> Result<Option<Costs>, Error> {
         self.kept().renew(|| measure::costs(self.threads())).map(Some)
     }
+    fn tuned_as(&self) -> Option<String> {
+        Some(machine(self.isa))
+    }
     fn store(&self) -> Option<&Store> {
         Some(&self.store)
     }
     fn warnings(&self) -> Vec<Error> {
-        let untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.store.warnings().into_iter().chain(untold).collect()
+        self.store.warnings()
     }
     fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
         self.allocator.alloc(bytes, memory)

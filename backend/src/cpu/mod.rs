@@ -11,9 +11,9 @@ mod isa;
 mod kernel;
 pub mod measure;
 mod memory;
+mod processor;
 mod replay;
 mod team;
-pub mod tuning;
 mod unit;
 
 pub use cc::Cc;

@@ -13,6 +13,7 @@ use super::replay::CudaReplay;
 use crate::measured::Kept;
 use crate::parallel::{cores, each};
 use crate::text::{Libraries, Text};
+use crate::tuning;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
 use gristmill_runtime::lease::Use;
 use gristmill_runtime::staging::{self, Piece};
@@ -80,14 +81,18 @@ impl CudaDevice {
             context: context.clone(),
         };
         let machine = device.kept().plan(device.target.machine.clone(), || measure::costs(&device))?;
-        Ok(CudaDevice { target: Target::new(machine), ..device })
+        let (_, plans) = tuning::kept(&device.maker.store, &device.words());
+        Ok(CudaDevice { target: Target { plans, ..Target::new(machine) }, ..device })
     }
 
+    /// What tells it from other GPUs.
+    fn words(&self) -> String {
+        let Context { model, sm, .. } = &*self.context;
+        format!("{model}, {}, {} multiprocessors", architecture(*sm), self.target.machine.units)
+    }
     /// Its costs, as they are kept.
     fn kept(&self) -> Kept<'_> {
-        let Context { model, sm, driver, .. } = &*self.context;
-        let device = format!("{model}, {}, {} multiprocessors", architecture(*sm), self.target.machine.units);
-        Kept::new(&self.maker.store, &device, &format!("CUDA {driver}"))
+        Kept::new(&self.maker.store, &self.words(), &format!("CUDA {}", self.context.driver))
     }
 
     /// A wait for a step or a copy that takes longer than this (two minutes unless said) makes the device [lost](Error::Lost); with none it waits for
@@ -195,12 +200,16 @@ impl Device for CudaDevice {
             memory,
             format!("driver: CUDA {}.{}", driver / 1000, driver % 1000 / 10),
             format!("compiler: {}", self.maker.compiler.describe()),
+            tuning::describe(&self.maker.store, &self.words(), &self.target.plans),
             costs,
             measured,
         ]
     }
     fn measure(&self) -> Result<Option<Costs>, Error> {
         self.kept().renew(|| measure::costs(self)).map(Some)
+    }
+    fn tuned_as(&self) -> Option<String> {
+        Some(self.words())
     }
     fn store(&self) -> Option<&Store> {
         Some(&self.maker.store)

@@ -6,18 +6,21 @@ use crate::measure::{Rivals, Speed, Work, shown};
 use crate::model::{self, Model};
 use clap::{Args, ValueHint};
 use crate::plans;
-use gristmill_backend::cpu::tuning::{self, Plans};
+use gristmill_backend::tuning::{self, Plans};
+use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::{PARAMETERS, Target, Tuning};
 use std::io::{self, Write};
 
 const NOTES: &str = "\
 Every value of a parameter is measured against the best so far, turn by turn, and kept if decoding and prompts together
-gain more than 2 %, twice; then other plans of the heaviest kernels, those whose price is lowest. All read one copy of the weights. The answer is stored beside the compiled kernels for this processor, instruction set and number of
-cores, and used from then on; `gristmill devices` shows it. Without one the defaults are good.
+gain more than 2 %, twice; then other plans of the heaviest kernels, those whose price is lowest, of a GPU's launches most of them, and other layouts of the heaviest weights. All read one copy of what
+lies the same. The answer is stored beside the compiled kernels for this processor, instruction set and number of cores, or for this GPU, and used from then on; `gristmill devices` shows it. Without
+one the defaults are good.
 
 Examples:
   gristmill tune MODEL.gguf                 a few minutes; best on a machine that does nothing else
   gristmill tune MODEL.gguf -p 0            with an eye to generation alone
+  gristmill tune MODEL.gguf --device cuda   what suits the GPU
   gristmill tune --reset                    back to the defaults";
 
 #[derive(Args)]
@@ -45,25 +48,27 @@ pub struct Options {
 const GAIN: f64 = 1.02;
 
 pub fn run(options: Options) -> Result {
-    // The null device goes through the motions: for tests.
+    // The null devices go through the motions: for tests.
     let device = options.common.device.as_deref().unwrap_or("cpu");
-    let stores = device == "cpu";
-    if !stores && device != "null" {
+    if gristmill_backend::find(device)?.row.dialect.is_none() {
         return Err(Failure::new(
             format_args!("there is nothing to tune on {device}"),
-            "the cpu device is the one with a tuner",
+            "a device that kernels are compiled for has a tuner: --device cpu, --device cuda",
         ));
     }
-    let isa = gristmill_backend::cpu::Isa::parse(&options.common.isa)?;
     let store = gristmill_runtime::store::Store::user()?;
     // What is found is for later.
     if let Some(why) = store.warnings().pop() {
         return Err(why.into());
     }
     let mut out = io::stdout().lock();
+    let opened = options.common.open_as(device)?;
+    let machine = opened.device.tuned_as();
     if options.reset {
-        tuning::write(&store, isa, Tuning::default())?;
-        tuning::write_plans(&store, isa, &Plans::new())?;
+        if let Some(machine) = &machine {
+            tuning::write(&store, machine, Tuning::default())?;
+            tuning::write_plans(&store, machine, &Plans::new())?;
+        }
         writeln!(out, "back to the defaults: {}", tuning::text(Tuning::default()))?;
         return Ok(());
     }
@@ -77,12 +82,14 @@ pub fn run(options: Options) -> Result {
         ));
     }
     let work = Work { prompt: options.p, tokens: options.n, times: options.r.into() };
-    let rivals = Rivals::new(&model, &options.common, options.common.open_as(device)?, context, work);
+    let rivals = Rivals::new(&model, &options.common, opened, context, work);
     let mut best = rivals.target().clone();
     (best.tuning, best.plans) = (Tuning::default(), Plans::new());
     let mut race = Race { rivals, best, out: &mut out };
     race.head()?;
-    for parameter in PARAMETERS {
+    // They are of a processor's kernels.
+    let parameters = if race.best.machine.kind == MachineKind::Cpu { PARAMETERS } else { &[] };
+    for parameter in parameters {
         for &value in parameter.values {
             let mut rival = race.best.clone();
             *(parameter.field)(&mut rival.tuning) = value;
@@ -96,13 +103,13 @@ pub fn run(options: Options) -> Result {
         race.run(&name, rival)?;
     }
     let best = race.best;
-    if !stores {
+    let Some(machine) = machine else {
         writeln!(out, "nothing is stored for {device}: {}", tuning::text(best.tuning))?;
         return Ok(());
-    }
-    tuning::write(&store, isa, best.tuning)?;
-    tuning::write_plans(&store, isa, &best.plans)?;
-    writeln!(out, "stored for {}: {}, and plans of {} kernels", tuning::machine(isa), tuning::text(best.tuning), best.plans.len())?;
+    };
+    tuning::write(&store, &machine, best.tuning)?;
+    tuning::write_plans(&store, &machine, &best.plans)?;
+    writeln!(out, "stored for {}: {}, and plans of {} kernels", machine, tuning::text(best.tuning), best.plans.len())?;
     Ok(())
 }
 

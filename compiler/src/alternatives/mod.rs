@@ -182,9 +182,6 @@ impl<'a> Considered<'a> {
     }
     /// How weights lie with such changes, beside those that are decided on.
     fn layouts(&self, changes: &FxHashMap<Id, Id>) -> Layouts {
-        if !int8::integers(self.target) {
-            return vec![];
-        }
         let all = self.changes.iter().chain(changes).map(|(&a, &b)| (a, b)).collect();
         let roots: Vec<Id> = self.outputs_with(&all).into_iter().map(|o| o.1).collect();
         let found = int8::layouts(&self.graph.borrow(), &self.function.slots, &roots, self.target);

@@ -31,11 +31,14 @@ pub struct Dot {
     pub sizes: [i64; 3],
 }
 
+/// Layouts of weights that are not as in their file, by slot, each with its format taken apart.
+pub type Layouts = FxHashMap<u32, (Layout, Arc<Packing>)>;
+
 /// What the derivation chose.
 #[derive(Clone, Debug, Default)]
 pub struct Derived {
-    /// Layout of every weight that is not as in its file, by slot, with its format taken apart.
-    pub layouts: FxHashMap<u32, (Layout, Arc<Packing>)>,
+    /// Layout of every weight that is not as in its file.
+    pub layouts: Layouts,
     /// Contractions in integers: reductions, by node.
     pub dots: FxHashMap<Id, Dot>,
     /// Contractions of tiles of bf16: reductions, by node, with the elements of a block and of a unit of their weight.
@@ -129,7 +132,10 @@ fn below(g: &Graph, id: Id) -> Option<Id> {
 
 /// The layout of each packed slot of a function with these outputs: for vectors with rows interleaved, if they divide their number, for threads as planes; where every
 /// use reads along rows.
-pub fn layouts(g: &Graph, slots: &[Slot], roots: &[Id], target: &Target) -> FxHashMap<u32, (Layout, Arc<Packing>)> {
+pub fn layouts(g: &Graph, slots: &[Slot], roots: &[Id], target: &Target) -> Layouts {
+    if !integers(target) {
+        return Layouts::default();
+    }
     let mut known: FxHashMap<&str, Option<Arc<Packing>>> = FxHashMap::default();
     let mut out = FxHashMap::default();
     let layout = match target.machine.kind {
@@ -163,12 +169,18 @@ pub fn integers(target: &Target) -> bool {
     target.int8 && (target.machine.kind == MachineKind::Gpu || target.machine.lanes > 1)
 }
 
-/// Rewrites the contractions below `roots`.
+/// The layouts that the rule gives the weights of a function.
+pub fn layouts_of(function: &Function, target: &Target) -> Layouts {
+    let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+    layouts(&function.graph, &function.slots, &roots, target)
+}
+
+/// Rewrites the contractions below `roots`, of weights that lie so.
 pub fn derive(
     g: &mut Graph,
     roots: &mut [Id],
     hints: &mut FxHashMap<Id, Hint>,
-    function: &Function,
+    layouts: Layouts,
     target: &Target,
 ) -> Derived {
     if !integers(target) {
@@ -176,8 +188,6 @@ pub fn derive(
     }
     let signed = target.machine.kind == MachineKind::Gpu;
     let tiles = target.machine.tile_fragment().map(|tile| tile.terms);
-    let written: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
-    let layouts = layouts(&function.graph, &function.slots, &written, target);
     let mut derived = Derived { layouts, signed, tiles, ..Derived::default() };
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     let mut known = Known::default();

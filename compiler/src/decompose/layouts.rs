@@ -1,35 +1,64 @@
-//! How the weights of a function lie, as decisions that are told and not asked for: functions that bind one weight have to agree on it, and no policy sees more
-//! than one of them at a time.
+//! Decides how the weights of a function lie. Functions that bind one weight have to agree on it, and none sees the others: so a decision is made for each format and
+//! shape of weights, and its answer follows from these alone ([`Decision::everywhere`]). Only layouts that keep a weight's products in integers are alternatives, since what is
+//! computed must not depend on who decides.
 
-use crate::decision::{Alternative, Decision};
+use super::int8::Layouts;
+use crate::decision::{Alternative, Decider, Decision};
 use crate::layout::Layout;
+use crate::tile::plan::{Proposal, proposals};
+use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Storage};
+use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
+use std::collections::BTreeMap;
 
-/// A line for each format and shape of weights, with what reading the weight once takes in its layout and in its file's.
-pub fn told(function: &Function, layouts: &[(u32, Layout)], target: &Target) -> Vec<Decision> {
-    let mut all: Vec<Decision> = vec![];
+/// The part of a layout's price that another must save: it counts bytes, and not what vectors or threads make of them.
+const MARGIN: f64 = 0.5;
+
+/// How weights of that format and shape could lie, the rule's choice first, and alone unless `all` are wanted.
+fn could(first: Layout, e: EncodingRef, dims: &[i64], target: &Target, all: bool) -> Vec<Proposal<Layout>> {
+    let rows = |n: i64| Layout::Rows(n as u16);
+    let others = match (target.machine.kind, first.lanes()) {
+        _ if !all => vec![],
+        (MachineKind::Cpu, n) => vec![
+            ("half as many rows", rows((n / 2).max(1))),
+            ("twice as many rows", rows(2 * n)),
+            ("rows as planes", Layout::Planes),
+        ],
+        (MachineKind::Gpu, _) => vec![("rows of a subgroup", rows(target.machine.subgroup))],
+    };
+    // Rows of one matrix lie together: those of the next expert are another's.
+    let matrix = &dims[dims.len().saturating_sub(2)..];
+    proposals(first, others.into_iter().filter(|(_, layout)| layout.bytes(e, matrix).is_some()))
+}
+
+/// The layouts that are chosen in place of those `found` by the rule. What stays as it is in its file is told, and nobody is asked.
+pub fn decided(function: &Function, mut found: Layouts, target: &Target, decider: &mut Decider) -> Layouts {
+    let mut known: BTreeMap<String, Layout> = BTreeMap::new();
     for (slot, info) in function.slots.iter().enumerate() {
         let Storage::Packed(e) = info.storage else { continue };
         if e.elements == 1 {
             continue;
         }
-        let layout = layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::File, |l| l.1);
-        let read = |layout: Layout| {
-            let name = match layout {
-                Layout::File => "as in the file",
-                Layout::Rows(_) => "rows interleaved",
-                Layout::Planes => "rows as planes",
-            };
-            let bytes = layout.bytes(e, &info.dims)?;
-            Some(Alternative::named(name, bytes as f64 / target.machine.bandwidth))
+        let site = format!("{} {:?}", e.name, info.dims);
+        let of = Decision { margin: MARGIN, everywhere: true, ..Decision::new("layout", site, vec![]) };
+        let option = |Proposal { name, plan }: &Proposal<Layout>| {
+            let bytes = plan.bytes(e, &info.dims).unwrap_or_default();
+            Alternative { name, plan: plan.to_string(), seconds: bytes as f64 / target.machine.bandwidth }
         };
-        let mut options: Vec<Alternative> = [layout, Layout::File].into_iter().filter_map(read).collect();
-        options.dedup_by(|a, b| a.name == b.name);
-        let decision = Decision::new("layout", format!("{} {} {:?}", function.name, e.name, info.dims), options);
-        if all.iter().all(|d| d.site != decision.site || d.options != decision.options) {
-            all.push(decision);
-        }
+        let Some(own) = found.get_mut(&(slot as u32)) else {
+            let options = vec![option(&Proposal { name: "as in the file", plan: Layout::File })];
+            let told = Decision { options, ..of };
+            if decider.log.iter().all(|d| d.key() != told.key() || d.options != told.options) {
+                decider.log.push(told);
+            }
+            continue;
+        };
+        own.0 = *known.entry(of.key()).or_insert_with(|| {
+            let plans = could(own.0, e, &info.dims, target, decider.explores(&of));
+            let options = plans.iter().map(option).collect();
+            plans[decider.choose(Decision { options, ..of })].plan
+        });
     }
-    all
+    found
 }

@@ -19,7 +19,8 @@ pub fn meaning(function: &Function, target: &Target) -> Option<Function> {
     let mut graph = function.graph.clone();
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let encoded = attention::encode(&mut graph, &mut roots, target);
-    let derived = int8::derive(&mut graph, &mut roots, &mut FxHashMap::default(), function, target);
+    let derived =
+        int8::derive(&mut graph, &mut roots, &mut FxHashMap::default(), int8::layouts_of(function, target), target);
     let outputs = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
     (encoded || !derived.dots.is_empty() || !derived.tiled.is_empty() || !derived.of_halves.is_empty())
         .then(|| Function { graph, outputs, ..function.clone() })

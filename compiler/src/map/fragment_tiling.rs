@@ -59,11 +59,8 @@ pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &
     let row_at = strided(g, &[&warp[..], &of_rows].concat());
     let block = blocks / columns_apart * wide * of_tile;
     let parts = [(block_warp, block), (block_step, wide * of_tile), (tile, of_tile), (beside_lane, of_lane), (j, 1)];
-    let mut column_at = strided(g, &parts);
-    if outputs != blocks * wide * of_tile {
-        let last = g.int(outputs - 1);
-        column_at = g.min(column_at, last);
-    }
+    let column_at = strided(g, &parts);
+    let column_at = if outputs == blocks * wide * of_tile { column_at } else { up_to_last(g, column_at, outputs) };
     let term_at = strided(g, &[(step, at_once), (at, 1)]);
     let mut map = FxHashMap::from_iter([(row, row_at), (column, column_at), (term, term_at)]);
     map.extend(both_at);
@@ -76,6 +73,12 @@ pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &
     let tiles = [row_step, block_step, row_warp, block_warp, lane, beside_lane, row_tile, tile, i, j];
     let closed = present(g, both_at.map(|b| b.1).into_iter().chain(tiles));
     Some(Nest { buffer, offset, value, closed }.store(g))
+}
+
+/// An index of so many elements: surplus ones are the last.
+fn up_to_last(g: &mut Graph, at: Id, elements: i64) -> Id {
+    let last = g.int(elements - 1);
+    g.min(at, last)
 }
 
 /// Those of these that are ranges: a single iteration has none.

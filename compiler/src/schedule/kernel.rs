@@ -79,14 +79,19 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     if g[root].op == Op::Assign && out.nests.iter().any(reads) {
         return Err(Illegal::ReadsItsState);
     }
+    in_order(g, &mut x, &mut out, around);
+    Ok(out)
+}
+
+/// Brings its nests into the order in which a workgroup runs them.
+fn in_order(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings) {
     addresses_first(g, &mut out.nests);
     if around.target.machine.kind == MachineKind::Gpu {
         in_rounds(g, &mut out.nests);
     }
-    if let Some(resident) = around.hints.get(&root).and_then(|h| h.resident) {
-        copied_first(g, &mut x, &mut out, &resident);
+    if let Some(resident) = around.hints.get(&out.root).and_then(|h| h.resident) {
+        copied_first(g, x, out, &resident);
     }
-    Ok(out)
 }
 
 /// The row of a state that row `row` of what is assigned goes to: counted from `start` on, or the one that it has there.

@@ -43,7 +43,7 @@ fn run(input: &[u8]) {
     if written {
         let dialect: &dyn Dialect = if machine.threads > 1 { &Cuda } else { &C };
         let mut policy: Box<dyn Policy> = match seed {
-            Some(seed) => Box::new(Perturb(seed)),
+            Some(seed) => Box::new(Perturb::new(seed)),
             None => Box::new(Cheapest),
         };
         let compiled = compile(&case.function, &machine, Some(dialect), policy.as_mut());

@@ -375,13 +375,16 @@ pub fn seeds(usual: u64) -> impl Iterator<Item = u64> {
 /// recorded every minute.
 const BATCH: usize = 256;
 
+/// What must be writable.
+const RECORD: &str = "the folder of GRISTMILL_RECORD";
+
 /// Runs all cases in all ways, a batch of cases at a time; panics with everything that is wrong.
 pub fn check(cases: Vec<Case>, mut ways: Vec<Way>) {
     let only = std::env::var("GRISTMILL_CASE").ok();
     if let Ok(text) = std::env::var("GRISTMILL_WAY") {
         ways.retain(|way| way.name.contains(&text));
     }
-    let record = Record::open().expect("the folder of GRISTMILL_RECORD");
+    let record = Record::open().expect(RECORD);
     let asked = |c: &Case| only.as_ref().is_none_or(|o| c.name.contains(o.as_str())) && !record.has(&c.name);
     let shard = shard();
     let part = |(i, case): (usize, Case)| (i % shard.1 == shard.0).then_some(case);
@@ -391,8 +394,8 @@ pub fn check(cases: Vec<Case>, mut ways: Vec<Way>) {
     let mut errors = Vec::new();
     while !cases.is_empty() {
         let rest = cases.split_off(batch.clamp(1, cases.len()));
-        let (finished, stages) = Suite::of(std::mem::replace(&mut cases, rest)).run(&ways);
-        record.add(&finished, &stages, cases.len()).expect("the folder of GRISTMILL_RECORD");
+        let (finished, stages) = Suite::of(std::mem::replace(&mut cases, rest)).run(&ways, &record);
+        record.add(&finished, &stages, cases.len()).expect(RECORD);
         errors.extend(finished.into_iter().flat_map(|f| f.wrong));
     }
     assert!(errors.is_empty(), "{} wrong:\n{}", errors.len(), errors[..errors.len().min(40)].join("\n"));

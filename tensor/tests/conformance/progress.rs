@@ -1,5 +1,5 @@
-//! How far a run is and what it met: with `GRISTMILL_RECORD=FOLDER` a file for each test there, for `cargo xtask conformance`. Cases that its file says were
-//! right are not run again.
+//! How far a run is and what it met: with `GRISTMILL_RECORD=FOLDER` a file for each test there, or for each part of its cases, for `cargo xtask conformance`. Cases that
+//! its file says were right are not run again, nor are schedules that it says ended the process. Which schedule is under way stands in a file beside it (`.now`).
 
 use gristmill_compiler::Decision;
 use gristmill_compiler::decision::{Count, counts};
@@ -84,6 +84,8 @@ pub struct Record {
     path: Option<PathBuf>,
     /// Cases that need not run.
     done: HashSet<String>,
+    /// Schedules that ended a process: `case / way`.
+    fatal: HashSet<String>,
 }
 
 impl Record {
@@ -91,8 +93,11 @@ impl Record {
     pub fn open() -> io::Result<Record> {
         let test = std::thread::current().name().unwrap_or("a test").to_owned();
         let folder = std::env::var_os("GRISTMILL_RECORD").map(PathBuf::from);
-        let path = folder.map(|folder| folder.join(test.replace("::", "-") + ".tsv"));
-        let mut done = HashSet::new();
+        // Parts of a test run side by side.
+        let part = std::env::var("GRISTMILL_SHARD").map(|part| format!("@{}", part.replace('/', "of")));
+        let name = test.replace("::", "-") + &part.unwrap_or_default() + ".tsv";
+        let path = folder.map(|folder| folder.join(name));
+        let (mut done, mut fatal) = (HashSet::new(), HashSet::new());
         if let Some(path) = &path {
             let text = match std::fs::read_to_string(path) {
                 Ok(text) => text,
@@ -102,15 +107,35 @@ impl Record {
             // A line without its end was being written when the run was ended.
             let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
             let right: String = whole.filter(|line| !line.starts_with("wrong\t")).collect();
-            let case = |line: &str| Some(line.strip_prefix("case\t")?.split('\t').next()?.to_owned());
-            done.extend(right.lines().filter_map(case));
+            let named = |kind: &str, line: &str| Some(line.strip_prefix(kind)?.split('\t').next()?.to_owned());
+            done.extend(right.lines().filter_map(|line| named("case\t", line)));
+            fatal.extend(right.lines().filter_map(|line| named("fatal\t", line)));
             std::fs::write(path, right)?;
         }
-        Ok(Record { test, path, done })
+        let record = Record { test, path, done, fatal };
+        record.pauses()?;
+        Ok(record)
     }
     /// Has that case run before, and was right?
     pub fn has(&self, case: &str) -> bool {
         self.done.contains(case)
+    }
+    /// What is done to a schedule begins, unless it ended a process before: then it is left out, and this is false.
+    pub fn begins(&self, what: &str, schedule: &str) -> io::Result<bool> {
+        let Some(path) = &self.path else { return Ok(true) };
+        if self.fatal.contains(schedule) {
+            return Ok(false);
+        }
+        std::fs::write(path.with_extension("now"), format!("{schedule}\t{what}\n"))?;
+        Ok(true)
+    }
+    /// No schedule is under way.
+    pub fn pauses(&self) -> io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        match std::fs::remove_file(path.with_extension("now")) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
     }
     /// Adds what was found of some cases, `left` of which remain, and says so past the capture of tests' output.
     pub fn add(&self, finished: &[Finished], stages: &Stages, left: usize) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! The schedules of some cases on one device: planned, told apart by what they run, and compiled together.
 
-use super::progress::Tally;
-use super::{Case, Random, Way};
+use super::progress::{Record, Tally};
+use super::{Case, RECORD, Random, Way};
 use gristmill_backend::{Opened, Text};
 use gristmill_compiler::{Cheapest, Compiled, Perturb, Policy, compile};
 use gristmill_runtime::store::Key;
@@ -25,6 +25,17 @@ pub struct Schedule<'a> {
     pub ready: Arc<Ready>,
 }
 
+impl Schedule<'_> {
+    /// `case / way`.
+    pub fn name(&self, cases: &[Case]) -> String {
+        named(&cases[self.case], self.way)
+    }
+}
+
+fn named(case: &Case, way: &Way) -> String {
+    format!("{} / {}", case.name, way.name)
+}
+
 /// The distinct schedules of some cases, and what was decided for each case.
 pub struct Planned<'a> {
     pub schedules: Vec<Schedule<'a>>,
@@ -46,16 +57,19 @@ impl<'a> Group<'a> {
         groups.into_iter().map(|g| g.1).collect()
     }
     /// Plans every case in every way. A perturbed schedule that another perturbed one of its case equals to the last byte is counted and not kept.
-    pub fn plan(&self, cases: &[Case]) -> Planned<'a> {
+    pub fn plan(&self, cases: &[Case], record: &Record) -> Planned<'a> {
         let target = &self.device.target;
         let mut planned = Planned { schedules: Vec::new(), tallies: Vec::new() };
         for (i, case) in cases.iter().enumerate() {
             let mut tally = Tally::new(&target.name);
             let (mut seen, mut texts) = (HashSet::new(), HashSet::new());
             for way in &self.ways {
+                if !record.begins("plan", &named(case, way)).expect(RECORD) {
+                    continue;
+                }
                 let mut policy: Box<dyn Policy> = match way.seed {
                     // Of the case too, so that one case alone has the schedules that it has among others.
-                    Some(seed) => Box::new(Perturb(Random::of(&format!("{} {seed}", case.name)).next() | 1)),
+                    Some(seed) => Box::new(Perturb::new(Random::of(&format!("{} {seed}", case.name)).next() | 1)),
                     None => Box::new(Cheapest),
                 };
                 let compiled = compile(&case.function, target, self.device.dialect, policy.as_mut());
@@ -71,6 +85,7 @@ impl<'a> Group<'a> {
             tally.texts = texts.len();
             planned.tallies.push(tally);
         }
+        record.pauses().expect(RECORD);
         planned
     }
     /// Compiles and loads all of them together; those that cannot be are taken out, with their case and why.

@@ -1,9 +1,9 @@
 //! A batch of cases with what they compute, run in every way. Ways that share a device are planned first, compiled together, and run once for each distinct
 //! schedule.
 
-use super::progress::{Finished, Stages};
+use super::progress::{Finished, Record, Stages};
 use super::schedules::{Group, Schedule};
-use super::{Case, DERIVED, ENCODED, Outputs, Run, Want, Way, get, runs, truth, wrong};
+use super::{Case, DERIVED, ENCODED, Outputs, RECORD, Run, Want, Way, get, runs, truth, wrong};
 use gristmill_compiler::decompose;
 use gristmill_compiler::layout::Layout;
 use gristmill_runtime::{Buffer, Memory};
@@ -41,15 +41,15 @@ impl Suite {
         Suite { cases, truths, derived: HashMap::new(), bits: HashMap::new(), finished, stages }
     }
     /// Runs all cases in all ways: what was run of each, and where the time went.
-    pub fn run(mut self, ways: &[Way]) -> (Vec<Finished>, Stages) {
+    pub fn run(mut self, ways: &[Way], record: &Record) -> (Vec<Finished>, Stages) {
         for group in Group::all(ways) {
-            self.run_group(&group);
+            self.run_group(&group, record);
         }
         (self.finished, self.stages)
     }
-    fn run_group(&mut self, group: &Group) {
+    fn run_group(&mut self, group: &Group, record: &Record) {
         let start = Instant::now();
-        let mut planned = group.plan(&self.cases);
+        let mut planned = group.plan(&self.cases, record);
         for (finished, tally) in self.finished.iter_mut().zip(planned.tallies) {
             finished.add(tally);
         }
@@ -68,12 +68,15 @@ impl Suite {
         jit.prepare_packers(&packers).expect("kernels");
         self.stages.compile += start.elapsed();
         for schedule in &planned.schedules {
-            self.run_schedule(&jit, schedule, &group.device.target);
+            if record.begins("run", &schedule.name(&self.cases)).expect(RECORD) {
+                self.run_schedule(&jit, schedule, &group.device.target);
+            }
         }
+        record.pauses().expect(RECORD);
     }
     fn run_schedule(&mut self, jit: &Jit, schedule: &Schedule, target: &Target) {
         let i = schedule.case;
-        let name = format!("{} / {}", self.cases[i].name, schedule.way.name);
+        let name = schedule.name(&self.cases);
         if std::env::var_os("GRISTMILL_SOURCE").is_some() {
             let sources = schedule.ready.compiled.programs.iter().map(|p| &p.source);
             sources.for_each(|source| println!("// {name}\n{source}"));

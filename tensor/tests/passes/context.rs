@@ -2,7 +2,7 @@
 
 use crate::case::{Case, Parsed};
 use crate::kernels::LaidOut;
-use gristmill_compiler::testing::{Cheapest, Decider, Derived, Hint, Layout, Packing, attention, int8};
+use gristmill_compiler::testing::{Cheapest, Decider, Derived, Hint, Layout, Packing, attention, int8, layouts_of};
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, EncodingRef, Graph, Id, Op};
@@ -79,7 +79,7 @@ impl Context {
                     let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
                     attention(&mut graph, &mut roots, &mut hints, &target, "case", &mut decider)
                 }
-                "int8" => derived = int8(&mut graph, &mut roots, &mut hints, &function, &target),
+                "int8" => derived = int8(&mut graph, &mut roots, &mut hints, layouts_of(&function, &target), &target),
                 _ => return Err(format!("`{pass}` is no pass that comes before")),
             }
         }
@@ -109,12 +109,7 @@ impl Context {
 
 /// `rows 16`, `planes` or `file`.
 pub fn layout(words: &str) -> Result<Layout, String> {
-    match words.split_once(' ') {
-        _ if words == "planes" => Ok(Layout::Planes),
-        _ if words == "file" => Ok(Layout::File),
-        Some(("rows", n)) => n.parse().map(Layout::Rows).map_err(|_| format!("`{n}` is no number of rows")),
-        _ => Err(format!("no layout `{words}`")),
-    }
+    format!("layout: {words}").parse().map_err(|_| format!("no layout `{words}`"))
 }
 
 /// `encoding: q4_0`.

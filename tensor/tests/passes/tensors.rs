@@ -78,7 +78,8 @@ pub fn encode_queries(case: &Case) -> Result<Applied, String> {
 
 pub fn int8(case: &Case) -> Result<Applied, String> {
     let mut c = Context::of(case)?;
-    c.derived = testing::int8(&mut c.graph, &mut c.roots, &mut c.hints, &c.function, &c.target);
+    let layouts = testing::layouts_of(&c.function, &c.target);
+    c.derived = testing::int8(&mut c.graph, &mut c.roots, &mut c.hints, layouts, &c.target);
     let (g, derived, all) = (&c.graph, &c.derived, c.all());
     let numbers = Numbers::of(g, &all);
     let mut lines: Vec<String> = Vec::new();

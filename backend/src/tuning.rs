@@ -1,7 +1,6 @@
-//! What the tuner found, by machine: an entry of the kernel store under the processor's model, the instruction set and the number of cores.
+//! What the tuner found, by machine: an entry of the kernel store under the words that a device says of itself ([`Device::tuned_as`](gristmill_runtime::Device::tuned_as)).
 //! Whatever is missing, damaged or another machine's counts as the default.
 
-use super::isa::Isa;
 use gristmill_compiler::check_plan;
 use gristmill_runtime::Error;
 use gristmill_runtime::store::{Key, Store};
@@ -15,24 +14,6 @@ const PLANS: &str = "plans 1";
 
 /// Plans of kernels, as texts, by the decisions that they answer.
 pub type Plans = BTreeMap<String, String>;
-
-/// The machine, in words: what an answer holds for.
-pub fn machine(isa: Isa) -> String {
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    format!("{}, {}, {cores} cores", model(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()), isa.name())
-}
-
-/// The processor's model, from the system's description of it.
-fn model(cpuinfo: &str) -> String {
-    let field = |name: &str| {
-        let of = |line: &str| line.split_once(':').map(|(k, v)| (k.trim().to_string(), v.trim().to_string()));
-        cpuinfo.lines().filter_map(of).find(|(k, _)| k == name).map(|x| x.1)
-    };
-    // An ARM processor has numbers, which differ as names do; models of one name differ in their number too.
-    let names = ["model name", "cpu family", "model", "CPU implementer", "CPU part"];
-    let all: Vec<String> = names.iter().filter_map(|n| field(n)).collect();
-    if all.is_empty() { std::env::consts::ARCH.into() } else { all.join(" ") }
-}
 
 fn key(machine: &str) -> Key {
     Key::of([VERSION, machine])
@@ -56,18 +37,14 @@ fn parse(text: &str) -> Option<Tuning> {
     Some(tuning)
 }
 
-fn read_for(store: &Store, machine: &str) -> Option<Tuning> {
+/// The parameters that were found for that machine.
+pub fn read(store: &Store, machine: &str) -> Option<Tuning> {
     parse(std::str::from_utf8(&store.get(&key(machine)).ok()??).ok()?)
 }
 
-/// What was found for this machine with that instruction set.
-pub fn read(store: &Store, isa: Isa) -> Option<Tuning> {
-    read_for(store, &machine(isa))
-}
-
-/// Keeps it.
-pub fn write(store: &Store, isa: Isa, tuning: Tuning) -> Result<(), Error> {
-    store.put(&key(&machine(isa)), text(tuning).as_bytes())
+/// Keeps them.
+pub fn write(store: &Store, machine: &str, tuning: Tuning) -> Result<(), Error> {
+    store.put(&key(machine), text(tuning).as_bytes())
 }
 
 /// The record of plans: a line for each, the plan before its decision.
@@ -91,39 +68,62 @@ fn parse_plans(record: &str) -> Result<Plans, Error> {
     Ok(plans)
 }
 
-/// The plans that were found for this machine with that instruction set.
+/// The plans that were found for that machine.
 ///
 /// # Errors
 /// [`Error::Setting`] if what is stored are no plans.
-pub fn read_plans(store: &Store, isa: Isa) -> Result<Plans, Error> {
-    let Ok(Some(bytes)) = store.get(&Key::of([PLANS, &machine(isa)])) else { return Ok(Plans::new()) };
+pub fn read_plans(store: &Store, machine: &str) -> Result<Plans, Error> {
+    let Ok(Some(bytes)) = store.get(&Key::of([PLANS, machine])) else { return Ok(Plans::new()) };
     parse_plans(&String::from_utf8_lossy(&bytes))
 }
 
+/// What is kept for that machine, parameters and plans. Plans that are none become a warning.
+pub fn kept(store: &Store, machine: &str) -> (Tuning, Plans) {
+    let plans = read_plans(store, machine).unwrap_or_else(|error| {
+        store.warn(error);
+        Plans::new()
+    });
+    (read(store, machine).unwrap_or_default(), plans)
+}
+
+/// The line of `gristmill devices` about it.
+pub fn describe(store: &Store, machine: &str, plans: &Plans) -> String {
+    match read(store, machine) {
+        Some(found) if plans.is_empty() => format!("tuned: {}", text(found)),
+        Some(found) => format!("tuned: {}, plans of {} kernels", text(found), plans.len()),
+        None => "not tuned: `gristmill tune MODEL` tries what suits this machine".into(),
+    }
+}
+
 /// Keeps them.
-pub fn write_plans(store: &Store, isa: Isa, plans: &Plans) -> Result<(), Error> {
-    store.put(&Key::of([PLANS, &machine(isa)]), lines(plans).as_bytes())
+pub fn write_plans(store: &Store, machine: &str, plans: &Plans) -> Result<(), Error> {
+    store.put(&Key::of([PLANS, machine]), lines(plans).as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const THIS: &str = "this, 2 cores";
+
     #[test]
     fn plans_are_read_as_they_were_written_and_nothing_else_is_a_plan() {
         let place = std::env::temp_dir().join(format!("gristmill-plans-{}", std::process::id()));
         let store = Store::open(&place, 1 << 20).unwrap();
-        assert!(read_plans(&store, Isa::Plain).unwrap().is_empty());
+        assert!(read_plans(&store, THIS).unwrap().is_empty());
         let found = Plans::from([
             ("workgroup moe ffn_up · SwiGLU [1, 64]".to_string(), "workgroup: a1 global, a1 upcast 4".to_string()),
             ("nest moe ffn_up nest 0".to_string(), "vectors: fused, sum alone, copies 4".to_string()),
+            ("layout q4_0 [64, 256]".to_string(), "layout: rows 8".to_string()),
         ]);
-        write_plans(&store, Isa::Plain, &found).unwrap();
-        assert_eq!(read_plans(&store, Isa::Plain).unwrap(), found);
-        assert!(read_plans(&store, Isa::Avx2).unwrap().is_empty());
-        for record in ["workgroup: a1 sideways\tkernel", "workgroup: whole", "nonsense\tkernel"] {
-            store.put(&Key::of([PLANS, &machine(Isa::Plain)]), record.as_bytes()).unwrap();
-            assert!(read_plans(&store, Isa::Plain).is_err(), "{record}");
+        write_plans(&store, THIS, &found).unwrap();
+        assert_eq!(read_plans(&store, THIS).unwrap(), found);
+        assert!(read_plans(&store, "another").unwrap().is_empty());
+        for record in
+            ["workgroup: a1 sideways\tkernel", "layout: rows 70000\tweights", "workgroup: whole", "nonsense\tkernel"]
+        {
+            store.put(&Key::of([PLANS, THIS]), record.as_bytes()).unwrap();
+            assert!(read_plans(&store, THIS).is_err(), "{record}");
         }
         std::fs::remove_dir_all(place).unwrap();
     }
@@ -133,18 +133,18 @@ mod tests {
         let place = std::env::temp_dir().join(format!("gristmill-tuning-{}", std::process::id()));
         let store = Store::open(&place, 1 << 20).unwrap();
         let found = Tuning { groups: 4, tokens: 8, prefetch: 0 };
-        assert_eq!(read(&store, Isa::Plain), None);
-        write(&store, Isa::Plain, found).unwrap();
-        assert_eq!(read(&store, Isa::Plain), Some(found));
+        assert_eq!(read(&store, THIS), None);
+        write(&store, THIS, found).unwrap();
+        assert_eq!(read(&store, THIS), Some(found));
         // Another instruction set, another machine.
-        assert_eq!(read(&store, Isa::Avx2), None);
-        assert_eq!(read_for(&store, &machine(Isa::Plain).replace("cores", "more cores")), None);
+        assert_eq!(read(&store, "another"), None);
+        assert_eq!(read(&store, "this, more cores"), None);
         // What no tuner would say.
         for text in ["groups 2, speed 9", "groups 77", "groups", "", "groups two"] {
-            store.put(&key(&machine(Isa::Plain)), text.as_bytes()).unwrap();
-            assert_eq!(read(&store, Isa::Plain), None, "{text}");
+            store.put(&key(THIS), text.as_bytes()).unwrap();
+            assert_eq!(read(&store, THIS), None, "{text}");
         }
-        write(&store, Isa::Plain, found).unwrap();
+        write(&store, THIS, found).unwrap();
         // Damaged.
         for entry in std::fs::read_dir(&place).unwrap() {
             let path = entry.unwrap().path();
@@ -155,17 +155,7 @@ mod tests {
                 std::fs::write(&path, bytes).unwrap();
             }
         }
-        assert_eq!(read(&store, Isa::Plain), None);
+        assert_eq!(read(&store, THIS), None);
         std::fs::remove_dir_all(place).unwrap();
-    }
-
-    #[test]
-    fn a_processor_has_a_name() {
-        assert_eq!(
-            model("processor\t: 0\nmodel\t\t: 17\nmodel name\t: Fast CPU @ 3\n\nmodel\t: 18\n"),
-            "Fast CPU @ 3 17"
-        );
-        assert_eq!(model("CPU implementer\t: 0x41\nCPU part\t: 0xd40\n"), "0x41 0xd40");
-        assert_eq!(model(""), std::env::consts::ARCH);
     }
 }

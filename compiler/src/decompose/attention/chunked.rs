@@ -1,0 +1,327 @@
+//! An attention as nodes: the positions of its chunks, keys and values read at them, scores, masks and weights. How partial results become one is `combine.rs`.
+
+use super::paged::Pages;
+use super::plan::{self, AttentionPlan, Divided, Fragments};
+use super::tiled::Shape;
+use super::{bytes, tiled};
+use crate::decompose::f16_split;
+use crate::request::Hint;
+use gristmill_uop::shape::Dims;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Graph, Id, ReduceOp, Scalar};
+use rustc_hash::FxHashMap;
+
+/// Score of a position that a token does not see: exp of it is 0, and it is finite, so that a chunk that is all masked has a maximum.
+pub const MASKED: f64 = -1e30;
+
+/// Nodes that only the kernel of the partial results reads.
+#[derive(Default)]
+pub struct Inside {
+    pub all: Vec<Id>,
+    /// Those of them that are stages.
+    pub staged: Vec<Id>,
+}
+
+/// Each chunk's softmax, `[chunks, tokens, heads]` but for scores and weights, which are `[.., chunk]`.
+pub struct Softmax {
+    /// Masked.
+    pub scores: Id,
+    pub max: Id,
+    pub weights: Id,
+    pub sum: Id,
+    /// Sums of values, `[chunks, tokens, heads, depth]`.
+    pub sums: Id,
+    /// Are weights, and so partial results, rounded to halves, as the queries are?
+    pub rounded: bool,
+}
+
+/// An `ATTENTION`, with the chunks that its cache is cut into.
+pub struct Chunked<'a> {
+    pub target: &'a Target,
+    pub q: Id,
+    pub k: Id,
+    pub v: Id,
+    /// Position of the first token; of rows in pages that of each.
+    pub first: Id,
+    /// Where the cache's rows lie, unless they lie in the order of their positions.
+    pub pages: Option<Pages>,
+    pub scale: f64,
+    pub shape: Shape,
+    pub kv_heads: Id,
+    /// Heads that share rows of the cache.
+    pub group: Id,
+    pub depth: Id,
+    pub out_depth: Id,
+    /// Positions of a chunk.
+    pub size: i64,
+    /// Number of the first chunk: 0 but for windows.
+    pub base: Id,
+    /// Chunks, at most.
+    pub most: i64,
+    /// Positions that a token sees, its own included, unless it sees all before it.
+    pub window: Option<i64>,
+    /// A score without a value for each head.
+    pub sinks: Option<Id>,
+    /// Position of (chunk, offset), `[chunks, chunk]`, and the row of the cache that is read for it: the same held inside the cache, or one of each token's own pages,
+    /// `[chunks, tokens, chunk]`.
+    pub real: Id,
+    pub at: Id,
+    /// Do several tokens attend, and has every head rows of its own?
+    pub own: bool,
+    pub plan: AttentionPlan,
+    /// `[chunks, chunk, kv heads, depth]`: the tile of the cache that keys and values are read from, if there is one.
+    pub tile: Option<Id>,
+}
+
+/// The chunks of a step, and the positions in them.
+struct Grid {
+    /// How many there are, and the positions of one.
+    chunks: Id,
+    chunk: Id,
+    /// As in [`Chunked`].
+    base: Id,
+    real: Id,
+}
+
+impl Grid {
+    /// For tokens from position `first` on and a cache of that length: of a window, the chunks that it meets, `most` at most.
+    fn new(g: &mut Graph, [first, length]: [Id; 2], size: i64, most: i64, window: Option<i64>) -> Grid {
+        let chunk = g.int(size);
+        // The number of chunks in use.
+        let up = g.int(size - 1);
+        let mut chunks = g.add(length, up);
+        chunks = g.idiv(chunks, chunk);
+        let mut base = g.int(0);
+        if let Some(window) = window {
+            base = first_chunk(g, first, window, chunk);
+            // What holds of every step is said, as bounds of the difference do not show it.
+            let (used, one, most) = (g.sub(chunks, base), g.int(1), g.int(most));
+            let used = g.max(used, one);
+            chunks = g.min(used, most);
+        }
+        let grid: Dims = [chunks, chunk].into_iter().collect();
+        let (a, b) = (g.iota(&grid, 0), g.iota(&grid, 1));
+        let number = g.add(base, a);
+        let start = g.mul(number, chunk);
+        let real = g.add(start, b);
+        Grid { chunks, chunk, base, real }
+    }
+}
+
+impl<'a> Chunked<'a> {
+    /// The attention of these sources, divided so.
+    pub fn new(
+        g: &mut Graph,
+        src: &[Id],
+        pages: Option<Pages>,
+        scale: f64,
+        plan: AttentionPlan,
+        target: &'a Target,
+    ) -> Chunked<'a> {
+        let &[q, k, v, first, length, ..] = src else { unreachable!("attention takes five sources: {src:?}") };
+        let (qd, kd, vd) = (g.shape(q), g.shape(k), g.shape(v));
+        let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
+        let (h, kvh) = (g.max_of(heads), g.max_of(kd[1]));
+        let (size, window) = (plan.chunk, plan::window(g, src));
+        let most = Divided::of(g, src, target).attended().chunks(size, 1)[0];
+        let unpaged = window.filter(|_| pages.is_none());
+        let Grid { chunks, chunk, base, real } = Grid::new(g, [first, length], size, most, unpaged);
+        let mut at = real;
+        if g.int_value(kd[0]).is_none_or(|n| n % size != 0) {
+            let minus = g.int(-1);
+            let last = g.add(kd[0], minus);
+            at = g.min(at, last);
+        }
+        let group = g.int(h / kvh);
+        // Chunks first, so that no stride depends on how long the context may become and short contexts touch little of the intermediates.
+        let shape = Shape { chunks, tokens, heads, chunk };
+        let own = pages.is_none() && kvh == h && g.max_of(tokens) > 1;
+        if let Some(pages) = &pages {
+            at = pages.rows(g, real, first, &shape);
+        }
+        let tile = plan.fragments.filter(|f| f.staged).map(|_| {
+            let half = f16_split::narrow(g, k);
+            g.gather(half, at)
+        });
+        let (kv_heads, out_depth) = (kd[1], vd[2]);
+        Chunked {
+            target,
+            q,
+            k,
+            v,
+            first,
+            pages,
+            scale,
+            shape,
+            kv_heads,
+            group,
+            depth,
+            out_depth,
+            size,
+            base,
+            most,
+            window,
+            sinks: src.get(6).copied(),
+            real,
+            at,
+            own,
+            plan,
+            tile,
+        }
+    }
+    /// The softmax of every chunk with its sums of values; and the nodes that only the kernel of the partial results reads.
+    pub fn softmax_of_chunks(&mut self, g: &mut Graph, hints: &mut FxHashMap<Id, Hint>) -> (Softmax, Inside) {
+        let mut kernel = Inside::default();
+        let keys = self.keys(g, &mut kernel, hints);
+        let scores = self.scores(g, keys, &mut kernel);
+        let softmax = self.softmax(g, scores, &mut kernel, hints);
+        (softmax, kernel)
+    }
+    /// The rows of `x` at the chunks' positions, as `[chunks, tokens, heads, chunk, d]`.
+    fn rows(&self, g: &mut Graph, x: Id, d: Id) -> Id {
+        let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
+        if self.pages.is_some() {
+            // rows [chunks, tokens, chunk, kv heads, d]
+            let x = g.gather(x, self.at);
+            let x = g.permute(x, &[0, 1, 3, 2, 4]);
+            let one = g.int(1);
+            let x = g.reshape(x, &[chunks, tokens, self.kv_heads, one, chunk, d]);
+            let x = g.expand(x, &[chunks, tokens, self.kv_heads, self.group, chunk, d]);
+            return g.reshape(x, &[chunks, tokens, heads, chunk, d]);
+        }
+        let x = match self.tile {
+            Some(tile) => {
+                let part = g.slice(tile, 3, 0, g.max_of(d));
+                g.cast(part, Scalar::F32)
+            }
+            None => g.gather(x, self.at),
+        };
+        // rows [chunks, chunk, kv heads, d] -> [chunks, tokens, heads, chunk, d]
+        let x = g.permute(x, &[0, 2, 1, 3]);
+        let one = g.int(1);
+        let x = g.reshape(x, &[chunks, one, self.kv_heads, one, chunk, d]);
+        let x = g.expand(x, &[chunks, tokens, self.kv_heads, self.group, chunk, d]);
+        g.reshape(x, &[chunks, tokens, heads, chunk, d])
+    }
+    /// Keys of every chunk. Queries become what is multiplied with them: encoded, where the cache is of bytes.
+    fn keys(&mut self, g: &mut Graph, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
+        let of_bytes = match self.pages {
+            Some(_) => None,
+            None => bytes::rows(g, [self.q, self.k], self.size, self.target),
+        };
+        let keys = match of_bytes {
+            Some(of) => {
+                let (keys, stages) = bytes::keys(g, &of, self.at, &self.shape);
+                kernel.all.extend(stages);
+                kernel.staged.extend(stages);
+                // Every chunk would encode them anew.
+                let (queries, codes) = bytes::queries(g, self.q, &of);
+                hints.insert(codes, Hint::buffer(vec![]));
+                self.q = queries;
+                keys
+            }
+            None => self.rows(g, self.k, self.depth),
+        };
+        kernel.all.extend(self.tile);
+        kernel.staged.extend(self.tile);
+        keys
+    }
+    /// Scores `[chunks, tokens, heads, chunk]`, with those of positions that a token does not see masked.
+    fn scores(&self, g: &mut Graph, keys: Id, kernel: &mut Inside) -> Id {
+        let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
+        let one = g.int(1);
+        let scores = match self.plan.fragments {
+            Some(Fragments { cut, .. }) => {
+                let (sums, scores) = tiled::scores(g, self.q, keys, &self.shape, self.scale, cut);
+                kernel.staged.extend(&sums[..2]);
+                kernel.all.extend(sums);
+                scores
+            }
+            None => {
+                let queries = g.reshape(self.q, &[one, tokens, heads, one, self.depth]);
+                let queries = g.expand(queries, &[chunks, tokens, heads, chunk, self.depth]);
+                let products = g.mul(queries, keys);
+                let scores = g.sum(products, &[4]);
+                kernel.all.push(scores);
+                let factor = g.constant(Scalar::F32, self.scale);
+                g.mul(scores, factor)
+            }
+        };
+        kernel.all.push(scores);
+        let dims = [chunks, tokens, heads, chunk];
+        let mine = match &self.pages {
+            Some(pages) => {
+                let own = pages.positions(g, self.first);
+                let own = g.reshape(own, &[one, tokens, one, one]);
+                g.expand(own, &dims)
+            }
+            None => {
+                let t = g.iota(&dims, 1);
+                g.add(t, self.first)
+            }
+        };
+        let position = g.reshape(self.real, &[chunks, one, one, chunk]);
+        let position = g.expand(position, &dims);
+        let unseen = match self.window {
+            None => g.lt(mine, position),
+            Some(window) => outside(g, position, mine, window - 1),
+        };
+        let low = g.constant(Scalar::F32, MASKED);
+        g.select(unseen, low, scores)
+    }
+    fn softmax(&self, g: &mut Graph, scores: Id, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Softmax {
+        let max = g.reduce(scores, &[3], ReduceOp::Max);
+        let of_all = g.broadcast_back(max, self.shape.chunk);
+        let weights = g.sub(scores, of_all);
+        let mut weights = g.exp(weights);
+        // Weights of rounded queries are rounded like them, and so are partial results.
+        let rounded = self.plan.fragments.is_some() && f16_split::rounded(g, self.q);
+        if rounded {
+            let half = g.cast(weights, Scalar::F16);
+            weights = g.cast(half, Scalar::F32);
+        }
+        let sum = g.sum(weights, &[3]);
+        let sums = self.weighted(g, weights, kernel, hints);
+        Softmax { scores, max, weights, sum, sums, rounded }
+    }
+    /// Sums `[chunks, tokens, heads, depth]` of each chunk's values with these weights.
+    fn weighted(&self, g: &mut Graph, weights: Id, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
+        if self.plan.fragments.is_none() {
+            let values = self.rows(g, self.v, self.out_depth);
+            let weights = g.broadcast_back(weights, self.out_depth);
+            let products = g.mul(weights, values);
+            return g.sum(products, &[3]);
+        }
+        let values = match f16_split::are_halves(g, self.v) {
+            true => self.v,
+            false => {
+                let (parts, values) = tiled::joined_parts(g, self.v);
+                hints.insert(parts, Hint::buffer(f16_split::computed(g, self.v)));
+                values
+            }
+        };
+        let width = *g.shape(values).last().expect("rows of values");
+        let values = self.rows(g, values, width);
+        let (weights, sums) = tiled::weighted(g, weights, values, &self.shape, self.out_depth);
+        kernel.all.push(weights);
+        kernel.staged.push(weights);
+        sums
+    }
+}
+
+/// Number of the first chunk that the window of the token at `first` meets.
+fn first_chunk(g: &mut Graph, first: Id, window: i64, chunk: Id) -> Id {
+    let (back, zero) = (g.int(1 - window), g.int(0));
+    let begin = g.add(first, back);
+    let begin = g.max(begin, zero);
+    g.idiv(begin, chunk)
+}
+
+/// Is `at` behind `own`, or more than `reach` before it?
+pub fn outside(g: &mut Graph, at: Id, own: Id, reach: i64) -> Id {
+    let (ahead, passed) = (g.sub(at, own), g.sub(own, at));
+    let reach = g.int(-reach);
+    let behind = g.add(passed, reach);
+    let (far, zero) = (g.max(ahead, behind), g.int(0));
+    g.lt(zero, far)
+}

@@ -1,0 +1,167 @@
+//! What a kernel writes of each chunk, its partial result, and how these become the result: together with their maxima and sums.
+
+use super::chunked::{Chunked, Inside, MASKED, Softmax, outside};
+use super::plan::{COMBINED_APART, settled};
+use super::tiled::Shape;
+use crate::decompose::f16_split;
+use crate::request::{CausalSkip, Hint, StagedTile};
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::{Graph, Id, RangeKind, ReduceOp, Scalar};
+use rustc_hash::FxHashMap;
+
+/// Columns of a maximum, and of a sum, beside a partial result.
+pub const COLUMNS: i64 = 2;
+/// What the maximum of a chunk counts as at least where it is stored in halves.
+const LOWEST: f32 = -60_000.0;
+/// Values of a head that a workgroup combines then: 256 bytes of each partial result, or 128 of halves.
+const COMBINED: i64 = 64;
+
+/// Partial results: sums, maximum and sum of weights of each (chunk, token, head), joined in a row, by a kernel of their own.
+pub fn partial(
+    of: &Chunked,
+    g: &mut Graph,
+    softmax: &Softmax,
+    mut kernel: Inside,
+    hints: &mut FxHashMap<Id, Hint>,
+) -> Id {
+    let &Softmax { scores, max, weights, sum, sums, rounded } = softmax;
+    kernel.all.extend([scores, max, weights, sum, sums]);
+    let columns = match rounded {
+        true => rounded_columns(of, g, softmax, &mut kernel),
+        false => [sums, column(of, g, max), column(of, g, sum)],
+    };
+    // Who shares a tile of the cache: heads, or, where each has rows of its own, tokens. Then heads come first, which divide the work evenly:
+    // a token reads no chunk of its future, so chunks and tokens would not.
+    let (order, back) = if of.own { ([2, 0, 1, 3], [1, 2, 0, 3]) } else { ([0, 1, 2, 3], [0, 1, 2, 3]) };
+    let inner = if of.plan.fragments.is_some() { RangeKind::Loop } else { RangeKind::Upcast };
+    let tile = of.plan.sharing;
+    let columns = columns.map(|x| g.permute(x, &order));
+    let parts = g.cat(&columns, 3);
+    let &Chunked { size, base, first, window, .. } = of;
+    let future = of.own.then_some(CausalSkip { chunk: 1, token: 2, size, base, first, window });
+    let resident = of.tile.map(|node| StagedTile {
+        node,
+        size,
+        base,
+        settled: settled(g, of.k, of.first).filter(|_| of.plan.ahead),
+        tokens: of.shape.tokens,
+    });
+    let Inside { all: inside, staged } = kernel;
+    hints.insert(parts, Hint { globals: 3, tile, inner, inside, staged, future, resident });
+    g.permute(parts, &back)
+}
+
+/// A column of partial results: twice, so that rows begin at multiples of four values.
+fn column(of: &Chunked, g: &mut Graph, x: Id) -> Id {
+    let Shape { chunks, tokens, heads, .. } = of.shape;
+    let one = g.int(1);
+    let x = g.reshape(x, &[chunks, tokens, heads, one]);
+    let two = g.int(COLUMNS);
+    g.expand(x, &[chunks, tokens, heads, two])
+}
+
+/// Partial results in halves: the weighted mean, and maximum and sum in two parts each.
+fn rounded_columns(of: &Chunked, g: &mut Graph, softmax: &Softmax, kernel: &mut Inside) -> [Id; 3] {
+    let Shape { chunks, tokens, heads, .. } = of.shape;
+    let &Softmax { max, sum, sums, .. } = softmax;
+    let share = g.recip(sum);
+    let shares = g.broadcast_back(share, of.out_depth);
+    let mean = g.mul(sums, shares);
+    // Of a chunk that is all masked, the maximum is as low as a half goes.
+    let lowest = g.f32(LOWEST);
+    let most = g.max(max, lowest);
+    let one = g.int(1);
+    let [most_parts, sum_parts] = [most, sum].map(|x| {
+        let x = g.reshape(x, &[chunks, tokens, heads, one]);
+        let x = f16_split::parts(g, x, 1.0).all;
+        kernel.all.push(x);
+        let two = g.int(COLUMNS);
+        g.reshape(x, &[chunks, tokens, heads, two])
+    });
+    kernel.all.extend([share, most, mean]);
+    [g.cast(mean, Scalar::F16), most_parts, sum_parts]
+}
+
+/// The result `[tokens, heads, depth]` of partial results.
+pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &mut FxHashMap<Id, Hint>) -> Id {
+    let Shape { chunks, tokens, heads, .. } = of.shape;
+    let d = g.max_of(of.out_depth);
+    let mut o = g.slice(parts, 3, 0, d);
+    let (m, l) = (column_of(g, parts, d, rounded), column_of(g, parts, d + COLUMNS, rounded));
+    if rounded {
+        o = g.cast(o, Scalar::F32);
+    }
+    let flat = [chunks, tokens, heads];
+    let (mut m, mut l) = (g.reshape(m, &flat), g.reshape(l, &flat));
+    if of.own {
+        [o, m, l] = present(of, g, [o, m, l]);
+    }
+    let mut best = g.reduce(m, &[0], ReduceOp::Max);
+    let mut inside = vec![best];
+    let sinks = of.sinks.map(|sinks| {
+        let one = g.int(1);
+        let sinks = g.reshape(sinks, &[one, heads]);
+        g.expand(sinks, &[tokens, heads])
+    });
+    if let Some(sinks) = sinks {
+        best = g.max(best, sinks);
+        inside.push(best);
+    }
+    let one = g.int(1);
+    let best_of_all = g.reshape(best, &[one, tokens, heads]);
+    let best_of_all = g.expand(best_of_all, &flat);
+    let w = g.sub(m, best_of_all);
+    let w = g.exp(w);
+    let wl = g.mul(w, l);
+    let mut total = g.sum(wl, &[0]);
+    inside.extend([w, total]);
+    if let Some(sinks) = sinks {
+        let sink = g.sub(sinks, best);
+        let sink = g.exp(sink);
+        total = g.add(total, sink);
+        inside.push(total);
+    }
+    let weights = g.broadcast_back(if rounded { wl } else { w }, of.out_depth);
+    let o = g.mul(weights, o);
+    let o = g.sum(o, &[0]);
+    let share = g.recip(total);
+    let shares = g.broadcast_back(share, of.out_depth);
+    let combined = g.mul(o, shares);
+    let one_token = g.max_of(tokens) <= 1;
+    if of.target.machine.kind == MachineKind::Gpu && one_token && of.most > COMBINED_APART {
+        inside.extend([share, o]);
+        let (tile, inner) = (COMBINED, RangeKind::Loop);
+        let hint = Hint { globals: 3, tile, inner, inside, staged: vec![], future: None, resident: None };
+        hints.insert(combined, hint);
+    }
+    combined
+}
+
+/// Partial results `o`, their maxima `m` and their sums `l`: what was not computed counts as nothing.
+fn present(of: &Chunked, g: &mut Graph, [o, m, l]: [Id; 3]) -> [Id; 3] {
+    let Shape { chunks, tokens, heads, chunk } = of.shape;
+    let flat = [chunks, tokens, heads];
+    let (at, t) = (g.iota(&flat, 0), g.iota(&flat, 1));
+    let at = g.add(of.base, at);
+    let (begin, own) = (g.mul(at, chunk), g.add(t, of.first));
+    let absent = match of.window {
+        None => g.lt(own, begin),
+        Some(window) => outside(g, begin, own, window + of.size - 2),
+    };
+    let (zero, low) = (g.f32(0.0), g.constant(Scalar::F32, MASKED));
+    let m = g.select(absent, low, m);
+    let l = g.select(absent, zero, l);
+    let absent = g.broadcast_back(absent, of.out_depth);
+    let o = g.select(absent, zero, o);
+    [o, m, l]
+}
+
+/// The column at `at` of partial results, `[.., 1]`: of rounded ones the sum of its two parts.
+fn column_of(g: &mut Graph, parts: Id, at: i64, rounded: bool) -> Id {
+    let x = g.slice(parts, 3, at, 1);
+    if !rounded {
+        return x;
+    }
+    let [high, low] = [x, g.slice(parts, 3, at + 1, 1)].map(|x| g.cast(x, Scalar::F32));
+    g.add(high, low)
+}
