@@ -18,9 +18,9 @@ pub enum Worker {
 }
 
 impl Worker {
-    /// With an engine; one that answers one by one keeps at most so many bytes of earlier prompts.
-    pub fn new(engine: Engine, keep: usize, model: Arc<Model>, condition: Condition) -> Worker {
-        match Batcher::new(engine) {
+    /// With an engine; one that answers one by one keeps at most so many bytes of earlier prompts, and one that makes several answers together is `batch_invariant` or not.
+    pub fn new(engine: Engine, keep: usize, batch_invariant: bool, model: Arc<Model>, condition: Condition) -> Worker {
+        match Batcher::new(engine, batch_invariant) {
             Ok(batcher) => {
                 let (sequences, pages) = (batcher.engine().most_sequences(), batcher.load().total_pages);
                 tracing::info!(model = model.name(), sequences, pages, "answers several requests together");
