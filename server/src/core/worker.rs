@@ -12,9 +12,9 @@ use std::sync::Arc;
 /// The thread's work.
 pub enum Worker {
     /// One answer after the other.
-    Alone(Alone),
+    Alone(Box<Alone>),
     /// Many in one step.
-    Together(Together),
+    Together(Box<Together>),
 }
 
 impl Worker {
@@ -24,7 +24,7 @@ impl Worker {
             Ok(batcher) => {
                 let (sequences, pages) = (batcher.engine().most_sequences(), batcher.load().total_pages);
                 tracing::info!(model = model.name(), sequences, pages, "answers several requests together");
-                Worker::Together(Together::new(batcher, model, condition))
+                Worker::Together(Box::new(Together::new(batcher, model, condition)))
             }
             Err(engine) => {
                 let why = match engine.model().batches() {
@@ -32,7 +32,7 @@ impl Worker {
                     false => "its layers keep states of one sequence",
                 };
                 tracing::info!(model = model.name(), why, "answers one request after the other");
-                Worker::Alone(Alone { session: Session::with_prefixes(*engine, keep), model, condition })
+                Worker::Alone(Box::new(Alone { session: Session::with_prefixes(*engine, keep), model, condition }))
             }
         }
     }
