@@ -5,7 +5,7 @@ use gristmill_runtime::{Buffer, Device, Error, Launch, Memory};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::op::{Op, RangeKind, ReduceOp};
-use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
+use gristmill_uop::program::{Access, Extent, Param, Program};
 use gristmill_uop::{Arg, Graph, Id, Node, Sources};
 use half::f16;
 use std::sync::Arc;
@@ -44,22 +44,10 @@ impl Run {
     /// Buffer `i` is slot `i`.
     fn new(g: Graph, root: Id, groups: Id, buffers: &[&[u8]]) -> Result<Run, Error> {
         let program = Program {
-            name: "r_test".into(),
-            source: String::new(),
-            graph: Arc::new(g),
-            root,
             params: (0..buffers.len() as u32)
                 .map(|slot| Param { slot, access: Access::ReadWrite, extent: Extent::Fixed(0) })
                 .collect(),
-            vars: Vec::new(),
-            context: KernelContext::default(),
-            groups,
-            threads: 1,
-            scratch: 0,
-            estimate: Estimate::default(),
-            seconds: 0.0,
-            title: String::new(),
-            notes: Vec::new(),
+            ..Program::new("r_test", Arc::new(g), root, groups)
         };
         let device = InterpDevice::new();
         let kernel = device.load(&[program], &|_, _| {})?.remove(0);

@@ -5,7 +5,7 @@ use gristmill_runtime::{Device, Launch, Memory};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::op::{Op, RangeKind};
-use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
+use gristmill_uop::program::{Access, Extent, Param, Program};
 use gristmill_uop::{Arg, Graph, Id, Node, Sources};
 use half::{bf16, f16};
 use std::sync::Arc;
@@ -43,22 +43,10 @@ fn run(inputs: &[(Scalar, Vec<u8>)], out: Scalar, f: impl Fn(&mut Graph, &[Id]) 
     let body = g.intern(node(Op::Body, store));
     let root = g.intern(node(Op::Kernel, body));
     let program = Program {
-        name: "e_op".into(),
-        source: String::new(),
-        graph: Arc::new(g),
-        root,
         params: (0..=inputs.len() as u32)
             .map(|slot| Param { slot, access: Access::ReadWrite, extent: Extent::Fixed(0) })
             .collect(),
-        vars: Vec::new(),
-        context: KernelContext::default(),
-        groups: one,
-        threads: 1,
-        scratch: 0,
-        estimate: Estimate::default(),
-        seconds: 0.0,
-        title: String::new(),
-        notes: Vec::new(),
+        ..Program::new("e_op", Arc::new(g), root, one)
     };
     let device = InterpDevice::new();
     let kernel = device.load(&[program], &|_, _| {}).unwrap().remove(0);

@@ -5,7 +5,7 @@ use gristmill_backend::interp::InterpDevice;
 use gristmill_backend::null::NullDevice;
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
-use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
+use gristmill_uop::program::{Access, Extent, Param, Program};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
 use std::io::{Read, Write};
@@ -56,25 +56,15 @@ fn double() -> Program {
     let root = g.intern(node(Op::Kernel, body));
     let extent = Extent::Per { variable: "n".into(), bytes: 4 };
     Program {
-        name: "e_double".into(),
         source: "void e_double(void *const *b, const long *v, long first, long end, void *scratch) {
             const float *x = b[0]; float *y = b[1]; for (long i = 0; i < v[0]; i++) y[i] = x[i] + x[i]; }"
             .into(),
-        graph: Arc::new(g),
-        root,
         params: vec![
             Param { slot: 0, access: Access::Read, extent: Extent::Fixed(4 * N) },
             Param { slot: 1, access: Access::Write, extent },
         ],
         vars: vec!["n".into()],
-        context: KernelContext::default(),
-        groups: one,
-        threads: 1,
-        scratch: 0,
-        estimate: Estimate::default(),
-        seconds: 0.0,
-        title: String::new(),
-        notes: vec![],
+        ..Program::new("e_double", Arc::new(g), root, one)
     }
 }
 
@@ -273,20 +263,10 @@ fn a_step_of_the_processor_keeps_other_threads_from_its_memory() {
     let (running, go) = (g.var("running", 0, 1 << 20), g.var("go", 0, 1 << 20));
     let root = g.add(running, go);
     let program = Program {
-        name: "e_wait".into(),
         source: source.into(),
-        graph: Arc::new(g),
-        root,
         params: vec![Param { slot: 0, access: Access::ReadWrite, extent: Extent::Fixed(1) }],
         vars: vec!["running".into(), "go".into()],
-        context: KernelContext::default(),
-        groups: one,
-        threads: 1,
-        scratch: 0,
-        estimate: Estimate::default(),
-        seconds: 0.0,
-        title: String::new(),
-        notes: vec![],
+        ..Program::new("e_wait", Arc::new(g), root, one)
     };
     let place = Place::new("threads");
     let device = place.cpu();

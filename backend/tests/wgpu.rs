@@ -5,7 +5,7 @@ use gristmill_backend::wgpu::{Limited, WgpuDevice};
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, Error, Launch, Memory};
 use gristmill_uop::Graph;
-use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
+use gristmill_uop::program::{Access, Extent, Param, Program};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,20 +32,10 @@ fn program(source: &str) -> Program {
     let n = graph.var("n", 0, 1 << 20);
     let param = |slot, access| Param { slot, access, extent: Extent::Per { variable: "n".into(), bytes: 4 } };
     Program {
-        name: "added".into(),
         source: source.replace("NAME", "added"),
-        graph: Arc::new(graph),
-        root: n,
         params: vec![param(0, Access::Read), param(1, Access::Write)],
         vars: vec![Arc::from("n")],
-        context: KernelContext::default(),
-        groups: n,
-        threads: 1,
-        scratch: 0,
-        estimate: Estimate::default(),
-        seconds: 0.0,
-        title: String::new(),
-        notes: vec![],
+        ..Program::new("added", Arc::new(graph), n, n)
     }
 }
 

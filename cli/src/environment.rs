@@ -12,6 +12,7 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ("GRISTMILL_PIN", "1 keeps each worker of the cpu device on a core of its own"),
     ("CC", "the C compiler of the cpu device [default: cc]"),
     ("HF_ENDPOINT", "another hub that models are fetched from"),
+    ("GRISTMILL_ALLOW_HTTP", "1 fetches models from http:// addresses of other machines too"),
     ("HF_TOKEN", "a token for private and gated repositories of the hub"),
 ];
 

@@ -9,8 +9,9 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-const BYTES: &str = "{msg:>9} {bar:40} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
-const COUNT: &str = "{msg:>9} {bar:40} {pos}/{len}";
+// A line of 80 columns holds each: a longer one is drawn anew below the last, over and over.
+const BYTES: &str = "{msg:>9} {bar:28} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
+const COUNT: &str = "{msg:>9} {bar:28} {pos}/{len}";
 
 /// A bar that measures bytes.
 pub fn bytes(what: &'static str, total: u64) -> ProgressBar {

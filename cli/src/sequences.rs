@@ -22,6 +22,8 @@ pub struct Batches<'a> {
     pub tokens: usize,
     /// Repetitions.
     pub times: usize,
+    /// All steps in the class of the most sequences.
+    pub invariant: bool,
     /// One JSON object a line instead of a table.
     pub json: bool,
 }
@@ -54,7 +56,7 @@ pub fn run(of: &Batches, model: &Model, opened: Opened, common: &Common) -> Resu
         for (&n, seconds) in of.sequences.iter().zip(&mut seconds) {
             // The first turn is for what is only done once.
             let steps = if turn == 0 { of.tokens.min(2) } else { of.tokens };
-            let time = timed(&mut engine, n, of.prompt, steps)?;
+            let time = timed(&mut engine, n, of, steps)?;
             if turn > 0 {
                 seconds.push(time / steps as f64);
                 bar.inc(1);
@@ -65,8 +67,9 @@ pub fn run(of: &Batches, model: &Model, opened: Opened, common: &Common) -> Resu
     tell(of, model, &engine, seconds)
 }
 
-/// Seconds of so many steps of `n` sequences, each with `begin` positions before, that go on with the most probable tokens.
-fn timed(engine: &mut Engine, n: usize, begin: usize, steps: usize) -> Result<f64> {
+/// Seconds of so many steps of `n` sequences that go on with the most probable tokens.
+fn timed(engine: &mut Engine, n: usize, of: &Batches, steps: usize) -> Result<f64> {
+    let begin = of.prompt;
     let mut tokens = Ids::of(engine).some(n);
     let each = (begin + steps).div_ceil(PAGE);
     let pages: Vec<Vec<u32>> = (0..n).map(|s| (s * each..(s + 1) * each).map(|page| page as u32).collect()).collect();
@@ -74,7 +77,10 @@ fn timed(engine: &mut Engine, n: usize, begin: usize, steps: usize) -> Result<f6
     for position in begin..begin + steps {
         let row = |(&token, pages)| Row { token, position, pages: &<Vec<u32>>::as_slice(pages)[..position / PAGE + 1] };
         let rows: Vec<Row> = tokens.iter().zip(&pages).map(row).collect();
-        engine.step_rows(&rows)?;
+        match of.invariant {
+            true => engine.step_rows_alike(&rows)?,
+            false => engine.step_rows(&rows)?,
+        }
         let next = engine.most_probable(n)?;
         tokens = next.into_iter().zip(&tokens).map(|(next, &same)| next.unwrap_or(same)).collect();
     }
@@ -102,9 +108,11 @@ fn tell(of: &Batches, model: &Model, engine: &Engine, seconds: Vec<Vec<f64>>) ->
     };
     let rates: Vec<f64> = of.sequences.iter().zip(seconds).map(|(&n, s)| n as f64 / median(s)).collect();
     for (&n, &rate) in of.sequences.iter().zip(&rates) {
-        let (times, launches) = (rate / rates[0], engine.row_launches(n).len());
+        let class = if of.invariant { engine.most_sequences() } else { n };
+        let (times, launches) = (rate / rates[0], engine.row_launches(class).len());
         if of.json {
             let line = json!({
+                "batch_invariant": of.invariant,
                 "model": model.name,
                 "device": engine.device().name(),
                 "test": format!("batch{n}"),

@@ -73,9 +73,19 @@ def instructor():
     import openai
 
     Answer = answer_type()
-    for mode in [instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA]:
+    Mode = instructor.Mode
+    # JSON, MD_JSON and PARALLEL_TOOLS ask for the form in words alone, which the demo model does not follow.
+    for mode in [Mode.TOOLS, Mode.TOOLS_STRICT, Mode.FUNCTIONS, Mode.JSON_SCHEMA, Mode.JSON_O1, Mode.RESPONSES_TOOLS]:
         client = instructor.from_openai(openai.OpenAI(base_url=V1, api_key="none"), mode=mode)
-        assert isinstance(client.chat.completions.create(model="demo", messages=MESSAGES, response_model=Answer), Answer)
+        asked = dict(model="demo", response_model=Answer, max_retries=0)
+        if mode == Mode.RESPONSES_TOOLS:
+            said = client.responses.create(input=QUESTION, **asked)
+        else:
+            said = client.chat.completions.create(messages=MESSAGES, **asked)
+        assert isinstance(said, Answer), mode
+    client = instructor.from_openai(openai.OpenAI(base_url=V1, api_key="none"), mode=Mode.TOOLS)
+    *_, last = client.chat.completions.create_partial(model="demo", messages=MESSAGES, response_model=Answer)
+    assert last.city in ["Tokyo", "Paris"]
 
 
 def llm():

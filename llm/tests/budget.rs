@@ -1,27 +1,17 @@
 //! The kernel budget: what a decode step of real shape costs in launches on a GPU, without one. The bound on launches alone would be
 //! met by one-workgroup monsters, so the modelled critical path is held with it.
 
+mod steps_support;
+
 use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::{Cheapest, Compiled, compile};
-use gristmill_llm::arch::{Functions, Logits, Options, TokenClass, load};
-use gristmill_llm::gguf::Gguf;
-use gristmill_uop::dtype::Scalar;
+use gristmill_llm::arch::TokenClass;
 use gristmill_uop::target::Target;
+use steps_support::step;
 
 fn decode_step(preset: &str, quant: &str, device: &str) -> Vec<(String, usize, Compiled)> {
-    let file = Gguf::synth(preset, quant).unwrap();
-    let model = load(file.metadata(), &file).unwrap();
+    let plan = step(preset, quant, TokenClass::One);
     let opened = open(device, &Device::default()).unwrap();
-    let options = Options {
-        tokens: TokenClass::One,
-        rows: 4096,
-        pages: None,
-        depth: 4096,
-        cache: Scalar::F16,
-        logits: Logits::Last,
-        tile: Options::TILE,
-    };
-    let plan = model.plan(&options, &mut Functions::new());
     plan.functions()
         .into_iter()
         .map(|f| {

@@ -1,31 +1,21 @@
 //! Plans follow the facts of machines: what is chosen for one differs from what is chosen for another because a fact differs.
 
+mod steps_support;
+
 use gristmill_backend::{cpu, cuda};
 use gristmill_compiler::{Cheapest, Compiled, Dialect, compile};
-use gristmill_llm::arch::{Functions, Logits, Options, TokenClass, load};
-use gristmill_llm::gguf::Gguf;
-use gristmill_uop::dtype::Scalar;
+use gristmill_llm::arch::TokenClass;
 use gristmill_uop::fragment::AMX_BF16;
 use gristmill_uop::function::Function;
 use gristmill_uop::machine::{Machine, MachineKind, NAMED};
 use gristmill_uop::target::{FLAGS, Target};
 use gristmill_uop::{Op, RangeKind};
 use std::sync::Arc;
+use steps_support::step;
 
 /// The largest function of a step: a layer with experts, or the only kind of layer there is.
 fn layer(preset: &str, tokens: TokenClass) -> Arc<Function> {
-    let file = Gguf::synth(preset, "q4_0").expect("a preset");
-    let model = load(file.metadata(), &file).expect("a model");
-    let options = Options {
-        tokens,
-        rows: 4096,
-        pages: None,
-        depth: 4096,
-        cache: Scalar::F16,
-        logits: Logits::Last,
-        tile: Options::TILE,
-    };
-    let plan = model.plan(&options, &mut Functions::new());
+    let plan = step(preset, "q4_0", tokens);
     let largest = plan.functions().into_iter().max_by_key(|function| function.graph.len()).expect("functions");
     largest.clone()
 }

@@ -1,15 +1,15 @@
 //! Plans of kernels as values: their texts parse, alternatives are other kernels, a plan that a tuner left is taken, and perturbed schedules take all of
 //! them.
 
+mod steps_support;
+
 use gristmill_backend::{cpu, cuda};
 use gristmill_compiler::decision::{Count, counts};
 use gristmill_compiler::decompose::attention::plan::AttentionPlan;
 use gristmill_compiler::layout::Layout;
 use gristmill_compiler::tile::{NestPlan, StagePlan, TilePlan, Workgroup};
 use gristmill_compiler::{Cheapest, Compiled, Decision, Dialect, Listed, Perturb, Policy, check_plan, compile};
-use gristmill_llm::arch::{Functions, Logits, Options, TokenClass, load};
-use gristmill_llm::gguf::Gguf;
-use gristmill_uop::dtype::Scalar;
+use gristmill_llm::arch::TokenClass;
 use gristmill_uop::fragment::AMX_BF16;
 use gristmill_uop::function::Function;
 use gristmill_uop::launch::LaunchPlan;
@@ -17,21 +17,11 @@ use gristmill_uop::machine::Machine;
 use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use steps_support::step;
 
 /// The functions of a step.
 fn functions(preset: &str, tokens: TokenClass) -> Vec<Arc<Function>> {
-    let file = Gguf::synth(preset, "q4_0").expect("a preset");
-    let model = load(file.metadata(), &file).expect("a model");
-    let options = Options {
-        tokens,
-        rows: 4096,
-        pages: None,
-        depth: 4096,
-        cache: Scalar::F16,
-        logits: Logits::Last,
-        tile: Options::TILE,
-    };
-    let plan = model.plan(&options, &mut Functions::new());
+    let plan = step(preset, "q4_0", tokens);
     plan.functions().into_iter().cloned().collect()
 }
 

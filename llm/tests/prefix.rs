@@ -2,14 +2,15 @@
 
 mod golden_support;
 mod parity_support;
+mod session_support;
 
 use gristmill_backend::{Options, open};
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::language;
 use gristmill_llm::prefix::{BLOCK, Reuse};
-use gristmill_llm::sampling::{Sampler, SamplingParams};
-use gristmill_llm::session::{Fed, Session};
+use gristmill_llm::session::Session;
+use session_support::{answer, feed};
 use std::ops::ControlFlow;
 
 fn session(keep: usize) -> (Session, Vec<u32>) {
@@ -20,21 +21,6 @@ fn session(keep: usize) -> (Session, Vec<u32>) {
     let story =
         "Once upon a time there was a green frog who asked: what is 17 plus 25? The capital of Japan is Tokyo. ";
     (Session::with_prefixes(engine, keep), tokenizer.encode(&story.repeat(60), false, false))
-}
-
-fn feed(session: &mut Session, prompt: &[u32], reuse: Reuse) -> Fed {
-    session.feed_with(prompt, reuse, &mut |_, _| ControlFlow::Continue(())).expect("fed")
-}
-
-fn answer(session: &mut Session, tokens: usize) -> Vec<u32> {
-    let sampler = Sampler::new(SamplingParams { temperature: 1.5, seed: 7, ..SamplingParams::default() }).unwrap();
-    let mut out = Vec::new();
-    let each = &mut |token| {
-        out.push(token);
-        ControlFlow::Continue(())
-    };
-    session.generate(&sampler, tokens, &|_| false, each).expect("an answer");
-    out
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Conversations with a model that keeps states: what is reused gives what is computed afresh, though a state cannot be cut.
 
+mod session_support;
 #[path = "parity_support/tables.rs"]
 mod tables;
 
@@ -7,9 +8,9 @@ use gristmill_backend::{Options, open};
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::prefix::{BLOCK, Reuse};
-use gristmill_llm::sampling::{Sampler, SamplingParams};
-use gristmill_llm::session::{Fed, Session};
+use gristmill_llm::session::Session;
 use gristmill_uop::Scalar;
+use session_support::{answer, feed};
 use std::ops::ControlFlow;
 use tables::{data, rms};
 
@@ -30,21 +31,6 @@ fn session(keep: Option<usize>) -> Session {
 
 fn text(seed: u32, len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| (i * 37 + seed * 101 + i * i % 13) % 500).collect()
-}
-
-fn feed(session: &mut Session, prompt: &[u32], reuse: Reuse) -> Fed {
-    session.feed_with(prompt, reuse, &mut |_, _| ControlFlow::Continue(())).expect("fed")
-}
-
-fn answer(session: &mut Session, tokens: usize) -> Vec<u32> {
-    let sampler = Sampler::new(SamplingParams { temperature: 1.5, seed: 7, ..SamplingParams::default() }).unwrap();
-    let mut out = Vec::new();
-    let each = &mut |token| {
-        out.push(token);
-        ControlFlow::Continue(())
-    };
-    session.generate(&sampler, tokens, &|_| false, each).expect("an answer");
-    out
 }
 
 /// Logits after a prompt that nothing came before.

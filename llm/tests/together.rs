@@ -86,7 +86,7 @@ fn requests(tokens: &[u32]) -> Vec<Asked> {
 
 fn check(family: &str, quant: &str) {
     let (engine, tokens) = engine(family, quant);
-    let mut batcher = Batcher::new(engine).unwrap_or_else(|_| panic!("{family} shares steps"));
+    let mut batcher = Batcher::new(engine, true).unwrap_or_else(|_| panic!("{family} shares steps"));
     let asked = requests(&tokens);
     let alone: Vec<Vec<u32>> =
         asked.iter().map(|one| answers(&mut batcher, std::slice::from_ref(one), 0).remove(0)).collect();
@@ -116,6 +116,20 @@ fn latents_answer_as_alone() {
 #[test]
 fn windows_and_shared_caches_answer_as_alone() {
     check("gemma4", "q8_0");
+}
+
+#[test]
+fn steps_have_the_size_of_the_largest_where_a_text_must_not_depend_on_others() {
+    for invariant in [true, false] {
+        let (engine, tokens) = engine("llama", "q4_k_m");
+        let mut batcher = Batcher::new(engine, invariant).unwrap_or_else(|_| panic!("it shares steps"));
+        let asked = &requests(&tokens)[1..2];
+        let first = answers(&mut batcher, asked, 0);
+        let launches = [1, PARALLEL].map(|sequences| batcher.engine().row_launches(sequences) > 0);
+        assert_eq!(launches, [!invariant, invariant]);
+        // Alone, its text is the same every time.
+        assert_eq!(answers(&mut batcher, asked, 0), first);
+    }
 }
 
 /// Bits of a row's logits, run beside so many others.

@@ -7,12 +7,15 @@ pub const COMMON_STYLE: &str = include_str!("page/common.css");
 /// Elements, numbers for people, blocks of text set in.
 pub const COMMON_SCRIPT: &str = include_str!("page/common.js");
 
+/// A page with marks for what it is made of, in the order in which [`whole`] puts that in.
+const SHELL: &str = include_str!("shell.html");
+
 /// What a page is made of.
 pub struct Parts<'a> {
-    /// HTML with the marks `@TITLE@`, `@STYLE@`, `@DATA@`, `@SCRIPT@` in this order.
-    pub page: &'a str,
     /// Its title.
     pub title: &'a str,
+    /// What stands in its body.
+    pub body: &'a str,
     /// Style sheets, the first first.
     pub styles: &'a [&'a str],
     /// What the script reads.
@@ -26,10 +29,12 @@ pub fn whole(of: &Parts) -> String {
     // JSON inside a script: no `<` may end it early.
     let data = of.data.to_string().replace('<', "\\u003c");
     let (title, style, script) = (escaped(of.title), of.styles.concat(), of.scripts.concat());
-    let mut out = String::with_capacity(of.page.len() + style.len() + script.len() + data.len());
-    let mut rest = of.page;
+    let body = of.body.trim_end();
+    let parts = [("@TITLE@", &*title), ("@STYLE@", &style), ("@BODY@", body), ("@DATA@", &data), ("@SCRIPT@", &script)];
+    let mut out = String::with_capacity(SHELL.len() + parts.iter().map(|part| part.1.len()).sum::<usize>());
+    let mut rest = SHELL;
     // In their order in the page, and only there: what is put in may hold such marks too.
-    for (mark, text) in [("@TITLE@", &title), ("@STYLE@", &style), ("@DATA@", &data), ("@SCRIPT@", &script)] {
+    for (mark, text) in parts {
         let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
         out.push_str(before);
         out.push_str(text);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// The page.
 pub fn html(recording: &Recording, report: &Report) -> String {
     html::whole(&Parts {
-        page: include_str!("page/page.html"),
+        body: include_str!("page/body.html"),
         title: &format!("{}: {}", recording.model, recording.what),
         styles: &[COMMON_STYLE, include_str!("page/style.css")],
         data: &data(recording, report),

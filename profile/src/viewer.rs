@@ -27,7 +27,7 @@ const SCRIPTS: &[&str] = &[
 pub fn html(compilation: &Compilation) -> Result<String, serde_json::Error> {
     let data: Value = serde_json::to_value(compilation)?;
     Ok(html::whole(&Parts {
-        page: include_str!("viewer/page.html"),
+        body: include_str!("viewer/body.html"),
         title: &format!("{}: kernels", compilation.model),
         styles: &[COMMON_STYLE, include_str!("viewer/style.css")],
         data: &data,

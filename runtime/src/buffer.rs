@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::lease::{DeviceId, Lease, RawBuffer, Use};
+use std::any::Any;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::{Deref, Range};
@@ -67,7 +68,7 @@ impl Buffer {
     }
     /// The allocation, if a device made it whose allocations have that type.
     pub fn raw<T: RawBuffer>(&self) -> Option<&T> {
-        self.memory.as_any().downcast_ref()
+        (&*self.memory as &dyn Any).downcast_ref()
     }
     /// Address of its first byte, where the memory is the host's.
     pub fn host(&self) -> Option<*mut u8> {

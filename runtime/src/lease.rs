@@ -122,8 +122,6 @@ impl Uses {
 /// `len` and `uses` never change. Where `host` gives an address, it is the same every time, and `len` bytes behind it are initialised and may
 /// be read and written, from any thread, for as long as this lives; nothing touches them but holders of leases and steps in flight.
 pub unsafe trait RawBuffer: Any + Send + Sync {
-    /// For downcasting by the device that made it.
-    fn as_any(&self) -> &dyn Any;
     /// Its length, bytes.
     fn len(&self) -> usize;
     /// Has it no bytes?
@@ -133,7 +131,9 @@ pub unsafe trait RawBuffer: Any + Send + Sync {
     /// Who uses it now, and whose it is.
     fn uses(&self) -> &Uses;
     /// Address on the host, where the memory is the host's.
-    fn host(&self) -> Option<*mut u8>;
+    fn host(&self) -> Option<*mut u8> {
+        None
+    }
 }
 
 /// The right to use ranges of an allocation, until it is dropped.
@@ -279,17 +279,11 @@ mod tests {
     struct Plain(Uses);
     // SAFETY: it has no address.
     unsafe impl RawBuffer for Plain {
-        fn as_any(&self) -> &dyn Any {
-            self
-        }
         fn len(&self) -> usize {
             100
         }
         fn uses(&self) -> &Uses {
             &self.0
-        }
-        fn host(&self) -> Option<*mut u8> {
-            None
         }
     }
 

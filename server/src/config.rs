@@ -45,6 +45,8 @@ pub struct Config {
     pub owned_by: String,
     /// Bytes of earlier prompts to keep; `None` for a share of the memory.
     pub keep: Option<usize>,
+    /// Must a text with a seed, or of the most probable tokens, not depend on who else is answered? Their steps have the size of the largest then, however few there are.
+    pub batch_invariant: bool,
 }
 
 impl Config {
@@ -83,6 +85,7 @@ impl Default for Config {
             drain: Duration::from_secs(25),
             owned_by: "gristmill".into(),
             keep: None,
+            batch_invariant: true,
         }
     }
 }

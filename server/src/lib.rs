@@ -170,7 +170,8 @@ impl Server {
         let Server { runtime, config, front, condition, connected, ending, connections, .. } = self;
         let Offer { models, most_loaded, available } = offer;
         let (metrics, limits, drain) = (Metrics::default(), config.limits(), config.drain);
-        let shared = Shared { metrics, condition, limits, waiting: config.queue, keep: config.keep };
+        let Config { keep, batch_invariant, queue: waiting, .. } = config;
+        let shared = Shared { metrics, condition, limits, waiting, keep, batch_invariant };
         let models = Arc::new(Models::new(models, most_loaded, available, shared, front.loading()));
         let context = models.only().map(|only| models.load_now(only)).transpose()?;
         let preparing = Preparing::new(PREPARING);

@@ -112,6 +112,28 @@ pub struct Program {
     pub notes: Vec<String>,
 }
 
+impl Program {
+    /// One without arguments, text or estimate, of one thread: what these are is said on top of it.
+    pub fn new(name: &str, graph: Arc<Graph>, root: Id, groups: Id) -> Program {
+        Program {
+            name: name.into(),
+            source: String::new(),
+            graph,
+            root,
+            params: Vec::new(),
+            vars: Vec::new(),
+            context: KernelContext::default(),
+            groups,
+            threads: 1,
+            scratch: 0,
+            estimate: Estimate::default(),
+            seconds: 0.0,
+            title: String::new(),
+            notes: Vec::new(),
+        }
+    }
+}
+
 impl Graph {
     /// Value of an index expression (constants, variables, integer arithmetic) for the given variables.
     pub fn evaluate_index(&self, id: Id, vars: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {

@@ -2,7 +2,6 @@
 
 use gristmill_runtime::lease::{Owner, Uses};
 use gristmill_runtime::{Buffer, Error, Memory, RawBuffer, memory};
-use std::any::Any;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const HUGE: usize = 2 << 20;
@@ -136,9 +135,6 @@ fn sanitizer() -> Option<Sanitizer> {
 // SAFETY: the mapping has at least `len` bytes, which the system has filled with zeros; they stay where they are until it is dropped, and its
 // address goes nowhere else.
 unsafe impl RawBuffer for Shared {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
     fn len(&self) -> usize {
         self.len
     }

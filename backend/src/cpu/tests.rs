@@ -4,7 +4,7 @@ use super::{Cc, CpuDevice, Isa};
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory};
 use gristmill_uop::Graph;
-use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
+use gristmill_uop::program::{Access, Extent, Param, Program};
 use std::cell::RefCell;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -49,22 +49,13 @@ fn program(name: &str, source: &str, params: usize, groups: Groups) -> Program {
         Groups::N => (graph.var("n", 0, 1000), vec![Arc::from("n")]),
     };
     Program {
-        name: name.into(),
         source: source.replace("NAME", name),
-        graph: Arc::new(graph),
-        root: groups,
         params: (0..params as u32)
             .map(|slot| Param { slot, access: Access::ReadWrite, extent: Extent::Fixed(0) })
             .collect(),
         vars,
-        context: KernelContext::default(),
-        groups,
-        threads: 1,
         scratch: 4096,
-        estimate: Estimate::default(),
-        seconds: 0.0,
-        title: String::new(),
-        notes: vec![],
+        ..Program::new(name, Arc::new(graph), groups, groups)
     }
 }
 

@@ -5,7 +5,7 @@ use super::dialect::measuring::{BARRIERS, CHASE, LINK, PAGE, READ, THREADS};
 use gristmill_runtime::{Buffer, Device, Error, Launch, Memory, Replay};
 use gristmill_uop::Graph;
 use gristmill_uop::costs::Costs;
-use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
+use gristmill_uop::program::{Access, Extent, Param, Program};
 use std::sync::Arc;
 
 /// Bytes that are read: many times an H200's cache of 50 MiB, and 0.23 ms of its memory.
@@ -100,20 +100,11 @@ impl Kernel {
             extent: Extent::Fixed(bytes),
         };
         Program {
-            name: self.name.into(),
             source: self.text.replace("NAME", self.name),
-            graph: Arc::new(graph),
-            root: groups,
             params: extents.iter().enumerate().map(param).collect(),
             vars: self.variables.iter().map(|&name| Arc::from(name)).collect(),
-            context: KernelContext::default(),
-            groups,
             threads: self.threads,
-            scratch: 0,
-            estimate: Estimate::default(),
-            seconds: 0.0,
-            title: String::new(),
-            notes: vec![],
+            ..Program::new(self.name, Arc::new(graph), groups, groups)
         }
     }
 }

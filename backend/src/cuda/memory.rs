@@ -5,7 +5,6 @@ use super::handle::{Handle, Stream};
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use gristmill_runtime::lease::Uses;
 use gristmill_runtime::{Buffer, Error, Memory, RawBuffer};
-use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -27,17 +26,11 @@ impl Drop for DeviceMemory {
 
 // SAFETY: it has no address on the host.
 unsafe impl RawBuffer for DeviceMemory {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
     fn len(&self) -> usize {
         self.len
     }
     fn uses(&self) -> &Uses {
         &self.uses
-    }
-    fn host(&self) -> Option<*mut u8> {
-        None
     }
 }
 

@@ -3,7 +3,6 @@
 use gristmill_runtime::RawBuffer;
 use gristmill_runtime::lease::{Owner, Uses};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::any::Any;
 use std::ptr::NonNull;
 
 /// A zeroed piece of memory, 16-byte aligned.
@@ -38,9 +37,6 @@ impl Drop for HostMemory {
 
 // SAFETY: at least `len` zeros were allocated; they stay where they are until this is dropped, and their address goes nowhere else.
 unsafe impl RawBuffer for HostMemory {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
     fn len(&self) -> usize {
         self.len
     }

@@ -6,7 +6,6 @@ use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedP
 use gristmill_uop::machine::{MachineKind, NAMED};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
-use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,17 +42,11 @@ struct NullBuffer {
 
 // SAFETY: it has no address.
 unsafe impl RawBuffer for NullBuffer {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
     fn len(&self) -> usize {
         self.bytes
     }
     fn uses(&self) -> &Uses {
         &self.uses
-    }
-    fn host(&self) -> Option<*mut u8> {
-        None
     }
 }
 

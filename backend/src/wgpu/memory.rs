@@ -3,7 +3,6 @@
 use super::context::Context;
 use gristmill_runtime::lease::Uses;
 use gristmill_runtime::{Buffer, Error, Memory, RawBuffer};
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wgpu::{BufferDescriptor, BufferUsages, CommandEncoderDescriptor, MapMode};
@@ -25,17 +24,11 @@ pub struct AdapterMemory {
 
 // SAFETY: it has no address on the host.
 unsafe impl RawBuffer for AdapterMemory {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
     fn len(&self) -> usize {
         self.len
     }
     fn uses(&self) -> &Uses {
         &self.uses
-    }
-    fn host(&self) -> Option<*mut u8> {
-        None
     }
 }
 

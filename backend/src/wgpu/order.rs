@@ -3,7 +3,7 @@
 use super::dialect::order::text;
 use gristmill_runtime::{Device, Error, Launch, Memory};
 use gristmill_uop::Graph;
-use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
+use gristmill_uop::program::{Access, Extent, Param, Program};
 use std::sync::Arc;
 
 /// Are the threads of the device's workgroups in order, so far as its narrowest subgroup goes?
@@ -13,20 +13,11 @@ pub fn in_order(device: &dyn Device) -> Result<bool, Error> {
     let one = graph.int(1);
     let bytes = 4 * threads;
     let program = Program {
-        name: "order".into(),
         source: text(threads, narrowest),
-        graph: Arc::new(graph),
-        root: one,
         params: vec![Param { slot: 0, access: Access::Write, extent: Extent::Fixed(bytes) }],
         vars: vec![],
-        context: KernelContext::default(),
-        groups: one,
         threads,
-        scratch: 0,
-        estimate: Estimate::default(),
-        seconds: 0.0,
-        title: String::new(),
-        notes: vec![],
+        ..Program::new("order", Arc::new(graph), one, one)
     };
     let kernel = device.load(&[program], &|_, _| ())?.remove(0);
     let buffer = device.alloc(bytes, Memory::Scratch)?;

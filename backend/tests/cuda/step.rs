@@ -4,7 +4,7 @@ use gristmill_backend::cuda::CudaDevice;
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory};
 use gristmill_uop::Graph;
-use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
+use gristmill_uop::program::{Access, Extent, Param, Program};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,20 +45,12 @@ pub fn program(name: &str, scratch: usize) -> Program {
     let mut graph = Graph::new();
     let n = graph.var("n", 0, 1000);
     Program {
-        name: name.into(),
         source: TEXT.replace("NAME", name).replace("v[0]", &format!("v[0] /* {scratch} */")),
-        graph: Arc::new(graph),
-        root: n,
         params: vec![param(0, Access::Write), param(1, Access::Read)],
         vars: vec![Arc::from("n")],
-        context: KernelContext::default(),
-        groups: n,
         threads: 32,
         scratch,
-        estimate: Estimate::default(),
-        seconds: 0.0,
-        title: String::new(),
-        notes: vec![],
+        ..Program::new(name, Arc::new(graph), n, n)
     }
 }
 

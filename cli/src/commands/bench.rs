@@ -54,6 +54,9 @@ pub struct Options {
     /// Generation of so many sequences in one step, each behind -p tokens, instead
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=512), conflicts_with = "ablate")]
     batch: Vec<u16>,
+    /// With --batch: all steps as those of the most sequences, which `serve` takes for answers with a seed or temperature 0
+    #[arg(long, requires = "batch")]
+    batch_invariant: bool,
     /// One JSON object a line instead of a table
     #[arg(long)]
     json: bool,
@@ -85,7 +88,8 @@ pub fn run(options: Options) -> Result {
     if !options.batch.is_empty() {
         let sequences: Vec<usize> = options.batch.iter().copied().map(usize::from).collect();
         let (prompt, tokens, times) = (options.p, options.n.max(1), options.r.into());
-        let batches = Batches { sequences: &sequences, prompt, tokens, times, json: options.json };
+        let (invariant, json) = (options.batch_invariant, options.json);
+        let batches = Batches { sequences: &sequences, prompt, tokens, times, invariant, json };
         return sequences::run(&batches, &model, opened, &options.common);
     }
     if options.ablate {

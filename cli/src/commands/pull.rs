@@ -4,7 +4,7 @@ use crate::failure::{Failure, Result};
 use crate::model;
 use crate::size::size;
 use clap::Args;
-use gristmill_hub::{Name, SHORT, Store};
+use gristmill_hub::{Name, Store};
 use std::io::{self, Write};
 
 const NOTES: &str = "\
@@ -50,10 +50,6 @@ pub fn named(text: &str) -> Result<Name> {
         return Err(Failure::usage(message, format!("gristmill chat {text}")));
     }
     Name::parse(text)?.ok_or_else(|| {
-        let short: Vec<&str> = SHORT.iter().map(|row| row.name).collect();
-        Failure::usage(
-            format_args!("{text} is not the name of a model"),
-            format!("names are hf:ORG/REPO, hf:ORG/REPO:FILE, https://HOST/FILE.gguf, and for short {}", short.join(", ")),
-        )
+        Failure::usage(format_args!("{text} is not the name of a model"), model::no_name_hint(text))
     })
 }

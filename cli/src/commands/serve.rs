@@ -73,6 +73,9 @@ pub struct Options {
     /// Memory of each model for earlier prompts where it answers one by one, MB [default: four whole contexts, within an eighth of the free memory]
     #[arg(long, value_name = "MB", help_heading = "Limits")]
     keep: Option<usize>,
+    /// Let answers with a seed or temperature 0 depend on who else is answered, in their last bits, and so now and then in a word: they are faster while few are made
+    #[arg(long)]
+    no_batch_invariance: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -143,6 +146,7 @@ pub fn run(options: Options) -> Result {
         drain: Duration::from_secs(options.drain.into()),
         owned_by: options.owned_by,
         keep: options.keep.map(|mb| mb.saturating_mul(1_000_000)),
+        batch_invariant: !options.no_batch_invariance,
         ..defaults
     })?;
     let (loading, common) = (server.loading(), options.common);

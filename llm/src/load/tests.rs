@@ -11,7 +11,6 @@ use gristmill_runtime::{Device, DeviceId, Error as DeviceError, Kernel, Launch, 
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
-use std::any::Any;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,17 +29,11 @@ struct Far(Buffer, Uses);
 
 // SAFETY: it has no address.
 unsafe impl RawBuffer for Far {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
     fn len(&self) -> usize {
         self.0.len()
     }
     fn uses(&self) -> &Uses {
         &self.1
-    }
-    fn host(&self) -> Option<*mut u8> {
-        None
     }
 }
 

@@ -48,14 +48,14 @@ pub struct Batcher {
 }
 
 impl Batcher {
-    /// With the pool of an engine that has one.
+    /// With the pool of an engine that has one. Unless `batch_invariant`, what a sequence gives may depend in its last bits on how many are beside it, and steps of few are faster.
     ///
     /// # Errors
     /// The engine, where its cache is one sequence's.
-    pub fn new(engine: Engine) -> Result<Batcher, Box<Engine>> {
+    pub fn new(engine: Engine, batch_invariant: bool) -> Result<Batcher, Box<Engine>> {
         let Some(pages) = engine.pages() else { return Err(Box::new(engine)) };
         let piece = [PIECE, PIECE_BESIDE].map(|most| most.min(engine.chunk()));
-        let bounds = Bounds { pages, page: Options::PAGE, sequences: engine.most_sequences(), piece };
+        let bounds = Bounds { pages, page: Options::PAGE, sequences: engine.most_sequences(), piece, batch_invariant };
         let scheduler = Scheduler::new(bounds);
         Ok(Batcher { engine, bounds, scheduler, piece: Vec::new(), logits: Vec::new(), chosen: None, rows: 0 })
     }

@@ -20,6 +20,8 @@ pub struct Bounds {
     pub sequences: usize,
     /// Most tokens of a piece of a prompt where no answer waits for it, and where one does.
     pub piece: [usize; 2],
+    /// Must what a sequence gives that reuses [exact](Reuse::Exact) rows alone not depend on how many are beside it?
+    pub batch_invariant: bool,
 }
 
 /// A prompt's rest of no more tokens is one small step.
@@ -253,7 +255,7 @@ impl Scheduler {
         let decodes = self.decodes();
         let piece = self.piece(!decodes.is_empty());
         let exact = |d: &Decode| self.find(d.sequence).is_some_and(|s| s.reuse == Reuse::Exact);
-        let alike = decodes.iter().any(exact);
+        let alike = self.bounds.batch_invariant && decodes.iter().any(exact);
         Batch { copies: std::mem::take(&mut self.copies), decodes, piece, alike }
     }
     /// A batch has run.

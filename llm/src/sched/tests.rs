@@ -39,7 +39,7 @@ fn alone(prompt: &[u32], answer: usize) -> Vec<u32> {
 
 impl Model {
     fn new(pages: usize, sequences: usize) -> Model {
-        let bounds = Bounds { pages, page: PAGE, sequences, piece: [96, 48] };
+        let bounds = Bounds { pages, page: PAGE, sequences, piece: [96, 48], batch_invariant: true };
         Model {
             scheduler: Scheduler::new(bounds),
             pool: vec![None; pages * PAGE],

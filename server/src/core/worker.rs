@@ -12,19 +12,19 @@ use std::sync::Arc;
 /// The thread's work.
 pub enum Worker {
     /// One answer after the other.
-    Alone(Alone),
+    Alone(Box<Alone>),
     /// Many in one step.
-    Together(Together),
+    Together(Box<Together>),
 }
 
 impl Worker {
-    /// With an engine; one that answers one by one keeps at most so many bytes of earlier prompts.
-    pub fn new(engine: Engine, keep: usize, model: Arc<Model>, condition: Condition) -> Worker {
-        match Batcher::new(engine) {
+    /// With an engine; one that answers one by one keeps at most so many bytes of earlier prompts, and one that makes several answers together is `batch_invariant` or not.
+    pub fn new(engine: Engine, keep: usize, batch_invariant: bool, model: Arc<Model>, condition: Condition) -> Worker {
+        match Batcher::new(engine, batch_invariant) {
             Ok(batcher) => {
                 let (sequences, pages) = (batcher.engine().most_sequences(), batcher.load().total_pages);
                 tracing::info!(model = model.name(), sequences, pages, "answers several requests together");
-                Worker::Together(Together::new(batcher, model, condition))
+                Worker::Together(Box::new(Together::new(batcher, model, condition)))
             }
             Err(engine) => {
                 let why = match engine.model().batches() {
@@ -32,7 +32,7 @@ impl Worker {
                     false => "its layers keep states of one sequence",
                 };
                 tracing::info!(model = model.name(), why, "answers one request after the other");
-                Worker::Alone(Alone { session: Session::with_prefixes(*engine, keep), model, condition })
+                Worker::Alone(Box::new(Alone { session: Session::with_prefixes(*engine, keep), model, condition }))
             }
         }
     }

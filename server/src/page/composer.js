@@ -8,6 +8,8 @@ import { viewFile } from './dialogs.js';
 
 /* An attachment is part of a prompt: 128 kB are some 40,000 tokens. A browser keeps 5 MB for all conversations. */
 const MOST_BYTES = 128e3, MOST_FILES = 8;
+/* A text that is pasted and longer than two screens of a desktop would hide what is written around it: it becomes an attachment. */
+const LONG_PASTE = 4000;
 
 let files = [];
 const drafts = new Map();   // what was not sent, by conversation
@@ -91,10 +93,21 @@ $('composer').addEventListener('submit', event => {
 $('attach').onclick = () => $('files').click();
 $('files').onchange = async () => { await attach($('files').files); $('files').value = ''; $('input').focus(); };
 $('input').addEventListener('paste', event => {
-  if (!event.clipboardData.files.length) return;
+  const { files: pasted } = event.clipboardData, text = event.clipboardData.getData('text/plain');
+  if (!pasted.length && text.length <= LONG_PASTE) return;
   event.preventDefault();
-  attach(event.clipboardData.files);
+  attach(pasted.length ? pasted : [new File([text], 'pasted.txt')]);
+  if (!pasted.length) toast('The long text is attached', 'Into the message', () => intoMessage(text));
 });
+/* A text that was attached stands where the cursor is instead. */
+function intoMessage(text) {
+  const at = files.findLastIndex(file => file.name === 'pasted.txt');
+  if (at >= 0) files.splice(at, 1);
+  $('input').setRangeText(text, $('input').selectionStart, $('input').selectionEnd, 'end');
+  grow($('input'));
+  drawFiles();
+  $('input').focus();
+}
 /* A file that is dropped anywhere is an attachment: a browser would leave the page for it. */
 const main = document.querySelector('main'), carries = event => [...event.dataTransfer.types].includes('Files');
 addEventListener('dragover', event => { if (carries(event)) { event.preventDefault(); main.classList.add('dropping'); } });

@@ -36,6 +36,27 @@ export function drop(chat, message) {
   chat.head = message.parent;
   if (sibling) choose(chat, sibling);
 }
+/* Takes away a message and all that follows it, and tells them; the path leads to what stands beside it, or ends before it. */
+export function prune(chat, message) {
+  const gone = new Set([message.id]), shown = path(chat).includes(message);
+  // Each follows one before it.
+  for (const other of chat.messages) if (gone.has(other.parent)) gone.add(other.id);
+  const removed = chat.messages.filter(other => gone.has(other.id));
+  chat.messages = chat.messages.filter(other => !gone.has(other.id));
+  if (!shown) return removed;
+  chat.head = message.parent;
+  const sibling = chat.messages.findLast(other => other.parent === message.parent);
+  if (sibling) choose(chat, sibling);
+  return removed;
+}
+/* Puts back what was pruned, by other numbers: those that it had may be others' by now. */
+export function graft(chat, removed) {
+  const first = chat.messages.reduce((most, other) => Math.max(most, other.id), -1) + 1;
+  const ids = new Map(removed.map((message, at) => [message.id, first + at]));
+  for (const message of removed) Object.assign(message, { id: ids.get(message.id), parent: ids.get(message.parent) ?? message.parent });
+  chat.messages.push(...removed);
+  choose(chat, removed[0]);
+}
 export const nameOf = content => content.replace(/\s+/g, ' ').trim().slice(0, 60);
 
 /* The conversation that a value from storage or from a file describes, or null. Only what is known here is taken over, in its type. */

@@ -1,9 +1,9 @@
 // The messages of the shown conversation, and what can be done with them.
 
-import { again, ask, resume, reword, running } from './answers.js';
+import { again, ask, halt, resume, reword, running } from './answers.js';
 import { begin, save, state } from './chats.js';
-import { before, choose, path, variants } from './conversation.js';
-import { $, announce, copy, count, el, grow, icon, iconButton, plainButton } from './dom.js';
+import { before, choose, graft, path, prune, variants } from './conversation.js';
+import { $, announce, copy, count, el, grow, icon, iconButton, plainButton, toast } from './dom.js';
 import { emit, on } from './events.js';
 import { markdown } from './markdown.js';
 import { chip, compose } from './composer.js';
@@ -28,6 +28,17 @@ function switcher(chat, message) {
   forth.disabled = at === all.length - 1;
   return el('span', { class: 'variants', role: 'group', 'aria-label': `${what} ${at + 1} of ${all.length}` }, back, el('span', { 'aria-hidden': 'true' }, `${at + 1}/${all.length}`), forth);
 }
+
+/* Takes away a message with what follows it; there is a while to have it back. */
+function discard(chat, message) {
+  halt(chat);
+  const removed = prune(chat, message);
+  const drawn = () => { save(chat, false); if (chat === state.chat) { emit('shown', {}); $('input').focus(); } };
+  drawn();
+  toast(removed.length > 1 ? `${count(removed.length)} messages deleted` : 'Message deleted', 'Undo', () => { halt(chat); graft(chat, removed); drawn(); });
+}
+const follows = (chat, message) => chat.messages.some(other => other.parent === message.id);
+const discarding = (chat, message) => iconButton('trash', follows(chat, message) ? 'Delete with what follows' : 'Delete', () => discard(chat, message));
 
 function userView(chat, message) {
   const text = el('div', { class: 'text', hidden: !message.content }, message.content);
@@ -54,7 +65,7 @@ function userView(chat, message) {
     area.focus();
   };
   const copying = iconButton('copy', 'Copy', () => copy(message.content, copying)), pen = iconButton('pen', 'Edit', view.edit);
-  tools.append(...[copying, pen, switcher(chat, message)].filter(Boolean));
+  tools.append(...[copying, pen, discarding(chat, message), switcher(chat, message)].filter(Boolean));
   return view;
 }
 
@@ -70,12 +81,18 @@ const REFUSALS = {
   queue_full: 'The server is full: too many requests wait already.', too_many_connections: 'The server is full: too many are connected.', too_many_bodies: 'The server is full: others are sending too much.',
   model_loading: 'The model is still being loaded.',
 };
+/* What the server says, as a sentence of this page: `names` as code. */
+function sentence(text) {
+  const parts = text.split(/`([^`]+)`/).map((part, at) => at % 2 ? el('code', {}, part) : part);
+  if (parts[0]) parts[0] = parts[0][0].toUpperCase() + parts[0].slice(1);
+  return parts;
+}
 function noticeView(chat, message) {
   const { error, code, content } = message, question = before(chat, message);
   const anewWays = [plainButton('Edit the message', () => views.get(question).edit()), plainButton('New conversation', () => anew(question))];
   const goOn = content && chat.head === message.id ? [plainButton('Continue', () => resume(chat, message))] : [];
   const ways = code === 'context_length_exceeded' ? anewWays : [...goOn, plainButton('Try again', () => again(chat, message))];
-  return [icon('alert'), el('span', { title: error }, REFUSALS[code] ?? error), ...ways];
+  return [icon('alert'), el('span', { title: error }, ...REFUSALS[code] ? [REFUSALS[code]] : sentence(error)), ...ways];
 }
 const rate = n => n >= 100 ? count(Math.round(n)) : n.toFixed(1);
 function statistics({ stats, model }) {
@@ -127,7 +144,8 @@ function answerView(chat, message) {
   const copying = iconButton('copy', 'Copy', () => copy(message.content, copying));
   const anew = iconButton('again', 'Answer again', () => again(chat, message));
   const onward = iconButton('onward', 'Continue', () => resume(chat, message));
-  const tools = el('div', { class: 'tools' }, copying, anew, onward, switcher(chat, message), stats);
+  const away = discarding(chat, message);
+  const tools = el('div', { class: 'tools' }, copying, anew, onward, away, switcher(chat, message), stats);
   const view = el('div', { class: 'message assistant', role: 'group', 'aria-label': 'Answer' }, thought, waiting, body, note, tools);
   view.update = run => {
     const live = !!run, text = message.content || message.reasoning;
@@ -141,6 +159,7 @@ function answerView(chat, message) {
     note.hidden = live || !note.textContent;
     stats.textContent = statistics(message);
     copying.hidden = live || !message.content;
+    away.hidden = live;
     anew.hidden = live || !!message.error;
     onward.hidden = live || chat.head !== message.id || !message.content || !(message.stopped || message.cut);
   };

@@ -12,7 +12,6 @@ use gristmill_runtime::store::{Store, Temporary};
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, RawBuffer, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
-use std::any::Any;
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -129,17 +128,11 @@ struct Remote {
 
 // SAFETY: it has no address on the host.
 unsafe impl RawBuffer for Remote {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
     fn len(&self) -> usize {
         self.len
     }
     fn uses(&self) -> &Uses {
         &self.uses
-    }
-    fn host(&self) -> Option<*mut u8> {
-        None
     }
 }
 

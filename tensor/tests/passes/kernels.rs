@@ -7,7 +7,7 @@ use gristmill_backend::interp::linear::LinearDevice;
 use gristmill_compiler::testing::{KernelCode, Layout, Packing, global_ranges, prepack};
 use gristmill_runtime::{Buffer, Device, Kernel, Launch, Memory};
 use gristmill_uop::encoding::EncodingRef;
-use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
+use gristmill_uop::program::{Access, Extent, Param, Program};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
 use std::collections::BTreeMap;
@@ -223,22 +223,7 @@ fn program(mut g: Graph, root: Id) -> Program {
             vars.push(name.clone());
         }
     }
-    Program {
-        name: "r_case".into(),
-        source: String::new(),
-        params: params.collect(),
-        graph: Arc::new(g),
-        root,
-        vars,
-        context: KernelContext::default(),
-        groups,
-        threads: 1,
-        scratch: 0,
-        estimate: Estimate::default(),
-        seconds: 0.0,
-        title: String::new(),
-        notes: vec![],
-    }
+    Program { params: params.collect(), vars, ..Program::new("r_case", Arc::new(g), root, groups) }
 }
 
 fn launch(

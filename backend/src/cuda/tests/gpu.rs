@@ -5,7 +5,7 @@ use crate::cuda::CudaDevice;
 use crate::null::NullDevice;
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory};
 use gristmill_uop::Graph;
-use gristmill_uop::program::{Access, Estimate, Extent, KernelContext, Param, Program};
+use gristmill_uop::program::{Access, Extent, Param, Program};
 use gristmill_uop::target::Target;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,20 +25,11 @@ fn program(name: &str, source: &str, params: u32, threads: usize, groups: Groups
         Groups::N => n,
     };
     Program {
-        name: name.into(),
         source: source.replace("NAME", name),
-        graph: Arc::new(graph),
-        root: n,
         params: (0..params).map(|slot| Param { slot, access: Access::ReadWrite, extent: Extent::Fixed(0) }).collect(),
         vars: vec![Arc::from("n")],
-        context: KernelContext::default(),
-        groups,
         threads,
-        scratch: 0,
-        estimate: Estimate::default(),
-        seconds: 0.0,
-        title: String::new(),
-        notes: vec![],
+        ..Program::new(name, Arc::new(graph), n, groups)
     }
 }
 

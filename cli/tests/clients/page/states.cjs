@@ -102,7 +102,7 @@ module.exports = (b, { stub }) => {
       stub.answers = [{ status: 500, code: null, message: 'the request failed' }, say => say('well')];
       await b.send('Try');
       await b.done();
-      assert.match(await last(), /the request failed[^]*Try again/);
+      assert.match(await last(), /The request failed[^]*Try again/);
       await click('.last .notice button');
       await b.done();
       assert.strictEqual((await b.answers()).at(-1), 'well');

@@ -101,6 +101,31 @@ module.exports = (b, { home }) => {
       await click('[title="Later question"]');
       assert.strictEqual((await b.answers()).length, 2);
     },
+    async delete_and_undo() {
+      const before = await b.answers();
+      await click('.last [title=Delete]');
+      assert.deepStrictEqual(await b.answers(), before.slice(0, -1));
+      assert.strictEqual(await evaluate(`document.querySelector('.last .text').innerText`), 'What is 17 plus 25?', 'the question stays');
+      await click('#toast button');
+      assert.deepStrictEqual(await b.answers(), before);
+      // With all that follows; another question stands in the same place.
+      await evaluate(`[...document.querySelectorAll('.user [title="Delete with what follows"]')][1].click()`);
+      assert.match(await evaluate(`document.getElementById('toast').innerText`), /2 messages deleted/);
+      assert.strictEqual(await evaluate(`[...document.querySelectorAll('.user .text')].at(-1).innerText`), 'Tell me a story.');
+      await click('#toast button');
+      assert.deepStrictEqual(await b.answers(), before);
+      // One that comes is ended, and asked again there is an answer as before.
+      await endless();
+      await click('.last [title="Answer again"]');
+      await evaluate(`document.querySelector('.user:nth-last-child(2) [title="Delete with what follows"]').click()`);
+      assert.strictEqual(await evaluate(`running.size`), 0);
+      await click('#toast button');
+      await ending();
+      await idle();
+      assert.strictEqual(await evaluate(`variants(state.chat, path(state.chat).at(-1)).length`), 2);
+      await click('.last [title=Delete]');
+      assert.deepStrictEqual(await b.answers(), before);
+    },
     async reload() {
       await b.visit();
       await until(`document.querySelectorAll('.assistant').length === 2`);
@@ -180,6 +205,12 @@ module.exports = (b, { home }) => {
       await evaluate(`{ const data = new DataTransfer(); data.items.add(new File(['C'], 'c.txt')); document.body.dispatchEvent(new DragEvent('drop', { dataTransfer: data, bubbles: true, cancelable: true })); }`);
       await until(`document.querySelectorAll('#chips .chip').length === 2`);
       await click('#chips [title="Remove c.txt"]');
+      // What is pasted and long becomes one too, unless somebody wants it in the message.
+      await evaluate(`{ const data = new DataTransfer(); data.setData('text/plain', 'long '.repeat(1000)); document.getElementById('input').dispatchEvent(new ClipboardEvent('paste', { clipboardData: data, bubbles: true, cancelable: true })); }`);
+      await until(`document.querySelectorAll('#chips .chip').length === 2`);
+      await click('#toast button');
+      assert.deepStrictEqual(await evaluate(`[document.querySelectorAll('#chips .chip').length, document.getElementById('input').value.length]`), [1, 5000]);
+      await evaluate(`{ const field = document.getElementById('input'); field.value = ''; field.dispatchEvent(new Event('input')); }`);
       await b.shoot('attachment');
       await evaluate(`window.plain = window.fetch; window.fetch = (url, options) => { if (options?.body) window.body = JSON.parse(options.body); return plain(url, options); }; 0`);
       await b.send('What is in it?');

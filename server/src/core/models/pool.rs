@@ -50,6 +50,8 @@ pub struct Shared {
     pub waiting: usize,
     /// Bytes of earlier prompts that each keeps; `None` for a share of the memory.
     pub keep: Option<usize>,
+    /// Must a text with a seed, or of the most probable tokens, not depend on who else is answered?
+    pub batch_invariant: bool,
 }
 
 /// All models.
@@ -322,7 +324,7 @@ impl Models {
         let keep = self.shared.keep.unwrap_or_else(|| self.kept_bytes(&engine));
         let (model, condition) = (model.clone(), self.shared.condition.clone());
         tracing::info!(model = model.name(), bytes, load_ms = begun.elapsed().as_millis() as u64, "loaded");
-        Ok(Ready { worker: Worker::new(engine, keep, model, condition), served, bytes })
+        Ok(Ready { worker: Worker::new(engine, keep, self.shared.batch_invariant, model, condition), served, bytes })
     }
     fn kept_bytes(&self, engine: &Engine) -> usize {
         let whole = engine.context() * engine.cache_bytes_per_token() + engine.state_bytes();

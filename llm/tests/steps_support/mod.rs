@@ -1,0 +1,21 @@
+//! Steps of presets, for tests of what is planned for them.
+
+use gristmill_llm::arch::{Functions, Logits, Options, Plan, TokenClass, load};
+use gristmill_llm::gguf::Gguf;
+use gristmill_uop::dtype::Scalar;
+
+/// A step of a model of that shape, in a cache of 4,096 rows of halves.
+pub fn step(preset: &str, quant: &str, tokens: TokenClass) -> Plan {
+    let file = Gguf::synth(preset, quant).expect("a preset");
+    let model = load(file.metadata(), &file).expect("a model");
+    let options = Options {
+        tokens,
+        rows: 4096,
+        pages: None,
+        depth: 4096,
+        cache: Scalar::F16,
+        logits: Logits::Last,
+        tile: Options::TILE,
+    };
+    model.plan(&options, &mut Functions::new())
+}
