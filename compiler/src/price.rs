@@ -77,6 +77,9 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
     let mut seen_weights: FxHashSet<Id> = FxHashSet::default();
     let mut indices = Indices::default();
     let (mut main_ops, mut main_cached, mut jumps) = (0.0, 0.0, 0.0);
+    let resident = occupancy::resident_of(g, nests, target);
+    // Whoever has a unit to itself computes nothing while it waits for what it loads; of several one computes while another waits.
+    let both = |ops: f64, cached: f64| if resident == 1 { ops + cached } else { ops.max(cached) };
     for &nest in nests {
         let staged = g[g[nest].src[0]].op == Op::Local;
         let runs = runs(&mut c, nest, &globals, target);
@@ -93,7 +96,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
             main_cached += groups * cached;
         } else if staged {
             // Every worker does its share of the runs; nothing else of the workgroup proceeds meanwhile.
-            let mut seconds = runs * (ops / target.machine.operations).max(cached / target.machine.cache_bandwidth);
+            let mut seconds = runs * both(ops / target.machine.operations, cached / target.machine.cache_bandwidth);
             if target.machine.kind == MachineKind::Cpu && bytes > target.machine.stage_bytes() as f64 {
                 // More weights than a cache keeps: each run reads them again.
                 let mine = g.free_ranges(nest);
@@ -101,7 +104,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
                 seconds = seconds.max(bytes * (runs / different).max(1.0) / target.machine.bandwidth);
             }
             price.stages += seconds;
-            price.stages += wait(g, nest, groups, target);
+            price.stages += wait(g, nest, groups / resident as f64, target);
         } else {
             main_ops += runs * ops;
             main_cached += runs * cached;
@@ -116,7 +119,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
         MachineKind::Gpu => (target.machine.units as f64 / 2.0 / groups.max(1.0)).clamp(1.0, 64.0),
     };
     let main =
-        memory.max(main_ops / target.machine.operations).max(main_cached / target.machine.cache_bandwidth) * fill;
+        memory.max(both(main_ops / target.machine.operations, main_cached / target.machine.cache_bandwidth)) * fill;
     price.seconds = target.machine.launch + price.stages + main;
     price.floor = target.machine.launch + memory.max(main_ops / target.machine.operations);
     price
@@ -142,13 +145,13 @@ fn runs(c: &mut Counter, nest: Id, globals: &[Id], target: &Target) -> f64 {
 
 /// Seconds for which workgroups wait at the end of a stage. One workgroup alone does not fill the machine: latency of its loads, those from memory
 /// before all, for each of those that come one after the other.
-fn wait(g: &Graph, nest: Id, groups: f64, target: &Target) -> f64 {
+fn wait(g: &Graph, nest: Id, beside: f64, target: &Target) -> f64 {
     if target.machine.kind == MachineKind::Cpu {
         return target.machine.barrier;
     }
     let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
     let latency = if far { target.machine.latency } else { 0.2 * target.machine.latency };
-    (groups / occupancy::room(target) as f64).max(1.0) * (target.machine.barrier + latency)
+    (beside / target.machine.units as f64).max(1.0) * (target.machine.barrier + latency)
 }
 
 /// Is the nest a copy from memory as it is? A GPU makes it beside other work.
@@ -250,19 +253,22 @@ struct Multiplied {
     id: Id,
     sum: Sum,
     by: &'static Fragment,
+    /// Sums of its tiles for each of the nest's: tiles are whole.
+    surplus: f64,
 }
 
 impl Multiplied {
     /// By warps, or by a core whose tile the nest has.
     fn of(g: &Graph, nest: Id, machine: &Machine) -> Option<Multiplied> {
-        if let Some(Product { id, sum, of, .. }) = Product::of(g, nest, machine) {
-            return Some(Multiplied { id, sum, by: of });
+        if let Some(product) = Product::of(g, nest, machine) {
+            let surplus = (product.tiles_beside() * product.of_tile()) as f64 / product.outputs as f64;
+            return Some(Multiplied { id: product.id, sum: product.sum, by: product.of, surplus });
         }
         let by = machine.tile_fragment()?;
         let tile = ranges_of_kind(g, &g[nest].src[3..], RangeKind::Vector);
         let id = g[nest].src[2];
         let sum = Sum::of(g, id).filter(|sum| tile.len() == 2 && sum.operand == by.operand)?;
-        Some(Multiplied { id, sum, by })
+        Some(Multiplied { id, sum, by, surplus: 1.0 })
     }
     /// Nodes that it contains: conversions, and columns from a stage, which are no traffic of the cache.
     fn contained(&self, g: &Graph) -> Vec<Id> {
@@ -309,7 +315,8 @@ fn work(
                 }
             }
             Op::Reduce => {
-                let weight = product.as_ref().filter(|p| p.id == n).map_or(1.0, |p| c.machine.term_of(p.by));
+                let weight =
+                    product.as_ref().filter(|p| p.id == n).map_or(1.0, |p| p.surplus * c.machine.term_of(p.by));
                 ops += weight * c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));
             }
             _ => ops += weight(node).map_or(0.0, |weight| weight * c.product(inside.iter().copied())),

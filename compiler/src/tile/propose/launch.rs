@@ -2,19 +2,16 @@
 
 use crate::lower::pressure::Pressure;
 use crate::lower::{Code, pressure};
-use crate::price::occupancy::REGISTERS;
+use crate::price::occupancy::{REGISTERS, WAITING, each, held};
 use crate::tile::plan::{Proposal, proposals};
 use gristmill_uop::Graph;
 use gristmill_uop::launch::{Dependents, LaunchPlan};
 use gristmill_uop::target::Target;
 
-/// The part of a thread's registers in which loads wait: a fourth, 32 of an H200's 128.
-const WAITING: i64 = 4;
 /// Words of the widest load: so many iterations are written out as have one each in those registers.
 const WORDS: i64 = 4;
-/// Registers that a sum takes, with its words and what is made of them: with more than eight sums an H200's 128 are too few.
-const OF_A_SUM: i64 = 7;
-/// The same where words wait one after the other: with eight sums and 85 registers nothing spills there (`llm/tests/nvrtc.rs`).
+/// Registers that a sum takes, with its words and what is made of them, where words wait one after the other: with eight sums and 85 registers nothing
+/// spills there (`llm/tests/nvrtc.rs`).
 const OF_A_SUM_AT_LEAST: i64 = 5;
 /// Parts of a unit's memory that drivers may be asked to share, percent (experiments, 54).
 const SHARED: [(&str, i64); 3] = [("a quarter shared", 25), ("half shared", 50), ("all shared", 100)];
@@ -78,11 +75,6 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     proposals(first, others)
 }
 
-/// Registers of a thread where a unit has so many workgroups.
-fn each(resident: i64, target: &Target) -> i64 {
-    target.machine.registers as i64 / (target.threads as i64 * resident)
-}
-
 /// Registers without which a thread would keep some of its values in memory.
 fn least(of: Pressure) -> i64 {
     REGISTERS + OF_A_SUM_AT_LEAST * of.sums
@@ -91,10 +83,9 @@ fn least(of: Pressure) -> i64 {
 /// Workgroups that a unit shall have room for, where `beside` of them come to each: as many as threads are planned for, or fewer if sums want more registers;
 /// one more where that is as many as there are, as one round takes half as long as two.
 pub fn resident(of: Pressure, beside: i64, target: &Target) -> i64 {
-    let planned = target.resident();
-    let wanted = REGISTERS + target.registers as i64 / WAITING + OF_A_SUM * of.sums;
-    if wanted > each(planned, target) {
-        return (1..planned).rev().find(|&n| wanted <= each(n, target)).unwrap_or(1);
+    let (planned, held) = (target.resident(), held(of.sums, target));
+    if held < planned {
+        return held;
     }
     let all = beside == planned + 1 && !of.products && least(of) <= each(planned + 1, target);
     if all { planned + 1 } else { planned }
