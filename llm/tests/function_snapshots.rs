@@ -122,7 +122,7 @@ fn forms(target: &Target, preset: &str, context: usize) -> String {
             let chosen = &site.options[site.chosen].plan;
             let attention = chosen.split_inclusive(']').skip_while(|part| !part.contains("attention")).take(2);
             let attention: String = attention.collect();
-            let _ = writeln!(out, "{preset} {context} {}:{}", layer.name, attention.trim_start_matches(','));
+            let _ = writeln!(out, "{preset} {context} {}: {}", layer.name, attention.trim_start_matches([',', ' ']));
         }
     }
     out
