@@ -104,6 +104,9 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
     let mut seen_weights: FxHashSet<Id> = FxHashSet::default();
     let mut indices = Indices::default();
     let (mut main_ops, mut main_cached, mut jumps) = (0.0, 0.0, 0.0);
+    let resident = occupancy::resident_of(g, nests, target);
+    // Whoever has a unit to itself computes nothing while it waits for what it loads; of several one computes while another waits.
+    let both = |ops: f64, cached: f64| if resident == 1 { ops + cached } else { ops.max(cached) };
     for &nest in nests {
         let staged = g[g[nest].src[0]].op == Op::Local;
         let runs = runs(&mut c, nest, &globals, target);
@@ -120,7 +123,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
             main_cached += groups * cached;
         } else if staged {
             // Every worker does its share of the runs; nothing else of the workgroup proceeds meanwhile.
-            let mut seconds = runs * (ops / target.machine.operations).max(cached / target.machine.cache_bandwidth);
+            let mut seconds = runs * both(ops / target.machine.operations, cached / target.machine.cache_bandwidth);
             if target.machine.kind == MachineKind::Cpu && bytes > target.machine.stage_bytes() as f64 {
                 // More weights than a cache keeps: each run reads them again.
                 let mine = g.free_ranges(nest);
@@ -128,12 +131,12 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
                 seconds = seconds.max(bytes * (runs / different).max(1.0) / target.machine.bandwidth);
             }
             price.stages += seconds;
-            price.stages += wait(g, nest, groups, target);
+            price.stages += wait(g, nest, groups / resident as f64, target);
         } else {
             main_ops += runs * ops;
             main_cached += runs * cached;
         }
-        price.stages += c.serial(nest) * target.machine.latency * rounds(groups, target);
+        price.stages += c.serial(nest) * target.machine.latency * rounds(groups / resident as f64, target);
     }
     price.estimate.operations += main_ops;
     let memory = price.estimate.weight_bytes / target.machine.bandwidth
@@ -144,7 +147,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
         MachineKind::Gpu => (target.machine.units as f64 / 2.0 / groups.max(1.0)).clamp(1.0, 64.0),
     };
     let main =
-        memory.max(main_ops / target.machine.operations).max(main_cached / target.machine.cache_bandwidth) * fill;
+        memory.max(both(main_ops / target.machine.operations, main_cached / target.machine.cache_bandwidth)) * fill;
     price.seconds = target.machine.launch + price.stages + main;
     price.floor = target.machine.launch + memory.max(main_ops / target.machine.operations);
     price
@@ -170,18 +173,18 @@ fn runs(c: &mut Counter, nest: Id, globals: &[Id], target: &Target) -> f64 {
 
 /// Seconds for which workgroups wait at the end of a stage. One workgroup alone does not fill the machine: latency of its loads, those from memory
 /// before all, for each of those that come one after the other.
-fn wait(g: &Graph, nest: Id, groups: f64, target: &Target) -> f64 {
+fn wait(g: &Graph, nest: Id, beside: f64, target: &Target) -> f64 {
     if target.machine.kind == MachineKind::Cpu {
         return target.machine.barrier;
     }
     let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
     let latency = if far { target.machine.latency } else { 0.2 * target.machine.latency };
-    rounds(groups, target) * (target.machine.barrier + latency)
+    rounds(beside, target) * (target.machine.barrier + latency)
 }
 
-/// How often a GPU's workgroups take turns.
-fn rounds(groups: f64, target: &Target) -> f64 {
-    (groups / occupancy::room(target) as f64).max(1.0)
+/// How often a GPU's workgroups take turns: so many of them, for each that a unit holds beside others.
+fn rounds(beside: f64, target: &Target) -> f64 {
+    (beside / target.machine.units as f64).max(1.0)
 }
 
 /// Is the nest a copy from memory as it is? A GPU makes it beside other work.
@@ -283,22 +286,25 @@ struct Multiplied {
     id: Id,
     sum: Sum,
     by: &'static Fragment,
+    /// Sums of its tiles for each of the nest's: tiles are whole.
+    surplus: f64,
 }
 
 impl Multiplied {
     /// By warps, whose fragments take halves as they are or packed elements that are unpacked; or by a core whose tile the nest has.
     fn all(g: &Graph, nest: Id, machine: &Machine) -> Vec<Multiplied> {
-        if let Some(Product { id, sum, of, .. }) = Product::of(g, nest, machine) {
-            return vec![Multiplied { id, sum, by: of }];
+        if let Some(product) = Product::of(g, nest, machine) {
+            let surplus = (product.tiles_beside() * product.of_tile()) as f64 / product.outputs as f64;
+            return vec![Multiplied { id: product.id, sum: product.sum, by: product.of, surplus }];
         }
         if machine.kind == MachineKind::Gpu {
             let sums = g.toposort(&[g[nest].src[2]]).into_iter().filter(|&n| g[n].op == Op::Reduce);
             let closed = &g[nest].src[3..];
             let of = |id: Id| {
                 let sum = Sum::unpacked(g, id)?;
-                let by =
-                    machine.fragment(sum.operand).filter(|by| is_laid_out(g, by, closed, sum.rows, sum.columns))?;
-                Some(Multiplied { id, sum, by })
+                let by = machine.fragment(sum.operand);
+                let by = by.filter(|by| is_laid_out(g, by, closed, sum.rows, sum.columns))?;
+                Some(Multiplied { id, sum, by, surplus: 1.0 })
             };
             return sums.filter_map(of).collect();
         }
@@ -307,7 +313,7 @@ impl Multiplied {
         let of_core = || {
             let by = machine.tile_fragment()?;
             let sum = Sum::of(g, id).filter(|sum| tile.len() == 2 && sum.operand == by.operand)?;
-            Some(Multiplied { id, sum, by })
+            Some(Multiplied { id, sum, by, surplus: 1.0 })
         };
         of_core().into_iter().collect()
     }
@@ -362,7 +368,8 @@ fn work(
             }
             Op::Reduce => {
                 let alone = if unpacked_alone(g, n, c.machine) { ALONE } else { 1.0 };
-                let weight = products.iter().find(|p| p.id == n).map_or(alone, |p| c.machine.term_of(p.by));
+                let of = products.iter().find(|p| p.id == n);
+                let weight = of.map_or(alone, |p| p.surplus * c.machine.term_of(p.by));
                 ops += weight * c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));
             }
             _ => ops += weight(node).map_or(0.0, |weight| weight * c.product(inside.iter().copied())),

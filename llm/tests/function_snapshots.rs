@@ -5,12 +5,17 @@
 //! change is. `cargo xtask kernels-diff` shows it for models of real shape.
 
 use gristmill_backend::{cpu, cuda};
+use gristmill_compiler::alternatives::considered;
+use gristmill_compiler::alternatives::{rules, saturate::Budget};
+use gristmill_compiler::decision::Decider;
 use gristmill_compiler::{Cheapest, Compiled, Dialect, compile};
 use gristmill_llm::arch::{Functions, Logits, Model, Options, TokenClass};
+use gristmill_llm::engine::cache_rows;
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -98,4 +103,37 @@ fn a_layer_for_a_gpu() {
 #[test]
 fn a_layer_for_avx512() {
     insta::assert_snapshot!(source(&Target::cpu("avx512vnni", 16, 2), &cpu::dialect::C));
+}
+
+/// The attention of a layer's chosen form, of each step of a model of real shape over a cache of so many positions.
+fn forms(target: &Target, preset: &str, context: usize) -> String {
+    let file = Gguf::synth(preset, "q4_0").expect("a preset");
+    let model = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
+    let rows = cache_rows(context, 512);
+    let (mut shared, mut out) = (Functions::new(), String::new());
+    for tokens in [TokenClass::One, TokenClass::Chunk { max: 64 }, TokenClass::Chunk { max: 512 }] {
+        let (cache, logits) = (Scalar::F16, Logits::Last);
+        let options = Options { tokens, rows, pages: None, depth: rows, cache, logits, tile: Options::TILE };
+        let plan = model.plan(&options, &mut shared);
+        let layer = plan.functions().into_iter().max_by_key(|f| f.graph.len()).expect("functions");
+        let mut decider = Decider { policy: &mut Cheapest, plans: &BTreeMap::new(), log: vec![] };
+        let (_, report) = considered(layer, target, &mut decider, &rules::all(), Budget::USUAL);
+        for site in report.sites {
+            let chosen = &site.options[site.chosen].plan;
+            let attention = chosen.split_inclusive(']').skip_while(|part| !part.contains("attention")).take(2);
+            let attention: String = attention.collect();
+            let _ = writeln!(out, "{preset} {context} {}: {}", layer.name, attention.trim_start_matches([',', ' ']));
+        }
+    }
+    out
+}
+
+/// Keys and values in the latent space for few tokens, values decompressed for prompts. Measured on an H200: GLM-4.7-Flash, 512 tokens, a context of 1,024.
+#[test]
+fn forms_of_latent_attention() {
+    for (target, _) in &machines()[..2] {
+        let of_contexts = |preset| [1024, 4096, 32_768].map(|context| forms(target, preset, context)).concat();
+        let all = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"].map(of_contexts).concat();
+        insta::assert_snapshot!(format!("forms_{}", target.name), all);
+    }
 }

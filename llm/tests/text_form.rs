@@ -75,11 +75,15 @@ fn all() -> Vec<(String, Arc<Function>)> {
 fn check_kernels(device: &str, isa: &str) {
     let options = Device { threads: Some(2), isa: isa.into(), ..Device::default() };
     let target: Target = open(device, &options).expect("a device").device.target().clone();
+    // Many functions have some kernels in common.
+    let mut known = HashSet::new();
     for (what, f) in all() {
         let (mut cheapest, mut perturbed) = (Cheapest, Perturb::new(7));
         for policy in [&mut cheapest as &mut dyn Policy, &mut perturbed] {
             for p in compile(&f, &target, None, policy).programs {
-                round_trip(&p.graph, &[p.root], Level::Kernel, &format!("{what}, {} for {}", p.name, target.name));
+                if known.insert(text::print(&p.graph, &[p.root])) {
+                    round_trip(&p.graph, &[p.root], Level::Kernel, &format!("{what}, {} for {}", p.name, target.name));
+                }
             }
         }
     }

@@ -8,6 +8,7 @@ use crate::node::{Arg, Node, Sources};
 use crate::op::Op;
 use crate::rules;
 use crate::shape;
+use crate::visited::visiting;
 use rustc_hash::FxHashMap;
 
 impl Graph {
@@ -57,6 +58,46 @@ impl Graph {
             }
         }
         map[&root]
+    }
+    /// `root` with nodes replaced, as [`Graph::substitute`] does it, but `map` remembers what has changed and nothing else: for few nodes that are
+    /// replaced in few roots.
+    pub fn replace(&mut self, root: Id, map: &mut FxHashMap<Id, Id>) -> Id {
+        for id in self.above(root, map) {
+            let node = &self[id];
+            if node.src.iter().any(|s| map.contains_key(s)) {
+                let src: Sources = node.src.iter().map(|s| map.get(s).copied().unwrap_or(*s)).collect();
+                let (op, dtype, arg) = (node.op, node.dtype, node.arg.clone());
+                let new = self.build(op, dtype, src, arg);
+                if new != id {
+                    map.insert(id, new);
+                }
+            }
+        }
+        map.get(&root).copied().unwrap_or(root)
+    }
+    /// The nodes below `root` that may depend on keys of the map, those excluded, sources before their users, and of a node's sources the last one's first.
+    fn above(&self, root: Id, map: &FxHashMap<Id, Id>) -> Vec<Id> {
+        // A node is younger than what it is made of.
+        let Some(&oldest) = map.keys().min() else { return vec![] };
+        let (mut order, mut stack) = (Vec::new(), Vec::new());
+        visiting(self.len(), |seen| {
+            let mut enter = |id: Id| id > oldest && !map.contains_key(&id) && seen.first(id);
+            if enter(root) {
+                stack.push((root, self[root].src.len()));
+            }
+            while let Some((id, left)) = stack.pop() {
+                let Some(next) = left.checked_sub(1) else {
+                    order.push(id);
+                    continue;
+                };
+                stack.push((id, next));
+                let source = self[id].src[next];
+                if enter(source) {
+                    stack.push((source, self[source].src.len()));
+                }
+            }
+        });
+        order
     }
     /// `root`, a node of `from`, rebuilt in this graph. `map` remembers what has been copied; what lies only below nodes that it knows is not
     /// visited.

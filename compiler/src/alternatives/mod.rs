@@ -11,6 +11,7 @@
 pub mod estimate;
 pub mod extract;
 pub mod import;
+mod part;
 mod rebuild;
 mod region;
 pub mod report;
@@ -43,6 +44,8 @@ use term::Class;
 const FORMS: usize = 4;
 /// Extracts of a site that are looked at: several differ in nothing but how they are moved, or lay weights in another way.
 const EXTRACTS: usize = 48;
+/// Estimates that differ by less than this part are of forms that differ in how their elements are moved.
+const SAME: f64 = 1e-3;
 /// A form that is estimated to take so many times as long as the best is not scheduled: estimates are off by less.
 const OFF: f64 = 4.0;
 /// The part of the written form's price that another must save. Prices of parts do not see what they share with their surroundings.
@@ -222,6 +225,13 @@ impl<'a> Considered<'a> {
                 break;
             }
         }
+        // Of such as differ in how elements are moved, or in which axis comes first, the first stands for all.
+        let mut estimates: Vec<f64> = Vec::new();
+        forms.retain(|f| {
+            let known = !f.written && estimates.iter().any(|e| (f.estimate / e - 1.0).abs() < SAME);
+            estimates.extend((!f.written).then_some(f.estimate));
+            !known
+        });
         forms
     }
     /// Prices of forms: those that may be the best are scheduled. Which were?

@@ -2,8 +2,9 @@
 //!
 //! To schedule a layer takes most of the time that compiling it does, so a whole one is scheduled once, in the form that is chosen. What all forms compute is an input of
 //! the part, or is moved, read from a weight or from the cache as it is in the layer. So the price knows nothing of what the part's first and last kernels could share
-//! with the rest of the layer; that is the same for all forms, near enough.
+//! with the rest of the layer; that is the same for all forms, near enough. Parts that are equal have one price, whatever function they are of ([`part`]).
 
+use super::part::{self, Part};
 use crate::decision::{Cheapest, Decider};
 use crate::planned::planned;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
@@ -38,7 +39,7 @@ fn is_read(graph: &Graph, id: Id) -> bool {
     graph.dims(id).is_empty() || source || moved
 }
 
-/// Scheduled with what is shared as inputs.
+/// Scheduled with what is shared as inputs, unless its price is known.
 fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id>, target: &Target) -> f64 {
     let mut g = graph.clone();
     let mut slots = function.slots.clone();
@@ -49,16 +50,22 @@ fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id
         let param = g.param(slots.len() as u32 - 1, &dims, scalar);
         inputs.insert(id, param);
     }
-    let mut written = Vec::new();
+    let mut roots = Vec::new();
     for &output in outputs {
         slots.push(slot(graph, output, SlotKind::Output));
-        let root = g.substitute(output, &mut inputs);
-        written.push((slots.len() as u32 - 1, root));
+        roots.push((slots.len() as u32 - 1, g.substitute(output, &mut inputs)));
     }
-    let part = Function { name: function.name.clone(), graph: g, slots, outputs: written };
-    let plans = BTreeMap::new();
-    let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
-    planned(&part, target, &mut decider, &mut ()).scheduled.launches.iter().map(|l| l.price.seconds).sum()
+    let part = Part::new(&g, &slots, &roots);
+    part::price(part, target, |part| {
+        let plans = BTreeMap::new();
+        let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
+        planned(&part.function(), target, &mut decider, &mut ())
+            .scheduled
+            .launches
+            .iter()
+            .map(|l| l.price.seconds)
+            .sum()
+    })
 }
 
 fn slot(graph: &Graph, id: Id, kind: SlotKind) -> Slot {

@@ -152,17 +152,36 @@ pub fn nests_for(
     nests
 }
 
-/// Placeholders in the nests: node -> the distinct indices it is read at, with the nest.
-pub fn placeholders(g: &Graph, nests: &[Id]) -> FxHashMap<Id, Vec<(Id, usize)>> {
-    let mut found: FxHashMap<Id, Vec<(Id, usize)>> = FxHashMap::default();
-    for (i, &nest) in nests.iter().enumerate() {
-        for n in g.toposort(&[nest]) {
-            if g[n].op == Op::Index {
-                found.entry(g[n].src[0]).or_default().push((n, i));
+/// Where nests read placeholders, by nest: most stay as they are while one after the other is replaced.
+#[derive(Default)]
+pub struct Placeholders(FxHashMap<Id, Vec<Id>>);
+
+impl Placeholders {
+    fn of(&mut self, g: &Graph, nest: Id) -> &[Id] {
+        self.0.entry(nest).or_insert_with(|| {
+            let mut all = g.toposort(&[nest]);
+            all.retain(|&n| g[n].op == Op::Index);
+            all
+        })
+    }
+    /// Placeholders in the nests: node -> the distinct indices it is read at, with the nest.
+    pub fn found(&mut self, g: &Graph, nests: &[Id]) -> FxHashMap<Id, Vec<(Id, usize)>> {
+        let mut found: FxHashMap<Id, Vec<(Id, usize)>> = FxHashMap::default();
+        for (i, &nest) in nests.iter().enumerate() {
+            for &read in self.of(g, nest) {
+                found.entry(g[read].src[0]).or_default().push((read, i));
+            }
+        }
+        found
+    }
+    /// The nests with placeholders replaced.
+    pub fn replace(&mut self, g: &mut Graph, nests: &mut [Id], mut map: FxHashMap<Id, Id>) {
+        for nest in nests {
+            if self.of(g, *nest).iter().any(|read| map.contains_key(read)) {
+                *nest = g.replace(*nest, &mut map);
             }
         }
     }
-    found
 }
 
 /// The ranges that a nest closes.
@@ -177,19 +196,16 @@ pub fn ranges_of(g: &Graph, id: Id) -> FxHashSet<Id> {
 
 /// Ranges of the reductions of `nest` that enclose `inner`.
 pub fn enclosing(g: &Graph, nest: Id, inner: Id) -> FxHashSet<Id> {
-    let mut out = FxHashSet::default();
+    let (mut out, mut above) = (FxHashSet::default(), FxHashSet::from_iter([inner]));
     for n in g.toposort(&[nest]) {
-        if g[n].op == Op::Reduce && g.any(g[n].src[0], |m, _| m == inner) {
-            out.extend(g[n].src[1..].iter().copied());
+        let node = &g[n];
+        if node.op == Op::Reduce && above.contains(&node.src[0]) {
+            out.extend(node.src[1..].iter().copied());
+        }
+        // A node is younger than what it is made of.
+        if n > inner && node.src.iter().any(|s| above.contains(s)) {
+            above.insert(n);
         }
     }
     out
-}
-
-/// The nests with nodes replaced.
-pub fn replace(g: &mut Graph, nests: &mut [Id], map: FxHashMap<Id, Id>) {
-    let mut map = map;
-    for nest in nests {
-        *nest = g.substitute(*nest, &mut map);
-    }
 }

@@ -4,7 +4,7 @@
 //! order; the last ones write the kernel's outputs, those before fill the workgroup's own stages.
 
 pub use super::draft::{Draft, Illegal, Surroundings};
-use super::draft::{Span, closed_ranges, nests_for, placeholders, ranges_of, replace};
+use super::draft::{Placeholders, Span, closed_ranges, nests_for, ranges_of};
 use super::expand::Expander;
 use super::stages::fuse;
 use super::workgroup;
@@ -153,8 +153,9 @@ fn contracts(g: &Graph, node: Id) -> bool {
 /// A node read once, at an index that every output element has for itself, is an epilogue: computed in place. So is a contraction whose few
 /// readers are copies beside one another.
 fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft) {
+    let mut placeholders = Placeholders::default();
     loop {
-        let found = placeholders(g, &out.nests);
+        let found = placeholders.found(g, &out.nests);
         let mut next = None;
         for (&node, reads) in &found {
             if let [(read, nest)] = reads[..] {
@@ -171,7 +172,7 @@ fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft) {
         let Some((node, read)) = next else { return };
         let index: Indices = g[read].src[1..].into();
         let value = x.compute(g, node, &index);
-        replace(g, &mut out.nests, FxHashMap::from_iter([(read, value)]));
+        placeholders.replace(g, &mut out.nests, FxHashMap::from_iter([(read, value)]));
     }
 }
 

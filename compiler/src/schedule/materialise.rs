@@ -59,13 +59,18 @@ struct Search<'a> {
     room: i64,
     /// Candidates read directly (through nodes that are none) by each candidate.
     reads: FxHashMap<Id, Vec<Id>>,
+    /// The same by their places among the candidates.
+    below: Vec<Vec<usize>>,
     memo: FxHashMap<(Id, Vec<Id>), Cut>,
 }
 
 impl<'a> Search<'a> {
     fn new(g: &'a mut Graph, of: Problem<'a>, room: i64) -> Search<'a> {
         let reads = reads(g, of.candidates, of.derived);
-        Search { g, of, room, reads, memo: FxHashMap::default() }
+        let nodes = &of.candidates.nodes;
+        let place: FxHashMap<Id, usize> = nodes.iter().enumerate().map(|(i, &n)| (n, i)).collect();
+        let below = nodes.iter().map(|n| reads[n].iter().map(|r| place[r]).collect()).collect();
+        Search { g, of, room, reads, below, memo: FxHashMap::default() }
     }
 }
 
@@ -85,12 +90,12 @@ impl Search<'_> {
     }
     /// Kernels on the longest path.
     fn depth(&self, fused: &FxHashSet<Id>) -> usize {
-        let mut level: FxHashMap<Id, usize> = FxHashMap::default();
-        for &n in &self.of.candidates.nodes {
-            let below = self.reads[&n].iter().map(|r| level[r]).max().unwrap_or(0);
-            level.insert(n, below + !fused.contains(&n) as usize);
+        let mut levels: Vec<usize> = Vec::with_capacity(self.below.len());
+        for (node, below) in self.of.candidates.nodes.iter().zip(&self.below) {
+            let level = below.iter().map(|&i| levels[i]).max().unwrap_or(0);
+            levels.push(level + usize::from(!fused.contains(node)));
         }
-        level.values().copied().max().unwrap_or(0)
+        levels.into_iter().max().unwrap_or(0)
     }
     /// Materialised nodes whose kernels read `node`, directly or through fused ones.
     fn readers(&self, node: Id, fused: &FxHashSet<Id>) -> Vec<Id> {
@@ -173,7 +178,9 @@ impl Search<'_> {
                 continue;
             }
             let known = *savings.entry(node).or_insert_with(|| saving(self, node, fused));
-            let Some(saving) = known else { continue };
+            // A shorter path only takes back what a launch counts for besides.
+            let may_be = |saving: &Saving| saving.gain() > best.map_or(launch * WORTH, |b| b.1.gain());
+            let Some(saving) = known.filter(may_be) else { continue };
             let new = self.on_path(node, saving, fused, depth);
             if new.gain() > launch * WORTH && best.is_none_or(|b| new.gain() > b.1.gain()) {
                 best = Some((node, new));

@@ -1,8 +1,8 @@
 //! How nodes that are fused into a kernel are read: computed in place, or from a stage, a region of them that the workgroup keeps. A rule says which, and how
 //! rows of stages lie; a plan may say otherwise.
 
-use super::draft::{Draft, Illegal, Span, Surroundings};
-use super::draft::{closed_ranges, enclosing, nests_for, placeholders, ranges_of, replace};
+use super::draft::{Draft, Illegal, Placeholders, Span, Surroundings};
+use super::draft::{closed_ranges, enclosing, nests_for, ranges_of};
 use super::expand::Expander;
 use crate::nest::{Indices, flatten};
 use crate::tile::plan::BANKS;
@@ -28,8 +28,9 @@ fn reduces(g: &Graph, node: Id, around: &Surroundings) -> bool {
 
 /// Decides for every fused node, readers before what they read, whether it is computed in place or in a stage.
 pub fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings) -> Result<(), Illegal> {
+    let mut placeholders = Placeholders::default();
     loop {
-        let found = placeholders(g, &out.nests);
+        let found = placeholders.found(g, &out.nests);
         let Some((&node, reads)) = found.iter().max_by_key(|(n, _)| around.order[n]) else { return Ok(()) };
         let distinct: FxHashSet<Id> = reads.iter().map(|r| r.0).collect();
         let mut possible = distinct.len() == 1 && g[node].op != Op::Cat && g[reads[0].0].dtype == g[node].dtype;
@@ -37,7 +38,7 @@ pub fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundi
         let mut in_place = possible;
         // A sum that several nests need is not added up in each of them.
         let several = reads.iter().any(|r| r.1 != reads[0].1);
-        in_place &= !(several && reduces(g, node, around));
+        in_place = in_place && !(several && reduces(g, node, around));
         if in_place {
             // Computed once for each of its own indices only if the loops around it are all its own, or come first.
             for &(read, nest) in reads {
@@ -62,12 +63,12 @@ pub fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundi
             let read = reads[0].0;
             let index: Indices = g[read].src[1..].into();
             let value = x.compute(g, node, &index);
-            replace(g, &mut out.nests, FxHashMap::from_iter([(read, value)]));
+            placeholders.replace(g, &mut out.nests, FxHashMap::from_iter([(read, value)]));
             continue;
         }
         let reads: Vec<Id> = distinct.into_iter().collect();
         let first = found[&node].iter().map(|r| r.1).min().unwrap_or(0);
-        stage(g, x, out, around, node, &reads, first)?;
+        stage(g, x, out, around, &mut placeholders, (node, &reads, first))?;
     }
 }
 
@@ -77,9 +78,8 @@ fn stage(
     x: &mut Expander,
     out: &mut Draft,
     around: &Surroundings,
-    node: Id,
-    reads: &[Id],
-    first_reader: usize,
+    placeholders: &mut Placeholders,
+    (node, reads, first_reader): (Id, &[Id], usize),
 ) -> Result<(), Illegal> {
     let region = region(g, x, node, reads);
     let resident = around.hints.values().filter_map(|h| h.resident).any(|r| around.fused.contains(&r.node));
@@ -110,7 +110,7 @@ fn stage(
         let as_read = g[read].dtype;
         map.insert(read, g.load(local, offset, as_read));
     }
-    replace(g, &mut out.nests, map);
+    placeholders.replace(g, &mut out.nests, map);
     let tail = out.nests.split_off(first_reader);
     out.nests.append(&mut nests);
     out.nests.extend(tail);

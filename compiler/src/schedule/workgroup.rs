@@ -31,8 +31,8 @@ pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, ar
     let split_nest = |&nest: &Id| {
         let mut n = Nest::of(g, nest);
         let mut m = map.clone();
-        n.offset = g.substitute(n.offset, &mut m);
-        n.value = g.substitute(n.value, &mut m);
+        n.offset = g.replace(n.offset, &mut m);
+        n.value = g.replace(n.value, &mut m);
         // New inner ranges in the order chosen, then what was left alone.
         let left = n.closed.into_iter().filter(|r| !map.contains_key(r) && !order.contains(r));
         n.closed = order.iter().copied().chain(left).collect();

@@ -2,19 +2,16 @@
 
 use crate::lower::pressure::Pressure;
 use crate::lower::{Code, pressure};
-use crate::price::occupancy::REGISTERS;
+use crate::price::occupancy::{REGISTERS, WAITING, each, held, held_with};
 use crate::tile::plan::{Proposal, proposals};
 use gristmill_uop::Graph;
 use gristmill_uop::launch::{Dependents, LaunchPlan};
 use gristmill_uop::target::Target;
 
-/// The part of a thread's registers in which loads wait: a fourth, 32 of an H200's 128.
-const WAITING: i64 = 4;
 /// Words of the widest load: so many iterations are written out as have one each in those registers.
 const WORDS: i64 = 4;
-/// Registers that a sum takes, with its words and what is made of them: with more than eight sums an H200's 128 are too few.
-const OF_A_SUM: i64 = 7;
-/// The same where words wait one after the other: with eight sums and 85 registers nothing spills there (`llm/tests/nvrtc.rs`).
+/// Registers that a sum takes, with its words and what is made of them, where words wait one after the other: with eight sums and 85 registers nothing
+/// spills there (`llm/tests/nvrtc.rs`).
 const OF_A_SUM_AT_LEAST: i64 = 5;
 /// Parts of a unit's memory that drivers may be asked to share, percent (experiments, 54).
 const SHARED: [(&str, i64); 3] = [("a quarter shared", 25), ("half shared", 50), ("all shared", 100)];
@@ -78,11 +75,6 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     proposals(first, others)
 }
 
-/// Registers of a thread where a unit has so many workgroups.
-fn each(resident: i64, target: &Target) -> i64 {
-    target.machine.registers as i64 / (target.threads as i64 * resident)
-}
-
 /// Registers without which a thread would keep some of its values in memory.
 fn least(of: Pressure) -> i64 {
     REGISTERS + OF_A_SUM_AT_LEAST * of.sums
@@ -92,10 +84,10 @@ fn least(of: Pressure) -> i64 {
 /// one more where that is as many as there are, as one round takes half as long as two.
 pub fn resident(of: Pressure, beside: i64, target: &Target) -> i64 {
     let planned = target.resident();
-    let of_sums = REGISTERS + target.registers as i64 / WAITING + OF_A_SUM * of.sums;
-    let wanted = if of.unpacked > 0 { REGISTERS + of.unpacked } else { of_sums };
-    if wanted > each(planned, target) {
-        return (1..planned).rev().find(|&n| wanted <= each(n, target)).unwrap_or(1);
+    // What is unpacked is asked for a step at once.
+    let held = if of.unpacked > 0 { held_with(REGISTERS + of.unpacked, target) } else { held(of.sums, target) };
+    if held < planned {
+        return held;
     }
     let all = beside == planned + 1 && !of.products && least(of) <= each(planned + 1, target);
     if all { planned + 1 } else { planned }

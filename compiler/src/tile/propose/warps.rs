@@ -12,6 +12,12 @@ const TILES: i64 = 12;
 /// Tiles beside one another.
 const BESIDE: i64 = 6;
 
+/// Tiles that a warp of so many threads keeps at first.
+pub fn tiles(g: &Graph, product: &Product, threads: i64) -> i64 {
+    let NestPlan::Warps(plan) = warps(g, product, threads).swap_remove(0).plan else { return 1 };
+    plan.wide * plan.tall
+}
+
 /// How the warps of so many threads could share the product, the heuristic's choice first.
 pub fn warps(g: &Graph, product: &Product, threads: i64) -> Vec<Proposal<NestPlan>> {
     let of = |most: i64, tall: i64, along: Along| shared(g, product, threads / WARP, [most, tall], along);

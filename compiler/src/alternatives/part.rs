@@ -1,0 +1,99 @@
+//! A part of a function, with nothing of where it is from: nodes and slots are numbered as its outputs need them. So the attention of a layer with experts is that of one
+//! without, and equal parts, of which a process schedules one, are scheduled alike.
+
+use gristmill_uop::function::{Function, Slot};
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Node};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Prices that are kept, of all targets: a process that plans more than that begins anew. A model has some ten parts a target.
+const KEPT: usize = 4096;
+
+/// The part.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// Sources before their users, each a number in this list.
+    nodes: Vec<Node>,
+    slots: Vec<Slot>,
+    /// Slot and node.
+    outputs: Vec<(u32, u32)>,
+}
+
+impl Part {
+    /// What these outputs, of a function with such slots, are computed by.
+    pub fn new(g: &Graph, slots: &[Slot], outputs: &[(u32, Id)]) -> Part {
+        let roots: Vec<Id> = outputs.iter().map(|o| o.1).collect();
+        let mut number: FxHashMap<Id, u32> = FxHashMap::default();
+        let mut own = Slots { of: slots, own: vec![], number: FxHashMap::default() };
+        let mut nodes = Vec::new();
+        for id in g.toposort(&roots) {
+            let mut node = g[id].clone();
+            node.src.iter_mut().for_each(|s| *s = Id(number[s]));
+            match &mut node.arg {
+                Arg::Param(slot) | Arg::Packed(slot, _) => *slot = own.number(*slot),
+                _ => {}
+            }
+            number.insert(id, nodes.len() as u32);
+            nodes.push(node);
+        }
+        let outputs = outputs.iter().map(|&(slot, id)| (own.number(slot), number[&id])).collect();
+        Part { nodes, slots: own.own, outputs }
+    }
+    /// It as a function.
+    pub fn function(&self) -> Function {
+        let mut graph = Graph::new();
+        let mut ids: Vec<Id> = Vec::new();
+        for node in &self.nodes {
+            let Node { op, dtype, src, arg } = node.clone();
+            let src: Vec<Id> = src.iter().map(|s| ids[s.index()]).collect();
+            ids.push(graph.build(op, dtype, src, arg));
+        }
+        let outputs = self.outputs.iter().map(|&(slot, at)| (slot, ids[at as usize])).collect();
+        Function { name: String::new(), graph, slots: self.slots.clone(), outputs }
+    }
+}
+
+/// Slots as they are met.
+struct Slots<'a> {
+    of: &'a [Slot],
+    own: Vec<Slot>,
+    number: FxHashMap<u32, u32>,
+}
+
+impl Slots<'_> {
+    fn number(&mut self, slot: u32) -> u32 {
+        *self.number.entry(slot).or_insert_with(|| {
+            self.own.push(Slot { name: String::new(), ..self.of[slot as usize].clone() });
+            self.own.len() as u32 - 1
+        })
+    }
+}
+
+/// What is known of a target's parts.
+type Known = (Target, FxHashMap<Part, f64>);
+
+static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+
+/// The price of a part on a target, by `schedule` where nobody has asked for it yet.
+pub fn price(part: Part, target: &Target, schedule: impl FnOnce(&Part) -> f64) -> f64 {
+    // What a tuner found is about functions.
+    let target = Target { plans: BTreeMap::new(), ..target.clone() };
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = known().iter().find(|k| k.0 == target).and_then(|k| k.1.get(&part).copied());
+    if let Some(seconds) = found {
+        return seconds;
+    }
+    let seconds = schedule(&part);
+    let mut known = known();
+    if known.iter().map(|k| k.1.len()).sum::<usize>() >= KEPT {
+        known.clear();
+    }
+    let at = known.iter().position(|k| k.0 == target).unwrap_or_else(|| {
+        known.push((target, FxHashMap::default()));
+        known.len() - 1
+    });
+    known[at].1.insert(part, seconds);
+    seconds
+}
