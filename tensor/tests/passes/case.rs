@@ -97,7 +97,7 @@ impl Case {
             Some("cpu-avx2") => Target::new(Machine { pairs: true, signed: true, ..Machine::cpu("avx2", 8, workers) }),
             Some("cpu-neon") => Target::new(Machine { signed: true, ..Machine::cpu("neon", 4, workers) }),
             Some("cpu-plain") => Target::cpu("plain", 1, workers),
-            Some("gpu-h200") => Target::named("h200"),
+            Some(gpu) if gpu.strip_prefix("gpu-").and_then(Machine::named).is_some() => Target::named(&gpu[4..]),
             other => return Err(format!("no target is called {other:?}")),
         };
         for word in words {

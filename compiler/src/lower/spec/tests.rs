@@ -290,6 +290,10 @@ const WRONG: &[Wrong] = &[
         let one = w.g.int(1);
         w.node(Op::PairBf16, Scalar::U32, &[one; 2], Arg::None)
     }),
+    ("a word of bytes, a factor and perhaps a term, two of its bytes and a zero", false, |w| {
+        let (word, one) = (w.g.int_of(Scalar::U32, 1), w.g.f32(1.0));
+        w.node(Op::ScaledPair, Scalar::U32, &[word, one], Arg::Ints([0, 4, -8, 0].into()))
+    }),
     ("rows of words of a buffer of a fragment's operands, into a register", false, |w| {
         // The buffer is of f32.
         w.node(Op::TileLoad, tile_of(Scalar::U32), &[w.x, w.group], Arg::Ints([0, 32].into()))
