@@ -181,9 +181,10 @@ impl Packing {
             _ => None,
         })
     }
-    /// Is a scale put together from bits, so that it may be beyond what f16 has?
-    pub fn scales_are_bits(&self) -> bool {
-        self.graph.any(self.value, |n, _| self.graph[n].op == Op::Bitcast)
+    /// What type a scale has that is put together from bits, and may be of any size, if one is.
+    pub fn scales_of_bits(&self) -> Option<Scalar> {
+        let all = self.graph.toposort(&[self.value]);
+        all.into_iter().find(|&id| self.graph[id].op == Op::Bitcast).map(|id| self.graph.scalar(id))
     }
     /// Takes a format apart; `None` if its elements are no whole numbers of at most eight bits with scales.
     pub fn of(e: EncodingRef) -> Option<Packing> {

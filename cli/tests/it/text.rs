@@ -264,7 +264,7 @@ fn the_demo_model_has_a_name() {
     assert!(run(&["inspect", "demo", "--brief"]).ok().contains("deepseek2"));
     assert!(run(&["--help"]).ok().contains(" demo, "));
     assert!(run(&["list"]).ok().contains("demo "));
-    assert!(ask(&["demmo"]).failed().contains(", demo, "));
+    assert!(ask(&["demmo"]).failed().contains("nearest short name is demo"));
     let outcome = run(&["pull", "demo"]);
     assert!(outcome.code == 2 && outcome.stderr.contains("inside the program"), "{}", outcome.stderr);
     assert!(run(&["completions", "bash"]).ok().contains("demo glm-4.7-flash"));

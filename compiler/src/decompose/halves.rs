@@ -1,6 +1,7 @@
 //! Contractions of a packed weight with several tokens, where warps multiply fragments of halves: activations are rounded to halves, the weight's elements where they are
-//! unpacked, and products are added in f32. Halves are f16; of formats whose scales are made of bits, and may be of any size, bf16. Scales are within the weight's elements, so nothing is left to do for every group of terms, as there is in integers; and
-//! since no sum ends with a group, each lane of a row may have a group of its own, which it reads as one wide load.
+//! unpacked, and products are added in f32. Halves are f16; of formats whose scales are powers of two of any size, bf16. Scales are within the weight's elements, so
+//! nothing is left to do for every group of terms, as there is in integers; and since no sum ends with a group, each lane of a row may have a group of its own, which
+//! it reads as one wide load.
 //!
 //! Activations have a buffer of their own, in the order in which lanes read it ([`place`]).
 
@@ -22,8 +23,10 @@ const LEAST_OF_LANE: i64 = 8;
 const WIDE: i64 = 8;
 /// Terms whose codes are a word.
 const QUAD: i64 = 4;
-/// The largest f16: activations beyond it are taken for it.
+/// The largest f16: what is beyond it is taken for it.
 const LARGEST: f64 = 65504.0;
+/// Activations in f16 are divided by so much, and the weight's elements multiplied: these are below one as a rule, those may be beyond f16.
+const SHIFT: f64 = 32.0;
 /// Instructions of a thread for each product of a group of terms in integers, after the fragment's own: a shift, a conversion, two factors.
 const OF_GROUP: f64 = 4.0;
 /// Fewest tokens that share what is unpacked: of as many columns as a fragment has.
@@ -41,12 +44,12 @@ pub struct Product {
 
 /// The machine's product of such halves, where the sums of groups in integers cost more than that it is slower than the one of bytes.
 fn fragment(machine: &Machine, operand: Scalar) -> Option<&'static Fragment> {
-    let of = machine.fragment(operand).filter(|f| f.sums.lanes() == machine.subgroup)?;
+    let of = machine.fragment(operand).filter(|_| machine.kind == MachineKind::Gpu)?;
     let Some(bytes) = machine.fragment(Scalar::I8) else { return Some(of) };
     // Operations that a unit's threads do in the time of the terms of a group.
     let group = OF_LANE as f64 * machine.term_of(of);
     let in_integers = OF_LANE as f64 * machine.term_of(bytes) + 2.0 * OF_GROUP;
-    (machine.kind == MachineKind::Gpu && group < in_integers).then_some(of)
+    (group < in_integers).then_some(of)
 }
 
 /// Σ over the last axis of `w`, packed so, times `x`, both moved to the product's shape, as a product of halves; `base` is what `x` moves the rows of. `None` where
@@ -57,7 +60,12 @@ pub fn product(
     (layout, packing): (Layout, &Packing),
     target: &Target,
 ) -> Option<Product> {
-    let operand = if packing.scales_are_bits() { Scalar::BF16 } else { Scalar::F16 };
+    let operand = match packing.scales_of_bits() {
+        None => Scalar::F16,
+        // Powers of two, which bf16 has.
+        Some(Scalar::F32) => Scalar::BF16,
+        Some(_) => return None,
+    };
     let of = fragment(&target.machine, operand)?;
     let dims = g.dims(x).to_vec();
     let (&columns, front) = dims.split_last()?;
@@ -67,12 +75,12 @@ pub fn product(
     let rows = *front.last()?;
     let step = step(g.int_value(columns)?)?;
     let whole = g.int_value(rows).is_some_and(|n| n % of.rows == 0);
-    let fits = layout == Layout::Planes && packing.group % QUAD == 0 && g.scalar(base) == Scalar::F32;
+    let fits = layout != Layout::File && packing.group % QUAD == 0 && g.scalar(base) == Scalar::F32;
     if !whole || !fits || shared.is_empty() || tokens < LEAST {
         return None;
     }
-    let bounded = if operand == Scalar::F16 { bounded(g, base) } else { base };
-    let rounded = g.cast(bounded, operand);
+    let (activations, w) = if operand == Scalar::F16 { shifted(g, base, w) } else { (base, w) };
+    let rounded = g.cast(activations, operand);
     let x = moved(g, x, base, rounded);
     let w = g.cast(w, operand);
     let [w, x] = [w, x].map(|side| g.cast(side, Scalar::F32));
@@ -87,11 +95,12 @@ fn step(columns: i64) -> Option<i64> {
     of_lane.map(|n| LANES * n).find(|step| columns % step == 0)
 }
 
-/// Activations that f16 has.
-fn bounded(g: &mut Graph, x: Id) -> Id {
-    let [least, most] = [-LARGEST, LARGEST].map(|v| g.constant(Scalar::F32.one(), v));
+/// Activations that f16 has, and a weight whose products with them are the same.
+fn shifted(g: &mut Graph, x: Id, w: Id) -> (Id, Id) {
+    let [down, up, least, most] = [1.0 / SHIFT, SHIFT, -LARGEST, LARGEST].map(|v| g.constant(Scalar::F32.one(), v));
+    let x = g.mul(x, down);
     let x = g.max(x, least);
-    g.min(x, most)
+    (g.min(x, most), g.mul(w, up))
 }
 
 /// Where the element `k` of row `row` of `rows` lies, with steps of so many terms: what a warp's lanes read at once lies together, of eight rows beside one another 512 bytes; and of four terms, whose

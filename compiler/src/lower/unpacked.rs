@@ -22,8 +22,11 @@ pub struct Element {
 impl Element {
     /// The element that `value`, a half, is for each value of the range `at`: the code alone depends on it.
     pub fn of(g: &mut Graph, value: Id, at: Id) -> Option<Element> {
-        let sum = g[value].src[0];
         let depends = |g: &Graph, x: Id| g.free_ranges(x).contains(&at);
+        // Factors of all of it are the code's and the term's.
+        let mut factors = Vec::new();
+        let sum = factors_of(g, g[value].src[0], &depends, &mut factors)?;
+        let outer = factors.clone();
         let n = g[sum].clone();
         let (product, term) = match n.op {
             Op::Add | Op::Sub if !depends(g, n.src[1]) => {
@@ -33,8 +36,7 @@ impl Element {
             Op::Add if !depends(g, n.src[0]) => (n.src[1], Some(n.src[0])),
             _ => (sum, None),
         };
-        let mut factors = Vec::new();
-        let whole = factors_of(g, product, &|g, x| depends(g, x), &mut factors)?;
+        let whole = factors_of(g, product, &depends, &mut factors)?;
         let from =
             Some(whole).filter(|&x| g[x].op == Op::Cast).map(|x| g[x].src[0]).filter(|&x| g.scalar(x).is_int())?;
         let (code, zero) = with_zero(g, from)?;
@@ -45,6 +47,7 @@ impl Element {
         }
         let one = g.constant(Scalar::F32.one(), 1.0);
         let factor = factors.into_iter().reduce(|a, b| g.mul(a, b)).unwrap_or(one);
+        let term = term.map(|term| outer.into_iter().fold(term, |a, b| g.mul(a, b)));
         Some(Element { code, zero, factor, term })
     }
 }
