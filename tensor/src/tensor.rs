@@ -225,7 +225,20 @@ impl<'g> Tensor<'g> {
     }
     /// Axes in another order.
     pub fn permute(self, order: &[usize]) -> Tensor<'g> {
-        let id = self.capture.graph.borrow_mut().permute(self.id, order);
+        let mut g = self.capture.graph.borrow_mut();
+        let before = match (g[self.id].op, &g[self.id].arg) {
+            (Op::Permute, Arg::Axes(inner)) => Some(order.iter().map(|&a| inner[a] as usize).collect::<Vec<_>>()),
+            _ => None,
+        };
+        // Of axes that were in another order before, in that of both: one movement, or none.
+        let id = match before {
+            Some(both) => {
+                let from = g[self.id].src[0];
+                g.permute(from, &both)
+            }
+            None => g.permute(self.id, order),
+        };
+        drop(g);
         self.with(id)
     }
     /// Repeated to these dims: leading axes are added, axes of length 1 are repeated.

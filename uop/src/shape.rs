@@ -210,12 +210,8 @@ impl Graph {
         *d.last_mut().expect("pushed") = dim;
         self.expand(x, &d)
     }
-    /// Axes in another order; of axes that were in another order before, in that of both.
+    /// Axes in another order.
     pub fn permute(&mut self, x: Id, order: &[usize]) -> Id {
-        if let (Op::Permute, Arg::Axes(inner)) = (self[x].op, &self[x].arg) {
-            let both: Vec<usize> = order.iter().map(|&a| inner[a] as usize).collect();
-            return self.permute(self[x].src[0], &both);
-        }
         if order.iter().enumerate().all(|(i, &a)| i == a) {
             return x;
         }
