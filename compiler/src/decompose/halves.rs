@@ -7,6 +7,7 @@
 
 use super::bf16::{moved, repeats};
 use crate::layout::{Layout, Packing};
+use crate::nest::strided;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::{Machine, MachineKind};
 use gristmill_uop::target::Target;
@@ -21,11 +22,12 @@ pub const OF_LANE: i64 = 32;
 const LEAST_OF_LANE: i64 = 8;
 /// Terms of a wide load of 16 bytes.
 const WIDE: i64 = 8;
-/// Terms whose codes are a word.
-const QUAD: i64 = 4;
+/// Terms whose codes are bytes of a word.
+pub const QUAD: i64 = 4;
 /// The largest f16: what is beyond it is taken for it.
 const LARGEST: f64 = 65504.0;
-/// Activations in f16 are divided by so much, and the weight's elements multiplied: these are below one as a rule, those may be beyond f16.
+/// Activations in f16 are divided by so much, and the weight's elements multiplied, a power of two, so that products stay the same: 65,504 · 32 is the largest activation
+/// then, 2⁻¹⁹ the least difference between small ones, and elements up to 2,047 fit.
 const SHIFT: f64 = 32.0;
 /// Instructions of a thread for each product of a group of terms in integers, after the fragment's own: a shift, a conversion, two factors.
 const OF_GROUP: f64 = 4.0;
@@ -103,8 +105,8 @@ fn shifted(g: &mut Graph, x: Id, w: Id) -> (Id, Id) {
     (g.min(x, most), g.mul(w, up))
 }
 
-/// Where the element `k` of row `row` of `rows` lies, with steps of so many terms: what a warp's lanes read at once lies together, of eight rows beside one another 512 bytes; and of four terms, whose
-/// codes are bytes of a word, every second one beside the other.
+/// Where the element `k` of row `row` of `rows` lies, with steps of so many terms: what a warp's lanes read at once lies together, of eight rows beside one
+/// another 512 bytes; and of four terms, whose codes are bytes of a word, every second one beside the other.
 pub fn place(g: &mut Graph, step: i64, rows: i64, row: Id, k: Id) -> Id {
     let loads = step / LANES / WIDE;
     let [step, of_lane, wide, quad, two] = [step, step / LANES, WIDE, QUAD, 2].map(|n| g.int(n));
@@ -122,7 +124,7 @@ pub fn place(g: &mut Graph, step: i64, rows: i64, row: Id, k: Id) -> Id {
         (odd, 2),
         (high, 1),
     ];
-    crate::nest::strided(g, &parts)
+    strided(g, &parts)
 }
 
 /// The first term of a lane's word of that number within a step, and the distance to its second.

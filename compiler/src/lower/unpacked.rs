@@ -1,13 +1,12 @@
 //! Elements of a packed weight as halves: two of them are two bytes of a word, as whole numbers, times a factor that they share, plus a term. What has no such form is
 //! computed one by one and rounded.
 
+use crate::decompose::halves::QUAD;
 use crate::nest::Ranges;
 use gristmill_uop::rules::lift;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
 use rustc_hash::FxHashMap;
 
-/// Terms whose codes are bytes of a word.
-const QUAD: i64 = 4;
 /// Ranges that lowering makes have numbers behind all others.
 const BEHIND: u32 = 1 << 24;
 
