@@ -166,7 +166,7 @@ impl<'a> Expressions<'a> {
     pub fn index(&self, id: Id) -> String {
         let n = &self.g[id];
         match n.op {
-            Op::Const | Op::Var | Op::Range | Op::Local => self.name(id),
+            Op::Const | Op::Var | Op::Range | Op::Local | Op::Param => self.name(id),
             _ => {
                 // Operators of C bind less tightly than those around them.
                 let loose = |of: Op| {

@@ -46,14 +46,15 @@ pub(crate) fn program(
     let nests: Vec<&[Id]> = mapped.iter().map(|m| &m.nests[..]).collect();
     let Kernel { graph: mut own, root, bodies, when } = Kernel::of(g, &nests, &when);
     verify(&own, root, Level::Kernel, "map");
-    let (signature, groups) = sized(&mut own, &bodies, launch, slots.function, target);
+    let (mut signature, groups) = sized(&mut own, &bodies, launch, slots.function, target);
     // Linear code lives in a copy: `own` stays what the oracle runs.
     let mut linear = own.clone();
     let codes = lower_bodies(&mut linear, &bodies, &when, target);
     let launched = launched(&linear, &codes, launch, &signature, groups, target);
     let plan = launch_plan(&launched, launch, groups, slots.function, decider);
     let context = KernelContext { when, plan, streams: slots.streams.clone() };
-    let code = finish(&linear, codes, &context, target);
+    let code = finish(&mut linear, codes, &context, target);
+    signature.add_rings(&linear, &code);
     verify_linear(&linear, &code, target);
     let reduces = bodies.iter().flatten().any(|&n| own.any(n, |_, m| m.op == Op::Reduce));
     // Named by what it is, so that equal kernels of different models are one.

@@ -13,6 +13,7 @@ pub use crate::layout::{Layout, Packing};
 pub use crate::lower::async_copies::async_copies;
 pub use crate::lower::barriers::barriers;
 pub use crate::lower::coalesce::loads as coalesce;
+pub use crate::lower::copies_ahead::copies_ahead;
 pub use crate::lower::dependents::{Turn, wait_for_predecessors};
 pub use crate::lower::mma::products as mma;
 pub use crate::lower::mma_f16::products as mma_f16;

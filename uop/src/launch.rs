@@ -32,6 +32,9 @@ pub struct LaunchPlan {
     pub iterations: i64,
     /// Does what goes from memory to a stage as it is go there without registers, while the thread goes on?
     pub asynchronous: bool,
+    /// Iterations of a loop that adds up matrix products which are copied to shared memory before they are multiplied, at most as many as there are; where none
+    /// are said, what a loop reads it asks for itself.
+    pub ahead: i64,
     /// From where on kernels behind may start.
     pub dependents: Dependents,
     /// Percent of a unit's memory that shall be shared, the rest being its first-level cache; where none are said the driver decides.
@@ -42,6 +45,9 @@ impl Display for LaunchPlan {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "launch: resident {}, words {}, iterations {}", self.resident, self.words, self.iterations)?;
         f.write_str(if self.asynchronous { ", asynchronous" } else { "" })?;
+        if self.ahead > 0 {
+            write!(f, ", ahead {}", self.ahead)?;
+        }
         let dependents = DEPENDENTS.iter().find(|d| d.0 == self.dependents).map_or("", |d| d.1);
         write!(f, ", dependents at {dependents}")?;
         self.shared.map_or(Ok(()), |percent| write!(f, ", shared {percent}"))
@@ -65,6 +71,7 @@ impl FromStr for LaunchPlan {
                 ["words", n] => plan.words = count(n, 1024)?,
                 ["iterations", n] => plan.iterations = count(n, 1024)?,
                 ["asynchronous"] => plan.asynchronous = true,
+                ["ahead", n] => plan.ahead = count(n, 64)?,
                 ["dependents", "at", name] => {
                     let found = DEPENDENTS.iter().find(|d| d.1 == name);
                     plan.dependents = found.ok_or_else(|| bad(item))?.0;
@@ -86,7 +93,7 @@ mod tests {
     fn a_plan_prints_as_a_text_that_parses() {
         let plan = LaunchPlan { resident: 2, words: 32, iterations: 8, ..LaunchPlan::default() };
         let others = [
-            LaunchPlan { asynchronous: true, dependents: Dependents::Entry, ..plan },
+            LaunchPlan { asynchronous: true, ahead: 3, dependents: Dependents::Entry, ..plan },
             LaunchPlan { resident: 1, dependents: Dependents::Turn, shared: Some(50), ..plan },
         ];
         for plan in others.into_iter().chain([plan]) {

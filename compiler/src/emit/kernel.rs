@@ -1,6 +1,7 @@
 //! A kernel in a graph of its own, and what it is called with.
 
 use super::dialect::Signature;
+use crate::lower::KernelCode;
 use crate::nest::global_ranges;
 use crate::schedule::Launch;
 use gristmill_uop::function::{Function, SlotKind};
@@ -71,6 +72,31 @@ pub fn sized(
     (signature, groups)
 }
 
+impl Signature {
+    /// Room for what is copied ahead: bodies, of which a workgroup runs one, have theirs at the same place.
+    pub(super) fn add_rings(&mut self, g: &Graph, code: &KernelCode) {
+        let begin = self.scratch_bytes;
+        for body in &code.bodies {
+            // Rings of equal number and size are one node in every body.
+            let there = |&l: &&Id| self.scratch.iter().any(|s| s.0 == *l);
+            let (old, new): (Vec<Id>, Vec<Id>) = body.locals.iter().partition(there);
+            let ends = self.scratch.iter().filter(|s| old.contains(&s.0)).map(|s| s.1 + bytes_of(g, s.0));
+            let mut end = ends.max().unwrap_or(0).max(begin);
+            for ring in new {
+                self.scratch.push((ring, end));
+                end += bytes_of(g, ring);
+            }
+            self.scratch_bytes = self.scratch_bytes.max(end);
+        }
+    }
+}
+
+/// Bytes of a workgroup buffer, to where the next may begin.
+fn bytes_of(g: &Graph, local: Id) -> usize {
+    let elements = g.int_value(g[local].src[0]).unwrap_or(0) as usize;
+    (elements * g[local].dtype.scalar.bytes()).next_multiple_of(64)
+}
+
 /// A nest in a graph of its own, PARAMs without their dims.
 fn strip(from: &Graph, to: &mut Graph, nest: Id, map: &mut FxHashMap<Id, Id>) -> Id {
     for id in from.toposort(&[nest]) {
@@ -93,10 +119,6 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
     let mut scratch_bytes = 0;
     let mut groups = Vec::new();
     for nests in bodies {
-        let bytes_of = |g: &Graph, n: Id| {
-            let elements = g.int_value(g[n].src[0]).unwrap_or(0) as usize;
-            (elements * g[n].dtype.scalar.bytes()).next_multiple_of(64)
-        };
         let order = g.toposort(nests);
         // Stages of equal number and size are one node in every body: what this body adds comes after those it shares.
         let shared = scratch.iter().filter(|s| order.contains(&s.0)).map(|s| s.1 + bytes_of(g, s.0));

@@ -23,7 +23,8 @@ pub fn decided(of: &Launched, groups: Id, seconds: f64, site: String, decider: &
         of.bodies.iter().map(|b| unroll(of.g, b.statements.clone(), plan, of.target)).collect()
     };
     let priced = |plan: &LaunchPlan, bodies: &[Vec<Statement>]| {
-        let waits = bodies.iter().map(|b| waits(of.g, b)).fold(0.0, f64::max);
+        // What is copied ahead is waited for once for all iterations that are under way.
+        let waits = bodies.iter().map(|b| waits(of.g, b)).fold(0.0, f64::max) / (plan.ahead + 1) as f64;
         price(Waiting { seconds, beside, scratch: of.scratch, waits }, plan, of.target)
     };
     let mut plans = proposals(of, false);

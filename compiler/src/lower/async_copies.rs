@@ -20,7 +20,7 @@ pub fn async_copies(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
         }
         Statement::WideWrite(buffer, at, bytes, values) => match loaded.get(&values) {
             Some(&from) if bytes == BYTES && g[buffer].op == Op::Local => {
-                Statement::AsyncCopy { to: [buffer, at], from, bytes }
+                Statement::AsyncCopy { to: [buffer, at], from, plus: [0; 2], bytes, when: None }
             }
             _ => Statement::WideWrite(buffer, at, bytes, values),
         },

@@ -94,7 +94,7 @@ impl Pending {
     fn before(&mut self, t: &Touched, again: bool, out: &mut Vec<Statement>) {
         let meets = |a: &FxHashSet<Id>, b: &FxHashSet<Id>| a.iter().any(|x| b.contains(x));
         if meets(&t.read, &self.copied) || again && meets(&t.written, &self.copied) {
-            out.push(Statement::AsyncWait);
+            out.push(Statement::AsyncWait(0));
             self.copied.clear();
         }
         let overwrites = again && meets(&t.written, &self.written) || meets(&t.written, &self.read);

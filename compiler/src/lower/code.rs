@@ -2,7 +2,7 @@
 //! for ahead, how loops are unrolled and how many workgroups a unit holds all stand in it.
 
 use super::threads::ThreadIndex;
-use gristmill_uop::Id;
+use gristmill_uop::{Graph, Id};
 
 /// One statement of linear code. Values are named by the node they compute.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,18 +30,30 @@ pub enum Statement {
     WideWrite(Id, Id, usize, Vec<Id>),
     /// Buffer, offset of the first row, elements between rows, a tile.
     WriteTile(Id, Id, i64, Id),
-    /// Bytes of memory on their way to a stage while the thread goes on: nobody may read them there before an `AsyncWait`, and other
+    /// Bytes of memory on their way to a stage, or a ring, while the thread goes on: nobody may read them there before an `AsyncWait`, and other
     /// threads not before a `Barrier` behind it.
     AsyncCopy {
         /// The stage, and the offset in it.
         to: [Id; 2],
         /// The buffer in memory, and the offset in it.
         from: [Id; 2],
+        /// Elements behind each offset.
+        plus: [i64; 2],
         /// How many.
         bytes: usize,
+        /// A condition on ranges and variables: only threads and iterations of which it holds copy.
+        when: Option<Id>,
     },
-    /// The thread's own asynchronous copies have arrived.
-    AsyncWait,
+    /// What the thread has copied asynchronously since the last such statement is a group of copies.
+    AsyncGroup,
+    /// The thread's own asynchronous copies have arrived, but those of so many of the last groups; with 0 all of them.
+    AsyncWait(i64),
+    /// One load of so many bytes from where copies have brought them, for loads from memory: ring, offset, and each load with the byte where it begins.
+    Copied(Id, Id, usize, Vec<(Id, usize)>),
+    /// A load (first) whose value iterations hand on to the next, with its first value.
+    Carried(Id, Id),
+    /// The value that such a load has in the next iteration.
+    Carry(Id, Id),
     /// All threads of the workgroup have come here, and see what the others have written to stages.
     Barrier,
     /// Memory is asked for, and nobody waits for it.
@@ -50,6 +62,8 @@ pub enum Statement {
     DependencyWait,
     /// Kernels behind this one may start, and wait in turn.
     LaunchDependents,
+    /// A workgroup ends here where a condition holds, which is one on its indices and on what was written before the kernel.
+    Leave(Id),
     /// Statements up to `End` that are run where a condition on variables and workgroup indices does not hold.
     Unless(Id),
     /// A nest: its statements up to `End`. Stages are computed again only if one of these workgroup indices has changed.
@@ -69,6 +83,35 @@ impl Statement {
     /// Does it open a block, up to an `End`?
     pub fn opens(&self) -> bool {
         matches!(self, Statement::Loop { .. } | Statement::Nest { .. } | Statement::Unless(_))
+    }
+    /// The values that it reads, or asks for; not those below index expressions that no statement defines, but those that these are of.
+    pub fn uses(&self, g: &Graph, each: &mut impl FnMut(Id)) {
+        let mut expression = |id: Id| g.toposort(&[id]).into_iter().for_each(&mut *each);
+        match self {
+            Statement::Define(id) => g[*id].src.iter().copied().for_each(each),
+            Statement::Loop { range, .. } => g[*range].src.iter().copied().for_each(each),
+            Statement::Accumulator(acc) => each(g[*acc].src[0]),
+            Statement::Accumulate(_, value) => g[*value].src.iter().copied().for_each(each),
+            Statement::Write(_, at, value) | Statement::WriteTile(_, at, _, value) => [*at, *value].into_iter().for_each(each),
+            Statement::Wide(_, at, ..) | Statement::Copied(_, at, ..) => each(*at),
+            Statement::WideWrite(_, at, _, values) => values.iter().chain([at]).copied().for_each(each),
+            Statement::AsyncCopy { to, from, when, .. } => {
+                when.iter().for_each(|&id| expression(id));
+                [to[1], from[1]].into_iter().for_each(each);
+            }
+            Statement::Carried(_, value) | Statement::Carry(_, value) => each(*value),
+            Statement::Unless(condition) | Statement::Leave(condition) => expression(*condition),
+            Statement::Prefetch(Prefetch::Line { at, .. }) => each(at[1]),
+            Statement::Prefetch(Prefetch::Tile(tile)) => tile.terms.iter().for_each(|t| expression(t.0)),
+            Statement::Prefetch(Prefetch::Span(span)) => span.terms.iter().for_each(|t| expression(t.0)),
+            Statement::End
+            | Statement::AsyncGroup
+            | Statement::AsyncWait(_)
+            | Statement::Barrier
+            | Statement::DependencyWait
+            | Statement::LaunchDependents
+            | Statement::Nest { .. } => {}
+        }
     }
 }
 
@@ -147,6 +190,8 @@ pub struct Code {
     pub locals: Vec<Id>,
     /// Where this condition on variables and workgroup indices holds nobody reads what the workgroup computes, and it is left out.
     pub skip: Option<Id>,
+    /// Where this condition on workgroup indices and memory holds, another workgroup computes the same.
+    pub surplus: Option<Id>,
 }
 
 /// Linear code of a kernel: of its bodies, which share a launch, and what holds for all of them.

@@ -4,6 +4,7 @@
 use super::async_copies::async_copies;
 use super::barriers::barriers;
 use super::code::{Code, KernelCode};
+use super::copies_ahead::copies_ahead;
 use super::dependents::{Turn, wait_for_predecessors};
 use super::linear::lower_body;
 use super::prefetch::{prefetch_lines, prefetch_spans};
@@ -20,7 +21,7 @@ pub fn lower_program(program: &Program, target: &Target) -> (Graph, KernelCode) 
     // The root is a kernel of bodies of nests.
     let bodies: Vec<Vec<Id>> = g[program.root].src.iter().map(|&b| g[b].src.to_vec()).collect();
     let codes = lower_bodies(&mut g, &bodies, &program.context.when, target);
-    let code = finish(&g, codes, &program.context, target);
+    let code = finish(&mut g, codes, &program.context, target);
     (g, code)
 }
 
@@ -34,7 +35,7 @@ pub fn lower_bodies(g: &mut Graph, bodies: &[Vec<Id>], when: &[When], target: &T
 }
 
 /// The kernel of these bodies, as the plan of its launch says.
-pub fn finish(g: &Graph, bodies: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
+pub fn finish(g: &mut Graph, bodies: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
     match target.machine.kind {
         MachineKind::Cpu => on_cpu(g, bodies, context, target),
         MachineKind::Gpu => on_gpu(g, bodies, context, target),
@@ -49,21 +50,23 @@ fn on_cpu(g: &Graph, codes: Vec<Code>, context: &KernelContext, target: &Target)
 }
 
 /// Threads of a workgroup run its nests together, and kernels start before those before them have ended.
-fn on_gpu(g: &Graph, mut codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
+fn on_gpu(g: &mut Graph, mut codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
     let plan = &context.plan;
     let turn = Turn::of(plan.dependents);
     for (i, code) in codes.iter_mut().enumerate() {
+        let surplus = code.surplus;
         let early = context.when.get(i).and_then(|when| when.early);
         let mut s = std::mem::take(&mut code.statements);
         if plan.asynchronous {
             s = async_copies(g, s);
         }
         s = unroll(g, s, plan, target);
-        s = wait_for_predecessors(s, early, &turn);
+        s = wait_for_predecessors(s, early, &turn, surplus);
         if target.tuning.prefetch > 0 {
             s = prefetch_spans(g, s);
         }
         code.statements = barriers(g, s);
+        *code = copies_ahead(g, std::mem::take(code), plan.ahead, target.threads as i64);
     }
     let (threads, LaunchPlan { resident, shared, .. }) = (target.threads, *plan);
     let exchange = if target.machine.shuffles { target.machine.subgroup } else { 1 };

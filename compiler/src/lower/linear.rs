@@ -8,6 +8,7 @@ use super::legalise;
 use super::mma;
 use super::mma_f16;
 use super::pairs;
+use super::surplus::surplus;
 use super::threads;
 use super::tiles::{self, Tile};
 use super::vector::{splat, vectorise};
@@ -22,7 +23,9 @@ use smallvec::smallvec;
 /// Lowers the nests of one body, which then waits for nothing and nobody.
 pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     let nests: Vec<Id> = nests.iter().map(|&nest| legalise::nest(g, nest, target)).collect();
-    let mut code = Code { globals: global_ranges(g, &nests), ..Code::default() };
+    let leaves = target.machine.kind == MachineKind::Gpu && target.machine.early;
+    let surplus = if leaves { surplus(g, &nests) } else { None };
+    let mut code = Code { globals: global_ranges(g, &nests), surplus, ..Code::default() };
     let mut stage_globals: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
     for nest in nests {
         let buffer = g[nest].src[0];
@@ -310,6 +313,9 @@ impl Emitter<'_> {
         if self.target.machine.pairs {
             values = pairs::join(self.g, values);
         }
+        if values.iter().all(|v| multiplies_unpacked(self.g, v.1)) {
+            values = in_turn(values);
+        }
         let updates: Vec<Update> = values.into_iter().map(|(acc, value, op)| self.update(acc, value, op)).collect();
         // Loops first, shared by all; then each term as late as possible, so that few values wait in registers.
         let all: Vec<Id> = updates.iter().flat_map(|u| u.needs.iter().copied()).collect();
@@ -402,6 +408,27 @@ fn terms(g: &Graph, value: Id, op: ReduceOp, each: &mut impl FnMut(Id)) {
     } else {
         each(value);
     }
+}
+
+/// Is it a product of halves that are unpacked for it?
+fn multiplies_unpacked(g: &Graph, value: Id) -> bool {
+    g[value].op == Op::MmaHalf && g[g[value].src[0]].op == Op::ScaledPair
+}
+
+/// Terms of several sums, the first of each before the second of any: what one product has unpacked the next ones use while it is in registers, and none waits for
+/// the one before it.
+fn in_turn(values: Vec<(Id, Id, ReduceOp)>) -> Vec<(Id, Id, ReduceOp)> {
+    let mut of_sum: FxHashMap<Id, usize> = FxHashMap::default();
+    let mut numbered: Vec<(usize, (Id, Id, ReduceOp))> = values
+        .into_iter()
+        .map(|v| {
+            let next = of_sum.entry(v.0).or_default();
+            *next += 1;
+            (*next, v)
+        })
+        .collect();
+    numbered.sort_by_key(|v| v.0);
+    numbered.into_iter().map(|v| v.1).collect()
 }
 
 /// Substitution that keeps vector nodes as they are: ranges are scalar, and index arithmetic below them is simplified.

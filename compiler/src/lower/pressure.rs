@@ -2,6 +2,7 @@
 
 use super::async_copies::async_copies;
 use super::code::{Code, Statement, end_of_block};
+use super::copies_ahead::{Wanted, wanted};
 use crate::price::typical;
 use gristmill_uop::{Graph, Id, Op};
 
@@ -12,8 +13,12 @@ pub struct Pressure {
     pub sums: i64,
     /// Are there matrix products? Their tiles take what registers there are.
     pub products: bool,
-    /// Registers of the tiles, and of what is asked for at once, where products unpack a weight.
+    /// Registers of the tiles where products unpack a weight.
     pub unpacked: i64,
+    /// Words that these products ask memory for at once.
+    pub asked: i64,
+    /// What their loops ask for if they are copied ahead.
+    pub ahead: Option<Wanted>,
 }
 
 /// Registers of a lane that a tile of sums has.
@@ -21,15 +26,16 @@ const OF_A_TILE: i64 = 4;
 
 impl Pressure {
     /// Of these bodies.
-    pub fn of(g: &Graph, bodies: &[Code]) -> Pressure {
+    pub fn of(g: &Graph, bodies: &[Code], threads: i64) -> Pressure {
         let sums = |b: &Code| accumulators(g, &b.statements).max(tiles(g, &b.statements));
-        let unpacked = |b: &Code| {
-            unpacked(g, &b.statements).then(|| OF_A_TILE * tiles(g, &b.statements) as i64 + asked_for(g, &b.statements))
-        };
+        let unpacks = || bodies.iter().map(|b| &b.statements).filter(|s| unpacked(g, s));
+        let wanted = bodies.iter().filter_map(|b| wanted(g, b, threads));
         Pressure {
             sums: bodies.iter().map(sums).max().unwrap_or(0) as i64,
             products: bodies.iter().any(|b| products(g, &b.statements)),
-            unpacked: bodies.iter().filter_map(unpacked).max().unwrap_or(0),
+            unpacked: unpacks().map(|s| OF_A_TILE * tiles(g, s) as i64).max().unwrap_or(0),
+            asked: unpacks().map(|s| asked_for(g, s)).max().unwrap_or(0),
+            ahead: wanted.reduce(|a, b| a.and(b)),
         }
     }
 }

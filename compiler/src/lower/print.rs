@@ -88,15 +88,29 @@ fn line(g: &Graph, statement: &Statement) -> String {
             let parts: Vec<String> = parts.iter().map(|p| format!("%{} at {}", p.0.0, p.1)).collect();
             format!("{} = {bytes} bytes of %{}[{}]", parts.join(", "), buffer.0, value(g, *at))
         }
-        Statement::AsyncCopy { to: [to, at], from: [from, offset], bytes } => {
-            let (at, offset) = (value(g, *at), value(g, *offset));
-            format!("async copy of {bytes} bytes: %{}[{at}] <- %{}[{offset}]", to.0, from.0)
+        Statement::AsyncCopy { to: [to, at], from: [from, offset], plus, bytes, when } => {
+            let place = |at: Id, plus: i64| match plus {
+                0 => value(g, at),
+                _ => format!("{} + {plus}", value(g, at)),
+            };
+            let (at, offset) = (place(*at, plus[0]), place(*offset, plus[1]));
+            let when = when.map(|when| format!(" if {}", expression(g, when))).unwrap_or_default();
+            format!("async copy of {bytes} bytes: %{}[{at}] <- %{}[{offset}]{when}", to.0, from.0)
         }
-        Statement::AsyncWait => "wait for async copies".into(),
+        Statement::AsyncGroup => "end of a group of async copies".into(),
+        Statement::AsyncWait(0) => "wait for async copies".into(),
+        Statement::AsyncWait(groups) => format!("wait for async copies but those of {groups} groups"),
+        Statement::Copied(buffer, at, bytes, parts) => {
+            let parts: Vec<String> = parts.iter().map(|p| format!("%{} at {}", p.0.0, p.1)).collect();
+            format!("{} = {bytes} copied bytes of %{}[{}]", parts.join(", "), buffer.0, value(g, *at))
+        }
+        Statement::Carried(load, first) => format!("carried %{} = {}", load.0, value(g, *first)),
+        Statement::Carry(load, next) => format!("%{} <- {}", load.0, value(g, *next)),
         Statement::Barrier => "barrier".into(),
         Statement::DependencyWait => "wait for predecessors".into(),
         Statement::LaunchDependents => "launch dependents".into(),
         Statement::Prefetch(p) => prefetch(g, p),
+        Statement::Leave(condition) => format!("leave if {}", expression(g, *condition)),
         Statement::Unless(condition) => format!("unless {} {{", expression(g, *condition)),
         Statement::Nest { buffer, staged, globals, .. } => {
             let per: Vec<String> = globals.iter().map(|g| format!("%{}", g.0)).collect();
@@ -147,19 +161,22 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
     for statement in &code.statements {
         match statement {
             Statement::Define(id) | Statement::Loop { range: id, .. } | Statement::Accumulator(id) => roots.push(*id),
-            Statement::Accumulate(_, id) | Statement::Unless(id) => roots.push(*id),
+            Statement::Accumulate(_, id) | Statement::Unless(id) | Statement::Leave(id) => roots.push(*id),
             Statement::Write(buffer, at, v) => roots.extend([*buffer, *at, *v]),
             Statement::WriteTile(buffer, at, _, v) => roots.extend([*buffer, *at, *v]),
             Statement::WideWrite(buffer, at, _, values) => roots.extend([*buffer, *at].iter().chain(values)),
             Statement::Wide(_, _, _, parts) => roots.extend(parts.iter().map(|p| p.0)),
-            Statement::AsyncCopy { to, from, .. } => roots.extend(to.iter().chain(from)),
+            Statement::AsyncCopy { to, from, when, .. } => roots.extend(to.iter().chain(from).chain(when)),
+            Statement::Copied(buffer, at, ..) => roots.extend([*buffer, *at]),
+            Statement::Carried(_, value) | Statement::Carry(_, value) => roots.push(*value),
             Statement::Nest { buffer, .. } => roots.push(*buffer),
             Statement::Prefetch(Prefetch::Span(s)) => roots.extend(s.terms.iter().map(|t| t.0).chain([s.buffer])),
             Statement::Prefetch(Prefetch::Tile(t)) => roots.extend(t.terms.iter().map(|t| t.0).chain([t.buffer])),
             Statement::Prefetch(Prefetch::Line { at, .. }) => roots.extend(at),
             Statement::End
             | Statement::Barrier
-            | Statement::AsyncWait
+            | Statement::AsyncGroup
+            | Statement::AsyncWait(_)
             | Statement::DependencyWait
             | Statement::LaunchDependents => {}
         }

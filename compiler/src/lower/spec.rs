@@ -46,6 +46,7 @@ pub fn check(g: &Graph, kernel: &KernelCode) -> Result<(), LinearError> {
             threads: vec![],
             guarded: false,
             filled: FxHashSet::default(),
+            carried: FxHashSet::default(),
         };
         if let Some(skip) = code.skip {
             c.condition(skip)?;
@@ -100,6 +101,8 @@ struct Checker<'a> {
     guarded: bool,
     /// Stages that nests before this one have written.
     filled: FxHashSet<Id>,
+    /// Loads that iterations hand on.
+    carried: FxHashSet<Id>,
 }
 
 impl<'a> Checker<'a> {
@@ -130,13 +133,18 @@ impl<'a> Checker<'a> {
                 return self.nest(*buffer, *staged, globals, threads);
             }
             Statement::End => return self.end(),
-            Statement::Barrier | Statement::AsyncWait | Statement::DependencyWait | Statement::LaunchDependents => {
-                return self.hold_here(
-                    self.nest.is_none(),
-                    "threads and kernels are waited for outside nests, where all threads come",
-                );
+            Statement::Barrier => {
+                return self.hold_here(self.all_come(), "threads are waited for where all of them come");
             }
+            Statement::AsyncWait(groups) => {
+                return self.hold_here(*groups >= 0, "copies that are not waited for are groups of copies");
+            }
+            Statement::DependencyWait | Statement::LaunchDependents => {
+                return self.hold_here(self.nest.is_none(), "kernels are waited for outside nests");
+            }
+            Statement::AsyncGroup => return self.hold_here(self.nest.is_some(), "a statement stands in a nest"),
             Statement::Unless(condition) => return self.unless(*condition),
+            Statement::Leave(condition) => return self.leave(*condition),
             Statement::Prefetch(Prefetch::Span(span)) => return self.span(span),
             Statement::Define(id)
             | Statement::Loop { range: id, .. }
@@ -146,6 +154,9 @@ impl<'a> Checker<'a> {
             | Statement::WriteTile(id, ..)
             | Statement::Wide(id, ..)
             | Statement::WideWrite(id, ..)
+            | Statement::Copied(id, ..)
+            | Statement::Carried(id, _)
+            | Statement::Carry(id, _)
             | Statement::AsyncCopy { to: [id, _], .. } => {
                 self.hold(self.nest.is_some(), "a statement stands in a nest", *id)?
             }
@@ -160,10 +171,23 @@ impl<'a> Checker<'a> {
             Statement::WriteTile(buffer, at, stride, value) => self.write_tile(*buffer, *at, *stride, *value),
             Statement::Wide(buffer, at, bytes, parts) => self.wide(*buffer, *at, *bytes, parts),
             Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
-            Statement::AsyncCopy { to, from, bytes } => self.async_copy(*to, *from, *bytes),
+            Statement::AsyncCopy { to, from, plus, bytes, when } => {
+                let behind = |buffer: Id, n: i64| n * self.g.unit_bytes(buffer) % COPIES as i64 == 0;
+                let aligned = behind(to[0], plus[0]) && behind(from[0], plus[1]);
+                self.hold(aligned, "an asynchronous copy is of 16 bytes, at multiples of them", to[0])?;
+                self.async_copy(*to, *from, *bytes, *when)
+            }
+            Statement::Copied(ring, at, bytes, parts) => self.copied(*ring, *at, *bytes, parts),
+            Statement::Carried(load, first) => self.carried(*load, *first),
+            Statement::Carry(load, next) => self.carry(*load, *next),
             Statement::Prefetch(p) => self.prefetch(p),
             s => unreachable!("done above: {s:?}"),
         }
+    }
+    /// Do all threads of the workgroup come here as often?
+    fn all_come(&self) -> bool {
+        let parted = |r: Id| self.g.free_ranges(self.g[r].src[0]).iter().any(|t| self.threads.contains(t));
+        !self.scopes.iter().filter_map(|s| s.range).any(parted)
     }
     fn unless(&mut self, condition: Id) -> Checked {
         self.hold(
@@ -173,6 +197,14 @@ impl<'a> Checker<'a> {
         )?;
         self.guarded = true;
         self.condition(condition)
+    }
+    fn leave(&mut self, condition: Id) -> Checked {
+        let g = self.g;
+        self.hold(self.nest.is_none() && !self.guarded, "a workgroup ends between its nests", condition)?;
+        let known = g.free_ranges(condition).iter().all(|r| self.code.globals.contains(r));
+        let far = |n: Id| g[n].op != Op::Load || g[g[n].src[0]].op == Op::Param;
+        let read = g.toposort(&[condition]).into_iter().all(|n| far(n) && !matches!(g[n].op, Op::Reduce | Op::Fold));
+        self.hold(known && read, "where a workgroup ends is known from its indices and from memory", condition)
     }
     fn nest(&mut self, buffer: Id, staged: bool, globals: &[Id], threads: &[ThreadIndex]) -> Checked {
         let g = self.g;
@@ -373,13 +405,53 @@ impl<'a> Checker<'a> {
         }
         Ok(())
     }
-    fn async_copy(&mut self, [to, at]: [Id; 2], [from, offset]: [Id; 2], bytes: usize) -> Checked {
+    fn async_copy(&mut self, [to, at]: [Id; 2], [from, offset]: [Id; 2], bytes: usize, when: Option<Id>) -> Checked {
         let of = self.g[to].op == Op::Local && self.g[from].op == Op::Param;
         self.hold(of, "an asynchronous copy is from memory to a stage", to)?;
-        self.place(to, at)?;
+        if self.is_ring(to) {
+            self.value(at, to)?;
+        } else {
+            self.place(to, at)?;
+        }
         self.value(offset, from)?;
+        for n in when.map(|when| self.g.toposort(&[when])).unwrap_or_default() {
+            let known = self.g[n].op != Op::Range || self.is_open(n);
+            let read = matches!(self.g[n].op, Op::Load | Op::Reduce | Op::Fold | Op::Acc);
+            self.hold(known && !read, "what a copy depends on is known where it is", n)?;
+        }
         let aligned = bytes == COPIES && self.aligned(to, at, bytes) && self.aligned(from, offset, bytes);
         self.hold(aligned, "an asynchronous copy is of 16 bytes, at multiples of them", to)
+    }
+    /// A buffer of the body that copies alone fill.
+    fn is_ring(&self, buffer: Id) -> bool {
+        self.code.locals.contains(&buffer) && self.nest.as_ref().is_some_and(|n| n.buffer != buffer)
+    }
+    fn copied(&mut self, ring: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) -> Checked {
+        let g = self.g;
+        self.hold(self.is_ring(ring), "what was copied is read from a ring", ring)?;
+        self.value(at, ring)?;
+        let aligned = bytes == COPIES && self.aligned(ring, at, bytes);
+        self.hold(aligned, "what was copied is read as it was, 16 bytes at a multiple of them", at)?;
+        for &(load, byte) in parts {
+            let n = &g[load];
+            let far = n.op == Op::Load && g[n.src[0]].op == Op::Param && n.dtype.lanes == 1;
+            let inside = byte % WORD + n.dtype.scalar.bytes() <= WORD && byte < bytes;
+            self.hold(far && inside, "a copy is of loads from memory, each within one of its words", load)?;
+            self.defined(load)?;
+        }
+        Ok(())
+    }
+    fn carried(&mut self, load: Id, first: Id) -> Checked {
+        self.value(first, load)?;
+        let fits = self.g[load].dtype == self.g[first].dtype;
+        self.hold(fits, "what is carried over is of its load's type", load)?;
+        self.carried.insert(load);
+        self.defined(load)
+    }
+    fn carry(&mut self, load: Id, next: Id) -> Checked {
+        self.value(next, load)?;
+        let fits = self.carried.contains(&load) && self.g[load].dtype == self.g[next].dtype;
+        self.hold(fits, "what is carried over is of its load's type", load)
     }
     /// An index expression of workgroup indices and `others`, which no statement defines.
     fn expression(&self, id: Id, others: &[Id], loads: bool) -> Checked {

@@ -86,7 +86,7 @@ impl NestView {
 }
 
 /// Loops that are spread over threads: those on which every reduction depends (others would compute it again), and of those without a
-/// fixed bound only the outermost, if the others leave threads idle.
+/// fixed bound only the outermost, if the others leave threads idle. Where none has no bound, those on which some depend, if what is computed again is no longer.
 fn shared(g: &Graph, closed: &[Id], reductions: &[Id], threads: i64) -> Vec<Id> {
     let loops = closed.iter().copied().filter(|&r| is(g, r, RangeKind::Loop));
     let wanted: Vec<Id> = loops.filter(|r| reductions.iter().all(|&n| g.free_ranges(n).contains(r))).collect();
@@ -95,8 +95,19 @@ fn shared(g: &Graph, closed: &[Id], reductions: &[Id], threads: i64) -> Vec<Id> 
     let open = wanted.iter().copied().find(|&r| fixed(g, r).is_none() && g.free_ranges(g[r].src[0]).is_empty());
     match open {
         Some(open) if count < threads => [open].into_iter().chain(known).collect(),
+        None if count < threads => {
+            let also = |r: &Id| known.contains(r) || fixed(g, *r).is_some() && is_cheap_to_repeat(g, reductions, *r);
+            closed.iter().copied().filter(|&r| is(g, r, RangeKind::Loop)).filter(also).collect()
+        }
         _ => known,
     }
+}
+
+/// Does a reduction depend on that loop, and have as many terms as those that do not?
+fn is_cheap_to_repeat(g: &Graph, reductions: &[Id], r: Id) -> bool {
+    let terms = |&&n: &&Id| walked(g, n).iter().map(|&w| most(g, w)).product::<i64>();
+    let (own, again): (Vec<&Id>, Vec<&Id>) = reductions.iter().partition(|&&n| g.free_ranges(n).contains(&r));
+    own.iter().map(terms).max().is_some_and(|most| again.iter().all(|n| terms(n) <= most))
 }
 
 /// Loads from memory: offset, and the bytes of its unit.

@@ -78,7 +78,7 @@ const TILES_OF_AN_EXPERT: usize = 4;
 
 /// Most columns of a warp's product, of tokens of one expert, for which a GPU unpacks a weight once. GLM's gate and up of 512 tokens on an H200, 32 tokens an expert:
 /// 234 us with two, 296 with four, 393 with eight, of which more and more are empty.
-const COLUMNS_OF_AN_EXPERT: usize = 2;
+const COLUMNS_OF_AN_EXPERT: usize = 4;
 
 /// A cache, in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -22,7 +22,10 @@
 #define CLOCK
 #define ASK_FOR(p, bytes) (void)(p)
 #define COPY(to, from) sim::copy(to, from)
-#define COPIES_ENDED sim::copies_ended()
+#define COPY_BEHIND(to, a, from, b) sim::copy((unsigned char *)(to) + a, (const unsigned char *)(from) + b)
+#define COPIES_ENDED sim::copies_ended(0)
+#define COPIES_MADE sim::made[sim::current]++
+#define COPIES_ENDED_BUT(n) sim::copies_ended(n)
 #define INFINITE ((float)INFINITY)
 #define NOT_A_NUMBER ((float)NAN)
 
@@ -67,15 +70,21 @@ static uint64_t exchange[1024];
 static void (*body)(void *);
 static void *argument;
 // Copies of 16 bytes that a thread has begun: nobody sees them before it has waited for them.
-static struct { void *to; const void *from; } copies[1024][1024];
-static int begun[1024];
-static void copies_ended() {
-  for (int i = 0; i < begun[current]; i++) memcpy(copies[current][i].to, copies[current][i].from, 16);
-  begun[current] = 0;
+static struct { void *to; const void *from; int group; } copies[1024][1024];
+static int begun[1024], made[1024];
+// Those of the last groups are left, so many; of none all end.
+static void copies_ended(int but) {
+  int left = 0;
+  for (int i = 0; i < begun[current]; i++) {
+    auto &c = copies[current][i];
+    if (but && c.group >= made[current] - but) copies[current][left++] = c;
+    else memcpy(c.to, c.from, 16);
+  }
+  begun[current] = left;
 }
 static void copy(void *to, const void *from) {
-  if (begun[current] == 1024) copies_ended();
-  copies[current][begun[current]++] = {to, from};
+  if (begun[current] == 1024) copies_ended(0);
+  copies[current][begun[current]++] = {to, from, made[current]};
 }
 static void barrier() { scheduler.resume(contexts[current]); }
 static void start() {
@@ -96,7 +105,7 @@ static int run(void (*f)(void *), void *with, int n, long long groups, size_t sh
     memset(memory, 0xA5, (shared + GUARD + 63) / 64 * 64);
     for (int i = 0; i < n; i++) {
       done[i] = waited[i] = false;
-      begun[i] = 0;
+      begun[i] = made[i] = 0;
       contexts[i].start(stacks + i * STACK, STACK, start);
     }
     for (int turn = 0, left = n; left && !wrong; turn++) {

@@ -57,7 +57,7 @@ impl Lowering {
         let mut graph = self.graph;
         let body = testing::linear(&mut graph, &self.nests, &self.target);
         let body = Code { skip: self.context.when[0].skip, ..body };
-        let all = testing::finish(&graph, vec![body], &self.context, &self.target);
+        let all = testing::finish(&mut graph, vec![body], &self.context, &self.target);
         let after = Linear::of(nests.clone(), graph, all);
         Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Linear(after)) }
     }
@@ -97,7 +97,7 @@ pub fn dependents(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::of(case)?;
     let (g, code) = lowering.code();
     let turn = lowering.turn();
-    let statements = testing::wait_for_predecessors(code.statements, lowering.early(), &turn);
+    let statements = testing::wait_for_predecessors(code.statements, lowering.early(), &turn, code.surplus);
     let applied = lowering.applied(&g, &Code { statements, ..code });
     let entry = if turn.entry.is_empty() { "" } else { "launch dependents at first\n" };
     Ok(Applied { text: format!("{entry}{}", applied.text), ..applied })
@@ -106,7 +106,7 @@ pub fn dependents(case: &Case) -> Result<Applied, String> {
 pub fn prefetch_spans(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::of(case)?;
     let (g, code) = lowering.code();
-    let statements = testing::wait_for_predecessors(code.statements, lowering.early(), &lowering.turn());
+    let statements = testing::wait_for_predecessors(code.statements, lowering.early(), &lowering.turn(), code.surplus);
     let statements = testing::prefetch_spans(&g, statements);
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
@@ -124,7 +124,7 @@ pub fn barriers(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::of(case)?;
     let (g, code) = lowering.code();
     let statements = testing::async_copies(&g, code.statements);
-    let statements = testing::wait_for_predecessors(statements, lowering.early(), &lowering.turn());
+    let statements = testing::wait_for_predecessors(statements, lowering.early(), &lowering.turn(), code.surplus);
     let statements = testing::prefetch_spans(&g, statements);
     let statements = testing::barriers(&g, statements);
     Ok(lowering.applied(&g, &Code { statements, ..code }))

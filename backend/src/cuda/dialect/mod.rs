@@ -163,7 +163,9 @@ impl<'a> Writer<'a> {
                 let (t, v) = (self.t.type_of(*id), self.t.number(*id));
                 self.line(format_args!("const {t} v{v} = {e};"));
             }
-            Statement::Wide(buffer, at, bytes, parts) => self.wide(*buffer, *at, *bytes, parts),
+            Statement::Wide(buffer, at, bytes, parts) | Statement::Copied(buffer, at, bytes, parts) => {
+                self.wide(*buffer, *at, *bytes, parts);
+            }
             Statement::Loop { range, unroll } => {
                 let header = self.header(*range);
                 match unroll {
@@ -184,12 +186,31 @@ impl<'a> Writer<'a> {
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
             Statement::WriteTile(..) => unreachable!("a GPU has no tiles: {s:?}"),
             Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
-            Statement::AsyncCopy { to, from, bytes: 16 } => {
+            Statement::AsyncCopy { to, from, plus, bytes: 16, when } => {
+                let behind = [(to[0], plus[0]), (from[0], plus[1])].map(|(b, n)| n * self.t.g.unit_bytes(b));
                 let [to, from] =
                     [to, from].map(|&[buffer, at]| format!("{} + {}", self.t.buffer(buffer), self.t.name(at)));
-                self.line(format_args!("COPY({to}, {from});"));
+                let when = when.map(|when| format!("if ({}) ", self.t.index(when))).unwrap_or_default();
+                match behind {
+                    [0, 0] => self.line(format_args!("{when}COPY({to}, {from});")),
+                    // Constants stand in the instruction: threads compute few addresses.
+                    [a, b] => self.line(format_args!("{when}COPY_BEHIND({to}, {a}, {from}, {b});")),
+                }
+            }
+            Statement::AsyncWait(groups) if *groups > 0 => self.line(format_args!("COPIES_ENDED_BUT({groups});")),
+            Statement::Carried(load, first) => {
+                let (t, load, first) = (self.t.type_of(*load), self.t.name(*load), self.t.name(*first));
+                self.line(format_args!("{t} {load} = {first};"));
+            }
+            Statement::Carry(load, next) => {
+                let (load, next) = (self.t.name(*load), self.t.name(*next));
+                self.line(format_args!("{load} = {next};"));
             }
             Statement::Prefetch(Prefetch::Span(span)) => self.span(span),
+            Statement::Leave(condition) => {
+                let condition = self.t.index(*condition);
+                self.line(format_args!("if ({condition}) return;"));
+            }
             Statement::Unless(condition) => {
                 let condition = self.t.index(*condition);
                 self.line(format_args!("if (!({condition})) {{"));
@@ -300,7 +321,8 @@ impl<'a> Writer<'a> {
 fn word(s: &Statement) -> Option<&'static str> {
     Some(match s {
         Statement::Barrier => "BARRIER;",
-        Statement::AsyncWait => "COPIES_ENDED;",
+        Statement::AsyncWait(0) => "COPIES_ENDED;",
+        Statement::AsyncGroup => "COPIES_MADE;",
         Statement::DependencyWait => "PREDECESSORS_ENDED;",
         Statement::LaunchDependents => "DEPENDENTS_MAY_START;",
         _ => return None,

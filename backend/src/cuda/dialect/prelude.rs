@@ -92,10 +92,16 @@ FN void note_time(unsigned long long *first) {
 #endif
 #if __CUDA_ARCH__ >= 800
 #define COPY(to, from) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"((unsigned int)__cvta_generic_to_shared(to)), "l"(from) : "memory")
+#define COPY_BEHIND(to, a, from, b) asm volatile("cp.async.cg.shared.global [%0+%2], [%1+%3], 16;" :: "r"((unsigned int)__cvta_generic_to_shared(to)), "l"(from), "n"(a), "n"(b) : "memory")
 #define COPIES_ENDED asm volatile("cp.async.wait_all;" ::: "memory")
+#define COPIES_MADE asm volatile("cp.async.commit_group;" ::: "memory")
+#define COPIES_ENDED_BUT(groups) asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory")
 #else
 #define COPY(to, from) *(u32x4 *)(to) = *(const u32x4 *)(from)
+#define COPY_BEHIND(to, a, from, b) COPY((u8 *)(to) + a, (const u8 *)(from) + b)
 #define COPIES_ENDED
+#define COPIES_MADE
+#define COPIES_ENDED_BUT(groups)
 #endif
 #define INFINITE __int_as_float(0x7f800000)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)

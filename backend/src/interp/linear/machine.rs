@@ -172,10 +172,12 @@ impl<'a> Machine<'a> {
                     }
                     at = self.ends[at];
                 }
+                Statement::Leave(condition) if self.holds(*condition)? => return Ok(()),
+                Statement::Leave(_) => {}
                 Statement::Unless(condition) if self.holds(*condition)? => at = self.ends[at],
                 Statement::Unless(_) | Statement::End => {}
                 Statement::Barrier => self.places.barrier(),
-                Statement::AsyncWait => self.places.arrived(),
+                Statement::AsyncWait(groups) => self.places.arrived(*groups),
                 Statement::Prefetch(Prefetch::Span(span)) => self.span(span, &span.loops)?,
                 // Launches run one after the other.
                 Statement::DependencyWait | Statement::LaunchDependents => {}
@@ -277,7 +279,7 @@ impl<'a> Machine<'a> {
                 self.write(*buffer, *at, values)?;
             }
             Statement::WriteTile(buffer, at, stride, value) => self.write_tile(*buffer, *at, *stride, *value)?,
-            Statement::Wide(buffer, at, bytes, parts) => {
+            Statement::Wide(buffer, at, bytes, parts) | Statement::Copied(buffer, at, bytes, parts) => {
                 self.aligned(*buffer, *at, *bytes)?;
                 let unit = self.g.unit_bytes(*buffer);
                 for &(load, byte) in parts {
@@ -290,14 +292,27 @@ impl<'a> Machine<'a> {
                     self.set(load, &values);
                 }
             }
-            Statement::AsyncCopy { to: [to, at], from: [from, offset], bytes } => {
+            Statement::AsyncCopy { to: [to, at], from: [from, offset], plus, bytes, when } => {
                 self.aligned(*to, *at, *bytes)?;
                 self.aligned(*from, *offset, *bytes)?;
                 for thread in 0..self.threads {
-                    let [to, from] = [[*to, *at], [*from, *offset]]
-                        .map(|[buffer, at]| At { buffer, byte: self.index(at, thread) * self.g.unit_bytes(buffer) });
+                    if let Some(when) = when
+                        && self.expression(*when, thread)?.int() == 0
+                    {
+                        continue;
+                    }
+                    let [to, from] = [(*to, *at, plus[0]), (*from, *offset, plus[1])].map(|(buffer, at, plus)| {
+                        At { buffer, byte: (self.index(at, thread) + plus) * self.g.unit_bytes(buffer) }
+                    });
                     self.places.copy(to, from, *bytes, thread)?;
                 }
+            }
+            Statement::AsyncGroup => self.places.group(),
+            Statement::AsyncWait(groups) => self.places.arrived(*groups),
+            Statement::Barrier => self.places.barrier(),
+            Statement::Carried(load, value) | Statement::Carry(load, value) => {
+                let values: Vec<Value> = (0..self.threads).flat_map(|t| self.get(*value, t).to_vec()).collect();
+                self.set(*load, &values);
             }
             // Lines behind what is read may lie behind a buffer too.
             Statement::Prefetch(Prefetch::Line { .. } | Prefetch::Tile(_)) => {}

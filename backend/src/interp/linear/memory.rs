@@ -80,14 +80,13 @@ impl Place {
         Ok(())
     }
     /// Bytes that come later.
-    fn copy(&mut self, at: i64, new: &[u8], thread: usize) -> Result<(), Fault> {
+    fn copy(&mut self, at: i64, new: &[u8], thread: usize, group: i64) -> Result<(), Fault> {
         let at = self.at(at, new.len(), STORE)?;
         let stage = self.stage.as_mut().ok_or_else(|| Fault::Graph("a copy to what is no stage of threads".into()))?;
         // SAFETY: as many bytes lie in the buffer, and nobody else has them now.
         let old = unsafe { std::slice::from_raw_parts(self.view.start.add(at), new.len()) };
         stage.write(at, new, old, thread)?;
-        stage.copy(at, new);
-        Ok(())
+        stage.copy(at, new, group)
     }
 }
 
@@ -97,6 +96,8 @@ pub(super) struct Places {
     places: HashMap<Id, Place>,
     /// Memory of the stages.
     stages: Vec<Vec<u64>>,
+    /// Groups of copies so far: all threads make the same.
+    groups: i64,
 }
 
 impl Places {
@@ -128,12 +129,18 @@ impl Places {
     pub(super) fn copy(&mut self, to: At, from: At, bytes: usize, thread: usize) -> Result<(), Fault> {
         let mut data = vec![0; bytes];
         self.place(from.buffer)?.read(from.byte, &mut data, thread)?;
-        self.place(to.buffer)?.copy(to.byte, &data, thread)
+        let group = self.groups;
+        self.place(to.buffer)?.copy(to.byte, &data, thread, group)
     }
-    /// All threads' copies have arrived.
-    pub(super) fn arrived(&mut self) {
+    /// What has been copied since the last group is one.
+    pub(super) fn group(&mut self) {
+        self.groups += 1;
+    }
+    /// All threads' copies have arrived, but those of so many of the last groups.
+    pub(super) fn arrived(&mut self, but: i64) {
+        let before = if but == 0 { i64::MAX } else { self.groups - but };
         for place in self.places.values_mut() {
-            for (at, byte) in place.stage.as_mut().map(Stage::arrived).unwrap_or_default() {
+            for (at, byte) in place.stage.as_mut().map(|s| s.arrived(before)).unwrap_or_default() {
                 // SAFETY: the byte lies in the stage.
                 unsafe { place.view.start.add(at).write(byte) };
             }

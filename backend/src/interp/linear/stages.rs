@@ -34,8 +34,10 @@ pub(super) struct Stage {
     /// Nests of the workgroup so far, and of each byte the one that has written it.
     nest: u32,
     nests: Vec<u32>,
-    /// Bytes on their way.
-    copied: Vec<Option<u8>>,
+    /// Bytes on their way, and of which group of copies they are.
+    copied: Vec<Option<(u8, i64)>>,
+    /// Where some may be.
+    under_way: Vec<usize>,
 }
 
 impl Stage {
@@ -48,6 +50,7 @@ impl Stage {
             nest: 0,
             nests: vec![0; bytes],
             copied: vec![None; bytes],
+            under_way: vec![],
         }
     }
     /// Nothing is known of another workgroup's.
@@ -58,6 +61,7 @@ impl Stage {
         self.nest = 0;
         self.nests.fill(0);
         self.copied.fill(None);
+        self.under_way.clear();
     }
     /// Another nest begins.
     pub(super) fn begin(&mut self) {
@@ -91,7 +95,7 @@ impl Stage {
             if self.copied[i].is_some() && !repeated {
                 return Err(Fault::Race { what: "a copy to where another is still under way", at: i });
             }
-            let there = self.copied[i].unwrap_or(*old);
+            let there = self.copied[i].map_or(*old, |c| c.0);
             if self.read[i].is_of_another(self.epoch, thread) {
                 return Err(Fault::Race {
                     what: "a write to what another thread has read since the last barrier",
@@ -110,24 +114,32 @@ impl Stage {
         Ok(())
     }
     /// These bytes are on their way, after a write of them.
-    pub(super) fn copy(&mut self, at: usize, new: &[u8]) {
+    pub(super) fn copy(&mut self, at: usize, new: &[u8], group: i64) -> Result<(), Fault> {
         for (i, &byte) in (at..).zip(new) {
-            self.copied[i] = Some(byte);
+            if self.copied[i].is_some_and(|c| c.1 != group) {
+                return Err(Fault::Race { what: "a copy to where another is still under way", at: i });
+            }
+            self.copied[i] = Some((byte, group));
+            self.under_way.push(i);
         }
+        Ok(())
     }
     /// Is one of these bytes on its way?
     pub(super) fn is_copied(&self, bytes: Range<usize>) -> bool {
         self.copied[bytes].iter().any(Option::is_some)
     }
-    /// Every thread's copies have arrived: places and bytes. Other threads see them behind the next barrier.
-    pub(super) fn arrived(&mut self) -> Vec<(usize, u8)> {
+    /// Every thread's copies of the groups before that one have arrived: places and bytes. Other threads see them behind the next barrier.
+    pub(super) fn arrived(&mut self, before: i64) -> Vec<(usize, u8)> {
         let mut out = Vec::new();
-        for i in 0..self.copied.len() {
-            if let Some(byte) = self.copied[i].take() {
+        self.under_way.retain(|&i| match self.copied[i] {
+            Some((byte, group)) if group < before => {
+                self.copied[i] = None;
                 self.written[i] = Mark::new(self.epoch, self.written[i].0 & 0xffff);
                 out.push((i, byte));
+                false
             }
-        }
+            left => left.is_some(),
+        });
         out
     }
 }

@@ -139,7 +139,11 @@ impl<'a> Writer<'a> {
             // A dispatch begins when those before it have ended, and nothing is asked for ahead.
             Statement::DependencyWait
             | Statement::LaunchDependents
-            | Statement::AsyncWait
+            | Statement::AsyncGroup
+            | Statement::AsyncWait(_)
+            | Statement::Copied(..)
+            | Statement::Carried(..)
+            | Statement::Carry(..)
             | Statement::Prefetch(Prefetch::Span(_)) => {}
             s => panic!("WGSL has no text for {s:?}"),
         }

@@ -33,7 +33,7 @@ pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
                 stages.read.clear();
                 stages.written.clone_from(&stages.copied);
             }
-            Statement::AsyncWait => stages.copied.clear(),
+            Statement::AsyncWait(0) => stages.copied.clear(),
             Statement::Unless(_) => around.push(stages.clone()),
             Statement::End => {
                 let outside = around.pop().unwrap_or_default();
@@ -84,7 +84,7 @@ fn error(rule: &'static str, statement: usize, code: &Code) -> LinearError {
 /// A workgroup of one thread waits for nobody.
 fn alone(kernel: &KernelCode, code: &Code) -> Checked {
     let of_threads = |s: &Statement| {
-        let waits = matches!(s, Statement::Barrier | Statement::AsyncWait | Statement::AsyncCopy { .. });
+        let waits = matches!(s, Statement::Barrier | Statement::AsyncWait(_) | Statement::AsyncCopy { .. });
         waits || matches!(s, Statement::DependencyWait | Statement::LaunchDependents)
     };
     let all = kernel.entry.iter().chain(&kernel.idle).chain(&code.statements);
@@ -115,6 +115,9 @@ fn predecessors(kernel: &KernelCode, code: &Code) -> Checked {
         Some(Statement::Unless(_)) => code.statements[at..].iter().find_map(nest),
         _ => None,
     };
+    if before.iter().any(|s| matches!(s, Statement::Leave(_))) {
+        return Err(error("a workgroup ends no sooner than its predecessors have", at, code));
+    }
     let holds = match nests[..] {
         [] => true,
         [one] => again == Some(one),
@@ -157,7 +160,7 @@ mod tests {
                 let open = Statement::Nest { buffer, staged, globals: vec![], threads: vec![] };
                 [&[open], inside, &[Statement::End]].concat()
             };
-            let copy = Statement::AsyncCopy { to: [stage, zero], from: [x, zero], bytes: 16 };
+            let copy = Statement::AsyncCopy { to: [stage, zero], from: [x, zero], plus: [0; 2], bytes: 16, when: None };
             World {
                 fill: nest(stage, true, &[Statement::Define(far), Statement::Write(stage, zero, far)]),
                 copy: nest(stage, true, &[copy]),
@@ -178,7 +181,7 @@ mod tests {
 
     const WAIT: Statement = Statement::DependencyWait;
     const BARRIER: Statement = Statement::Barrier;
-    const ARRIVED: Statement = Statement::AsyncWait;
+    const ARRIVED: Statement = Statement::AsyncWait(0);
 
     #[test]
     fn threads_wait_for_one_another() {

@@ -183,7 +183,7 @@ const BAD: &[Bad] = &[
 ];
 
 fn copy(to: [Id; 2], from: [Id; 2], bytes: usize) -> Statement {
-    Statement::AsyncCopy { to, from, bytes }
+    Statement::AsyncCopy { to, from, plus: [0; 2], bytes, when: None }
 }
 
 /// A line of `x` in each turn of a range, from a term on.

@@ -26,6 +26,8 @@ const WARP_ROWS: i64 = MMA_I8.rows;
 const WARP_TOKENS: i64 = 32;
 /// Steps that a warp has of a sum that several share, at least: fewer cost less than adding up what each has.
 const LEAST_STEPS: i64 = 2;
+/// Tiles of sums of a warp that unpacks halves: with 32 registers for them an H200's unit has room for two workgroups.
+const UNPACKED_TILES: i64 = 8;
 /// Tokens that a thread multiplies a row with, where no matrix product does.
 const TOKENS: i64 = 4;
 /// Threads that share a row, at least: loads of neighbours are whole sectors of 32 bytes then.
@@ -292,8 +294,12 @@ impl Contraction<'_> {
         // Halves are asked for a step at a time: every multiprocessor wants as many workgroups as it has room for.
         let wanted = if halves { self.target.resident() } else { 1 };
         let is_enough = self.groups(twice, others, most) >= wanted * self.target.machine.units as i64;
-        let high = if n / WARP_ROWS % (2 * rows) == 0 && is_enough { 2 } else { 1 };
-        WarpTiles { high, ..twice }
+        // Sums of twice as many rows leave no registers for another workgroup, or read of each row a part of a line at a time.
+        let has_room = !halves || tiles > 1 && self.sums * 2 * tiles <= UNPACKED_TILES;
+        let high = if n / WARP_ROWS % (2 * rows) == 0 && is_enough && has_room { 2 } else { 1 };
+        // Two warps that take turns with a row's terms read whole lines.
+        let lines = halves && tiles * beside == 1 && rows > 1 && self.steps % 2 == 0;
+        WarpTiles { high, rows: if lines { rows / 2 } else { rows }, ..twice }
     }
     fn warps(&self) -> i64 {
         (self.target.threads as i64 / WARP).max(1)

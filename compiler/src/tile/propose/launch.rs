@@ -16,6 +16,14 @@ const OF_A_SUM_AT_LEAST: i64 = 5;
 /// Parts of a unit's memory that drivers may be asked to share, percent (experiments, 54).
 const SHARED: [(&str, i64); 3] = [("a quarter shared", 25), ("half shared", 50), ("all shared", 100)];
 
+/// Iterations that are copied ahead where a unit has one workgroup, whose waits nothing hides; and where others compute meanwhile: what more copies take of a unit's
+/// memory its first-level cache lacks, and scales are read again from further away (GLM's gate and up of 64 sequences on an H100, without copies: 129 us, and 176
+/// with a first-level cache of a fifth).
+const ALONE_AHEAD: i64 = 3;
+const AHEAD: i64 = 1;
+/// Bytes of shared memory that drivers keep of each workgroup's (CUDA programming guide, compute capability 8.0 and later).
+const RESERVED: i64 = 1 << 10;
+
 /// What a launch's plan follows from.
 pub struct Launched<'a> {
     /// The graph of the statements.
@@ -34,13 +42,15 @@ pub struct Launched<'a> {
 
 /// How a launch could be run, the heuristic's choice first, and alone unless `all` are wanted.
 pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
-    let (pressure, target) = (Pressure::of(of.g, of.bodies), of.target);
+    let (pressure, target) = (Pressure::of(of.g, of.bodies, of.target.threads as i64), of.target);
     let words = (target.registers as i64 / WAITING).max(1);
+    let (resident, ahead) = ahead(of, pressure).unwrap_or_else(|| (resident(pressure, of.beside, target), 0));
     let first = LaunchPlan {
-        resident: resident(pressure, of.beside, target),
+        resident,
         words,
         iterations: (words / WORDS).max(1),
         asynchronous: target.machine.early,
+        ahead,
         dependents: dependents(of),
         shared: None,
     };
@@ -59,6 +69,10 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     if target.threads as i64 * more <= target.machine.threads_per_unit as i64 && least(pressure) <= each(more, target) {
         others.push(("more workgroups at once", LaunchPlan { resident: more, ..first }));
     }
+    if first.ahead > 0 {
+        others.push(("nothing copied ahead", LaunchPlan { ahead: 0, ..first }));
+        others.push(("copies one iteration ahead", LaunchPlan { ahead: 1, ..first }));
+    }
     if target.machine.early && pressure::can_copy(of.g, of.bodies) {
         others.push(("copies through registers", LaunchPlan { asynchronous: false, ..first }));
     }
@@ -75,6 +89,27 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     proposals(first, others)
 }
 
+/// Workgroups that a unit shall have room for, and iterations that are copied ahead, where there are loops for it and memory that is shared: as many workgroups
+/// as have registers, if each has room for the next iteration beside its own. Where several workgroups take turns with a unit, and a fragment that is unpacked is
+/// multiplied once, memory's rate decides, and copies are only more to do.
+fn ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
+    let (wanted, machine) = (pressure.ahead.filter(|_| of.target.machine.early)?, &of.target.machine);
+    // Half as many as tiles have are for the operands of their products; what is carried over is there for two iterations.
+    let registers = REGISTERS + pressure.unpacked * 3 / 2 + 2 * wanted.carried + WORDS;
+    let most = match of.beside {
+        ..=1 => ALONE_AHEAD,
+        _ if wanted.reused => AHEAD,
+        _ => return None,
+    };
+    let iterations = |resident: i64| {
+        let of_unit = machine.shared_per_unit as i64 / resident - RESERVED;
+        let room = of_unit.min(machine.shared_per_workgroup as i64) - of.scratch as i64;
+        (room / wanted.bytes - 1).min(wanted.longest - 1).min(most)
+    };
+    let held = (1..=held_with(registers, of.target)).rev();
+    held.map(|n| (n, iterations(n))).find(|&(_, ahead)| ahead > 0)
+}
+
 /// Registers without which a thread would keep some of its values in memory.
 fn least(of: Pressure) -> i64 {
     REGISTERS + OF_A_SUM_AT_LEAST * of.sums
@@ -85,7 +120,8 @@ fn least(of: Pressure) -> i64 {
 pub fn resident(of: Pressure, beside: i64, target: &Target) -> i64 {
     let planned = target.resident();
     // What is unpacked is asked for a step at once.
-    let held = if of.unpacked > 0 { held_with(REGISTERS + of.unpacked, target) } else { held(of.sums, target) };
+    let unpacked = REGISTERS + of.unpacked + of.asked;
+    let held = if of.unpacked > 0 { held_with(unpacked, target) } else { held(of.sums, target) };
     if held < planned {
         return held;
     }

@@ -1,0 +1,488 @@
+//! Copies ahead: what a loop over the terms of matrix products reads from memory is copied to shared memory some iterations before it is multiplied, into a ring of
+//! places, one for each iteration that is under way. Memory is kept busy while a workgroup multiplies, and threads hold no registers for what they wait for.
+//!
+//! Each load of 16 bytes becomes a copy. Where several threads load the same, one of them copies it for all, and these meet at a barrier in every
+//! iteration; elsewhere a thread waits for its own copies alone. Of such loads those that are evenly apart are a family, of which each of these threads copies
+//! another: an address is computed once for all of them. Narrower loads are made an iteration ahead, and carried over in registers.
+//!
+//! Nothing is decided here: the launch's plan says how many iterations copies are ahead (`tile/propose/launch.rs`).
+
+use super::code::{Code, Statement, end_of_block};
+use super::pressure::words;
+use super::threads::ThreadIndex;
+use gristmill_uop::fragment::Fragment;
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::smallvec;
+
+/// Bytes of a copy.
+const BYTES: i64 = 16;
+/// Elements of a ring, words of 32 bits, that a copy fills.
+const WORDS: i64 = BYTES / 4;
+/// Registers in which narrow loads are carried over, at most: as many as an H200's thread keeps for words that wait.
+const CARRIED: i64 = 32;
+/// Stages have numbers before those of rings.
+const RINGS: i64 = 1 << 16;
+
+/// Loads that become copies, so many elements apart.
+struct Family {
+    /// Their statements, the first in memory first.
+    statements: Vec<usize>,
+    apart: i64,
+    /// Ranges of threads that their addresses depend on, each with its number of threads, the outermost first; and the others, which load the same.
+    own: Vec<(Id, i64)>,
+    others: Vec<(Id, i64)>,
+}
+
+/// A loop whose loads become copies.
+struct Ring {
+    /// Its statement, and that of its end.
+    first: usize,
+    end: usize,
+    range: Id,
+    count: i64,
+    copied: Vec<Family>,
+    /// Statements of loads that are carried over.
+    carried: Vec<usize>,
+}
+
+impl Ring {
+    /// Of the loop that begins there, if it is one, in a nest whose threads are counted so.
+    fn of(g: &Graph, statements: &[Statement], first: usize, threads: &[(Id, i64)]) -> Option<Ring> {
+        let Statement::Loop { range, .. } = statements[first] else { return None };
+        let end = first + end_of_block(&statements[first..]);
+        let inside = &statements[first + 1..end];
+        let count = g.int_value(g[range].src[0]).filter(|&n| n > 1)?;
+        let unpacks = inside.iter().any(|s| matches!(s, Statement::Define(id) if g[*id].op == Op::ScaledPair));
+        if g.range_kind(range) != Some(RangeKind::Reduce) || inside.iter().any(Statement::opens) || !unpacks {
+            return None;
+        }
+        let mut ring = Ring { first, end, range, count, copied: vec![], carried: vec![] };
+        let mut left = CARRIED;
+        for statement in first + 1..end {
+            let s = &statements[statement];
+            let Some(at) = moving(g, s, range) else { continue };
+            if matches!(s, Statement::Wide(_, _, bytes, _) if *bytes as i64 == BYTES) {
+                let depends = |t: &(Id, i64)| g.free_ranges(at).contains(&t.0);
+                let (own, others) = threads.iter().partition(|t| depends(t));
+                ring.copied.push(Family { statements: vec![statement], apart: 0, own, others });
+            } else if words(g, s) <= left {
+                left -= words(g, s);
+                ring.carried.push(statement);
+            }
+        }
+        ring.copied = families(g, statements, ring.copied);
+        (!ring.copied.is_empty()).then_some(ring)
+    }
+    /// Bytes of an iteration.
+    fn bytes(&self) -> i64 {
+        self.copied.iter().map(Family::bytes).sum()
+    }
+    /// Do threads read what others have copied?
+    fn is_shared(&self) -> bool {
+        self.copied.iter().any(|c| !c.others.is_empty())
+    }
+}
+
+impl Family {
+    /// Bytes of one of its loads.
+    fn bytes_of_one(&self) -> i64 {
+        BYTES * self.own.iter().map(|t| t.1).product::<i64>()
+    }
+    fn bytes(&self) -> i64 {
+        self.bytes_of_one() * self.statements.len() as i64
+    }
+    /// Threads that load the same.
+    fn sharing(&self) -> i64 {
+        self.others.iter().map(|t| t.1).product()
+    }
+}
+
+/// Single loads joined to families, where threads that load the same can divide them.
+fn families(g: &Graph, statements: &[Statement], single: Vec<Family>) -> Vec<Family> {
+    let place = |f: &Family| match &statements[f.statements[0]] {
+        Statement::Wide(buffer, at, ..) => (*buffer, g.linear(*at)),
+        s => unreachable!("a wide load: {s:?}"),
+    };
+    let mut by: Vec<((Id, Vec<(Id, i64)>), Vec<(i64, Family)>)> = Vec::new();
+    for f in single {
+        let (buffer, at) = place(&f);
+        let key = (buffer, at.terms.to_vec());
+        match by.iter_mut().find(|b| b.0 == key) {
+            Some(of) => of.1.push((at.constant, f)),
+            None => by.push((key, vec![(at.constant, f)])),
+        }
+    }
+    let mut out = Vec::new();
+    for (_, mut of) in by {
+        of.sort_by_key(|f| f.0);
+        let count = of.len() as i64;
+        let apart = if count > 1 { of[1].0 - of[0].0 } else { 0 };
+        let evenly = of.windows(2).all(|w| w[1].0 - w[0].0 == apart);
+        let divides = of[0].1.sharing() % count == 0;
+        if count > 1 && evenly && divides {
+            let all = of.iter().map(|f| f.1.statements[0]).collect();
+            out.extend(of.into_iter().next().map(|(_, first)| Family { statements: all, apart, ..first }));
+        } else {
+            out.extend(of.into_iter().map(|f| f.1));
+        }
+    }
+    out
+}
+
+/// The address that a statement loads from in memory, where it is another in each iteration of a loop and known before.
+fn moving(g: &Graph, s: &Statement, range: Id) -> Option<Id> {
+    let (buffer, at) = match s {
+        Statement::Wide(buffer, at, ..) => (*buffer, *at),
+        Statement::Define(id) if g[*id].op == Op::Load => (g[*id].src[0], g[*id].src[1]),
+        _ => return None,
+    };
+    let moves = |id: Id| g.free_ranges(id).contains(&range);
+    let computed = |id: Id| matches!(g[id].op, Op::Load | Op::Reduce | Op::Fold | Op::Acc | Op::Mma | Op::MmaHalf);
+    let known = || g.toposort(&[at]).into_iter().all(|n| !(computed(n) && moves(n)));
+    (g[buffer].op == Op::Param && moves(at) && known()).then_some(at)
+}
+
+/// Ranges of threads, each with its number of them, the outermost first: where each thread has its own indices of them.
+fn all_threads(g: &Graph, counted: &[ThreadIndex], threads: i64) -> Option<Vec<(Id, i64)>> {
+    let mut sorted: Vec<&ThreadIndex> = counted.iter().collect();
+    sorted.sort_by_key(|t| t.stride());
+    let (mut all, mut stride) = (vec![], 1);
+    for t in sorted {
+        let count = g.int_value(g[t.range].src[0]).filter(|_| t.stride() == stride)?;
+        all.push((t.range, count));
+        stride *= count;
+    }
+    all.reverse();
+    (stride == threads).then_some(all)
+}
+
+/// The loops of a body whose loads become copies.
+fn rings(g: &Graph, statements: &[Statement], threads: i64) -> Vec<Ring> {
+    let mut out = Vec::new();
+    let mut counted = None;
+    for (at, s) in statements.iter().enumerate() {
+        match s {
+            Statement::Nest { threads: t, .. } => counted = all_threads(g, t, threads),
+            Statement::Loop { .. } => {
+                out.extend(counted.as_ref().and_then(|threads| Ring::of(g, statements, at, threads)));
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+/// Is each fragment that these statements unpack multiplied several times?
+fn is_reused(g: &Graph, statements: &[Statement]) -> bool {
+    let mut products = statements.iter().filter_map(|s| match s {
+        Statement::Accumulate(_, value) => Fragment::of_product(&g[*value]),
+        _ => None,
+    });
+    let unpacked = |s: &&Statement| matches!(s, Statement::Define(id) if g[*id].op == Op::ScaledPair);
+    let Some(of) = products.next() else { return false };
+    let fragments = statements.iter().filter(unpacked).count() as i64 / of.first.registers();
+    1 + products.count() as i64 > fragments
+}
+
+/// What loops whose loads become copies ask for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// Bytes of shared memory for each iteration.
+    pub bytes: i64,
+    /// Iterations of the longest loop.
+    pub longest: i64,
+    /// Registers for what is carried over.
+    pub carried: i64,
+    /// Is each fragment that is unpacked multiplied several times?
+    pub reused: bool,
+}
+
+impl Wanted {
+    /// What bodies of which a workgroup runs one ask for.
+    pub fn and(self, other: Wanted) -> Wanted {
+        let bytes = self.bytes.max(other.bytes);
+        let (longest, carried) = (self.longest.max(other.longest), self.carried.max(other.carried));
+        Wanted { bytes, longest, carried, reused: self.reused && other.reused }
+    }
+}
+
+/// What they ask for in a body, if it has any.
+pub fn wanted(g: &Graph, body: &Code, threads: i64) -> Option<Wanted> {
+    let rings = rings(g, &body.statements, threads);
+    let longest = rings.iter().map(|r| r.count).max()?;
+    let carried = |r: &Ring| r.carried.iter().map(|&at| words(g, &body.statements[at])).sum();
+    let carried = rings.iter().map(carried).max().unwrap_or(0);
+    let reused = rings.iter().all(|r| is_reused(g, &body.statements[r.first..r.end]));
+    Some(Wanted { bytes: rings.iter().map(Ring::bytes).sum(), longest, carried, reused })
+}
+
+/// A body whose copies are so many iterations ahead.
+pub fn copies_ahead(g: &mut Graph, code: Code, ahead: i64, threads: i64) -> Code {
+    let found = rings(g, &code.statements, threads);
+    if ahead == 0 || found.is_empty() {
+        return code;
+    }
+    let mut all = code.statements;
+    let mut locals = code.locals;
+    // From the last to the first: those before keep their places.
+    for (number, ring) in found.iter().enumerate().rev() {
+        let ahead = ahead.min(ring.count - 1);
+        let elements = g.int((ahead + 1) * ring.bytes() / 4);
+        let number = Arg::Int(RINGS + number as i64);
+        let buffer =
+            g.intern(Node { op: Op::Local, dtype: Scalar::U32.one(), src: smallvec![elements], arg: number });
+        locals.push(buffer);
+        let known = known(g, &all[..ring.first]);
+        let mut writer = Writer { g, ring, buffer, ahead, known, out: vec![] };
+        writer.rewrite(&all);
+        let new = writer.out;
+        all.splice(ring.first..=ring.end, new);
+    }
+    Code { statements: without_unused(g, without_repeated(all)), locals, ..code }
+}
+
+/// Values that are defined at the end of these statements.
+fn known(g: &Graph, statements: &[Statement]) -> FxHashSet<Id> {
+    let mut scopes = vec![FxHashSet::default()];
+    for s in statements {
+        let here = scopes.last_mut().expect("a scope is open");
+        match s {
+            Statement::Define(id) => drop(here.insert(*id)),
+            Statement::Wide(_, _, _, parts) | Statement::Copied(_, _, _, parts) => {
+                here.extend(parts.iter().map(|p| p.0));
+            }
+            // Behind its loops an accumulator is its sum.
+            Statement::Accumulator(acc) => drop(here.insert(g[*acc].src[1])),
+            s if s.opens() => scopes.push(FxHashSet::default()),
+            Statement::End => drop(scopes.pop()),
+            _ => {}
+        }
+    }
+    scopes.into_iter().flatten().collect()
+}
+
+/// Writes a loop anew.
+struct Writer<'a> {
+    g: &'a mut Graph,
+    ring: &'a Ring,
+    /// The ring's places.
+    buffer: Id,
+    ahead: i64,
+    /// Values defined so far.
+    known: FxHashSet<Id>,
+    out: Vec<Statement>,
+}
+
+impl Writer<'_> {
+    fn rewrite(&mut self, all: &[Statement]) {
+        let Ring { first, end, range, count, .. } = *self.ring;
+        for step in 0..self.ahead {
+            let step = self.g.int(step);
+            self.copies(all, step, None);
+            self.out.push(Statement::AsyncGroup);
+        }
+        let zero = self.g.int(0);
+        let begun = self.loads(all, zero);
+        self.out.extend(begun.iter().map(|&(load, first)| Statement::Carried(load, first)));
+        self.out.push(Statement::Loop { range, unroll: Some(1) });
+        self.out.push(Statement::AsyncWait(self.ahead - 1));
+        if self.ring.is_shared() {
+            self.out.push(Statement::Barrier);
+        }
+        let [ahead, last] = [self.ahead, count - self.ahead].map(|n| self.g.int(n));
+        let (later, is_one) = (self.g.add(range, ahead), self.g.lt(range, last));
+        self.copies(all, later, Some(is_one));
+        self.out.push(Statement::AsyncGroup);
+        let [one, last] = [1, count - 1].map(|n| self.g.int(n));
+        let next = self.g.add(range, one);
+        let next = self.g.min(next, last);
+        let next = self.loads(all, next);
+        self.body(&all[first + 1..end]);
+        self.out.extend(next.into_iter().map(|(load, next)| Statement::Carry(load, next)));
+        self.out.push(Statement::End);
+    }
+    /// What is left of the loop's statements: each load that was copied reads its copy where it is first needed, so that few registers hold what waits.
+    fn body(&mut self, inside: &[Statement]) {
+        let places = self.g.int(self.ahead + 1);
+        let place = self.g.modulo(self.ring.range, places);
+        let mut waiting: FxHashMap<Id, usize> = FxHashMap::default();
+        let mut copies: Vec<Option<Statement>> = vec![];
+        for (i, s) in inside.iter().enumerate() {
+            let at = self.ring.first + 1 + i;
+            let ring = self.ring;
+            let mut all = ring.copied.iter().enumerate();
+            let found = all.find_map(|(number, f)| Some((number, f.statements.iter().position(|&x| x == at)?)));
+            if let Some((number, member)) = found
+                && let Statement::Wide(_, _, bytes, parts) = s
+            {
+                let (at, behind) = self.address(place, number);
+                let behind = behind + member as i64 * ring.copied[number].bytes_of_one() / 4;
+                let behind = self.g.int(behind);
+                let at = self.g.add(at, behind);
+                self.define(at);
+                waiting.extend(parts.iter().map(|p| (p.0, copies.len())));
+                copies.push(Some(Statement::Copied(self.buffer, at, *bytes, parts.clone())));
+            } else if !self.ring.carried.contains(&at) && !matches!(s, Statement::Define(id) if self.known.contains(id))
+            {
+                let out = &mut self.out;
+                let mut read = |id: Id| out.extend(waiting.get(&id).and_then(|&copy| copies[copy].take()));
+                s.uses(self.g, &mut read);
+                out.push(s.clone());
+            }
+        }
+    }
+    /// The copies of an iteration, where there is one.
+    fn copies(&mut self, all: &[Statement], step: Id, is_one: Option<Id>) {
+        let places = self.g.int(self.ahead + 1);
+        let place = self.g.modulo(step, places);
+        let ring = self.ring;
+        let mut turns = 0;
+        for (number, family) in ring.copied.iter().enumerate() {
+            let Statement::Wide(from, at, bytes, _) = &all[family.statements[0]] else { continue };
+            let at = self.in_step(*at, step);
+            let (mut offset, behind) = self.apart(at);
+            let (mut to, before) = self.address(place, number);
+            let (count, sharing) = (family.statements.len() as i64, family.sharing());
+            let mut mine = None;
+            if sharing > 1 {
+                // Which of the family's, and whose turn.
+                let (me, count) = (self.flat(&family.others), self.g.int(count));
+                let (which, turn) = (self.g.modulo(me, count), self.g.idiv(me, count));
+                let turns_of_all = sharing / family.statements.len() as i64;
+                let now = self.g.int(turns % turns_of_all);
+                turns += 1;
+                mine = (turns_of_all > 1).then(|| self.g.eq(turn, now));
+                to = self.behind(to, which, family.bytes_of_one() / 4);
+                offset = self.behind(offset, which, family.apart);
+            }
+            for id in [to, offset] {
+                self.define(id);
+            }
+            let when = match (is_one, mine) {
+                (Some(a), Some(b)) => Some(self.g.and(a, b)),
+                (a, b) => a.or(b),
+            };
+            let (to, from, plus) = ([self.buffer, to], [*from, offset], [before, behind]);
+            self.out.push(Statement::AsyncCopy { to, from, plus, bytes: *bytes, when });
+        }
+    }
+    /// So many times `apart` elements behind an index.
+    fn behind(&mut self, at: Id, times: Id, apart: i64) -> Id {
+        let apart = self.g.int(apart);
+        let by = self.g.mul(times, apart);
+        self.g.add(at, by)
+    }
+    /// An index as what varies, and a constant behind it.
+    fn apart(&mut self, at: Id) -> (Id, i64) {
+        let mut sum = self.g.linear(at);
+        let constant = std::mem::take(&mut sum.constant);
+        (self.g.from_linear(&sum, Scalar::I64.one()), constant)
+    }
+    /// A thread's number over these ranges.
+    fn flat(&mut self, ranges: &[(Id, i64)]) -> Id {
+        let zero = self.g.int(0);
+        ranges.iter().fold(zero, |at, &(range, count)| {
+            let count = self.g.int(count);
+            let at = self.g.mul(at, count);
+            self.g.add(at, range)
+        })
+    }
+    /// Where the first of a family lies in the ring, for this thread: an index, and elements behind it.
+    fn address(&mut self, place: Id, number: usize) -> (Id, i64) {
+        let family = &self.ring.copied[number];
+        let before: i64 = self.ring.copied[..number].iter().map(Family::bytes).sum();
+        let (of_place, of_copy) = (self.g.int(self.ring.bytes() / 4), self.g.int(WORDS));
+        let own = self.flat(&family.own);
+        let (place, own) = (self.g.mul(place, of_place), self.g.mul(own, of_copy));
+        let at = self.g.add(place, own);
+        let (at, behind) = self.apart(at);
+        (at, behind + before / 4)
+    }
+    /// An index, as it is in that iteration.
+    fn in_step(&mut self, at: Id, step: Id) -> Id {
+        self.g.substitute(at, &mut FxHashMap::from_iter([(self.ring.range, step)]))
+    }
+    /// The loads of an iteration that are carried over, each with the one of every iteration that it stands for.
+    fn loads(&mut self, all: &[Statement], step: Id) -> Vec<(Id, Id)> {
+        let mut out = Vec::new();
+        for &statement in &self.ring.carried {
+            match &all[statement] {
+                Statement::Define(load) => {
+                    let of_step = self.in_step(*load, step);
+                    self.define(of_step);
+                    out.push((*load, of_step));
+                }
+                Statement::Wide(buffer, at, bytes, parts) => {
+                    let at = self.in_step(*at, step);
+                    self.define(at);
+                    let of_step = |g: &mut Graph, load: Id| {
+                        g.substitute(load, &mut FxHashMap::from_iter([(self.ring.range, step)]))
+                    };
+                    let new: Vec<(Id, usize)> = parts.iter().map(|p| (of_step(self.g, p.0), p.1)).collect();
+                    out.extend(parts.iter().zip(&new).map(|(old, new)| (old.0, new.0)));
+                    self.known.extend(new.iter().map(|p| p.0));
+                    self.out.push(Statement::Wide(*buffer, at, *bytes, new));
+                }
+                _ => {}
+            }
+        }
+        out
+    }
+    /// Defines a value, and what it needs.
+    fn define(&mut self, id: Id) {
+        let mut stack = vec![(id, false)];
+        while let Some((n, ready)) = stack.pop() {
+            let node = &self.g[n];
+            let leaf = matches!(node.op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc);
+            if leaf && node.dtype.lanes == 1 || self.known.contains(&n) {
+                continue;
+            }
+            if ready {
+                self.known.insert(n);
+                self.out.push(Statement::Define(n));
+            } else {
+                stack.push((n, true));
+                stack.extend(node.src.iter().map(|&s| (s, false)));
+            }
+        }
+    }
+}
+
+/// `statements` without values that are there already.
+fn without_repeated(statements: Vec<Statement>) -> Vec<Statement> {
+    let mut scopes: Vec<FxHashSet<Id>> = vec![FxHashSet::default()];
+    let is_new = |s: &Statement| {
+        match s {
+            Statement::Define(id) => {
+                let again = scopes.iter().any(|scope| scope.contains(id));
+                scopes.last_mut().expect("a scope is open").insert(*id);
+                return !again;
+            }
+            s if s.opens() => scopes.push(FxHashSet::default()),
+            Statement::End => drop(scopes.pop()),
+            _ => {}
+        }
+        true
+    };
+    let mut statements = statements;
+    statements.retain(is_new);
+    statements
+}
+
+/// `statements` without the values that nobody uses: addresses of loads that are none any more.
+fn without_unused(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
+    let mut used: FxHashSet<Id> = FxHashSet::default();
+    let mut out: Vec<Statement> = Vec::with_capacity(statements.len());
+    for s in statements.into_iter().rev() {
+        if matches!(s, Statement::Define(id) if !used.contains(&id)) {
+            continue;
+        }
+        s.uses(g, &mut |id| {
+            used.insert(id);
+        });
+        out.push(s);
+    }
+    out.reverse();
+    out
+}
