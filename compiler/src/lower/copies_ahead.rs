@@ -11,6 +11,7 @@ use super::code::{Code, Statement, end_of_block};
 use super::pressure::words;
 use super::threads::ThreadIndex;
 use gristmill_uop::fragment::Fragment;
+use gristmill_uop::rules::index::gcd;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
@@ -116,19 +117,19 @@ fn families(g: &Graph, statements: &[Statement], single: Vec<Family>) -> Vec<Fam
     let mut out = Vec::new();
     for (_, mut of) in by {
         of.sort_by_key(|f| f.0);
-        let count = of.len() as i64;
-        let apart = if count > 1 { of[1].0 - of[0].0 } else { 0 };
+        let apart = if of.len() > 1 { of[1].0 - of[0].0 } else { 0 };
         let evenly = of.windows(2).all(|w| w[1].0 - w[0].0 == apart);
-        let divides = of[0].1.sharing() % count == 0;
-        if count > 1 && evenly && divides {
-            let all = of.iter().map(|f| f.1.statements[0]).collect();
-            out.extend(of.into_iter().next().map(|(_, first)| Family { statements: all, apart, ..first }));
-        } else {
-            out.extend(of.into_iter().map(|f| f.1));
+        // As many as there are threads that load the same, or as divide these.
+        let size = if evenly { gcd(of.len() as i64, of[0].1.sharing()) } else { 1 };
+        let mut rest = of.into_iter().map(|f| f.1);
+        while let Some(mut first) = rest.next() {
+            first.statements.extend(rest.by_ref().take(size as usize - 1).flat_map(|f| f.statements));
+            out.push(Family { apart, ..first });
         }
     }
     out
 }
+
 
 /// The address that a statement loads from in memory, where it is another in each iteration of a loop and known before.
 fn moving(g: &Graph, s: &Statement, range: Id) -> Option<Id> {

@@ -5,6 +5,7 @@
 mod error;
 mod nodes;
 mod order;
+mod rings;
 #[cfg(test)]
 mod tests;
 mod widths;
@@ -61,6 +62,7 @@ pub fn check(g: &Graph, kernel: &KernelCode) -> Result<(), LinearError> {
         }
         c.hold_here(!c.guarded, "every loop and nest is closed")?;
         order::check(g, kernel, code)?;
+        rings::check(g, code)?;
     }
     Ok(())
 }

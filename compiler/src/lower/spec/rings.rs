@@ -1,0 +1,111 @@
+//! Rings, which copies fill while a loop runs: what an iteration reads has arrived, and threads have met since others copied it, or read what was there before.
+
+use super::super::code::{Code, Statement, end_of_block};
+use super::error::{Checked, LinearError};
+use gristmill_uop::{Graph, Id};
+use rustc_hash::FxHashMap;
+
+/// Copies to a ring, in groups.
+#[derive(Default)]
+struct Ring {
+    /// Groups with copies to it, by their numbers.
+    groups: Vec<i64>,
+    /// Of those so many have arrived, and so many had at the last barrier.
+    arrived: usize,
+    met: usize,
+    /// Iterations that have read it.
+    iterations: usize,
+    /// Has it been read since the last barrier?
+    read: bool,
+    /// Are there reads of what other threads have copied?
+    shared: bool,
+}
+
+/// Does a body wait for what it copies ahead?
+pub(super) fn check(g: &Graph, code: &Code) -> Checked {
+    let mut at = 0;
+    while at < code.statements.len() {
+        let end = at + end_of_block(&code.statements[at..]);
+        if let Statement::Nest { threads, .. } = &code.statements[at] {
+            let all: Vec<Id> = threads.iter().map(|t| t.range).collect();
+            let inside = &code.statements[at + 1..end];
+            let mut walk = Walk { g, first: at + 1, rings: FxHashMap::default(), group: 0 };
+            for s in inside {
+                if let Statement::Copied(ring, place, ..) = s {
+                    let own = all.iter().all(|r| g.free_ranges(*place).contains(r));
+                    walk.rings.entry(*ring).or_default().shared |= !own;
+                }
+            }
+            if !walk.rings.is_empty() {
+                walk.statements(inside, 0)?;
+            }
+        }
+        at = end.max(at) + 1;
+    }
+    Ok(())
+}
+
+struct Walk<'a> {
+    g: &'a Graph,
+    first: usize,
+    rings: FxHashMap<Id, Ring>,
+    /// Groups so far.
+    group: i64,
+}
+
+impl Walk<'_> {
+    /// Statements as they are run, loops twice.
+    fn statements(&mut self, all: &[Statement], offset: usize) -> Checked {
+        let mut at = 0;
+        while at < all.len() {
+            let end = at + end_of_block(&all[at..]);
+            match &all[at] {
+                Statement::Loop { range, .. } => {
+                    let once = self.g.int_value(self.g[*range].src[0]).is_some_and(|n| n < 2);
+                    for _ in 0..if once { 1 } else { 2 } {
+                        self.statements(&all[at + 1..end], offset + at + 1)?;
+                        self.rings.values_mut().filter(|r| r.read).for_each(|r| r.iterations += 1);
+                    }
+                }
+                s => self.statement(s).map_err(|rule| {
+                    let statement = self.first + offset + at;
+                    LinearError { rule, statement, node: format!("statement {statement}") }
+                })?,
+            }
+            at = end.max(at) + 1;
+        }
+        Ok(())
+    }
+    fn statement(&mut self, s: &Statement) -> Result<(), &'static str> {
+        match s {
+            Statement::AsyncCopy { to, .. } => {
+                let group = self.group;
+                let Some(ring) = self.rings.get_mut(&to[0]) else { return Ok(()) };
+                if ring.shared && ring.read {
+                    return Err("a barrier stands between what threads read of a ring and what others copy there");
+                }
+                if ring.groups.last() != Some(&group) {
+                    ring.groups.push(group);
+                }
+            }
+            Statement::AsyncGroup => self.group += 1,
+            Statement::AsyncWait(but) => {
+                let before = if *but == 0 { i64::MAX } else { self.group - but };
+                self.rings.values_mut().for_each(|r| r.arrived = r.groups.iter().filter(|&&n| n < before).count());
+            }
+            Statement::Barrier => self.rings.values_mut().for_each(|r| (r.met, r.read) = (r.arrived, false)),
+            Statement::Copied(ring, ..) => {
+                let Some(ring) = self.rings.get_mut(ring) else { return Ok(()) };
+                if ring.arrived <= ring.iterations {
+                    return Err("a copy is waited for before its data is read, or its place written again");
+                }
+                if ring.shared && ring.met <= ring.iterations {
+                    return Err("a barrier stands between what threads copy to a ring and what others read of it");
+                }
+                ring.read = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
