@@ -245,9 +245,8 @@ fn waits(case: &Case) -> Vec<Wait> {
     let mut out = Vec::new();
     for (kernel, k) in claimed(case).1.kernels.iter().enumerate() {
         for (body, b) in k.code.bodies.iter().enumerate() {
-            let waits = |s: &testing::Statement| {
-                matches!(s, testing::Statement::Barrier | testing::Statement::AsyncWait(_))
-            };
+            let waits =
+                |s: &testing::Statement| matches!(s, testing::Statement::Barrier | testing::Statement::AsyncWait(_));
             let all = b.statements.iter().enumerate().filter(|s| waits(s.1));
             out.extend(all.map(|(statement, _)| Wait { kernel, body, statement }));
         }

@@ -2,7 +2,7 @@
 //! for ahead, how loops are unrolled and how many workgroups a unit holds all stand in it.
 
 use super::threads::ThreadIndex;
-use gristmill_uop::{Graph, Id};
+use gristmill_uop::{Graph, Id, Op};
 
 /// One statement of linear code. Values are named by the node they compute.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,6 +84,14 @@ impl Statement {
     pub fn opens(&self) -> bool {
         matches!(self, Statement::Loop { .. } | Statement::Nest { .. } | Statement::Unless(_))
     }
+    /// Words that it loads from memory.
+    pub fn words(&self, g: &Graph) -> i64 {
+        match self {
+            Statement::Wide(buffer, _, bytes, _) if g[*buffer].op == Op::Param => *bytes as i64 / 4,
+            Statement::Define(id) if g[*id].op == Op::Load && g[g[*id].src[0]].op == Op::Param => 1,
+            _ => 0,
+        }
+    }
     /// The values that it reads, or asks for; not those below index expressions that no statement defines, but those that these are of.
     pub fn uses(&self, g: &Graph, each: &mut impl FnMut(Id)) {
         let mut expression = |id: Id| g.toposort(&[id]).into_iter().for_each(&mut *each);
@@ -92,7 +100,9 @@ impl Statement {
             Statement::Loop { range, .. } => g[*range].src.iter().copied().for_each(each),
             Statement::Accumulator(acc) => each(g[*acc].src[0]),
             Statement::Accumulate(_, value) => g[*value].src.iter().copied().for_each(each),
-            Statement::Write(_, at, value) | Statement::WriteTile(_, at, _, value) => [*at, *value].into_iter().for_each(each),
+            Statement::Write(_, at, value) | Statement::WriteTile(_, at, _, value) => {
+                [*at, *value].into_iter().for_each(each)
+            }
             Statement::Wide(_, at, ..) | Statement::Copied(_, at, ..) => each(*at),
             Statement::WideWrite(_, at, _, values) => values.iter().chain([at]).copied().for_each(each),
             Statement::AsyncCopy { to, from, when, .. } => {

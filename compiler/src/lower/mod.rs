@@ -15,6 +15,7 @@ pub(crate) mod pairs;
 pub(crate) mod prefetch;
 pub(crate) mod pressure;
 pub mod print;
+pub(crate) mod rings;
 pub mod spec;
 mod surplus;
 pub(crate) mod threads;

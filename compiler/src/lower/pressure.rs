@@ -2,7 +2,7 @@
 
 use super::async_copies::async_copies;
 use super::code::{Code, Statement, end_of_block};
-use super::copies_ahead::{Wanted, wanted};
+use super::rings::{Wanted, wanted};
 use crate::price::typical;
 use gristmill_uop::{Graph, Id, Op};
 
@@ -82,15 +82,6 @@ fn accumulators(g: &Graph, statements: &[Statement]) -> usize {
     most
 }
 
-/// Words that a statement loads from memory.
-pub(super) fn words(g: &Graph, statement: &Statement) -> i64 {
-    match statement {
-        Statement::Wide(buffer, _, bytes, _) if g[*buffer].op == Op::Param => *bytes as i64 / 4,
-        Statement::Define(id) if g[*id].op == Op::Load && g[g[*id].src[0]].op == Op::Param => 1,
-        _ => 0,
-    }
-}
-
 /// Does a nest multiply what it unpacks?
 fn unpacked(g: &Graph, statements: &[Statement]) -> bool {
     statements.iter().any(|s| matches!(s, Statement::Define(id) if g[*id].op == Op::ScaledPair))
@@ -99,7 +90,7 @@ fn unpacked(g: &Graph, statements: &[Statement]) -> bool {
 /// The most words that a loop asks memory for at once.
 fn asked_for(g: &Graph, statements: &[Statement]) -> i64 {
     let loops = (0..statements.len()).filter(|&at| matches!(statements[at], Statement::Loop { .. }));
-    let words = |at: usize| statements[at..at + end_of_block(&statements[at..])].iter().map(|s| words(g, s)).sum();
+    let words = |at: usize| statements[at..at + end_of_block(&statements[at..])].iter().map(|s| s.words(g)).sum();
     loops.map(words).max().unwrap_or(0)
 }
 
@@ -114,7 +105,7 @@ pub fn waits(g: &Graph, statements: &[Statement]) -> f64 {
                 all += rounds.max(1.0) * waits(g, &statements[at + 1..end]);
             }
             s if s.opens() => all += waits(g, &statements[at + 1..end]),
-            s => here |= words(g, s) > 0,
+            s => here |= s.words(g) > 0,
         }
         at = end.max(at) + 1;
     }

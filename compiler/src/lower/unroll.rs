@@ -2,7 +2,7 @@
 //! that the launch's plan leaves them.
 
 use super::code::{Statement, end_of_block};
-use super::pressure::{products, words};
+use super::pressure::products;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
@@ -31,7 +31,7 @@ impl Copies<'_> {
     /// Copies of a loop of these statements, itself the first.
     fn of(&self, range: Id, statements: &[Statement]) -> i64 {
         let (g, &LaunchPlan { resident, words: waiting, iterations: most, .. }) = (self.g, self.plan);
-        let words = statements.iter().map(|s| words(g, s)).sum::<i64>().max(1);
+        let words = statements.iter().map(|s| s.words(g)).sum::<i64>().max(1);
         let alone = if resident == 1 { 2 } else { 1 };
         match (g.range_kind(range), g.int_value(g[range].src[0])) {
             (_, Some(n)) if multiplies_halves(g, statements) => evenly(n, (alone * waiting / words).max(1)),

@@ -190,7 +190,7 @@ impl<'a> Writer<'a> {
                 let behind = [(to[0], plus[0]), (from[0], plus[1])].map(|(b, n)| n * self.t.g.unit_bytes(b));
                 let [to, from] =
                     [to, from].map(|&[buffer, at]| format!("{} + {}", self.t.buffer(buffer), self.t.name(at)));
-                let when = when.map(|when| format!("if ({}) ", self.t.index(when))).unwrap_or_default();
+                let when = when.map_or(String::new(), |when| format!("if ({}) ", self.t.index(when)));
                 match behind {
                     [0, 0] => self.line(format_args!("{when}COPY({to}, {from});")),
                     // Constants stand in the instruction: threads compute few addresses.

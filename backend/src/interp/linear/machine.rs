@@ -301,8 +301,9 @@ impl<'a> Machine<'a> {
                     {
                         continue;
                     }
-                    let [to, from] = [(*to, *at, plus[0]), (*from, *offset, plus[1])].map(|(buffer, at, plus)| {
-                        At { buffer, byte: (self.index(at, thread) + plus) * self.g.unit_bytes(buffer) }
+                    let [to, from] = [(*to, *at, plus[0]), (*from, *offset, plus[1])].map(|(buffer, at, plus)| At {
+                        buffer,
+                        byte: (self.index(at, thread) + plus) * self.g.unit_bytes(buffer),
                     });
                     self.places.copy(to, from, *bytes, thread)?;
                 }
