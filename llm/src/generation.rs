@@ -2,7 +2,7 @@
 //!
 //! Whoever makes answers (`run`, `chat`, the server) drives a [`Generation`]; what becomes of the tokens is theirs.
 
-use crate::sampling::{Choice, Sampler};
+use crate::sampling::{Ask, CHANGED, Choice, Ranked, Sampler, TokenSet};
 use crate::session::{ConstraintError, Error, Session};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -37,11 +37,11 @@ impl Finish {
 
 /// What every answer must look like, token by token.
 pub trait Constraint {
-    /// Makes the logits of what may not come next −∞.
+    /// Leaves those out that may not come next.
     ///
     /// # Errors
     /// When the constraint cannot be followed any further.
-    fn mask(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError>;
+    fn mask(&mut self, tokens: &mut TokenSet) -> Result<(), ConstraintError>;
     /// Goes on with a token. Is the answer complete?
     ///
     /// # Errors
@@ -63,7 +63,7 @@ pub struct Step {
 pub enum Given<'a> {
     /// The logits after the sequence.
     Logits(&'a [f32]),
-    /// The most probable token after it, where that is enough: see [`Generation::is_greedy`].
+    /// The token after it, where that is known: see [`Generation::is_greedy`] and [`Generation::choose_ranked`].
     Token(u32),
 }
 
@@ -80,6 +80,10 @@ pub struct Generation<'a> {
     last: Option<u32>,
     /// Logits, where they are not taken as they are.
     logits: Vec<f32>,
+    /// What the constraint lets come next, once it was asked.
+    allowed: Option<TokenSet>,
+    /// Tokens whose logits are changed by biases or penalties, as they were asked for.
+    changed: Vec<u32>,
 }
 
 impl<'a> Generation<'a> {
@@ -95,6 +99,8 @@ impl<'a> Generation<'a> {
             tokens: 0,
             last: None,
             logits: Vec::new(),
+            allowed: None,
+            changed: Vec::new(),
         }
     }
     /// Adds these numbers to the logits of these tokens; tokens that there are not are passed over.
@@ -123,6 +129,44 @@ impl<'a> Generation<'a> {
     }
     fn is_plain(&self) -> bool {
         self.constraint.is_none() && self.bias.is_empty()
+    }
+    /// What a device is to be asked about the logits over so many tokens after `history`, so that the next one can be chosen without them; nothing where the most probable one will do, all
+    /// logits are wanted, or that cannot be asked.
+    pub fn ask(&mut self, history: &[u32], vocabulary: usize) -> Option<Ask> {
+        if self.is_greedy() || self.wants_logits || self.tokens >= self.limit {
+            return None;
+        }
+        self.changed.clear();
+        self.changed.extend(self.bias.iter().map(|bias| bias.0).chain(self.sampler.recent(history).iter().copied()));
+        self.changed.retain(|&id| (id as usize) < vocabulary);
+        self.changed.sort_unstable();
+        self.changed.dedup();
+        // What is wrong with a constraint is told where its answer goes on.
+        if self.changed.len() > CHANGED || self.allow(vocabulary).is_err() {
+            return None;
+        }
+        Some(Ask { allowed: self.allowed.clone(), changed: self.changed.clone() })
+    }
+    /// The token after `history`, of what was asked last; none where all logits are wanted to know it.
+    pub fn choose_ranked(&mut self, ranked: &Ranked, history: &[u32]) -> Option<u32> {
+        let mut logits: Vec<f32> = ranked.raw.clone();
+        for (token, bias) in &self.bias {
+            if let Ok(at) = self.changed.binary_search(token) {
+                logits[at] += bias;
+            }
+        }
+        let allowed = |id: u32| self.allowed.as_ref().is_none_or(|tokens| tokens.contains(id));
+        let changed = self.changed.iter().copied().zip(logits).filter(|&(id, _)| allowed(id));
+        self.sampler.sample_ranked(ranked, &changed.collect::<Vec<_>>(), history)
+    }
+    /// Sees to it that it is known what the constraint, if there is one, lets come next.
+    fn allow(&mut self, vocabulary: usize) -> Result<(), Error> {
+        if let (Some(constraint), None) = (&mut self.constraint, &self.allowed) {
+            let mut tokens = TokenSet::all(vocabulary);
+            constraint.mask(&mut tokens).map_err(Error::Constraint)?;
+            self.allowed = Some(tokens);
+        }
+        Ok(())
     }
     /// The next token, of what a step gave after all tokens so far: `history`, after which there is room for another one.
     ///
@@ -158,6 +202,7 @@ impl<'a> Generation<'a> {
         }
         self.tokens += 1;
         self.last = Some(token);
+        self.allowed = None;
         let complete = match &mut self.constraint {
             Some(constraint) => constraint.accept(token).map_err(Error::Constraint)?,
             None => false,
@@ -193,8 +238,10 @@ impl<'a> Generation<'a> {
                 *logit += bias;
             }
         }
-        if let Some(constraint) = &mut self.constraint {
-            constraint.mask(&mut self.logits).map_err(Error::Constraint)?;
+        self.allow(logits.len())?;
+        if let Some(tokens) = &self.allowed {
+            let masked = (0u32..).zip(&mut self.logits).filter(|&(id, _)| !tokens.contains(id));
+            masked.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
         }
         Ok(self.sampler.sample(&self.logits, history)?)
     }

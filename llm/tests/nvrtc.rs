@@ -116,7 +116,10 @@ fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
         let plan = model.plan(&plan_options(class, cache, jit.target()), &mut functions);
         all.extend(plan.functions().into_iter().cloned());
     }
-    all.extend([1, 64].map(|most| functions.share(sampling::rows_function(model.vocabulary(), most))));
+    for most in [1, 64] {
+        let vocabulary = model.vocabulary();
+        all.extend([sampling::rows_function, sampling::ranks_function].map(|of| functions.share(of(vocabulary, most))));
+    }
     cases(&mut jit, &all, &format!("{machine}: {preset} {quant}, pages"))
 }
 

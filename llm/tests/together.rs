@@ -5,10 +5,12 @@ mod tables;
 
 use gristmill_backend::{Options, open};
 use gristmill_llm::engine::{Engine, Row, Settings};
+use gristmill_llm::generation::{Constraint, Generation, Given};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::prefix::Reuse;
-use gristmill_llm::sampling::{Sampler, SamplingParams};
+use gristmill_llm::sampling::{Sampler, SamplingParams, TokenSet};
 use gristmill_llm::sched::{Batcher, SequenceId, Stepped};
+use gristmill_llm::session::ConstraintError;
 use std::collections::BTreeMap;
 use tables::{data, ids};
 
@@ -52,7 +54,7 @@ fn answers(batcher: &mut Batcher, asked: &[Asked], apart: usize) -> Vec<Vec<u32>
             here.insert(batcher.add(&asked[come].prompt, Reuse::Exact).expect("a prompt"), come);
             come += 1;
         }
-        let stepped: Vec<Stepped> = batcher.step().expect("a step");
+        let stepped: Vec<Stepped> = batcher.step(&mut |_, _| None).expect("a step");
         for of in stepped {
             let i = here[&of.sequence];
             let history = batcher.scheduler().tokens(of.sequence).to_vec();
@@ -156,4 +158,87 @@ fn a_row_has_the_same_bits_whatever_is_beside_it() {
             of.iter().map(|bits| *bits == of[0]).collect::<Vec<_>>()
         );
     }
+}
+
+/// What may come next: other tokens each time, or all.
+struct Two(u32);
+
+impl Constraint for Two {
+    fn mask(&mut self, tokens: &mut TokenSet) -> Result<(), ConstraintError> {
+        let words = tokens.words().len() as u32;
+        tokens.keep(&(0..words).map(|word| 0x9249_2492u32.rotate_left(self.0 + word)).collect::<Vec<_>>());
+        Ok(())
+    }
+    fn accept(&mut self, _: u32) -> Result<bool, ConstraintError> {
+        self.0 += 1;
+        Ok(false)
+    }
+}
+
+/// An answer with parameters of its own.
+fn own(nth: usize) -> Generation<'static> {
+    let all = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
+    let penalties = SamplingParams { repeat_penalty: 1.3, presence_penalty: 0.5, ..SamplingParams::greedy() };
+    let params = match nth {
+        0 => SamplingParams { top_p: 0.9, ..SamplingParams::default() },
+        1 => penalties,
+        2 => SamplingParams { top_p: 0.2, ..all },
+        3 => SamplingParams { top_k: 20, frequency_penalty: 0.3, ..all },
+        4 => SamplingParams::greedy(),
+        _ => all,
+    };
+    let sampler = Sampler::new(SamplingParams { seed: nth as u64, ..params }).expect("parameters in range");
+    let one = Generation::new(sampler, ANSWER, |_| false).with_bias(vec![(3, 2.0), (nth as u32, -100.0)]);
+    if nth.is_multiple_of(2) { one.with_constraint(Box::new(Two(nth as u32))) } else { one }
+}
+
+/// Answers to these prompts, each with its own way to choose, and how many tokens were chosen of what the device told.
+fn own_answers(batcher: &mut Batcher, prompts: &[(usize, &[u32])]) -> (Vec<Vec<u32>>, usize) {
+    let (vocabulary, context) = (batcher.engine().model().vocabulary(), batcher.engine().context());
+    let mut here = BTreeMap::new();
+    for (at, &(nth, prompt)) in prompts.iter().enumerate() {
+        here.insert(batcher.add(prompt, Reuse::Exact).expect("a prompt"), (at, own(nth)));
+    }
+    let (mut answers, mut told) = (vec![Vec::new(); prompts.len()], 0);
+    while !here.is_empty() {
+        let mut asking = |sequence, history: &[u32]| here.get_mut(&sequence)?.1.ask(history, vocabulary);
+        for of in batcher.step(&mut asking).expect("a step") {
+            let Some((at, generation)) = here.get_mut(&of.sequence) else { panic!("{of:?} is nobody's") };
+            let history = batcher.scheduler().tokens(of.sequence).to_vec();
+            let token = batcher.ranked(of).and_then(|ranked| generation.choose_ranked(ranked, &history));
+            told += usize::from(token.is_some());
+            let given = match token {
+                Some(token) => Given::Token(token),
+                None => Given::Logits(batcher.logits(of).expect("logits")),
+            };
+            let step = generation.take(given, &history, context).expect("a token");
+            let token = step.token.expect("a token");
+            answers[*at].push(token);
+            match step.finish {
+                None => batcher.push(of.sequence, token),
+                Some(_) => {
+                    batcher.remove(of.sequence);
+                    here.remove(&of.sequence);
+                }
+            }
+        }
+    }
+    (answers, told)
+}
+
+#[test]
+fn answers_with_parameters_of_their_own_do_not_depend_on_who_chooses_or_who_is_beside_them() {
+    let (engine, tokens) = engine("qwen3moe", "q8_0");
+    let prompts: Vec<(usize, &[u32])> = (0..6).map(|nth| (nth, &tokens[nth..40 + 7 * nth])).collect();
+    let mut batcher = Batcher::new(engine, true).unwrap_or_else(|_| panic!("it shares steps")).with_ranks(false);
+    let (alone, told): (Vec<_>, Vec<_>) = prompts.iter().map(|one| own_answers(&mut batcher, &[*one])).unzip();
+    let alone = alone.concat();
+    assert!(told.iter().all(|&told| told == 0));
+    assert_eq!(own_answers(&mut batcher, &prompts).0, alone);
+    let mut batcher = batcher.with_ranks(true);
+    let (ranked, told) = own_answers(&mut batcher, &prompts);
+    assert_eq!(ranked, alone);
+    assert!(told > 3 * ANSWER, "{told} of {} tokens", prompts.len() * ANSWER);
+    let one = own_answers(&mut batcher, &prompts[2..3]);
+    assert_eq!(one.0, alone[2..3]);
 }

@@ -15,6 +15,7 @@ use crate::{machine, shell};
 use anyhow::{Result, bail};
 use load::{Asking, Pace};
 use report::{Report, Row, table};
+use serde_json::{Map, Value};
 use servers::{Named, Running};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -61,6 +62,12 @@ pub struct Options {
     /// Tokens of an answer
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_tokens: u32,
+    /// Temperature of the answers; 0 has the most probable tokens
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f64,
+    /// Other parameters of the requests, as a JSON object: '{"top_p": 0.9}'
+    #[arg(long, value_name = "JSON", default_value = "{}", value_parser = parameters)]
+    parameters: Map<String, Value>,
     /// How often everything is measured, the servers in turns
     #[arg(short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     r: u16,
@@ -82,6 +89,10 @@ pub struct Options {
     /// Where the report goes, as JSON; written anew after every run
     #[arg(short, long, value_name = "FILE.json")]
     output: Option<PathBuf>,
+}
+
+fn parameters(text: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(text).map_err(|error| format!("a JSON object: {error}"))
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -129,6 +140,8 @@ fn measure(options: &Options, server: &Named, round: u16, report: &mut Report) -
         site: running.site.clone(),
         model: options.model.clone().map_or_else(|| running.model(), Ok)?,
         max_tokens: options.max_tokens as usize,
+        temperature: options.temperature,
+        parameters: options.parameters.clone(),
         timeout: Duration::from_secs(options.timeout.into()),
         seed: options.seed,
     };
@@ -174,8 +187,11 @@ fn command(options: &Options) -> String {
             Pace::Rate(rate) => format!(" --rate {rate}"),
         };
     }
-    let Options { requests, prompt, common, max_tokens, r, seed, .. } = options;
+    let Options { requests, prompt, common, max_tokens, temperature, r, seed, .. } = options;
+    if !options.parameters.is_empty() {
+        text += &format!(" --parameters '{}'", Value::from(options.parameters.clone()));
+    }
     text + &format!(
-        " --requests {requests} --prompt {prompt} --common {common} --max-tokens {max_tokens} -r {r} --seed {seed}"
+        " --requests {requests} --prompt {prompt} --common {common} --max-tokens {max_tokens} --temperature {temperature} -r {r} --seed {seed}"
     )
 }

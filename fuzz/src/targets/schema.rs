@@ -4,6 +4,7 @@ use crate::Target;
 use crate::bytes::Bytes;
 use crate::targets::toy;
 use gristmill_llm::chat::markup::TABLE;
+use gristmill_llm::sampling::TokenSet;
 use gristmill_llm::tokenizer::Tokenizer;
 use gristmill_server::fuzzing::{Begins, Callable, Form, Grammars, OutputConstraint, grammar};
 use serde_json::Value;
@@ -110,13 +111,12 @@ fn run(input: &[u8]) {
         let Ok(grammar) = grammar(&form, markup, begins, tokenizer) else { return };
         if let Ok(mut constraint) = grammars.compile(grammar, thinking.then_some(markup.think[1])) {
             for _ in 0..FOLLOWED {
-                let mut logits = vec![0f32; tokenizer.n_tokens()];
+                let mut tokens = TokenSet::all(tokenizer.n_tokens());
                 // A grammar may become too large to follow: that is a refusal.
-                if constraint.mask(&mut logits).is_err() {
+                if constraint.mask(&mut tokens).is_err() {
                     return;
                 }
-                let allowed: Vec<u32> =
-                    (0u32..).zip(&logits).filter(|(_, logit)| **logit == 0.0).map(|(id, _)| id).collect();
+                let allowed: Vec<u32> = tokens.iter().collect();
                 assert!(!allowed.is_empty(), "nothing may come next, not even the end");
                 let token = allowed[(usize::from(input.byte()) << 8 | usize::from(input.byte())) % allowed.len()];
                 if tokenizer.is_eog(token) {

@@ -4,6 +4,7 @@ use super::captured::Captured;
 use super::class::Class;
 use super::error::Error;
 use crate::arch::{Bind, Options};
+use crate::sampling::Rows;
 use gristmill_runtime::{Buffer, Device, Memory};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -24,6 +25,14 @@ pub(super) struct Pool {
     pub(super) own_written: Vec<u32>,
     pub(super) written: Vec<Vec<u32>>,
     pub(super) captured: FxHashMap<Class, Captured>,
+    /// What rows are told besides, once somebody has asked.
+    pub(super) ranks: Option<Ranks>,
+}
+
+/// What rows are told, and the steps that tell them, by the most rows of each.
+pub(super) struct Ranks {
+    pub(super) rows: Rows,
+    pub(super) captured: FxHashMap<usize, Captured>,
 }
 
 impl Pool {
@@ -42,6 +51,7 @@ impl Pool {
             own_written: Vec::new(),
             written: vec![Vec::new(); sequences],
             captured: FxHashMap::default(),
+            ranks: None,
         })
     }
     pub fn bound(&self, bind: &Bind) -> Buffer {
@@ -52,8 +62,9 @@ impl Pool {
             _ => unreachable!("{bind:?} is no part of a pool"),
         }
     }
-    pub fn buffers(&self) -> [&Buffer; 4] {
-        [&self.own, &self.table, &self.positions, &self.chosen]
+    pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        let ranks = self.ranks.iter().flat_map(|ranks| ranks.rows.buffers());
+        [&self.own, &self.table, &self.positions, &self.chosen].into_iter().chain(ranks)
     }
     pub fn check(&self, pages: &[u32]) -> Result<(), Error> {
         let fits = pages.len() <= self.blocks && pages.iter().all(|&page| (page as usize) < self.pages);

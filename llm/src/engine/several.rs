@@ -35,7 +35,7 @@ impl Engine {
     pub fn most_sequences(&self) -> usize {
         self.pool.as_ref().map_or(1, |pool| pool.sequences)
     }
-    fn pool(&mut self) -> Result<&mut Pool, Error> {
+    pub(super) fn pool(&mut self) -> Result<&mut Pool, Error> {
         self.pool.as_mut().ok_or(Error::NoPool)
     }
     /// Makes these pages, in the order of its positions, those of the sequence that steps of one sequence are of from now on. Their positions must lie in them.
@@ -105,14 +105,14 @@ impl Engine {
         self.most_probable(rows.len())?;
         Ok(spans)
     }
-    fn captured_rows(&mut self, class: &Class) -> Result<&mut Captured, Error> {
+    pub(super) fn captured_rows(&mut self, class: &Class) -> Result<&mut Captured, Error> {
         match self.pool()?.captured.get_mut(class) {
             Some(captured) => Ok(captured),
             None => unreachable!("{class:?} was prepared"),
         }
     }
     /// Writes what a step of these rows reads, and makes its class, of `least` rows or more, ready.
-    fn ready_rows(&mut self, rows: &[Row], least: usize) -> Result<(Class, Variables), Error> {
+    pub(super) fn ready_rows(&mut self, rows: &[Row], least: usize) -> Result<(Class, Variables), Error> {
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
         self.check(&tokens)?;
         self.finish()?;

@@ -9,17 +9,17 @@ use gristmill_tensor::jit::{Call, Jit};
 const ROWS: usize = 512;
 
 /// A choice on a device.
-struct Chooser {
-    device: std::sync::Arc<dyn Device>,
-    step: Box<dyn Replay>,
-    args: Vec<Buffer>,
+pub(super) struct Chooser {
+    pub device: std::sync::Arc<dyn Device>,
+    pub step: Box<dyn Replay>,
+    pub args: Vec<Buffer>,
 }
 
 impl Chooser {
     fn new(device: &str, choice: Choice, vocabulary: usize) -> Chooser {
         Chooser::of(device, function(choice, vocabulary, ROWS))
     }
-    fn of(device: &str, function: gristmill_uop::function::Function) -> Chooser {
+    pub fn of(device: &str, function: gristmill_uop::function::Function) -> Chooser {
         let mut jit = Jit::new(open(device, &Options { threads: Some(2), ..Options::default() }).unwrap());
         let device = jit.device().clone();
         let args: Vec<Buffer> = function
@@ -54,12 +54,12 @@ impl Chooser {
     }
 }
 
-fn off() -> SamplingParams {
+pub(super) fn off() -> SamplingParams {
     SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() }
 }
 
 /// Logits as a model's: a few stand out; on a coarse scale, so that there are ties.
-fn logits(n: usize, seed: u64) -> Vec<f32> {
+pub(super) fn logits(n: usize, seed: u64) -> Vec<f32> {
     let random = Random::new(seed);
     let uniform = |i: usize| f64::from(random.at(i)) / 2f64.powi(31) - 0.5;
     let normal = |i: usize| (0..6).map(|part| uniform(6 * i + part)).sum::<f64>() * 4.0;

@@ -73,6 +73,15 @@ impl SamplingParams {
         Ok(())
     }
 
+    /// The logit of a token that occurs so often in the recent history: CTRL's repetition penalty, then frequency and presence. A masked token (−∞) stays masked.
+    pub(super) fn penalised(&self, logit: f32, count: u32) -> f32 {
+        if !logit.is_finite() {
+            return logit;
+        }
+        let repeated = if logit <= 0.0 { logit * self.repeat_penalty } else { logit / self.repeat_penalty };
+        repeated - (count as f32 * self.frequency_penalty + self.presence_penalty)
+    }
+
     /// Whether the penalties change anything.
     pub(super) fn has_penalties(&self) -> bool {
         self.penalty_last_n > 0

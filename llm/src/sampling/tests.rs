@@ -1,3 +1,4 @@
+use super::sampler::{Candidate, largest};
 use super::*;
 
 fn sampler(params: SamplingParams) -> Sampler {

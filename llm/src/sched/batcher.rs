@@ -1,15 +1,16 @@
 //! An engine that does what the scheduler says.
 
+use super::pace::Pace;
 use super::scheduler::{Batch, Bounds, Load, Scheduler};
 use super::sequence::SequenceId;
 use crate::arch::{Logits, Options};
 use crate::engine::{Engine, Row};
 use crate::prefix::Reuse;
+use crate::sampling::{Ask, Choice, Ranked};
 use crate::session::Error;
 use std::ops::ControlFlow;
+use std::time::Instant;
 
-/// Most tokens of a piece of a prompt beside answers: whoever reads them waits for it between two tokens. Two cores run 128 tokens of a model of 2 B in a second.
-const PIECE_BESIDE: usize = 128;
 /// Most tokens of a piece where nobody waits but whoever asked.
 const PIECE: usize = 512;
 
@@ -34,17 +35,24 @@ pub struct Failed {
 /// Has an engine run the piece of a prompt that begins at a position. May break off.
 pub type RunPiece<'a> = dyn FnMut(&mut Engine, &[u32], usize) -> Result<ControlFlow<()>, Error> + 'a;
 
+/// Says what is asked of the row of a sequence, whose tokens these are; nothing where its most probable token will do, or all of its logits are wanted.
+pub type Asking<'a> = dyn FnMut(SequenceId, &[u32]) -> Option<Ask> + 'a;
+
 /// Many sequences of one model: prompts go in, whose next token it is comes out, and the token that was chosen goes in.
 pub struct Batcher {
     engine: Engine,
     bounds: Bounds,
     scheduler: Scheduler,
+    pace: Pace,
     /// Logits after the piece of the last step, and those that were asked for.
     piece: Vec<f32>,
     logits: Vec<f32>,
     /// The most probable token of each row of the last step, once they were asked for.
     chosen: Option<Vec<Option<u32>>>,
     rows: usize,
+    /// What the rows of the last step were told, and whether any are.
+    ranked: Vec<Option<Ranked>>,
+    ranks: bool,
 }
 
 impl Batcher {
@@ -54,10 +62,24 @@ impl Batcher {
     /// The engine, where its cache is one sequence's.
     pub fn new(engine: Engine, batch_invariant: bool) -> Result<Batcher, Box<Engine>> {
         let Some(pages) = engine.pages() else { return Err(Box::new(engine)) };
-        let piece = [PIECE, PIECE_BESIDE].map(|most| most.min(engine.chunk()));
+        let piece = PIECE.min(engine.chunk());
         let bounds = Bounds { pages, page: Options::PAGE, sequences: engine.most_sequences(), piece, batch_invariant };
-        let scheduler = Scheduler::new(bounds);
-        Ok(Batcher { engine, bounds, scheduler, piece: Vec::new(), logits: Vec::new(), chosen: None, rows: 0 })
+        Ok(Batcher {
+            scheduler: Scheduler::new(bounds),
+            bounds,
+            pace: Pace::new(piece),
+            piece: Vec::new(),
+            logits: Vec::new(),
+            chosen: None,
+            rows: 0,
+            ranked: Vec::new(),
+            ranks: engine.decides(Choice::Best),
+            engine,
+        })
+    }
+    /// With rows that are told what is asked of them, or not, whatever the device is better at. Tokens are the same.
+    pub fn with_ranks(self, ranks: bool) -> Batcher {
+        Batcher { ranks, ..self }
     }
     /// Forgets everybody and everything: after a fault of ours, when nothing may be what it should.
     pub fn reset(&mut self) {
@@ -109,14 +131,15 @@ impl Batcher {
     pub fn is_full(&self, sequence: SequenceId) -> bool {
         self.scheduler.tokens(sequence).len() >= self.engine.context()
     }
-    /// Runs the next step: whose next token is to be chosen then, before the step after.
+    /// Runs the next step: whose next token is to be chosen then, before the step after. While it runs `asking` says what is asked of the rows of those.
     ///
     /// # Errors
     /// When the device fails. Those that were in the step have ended then.
-    pub fn step(&mut self) -> Result<Vec<Stepped>, Failed> {
-        let batch = self.scheduler.next_batch();
+    pub fn step(&mut self, asking: &mut Asking) -> Result<Vec<Stepped>, Failed> {
+        let batch = self.scheduler.next_batch(self.pace.tokens());
         (self.chosen, self.rows) = (None, batch.decodes.len());
-        if let Err(error) = self.run(&batch) {
+        self.ranked.clear();
+        if let Err(error) = self.run(&batch, asking) {
             let _ = self.engine.finish();
             return Err(Failed { error, sequences: self.scheduler.failed(&batch) });
         }
@@ -128,11 +151,12 @@ impl Batcher {
         let pieces = batch.piece.iter().filter(|piece| piece.ends);
         Ok(rows.chain(pieces.map(|piece| Stepped { sequence: piece.sequence, row: None })).collect())
     }
-    fn run(&mut self, batch: &Batch) -> Result<(), Error> {
+    fn run(&mut self, batch: &Batch, asking: &mut Asking) -> Result<(), Error> {
         let Batcher { engine, scheduler, .. } = self;
         for &(from, to) in &batch.copies {
             engine.copy_page(from, to)?;
         }
+        let begun = Instant::now();
         // The piece first: rows leave their logits where it leaves its own.
         if let Some(piece) = &batch.piece {
             engine.select(scheduler.pages(piece.sequence, piece.tokens.end - 1))?;
@@ -145,6 +169,7 @@ impl Batcher {
             self.piece.clear();
             self.piece.extend_from_slice(logits);
         }
+        let read = Instant::now();
         let row = |decode: &super::Decode| Row {
             token: scheduler.tokens(decode.sequence)[decode.position],
             position: decode.position,
@@ -153,8 +178,19 @@ impl Batcher {
         let rows: Vec<Row> = batch.decodes.iter().map(row).collect();
         match batch.alike {
             _ if rows.is_empty() => {}
+            alike if self.ranks => {
+                let mut ask = |decode: &super::Decode| {
+                    let ends = decode.ends.then(|| scheduler.tokens(decode.sequence));
+                    ends.and_then(|tokens| asking(decode.sequence, tokens))
+                };
+                self.ranked =
+                    engine.step_rows_ranked(&rows, alike, &mut || batch.decodes.iter().map(&mut ask).collect())?;
+            }
             true => engine.step_rows_alike(&rows)?,
             false => engine.step_rows(&rows)?,
+        }
+        if let Some(piece) = batch.piece.as_ref().filter(|_| !rows.is_empty()) {
+            self.pace.took(piece.tokens.len(), read - begun, read.elapsed());
         }
         Ok(())
     }
@@ -168,6 +204,10 @@ impl Batcher {
             self.chosen = Some(self.engine.most_probable(self.rows)?);
         }
         Ok(self.chosen.as_ref().and_then(|chosen| chosen[row]))
+    }
+    /// What was asked of the row of a sequence whose turn it is; nothing where nothing was, or the host is better at looking at all of its logits.
+    pub fn ranked(&self, of: Stepped) -> Option<&Ranked> {
+        self.ranked.get(of.row?)?.as_ref()
     }
     /// The logits after a sequence whose turn it is.
     ///

@@ -3,12 +3,13 @@
 //! [`Scheduler`] decides, [`PagePool`](pages::PagePool) counts, [`Batcher`] has an engine do it.
 
 mod batcher;
+mod pace;
 mod pages;
 mod scheduler;
 mod sequence;
 #[cfg(test)]
 mod tests;
 
-pub use batcher::{Batcher, Failed, Stepped};
+pub use batcher::{Asking, Batcher, Failed, Stepped};
 pub use scheduler::{Batch, Bounds, Decode, Load, Piece, Scheduler};
 pub use sequence::SequenceId;

@@ -18,8 +18,8 @@ pub struct Bounds {
     pub page: usize,
     /// Most sequences of a step.
     pub sequences: usize,
-    /// Most tokens of a piece of a prompt where no answer waits for it, and where one does.
-    pub piece: [usize; 2],
+    /// Most tokens of a piece of a prompt.
+    pub piece: usize,
     /// Must what a sequence gives that reuses [exact](Reuse::Exact) rows alone not depend on how many are beside it?
     pub batch_invariant: bool,
 }
@@ -249,11 +249,13 @@ impl Scheduler {
             preempted: self.preempted,
         }
     }
-    /// What is to be run next. Until [`Scheduler::ran`] is told of it nothing else may be.
-    pub fn next_batch(&mut self) -> Batch {
+    /// What is to be run next, with a piece of at most `beside` tokens where answers wait for it. Until [`Scheduler::ran`] is told of it nothing else may be.
+    pub fn next_batch(&mut self, beside: usize) -> Batch {
         self.admit();
         let decodes = self.decodes();
-        let piece = self.piece(!decodes.is_empty());
+        // Of a block at least: the tokens behind a prompt's last whole one are run in one step, whoever is beside them, as kernels of other classes sum in another order.
+        let beside = beside.max(BLOCK).min(self.bounds.piece);
+        let piece = self.piece(if decodes.is_empty() { self.bounds.piece } else { beside });
         let exact = |d: &Decode| self.find(d.sequence).is_some_and(|s| s.reuse == Reuse::Exact);
         let alike = self.bounds.batch_invariant && decodes.iter().any(exact);
         Batch { copies: std::mem::take(&mut self.copies), decodes, piece, alike }
@@ -375,8 +377,7 @@ impl Scheduler {
         self.preempted += 1;
     }
     /// A piece of the prompt that has waited for longest.
-    fn piece(&mut self, beside: bool) -> Option<Piece> {
-        let most = self.bounds.piece[usize::from(beside)];
+    fn piece(&mut self, most: usize) -> Option<Piece> {
         let left = |s: &&mut Sequence| !s.decodes() && s.computed < s.pieces_end();
         let sequence = self.running.iter_mut().filter(left).min_by_key(|s| s.turn)?;
         self.turns += 1;
@@ -385,7 +386,9 @@ impl Scheduler {
         // The last tokens are not part of a block, so that there is always one to take the logits from.
         let border = if sequence.blocks { (sequence.prompt - 1) / BLOCK * BLOCK } else { 0 };
         let exact = begin < border && sequence.exact == begin;
-        let end = if exact { border } else { end }.min(begin + most);
+        // Exact rows end with a block: who finds them goes on from there as if it had run them itself.
+        let whole = Some((begin + most) / BLOCK * BLOCK).filter(|&whole| exact && whole > begin);
+        let end = if exact { border } else { end }.min(whole.unwrap_or(begin + most));
         let ends = end == sequence.tokens.len();
         let page = self.bounds.page;
         assert!(end <= sequence.pages.len() * page, "a sequence is admitted with pages for its tokens");

@@ -2,7 +2,7 @@
 
 use super::pages::PagePool;
 use super::{Batch, Bounds, Scheduler, SequenceId};
-use crate::prefix::Reuse;
+use crate::prefix::{BLOCK, Reuse};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -23,6 +23,9 @@ struct Model {
     wanted: BTreeMap<SequenceId, (usize, Reuse, usize)>,
     ended: BTreeMap<SequenceId, Vec<u32>>,
     most: usize,
+    /// Most tokens of a piece beside answers: they change from step to step.
+    beside: Vec<usize>,
+    steps: usize,
 }
 
 /// The token after these.
@@ -39,13 +42,15 @@ fn alone(prompt: &[u32], answer: usize) -> Vec<u32> {
 
 impl Model {
     fn new(pages: usize, sequences: usize) -> Model {
-        let bounds = Bounds { pages, page: PAGE, sequences, piece: [96, 48], batch_invariant: true };
+        let bounds = Bounds { pages, page: PAGE, sequences, piece: 96, batch_invariant: true };
         Model {
             scheduler: Scheduler::new(bounds),
             pool: vec![None; pages * PAGE],
             wanted: BTreeMap::new(),
             ended: BTreeMap::new(),
             most: sequences,
+            beside: vec![48],
+            steps: 0,
         }
     }
     fn add(&mut self, prompt: Vec<u32>, answer: usize, reuse: Reuse) -> SequenceId {
@@ -94,14 +99,30 @@ impl Model {
             let prompt = self.wanted[&id].2;
             for position in 0..tokens {
                 let cell = self.pool[self.slot(id, position)].expect("a computed row");
-                let border = (prompt - 1) / crate::prefix::BLOCK * crate::prefix::BLOCK;
+                let border = (prompt - 1) / BLOCK * BLOCK;
                 assert_eq!(cell.exact, position < border, "{id:?} at {position} of a prompt of {prompt}");
             }
         }
     }
+    fn next_batch(&mut self) -> Batch {
+        let beside = self.beside[self.steps % self.beside.len()];
+        self.steps += 1;
+        let batch = self.scheduler.next_batch(beside);
+        if let Some(piece) = &batch.piece {
+            let most = if batch.decodes.is_empty() { 96 } else { beside.max(BLOCK) };
+            assert!(piece.tokens.len() <= most, "{batch:?}");
+            let (_, reuse, prompt) = self.wanted[&piece.sequence];
+            let rest = (prompt - 1) / BLOCK * BLOCK..prompt;
+            assert!(
+                reuse == Reuse::Any || piece.exact || piece.tokens == rest,
+                "{batch:?}: the rest of {prompt} is whole"
+            );
+        }
+        batch
+    }
     /// One step. Did it do anything?
     fn step(&mut self) -> bool {
-        let batch = self.scheduler.next_batch();
+        let batch = self.next_batch();
         if batch.is_empty() {
             return false;
         }
@@ -218,8 +239,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     /// Whoever comes and goes, every answer is the one that its prompt has alone, each comes to its end, and no page is lost.
     #[test]
-    fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6) {
+    fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6, beside in proptest::collection::vec(1usize..97, 1..9)) {
         let mut model = Model::new(pages, sequences);
+        model.beside = beside;
         let mut asked = BTreeMap::new();
         for act in acts {
             match act {
@@ -237,7 +259,7 @@ proptest! {
                     }
                 }
                 Act::Fail => {
-                    let batch = model.scheduler.next_batch();
+                    let batch = model.next_batch();
                     // Part of it may have been written.
                     batch.copies.iter().for_each(|copy| model.pool[copy.1 as usize * PAGE] = None);
                     for decode in &batch.decodes {

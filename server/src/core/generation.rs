@@ -9,7 +9,7 @@ use crate::core::job::{Answers, Job};
 use crate::core::model::Served;
 use crate::core::probabilities::probabilities;
 use gristmill_llm::generation::{self, Given, Step};
-use gristmill_llm::sampling::{Sampler, StopMatcher};
+use gristmill_llm::sampling::{Ask, Ranked, Sampler, StopMatcher, TokenSet};
 use gristmill_llm::session::{self, ConstraintError, Session};
 use gristmill_llm::tokenizer::Utf8Stream;
 use std::sync::Arc;
@@ -79,6 +79,14 @@ impl Generation {
     /// Will the most probable token do for the next choice?
     pub fn is_greedy(&self) -> bool {
         self.tokens.is_greedy()
+    }
+    /// What a device is to be asked about the logits over so many tokens after `history`; nothing where all of them are wanted, or the most probable token will do.
+    pub fn ask(&mut self, history: &[u32], vocabulary: usize) -> Option<Ask> {
+        self.tokens.ask(history, vocabulary)
+    }
+    /// The token after `history`, of what was asked last; none where all logits are wanted to know it.
+    pub fn choose_ranked(&mut self, ranked: &Ranked, history: &[u32]) -> Option<u32> {
+        self.tokens.choose_ranked(ranked, history)
     }
     /// The next token: the one before is run, it is chosen and told; or why nothing follows.
     ///
@@ -182,8 +190,8 @@ struct Bound {
 }
 
 impl generation::Constraint for Bound {
-    fn mask(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError> {
-        Ok(self.constraint.mask(logits)?)
+    fn mask(&mut self, tokens: &mut TokenSet) -> Result<(), ConstraintError> {
+        Ok(self.constraint.mask(tokens)?)
     }
     fn accept(&mut self, token: u32) -> Result<bool, ConstraintError> {
         Ok(self.constraint.accept(token, self.served.shown(token, self.markers))?)

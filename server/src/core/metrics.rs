@@ -82,6 +82,8 @@ pub struct ModelMetrics {
     pub cached_tokens: Counter,
     /// Tokens of answers.
     pub answer_tokens: Counter,
+    /// Those of them for which all logits came to the host.
+    pub logit_rows: Counter,
     /// How often it was loaded.
     pub loads: Counter,
     /// How often it could not be.
@@ -127,6 +129,7 @@ struct Families {
     prompt_tokens: Family<Label, Counter>,
     cached_tokens: Family<Label, Counter>,
     answer_tokens: Family<Label, Counter>,
+    logit_rows: Family<Label, Counter>,
     loads: Family<Label, Counter>,
     load_failures: Family<Label, Counter>,
     waiting: Family<Label, Gauge>,
@@ -175,6 +178,10 @@ impl Default for Metrics {
         let prompt_tokens = counter("prompt_tokens", "Tokens of prompts that were run");
         let cached_tokens = counter("prompt_tokens_cached", "Tokens of prompts found in the cache");
         let answer_tokens = counter("generated_tokens", "Tokens generated");
+        let logit_rows = counter(
+            "logit_rows_read",
+            "Tokens of answers made together that were chosen from all logits, read by the host",
+        );
         let loads = counter("model_loads", "Times that the model was loaded");
         let preempted =
             counter("requests_preempted", "Times that a sequence gave its pages up and was computed again later");
@@ -214,6 +221,7 @@ impl Default for Metrics {
             prompt_tokens,
             cached_tokens,
             answer_tokens,
+            logit_rows,
             loads,
             load_failures,
             waiting,
@@ -248,6 +256,7 @@ impl Metrics {
             prompt_tokens: all.prompt_tokens.get_or_create_owned(&label),
             cached_tokens: all.cached_tokens.get_or_create_owned(&label),
             answer_tokens: all.answer_tokens.get_or_create_owned(&label),
+            logit_rows: all.logit_rows.get_or_create_owned(&label),
             loads: all.loads.get_or_create_owned(&label),
             load_failures: all.load_failures.get_or_create_owned(&label),
             waiting: all.waiting.get_or_create_owned(&label),

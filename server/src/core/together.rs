@@ -230,7 +230,15 @@ impl Together {
     }
     /// Runs a step, and has everyone whose turn it is choose a token.
     fn step(&mut self) {
-        let stepped = catch_unwind(AssertUnwindSafe(|| self.batcher.step()));
+        let Together { batcher, ongoing, .. } = self;
+        let vocabulary = batcher.engine().model().vocabulary();
+        let mut asking = |sequence, history: &[u32]| {
+            let all = ongoing.iter_mut().flat_map(|ongoing| &mut ongoing.under_way);
+            let answer = all.into_iter().find(|answer| answer.sequence == sequence)?;
+            // A fault of one is met again where its token is chosen.
+            catch_unwind(AssertUnwindSafe(|| answer.generation.ask(history, vocabulary))).ok().flatten()
+        };
+        let stepped = catch_unwind(AssertUnwindSafe(|| batcher.step(&mut asking)));
         match stepped {
             Ok(Ok(stepped)) => {
                 self.tell_progress();
@@ -330,11 +338,16 @@ impl Together {
         let ongoing = &mut self.ongoing[at];
         let answer = &mut ongoing.under_way[nth];
         let context = self.batcher.engine().context();
-        let token = if answer.generation.is_greedy() { self.batcher.most_probable(of)? } else { None };
         let history = self.batcher.scheduler().tokens(of.sequence).to_vec();
+        let token = match self.batcher.ranked(of) {
+            Some(ranked) => answer.generation.choose_ranked(ranked, &history),
+            None if answer.generation.is_greedy() => self.batcher.most_probable(of)?,
+            None => None,
+        };
         let finish = match token {
             Some(token) => answer.generation.take(Given::Token(token), &history, context)?,
             None => {
+                self.model.metrics.logit_rows.inc();
                 let logits = self.batcher.logits(of)?;
                 answer.generation.take(Given::Logits(logits), &history, context)?
             }

@@ -1,9 +1,11 @@
 //! Answers of every kind.
 
 use super::client::{asking, joined};
+use super::running::PARALLEL;
 use super::{shared, start};
 use gristmill_server::{Config, Server};
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 const JAPAN: &str = "What is the capital of Japan?";
 const STORY: &str = "Tell me a story.";
@@ -245,39 +247,32 @@ fn pages_elsewhere_and_names_of_proxies_are_let_in_where_they_were_named() {
     assert_eq!(ask(&server.client, "GET", "evil.example", "null").status, 403);
 }
 
+/// As many as a step takes are answered at once, and wait for no longer than a step: who comes behind those waits.
 #[test]
 fn who_waits_is_told_behind_how_many() {
     let server = start(Config::default());
     let client = &server.client;
     let long = json!({ "prompt": "Once", "max_tokens": 2000, "ignore_eos": true, "stream": true }).to_string();
     let request = client.request("POST", "/v1/completions", "application/json", long.as_bytes());
-    let short = asking(JAPAN, json!({ "temperature": 0, "stream": true, "max_tokens": 2 }));
-    let waiting = |n: f64| client.metric("gristmill_requests_waiting") >= n;
-    // What the third is told while the first is answered; none where that ended before the others had come, as it may on a busy machine.
-    let told = || {
-        let first = client.send(&request);
-        while client.metric("gristmill_requests_running") == 0.0 {
+    let begun = Instant::now();
+    let until = |name: &str, n: usize| {
+        while client.metric(name) < n as f64 {
+            assert!(begun.elapsed() < Duration::from_secs(120), "{name} stays below {n}");
             std::thread::yield_now();
         }
-        let second = client.send(&request);
-        while !waiting(1.0) {
-            if client.metric("gristmill_requests_running") == 0.0 {
-                return None;
-            }
-            std::thread::yield_now();
-        }
-        std::thread::scope(|scope| {
-            let third = scope.spawn(|| client.chat(short.clone()));
-            while !waiting(2.0) && !third.is_finished() {
-                std::thread::yield_now();
-            }
-            drop((first, second));
-            third.join().ok().filter(|told| told.body.starts_with(": waiting behind 1\n\n"))
-        })
     };
-    let begun = std::time::Instant::now();
-    let tries = std::iter::repeat_with(told).take_while(|_| begun.elapsed().as_secs() < 120);
-    let told = tries.flatten().next().expect("a third that waited behind a second");
+    let answered: Vec<_> = (0..PARALLEL).map(|_| client.send(&request)).collect();
+    until("gristmill_requests_running", PARALLEL);
+    let second = client.send(&request);
+    until("gristmill_requests_waiting", 1);
+    let short = asking(JAPAN, json!({ "temperature": 0, "stream": true, "max_tokens": 2 }));
+    let told = std::thread::scope(|scope| {
+        let third = scope.spawn(|| client.chat(short));
+        until("gristmill_requests_waiting", 2);
+        drop((answered, second));
+        third.join().expect("an answer")
+    });
+    assert!(told.body.starts_with(": waiting behind 1\n\n"), "{}", told.body);
     assert!(!told.events().is_empty());
 }
 

@@ -26,7 +26,7 @@ pub struct Running {
 }
 
 /// Sequences that share a step, and tokens of context of each.
-const PARALLEL: usize = 4;
+pub const PARALLEL: usize = 4;
 const CONTEXT: usize = 2048;
 
 fn settings(context: usize) -> Settings {

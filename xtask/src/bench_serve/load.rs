@@ -3,7 +3,7 @@
 use super::http::Site;
 use super::workload::arrivals;
 use anyhow::{Context, Result, anyhow};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -37,6 +37,9 @@ pub struct Asking {
     pub site: Site,
     pub model: String,
     pub max_tokens: usize,
+    pub temperature: f64,
+    /// Besides.
+    pub parameters: Map<String, Value>,
     /// For each of them.
     pub timeout: Duration,
     /// Of the arrivals.
@@ -120,10 +123,11 @@ fn open(asking: &Asking, prompts: &[Value], rate: f64, note: &(impl Fn(Result<An
 /// One request, as a stream.
 fn one(asking: &Asking, prompt: &Value) -> Result<Answered> {
     // What would end an answer early is passed over, so that all answers are of one length.
-    let body = json!({
-        "model": asking.model, "prompt": prompt, "max_tokens": asking.max_tokens, "temperature": 0, "ignore_eos": true,
-        "stream": true, "stream_options": { "include_usage": true },
+    let mut body = json!({
+        "model": asking.model, "prompt": prompt, "max_tokens": asking.max_tokens, "temperature": asking.temperature,
+        "ignore_eos": true, "stream": true, "stream_options": { "include_usage": true },
     });
+    asking.parameters.iter().for_each(|(name, value)| body[name] = value.clone());
     let begun = Instant::now();
     let (mut pieces, mut usage) = (Vec::new(), Value::Null);
     asking.site.stream("/v1/completions", &body.to_string(), asking.timeout, |data| {

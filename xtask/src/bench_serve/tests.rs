@@ -67,6 +67,7 @@ fn answer(mut stream: TcpStream, seen: &Seen, wrong: fn(usize) -> Option<Wrong>)
         return;
     }
     assert!(head.starts_with("POST /v1/completions "), "{head}");
+    assert_eq!((&body["temperature"], &body["top_p"]), (&json!(0.7), &json!(0.9)));
     seen.prompts.lock().unwrap().push(serde_json::from_value(body["prompt"].clone()).unwrap());
     let now = seen.under_way.fetch_add(1, Ordering::SeqCst) + 1;
     seen.most_under_way.fetch_max(now, Ordering::SeqCst);
@@ -102,7 +103,15 @@ fn tell(stream: &mut TcpStream, wrong: Option<Wrong>) -> std::io::Result<()> {
 }
 
 fn asking(site: &Site) -> Asking {
-    Asking { site: site.clone(), model: "m".into(), max_tokens: 6, timeout: Duration::from_secs(30), seed: 3 }
+    Asking {
+        site: site.clone(),
+        model: "m".into(),
+        max_tokens: 6,
+        temperature: 0.7,
+        parameters: [("top_p".to_owned(), 0.9.into())].into_iter().collect(),
+        timeout: Duration::from_secs(30),
+        seed: 3,
+    }
 }
 
 #[test]

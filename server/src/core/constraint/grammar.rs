@@ -135,6 +135,7 @@ mod tests {
     use crate::core::constraint::mask::Grammars;
     use gristmill_llm::chat::markup::{Arguments, Form as MarkupForm, JSON, TABLE, TAGS, all_markers};
     use gristmill_llm::chat::spell::{self, Spelt};
+    use gristmill_llm::sampling::TokenSet;
     use gristmill_llm::tokenizer::TokenizerSpec;
     use serde_json::json;
 
@@ -166,9 +167,9 @@ mod tests {
             .expect("a grammar");
         let (mut done, mut complete) = (String::new(), false);
         for id in tokenizer.encode(text, true, false) {
-            let mut logits = vec![0.0; tokenizer.n_tokens()];
-            constraint.mask(&mut logits).expect("a mask");
-            if complete || logits[id as usize] < 0.0 {
+            let mut tokens = TokenSet::all(tokenizer.n_tokens());
+            constraint.mask(&mut tokens).expect("a mask");
+            if complete || !tokens.contains(id) {
                 return (done, complete);
             }
             let bytes = tokenizer.token_bytes(id).expect("bytes");

@@ -1,6 +1,7 @@
 //! Answers that must have a form: a grammar says, token by token, which may come next.
 
 use crate::core::constraint::bounds::STACK;
+use gristmill_llm::sampling::TokenSet;
 use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
@@ -112,22 +113,23 @@ pub struct Constraint {
 }
 
 impl Constraint {
-    /// Makes impossible what may not come next.
+    /// Leaves those out that may not come next.
     ///
     /// # Errors
     /// When the grammar became too large to follow.
-    pub fn mask(&mut self, logits: &mut [f32]) -> Result<(), String> {
+    pub fn mask(&mut self, tokens: &mut TokenSet) -> Result<(), String> {
         if self.thinking.is_some() {
             return Ok(());
         }
         let mask = self.matcher.compute_mask_or_eos().map_err(|error| error.to_string())?;
-        let may_end = mask.is_allowed(self.end);
-        for (id, logit) in (0u32..).zip(logits) {
-            let allowed = mask.is_allowed(id) || may_end && self.ends.contains(&id);
-            if !allowed {
-                *logit = f32::NEG_INFINITY;
+        let mut allowed = mask.as_slice().to_vec();
+        allowed.resize(tokens.words().len(), 0);
+        if mask.is_allowed(self.end) {
+            for &end in &*self.ends {
+                allowed.get_mut(end as usize / 32).into_iter().for_each(|word| *word |= 1 << (end % 32));
             }
         }
+        tokens.keep(&allowed);
         Ok(())
     }
     /// Goes on with a token, whose text is `text`. Is the answer complete?

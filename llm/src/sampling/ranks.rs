@@ -1,0 +1,65 @@
+//! What a device tells the host of the logits of each row of a step of several sequences, so that the host can choose without them: the first [`BEST`] ids in order, and the
+//! weight of all.
+//!
+//! Parameters differ from row to row, and so does what may come next. All of it is the host's affair but for two things: which ids are ranked at all, a bit each, and
+//! which logits are told as they are besides, because the host changes them (biases, penalties) and does not have them ranked. So nothing is rounded on a device that the host would round.
+
+use super::choose::BEST;
+use super::grid::{COLUMNS, plain};
+use super::order::{Rows, first_ids};
+use super::weight::weight_of;
+use gristmill_tensor::dims;
+use gristmill_tensor::function::Capture;
+use gristmill_tensor::tensor::Tensor;
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::function::Function;
+
+/// Most logits of a row that are told as they are: penalties look 64 tokens back unless said, and a request of OpenAI's may have biases for 300 tokens.
+pub const CHANGED: usize = 384;
+
+/// Bits of a word.
+const WORD: usize = 32;
+
+/// Words of a row of bits, one for each id and none for others: whole rows of a grid.
+pub fn words(vocabulary: usize) -> usize {
+    vocabulary.div_ceil(COLUMNS) * (COLUMNS / WORD)
+}
+
+/// The function `sample.ranks` for `n` rows of logits over a vocabulary, `n` from 1 to `most`. Its slots: logits `[n, vocabulary]` f32; a bit for each id that is ranked
+/// `[n, words]` i32; ids whose logits are told `[n, CHANGED]` i32, and these logits f32; the first ids in descending order of their logits, of equal ones the lower id first `[n, BEST]` i32, and their logits
+/// f32, where what is not ranked, and what is no id, has −∞; the sum of the [weights](super::weight) of all that are ranked `[n]` i64; whether
+/// all of those are numbers below infinity `[n]` i32.
+pub fn ranks_function(vocabulary: usize, most: usize) -> Function {
+    let c = Capture::new(format!("sample.ranks{most}"));
+    let n = if most == 1 { c.int(1) } else { c.var("n", 1, most) };
+    let (parts, columns) = (vocabulary.div_ceil(COLUMNS), COLUMNS);
+    let logits = c.input("logits", dims![n, vocabulary], Scalar::F32);
+    let bits = c.input("bits", dims![n, parts * (columns / WORD)], Scalar::I32);
+    let changed = c.input("changed", dims![n, CHANGED], Scalar::I32);
+    let all = logits.reshape(dims![n * vocabulary as i64]);
+    c.output("raw", all.gather(place(changed, c.iota(dims![n, CHANGED], 0), vocabulary)));
+    let shape = dims![n, parts, columns];
+    let x = match vocabulary % columns {
+        0 => logits.reshape(shape),
+        _ => all.gather(place(c.iota(shape, 1) * columns as i64 + c.iota(shape, 2), c.iota(shape, 0), vocabulary)),
+    };
+    let by_word = dims![n, parts, columns / WORD, WORD];
+    let bit = (bits.reshape(dims![n, parts, columns / WORD, 1]) >> c.iota(by_word, 3)) & 1i64;
+    let x = bit.reshape(shape).equals(1i64).select(x, f64::NEG_INFINITY);
+    let of_part = x.max(&[2]);
+    let largest = of_part.max(&[1]);
+    let (values, ids) = first_ids(&Rows { x, of_row: of_part, n, rows: parts, columns }, BEST);
+    c.output("ids", ids);
+    c.output("values", values);
+    let below = x - largest.unsqueeze(1).unsqueeze(2);
+    c.output("total", weight_of(below, plain(below)).sum(&[2]).sum(&[1]));
+    // Comparisons with what is no number are false.
+    let numbers = x.lt(f64::from(f32::MAX)).cast(Scalar::I32).sum(&[2]).sum(&[1]);
+    c.output("sound", numbers.equals((parts * columns) as i64).cast(Scalar::I32));
+    c.finish()
+}
+
+/// Where the logits of these ids in these rows lie among all.
+fn place<'g>(id: Tensor<'g>, row: Tensor<'g>, vocabulary: usize) -> Tensor<'g> {
+    row * vocabulary as i64 + id.clamp_index(vocabulary - 1)
+}

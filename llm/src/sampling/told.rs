@@ -1,0 +1,95 @@
+//! What is asked about rows of logits, and what they are told: buffers of a device.
+
+use super::choose::BEST;
+use super::ranked::Ranked;
+use super::ranks::{CHANGED, words};
+use super::tokens::TokenSet;
+use gristmill_runtime::{Buffer, Device, Error, Memory};
+
+/// What is asked of a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// What may come next; all where it says nothing.
+    pub allowed: Option<TokenSet>,
+    /// Ids whose logits the host changes, at most [`CHANGED`], each once: they are told as they are, and not ranked.
+    pub changed: Vec<u32>,
+}
+
+/// What is asked about rows, and what they were told.
+pub(crate) struct Rows {
+    bits: Buffer,
+    changed: Buffer,
+    raw: Buffer,
+    ids: Buffer,
+    values: Buffer,
+    total: Buffer,
+    sound: Buffer,
+    vocabulary: usize,
+    /// Those that are ranked of each row, as they were written.
+    written: Vec<Option<TokenSet>>,
+    /// Ids whose logits are told, of all rows.
+    asked: Vec<u32>,
+}
+
+impl Rows {
+    /// For at most so many rows of logits over a vocabulary.
+    pub fn new(device: &dyn Device, vocabulary: usize, most: usize) -> Result<Rows, Error> {
+        let of = |each: usize, bytes: usize, memory| device.alloc(most * each * bytes, memory);
+        let [asked, told] = [Memory::Scratch, Memory::State];
+        let (bits, changed) = (of(words(vocabulary), 4, asked)?, of(CHANGED, 4, asked)?);
+        let (raw, ids, values) = (of(CHANGED, 4, told)?, of(BEST, 4, told)?, of(BEST, 4, told)?);
+        Ok(Rows::of([bits, changed, raw, ids, values, of(1, 8, told)?, of(1, 4, told)?], vocabulary, most))
+    }
+    /// Of these buffers, in the order of the slots of [`ranks_function`](super::ranks_function), which has logits before them.
+    pub fn of([bits, changed, raw, ids, values, total, sound]: [Buffer; 7], vocabulary: usize, most: usize) -> Rows {
+        let (written, asked) = (vec![None; most], vec![0; most * CHANGED]);
+        Rows { bits, changed, raw, ids, values, total, sound, vocabulary, written, asked }
+    }
+    /// In that order.
+    pub fn buffers(&self) -> [&Buffer; 7] {
+        [&self.bits, &self.changed, &self.raw, &self.ids, &self.values, &self.total, &self.sound]
+    }
+    /// Writes what is asked of each row; of one of which nothing is, what was asked before stands.
+    pub fn write(&mut self, device: &dyn Device, asks: &[Option<Ask>]) -> Result<(), Error> {
+        for (row, ask) in asks.iter().enumerate() {
+            let Some(Ask { allowed, changed }) = ask else { continue };
+            let mut ranked = allowed.clone().unwrap_or_else(|| TokenSet::all(self.vocabulary));
+            changed.iter().for_each(|&id| ranked.remove(id));
+            if self.written[row].as_ref() != Some(&ranked) {
+                let mut words = ranked.words().to_vec();
+                words.resize(self::words(self.vocabulary), 0);
+                device.write(&self.bits, row * words.len() * 4, bytemuck::cast_slice(&words))?;
+                self.written[row] = Some(ranked);
+            }
+            self.asked[row * CHANGED..][..changed.len()].copy_from_slice(changed);
+        }
+        match asks.iter().flatten().all(|ask| ask.changed.is_empty()) {
+            true => Ok(()),
+            false => device.write(&self.changed, 0, bytemuck::cast_slice(&self.asked[..asks.len() * CHANGED])),
+        }
+    }
+    /// What the rows were told.
+    pub fn read(&self, device: &dyn Device, asks: &[Option<Ask>]) -> Result<Vec<Option<Ranked>>, Error> {
+        let n = asks.len();
+        let (mut ids, mut values) = (vec![0u32; n * BEST], vec![0f32; n * BEST]);
+        let (mut total, mut sound) = (vec![0i64; n], vec![0i32; n]);
+        device.read(&self.ids, 0, bytemuck::cast_slice_mut(&mut ids))?;
+        device.read(&self.values, 0, bytemuck::cast_slice_mut(&mut values))?;
+        device.read(&self.total, 0, bytemuck::cast_slice_mut(&mut total))?;
+        device.read(&self.sound, 0, bytemuck::cast_slice_mut(&mut sound))?;
+        let changed = asks.iter().flatten().any(|ask| !ask.changed.is_empty());
+        let mut raw = vec![0f32; if changed { n * CHANGED } else { 0 }];
+        device.read(&self.raw, 0, bytemuck::cast_slice_mut(&mut raw))?;
+        let told = |(row, ask): (usize, &Option<Ask>)| {
+            let ask = ask.as_ref()?;
+            let own = row * BEST..(row + 1) * BEST;
+            // Both zeros are one.
+            let all = ids[own.clone()].iter().copied().zip(values[own].iter().map(|value| value + 0.0));
+            let first: Vec<_> = all.take_while(|&(_, logit)| logit > f32::NEG_INFINITY).collect();
+            let raw = raw.iter().skip(row * CHANGED).take(ask.changed.len()).copied().collect();
+            let (complete, total, sound) = (first.len() < BEST, total[row], sound[row] != 0);
+            Some(Ranked { vocabulary: self.vocabulary, first, complete, total, sound, raw })
+        };
+        Ok(asks.iter().enumerate().map(told).collect())
+    }
+}

@@ -1,0 +1,71 @@
+//! How many tokens a piece of a prompt has while answers wait for it: as many as are run in the time that whoever reads them may wait.
+
+use crate::prefix::BLOCK;
+use std::time::Duration;
+
+/// How long answers stand still for a piece: text that comes every tenth of a second still seems to flow, and a step of the answers' own has the other half of that.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Tokens of the first piece, before any was timed.
+const FIRST: usize = 128;
+/// Fewer tokens take as long: the weights are read for them all the same.
+const LEAST: usize = BLOCK;
+
+/// What pieces beside answers have taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    tokens: usize,
+    most: usize,
+}
+
+impl Pace {
+    /// For pieces of at most so many tokens.
+    pub fn new(most: usize) -> Pace {
+        Pace { tokens: FIRST.min(most), most }
+    }
+    /// Most tokens of the next piece.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+    /// A piece of so many tokens took `piece`, and the step of the answers beside it `step`. Where that alone is longer than the pause, answers may stand still for as long as it: they
+    /// go on at half their speed then.
+    pub fn took(&mut self, tokens: usize, piece: Duration, step: Duration) {
+        // What is left of a prompt says little about a whole piece.
+        if tokens < self.tokens {
+            return;
+        }
+        let share = PAUSE.max(step).as_secs_f64() / piece.as_secs_f64().max(1e-6);
+        // By half or twice at most: one that was interrupted, or compiled first, says little either.
+        let wanted = (tokens as f64 * share.clamp(0.5, 2.0)) as usize / BLOCK * BLOCK;
+        self.tokens = wanted.clamp(LEAST, self.most.max(LEAST)).min(self.most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What pieces come to where one takes `fixed` and so much for each token.
+    fn settled(fixed: f64, each: f64, step: f64) -> (usize, f64) {
+        let mut pace = Pace::new(512);
+        let time = |tokens: usize| fixed + each * tokens as f64;
+        for _ in 0..20 {
+            let tokens = pace.tokens();
+            pace.took(tokens, Duration::from_secs_f64(time(tokens)), Duration::from_secs_f64(step));
+            // The end of a prompt.
+            pace.took(7, Duration::from_secs_f64(time(7)), Duration::from_secs_f64(step));
+        }
+        (pace.tokens(), time(pace.tokens()))
+    }
+
+    #[test]
+    fn pieces_take_as_long_as_readers_may_wait() {
+        // Fast devices run whole pieces, slower ones as many tokens as there is time for, and slow ones as many as a step of their answers takes.
+        assert_eq!(settled(0.002, 0.000_05, 0.01).0, 512);
+        let (tokens, time) = settled(0.01, 0.000_25, 0.02);
+        assert!(time <= 0.05 && tokens >= 128, "{tokens} tokens in {time} s");
+        let (tokens, time) = settled(0.1, 0.005, 0.5);
+        assert!(time <= 0.5 && tokens >= 64, "{tokens} tokens in {time} s");
+        assert_eq!(settled(0.5, 0.01, 0.1).0, LEAST);
+        assert_eq!(Pace::new(8).tokens(), 8);
+    }
+}
