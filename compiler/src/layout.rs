@@ -25,6 +25,7 @@ use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// How the rows of a packed weight lie in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -77,7 +78,7 @@ impl Layout {
         }
         let (&columns, front) = dims.split_last()?;
         let rows: i64 = front.iter().product();
-        let packing = Packing::of(e)?;
+        let packing = Packing::known(e)?;
         (rows % self.lanes() == 0 && columns % packing.elements == 0)
             .then(|| (rows * packing.row_bytes(self, columns)) as usize)
     }
@@ -185,6 +186,12 @@ impl Packing {
     pub fn scales_of_bits(&self) -> Option<Scalar> {
         let all = self.graph.toposort(&[self.value]);
         all.into_iter().find(|&id| self.graph[id].op == Op::Bitcast).map(|id| self.graph.scalar(id))
+    }
+    /// As [`Packing::of`], once for each format in a process.
+    pub fn known(e: EncodingRef) -> Option<Arc<Packing>> {
+        static KNOWN: LazyLock<Mutex<FxHashMap<EncodingRef, Option<Arc<Packing>>>>> = LazyLock::new(Mutex::default);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        known.entry(e).or_insert_with(|| Packing::of(e).map(Arc::new)).clone()
     }
     /// Takes a format apart; `None` if its elements are no whole numbers of at most eight bits with scales.
     pub fn of(e: EncodingRef) -> Option<Packing> {

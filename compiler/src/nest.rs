@@ -79,10 +79,22 @@ pub fn ranges_of_kind(g: &Graph, all: &[Id], kind: RangeKind) -> Vec<Id> {
 
 /// Reductions of a nest that are inside no other.
 pub fn outermost_reductions(g: &Graph, nest: Id) -> Vec<Id> {
-    let all: Vec<Id> = g.toposort(&[nest]).into_iter().filter(|&n| g[n].op == Op::Reduce).collect();
-    let terms: Vec<Id> = all.iter().map(|&n| g[n].src[0]).collect();
-    let inside: FxHashSet<Id> = g.toposort(&terms).into_iter().collect();
-    all.into_iter().filter(|n| !inside.contains(n)).collect()
+    // What is below a reduction is inside it; one met beside it may be.
+    let mut found: Vec<Id> = Vec::new();
+    let mut seen = FxHashSet::default();
+    let mut stack = vec![nest];
+    while let Some(n) = stack.pop() {
+        match g[n].op {
+            _ if !seen.insert(n) => {}
+            Op::Reduce => found.push(n),
+            _ => stack.extend(g[n].src.iter().rev()),
+        }
+    }
+    let Some(&oldest) = found.iter().min().filter(|_| found.len() > 1) else { return found };
+    let terms: Vec<Id> = found.iter().map(|&n| g[n].src[0]).collect();
+    let inside: FxHashSet<Id> = g.toposort_within(&terms, |n| n >= oldest).into_iter().collect();
+    found.retain(|n| !inside.contains(n));
+    found
 }
 
 /// Row-major offset of an element.

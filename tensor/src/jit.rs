@@ -16,6 +16,7 @@ use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A function that is ready to be called.
 pub struct Ready {
@@ -69,19 +70,22 @@ impl Jit {
     ) -> Result<Vec<Arc<Ready>>, Error> {
         let Opened { device, dialect, target } = self.opened.clone();
         let kept = device.store().map(|store| Kept { store, device: device.name(), target: &target });
-        let compiled = |key: Key, function: &Function| {
-            if let Some(found) = kept.as_ref().and_then(|kept| kept.get(function, key)) {
+        let compiled = |(key, function): &(Key, Arc<Function>)| {
+            if let Some(found) = kept.as_ref().and_then(|kept| kept.get(function, *key)) {
                 return found;
             }
             let compiled = compile(function, &target, dialect, &mut Cheapest);
             if let Some(kept) = &kept {
-                kept.put(function, key, &compiled);
+                kept.put(function, *key, &compiled);
             }
             compiled
         };
-        self.prepare_by(functions, compiled, progress)
+        let keys: Vec<Key> = functions.iter().map(|f| f.as_ref().key()).collect();
+        let new = self.new_among(functions, &keys);
+        let compiled = on_all_cores(&new, compiled);
+        self.load(&keys, new.into_iter().zip(compiled), progress)
     }
-    /// As `prepare`, with decisions answered by that policy; nothing is read or kept.
+    /// As `prepare`, with decisions answered by that policy, function by function; nothing is read or kept.
     pub fn prepare_with(
         &mut self,
         functions: &[Arc<Function>],
@@ -89,24 +93,32 @@ impl Jit {
         progress: &dyn Fn(usize, usize),
     ) -> Result<Vec<Arc<Ready>>, Error> {
         let Opened { dialect, target, .. } = self.opened.clone();
-        self.prepare_by(functions, |_, function| compile(function, &target, dialect, policy), progress)
-    }
-    fn prepare_by(
-        &mut self,
-        functions: &[Arc<Function>],
-        mut compiled: impl FnMut(Key, &Function) -> Compiled,
-        progress: &dyn Fn(usize, usize),
-    ) -> Result<Vec<Arc<Ready>>, Error> {
         let keys: Vec<Key> = functions.iter().map(|f| f.as_ref().key()).collect();
-        let mut new: Vec<(Key, Arc<Function>, Compiled)> = Vec::new();
-        for (key, function) in keys.iter().zip(functions) {
+        let new = self.new_among(functions, &keys);
+        let compiled: Vec<Compiled> = new.iter().map(|(_, f)| compile(f, &target, dialect, policy)).collect();
+        self.load(&keys, new.into_iter().zip(compiled), progress)
+    }
+    /// Those of these keys that are not compiled, each once.
+    fn new_among(&self, functions: &[Arc<Function>], keys: &[Key]) -> Vec<(Key, Arc<Function>)> {
+        let mut new: Vec<(Key, Arc<Function>)> = Vec::new();
+        for (function, key) in functions.iter().zip(keys) {
             if !self.ready.contains_key(key) && !new.iter().any(|n| n.0 == *key) {
-                new.push((*key, Arc::clone(function), compiled(*key, function)));
+                new.push((*key, Arc::clone(function)));
             }
         }
-        let programs: Vec<Program> = new.iter().flat_map(|n| n.2.programs.iter().map(|p| p.as_ref().clone())).collect();
+        new
+    }
+    /// Brings what was compiled to the device, in one batch; all that have these keys.
+    fn load(
+        &mut self,
+        keys: &[Key],
+        new: impl Iterator<Item = ((Key, Arc<Function>), Compiled)>,
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<Ready>>, Error> {
+        let new: Vec<((Key, Arc<Function>), Compiled)> = new.collect();
+        let programs: Vec<Program> = new.iter().flat_map(|n| n.1.programs.iter().map(|p| p.as_ref().clone())).collect();
         let mut kernels = self.opened.device.load(&programs, progress)?.into_iter();
-        for (key, function, compiled) in new {
+        for ((key, function), compiled) in new {
             let kernels = kernels.by_ref().take(compiled.programs.len()).collect();
             self.ready.insert(key, Arc::new(Ready { function, compiled, kernels }));
         }
@@ -206,4 +218,26 @@ fn launches(calls: &[Call], arena: &Buffer) -> Result<Vec<Launch>, Error> {
         base += levels;
     }
     Ok(out)
+}
+
+/// What becomes of each of these, in their order; as many at a time as there are cores.
+fn on_all_cores<T: Sync, R: Send>(all: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some(of) = all.get(i) else { return done };
+            done.push((i, each(of)));
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(all.len());
+    let mut done = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..cores).map(|_| scope.spawn(work)).collect();
+        let mut done = work();
+        done.extend(others.into_iter().flat_map(|t| t.join().expect("a function that is compiled")));
+        done
+    });
+    done.sort_unstable_by_key(|d| d.0);
+    done.into_iter().map(|d| d.1).collect()
 }

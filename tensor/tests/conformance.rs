@@ -67,9 +67,13 @@ fn interp() -> Vec<Way> {
     std::iter::once(None).chain(seeds(2).map(Some)).map(way).collect()
 }
 
+/// Workers that perturbed schedules of a processor are planned for, however many cores this one has: what they would be priced at decides which are told apart, and
+/// a seed makes the same schedule everywhere.
+const WORKERS: usize = 16;
+
 /// Linear code, interpreted: vectors of two instruction sets, and 64 threads of a GPU.
 fn linear() -> Vec<Way> {
-    let isa = |name: &str| ISAS.iter().find(|i| i.name == name).expect("an instruction set").isa.target();
+    let isa = |name: &str| ISAS.iter().find(|i| i.name == name).expect("an instruction set").isa.target_of(WORKERS);
     let targets = [
         ("avx512vnni", isa("avx512vnni")),
         ("avx2", isa("avx2")),
@@ -118,7 +122,8 @@ fn cpu() -> Vec<Way> {
         ways.push(Way { name, device: on_cpu(best, threads), seed: None, same_as: Some("threads") });
     }
     let perturbed = |isa: Isa, count: u64| {
-        let device = compiled_by(Cc::find().expect("a C compiler").with_flag(PERTURBED), isa, 2);
+        let mut device = compiled_by(Cc::find().expect("a C compiler").with_flag(PERTURBED), isa, 2);
+        device.target = isa.target_of(WORKERS);
         let way = move |seed| {
             let name = format!("{}, seed {seed}", isa.name());
             Way { name, device: device.clone(), seed: Some(seed), same_as: None }
@@ -152,7 +157,8 @@ fn neon() -> Vec<Way> {
         let name = format!("neon workers {n}");
         Way { name, device: opened(device.with_workers(n)), seed: None, same_as: Some("workers") }
     };
-    let perturbed = opened(device.with_workers(2).with_flag(PERTURBED));
+    let mut perturbed = opened(device.with_workers(2).with_flag(PERTURBED));
+    perturbed.target = Isa::Neon.target_of(WORKERS);
     let way = |s| Way { name: format!("neon, seed {s}"), device: perturbed.clone(), seed: Some(s), same_as: None };
     [1, 3].into_iter().map(by).chain(seeds(2).map(way)).collect()
 }

@@ -22,6 +22,8 @@ pub struct Graph {
     nodes: Vec<Node>,
     bounds: Vec<Option<(i64, i64)>>,
     free: Vec<SmallVec<[Id; 4]>>,
+    /// Is a placeholder (`INDEX`) among each node and what it depends on?
+    placeholders: Vec<bool>,
     /// Dims of each node; `None` for scalars. Equal shapes of elementwise chains are shared.
     shapes: Vec<Option<Arc<[Id]>>>,
     ids: FxHashMap<Node, Id>,
@@ -60,6 +62,7 @@ impl Graph {
         let id = Id(self.nodes.len() as u32);
         self.bounds.push(bounds);
         self.free.push(self.free_of(id, &node));
+        self.placeholders.push(node.op == Op::Index || node.src.iter().any(|&s| self.has_placeholder(s)));
         self.shapes.push(dims);
         self.nodes.push(node.clone());
         self.ids.insert(node, id);
@@ -90,20 +93,28 @@ impl Graph {
             _ => None,
         }
     }
+    /// Is a placeholder (`INDEX`) among the node and what it depends on?
+    pub fn has_placeholder(&self, id: Id) -> bool {
+        self.placeholders[id.index()]
+    }
     /// The nodes that `roots` depend on, sources before their users, each once.
     pub fn toposort(&self, roots: &[Id]) -> Vec<Id> {
+        self.toposort_within(roots, |_| true)
+    }
+    /// Those of them that are `within`, as all nodes are that depend on one which is: what is below others is not visited.
+    pub fn toposort_within(&self, roots: &[Id], within: impl Fn(Id) -> bool) -> Vec<Id> {
         let mut order = Vec::new();
         let mut stack: Vec<(Id, usize)> = Vec::new();
         visiting(self.nodes.len(), |seen| {
             for &root in roots {
-                if !seen.first(root) {
+                if !within(root) || !seen.first(root) {
                     continue;
                 }
                 stack.push((root, 0));
                 while let Some((id, next)) = stack.pop() {
                     if let Some(&s) = self[id].src.get(next) {
                         stack.push((id, next + 1));
-                        if seen.first(s) {
+                        if within(s) && seen.first(s) {
                             stack.push((s, 0));
                         }
                     } else {

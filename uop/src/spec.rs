@@ -188,6 +188,10 @@ rows! {
     kernel [Reduce] "no global range is reduced" |g, n| {
         n.src[1..].iter().all(|&r| g.range_kind(r) != Some(RangeKind::Global))
     };
+    kernel [Reduce] "none of its ranges is reduced inside, too, but for lanes of a group" |g, n| {
+        let twice = |r: &Id| n.src[1..].contains(r) && g.range_kind(*r) != Some(RangeKind::VectorReduce);
+        !g.any(n.src[0], |_, m| m.op == Op::Reduce && m.src[1..].iter().any(twice))
+    };
     kernel [Range] "an i64 with a number, a kind and an i64 bound" |g, n| {
         matches!(n.arg, Arg::Range(..)) && n.dtype == Scalar::I64.one() && g[n.src[0]].dtype == Scalar::I64.one()
     };

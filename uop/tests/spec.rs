@@ -127,6 +127,12 @@ const BAD: &[(Level, &str, &str)] = &[
         "no global range is reduced",
         "%0 = Range i64 4:i64 range=0 kind=global\n%1 = Reduce i64 %0 %0 reduce=add\nreturn %1",
     ),
+    (
+        K,
+        "none of its ranges is reduced inside, too, but for lanes of a group",
+        "%0 = Range i64 4:i64 range=0 kind=reduce\n%1 = Reduce i64 %0 %0 reduce=max\n%2 = Add i64 %1 %0\n\
+         %3 = Reduce i64 %2 %0 reduce=add\nreturn %3",
+    ),
     (K, "an i64 with a number, a kind and an i64 bound", "%0 = Range i64 4:i32 range=0 kind=loop\nreturn %0"),
     (K, "of a parameter or a local buffer", "%0 = Load f32 1.0:f32 0:i64\nreturn %0"),
     (K, "at an i64 offset", "%0 = Param f32 4:i64 slot=0\n%1 = Load f32 %0 0:i32\nreturn %1"),

@@ -127,7 +127,10 @@ impl Isa {
     /// The CPU as the compiler sees it, with this set: as many workers as the machine has, however many run, so that kernels and their
     /// results do not depend on the number of threads.
     pub fn target(self) -> Target {
-        let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
+        self.target_of(std::thread::available_parallelism().map_or(1, |n| n.get()))
+    }
+    /// A CPU of so many workers as the compiler sees it, with this set.
+    pub fn target_of(self, workers: usize) -> Target {
         let signed = matches!(self, Isa::Avx2 | Isa::Neon);
         let cpu = Machine::cpu(self.name(), self.lanes(), workers);
         let fragments: &[Fragment] = if self == Isa::Amx { &[AMX_BF16] } else { &[] };

@@ -243,7 +243,8 @@ impl<'a> Considered<'a> {
             return (seconds, vec![]);
         }
         let outputs: Vec<Vec<Id>> = near.iter().map(|&i| forms[i].outputs.clone()).collect();
-        let prices = region::seconds(&self.graph.borrow(), self.function, &outputs, self.target);
+        let parts = region::parts(&self.graph.borrow(), self.function, &outputs);
+        let prices = region::seconds(&parts, self.target);
         near.iter().zip(prices).for_each(|(&i, price)| seconds[i] = price);
         (seconds, near)
     }

@@ -6,7 +6,7 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Prices that are kept, of all targets: a process that plans more than that begins anew. A model has some ten parts a target.
 const KEPT: usize = 4096;
@@ -71,29 +71,28 @@ impl Slots<'_> {
     }
 }
 
-/// What is known of a target's parts.
-type Known = (Target, FxHashMap<Part, f64>);
+/// What is known of a target's parts: a price that is there, or under way.
+type Known = (Target, FxHashMap<Part, Arc<OnceLock<f64>>>);
 
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
-/// The price of a part on a target, by `schedule` where nobody has asked for it yet.
-pub fn price(part: Part, target: &Target, schedule: impl FnOnce(&Part) -> f64) -> f64 {
+/// The price of a part on a target, by `schedule` where nobody has asked for it yet; who asks meanwhile waits.
+pub fn price(part: &Part, target: &Target, schedule: impl FnOnce(&Part, &Target) -> f64) -> f64 {
     // What a tuner found is about functions.
     let target = Target { plans: BTreeMap::new(), ..target.clone() };
-    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = known().iter().find(|k| k.0 == target).and_then(|k| k.1.get(&part).copied());
-    if let Some(seconds) = found {
-        return seconds;
-    }
-    let seconds = schedule(&part);
-    let mut known = known();
+    let price = place(part.clone(), &target);
+    *price.get_or_init(|| schedule(part, &target))
+}
+
+/// Where that price is kept.
+fn place(part: Part, target: &Target) -> Arc<OnceLock<f64>> {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if known.iter().map(|k| k.1.len()).sum::<usize>() >= KEPT {
         known.clear();
     }
-    let at = known.iter().position(|k| k.0 == target).unwrap_or_else(|| {
-        known.push((target, FxHashMap::default()));
+    let at = known.iter().position(|k| k.0 == *target).unwrap_or_else(|| {
+        known.push((target.clone(), FxHashMap::default()));
         known.len() - 1
     });
-    known[at].1.insert(part, seconds);
-    seconds
+    known[at].1.entry(part).or_default().clone()
 }

@@ -13,10 +13,28 @@ use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
-/// Seconds of each form, given by what it computes the same outputs by; all are nodes of one graph.
-pub fn seconds(graph: &Graph, function: &Function, forms: &[Vec<Id>], target: &Target) -> Vec<f64> {
+/// The part of each form, given by what it computes the same outputs by; all are nodes of one graph.
+pub fn parts(graph: &Graph, function: &Function, forms: &[Vec<Id>]) -> Vec<Part> {
     let shared = shared(graph, forms);
-    forms.iter().map(|outputs| one(graph, function, outputs, &shared, target)).collect()
+    forms.iter().map(|outputs| one(graph, function, outputs, &shared)).collect()
+}
+
+/// Seconds of each part; they are scheduled beside one another.
+pub fn seconds(parts: &[Part], target: &Target) -> Vec<f64> {
+    std::thread::scope(|scope| {
+        let others: Vec<_> =
+            parts[1..].iter().map(|part| scope.spawn(|| part::price(part, target, scheduled))).collect();
+        let first = part::price(&parts[0], target, scheduled);
+        std::iter::once(first).chain(others.into_iter().map(|t| t.join().expect("a part that is scheduled"))).collect()
+    })
+}
+
+/// What a part takes.
+fn scheduled(part: &Part, target: &Target) -> f64 {
+    let plans = BTreeMap::new();
+    let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
+    let planned = planned(&part.function(), target, &mut decider, &mut ());
+    planned.scheduled.launches.iter().map(|l| l.price.seconds).sum()
 }
 
 /// Nodes that every form needs.
@@ -39,8 +57,8 @@ fn is_read(graph: &Graph, id: Id) -> bool {
     graph.dims(id).is_empty() || source || moved
 }
 
-/// Scheduled with what is shared as inputs, unless its price is known.
-fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id>, target: &Target) -> f64 {
+/// With what is shared as inputs.
+fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id>) -> Part {
     let mut g = graph.clone();
     let mut slots = function.slots.clone();
     let mut inputs: FxHashMap<Id, Id> = FxHashMap::default();
@@ -55,17 +73,7 @@ fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id
         slots.push(slot(graph, output, SlotKind::Output));
         roots.push((slots.len() as u32 - 1, g.substitute(output, &mut inputs)));
     }
-    let part = Part::new(&g, &slots, &roots);
-    part::price(part, target, |part| {
-        let plans = BTreeMap::new();
-        let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
-        planned(&part.function(), target, &mut decider, &mut ())
-            .scheduled
-            .launches
-            .iter()
-            .map(|l| l.price.seconds)
-            .sum()
-    })
+    Part::new(&g, &slots, &roots)
 }
 
 fn slot(graph: &Graph, id: Id, kind: SlotKind) -> Slot {

@@ -136,7 +136,6 @@ pub fn layouts(g: &Graph, slots: &[Slot], roots: &[Id], target: &Target) -> Layo
     if !integers(target) {
         return Layouts::default();
     }
-    let mut known: FxHashMap<&str, Option<Arc<Packing>>> = FxHashMap::default();
     let mut out = FxHashMap::default();
     let layout = match target.machine.kind {
         MachineKind::Cpu => Layout::Rows(target.machine.lanes as u16),
@@ -144,12 +143,11 @@ pub fn layouts(g: &Graph, slots: &[Slot], roots: &[Id], target: &Target) -> Layo
     };
     for (slot, info) in slots.iter().enumerate() {
         let (Storage::Packed(e), [.., rows, columns]) = (info.storage, &info.dims[..]) else { continue };
-        let packing = known.entry(e.name).or_insert_with(|| Packing::of(e).map(Arc::new));
-        if let Some(p) = packing
+        if let Some(p) = Packing::known(e)
             && rows % layout.lanes() == 0
             && columns % GROUP == 0
         {
-            out.insert(slot as u32, (layout, p.clone()));
+            out.insert(slot as u32, (layout, p));
         }
     }
     // A weight that is read along another axis stays as it is.

@@ -73,21 +73,11 @@ pub fn sized(
 }
 
 impl Signature {
-    /// Room for what is copied ahead: bodies, of which a workgroup runs one, have theirs at the same place.
+    /// Room for what is copied ahead, beside the stages of its body.
     pub(super) fn add_rings(&mut self, g: &Graph, code: &KernelCode) {
-        let begin = self.scratch_bytes;
-        for body in &code.bodies {
-            // Rings of equal number and size are one node in every body.
-            let there = |&l: &&Id| self.scratch.iter().any(|s| s.0 == *l);
-            let (old, new): (Vec<Id>, Vec<Id>) = body.locals.iter().partition(there);
-            let ends = self.scratch.iter().filter(|s| old.contains(&s.0)).map(|s| s.1 + bytes_of(g, s.0));
-            let mut end = ends.max().unwrap_or(0).max(begin);
-            for ring in new {
-                self.scratch.push((ring, end));
-                end += bytes_of(g, ring);
-            }
-            self.scratch_bytes = self.scratch_bytes.max(end);
-        }
+        let locals: Vec<Vec<Id>> = code.bodies.iter().map(|b| b.locals.clone()).collect();
+        let bytes = place(g, &locals, &mut self.scratch);
+        self.scratch_bytes = self.scratch_bytes.max(bytes);
     }
 }
 
@@ -115,29 +105,18 @@ fn strip(from: &Graph, to: &mut Graph, nest: Id, map: &mut FxHashMap<Id, Id>) ->
 fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signature {
     let mut params: Vec<(u32, Access, Id)> = Vec::new();
     let mut vars: Vec<(Arc<str>, Id)> = Vec::new();
-    let mut scratch: Vec<(Id, usize)> = Vec::new();
-    let mut scratch_bytes = 0;
     let mut groups = Vec::new();
     for nests in bodies {
-        let order = g.toposort(nests);
-        // Stages of equal number and size are one node in every body: what this body adds comes after those it shares.
-        let shared = scratch.iter().filter(|s| order.contains(&s.0)).map(|s| s.1 + bytes_of(g, s.0));
-        let mut size = shared.max().unwrap_or(0);
-        for &n in &order {
+        for n in g.toposort(nests) {
             let node = &g[n];
             match (&node.op, &node.arg) {
                 (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _)) if !params.iter().any(|p| p.0 == *slot) => {
                     params.push((*slot, Access::Read, n));
                 }
                 (Op::Var, Arg::Var(name, ..)) if !vars.iter().any(|v| v.0 == *name) => vars.push((name.clone(), n)),
-                (Op::Local, _) if !scratch.iter().any(|s| s.0 == n) => {
-                    scratch.push((n, size));
-                    size += bytes_of(g, n);
-                }
                 _ => {}
             }
         }
-        scratch_bytes = scratch_bytes.max(size);
         for &n in nests {
             let buffer = g[n].src[0];
             if let Arg::Param(slot) | Arg::Packed(slot, _) = g[buffer].arg {
@@ -151,7 +130,36 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         let bounds: Vec<Id> = global_ranges(g, nests).iter().map(|&r| g[r].src[0]).collect();
         groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
     }
+    let (scratch, scratch_bytes) = scratch(g, bodies);
     Signature { params, vars, groups, scratch, scratch_bytes }
+}
+
+/// Offsets of the stages of these bodies, and bytes of all.
+fn scratch(g: &Graph, bodies: &[Vec<Id>]) -> (Vec<(Id, usize)>, usize) {
+    let is_stage = |&n: &Id| g[n].op == Op::Local;
+    let stages: Vec<Vec<Id>> =
+        bodies.iter().map(|nests| g.toposort(nests).into_iter().filter(is_stage).collect()).collect();
+    let mut placed = Vec::new();
+    let bytes = place(g, &stages, &mut placed);
+    (placed, bytes)
+}
+
+/// Places the buffers of these bodies that have no offset yet: bytes of all. A buffer begins at a cache line, and lies apart from those of every body that has it: those
+/// of equal number and size are one node, which may stand beside one buffer in a body and beside another in the next.
+fn place(g: &Graph, bodies: &[Vec<Id>], placed: &mut Vec<(Id, usize)>) -> usize {
+    let beside = |a: Id, b: Id| bodies.iter().any(|body| body.contains(&a) && body.contains(&b));
+    for &n in bodies.iter().flatten() {
+        if placed.iter().any(|p| p.0 == n) {
+            continue;
+        }
+        let taken = placed.iter().filter(|p| beside(p.0, n));
+        let mut taken: Vec<(usize, usize)> = taken.map(|&(m, at)| (at, at + bytes_of(g, m))).collect();
+        taken.sort_unstable();
+        let size = bytes_of(g, n);
+        let free = |at: usize, &(begin, end): &(usize, usize)| if at + size <= begin { at } else { at.max(end) };
+        placed.push((n, taken.iter().fold(0, free)));
+    }
+    placed.iter().map(|&(n, at)| at + bytes_of(g, n)).max().unwrap_or(0)
 }
 
 /// Between passes, in tests and debug builds: the graph keeps to what its level allows. A failure is a bug of the pass before.
@@ -166,4 +174,45 @@ pub fn verify(g: &Graph, root: Id, level: Level, after: &str) {
 /// FNV-1a, 64 bits: kernels are named by it; the store on disk has a real hash.
 pub fn fingerprint(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ b as u64).wrapping_mul(0x100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_uop::Scalar;
+
+    /// A body that fills stages of such numbers and sizes, in words.
+    fn body(g: &mut Graph, stages: &[(i64, i64)]) -> Vec<Id> {
+        let zero = g.int(0);
+        let fill = |&(number, words): &(i64, i64)| {
+            let (words, one) = (g.int(words), g.constant(Scalar::F32, 1.0));
+            let (dtype, arg) = (Scalar::F32.one(), Arg::Int(number));
+            let stage = g.intern(Node { op: Op::Local, dtype, src: smallvec![words], arg });
+            g.store(stage, zero, one, &[])
+        };
+        stages.iter().map(fill).collect()
+    }
+
+    #[test]
+    fn stages_of_one_body_lie_apart() {
+        let mut g = Graph::new();
+        // The second stage of the last body is the first body's, its first that of the one between.
+        let shared: &[(i64, i64)] = &[(0, 64), (1, 256), (2, 64)];
+        let all = [&[(0, 16), (1, 256)], &[(0, 64), (2, 64)], shared, &[(3, 32)]];
+        let bodies: Vec<Vec<Id>> = all.iter().map(|stages| body(&mut g, stages)).collect();
+        let (placed, bytes) = scratch(&g, &bodies);
+        let span = |nest: &Id| {
+            let stage = g[*nest].src[0];
+            let begin = placed.iter().find(|p| p.0 == stage).expect("a place").1;
+            begin..begin + 4 * g.int_value(g[stage].src[0]).expect("a size") as usize
+        };
+        for nests in &bodies {
+            for (i, a) in nests.iter().enumerate() {
+                let a = span(a);
+                assert!(a.end <= bytes && a.start % 64 == 0);
+                assert!(nests[..i].iter().map(span).all(|b| a.end <= b.start || b.end <= a.start), "{placed:?}");
+            }
+        }
+        assert_eq!(span(&bodies[3][0]), 0..128, "it is beside none");
+    }
 }

@@ -7,19 +7,30 @@ use rustc_hash::FxHashMap;
 /// loads together, and read a common operand once.
 pub fn fuse_reductions(g: &mut Graph, value: Id, reductions: &[Id]) -> Id {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
-    for (i, &n) in reductions.iter().enumerate() {
-        let shape = |n: Id| -> Vec<(Id, Option<RangeKind>)> {
-            g[n].src[1..].iter().map(|&r| (g[r].src[0], g.range_kind(r))).collect()
-        };
-        let apart = |a: Id, b: Id| !g.any(a, |x, _| x == b) && !g.any(b, |x, _| x == a);
-        let earlier = reductions[..i].iter().copied().find(|&m| shape(m) == shape(n) && apart(m, n));
-        let Some(m) = earlier else { continue };
-        for (&from, &to) in g[n].src[1..].iter().zip(&g[m].src[1..]) {
-            let to = map.get(&to).copied().unwrap_or(to);
-            if from != to {
-                map.insert(from, to);
+    for sharing in loops(g, reductions) {
+        for other in &sharing[1..] {
+            for (&from, &to) in g[*other].src[1..].iter().zip(&g[sharing[0]].src[1..]) {
+                if from != to {
+                    map.insert(from, to);
+                }
             }
         }
     }
     if map.is_empty() { value } else { g.substitute(value, &mut map) }
+}
+
+/// Reductions by the loop that they share: each joins the first one of which no reduction depends on it, nor it on that.
+fn loops(g: &Graph, reductions: &[Id]) -> Vec<Vec<Id>> {
+    let shape = |n: Id| -> Vec<(Id, Option<RangeKind>)> {
+        g[n].src[1..].iter().map(|&r| (g[r].src[0], g.range_kind(r))).collect()
+    };
+    let apart = |a: Id, b: Id| !g.any(a, |x, _| x == b) && !g.any(b, |x, _| x == a);
+    let mut loops: Vec<Vec<Id>> = Vec::new();
+    for &n in reductions {
+        match loops.iter_mut().find(|l| shape(l[0]) == shape(n) && l.iter().all(|&m| apart(m, n))) {
+            Some(sharing) => sharing.push(n),
+            None => loops.push(vec![n]),
+        }
+    }
+    loops
 }

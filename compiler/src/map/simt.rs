@@ -50,10 +50,6 @@ fn counted(g: &mut Graph, store: Id, plan: &Counted, ranges: &mut Ranges) -> Id 
     for (i, (n, r)) in sums.into_iter().enumerate() {
         let node = g[n].clone();
         let Arg::Reduce(op, _) = node.arg else { continue };
-        // A sum inside that goes over the same range keeps it whole.
-        if g.any(node.src[0], |_, m| m.op == Op::Reduce && m.src[1..].contains(&r)) {
-            continue;
-        }
         let bound = most(g, r);
         let divides = |by: i64| fixed(g, r).is_some_and(|b| b % by == 0);
         let lane = lane.filter(|_| outermost.contains(&n) && divides(plan.lanes));

@@ -159,7 +159,7 @@ pub struct Placeholders(FxHashMap<Id, Vec<Id>>);
 impl Placeholders {
     fn of(&mut self, g: &Graph, nest: Id) -> &[Id] {
         self.0.entry(nest).or_insert_with(|| {
-            let mut all = g.toposort(&[nest]);
+            let mut all = g.toposort_within(&[nest], |n| g.has_placeholder(n));
             all.retain(|&n| g[n].op == Op::Index);
             all
         })
@@ -197,13 +197,13 @@ pub fn ranges_of(g: &Graph, id: Id) -> FxHashSet<Id> {
 /// Ranges of the reductions of `nest` that enclose `inner`.
 pub fn enclosing(g: &Graph, nest: Id, inner: Id) -> FxHashSet<Id> {
     let (mut out, mut above) = (FxHashSet::default(), FxHashSet::from_iter([inner]));
-    for n in g.toposort(&[nest]) {
+    // A node is younger than what it is made of.
+    for n in g.toposort_within(&[nest], |n| n > inner) {
         let node = &g[n];
         if node.op == Op::Reduce && above.contains(&node.src[0]) {
             out.extend(node.src[1..].iter().copied());
         }
-        // A node is younger than what it is made of.
-        if n > inner && node.src.iter().any(|s| above.contains(s)) {
+        if node.src.iter().any(|s| above.contains(s)) {
             above.insert(n);
         }
     }
