@@ -119,7 +119,7 @@ pub const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "copy-ahead",
-        doc: "tiles of the cache copied before the kernels before have ended",
+        doc: "tiles of the cache copied before the kernels before have ended, operands of products an iteration before they are multiplied",
         of: GPU,
         off: |t| t.copy_ahead = false,
     },

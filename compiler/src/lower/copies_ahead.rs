@@ -9,19 +9,28 @@
 
 use super::code::{Code, Statement};
 use super::rings::{BYTES, Family, Ring, rings};
+use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
 /// Elements of a ring, words of 32 bits, that a copy fills.
 const WORDS: i64 = BYTES / 4;
+/// Bytes in which folds over several warps leave what they have, of two types: a word for each of 1,024 threads.
+const FOLDS: i64 = 8 << 10;
+/// Workgroup buffers begin at multiples of so many bytes.
+const LINE: i64 = 64;
 /// Stages have numbers before those of rings.
 const RINGS: i64 = 1 << 16;
 
-/// A body whose copies are so many iterations ahead.
-pub fn copies_ahead(g: &mut Graph, code: Code, ahead: i64, threads: i64) -> Code {
-    let found = rings(g, &code.statements, threads);
-    if ahead == 0 || found.is_empty() {
+/// A body whose copies are so many iterations ahead, or as many as shared memory has room for beside its stages.
+pub fn copies_ahead(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> Code {
+    let found = rings(g, &code.statements, target.threads as i64);
+    let wanted: i64 = found.iter().map(Ring::bytes).sum();
+    let stages: i64 = code.locals.iter().map(|&l| bytes(g, l)).sum();
+    let room = (target.machine.shared_per_workgroup as i64 - stages - FOLDS) / wanted.max(1) - 1;
+    let ahead = ahead.min(room);
+    if ahead <= 0 || found.is_empty() {
         return code;
     }
     let mut all = code.statements;
@@ -40,6 +49,11 @@ pub fn copies_ahead(g: &mut Graph, code: Code, ahead: i64, threads: i64) -> Code
         all.splice(ring.first..=ring.end, new);
     }
     Code { statements: without_unused(g, without_repeated(all)), locals, ..code }
+}
+
+/// Bytes of a workgroup buffer, up to where the next one may begin.
+fn bytes(g: &Graph, local: Id) -> i64 {
+    (g.int_value(g[local].src[0]).unwrap_or(0) * g[local].dtype.scalar.bytes() as i64 + LINE - 1) / LINE * LINE
 }
 
 /// Values that are defined at the end of these statements.

@@ -66,7 +66,7 @@ fn on_gpu(g: &mut Graph, mut codes: Vec<Code>, context: &KernelContext, target: 
             s = prefetch_spans(g, s);
         }
         code.statements = barriers(g, s);
-        *code = copies_ahead(g, std::mem::take(code), plan.ahead, target.threads as i64);
+        *code = copies_ahead(g, std::mem::take(code), plan.ahead, target);
     }
     let (threads, LaunchPlan { resident, shared, .. }) = (target.threads, *plan);
     let exchange = if target.machine.shuffles { target.machine.subgroup } else { 1 };

@@ -210,6 +210,9 @@ mod tests {
         assert_eq!(w.wrong(&[&[WAIT, WAIT], fill, &[BARRIER], read]), once);
         let launch = Statement::LaunchDependents;
         assert_eq!(w.wrong(&[&[WAIT, launch.clone()], fill]), "nothing");
+        let leave = Statement::Leave(Id(0));
+        assert_eq!(w.wrong(&[&[WAIT, leave.clone()], fill]), "nothing");
+        assert!(w.wrong(&[&[leave, WAIT], fill]).starts_with("a workgroup ends no sooner"));
         assert_eq!(w.wrong(&[&[WAIT, launch.clone(), launch], fill]), once);
         let before = w.wrong(&[fill, &[WAIT, BARRIER], read]);
         assert!(before.starts_with("what comes before the wait for predecessors"), "{before}");

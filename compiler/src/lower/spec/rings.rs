@@ -109,3 +109,55 @@ impl Walk<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lower::threads::ThreadIndex;
+    use gristmill_uop::{Arg, Node, Op, RangeKind, Scalar};
+    use smallvec::smallvec;
+
+    /// Statements of a loop that reads what was copied an iteration before, which 64 threads share or not.
+    fn wrong(shared: bool, change: fn(&mut Vec<Statement>)) -> &'static str {
+        let mut g = Graph::new();
+        let (zero, many, four) = (g.int(0), g.int(64), g.int(4));
+        let (thread, step) = (g.range(many, 1, RangeKind::Vector), g.range(four, 2, RangeKind::Reduce));
+        let x = g.param(0, &[], Scalar::F32);
+        let (dtype, arg) = (Scalar::U32.one(), Arg::Int(0));
+        let ring = g.intern(Node { op: Op::Local, dtype, src: smallvec![many], arg });
+        let at = if shared { zero } else { thread };
+        let copy = Statement::AsyncCopy { to: [ring, at], from: [x, zero], plus: [0; 2], bytes: 16, when: None };
+        let index = ThreadIndex { range: thread, divide: None, modulo: Some(64) };
+        let nest = Statement::Nest { buffer: x, staged: false, globals: vec![], threads: vec![index] };
+        let mut inside = vec![
+            copy.clone(),
+            Statement::AsyncGroup,
+            Statement::Loop { range: step, unroll: None },
+            Statement::AsyncWait(0),
+            Statement::Barrier,
+            copy,
+            Statement::AsyncGroup,
+            Statement::Copied(ring, at, 16, vec![]),
+            Statement::End,
+        ];
+        change(&mut inside);
+        let statements = [nest].into_iter().chain(inside).chain([Statement::End]).collect();
+        check(&g, &Code { statements, ..Code::default() }).map_or_else(|e| e.rule, |()| "nothing")
+    }
+
+    #[test]
+    fn what_an_iteration_reads_has_arrived_and_been_met_for() {
+        for shared in [false, true] {
+            assert_eq!(wrong(shared, |_| ()), "nothing");
+            let unwaited = "a copy is waited for before its data is read, or its place written again";
+            assert_eq!(wrong(shared, |s| drop(s.remove(3))), unwaited);
+            // The copy of this iteration is left under way, and with it that of the next.
+            assert_eq!(wrong(shared, |s| s[3] = Statement::AsyncWait(1)), unwaited);
+        }
+        assert_eq!(wrong(false, |s| drop(s.remove(4))), "nothing");
+        let met = "a barrier stands between what threads copy to a ring and what others read of it";
+        assert_eq!(wrong(true, |s| drop(s.remove(4))), met);
+        let again = "a barrier stands between what threads read of a ring and what others copy there";
+        assert_eq!(wrong(true, |s| s.swap(5, 7)), again);
+    }
+}

@@ -4,7 +4,7 @@ use super::super::code::{Code, KernelCode, Prefetch as Ahead, SpanPrefetch, Stat
 use super::super::threads::ThreadIndex;
 use super::{check, check_widths, nodes};
 use crate::lower::tiles;
-use Statement::{Accumulate, Accumulator, Define, End, Nest, Prefetch, Wide, WideWrite, Write, WriteTile};
+use Statement::{Accumulate, Accumulator, Copied, Define, End, Nest, Prefetch, Wide, WideWrite, Write, WriteTile};
 use gristmill_uop::fragment::MMA_BF16;
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
@@ -20,6 +20,8 @@ struct World {
     row: Id,
     term: Id,
     thread: Id,
+    /// A buffer that copies alone fill.
+    ring: Id,
     at: Id,
     load: Id,
     acc: Id,
@@ -43,8 +45,25 @@ impl World {
         let load = g.load(x, at, Scalar::F32);
         let sum = g.reduce_ranges(load, &[term], ReduceOp::Add);
         let first = g.f32(0.0);
-        let mut w = World { g, x, y, stage: eight, group, row, term, thread, at, load, acc: first, update: first, sum };
+        let mut w = World {
+            g,
+            x,
+            y,
+            stage: eight,
+            ring: eight,
+            group,
+            row,
+            term,
+            thread,
+            at,
+            load,
+            acc: first,
+            update: first,
+            sum,
+        };
         w.stage = w.node(Op::Local, Scalar::F32, &[eight], Arg::Int(0));
+        let places = w.g.int(64);
+        w.ring = w.node(Op::Local, Scalar::U32, &[places], Arg::Int(1));
         w.acc = w.node(Op::Acc, Scalar::F32, &[first, sum], Arg::None);
         w.update = w.node(Op::Add, Scalar::F32, &[w.acc, load], Arg::None);
         w
@@ -81,7 +100,8 @@ impl World {
         vec![self.open(self.y, threads), Define(id), Write(self.y, zero, one), End]
     }
     fn check(&self, statements: Vec<Statement>) -> Result<(), super::LinearError> {
-        check(&self.g, &alone(Code { globals: vec![self.group], statements, ..Code::default() }))
+        let (globals, locals) = (vec![self.group], vec![self.ring]);
+        check(&self.g, &alone(Code { globals, locals, statements, ..Code::default() }))
     }
 }
 
@@ -154,9 +174,32 @@ const BAD: &[Bad] = &[
         s[9] = WideWrite(w.y, w.row, 8, vec![w.sum, w.sum]);
     }),
     ("the values of a wide write fill it", |w, s| s[9] = WideWrite(w.y, eight_rows(w), 16, vec![w.sum, w.sum])),
-    ("threads and kernels are waited for outside nests, where all threads come", |_, s| {
-        s.insert(2, Statement::Barrier)
+    ("kernels are waited for outside nests", |_, s| s.insert(2, Statement::DependencyWait)),
+    ("threads are waited for where all of them come", |w, s| {
+        let one = w.g.int(1);
+        let bound = w.g.add(w.thread, one);
+        let parted = w.g.range(bound, 9, RangeKind::Loop);
+        s[0] = w.open(w.y, &[w.thread]);
+        s.splice(1..1, [Define(bound), open(parted), Statement::Barrier]);
     }),
+    ("copies that are not waited for are groups of copies", |_, s| s.insert(2, Statement::AsyncWait(-1))),
+    ("what a copy depends on is known where it is", |w, s| {
+        let (row, none) = (eight_rows(w), [0; 2]);
+        let (to, from) = ([w.ring, row], [w.x, row]);
+        s.insert(3, Statement::AsyncCopy { to, from, plus: none, bytes: 16, when: Some(w.term) });
+    }),
+    ("what was copied is read from a ring", |w, s| s[6] = Copied(w.stage, w.row, 16, vec![(w.load, 0)])),
+    ("what was copied is read as it was, 16 bytes at a multiple of them", |w, s| {
+        s[6] = Copied(w.ring, w.row, 16, vec![(w.load, 0)]);
+    }),
+    ("a copy is of loads from memory, each within one of its words", |w, s| {
+        let row = eight_rows(w);
+        s.insert(3, Copied(w.ring, row, 16, vec![(w.load, 16)]));
+    }),
+    ("what is carried over is of its load's type", |w, s| s.insert(3, Statement::Carried(w.load, w.row))),
+    ("what is carried over is of its load's type", |w, s| s.insert(7, Statement::Carry(w.load, w.load))),
+    ("a workgroup ends between its nests", |w, s| s.insert(2, Statement::Leave(w.group))),
+    ("where a workgroup ends is known from its indices and from memory", |w, s| s.push(Statement::Leave(w.row))),
     ("a condition stands around nests, and around no other", |w, s| s.insert(2, Statement::Unless(w.group))),
     ("every loop and nest is closed", |w, s| s.push(Statement::Unless(w.group))),
     ("an iteration at least is written out", |w, s| s[1] = Statement::Loop { range: w.row, unroll: Some(0) }),

@@ -67,9 +67,10 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     if target.threads as i64 * more <= target.machine.threads_per_unit as i64 && least(pressure) <= each(more, target) {
         others.push(("more workgroups at once", LaunchPlan { resident: more, ..first }));
     }
-    if first.ahead > 0 {
-        others.push(("nothing copied ahead", LaunchPlan { ahead: 0, ..first }));
-        others.push(("copies one iteration ahead", LaunchPlan { ahead: 1, ..first }));
+    if pressure.ahead.is_some() && target.machine.early {
+        let at = |ahead| LaunchPlan { ahead, ..first };
+        others.push(if first.ahead > 0 { ("nothing copied ahead", at(0)) } else { ("copied ahead", at(AHEAD)) });
+        others.push(("copied further ahead", at(AHEAD + 1)));
     }
     if target.machine.early && pressure::can_copy(of.g, of.bodies) {
         others.push(("copies through registers", LaunchPlan { asynchronous: false, ..first }));
@@ -92,18 +93,19 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
 /// all workgroups run at once they are short: copies are only more to do (GLM's queries of 512 tokens on an H200, 96 workgroups: 11.7 us without, 18.5 with; gate and
 /// up of its experts, 1,512: 239 and 171).
 fn ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
-    let (wanted, machine) = (pressure.ahead.filter(|_| of.target.machine.early)?, &of.target.machine);
-    // Half as many as tiles have are for the operands of their products; what is carried over is there for two iterations.
-    let registers = REGISTERS + pressure.unpacked * 3 / 2 + 2 * wanted.carried + WORDS;
-    if !wanted.reused || of.beside <= of.target.resident() {
+    let (wanted, target) = (pressure.ahead?, of.target);
+    let machine = &target.machine;
+    if !machine.early || !target.copy_ahead || !wanted.reused || of.beside <= target.resident() {
         return None;
     }
+    // Half as many as tiles have are for the operands of their products; what is carried over is there for two iterations.
+    let registers = REGISTERS + pressure.unpacked * 3 / 2 + 2 * wanted.carried + WORDS;
     let iterations = |resident: i64| {
         let of_unit = machine.shared_per_unit as i64 / resident - RESERVED;
         let room = of_unit.min(machine.shared_per_workgroup as i64) - of.scratch as i64;
         (room / wanted.bytes - 1).min(wanted.longest - 1).min(AHEAD)
     };
-    let held = (1..=held_with(registers, of.target)).rev();
+    let held = (1..=held_with(registers, target)).rev();
     held.map(|n| (n, iterations(n))).find(|&(_, ahead)| ahead > 0)
 }
 
