@@ -1,7 +1,7 @@
 //! A kernel in a graph of its own, and what it is called with.
 
 use super::dialect::Signature;
-use crate::lower::KernelCode;
+use crate::lower::{KernelCode, bytes_of};
 use crate::nest::global_ranges;
 use crate::schedule::Launch;
 use gristmill_uop::function::{Function, SlotKind};
@@ -79,12 +79,6 @@ impl Signature {
         let bytes = place(g, &locals, &mut self.scratch);
         self.scratch_bytes = self.scratch_bytes.max(bytes);
     }
-}
-
-/// Bytes of a workgroup buffer, to where the next may begin.
-fn bytes_of(g: &Graph, local: Id) -> usize {
-    let elements = g.int_value(g[local].src[0]).unwrap_or(0) as usize;
-    (elements * g[local].dtype.scalar.bytes()).next_multiple_of(64)
 }
 
 /// A nest in a graph of its own, PARAMs without their dims.

@@ -125,6 +125,12 @@ impl Statement {
     }
 }
 
+/// Bytes of a workgroup buffer up to where the next may begin, at a multiple of 64.
+pub fn bytes_of(g: &Graph, local: Id) -> usize {
+    let elements = g.int_value(g[local].src[0]).unwrap_or(0) as usize;
+    (elements * g[local].dtype.scalar.bytes()).next_multiple_of(64)
+}
+
 /// The place of the `End` of the block that the first of these statements opens; 0 where it opens none.
 pub fn end_of_block(statements: &[Statement]) -> usize {
     let mut depth = 0;

@@ -7,7 +7,7 @@
 //!
 //! Nothing is decided here: the launch's plan says how many iterations copies are ahead (`tile/propose/launch.rs`).
 
-use super::code::{Code, Statement};
+use super::code::{Code, Statement, bytes_of};
 use super::rings::{BYTES, Family, Ring, rings};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
@@ -18,8 +18,6 @@ use smallvec::smallvec;
 const WORDS: i64 = BYTES / 4;
 /// Bytes in which folds over several warps leave what they have, of two types: a word for each of 1,024 threads.
 const FOLDS: i64 = 8 << 10;
-/// Workgroup buffers begin at multiples of so many bytes.
-const LINE: i64 = 64;
 /// Stages have numbers before those of rings.
 const RINGS: i64 = 1 << 16;
 
@@ -27,7 +25,7 @@ const RINGS: i64 = 1 << 16;
 pub fn copies_ahead(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> Code {
     let found = rings(g, &code.statements, target.threads as i64);
     let wanted: i64 = found.iter().map(Ring::bytes).sum();
-    let stages: i64 = code.locals.iter().map(|&l| bytes(g, l)).sum();
+    let stages: i64 = code.locals.iter().map(|&l| bytes_of(g, l) as i64).sum();
     let room = (target.machine.shared_per_workgroup as i64 - stages - FOLDS) / wanted.max(1) - 1;
     let ahead = ahead.min(room);
     if ahead <= 0 || found.is_empty() {
@@ -49,11 +47,6 @@ pub fn copies_ahead(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> C
         all.splice(ring.first..=ring.end, new);
     }
     Code { statements: without_unused(g, without_repeated(all)), locals, ..code }
-}
-
-/// Bytes of a workgroup buffer, up to where the next one may begin.
-fn bytes(g: &Graph, local: Id) -> i64 {
-    (g.int_value(g[local].src[0]).unwrap_or(0) * g[local].dtype.scalar.bytes() as i64 + LINE - 1) / LINE * LINE
 }
 
 /// Values that are defined at the end of these statements.

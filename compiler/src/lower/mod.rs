@@ -25,6 +25,7 @@ pub(crate) mod unroll;
 pub(crate) mod vector;
 mod warp;
 
+pub(crate) use code::bytes_of;
 pub use code::{Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch};
 pub use kernel::{finish, lower_bodies, lower_program};
 pub use linear::lower_body;
