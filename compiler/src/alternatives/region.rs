@@ -6,6 +6,7 @@
 
 use super::part::{self, Part};
 use crate::decision::{Cheapest, Decider};
+use crate::decompose::f16_split;
 use crate::planned::planned;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::target::Target;
@@ -54,7 +55,8 @@ fn is_read(graph: &Graph, id: Id) -> bool {
     let op = graph[id].op;
     let source = matches!(op, Op::Param | Op::Const | Op::Var | Op::Iota);
     let moved = op.is_movement() && op != Op::Cat || matches!(op, Op::Cast | Op::Decode | Op::Assign | Op::Gather);
-    graph.dims(id).is_empty() || source || moved
+    // What attention reads as halves is halves in the part too.
+    graph.dims(id).is_empty() || source || moved || f16_split::rounded(graph, id)
 }
 
 /// With what is shared as inputs.

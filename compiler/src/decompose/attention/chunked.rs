@@ -173,7 +173,7 @@ impl<'a> Chunked<'a> {
     pub fn softmax_of_chunks(&mut self, g: &mut Graph, hints: &mut FxHashMap<Id, Hint>) -> (Softmax, Inside) {
         let mut kernel = Inside::default();
         let keys = self.keys(g, &mut kernel, hints);
-        let scores = self.scores(g, keys, &mut kernel);
+        let scores = self.scores(g, keys, &mut kernel, hints);
         let softmax = self.softmax(g, scores, &mut kernel, hints);
         (softmax, kernel)
     }
@@ -226,13 +226,24 @@ impl<'a> Chunked<'a> {
         kernel.staged.extend(self.tile);
         keys
     }
-    /// Scores `[chunks, tokens, heads, chunk]`, with those of positions that a token does not see masked.
-    fn scores(&self, g: &mut Graph, keys: Id, kernel: &mut Inside) -> Id {
+    /// Scores `[chunks, tokens, heads, chunk]`, and of which of them a token does not see the position.
+    fn scores(
+        &self,
+        g: &mut Graph,
+        keys: Id,
+        kernel: &mut Inside,
+        hints: &mut FxHashMap<Id, Hint>,
+    ) -> (Id, Id) {
         let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
         let one = g.int(1);
         let scores = match self.plan.fragments {
             Some(Fragments { cut, .. }) => {
-                let (sums, scores) = tiled::scores(g, self.q, keys, &self.shape, self.scale, cut);
+                let queries = tiled::queries(g, self.q, &self.shape, self.scale, cut, self.own);
+                // Every chunk would compute and round them anew.
+                for &half in &queries.buffers {
+                    hints.insert(half, Hint::buffer(f16_split::computed(g, g[half].src[0])));
+                }
+                let (sums, scores) = tiled::scores(g, &queries, keys, &self.shape, cut);
                 kernel.staged.extend(&sums[..2]);
                 kernel.all.extend(sums);
                 scores
@@ -266,14 +277,27 @@ impl<'a> Chunked<'a> {
             None => g.lt(mine, position),
             Some(window) => outside(g, position, mine, window - 1),
         };
-        let low = g.constant(Scalar::F32, MASKED);
-        g.select(unseen, low, scores)
+        (scores, unseen)
     }
-    fn softmax(&self, g: &mut Graph, scores: Id, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Softmax {
+    fn softmax(
+        &self,
+        g: &mut Graph,
+        (raw, unseen): (Id, Id),
+        kernel: &mut Inside,
+        hints: &mut FxHashMap<Id, Hint>,
+    ) -> Softmax {
+        let low = g.constant(Scalar::F32, MASKED);
+        let scores = g.select(unseen, low, raw);
         let max = g.reduce(scores, &[3], ReduceOp::Max);
         let of_all = g.broadcast_back(max, self.shape.chunk);
-        let weights = g.sub(scores, of_all);
+        // A workgroup of tokens has many scores, and room for them once: what reads them masks them.
+        let apart = self.own && self.plan.fragments.is_some();
+        let weights = g.sub(if apart { raw } else { scores }, of_all);
         let mut weights = g.exp(weights);
+        if apart {
+            let zero = g.f32(0.0);
+            weights = g.select(unseen, zero, weights);
+        }
         // Weights of rounded queries are rounded like them, and so are partial results.
         let rounded = self.plan.fragments.is_some() && f16_split::rounded(g, self.q);
         if rounded {
@@ -294,6 +318,12 @@ impl<'a> Chunked<'a> {
         }
         let values = match f16_split::are_halves(g, self.v) {
             true => self.v,
+            // Values that are computed are rounded as the weights are, and the rows of a cache of halves.
+            false if f16_split::rounded(g, self.q) => {
+                let half = g.cast(self.v, Scalar::F16);
+                hints.insert(half, Hint::buffer(f16_split::computed(g, self.v)));
+                g.cast(half, Scalar::F32)
+            }
             false => {
                 let (parts, values) = tiled::joined_parts(g, self.v);
                 hints.insert(parts, Hint::buffer(f16_split::computed(g, self.v)));

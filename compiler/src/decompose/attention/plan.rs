@@ -2,7 +2,7 @@
 
 use crate::decompose::f16_split;
 use crate::fragment::{ENOUGH, ROWS, TERMS, WARP};
-use crate::nest::divisor;
+use crate::nest::{divisor, floor_power};
 use crate::price::occupancy::room;
 use crate::tile::plan::{Proposal, proposals};
 use crate::tile::text::{ParseError, bad, count};
@@ -18,9 +18,12 @@ const CHUNK: i64 = 128;
 const CHUNK_THREADS: i64 = 64;
 /// Positions of a chunk where more than [`FEW`] tokens attend: every chunk leaves a partial result per token and head.
 const CHUNK_MANY: i64 = 256;
+/// As many on a GPU, whose workgroups have room for twice as many tokens then, and read the cache half as often: GLM's 512 tokens on an H200 70 us a layer with 256 positions
+/// and 16 tokens, 58 with 128 and 32, 66 with 64 and 32.
+const CHUNK_MANY_THREADS: i64 = 128;
 const FEW: i64 = 64;
-/// Tokens of a workgroup whose sums are matrix products: as many as there is room for in its stages.
-const SHARING_TILED: i64 = 16;
+/// Tokens of a workgroup whose sums are matrix products, at least and at most: as many as there is room for in its stages.
+const SHARING_TILED: [i64; 2] = [16, 64];
 /// Heads, or tokens, of a workgroup.
 const SHARING: i64 = 4;
 /// Bytes of stages for a position and a head: a score, a weight, and as much again for their sums.
@@ -223,6 +226,13 @@ impl<'a> Divided<'a> {
         let ahead = fragments.staged && self.target.copy_ahead && settled;
         AttentionPlan { chunk, sharing, fragments: Some(fragments), ahead }
     }
+    /// Tokens that share a tile of so many positions: each has a row of queries in a stage, scores and weights.
+    fn tokens_beside(&self, c: i64) -> i64 {
+        let [least, most] = SHARING_TILED;
+        let of_token = 2 * (self.g.max_of(self.g.shape(self.src[1])[2]) + 2 * ROWS) + 4 * c + 2 * (c + 2 * ROWS);
+        let room = self.target.machine.stage_bytes() as i64 / of_token;
+        floor_power(room.clamp(least, most)).min(self.tokens)
+    }
     /// Can warps multiply these keys and values, and are there enough heads or tokens beside one another? So many of them share.
     fn fragments(&self, c: i64) -> Option<(i64, Fragments)> {
         let &Divided { g, target, own, in_pages, heads, group, tokens, positions, window, .. } = self;
@@ -234,7 +244,7 @@ impl<'a> Divided<'a> {
         let groups = (room(target) / workgroups).max(1);
         let divided = ((group + groups - 1) / groups + ENOUGH - 1) / ENOUGH * ENOUGH;
         let sharing = match heads == group {
-            _ if own => SHARING_TILED.min(tokens),
+            _ if own => self.tokens_beside(c),
             true => divided.min(group),
             // Of several groups a workgroup has heads of one.
             false => (divided..group).find(|n| group % n == 0).unwrap_or(group),
@@ -263,13 +273,14 @@ impl<'a> Divided<'a> {
 /// head of keys every head of queries shares each row.
 pub(super) fn tokens_share(g: &Graph, src: &[Id]) -> bool {
     let [tokens, heads, kv_heads] = [(0, 0), (0, 1), (1, 1)].map(|(source, axis)| g.max_of(g.shape(src[source])[axis]));
-    !in_pages(g, src) && kv_heads > 1 && heads > kv_heads && heads / kv_heads < SHARING_TILED.min(tokens)
+    !in_pages(g, src) && kv_heads > 1 && heads > kv_heads && heads / kv_heads < SHARING_TILED[0].min(tokens)
 }
 
 /// Positions of a chunk where at most so many tokens attend in one step, to a cache of so many rows.
 pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
     match target.machine.kind {
         _ if !target.split_cache => whole_chunk(target).max(CHUNK_MANY),
+        MachineKind::Gpu if tokens > FEW => CHUNK_MANY_THREADS,
         _ if tokens > FEW => CHUNK_MANY,
         // Partial results are written and read again: fewer, where every multiprocessor has a chunk.
         MachineKind::Gpu if rows <= target.machine.units as i64 * CHUNK_THREADS => CHUNK_THREADS,

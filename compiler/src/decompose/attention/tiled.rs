@@ -1,7 +1,7 @@
 //! Attention's two sums as sums of products of halves (`crate::fragment`): a cache of halves as it is, and f32 values in two parts.
 
 use crate::decompose::f16_split;
-use gristmill_uop::{Graph, Id, Scalar};
+use gristmill_uop::{Graph, Id, Op, Scalar};
 
 /// Dims of what attention computes: chunks of the cache, tokens, heads, positions of a chunk.
 pub(super) struct Shape {
@@ -11,18 +11,47 @@ pub(super) struct Shape {
     pub chunk: Id,
 }
 
-/// Scores `[chunks, tokens, heads, chunk]` of `q [tokens, heads, depth]` and `keys [chunks, tokens, heads, chunk, depth]`, times `scale`; before
-/// them what they are made of: the queries' parts, the sums over each of `cut` parts of the depth, and, of several, their sum.
-pub(super) fn scores(g: &mut Graph, q: Id, keys: Id, shape: &Shape, scale: f64, cut: i64) -> (Vec<Id>, Id) {
-    let &Shape { chunks, tokens, heads, chunk, .. } = shape;
+/// Queries as scores are summed over them.
+pub(super) struct Queries {
+    /// Rounded queries that have buffers, from which every workgroup copies its own.
+    pub buffers: Vec<Id>,
+    /// The stage that products are read from.
+    stage: Id,
+    /// The queries' parts, `[tokens, cuts, heads, parts, depth]`.
+    parts: Id,
+    /// What sums are multiplied by.
+    scale: f64,
+}
+
+/// The queries `q [tokens, heads, depth]` of scores times `scale`, whose sums are cut into `cut` parts of the depth; `buffered` where so many workgroups read them that
+/// rounded ones are computed once for all.
+pub(super) fn queries(g: &mut Graph, q: Id, shape: &Shape, scale: f64, cut: i64, buffered: bool) -> Queries {
+    let &Shape { tokens, heads, .. } = shape;
     let depth = g.max_of(g.shape(q)[2]);
     // Halves stay what they are; of f32 values, each part has the scale already.
-    let (before, after) = if f16_split::rounded(g, q) { (1.0, scale) } else { (scale, 1.0) };
-    let parts = f16_split::parts(g, q, before);
-    let (one, of_query, cuts, depth) = (g.int(1), g.shape(parts.all)[2], g.int(cut), g.int(depth / cut));
-    let queries = g.reshape(parts.all, &[tokens, heads, of_query, cuts, depth]);
-    let queries = g.permute(queries, &[0, 3, 1, 2, 4]);
-    let queries = g.reshape(queries, &[one, tokens, cuts, heads, one, of_query, depth]);
+    let rounded = f16_split::rounded(g, q);
+    let (before, after) = if rounded { (1.0, scale) } else { (scale, 1.0) };
+    let halves = f16_split::parts(g, q, before);
+    let (of_query, cuts, depth) = (g.shape(halves.all)[2], g.int(cut), g.int(depth / cut));
+    let parts = g.reshape(halves.all, &[tokens, heads, of_query, cuts, depth]);
+    let parts = g.permute(parts, &[0, 3, 1, 2, 4]);
+    let mut stage = halves.stage;
+    let mut buffers = Vec::new();
+    match g[stage].op {
+        Op::Cat if buffered && rounded => buffers = g[stage].src[..g[stage].src.len() - 1].to_vec(),
+        Op::Cast if buffered && rounded && parts != stage => buffers.push(std::mem::replace(&mut stage, parts)),
+        _ => {}
+    }
+    Queries { buffers, stage, parts, scale: after }
+}
+
+/// Scores `[chunks, tokens, heads, chunk]` of these queries and `keys [chunks, tokens, heads, chunk, depth]`; before them what they are made of: the queries' stage, the
+/// sums over each of `cut` parts of the depth, and, of several, their sum.
+pub(super) fn scores(g: &mut Graph, of: &Queries, keys: Id, shape: &Shape, cut: i64) -> (Vec<Id>, Id) {
+    let &Shape { chunks, tokens, heads, chunk, .. } = shape;
+    let dims = g.shape(of.parts);
+    let (one, cuts, of_query, depth) = (g.int(1), dims[1], dims[3], dims[4]);
+    let queries = g.reshape(of.parts, &[one, tokens, cuts, heads, one, of_query, depth]);
     let dims = [chunks, tokens, cuts, heads, chunk, of_query, depth];
     let queries = g.expand(queries, &dims);
     let queries = g.cast(queries, Scalar::F32);
@@ -32,11 +61,11 @@ pub(super) fn scores(g: &mut Graph, q: Id, keys: Id, shape: &Shape, scale: f64, 
     let keys = g.expand(keys, &dims);
     let products = g.mul(queries, keys);
     let sums = g.sum(products, &[5, 6]);
-    let mut found = vec![parts.stage, sums];
+    let mut found = vec![of.stage, sums];
     let mut scores = if cut == 1 { g.reshape(sums, &[chunks, tokens, heads, chunk]) } else { g.sum(sums, &[2]) };
     found.extend((cut > 1).then_some(scores));
-    if after != 1.0 {
-        let scale = g.constant(Scalar::F32, after);
+    if of.scale != 1.0 {
+        let scale = g.constant(Scalar::F32, of.scale);
         scores = g.mul(scores, scale);
     }
     (found, scores)
