@@ -13,7 +13,7 @@ use crate::decision::{Alternative, Decider, Decision};
 use crate::lower::spec as linear_spec;
 use crate::lower::{Code, KernelCode, finish, lower_bodies, tiles};
 use crate::map::{simd, simt, tile_terms};
-use crate::nest::Ranges;
+use crate::nest::{Nest, Ranges};
 use crate::schedule::{Body, Launch};
 use crate::tile::plan::FIRST;
 use crate::tile::propose::launch::Launched;
@@ -25,7 +25,7 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::{KernelContext, Param, Program, When};
 use gristmill_uop::spec::Level;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Graph, Id, Op};
+use gristmill_uop::{Graph, Id, Op, RangeKind};
 use kernel::{Kernel, fingerprint, sized};
 use std::sync::Arc;
 
@@ -50,6 +50,7 @@ pub(crate) fn program(
     // Linear code lives in a copy: `own` stays what the oracle runs.
     let mut linear = own.clone();
     let codes = lower_bodies(&mut linear, &bodies, &when, target);
+    signature.place_stages(&linear, &codes);
     let launched = launched(&linear, &codes, launch, &signature, groups, target);
     let plan = launch_plan(&launched, launch, groups, slots.function, decider);
     let context = KernelContext { when, plan, streams: slots.streams.clone() };
@@ -134,11 +135,13 @@ pub(crate) fn map(
         for (i, &nest) in body.nests.iter().enumerate() {
             let site = format!("{function} {} nest {i}", body.title);
             let site = Decision::new("nest", site, vec![]);
+            // A loop that nests share stays around them as it is.
+            let (bare, shared) = Nest::of(g, nest).apart(g, RangeKind::Fused);
             let (mapped, chosen) = match target.machine.kind {
-                MachineKind::Cpu => of_vectors(g, nest, target, &mut ranges, site, decider),
-                MachineKind::Gpu => of_threads(g, nest, target, &mut ranges, site, decider),
+                MachineKind::Cpu => of_vectors(g, bare, target, &mut ranges, site, decider),
+                MachineKind::Gpu => of_threads(g, bare, target, &mut ranges, site, decider),
             };
-            nests.push(mapped);
+            nests.push(Nest::of(g, mapped).within(&shared).store(g));
             plan.nests.push(chosen);
         }
         Mapped { nests, plan }

@@ -31,6 +31,17 @@ impl Nest {
         };
         Nest { buffer, offset, value, closed: closed.to_vec() }
     }
+    /// The store without its loops of that kind, and these.
+    pub fn apart(mut self, g: &mut Graph, kind: RangeKind) -> (Id, Vec<Id>) {
+        let (apart, left) = self.closed.iter().copied().partition(|&r| g.range_kind(r) == Some(kind));
+        self.closed = left;
+        (self.store(g), apart)
+    }
+    /// With these loops around its own.
+    pub fn within(mut self, loops: &[Id]) -> Nest {
+        self.closed.splice(0..0, loops.iter().copied());
+        self
+    }
     /// Its store.
     pub fn store(&self, g: &mut Graph) -> Id {
         g.store(self.buffer, self.offset, self.value, &self.closed)

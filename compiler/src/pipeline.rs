@@ -95,10 +95,10 @@ pub fn compile_watched(
         levels: scheduled.launches.iter().map(|l| l.level).collect(),
         temps: scheduled.temps,
         arena: scheduled.arena,
+        partial: attention::partial(function, &decider.log),
         decisions: decider.log,
         rules: gristmill_uop::rules::fired(&graph),
         seconds,
-        partial: attention::partial(function),
     }
 }
 

@@ -43,10 +43,27 @@ pub fn typical(g: &Graph, id: Id) -> f64 {
         return v as f64;
     }
     let value = g.evaluate_index(id, &|name| typical_var(g, id, name));
-    match value {
-        Some(v) => (v as f64).max(1.0),
+    match value.map(|v| v as f64).or_else(|| midway(g, id)) {
+        Some(v) => v.max(1.0),
         None => g.bounds(id).map_or(TYPICAL as f64, |b| (b.1.min(TYPICAL)) as f64),
     }
+}
+
+/// Typical value of an expression on indices, each of them halfway.
+fn midway(g: &Graph, id: Id) -> Option<f64> {
+    let n = &g[id];
+    let of = |i: usize| midway(g, n.src[i]);
+    Some(match n.op {
+        Op::Const => g.int_value(id)? as f64,
+        Op::Var => typical(g, id),
+        Op::Range => (typical(g, n.src[0]) - 1.0) / 2.0,
+        Op::Add => of(0)? + of(1)?,
+        Op::Mul => of(0)? * of(1)?,
+        Op::IDiv => (of(0)? / of(1)?).floor(),
+        Op::Min => of(0)?.min(of(1)?),
+        Op::Max => of(0)?.max(of(1)?),
+        _ => return None,
+    })
 }
 
 fn typical_var(g: &Graph, root: Id, name: &str) -> Option<i64> {
@@ -131,7 +148,8 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
                 seconds = seconds.max(bytes * (runs / different).max(1.0) / target.machine.bandwidth);
             }
             price.stages += seconds;
-            price.stages += wait(g, nest, groups / resident as f64, target);
+            let again = closed.iter().copied().filter(|&r| g.range_kind(r) == Some(RangeKind::Fused));
+            price.stages += c.product(again) * wait(g, nest, groups / resident as f64, target);
         } else {
             main_ops += runs * ops;
             main_cached += runs * cached;

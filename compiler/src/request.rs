@@ -19,12 +19,14 @@ pub struct Hint {
     pub future: Option<CausalSkip>,
     /// A stage that both operands of matrix products are read from, as large as fits.
     pub resident: Option<StagedTile>,
+    /// A sum whose terms come from stages that are filled anew in each iteration.
+    pub rounds: Option<Rounds>,
 }
 
 impl Hint {
     /// A buffer, in whatever workgroups: readers want it in memory as it is, and nobody else wants what is inside.
     pub fn buffer(inside: Vec<Id>) -> Hint {
-        Hint { globals: 0, tile: 1, inner: RangeKind::Loop, inside, staged: vec![], future: None, resident: None }
+        Hint { globals: 0, tile: 1, inner: RangeKind::Loop, inside, staged: vec![], future: None, resident: None, rounds: None }
     }
 }
 
@@ -41,6 +43,22 @@ pub struct StagedTile {
     pub settled: Option<Id>,
     /// Tokens of the step, whose rows follow.
     pub tokens: Id,
+}
+
+/// A sum over chunks, its first axis, of which a workgroup has one after the other in its stages. Of token t it ends with the chunk of the token's own position,
+/// `first + t`: later ones are all zero.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rounds {
+    /// The reduction.
+    pub sum: Id,
+    /// Axis of the tokens, of the node that is computed.
+    pub token: usize,
+    /// Positions of a chunk.
+    pub size: i64,
+    /// Number of the first chunk: a scalar.
+    pub base: Id,
+    /// Position of the first token: a scalar.
+    pub first: Id,
 }
 
 /// What of a node nobody reads: elements of chunk c and token t, of which the chunk begins at `(base + c)·size`, where that is behind the token's

@@ -219,6 +219,8 @@ pub enum RangeKind {
     Unroll,
     /// Lanes or threads that accumulate apart and are folded at the end.
     VectorReduce,
+    /// A sequential loop that a workgroup's nests share: in each iteration some fill stages, and the last adds up what is in them.
+    Fused,
 }
 
 impl RangeKind {
@@ -231,6 +233,7 @@ impl RangeKind {
         (RangeKind::Reduce, "reduce"),
         (RangeKind::Unroll, "unroll"),
         (RangeKind::VectorReduce, "vector_reduce"),
+        (RangeKind::Fused, "fused"),
     ];
     /// Name in the text form.
     pub fn name(self) -> &'static str {

@@ -20,6 +20,7 @@ mod paged;
 pub mod plan;
 mod price;
 mod tiled;
+mod twice;
 
 use crate::decision::{Alternative, Decider, Decision};
 use crate::request::Hint;
@@ -61,6 +62,10 @@ pub fn expand(
             }
             let site = format!("{function} {}", g.show_dims(&g.shape(id)));
             let plan = decided(g, &src, target, site, decider);
+            if let Some(size) = plan.twice {
+                map.insert(id, twice::attended(g, (&src, f64::from_bits(scale)), (plan, size), target, hints));
+                continue;
+            }
             let mut chunked = Chunked::new(g, &src, pages, f64::from_bits(scale), plan, target);
             let (softmax, kernel) = chunked.softmax_of_chunks(g, hints);
             let parts = combine::partial(&chunked, g, &softmax, kernel, hints);
@@ -98,12 +103,16 @@ fn decided(g: &Graph, src: &[Id], target: &Target, site: String, decider: &mut D
     all.swap_remove(decider.choose(decision)).plan
 }
 
-/// Numbers that a partial result takes for one row of queries and a chunk, of the largest attention of a function: of each head its values, with a maximum and a sum.
-pub fn partial(function: &Function) -> usize {
+/// Numbers that a partial result takes for one row of queries and a chunk, of the largest attention of a function: of each head its values, with a maximum and a sum; these
+/// alone where it was decided that scores are computed twice.
+pub fn partial(function: &Function, decisions: &[Decision]) -> usize {
+    let mut plans = decisions.iter().filter(|d| d.kind == "attention").map(|d| &d.options[d.chosen].plan);
+    let twice = plans.all(|plan| plan.parse().is_ok_and(|plan: AttentionPlan| plan.twice.is_some()));
     let g = &function.graph;
     let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let all = g.toposort(&roots).into_iter().filter(|&n| matches!(g[n].op, Op::Attention | Op::PagedAttention));
-    let numbers = |n: Id| g.max_of(g.dims(n)[1]) * (g.max_of(g.dims(n)[2]) + 2 * COLUMNS);
+    let values = |n: Id| if twice { 0 } else { g.max_of(g.dims(n)[2]) };
+    let numbers = |n: Id| g.max_of(g.dims(n)[1]) * (values(n) + 2 * COLUMNS);
     all.map(numbers).max().unwrap_or(0) as usize
 }
 

@@ -1,7 +1,7 @@
 //! A kernel in a graph of its own, and what it is called with.
 
 use super::dialect::Signature;
-use crate::lower::{KernelCode, bytes_of};
+use crate::lower::{Code, KernelCode, bytes_of};
 use crate::nest::global_ranges;
 use crate::schedule::Launch;
 use gristmill_uop::function::{Function, SlotKind};
@@ -73,6 +73,14 @@ pub fn sized(
 }
 
 impl Signature {
+    /// Places the stages anew where lowering has made them smaller.
+    pub(super) fn place_stages(&mut self, g: &Graph, bodies: &[Code]) {
+        let locals: Vec<Vec<Id>> = bodies.iter().map(|b| b.locals.clone()).collect();
+        if locals.iter().flatten().any(|l| !self.scratch.iter().any(|s| s.0 == *l)) {
+            self.scratch.clear();
+            self.scratch_bytes = place(g, &locals, &mut self.scratch);
+        }
+    }
     /// Room for what is copied ahead, beside the stages of its body.
     pub(super) fn add_rings(&mut self, g: &Graph, code: &KernelCode) {
         let locals: Vec<Vec<Id>> = code.bodies.iter().map(|b| b.locals.clone()).collect();

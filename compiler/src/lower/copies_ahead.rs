@@ -257,7 +257,7 @@ impl Writer<'_> {
 }
 
 /// `statements` without values that are there already.
-fn without_repeated(statements: Vec<Statement>) -> Vec<Statement> {
+pub(super) fn without_repeated(statements: Vec<Statement>) -> Vec<Statement> {
     let mut scopes: Vec<FxHashSet<Id>> = vec![FxHashSet::default()];
     let is_new = |s: &Statement| {
         match s {

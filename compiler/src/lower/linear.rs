@@ -8,6 +8,7 @@ use super::legalise;
 use super::mma;
 use super::mma_f16;
 use super::pairs;
+use super::rounds::{self, Filled};
 use super::surplus::surplus;
 use super::threads;
 use super::tiles::{self, Tile};
@@ -23,10 +24,13 @@ use smallvec::smallvec;
 /// Lowers the nests of one body, which then waits for nothing and nobody.
 pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     let nests: Vec<Id> = nests.iter().map(|&nest| legalise::nest(g, nest, target)).collect();
+    let nests = rounds::contracted(g, nests);
     let leaves = target.machine.kind == MachineKind::Gpu && target.machine.early;
     let surplus = if leaves { surplus(g, &nests) } else { None };
     let mut code = Code { globals: global_ranges(g, &nests), surplus, ..Code::default() };
     let mut stage_globals: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
+    // Nests that fill stages in each iteration of a loop of the last one.
+    let mut filled: Vec<Filled> = Vec::new();
     for nest in nests {
         let buffer = g[nest].src[0];
         let staged = g[buffer].op == Op::Local;
@@ -48,17 +52,26 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
             }
         }
         let threads = threads_of(g, nest, target);
-        let counted = threads::count(g, &threads, target.threads as i64);
-        code.statements.push(Statement::Nest { buffer, staged, globals: globals.clone(), threads: counted });
-        let outer = globals.into_iter().chain(threads).collect();
+        let mut counted = threads::count(g, &threads, target.threads as i64);
+        let shared = rounds::filled_in(g, nest);
+        let outer = globals.iter().copied().chain(threads).chain(shared).collect();
         let mut e = Emitter { g, target, scopes: vec![Scope::default()], outer };
         e.nest(nest);
         let scope = e.scopes.pop().expect("one scope is left");
-        match target.machine.kind {
-            MachineKind::Cpu => code.statements.extend(scope.statements),
-            MachineKind::Gpu if !target.wide_loads => code.statements.extend(scope.statements),
-            MachineKind::Gpu => code.statements.extend(coalesce::loads(g, scope.statements)),
+        let mut statements = match target.machine.kind {
+            MachineKind::Gpu if target.wide_loads => coalesce::loads(g, scope.statements),
+            _ => scope.statements,
+        };
+        if shared.is_some() {
+            filled.push(Filled { threads: counted, statements });
+            continue;
         }
+        if !filled.is_empty() {
+            statements = rounds::fused(g, statements, &filled);
+            counted.extend(filled.drain(..).flat_map(|f| f.threads));
+        }
+        code.statements.push(Statement::Nest { buffer, staged, globals, threads: counted });
+        code.statements.extend(statements);
         code.statements.push(Statement::End);
     }
     code

@@ -16,6 +16,7 @@ pub(crate) mod prefetch;
 pub(crate) mod pressure;
 pub mod print;
 pub(crate) mod rings;
+mod rounds;
 pub mod spec;
 mod surplus;
 pub(crate) mod threads;

@@ -355,10 +355,14 @@ impl<'a> Checker<'a> {
     /// Where a nest writes.
     fn place(&mut self, buffer: Id, at: Id) -> Checked {
         let own = self.nest.as_ref().is_some_and(|n| n.buffer == buffer);
-        self.hold(own, "a nest writes its own buffer", buffer)?;
+        let shared = |s: &Scope| s.range.is_some_and(|r| self.g.range_kind(r) == Some(RangeKind::Fused));
+        let filled = self.g[buffer].op == Op::Local && self.scopes.iter().any(shared);
+        self.hold(own || filled, "a nest writes its own buffer, and stages in a loop that nests share", buffer)?;
         self.hold(self.g[at].dtype == Scalar::I64.one(), "an offset is an i64", at)?;
-        if let Some(nest) = &mut self.nest {
+        if own && let Some(nest) = &mut self.nest {
             nest.written = true;
+        } else {
+            self.filled.insert(buffer);
         }
         self.value(at, buffer)
     }

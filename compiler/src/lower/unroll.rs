@@ -34,6 +34,8 @@ impl Copies<'_> {
         let words = statements.iter().map(|s| s.words(g)).sum::<i64>().max(1);
         let alone = if resident == 1 { 2 } else { 1 };
         match (g.range_kind(range), g.int_value(g[range].src[0])) {
+            // Threads wait for one another in each iteration.
+            (Some(RangeKind::Fused), _) => 1,
             (_, Some(n)) if multiplies_halves(g, statements) => evenly(n, (alone * waiting / words).max(1)),
             // A few terms, as the chosen experts are, wait for their loads together.
             (Some(RangeKind::Reduce), Some(n)) if n <= most && !products(g, statements) => {

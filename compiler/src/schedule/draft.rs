@@ -102,6 +102,8 @@ pub struct Span {
     pub base: Id,
     pub extent: Id,
     pub last: Option<Id>,
+    /// The loop over it, where the workgroup's nests share one.
+    pub shared: Option<Id>,
 }
 
 /// Nests that write `node` into `buffer`, whose elements are addressed by `address(indices)`. `index` gives an index for each axis:
@@ -120,8 +122,9 @@ pub fn nests_for(
         let mut index = Indices::new();
         let mut local = Indices::new();
         let mut closed = Vec::new();
-        for (axis, &Span { base, extent, last }) in region.iter().enumerate() {
+        for (axis, &Span { base, extent, last, shared: loops }) in region.iter().enumerate() {
             let r = match place {
+                _ if loops.is_some() => loops.unwrap_or(base),
                 Some((a, _)) if a == axis => {
                     let d = g.shape(part)[axis];
                     let d = x.dim(g, d);

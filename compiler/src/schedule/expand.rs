@@ -4,7 +4,7 @@
 use crate::decompose::int8::{Derived, Dot};
 use crate::nest::{Indices, Ranges, flatten, strided};
 use gristmill_uop::shape::Dims;
-use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources, rules};
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar, Sources, rules};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Where materialised nodes are, and which nodes are read through placeholders.
@@ -15,6 +15,8 @@ pub struct Expander<'a> {
     pub candidates: &'a FxHashSet<Id>,
     /// Makes the ranges of the kernel.
     pub ranges: Ranges,
+    /// A reduction whose first range is a loop that the workgroup's nests share.
+    pub rounds: Option<Id>,
     derived: &'a Derived,
     /// Where planes were read: the kernel-level value, the node, its indices.
     reads: FxHashMap<Id, (Id, Indices)>,
@@ -25,7 +27,7 @@ impl<'a> Expander<'a> {
     /// An expander of nodes that have these places.
     pub fn new(buffers: &'a FxHashMap<Id, Id>, candidates: &'a FxHashSet<Id>, derived: &'a Derived) -> Expander<'a> {
         let (reads, memo) = (FxHashMap::default(), FxHashMap::default());
-        Expander { buffers, candidates, ranges: Ranges::after(0), derived, reads, memo }
+        Expander { buffers, candidates, ranges: Ranges::after(0), rounds: None, derived, reads, memo }
     }
     /// A dim as a kernel-level expression: it may hold scalars read from buffers.
     pub fn dim(&mut self, g: &mut Graph, dim: Id) -> Id {
@@ -173,7 +175,7 @@ impl<'a> Expander<'a> {
             Op::Reduce if self.derived.of_halves.contains_key(&node) => {
                 self.tiled(g, node, index, [self.derived.of_halves[&node]; 2])
             }
-            Op::Reduce => self.reduce(g, &n, index),
+            Op::Reduce => self.reduce(g, node, index),
             _ if n.op.is_elementwise() => {
                 let src: Sources = n.src.iter().map(|&s| self.value(g, s, index)).collect();
                 g.build(n.op, n.dtype, src, n.arg.clone())
@@ -235,7 +237,8 @@ impl<'a> Expander<'a> {
         encoding.decode(g, packed, base, within)
     }
     /// A reduction at `index`, over ranges of its own.
-    fn reduce(&mut self, g: &mut Graph, n: &Node, index: &[Id]) -> Id {
+    fn reduce(&mut self, g: &mut Graph, node: Id, index: &[Id]) -> Id {
+        let n = g[node].clone();
         let Arg::Reduce(op, axes) = &n.arg else { unreachable!("reduce without axes") };
         let dims = g.shape(n.src[0]);
         let mut inner = Indices::new();
@@ -244,7 +247,8 @@ impl<'a> Expander<'a> {
         for (axis, &d) in dims.iter().enumerate() {
             if axes.contains(&(axis as u8)) {
                 let bound = self.dim(g, d);
-                let r = self.ranges.range(g, bound, RangeKind::Reduce);
+                let kind = if self.rounds == Some(node) && axis == 0 { RangeKind::Fused } else { RangeKind::Reduce };
+                let r = self.ranges.range(g, bound, kind);
                 if g[r].op == Op::Range {
                     ranges.push(r);
                 }

@@ -24,6 +24,7 @@ pub fn computed(g: &Graph, root: Id) -> Id {
 /// Cuts the kernel that computes `root` into `target_buffer`.
 pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Illegal> {
     let mut x = Expander::new(around.buffers, around.fused, around.derived);
+    x.rounds = around.hints.get(&root).and_then(|h| h.rounds).map(|r| r.sum);
     let mut out = Draft::of(root);
     let buffer = around.buffers[&root];
     if custom::called(g, root).is_some() {
@@ -40,7 +41,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     };
     let zero = g.int(0);
     let extents = g.shape(node);
-    let region: Vec<Span> = extents.iter().map(|&d| Span { base: zero, extent: x.dim(g, d), last: None }).collect();
+    let region: Vec<Span> = extents.iter().map(|&d| Span { base: zero, extent: x.dim(g, d), last: None, shared: None }).collect();
     let mut address = |g: &mut Graph, index: &[Id]| {
         let mut index: Indices = index.into();
         if let Some(start) = start {

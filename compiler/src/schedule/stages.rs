@@ -91,7 +91,9 @@ fn stage(
         *row = padded(g, *row, dtype.scalar, resident, out, around);
     }
     let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
-    out.stage_bytes += size as usize * dtype.scalar.bytes();
+    // Of a loop that nests share a stage has one iteration (`lower/rounds.rs`).
+    let iterations: i64 = region.iter().filter(|s| s.shared.is_some()).map(|s| g.max_of(s.extent)).product();
+    out.stage_bytes += (size / iterations.max(1)) as usize * dtype.scalar.bytes();
     let most = if resident { around.target.machine.shared_per_workgroup } else { around.target.machine.stage_bytes() };
     if out.stage_bytes > most {
         return Err(Illegal::StageTooLarge(out.stage_bytes));
@@ -124,6 +126,10 @@ fn region(g: &mut Graph, x: &mut Expander, node: Id, reads: &[Id]) -> Vec<Span> 
     let mut region: Vec<Span> = Vec::new();
     for (axis, &dim) in dims.iter().enumerate() {
         let last = axis + 1 == dims.len();
+        if let Some(r) = shared_loop(g, reads, axis) {
+            region.push(Span { base: zero, extent: g[r].src[0], last: None, shared: Some(r) });
+            continue;
+        }
         let mut agreed: Option<(Fixed, i64)> = None;
         let mut whole = false;
         for &read in reads {
@@ -139,16 +145,23 @@ fn region(g: &mut Graph, x: &mut Expander, node: Id, reads: &[Id]) -> Vec<Span> 
         let full = x.dim(g, dim);
         let max = g.max_of(full);
         region.push(match agreed {
-            Some((f, n)) if !whole && n < max => Span { base: f.base, extent: g.int(n), last: f.last },
-            _ => Span { base: zero, extent: full, last: None },
+            Some((f, n)) if !whole && n < max => Span { base: f.base, extent: g.int(n), last: f.last, shared: None },
+            _ => Span { base: zero, extent: full, last: None, shared: None },
         });
     }
     // `Cat` is staged whole along its axis.
     if let (Op::Cat, Arg::Axes(a)) = (g[node].op, g[node].arg.clone()) {
         let full = x.dim(g, dims[a[0] as usize]);
-        region[a[0] as usize] = Span { base: zero, extent: full, last: None };
+        region[a[0] as usize] = Span { base: zero, extent: full, last: None, shared: None };
     }
     region
+}
+
+/// The loop shared by nests whose index all reads have on that axis.
+fn shared_loop(g: &Graph, reads: &[Id], axis: usize) -> Option<Id> {
+    let first = g[*reads.first()?].src[1 + axis];
+    let all = reads.iter().all(|&read| g[read].src[1 + axis] == first);
+    (all && g.range_kind(first) == Some(RangeKind::Fused)).then_some(first)
 }
 
 /// The length of a stage's rows. Rows of halves are operands of matrix products, of which the lanes of a warp read 64 bytes of eight rows at once:

@@ -2,7 +2,7 @@
 
 use super::expand::Expander;
 use crate::nest::{Nest, host_bound};
-use crate::request::{CausalSkip, StagedTile};
+use crate::request::{CausalSkip, Rounds, StagedTile};
 use crate::tile::propose::{Around, axes};
 use crate::tile::{Part, Workgroup};
 use gristmill_uop::{Graph, Id, Op, RangeKind};
@@ -27,7 +27,9 @@ pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, ar
     let hint = around.hint.filter(|h| h.globals > 0);
     let skip = hint.and_then(|h| s.skip(g, &h.future?, &axes, around.node, h.tile));
     let fresh = hint.and_then(|h| s.fresh(g, &h.resident?, &axes, around.node));
-    let (map, order) = (s.map, s.order);
+    let rounds = hint.and_then(|h| s.rounds(g, &h.rounds?, &axes, nests, around.node, h.tile));
+    let (mut map, order) = (s.map, s.order);
+    map.extend(rounds);
     let split_nest = |&nest: &Id| {
         let mut n = Nest::of(g, nest);
         let mut m = map.clone();
@@ -149,6 +151,34 @@ impl Splitter<'_, '_> {
         let behind = g.add(passed, reach);
         let outside = g.max(ahead, behind);
         Some(g.lt(zero, outside))
+    }
+    /// The loop over chunks that nests share, and the one in its place, which ends with the last that a token of the workgroup sees.
+    fn rounds(
+        &mut self,
+        g: &mut Graph,
+        f: &Rounds,
+        axes: &[Id],
+        nests: &[Id],
+        node: Id,
+        tile: i64,
+    ) -> Option<(Id, Id)> {
+        let order = g.toposort(nests);
+        let old = order.into_iter().find(|&n| g.range_kind(n) == Some(RangeKind::Fused))?;
+        let dims = g.shape(node);
+        let ranged = dims[..f.token].iter().filter(|&&d| g.int_value(d) != Some(1)).count();
+        let token = match g.int_value(dims[f.token]) {
+            Some(1) => g.int(0),
+            _ => self.map[axes.get(ranged)?],
+        };
+        let (first, base, size) = (self.x.dim(g, f.first), self.x.dim(g, f.base), g.int(f.size));
+        let last = position(g, token, first, tile - 1);
+        let minus = g.int(-f.size);
+        let begin = g.mul(base, minus);
+        let seen = g.add(last, begin);
+        let seen = g.add(seen, size);
+        let count = g.idiv(seen, size);
+        let new = self.x.ranges.range(g, count, RangeKind::Fused);
+        (g[new].op == Op::Range).then_some((old, new))
     }
     /// Where in the workgroup's chunk, or behind it, the rows of the step's tokens begin.
     fn fresh(&mut self, g: &mut Graph, r: &StagedTile, axes: &[Id], node: Id) -> Option<Id> {

@@ -33,7 +33,7 @@ pub struct Product {
     pub term: Id,
     /// Terms.
     pub terms: i64,
-    /// Ranges of the sum besides: on which columns do not depend.
+    /// Ranges of the sum besides: on which columns do not depend, and a loop that nests share.
     pub alone: Vec<Id>,
 }
 
@@ -56,7 +56,8 @@ impl Product {
         let bound = |r: Id| g.int_value(g[r].src[0]);
         let depends = |x: Id, r: &Id| g.free_ranges(x).contains(r);
         let others = g[id].src[1..].iter().copied().filter(|&r| Some(r) != sum.part);
-        let (common, alone): (Vec<Id>, Vec<Id>) = others.partition(|r| depends(sum.columns, r));
+        let is_shared = |r: &Id| g.range_kind(*r) == Some(RangeKind::Fused);
+        let (common, alone): (Vec<Id>, Vec<Id>) = others.partition(|r| depends(sum.columns, r) && !is_shared(r));
         let &[term] = &common[..] else { return None };
         let terms = bound(term).filter(|n| n % of.terms == 0)?;
         let (rows, rest): (Vec<Id>, Vec<Id>) =

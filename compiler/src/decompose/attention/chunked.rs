@@ -177,6 +177,14 @@ impl<'a> Chunked<'a> {
         let softmax = self.softmax(g, scores, &mut kernel, hints);
         (softmax, kernel)
     }
+    /// The same without sums of values.
+    pub fn extremes_of_chunks(&mut self, g: &mut Graph, hints: &mut FxHashMap<Id, Hint>) -> (Softmax, Inside) {
+        let mut kernel = Inside::default();
+        let keys = self.keys(g, &mut kernel, hints);
+        let scores = self.scores(g, keys, &mut kernel, hints);
+        let softmax = self.extremes(g, scores);
+        (softmax, kernel)
+    }
     /// The rows of `x` at the chunks' positions, as `[chunks, tokens, heads, chunk, d]`.
     fn rows(&self, g: &mut Graph, x: Id, d: Id) -> Id {
         let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
@@ -204,7 +212,7 @@ impl<'a> Chunked<'a> {
         g.reshape(x, &[chunks, tokens, heads, chunk, d])
     }
     /// Keys of every chunk. Queries become what is multiplied with them: encoded, where the cache is of bytes.
-    fn keys(&mut self, g: &mut Graph, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
+    pub(super) fn keys(&mut self, g: &mut Graph, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
         let of_bytes = match self.pages {
             Some(_) => None,
             None => bytes::rows(g, [self.q, self.k], self.size, self.target),
@@ -227,7 +235,7 @@ impl<'a> Chunked<'a> {
         keys
     }
     /// Scores `[chunks, tokens, heads, chunk]`, and of which of them a token does not see the position.
-    fn scores(
+    pub(super) fn scores(
         &self,
         g: &mut Graph,
         keys: Id,
@@ -282,10 +290,16 @@ impl<'a> Chunked<'a> {
     fn softmax(
         &self,
         g: &mut Graph,
-        (raw, unseen): (Id, Id),
+        scores: (Id, Id),
         kernel: &mut Inside,
         hints: &mut FxHashMap<Id, Hint>,
     ) -> Softmax {
+        let mut of = self.extremes(g, scores);
+        of.sums = self.weighted(g, of.weights, kernel, hints);
+        of
+    }
+    /// Without sums of values, in whose place stand those of the weights.
+    fn extremes(&self, g: &mut Graph, (raw, unseen): (Id, Id)) -> Softmax {
         let low = g.constant(Scalar::F32, MASKED);
         let scores = g.select(unseen, low, raw);
         let max = g.reduce(scores, &[3], ReduceOp::Max);
@@ -305,16 +319,28 @@ impl<'a> Chunked<'a> {
             weights = g.cast(half, Scalar::F32);
         }
         let sum = g.sum(weights, &[3]);
-        let sums = self.weighted(g, weights, kernel, hints);
-        Softmax { scores, max, weights, sum, sums, rounded }
+        Softmax { scores, max, weights, sum, sums: sum, rounded }
     }
     /// Sums `[chunks, tokens, heads, depth]` of each chunk's values with these weights.
     fn weighted(&self, g: &mut Graph, weights: Id, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
+        self.sums(g, weights, tiled::Over::Chunk, (kernel, hints))
+    }
+    /// Those of all chunks, `[tokens, heads, depth]`.
+    pub(super) fn summed(&self, g: &mut Graph, weights: Id, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
+        self.sums(g, weights, tiled::Over::All, (kernel, hints))
+    }
+    fn sums(
+        &self,
+        g: &mut Graph,
+        weights: Id,
+        over: tiled::Over,
+        (kernel, hints): (&mut Inside, &mut FxHashMap<Id, Hint>),
+    ) -> Id {
         if self.plan.fragments.is_none() {
             let values = self.rows(g, self.v, self.out_depth);
             let weights = g.broadcast_back(weights, self.out_depth);
             let products = g.mul(weights, values);
-            return g.sum(products, &[3]);
+            return g.sum(products, if over == tiled::Over::All { &[0, 3] } else { &[3] });
         }
         let values = match f16_split::are_halves(g, self.v) {
             true => self.v,
@@ -332,7 +358,7 @@ impl<'a> Chunked<'a> {
         };
         let width = *g.shape(values).last().expect("rows of values");
         let values = self.rows(g, values, width);
-        let (weights, sums) = tiled::weighted(g, weights, values, &self.shape, self.out_depth);
+        let (weights, sums) = tiled::weighted(g, weights, values, &self.shape, (self.out_depth, over));
         kernel.all.push(weights);
         kernel.staged.push(weights);
         sums

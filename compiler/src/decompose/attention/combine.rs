@@ -30,12 +30,23 @@ pub fn partial(
         true => rounded_columns(of, g, softmax, &mut kernel),
         false => [sums, column(of, g, max), column(of, g, sum)],
     };
+    partials(of, g, &columns, kernel, hints)
+}
+
+/// Partial results of these columns, `[chunks, tokens, heads, ..]`, by a kernel of their own.
+pub fn partials(
+    of: &Chunked,
+    g: &mut Graph,
+    columns: &[Id],
+    kernel: Inside,
+    hints: &mut FxHashMap<Id, Hint>,
+) -> Id {
     // Who shares a tile of the cache: heads, or, where each has rows of its own, tokens. Then heads come first, which divide the work evenly:
     // a token reads no chunk of its future, so chunks and tokens would not.
     let (order, back) = if of.own { ([2, 0, 1, 3], [1, 2, 0, 3]) } else { ([0, 1, 2, 3], [0, 1, 2, 3]) };
     let inner = if of.plan.fragments.is_some() { RangeKind::Loop } else { RangeKind::Upcast };
     let tile = of.plan.sharing;
-    let columns = columns.map(|x| g.permute(x, &order));
+    let columns: Vec<Id> = columns.iter().map(|&x| g.permute(x, &order)).collect();
     let parts = g.cat(&columns, 3);
     let &Chunked { size, base, first, window, .. } = of;
     let future = of.own.then_some(CausalSkip { chunk: 1, token: 2, size, base, first, window });
@@ -47,12 +58,12 @@ pub fn partial(
         tokens: of.shape.tokens,
     });
     let Inside { all: inside, staged } = kernel;
-    hints.insert(parts, Hint { globals: 3, tile, inner, inside, staged, future, resident });
+    hints.insert(parts, Hint { globals: 3, tile, inner, inside, staged, future, resident, rounds: None });
     g.permute(parts, &back)
 }
 
 /// A column of partial results: twice, so that rows begin at multiples of four values.
-fn column(of: &Chunked, g: &mut Graph, x: Id) -> Id {
+pub fn column(of: &Chunked, g: &mut Graph, x: Id) -> Id {
     let Shape { chunks, tokens, heads, .. } = of.shape;
     let one = g.int(1);
     let x = g.reshape(x, &[chunks, tokens, heads, one]);
@@ -131,23 +142,72 @@ pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &m
     if of.target.machine.kind == MachineKind::Gpu && one_token && of.most > COMBINED_APART {
         inside.extend([share, o]);
         let (tile, inner) = (COMBINED, RangeKind::Loop);
-        let hint = Hint { globals: 3, tile, inner, inside, staged: vec![], future: None, resident: None };
+        let hint = Hint { globals: 3, tile, inner, inside, staged: vec![], future: None, resident: None, rounds: None };
         hints.insert(combined, hint);
     }
     combined
 }
 
-/// Partial results `o`, their maxima `m` and their sums `l`: what was not computed counts as nothing.
-fn present(of: &Chunked, g: &mut Graph, [o, m, l]: [Id; 3]) -> [Id; 3] {
+/// What the partial results of all chunks have together.
+pub struct Totals {
+    /// The largest score, `[tokens, heads]`.
+    pub most: Id,
+    /// The sum of weights.
+    pub total: Id,
+    /// Nodes that the sum alone is made of.
+    pub inside: Vec<Id>,
+}
+
+/// Of partial results that are a maximum and a sum each.
+pub fn totals(of: &Chunked, g: &mut Graph, parts: Id) -> Totals {
+    let Shape { chunks, tokens, heads, .. } = of.shape;
+    let flat = [chunks, tokens, heads];
+    let [m, l] = [0, COLUMNS].map(|at| column_of(g, parts, at, false));
+    let (m, l) = (g.reshape(m, &flat), g.reshape(l, &flat));
+    let absent = absent(of, g);
+    let (zero, low) = (g.f32(0.0), g.constant(Scalar::F32, MASKED));
+    let (m, l) = (g.select(absent, low, m), g.select(absent, zero, l));
+    let mut most = g.reduce(m, &[0], ReduceOp::Max);
+    let one = g.int(1);
+    let sinks = of.sinks.map(|sinks| {
+        let sinks = g.reshape(sinks, &[one, heads]);
+        g.expand(sinks, &[tokens, heads])
+    });
+    if let Some(sinks) = sinks {
+        most = g.max(most, sinks);
+    }
+    let of_all = g.reshape(most, &[one, tokens, heads]);
+    let of_all = g.expand(of_all, &flat);
+    let w = g.sub(m, of_all);
+    let w = g.exp(w);
+    let wl = g.mul(w, l);
+    let mut total = g.sum(wl, &[0]);
+    let mut inside = vec![w, total];
+    if let Some(sinks) = sinks {
+        let sink = g.sub(sinks, most);
+        let sink = g.exp(sink);
+        total = g.add(total, sink);
+        inside.push(total);
+    }
+    Totals { most, total, inside }
+}
+
+/// Which chunks of `[chunks, tokens, heads]` a token sees nothing of: nobody computes their partial results.
+fn absent(of: &Chunked, g: &mut Graph) -> Id {
     let Shape { chunks, tokens, heads, chunk } = of.shape;
     let flat = [chunks, tokens, heads];
     let (at, t) = (g.iota(&flat, 0), g.iota(&flat, 1));
     let at = g.add(of.base, at);
     let (begin, own) = (g.mul(at, chunk), g.add(t, of.first));
-    let absent = match of.window {
+    match of.window {
         None => g.lt(own, begin),
         Some(window) => outside(g, begin, own, window + of.size - 2),
-    };
+    }
+}
+
+/// Partial results `o`, their maxima `m` and their sums `l`: what was not computed counts as nothing.
+fn present(of: &Chunked, g: &mut Graph, [o, m, l]: [Id; 3]) -> [Id; 3] {
+    let absent = absent(of, g);
     let (zero, low) = (g.f32(0.0), g.constant(Scalar::F32, MASKED));
     let m = g.select(absent, low, m);
     let l = g.select(absent, zero, l);

@@ -22,6 +22,8 @@ const CHUNK_MANY: i64 = 256;
 /// and 16 tokens, 58 with 128 and 32, 66 with 64 and 32.
 const CHUNK_MANY_THREADS: i64 = 128;
 const FEW: i64 = 64;
+/// Positions of an iteration of a second pass over scores.
+const ROUND: i64 = 64;
 /// Tokens of a workgroup whose sums are matrix products, at least and at most: as many as there is room for in its stages.
 const SHARING_TILED: [i64; 2] = [16, 64];
 /// Heads, or tokens, of a workgroup.
@@ -43,6 +45,8 @@ pub struct AttentionPlan {
     pub fragments: Option<Fragments>,
     /// Is a tile in a stage copied before the kernels before have ended?
     pub ahead: bool,
+    /// Positions of a second pass over scores, which keeps no partial results of values.
+    pub twice: Option<i64>,
 }
 
 /// Sums as matrix products of halves.
@@ -60,7 +64,8 @@ impl Display for AttentionPlan {
         if let Some(Fragments { cut, staged }) = self.fragments {
             write!(f, ", fragments cut {cut}{}", if staged { " staged" } else { "" })?;
         }
-        f.write_str(if self.ahead { ", ahead" } else { "" })
+        f.write_str(if self.ahead { ", ahead" } else { "" })?;
+        self.twice.map_or(Ok(()), |n| write!(f, ", twice {n}"))
     }
 }
 
@@ -68,7 +73,7 @@ impl FromStr for AttentionPlan {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<AttentionPlan, ParseError> {
         let Some(rest) = text.trim().strip_prefix("attention:") else { return bad(text) };
-        let mut plan = AttentionPlan { chunk: 1, sharing: 1, fragments: None, ahead: false };
+        let mut plan = AttentionPlan { chunk: 1, sharing: 1, fragments: None, ahead: false, twice: None };
         for item in rest.split(',') {
             match item.split_whitespace().collect::<Vec<_>>()[..] {
                 ["chunk", n] => plan.chunk = count(n)?,
@@ -76,6 +81,7 @@ impl FromStr for AttentionPlan {
                 ["fragments", "cut", n] => plan.fragments = Some(Fragments { cut: count(n)?, staged: false }),
                 ["fragments", "cut", n, "staged"] => plan.fragments = Some(Fragments { cut: count(n)?, staged: true }),
                 ["ahead"] => plan.ahead = true,
+                ["twice", n] => plan.twice = Some(count(n)?),
                 _ => return bad(item),
             }
         }
@@ -182,7 +188,7 @@ impl<'a> Divided<'a> {
             None if divides(n) => AttentionPlan { sharing: n, ..first },
             _ => first,
         };
-        let plain = AttentionPlan { fragments: None, ahead: false, sharing: self.sharing(), ..first };
+        let plain = AttentionPlan { fragments: None, ahead: false, twice: None, sharing: self.sharing(), ..first };
         let fragments = |change: &dyn Fn(Fragments) -> Fragments| {
             let fragments = first.fragments.map(change);
             AttentionPlan { fragments, ahead: first.ahead && fragments.is_some_and(|f| f.staged), ..first }
@@ -196,6 +202,8 @@ impl<'a> Divided<'a> {
             ("no stage of the cache", fragments(&|f| Fragments { staged: false, ..f })),
             ("depth in one part", fragments(&|f| Fragments { cut: 1, ..f })),
             ("no copies ahead", AttentionPlan { ahead: false, ..first }),
+            ("scores once", AttentionPlan { twice: None, ..first }),
+            ("scores twice", AttentionPlan { twice: first.fragments.filter(|_| self.own).map(|_| ROUND), ..first }),
         ];
         proposals(first, others)
     }
@@ -220,11 +228,12 @@ impl<'a> Divided<'a> {
     /// The heuristic's plan in chunks of so many positions.
     fn plan(&self, chunk: i64) -> AttentionPlan {
         let Some((sharing, fragments)) = self.fragments(chunk) else {
-            return AttentionPlan { chunk, sharing: self.sharing(), fragments: None, ahead: false };
+            return AttentionPlan { chunk, sharing: self.sharing(), fragments: None, ahead: false, twice: None };
         };
         let settled = settled(self.g, self.src[1], self.src[3]).is_some();
         let ahead = fragments.staged && self.target.copy_ahead && settled;
-        AttentionPlan { chunk, sharing, fragments: Some(fragments), ahead }
+        let twice = (self.own && self.tokens > FEW).then_some(ROUND);
+        AttentionPlan { chunk, sharing, fragments: Some(fragments), ahead, twice }
     }
     /// Tokens that share a tile of so many positions: each has a row of queries in a stage, scores and weights.
     fn tokens_beside(&self, c: i64) -> i64 {

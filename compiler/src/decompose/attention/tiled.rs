@@ -80,9 +80,16 @@ pub(super) fn joined_parts(g: &mut Graph, x: Id) -> (Id, Id) {
     (parts, g.reshape(parts, &dims))
 }
 
-/// Sums `[chunks, tokens, heads, depth]` of `values [chunks, tokens, heads, chunk, depth]`, or the two parts of each row, with weights
+/// Positions that values are summed over: those of each chunk, or all.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Over {
+    Chunk,
+    All,
+}
+
+/// Sums `[chunks, tokens, heads, depth]`, or `[tokens, heads, depth]` over all, of `values [chunks, tokens, heads, chunk, depth]`, or the two parts of each row, with weights
 /// `p [chunks, tokens, heads, chunk]`; before them the weights' parts.
-pub(super) fn weighted(g: &mut Graph, p: Id, values: Id, shape: &Shape, depth: Id) -> (Id, Id) {
+pub(super) fn weighted(g: &mut Graph, p: Id, values: Id, shape: &Shape, (depth, over): (Id, Over)) -> (Id, Id) {
     let &Shape { chunks, tokens, heads, chunk, .. } = shape;
     let one = g.int(1);
     let width = *g.shape(values).last().expect("rows of values");
@@ -97,5 +104,6 @@ pub(super) fn weighted(g: &mut Graph, p: Id, values: Id, shape: &Shape, depth: I
     let values = g.expand(values, &dims);
     let values = g.cast(values, Scalar::F32);
     let products = g.mul(weights, values);
-    (parts.stage, g.sum(products, &[3, 4, 5]))
+    let axes: &[usize] = if over == Over::All { &[0, 3, 4, 5] } else { &[3, 4, 5] };
+    (parts.stage, g.sum(products, axes))
 }

@@ -2,8 +2,9 @@
 
 use super::super::barriers::Touched;
 use super::super::code::{Code, KernelCode, Statement, end_of_block};
+use super::super::rounds::Stages as Touches;
 use super::error::{Checked, LinearError};
-use gristmill_uop::{Graph, Id};
+use gristmill_uop::{Graph, Id, RangeKind};
 use rustc_hash::FxHashSet;
 
 /// What has been done to stages, and not been waited for.
@@ -23,6 +24,7 @@ pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
         return alone(kernel, code);
     }
     predecessors(kernel, code)?;
+    shared_loops(g, code)?;
     let mut stages = Stages::default();
     let mut around: Vec<Stages> = Vec::new();
     let mut at = 0;
@@ -71,6 +73,29 @@ impl Stages {
         self.copied.extend(t.copied);
         Ok(())
     }
+}
+
+/// In a loop that nests share threads wait for one another between what they do with a stage, from one iteration to the next too.
+fn shared_loops(g: &Graph, code: &Code) -> Checked {
+    for (first, s) in code.statements.iter().enumerate() {
+        let Statement::Loop { range, .. } = s else { continue };
+        if g.range_kind(*range) != Some(RangeKind::Fused) {
+            continue;
+        }
+        let end = first + end_of_block(&code.statements[first..]);
+        let mut stages = Touches::default();
+        for at in (first + 1..end).chain(first + 1..end) {
+            let s = &code.statements[at];
+            let touched = Touches::touched(g, std::slice::from_ref(s));
+            if *s == Statement::Barrier {
+                stages = Touches::default();
+            } else if stages.is_mixed(&touched) {
+                return Err(error("a barrier stands between what threads write to a stage and what others read of it", at, code));
+            }
+            stages.add(&touched);
+        }
+    }
+    Ok(())
 }
 
 fn error(rule: &'static str, statement: usize, code: &Code) -> LinearError {
