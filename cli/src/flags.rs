@@ -145,7 +145,11 @@ impl Common {
             Some(Cache::F32) => Scalar::F32,
             Some(Cache::Q8_0) => Scalar::I8,
         };
-        let chunk = self.chunk.map_or(Settings::default().chunk, usize::from);
-        Settings { context: self.ctx.map(|n| n as usize).or(context), cache, chunk, ..Settings::default() }
+        let usual = Settings::default();
+        let (chunk, long) = match self.chunk.map(usize::from) {
+            None => (usual.chunk, usual.long),
+            Some(n) => (n.min(usual.chunk), Some(n)),
+        };
+        Settings { context: self.ctx.map(|n| n as usize).or(context), cache, chunk, long, ..usual }
     }
 }

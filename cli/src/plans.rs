@@ -6,7 +6,7 @@ use crate::measure::Work;
 use crate::model::Model;
 use gristmill_compiler::{Decision, Listed, compile};
 use gristmill_llm::arch::Functions;
-use gristmill_llm::engine::{CacheShape, cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::{CacheShape, Most, cache_rows, classes, depths, plan_options};
 use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -34,10 +34,10 @@ pub fn worth_trying(
 ) -> Result<Vec<(String, String)>> {
     let described = model.describe()?;
     let settings = common.settings(Some(context));
-    let chunk = settings.chunk.clamp(1, context);
-    let rows = cache_rows(context, chunk);
+    let most = Most::of(&settings, context, target);
+    let rows = cache_rows(context, most.long);
     let (mut functions, mut tried) = (Functions::new(), Vec::new());
-    for class in classes(chunk, &depths(&settings, rows, target)) {
+    for class in classes(most, &depths(&settings, rows, target)) {
         if (if class.tokens == 1 { work.tokens } else { work.prompt }) == 0 {
             continue;
         }

@@ -26,7 +26,16 @@ pub struct Hint {
 impl Hint {
     /// A buffer, in whatever workgroups: readers want it in memory as it is, and nobody else wants what is inside.
     pub fn buffer(inside: Vec<Id>) -> Hint {
-        Hint { globals: 0, tile: 1, inner: RangeKind::Loop, inside, staged: vec![], future: None, resident: None, rounds: None }
+        Hint {
+            globals: 0,
+            tile: 1,
+            inner: RangeKind::Loop,
+            inside,
+            staged: vec![],
+            future: None,
+            resident: None,
+            rounds: None,
+        }
     }
 }
 

@@ -17,7 +17,7 @@ mod rows;
 mod several;
 
 pub use crate::load::Weights;
-pub use class::{CacheShape, Class, Settings, batch_class, cache_rows, classes, depths, plan_options};
+pub use class::{CacheShape, Class, Most, Settings, batch_class, cache_rows, classes, depths, plan_options};
 pub use compiled::{Compiled, Forecast};
 pub use decode::Draw;
 pub use error::{Error, Progress};

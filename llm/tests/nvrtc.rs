@@ -10,7 +10,7 @@ use gristmill_backend::cuda::{Compiler, dialect};
 use gristmill_backend::{Options, Text, open};
 use gristmill_encodings::by_name;
 use gristmill_llm::arch::{self, Functions};
-use gristmill_llm::engine::{CacheShape, Settings, batch_class, cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::{CacheShape, Most, Settings, batch_class, cache_rows, classes, depths, plan_options};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_runtime::store::{Key, Store};
@@ -68,7 +68,7 @@ fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Cas
     let mut functions = Functions::new();
     let rows = cache_rows(CONTEXT, CHUNK);
     let mut all = Vec::new();
-    for class in classes(CHUNK, &depths(&Settings::default(), rows, jit.device().target())) {
+    for class in classes(Most::chunk(CHUNK), &depths(&Settings::default(), rows, jit.device().target())) {
         if class.tokens > 1 && !all_steps {
             continue;
         }
@@ -110,7 +110,7 @@ fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
     let (mut functions, rows) = (Functions::new(), cache_rows(CONTEXT, CHUNK));
     let cache = CacheShape { rows, pages: Some(4 * rows / arch::Options::PAGE), scalar: Scalar::F16 };
     let batches = [1, 8, 64].map(|sequences| batch_class(sequences, 64, rows));
-    let pieces = classes(CHUNK, &[rows]);
+    let pieces = classes(Most::chunk(CHUNK), &[rows]);
     let mut all = Vec::new();
     for class in batches.into_iter().chain(pieces) {
         let plan = model.plan(&plan_options(class, cache, jit.target()), &mut functions);

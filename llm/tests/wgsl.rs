@@ -7,7 +7,7 @@ use gristmill_backend::null::NullDevice;
 use gristmill_backend::wgpu::dialect::{PRELUDE, Wgsl};
 use gristmill_backend::{Opened, Text};
 use gristmill_llm::arch::{self, Functions};
-use gristmill_llm::engine::{CacheShape, Settings, cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::{CacheShape, Most, Settings, cache_rows, classes, depths, plan_options};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_tensor::jit::{Jit, Ready};
@@ -65,7 +65,7 @@ fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<K
     let mut functions = Functions::new();
     let rows = cache_rows(CONTEXT, CHUNK);
     let mut all = Vec::new();
-    for class in classes(CHUNK, &depths(&Settings::default(), rows, jit.device().target())) {
+    for class in classes(Most::chunk(CHUNK), &depths(&Settings::default(), rows, jit.device().target())) {
         if class.tokens > 1 && !all_steps {
             continue;
         }

@@ -135,7 +135,7 @@ pub fn run(options: Options) -> Result {
             let rates: Vec<f64> = times.iter().map(|t| tokens as f64 / t).collect();
             let mean = rates.iter().sum::<f64>() / rates.len() as f64;
             let deviation = (rates.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / rates.len() as f64).sqrt();
-            let step = if prompt { tokens.min(engine.chunk()) } else { 1 };
+            let step = if prompt { tokens.min(engine.longest_step()) } else { 1 };
             // A prompt's chunks lie between its ends, a generation's steps too.
             let middle = depth + (tokens - step) / 2;
             let bytes = engine.traffic(step, middle).total() / step as f64;
@@ -176,7 +176,7 @@ pub fn run(options: Options) -> Result {
 fn measure(engine: &mut Engine, ids: &mut Ids, prompt: bool, tokens: usize, depth: usize, r: u16) -> Result<Vec<f64>> {
     let bar = progress::count(if prompt { "prompts" } else { "tokens" }, u64::from(r));
     // Once for what is only done once.
-    seconds(engine, &ids.some(if prompt { tokens.min(engine.chunk()) } else { 1 }), prompt, depth)?;
+    seconds(engine, &ids.some(if prompt { tokens.min(engine.longest_step()) } else { 1 }), prompt, depth)?;
     let mut times = Vec::new();
     for _ in 0..r {
         times.push(seconds(engine, &ids.some(tokens), prompt, depth)?);

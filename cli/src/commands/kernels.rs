@@ -11,7 +11,7 @@ use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_compiler::{Cheapest, Listed, Policy};
 use gristmill_llm::arch::{self, Functions, Options as PlanOptions, Plan, TokenClass};
-use gristmill_llm::engine::{CacheShape, batch_class, cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::{CacheShape, Most, batch_class, cache_rows, classes, depths, plan_options};
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_profile::compilation::{self, Compilation};
 use gristmill_tensor::jit::{Jit, Ready};
@@ -103,14 +103,14 @@ impl<'m> Steps<'m> {
     fn of(asked: &Options, model: &'m dyn arch::Model, target: &Target) -> Steps<'m> {
         let settings = asked.common.settings(None);
         let context = settings.context.unwrap_or(CONTEXT).min(model.context());
-        let chunk = settings.chunk.clamp(1, context);
-        let rows = cache_rows(context, chunk);
+        let most = Most::of(&settings, context, target);
+        let rows = cache_rows(context, most.long);
         let sequences = asked.batch.map(usize::from);
         let pages = sequences.map(|n| n * rows / PlanOptions::PAGE);
         let cache = CacheShape { rows, pages, scalar: settings.cache };
         let all = match sequences {
             Some(n) => vec![batch_class(n, n, rows)],
-            None => classes(chunk, &depths(&settings, rows, target)),
+            None => classes(most, &depths(&settings, rows, target)),
         };
         let classes = all.into_iter().map(|class| plan_options(class, cache, target)).collect();
         Steps { model, context, classes, functions: Functions::new(), seen: vec![], shown: 0 }

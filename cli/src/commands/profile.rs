@@ -170,10 +170,10 @@ struct Subject {
 impl Subject {
     /// Fills what the step reads.
     fn prepare(&self, engine: &mut Engine) -> Result {
-        if !self.of_several && self.tokens > engine.chunk() {
+        if !self.of_several && self.tokens > engine.longest_step() {
             return Err(Failure::usage(
-                format_args!("a step takes at most {} tokens", engine.chunk()),
-                format!("try -p {}", engine.chunk()),
+                format_args!("a step takes at most {} tokens", engine.longest_step()),
+                format!("try -p {}", engine.longest_step()),
             ));
         }
         let (pages, taken) = (engine.pages().unwrap_or(0), engine.most_sequences());

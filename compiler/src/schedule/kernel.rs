@@ -41,7 +41,8 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     };
     let zero = g.int(0);
     let extents = g.shape(node);
-    let region: Vec<Span> = extents.iter().map(|&d| Span { base: zero, extent: x.dim(g, d), last: None, shared: None }).collect();
+    let region: Vec<Span> =
+        extents.iter().map(|&d| Span { base: zero, extent: x.dim(g, d), last: None, shared: None }).collect();
     let mut address = |g: &mut Graph, index: &[Id]| {
         let mut index: Indices = index.into();
         if let Some(start) = start {

@@ -74,6 +74,10 @@ impl Product {
         let both = both.first().copied();
         Some(Product { nest, id, sum, of, row, high, column, outputs, both, term, terms, alone })
     }
+    /// Is it a sum in a loop that nests share? What a warp does not keep at once, the loop is run again for.
+    pub fn in_rounds(&self, g: &Graph) -> bool {
+        self.alone.iter().any(|&r| g.range_kind(r) == Some(RangeKind::Fused))
+    }
     /// Is an operand in a stage?
     pub fn is_staged(&self, g: &Graph) -> bool {
         self.sum.staged_rows(g) || self.sum.staged_columns(g)

@@ -1,8 +1,8 @@
 //! Between a file and an engine: everything compiled, no weights yet.
 
-use super::class::{CacheShape, Class, Settings, batch_class, cache_rows, classes, depths, plan_options};
+use super::class::{CacheShape, Class, Most, Settings, batch_class, cache_rows, classes, depths, plan_options};
 use super::error::{Error, Progress};
-use super::executor::Engine;
+use super::executor::{ATTENTION_BYTES, Engine};
 use super::footprint::{Footprint, choose_context, layer_input_bytes};
 use super::pool::Pool;
 use crate::arch::{self, Functions, Logits, Model, Options, Plan, TokenClass};
@@ -13,11 +13,17 @@ use crate::synth;
 use gristmill_backend::Opened;
 use gristmill_runtime::Memory;
 use gristmill_tensor::jit::Jit;
+use gristmill_uop::machine::MachineKind;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// What messages count in.
 const MB: u64 = 1_000_000;
+/// The part of the memory that steps may take beside weights and cache: where those of long prompts take more, they are as others.
+const LONG_SHARE: u64 = 8;
+/// The part of a GPU's free memory that partial results of attention may take in one step.
+const ATTENTION_SHARE: usize = 16;
+
 /// A step that every model has, to ask it what it keeps.
 fn probe(settings: &Settings) -> Options {
     let (logits, tile) = (Logits::Last, Options::TILE);
@@ -56,25 +62,26 @@ impl<'a> Compiled<'a> {
         let mut jit = Jit::new(opened.clone());
         let device = jit.device().clone();
         let mut functions = Functions::new();
-        let chunk = settings.chunk.clamp(1, model.context());
-        let settings = Settings { chunk, ..settings };
+        let most = Most::of(&settings, model.context(), device.target());
+        let asked = settings.long;
+        let settings = Settings { chunk: most.chunk, long: Some(most.long), ..settings };
         // The context first, without intermediates, which only compiling tells: it is cheap to refuse.
         let probe = probe(&settings);
         let weights = absent(file, model.as_ref(), &probe, there);
         let available = device.available().unwrap_or(u64::MAX / 2);
         let beside = |weights: u64| beside(file, weights, available);
-        let footprint = Footprint::new(model.as_ref(), &probe, chunk, LEAST_ARENA);
+        let footprint = Footprint::new(model.as_ref(), &probe, most, LEAST_ARENA);
         let context = choose_context(&settings, model.context(), &footprint, beside(weights)?)?;
-        let rows = cache_rows(context, chunk);
+        let rows = cache_rows(context, most.long);
         // A model whose states are of one sequence has no steps for several.
-        let parallel = settings.parallel.filter(|_| model.batches()).map(|n| n.clamp(1, chunk));
+        let parallel = settings.parallel.filter(|_| model.batches()).map(|n| n.clamp(1, most.chunk));
         let settings = Settings { parallel, ..settings };
         let pages = parallel.map(|n| footprint.pages(context, n, beside(weights).unwrap_or(0)));
         let cache = CacheShape { rows, pages, scalar: settings.cache };
         let depths = depths(&settings, rows, device.target());
         let plan = |class: Class| model.plan(&plan_options(class, cache, &opened.target), &mut functions);
         let batches = parallel.into_iter().map(|most| batch_class(1, most, rows));
-        let plans: Vec<Plan> = classes(chunk, &depths).into_iter().chain(batches).map(plan).collect();
+        let plans: Vec<Plan> = classes(most, &depths).into_iter().chain(batches).map(plan).collect();
         let choices: &[Choice] = if device.overlaps() { &[Choice::Greedy, Choice::Best] } else { &[Choice::Greedy] };
         let choice = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
         let planned = plans.iter().flat_map(|p| p.functions().into_iter().cloned());
@@ -83,14 +90,18 @@ impl<'a> Compiled<'a> {
         let arena = Jit::arena(&ready).max(LEAST_ARENA);
         let layouts = load::layouts(&mut jit, &plans)?;
         let mut partials: FxHashMap<usize, usize> = FxHashMap::default();
-        for (class, plan) in classes(chunk, &depths).iter().zip(&plans) {
+        for (class, plan) in classes(most, &depths).iter().zip(&plans) {
             let of_plan = ready.iter().filter(|r| plan.functions().iter().any(|&f| Arc::ptr_eq(f, &r.function)));
             let most = partials.entry(class.tokens).or_default();
             *most = of_plan.map(|r| r.compiled.partial).max().unwrap_or(0).max(*most);
         }
         // Once more, now that all is known that will be allocated.
-        let footprint = Footprint::new(model.as_ref(), &probe, chunk, arena);
+        let footprint = Footprint::new(model.as_ref(), &probe, most, arena);
         let left = beside(load::missing(file, &layouts, there))?;
+        if asked.is_none() && most.long > most.chunk && footprint.besides > left / LONG_SHARE {
+            let settings = Settings { long: Some(most.chunk), ..settings };
+            return Compiled::new(file, opened, settings, there, progress);
+        }
         let fitting = choose_context(&settings, model.context(), &footprint, left)?;
         let crowded = pages.is_some_and(|pages| footprint.with_pool(context, Some(pages)) > left);
         if fitting < context || crowded {
@@ -146,17 +157,18 @@ impl<'a> Compiled<'a> {
         } = self;
         let rows = cache.rows;
         let weights = load::weights(file, &mut jit, &layouts, there, progress)?;
-        let (device, chunk) = (jit.device().clone(), settings.chunk);
-        let classes = classes(chunk, &depths);
+        let most = Most::of(&settings, model.context(), jit.target());
+        let (device, Most { chunk, long }) = (jit.device().clone(), most);
+        let classes = classes(most, &depths);
         let planes = model.planes(settings.cache);
         let states = planes
             .iter()
             .map(|planes| planes.iter().map(|p| device.alloc(p.bytes(cache.plane_rows()), Memory::State)).collect())
             .collect::<Result<Vec<_>, _>>()?;
-        let hidden_bytes = chunk * model.width() * 4;
+        let hidden_bytes = long * model.width() * 4;
         let hidden = [device.alloc(hidden_bytes, Memory::State)?, device.alloc(hidden_bytes, Memory::State)?];
-        let tokens = device.alloc(chunk * 4, Memory::Scratch)?;
-        let layer_input = match layer_input_bytes(model.as_ref(), chunk) {
+        let tokens = device.alloc(long * 4, Memory::Scratch)?;
+        let layer_input = match layer_input_bytes(model.as_ref(), long) {
             _ if model.layer_input() == 0 => None,
             bytes => Some(device.alloc(bytes, Memory::State)?),
         };
@@ -166,6 +178,10 @@ impl<'a> Compiled<'a> {
             .map(|t| device.alloc(rows * t.row_bytes(), Memory::State))
             .collect::<Result<Vec<_>, _>>()?;
         let logits = device.alloc(chunk * model.vocabulary() * 4, Memory::State)?;
+        let attention_bytes = match jit.target().machine.kind {
+            MachineKind::Gpu => ATTENTION_BYTES.max(device.available().unwrap_or(0) as usize / ATTENTION_SHARE),
+            MachineKind::Cpu => ATTENTION_BYTES,
+        };
         let mut engine = Engine {
             arena: device.alloc(arena, Memory::State)?,
             model,
@@ -194,6 +210,7 @@ impl<'a> Compiled<'a> {
             logits_host: Vec::new(),
             rope_filled: 0,
             partials,
+            attention_bytes,
         };
         if let (Some(pages), Some(most)) = (cache.pages, engine.settings.parallel) {
             engine.pool = Some(Pool::new(&device, rows, pages, most)?);
@@ -225,11 +242,11 @@ impl Forecast {
     /// Those of [`Compiled::new`] that need no compiler: a model that is none, or does not fit.
     pub fn of(file: &Gguf, settings: &Settings, available: u64) -> Result<Forecast, Error> {
         let model = arch::load(file.metadata(), file)?;
-        let chunk = settings.chunk.clamp(1, model.context());
+        let most = Most::chunk(settings.chunk.clamp(1, model.context()));
         let probe = probe(settings);
         let weights = absent(file, model.as_ref(), &probe, &Weights::default());
         let left = beside(file, weights, available)?;
-        let footprint = Footprint::new(model.as_ref(), &probe, chunk, LEAST_ARENA);
+        let footprint = Footprint::new(model.as_ref(), &probe, most, LEAST_ARENA);
         let context = choose_context(settings, model.context(), &footprint, left)?;
         let parallel = settings.parallel.filter(|_| model.batches());
         let pages = parallel.map(|n| footprint.pages(context, n, left));

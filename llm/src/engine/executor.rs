@@ -15,8 +15,8 @@ use gristmill_uop::function::Function;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Bytes that the partial results of attention in one step may take; longer prompts go in smaller steps.
-const ATTENTION_BYTES: usize = 256 << 20;
+/// Bytes that the partial results of attention in one step may take, at least; longer prompts go in smaller steps.
+pub(super) const ATTENTION_BYTES: usize = 256 << 20;
 
 /// Which class a step is of.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,6 +78,8 @@ pub struct Engine {
     pub(super) rope_filled: usize,
     /// Numbers of a partial result of attention for a token and a chunk of the cache, by the most tokens of a class.
     pub(super) partials: FxHashMap<usize, usize>,
+    /// Most bytes of these in one step.
+    pub(super) attention_bytes: usize,
 }
 
 impl Engine {
@@ -116,9 +118,13 @@ impl Engine {
         let states = states.chain(&self.layer_input).chain(self.pool.iter().flat_map(Pool::buffers)).chain(one);
         self.weight_bytes() + states.map(|buffer| buffer.len() as u64).sum::<u64>()
     }
-    /// Most tokens of one step.
+    /// Most tokens of one step, but for those of long prompts.
     pub fn chunk(&self) -> usize {
         self.settings.chunk
+    }
+    /// Most tokens of a step of a long prompt.
+    pub fn longest_step(&self) -> usize {
+        self.settings.long.unwrap_or(self.settings.chunk)
     }
     /// Bytes of the cache that one token takes, in all layers.
     pub fn cache_bytes_per_token(&self) -> usize {
@@ -132,7 +138,7 @@ impl Engine {
     /// after its last token.
     pub fn launches(&self, chunk: bool, position: usize) -> usize {
         let captured = match chunk {
-            true => self.captured.get(&self.class(self.settings.chunk, Logits::Last, position)),
+            true => self.captured.get(&self.class(self.longest_step(), Logits::Last, position)),
             false => self.decoders.get(&(Choice::Greedy, self.depth(position))),
         };
         captured.map_or(0, |c| c.launches.len())
@@ -188,7 +194,8 @@ impl Engine {
         let tokens = match n {
             1 => 1,
             _ if n <= FEW => FEW.min(self.settings.chunk),
-            _ => self.settings.chunk,
+            _ if n <= self.settings.chunk => self.settings.chunk,
+            _ => self.longest_step(),
         };
         Class { tokens, batch: false, logits, depth: if tokens > 1 { self.cache.rows } else { self.depth(position) } }
     }
@@ -279,11 +286,17 @@ impl Engine {
                 self.partials.get(&self.class(most, Logits::None, position).tokens).map_or(0, |numbers| numbers * 4);
             let chunk = gristmill_compiler::chunk_positions(most as i64, self.cache.rows as i64, target) as usize;
             let chunks = (position + most).div_ceil(chunk).max(1);
-            (ATTENTION_BYTES / (chunks * row).max(1)).max(8).min(most)
+            (self.attention_bytes / (chunks * row).max(1)).max(8).min(most)
         };
-        let few = FEW.min(self.settings.chunk);
-        let chunk = limit(self.settings.chunk);
-        if chunk > few || steps == Steps::Chunks { chunk } else { limit(few) }
+        let (few, chunk) = (FEW.min(self.settings.chunk), limit(self.settings.chunk));
+        if steps == Steps::Chunks {
+            return chunk;
+        }
+        match limit(self.longest_step()) {
+            long if long > self.settings.chunk => long,
+            _ if chunk > few => chunk,
+            _ => limit(few),
+        }
     }
     /// Runs `tokens` at `position` and after; returns logits: of the last token, or of every token (row-major `[n, vocabulary]`).
     pub fn forward(&mut self, tokens: &[u32], position: usize, all: bool) -> Result<&[f32], Error> {
@@ -319,7 +332,9 @@ impl Engine {
         self.fill_rope(position + tokens.len())?;
         let mut at = 0;
         while at < tokens.len() {
-            let n = (tokens.len() - at).min(self.step_limit(position + at, steps));
+            // Logits of every token have room for those of a chunk.
+            let most = if wanted == Logits::All { self.settings.chunk } else { usize::MAX };
+            let n = (tokens.len() - at).min(self.step_limit(position + at, steps)).min(most);
             let last = at + n == tokens.len();
             let logits = match (wanted, last) {
                 (Logits::Last, false) => Logits::None,

@@ -1,6 +1,6 @@
 //! The bytes that an engine takes beside its weights, and the context that fits.
 
-use super::class::{Settings, cache_rows};
+use super::class::{Most, Settings, cache_rows};
 use super::error::Error;
 use crate::arch::{Model, Options};
 use crate::sampling::NUMBERS;
@@ -31,14 +31,14 @@ pub(super) struct Footprint {
 
 impl Footprint {
     /// With intermediates of so many bytes.
-    pub fn new(model: &dyn Model, probe: &Options, chunk: usize, arena: usize) -> Footprint {
+    pub fn new(model: &dyn Model, probe: &Options, Most { chunk, long }: Most, arena: usize) -> Footprint {
         let cached = model.cache_row_bytes(probe.cache);
         let row = cached + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
-        let hidden = 2 * chunk * model.width() * size_of::<f32>() + layer_input_bytes(model, chunk);
+        let hidden = 2 * long * model.width() * size_of::<f32>() + layer_input_bytes(model, long);
         let logits = chunk * model.vocabulary() * size_of::<f32>();
-        let request = NUMBERS * size_of::<f32>() + chunk * size_of::<u32>();
+        let request = NUMBERS * size_of::<f32>() + long * size_of::<u32>();
         let besides = (model.state_bytes() + hidden + logits + request + arena) as u64;
-        Footprint { row: row as u64, cached: cached as u64, besides, chunk }
+        Footprint { row: row as u64, cached: cached as u64, besides, chunk: long }
     }
     /// With a pool of so many pages, if there is one, for contexts of so many tokens each.
     pub fn with_pool(&self, context: usize, pages: Option<usize>) -> u64 {

@@ -326,7 +326,13 @@ impl<'a> Chunked<'a> {
         self.sums(g, weights, tiled::Over::Chunk, (kernel, hints))
     }
     /// Those of all chunks, `[tokens, heads, depth]`.
-    pub(super) fn summed(&self, g: &mut Graph, weights: Id, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
+    pub(super) fn summed(
+        &self,
+        g: &mut Graph,
+        weights: Id,
+        kernel: &mut Inside,
+        hints: &mut FxHashMap<Id, Hint>,
+    ) -> Id {
         self.sums(g, weights, tiled::Over::All, (kernel, hints))
     }
     fn sums(

@@ -34,13 +34,7 @@ pub fn partial(
 }
 
 /// Partial results of these columns, `[chunks, tokens, heads, ..]`, by a kernel of their own.
-pub fn partials(
-    of: &Chunked,
-    g: &mut Graph,
-    columns: &[Id],
-    kernel: Inside,
-    hints: &mut FxHashMap<Id, Hint>,
-) -> Id {
+pub fn partials(of: &Chunked, g: &mut Graph, columns: &[Id], kernel: Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
     // Who shares a tile of the cache: heads, or, where each has rows of its own, tokens. Then heads come first, which divide the work evenly:
     // a token reads no chunk of its future, so chunks and tokens would not.
     let (order, back) = if of.own { ([2, 0, 1, 3], [1, 2, 0, 3]) } else { ([0, 1, 2, 3], [0, 1, 2, 3]) };

@@ -90,7 +90,11 @@ fn shared_loops(g: &Graph, code: &Code) -> Checked {
             if *s == Statement::Barrier {
                 stages = Touches::default();
             } else if stages.is_mixed(&touched) {
-                return Err(error("a barrier stands between what threads write to a stage and what others read of it", at, code));
+                return Err(error(
+                    "a barrier stands between what threads write to a stage and what others read of it",
+                    at,
+                    code,
+                ));
             }
             stages.add(&touched);
         }

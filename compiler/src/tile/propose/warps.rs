@@ -56,7 +56,8 @@ fn shared(g: &Graph, product: &Product, mut warps: i64, [most_wide, most_tall]: 
     let apart = product.of_both(g).filter(|n| warps % n == 0 && along != Along::Together);
     warps /= apart.unwrap_or(1);
     let beside = product.tiles_beside();
-    let blocks = (beside + most_wide - 1) / most_wide;
+    let whole = product.in_rounds(g);
+    let blocks = if whole { 1 } else { (beside + most_wide - 1) / most_wide };
     let (rows, columns) = match along {
         Along::Columns => {
             let columns = power_divisor(blocks, warps);
@@ -71,6 +72,9 @@ fn shared(g: &Graph, product: &Product, mut warps: i64, [most_wide, most_tall]: 
     // Of rows in a stage a lane takes as many as one store of 16 bytes has room for.
     let staged = product.sum.staged_rows(g);
     let most = if staged { 8 / g.scalar(product.nest.value).bytes() as i64 } else { TILES / wide };
-    let tall = power_divisor(product.high / rows, most.min(TILES / wide).min(most_tall));
+    let tall = match whole {
+        true => product.high / rows,
+        false => power_divisor(product.high / rows, most.min(TILES / wide).min(most_tall)),
+    };
     Warps { apart: apart.is_some(), rows, columns, wide, tall }
 }
