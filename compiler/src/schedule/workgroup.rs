@@ -22,17 +22,18 @@ pub struct Split {
 pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, around: &Around) -> Split {
     let axes = axes(g, nests);
     let tiles = around.derived.is_tiled(around.node);
-    let mut s = Splitter { x, map: FxHashMap::default(), order: Vec::new(), tiles };
+    let mut s = Splitter { x, map: FxHashMap::default(), order: Vec::new(), inside: Vec::new(), tiles };
     s.cut(g, &axes, plan);
     let hint = around.hint.filter(|h| h.globals > 0);
     let skip = hint.and_then(|h| s.skip(g, &h.future?, &axes, around.node, h.tile));
     let fresh = hint.and_then(|h| s.fresh(g, &h.resident?, &axes, around.node));
-    let (map, order) = (s.map, s.order);
+    let (map, order, inside) = (s.map, s.order, s.inside);
     let split_nest = |&nest: &Id| {
         let mut n = Nest::of(g, nest);
         let mut m = map.clone();
         n.offset = g.replace(n.offset, &mut m);
         n.value = g.replace(n.value, &mut m);
+        n.only_where(g, &inside);
         // New inner ranges in the order chosen, then what was left alone.
         let left = n.closed.into_iter().filter(|r| !map.contains_key(r) && !order.contains(r));
         n.closed = order.iter().copied().chain(left).collect();
@@ -48,6 +49,8 @@ struct Splitter<'a, 'b> {
     map: FxHashMap<Id, Id>,
     /// Inner ranges, outermost first.
     order: Vec<Id>,
+    /// Of indices that are held within their axes: where they have not passed the end.
+    inside: Vec<Id>,
     /// Is what is computed a product of tiles, whose buffers have room for whole ones?
     tiles: bool,
 }
@@ -65,6 +68,10 @@ impl Splitter<'_, '_> {
                 self.order.push(r);
                 continue;
             }
+            // Rows that are added in an order stay one loop.
+            if g.range_kind(r) == Some(RangeKind::Reduce) {
+                continue;
+            }
             let (at, stride) = (self.part(g, r, part), g.int(part.stride));
             let at = g.mul(at, stride);
             let mut index = match self.map.get(&r) {
@@ -76,6 +83,7 @@ impl Splitter<'_, '_> {
             let inner: Vec<&Part> = plan.parts[i + 1..].iter().filter(of_axis).collect();
             if let Some(step) = self.repeated(part, &inner).filter(|_| several && !divides) {
                 let last = self.last(g, r, step);
+                self.inside.push(g.lt(index, g[r].src[0]));
                 index = g.min(index, last);
             }
             self.map.insert(r, index);
@@ -126,6 +134,7 @@ impl Splitter<'_, '_> {
         let most = g.int(most);
         let new = self.new_range(g, most, RangeKind::Global);
         let last = g.add(bound, minus);
+        self.inside.push(g.lt(new, bound));
         g.min(new, last)
     }
     /// Is every element of the workgroup one that nobody reads?
