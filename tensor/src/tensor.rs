@@ -300,7 +300,8 @@ impl<'g> Tensor<'g> {
     pub fn scatter_add(self, value: Tensor<'g>, index: Tensor<'g>) -> Tensor<'g> {
         let (own, new, numbers) = (self.dims(), value.dims(), index.dims());
         let (front, rest) = new.split_at(numbers.len().min(new.len()));
-        let fit = front == &numbers[..] && rest == &own[1..] && value.scalar() == self.scalar() && index.scalar().is_int();
+        let fit =
+            front == &numbers[..] && rest == &own[1..] && value.scalar() == self.scalar() && index.scalar().is_int();
         assert!(fit, "{value:?} added to {self:?} at {index:?}");
         let mut g = self.capture.graph.borrow_mut();
         let one = g.int(1);

@@ -44,7 +44,9 @@ pub(crate) fn of(g: &Graph, n: &Node) -> Option<Arc<[Id]>> {
             .map(|(_, d)| *d)
             .collect(),
         (Op::Gather, _) => dims(1).iter().chain(dims(0).iter().skip(1)).copied().collect(),
-        (Op::Decode | Op::Assign | Op::ScatterAdd | Op::Copy | Op::Call, _) => return g.shared_dims(*n.src.first()?).cloned(),
+        (Op::Decode | Op::Assign | Op::ScatterAdd | Op::Copy | Op::Call, _) => {
+            return g.shared_dims(*n.src.first()?).cloned();
+        }
         // q [tokens, heads, d], k [positions, kv heads, d], v [positions, kv heads, dv] -> [tokens, heads, dv]
         (Op::Attention, _) => dims(0).iter().take(2).chain(dims(2).get(2)).copied().collect(),
         // q [rows, heads, d], k [pages, page, kv heads, d], v [pages, page, kv heads, dv] -> [rows, heads, dv]

@@ -10,19 +10,55 @@
 
 use crate::decision::{Alternative, Decider, Decision};
 use crate::price::typical;
+use crate::tile::text::{ParseError, bad};
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
+use std::fmt;
+use std::str::FromStr;
 
 /// How rows are added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Form {
+pub enum Form {
+    /// By comparison, one sum for each element of the result.
     Compared,
+    /// One after the other.
     InOrder,
+    /// All at once.
     Atomic,
+}
+
+impl Form {
+    /// Its name.
+    fn name(self) -> &'static str {
+        match self {
+            Form::Compared => "compared",
+            Form::InOrder => "in order",
+            Form::Atomic => "atomic",
+        }
+    }
+    const ALL: [Form; 3] = [Form::Compared, Form::InOrder, Form::Atomic];
+    /// The forms that sums of that type may take.
+    pub fn legal(scalar: Scalar, target: &Target) -> impl Iterator<Item = Form> {
+        let atomic = target.any_order || scalar == Scalar::I32;
+        Form::ALL.into_iter().filter(move |&form| atomic || form != Form::Atomic)
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "scatter: {}", self.name())
+    }
+}
+
+impl FromStr for Form {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<Form, ParseError> {
+        Form::ALL.into_iter().find(|form| form.to_string() == text.trim()).map_or_else(|| bad(text), Ok)
+    }
 }
 
 /// Operations for an element of a row that is compared: whether it is there, what it then counts as, and the sum.
@@ -115,29 +151,28 @@ fn compared(g: &mut Graph, [x, value, index]: [Id; 3], own: bool) -> Id {
 /// The form that a node takes.
 fn decided(g: &Graph, id: Id, own: bool, function: &str, target: &Target, decider: &mut Decider) -> Form {
     let of = Sizes::of(g, id, own);
-    let mut forms = vec![("compared", Form::Compared), ("in order", Form::InOrder)];
-    if target.any_order || g.scalar(id) == Scalar::I32 {
-        forms.push(("atomic", Form::Atomic));
-    }
-    let options = forms.iter().map(|&(name, form)| Alternative {
-        name,
-        plan: format!("scatter: {name}"),
+    let forms: Vec<Form> = Form::legal(g.scalar(id), target).collect();
+    let options = forms.iter().map(|&form| Alternative {
+        name: form.name(),
+        plan: form.to_string(),
         seconds: of.seconds(form, target),
     });
     let site = format!("{function} {} by {}", g.show_dims(g.dims(id)), g.show_dims(g.dims(g[id].src[2])));
-    forms[decider.choose(Decision::new("scatter", site, options.collect()))].1
+    forms[decider.choose(Decision::new("scatter", site, options.collect()))]
 }
 
 /// What a price follows from.
-struct Sizes {
-    rows: f64,
+pub struct Sizes {
+    /// Rows of the result.
+    pub rows: f64,
     /// Rows that are added.
-    added: f64,
+    pub added: f64,
     /// Elements of a row.
-    width: f64,
-    bytes: f64,
+    pub width: f64,
+    /// Their type.
+    pub scalar: Scalar,
     /// Is there no copy to make?
-    own: bool,
+    pub own: bool,
 }
 
 impl Sizes {
@@ -148,7 +183,7 @@ impl Sizes {
             rows: size(&dims[0]),
             added: size(&g.dims(g[id].src[2])[0]),
             width: dims[1..].iter().map(size).product(),
-            bytes: g.scalar(id).bytes() as f64,
+            scalar: g.scalar(id),
             own,
         }
     }
@@ -157,12 +192,13 @@ impl Sizes {
         let m = &target.machine;
         bytes / if bytes > m.cache as f64 { m.bandwidth } else { m.cache_bandwidth }
     }
-    fn seconds(&self, form: Form, target: &Target) -> f64 {
-        let m = &target.machine;
-        let all = 2.0 * self.rows * self.width * self.bytes;
+    /// What a form takes.
+    pub fn seconds(&self, form: Form, target: &Target) -> f64 {
+        let (m, bytes) = (&target.machine, self.scalar.bytes() as f64);
+        let all = 2.0 * self.rows * self.width * bytes;
         let elements = self.added * self.width;
         let copy = if self.own { 0.0 } else { m.launch + self.moved(all, target) };
-        let moved = self.moved(MOVED * elements * self.bytes, target);
+        let moved = self.moved(MOVED * elements * bytes, target);
         match form {
             Form::Compared => {
                 let operations = COMPARED * self.rows * elements;

@@ -135,9 +135,10 @@ pub fn in_every_form(ways: Vec<Way>) -> Vec<Way> {
         way.device.target = any_order(&way.device.target);
         way.device.target.plans.extend(plans.iter().map(|(key, all)| (key.clone(), all[form].clone())));
         // Floats that are added in any order are the same to the bit by chance.
-        way.same_as = way.same_as.filter(|_| form < 2);
+        way.same_as = way.same_as.and([Some("compared"), Some("in order"), None][form]);
         way
     };
-    let each: Vec<Way> = ways.iter().flat_map(|way| (0..forms).map(move |form| (way, form))).map(|(w, f)| of_form(w, f)).collect();
+    let each: Vec<Way> =
+        ways.iter().flat_map(|way| (0..forms).map(move |form| (way, form))).map(|(w, f)| of_form(w, f)).collect();
     ways.into_iter().chain(each).collect()
 }

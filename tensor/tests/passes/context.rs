@@ -13,7 +13,11 @@ use std::sync::Arc;
 /// The function that a tensor-level graph is: its parameters are slots, a state where something is assigned to it, and each root is an output.
 pub fn function(g: &Graph, roots: &[Id]) -> Function {
     let order = g.toposort(roots);
-    let states: BTreeSet<Id> = order.iter().filter(|&&n| g[n].op.is_version() && matches!(g[g[n].src[0]].op, Op::Param)).map(|&n| g[n].src[0]).collect();
+    let states: BTreeSet<Id> = order
+        .iter()
+        .filter(|&&n| g[n].op.is_version() && matches!(g[g[n].src[0]].op, Op::Param))
+        .map(|&n| g[n].src[0])
+        .collect();
     let mut slots: Vec<Slot> = Vec::new();
     for &id in &order {
         let (number, storage) = match g[id].arg {

@@ -357,7 +357,9 @@ impl<'a> Machine<'a> {
             for &value in &a.values {
                 for lane in 0..self.g[value].dtype.lanes as usize {
                     if !a.atomic && others.insert(byte, thread).is_some_and(|other| other != thread) {
-                        return Err(Fault::Graph(format!("two threads add to byte {byte} without excluding each other")));
+                        return Err(Fault::Graph(format!(
+                            "two threads add to byte {byte} without excluding each other"
+                        )));
                     }
                     let at = At { buffer: a.buffer, byte };
                     let (old, new) = (self.places.load(at, scalar, thread)?, self.get(value, thread)[lane]);

@@ -31,8 +31,7 @@ pub fn plain(
     // Axes that may go over the launch.
     let threads = target.machine.kind == MachineKind::Gpu;
     let ordered = |i: &usize| g.range_kind(axes[*i]) == Some(RangeKind::Reduce);
-    let spread: Vec<usize> =
-        (0..axes.len()).filter(|&i| !ordered(&i) && (threads || host_bound(g, axes[i]))).collect();
+    let spread: Vec<usize> = (0..axes.len()).filter(|&i| !ordered(&i) && (threads || host_bound(g, axes[i]))).collect();
     let in_order: Vec<usize> = (0..axes.len()).filter(ordered).collect();
     let again: i64 = in_order.iter().map(|&i| g.max_of(g[axes[i]].src[0])).product();
     let of = Plain {
@@ -42,9 +41,7 @@ pub fn plain(
         sizes: spread.iter().map(|&i| g.max_of(g[axes[i]].src[0])).collect(),
         work: nests.iter().map(|&n| terms(g, n)).max().unwrap_or(1).saturating_mul(again),
         in_order,
-        of_data: (0..axes.len())
-            .filter(|&i| tiles.is_some() && !ordered(&i) && !host_bound(g, axes[i]))
-            .collect(),
+        of_data: (0..axes.len()).filter(|&i| tiles.is_some() && !ordered(&i) && !host_bound(g, axes[i])).collect(),
         units: target.machine.units.max(1) as i64,
     };
     let first = match target.machine.kind {
