@@ -42,9 +42,9 @@ impl Nest {
     }
     /// Of what is added where one of these indices is no element's, nothing: what is surplus repeats the last element, which may be written again but not added again.
     pub fn only_where(&mut self, g: &mut Graph, inside: &[Id]) {
-        let nothing = nothing(g, self.value);
-        for &condition in inside.iter().filter(|_| self.adds) {
-            self.value = g.select(condition, self.value, nothing);
+        if self.adds && !inside.is_empty() {
+            let nothing = nothing(g, self.value);
+            self.value = inside.iter().fold(self.value, |value, &condition| g.select(condition, value, nothing));
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use super::fragment_tiling;
 use super::fuse_reductions::fuse_reductions;
-use crate::nest::{Nest, Ranges, divisor, floor_power, identity, outermost_reductions, strided};
+use crate::nest::{Nest, Ranges, adds, divisor, floor_power, identity, outermost_reductions, strided};
 use crate::tile::nest_view::{NestView, divided, fixed, is, most, reductions, walked};
 use crate::tile::{Along, Counted, NestPlan, Sum, Threads};
 use gristmill_uop::target::Target;
@@ -30,7 +30,8 @@ pub fn nest(g: &mut Graph, store: Id, plan: &NestPlan, target: &Target, ranges: 
         NestPlan::Warps(warps) => fragment_tiling::nest(g, store, warps, &target.machine, ranges).unwrap_or(store),
         NestPlan::Threads(plan) => {
             let threads = target.threads as i64;
-            Sharing { g, ranges, threads, plan, steps: FxHashMap::default(), inside: vec![] }.nest(store)
+            let inside = adds(g, store).then(Vec::new);
+            Sharing { g, ranges, threads, plan, steps: FxHashMap::default(), inside }.nest(store)
         }
         NestPlan::Counted(plan) => counted(g, store, plan, ranges),
         NestPlan::Serial | NestPlan::Vectors(_) | NestPlan::Tiles => store,
@@ -96,8 +97,8 @@ struct Sharing<'a> {
     plan: &'a Threads,
     /// Ranges that a range of reductions was cut into, for lanes: reductions over the same terms share their loop.
     steps: FxHashMap<(Id, Id, Sum), [Id; 2]>,
-    /// Of indices that are held within what is shared: where they have not passed the end.
-    inside: Vec<Id>,
+    /// Of a nest that adds, whose indices are held within what is shared: where these have not passed the end.
+    inside: Option<Vec<Id>>,
 }
 
 /// Threads that share a reduction.
@@ -172,7 +173,7 @@ impl Sharing<'_> {
         self.divide_reductions(value, &sums, &own, &division, &mut map);
         let value = self.g.substitute(value, &mut map);
         let mut nest = Nest { buffer, offset, value, adds, closed: order };
-        nest.only_where(self.g, &self.inside);
+        nest.only_where(self.g, self.inside.as_deref().unwrap_or_default());
         nest.store(self.g)
     }
 
@@ -279,7 +280,9 @@ impl Sharing<'_> {
         let mut index = self.g.add(at, group);
         if self.g.int_value(total).is_none_or(|n| n % groups != 0) {
             let last = self.g.add(total, minus);
-            self.inside.push(self.g.lt(index, total));
+            if let Some(inside) = &mut self.inside {
+                inside.push(self.g.lt(index, total));
+            }
             index = self.g.min(index, last);
         }
         for (i, (&r, &b)) in shared.iter().zip(&bounds).enumerate().rev() {
