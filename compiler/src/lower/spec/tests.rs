@@ -137,7 +137,10 @@ const BAD: &[Bad] = &[
     ("threads are a constant number of lanes", |w, s| s[0] = w.open(w.y, &[w.row])),
     ("a nest writes its buffer", |_, s| drop(s.remove(9))),
     ("a nest writes its own buffer", |w, s| s[9] = Write(w.x, w.row, w.sum)),
-    ("what is added to is f32, f16 or i32 in memory", |w, s| s[9] = added(w.stage, w.row, vec![w.sum], None, true)),
+    ("what is added to is f32, f16 or i32 in memory", |w, s| {
+        s[0] = Nest { buffer: w.stage, staged: true, globals: vec![], threads: vec![] };
+        s[9] = added(w.stage, w.row, vec![w.sum], None, true);
+    }),
     ("what is added at once is one value, or two halves of a word", |w, s| {
         s[9] = added(w.y, w.row, vec![w.sum; 2], None, true);
     }),
