@@ -68,7 +68,8 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     };
     let adds = g[root].op == Op::ScatterAdd;
     if adds {
-        let in_order = g[root].arg == Arg::Int(1);
+        // A row alone has no axis, and no other to come before.
+        let in_order = g[root].arg == Arg::Int(1) && g.int_value(extents[0]) != Some(1);
         out.nests.iter_mut().for_each(|nest| *nest = adding(g, &mut x, *nest, in_order));
     }
     inline_same(g, &mut x, &mut out);
@@ -94,24 +95,18 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
 /// one row, and go to one place, are added at once: no loop that none of its indices depends on would be run as often as it says.
 fn adding(g: &mut Graph, x: &mut Expander, nest: Id, in_order: bool) -> Id {
     let mut nest = Nest { adds: true, ..Nest::of(g, nest) };
-    let of_rows = nest.closed.first().copied().filter(|r| {
-        let is_read = |id: Id| g.free_ranges(id).contains(r);
-        is_read(nest.offset) || is_read(nest.value)
-    });
-    match (of_rows, nest.closed.first().copied()) {
-        (None, Some(same)) if nest.closed.len() as i64 > 0 => {
-            let times = g.cast(g[same].src[0], g.scalar(nest.value));
-            nest.value = g.mul(nest.value, times);
-            nest.closed.remove(0);
-        }
-        (Some(rows), _) if in_order => {
-            let ordered = x.ranges.range(g, g[rows].src[0], RangeKind::Reduce);
-            let mut map = FxHashMap::from_iter([(rows, ordered)]);
-            nest.offset = g.replace(nest.offset, &mut map.clone());
-            nest.value = g.replace(nest.value, &mut map);
-            nest.closed[0] = ordered;
-        }
-        _ => {}
+    let Some(&rows) = nest.closed.first() else { return nest.store(g) };
+    let depends = [nest.offset, nest.value].iter().any(|&id| g.free_ranges(id).contains(&rows));
+    if !depends {
+        let times = g.cast(g[rows].src[0], g.scalar(nest.value));
+        nest.value = g.mul(nest.value, times);
+        nest.closed.remove(0);
+    } else if in_order {
+        let ordered = x.ranges.range(g, g[rows].src[0], RangeKind::Reduce);
+        let mut map = FxHashMap::from_iter([(rows, ordered)]);
+        nest.offset = g.replace(nest.offset, &mut map.clone());
+        nest.value = g.replace(nest.value, &mut map);
+        nest.closed[0] = ordered;
     }
     nest.store(g)
 }
