@@ -65,6 +65,16 @@ fn shapes() -> Vec<Case> {
             40,
         ),
     ];
+    // As many as several workgroups share, none of which they divide.
+    for scalar in [Scalar::F32, Scalar::I32] {
+        let case = Case::new(format!("thousands of {} to a few", scalar.name()), |c| {
+            let n = c.var("n", 1, 3001);
+            let x = c.input("x", dims![40], scalar);
+            let (value, index) = (c.input("value", dims![n], scalar), c.input("index", dims![n], Scalar::I32));
+            c.output("y", x.scatter_add(value, index.clamp_index(39)));
+        });
+        out.push(numbers(case.vars(&[&[("n", 1)], &[("n", 2987)]]), 2, 40));
+    }
     out.push(Case::new("one row, again and again", |c| {
         let x = c.input("x", dims![6, 8], Scalar::F32);
         let row = c.input("row", dims![8], Scalar::F32);
