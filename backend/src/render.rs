@@ -38,6 +38,12 @@ pub fn type_of(d: DType) -> String {
     if d.lanes == 1 { scalar.into() } else { format!("{scalar}x{}", d.lanes) }
 }
 
+/// The text of a sum; of halves in f32, and rounded.
+pub fn sum(d: DType, a: &str, b: &str) -> String {
+    let wide = DType { scalar: if d.scalar.is_half() { Scalar::F32 } else { d.scalar }, ..d };
+    cast(wide, d, &format!("({} + {})", cast(d, wide, a), cast(d, wide, b)))
+}
+
 /// C type of an element in memory.
 pub fn stored(d: DType) -> String {
     match d.scalar {

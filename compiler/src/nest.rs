@@ -19,6 +19,8 @@ pub struct Nest {
     pub offset: Id,
     /// What is written there.
     pub value: Id,
+    /// Is it added to what is there?
+    pub adds: bool,
     /// The ranges of its loops, outermost first.
     pub closed: Vec<Id>,
 }
@@ -29,7 +31,7 @@ impl Nest {
         let &[buffer, offset, value, ref closed @ ..] = &g[store].src[..] else {
             unreachable!("a nest has a buffer, an offset and a value: {:?}", g[store])
         };
-        Nest { buffer, offset, value, closed: closed.to_vec() }
+        Nest { buffer, offset, value, adds: adds(g, store), closed: closed.to_vec() }
     }
     /// The store without its loops of that kind, and these.
     pub fn apart(mut self, g: &mut Graph, kind: RangeKind) -> (Id, Vec<Id>) {
@@ -44,8 +46,42 @@ impl Nest {
     }
     /// Its store.
     pub fn store(&self, g: &mut Graph) -> Id {
-        g.store(self.buffer, self.offset, self.value, &self.closed)
+        match self.adds {
+            true => g.add_to(self.buffer, self.offset, self.value, &self.closed),
+            false => g.store(self.buffer, self.offset, self.value, &self.closed),
+        }
     }
+    /// Of what is added where one of these indices is no element's, nothing: what is surplus repeats the last element, which may be written again but not added again.
+    pub fn only_where(&mut self, g: &mut Graph, inside: &[Id]) {
+        if self.adds && !inside.is_empty() {
+            let nothing = nothing(g, self.value);
+            self.value = inside.iter().fold(self.value, |value, &condition| g.select(condition, value, nothing));
+        }
+    }
+}
+
+/// Does that nest add to what is there?
+pub fn adds(g: &Graph, store: Id) -> bool {
+    g[store].arg != Arg::None
+}
+
+/// What added to anything of this type changes no bit of it.
+fn nothing(g: &mut Graph, value: Id) -> Id {
+    let scalar = g.scalar(value);
+    g.constant(scalar, if scalar.is_float() { -0.0 } else { 0.0 })
+}
+
+/// A value that is added, and the conditions under which it is not nothing.
+pub fn unmasked(g: &mut Graph, value: Id) -> (Option<Id>, Id) {
+    let nothing = nothing(g, value);
+    let (mut when, mut value) = (None, value);
+    while let (Op::Where, &[condition, inner, other]) = (g[value].op, &g[value].src[..])
+        && other == nothing
+    {
+        when = Some(when.map_or(condition, |all| g.and(all, condition)));
+        value = inner;
+    }
+    (when, value)
 }
 
 /// Makes ranges, numbered one after the other: the numbers say in which order loops, lanes and threads are counted.

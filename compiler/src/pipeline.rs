@@ -5,6 +5,7 @@ use crate::custom;
 use crate::decision::{Decider, Decision, Policy};
 use crate::decompose::attention;
 use crate::decompose::attention::plan::AttentionPlan;
+use crate::decompose::scatter;
 use crate::emit::{CustomDialect, Dialect, Slots, map, program};
 use crate::layout::Layout;
 use crate::planned::{Planned, planned};
@@ -155,6 +156,7 @@ pub fn check_plan(text: &str) -> Result<(), ParseError> {
         Some("layout") => text.parse::<Layout>().map(drop),
         Some("attention") => text.parse::<AttentionPlan>().map(drop),
         Some("stages") => text.parse::<StagePlan>().map(drop),
+        Some("scatter") => text.parse::<scatter::Form>().map(drop),
         Some("launch") => text.parse::<LaunchPlan>().map(drop).map_err(ParseError),
         _ => text.parse::<NestPlan>().map(drop),
     }

@@ -2,7 +2,7 @@
 //! only compared end here.
 
 use crate::decision::Decider;
-use crate::decompose::{attention, int8, layouts, scan};
+use crate::decompose::{attention, int8, layouts, scan, scatter};
 use crate::emit::verify;
 use crate::layout::Layout;
 use crate::schedule::{self, Decomposed, Scheduled};
@@ -29,6 +29,8 @@ pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watc
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     scan::expand(&mut graph, &mut roots);
     watch.pass("scan", &mut graph, &roots);
+    scatter::expand(&mut graph, &mut roots, function, target, decider);
+    watch.pass("scatter", &mut graph, &roots);
     attention::expand(&mut graph, &mut roots, &mut hints, target, &function.name, decider);
     watch.pass("attention", &mut graph, &roots);
     let layouts = layouts::decided(function, int8::layouts_of(function, target), target, decider);
@@ -46,13 +48,22 @@ pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watc
     Planned { scheduled: schedule::schedule(&of, graph, target, decider), layouts }
 }
 
+/// Is it a version of a state?
+fn is_state(g: &Graph, mut node: Id) -> bool {
+    let is_version = g[node].op.is_version();
+    while g[node].op.is_version() {
+        node = g[node].src[0];
+    }
+    is_version && g[node].op == Op::Param
+}
+
 /// The outputs, each with a node of its own, since a node is written to one place: what another slot has already, or has as its state, is copied.
 fn apart(g: &mut Graph, function: &Function, roots: &[Id]) -> Vec<(u32, Id)> {
     let mut taken: FxHashSet<Id> = FxHashSet::default();
     let own = |(&(slot, _), &root): (&(u32, Id), &Id)| {
         let mut node = root;
         if function.slots[slot as usize].kind != SlotKind::State {
-            while g[node].op == Op::Assign || !taken.insert(node) {
+            while is_state(g, node) || !taken.insert(node) {
                 let dtype = g[node].dtype;
                 let src: Sources = std::iter::once(node).chain(g.shape(node)).collect();
                 // Not built: the rules know that it is the same.

@@ -4,11 +4,12 @@
 pub use crate::alternatives::rules::{Rule, all as rules_of_tensors};
 pub use crate::alternatives::saturate::Budget;
 pub use crate::alternatives::{considered, every_form};
-pub use crate::decision::{Cheapest, Decider, Decision};
+pub use crate::decision::{Cheapest, Decider, Decision, Policy};
 pub use crate::decompose::attention::{encode as encode_queries, expand as attention};
 pub use crate::decompose::f16_split::{are_halves, parts as f16_split, rounded};
 pub use crate::decompose::int8::{Derived, derive as int8, layouts_of};
 pub use crate::decompose::meaning;
+pub use crate::decompose::scatter::expand as scatter;
 pub use crate::layout::{Layout, Packing};
 pub use crate::lower::async_copies::async_copies;
 pub use crate::lower::barriers::barriers;

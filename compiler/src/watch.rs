@@ -19,6 +19,7 @@ pub const PASSES: &[(&str, &str)] = &[
     ("captured", "the function as the model wrote it"),
     ("alternatives", "the form whose price is least, of those that rules lead to"),
     ("scan", "recurrences become one step of their state, or products by chunks of tokens"),
+    ("scatter", "rows are added by comparison, one after the other, or by additions that exclude one another"),
     ("attention", "attention becomes chunked softmax in ordinary ops"),
     ("int8", "products with packed weights take their integer form"),
     ("outputs", "every output has a node of its own"),

@@ -145,6 +145,27 @@ fn products(machine: &str) -> Vec<Case> {
     programs.map(case).collect()
 }
 
+/// The kernels of rows added to rows that data chooses, of each type and in each form.
+fn scattered(machine: &str) -> Vec<Case> {
+    let of = |scalar: Scalar| {
+        let c = Capture::new(scalar.name());
+        let n = c.var("n", 1, 512);
+        let index = c.input("index", dims![n], Scalar::I32).clamp_index(999);
+        let (x, rows) = (c.input("x", dims![1000, 256], scalar), c.input("rows", dims![n, 256], scalar));
+        c.output("y", x.scatter_add(rows, index));
+        Arc::new(c.finish())
+    };
+    let all = [Scalar::F32, Scalar::F16, Scalar::I32].map(of);
+    let form = |form: &str| {
+        let mut opened = open(&format!("null:{machine}"), &Options::default()).expect("a device");
+        opened.target.any_order = true;
+        let plan = |f: &Arc<Function>| (format!("scatter {} [1000, 256] by [n]", f.name), format!("scatter: {form}"));
+        opened.target.plans.extend(all.iter().map(plan));
+        cases(&mut Jit::new(opened), &all, &format!("{machine}: added {form}"))
+    };
+    ["compared", "in order", "atomic"].into_iter().flat_map(form).collect()
+}
+
 /// What `work` makes of each of these, on as many threads as there are cores; in order.
 fn each<I: Sync, O: Send>(inputs: &[I], work: impl Fn(&I) -> O + Sync) -> Vec<O> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -248,6 +269,15 @@ fn steps_of_several_sequences_compile_without_spills() {
 fn products_of_matrices_compile_without_spills() {
     let of = ["t4", "a100", "h200"].map(products);
     for (cases, name) in of.iter().zip(["mma_halves_8(", "mma_bf16(", "mma_halves("]) {
+        assert!(cases.iter().any(|case| case.text.source.contains(name)), "{name} is in no kernel");
+    }
+    compile(of.into());
+}
+
+#[test]
+fn scattered_sums_compile_without_spills() {
+    let of = ["t4", "a100", "h200"].map(scattered);
+    for (cases, name) in of.iter().flat_map(|of| ["add_f32(", "add_f16_pair(", "add_i32("].map(|name| (of, name))) {
         assert!(cases.iter().any(|case| case.text.source.contains(name)), "{name} is in no kernel");
     }
     compile(of.into());

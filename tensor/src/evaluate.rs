@@ -227,6 +227,8 @@ impl Step<'_> {
             // A packed parameter is decoded as it is read: moving its rows and decoding them commute.
             (Op::Decode, _) => self.src[0].choose(self.src[0].dims.clone(), 0..self.src[0].len()),
             (Op::Assign, _) => self.assign(),
+            (Op::ScatterAdd, _) => self.scatter_add(),
+            (Op::Copy, _) => self.src[0].choose(self.src[0].dims.clone(), 0..self.src[0].len()),
             // What its text computes is judged by its reference.
             (Op::Call, _) => self.src[0].choose(self.src[0].dims.clone(), 0..self.src[0].len()),
             (Op::Attention, Arg::Float(scale)) => self.attention(f64::from_bits(*scale)),
@@ -394,6 +396,28 @@ impl Step<'_> {
             None => state.get(i),
         };
         Tensor::of(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
+    }
+
+    /// The first source with row `i` of the second added to its row `index[i]`, in the order of the rows.
+    fn scatter_add(&self) -> Tensor {
+        let [x, value, index] = self.src else { self.fail("needs a tensor, rows and their numbers") };
+        let fits = !x.dims.is_empty() && value.dims[..1] == index.dims[..] && value.dims[1..] == x.dims[1..];
+        self.ensure(fits, "a number for each row, and rows that fit");
+        let (row, scalar) = (x.dims[1..].iter().product::<usize>(), self.node.dtype.scalar);
+        // Floats are added up as f64, and only the sum is held to the type.
+        let held = if scalar.is_float() { Scalar::F64 } else { scalar };
+        let mut all: Vec<Value> = (0..x.len()).map(|i| x.get(i)).collect();
+        for i in 0..index.len() {
+            let number = index.get(i).int();
+            let Some(to) = usize::try_from(number).ok().filter(|&n| n < x.dims[0]) else {
+                self.fail(&format!("there is no row {number}"))
+            };
+            for j in 0..row {
+                let sum = &mut all[to * row + j];
+                *sum = fold::apply(Op::Add, &[*sum, value.get(i * row + j)], held).unwrap_or(*sum);
+            }
+        }
+        Tensor::of(x.dims.clone(), scalar, all.into_iter())
     }
 
     /// `softmax(scale q·k) v` over the positions `0..=first + t` in use, or the last of them that a window has.

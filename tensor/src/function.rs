@@ -17,7 +17,6 @@ use crate::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, SlotKind, Storage};
-use gristmill_uop::op::Op;
 use gristmill_uop::{Arg, Graph, Id, text};
 use rustc_hash::FxHashMap;
 use std::fmt;
@@ -85,11 +84,11 @@ impl Capture {
         self.outputs.borrow_mut().push((slot, value.id));
         slot
     }
-    /// The last version of a state, a chain of [`Tensor::assign`] that starts at the state; returns the state's slot.
+    /// The last version of a state, a chain of [`Tensor::assign`] and [`Tensor::scatter_add`] that starts at the state; returns the state's slot.
     pub fn output_state(&self, assigned: Tensor<'_>) -> u32 {
         let g = self.graph.borrow();
         let mut base = assigned.id;
-        while g[base].op == Op::Assign {
+        while g[base].op.is_version() {
             base = g[base].src[0];
         }
         let Arg::Param(slot) = g[base].arg else { panic!("{assigned:?} is no version of a state") };

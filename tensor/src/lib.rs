@@ -31,6 +31,12 @@
 //! let normed = Tensor::of([&x, &weight], |_, [x, w]| nn::rms_norm(x, w, 0.0));
 //! assert_eq!(normed.dims(), [2, 2]);
 //!
+//! // Rows that numbers choose, and the other way round: rows added where numbers say, as the gradient of the choice has it.
+//! let numbers = Tensor::from(vec![1i32, 1, 0]);
+//! let chosen = x.gather(&numbers);
+//! let added = Tensor::from([[0.0f32, 0.0], [0.0, 0.0]]).scatter_add(&chosen, &numbers);
+//! assert_eq!(added.to_vec::<f32>()?, [1.0, 2.0, 6.0, 8.0]);
+//!
 //! // A format of packed numbers is a description of one block: here a scale, and a byte for each of four numbers. Every device unpacks it, and
 //! // multiplies with it, as follows from that alone.
 //! use gristmill_uop::Encoding;

@@ -1,11 +1,13 @@
 //! Building blocks of networks, as expressions over tensors.
 
 mod dispatch;
+mod embedding;
 mod glu;
 mod group;
 mod select;
 
 pub use dispatch::Dispatch;
+pub use embedding::embedding_gradient;
 pub use glu::{Glu, gelu};
 pub use group::{Tiles, tiles};
 pub use select::{Choice, group_limited, rank, top_k};

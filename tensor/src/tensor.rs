@@ -286,6 +286,33 @@ impl<'g> Tensor<'g> {
         let id = self.capture.graph.borrow_mut().gather(self.id, index.id);
         self.with(id)
     }
+    /// This tensor `[rows, rest..]` with those of `value [i.., rest..]` added to the rows (first axis) that `index [i..]` names, below `rows`; of several with one
+    /// number all. The gradient of [`gather`](Tensor::gather); its own gradient is one. Of f32, f16 and i32.
+    ///
+    /// ```
+    /// use gristmill_tensor::{dims, function::Capture};
+    /// use gristmill_uop::Scalar;
+    /// let c = Capture::new("histogram");
+    /// let bytes = c.input("bytes", dims![100], Scalar::I32).clamp_index(255);
+    /// let (none, one) = (c.constant(0.0, Scalar::I32), c.constant(1.0, Scalar::I32));
+    /// c.output("counts", none.expand(dims![256]).scatter_add(one.expand(dims![100]), bytes));
+    /// ```
+    pub fn scatter_add(self, value: Tensor<'g>, index: Tensor<'g>) -> Tensor<'g> {
+        let (own, new, numbers) = (self.dims(), value.dims(), index.dims());
+        let (front, rest) = new.split_at(numbers.len().min(new.len()));
+        let fit =
+            front == &numbers[..] && rest == &own[1..] && value.scalar() == self.scalar() && index.scalar().is_int();
+        assert!(fit, "{value:?} added to {self:?} at {index:?}");
+        let mut g = self.capture.graph.borrow_mut();
+        let one = g.int(1);
+        let count = front.iter().fold(one, |product, &d| g.mul(product, d));
+        let index = g.reshape(index.id, &[count]);
+        let rows: Vec<Id> = std::iter::once(count).chain(rest.iter().copied()).collect();
+        let value = g.reshape(value.id, &rows);
+        let id = g.scatter_add(self.id, value, index);
+        drop(g);
+        self.with(id)
+    }
     /// `y[.., o] = Σ_i w[o, i]·x[.., i]` of `x [.., in]` and `w [out, in]`.
     pub fn linear(self, w: Tensor<'g>) -> Tensor<'g> {
         assert_eq!(w.rank(), 2, "linear of {self:?} by {w:?}");

@@ -40,6 +40,8 @@ mod products;
 mod reductions;
 #[path = "conformance/scan.rs"]
 mod scan;
+#[path = "conformance/scatter.rs"]
+mod scatter;
 #[path = "conformance/simulated.rs"]
 mod simulated;
 
@@ -271,6 +273,10 @@ mod linear {
         by_threads(dynamic::states());
     }
     #[test]
+    fn scattered_sums() {
+        check(scatter::cases(), scatter::in_every_form(linear()));
+    }
+    #[test]
     fn products() {
         let mut ways = linear();
         ways.retain(|w| w.name.ends_with("threads") || w.name.ends_with("amx"));
@@ -308,7 +314,7 @@ macro_rules! conformance {
                 recurrences scan::cases; custom_kernels custom::cases;
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
                 integer_attention attention::integers; integer_tiles packed::tiles;
-                products products::cases;
+                products products::cases; scattered_sums scatter::cases;
             }
         }
     };
@@ -328,6 +334,9 @@ macro_rules! conformance {
                 let mut perturbed = ways.iter().filter(|w| w.seed.is_some()).map(|w| w.name.clone());
                 let last = perturbed.next_back();
                 ways.retain(|w| w.seed.is_none() || Some(&w.name) == last.as_ref());
+            }
+            if stringify!($group).starts_with("scatter") {
+                ways = scatter::in_every_form(ways);
             }
             if stringify!($group).starts_with("elementwise") {
                 // One kernel each, nothing to decide.

@@ -104,6 +104,7 @@ impl Adapter {
             jump: 0.0,
             rate: 0.0,
             latency: 0.5e-6,
+            atomic: 0.0,
             barrier: 0.1e-6,
             ..from
         }

@@ -18,7 +18,7 @@ pub(crate) fn of(g: &Graph, node: &Node) -> Bounds {
     let b = |i: usize| g.bounds(node.src[i]);
     let found = match node.op {
         Op::Cast if g.scalar(node.src[0]).range().is_some() => b(0).filter(|&(lo, hi)| lo >= whole.0 && hi <= whole.1),
-        Op::Splat | Op::Reshape | Op::Permute | Op::Expand | Op::Shrink | Op::Gather => b(0),
+        Op::Splat | Op::Reshape | Op::Permute | Op::Expand | Op::Shrink | Op::Gather | Op::Copy => b(0),
         Op::Reduce => reduce(g, node, whole),
         Op::Where => join(b(1), b(2)),
         Op::Lt | Op::Eq => compare(node.op, b(0), b(1)),

@@ -149,4 +149,11 @@ impl Graph {
         let d = self[value].dtype;
         self.build(Op::Store, d, src, Arg::None)
     }
+    /// `value` added to what `buffer` holds at `offset`, for every index of `ranges`: of those of kind `Reduce` in their order.
+    pub fn add_to(&mut self, buffer: Id, offset: Id, value: Id, ranges: &[Id]) -> Id {
+        let mut src: Sources = smallvec![buffer, offset, value];
+        src.extend(ranges.iter().copied());
+        let d = self[value].dtype;
+        self.build(Op::Store, d, src, Arg::Reduce(ReduceOp::Add, smallvec![]))
+    }
 }

@@ -74,6 +74,9 @@ pub struct Machine {
     pub launch: f64,
     /// Seconds until a load from memory is there, where nothing else is done meanwhile.
     pub latency: f64,
+    /// Seconds in which a unit adds to one element of memory so that other additions to it come before or after: 3 to 5 ns of a Zen 5 core. Of GPUs nobody has measured
+    /// it: what they wait for is taken to be memory.
+    pub atomic: f64,
     /// Seconds of one dependent step inside a kernel (a barrier between a stage and its reader).
     pub barrier: f64,
 }
@@ -114,6 +117,7 @@ impl Machine {
             rate: 2.0 * lanes as f64,
             launch: 1.5e-6,
             latency: 0.0,
+            atomic: 5e-9,
             barrier: 0.0,
         }
     }
@@ -273,6 +277,7 @@ impl GpuRow {
             rate: self.sm.map_or(0.0, |sm| 2.0 * f32_lanes(sm)),
             launch: 3.0e-6,
             latency: 0.35e-6,
+            atomic: 0.0,
             barrier: 0.05e-6,
         }
     }

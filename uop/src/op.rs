@@ -121,6 +121,8 @@ ops! {
     Gather Tensor Exact(2), "x[idx[i..], rest..]: rows of x by an integer tensor; an indirect base address, never a copy";
     Decode Tensor Exact(1), "the logical f32 values of a packed tensor";
     Assign Tensor AtLeast(2), "a new version of a state: rows [start, start+len) replaced, or, of a tensor of row numbers, each of these; sources state, value, start";
+    ScatterAdd Tensor Exact(3), "x with rows added to it: x[r, rest..] + the sum of value[i, rest..] over all i whose index[i] is r; sources x, value, index; once decomposed it adds to the buffer of x, in any order with arg Int(0), row after row with Int(1)";
+    Copy Tensor Exact(1), "the same elements in a buffer of their own, which what comes behind changes; arg Int tells the copies of one tensor apart";
     Attention Tensor AtLeast(4), "softmax(scale q.k + causal mask) v, online over the cache; sources q, k, v, first position, length, then perhaps window and sinks; arg Float(scale)";
     PagedAttention Tensor AtLeast(6), "Attention whose queries have a position and a sequence each, whose positions lie in pages; sources q, k, v, positions, length, table, then perhaps window and sinks; arg Float(scale)";
     Scan Tensor AtLeast(5), "a recurrence over tokens, S = exp(gate) S + u k: a matrix S of values by keys a head, u = value, or rate (value - exp(gate) S k) where rates are; sources S before, queries, keys, values, gates[, rates]; arg Int: 0 for S q after each token, 1 for S after the last";
@@ -130,7 +132,7 @@ ops! {
     Load Kernel Exact(2), "buffer at an offset: elements, or bytes of a packed buffer";
     Index Kernel AtLeast(1), "element of a tensor-level node at the indices after it; a placeholder while kernels are cut";
     Local Kernel Exact(1), "a workgroup's own buffer of that many elements; arg Int(id)";
-    Store Kernel AtLeast(3), "buffer, offset, value, then the ranges it closes";
+    Store Kernel AtLeast(3), "buffer, offset, value, then the ranges it closes; with arg Reduce(add) adds to what is there: ranges of kind Reduce, if it closes one, are run in order, and others in any";
     Body Kernel AtLeast(1), "nests in order, run for one interval of the launch";
     Kernel Kernel AtLeast(1), "bodies side by side in one launch";
     // Linear level
@@ -169,6 +171,10 @@ impl Op {
     /// Is it elementwise?
     pub fn is_elementwise(self) -> bool {
         self.class() == Class::Elementwise
+    }
+    /// Does it make a new version of the tensor that its first source is, in the same buffer?
+    pub fn is_version(self) -> bool {
+        matches!(self, Op::Assign | Op::ScatterAdd)
     }
     /// Is it a movement op?
     pub fn is_movement(self) -> bool {

@@ -44,7 +44,9 @@ pub(crate) fn of(g: &Graph, n: &Node) -> Option<Arc<[Id]>> {
             .map(|(_, d)| *d)
             .collect(),
         (Op::Gather, _) => dims(1).iter().chain(dims(0).iter().skip(1)).copied().collect(),
-        (Op::Decode | Op::Assign | Op::Call, _) => return g.shared_dims(*n.src.first()?).cloned(),
+        (Op::Decode | Op::Assign | Op::ScatterAdd | Op::Copy | Op::Call, _) => {
+            return g.shared_dims(*n.src.first()?).cloned();
+        }
         // q [tokens, heads, d], k [positions, kv heads, d], v [positions, kv heads, dv] -> [tokens, heads, dv]
         (Op::Attention, _) => dims(0).iter().take(2).chain(dims(2).get(2)).copied().collect(),
         // q [rows, heads, d], k [pages, page, kv heads, d], v [pages, page, kv heads, dv] -> [rows, heads, dv]
@@ -279,6 +281,13 @@ impl Graph {
         let dtype = self[state].dtype;
         assert_eq!(self[value].dtype, dtype, "assign");
         self.build(Op::Assign, dtype, smallvec![state, value, start] as Sources, Arg::None)
+    }
+    /// `x [rows, rest..]` with the rows of `value [n, rest..]` added to those that `index [n]` names: of rows that share a number all are added. Numbers lie
+    /// within the rows. Of f32, f16 or i32.
+    pub fn scatter_add(&mut self, x: Id, value: Id, index: Id) -> Id {
+        let dtype = self[x].dtype;
+        assert_eq!(self[value].dtype, dtype, "scatter_add");
+        self.build(Op::ScatterAdd, dtype, smallvec![x, value, index] as Sources, Arg::None)
     }
     /// Causal attention. `q [tokens, heads, d]`, `k [positions, kv heads, d]`, `v [positions, kv heads, dv]`, heads a multiple of kv heads;
     /// token `t` sees positions `0..=first + t`; `length` is the number of positions in use. Returns `[tokens, heads, dv]`.

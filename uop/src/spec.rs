@@ -5,7 +5,7 @@ use crate::dtype::Scalar;
 use crate::graph::Graph;
 use crate::id::Id;
 use crate::node::{Arg, Node};
-use crate::op::{Arity, Class, Op, RangeKind};
+use crate::op::{Arity, Class, Op, RangeKind, ReduceOp};
 use crate::text;
 use std::fmt;
 
@@ -177,6 +177,10 @@ rows! {
     tensor [Gather] "rows keep their dtype" |g, n| g[n.src[0]].dtype == n.dtype;
     tensor [Decode] "f32 of a packed tensor" |g, n| n.dtype == Scalar::F32.one() && is_packed(g, n.src[0]);
     tensor [Assign] "state, value and first row, or the number of each: rows of one dtype and equal dims" assign;
+    tensor [ScatterAdd] "a tensor, rows to add and the number of each: f32, f16 or i32 of one type and equal dims" scatter_add;
+    tensor [Copy] "of a tensor, with a number" |g, n| {
+        matches!(n.arg, Arg::Int(_)) && g[n.src[0]].dtype == n.dtype && rank(g, n, 0) > 0
+    };
     tensor [Call] "as many arguments as the kernel names, tensors and variables, and a number of workgroups" call;
     tensor [Attention] "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale" attention;
     tensor [PagedAttention] "q of three axes, k and v of four that fit, a position and a row of constant length of the table for each row of q" paged_attention;
@@ -204,6 +208,17 @@ rows! {
     kernel [Store] "a value of the buffer's dtype, unless packed" |g, n| {
         let same = is_packed(g, n.src[0]) || g.scalar(n.src[2]) == g.scalar(n.src[0]);
         is_value(g, n.src[2]) && same && g[n.src[2]].dtype == n.dtype
+    };
+    kernel [Store] "replaces what is there, or adds f32, f16 or i32 to an element of a parameter" |g, n| match n.arg {
+        Arg::None => true,
+        Arg::Reduce(ReduceOp::Add, ref axes) => {
+            let number = matches!(n.dtype.scalar, Scalar::F32 | Scalar::F16 | Scalar::I32);
+            axes.is_empty() && number && g[n.src[0]].op == Op::Param && !is_packed(g, n.src[0])
+        }
+        _ => false,
+    };
+    kernel [Store] "only what is added is added in an order" |g, n| {
+        n.arg != Arg::None || n.src[3..].iter().all(|&r| g.range_kind(r) != Some(RangeKind::Reduce))
     };
     kernel [Store] "closes ranges" |g, n| n.src[3..].iter().all(|&r| g[r].op == Op::Range);
     kernel [Store] "a global range that it closes is one that it depends on" |g, n| {
@@ -362,6 +377,19 @@ fn assign(g: &Graph, n: &Node) -> bool {
         && state.len() == value.len()
         && same_dims(g, &state[1..], &value[1..])
         && g.bounds(value[0]).zip(g.bounds(state[0])).is_some_and(|(v, s)| v.0 <= s.1)
+}
+
+fn scatter_add(g: &Graph, n: &Node) -> bool {
+    let &[x, value, index] = &n.src[..] else { return false };
+    let (into, rows) = (g.dims(x), g.dims(value));
+    matches!(n.dtype.scalar, Scalar::F32 | Scalar::F16 | Scalar::I32)
+        && matches!(n.arg, Arg::None | Arg::Int(0 | 1))
+        && [x, value].iter().all(|&s| g[s].dtype == n.dtype)
+        && g.scalar(index).is_int()
+        && !into.is_empty()
+        && !rows.is_empty()
+        && same_dims(g, &into[1..], &rows[1..])
+        && same_dims(g, g.dims(index), &rows[..1])
 }
 
 fn attention(g: &Graph, n: &Node) -> bool {

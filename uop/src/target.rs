@@ -161,6 +161,9 @@ pub struct Target {
     pub early_launch: bool,
     /// Are neighbours in a GPU's memory one load?
     pub wide_loads: bool,
+    /// May floats be added in an order that differs from run to run, where that is cheaper? Nobody who must get the same bits again wants it, so it is off
+    /// unless it is asked for.
+    pub any_order: bool,
     /// What was, or may be, tuned.
     pub tuning: Tuning,
     /// Plans of kernels that a tuner found, as texts, by the decisions that they answer.
@@ -203,6 +206,7 @@ impl Target {
             copy_ahead: early,
             early_launch: early,
             wide_loads: true,
+            any_order: false,
             tuning: Tuning { prefetch: if early { tuning.prefetch } else { 0 }, ..tuning },
             plans: BTreeMap::new(),
         }

@@ -104,6 +104,13 @@ const BAD: &[(Level, &str, &str)] = &[
     ),
     (
         T,
+        "a tensor, rows to add and the number of each: f32, f16 or i32 of one type and equal dims",
+        "%0 = Param f32 8:i64 4:i64 slot=0\n%1 = Param f32 3:i64 4:i64 slot=1\n%2 = Param i32 2:i64 slot=2\n\
+         %3 = ScatterAdd f32 %0 %1 %2\nreturn %3",
+    ),
+    (T, "of a tensor, with a number", "%0 = Param f32 8:i64 slot=0\n%1 = Copy f32 %0\nreturn %1"),
+    (
+        T,
         "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale",
         "%0 = Param f32 1:i64 4:i64 8:i64 slot=0\n%1 = Param f32 9:i64 3:i64 8:i64 slot=1\n\
          %2 = Attention f32 %0 %1 %1 0:i64 1:i64 float=0.5\nreturn %2",
@@ -157,6 +164,16 @@ const BAD: &[(Level, &str, &str)] = &[
         "a global range that it closes is one that it depends on",
         "%0 = Param f32 4:i64 slot=0\n%1 = Range i64 4:i64 range=0 kind=global\n\
          %2 = Store f32 %0 0:i64 1.0:f32 %1\nreturn %2",
+    ),
+    (
+        K,
+        "replaces what is there, or adds f32, f16 or i32 to an element of a parameter",
+        "%0 = Param i8 slot=0\n%1 = Store i8 %0 0:i64 1:i8 reduce=add\nreturn %1",
+    ),
+    (
+        K,
+        "only what is added is added in an order",
+        "%0 = Param f32 slot=0\n%1 = Range i64 4:i64 range=1 kind=reduce\n%2 = Store f32 %0 %1 1.0:f32 %1\nreturn %2",
     ),
     (K, "a number and a positive constant size", "%0 = Local f32 0:i64 int=3\nreturn %0"),
     (K, "of stores", "%0 = Body f32 1.0:f32\nreturn %0"),

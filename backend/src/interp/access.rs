@@ -54,6 +54,34 @@ pub(super) fn load(file: &mut File, i: &Instr, place: Place, views: &[View], n: 
     Ok(())
 }
 
+/// Adds the first `n` lanes to what is there, in their order.
+pub(super) fn add(file: &File, i: &Instr, place: Place, views: &[View], n: usize) -> Result<(), Fault> {
+    let view = views[place.buffer as usize];
+    let offsets = file.get::<i64>(i.src[0], n);
+    check(view, place, offsets, i.dtype.bytes(), "store")?;
+    fn each<T: Copy, const S: usize>(at: &[*mut u8], values: &[T], sum: impl Fn([u8; S], T) -> [u8; S]) {
+        for (at, &x) in at.iter().zip(values) {
+            // SAFETY: `check` has shown that these bytes lie in the buffer.
+            unsafe { at.cast::<[u8; S]>().write(sum(at.cast::<[u8; S]>().read(), x)) };
+        }
+    }
+    // SAFETY: as above.
+    let at: Vec<*mut u8> = offsets.iter().map(|&o| unsafe { view.start.add(o as usize * place.unit) }).collect();
+    match i.dtype {
+        Scalar::F32 => each(&at, file.get::<f32>(i.src[1], n), |b, x| (f32::from_le_bytes(b) + x).to_le_bytes()),
+        Scalar::F16 => {
+            let sum = |b, x| f16::from_f32(f16::from_le_bytes(b).to_f32() + x).to_le_bytes();
+            each(&at, file.get::<f32>(i.src[1], n), sum);
+        }
+        Scalar::I32 => {
+            let sum = |b, x| i32::from_le_bytes(b).wrapping_add(x as i32).to_le_bytes();
+            each(&at, file.get::<i64>(i.src[1], n), sum);
+        }
+        s => return Err(Fault::Graph(format!("nothing adds {} to memory", s.name()))),
+    }
+    Ok(())
+}
+
 /// Runs a store of the first `n` lanes, in their order.
 pub(super) fn store(file: &File, i: &Instr, place: Place, views: &[View], n: usize) -> Result<(), Fault> {
     let view = views[place.buffer as usize];

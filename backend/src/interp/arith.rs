@@ -32,7 +32,7 @@ pub(super) fn run(file: &mut File, i: &Instr, n: usize) -> Result<(), Fault> {
         }),
         Kind::Start(how) => start(file, i, *how, n),
         Kind::Accumulate(how) => accumulate(file, i, *how, n),
-        Kind::Load(_) | Kind::Store(_) => {}
+        Kind::Load(_) | Kind::Store(_) | Kind::Add(_) => {}
     }
     Ok(())
 }

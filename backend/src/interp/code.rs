@@ -56,6 +56,8 @@ pub(super) enum Kind {
     Load(Place),
     /// Source 0 is the offset, 1 the value; `dtype` is that of the value.
     Store(Place),
+    /// The same, added to what is there.
+    Add(Place),
     /// `out` is set to what a reduction starts with.
     Start(ReduceOp),
     /// The lanes of source 0, in order, are combined into lane 0 of `out`.

@@ -104,6 +104,7 @@ impl Machine {
     fn instr(&mut self, i: &Instr, n: usize) -> Result<(), Fault> {
         match i.kind {
             Kind::Load(place) => access::load(&mut self.file, i, place, &self.views, n),
+            Kind::Add(place) => access::add(&self.file, i, place, &self.views, n),
             Kind::Store(place) => access::store(&self.file, i, place, &self.views, n),
             _ => arith::run(&mut self.file, i, n),
         }

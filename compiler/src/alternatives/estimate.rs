@@ -4,6 +4,7 @@
 use super::import::Written;
 use super::term::{Class, Contraction, Form, Source, Term};
 use super::terms::Terms;
+use crate::decompose::scatter::{Form as Scattered, Sizes};
 use crate::price::{TYPICAL, typical};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::target::Target;
@@ -71,6 +72,7 @@ impl<'a> Estimate<'a> {
                 Some((c, t)) => self.contraction(c, t),
                 None => self.elements(&self.terms.facts(term.children[0]).dims) / m.operations,
             },
+            Form::Node { op: Op::ScatterAdd, .. } => self.scattered(term),
             // What is joined is copied, as far as nobody knows where its readers look.
             Form::Node { op: Op::Cat, .. } => COPIED * self.elements(&term.dims) / m.cache_bandwidth,
             Form::Node { op, .. } if op.is_movement() => 0.0,
@@ -122,6 +124,19 @@ impl<'a> Estimate<'a> {
         let weight = if integers { 2.0 / OF_A_WORD } else { 2.0 };
         let operations = weight * self.elements(&c.sizes);
         m.launch + (memory / m.bandwidth).max(operations / m.operations).max(cached / m.cache_bandwidth)
+    }
+    fn scattered(&self, term: &Term) -> f64 {
+        let added = self.terms.facts(term.children[1]);
+        let of = Sizes {
+            rows: self.size(term.dims[0]),
+            added: self.size(added.dims[0]),
+            width: self.elements(&term.dims[1..]),
+            scalar: term.dtype.scalar,
+            own: false,
+        };
+        Scattered::legal(term.dtype.scalar, self.target)
+            .map(|form| of.seconds(form, self.target))
+            .fold(f64::INFINITY, f64::min)
     }
     fn attention(&self, term: &Term, sources: &[Source]) -> f64 {
         let m = &self.target.machine;

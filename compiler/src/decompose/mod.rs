@@ -7,6 +7,7 @@ pub mod halves;
 pub mod int8;
 pub mod layouts;
 pub mod scan;
+pub mod scatter;
 
 use gristmill_uop::Id;
 use gristmill_uop::function::Function;

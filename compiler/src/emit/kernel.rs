@@ -2,7 +2,7 @@
 
 use super::dialect::Signature;
 use crate::lower::{Code, KernelCode, bytes_of};
-use crate::nest::global_ranges;
+use crate::nest::{adds, global_ranges};
 use crate::schedule::Launch;
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::program::{Access, Extent, When};
@@ -124,7 +124,7 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
             if let Arg::Param(slot) | Arg::Packed(slot, _) = g[buffer].arg {
                 let state = function.slots.get(slot as usize).is_some_and(|s| s.kind == SlotKind::State);
                 for p in params.iter_mut().filter(|p| p.0 == slot) {
-                    p.1 = if state { Access::ReadWrite } else { Access::Write };
+                    p.1 = if state || adds(g, n) { Access::ReadWrite } else { Access::Write };
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Wide loads and writes: neighbouring loads of a thread become one of 8 or 16 bytes, where the address is known to be aligned, and neighbouring
 //! writes, also those that fill a word.
 
-use super::code::Statement;
-use gristmill_uop::{Graph, Id, Op};
+use super::code::{Addition, Statement};
+use gristmill_uop::{Graph, Id, Op, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Bytes of a wide load, the widest first.
@@ -43,7 +43,7 @@ pub fn loads(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut run: Vec<Statement> = Vec::new();
     for s in statements {
         // A write may be to what is read after it.
-        if matches!(s, Statement::Loop { .. } | Statement::End | Statement::Write(..)) {
+        if matches!(s, Statement::Loop { .. } | Statement::End | Statement::Write(..) | Statement::Add(_)) {
             straight(g, std::mem::take(&mut run), &mut out);
             out.push(s);
         } else {
@@ -59,6 +59,16 @@ fn writes(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut out = Vec::new();
     let mut rest = statements.into_iter().peekable();
     while let Some(s) = rest.next() {
+        let s = match s {
+            Statement::Add(first) => {
+                let second = rest.next_if(|s| matches!(s, Statement::Add(a) if are_a_word(g, &first, a)));
+                let both = second.and_then(|s| if let Statement::Add(a) = s { Some(a.values) } else { None });
+                let values = first.values.iter().copied().chain(both.into_iter().flatten()).collect();
+                out.push(Statement::Add(Addition { values, ..first }));
+                continue;
+            }
+            s => s,
+        };
         let Statement::Write(first, ..) = s else {
             out.push(s);
             continue;
@@ -70,6 +80,15 @@ fn writes(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
         joined(g, first, run, &mut out);
     }
     out
+}
+
+/// Are these additions to the two halves of a word, under one condition?
+fn are_a_word(g: &Graph, a: &Addition, b: &Addition) -> bool {
+    let of = |a: &Addition| (a.buffer, a.when, a.atomic, a.values.len());
+    let (first, second) = (g.linear(a.at), g.linear(b.at));
+    let halves = g.scalar(a.buffer) == Scalar::F16 && a.atomic && a.values.len() == 1 && of(a) == of(b);
+    let even = first.constant % 2 == 0 && first.terms.iter().all(|t| t.1 % 2 == 0);
+    halves && even && second.terms == first.terms && second.constant == first.constant + 1
 }
 
 /// Writes to one buffer, in order: each as the first of as many neighbours as a wide write holds.

@@ -24,6 +24,8 @@ pub enum Statement {
     Accumulate(Id, Id),
     /// Buffer, offset, value.
     Write(Id, Id, Id),
+    /// A value added to what a buffer holds.
+    Add(Addition),
     /// One load of so many bytes, for several: buffer, offset, and each load with the byte where it begins.
     Wide(Id, Id, usize, Vec<(Id, usize)>),
     /// One write of so many bytes, for several that are neighbours, in order: buffer, offset of the first, values.
@@ -103,6 +105,7 @@ impl Statement {
             Statement::Write(_, at, value) | Statement::WriteTile(_, at, _, value) => {
                 [*at, *value].into_iter().for_each(each)
             }
+            Statement::Add(addition) => addition.uses().for_each(each),
             Statement::Wide(_, at, ..) | Statement::Copied(_, at, ..) => each(*at),
             Statement::WideWrite(_, at, _, values) => values.iter().chain([at]).copied().for_each(each),
             Statement::AsyncCopy { to, from, when, .. } => {
@@ -193,6 +196,28 @@ pub struct SpanPrefetch {
     pub from: i64,
     /// Its length.
     pub bytes: i64,
+}
+
+/// A value that is added to an element of memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Addition {
+    /// The buffer.
+    pub buffer: Id,
+    /// The offset of the element.
+    pub at: Id,
+    /// What is added there, and behind it: one value, lanes of a vector, or two halves that share a word.
+    pub values: Vec<Id>,
+    /// A value: only threads and iterations for which it is true add anything.
+    pub when: Option<Id>,
+    /// Do additions exclude one another, as others may add to the same element at the same time? Else an element's additions follow one another in one thread.
+    pub atomic: bool,
+}
+
+impl Addition {
+    /// The values that it reads.
+    pub fn uses(&self) -> impl Iterator<Item = Id> + '_ {
+        [self.at].into_iter().chain(self.values.iter().copied()).chain(self.when)
+    }
 }
 
 /// Linear code of one body.

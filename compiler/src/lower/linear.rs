@@ -3,7 +3,7 @@
 //! them, because equal nodes are one node.
 
 use super::coalesce;
-use super::code::{Code, Statement};
+use super::code::{Addition, Code, Statement};
 use super::legalise;
 use super::mma;
 use super::mma_f16;
@@ -13,7 +13,7 @@ use super::surplus::surplus;
 use super::threads;
 use super::tiles::{self, Tile};
 use super::vector::{splat, vectorise};
-use crate::nest::{Nest, global_ranges, identity};
+use crate::nest::{Nest, global_ranges, identity, unmasked};
 use crate::price::occupancy::WORDS;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -106,7 +106,10 @@ struct Emitter<'a> {
 
 impl Emitter<'_> {
     fn nest(&mut self, nest: Id) {
-        let Nest { buffer, offset, mut value, closed } = Nest::of(self.g, nest);
+        let Nest { buffer, offset, mut value, adds, closed } = Nest::of(self.g, nest);
+        if adds {
+            return self.additions(Nest { buffer, offset, value, adds, closed });
+        }
         // Copies for every combination of the upcast ranges.
         let mut copies = vec![FxHashMap::default()];
         for &r in &closed {
@@ -122,7 +125,7 @@ impl Emitter<'_> {
         let is_lane = |g: &Graph, r: Id| !gpu && g.range_kind(r) == Some(RangeKind::Vector);
         let lane = closed.iter().copied().find(|&r| is_lane(self.g, r));
         if let Some(tile) = tiles::ranges(self.g, &closed, self.target) {
-            return self.tiles(Nest { buffer, offset, value, closed }, &copies, tile);
+            return self.tiles(Nest { buffer, offset, value, adds, closed }, &copies, tile);
         }
         let mut stores: Vec<(Id, Id)> = Vec::new();
         for map in copies {
@@ -143,20 +146,49 @@ impl Emitter<'_> {
                 stores.push((at, v));
             }
         }
-        let writes = stores.into_iter().map(|(at, v)| (at, v, Statement::Write(buffer, at, v))).collect();
+        let writes = stores.into_iter().map(|(at, v)| (vec![at, v], Statement::Write(buffer, at, v))).collect();
         self.looped(&closed, writes);
     }
-    /// Writes, each with its offset and its value, in the loops of a nest.
-    fn looped(&mut self, closed: &[Id], writes: Vec<(Id, Id, Statement)>) {
-        let loops: Vec<Id> =
-            closed.iter().copied().filter(|&r| self.g.range_kind(r) == Some(RangeKind::Loop)).collect();
+    /// A nest that adds to its buffer.
+    fn additions(&mut self, nest: Nest) {
+        let Nest { buffer, offset, value, closed, .. } = nest;
+        let of_kind = |g: &Graph, kind| closed.iter().copied().filter(|&r| g.range_kind(r) == Some(kind)).collect();
+        let (upcasts, ordered): (Vec<Id>, Vec<Id>) =
+            (of_kind(self.g, RangeKind::Upcast), of_kind(self.g, RangeKind::Reduce));
+        let copies = upcasts.iter().fold(vec![FxHashMap::default()], |copies, &r| self.times(&copies, r));
+        let lanes: Vec<Id> = match self.target.machine.kind {
+            MachineKind::Cpu => of_kind(self.g, RangeKind::Vector),
+            MachineKind::Gpu => vec![],
+        };
+        // What all lanes share is known of each: a nest has lanes only along what it writes one behind the other, and such an index is not held within its axis.
+        let (when, value) = unmasked(self.g, value);
+        let mut writes = Vec::new();
+        for map in copies {
+            let mut own = [Some(offset), Some(value), when].map(|x| x.map(|x| self.g.substitute(x, &mut map.clone())));
+            if let &[lane] = &lanes[..] {
+                let zero = self.g.int(0);
+                let count = self.g.int_value(self.g[lane].src[0]).unwrap_or(1) as u16;
+                let vector = own[1].map(|v| vectorise(self.g, v, self.target)).map(|v| splat(self.g, v, count));
+                let first = |g: &mut Graph, x: Id| g.substitute(x, &mut FxHashMap::from_iter([(lane, zero)]));
+                own = [own[0].map(|x| first(self.g, x)), vector, own[2].map(|x| first(self.g, x))];
+            }
+            let [Some(at), Some(value), when] = own else { unreachable!("an offset and a value are there: {own:?}") };
+            let addition = Addition { buffer, at, values: vec![value], when, atomic: ordered.is_empty() };
+            writes.push((addition.uses().collect(), Statement::Add(addition)));
+        }
+        self.looped(&closed, writes);
+    }
+    /// Writes, each with the values that it reads, in the loops of a nest.
+    fn looped(&mut self, closed: &[Id], writes: Vec<(Vec<Id>, Statement)>) {
+        let is_loop = |g: &Graph, r: Id| matches!(g.range_kind(r), Some(RangeKind::Loop | RangeKind::Reduce));
+        let loops: Vec<Id> = closed.iter().copied().filter(|&r| is_loop(self.g, r)).collect();
         let depth = self.scopes.len();
         for r in loops {
             self.open(r);
         }
-        let roots: Vec<Id> = writes.iter().flat_map(|w| [w.0, w.1]).collect();
+        let roots: Vec<Id> = writes.iter().flat_map(|w| w.0.iter().copied()).collect();
         self.all(&roots);
-        for (_, _, write) in writes {
+        for (_, write) in writes {
             self.push_here(write);
         }
         while self.scopes.len() > depth {
@@ -172,7 +204,7 @@ impl Emitter<'_> {
             let beside = tiles::Beside { number: number as i64, count };
             let found = tiles::product(self.g, own, tile, beside, self.target);
             let Tile { offset, stride, value } = found.expect("a nest of this shape is a product of tiles");
-            writes.push((offset, value, Statement::WriteTile(nest.buffer, offset, stride, value)));
+            writes.push((vec![offset, value], Statement::WriteTile(nest.buffer, offset, stride, value)));
         }
         self.looped(&nest.closed, writes);
     }

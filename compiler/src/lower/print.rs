@@ -1,6 +1,6 @@
 //! Linear code as text, for people: `gristmill kernels --stage linear`.
 
-use super::code::{Code, KernelCode, Prefetch, Statement};
+use super::code::{Addition, Code, KernelCode, Prefetch, Statement};
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, Graph, Id, Op};
 use std::fmt::Write;
@@ -77,6 +77,12 @@ fn line(g: &Graph, statement: &Statement) -> String {
             format!("%{} <- {}", id.0, text.split_once(" = ").map_or(text.as_str(), |(_, rest)| rest))
         }
         Statement::Write(buffer, at, v) => format!("%{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v)),
+        Statement::Add(Addition { buffer, at, values, when, atomic }) => {
+            let how = if *atomic { "atomically " } else { "" };
+            let when = when.map(|when| format!(" if {}", value(g, when))).unwrap_or_default();
+            let values: Vec<String> = values.iter().map(|&v| value(g, v)).collect();
+            format!("%{}[{}] {how}+= {}{when}", buffer.0, value(g, *at), values.join(", "))
+        }
         Statement::WriteTile(buffer, at, stride, v) => {
             format!("rows {stride} apart of %{}[{}] <- {}", buffer.0, value(g, *at), value(g, *v))
         }
@@ -163,6 +169,7 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
             Statement::Define(id) | Statement::Loop { range: id, .. } | Statement::Accumulator(id) => roots.push(*id),
             Statement::Accumulate(_, id) | Statement::Unless(id) | Statement::Leave(id) => roots.push(*id),
             Statement::Write(buffer, at, v) => roots.extend([*buffer, *at, *v]),
+            Statement::Add(addition) => roots.extend(addition.uses().chain([addition.buffer])),
             Statement::WriteTile(buffer, at, _, v) => roots.extend([*buffer, *at, *v]),
             Statement::WideWrite(buffer, at, _, values) => roots.extend([*buffer, *at].iter().chain(values)),
             Statement::Wide(_, _, _, parts) => roots.extend(parts.iter().map(|p| p.0)),

@@ -10,7 +10,7 @@ mod rings;
 mod tests;
 mod widths;
 
-use super::code::{Code, KernelCode, Prefetch, SpanPrefetch, Statement};
+use super::code::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement};
 use super::threads::ThreadIndex;
 use super::tiles;
 use error::Checked;
@@ -153,6 +153,7 @@ impl<'a> Checker<'a> {
             | Statement::Accumulator(id)
             | Statement::Accumulate(id, _)
             | Statement::Write(id, ..)
+            | Statement::Add(Addition { buffer: id, .. })
             | Statement::WriteTile(id, ..)
             | Statement::Wide(id, ..)
             | Statement::WideWrite(id, ..)
@@ -170,6 +171,7 @@ impl<'a> Checker<'a> {
             Statement::Accumulator(acc) => self.accumulator(*acc),
             Statement::Accumulate(acc, update) => self.accumulate(*acc, *update),
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
+            Statement::Add(addition) => self.add(addition),
             Statement::WriteTile(buffer, at, stride, value) => self.write_tile(*buffer, *at, *stride, *value),
             Statement::Wide(buffer, at, bytes, parts) => self.wide(*buffer, *at, *bytes, parts),
             Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
@@ -373,6 +375,27 @@ impl<'a> Checker<'a> {
         let lanes = self.threads.is_empty() || g[value].dtype.lanes == 1;
         self.hold(fits && lanes, "what is written is of the buffer's type", value)?;
         self.value(value, buffer)
+    }
+    fn add(&mut self, a: &Addition) -> Checked {
+        self.place(a.buffer, a.at)?;
+        let (g, of) = (self.g, self.g.scalar(a.buffer));
+        let memory = g[a.buffer].op == Op::Param && !matches!(g[a.buffer].arg, Arg::Packed(..));
+        let number = matches!(of, Scalar::F32 | Scalar::F16 | Scalar::I32);
+        self.hold(memory && number, "what is added to is f32, f16 or i32 in memory", a.buffer)?;
+        let pair = || of == Scalar::F16 && a.atomic && self.aligned(a.buffer, a.at, WORD);
+        let fits = a.values.len() == 1 || a.values.len() == 2 && pair();
+        self.hold(fits, "what is added at once is one value, or two halves of a word", a.at)?;
+        for &value in &a.values {
+            let alone = a.values.len() == 1 && self.threads.is_empty() || g[value].dtype.lanes == 1;
+            self.hold(alone && g.scalar(value) == of, "what is added is of the buffer's type", value)?;
+            self.value(value, a.buffer)?;
+        }
+        if let Some(when) = a.when {
+            self.hold(g[when].dtype == Scalar::Bool.one(), "what is added under a condition has one", when)?;
+            self.value(when, a.buffer)?;
+        }
+        let in_a_loop = self.scopes.iter().filter_map(|s| s.range).any(|r| g.range_kind(r) == Some(RangeKind::Reduce));
+        self.hold(a.atomic || in_a_loop, "what others may add to at the same time is added atomically", a.at)
     }
     fn write_tile(&mut self, buffer: Id, at: Id, stride: i64, value: Id) -> Checked {
         self.place(buffer, at)?;

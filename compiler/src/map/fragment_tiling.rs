@@ -72,7 +72,7 @@ pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &
     let value = g.substitute(value, &mut map);
     let tiles = [row_step, block_step, row_warp, block_warp, lane, beside_lane, row_tile, tile, i, j];
     let closed = present(g, both_at.map(|b| b.1).into_iter().chain(tiles));
-    Some(Nest { buffer, offset, value, closed }.store(g))
+    Some(Nest { buffer, offset, value, adds: false, closed }.store(g))
 }
 
 /// An index of so many elements: surplus ones are the last.

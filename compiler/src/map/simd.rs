@@ -87,7 +87,7 @@ impl Optimiser<'_> {
     /// The nest with `from` replaced by an expression of `into`, the ranges that take its place in the order.
     fn split(&mut self, store: Id, from: Id, expression: Id, into: &[Id]) -> Id {
         let mut map = FxHashMap::from_iter([(from, expression)]);
-        let Nest { buffer, offset, value, closed: old } = Nest::of(self.g, store);
+        let Nest { buffer, offset, value, adds, closed: old } = Nest::of(self.g, store);
         let mut closed = Vec::new();
         for r in old {
             if r == from {
@@ -98,7 +98,7 @@ impl Optimiser<'_> {
         }
         let offset = self.g.substitute(offset, &mut map);
         let value = self.g.substitute(value, &mut map);
-        Nest { buffer, offset, value, closed }.store(self.g)
+        Nest { buffer, offset, value, adds, closed }.store(self.g)
     }
     /// Are all loads below `id` that depend on the lane range contiguous along it?
     fn contiguous(&self, id: Id, lane: Id) -> bool {
@@ -130,6 +130,10 @@ impl Optimiser<'_> {
     fn output_lanes(&mut self, store: Id, lanes: i64) -> Id {
         for (at, r) in self.closed(store).into_iter().enumerate().rev() {
             let given = self.plan.map(|p| p.output.filter(|o| o.at == at));
+            // Rows that are added in an order are no lanes.
+            if self.g.range_kind(r) == Some(RangeKind::Reduce) {
+                continue;
+            }
             let Some(n) = self.fixed(r).filter(|_| given != Some(None)) else { continue };
             let Some(l) = fitting(n, given.flatten().map_or(lanes, |o| o.lanes)) else { continue };
             let lane = self.range(l, RangeKind::Vector);

@@ -9,7 +9,7 @@
 
 use super::fragment_tiling;
 use super::fuse_reductions::fuse_reductions;
-use crate::nest::{Nest, Ranges, divisor, floor_power, identity, outermost_reductions, strided};
+use crate::nest::{Nest, Ranges, adds, divisor, floor_power, identity, outermost_reductions, strided};
 use crate::tile::nest_view::{NestView, divided, fixed, is, most, reductions, walked};
 use crate::tile::{Along, Counted, NestPlan, Sum, Threads};
 use gristmill_uop::target::Target;
@@ -30,7 +30,8 @@ pub fn nest(g: &mut Graph, store: Id, plan: &NestPlan, target: &Target, ranges: 
         NestPlan::Warps(warps) => fragment_tiling::nest(g, store, warps, &target.machine, ranges).unwrap_or(store),
         NestPlan::Threads(plan) => {
             let threads = target.threads as i64;
-            Sharing { g, ranges, threads, plan, steps: FxHashMap::default() }.nest(store)
+            let inside = adds(g, store).then(Vec::new);
+            Sharing { g, ranges, threads, plan, steps: FxHashMap::default(), inside }.nest(store)
         }
         NestPlan::Counted(plan) => counted(g, store, plan, ranges),
         NestPlan::Serial | NestPlan::Vectors(_) | NestPlan::Tiles => store,
@@ -96,6 +97,8 @@ struct Sharing<'a> {
     plan: &'a Threads,
     /// Ranges that a range of reductions was cut into, for lanes: reductions over the same terms share their loop.
     steps: FxHashMap<(Id, Id, Sum), [Id; 2]>,
+    /// Of a nest that adds, whose indices are held within what is shared: where these have not passed the end.
+    inside: Option<Vec<Id>>,
 }
 
 /// Threads that share a reduction.
@@ -132,12 +135,13 @@ impl Sharing<'_> {
         let nest = Nest::of(self.g, store);
         let NestView { own, common, mut shared } = NestView::of(self.g, &nest, self.threads);
         let sums = NestView { own: own.clone(), common, shared: vec![] }.sums(self.g, nest.value);
-        let Nest { buffer, offset, value, mut closed } = nest;
+        let Nest { buffer, offset, value, adds, mut closed } = nest;
         let (along, mut map) = (self.plan.along, FxHashMap::default());
         self.widen(&mut shared, &mut closed, &mut map);
         self.repeat(&mut shared, &mut closed, &mut map);
         let outputs: i64 = shared.iter().map(|&r| most(self.g, r)).product();
-        let division = self.division(outputs, !own.is_empty());
+        // Threads that have no element of their own must know that: one that is added is added once.
+        let division = self.division(if adds { self.threads } else { outputs }, !own.is_empty());
         // What is left of the output once the reductions are known is shared among the lanes of the group.
         let rest: Vec<Id> = closed
             .iter()
@@ -162,12 +166,15 @@ impl Sharing<'_> {
         let left: Vec<Id> = closed.iter().copied().filter(|r| !indices.contains_key(r)).collect();
         map.extend(indices);
         // Loops that are left stay outside: what a workgroup does one after the other.
-        let (loops, copies): (Vec<Id>, Vec<Id>) = left.into_iter().partition(|&r| is(self.g, r, RangeKind::Loop));
+        let stays = |&r: &Id| is(self.g, r, RangeKind::Loop) || is(self.g, r, RangeKind::Reduce);
+        let (loops, copies): (Vec<Id>, Vec<Id>) = left.into_iter().partition(stays);
         let order: Vec<Id> = loops.into_iter().chain(order).chain(copies).collect();
         let offset = self.g.substitute(offset, &mut map);
         self.divide_reductions(value, &sums, &own, &division, &mut map);
         let value = self.g.substitute(value, &mut map);
-        Nest { buffer, offset, value, closed: order }.store(self.g)
+        let mut nest = Nest { buffer, offset, value, adds, closed: order };
+        nest.only_where(self.g, self.inside.as_deref().unwrap_or_default());
+        nest.store(self.g)
     }
 
     /// The threads divided among so many output elements and their own reductions: ranges numbered in the order of the threads.
@@ -273,6 +280,9 @@ impl Sharing<'_> {
         let mut index = self.g.add(at, group);
         if self.g.int_value(total).is_none_or(|n| n % groups != 0) {
             let last = self.g.add(total, minus);
+            if let Some(inside) = &mut self.inside {
+                inside.push(self.g.lt(index, total));
+            }
             index = self.g.min(index, last);
         }
         for (i, (&r, &b)) in shared.iter().zip(&bounds).enumerate().rev() {

@@ -51,6 +51,7 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
     let readers = Readers::of(g, &order);
     let below_dims = below_dims(g, &order);
     let of_own_state = of_own_state(g, &order);
+    let of_added = of_added(g, &order);
     let of_calls: FxHashSet<Id> =
         order.iter().filter(|&&n| g[n].op == Op::Call).flat_map(|&n| custom::buffered(g, n)).collect();
     let staged: FxHashSet<Id> = hints.values().flat_map(|h| h.staged.iter().copied()).collect();
@@ -68,8 +69,8 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
         let own = if elementwise && node.dtype.scalar != gristmill_uop::Scalar::I64 { weight(node.op) } else { 0 };
         cost.insert(n, below + own);
         let reduction = matches!(node.op, Op::Reduce | Op::Cat);
-        let assigned =
-            node.op == Op::Assign || of_own_state.contains(&n) || node.op == Op::Call || of_calls.contains(&n);
+        let written = node.op.is_version() || matches!(node.op, Op::Copy | Op::Call);
+        let assigned = written || of_own_state.contains(&n) || of_added.contains(&n) || of_calls.contains(&n);
         let forced = roots.contains(&n) || assigned || reduction && below_dims.contains(&n);
         let several = readers.count(n) > 1 || readers.is_repeated(n);
         let scalar = g.shape(n).is_empty();
@@ -128,19 +129,26 @@ impl Readers {
 /// since its other workgroups may have written already, and what is surplus is computed twice.
 fn of_own_state(g: &Graph, order: &[Id]) -> FxHashSet<Id> {
     let mut own: FxHashSet<Id> = FxHashSet::default();
-    for &n in order.iter().filter(|&&n| g[n].op == Op::Assign) {
+    for &n in order.iter().filter(|&&n| g[n].op.is_version()) {
         let [state, value, ..] = g[n].src[..] else { continue };
         let mut stack = vec![value];
         let mut seen = FxHashSet::default();
         while let Some(n) = stack.pop() {
             if n == state {
                 own.insert(value);
-            } else if !matches!(g[n].op, Op::Reduce | Op::Cat | Op::Assign) {
+            } else if !(g[n].op.is_version() || matches!(g[n].op, Op::Reduce | Op::Cat | Op::Copy)) {
                 stack.extend(g[n].src.iter().copied().filter(|&s| seen.insert(s)));
             }
         }
     }
     own
+}
+
+/// Sums that are added to rows, and that numbers of rows are made of, have places of their own: threads that share a sum would all add it.
+fn of_added(g: &Graph, order: &[Id]) -> FxHashSet<Id> {
+    let sums = |n: &Id| g.any(*n, |_, n| matches!(n.op, Op::Reduce | Op::Cat | Op::Call) || n.op.is_version());
+    let added = order.iter().filter(|&&n| g[n].op == Op::ScatterAdd).flat_map(|&n| g[n].src[1..3].iter().copied());
+    added.filter(|n| g[*n].op != Op::Param && sums(n)).collect()
 }
 
 /// What a dim is computed from: a number that bounds loops is computed by a kernel before.

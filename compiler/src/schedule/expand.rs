@@ -155,6 +155,7 @@ impl<'a> Expander<'a> {
                 _ => unreachable!("iota without an axis"),
             },
             Op::Decode => self.decode(g, n.src[0], index),
+            Op::Copy => self.value(g, n.src[0], index),
             Op::Reshape | Op::Expand | Op::Permute | Op::Shrink => {
                 let inner = self.moved(g, node, index);
                 self.value(g, n.src[0], &inner)

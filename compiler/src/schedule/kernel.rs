@@ -16,9 +16,9 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The node that the kernel of `root` computes: what is assigned, or itself.
+/// The node that the kernel of `root` computes: what is assigned, or added, or itself.
 pub fn computed(g: &Graph, root: Id) -> Id {
-    if g[root].op == Op::Assign { g[root].src[1] } else { root }
+    if g[root].op.is_version() { g[root].src[1] } else { root }
 }
 
 /// Cuts the kernel that computes `root` into `target_buffer`.
@@ -36,7 +36,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     // What is computed, and where its rows begin in the buffer.
     let node = computed(g, root);
     let (dims, start) = match g[root].op {
-        Op::Assign => (g.shape(g[root].src[0]), Some(g[root].src[2])),
+        op if op.is_version() => (g.shape(g[root].src[0]), Some(g[root].src[2])),
         _ => (g.shape(root), None),
     };
     let zero = g.int(0);
@@ -68,9 +68,17 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     } else {
         nests_for(g, &mut x, node, buffer, &region, &mut address)
     };
+    let adds = g[root].op == Op::ScatterAdd;
+    if adds {
+        // A row alone has no axis, and no other to come before.
+        let in_order = g[root].arg == Arg::Int(1) && g.int_value(extents[0]) != Some(1);
+        out.nests.iter_mut().for_each(|nest| *nest = adding(g, &mut x, *nest, in_order));
+    }
     inline_same(g, &mut x, &mut out);
     let &Surroundings { derived, target, room, .. } = around;
-    let of = propose::Around { node, hint: around.hints.get(&node), derived, target, room };
+    // What is asked for where a value is computed says nothing of where it is added.
+    let hint = around.hints.get(&node).filter(|_| !adds);
+    let of = propose::Around { node, hint, derived, target, room };
     out.plan = around.plan.cloned().unwrap_or_else(|| propose::first(g, &out.nests, &of));
     let split = workgroup::split(g, &mut x, &out.nests, &out.plan, &of);
     out.uncut = std::mem::replace(&mut out.nests, split.nests);
@@ -78,11 +86,31 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
     out.fresh = split.fresh;
     fuse(g, &mut x, &mut out, around)?;
     let reads = |&nest: &Id| g.any(nest, |_, n| n.op == Op::Load && n.src[0] == buffer);
-    if g[root].op == Op::Assign && out.nests.iter().any(reads) {
+    if g[root].op.is_version() && out.nests.iter().any(reads) {
         return Err(Illegal::ReadsItsState);
     }
     in_order(g, &mut x, &mut out, around);
     Ok(out)
+}
+
+/// A nest that writes rows to those that have their numbers, as one that adds them: with `in_order` its first axis is a loop that nobody takes apart. Rows that are all
+/// one row, and go to one place, are added at once: no loop that none of its indices depends on would be run as often as it says.
+fn adding(g: &mut Graph, x: &mut Expander, nest: Id, in_order: bool) -> Id {
+    let mut nest = Nest { adds: true, ..Nest::of(g, nest) };
+    let Some(&rows) = nest.closed.first() else { return nest.store(g) };
+    let depends = [nest.offset, nest.value].iter().any(|&id| g.free_ranges(id).contains(&rows));
+    if !depends {
+        let times = g.cast(g[rows].src[0], g.scalar(nest.value));
+        nest.value = g.mul(nest.value, times);
+        nest.closed.remove(0);
+    } else if in_order {
+        let ordered = x.ranges.range(g, g[rows].src[0], RangeKind::Reduce);
+        let mut map = FxHashMap::from_iter([(rows, ordered)]);
+        nest.offset = g.replace(nest.offset, &mut map.clone());
+        nest.value = g.replace(nest.value, &mut map);
+        nest.closed[0] = ordered;
+    }
+    nest.store(g)
 }
 
 /// Brings its nests into the order in which a workgroup runs them.
@@ -125,7 +153,7 @@ fn copied_first(g: &mut Graph, x: &mut Expander, out: &mut Draft, resident: &Sta
 
 /// The nest `copy` for rows that this step writes: as many as it has tokens, from the first one's on, held inside the chunk.
 fn fresh_rows(g: &mut Graph, x: &mut Expander, copy: Id, of: &StagedTile, begin: Id) -> Option<Id> {
-    let Nest { buffer, offset, value, closed } = Nest::of(g, copy);
+    let Nest { buffer, offset, value, closed, .. } = Nest::of(g, copy);
     let (&row, others) = closed.split_first()?;
     let tokens = x.dim(g, of.tokens);
     let r = x.ranges.range(g, tokens, RangeKind::Loop);
@@ -136,7 +164,7 @@ fn fresh_rows(g: &mut Graph, x: &mut Expander, copy: Id, of: &StagedTile, begin:
     let mut map = FxHashMap::from_iter([(row, at)]);
     let (offset, value) = (g.substitute(offset, &mut map), g.substitute(value, &mut map));
     let closed = std::iter::once(r).filter(|&r| g[r].op == Op::Range).chain(others.iter().copied()).collect();
-    (g.int_value(g[row].src[0]) == Some(of.size)).then(|| Nest { buffer, offset, value, closed }.store(g))
+    (g.int_value(g[row].src[0]) == Some(of.size)).then(|| Nest { buffer, offset, value, adds: false, closed }.store(g))
 }
 
 /// Is it a sum of products with a packed weight?

@@ -88,15 +88,14 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
 fn places(g: &mut Graph, of: &Decomposed, candidates: &[Id]) -> (FxHashMap<Id, Id>, Vec<Id>) {
     let mut buffers: FxHashMap<Id, Id> = FxHashMap::default();
     let mut temp_nodes: Vec<Id> = Vec::new();
+    // A copy whose last version is an output is made in the output's place.
+    let of_copies: Vec<(u32, Id)> = of.outputs.iter().map(|&(slot, n)| (slot, first_version(g, n))).collect();
     for &n in candidates {
         let dtype = g[n].dtype;
-        let buffer = if g[n].op == Op::Assign {
-            let mut base = g[n].src[0];
-            while g[base].op == Op::Assign {
-                base = g[base].src[0];
-            }
-            base
-        } else if let Some(&(slot, _)) = of.outputs.iter().find(|o| o.1 == n) {
+        let buffer = if g[n].op.is_version() {
+            let base = first_version(g, n);
+            buffers.get(&base).copied().unwrap_or(base)
+        } else if let Some(&(slot, _)) = of_copies.iter().find(|o| o.1 == n) {
             debug_assert!((slot as usize) < of.function.slots.len());
             g.param(slot, &[], dtype.scalar)
         } else {
@@ -106,6 +105,14 @@ fn places(g: &mut Graph, of: &Decomposed, candidates: &[Id]) -> (FxHashMap<Id, I
         buffers.insert(n, buffer);
     }
     (buffers, temp_nodes)
+}
+
+/// What a chain of versions begins with, all of them in one buffer: a state, or a copy.
+fn first_version(g: &Graph, mut n: Id) -> Id {
+    while g[n].op.is_version() {
+        n = g[n].src[0];
+    }
+    n
 }
 
 /// The kernels whose results each kernel reads, itself or through what is fused into it.
@@ -151,14 +158,17 @@ fn levels(needs: &[FxHashSet<usize>]) -> Vec<usize> {
 fn lifetime(g: &Graph, node: Id, kernels: &[(Draft, Price)], needs: &[FxHashSet<usize>], level: &[usize]) -> Lifetime {
     let Some(i) = kernels.iter().position(|k| k.0.root == node) else { return Lifetime { bytes: 0, from: 0, to: 0 } };
     let bytes = g.max_elements(node).max(1) as usize * g[node].dtype.scalar.bytes();
-    let last = (0..kernels.len()).filter(|&j| needs[j].contains(&i)).map(|j| level[j]).max();
+    // Later versions are in the same place.
+    let versions: Vec<usize> = (0..kernels.len()).filter(|&k| first_version(g, kernels[k].0.root) == node).collect();
+    let reads = |j: usize| versions.contains(&j) || versions.iter().any(|v| needs[j].contains(v));
+    let last = (0..kernels.len()).filter(|&j| reads(j)).map(|j| level[j]).max();
     Lifetime { bytes, from: level[i], to: last.unwrap_or(level[i]) }
 }
 
 /// Kernels that read a state as it was come before the kernel that writes it.
 fn before_write(g: &Graph, kernels: &[(Draft, Price)], needs: &mut [FxHashSet<usize>]) {
     for (w, (writer, _)) in kernels.iter().enumerate() {
-        if g[writer.root].op != Op::Assign {
+        if !g[writer.root].op.is_version() {
             continue;
         }
         let state = g[writer.nests[writer.nests.len() - 1]].src[0];

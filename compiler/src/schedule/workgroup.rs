@@ -1,7 +1,7 @@
 //! The workgroup's part of a tile plan, applied: the axes of a kernel's output become ranges over the launch and ranges inside a workgroup.
 
 use super::expand::Expander;
-use crate::nest::{Nest, host_bound};
+use crate::nest::{Nest, adds, host_bound};
 use crate::request::{CausalSkip, Rounds, StagedTile};
 use crate::tile::propose::{Around, axes};
 use crate::tile::{Part, Workgroup};
@@ -22,19 +22,21 @@ pub struct Split {
 pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, around: &Around) -> Split {
     let axes = axes(g, nests);
     let tiles = around.derived.is_tiled(around.node);
-    let mut s = Splitter { x, map: FxHashMap::default(), order: Vec::new(), tiles };
+    let inside = nests.iter().any(|&n| adds(g, n)).then(Vec::new);
+    let mut s = Splitter { x, map: FxHashMap::default(), order: Vec::new(), inside, tiles };
     s.cut(g, &axes, plan);
     let hint = around.hint.filter(|h| h.globals > 0);
     let skip = hint.and_then(|h| s.skip(g, &h.future?, &axes, around.node, h.tile));
     let fresh = hint.and_then(|h| s.fresh(g, &h.resident?, &axes, around.node));
     let rounds = hint.and_then(|h| s.rounds(g, &h.rounds?, &axes, nests, around.node, h.tile));
-    let (mut map, order) = (s.map, s.order);
+    let (mut map, order, inside) = (s.map, s.order, s.inside.unwrap_or_default());
     map.extend(rounds);
     let split_nest = |&nest: &Id| {
         let mut n = Nest::of(g, nest);
         let mut m = map.clone();
         n.offset = g.replace(n.offset, &mut m);
         n.value = g.replace(n.value, &mut m);
+        n.only_where(g, &inside);
         // New inner ranges in the order chosen, then what was left alone.
         let left = n.closed.into_iter().filter(|r| !map.contains_key(r) && !order.contains(r));
         n.closed = order.iter().copied().chain(left).collect();
@@ -50,6 +52,8 @@ struct Splitter<'a, 'b> {
     map: FxHashMap<Id, Id>,
     /// Inner ranges, outermost first.
     order: Vec<Id>,
+    /// Of nests that add, whose indices are held within their axes: where these have not passed the end.
+    inside: Option<Vec<Id>>,
     /// Is what is computed a product of tiles, whose buffers have room for whole ones?
     tiles: bool,
 }
@@ -67,6 +71,10 @@ impl Splitter<'_, '_> {
                 self.order.push(r);
                 continue;
             }
+            // Rows that are added in an order stay one loop.
+            if g.range_kind(r) == Some(RangeKind::Reduce) {
+                continue;
+            }
             let (at, stride) = (self.part(g, r, part), g.int(part.stride));
             let at = g.mul(at, stride);
             let mut index = match self.map.get(&r) {
@@ -78,6 +86,7 @@ impl Splitter<'_, '_> {
             let inner: Vec<&Part> = plan.parts[i + 1..].iter().filter(of_axis).collect();
             if let Some(step) = self.repeated(part, &inner).filter(|_| several && !divides) {
                 let last = self.last(g, r, step);
+                self.ends(g, index, g[r].src[0]);
                 index = g.min(index, last);
             }
             self.map.insert(r, index);
@@ -128,7 +137,14 @@ impl Splitter<'_, '_> {
         let most = g.int(most);
         let new = self.new_range(g, most, RangeKind::Global);
         let last = g.add(bound, minus);
+        self.ends(g, new, bound);
         g.min(new, last)
+    }
+    /// An index is held below a bound.
+    fn ends(&mut self, g: &mut Graph, index: Id, bound: Id) {
+        if let Some(inside) = &mut self.inside {
+            inside.push(g.lt(index, bound));
+        }
     }
     /// Is every element of the workgroup one that nobody reads?
     fn skip(&mut self, g: &mut Graph, f: &CausalSkip, axes: &[Id], node: Id, tile: i64) -> Option<Id> {

@@ -53,6 +53,10 @@ impl Tensor {
     pub fn select(&self, a: &Tensor, b: &Tensor) -> Tensor {
         Tensor::of([self, a, b], |_, [c, a, b]| c.select(a, b))
     }
+    /// This tensor `[rows, rest..]` with rows of `value [i.., rest..]` added to those that `index [i..]` names.
+    pub fn scatter_add(&self, value: &Tensor, index: &Tensor) -> Tensor {
+        Tensor::of([self, value, index], |_, [x, value, index]| x.scatter_add(value, index))
+    }
     /// Same elements in row-major order, other dims.
     pub fn reshape(&self, dims: &[usize]) -> Tensor {
         let dims = lengths(dims);

@@ -138,6 +138,16 @@ FN float bits_i32_f32(int x) { return bits<int, float>(x); }
 FN int bits_f32_i32(float x) { return bits<float, int>(x); }
 FN float bits_u32_f32(unsigned int x) { return bits<unsigned int, float>(x); }
 FN unsigned int bits_f32_u32(float x) { return bits<float, unsigned int>(x); }
+FN void add_i32(int *p, int x) { *p = (int)((unsigned int)*p + (unsigned int)x); }
+FN void add_f32(float *p, float x) { *p += x; }
+FN void add_f16(unsigned short *p, unsigned short x) {
+  *p = bits<_Float16, unsigned short>((_Float16)((float)bits<unsigned short, _Float16>(*p) + (float)bits<unsigned short, _Float16>(x)));
+}
+FN void add_f16_pair(unsigned short *p, unsigned short x, unsigned short y) {
+  if ((uintptr_t)p % 4) abort();
+  add_f16(p, x);
+  add_f16(p + 1, y);
+}
 FN float cvt_f16_f32_1(unsigned short x) { return (float)bits<unsigned short, _Float16>(x); }
 FN unsigned short cvt_f32_f16_1(float x) { return bits<_Float16, unsigned short>((_Float16)x); }
 FN float exp_1(float x) { return expf(x); }

@@ -21,6 +21,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("rules_dot", rules_dot),
     ("rules_lift", rules_lift),
     ("alternatives", tensors::alternatives),
+    ("scatter", tensors::scatter),
     ("attention", tensors::attention),
     ("encode_queries", tensors::encode_queries),
     ("int8", tensors::int8),

@@ -13,7 +13,11 @@ use std::sync::Arc;
 /// The function that a tensor-level graph is: its parameters are slots, a state where something is assigned to it, and each root is an output.
 pub fn function(g: &Graph, roots: &[Id]) -> Function {
     let order = g.toposort(roots);
-    let states: BTreeSet<Id> = order.iter().filter(|&&n| g[n].op == Op::Assign).map(|&n| g[n].src[0]).collect();
+    let states: BTreeSet<Id> = order
+        .iter()
+        .filter(|&&n| g[n].op.is_version() && matches!(g[g[n].src[0]].op, Op::Param))
+        .map(|&n| g[n].src[0])
+        .collect();
     let mut slots: Vec<Slot> = Vec::new();
     for &id in &order {
         let (number, storage) = match g[id].arg {
@@ -41,7 +45,7 @@ pub fn function(g: &Graph, roots: &[Id]) -> Function {
     let mut outputs = Vec::new();
     for &root in roots {
         let mut base = root;
-        while g[base].op == Op::Assign {
+        while g[base].op.is_version() {
             base = g[base].src[0];
         }
         if let (true, Arg::Param(slot)) = (base != root, &g[base].arg) {

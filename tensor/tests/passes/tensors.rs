@@ -6,7 +6,8 @@ use crate::judge::{Applied, Claim, Meaning, Tensors};
 use crate::kernels::{Kernels, LaidOut, Linear, Lowered, ranges};
 use crate::show::{self, Numbers};
 use gristmill_compiler::testing::{
-    self, Budget, Cheapest, Decider, Decomposed, Draft, Expander, Packing, Problem, Surroundings, TEMP, room,
+    self, Budget, Cheapest, Decider, Decision, Decomposed, Draft, Expander, Packing, Policy, Problem, Surroundings,
+    TEMP, room,
 };
 use gristmill_uop::function::Function;
 use gristmill_uop::program::Program;
@@ -56,6 +57,30 @@ pub fn alternatives(case: &Case) -> Result<Applied, String> {
     let text = others.iter().map(print).collect::<Vec<_>>().join("\n");
     let all = std::iter::once(before).chain(others.into_iter().map(of_function)).collect();
     Ok(Applied { text, claim: Claim::Same(all) })
+}
+
+/// The option of that name, or the cheapest.
+struct Wanted<'a>(Option<&'a str>);
+
+impl Policy for Wanted<'_> {
+    fn choose(&mut self, decision: &Decision) -> usize {
+        let named = |name| decision.options.iter().position(|o| o.name == name).expect("an option of that name");
+        self.0.map_or_else(|| Cheapest.choose(decision), named)
+    }
+}
+
+/// `form: in order` and `form: atomic`; without one what is cheapest. `any_order: yes` lets floats be added in any order.
+pub fn scatter(case: &Case) -> Result<Applied, String> {
+    let mut c = Context::of(case)?;
+    c.target.any_order = case.get("any_order").is_some();
+    let mut policy = Wanted(case.get("form"));
+    let plans = std::collections::BTreeMap::new();
+    let mut decider = Decider { policy: &mut policy, plans: &plans, log: vec![] };
+    testing::scatter(&mut c.graph, &mut c.roots, &c.function, &c.target, &mut decider);
+    let told: Vec<String> = decider.log.iter().map(|d| d.explain() + "\n").collect();
+    let text = told.concat() + &text::print(&c.graph, &c.roots);
+    let outputs = c.outputs();
+    Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
 }
 
 pub fn attention(case: &Case) -> Result<Applied, String> {

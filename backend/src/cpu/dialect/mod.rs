@@ -7,9 +7,9 @@ mod words;
 
 pub use prelude::prelude;
 
-use crate::render::{Expressions, Values, custom_body, stored, type_of};
+use crate::render::{Expressions, Values, custom_body, stored, sum, type_of};
 use gristmill_compiler::emit::{CustomCode, CustomDialect, Dialect, Signature};
-use gristmill_compiler::lower::{Code, KernelCode, Prefetch, Statement, TilePrefetch};
+use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, Statement, TilePrefetch};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Scalar};
 use std::fmt::Write;
@@ -160,6 +160,7 @@ impl Writer<'_> {
                 self.line(format_args!("a{a} = {e};"));
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
+            Statement::Add(addition) => self.add(addition),
             Statement::Prefetch(Prefetch::Line { at: [buffer, at], ahead }) => {
                 let (b, at) = (self.t.buffer(*buffer), self.t.name(*at));
                 self.line(format_args!("__builtin_prefetch({b} + {at} + {ahead});"));
@@ -190,6 +191,24 @@ impl Writer<'_> {
         self.line(format_args!(
             "for (i64 j = 0; j < {lines}; j++) __builtin_prefetch({buffer}{base} + {from} + {turn} * {step} + j * {line}, 0, 2);"
         ));
+    }
+    fn add(&mut self, a: &Addition) {
+        let &[value] = &a.values[..] else { unreachable!("a vector is added as one value: {a:?}") };
+        let d = self.t.g[value].dtype;
+        let (b, at, v) = (self.t.buffer(a.buffer), self.t.name(a.at), self.t.name(value));
+        let when = a.when.map_or(String::new(), |when| format!("if ({}) ", self.t.name(when)));
+        let (scalar, place) = (d.scalar.name(), format!("{b} + {at}"));
+        match (a.atomic, d.lanes) {
+            (true, 1) => self.line(format_args!("{when}add_{scalar}({place}, {v});")),
+            (true, n) => {
+                self.line(format_args!("{when}for (i64 j = 0; j < {n}; j++) add_{scalar}({place} + j, {v}[j]);"));
+            }
+            (false, lanes) => {
+                let element = if lanes == 1 { format!("{b}[{at}]") } else { format!("*({}_u *)({place})", stored(d)) };
+                let sum = sum(d, &element, &v);
+                self.line(format_args!("{when}{element} = {sum};"));
+            }
+        }
     }
     fn write(&mut self, buffer: Id, at: Id, value: Id) {
         let d = self.t.g[value].dtype;

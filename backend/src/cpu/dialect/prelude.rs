@@ -81,10 +81,27 @@ pub fn prelude() -> String {
     }
     line(saturating(1));
     line(SCALAR_FUNCTIONS.into());
+    line(ATOMIC_ADDITIONS.into());
     line(words::functions(LANES));
     line(tiles::FUNCTIONS.into());
     s
 }
+
+/// Additions to memory that exclude one another. Where a language has one for whole numbers alone, a float is exchanged if nobody has changed it meanwhile.
+const ATOMIC_ADDITIONS: &str = r#"
+typedef u32 __attribute__((may_alias)) u32_bits;
+FN void add_i32(i32 *p, i32 x) { __atomic_fetch_add(p, x, __ATOMIC_RELAXED); }
+FN void add_f32(f32 *p, f32 x) {
+  u32_bits *q = (u32_bits *)p;
+  u32 old = __atomic_load_n(q, __ATOMIC_RELAXED);
+  while (!__atomic_compare_exchange_n(q, &old, bits_f32_u32(bits_u32_f32(old) + x), 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+}
+FN void add_f16(u16 *p, u16 x) {
+  u16 old = __atomic_load_n(p, __ATOMIC_RELAXED);
+  f32 y = cvt_f16_f32_1(x);
+  while (!__atomic_compare_exchange_n(p, &old, cvt_f32_f16_1(cvt_f16_f32_1(old) + y), 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+}
+"#;
 
 /// binary16 and bfloat16, one at a time: by instruction where there is one, else by integer code (round to nearest even).
 const HALF: &str = r#"

@@ -8,9 +8,9 @@ mod prelude;
 
 pub use prelude::{common, prelude};
 
-use crate::render::{Expressions, Values, cast, custom_body, stored, unprintable};
+use crate::render::{Expressions, Values, cast, custom_body, stored, sum, unprintable};
 use gristmill_compiler::emit::{CustomCode, CustomDialect, Dialect, Signature};
-use gristmill_compiler::lower::{Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
+use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 use std::fmt::Write;
@@ -184,6 +184,7 @@ impl<'a> Writer<'a> {
                 self.line(format_args!("a{a} = {e};"));
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
+            Statement::Add(addition) => self.add(addition),
             Statement::WriteTile(..) => unreachable!("a GPU has no tiles: {s:?}"),
             Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
             Statement::AsyncCopy { to, from, plus, bytes: 16, when } => {
@@ -303,6 +304,20 @@ impl<'a> Writer<'a> {
                 let t = format!("u32x{}", words.len());
                 self.line(format_args!("*({t} *)({b} + {at}) = {t}{{{}}};", words.join(", ")));
             }
+        }
+    }
+    fn add(&mut self, a: &Addition) {
+        let (b, at) = (self.t.buffer(a.buffer), self.t.name(a.at));
+        let d = self.t.g[a.values[0]].dtype;
+        let when = a.when.map_or(String::new(), |when| format!("if ({}) ", self.t.name(when)));
+        let values: Vec<String> = a.values.iter().map(|&v| self.t.name(v)).collect();
+        match (&values[..], a.atomic) {
+            ([x], true) => self.line(format_args!("{when}add_{}({b} + {at}, {x});", d.scalar.name())),
+            ([x], false) => {
+                let sum = sum(d, &format!("{b}[{at}]"), x);
+                self.line(format_args!("{when}{b}[{at}] = {sum};"));
+            }
+            (pair, _) => self.line(format_args!("{when}add_f16_pair({b} + {at}, {});", pair.join(", "))),
         }
     }
     fn write(&mut self, buffer: Id, at: Id, value: Id) {

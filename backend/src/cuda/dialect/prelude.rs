@@ -116,6 +116,15 @@ FN float bits_u32_f32(unsigned int x) { return __uint_as_float(x); }
 FN unsigned int bits_f32_u32(float x) { return __float_as_uint(x); }
 FN float cvt_f16_f32_1(unsigned short x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y; }
 FN unsigned short cvt_f32_f16_1(float x) { unsigned short y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }
+// Additions to memory that exclude one another. A half alone is one of a pair, beside which -0 is added: that changes nothing.
+FN void add_i32(int *p, int x) { asm volatile("red.global.add.s32 [%0], %1;" :: "l"(p), "r"(x) : "memory"); }
+FN void add_f32(float *p, float x) { asm volatile("red.global.add.f32 [%0], %1;" :: "l"(p), "f"(x) : "memory"); }
+FN void add_f16_word(unsigned int *p, unsigned int x) { asm volatile("red.global.add.noftz.f16x2 [%0], %1;" :: "l"(p), "r"(x) : "memory"); }
+FN void add_f16_pair(unsigned short *p, unsigned short x, unsigned short y) { add_f16_word((unsigned int *)p, x | (unsigned int)y << 16); }
+FN void add_f16(unsigned short *p, unsigned short x) {
+  const bool high = (unsigned long long)p & 2;
+  add_f16_word((unsigned int *)(p - high), high ? 0x8000u | (unsigned int)x << 16 : 0x80000000u | x);
+}
 #define SATURATED(type, ptx) \
 FN type cvt_f32_##type##_1(float x) { int y; asm("cvt.rzi." #ptx ".f32 %0, %1;" : "=r"(y) : "f"(x)); return (type)y; }
 FN float exp_1(float x) { return expf(x); }

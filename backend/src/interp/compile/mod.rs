@@ -108,7 +108,8 @@ impl Nest<'_, '_> {
         let top = self.frames.len() - 1;
         let value = self.converted(top, value, g.scalar(node.src[2]), held);
         let src = [(offset, Bank::Int), (value, Bank::of(held))];
-        self.push(top, Kind::Store(place), held, 0, &src);
+        let kind = if node.arg == Arg::None { Kind::Store(place) } else { Kind::Add(place) };
+        self.push(top, kind, held, 0, &src);
         self.close(opened);
         Ok(std::mem::take(&mut self.frames[0].body))
     }
@@ -189,7 +190,7 @@ impl Nest<'_, '_> {
                 frame.outer.push((reg, bank));
             }
         }
-        if !matches!(instr.kind, Kind::Accumulate(_) | Kind::Store(_)) {
+        if !matches!(instr.kind, Kind::Accumulate(_) | Kind::Store(_) | Kind::Add(_)) {
             frame.own.insert(instr.out);
         }
         frame.body.push(Step::Do(instr));

@@ -4,7 +4,7 @@ use super::super::access::View;
 use super::super::fault::Fault;
 use super::memory::{At, Places};
 use super::nodes;
-use gristmill_compiler::lower::{Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
+use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::fragment::{Fragment, TILES};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
@@ -274,6 +274,7 @@ impl<'a> Machine<'a> {
                 self.set(*acc, &values);
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, &[*value])?,
+            Statement::Add(addition) => self.add(addition)?,
             Statement::WideWrite(buffer, at, bytes, values) => {
                 self.aligned(*buffer, *at, *bytes)?;
                 self.write(*buffer, *at, values)?;
@@ -339,6 +340,32 @@ impl<'a> Machine<'a> {
                     let v = self.get(value, thread)[lane];
                     self.places.store(At { buffer, byte }, scalar, v, thread)?;
                     byte += scalar.bytes() as i64;
+                }
+            }
+        }
+        Ok(())
+    }
+    /// Additions of thread after thread. Those that are not atomic no two threads make to one place.
+    fn add(&mut self, a: &Addition) -> Result<(), Fault> {
+        let (scalar, unit) = (self.g.scalar(a.buffer), self.g.unit_bytes(a.buffer));
+        let mut others: HashMap<i64, usize> = HashMap::new();
+        for thread in 0..self.threads {
+            if a.when.is_some_and(|when| self.index(when, thread) == 0) {
+                continue;
+            }
+            let mut byte = self.index(a.at, thread) * unit;
+            for &value in &a.values {
+                for lane in 0..self.g[value].dtype.lanes as usize {
+                    if !a.atomic && others.insert(byte, thread).is_some_and(|other| other != thread) {
+                        return Err(Fault::Graph(format!(
+                            "two threads add to byte {byte} without excluding each other"
+                        )));
+                    }
+                    let at = At { buffer: a.buffer, byte };
+                    let (old, new) = (self.places.load(at, scalar, thread)?, self.get(value, thread)[lane]);
+                    let sum = fold::apply(Op::Add, &[old, new], scalar).unwrap_or(old);
+                    self.places.store(at, scalar, sum, thread)?;
+                    byte += unit;
                 }
             }
         }

@@ -15,7 +15,7 @@ struct Memory {
     first: usize,
     /// Words of an element.
     width: usize,
-    /// Are parts of words written?
+    /// Are parts of words written, or do threads add to one word?
     atomic: bool,
 }
 
@@ -48,6 +48,12 @@ impl Memories {
                     let part = g.scalar(*value).bytes() < 4;
                     if let Some(memory) = of.get_mut(buffer) {
                         memory.atomic |= part;
+                    }
+                }
+                Statement::Add(a) => {
+                    written.push(a.buffer);
+                    if let Some(memory) = of.get_mut(&a.buffer) {
+                        memory.atomic |= a.atomic || g.scalar(a.buffer).bytes() < 4;
                     }
                 }
                 Statement::WideWrite(buffer, ..) => written.push(*buffer),

@@ -13,7 +13,7 @@ mod tables;
 use crate::render::unprintable;
 use expression::{Expressions, Type, to_f32, wrapped};
 use gristmill_compiler::emit::{Dialect, Signature};
-use gristmill_compiler::lower::{Code, KernelCode, Prefetch, Statement, ThreadIndex};
+use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, Statement, ThreadIndex};
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use memory::Memories;
 pub use prelude::PRELUDE;
@@ -38,6 +38,11 @@ impl Dialect for Wgsl {
         let long = if w.out.contains("f32_to_i64(") { LONG } else { "" };
         format!("{long}{folds}{tables}{}{}", w.memories.definitions(signature), w.out)
     }
+}
+
+/// The bits of the sum of a float, of which these are the bits, and another.
+fn added(bits: &str, x: &str) -> String {
+    format!("bitcast<u32>(bitcast<f32>({bits}) + {x})")
 }
 
 struct Writer<'a> {
@@ -125,6 +130,7 @@ impl<'a> Writer<'a> {
                 self.line(format_args!("a{a} = {e};"));
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
+            Statement::Add(addition) => self.add(addition),
             Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
             Statement::Barrier => self.line(format_args!("workgroupBarrier();")),
             Statement::Unless(condition) => {
@@ -257,6 +263,58 @@ impl<'a> Writer<'a> {
             let text = self.memories.write(buffer, &word, i, value);
             self.line(format_args!("{text}"));
         }
+    }
+    fn add(&mut self, a: &Addition) {
+        let (scalar, word) = (self.t.g.scalar(a.buffer), self.word(a.buffer, a.at));
+        if let Some(when) = a.when {
+            let when = self.t.name(when);
+            self.line(format_args!("if ({when}) {{"));
+        } else {
+            self.line(format_args!("{{"));
+        }
+        let values: Vec<String> = a.values.iter().map(|&v| self.t.name(v)).collect();
+        let n = self.out.len();
+        match (scalar, &values[..]) {
+            (Scalar::I32, [x]) if a.atomic => {
+                let place = self.memories.element(a.buffer, &word);
+                self.line(format_args!("atomicAdd(&{place}, u32({x}));"));
+            }
+            (Scalar::I32 | Scalar::F32, [x]) if !a.atomic => {
+                let old = self.memories.read(a.buffer, &word, 0);
+                let sum = if scalar == Scalar::I32 { format!("{old} + u32({x})") } else { added(&old, x) };
+                let text = self.memories.write(a.buffer, &word, 0, &sum);
+                self.line(format_args!("{text}"));
+            }
+            (Scalar::F32, [x]) => self.exchange(a.buffer, &word, |old| added(old, x)),
+            // Halves are parts of words that others may change, also where each has one thread that adds to it.
+            (Scalar::F16, [x]) => {
+                let offset = self.offset(a.at);
+                self.line(format_args!("let by{n} = ({offset} & 1u) * 16u;"));
+                let sum = |old: &str| {
+                    let half = format!("f32_to_f16(f16_to_f32(({old} >> by{n}) & 0xffffu) + f16_to_f32({x}))");
+                    format!("({old} & ~(0xffffu << by{n})) | ({half} << by{n})")
+                };
+                self.exchange(a.buffer, &word, sum);
+            }
+            (Scalar::F16, [x, y]) => {
+                let half = |old: String, x: &String| format!("f32_to_f16(f16_to_f32({old}) + f16_to_f32({x}))");
+                let both = |old: &str| {
+                    let (low, high) = (half(format!("{old} & 0xffffu"), x), half(format!("{old} >> 16u"), y));
+                    format!("{low} | ({high} << 16u)")
+                };
+                self.exchange(a.buffer, &word, both);
+            }
+            _ => unprintable(self.t.g, a.values[0]),
+        }
+        self.line(format_args!("}}"));
+    }
+    /// A word becomes what is computed of it, once nobody has changed it meanwhile.
+    fn exchange(&mut self, buffer: Id, word: &str, new: impl Fn(&str) -> String) {
+        let (n, place) = (self.out.len(), self.memories.element(buffer, word));
+        let new = new(&format!("old{n}"));
+        self.line(format_args!("var old{n} = atomicLoad(&{place});"));
+        self.line(format_args!("loop {{\nlet made = atomicCompareExchangeWeak(&{place}, old{n}, {new});"));
+        self.line(format_args!("if (made.exchanged) {{ break; }}\nold{n} = made.old_value;\n}}"));
     }
     fn write(&mut self, buffer: Id, at: Id, value: Id) {
         let (scalar, bits) = (self.t.g.scalar(value), self.bits(value));

@@ -8,10 +8,11 @@ mod attention;
 mod contraction;
 mod movement;
 mod rule;
+mod scatter;
 
 pub use rule::Rule;
 
 /// Every rule.
 pub fn all() -> Vec<Rule> {
-    [contraction::RULES, movement::RULES, attention::RULES].concat()
+    [contraction::RULES, movement::RULES, attention::RULES, scatter::RULES].concat()
 }

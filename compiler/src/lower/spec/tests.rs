@@ -1,10 +1,10 @@
 //! Good code passes, and every rule fails for code that breaks it, with the node that does.
 
-use super::super::code::{Code, KernelCode, Prefetch as Ahead, SpanPrefetch, Statement, TilePrefetch};
+use super::super::code::{Addition, Code, KernelCode, Prefetch as Ahead, SpanPrefetch, Statement, TilePrefetch};
 use super::super::threads::ThreadIndex;
 use super::{check, check_widths, nodes};
 use crate::lower::tiles;
-use Statement::{Accumulate, Accumulator, Copied, Define, End, Nest, Prefetch, Wide, WideWrite, Write, WriteTile};
+use Statement::{Accumulate, Accumulator, Add, Copied, Define, End, Nest, Prefetch, Wide, WideWrite, Write, WriteTile};
 use gristmill_uop::fragment::MMA_BF16;
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
@@ -115,6 +115,11 @@ fn open(range: Id) -> Statement {
     Statement::Loop { range, unroll: None }
 }
 
+/// An addition.
+fn added(buffer: Id, at: Id, values: Vec<Id>, when: Option<Id>, atomic: bool) -> Statement {
+    Add(Addition { buffer, at, values, when, atomic })
+}
+
 /// `good` with something done to it, and the rule that then does not hold.
 type Bad = (&'static str, fn(&mut World, &mut Vec<Statement>));
 
@@ -132,6 +137,18 @@ const BAD: &[Bad] = &[
     ("threads are a constant number of lanes", |w, s| s[0] = w.open(w.y, &[w.row])),
     ("a nest writes its buffer", |_, s| drop(s.remove(9))),
     ("a nest writes its own buffer", |w, s| s[9] = Write(w.x, w.row, w.sum)),
+    ("what is added to is f32, f16 or i32 in memory", |w, s| {
+        s[0] = Nest { buffer: w.stage, staged: true, globals: vec![], threads: vec![] };
+        s[9] = added(w.stage, w.row, vec![w.sum], None, true);
+    }),
+    ("what is added at once is one value, or two halves of a word", |w, s| {
+        s[9] = added(w.y, w.row, vec![w.sum; 2], None, true);
+    }),
+    ("what is added is of the buffer's type", |w, s| s[9] = added(w.y, w.row, vec![w.row], None, true)),
+    ("what is added under a condition has one", |w, s| s[9] = added(w.y, w.row, vec![w.sum], Some(w.sum), true)),
+    ("what others may add to at the same time is added atomically", |w, s| {
+        s[9] = added(w.y, w.row, vec![w.sum], None, false);
+    }),
     ("an offset is an i64", |w, s| s[9] = Write(w.y, w.sum, w.sum)),
     ("what is written is of the buffer's type", |w, s| s[9] = Write(w.y, w.row, w.row)),
     ("a loop is over a range that is not open", |w, s| s[4] = open(w.row)),

@@ -26,6 +26,9 @@ pub fn check_widths(g: &Graph, kernel: &KernelCode, machine: &Machine) -> Checke
                 Statement::Write(_, _, value) if !machine.part_writes => {
                     (g.scalar(*value).bytes() < least).then_some(*value)
                 }
+                Statement::Add(addition) if !machine.part_writes => {
+                    addition.values.iter().copied().find(|&v| g.scalar(v).bytes() < least)
+                }
                 _ => None,
             };
             if let Some(id) = narrow {

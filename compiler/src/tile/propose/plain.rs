@@ -30,14 +30,18 @@ pub fn plain(
     let (target, tiles) = (around.target, around.derived.tiles);
     // Axes that may go over the launch.
     let threads = target.machine.kind == MachineKind::Gpu;
-    let spread: Vec<usize> = (0..axes.len()).filter(|&i| threads || host_bound(g, axes[i])).collect();
+    let ordered = |i: &usize| g.range_kind(axes[*i]) == Some(RangeKind::Reduce);
+    let spread: Vec<usize> = (0..axes.len()).filter(|&i| !ordered(&i) && (threads || host_bound(g, axes[i]))).collect();
+    let in_order: Vec<usize> = (0..axes.len()).filter(ordered).collect();
+    let again: i64 = in_order.iter().map(|&i| g.max_of(g[axes[i]].src[0])).product();
     let of = Plain {
         g,
         axes,
         spread: &spread,
         sizes: spread.iter().map(|&i| g.max_of(g[axes[i]].src[0])).collect(),
-        work: nests.iter().map(|&n| terms(g, n)).max().unwrap_or(1),
-        of_data: (0..axes.len()).filter(|&i| tiles.is_some() && !host_bound(g, axes[i])).collect(),
+        work: nests.iter().map(|&n| terms(g, n)).max().unwrap_or(1).saturating_mul(again),
+        in_order,
+        of_data: (0..axes.len()).filter(|&i| tiles.is_some() && !ordered(&i) && !host_bound(g, axes[i])).collect(),
         units: target.machine.units.max(1) as i64,
     };
     let first = match target.machine.kind {
@@ -73,6 +77,8 @@ struct Plain<'a> {
     sizes: Vec<i64>,
     /// Terms of an element.
     work: i64,
+    /// Axes whose elements are added one after the other.
+    in_order: Vec<usize>,
     /// Axes whose length is data, where the machine multiplies tiles: rows that are gathered for these.
     of_data: Vec<usize>,
     /// Cores, or multiprocessors.
@@ -112,7 +118,8 @@ impl Plain<'_> {
     /// Workgroups of one worker: the first axes over the launch until there are enough, the last in chunks; all in one below so many elements.
     fn for_workers(&self, small: i64, chunk: i64) -> Workgroup {
         // Rows that data asks for are written one after the other.
-        let mut parts: Vec<Part> = self.of_data.iter().map(|&i| Part::rest(i, RangeKind::Loop, 1)).collect();
+        let mut parts: Vec<Part> =
+            self.in_order.iter().chain(&self.of_data).map(|&i| Part::rest(i, RangeKind::Loop, 1)).collect();
         if self.total().saturating_mul(self.work) < small {
             return Workgroup { parts };
         }

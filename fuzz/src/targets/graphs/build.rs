@@ -173,7 +173,7 @@ impl<'g> Builder<'g, '_> {
             13 | 14 => return self.reduce(),
             15 => return self.linear(),
             16 => return self.select(),
-            17 => return self.gather(),
+            17 => return if self.bytes.below(2) == 0 { self.gather() } else { self.scatter() },
             18 => return self.cast(),
             _ => return if self.bytes.below(2) == 0 { self.assign() } else { self.attention() },
         }
@@ -495,6 +495,32 @@ impl<'g> Builder<'g, '_> {
         self.fills.push((slot, Fill::Whole(-2, first.size as i64 + 2)));
         let axes = [axis].into_iter().chain(value.axes[1..].iter().copied()).collect();
         self.keep(value.tensor.gather(index.clamp_index(first.size - 1)), axes, value.elements)
+    }
+    /// Rows of one value added to those of another that numbers choose, twice as many as there are, so that some meet.
+    fn scatter(&mut self) -> Option<()> {
+        let value = self.any();
+        let (&first, rest) = value.axes.split_first()?;
+        if first.varies || rest.iter().any(|a| a.varies) {
+            return None;
+        }
+        let (rows, scalar) = (1 + self.bytes.below(9), value.tensor.scalar());
+        let slot = self.capture.slot_count();
+        let index = self.capture.input("i", &[Dim::Size(first.size)], Scalar::I32);
+        self.fills.push((slot, Fill::Whole(-1, rows as i64 + 1)));
+        let axes: Vec<Axis> = [fixed(rows)].into_iter().chain(rest.iter().copied()).collect();
+        let none = self.capture.constant(0.0, scalar).expand(&self.dims(&axes));
+        let sum = none.scatter_add(value.tensor, index.clamp_index(rows - 1));
+        let count = first.size as f64;
+        let elements = match value.elements {
+            Elements::Float { most, error } => {
+                Elements::Float { most: most * count, error: error * count + ROUNDING * count * count * most }
+            }
+            Elements::Whole { least, most } => {
+                let count = first.size as i64;
+                Elements::Whole { least: least.min(0) * count, most: most.max(0) * count }
+            }
+        };
+        self.keep(sum, axes, elements)
     }
     fn cast(&mut self) -> Option<()> {
         let value = self.any();

@@ -1,0 +1,118 @@
+//! Sums over rows that are chosen by their numbers.
+
+use super::rule::rules;
+use crate::alternatives::term::{Class, Form, Map, Source, Term};
+use crate::alternatives::terms::Terms;
+use gristmill_uop::shape::Dims;
+use gristmill_uop::{Arg, Op, ReduceOp, Scalar};
+
+rules! {
+    equal "Σ_i (n[i] = r ? v[i] : 0) -> v added to zeros at n" compared;
+}
+
+/// What a class is a view of, and which axis of the class each of that's axes is; none where a part of it is left out.
+fn placed(t: &mut Terms, class: Class) -> Option<(Class, Map)> {
+    let (source, view) = t.source(class);
+    let dims = t.dims(source);
+    let axis = |i: usize| view.axes.iter().position(|a| *a == Some(i as u8)).map(|a| a as u8);
+    view.takes_all(&t.graph, &dims).then(|| (source, (0..dims.len()).map(axis).collect()))
+}
+
+/// Axes of axes.
+fn of_axes(outer: &Map, inner: &Map) -> Map {
+    inner.iter().map(|i| i.and_then(|i| outer[i as usize])).collect()
+}
+
+/// The axis along which a class counts from 0, which may be as another type.
+fn counts(t: &mut Terms, class: Class) -> Option<u8> {
+    let (mut at, mut map) = placed(t, class)?;
+    if let Some(cast) = t.of_op(at, Op::Cast).first() {
+        let (inner, below) = placed(t, cast.children[0])?;
+        (at, map) = (inner, of_axes(&map, &below));
+    }
+    let leaf = t.terms(at).into_iter().find_map(|term| match term.form {
+        Form::Leaf(id) if t.graph[id].op == Op::Iota => Some(id),
+        _ => None,
+    })?;
+    let Arg::Axes(axes) = &t.graph[leaf].arg else { return None };
+    map[axes[0] as usize]
+}
+
+/// Rows that are taken where their numbers are those of a list: the axis along which that counts, the one of the rows, and their numbers, by row.
+fn taken(t: &mut Terms, condition: Class) -> Option<(u8, u8, Class)> {
+    let (equal, outer) = placed(t, condition)?;
+    for term in t.of_op(equal, Op::Eq) {
+        let &[a, b] = &term.children[..] else { continue };
+        for (list, numbers) in [(a, b), (b, a)] {
+            let (Some(list), Some((source, map))) = (counts(t, list), placed(t, numbers)) else { continue };
+            if let (Some(list), [Some(row)]) = (outer[list as usize], &of_axes(&outer, &map)[..])
+                && let &row = row
+                && row != list
+                && t.facts(source).dtype.scalar == Scalar::I32
+            {
+                return Some((list, row, source));
+            }
+        }
+    }
+    None
+}
+
+/// Of rows of floats: sums of whole numbers, which put tokens in order, are written so that every device adds them side by side.
+fn compared(t: &mut Terms, term: &Term) -> Vec<Class> {
+    let Form::Node { op: Op::Reduce, arg: Arg::Reduce(ReduceOp::Add, axes), .. } = &term.form else { return vec![] };
+    let (&[summed], true) = (&axes[..], term.dtype.scalar == Scalar::F32) else { return vec![] };
+    let mut out = Vec::new();
+    for choice in t.of_op(term.children[0], Op::Where) {
+        let Form::Node { sources, .. } = &choice.form else { continue };
+        let (&[condition, value], Some(Source::Scalar(other))) = (&choice.children[..], sources.get(2)) else {
+            continue;
+        };
+        if t.graph.float_value(*other) == Some(0.0)
+            && let Some(of) = taken(t, condition)
+            && of.1 == summed
+        {
+            out.extend(scattered(t, term, value, of));
+        }
+    }
+    out
+}
+
+/// `value`, whose axis `row` is that of the rows, and which does not depend on `list`, added to zeros.
+fn scattered(t: &mut Terms, term: &Term, value: Class, (list, row, numbers): (u8, u8, Class)) -> Option<Class> {
+    let (source, map) = placed(t, value)?;
+    let dims = t.dims(value);
+    let rows = t.graph.int_value(dims[list as usize])?;
+    // The list is the result's first axis, the other axes follow in their order.
+    let rest: Vec<u8> = (0..dims.len() as u8).filter(|a| *a != row && *a != list).collect();
+    if map.contains(&Some(list)) || rest.first().is_some_and(|&first| first < list) {
+        return None;
+    }
+    let to: Map = [row].iter().chain(&rest).map(|&a| Some(a)).collect();
+    let value = t.arranged(source, &map, &to, &dims);
+    let (numbers, inside) = within(t, numbers, rows);
+    let added: Dims = t.dims(value);
+    let inside = t.arranged(inside, &[Some(row)].into_iter().collect(), &to, &dims);
+    let nothing = t.graph.constant(Scalar::F32, 0.0);
+    let sources = [Source::Child, Source::Child, Source::Scalar(nothing)].into_iter().collect();
+    let form = Form::Node { op: Op::Where, arg: Arg::None, sources };
+    let value = t.add(form, term.dtype, added, &[inside, value]);
+    let zeros = t.graph.spread(nothing, &term.dims);
+    let zeros = t.add(Form::Leaf(zeros), term.dtype, term.dims.clone(), &[]);
+    Some(t.node(Op::ScatterAdd, Arg::None, (term.dtype, term.dims.clone()), &[zeros, value, numbers], &[]))
+}
+
+/// Numbers held within so many rows, and which of them lay there: others are no row's.
+fn within(t: &mut Terms, numbers: Class, rows: i64) -> (Class, Class) {
+    let (dims, dtype) = (t.dims(numbers), t.facts(numbers).dtype);
+    let constant = |t: &mut Terms, v: i64| t.graph.int_of(Scalar::I32, v);
+    let (none, last, end, minus) = (constant(t, 0), constant(t, rows - 1), constant(t, rows), constant(t, -1));
+    let held = t.node(Op::Min, Arg::None, (dtype, dims.clone()), &[numbers], &[last]);
+    let held = t.node(Op::Max, Arg::None, (dtype, dims.clone()), &[held], &[none]);
+    let truth = |t: &mut Terms, sources: [Source; 2]| {
+        let form = Form::Node { op: Op::Lt, arg: Arg::None, sources: sources.into_iter().collect() };
+        t.add(form, Scalar::Bool.one(), dims.clone(), &[numbers])
+    };
+    let below = truth(t, [Source::Child, Source::Scalar(end)]);
+    let above = truth(t, [Source::Scalar(minus), Source::Child]);
+    (held, t.node(Op::And, Arg::None, (Scalar::Bool.one(), dims.clone()), &[below, above], &[]))
+}

@@ -1,0 +1,223 @@
+//! `SCATTER_ADD` in one of its forms, by price:
+//!
+//! - *compared*: a sum over all added rows for every row of the result, of those whose number it is. Ordinary ops, in a fixed order;
+//! - *in order*: what rows are added to is copied to where the result lies, and rows are added there one after the other, each workgroup with columns of its own.
+//!   As many additions as there are elements, in a fixed order; but nobody shares a column;
+//! - *atomic*: the same, all rows at once, by additions that exclude one another. Which comes first differs from run to run, so floats are added in that way only
+//!   where any order will do (`Target::any_order`). Sums of whole numbers are the same in any.
+//!
+//! The last version of a state is made in the state itself, without a copy.
+
+use crate::decision::{Alternative, Decider, Decision};
+use crate::price::typical;
+use crate::tile::text::{ParseError, bad};
+use gristmill_uop::function::{Function, SlotKind};
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::smallvec;
+use std::fmt;
+use std::str::FromStr;
+
+/// How rows are added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// By comparison, one sum for each element of the result.
+    Compared,
+    /// One after the other.
+    InOrder,
+    /// All at once.
+    Atomic,
+}
+
+impl Form {
+    /// Its name.
+    fn name(self) -> &'static str {
+        match self {
+            Form::Compared => "compared",
+            Form::InOrder => "in order",
+            Form::Atomic => "atomic",
+        }
+    }
+    const ALL: [Form; 3] = [Form::Compared, Form::InOrder, Form::Atomic];
+    /// The forms that sums of that type may take.
+    pub fn legal(scalar: Scalar, target: &Target) -> impl Iterator<Item = Form> {
+        let atomic = target.any_order || scalar == Scalar::I32;
+        Form::ALL.into_iter().filter(move |&form| atomic || form != Form::Atomic)
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "scatter: {}", self.name())
+    }
+}
+
+impl FromStr for Form {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<Form, ParseError> {
+        Form::ALL.into_iter().find(|form| form.to_string() == text.trim()).map_or_else(|| bad(text), Ok)
+    }
+}
+
+/// Operations for an element of a row that is compared: whether it is there, what it then counts as, and the sum.
+const COMPARED: f64 = 3.0;
+/// Bytes of an element that are moved where it is added: it is read, and so is what it is added to, which is written.
+const MOVED: f64 = 3.0;
+
+/// Seconds in which a core adds a vector of a row and knows where the next one goes: 4,096 numbers counted one by one took a Zen 5 core 16 us.
+const ROW: f64 = 4e-9;
+
+/// Replaces every `SCATTER_ADD` of a function below `roots`.
+pub fn expand(g: &mut Graph, roots: &mut [Id], function: &Function, target: &Target, decider: &mut Decider) {
+    let in_place = in_place(g, roots, function);
+    let (mut map, mut copies) = (FxHashMap::default(), 0);
+    for id in g.toposort(roots) {
+        if g[id].op != Op::ScatterAdd {
+            continue;
+        }
+        let src = [0, 1, 2].map(|i| g[id].src[i]).map(|s| g.substitute(s, &mut map));
+        let own = in_place.contains(&id);
+        let new = match decided(g, id, own, &function.name, target, decider) {
+            Form::Compared => compared(g, src, own),
+            form => {
+                let base = if own { src[0] } else { copied(g, src[0], &mut copies) };
+                let arg = Arg::Int(i64::from(form == Form::InOrder));
+                let dtype = g[id].dtype;
+                g.intern(Node { op: Op::ScatterAdd, dtype, src: smallvec![base, src[1], src[2]], arg })
+            }
+        };
+        map.insert(id, new);
+    }
+    if !map.is_empty() {
+        roots.iter_mut().for_each(|r| *r = g.substitute(*r, &mut map));
+    }
+}
+
+/// Those that make a version of a state which the function leaves behind.
+fn in_place(g: &Graph, roots: &[Id], function: &Function) -> FxHashSet<Id> {
+    let mut found = FxHashSet::default();
+    for (&(slot, _), &root) in function.outputs.iter().zip(roots) {
+        let mut at = root;
+        while function.slots[slot as usize].kind == SlotKind::State && g[at].op.is_version() {
+            found.insert(at);
+            at = g[at].src[0];
+        }
+    }
+    found
+}
+
+/// A copy that nobody else has.
+fn copied(g: &mut Graph, x: Id, copies: &mut i64) -> Id {
+    *copies += 1;
+    let dtype = g[x].dtype;
+    g.intern(Node { op: Op::Copy, dtype, src: smallvec![x], arg: Arg::Int(*copies) })
+}
+
+/// `x[r] + Σ_i (index[i] = r ? value[i] : 0)`, halves as f32.
+fn compared(g: &mut Graph, [x, value, index]: [Id; 3], own: bool) -> Id {
+    let (dims, scalar) = (g.shape(x), g.scalar(x));
+    let count = g.shape(value)[0];
+    let of = if scalar == Scalar::F16 { Scalar::F32 } else { scalar };
+    let one = g.int(1);
+    let mut full = dims.clone();
+    full.insert(1, count);
+    let mut beside = full.clone();
+    beside[2..].fill(one);
+    let number = g.iota(&beside, 0);
+    let number = g.cast(number, Scalar::I32);
+    let index = g.cast(index, Scalar::I32);
+    let mut across = beside.clone();
+    across[0] = one;
+    let index = g.reshape(index, &across);
+    let index = g.expand(index, &beside);
+    let here = g.eq(index, number);
+    let here = g.expand(here, &full);
+    let value = g.cast(value, of);
+    across[2..].copy_from_slice(&dims[1..]);
+    let value = g.reshape(value, &across);
+    let value = g.expand(value, &full);
+    let none = g.constant(of, 0.0);
+    let counts = g.select(here, value, none);
+    let sum = g.sum(counts, &[1]);
+    let old = g.cast(x, of);
+    let new = g.add(old, sum);
+    let new = g.cast(new, scalar);
+    if !own {
+        return new;
+    }
+    let begin = g.int(0);
+    g.assign(x, new, begin)
+}
+
+/// The form that a node takes.
+fn decided(g: &Graph, id: Id, own: bool, function: &str, target: &Target, decider: &mut Decider) -> Form {
+    let of = Sizes::of(g, id, own);
+    let forms: Vec<Form> = Form::legal(g.scalar(id), target).collect();
+    let options = forms.iter().map(|&form| Alternative {
+        name: form.name(),
+        plan: form.to_string(),
+        seconds: of.seconds(form, target),
+    });
+    let site = format!("{function} {} by {}", g.show_dims(g.dims(id)), g.show_dims(g.dims(g[id].src[2])));
+    forms[decider.choose(Decision::new("scatter", site, options.collect()))]
+}
+
+/// What a price follows from.
+pub struct Sizes {
+    /// Rows of the result.
+    pub rows: f64,
+    /// Rows that are added.
+    pub added: f64,
+    /// Elements of a row.
+    pub width: f64,
+    /// Their type.
+    pub scalar: Scalar,
+    /// Is there no copy to make?
+    pub own: bool,
+}
+
+impl Sizes {
+    fn of(g: &Graph, id: Id, own: bool) -> Sizes {
+        let size = |d: &Id| typical(g, *d);
+        let dims = g.dims(id);
+        Sizes {
+            rows: size(&dims[0]),
+            added: size(&g.dims(g[id].src[2])[0]),
+            width: dims[1..].iter().map(size).product(),
+            scalar: g.scalar(id),
+            own,
+        }
+    }
+    /// Seconds for bytes that come from the cache, if they have room there.
+    fn moved(&self, bytes: f64, target: &Target) -> f64 {
+        let m = &target.machine;
+        bytes / if bytes > m.cache as f64 { m.bandwidth } else { m.cache_bandwidth }
+    }
+    /// What a form takes.
+    pub fn seconds(&self, form: Form, target: &Target) -> f64 {
+        let (m, bytes) = (&target.machine, self.scalar.bytes() as f64);
+        let all = 2.0 * self.rows * self.width * bytes;
+        let elements = self.added * self.width;
+        let copy = if self.own { 0.0 } else { m.launch + self.moved(all, target) };
+        let moved = self.moved(MOVED * elements * bytes, target);
+        match form {
+            Form::Compared => {
+                let operations = COMPARED * self.rows * elements;
+                m.launch + self.moved(all, target).max(operations / m.operations)
+            }
+            Form::InOrder => {
+                // Columns are shared among units in vectors, or among threads, each of which waits for a row before it begins with the next.
+                let (together, wait) = match m.kind {
+                    MachineKind::Cpu => (m.lanes as f64, ROW),
+                    MachineKind::Gpu => (target.threads as f64, m.latency),
+                };
+                let busy = (self.width / together).ceil().clamp(1.0, m.units as f64);
+                let together = (self.width / together / busy).ceil();
+                copy + m.launch + (moved * m.units as f64 / busy).max(self.added * together * wait)
+            }
+            Form::Atomic => copy + m.launch + moved.max(elements * m.atomic / m.units as f64),
+        }
+    }
+}
