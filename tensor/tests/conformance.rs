@@ -197,14 +197,19 @@ fn cuda() -> Vec<Way> {
     again.into_iter().chain(seeds(2).map(|s| way(format!("cuda, seed {s}"), Some(s), None))).collect()
 }
 
+/// The first adapter, as if it had no more than that.
+#[cfg(feature = "wgpu")]
+fn adapter(limited: gristmill_backend::wgpu::Limited) -> Opened {
+    use gristmill_backend::wgpu::{WgpuDevice, dialect::Wgsl};
+    let device = WgpuDevice::with((0, None), store(), &limited).expect("an adapter");
+    Opened::new(Arc::new(device), Some(&Wgsl))
+}
+
 /// The first adapter: its cheapest schedule twice, to the same bits, one that is perturbed, and the cheapest without subgroups.
 #[cfg(feature = "wgpu")]
 fn wgpu() -> Vec<Way> {
-    use gristmill_backend::wgpu::{Limited, WgpuDevice, dialect::Wgsl};
-    let open = |limited: Limited| {
-        Opened::new(Arc::new(WgpuDevice::with((0, None), store(), &limited).expect("an adapter")), Some(&Wgsl))
-    };
-    let device = open(Limited::default());
+    use gristmill_backend::wgpu::Limited;
+    let device = adapter(Limited::default());
     let way = |name: String, seed: Option<u64>, same_as: Option<&'static str>| Way {
         name,
         device: device.clone(),
@@ -212,7 +217,7 @@ fn wgpu() -> Vec<Way> {
         same_as,
     };
     let again = ["wgpu", "wgpu again"].map(|name| way(name.into(), None, Some("wgpu")));
-    let plain = open(Limited { no_subgroups: true, ..Limited::default() });
+    let plain = adapter(Limited { no_subgroups: true, ..Limited::default() });
     let plain = Way { name: "wgpu without subgroups".into(), device: plain, seed: None, same_as: None };
     let perturbed = seeds(1).map(|s| way(format!("wgpu, seed {s}"), Some(s), None));
     again.into_iter().chain([plain]).chain(perturbed).collect()
@@ -542,6 +547,31 @@ fn attention_at_a_depth() {
 #[test]
 fn cuda_attention_at_a_depth() {
     check(attention::deep(), cuda());
+}
+
+/// A weight that is longer than what an adapter binds is bound in pieces.
+#[cfg(feature = "wgpu")]
+#[test]
+fn wgpu_binds_long_weights_in_pieces() {
+    use gristmill_backend::wgpu::Limited;
+    use gristmill_compiler::{Cheapest, compile};
+    let device = adapter(Limited { largest_binding: Some(2 << 10), ..Limited::default() });
+    let cases = || {
+        let experts = packed::gather().into_iter().filter(|case| case.name.starts_with("experts"));
+        packed::matvec().into_iter().chain(experts).collect::<Vec<_>>()
+    };
+    for int8 in [false, true] {
+        let mut device = device.clone();
+        device.target.int8 = int8;
+        let piece = device.target.machine.piece();
+        let in_pieces = |case: &harness::Case| {
+            let compiled = compile(&case.function, &device.target, device.dialect, &mut Cheapest);
+            compiled.programs.iter().any(|p| p.params.iter().any(|param| param.pieces(piece) > 1))
+        };
+        let count = cases().iter().filter(|case| in_pieces(case)).count();
+        assert!(count > cases().len() / 2, "{count} of {}", cases().len());
+        check(cases(), vec![Way { name: format!("in pieces, integers {int8}"), device, seed: None, same_as: None }]);
+    }
 }
 
 /// Every optimisation can be switched off.

@@ -219,7 +219,7 @@ fn grid(count: i64) -> [u32; 2] {
     }
 }
 
-/// The buffers of a launch, each from where it begins on, in whole words.
+/// The buffers of a launch, each from where it begins on, in whole words, its variables, and what is left of buffers that are several pieces.
 fn bind(
     context: &Context,
     launch: &Launch,
@@ -227,29 +227,33 @@ fn bind(
     uniform: Option<BufferBinding>,
 ) -> Result<BindGroup, Error> {
     let name = &launch.kernel.program().name;
-    let mut entries = Vec::new();
-    for (i, buffer) in launch.buffers.iter().enumerate() {
+    let (mut resources, mut further) = (Vec::new(), Vec::new());
+    for (i, (buffer, &pieces)) in launch.buffers.iter().zip(&pipeline.pieces).enumerate() {
         let memory = memory(context, name, buffer, [0, buffer.len()])?;
         let alignment = u64::from(context.limits.min_storage_buffer_offset_alignment);
-        let offset = buffer.offset() as u64;
-        if !offset.is_multiple_of(alignment) {
-            return Err(Error::invalid(name, format!("its buffer {i} begins at {offset}, no multiple of {alignment}")));
+        let (first, piece) = (buffer.offset() as u64, pipeline.piece as u64);
+        if !first.is_multiple_of(alignment) {
+            return Err(Error::invalid(name, format!("its buffer {i} begins at {first}, no multiple of {alignment}")));
         }
-        let size = (buffer.len().max(1) as u64).next_multiple_of(16).min(memory.buffer.size() - offset);
+        let all = (buffer.len().max(1) as u64).next_multiple_of(16).min(memory.buffer.size() - first);
         let most = context.limits.max_storage_buffer_binding_size;
-        if size > most {
+        if pieces == 1 && all > most {
             return Err(Error::Lacking {
                 device: "wgpu".into(),
-                message: format!("{} binds {most} bytes, and {name} is given {size}", context.title),
+                message: format!("{} binds {most} bytes, and {name} is given {all}", context.title),
                 hint: "try a smaller --ctx, a smaller model, or another device".into(),
             });
         }
-        let resource = BufferBinding { buffer: &memory.buffer, offset, size: BufferSize::new(size) };
-        entries.push(BindGroupEntry { binding: i as u32, resource: BindingResource::Buffer(resource) });
+        let part = |at: u64| {
+            let size = if pieces == 1 { all } else { (all - at).min(piece) };
+            BufferBinding { buffer: &memory.buffer, offset: first + at, size: BufferSize::new(size) }
+        };
+        resources.push(part(0));
+        further.extend((1..pieces as u64).map(|number| part(number * piece)));
     }
-    if let Some(uniform) = uniform {
-        entries.push(BindGroupEntry { binding: entries.len() as u32, resource: BindingResource::Buffer(uniform) });
-    }
+    let all = resources.into_iter().chain(uniform).chain(further).zip(0..);
+    let entry = |(part, binding)| BindGroupEntry { binding, resource: BindingResource::Buffer(part) };
+    let entries: Vec<BindGroupEntry> = all.map(entry).collect();
     let descriptor = BindGroupDescriptor { label: None, layout: &pipeline.layout, entries: &entries };
     context.scoped(name, || context.device.create_bind_group(&descriptor))
 }
