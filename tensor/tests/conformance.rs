@@ -555,23 +555,22 @@ fn cuda_attention_at_a_depth() {
 fn wgpu_binds_long_weights_in_pieces() {
     use gristmill_backend::wgpu::Limited;
     use gristmill_compiler::{Cheapest, compile};
-    let device = adapter(Limited { largest_binding: Some(2 << 10), ..Limited::default() });
-    let cases = || {
-        let experts = packed::gather().into_iter().filter(|case| case.name.starts_with("experts"));
-        packed::matvec().into_iter().chain(experts).collect::<Vec<_>>()
+    let mut device = adapter(Limited { largest_binding: Some(2 << 10), ..Limited::default() });
+    device.target.int8 = false;
+    let formats = ["f32", "f16", "q8_0", "q4_0", "q4_k"];
+    let chosen = |case: &harness::Case| {
+        let is_of =
+            |format: &&str| case.name.contains(&format!("of {format},")) || case.name == format!("experts of {format}");
+        formats.iter().any(|format| is_of(&format))
     };
-    for int8 in [false, true] {
-        let mut device = device.clone();
-        device.target.int8 = int8;
-        let piece = device.target.machine.piece();
-        let in_pieces = |case: &harness::Case| {
-            let compiled = compile(&case.function, &device.target, device.dialect, &mut Cheapest);
-            compiled.programs.iter().any(|p| p.params.iter().any(|param| param.pieces(piece) > 1))
-        };
-        let count = cases().iter().filter(|case| in_pieces(case)).count();
-        assert!(count > cases().len() / 2, "{count} of {}", cases().len());
-        check(cases(), vec![Way { name: format!("in pieces, integers {int8}"), device, seed: None, same_as: None }]);
-    }
+    let cases: Vec<_> = packed::matvec().into_iter().chain(packed::gather()).filter(chosen).collect();
+    let piece = device.target.machine.piece();
+    let in_pieces = |case: &&harness::Case| {
+        let compiled = compile(&case.function, &device.target, device.dialect, &mut Cheapest);
+        compiled.programs.iter().any(|p| p.params.iter().any(|param| param.pieces(piece) > 1))
+    };
+    assert!(cases.len() == 2 * formats.len() && cases.iter().filter(in_pieces).count() > formats.len());
+    check(cases, vec![Way { name: "in pieces".into(), device, seed: None, same_as: None }]);
 }
 
 /// Every optimisation can be switched off.
