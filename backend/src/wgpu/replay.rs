@@ -23,6 +23,10 @@ const QUERIES: usize = 4096;
 /// Bytes of a query's result.
 const RESULT: u64 = 8;
 
+/// Dispatches of the first submission of a step, and how many times as many each further one has.
+const FIRST_PART: usize = 16;
+const LONGER: usize = 4;
+
 /// A launch, bound.
 struct Dispatch {
     pipeline: Arc<Pipeline>,
@@ -135,6 +139,21 @@ impl WgpuReplay {
 
     fn encoder(&self) -> CommandEncoder {
         self.context.device.create_command_encoder(&CommandEncoderDescriptor::default())
+    }
+
+    /// Records the step and submits it, in parts of which each is longer than the one before: the adapter runs one while the next is recorded.
+    fn submit(&self) -> SubmissionIndex {
+        let (mut rest, mut part) = (&self.dispatches[..], FIRST_PART);
+        loop {
+            let (now, later) = rest.split_at(part.min(rest.len()));
+            let mut encoder = self.encoder();
+            self.record(&mut encoder, now, None);
+            let index = self.context.queue.submit([encoder.finish()]);
+            if later.is_empty() {
+                return index;
+            }
+            (rest, part) = (later, part * LONGER);
+        }
     }
 
     /// One launch in a pass of its own, or several.
@@ -262,11 +281,7 @@ impl Replay for WgpuReplay {
     fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.prepare(vars)?;
         let in_flight = self.uses.begin()?;
-        let index = self.context.scoped("a step", || {
-            let mut encoder = self.encoder();
-            self.record(&mut encoder, &self.dispatches, None);
-            self.context.queue.submit([encoder.finish()])
-        })?;
+        let index = self.context.scoped("a step", || self.submit())?;
         self.started.push_back((index, in_flight));
         Ok(())
     }
