@@ -26,6 +26,8 @@ mod experts;
 mod harness;
 #[path = "conformance/invented.rs"]
 mod invented;
+#[path = "conformance/metal.rs"]
+mod metal;
 #[path = "conformance/movement.rs"]
 mod movement;
 #[path = "conformance/network.rs"]
@@ -547,6 +549,35 @@ fn attention_at_a_depth() {
 #[test]
 fn cuda_attention_at_a_depth() {
     check(attention::deep(), cuda());
+}
+
+/// Kernels as Metal gets them compute the same: some of every group, and some with products of bytes.
+#[test]
+fn kernels_for_metal() {
+    let device: Arc<dyn Device> = match Simulated::of(metal::language(), metal::target(), store()) {
+        Ok(device) => Arc::new(device),
+        Err(missing) => return simulated::skip(&missing),
+    };
+    let way = |int8: bool| {
+        let mut device = Opened::new(device.clone(), Some(&gristmill_backend::wgpu::dialect::Wgsl));
+        device.target.int8 = int8;
+        vec![Way { name: format!("metal, integers {int8}"), device, seed: None, same_as: None }]
+    };
+    let floats = [
+        elementwise::floats(),
+        elementwise::integers(),
+        elementwise::casts(),
+        movement::cases(),
+        reductions::cases(),
+        network::cases(),
+        network::choosing(),
+        attention::cases(),
+        dynamic::states(),
+        experts::one_token(),
+    ];
+    check(floats.into_iter().flat_map(|cases| cases.into_iter().step_by(4)).collect(), way(false));
+    check(packed::matvec().into_iter().step_by(3).collect(), way(false));
+    check(packed::integer().into_iter().step_by(5).chain(attention::integers()).collect(), way(true));
 }
 
 /// A weight that is longer than what an adapter binds is bound in pieces.
