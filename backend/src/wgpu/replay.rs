@@ -7,6 +7,7 @@ use super::pipelines::Pipeline;
 use crate::variables::{Variables, by_level};
 use gristmill_runtime::lease::{InFlight, Order, StepUses};
 use gristmill_runtime::{Error, Launch, Replay};
+use gristmill_uop::program::Extent;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -245,7 +246,8 @@ fn bind(
     pipeline: &Pipeline,
     uniform: Option<BufferBinding>,
 ) -> Result<BindGroup, Error> {
-    let name = &launch.kernel.program().name;
+    let program = launch.kernel.program();
+    let name = &program.name;
     let (mut resources, mut further) = (Vec::new(), Vec::new());
     for (i, (buffer, &pieces)) in launch.buffers.iter().zip(&pipeline.pieces).enumerate() {
         let memory = memory(context, name, buffer, [0, buffer.len()])?;
@@ -254,7 +256,12 @@ fn bind(
         if !first.is_multiple_of(alignment) {
             return Err(Error::invalid(name, format!("its buffer {i} begins at {first}, no multiple of {alignment}")));
         }
-        let all = (buffer.len().max(1) as u64).next_multiple_of(16).min(memory.buffer.size() - first);
+        // What the kernel may touch of it.
+        let touched = match program.params[i].extent {
+            Extent::Fixed(bytes) => bytes.min(buffer.len()),
+            Extent::Per { .. } => buffer.len(),
+        };
+        let all = (touched.max(1) as u64).next_multiple_of(16).min(memory.buffer.size() - first);
         let most = context.limits.max_storage_buffer_binding_size;
         if pieces == 1 && all > most {
             return Err(Error::Lacking {
