@@ -592,7 +592,7 @@ fn wgpu_binds_long_weights_in_pieces() {
     let chosen = |case: &harness::Case| {
         let is_of =
             |format: &&str| case.name.contains(&format!("of {format},")) || case.name == format!("experts of {format}");
-        formats.iter().any(|format| is_of(&format))
+        formats.iter().any(is_of)
     };
     let cases: Vec<_> = packed::matvec().into_iter().chain(packed::gather()).filter(chosen).collect();
     let piece = device.target.machine.piece();
