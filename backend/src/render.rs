@@ -501,7 +501,15 @@ mod tests {
     use super::*;
 
     fn signature() -> Signature {
-        Signature { params: vec![], vars: vec![], groups: vec![], scratch: vec![], scratch_bytes: 0 }
+        Signature {
+            params: vec![],
+            pieces: vec![],
+            piece: 0,
+            vars: vec![],
+            groups: vec![],
+            scratch: vec![],
+            scratch_bytes: 0,
+        }
     }
 
     #[test]

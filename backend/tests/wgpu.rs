@@ -108,8 +108,8 @@ fn launches_are_timed_by_the_adapters_clock_or_by_the_hosts() {
 
 #[test]
 fn what_an_adapter_does_not_take_is_said() {
-    let small = device(Limited { largest_binding: Some(1 << 20), ..Limited::default() });
-    assert_said(&small.alloc(2 << 20, Memory::Weights).err().unwrap(), "takes buffers of 1048576 bytes");
+    let small = device(Limited { largest_binding: Some(1 << 20), largest_buffer: Some(4 << 20), ..Limited::default() });
+    assert_said(&small.alloc(5 << 20, Memory::Weights).err().unwrap(), "takes buffers of 4194304 bytes");
     let kernel = load(&small, TEXT).unwrap();
     let [from, to] = [1, 2].map(|megabytes| small.alloc(megabytes << 20, Memory::Scratch).unwrap());
     let launch = Launch { kernel, buffers: vec![from, to], level: 0 };
@@ -118,6 +118,93 @@ fn what_an_adapter_does_not_take_is_said() {
     assert_said(&load(&few, TEXT).err().unwrap(), "binds 1 buffers, and added has 2");
     let huge = small.alloc(1 << 46, Memory::Scratch).err().unwrap();
     assert_said(&huge, "bytes");
+    let narrow = device(Limited { no_long: true, ..Limited::default() });
+    let long = TEXT.replace("+ u32(variables.v0)", "+ u32(i64(variables.v0))");
+    assert_said(&load(&narrow, &long).err().unwrap(), "has no integers of 64 bits");
+    let wide = Program { threads: 1 << 20, ..program(TEXT) };
+    assert_said(&narrow.load(&[wide], &|_, _| ()).err().unwrap(), "threads together");
+    let greedy = Program { scratch: 1 << 30, ..program(TEXT) };
+    assert_said(&narrow.load(&[greedy], &|_, _| ()).err().unwrap(), "shared bytes");
+}
+
+/// Adds up the first words of both pieces of a buffer.
+const PIECES: &str = "
+@group(0) @binding(0) var<storage, read_write> p0: array<u32>;
+@group(0) @binding(1) var<storage, read_write> p1: array<u32>;
+@group(0) @binding(2) var<storage, read_write> p0_1: array<u32>;
+@compute @workgroup_size(1)
+fn added() { p1[0] = p0[0] + p0_1[0] + arrayLength(&p0) + arrayLength(&p0_1); }
+";
+
+#[test]
+fn a_buffer_that_is_too_long_for_a_binding_is_several() {
+    let device = device(Limited { largest_binding: Some(1 << 10), ..Limited::default() });
+    let param = |slot, access, bytes| Param { slot, access, extent: Extent::Fixed(bytes) };
+    let params = vec![param(0, Access::Read, 1600), param(1, Access::Write, 4)];
+    let mut graph = Graph::new();
+    let one = graph.int(1);
+    let program = Program { source: PIECES.into(), params, ..Program::new("added", Arc::new(graph), one, one) };
+    let kernel = device.load(&[program], &|_, _| ()).unwrap().remove(0);
+    let [from, to] = [1600, 4].map(|bytes| device.alloc(bytes, Memory::Weights).unwrap());
+    device.write(&from, 0, &7u32.to_le_bytes()).unwrap();
+    device.write(&from, 1 << 10, &50_000u32.to_le_bytes()).unwrap();
+    device.capture(vec![Launch { kernel, buffers: vec![from, to.clone()], level: 0 }]).unwrap().replay(&[]).unwrap();
+    assert_eq!(words(&device, &to), [50_007 + 400]);
+}
+
+/// What is compiled once is kept, and what was kept and is broken harms nobody.
+#[test]
+fn compiled_kernels_are_kept() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("wgpu-kept");
+    let _ = std::fs::remove_dir_all(&folder); // of the run before
+    let files = || -> Vec<std::path::PathBuf> {
+        std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    for round in 0..3 {
+        let store = Store::open(&folder, 1 << 26).unwrap();
+        let device = WgpuDevice::with((0, None), store, &Limited::default()).unwrap();
+        load(&device, TEXT).unwrap();
+        let keeps = device.describe().iter().any(|line| line.contains("that are kept"));
+        assert_eq!(!files().is_empty(), keeps, "{round}");
+        for file in files().iter().filter(|_| round == 1) {
+            let mut bytes = std::fs::read(file).unwrap();
+            bytes.iter_mut().for_each(|byte| *byte ^= 0x5a);
+            std::fs::write(file, bytes).unwrap();
+        }
+    }
+}
+
+/// Tells the test's child what it is.
+const CHILD: &str = "GRISTMILL_TEST_CHILD";
+
+/// In a process of its own, whose memory has a limit: an adapter on the processor's memory finds no more of it.
+#[test]
+#[cfg(target_os = "linux")]
+fn memory_that_is_not_there_is_an_error() {
+    const NAME: &str = "memory_that_is_not_there_is_an_error";
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let status = child.args(["--exact", NAME]).env(CHILD, NAME).status().unwrap();
+        return assert!(status.success(), "{status}");
+    }
+    let device = device(Limited::default());
+    let used = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = used.split(' ').next().unwrap().parse().unwrap();
+    let most = libc::rlimit { rlim_cur: pages * 4096 + (3 << 28), rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: a number.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const most) }, 0);
+    let mut kept = Vec::new();
+    let error = loop {
+        match device.alloc(1 << 30, Memory::Weights) {
+            Ok(buffer) => kept.push(buffer),
+            Err(error) => break error,
+        }
+        assert!(kept.len() < 1024, "no end");
+    };
+    assert!(matches!(error, Error::OutOfMemory { wanted: 1_073_741_824, .. }), "{error}");
+    assert_said(&error, "weights");
+    // And the device goes on.
+    device.alloc(1 << 10, Memory::Scratch).unwrap();
 }
 
 #[test]

@@ -22,7 +22,7 @@ use crate::title::title;
 use gristmill_uop::function::Function;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
-use gristmill_uop::program::{KernelContext, Param, Program, When};
+use gristmill_uop::program::{KernelContext, Program, When};
 use gristmill_uop::spec::Level;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
@@ -47,6 +47,7 @@ pub(crate) fn program(
     let Kernel { graph: mut own, root, bodies, when } = Kernel::of(g, &nests, &when);
     verify(&own, root, Level::Kernel, "map");
     let (mut signature, groups) = sized(&mut own, &bodies, launch, slots.function, target);
+    let params = signature.cut(slots, target);
     // Linear code lives in a copy: `own` stays what the oracle runs.
     let mut linear = own.clone();
     let codes = lower_bodies(&mut linear, &bodies, &when, target);
@@ -64,8 +65,6 @@ pub(crate) fn program(
     let text = draft.clone().unwrap_or_else(|| format!("{roots:?}"));
     let name = format!("{}_{:016x}", if reduces { "r" } else { "e" }, fingerprint(&text));
     let notes = roots.iter().map(|&r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r)))).collect();
-    let params: Vec<Param> =
-        signature.params.iter().map(|p| Param { slot: p.0, access: p.1, extent: (slots.extent)(p.0) }).collect();
     Program {
         source: draft.map(|d| d.replace("KERNEL", &name)).unwrap_or_default(),
         name,

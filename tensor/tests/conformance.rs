@@ -26,6 +26,8 @@ mod experts;
 mod harness;
 #[path = "conformance/invented.rs"]
 mod invented;
+#[path = "conformance/metal.rs"]
+mod metal;
 #[path = "conformance/movement.rs"]
 mod movement;
 #[path = "conformance/network.rs"]
@@ -199,14 +201,19 @@ fn cuda() -> Vec<Way> {
     again.into_iter().chain(seeds(2).map(|s| way(format!("cuda, seed {s}"), Some(s), None))).collect()
 }
 
+/// The first adapter, as if it had no more than that.
+#[cfg(feature = "wgpu")]
+fn adapter(limited: gristmill_backend::wgpu::Limited) -> Opened {
+    use gristmill_backend::wgpu::{WgpuDevice, dialect::Wgsl};
+    let device = WgpuDevice::with((0, None), store(), &limited).expect("an adapter");
+    Opened::new(Arc::new(device), Some(&Wgsl))
+}
+
 /// The first adapter: its cheapest schedule twice, to the same bits, one that is perturbed, and the cheapest without subgroups.
 #[cfg(feature = "wgpu")]
 fn wgpu() -> Vec<Way> {
-    use gristmill_backend::wgpu::{Limited, WgpuDevice, dialect::Wgsl};
-    let open = |limited: Limited| {
-        Opened::new(Arc::new(WgpuDevice::with((0, None), store(), &limited).expect("an adapter")), Some(&Wgsl))
-    };
-    let device = open(Limited::default());
+    use gristmill_backend::wgpu::Limited;
+    let device = adapter(Limited::default());
     let way = |name: String, seed: Option<u64>, same_as: Option<&'static str>| Way {
         name,
         device: device.clone(),
@@ -214,7 +221,7 @@ fn wgpu() -> Vec<Way> {
         same_as,
     };
     let again = ["wgpu", "wgpu again"].map(|name| way(name.into(), None, Some("wgpu")));
-    let plain = open(Limited { no_subgroups: true, ..Limited::default() });
+    let plain = adapter(Limited { no_subgroups: true, ..Limited::default() });
     let plain = Way { name: "wgpu without subgroups".into(), device: plain, seed: None, same_as: None };
     let perturbed = seeds(1).map(|s| way(format!("wgpu, seed {s}"), Some(s), None));
     again.into_iter().chain([plain]).chain(perturbed).collect()
@@ -551,6 +558,59 @@ fn attention_at_a_depth() {
 #[test]
 fn cuda_attention_at_a_depth() {
     check(attention::deep(), cuda());
+}
+
+/// Kernels as Metal gets them compute the same: some of every group, and some with products of bytes.
+#[test]
+fn kernels_for_metal() {
+    let device: Arc<dyn Device> = match Simulated::of(metal::language(), metal::target(), store()) {
+        Ok(device) => Arc::new(device),
+        Err(missing) => return simulated::skip(&missing),
+    };
+    let way = |int8: bool| {
+        let mut device = Opened::new(device.clone(), Some(&gristmill_backend::wgpu::dialect::Wgsl));
+        device.target.int8 = int8;
+        vec![Way { name: format!("metal, integers {int8}"), device, seed: None, same_as: None }]
+    };
+    let floats = [
+        elementwise::floats(),
+        elementwise::integers(),
+        elementwise::casts(),
+        movement::cases(),
+        reductions::cases(),
+        network::cases(),
+        network::choosing(),
+        attention::cases(),
+        dynamic::states(),
+        experts::one_token(),
+    ];
+    check(floats.into_iter().flat_map(|cases| cases.into_iter().step_by(4)).collect(), way(false));
+    check(packed::matvec().into_iter().step_by(3).collect(), way(false));
+    check(packed::integer().into_iter().step_by(5).chain(attention::integers()).collect(), way(true));
+}
+
+/// A weight that is longer than what an adapter binds is bound in pieces.
+#[cfg(feature = "wgpu")]
+#[test]
+fn wgpu_binds_long_weights_in_pieces() {
+    use gristmill_backend::wgpu::Limited;
+    use gristmill_compiler::{Cheapest, compile};
+    let mut device = adapter(Limited { largest_binding: Some(2 << 10), ..Limited::default() });
+    device.target.int8 = false;
+    let formats = ["f32", "f16", "q8_0", "q4_0", "q4_k"];
+    let chosen = |case: &harness::Case| {
+        let is_of =
+            |format: &&str| case.name.contains(&format!("of {format},")) || case.name == format!("experts of {format}");
+        formats.iter().any(is_of)
+    };
+    let cases: Vec<_> = packed::matvec().into_iter().chain(packed::gather()).filter(chosen).collect();
+    let piece = device.target.machine.piece();
+    let in_pieces = |case: &&harness::Case| {
+        let compiled = compile(&case.function, &device.target, device.dialect, &mut Cheapest);
+        compiled.programs.iter().any(|p| p.params.iter().any(|param| param.pieces(piece) > 1))
+    };
+    assert!(cases.len() == 2 * formats.len() && cases.iter().filter(in_pieces).count() > formats.len());
+    check(cases, vec![Way { name: "in pieces".into(), device, seed: None, same_as: None }]);
 }
 
 /// Every optimisation can be switched off.

@@ -133,6 +133,10 @@ impl Machine {
             }
         }
     }
+    /// Bytes of a piece of a buffer that is too long to be given whole: the next begins where a part may.
+    pub fn piece(&self) -> usize {
+        (self.largest_binding / self.alignment * self.alignment).max(self.alignment)
+    }
     /// Its product of matrices of that type, if it has one.
     pub fn fragment(&self, operand: Scalar) -> Option<&'static Fragment> {
         self.fragments.iter().find(|fragment| fragment.operand == operand)

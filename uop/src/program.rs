@@ -41,6 +41,16 @@ pub struct Param {
     pub extent: Extent,
 }
 
+impl Param {
+    /// Buffers that a kernel is given it as, on a machine whose largest is so long: one that is only read and is longer is several, one behind the other.
+    pub fn pieces(&self, largest: usize) -> usize {
+        match self.extent {
+            Extent::Fixed(bytes) if self.access == Access::Read => bytes.div_ceil(largest).max(1),
+            _ => 1,
+        }
+    }
+}
+
 /// What a kernel moves and computes, for one launch with every variable at its largest value.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Estimate {

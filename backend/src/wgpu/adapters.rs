@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 use wgpu::{Adapter, Backends, DeviceType, Features, Instance, InstanceDescriptor, InstanceFlags, Limits};
 
 /// What kernels use where an adapter has it.
-pub const WANTED: Features = Features::SUBGROUP.union(Features::SHADER_INT64).union(Features::TIMESTAMP_QUERY);
+pub const WANTED: Features =
+    Features::SUBGROUP.union(Features::SHADER_INT64).union(Features::TIMESTAMP_QUERY).union(Features::PIPELINE_CACHE);
 /// Where adapters are looked for.
 const BACKENDS: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
 
@@ -19,12 +20,16 @@ const MEETING: usize = 12 * 512;
 pub struct Limited {
     /// Most bytes of a buffer that a kernel is given.
     pub largest_binding: Option<u64>,
+    /// Most bytes of a buffer.
+    pub largest_buffer: Option<u64>,
     /// Most buffers of a kernel.
     pub buffers: Option<u32>,
     /// Do threads exchange no registers?
     pub no_subgroups: bool,
     /// Has a step no timestamps?
     pub no_timestamps: bool,
+    /// Has it no integers of 64 bits?
+    pub no_long: bool,
 }
 
 impl Limited {
@@ -33,6 +38,9 @@ impl Limited {
         let mut limits = adapter.limits();
         if let Some(bytes) = self.largest_binding {
             limits.max_storage_buffer_binding_size = limits.max_storage_buffer_binding_size.min(bytes);
+        }
+        if let Some(bytes) = self.largest_buffer {
+            limits.max_buffer_size = limits.max_buffer_size.min(bytes);
         }
         if let Some(buffers) = self.buffers {
             limits.max_storage_buffers_per_shader_stage = limits.max_storage_buffers_per_shader_stage.min(buffers);
@@ -44,6 +52,7 @@ impl Limited {
         let mut wanted = WANTED;
         wanted.set(Features::SUBGROUP, !self.no_subgroups);
         wanted.set(Features::TIMESTAMP_QUERY, !self.no_timestamps);
+        wanted.set(Features::SHADER_INT64, !self.no_long);
         wanted & adapter.features()
     }
 }

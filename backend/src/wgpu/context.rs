@@ -30,6 +30,8 @@ pub struct Context {
     pub owner: Owner,
     /// Its name and how it is reached.
     pub title: String,
+    /// Its driver's name and version.
+    pub driver: String,
     /// The device.
     pub device: Device,
     /// Its queue.
@@ -72,8 +74,9 @@ impl Context {
                 keep.lock().unwrap_or_else(PoisonError::into_inner).lost.get_or_insert(message);
             }
         });
+        let driver = format!("{} {}", info.driver, info.driver_info);
         let (owner, wait) = (Owner::new(), Mutex::new(WAIT));
-        Ok(Context { owner, title, device, queue, features, limits, failed, wait })
+        Ok(Context { owner, title, driver, device, queue, features, limits, failed, wait })
     }
 
     /// A wait that takes longer than this makes the device lost.

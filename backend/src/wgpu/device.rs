@@ -2,9 +2,10 @@
 
 use super::adapters::{Limited, adapters, facts, find};
 use super::context::Context;
+use super::kept::Kept;
 use super::memory::{Copies, alloc};
 use super::order::in_order;
-use super::pipelines::Pipeline;
+use super::pipelines::{Maker, Pipeline};
 use super::replay::WgpuReplay;
 use crate::parallel::{cores, each};
 use crate::text::{Libraries, Text};
@@ -82,6 +83,7 @@ impl Device for WgpuDevice {
             has(Features::SUBGROUP, "subgroups"),
             has(Features::SHADER_INT64, "integers of 64 bits"),
             has(Features::TIMESTAMP_QUERY, "timestamps"),
+            has(Features::PIPELINE_CACHE, "compiled kernels that are kept"),
         ];
         let features: Vec<&str> = features.into_iter().flatten().collect();
         let others = adapters().into_iter().enumerate().map(|(i, adapter)| {
@@ -150,13 +152,16 @@ impl Device for WgpuDevice {
             let found = texts.iter().position(|other| other.key == text.key);
             &programs[found.expect("a text of one of the programs")]
         };
-        let make = |i: usize| Pipeline::new(&self.context, missing[i], program(missing[i]));
+        let kept = Kept::of(&self.context, &self.store, &missing)?;
+        let maker = Maker { context: &self.context, piece: self.target.machine.piece(), kept: &kept };
+        let make = |i: usize| Pipeline::new(&maker, missing[i], program(missing[i]));
         each(missing.len(), cores(), make, |i, pipeline| {
             pipelines.insert(missing[i].key, Arc::new(Arc::new(pipeline)));
             done += 1;
             progress(done, total);
             Ok(())
         })?;
+        kept.keep(&self.store);
         self.loaded.keep(&pipelines);
         let kernel = |(text, program): (&Text, &Program)| -> Arc<dyn Kernel> {
             let pipeline: Arc<Pipeline> = (*pipelines[&text.key]).clone();

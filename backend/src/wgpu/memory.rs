@@ -36,11 +36,8 @@ unsafe impl RawBuffer for AdapterMemory {
 pub fn alloc(context: &Context, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
     let size = (bytes.max(1) as u64).next_multiple_of(UNIT);
     let limits = &context.limits;
-    // What is a part of a larger buffer may be bound by itself; a weight is bound whole.
-    let most = match memory {
-        Memory::Weights => limits.max_storage_buffer_binding_size.min(limits.max_buffer_size).min(i32::MAX as u64),
-        _ => limits.max_buffer_size,
-    };
+    // A buffer that is longer than what a kernel is given is bound in pieces, or by parts; kernels count words of it in 32 bits.
+    let most = limits.max_buffer_size.min(u32::MAX.into());
     if size > most {
         return Err(Error::Lacking {
             device: "wgpu".into(),

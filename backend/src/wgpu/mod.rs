@@ -11,6 +11,8 @@ mod context;
 #[cfg(feature = "wgpu")]
 mod device;
 #[cfg(feature = "wgpu")]
+mod kept;
+#[cfg(feature = "wgpu")]
 mod memory;
 #[cfg(feature = "wgpu")]
 mod order;

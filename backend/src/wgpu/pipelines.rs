@@ -2,9 +2,10 @@
 
 use super::context::Context;
 use super::dialect::PRELUDE;
+use super::kept::Kept;
 use crate::text::Text;
 use gristmill_runtime::Error;
-use gristmill_uop::program::{Access, Program};
+use gristmill_uop::program::{Access, Param, Program};
 use gristmill_uop::{Arg, Op};
 use std::borrow::Cow;
 use wgpu::{
@@ -17,8 +18,22 @@ use wgpu::{
 pub struct Pipeline {
     /// What runs.
     pub pipeline: ComputePipeline,
-    /// How its buffers are bound, and behind them its variables, if it has any.
+    /// How its buffers are bound, behind them its variables, if it has any, and behind these further pieces of buffers that are too long for one binding.
     pub layout: BindGroupLayout,
+    /// Of how many pieces each buffer is.
+    pub pieces: Vec<usize>,
+    /// Bytes of a piece.
+    pub piece: usize,
+}
+
+/// What every pipeline of a device is made with.
+pub struct Maker<'a> {
+    /// The adapter.
+    pub context: &'a Context,
+    /// Bytes of a piece of a buffer.
+    pub piece: usize,
+    /// What its driver compiled before.
+    pub kept: &'a Kept,
 }
 
 /// Is it a weight, which nothing writes while a step runs? The dialect declares these as read alone.
@@ -28,14 +43,14 @@ fn is_weight(program: &Program, slot: u32, access: Access) -> bool {
     access == Access::Read && g.any(program.root, |_, n| n.op == Op::Param && packed(&n.arg))
 }
 
-/// What an adapter does not take of a program, before its driver is asked.
-pub fn check(context: &Context, program: &Program) -> Result<(), Error> {
+/// What an adapter does not take of a program with so many buffers, before its driver is asked.
+fn check(context: &Context, program: &Program, buffers: usize) -> Result<(), Error> {
     let limits = &context.limits;
     let lacking = |message: String| {
         let hint = "`gristmill devices` lists others; `--device cpu` has no such limits".into();
         Err(Error::Lacking { device: "wgpu".into(), message, hint })
     };
-    let (buffers, most) = (program.params.len(), limits.max_storage_buffers_per_shader_stage as usize);
+    let most = limits.max_storage_buffers_per_shader_stage as usize;
     if buffers > most {
         return lacking(format!("{} binds {most} buffers, and {} has {buffers}", context.title, program.name));
     }
@@ -48,23 +63,19 @@ pub fn check(context: &Context, program: &Program) -> Result<(), Error> {
     if shared > most {
         return lacking(format!("{} has {most} shared bytes, and {} wants {shared}", context.title, program.name));
     }
+    if program.source.contains("i64") && !context.features.contains(Features::SHADER_INT64) {
+        let title = &program.title;
+        return lacking(format!("{} has no integers of 64 bits, and {title} computes with them", context.title));
+    }
     Ok(())
 }
 
 impl Pipeline {
     /// Compiles a kernel's text.
-    pub fn new(context: &Context, text: &Text, program: &Program) -> Result<Pipeline, Error> {
-        check(context, program)?;
-        if text.source.contains("i64") && !context.features.contains(Features::SHADER_INT64) {
-            return Err(Error::Lacking {
-                device: "wgpu".into(),
-                message: format!(
-                    "{} has no integers of 64 bits, and {} computes with them",
-                    context.title, program.title
-                ),
-                hint: "a newer driver may have them; `gristmill devices` lists other devices".into(),
-            });
-        }
+    pub fn new(maker: &Maker, text: &Text, program: &Program) -> Result<Pipeline, Error> {
+        let &Maker { context, piece, kept } = maker;
+        let pieces: Vec<usize> = program.params.iter().map(|p| p.pieces(piece)).collect();
+        check(context, program, pieces.iter().sum())?;
         let source = format!("{PRELUDE}{}", text.source);
         let module = context.scoped(&program.name, || {
             let source = ShaderSource::Wgsl(Cow::Borrowed(&source));
@@ -78,7 +89,7 @@ impl Pipeline {
             unsafe { context.device.create_shader_module_trusted(descriptor, checks) }
         });
         let module = module.map_err(|error| compile_error(text, error))?;
-        let layout = layout(context, program)?;
+        let layout = layout(context, program, &pieces)?;
         let pipeline = context.scoped(&program.name, || {
             let descriptor = PipelineLayoutDescriptor {
                 bind_group_layouts: &[Some(&layout)],
@@ -94,10 +105,10 @@ impl Pipeline {
                     zero_initialize_workgroup_memory: false,
                     ..PipelineCompilationOptions::default()
                 },
-                cache: None,
+                cache: kept.cache(),
             })
         });
-        Ok(Pipeline { pipeline: pipeline.map_err(|error| compile_error(text, error))?, layout })
+        Ok(Pipeline { pipeline: pipeline.map_err(|error| compile_error(text, error))?, layout, pieces, piece })
     }
 }
 
@@ -109,21 +120,19 @@ fn compile_error(text: &Text, error: Error) -> Error {
     }
 }
 
-/// Storage buffers in the order of the parameters, and the uniform buffer of variables.
-fn layout(context: &Context, program: &Program) -> Result<BindGroupLayout, Error> {
+/// Storage buffers in the order of the parameters, the uniform buffer of variables, and further pieces in the order of the parameters.
+fn layout(context: &Context, program: &Program, pieces: &[usize]) -> Result<BindGroupLayout, Error> {
     let entry = |binding: usize, ty: BufferBindingType| BindGroupLayoutEntry {
         binding: binding as u32,
         visibility: ShaderStages::COMPUTE,
         ty: BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
         count: None,
     };
-    let storage = |(i, p): (usize, &gristmill_uop::program::Param)| {
-        entry(i, BufferBindingType::Storage { read_only: is_weight(program, p.slot, p.access) })
-    };
-    let mut entries: Vec<BindGroupLayoutEntry> = program.params.iter().enumerate().map(storage).collect();
-    if !program.vars.is_empty() {
-        entries.push(entry(entries.len(), BufferBindingType::Uniform));
-    }
+    let storage = |p: &Param| BufferBindingType::Storage { read_only: is_weight(program, p.slot, p.access) };
+    let uniform = (!program.vars.is_empty()).then_some(BufferBindingType::Uniform);
+    let further = program.params.iter().zip(pieces).flat_map(|(p, &n)| std::iter::repeat_n(storage(p), n - 1));
+    let types = program.params.iter().map(storage).chain(uniform).chain(further);
+    let entries: Vec<BindGroupLayoutEntry> = types.enumerate().map(|(i, ty)| entry(i, ty)).collect();
     let descriptor = BindGroupLayoutDescriptor { label: None, entries: &entries };
     context.scoped(&program.name, || context.device.create_bind_group_layout(&descriptor))
 }

@@ -7,6 +7,7 @@ use super::pipelines::Pipeline;
 use crate::variables::{Variables, by_level};
 use gristmill_runtime::lease::{InFlight, Order, StepUses};
 use gristmill_runtime::{Error, Launch, Replay};
+use gristmill_uop::program::Extent;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,6 +23,10 @@ const VARIABLE: usize = 4;
 const QUERIES: usize = 4096;
 /// Bytes of a query's result.
 const RESULT: u64 = 8;
+
+/// Dispatches of the first submission of a step, and how many times as many each further one has.
+const FIRST_PART: usize = 16;
+const LONGER: usize = 4;
 
 /// A launch, bound.
 struct Dispatch {
@@ -137,6 +142,21 @@ impl WgpuReplay {
         self.context.device.create_command_encoder(&CommandEncoderDescriptor::default())
     }
 
+    /// Records the step and submits it, in parts of which each is longer than the one before: the adapter runs one while the next is recorded.
+    fn submit(&self) -> SubmissionIndex {
+        let (mut rest, mut part) = (&self.dispatches[..], FIRST_PART);
+        loop {
+            let (now, later) = rest.split_at(part.min(rest.len()));
+            let mut encoder = self.encoder();
+            self.record(&mut encoder, now, None);
+            let index = self.context.queue.submit([encoder.finish()]);
+            if later.is_empty() {
+                return index;
+            }
+            (rest, part) = (later, part * LONGER);
+        }
+    }
+
     /// One launch in a pass of its own, or several.
     fn record(&self, encoder: &mut CommandEncoder, dispatches: &[Dispatch], times: Option<ComputePassTimestampWrites>) {
         let descriptor = ComputePassDescriptor { label: None, timestamp_writes: times };
@@ -219,37 +239,47 @@ fn grid(count: i64) -> [u32; 2] {
     }
 }
 
-/// The buffers of a launch, each from where it begins on, in whole words.
+/// The buffers of a launch, each from where it begins on, in whole words, its variables, and what is left of buffers that are several pieces.
 fn bind(
     context: &Context,
     launch: &Launch,
     pipeline: &Pipeline,
     uniform: Option<BufferBinding>,
 ) -> Result<BindGroup, Error> {
-    let name = &launch.kernel.program().name;
-    let mut entries = Vec::new();
-    for (i, buffer) in launch.buffers.iter().enumerate() {
+    let program = launch.kernel.program();
+    let name = &program.name;
+    let (mut resources, mut further) = (Vec::new(), Vec::new());
+    for (i, (buffer, &pieces)) in launch.buffers.iter().zip(&pipeline.pieces).enumerate() {
         let memory = memory(context, name, buffer, [0, buffer.len()])?;
         let alignment = u64::from(context.limits.min_storage_buffer_offset_alignment);
-        let offset = buffer.offset() as u64;
-        if !offset.is_multiple_of(alignment) {
-            return Err(Error::invalid(name, format!("its buffer {i} begins at {offset}, no multiple of {alignment}")));
+        let (first, piece) = (buffer.offset() as u64, pipeline.piece as u64);
+        if !first.is_multiple_of(alignment) {
+            return Err(Error::invalid(name, format!("its buffer {i} begins at {first}, no multiple of {alignment}")));
         }
-        let size = (buffer.len().max(1) as u64).next_multiple_of(16).min(memory.buffer.size() - offset);
+        // What the kernel may touch of it.
+        let touched = match program.params[i].extent {
+            Extent::Fixed(bytes) => bytes.min(buffer.len()),
+            Extent::Per { .. } => buffer.len(),
+        };
+        let all = (touched.max(1) as u64).next_multiple_of(16).min(memory.buffer.size() - first);
         let most = context.limits.max_storage_buffer_binding_size;
-        if size > most {
+        if pieces == 1 && all > most {
             return Err(Error::Lacking {
                 device: "wgpu".into(),
-                message: format!("{} binds {most} bytes, and {name} is given {size}", context.title),
+                message: format!("{} binds {most} bytes, and {name} is given {all}", context.title),
                 hint: "try a smaller --ctx, a smaller model, or another device".into(),
             });
         }
-        let resource = BufferBinding { buffer: &memory.buffer, offset, size: BufferSize::new(size) };
-        entries.push(BindGroupEntry { binding: i as u32, resource: BindingResource::Buffer(resource) });
+        let part = |at: u64| {
+            let size = if pieces == 1 { all } else { (all - at).min(piece) };
+            BufferBinding { buffer: &memory.buffer, offset: first + at, size: BufferSize::new(size) }
+        };
+        resources.push(part(0));
+        further.extend((1..pieces as u64).map(|number| part(number * piece)));
     }
-    if let Some(uniform) = uniform {
-        entries.push(BindGroupEntry { binding: entries.len() as u32, resource: BindingResource::Buffer(uniform) });
-    }
+    let all = resources.into_iter().chain(uniform).chain(further).zip(0..);
+    let entry = |(part, binding)| BindGroupEntry { binding, resource: BindingResource::Buffer(part) };
+    let entries: Vec<BindGroupEntry> = all.map(entry).collect();
     let descriptor = BindGroupDescriptor { label: None, layout: &pipeline.layout, entries: &entries };
     context.scoped(name, || context.device.create_bind_group(&descriptor))
 }
@@ -258,11 +288,7 @@ impl Replay for WgpuReplay {
     fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.prepare(vars)?;
         let in_flight = self.uses.begin()?;
-        let index = self.context.scoped("a step", || {
-            let mut encoder = self.encoder();
-            self.record(&mut encoder, &self.dispatches, None);
-            self.context.queue.submit([encoder.finish()])
-        })?;
+        let index = self.context.scoped("a step", || self.submit())?;
         self.started.push_back((index, in_flight));
         Ok(())
     }

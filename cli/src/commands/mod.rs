@@ -44,6 +44,8 @@ commands! {
     inspect Inspect;
     /// Show what there is to run on, and what is missing for the rest
     devices Devices;
+    /// Check what a device computes and how fast, for a report
+    doctor Doctor;
     /// Print the token ids of a text, on one line
     tokenize Tokenize;
     /// Write the logits after each of some tokens to a .npy file

@@ -142,6 +142,20 @@ fn devices_say_what_they_are_or_lack() {
 }
 
 #[test]
+fn doctor_reports_what_a_device_computes_and_how_fast() {
+    let out = run(&["doctor", "--device", "cpu", "--model", "demo", "-p", "4", "-n", "4"]).ok();
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    assert!(checks.len() == 4 && checks.iter().all(|check| check["passed"] == true), "{out}");
+    assert!(checks[0]["rms"].as_f64().unwrap() < 1e-4 && report["device"] == "cpu", "{out}");
+    let rate = |name: &str| report["measured"][name].as_f64().unwrap();
+    assert!(rate("prompt_tokens_per_second") > 0.0 && rate("generated_tokens_per_second") > 0.0, "{out}");
+    assert!(run(&["doctor", "--device", "cpu", "--model", "no-such-file.gguf"]).failed().contains("no-such-file.gguf"));
+    let refused = run(&["doctor", "--device", "null"]);
+    assert!(refused.code == 2 && refused.stderr.contains("computes nothing"), "{}", refused.stderr);
+}
+
+#[test]
 fn a_model_that_cannot_be_generated_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");

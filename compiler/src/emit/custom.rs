@@ -5,7 +5,7 @@ use super::kernel::{Kernel, Slots, fingerprint, sized, verify};
 use crate::custom::{called, value};
 use crate::schedule::Launch;
 use gristmill_uop::custom::CustomRef;
-use gristmill_uop::program::{KernelContext, Param, Program};
+use gristmill_uop::program::{KernelContext, Program};
 use gristmill_uop::spec::Level;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
@@ -43,11 +43,10 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &Around) -
     let groups = own[value].src[own[value].src.len() - 1];
     let (mut signature, _) = sized(&mut own, &bodies, launch, slots.function, target);
     signature.groups = vec![groups];
+    let params = signature.cut(slots, target);
     let code = CustomCode { kernel, output: own[nest].src[0], value, threads: target.threads };
     let draft = dialect.render("KERNEL", &own, &code, &signature);
     let name = format!("c_{:016x}", fingerprint(&draft));
-    let params =
-        signature.params.iter().map(|p| Param { slot: p.0, access: p.1, extent: (slots.extent)(p.0) }).collect();
     Program {
         source: draft.replace("KERNEL", &name),
         name,

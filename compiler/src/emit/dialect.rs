@@ -42,6 +42,10 @@ pub struct CustomCode {
 pub struct Signature {
     /// Slots in the order of the buffer arguments, with how each is used and the node that stands for it.
     pub params: Vec<(u32, Access, Id)>,
+    /// Of how many buffers each of them is made, one behind the other.
+    pub pieces: Vec<usize>,
+    /// Bytes of such a piece, but for the last.
+    pub piece: usize,
     /// Variables in the order of the scalar arguments, with the nodes that stand for them.
     pub vars: Vec<(Arc<str>, Id)>,
     /// Number of workgroups of each body.

@@ -5,7 +5,7 @@ use crate::lower::{Code, KernelCode, bytes_of};
 use crate::nest::{adds, global_ranges};
 use crate::schedule::Launch;
 use gristmill_uop::function::{Function, SlotKind};
-use gristmill_uop::program::{Access, Extent, When};
+use gristmill_uop::program::{Access, Extent, Param, When};
 use gristmill_uop::spec::{self, Level};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
@@ -81,6 +81,14 @@ impl Signature {
             self.scratch_bytes = place(g, &locals, &mut self.scratch);
         }
     }
+    /// The parameters, and of how many pieces each is.
+    pub(super) fn cut(&mut self, slots: &Slots, target: &Target) -> Vec<Param> {
+        let param = |p: &(u32, Access, Id)| Param { slot: p.0, access: p.1, extent: (slots.extent)(p.0) };
+        let params: Vec<Param> = self.params.iter().map(param).collect();
+        self.piece = target.machine.piece();
+        self.pieces = params.iter().map(|p| p.pieces(self.piece)).collect();
+        params
+    }
     /// Room for what is copied ahead, beside the stages of its body.
     pub(super) fn add_rings(&mut self, g: &Graph, code: &KernelCode) {
         let locals: Vec<Vec<Id>> = code.bodies.iter().map(|b| b.locals.clone()).collect();
@@ -133,7 +141,7 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
     }
     let (scratch, scratch_bytes) = scratch(g, bodies);
-    Signature { params, vars, groups, scratch, scratch_bytes }
+    Signature { params, pieces: vec![], piece: 0, vars, groups, scratch, scratch_bytes }
 }
 
 /// Offsets of the stages of these bodies, and bytes of all.

@@ -24,8 +24,10 @@ pub fn load(
 ) -> Result<(), Error> {
     let mut staged = [Staged::default(), Staged::default()];
     let mut turn = 0;
+    // A kernel that packs is given a piece as it is in the file and as it comes to lie, whose lengths are alike: a layout has room for a little more than the file.
+    let given = device.target().machine.largest_binding as u64 / 2;
     for weight in weights {
-        for range in weight.pieces(how.piece.unwrap_or(PIECE)) {
+        for range in weight.pieces(how.piece.unwrap_or(PIECE).min(given)) {
             let bytes = range.end - range.start;
             let piece = weight.piece(range)?;
             match &weight.packed {

@@ -1,5 +1,5 @@
-//! A device that runs the kernels of the CUDA dialect on the processor, as C++ (`simulated.h`): what is wrong with a kernel, its barriers
-//! among that, shows without a GPU.
+//! A device that runs a GPU's kernels on the processor, as C++: those of the CUDA dialect (`simulated.h`), or of another whose text is made C++ (`metal.rs`). What
+//! is wrong with a kernel, its barriers among that, shows without a GPU.
 
 use gristmill_backend::Text;
 use gristmill_backend::cpu::partition;
@@ -53,7 +53,30 @@ pub struct Simulated {
     target: Target,
     version: String,
     store: Store,
-    prelude: String,
+    language: Language,
+}
+
+/// A language as C++.
+pub struct Language {
+    /// What stands before kernels.
+    pub prelude: String,
+    /// What the compiler is told of it.
+    pub arguments: &'static [&'static str],
+    /// A kernel's text, and its function `run_SYMBOL`.
+    pub kernel: fn(&Text) -> Result<String, Error>,
+}
+
+/// CUDA C.
+fn cuda() -> Language {
+    let kernel = |t: &Text| {
+        let (symbol, source) = (&t.symbol, &t.source);
+        Ok(format!(
+            "{source}extern \"C\" int run_{symbol}(void **b, int threads, i64 groups, size_t shared) {{\n\
+             return sim::run([](void *b) {{ sim::call({symbol}, (void **)b); }}, b, threads, groups, shared);\n}}\n"
+        ))
+    };
+    let prelude = format!("{}{}{}", include_str!("coroutines.h"), include_str!("simulated.h"), dialect::common());
+    Language { prelude, arguments: &[], kernel }
 }
 
 /// Only one workgroup runs at a time: the coroutines are the library's own, and there is a library for each batch of programs.
@@ -66,23 +89,27 @@ struct Simulation {
 }
 
 impl Simulated {
-    /// With kernels for that target; what is missing, if there is no C++ compiler.
+    /// With kernels of CUDA C for that target; what is missing, if there is no C++ compiler.
     pub fn new(target: Target, store: Store) -> Result<Simulated, String> {
+        Simulated::of(cuda(), target, store)
+    }
+    /// The same of another language.
+    pub fn of(language: Language, target: Target, store: Store) -> Result<Simulated, String> {
         let output = Command::new(COMPILER).arg("--version").stdin(Stdio::null()).output();
         let output = output.map_err(|e| format!("{COMPILER} does not run: {e}"))?;
         let version = String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
-        let prelude = format!("{}{}", include_str!("simulated.h"), dialect::common());
-        Ok(Simulated { memory: InterpDevice::new(), target, version, store, prelude })
+        Ok(Simulated { memory: InterpDevice::new(), target, version, store, language })
     }
     fn library(&self, source: &str) -> Result<Vec<u8>, Error> {
-        let key = Key::of([source, &self.version, &ARGUMENTS.join(" ")]);
+        let arguments = [ARGUMENTS, self.language.arguments].concat();
+        let key = Key::of([source, &self.version, &arguments.join(" ")]);
         if let Some(bytes) = self.store.get(&key)? {
             return Ok(bytes);
         }
         let place = self.store.temporary()?;
         std::fs::write(place.path().join("kernels.cc"), source).map_err(Error::io("writing kernels"))?;
         let output = Command::new(COMPILER)
-            .args(ARGUMENTS)
+            .args(arguments)
             .args(["-o", "kernels.so", "kernels.cc"])
             .current_dir(place.path())
             .output();
@@ -102,14 +129,9 @@ impl Simulated {
 impl Simulated {
     /// The library of these kernels.
     fn unit<'a>(&self, texts: impl Iterator<Item = &'a Text>) -> Result<(Library, Image), Error> {
-        let mut source = self.prelude.clone();
-        for t in texts {
-            let symbol = &t.symbol;
-            source += &t.source;
-            source += &format!(
-                "extern \"C\" int run_{symbol}(void **b, int threads, i64 groups, size_t shared) {{\n\
-                 return sim::run([](void *b) {{ sim::call({symbol}, (void **)b); }}, b, threads, groups, shared);\n}}\n"
-            );
+        let mut source = self.language.prelude.clone();
+        for text in texts {
+            source += &(self.language.kernel)(text)?;
         }
         let image = Image::new(&self.library(&source)?, &self.store)?;
         // SAFETY: compiled from our text.

@@ -235,16 +235,12 @@ impl<'a> Expressions<'a> {
     fn of_words(&self, id: Id, s: &[String]) -> String {
         let n = &self.g[id];
         match n.op {
-            Op::SignedDot4 => format!("dot4I8Packed({}, {}) + {}", s[0], s[1], s[2]),
-            Op::Dot4 => {
-                // Bytes up to 127 are the same signed.
-                let small = matches!(n.arg, Arg::Int(most) if most <= i8::MAX.into());
-                if small {
-                    format!("dot4I8Packed({}, {}) + {}", s[0], s[1], s[2])
-                } else {
-                    format!("dot4_unsigned({})", s.join(", "))
-                }
-            }
+            Op::SignedDot4 => format!("dot4_signed({})", s.join(", ")),
+            // Bytes up to 127 are the same signed.
+            Op::Dot4 => match n.arg {
+                Arg::Int(most) if most <= i8::MAX.into() => format!("dot4_signed({})", s.join(", ")),
+                _ => format!("dot4_unsigned({})", s.join(", ")),
+            },
             Op::Table => {
                 let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
                 self.tables.borrow_mut().look_up(table, &s[0], n.dtype.scalar)

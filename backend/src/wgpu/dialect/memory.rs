@@ -17,6 +17,37 @@ struct Memory {
     width: usize,
     /// Are parts of words written, or do threads add to one word?
     atomic: bool,
+    /// Of how many pieces, so many bytes each but the last.
+    pieces: (usize, usize),
+}
+
+impl Memory {
+    /// An element of it.
+    fn at(&self, element: &str) -> String {
+        match self.pieces.0 {
+            1 => format!("{}[{element}]", self.name),
+            _ => format!("{}_at({element})", self.name),
+        }
+    }
+    /// Its type.
+    fn element(&self) -> String {
+        match (self.atomic, self.width) {
+            (true, _) => "atomic<u32>".into(),
+            (false, 1) => "u32".into(),
+            (false, width) => format!("vec{width}<u32>"),
+        }
+    }
+    /// The function that reads an element of one of several pieces.
+    fn reader(&self) -> String {
+        let (name, (count, bytes)) = (&self.name, self.pieces);
+        let each = bytes / 4 / self.width;
+        let mut out = format!("fn {name}_at(i: u32) -> {} {{\n", self.element());
+        for piece in (1..count).rev() {
+            let first = piece * each;
+            let _ = writeln!(out, "  if (i >= {first}u) {{ return {name}_{piece}[i - {first}u]; }}");
+        }
+        out + &format!("  return {name}[i];\n}}\n")
+    }
 }
 
 /// The buffers and stages of a kernel.
@@ -31,9 +62,13 @@ pub struct Memories {
 impl Memories {
     /// Of this code.
     pub fn of(g: &Graph, code: &KernelCode, signature: &Signature) -> Memories {
-        let memory = |name: String, first: usize| Memory { name, first, width: 1, atomic: false };
-        let params = signature.params.iter().enumerate().map(|(i, p)| (p.2, memory(format!("p{i}"), 0)));
-        let stages = signature.scratch.iter().map(|&(local, at)| (local, memory("scratch".into(), at / 4)));
+        let memory = |name: String, first: usize, pieces: usize| {
+            let pieces = (pieces, signature.piece);
+            Memory { name, first, width: 1, atomic: false, pieces }
+        };
+        let params = signature.params.iter().zip(&signature.pieces).enumerate();
+        let params = params.map(|(i, (p, &pieces))| (p.2, memory(format!("p{i}"), 0, pieces)));
+        let stages = signature.scratch.iter().map(|&(local, at)| (local, memory("scratch".into(), at / 4, 1)));
         let mut of: HashMap<Id, Memory> = params.chain(stages).collect();
         let (mut widths, mut written): (HashMap<Id, usize>, Vec<Id>) = Default::default();
         let find = |id: Id| signature.params.iter().any(|p| p.2 == id);
@@ -74,16 +109,22 @@ impl Memories {
     /// Their declarations, and that of the variables.
     pub fn definitions(&self, signature: &Signature) -> String {
         let mut out = String::new();
+        let mut further = signature.params.len() + usize::from(!signature.vars.is_empty());
         for (i, p) in signature.params.iter().enumerate() {
-            let memory = &self.of[&p.2];
-            let element = match (memory.atomic, memory.width) {
-                (true, _) => "atomic<u32>".into(),
-                (false, 1) => "u32".into(),
-                (false, width) => format!("vec{width}<u32>"),
-            };
+            let (memory, element) = (&self.of[&p.2], self.of[&p.2].element());
             // Two parts of one buffer may be bound, of which one is written: only weights are told apart.
             let access = if self.weights[i] { "read" } else { "read_write" };
-            let _ = writeln!(out, "@group(0) @binding({i}) var<storage, {access}> p{i}: array<{element}>;");
+            let mut bind = |at: usize, name: String| {
+                let _ = writeln!(out, "@group(0) @binding({at}) var<storage, {access}> {name}: array<{element}>;");
+            };
+            bind(i, format!("p{i}"));
+            for piece in 1..memory.pieces.0 {
+                bind(further, format!("p{i}_{piece}"));
+                further += 1;
+            }
+            if memory.pieces.0 > 1 {
+                out += &memory.reader();
+            }
         }
         if !signature.vars.is_empty() {
             let fields: Vec<String> = (0..signature.vars.len()).map(|i| format!("v{i}: i32")).collect();
@@ -105,7 +146,7 @@ impl Memories {
     pub fn element(&self, buffer: Id, word: &str) -> String {
         let memory = self.get(buffer);
         match memory.first {
-            0 => format!("{}[{word}]", memory.name),
+            0 => memory.at(word),
             first => format!("{}[{first}u + {word}]", memory.name),
         }
     }
@@ -116,7 +157,7 @@ impl Memories {
         match (memory.atomic, memory.width) {
             (true, _) => format!("atomicLoad(&{})", self.element(buffer, &at)),
             (false, 1) => self.element(buffer, &at),
-            (false, width) => format!("{}[{at} / {width}u][{at} % {width}u]", memory.name),
+            (false, width) => format!("{}[{at} % {width}u]", memory.at(&format!("{at} / {width}u"))),
         }
     }
     /// So many words, from one on that is a multiple of them.
@@ -126,7 +167,8 @@ impl Memories {
             1 => self.read(buffer, word, i),
             width => {
                 let element = if i < width { String::new() } else { format!(" + {}u", i / width) };
-                format!("{}[{word} / {width}u{element}].{}", memory.name, ["x", "y", "z", "w"][i % width])
+                let element = memory.at(&format!("{word} / {width}u{element}"));
+                format!("{element}.{}", ["x", "y", "z", "w"][i % width])
             }
         };
         (0..count).map(one).collect()

@@ -2,7 +2,7 @@
 //! or in the machine that it was lowered for (words alone are loaded).
 //!
 //! Buffers are arrays of words at bindings 0, 1, …, in the order of `Program::params`; the variables, each an i32, are a uniform buffer behind them. A
-//! buffer that the kernel writes bytes or halves to is one of atomic words. The workgroup's number is `x + GROUPS_X·y` of the grid.
+//! buffer that the kernel writes bytes or halves to is one of atomic words. One that is longer than the adapter binds has further bindings behind the variables. The workgroup's number is `x + GROUPS_X·y` of the grid.
 
 mod expression;
 mod memory;

@@ -8,6 +8,8 @@ use std::fmt::Write;
 /// Functions that have no word in WGSL, or one that says less than the graph means: conversions that saturate and round to the nearest even, exponentials
 /// and logarithms to a few units in the last place (polynomials of the Cephes library, as in the dialect of the processor). The larger part of
 /// `n·ln 2`, n·355/512, is a product of whole numbers: drivers may join two products of `n`, and have lost its last bits then.
+/// A product of four bytes is a function, as naga writes its operands for Metal as variables that are named by them: two in one block with an operand
+/// in common would declare one twice.
 pub const PRELUDE: &str = r"
 var<private> special: vec2<u32> = vec2<u32>(0x7f800000u, 0x7fc00000u);
 fn infinity() -> f32 { return bitcast<f32>(special.x); }
@@ -78,8 +80,9 @@ fn logarithm(x: f32) -> f32 {
   let outside = select(select(not_a_number(), infinity(), x > 0.0f), -infinity(), x == 0.0f);
   return select(outside, inside, x > 0.0f && x < infinity());
 }
+fn dot4_signed(a: u32, b: u32, c: i32) -> i32 { return dot4I8Packed(a, b) + c; }
 fn dot4_unsigned(a: u32, b: u32, c: i32) -> i32 {
-  return c + dot4I8Packed(a ^ 0x80808080u, b) + 128 * dot4I8Packed(0x01010101u, b);
+  return dot4_signed(a ^ 0x80808080u, b, c) + 128 * dot4_signed(0x01010101u, b, 0);
 }
 fn table4(table: vec4<u32>, x: u32) -> u32 {
   var out = 0u;

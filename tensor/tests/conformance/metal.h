@@ -1,0 +1,71 @@
+// The words of Metal's language that naga writes (metal_stdlib) for one processor, on the workgroups of coroutines.h. Address spaces are written out and
+// nothing more: a C++ compiler knows one.
+namespace metal {
+typedef unsigned int uint;
+typedef unsigned long ulong;
+struct uint3 { uint x, y, z; };
+struct alignas(8) uint2 {
+  uint x, y;
+  uint2() = default;
+  uint2(uint x, uint y) : x(x), y(y) {}
+  uint operator[](uint i) const { if (i >= 2) __builtin_trap(); return i ? y : x; }
+};
+struct alignas(16) uint4 {
+  uint x, y, z, w;
+  uint4() = default;
+  uint4(uint x, uint y, uint z, uint w) : x(x), y(y), z(z), w(w) {}
+  uint operator[](uint i) const { if (i >= 4) __builtin_trap(); const uint all[] = {x, y, z, w}; return all[i]; }
+};
+enum class mem_flags { mem_threadgroup, mem_device };
+enum memory_order { memory_order_relaxed };
+struct atomic_uint { uint value; };
+static inline uint atomic_load_explicit(const atomic_uint *at, memory_order) { return at->value; }
+static inline void atomic_store_explicit(atomic_uint *at, uint x, memory_order) { at->value = x; }
+static inline uint atomic_fetch_or_explicit(atomic_uint *at, uint x, memory_order) { uint y = at->value; at->value |= x; return y; }
+static inline uint atomic_fetch_and_explicit(atomic_uint *at, uint x, memory_order) { uint y = at->value; at->value &= x; return y; }
+static inline void threadgroup_barrier(mem_flags) { sim::barrier(); }
+// Lanes of a SIMD group, of which a threadgroup's threads are so many after so many.
+template <class T> static inline T simd_shuffle_xor(T x, uint by) {
+  if (by >= 32 || (sim::current ^ (int)by) >= sim::threads) __builtin_trap();
+  return shuffled(x, (int)by);
+}
+template <class T> static inline T min(T a, T b) { return b < a ? b : a; }
+template <class T> static inline T max(T a, T b) { return a < b ? b : a; }
+static inline float min(float a, float b) { return fminf(a, b); }
+static inline float max(float a, float b) { return fmaxf(a, b); }
+template <class T> static inline T clamp(T x, T low, T high) { return min(max(x, low), high); }
+template <class T, class U> static inline T select(T no, U yes, bool which) { return which ? (T)yes : no; }
+template <class T> static inline T extract_bits(T x, uint at, uint bits) {
+  if (bits == 0) return 0;
+  return (T)(x << (32 - at - bits)) >> (32 - bits);
+}
+static inline float rint(float x) { return rintf(x); }
+static inline float sqrt(float x) { return sqrtf(x); }
+static inline float fma(float a, float b, float c) { return fmaf(a, b, c); }
+}
+using metal::ulong;
+struct packed_char4 {
+  signed char at[4];
+  signed char operator[](int i) const { return at[i]; }
+};
+struct half2 { _Float16 x, y; };
+struct float2 {
+  float x, y;
+  explicit float2(half2 of) : x((float)of.x), y((float)of.y) {}
+};
+template <class B, class A> static inline B as_type(A x) {
+  static_assert(sizeof(A) == sizeof(B), "bits of another size");
+  return bits<A, B>(x);
+}
+// A buffer, whatever its type is to a kernel.
+struct Buffer {
+  void *at;
+  template <class T> operator T &() const { return *(T *)at; }
+};
+// Bytes of what a threadgroup shares of that type: the next begins at a cache line.
+template <class T> static constexpr size_t room() { return (sizeof(T) + 63) / 64 * 64; }
+#define kernel static
+#define device
+#define constant
+#define thread
+#define threadgroup

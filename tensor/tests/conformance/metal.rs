@@ -1,0 +1,100 @@
+//! Kernels as Metal gets them, on the processor: naga writes WGSL in Metal's language, and a header (`metal.h`) makes that C++. What naga writes and no
+//! compiler takes shows here, and so do barriers, what a SIMD group exchanges, and what a threadgroup shares.
+
+use crate::simulated::Language;
+use gristmill_backend::Text;
+use gristmill_backend::wgpu::dialect::PRELUDE;
+use gristmill_runtime::Error;
+use gristmill_uop::adapter::{Adapter, AdapterKind};
+use gristmill_uop::target::Target;
+use naga::back::msl;
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use std::fmt::Write;
+
+/// An Apple GPU, with workgroups that a processor runs in bearable time.
+pub fn target() -> Target {
+    let adapter = Adapter {
+        name: "Apple M3 Max".into(),
+        kind: AdapterKind::Integrated,
+        subgroup: Some(32),
+        threads: 1024,
+        shared: 26 << 10,
+        largest_binding: i32::MAX as usize,
+        alignment: 256,
+    };
+    Target { threads: 64, ..Target::new(adapter.machine()) }
+}
+
+/// Metal's language.
+pub fn language() -> Language {
+    let prelude = format!("{}typedef int64_t i64;\n{}", include_str!("coroutines.h"), include_str!("metal.h"));
+    // Metal's constants are floats.
+    Language { prelude, arguments: &["-fsingle-precision-constant"], kernel }
+}
+
+/// What naga makes of a text, as wgpu asks it to.
+fn written(text: &Text) -> Result<String, String> {
+    let source = format!("{PRELUDE}{}", text.source);
+    let module = naga::front::wgsl::parse_str(&source).map_err(|error| error.emit_to_string(&source))?;
+    let has = Capabilities::SHADER_FLOAT16_IN_FLOAT32 | Capabilities::SUBGROUP | Capabilities::SHADER_INT64;
+    let info = Validator::new(ValidationFlags::all(), has).validate(&module);
+    let info = info.map_err(|error| error.emit_to_string(&source))?;
+    let options = msl::Options {
+        lang_version: (2, 4),
+        fake_missing_bindings: true,
+        zero_initialize_workgroup_memory: false,
+        force_loop_bounding: false,
+        ..msl::Options::default()
+    };
+    let (text, _) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default())
+        .map_err(|error| error.to_string())?;
+    Ok(text)
+}
+
+/// A kernel as C++: in a namespace of its own, called with each of its parameters by what it is.
+fn kernel(text: &Text) -> Result<String, Error> {
+    let failed = |message: String| Error::Compile { kernel: text.name.clone(), message };
+    let msl = written(text).map_err(failed)?;
+    let symbol = &text.symbol;
+    let (_, signature) = msl.split_once("kernel void ").ok_or_else(|| failed("no kernel".into()))?;
+    let (name, signature) = signature.split_once('(').ok_or_else(|| failed("no parameters".into()))?;
+    let (signature, _) = signature.split_once("\n) {").ok_or_else(|| failed("no body".into()))?;
+    let buffers = text.source.matches("var<storage").count();
+    let variables = msl.split_once("struct Variables {").and_then(|(_, rest)| rest.split_once('}'));
+    let variables = variables.map_or(0, |(fields, _)| fields.matches(';').count());
+    let (mut arguments, mut shared) = (Vec::new(), Vec::new());
+    for parameter in signature.lines().filter(|line| !line.trim().is_empty()) {
+        let declared = parameter.trim_start_matches([',', ' ']).split(" [[").next().unwrap_or_default();
+        let (of, named) = declared.rsplit_once(' ').ok_or_else(|| failed(format!("a parameter {declared}")))?;
+        let number = named.strip_prefix('p').and_then(|rest| rest.trim_end_matches('_').parse::<usize>().ok());
+        arguments.push(match (named, number, of.strip_prefix("threadgroup ")) {
+            (_, Some(number), None) => format!("Buffer{{b[{number}]}}"),
+            (_, _, Some(of)) => {
+                let at = shared.iter().fold(String::from("0"), |sum, of| format!("{sum} + room<{of}>()"));
+                shared.push(format!("n_{symbol}::{}", of.trim_end_matches('&')));
+                format!("Buffer{{sim::scratch + {at}}}")
+            }
+            ("group", ..) => "metal::uint3{(unsigned)sim::group % 32768, (unsigned)sim::group / 32768, 0}".into(),
+            ("variables", ..) => "Buffer{values}".into(),
+            _ if named.starts_with("thread") => "(unsigned)sim::current".into(),
+            _ => "Buffer{nullptr}".into(),
+        });
+    }
+    // Arrays whose length nobody knows have one element there.
+    let msl = msl.lines().filter(|line| !line.starts_with("#include")).fold(String::new(), |mut out, line| {
+        let _ = match line.strip_suffix("[1];").filter(|line| line.starts_with("typedef ")) {
+            Some(start) => writeln!(out, "{start}[1 << 26];"),
+            None => writeln!(out, "{line}"),
+        };
+        out
+    });
+    let bytes = shared.iter().fold(String::from("0"), |sum, of| format!("{sum} + room<{of}>()"));
+    let arguments = arguments.join(", ");
+    Ok(format!(
+        "namespace {{ namespace n_{symbol} {{\n{msl}}} }}\n\
+         extern \"C\" int run_{symbol}(void **of, int threads, i64 groups, size_t) {{\n\
+         static void **b; static int values[{variables} + 1]; b = of;\n\
+         for (int i = 0; i < {variables}; i++) values[i] = (int)((i64 *)of[{buffers}])[i];\n\
+         return sim::run([](void *) {{ sim::waited[sim::current] = true; n_{symbol}::{name}({arguments}); }}, of, threads, groups, {bytes});\n}}\n"
+    ))
+}
