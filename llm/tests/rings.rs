@@ -33,8 +33,12 @@ fn settings(context: usize, chunk: usize, cache: Scalar) -> Settings {
 }
 
 fn engine(name: &str, settings: Settings) -> Engine {
+    engine_on("cpu", name, settings)
+}
+
+fn engine_on(device: &str, name: &str, settings: Settings) -> Engine {
     let file = Gguf::open(data(&format!("families/{name}.gguf"))).expect("a GGUF file");
-    let opened = open("cpu", &exact()).expect("a device");
+    let opened = open(device, &exact()).expect("a device");
     Engine::load(&file, opened, settings, &|_| ()).expect("a model")
 }
 
@@ -44,14 +48,32 @@ fn text(seed: u32, len: usize) -> Vec<u32> {
 
 #[test]
 fn many_windows_in_chunks_and_stepwise_are_as_in_a_cache_of_every_position() {
+    many_windows("cpu");
+}
+
+/// On the first GPU, as on a processor.
+#[cfg(feature = "cuda-tests")]
+#[test]
+fn many_windows_on_cuda() {
+    many_windows("cuda");
+}
+
+/// On the first adapter, be it a program.
+#[cfg(feature = "wgpu")]
+#[test]
+fn many_windows_on_wgpu() {
+    many_windows("wgpu");
+}
+
+fn many_windows(device: &str) {
     let tokens = text(3, 400);
     for name in FILES {
         let caches: &[Scalar] = if name == FILES[0] { &[Scalar::F32, Scalar::I8] } else { &[Scalar::F32] };
         for &cache in caches {
             // A ring with room for 512 tokens of a step is not filled.
-            let mut whole = engine(name, settings(400, 512, cache));
+            let mut whole = engine_on(device, name, settings(400, 512, cache));
             let expected = whole.forward(&tokens, 0, true).expect("logits").to_vec();
-            let mut ring = engine(name, settings(400, CHUNK, cache));
+            let mut ring = engine_on(device, name, settings(400, CHUNK, cache));
             let chunked = ring.forward(&tokens, 0, true).expect("logits").to_vec();
             let step = |(i, &t): (usize, &u32)| ring.forward(&[t], i, true).expect("logits").to_vec();
             let stepwise: Vec<f32> = tokens.iter().enumerate().flat_map(step).collect();
@@ -76,14 +98,16 @@ fn a_cache_has_the_bytes_of_its_windows() {
         assert_eq!(long.cache_bytes(4000), 4000 * (all - within) + RING * within, "{name}");
         assert_eq!(long.cache_bytes(40), 40 * all, "{name}");
         // What is said before it is loaded: a longer context takes rows of the other layers, rotations, a token and a random number.
-        let forecast = |context| Forecast::of(&file, &settings(context, CHUNK, Scalar::F16), u64::MAX / 2).expect("one");
+        let forecast =
+            |context| Forecast::of(&file, &settings(context, CHUNK, Scalar::F16), u64::MAX / 2).expect("one");
         let turns: usize = model.rope_tables(4000).iter().map(|t| t.row_bytes()).sum();
         let more = (cache_rows(4000, CHUNK) - cache_rows(400, CHUNK)) * (all - within + turns + 8);
         assert_eq!((forecast(4000).beside - forecast(400).beside) as usize, more, "{name}");
         // What is allocated is what was said, with intermediates.
         let opened = open("cpu", &exact()).expect("a device");
         let none = Weights::default();
-        let compiled = Compiled::new(&file, opened, settings(4000, CHUNK, Scalar::F16), &none, &|_| ()).expect("compiled");
+        let compiled =
+            Compiled::new(&file, opened, settings(4000, CHUNK, Scalar::F16), &none, &|_| ()).expect("compiled");
         assert_eq!(compiled.memory(&none), long.memory_bytes(), "{name}");
         let intermediates = long.memory_bytes() - long.weight_bytes() - forecast(4000).beside;
         assert!(intermediates < 4 << 20, "{name}: {intermediates} bytes that the forecast does not know");

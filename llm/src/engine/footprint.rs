@@ -37,7 +37,10 @@ impl Footprint {
         let chunk = settings.chunk;
         let windowed = model.window_row_bytes(probe.cache);
         // In a pool all layers have rows of every position.
-        let ring = model.window().filter(|_| settings.parallel.is_none()).map(|window| Options::ring_rows(window, chunk) as u64);
+        let ring = model
+            .window()
+            .filter(|_| settings.parallel.is_none())
+            .map(|window| Options::ring_rows(window, chunk) as u64);
         let cached = model.cache_row_bytes(probe.cache) - windowed;
         let row = cached + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
         let hidden = 2 * chunk * model.width() * size_of::<f32>() + layer_input_bytes(model, chunk);
@@ -191,7 +194,10 @@ mod tests {
         assert_eq!(footprint.bytes(100_000) - footprint.bytes(9000), (cache_rows(100_000, 512) as u64 - 10_240) << 10);
         // A pool has whole rows.
         assert_eq!(footprint.with_pool(1000, Some(16)), (2048 << 9) + (16 * 64 * ((1 << 9) + (1 << 12))));
-        assert_eq!((footprint.rows_within(100 * 5 << 10), footprint.rows_within((640 << 12) + (9000 << 10))), (100, 9000));
+        assert_eq!(
+            (footprint.rows_within(100 * 5 << 10), footprint.rows_within((640 << 12) + (9000 << 10))),
+            (100, 9000)
+        );
         let longest = footprint.longest(100_000, (640 << 12) + (10_240 << 10));
         assert_eq!(cache_rows(longest, 512), 10_240);
     }
