@@ -14,6 +14,7 @@ mod hidden;
 mod pool;
 mod ranks;
 mod rows;
+mod seen;
 mod several;
 mod window;
 

@@ -5,7 +5,7 @@ use super::error::{Error, Progress};
 use super::executor::Engine;
 use super::footprint::{Footprint, choose_context, layer_input_bytes};
 use super::pool::Pool;
-use super::window::Seen;
+use super::seen::Seen;
 use crate::arch::{self, Functions, Logits, Model, Options, Plan, TokenClass};
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};

@@ -4,7 +4,7 @@ use super::captured::{Captured, Variables};
 use super::class::{CacheShape, Class, FEW, Settings, plan_options};
 use super::error::{Error, Progress};
 use super::pool::Pool;
-use super::window::Seen;
+use super::seen::Seen;
 use crate::arch::{self, Bind, Functions, Logits, Model, Options, Plan, Plane, RopeTable};
 use crate::load::Weights;
 use crate::sampling::Choice;
