@@ -42,7 +42,7 @@ pub fn worth_trying(
             continue;
         }
         let plan = described.plan(
-            &plan_options(class, CacheShape { rows, pages: None, scalar: settings.cache }, target),
+            &plan_options(class, CacheShape { rows, pages: None, chunk: most.long, scalar: settings.cache }, target),
             &mut functions,
         );
         let (mut all, mut weights) = (Vec::new(), BTreeMap::new());

@@ -14,7 +14,9 @@ mod hidden;
 mod pool;
 mod ranks;
 mod rows;
+mod seen;
 mod several;
+mod window;
 
 pub use crate::load::Weights;
 pub use class::{CacheShape, Class, Most, Settings, batch_class, cache_rows, classes, depths, plan_options};
@@ -22,4 +24,5 @@ pub use compiled::{Compiled, Forecast};
 pub use decode::Draw;
 pub use error::{Error, Progress};
 pub use executor::Engine;
+pub use rows::Part;
 pub use several::Row;

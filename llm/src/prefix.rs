@@ -40,6 +40,8 @@ struct Key {
 struct Block {
     key: Key,
     rows: Vec<u8>,
+    /// Of layers that keep a window; empty where they were gone already.
+    window: Vec<u8>,
     /// What the model's states were behind it; empty if that is not known.
     states: Vec<u8>,
     /// When it was last used; no two were at the same time.
@@ -52,6 +54,22 @@ pub struct Found {
     id: Id,
     /// Is it, and all before it, exact?
     pub exact: bool,
+}
+
+/// What must be there behind a sequence that is gone on with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Needs {
+    /// The model's states.
+    pub states: bool,
+    /// Rows of so many positions, of layers that keep a window.
+    pub window: Option<usize>,
+}
+
+impl Needs {
+    /// The first block whose window is read where `blocks` of them are gone on with.
+    pub fn first(&self, blocks: usize) -> usize {
+        self.window.map_or(blocks, |window| (blocks * BLOCK).saturating_sub(window) / BLOCK)
+    }
 }
 
 /// The blocks that are kept.
@@ -94,23 +112,67 @@ impl Prefixes {
         self.touch(&found);
         found
     }
-    /// The same, up to the last of them behind which states are known: those of a model that has states begin no step without.
-    pub fn find_states(&mut self, tokens: &[u32], reuse: Reuse) -> Vec<Found> {
+    /// The same, up to the last of them behind which all is known that is needed.
+    pub fn find_with(&mut self, tokens: &[u32], reuse: Reuse, needs: &Needs) -> Vec<Found> {
         let mut found = self.find(tokens, reuse);
-        let known = found.iter().rposition(|link| !self.states(*link).is_empty());
-        found.truncate(known.map_or(0, |last| last + 1));
+        // Since which block windows are known, without a gap.
+        let mut since = 0;
+        let mut ends = 0;
+        for (i, link) in found.iter().enumerate() {
+            if needs.window.is_some() && self.window(*link).is_empty() {
+                since = i + 1;
+            }
+            let states = !needs.states || !self.states(*link).is_empty();
+            if states && since <= needs.first(i + 1) {
+                ends = i + 1;
+            }
+        }
+        found.truncate(ends);
         found
+    }
+    /// Keeps what `read` gives of these positions of layers that keep a window, from position `first` on, of blocks that are kept and lack it; of these tokens the
+    /// first `exact` are exact.
+    ///
+    /// # Errors
+    /// When `read` does; what was read before is kept.
+    pub fn keep_window<E>(
+        &mut self,
+        tokens: &[u32],
+        exact: usize,
+        first: usize,
+        read: &mut dyn FnMut(Range<usize>) -> Result<Vec<u8>, E>,
+    ) -> Result<(), E> {
+        let chain = self.chain(tokens, exact);
+        for (i, link) in chain.iter().enumerate().skip(first.div_ceil(BLOCK)) {
+            if !self.window(*link).is_empty() {
+                continue;
+            }
+            let window = read(i * BLOCK..(i + 1) * BLOCK)?;
+            if self.bytes + window.len() > self.most && !self.evict(window.len(), &chain) {
+                break;
+            }
+            if let Some(block) = self.blocks.get_mut(&link.id) {
+                self.bytes += window.len();
+                block.window = window;
+            }
+        }
+        Ok(())
+    }
+    /// The blocks of these tokens, of which the first `exact` are exact, as far as they are kept.
+    fn chain(&self, tokens: &[u32], exact: usize) -> Vec<Found> {
+        let mut chain: Vec<Found> = Vec::new();
+        for (i, tokens) in tokens.as_chunks::<BLOCK>().0.iter().enumerate() {
+            let (before, exact) = (chain.last().map_or(START, |last| last.id), (i + 1) * BLOCK <= exact);
+            let Some(&id) = self.by_key.get(&Key { before, exact, tokens: *tokens }) else { break };
+            chain.push(Found { id, exact });
+        }
+        chain
     }
     /// Keeps the states behind these tokens, of which the first `exact` are exact, if they are blocks that are kept.
     pub fn keep_states(&mut self, tokens: &[u32], exact: usize, states: &[u8]) {
-        let (blocks, rest) = tokens.as_chunks::<BLOCK>();
-        let mut chain: Vec<Found> = Vec::new();
-        for (i, tokens) in blocks.iter().enumerate() {
-            let (before, exact) = (chain.last().map_or(START, |last| last.id), (i + 1) * BLOCK <= exact);
-            let Some(&id) = self.by_key.get(&Key { before, exact, tokens: *tokens }) else { return };
-            chain.push(Found { id, exact });
-        }
-        let Some(last) = chain.last().filter(|last| rest.is_empty() && self.states(**last).is_empty()) else { return };
+        let chain = self.chain(tokens, exact);
+        let whole = chain.len() * BLOCK == tokens.len();
+        let Some(last) = chain.last().filter(|last| whole && self.states(**last).is_empty()) else { return };
         let id = last.id;
         if (self.bytes + states.len() <= self.most || self.evict(states.len(), &chain))
             && let Some(block) = self.blocks.get_mut(&id)
@@ -121,15 +183,19 @@ impl Prefixes {
     }
     /// The states behind a block that was just found; empty if they are not known.
     pub fn states(&self, found: Found) -> &[u8] {
-        match self.blocks.get(&found.id) {
-            Some(block) => &block.states,
-            None => unreachable!("{found:?} was just found"),
-        }
+        &self.block(found).states
     }
     /// The rows of a block that was just found.
     pub fn rows(&self, found: Found) -> &[u8] {
+        &self.block(found).rows
+    }
+    /// Those of layers that keep a window; empty if they are not known.
+    pub fn window(&self, found: Found) -> &[u8] {
+        &self.block(found).window
+    }
+    fn block(&self, found: Found) -> &Block {
         match self.blocks.get(&found.id) {
-            Some(block) => &block.rows,
+            Some(block) => block,
             None => unreachable!("{found:?} was just found"),
         }
     }
@@ -173,7 +239,7 @@ impl Prefixes {
         self.bytes += rows.len();
         self.by_key.insert(key.clone(), self.last);
         self.by_use.insert(self.clock, self.last);
-        self.blocks.insert(self.last, Block { key, rows, states: Vec::new(), used: self.clock });
+        self.blocks.insert(self.last, Block { key, rows, window: Vec::new(), states: Vec::new(), used: self.clock });
         self.last
     }
     /// Makes room for that many bytes, but not of `chain`; could it?
@@ -186,7 +252,7 @@ impl Prefixes {
             self.by_use.remove(&used);
             if let Some(block) = self.blocks.remove(&id) {
                 self.by_key.remove(&block.key);
-                self.bytes -= block.rows.len() + block.states.len();
+                self.bytes -= block.rows.len() + block.window.len() + block.states.len();
             }
         }
         true
@@ -248,6 +314,25 @@ mod tests {
         assert_eq!(keep(&mut prefixes, &[1, 2], 2), 1);
         let all = prefixes.find(&tokens(&[1, 2, 3]), Reuse::Any);
         assert_eq!(all.iter().map(|f| f.exact).collect::<Vec<_>>(), [true, true]);
+    }
+
+    #[test]
+    fn a_sequence_is_found_as_far_as_its_window_is_known() {
+        let mut prefixes = Prefixes::new(1000);
+        keep(&mut prefixes, &[1, 2, 3, 4], 4);
+        // What is left of the window begins within the second block.
+        let read = &mut |positions: Range<usize>| Ok::<_, ()>(vec![positions.start as u8; 3]);
+        prefixes.keep_window(&tokens(&[1, 2, 3, 4]), 4 * BLOCK, BLOCK + 5, read).unwrap();
+        assert_eq!(prefixes.bytes(), 46);
+        let mut blocks = |of: &[u32], window| {
+            let needs = Needs { window, ..Needs::default() };
+            prefixes.find_with(&tokens(of), Reuse::Any, &needs).len()
+        };
+        assert_eq!((blocks(&[1, 2, 3, 4], Some(BLOCK)), blocks(&[1, 2, 3, 4], Some(2 * BLOCK))), (4, 4));
+        assert_eq!(blocks(&[1, 2, 3, 4], Some(2 * BLOCK + 1)), 0);
+        assert_eq!((blocks(&[1, 2, 3, 9], Some(BLOCK)), blocks(&[1, 2, 3, 9], Some(BLOCK + 1))), (3, 0));
+        assert_eq!(blocks(&[1, 2, 9], Some(BLOCK)), 0);
+        assert_eq!(blocks(&[1, 2, 9], None), 2);
     }
 
     #[test]

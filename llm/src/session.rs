@@ -8,8 +8,8 @@ mod states;
 mod whole;
 
 use crate::arch::Logits;
-use crate::engine::{self, Draw, Engine};
-use crate::prefix::{BLOCK, Prefixes, Reuse};
+use crate::engine::{self, Draw, Engine, Part};
+use crate::prefix::{BLOCK, Needs, Prefixes, Reuse};
 use crate::sampling::{Sampler, SamplingError, not_a_number};
 pub use pieces::rows_at_a_time;
 use states::States;
@@ -267,21 +267,18 @@ impl Session {
         }
         // A copy of at most `exact` tokens was taken when they were all there was.
         have = self.states.as_ref().map_or(have, |states| states.longest(have));
+        if !self.engine.reaches(have) {
+            have = 0;
+        }
+        if have < self.tokens.len() {
+            self.keep()?;
+        }
         let Some(prefixes) = &mut self.prefixes else {
             self.truncate(have);
             return Ok(());
         };
-        if have < self.tokens.len() {
-            let engine = &self.engine;
-            prefixes.keep(&self.tokens, self.exact, &mut |positions| engine.read_rows(positions))?;
-            for (len, states) in self.states.iter().flat_map(States::copies) {
-                prefixes.keep_states(&self.tokens[..len], self.exact, states);
-            }
-        }
-        let found = match self.states {
-            Some(_) => prefixes.find_states(&prompt[..whole], reuse),
-            None => prefixes.find(&prompt[..whole], reuse),
-        };
+        let needs = Needs { states: self.states.is_some(), window: self.engine.window() };
+        let found = prefixes.find_with(&prompt[..whole], reuse, &needs);
         if found.len() * BLOCK <= have {
             self.truncate(have);
             return Ok(());
@@ -294,9 +291,14 @@ impl Session {
         }
         self.exact = self.exact.min(self.tokens.len());
         self.logits.clear();
+        if needs.window.is_some() {
+            let from = needs.first(found.len());
+            self.doubtful = hull(&self.doubtful, from * BLOCK..found.len() * BLOCK);
+            self.engine.write_window(from * BLOCK, found[from..].iter().map(|&block| prefixes.window(block)))?;
+        }
         for (i, block) in found.iter().enumerate().skip(first) {
             self.doubtful = hull(&self.doubtful, i * BLOCK..(i + 1) * BLOCK);
-            self.engine.write_rows(i * BLOCK, prefixes.rows(*block))?;
+            self.engine.write_rows(Part::All, i * BLOCK, prefixes.rows(*block))?;
             let end = (i + 1) * BLOCK;
             if block.exact && self.exact == i * BLOCK {
                 self.exact = end;
@@ -428,14 +430,15 @@ impl Session {
             self.trust();
         }
     }
-    /// Clears the rows behind the sequence that may not be numbers, but for the next token's, which is written before anything reads it; and makes states those
-    /// after the sequence.
+    /// Clears the rows behind the sequence that may not be numbers, but for the next token's, which is written before anything reads it; and makes windows and states
+    /// those after the sequence.
     fn settle(&mut self) -> Result<(), Error> {
         let from = self.doubtful.start.max(self.tokens.len() + 1);
         if from < self.doubtful.end {
             self.engine.clear_rows(from..self.doubtful.end)?;
             self.doubtful.end = from;
         }
+        self.settle_window()?;
         self.settle_states()
     }
 }

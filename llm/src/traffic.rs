@@ -115,7 +115,8 @@ mod tests {
     fn plan(file: &Gguf, cache: Scalar) -> Plan {
         let model = arch::load(file.metadata(), file).unwrap();
         let (logits, tile) = (Logits::Last, Options::TILE);
-        let options = Options { tokens: TokenClass::One, rows: 64, pages: None, depth: 64, cache, logits, tile };
+        let options =
+            Options { tokens: TokenClass::One, rows: 64, pages: None, chunk: 64, depth: 64, cache, logits, tile };
         model.plan(&options, &mut Functions::new())
     }
 

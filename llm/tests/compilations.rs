@@ -22,6 +22,7 @@ fn plan(file: &Gguf, tokens: TokenClass) -> Plan {
         tokens,
         rows: 1024,
         pages: None,
+        chunk: 1024,
         depth: 1024,
         cache: Scalar::F16,
         logits: Logits::Last,

@@ -15,6 +15,7 @@ fn layer(depth: usize) -> Compiled {
         tokens: TokenClass::One,
         rows: 18432,
         pages: None,
+        chunk: 512,
         depth,
         cache: Scalar::F16,
         logits: Logits::Last,

@@ -39,8 +39,16 @@ fn functions() -> Vec<Arc<Function>> {
     let mut shared = Functions::new();
     let mut out: Vec<Arc<Function>> = Vec::new();
     for (tokens, cache) in steps {
-        let options =
-            Options { tokens, rows: 192, pages: None, depth: 192, cache, logits: Logits::Last, tile: Options::TILE };
+        let options = Options {
+            tokens,
+            rows: 192,
+            pages: None,
+            chunk: 192,
+            depth: 192,
+            cache,
+            logits: Logits::Last,
+            tile: Options::TILE,
+        };
         for function in model.plan(&options, &mut shared).functions() {
             if !out.iter().any(|o| Arc::ptr_eq(o, function)) {
                 out.push(function.clone());
@@ -113,7 +121,8 @@ fn forms(target: &Target, preset: &str, context: usize) -> String {
     let (mut shared, mut out) = (Functions::new(), String::new());
     for tokens in [TokenClass::One, TokenClass::Chunk { max: 64 }, TokenClass::Chunk { max: 512 }] {
         let (cache, logits) = (Scalar::F16, Logits::Last);
-        let options = Options { tokens, rows, pages: None, depth: rows, cache, logits, tile: Options::TILE };
+        let options =
+            Options { tokens, rows, pages: None, chunk: 512, depth: rows, cache, logits, tile: Options::TILE };
         let plan = model.plan(&options, &mut shared);
         let layer = plan.functions().into_iter().max_by_key(|f| f.graph.len()).expect("functions");
         let mut decider = Decider { policy: &mut Cheapest, plans: &BTreeMap::new(), log: vec![] };

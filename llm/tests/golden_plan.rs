@@ -91,7 +91,16 @@ impl Tensors for Glm {
 
 fn options(tokens: TokenClass) -> Options {
     let rows = Options::rows_for(4096, tokens.max());
-    Options { tokens, rows, pages: None, depth: rows, cache: Scalar::F16, logits: Logits::Last, tile: Options::TILE }
+    Options {
+        tokens,
+        rows,
+        pages: None,
+        chunk: rows,
+        depth: rows,
+        cache: Scalar::F16,
+        logits: Logits::Last,
+        tile: Options::TILE,
+    }
 }
 const ONE: TokenClass = TokenClass::One;
 

@@ -73,7 +73,7 @@ fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Cas
             continue;
         }
         let plan = model.plan(
-            &plan_options(class, CacheShape { rows, pages: None, scalar: Scalar::F16 }, jit.target()),
+            &plan_options(class, CacheShape { rows, pages: None, chunk: CHUNK, scalar: Scalar::F16 }, jit.target()),
             &mut functions,
         );
         all.extend(plan.functions().into_iter().cloned());
@@ -108,7 +108,7 @@ fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
     let model = arch::load(file.metadata(), &file).expect("a model");
     let mut jit = Jit::new(open(&format!("null:{machine}"), &Options::default()).expect("a device"));
     let (mut functions, rows) = (Functions::new(), cache_rows(CONTEXT, CHUNK));
-    let cache = CacheShape { rows, pages: Some(4 * rows / arch::Options::PAGE), scalar: Scalar::F16 };
+    let cache = CacheShape { rows, pages: Some(4 * rows / arch::Options::PAGE), chunk: CHUNK, scalar: Scalar::F16 };
     let batches = [1, 8, 64].map(|sequences| batch_class(sequences, 64, rows));
     let pieces = classes(Most::chunk(CHUNK), &[rows]);
     let mut all = Vec::new();

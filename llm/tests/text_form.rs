@@ -24,7 +24,8 @@ fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
     let mut out: Vec<Arc<Function>> = Vec::new();
     for tokens in [TokenClass::One, TokenClass::Chunk { max: 8 }] {
         for (logits, cache) in [(Logits::Last, Scalar::F16), (Logits::All, Scalar::F32), (Logits::Last, Scalar::I8)] {
-            let options = Options { tokens, rows: 192, pages: None, depth: 192, cache, logits, tile: Options::TILE };
+            let options =
+                Options { tokens, rows: 192, pages: None, chunk: 192, depth: 192, cache, logits, tile: Options::TILE };
             for f in model.plan(&options, &mut shared).functions() {
                 if !out.iter().any(|o| Arc::ptr_eq(o, f)) {
                     out.push(f.clone());

@@ -69,7 +69,7 @@ fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<K
         if class.tokens > 1 && !all_steps {
             continue;
         }
-        let cache = CacheShape { rows, pages: None, scalar: Scalar::F16 };
+        let cache = CacheShape { rows, pages: None, chunk: CHUNK, scalar: Scalar::F16 };
         let plan = model.plan(&plan_options(class, cache, jit.target()), &mut functions);
         all.extend(plan.functions().into_iter().cloned());
     }

@@ -519,7 +519,7 @@ macro_rules! operators { ($($trait:ident $method:ident $op:ident;)*) => { $(
         fn $method(self, other: O) -> Tensor<'g> { self.binary(Op::$op, other) }
     }
 )* } }
-operators! { Add add Add; Sub sub Sub; Mul mul Mul; BitAnd bitand And; BitOr bitor Or; BitXor bitxor Xor; Shr shr Shr; }
+operators! { Add add Add; Sub sub Sub; Mul mul Mul; Rem rem Mod; BitAnd bitand And; BitOr bitor Or; BitXor bitxor Xor; Shr shr Shr; }
 
 impl<'g, O: Operand<'g>> std::ops::Div<O> for Tensor<'g> {
     type Output = Tensor<'g>;

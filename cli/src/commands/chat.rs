@@ -274,7 +274,7 @@ impl Talk<'_> {
         say!("  context     {held} of {context} tokens, {:.0} %", 100.0 * held as f64 / context as f64);
         say!("  prompts     {prompt} tokens, {}; {reused} more were in the cache", rate(prompt, prompt_time));
         say!("  answers     {tokens} tokens, {}", rate(steps, time));
-        let cache = (held * engine.cache_bytes_per_token() + engine.state_bytes()) as u64;
+        let cache = engine.cache_bytes(held) as u64;
         say!("  memory      {} of weights, {} of cache", size(engine.weight_bytes()), size(cache));
         let params = self.sampler.params();
         say!("  sampling    temperature {}, seed {}", params.temperature, params.seed);

@@ -4,6 +4,8 @@ use crate::failure::{Result, printable};
 use crate::model::{self, Model, warn};
 use crate::size::size;
 use clap::{Args, ValueHint};
+use gristmill_llm::arch::Options as PlanOptions;
+use gristmill_llm::engine::Settings;
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
 use gristmill_uop::dtype::Scalar;
@@ -119,12 +121,17 @@ fn hyper(model: &Model, out: &mut dyn Write) -> Result {
     for (name, value) in &described.info().summary {
         writeln!(out, "  {name:18} {value}")?;
     }
-    let f16 = described.cache_row_bytes(Scalar::F16) as u64;
+    let windowed = described.window_row_bytes(Scalar::F16);
+    let f16 = (described.cache_row_bytes(Scalar::F16) - windowed) as u64;
     let used: Vec<_> = described.tensors().iter().filter_map(|t| model.file.tensor(&t.name)).collect();
     let weights = used.iter().map(|t| t.bytes).sum();
     writeln!(out, "\nMEMORY")?;
     writeln!(out, "  {:18} {} in {} tensors", "weights", size(weights), used.len())?;
     writeln!(out, "  {:18} {} for each 1024 tokens of context, with --kv f16", "cache", size(1024 * f16))?;
+    if let Some(window) = described.window() {
+        let ring = size((windowed * PlanOptions::ring_rows(window, Settings::default().chunk)) as u64);
+        writeln!(out, "  {:18} {ring} at most, whatever the context", "windows")?;
+    }
     if described.state_bytes() > 0 {
         writeln!(out, "  {:18} {} whatever the context", "states", size(described.state_bytes() as u64))?;
     }

@@ -107,7 +107,7 @@ impl<'m> Steps<'m> {
         let rows = cache_rows(context, most.long);
         let sequences = asked.batch.map(usize::from);
         let pages = sequences.map(|n| n * rows / PlanOptions::PAGE);
-        let cache = CacheShape { rows, pages, scalar: settings.cache };
+        let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
         let all = match sequences {
             Some(n) => vec![batch_class(n, n, rows)],
             None => classes(most, &depths(&settings, rows, target)),

@@ -127,8 +127,16 @@ fn plan(metadata: &Metadata, model: &dyn Model) {
     for tokens in [TokenClass::One, TokenClass::Chunk { max: PLANNED }] {
         let rows = Options::rows_for(PLANNED, tokens.max());
         let cache = if tokens == TokenClass::One { Scalar::F16 } else { Scalar::F32 };
-        let options =
-            Options { tokens, rows, pages: None, depth: rows, cache, logits: Logits::Last, tile: Options::TILE };
+        let options = Options {
+            tokens,
+            rows,
+            pages: None,
+            chunk: tokens.max(),
+            depth: rows,
+            cache,
+            logits: Logits::Last,
+            tile: Options::TILE,
+        };
         let plan = model.plan(&options, &mut Functions::new());
         assert!(!plan.calls.is_empty() && model.planes(cache).len() == model.layers());
     }

@@ -114,8 +114,7 @@ impl Grouped {
     }
     /// What it keeps of every token: nothing, where it reads another layer's cache.
     pub(super) fn cache(&self) -> CacheSpec {
-        let [_, keys, values] = self.widths();
-        if self.reads.is_some() { CacheSpec::default() } else { CacheSpec::keys_and_values(keys, values) }
+        if self.reads.is_some() { CacheSpec::default() } else { CacheSpec::of_rows(&self.components()) }
     }
     /// Attention of normed rows `x [n, d]` of layer `layer`; writes their keys and values into the cache. Returns `[n, d]`.
     pub(super) fn write<'g>(&self, s: &'g Step, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
@@ -192,7 +191,7 @@ impl Grouped {
     /// What a row of the cache has.
     fn components(&self) -> [Component; 2] {
         let [_, keys, values] = self.widths();
-        [Component { name: "keys", width: keys }, Component { name: "values", width: values }]
+        [("keys", keys), ("values", values)].map(|(name, width)| Component { name, width, window: self.window })
     }
     /// Rows `x [n, heads·key]` as heads, normed where there are weights of that name: as many as what they go over has elements, a head or all of them.
     fn normed<'g>(&self, s: &'g Step, w: &Weights, x: Tensor<'g>, heads: usize, name: &str) -> Tensor<'g> {

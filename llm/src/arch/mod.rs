@@ -32,7 +32,7 @@ pub mod rope;
 mod step;
 mod tensors;
 
-pub use cache::{CacheSpec, Component, Plane};
+pub use cache::{CacheSpec, Component, Holds, Plane};
 pub use error::{Error, Result};
 pub use lookup::Tensors;
 pub use model::{Architecture, Model, ModelInfo};

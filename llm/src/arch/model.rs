@@ -74,6 +74,14 @@ pub trait Model: Send + Sync {
     fn cache_row_bytes(&self, cache: Scalar) -> usize {
         self.caches().iter().map(|c| c.row_bytes(cache)).sum()
     }
+    /// The same of layers whose tokens see a window, which have no more rows than that needs: see [`Options::ring`].
+    fn window_row_bytes(&self, cache: Scalar) -> usize {
+        self.caches().iter().map(|c| c.window_row_bytes(cache)).sum()
+    }
+    /// The widest window of a layer, in positions, where layers have windows.
+    fn window(&self) -> Option<usize> {
+        self.caches().iter().filter_map(CacheSpec::window).max()
+    }
     /// Bytes of the states of all layers, whatever the number of tokens; 0 if there are none.
     fn state_bytes(&self) -> usize {
         self.caches().iter().map(CacheSpec::state_bytes).sum()

@@ -53,6 +53,8 @@ pub struct Options {
     pub rows: usize,
     /// Pages of the pool that the cache is, each of [`Options::PAGE`] positions of one sequence; none where it is one sequence's.
     pub pages: Option<usize>,
+    /// The most tokens that a step over that cache takes, of whichever class: a ring has room for them besides the window.
+    pub chunk: usize,
     /// Positions within reach of a step: `rows`, or fewer for steps that are made for the start of a long context. The variable `pos`, the
     /// position of a step's first token, runs from 0 to `depth - tokens.max()`, so that a step never leaves the table.
     pub depth: usize,
@@ -87,6 +89,16 @@ impl Options {
     /// step. A multiple of 256, so that chunks of the cache are whole and kernels do not depend on the length.
     pub fn rows_for(context: usize, max_tokens: usize) -> usize {
         (context + max_tokens - 1).next_multiple_of(256)
+    }
+    /// Rows of a ring for layers whose tokens see so many positions, in which position `p` lies in row `p mod rows`: those that the first token of a step of at most
+    /// `chunk` tokens sees are there when the last is written. Whole chunks of attention to a window of whole chunks, so that their rows are neighbours.
+    pub fn ring_rows(window: usize, chunk: usize) -> usize {
+        (window + chunk - 1).next_multiple_of(Options::PAGE)
+    }
+    /// Rows of the ring that a cache of one sequence has for such layers; none where it has no more rows than that, or is a pool.
+    pub fn ring(&self, window: Option<usize>) -> Option<usize> {
+        let rows = Options::ring_rows(window?, self.chunk);
+        (self.pages.is_none() && rows < self.rows).then_some(rows)
     }
 }
 

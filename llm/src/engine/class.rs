@@ -1,7 +1,7 @@
 //! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`]; and one token each of up to 1, 2,
 //! 4, … sequences.
 
-use crate::arch::{ExpertTile, Logits, Options, TokenClass};
+use crate::arch::{ExpertTile, Logits, Options, Plane, TokenClass};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -119,14 +119,17 @@ pub struct CacheShape {
     pub rows: usize,
     /// Pages of the pool that sequences share, if they do.
     pub pages: Option<usize>,
+    /// The most tokens of a step.
+    pub chunk: usize,
     /// Type of what is cached.
     pub scalar: Scalar,
 }
 
 impl CacheShape {
-    /// Rows that every plane has.
-    pub fn plane_rows(&self) -> usize {
-        self.pages.map_or(self.rows, |pages| pages * Options::PAGE)
+    /// Rows that a plane has, if it is no state: those of the pool, of all positions, or of a ring where its tokens see a window and that is less.
+    pub fn plane_rows(&self, plane: &Plane) -> usize {
+        let ring = plane.window().map_or(self.rows, |window| Options::ring_rows(window, self.chunk));
+        self.pages.map_or(self.rows.min(ring), |pages| pages * Options::PAGE)
     }
 }
 
@@ -138,7 +141,7 @@ pub fn batch_class(sequences: usize, most: usize, rows: usize) -> Class {
 /// How the steps of a class are planned.
 pub fn plan_options(class: Class, cache: CacheShape, target: &Target) -> Options {
     let Class { tokens: max, batch, logits, depth } = class;
-    let CacheShape { rows, pages, scalar } = cache;
+    let CacheShape { rows, pages, chunk, scalar } = cache;
     Options {
         tokens: match max {
             _ if batch => TokenClass::Batch { max },
@@ -147,6 +150,7 @@ pub fn plan_options(class: Class, cache: CacheShape, target: &Target) -> Options
         },
         rows,
         pages,
+        chunk,
         depth,
         cache: scalar,
         logits,

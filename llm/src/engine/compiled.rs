@@ -5,6 +5,7 @@ use super::error::{Error, Progress};
 use super::executor::{ATTENTION_BYTES, Engine};
 use super::footprint::{Footprint, choose_context, layer_input_bytes};
 use super::pool::Pool;
+use super::seen::Seen;
 use crate::arch::{self, Functions, Logits, Model, Options, Plan, TokenClass};
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
@@ -26,8 +27,8 @@ const ATTENTION_SHARE: usize = 16;
 
 /// A step that every model has, to ask it what it keeps.
 fn probe(settings: &Settings) -> Options {
-    let (logits, tile) = (Logits::Last, Options::TILE);
-    Options { tokens: TokenClass::One, rows: 64, pages: None, depth: 64, cache: settings.cache, logits, tile }
+    let (logits, tile, tokens) = (Logits::Last, Options::TILE, TokenClass::One);
+    Options { tokens, rows: 64, pages: None, chunk: 64, depth: 64, cache: settings.cache, logits, tile }
 }
 
 /// A model compiled for a device. Its kernels say how weights lie in memory, and so which of another engine's they can read.
@@ -64,20 +65,19 @@ impl<'a> Compiled<'a> {
         let mut functions = Functions::new();
         let most = Most::of(&settings, model.context(), device.target());
         let asked = settings.long;
-        let settings = Settings { chunk: most.chunk, long: Some(most.long), ..settings };
+        // A model whose states are of one sequence has no steps for several.
+        let parallel = settings.parallel.filter(|_| model.batches()).map(|n| n.clamp(1, most.chunk));
+        let settings = Settings { chunk: most.chunk, long: Some(most.long), parallel, ..settings };
         // The context first, without intermediates, which only compiling tells: it is cheap to refuse.
         let probe = probe(&settings);
         let weights = absent(file, model.as_ref(), &probe, there);
         let available = device.available().unwrap_or(u64::MAX / 2);
         let beside = |weights: u64| beside(file, weights, available);
-        let footprint = Footprint::new(model.as_ref(), &probe, most, LEAST_ARENA);
+        let footprint = Footprint::new(model.as_ref(), &probe, &settings, LEAST_ARENA);
         let context = choose_context(&settings, model.context(), &footprint, beside(weights)?)?;
         let rows = cache_rows(context, most.long);
-        // A model whose states are of one sequence has no steps for several.
-        let parallel = settings.parallel.filter(|_| model.batches()).map(|n| n.clamp(1, most.chunk));
-        let settings = Settings { parallel, ..settings };
         let pages = parallel.map(|n| footprint.pages(context, n, beside(weights).unwrap_or(0)));
-        let cache = CacheShape { rows, pages, scalar: settings.cache };
+        let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
         let depths = depths(&settings, rows, device.target());
         let plan = |class: Class| model.plan(&plan_options(class, cache, &opened.target), &mut functions);
         let batches = parallel.into_iter().map(|most| batch_class(1, most, rows));
@@ -96,7 +96,7 @@ impl<'a> Compiled<'a> {
             *most = of_plan.map(|r| r.compiled.partial).max().unwrap_or(0).max(*most);
         }
         // Once more, now that all is known that will be allocated.
-        let footprint = Footprint::new(model.as_ref(), &probe, most, arena);
+        let footprint = Footprint::new(model.as_ref(), &probe, &settings, arena);
         let left = beside(load::missing(file, &layouts, there))?;
         if asked.is_none() && most.long > most.chunk && footprint.besides > left / LONG_SHARE {
             let settings = Settings { long: Some(most.chunk), ..settings };
@@ -163,8 +163,9 @@ impl<'a> Compiled<'a> {
         let planes = model.planes(settings.cache);
         let states = planes
             .iter()
-            .map(|planes| planes.iter().map(|p| device.alloc(p.bytes(cache.plane_rows()), Memory::State)).collect())
+            .map(|planes| planes.iter().map(|p| device.alloc(p.bytes(cache.plane_rows(p)), Memory::State)).collect())
             .collect::<Result<Vec<_>, _>>()?;
+        let seen = Seen::new(&cache, planes.iter().flatten());
         let hidden_bytes = long * model.width() * 4;
         let hidden = [device.alloc(hidden_bytes, Memory::State)?, device.alloc(hidden_bytes, Memory::State)?];
         let tokens = device.alloc(long * 4, Memory::Scratch)?;
@@ -209,6 +210,7 @@ impl<'a> Compiled<'a> {
             request: device.alloc(NUMBERS * 4, Memory::Scratch)?,
             logits_host: Vec::new(),
             rope_filled: 0,
+            seen,
             partials,
             attention_bytes,
         };
@@ -242,13 +244,14 @@ impl Forecast {
     /// Those of [`Compiled::new`] that need no compiler: a model that is none, or does not fit.
     pub fn of(file: &Gguf, settings: &Settings, available: u64) -> Result<Forecast, Error> {
         let model = arch::load(file.metadata(), file)?;
-        let most = Most::chunk(settings.chunk.clamp(1, model.context()));
+        let chunk = settings.chunk.clamp(1, model.context());
+        let parallel = settings.parallel.filter(|_| model.batches());
+        let settings = &Settings { chunk, long: settings.long.or(Some(chunk)), parallel, ..settings.clone() };
         let probe = probe(settings);
         let weights = absent(file, model.as_ref(), &probe, &Weights::default());
         let left = beside(file, weights, available)?;
-        let footprint = Footprint::new(model.as_ref(), &probe, most, LEAST_ARENA);
+        let footprint = Footprint::new(model.as_ref(), &probe, settings, LEAST_ARENA);
         let context = choose_context(settings, model.context(), &footprint, left)?;
-        let parallel = settings.parallel.filter(|_| model.batches());
         let pages = parallel.map(|n| footprint.pages(context, n, left));
         Ok(Forecast { context, weights, beside: footprint.with_pool(context, pages) })
     }

@@ -147,6 +147,7 @@ impl Engine {
         let Some(captured) = self.decoders.get_mut(&(choice, depth)) else {
             unreachable!("{choice:?} at depth {depth} was prepared")
         };
+        self.seen.step(position..position + 1);
         captured.replay.start(&[("pos", position as i64), ("n", 1)])?;
         if let Some(decoding) = &mut self.decoding {
             decoding.next = position + 1;

@@ -4,6 +4,7 @@ use super::captured::{Captured, Variables};
 use super::class::{CacheShape, Class, FEW, Settings, plan_options};
 use super::error::{Error, Progress};
 use super::pool::Pool;
+use super::seen::Seen;
 use crate::arch::{self, Bind, Functions, Logits, Model, Options, Plan, Plane, RopeTable};
 use crate::load::Weights;
 use crate::sampling::Choice;
@@ -76,6 +77,8 @@ pub struct Engine {
     pub(super) request: Buffer,
     pub(super) logits_host: Vec<f32>,
     pub(super) rope_filled: usize,
+    /// What rings have of the sequence.
+    pub(super) seen: Seen,
     /// Numbers of a partial result of attention for a token and a chunk of the cache, by the most tokens of a class.
     pub(super) partials: FxHashMap<usize, usize>,
     /// Most bytes of these in one step.
@@ -126,7 +129,7 @@ impl Engine {
     pub fn longest_step(&self) -> usize {
         self.settings.long.unwrap_or(self.settings.chunk)
     }
-    /// Bytes of the cache that one token takes, in all layers.
+    /// Bytes of the cache that one token takes, in all layers, of those with a window too.
     pub fn cache_bytes_per_token(&self) -> usize {
         self.model.cache_row_bytes(self.settings.cache)
     }
@@ -176,8 +179,8 @@ impl Engine {
                 }
             }
             // Of a pool all pages: which of them a sequence will have is not known.
-            let bytes =
-                plane.bytes(if self.pool.is_some() { self.cache.plane_rows() } else { position.min(self.cache.rows) });
+            let rows = self.cache.plane_rows(plane);
+            let bytes = plane.bytes(if self.pool.is_some() { rows } else { position.min(rows) });
             for at in (0..bytes).step_by(piece.len()) {
                 let n = piece.len().min(bytes - at);
                 self.jit.device().write(buffer, at, &piece[..n])?;
@@ -355,6 +358,7 @@ impl Engine {
         self.prepare(&[class], &|_| ())?;
         self.set_tokens(tokens)?;
         let vars = [("pos", position as i64), ("n", tokens.len() as i64)];
+        self.seen.step(position..position + tokens.len());
         let captured = self.prepared(&class);
         captured.replay.replay(&vars)?;
         self.read_logits(match logits {
@@ -397,6 +401,7 @@ impl Engine {
         self.prepare(&[class], &|_| ())?;
         self.fill_rope(position + tokens.len())?;
         self.set_tokens(tokens)?;
+        self.seen.step(position..position + tokens.len());
         Ok((class, [("pos", position as i64), ("n", tokens.len() as i64)]))
     }
     /// The most tokens that the step of so many tokens is compiled for.

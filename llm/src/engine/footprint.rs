@@ -1,6 +1,6 @@
 //! The bytes that an engine takes beside its weights, and the context that fits.
 
-use super::class::{Most, Settings, cache_rows};
+use super::class::{Settings, cache_rows};
 use super::error::Error;
 use crate::arch::{Model, Options};
 use crate::sampling::NUMBERS;
@@ -19,10 +19,12 @@ const CONTEXT_LEAST: usize = 512;
 /// The bytes that an engine allocates beside the weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Footprint {
-    /// Of each row of the cache: its part of all layers, its rotations, a token and a random number.
+    /// Of each row of the cache: its part of layers that keep every position, its rotations, a token and a random number.
     pub row: u64,
-    /// Its part of all layers alone.
+    /// Its part of those layers alone.
     pub cached: u64,
+    /// Its part of layers that keep a window, and how many rows they have at most: those of the widest ring.
+    pub windowed: [u64; 2],
     /// Whatever the context: states of a fixed size, logits, hidden rows, tokens, what a request's numbers take, intermediates.
     pub besides: u64,
     /// Most tokens of one step: the cache has rows for one step more.
@@ -30,23 +32,31 @@ pub(super) struct Footprint {
 }
 
 impl Footprint {
-    /// With intermediates of so many bytes.
-    pub fn new(model: &dyn Model, probe: &Options, Most { chunk, long }: Most, arena: usize) -> Footprint {
-        let cached = model.cache_row_bytes(probe.cache);
+    /// Of a model that is run so, with intermediates of so many bytes.
+    pub fn new(model: &dyn Model, probe: &Options, settings: &Settings, arena: usize) -> Footprint {
+        let (chunk, long) = (settings.chunk, settings.long.unwrap_or(settings.chunk));
+        let windowed = model.window_row_bytes(probe.cache);
+        // In a pool all layers have rows of every position.
+        let ring = model
+            .window()
+            .filter(|_| settings.parallel.is_none())
+            .map(|window| Options::ring_rows(window, long) as u64);
+        let cached = model.cache_row_bytes(probe.cache) - windowed;
         let row = cached + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
         let hidden = 2 * long * model.width() * size_of::<f32>() + layer_input_bytes(model, long);
         let logits = chunk * model.vocabulary() * size_of::<f32>();
         let request = NUMBERS * size_of::<f32>() + long * size_of::<u32>();
         let besides = (model.state_bytes() + hidden + logits + request + arena) as u64;
-        Footprint { row: row as u64, cached: cached as u64, besides, chunk: long }
+        let windowed = [windowed as u64, ring.unwrap_or(u64::MAX)];
+        Footprint { row: row as u64, cached: cached as u64, windowed, besides, chunk: long }
     }
     /// With a pool of so many pages, if there is one, for contexts of so many tokens each.
     pub fn with_pool(&self, context: usize, pages: Option<usize>) -> u64 {
         let rows = cache_rows(context, self.chunk) as u64;
-        let pooled = |pages: usize| self.cached.saturating_mul((pages * Options::PAGE) as u64);
+        let pooled = |pages: usize| (self.cached + self.windowed[0]).saturating_mul((pages * Options::PAGE) as u64);
         match pages {
             None => self.bytes(context),
-            Some(pages) => self.bytes(context) - self.cached * rows + pooled(pages),
+            Some(pages) => self.bytes(context) - self.cached * rows - self.rings(rows) + pooled(pages),
         }
     }
     /// Pages of a pool for so many sequences: those of as many whole contexts, halved until they and all else take no more than a share of what is available, and
@@ -60,9 +70,21 @@ impl Footprint {
         }
         of(contexts)
     }
+    /// Rows of the cache that so many bytes hold.
+    fn rows_within(&self, bytes: u64) -> u64 {
+        let [row, most] = self.windowed;
+        let whole = bytes / (self.row + row).max(1);
+        if whole <= most { whole } else { bytes.saturating_sub(row * most) / self.row.max(1) }
+    }
     /// For a context of so many tokens.
     pub fn bytes(&self, context: usize) -> u64 {
-        self.besides.saturating_add(self.row.saturating_mul(cache_rows(context, self.chunk) as u64))
+        let rows = cache_rows(context, self.chunk) as u64;
+        self.besides.saturating_add(self.row.saturating_mul(rows)).saturating_add(self.rings(rows))
+    }
+    /// Of layers with a window, in a cache of so many rows.
+    fn rings(&self, rows: u64) -> u64 {
+        let [row, most] = self.windowed;
+        row.saturating_mul(rows.min(most))
     }
     /// The longest context, of at most `most` tokens, that takes no more bytes than there are; 0 if none does.
     pub fn longest(&self, most: usize, available: u64) -> usize {
@@ -109,7 +131,7 @@ pub(super) fn choose_context(
             if footprint.bytes(least) > available {
                 return refused(least, 0);
             }
-            let share = (available as f64 * CONTEXT_SHARE) as u64 / footprint.row.max(1);
+            let share = footprint.rows_within((available as f64 * CONTEXT_SHARE) as u64);
             let share = (share as usize).clamp(CONTEXT_LEAST, CONTEXT_DEFAULT);
             // A power of two: kernels know the cache's size, and those compiled when a little less memory was free still fit.
             Ok((1 << share.min(fits()).ilog2()).min(most))
@@ -124,7 +146,7 @@ mod tests {
     #[test]
     fn a_context_fits_or_says_what_would() {
         // 1 KiB a row and 1 MiB besides.
-        let footprint = Footprint { row: 1 << 10, cached: 1 << 9, besides: 1 << 20, chunk: 512 };
+        let footprint = Footprint { row: 1 << 10, cached: 1 << 9, windowed: [0, 0], besides: 1 << 20, chunk: 512 };
         let choose = |context, available| {
             let settings = Settings { context, ..Settings::default() };
             choose_context(&settings, 100_000, &footprint, available)
@@ -154,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_pool_has_as_many_contexts_as_fit() {
-        let footprint = Footprint { row: 1 << 10, cached: 1 << 9, besides: 1 << 20, chunk: 512 };
+        let footprint = Footprint { row: 1 << 10, cached: 1 << 9, windowed: [0, 0], besides: 1 << 20, chunk: 512 };
         // 1,000 tokens are 16 pages of 32 KiB; 2,048 rows take 1 MiB besides, and 1 MiB is there whatever the context.
         assert_eq!(footprint.with_pool(1000, Some(16)), (2 << 20) + (16 << 15));
         assert_eq!(footprint.with_pool(1000, None), 3 << 20);
@@ -163,5 +185,17 @@ mod tests {
         assert_eq!(footprint.pages(1000, 8, 8 << 20), 4 * 16);
         assert_eq!(footprint.pages(1000, 8, 7 << 20), 2 * 16);
         assert_eq!(footprint.pages(1000, 8, 0), 16, "one is the least");
+    }
+
+    #[test]
+    fn windows_take_rows_of_their_rings_alone() {
+        let footprint = Footprint { row: 1 << 10, cached: 1 << 9, windowed: [1 << 12, 640], besides: 0, chunk: 512 };
+        assert_eq!(footprint.bytes(9000), (10_240 << 10) + (640 << 12));
+        assert_eq!(footprint.bytes(100_000) - footprint.bytes(9000), (cache_rows(100_000, 512) as u64 - 10_240) << 10);
+        // A pool has whole rows.
+        assert_eq!(footprint.with_pool(1000, Some(16)), (2048 << 9) + (16 * 64 * ((1 << 9) + (1 << 12))));
+        assert_eq!((footprint.rows_within(500 << 10), footprint.rows_within((640 << 12) + (9000 << 10))), (100, 9000));
+        let longest = footprint.longest(100_000, (640 << 12) + (10_240 << 10));
+        assert_eq!(cache_rows(longest, 512), 10_240);
     }
 }

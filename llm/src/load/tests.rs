@@ -129,6 +129,7 @@ fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &How) -> (Vec<(String
         tokens: TokenClass::One,
         rows: 256,
         pages: None,
+        chunk: 256,
         depth: 256,
         cache: Scalar::F16,
         logits: Logits::Last,

@@ -1,9 +1,27 @@
-//! What a session does about its states before a step and after it.
+//! What a session does about its windows and states before a step and after it.
 
 use super::{Error, Session};
 use crate::arch::Logits;
 
 impl Session {
+    /// Makes layers with a window have those after the sequence: where they are gone, as behind a long answer that is taken back, all of it runs again, as it did.
+    pub(super) fn settle_window(&mut self) -> Result<(), Error> {
+        let len = self.tokens.len();
+        if self.engine.reaches(len) {
+            return Ok(());
+        }
+        self.doubt(0..len);
+        self.lost();
+        let (exact, rest) = self.tokens.split_at(self.exact);
+        if !exact.is_empty() {
+            self.engine.forward_chunks(exact, 0, Logits::None)?;
+        }
+        if !rest.is_empty() {
+            self.engine.forward_with(rest, self.exact, Logits::None)?;
+        }
+        self.reached();
+        Ok(())
+    }
     /// Makes the device's states those after the sequence: as they are, from a copy, or by running what follows the longest copy again.
     pub(super) fn settle_states(&mut self) -> Result<(), Error> {
         let len = self.tokens.len();

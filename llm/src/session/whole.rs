@@ -4,6 +4,7 @@ use super::pieces::rows_at_a_time;
 use super::states::States;
 use super::{Error, Fed, PIECE, Session};
 use crate::arch::Logits;
+use crate::engine::Part;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -91,14 +92,22 @@ impl Session {
     /// Keeps the sequence among the prefixes, if there are any, and begins an empty one.
     fn put_away(&mut self) -> Result<(), Error> {
         self.drop_spoilt();
-        if let Some(prefixes) = &mut self.prefixes {
-            let engine = &self.engine;
-            prefixes.keep(&self.tokens, self.exact, &mut |positions| engine.read_rows(positions))?;
-            for (len, states) in self.states.iter().flat_map(States::copies) {
-                prefixes.keep_states(&self.tokens[..len], self.exact, states);
-            }
-        }
+        self.keep()?;
         self.truncate(0);
+        Ok(())
+    }
+    /// Keeps the sequence among the prefixes, if there are any.
+    pub(super) fn keep(&mut self) -> Result<(), Error> {
+        let Some(prefixes) = &mut self.prefixes else { return Ok(()) };
+        let (engine, tokens, exact) = (&self.engine, &self.tokens, self.exact);
+        prefixes.keep(tokens, exact, &mut |positions| engine.read_rows(Part::All, positions))?;
+        if engine.window().is_some() {
+            let read = &mut |positions| engine.read_rows(Part::Window, positions);
+            prefixes.keep_window(tokens, exact, engine.first_position(), read)?;
+        }
+        for (len, states) in self.states.iter().flat_map(States::copies) {
+            prefixes.keep_states(&tokens[..len], exact, states);
+        }
         Ok(())
     }
 }

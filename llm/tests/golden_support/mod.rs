@@ -292,6 +292,7 @@ pub fn run(
         tokens: class,
         rows,
         pages: None,
+        chunk: class.max(),
         depth: rows,
         cache: way.cache,
         logits: Logits::All,

@@ -12,6 +12,7 @@ pub fn step(preset: &str, quant: &str, tokens: TokenClass) -> Plan {
         tokens,
         rows: 4096,
         pages: None,
+        chunk: 512,
         depth: 4096,
         cache: Scalar::F16,
         logits: Logits::Last,

@@ -289,8 +289,16 @@ mod tests {
     /// The table of rotations that each layer reads.
     fn read(model: &dyn Model) -> Vec<usize> {
         let (logits, tile) = (Logits::Last, Options::TILE);
-        let options =
-            Options { tokens: TokenClass::One, rows: 64, pages: None, depth: 64, cache: Scalar::F16, logits, tile };
+        let options = Options {
+            tokens: TokenClass::One,
+            rows: 64,
+            pages: None,
+            chunk: 64,
+            depth: 64,
+            cache: Scalar::F16,
+            logits,
+            tile,
+        };
         let plan = model.plan(&options, &mut Functions::new());
         let table = |bind: &Bind| if let Bind::Rope(table) = bind { Some(*table) } else { None };
         plan.calls.iter().flat_map(|call| call.binds.iter().filter_map(table)).collect()

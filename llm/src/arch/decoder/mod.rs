@@ -61,7 +61,7 @@ impl Family {
         };
         let checked = Checked::new(self.tensors(h, tensors), h.layers, tensors)?;
         let rope = Rope::read(self, metadata, h, tensors)?;
-        let caches = vec![h.attention.cache(); h.layers];
+        let caches = (0..h.layers).map(|layer| h.attention_of(layer).cache()).collect();
         Ok(Box::new(Decoder { hyper, info, tensors: checked, caches, rope, family: *self }))
     }
 }

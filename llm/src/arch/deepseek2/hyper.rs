@@ -147,7 +147,7 @@ impl Hyper {
     }
     /// That row.
     pub(super) fn cache(&self) -> Component {
-        Component { name: "cache", width: self.cached() }
+        Component::new("cache", self.cached())
     }
 }
 

@@ -76,6 +76,7 @@ fn computed(made: &Made, tokens: TokenClass, router: &[f64], x: &[f64]) -> Vec<f
         tokens,
         rows: 64,
         pages: None,
+        chunk: 64,
         depth: 64,
         cache: Scalar::F32,
         logits: Logits::None,

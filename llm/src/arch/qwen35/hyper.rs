@@ -47,8 +47,8 @@ impl DeltaNet {
     }
     /// What it keeps of all tokens.
     pub fn cache(&self) -> CacheSpec {
-        let rows = Component { name: "conv", width: (self.kernel - 1) * self.channels() };
-        let state = Component { name: "state", width: self.heads * self.width * self.width };
+        let rows = Component::new("conv", (self.kernel - 1) * self.channels());
+        let state = Component::new("state", self.heads * self.width * self.width);
         CacheSpec::of_states(vec![rows, state])
     }
 }

@@ -3,6 +3,9 @@
 //!
 //! Neighbours read their sequence's pages by the numbers of its rows, and are attended to as those of a cache of their own, so that they share tiles. Positions
 //! behind the last token are read from its own row: nothing of another sequence, and nothing that an earlier one left, is ever multiplied, not even by 0.
+//!
+//! Of a layer with a window one sequence's cache is a ring ([`Options::ring`]), read as if every position had a row: an index and not a copy. What is read for positions
+//! that no token sees are rows of others, with weight 0.
 
 use super::super::cache::Component;
 use super::super::plan::{Bind, Options};
@@ -21,6 +24,7 @@ struct Rows<'n> {
     name: &'n str,
     width: usize,
     scalar: Scalar,
+    window: Option<usize>,
 }
 
 impl Step<'_> {
@@ -72,43 +76,53 @@ impl Step<'_> {
     /// A component of a layer's cache, once these `values` are written into its buffers, if there are any.
     fn component<'g>(&'g self, layer: usize, plane: usize, c: Component, values: &[Tensor<'g>]) -> (Tensor<'g>, usize) {
         let (cache, group) = (self.options.cache, group_of(c.width));
-        let numbers = Rows { bind: Bind::State(layer, plane), name: c.name, width: c.width, scalar: cache };
+        let window = c.window;
+        let numbers = Rows { bind: Bind::State(layer, plane), name: c.name, width: c.width, scalar: cache, window };
         let numbers = self.rows_of(numbers, values.first().copied());
         if cache.is_float() {
             return (numbers.cast(Scalar::F32), plane + 1);
         }
         let (bind, width) = (Bind::State(layer, plane + 1), c.width / group);
-        let scales = Rows { bind, name: "scales", width, scalar: Scalar::F16 };
+        let scales = Rows { bind, name: "scales", width, scalar: Scalar::F16, window };
         (numbers.decode_rows(self.rows_of(scales, values.get(1).copied()), group), plane + 2)
     }
     /// The rows of a buffer, `[cache_rows, width]`, once `value` is written there.
     fn rows_of<'g>(&'g self, of: Rows, value: Option<Tensor<'g>>) -> Tensor<'g> {
-        let rows = if self.options.pages.is_some() { self.pool_rows() } else { self.options.rows };
+        let ring = self.options.ring(of.window);
+        let rows = if self.options.pages.is_some() { self.pool_rows() } else { ring.unwrap_or(self.options.rows) };
         let mut state = self.bound(of.bind, self.capture.state(of.name, dims![rows, of.width], of.scalar));
         if let Some(value) = value {
-            state = match self.options.pages {
-                Some(_) => state.scatter(value, self.slots()),
-                None => state.assign(value, self.position()),
+            state = match (self.options.pages, ring) {
+                (Some(_), _) => state.scatter(value, self.slots()),
+                (None, Some(ring)) => state.scatter(value, self.positions() % ring as i64),
+                (None, None) => state.assign(value, self.position()),
             };
             self.capture.output_state(state);
         }
-        match self.options.pages.is_some() && !self.is_batch() {
-            true => state.gather(self.slots_before()),
-            false => state,
+        match ring {
+            Some(ring) => state.gather(self.all_positions() % ring as i64),
+            None if self.options.pages.is_some() && !self.is_batch() => state.gather(self.slots_before()),
+            None => state,
         }
+    }
+    /// The position of each of these tokens, which are of one sequence.
+    fn positions(&self) -> Tensor<'_> {
+        self.capture.iota(dims![self.tokens()], 0).cast(Scalar::I64) + self.position()
+    }
+    /// Every position that the sequence may have.
+    fn all_positions(&self) -> Tensor<'_> {
+        self.capture.iota(dims![self.options.rows], 0).cast(Scalar::I64)
     }
     /// The row of the pool for each of these tokens.
     fn slots(&self) -> Tensor<'_> {
-        let n = dims![self.tokens()];
         match self.is_batch() {
             true => self.of_sequences().slots(self.pages()),
-            false => self.slots_at(self.capture.iota(n, 0).cast(Scalar::I64) + self.position()),
+            false => self.slots_at(self.positions()),
         }
     }
     /// The row of the pool for each position that the sequence may have, of those behind the last token that of the last token.
     fn slots_before(&self) -> Tensor<'_> {
-        let all = self.capture.iota(dims![self.options.rows], 0).cast(Scalar::I64);
-        self.slots_at(all.minimum(self.position() + self.tokens() - 1))
+        self.slots_at(self.all_positions().minimum(self.position() + self.tokens() - 1))
     }
     fn slots_at<'g>(&'g self, positions: Tensor<'g>) -> Tensor<'g> {
         let table = self.once(&self.table, || self.input("pages", Bind::Pages, dims![self.blocks()], Scalar::I32));

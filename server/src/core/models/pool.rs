@@ -327,7 +327,7 @@ impl Models {
         Ok(Ready { worker: Worker::new(engine, keep, self.shared.batch_invariant, model, condition), served, bytes })
     }
     fn kept_bytes(&self, engine: &Engine) -> usize {
-        let whole = engine.context() * engine.cache_bytes_per_token() + engine.state_bytes();
+        let whole = engine.cache_bytes(engine.context());
         let share = gristmill_runtime::memory::available().unwrap_or(u64::MAX) / KEPT_SHARE;
         (whole * KEPT).min(usize::try_from(share).unwrap_or(usize::MAX))
     }
