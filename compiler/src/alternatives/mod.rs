@@ -243,7 +243,7 @@ impl<'a> Considered<'a> {
             return (seconds, vec![]);
         }
         let outputs: Vec<Vec<Id>> = near.iter().map(|&i| forms[i].outputs.clone()).collect();
-        let parts = region::parts(&self.graph.borrow(), self.function, &outputs);
+        let parts = region::parts(&self.graph.borrow(), self.function, &outputs, self.target);
         let prices = region::seconds(&parts, self.target);
         near.iter().zip(prices).for_each(|(&i, price)| seconds[i] = price);
         (seconds, near)

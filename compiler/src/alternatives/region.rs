@@ -9,14 +9,19 @@ use crate::decision::{Cheapest, Decider};
 use crate::decompose::f16_split;
 use crate::planned::planned;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
+use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
 /// The part of each form, given by what it computes the same outputs by; all are nodes of one graph.
-pub fn parts(graph: &Graph, function: &Function, forms: &[Vec<Id>]) -> Vec<Part> {
-    let shared = shared(graph, forms);
+pub fn parts(graph: &Graph, function: &Function, forms: &[Vec<Id>], target: &Target) -> Vec<Part> {
+    let mut shared = shared(graph, forms);
+    if target.machine.kind == MachineKind::Gpu {
+        // What a GPU's fragments multiply as halves is halves in the part too: of twice the size stages would not fit.
+        shared.retain(|&id| !f16_split::rounded(graph, id));
+    }
     forms.iter().map(|outputs| one(graph, function, outputs, &shared)).collect()
 }
 
@@ -55,8 +60,7 @@ fn is_read(graph: &Graph, id: Id) -> bool {
     let op = graph[id].op;
     let source = matches!(op, Op::Param | Op::Const | Op::Var | Op::Iota);
     let moved = op.is_movement() && op != Op::Cat || matches!(op, Op::Cast | Op::Decode | Op::Assign | Op::Gather);
-    // What attention reads as halves is halves in the part too.
-    graph.dims(id).is_empty() || source || moved || f16_split::rounded(graph, id)
+    graph.dims(id).is_empty() || source || moved
 }
 
 /// With what is shared as inputs.

@@ -358,8 +358,9 @@ impl<'a> Checker<'a> {
     fn place(&mut self, buffer: Id, at: Id) -> Checked {
         let own = self.nest.as_ref().is_some_and(|n| n.buffer == buffer);
         let shared = |s: &Scope| s.range.is_some_and(|r| self.g.range_kind(r) == Some(RangeKind::Fused));
+        // And stages, in a loop that nests share.
         let filled = self.g[buffer].op == Op::Local && self.scopes.iter().any(shared);
-        self.hold(own || filled, "a nest writes its own buffer, and stages in a loop that nests share", buffer)?;
+        self.hold(own || filled, "a nest writes its own buffer", buffer)?;
         self.hold(self.g[at].dtype == Scalar::I64.one(), "an offset is an i64", at)?;
         if own && let Some(nest) = &mut self.nest {
             nest.written = true;

@@ -230,6 +230,25 @@ mod tests {
     }
 
     #[test]
+    fn threads_wait_for_one_another_in_each_iteration() {
+        let mut w = World::new();
+        let two = w.g.int(2);
+        let shared = w.g.range(two, 1, RangeKind::Fused);
+        let (open, end) = (Statement::Loop { range: shared, unroll: Some(1) }, Statement::End);
+        // What fills the stage, and what reads it, without their nests.
+        let [fill, read] = [&w.fill, &w.read].map(|nest| nest[1..nest.len() - 1].to_vec());
+        let nest = |inside: &[&[Statement]]| {
+            [&w.read[..1], std::slice::from_ref(&open), &inside.concat(), &[end.clone(), end.clone()]].concat()
+        };
+        let wrong = |inside: &[&[Statement]]| w.wrong(&[&[WAIT], &nest(inside)]);
+        assert_eq!(wrong(&[&fill, &[BARRIER], &read, &[BARRIER]]), "nothing");
+        let rule = "a barrier stands between what threads write to a stage and what others read of it";
+        assert_eq!(wrong(&[&fill, &read, &[BARRIER]]), rule);
+        // What the iteration before has read, too.
+        assert_eq!(wrong(&[&fill, &[BARRIER], &read]), rule);
+    }
+
+    #[test]
     fn kernels_wait_for_those_before_them() {
         let w = World::new();
         let World { fill, copy, read, .. } = &w;
