@@ -6,6 +6,7 @@
 
 use super::part::{self, Part};
 use crate::decision::{Cheapest, Decider};
+use crate::decompose::attention::plan::FEW;
 use crate::decompose::f16_split;
 use crate::planned::planned;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
@@ -19,8 +20,9 @@ use std::collections::BTreeMap;
 pub fn parts(graph: &Graph, function: &Function, forms: &[Vec<Id>], target: &Target) -> Vec<Part> {
     let mut shared = shared(graph, forms);
     if target.machine.kind == MachineKind::Gpu {
-        // What a GPU's fragments multiply as halves is halves in the part too: of twice the size stages would not fit.
-        shared.retain(|&id| !f16_split::rounded(graph, id));
+        // What a GPU's fragments multiply as halves is halves in the part too, of a prompt: of twice the size its stages would not fit.
+        let of_prompt = |id: Id| graph.dims(id).first().is_some_and(|&n| graph.max_of(n) > FEW);
+        shared.retain(|&id| !(f16_split::rounded(graph, id) && of_prompt(id)));
     }
     forms.iter().map(|outputs| one(graph, function, outputs, &shared)).collect()
 }

@@ -31,8 +31,8 @@ impl Default for Settings {
 
 /// Most tokens of one step, unless others are asked for.
 const CHUNK: usize = 512;
-/// Those of a long prompt on a GPU that multiplies halves: weights are read and unpacked less often. GLM's prompts of 2,048 on an H200 by four steps 13,400 tokens a second,
-/// by one 18,200.
+/// Those of a long prompt on a GPU that multiplies halves: weights are read and unpacked less often. GLM's prompts of 2,048 on an H200 by four steps 12,095 tokens a second,
+/// by one 15,873, before attention changed.
 const LONG: usize = 2048;
 
 /// Most tokens of steps.

@@ -14,6 +14,10 @@ use rustc_hash::FxHashMap;
 /// Score of a position that a token does not see: exp of it is 0, and it is finite, so that a chunk that is all masked has a maximum.
 pub const MASKED: f64 = -1e30;
 
+/// Tokens of a step above which queries have a buffer of halves, which the tiles of many chunks copy: GLM's 2,048 on an H200 571 us a layer for 632. Below it they are rounded by each tile: the product that
+/// would round them in passing has no register to spare (V2-Lite's of 512 tokens spills 24 bytes).
+const BUFFERED: i64 = 1024;
+
 /// Nodes that only the kernel of the partial results reads.
 #[derive(Default)]
 pub struct Inside {
@@ -234,6 +238,10 @@ impl<'a> Chunked<'a> {
         kernel.staged.extend(self.tile);
         keys
     }
+    /// Are queries rounded once, in memory, not by each workgroup?
+    fn buffers_queries(&self, g: &Graph) -> bool {
+        self.own && g.max_of(self.shape.tokens) > BUFFERED
+    }
     /// Scores `[chunks, tokens, heads, chunk]`, and of which of them a token does not see the position.
     pub(super) fn scores(
         &self,
@@ -246,7 +254,7 @@ impl<'a> Chunked<'a> {
         let one = g.int(1);
         let scores = match self.plan.fragments {
             Some(Fragments { cut, .. }) => {
-                let queries = tiled::queries(g, self.q, &self.shape, self.scale, cut, self.own);
+                let queries = tiled::queries(g, self.q, &self.shape, self.scale, cut, self.buffers_queries(g));
                 // Every chunk would compute and round them anew.
                 for &half in &queries.buffers {
                     hints.insert(half, Hint::buffer(f16_split::computed(g, g[half].src[0])));
@@ -305,7 +313,7 @@ impl<'a> Chunked<'a> {
         let max = g.reduce(scores, &[3], ReduceOp::Max);
         let of_all = g.broadcast_back(max, self.shape.chunk);
         // A workgroup of tokens has many scores, and room for them once: what reads them masks them.
-        let apart = self.own && self.plan.fragments.is_some();
+        let apart = self.own && self.plan.fragments.is_some() && g.max_of(self.shape.tokens) > plan::FEW;
         let weights = g.sub(if apart { raw } else { scores }, of_all);
         let mut weights = g.exp(weights);
         if apart {
@@ -350,8 +358,8 @@ impl<'a> Chunked<'a> {
         }
         let values = match f16_split::are_halves(g, self.v) {
             true => self.v,
-            // Values that are computed are rounded as the weights are, and the rows of a cache of halves.
-            false if f16_split::rounded(g, self.q) => {
+            // A prompt's values that are computed are rounded as the weights are, and the rows of a cache of halves.
+            false if f16_split::rounded(g, self.q) && g.max_of(self.shape.tokens) > plan::FEW => {
                 let half = g.cast(self.v, Scalar::F16);
                 hints.insert(half, Hint::buffer(f16_split::computed(g, self.v)));
                 g.cast(half, Scalar::F32)

@@ -21,7 +21,8 @@ const CHUNK_MANY: i64 = 256;
 /// As many on a GPU, whose workgroups have room for twice as many tokens then, and read the cache half as often: GLM's 512 tokens on an H200 70 us a layer with 256 positions
 /// and 16 tokens, 58 with 128 and 32, 66 with 64 and 32.
 const CHUNK_MANY_THREADS: i64 = 128;
-const FEW: i64 = 64;
+/// Most tokens that are a few.
+pub const FEW: i64 = 64;
 /// Positions of an iteration of a second pass over scores. That pass, and the first, take longer than one with partial results where keys are longer than values (GLM's 2,048
 /// tokens behind 14,336 on an H200: 11.4 ms a layer for 8.8), and as long where they are not (Llama 3.1 8B: 7.8 for 8.0): so the plan is an alternative, which keeps little.
 const ROUND: i64 = 64;
@@ -239,6 +240,8 @@ impl<'a> Divided<'a> {
         let [least, most] = SHARING_TILED;
         let of_token = 2 * (self.g.max_of(self.g.shape(self.src[1])[2]) + 2 * ROWS) + 4 * c + 2 * (c + 2 * ROWS);
         let room = self.target.machine.stage_bytes() as i64 / of_token;
+        // Of a few tokens a wide tile would leave units without one.
+        let most = if self.tokens > FEW { most } else { least };
         floor_power(room.clamp(least, most)).min(self.tokens)
     }
     /// Can warps multiply these keys and values, and are there enough heads or tokens beside one another? So many of them share.
