@@ -20,7 +20,7 @@ pub struct Hint {
     /// A stage that both operands of matrix products are read from, as large as fits.
     pub resident: Option<StagedTile>,
     /// A sum whose terms come from stages that are filled anew in each iteration.
-    pub rounds: Option<Rounds>,
+    pub fused: Option<FusedSum>,
 }
 
 impl Hint {
@@ -34,7 +34,7 @@ impl Hint {
             staged: vec![],
             future: None,
             resident: None,
-            rounds: None,
+            fused: None,
         }
     }
 }
@@ -57,7 +57,7 @@ pub struct StagedTile {
 /// A sum over chunks, its first axis, of which a workgroup has one after the other in its stages. Of token t it ends with the chunk of the token's own position,
 /// `first + t`: later ones are all zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rounds {
+pub struct FusedSum {
     /// The reduction.
     pub sum: Id,
     /// Axis of the tokens, of the node that is computed.

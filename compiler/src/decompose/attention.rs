@@ -20,7 +20,7 @@ mod paged;
 pub mod plan;
 mod price;
 mod tiled;
-mod twice;
+mod two_pass;
 
 use crate::decision::{Alternative, Decider, Decision};
 use crate::request::Hint;
@@ -62,8 +62,8 @@ pub fn expand(
             }
             let site = format!("{function} {}", g.show_dims(&g.shape(id)));
             let plan = decided(g, &src, target, site, decider);
-            if let Some(size) = plan.twice {
-                map.insert(id, twice::attended(g, (&src, f64::from_bits(scale)), (plan, size), target, hints));
+            if let Some(size) = plan.two_pass {
+                map.insert(id, two_pass::attended(g, (&src, f64::from_bits(scale)), (plan, size), target, hints));
                 continue;
             }
             let mut chunked = Chunked::new(g, &src, pages, f64::from_bits(scale), plan, target);
@@ -107,11 +107,11 @@ fn decided(g: &Graph, src: &[Id], target: &Target, site: String, decider: &mut D
 /// alone where it was decided that scores are computed twice.
 pub fn partial(function: &Function, decisions: &[Decision]) -> usize {
     let mut plans = decisions.iter().filter(|d| d.kind == "attention").map(|d| &d.options[d.chosen].plan);
-    let twice = plans.all(|plan| plan.parse().is_ok_and(|plan: AttentionPlan| plan.twice.is_some()));
+    let two_pass = plans.all(|plan| plan.parse().is_ok_and(|plan: AttentionPlan| plan.two_pass.is_some()));
     let g = &function.graph;
     let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let all = g.toposort(&roots).into_iter().filter(|&n| matches!(g[n].op, Op::Attention | Op::PagedAttention));
-    let values = |n: Id| if twice { 0 } else { g.max_of(g.dims(n)[2]) };
+    let values = |n: Id| if two_pass { 0 } else { g.max_of(g.dims(n)[2]) };
     let numbers = |n: Id| g.max_of(g.dims(n)[1]) * (values(n) + 2 * COLUMNS);
     all.map(numbers).max().unwrap_or(0) as usize
 }

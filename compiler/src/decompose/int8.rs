@@ -11,7 +11,7 @@
 use super::{bf16, halves};
 use crate::layout::{Layout, Packing};
 use crate::nest::flatten;
-use crate::request::{CausalSkip, Hint, Rounds, StagedTile};
+use crate::request::{CausalSkip, FusedSum, Hint, StagedTile};
 use gristmill_uop::function::{Function, Slot, Storage};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::rows::GROUP;
@@ -282,8 +282,8 @@ fn rename(hints: &mut FxHashMap<Id, Hint>, map: &FxHashMap<Id, Id>) {
                 tokens: new(r.tokens),
                 ..r
             });
-            let rounds = hint.rounds.map(|r| Rounds { sum: new(r.sum), base: new(r.base), first: new(r.first), ..r });
-            (new(id), Hint { inside, staged, future, resident, rounds, ..hint })
+            let fused = hint.fused.map(|r| FusedSum { sum: new(r.sum), base: new(r.base), first: new(r.first), ..r });
+            (new(id), Hint { inside, staged, future, resident, fused, ..hint })
         })
         .collect();
 }

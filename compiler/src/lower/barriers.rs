@@ -6,8 +6,8 @@ use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::FxHashSet;
 
 /// What threads may not yet agree on.
-#[derive(Clone, Default)]
-struct Pending {
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Pending {
     /// Stages written since the last barrier.
     written: FxHashSet<Id>,
     /// Stages read since then.
@@ -33,6 +33,10 @@ impl Touched {
                 Statement::Define(id) => t.load(g, *id),
                 Statement::Wide(_, _, _, parts) => parts.iter().for_each(|p| t.load(g, p.0)),
                 Statement::Nest { buffer, staged: true, .. } => drop(t.written.insert(*buffer)),
+                // In a loop that nests share the stages of others too.
+                Statement::Write(buffer, ..) | Statement::WideWrite(buffer, ..) if g[*buffer].op == Op::Local => {
+                    t.written.insert(*buffer);
+                }
                 Statement::AsyncCopy { to, .. } => drop(t.copied.insert(to[0])),
                 Statement::Prefetch(Prefetch::Span(span)) => t.span(g, span),
                 _ => {}
@@ -91,7 +95,7 @@ pub fn barriers(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
 impl Pending {
     /// What must stand before statements that touch these stages. Nests that fill a stage one after the other fill parts of it, but `again` says that this one
     /// fills what another has filled.
-    fn before(&mut self, t: &Touched, again: bool, out: &mut Vec<Statement>) {
+    pub(super) fn before(&mut self, t: &Touched, again: bool, out: &mut Vec<Statement>) {
         let meets = |a: &FxHashSet<Id>, b: &FxHashSet<Id>| a.iter().any(|x| b.contains(x));
         if meets(&t.read, &self.copied) || again && meets(&t.written, &self.copied) {
             out.push(Statement::AsyncWait(0));
@@ -103,7 +107,7 @@ impl Pending {
             self.agree();
         }
     }
-    fn after(&mut self, t: Touched) {
+    pub(super) fn after(&mut self, t: Touched) {
         self.read.extend(t.read);
         self.written.extend(t.written);
         self.copied.extend(t.copied);

@@ -4,11 +4,11 @@
 
 use super::coalesce;
 use super::code::{Addition, Code, Statement};
+use super::fused_loops::{self, Filled};
 use super::legalise;
 use super::mma;
 use super::mma_f16;
 use super::pairs;
-use super::rounds::{self, Filled};
 use super::surplus::surplus;
 use super::threads;
 use super::tiles::{self, Tile};
@@ -24,7 +24,7 @@ use smallvec::smallvec;
 /// Lowers the nests of one body, which then waits for nothing and nobody.
 pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     let nests: Vec<Id> = nests.iter().map(|&nest| legalise::nest(g, nest, target)).collect();
-    let nests = rounds::contracted(g, nests);
+    let nests = fused_loops::contracted(g, nests);
     let leaves = target.machine.kind == MachineKind::Gpu && target.machine.early;
     let surplus = if leaves { surplus(g, &nests) } else { None };
     let mut code = Code { globals: global_ranges(g, &nests), surplus, ..Code::default() };
@@ -53,7 +53,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
         }
         let threads = threads_of(g, nest, target);
         let mut counted = threads::count(g, &threads, target.threads as i64);
-        let shared = rounds::filled_in(g, nest);
+        let shared = fused_loops::filled_in(g, nest);
         let outer = globals.iter().copied().chain(threads).chain(shared).collect();
         let mut e = Emitter { g, target, scopes: vec![Scope::default()], outer };
         e.nest(nest);
@@ -67,7 +67,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
             continue;
         }
         if !filled.is_empty() {
-            statements = rounds::fused(g, statements, &filled);
+            statements = fused_loops::fused(g, statements, &filled);
             counted.extend(filled.drain(..).flat_map(|f| f.threads));
         }
         code.statements.push(Statement::Nest { buffer, staged, globals, threads: counted });

@@ -16,7 +16,7 @@ pub struct Expander<'a> {
     /// Makes the ranges of the kernel.
     pub ranges: Ranges,
     /// A reduction whose first range is a loop that the workgroup's nests share.
-    pub rounds: Option<Id>,
+    pub fused: Option<Id>,
     derived: &'a Derived,
     /// Where planes were read: the kernel-level value, the node, its indices.
     reads: FxHashMap<Id, (Id, Indices)>,
@@ -27,7 +27,7 @@ impl<'a> Expander<'a> {
     /// An expander of nodes that have these places.
     pub fn new(buffers: &'a FxHashMap<Id, Id>, candidates: &'a FxHashSet<Id>, derived: &'a Derived) -> Expander<'a> {
         let (reads, memo) = (FxHashMap::default(), FxHashMap::default());
-        Expander { buffers, candidates, ranges: Ranges::after(0), rounds: None, derived, reads, memo }
+        Expander { buffers, candidates, ranges: Ranges::after(0), fused: None, derived, reads, memo }
     }
     /// A dim as a kernel-level expression: it may hold scalars read from buffers.
     pub fn dim(&mut self, g: &mut Graph, dim: Id) -> Id {
@@ -248,7 +248,7 @@ impl<'a> Expander<'a> {
         for (axis, &d) in dims.iter().enumerate() {
             if axes.contains(&(axis as u8)) {
                 let bound = self.dim(g, d);
-                let kind = if self.rounds == Some(node) && axis == 0 { RangeKind::Fused } else { RangeKind::Reduce };
+                let kind = if self.fused == Some(node) && axis == 0 { RangeKind::Fused } else { RangeKind::Reduce };
                 let r = self.ranges.range(g, bound, kind);
                 if g[r].op == Op::Range {
                     ranges.push(r);

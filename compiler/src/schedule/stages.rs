@@ -91,7 +91,7 @@ fn stage(
         *row = padded(g, *row, dtype.scalar, resident, out, around);
     }
     let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
-    // Of a loop that nests share a stage has one iteration (`lower/rounds.rs`).
+    // Of a loop that nests share a stage has one iteration (`lower/fused_loops.rs`).
     let iterations: i64 = region.iter().filter(|s| s.shared.is_some()).map(|s| g.max_of(s.extent)).product();
     out.stage_bytes += (size / iterations.max(1)) as usize * dtype.scalar.bytes();
     let most = if resident { around.target.machine.shared_per_workgroup } else { around.target.machine.stage_bytes() };

@@ -2,7 +2,7 @@
 
 use super::expand::Expander;
 use crate::nest::{Nest, adds, host_bound};
-use crate::request::{CausalSkip, Rounds, StagedTile};
+use crate::request::{CausalSkip, FusedSum, StagedTile};
 use crate::tile::propose::{Around, axes};
 use crate::tile::{Part, Workgroup};
 use gristmill_uop::{Graph, Id, Op, RangeKind};
@@ -28,9 +28,9 @@ pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, ar
     let hint = around.hint.filter(|h| h.globals > 0);
     let skip = hint.and_then(|h| s.skip(g, &h.future?, &axes, around.node, h.tile));
     let fresh = hint.and_then(|h| s.fresh(g, &h.resident?, &axes, around.node));
-    let rounds = hint.and_then(|h| s.rounds(g, &h.rounds?, &axes, nests, around.node, h.tile));
+    let fused = hint.and_then(|h| s.fused(g, &h.fused?, &axes, nests, around.node, h.tile));
     let (mut map, order, inside) = (s.map, s.order, s.inside.unwrap_or_default());
-    map.extend(rounds);
+    map.extend(fused);
     let split_nest = |&nest: &Id| {
         let mut n = Nest::of(g, nest);
         let mut m = map.clone();
@@ -169,10 +169,10 @@ impl Splitter<'_, '_> {
         Some(g.lt(zero, outside))
     }
     /// The loop over chunks that nests share, and the one in its place, which ends with the last that a token of the workgroup sees.
-    fn rounds(
+    fn fused(
         &mut self,
         g: &mut Graph,
-        f: &Rounds,
+        f: &FusedSum,
         axes: &[Id],
         nests: &[Id],
         node: Id,

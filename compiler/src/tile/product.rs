@@ -75,7 +75,7 @@ impl Product {
         Some(Product { nest, id, sum, of, row, high, column, outputs, both, term, terms, alone })
     }
     /// Is it a sum in a loop that nests share? What a warp does not keep at once, the loop is run again for.
-    pub fn in_rounds(&self, g: &Graph) -> bool {
+    pub fn is_fused(&self, g: &Graph) -> bool {
         self.alone.iter().any(|&r| g.range_kind(r) == Some(RangeKind::Fused))
     }
     /// Is an operand in a stage?

@@ -320,7 +320,7 @@ impl Engine {
     pub fn forward_with(&mut self, tokens: &[u32], position: usize, wanted: Logits) -> Result<&[f32], Error> {
         self.forward_in(tokens, position, wanted, Steps::Fitting)
     }
-    /// As [`Engine::forward_with`], always in steps of the largest class, however few the tokens. What a token leaves in the cache
+    /// As [`Engine::forward_with`], always in steps of the class of chunks, however few the tokens. What a token leaves in the cache
     /// is then the same to the bit wherever the steps are cut: it depends on that token and those before it alone.
     pub fn forward_chunks(&mut self, tokens: &[u32], position: usize, wanted: Logits) -> Result<&[f32], Error> {
         self.forward_in(tokens, position, wanted, Steps::Chunks)

@@ -48,7 +48,7 @@ pub struct AttentionPlan {
     /// Is a tile in a stage copied before the kernels before have ended?
     pub ahead: bool,
     /// Positions of a second pass over scores, which keeps no partial results of values.
-    pub twice: Option<i64>,
+    pub two_pass: Option<i64>,
 }
 
 /// Sums as matrix products of halves.
@@ -67,7 +67,7 @@ impl Display for AttentionPlan {
             write!(f, ", fragments cut {cut}{}", if staged { " staged" } else { "" })?;
         }
         f.write_str(if self.ahead { ", ahead" } else { "" })?;
-        self.twice.map_or(Ok(()), |n| write!(f, ", twice {n}"))
+        self.two_pass.map_or(Ok(()), |n| write!(f, ", two-pass {n}"))
     }
 }
 
@@ -75,7 +75,7 @@ impl FromStr for AttentionPlan {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<AttentionPlan, ParseError> {
         let Some(rest) = text.trim().strip_prefix("attention:") else { return bad(text) };
-        let mut plan = AttentionPlan { chunk: 1, sharing: 1, fragments: None, ahead: false, twice: None };
+        let mut plan = AttentionPlan { chunk: 1, sharing: 1, fragments: None, ahead: false, two_pass: None };
         for item in rest.split(',') {
             match item.split_whitespace().collect::<Vec<_>>()[..] {
                 ["chunk", n] => plan.chunk = count(n)?,
@@ -83,7 +83,7 @@ impl FromStr for AttentionPlan {
                 ["fragments", "cut", n] => plan.fragments = Some(Fragments { cut: count(n)?, staged: false }),
                 ["fragments", "cut", n, "staged"] => plan.fragments = Some(Fragments { cut: count(n)?, staged: true }),
                 ["ahead"] => plan.ahead = true,
-                ["twice", n] => plan.twice = Some(count(n)?),
+                ["two-pass", n] => plan.two_pass = Some(count(n)?),
                 _ => return bad(item),
             }
         }
@@ -190,7 +190,7 @@ impl<'a> Divided<'a> {
             None if divides(n) => AttentionPlan { sharing: n, ..first },
             _ => first,
         };
-        let plain = AttentionPlan { fragments: None, ahead: false, twice: None, sharing: self.sharing(), ..first };
+        let plain = AttentionPlan { fragments: None, ahead: false, two_pass: None, sharing: self.sharing(), ..first };
         let fragments = |change: &dyn Fn(Fragments) -> Fragments| {
             let fragments = first.fragments.map(change);
             AttentionPlan { fragments, ahead: first.ahead && fragments.is_some_and(|f| f.staged), ..first }
@@ -204,7 +204,7 @@ impl<'a> Divided<'a> {
             ("no stage of the cache", fragments(&|f| Fragments { staged: false, ..f })),
             ("depth in one part", fragments(&|f| Fragments { cut: 1, ..f })),
             ("no copies ahead", AttentionPlan { ahead: false, ..first }),
-            ("scores twice", AttentionPlan { twice: first.fragments.filter(|_| self.own).map(|_| ROUND), ..first }),
+            ("two passes", AttentionPlan { two_pass: first.fragments.filter(|_| self.own).map(|_| ROUND), ..first }),
         ];
         proposals(first, others)
     }
@@ -229,11 +229,11 @@ impl<'a> Divided<'a> {
     /// The heuristic's plan in chunks of so many positions.
     fn plan(&self, chunk: i64) -> AttentionPlan {
         let Some((sharing, fragments)) = self.fragments(chunk) else {
-            return AttentionPlan { chunk, sharing: self.sharing(), fragments: None, ahead: false, twice: None };
+            return AttentionPlan { chunk, sharing: self.sharing(), fragments: None, ahead: false, two_pass: None };
         };
         let settled = settled(self.g, self.src[1], self.src[3]).is_some();
         let ahead = fragments.staged && self.target.copy_ahead && settled;
-        AttentionPlan { chunk, sharing, fragments: Some(fragments), ahead, twice: None }
+        AttentionPlan { chunk, sharing, fragments: Some(fragments), ahead, two_pass: None }
     }
     /// Tokens that share a tile of so many positions: each has a row of queries in a stage, scores and weights.
     fn tokens_beside(&self, c: i64) -> i64 {

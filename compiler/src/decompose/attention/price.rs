@@ -20,7 +20,7 @@ pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
     // A tile in a stage is read once, for scores and for values, and its workgroup has a unit to itself.
     let [key, value] = of.depth;
     // Of scores that are computed twice, keys are read and multiplied twice.
-    let keys = if plan.twice.is_some() { 2 * key } else { key };
+    let keys = if plan.two_pass.is_some() { 2 * key } else { key };
     let row = if staged && of.shared { key } else { keys + value };
     let rows = if of.own { 1 } else { up(plan.sharing, of.heads / of.kv_heads) };
     let bytes = (plan.chunk * rows * row * of.bytes) as f64;
@@ -39,7 +39,7 @@ pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
     let cache = (positions * of.kv_heads * if of.shared { key } else { key + value } * of.bytes) as f64;
     let main = (waves - ahead).max(cache / machine.bandwidth);
     // Of each chunk, token and head: a value for each column, with a maximum and a sum; written, and read again.
-    let values = if plan.twice.is_some() { 0 } else { value };
+    let values = if plan.two_pass.is_some() { 0 } else { value };
     let partial = (chunks * of.tokens * of.heads * (values + 4) * 4) as f64;
     let apart = machine.kind == MachineKind::Gpu && of.tokens <= 1 && chunks > COMBINED_APART;
     let launches = if apart { 2.0 } else { 1.0 };
@@ -64,7 +64,7 @@ mod tests {
             sharing,
             fragments: Some(Fragments { cut: 1, staged: true }),
             ahead: false,
-            twice: None,
+            two_pass: None,
         };
         let (many, few) = (Target::named("h200"), Target::named("rtx3060"));
         // Chunks of 64 keep 132 units busy where those of 256 leave most of them idle. 28 units wait for memory either way, and pay for partial results.

@@ -56,7 +56,7 @@ fn shared(g: &Graph, product: &Product, mut warps: i64, [most_wide, most_tall]: 
     let apart = product.of_both(g).filter(|n| warps % n == 0 && along != Along::Together);
     warps /= apart.unwrap_or(1);
     let beside = product.tiles_beside();
-    let whole = product.in_rounds(g);
+    let whole = product.is_fused(g);
     let blocks = if whole { 1 } else { (beside + most_wide - 1) / most_wide };
     let (rows, columns) = match along {
         Along::Columns => {

@@ -6,7 +6,7 @@ use super::chunked::{Chunked, Inside, Softmax};
 use super::combine::{column, partials, totals};
 use super::plan::AttentionPlan;
 use crate::decompose::f16_split;
-use crate::request::{Hint, Rounds};
+use crate::request::{FusedSum, Hint};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, RangeKind, Scalar};
 use rustc_hash::FxHashMap;
@@ -30,10 +30,10 @@ pub fn attended(
     let out = g.mul(sums, shares);
     // Heads come first, which divide the work evenly: the later a token the more it sees.
     let out = g.permute(out, &[1, 0, 2]);
-    let rounds = Rounds { sum: sums, token: 1, size, base: of.base, first: of.first };
+    let fused = FusedSum { sum: sums, token: 1, size, base: of.base, first: of.first };
     let Inside { all: inside, staged } = kernel;
     let (tile, inner) = (plan.sharing, RangeKind::Loop);
-    hints.insert(out, Hint { globals: 2, tile, inner, inside, staged, rounds: Some(rounds), ..Hint::buffer(vec![]) });
+    hints.insert(out, Hint { globals: 2, tile, inner, inside, staged, fused: Some(fused), ..Hint::buffer(vec![]) });
     g.permute(out, &[1, 0, 2])
 }
 

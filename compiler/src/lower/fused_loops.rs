@@ -2,12 +2,13 @@
 //! loops are fused into one, and a stage is contracted to a single iteration: it is filled anew in each, between barriers. So a sum over a long cache keeps nothing of
 //! what it is made of.
 
+use super::barriers::{Pending, Touched};
 use super::code::{Statement, end_of_block};
 use super::copies_ahead::without_repeated;
 use super::threads::ThreadIndex;
 use crate::nest::{Nest, replaced};
 use gristmill_uop::{Graph, Id, Node, Op, RangeKind};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
 /// The loop in each of whose iterations a nest fills a stage anew, if it is such a nest.
@@ -78,62 +79,19 @@ pub fn fused(g: &Graph, statements: Vec<Statement>, before: &[Filled]) -> Vec<St
 
 /// An iteration of these parts. What the one before has left is what they wait for, too.
 fn iteration(g: &Graph, parts: &[&[Statement]]) -> Vec<Statement> {
-    let mut left = Stages::default();
+    let mut left = Pending::default();
     loop {
         let mut now = left.clone();
         let mut out = Vec::new();
         for part in parts {
-            let touched = Stages::touched(g, part);
-            if now.meets(&touched) {
-                out.push(Statement::Barrier);
-                now = Stages::default();
-            }
-            now.add(&touched);
+            let touched = Touched::by(g, part);
+            now.before(&touched, true, &mut out);
+            now.after(touched);
             out.extend_from_slice(part);
         }
         if now == left {
             return out;
         }
         left = now;
-    }
-}
-
-/// Stages that threads have read and written since they last waited for one another.
-#[derive(Clone, Default, PartialEq)]
-pub struct Stages {
-    read: FxHashSet<Id>,
-    written: FxHashSet<Id>,
-}
-
-impl Stages {
-    /// Those that these statements touch.
-    pub fn touched(g: &Graph, statements: &[Statement]) -> Stages {
-        let mut of = Stages::default();
-        let local = |buffer: &Id| g[*buffer].op == Op::Local;
-        for s in statements {
-            match s {
-                Statement::Define(id) if g[*id].op == Op::Load => of.read.extend(Some(g[*id].src[0]).filter(local)),
-                Statement::Wide(buffer, ..) => of.read.extend(Some(*buffer).filter(local)),
-                Statement::Write(buffer, ..) | Statement::WideWrite(buffer, ..) => {
-                    of.written.extend(Some(*buffer).filter(local));
-                }
-                _ => {}
-            }
-        }
-        of
-    }
-    /// Do threads that have done this have to wait for one another before they do that?
-    pub fn meets(&self, next: &Stages) -> bool {
-        let both = |a: &FxHashSet<Id>, b: &FxHashSet<Id>| !a.is_disjoint(b);
-        both(&self.written, &next.read) || both(&self.read, &next.written) || both(&self.written, &next.written)
-    }
-    /// The same, where a stage is written part by part.
-    pub fn is_mixed(&self, next: &Stages) -> bool {
-        let both = |a: &FxHashSet<Id>, b: &FxHashSet<Id>| !a.is_disjoint(b);
-        both(&self.written, &next.read) || both(&self.read, &next.written)
-    }
-    pub fn add(&mut self, more: &Stages) {
-        self.read.extend(&more.read);
-        self.written.extend(&more.written);
     }
 }
