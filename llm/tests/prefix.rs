@@ -10,7 +10,7 @@ use gristmill_llm::gguf::Gguf;
 use gristmill_llm::language;
 use gristmill_llm::prefix::{BLOCK, Reuse};
 use gristmill_llm::session::Session;
-use session_support::{answer, feed};
+use session_support::{answer, exact_prefix, feed};
 use std::ops::ControlFlow;
 
 fn session(keep: usize) -> (Session, Vec<u32>) {
@@ -27,24 +27,12 @@ fn session(keep: usize) -> (Session, Vec<u32>) {
 fn an_exact_prefix_changes_no_bit() {
     let (mut session, text) = session(64 << 20);
     for len in [20, BLOCK, BLOCK + 1, 3 * BLOCK + 5, 600, 1200] {
-        let prompt = &text[..len];
-        // A prompt of other tokens in between, so that rows must come back from the host.
-        let other: Vec<u32> = prompt.iter().rev().copied().collect();
         session.clear();
         let (mut scratch, _) = self::session(0);
-        let fed = feed(&mut scratch, prompt, Reuse::Exact);
-        assert_eq!(fed.reused, 0);
-        let logits = scratch.logits().to_vec();
-        let expected = answer(&mut scratch, 30);
-        for begun in [0, BLOCK, len / 2, len] {
-            feed(&mut session, &other, Reuse::Exact);
-            feed(&mut session, &text[..begun.max(1)], Reuse::Exact);
-            answer(&mut session, 40);
-            let fed = feed(&mut session, prompt, Reuse::Exact);
-            assert!(fed.reused >= begun.saturating_sub(1) / BLOCK * BLOCK, "{len} after {begun}: {fed:?}");
-            assert_eq!(session.logits(), logits, "{len} after {begun}: {fed:?}");
-            assert_eq!(answer(&mut session, 30), expected, "{len} after {begun}");
-        }
+        let begun = [1, BLOCK, len / 2, len];
+        let fed = exact_prefix([&mut session, &mut scratch], &text, len, &begun, 30);
+        let least = |begun: usize| (begun - 1) / BLOCK * BLOCK;
+        assert!(fed.iter().zip(begun).all(|(fed, begun)| fed.reused >= least(begun)), "{len}: {fed:?}");
     }
 }
 

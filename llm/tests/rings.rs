@@ -12,7 +12,7 @@ use gristmill_llm::gguf::Gguf;
 use gristmill_llm::prefix::{BLOCK, Reuse};
 use gristmill_llm::session::Session;
 use gristmill_uop::Scalar;
-use session_support::{answer, feed};
+use session_support::{answer, exact_prefix, feed, fresh};
 use tables::{data, rms};
 
 /// What logits of steps cut in other places may differ by, in their deviation: all is exact but for the order of sums.
@@ -123,13 +123,6 @@ fn session(name: &str, keep: Option<usize>) -> Session {
     }
 }
 
-/// Logits after a prompt that nothing came before.
-fn fresh(scratch: &mut Session, prompt: &[u32], reuse: Reuse) -> Vec<f32> {
-    scratch.reset();
-    assert_eq!(feed(scratch, prompt, reuse).reused, 0);
-    scratch.logits().to_vec()
-}
-
 fn near(session: &Session, scratch: &mut Session, prompt: &[u32]) {
     let error = rms(session.logits(), &fresh(scratch, prompt, Reuse::Any));
     assert!(error < NEAR, "{} tokens: rms {error}", prompt.len());
@@ -172,18 +165,7 @@ fn an_exact_prefix_changes_no_bit() {
     let (mut session, mut scratch) = (session("gemma3-q8_0", Some(64 << 20)), session("gemma3-q8_0", Some(0)));
     let text = text(1, 400);
     for len in [20, BLOCK + 1, 101, 370] {
-        let prompt = &text[..len];
-        let other: Vec<u32> = prompt.iter().rev().copied().collect();
-        let logits = fresh(&mut scratch, prompt, Reuse::Exact);
-        let expected = answer(&mut scratch, 10);
-        for begun in [1, BLOCK, len / 2, len] {
-            feed(&mut session, &other, Reuse::Exact);
-            feed(&mut session, &text[..begun], Reuse::Exact);
-            answer(&mut session, 10);
-            let fed = feed(&mut session, prompt, Reuse::Exact);
-            assert_eq!(session.logits(), logits, "{len} after {begun}: {fed:?}");
-            assert_eq!(answer(&mut session, 10), expected, "{len} after {begun}");
-        }
+        exact_prefix([&mut session, &mut scratch], &text, len, &[1, BLOCK, len / 2, len], 10);
     }
 }
 

@@ -10,7 +10,7 @@ use gristmill_llm::gguf::Gguf;
 use gristmill_llm::prefix::{BLOCK, Reuse};
 use gristmill_llm::session::Session;
 use gristmill_uop::Scalar;
-use session_support::{answer, feed};
+use session_support::{answer, exact_prefix, feed, fresh};
 use std::ops::ControlFlow;
 use tables::{data, rms};
 
@@ -33,31 +33,15 @@ fn text(seed: u32, len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| (i * 37 + seed * 101 + i * i % 13) % 500).collect()
 }
 
-/// Logits after a prompt that nothing came before.
-fn fresh(scratch: &mut Session, prompt: &[u32], reuse: Reuse) -> Vec<f32> {
-    scratch.reset();
-    assert_eq!(feed(scratch, prompt, reuse).reused, 0);
-    scratch.logits().to_vec()
-}
-
 #[test]
 fn an_exact_prefix_changes_no_bit() {
     let (mut session, mut scratch) = (session(Some(64 << 20)), session(Some(0)));
     let text = text(1, 200);
     for len in [20, BLOCK + 1, 101, 170] {
-        let prompt = &text[..len];
-        let other: Vec<u32> = prompt.iter().rev().copied().collect();
-        let logits = fresh(&mut scratch, prompt, Reuse::Exact);
-        let expected = answer(&mut scratch, 10);
-        for begun in [1, BLOCK, len / 2, len] {
-            feed(&mut session, &other, Reuse::Exact);
-            feed(&mut session, &text[..begun], Reuse::Exact);
-            answer(&mut session, 10);
-            let fed = feed(&mut session, prompt, Reuse::Exact);
-            assert!(fed.reused >= (begun - 1) / BLOCK * BLOCK, "{len} after {begun}: {fed:?}");
-            assert_eq!(session.logits(), logits, "{len} after {begun}: {fed:?}");
-            assert_eq!(answer(&mut session, 10), expected, "{len} after {begun}");
-        }
+        let begun = [1, BLOCK, len / 2, len];
+        let fed = exact_prefix([&mut session, &mut scratch], &text, len, &begun, 10);
+        let least = |begun: usize| (begun - 1) / BLOCK * BLOCK;
+        assert!(fed.iter().zip(begun).all(|(fed, begun)| fed.reused >= least(begun)), "{len}: {fed:?}");
     }
 }
 
