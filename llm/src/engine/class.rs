@@ -1,4 +1,4 @@
-//! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`]; and one token each of up to 1, 2,
+//! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`], a part of a long prompt ([`Most::long`]); and one token each of up to 1, 2,
 //! 4, … sequences.
 
 use crate::arch::{ExpertTile, Logits, Options, Plane, TokenClass};
