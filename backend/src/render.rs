@@ -336,11 +336,18 @@ impl<'a> Expressions<'a> {
                 };
                 format!("{name}({})", s.join(", "))
             }
-            Op::SignedDot4 => format!("dot4_signed_{lanes}({}, {}, {})", s[0], s[1], s[2]),
-            Op::Part => {
-                let Some(part @ 0..4) = self.g.int_value(n.src[1]) else { unprintable(self.g, id) };
-                format!("{}.{}", s[0], ["x", "y", "z", "w"][part as usize])
+            Op::MmaShared => {
+                let (Some(of), [words @ .., columns, at, sum]) = (Fragment::of_product(n), &s[..]) else {
+                    unprintable(self.g, id)
+                };
+                format!("wgmma_{}({}, {columns} + {at}, {sum})", of.columns, words.join(", "))
             }
+            Op::SignedDot4 => format!("dot4_signed_{lanes}({}, {}, {})", s[0], s[1], s[2]),
+            Op::Part => match (self.g.int_value(n.src[1]), self.g[n.src[0]].dtype.lanes) {
+                (Some(part @ 0..4), 4) => format!("{}.{}", s[0], ["x", "y", "z", "w"][part as usize]),
+                (Some(part), _) => format!("{}.at[{part}]", s[0]),
+                (None, _) => unprintable(self.g, id),
+            },
             Op::Dot4 => {
                 let Arg::Int(most) = n.arg else { unprintable(self.g, id) };
                 // Without an instruction for it, products of two bytes are added in 16 bits, signed.

@@ -320,8 +320,11 @@ impl Multiplied {
             let closed = &g[nest].src[3..];
             let of = |id: Id| {
                 let sum = Sum::unpacked(g, id)?;
-                let by = machine.fragment(sum.operand);
-                let by = by.filter(|by| is_laid_out(g, by, closed, sum.rows, sum.columns))?;
+                let of_operand = |by: &&&'static Fragment| by.operand == sum.operand;
+                let mut all: Vec<&'static Fragment> = machine.fragments.iter().filter(|by| of_operand(&by)).collect();
+                // Those of several warps first.
+                all.sort_by_key(|by| -by.rows);
+                let by = all.into_iter().find(|by| is_laid_out(g, by, closed, sum.rows, sum.columns))?;
                 Some(Multiplied { id, sum, by, surplus: 1.0 })
             };
             return sums.filter_map(of).collect();

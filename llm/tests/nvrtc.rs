@@ -203,6 +203,11 @@ fn fault(compiler: &Compiler, case: &Case, prelude: &str) -> Option<String> {
         Ok(compiled) => compiled,
         Err(error) => return Some(error.to_string()),
     };
+    if let Some(folder) = std::env::var_os("GRISTMILL_CUBIN") {
+        let at = |end: &str| std::path::Path::new(&folder).join(format!("{}.{end}", case.text.symbol));
+        std::fs::write(at("cubin"), &compiled.cubin).expect("a folder");
+        std::fs::write(at("log"), format!("{}\n{}", case.place, compiled.log)).expect("a folder");
+    }
     let Some((registers, stack, spilled)) = taken(&compiled.log) else {
         return Some(format!("the assembler does not say what it takes: {}", compiled.log));
     };

@@ -77,13 +77,20 @@ const WORKERS: usize = 16;
 
 /// Linear code, interpreted: vectors of two instruction sets, and 64 threads of a GPU.
 fn linear() -> Vec<Way> {
+    linear_of(linear_targets())
+}
+
+fn linear_targets() -> Vec<(&'static str, Target)> {
     let isa = |name: &str| ISAS.iter().find(|i| i.name == name).expect("an instruction set").isa.target_of(WORKERS);
-    let targets = [
+    vec![
         ("avx512vnni", isa("avx512vnni")),
         ("avx2", isa("avx2")),
         ("amx", isa("amx")),
         ("64 threads", Target { threads: 64, ..Target::named("h200") }),
-    ];
+    ]
+}
+
+fn linear_of(targets: Vec<(&str, Target)>) -> Vec<Way> {
     let ways = |(name, target): (&str, Target)| {
         let device = Opened::new(Arc::new(LinearDevice::new(target)), None);
         let way = |seed: Option<u64>| {
@@ -296,8 +303,13 @@ mod linear {
         check(packed::tiles().into_iter().step_by(4).chain(packed::tiles().into_iter().rev().take(2)).collect(), ways);
     }
     #[test]
+    fn products_of_several_warps() {
+        // Each kind once.
+        let ways = linear_of(vec![("256 threads", packed::with_groups(Target::named("h200")))]);
+        check(packed::shared_columns().into_iter().step_by(3).collect(), ways);
+    }
+    #[test]
     fn products_of_bytes() {
-        // Of every seventh, as six follow one another for a format: each of the six with some format.
         check(attention::integers().into_iter().chain(packed::integer()).step_by(7).collect(), linear());
     }
 }
@@ -321,6 +333,7 @@ macro_rules! conformance {
                 recurrences scan::cases; custom_kernels custom::cases;
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
                 integer_attention attention::integers; integer_tiles packed::tiles;
+                integer_prompts packed::shared_columns;
                 products products::cases; scattered_sums scatter::cases;
             }
         }
@@ -341,6 +354,9 @@ macro_rules! conformance {
                 let mut perturbed = ways.iter().filter(|w| w.seed.is_some()).map(|w| w.name.clone());
                 let last = perturbed.next_back();
                 ways.retain(|w| w.seed.is_none() || Some(&w.name) == last.as_ref());
+            }
+            if stringify!($group).ends_with("shared_columns") {
+                ways.iter_mut().for_each(|w| w.device.target = packed::with_groups(w.device.target.clone()));
             }
             if stringify!($group).starts_with("scatter") {
                 ways = scatter::in_every_form(ways);

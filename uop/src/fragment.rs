@@ -103,6 +103,10 @@ impl Fragment {
     pub const fn at(self, rate: f64) -> Fragment {
         Fragment { rate, ..self }
     }
+    /// Do several warps have parts of its rows, and share its columns?
+    pub fn is_of_group(&self) -> bool {
+        self.rows > MMA_F16.rows
+    }
     /// Registers of a lane that both operands have.
     pub fn words(&self) -> usize {
         (self.first.registers() + self.second.registers()) as usize
@@ -119,7 +123,7 @@ impl Fragment {
     pub fn of_product(n: &Node) -> Option<&'static Fragment> {
         match (n.op, &n.arg) {
             (Op::Mma, _) => Fragment::of_words(Scalar::I8, n.src.len()),
-            (Op::MmaHalf, &Arg::Int(number)) => {
+            (Op::MmaHalf | Op::MmaShared, &Arg::Int(number)) => {
                 WARPS.get(usize::try_from(number).ok()?).filter(|f| f.operand.is_half())
             }
             _ => None,
@@ -134,6 +138,10 @@ impl Fragment {
 /// Lanes of a warp that hold operands and sums of `mma.sync` (PTX ISA, "Matrix fragments"): of four in a row each has a part of it, and eight such rows.
 const fn of_warp(part: Digit, row: Digit) -> [Digit; 2] {
     [part, row]
+}
+/// Of the four warps of `wgmma`.
+const fn of_group(part: Digit, row: Digit, warp: Digit) -> [Digit; 3] {
+    [part, row, warp]
 }
 /// Sums of 16 rows and 8 columns: two beside one another, and the same eight rows below.
 const SUMS: Held = Held {
@@ -167,6 +175,54 @@ macro_rules! mma {
         }
     };
 }
+
+/// A row of `wgmma` with so many columns, as two instructions of 16 terms: four warps have 16 rows each, and of the columns what they share in memory of
+/// the workgroup's. A lane's part of that are the units of [`UNIT`] terms that it copies there, in the order of [`unit`].
+macro_rules! wgmma {
+    ($name:literal, $columns:literal columns) => {
+        Fragment {
+            name: $name,
+            rows: 64,
+            columns: $columns,
+            terms: 4 * UNIT,
+            operand: Scalar::F16,
+            sum: Scalar::F32,
+            rate: 0.0,
+            first: Held {
+                lanes: &of_group(Digit::columns(4, 2), Digit::rows(8, 1), Digit::rows(4, 16)),
+                registers: &[Digit::rows(2, 8), Digit::columns(4, 8)],
+                elements: &[Digit::columns(2, 1)],
+            },
+            second: Held {
+                lanes: &of_group(Digit::rows(4, UNIT), Digit::columns(8, 1), Digit::rows(4, 0)),
+                registers: &[Digit::rows(UNIT / 2, 2), Digit::columns($columns / 8, 8)],
+                elements: &[Digit::rows(2, 1)],
+            },
+            sums: Held {
+                lanes: &of_group(Digit::columns(4, 2), Digit::rows(8, 1), Digit::rows(4, 16)),
+                registers: &[Digit::columns(2, 1), Digit::rows(2, 8), Digit::columns($columns / 8, 8)],
+                elements: &[],
+            },
+        }
+    };
+}
+
+/// Terms of 16 bytes of halves.
+pub const UNIT: i64 = 8;
+/// Where the second operand of `wgmma` has a unit of a column, in units from its first: eight columns are neighbours, 128 bytes (PTX ISA, "Asynchronous
+/// warpgroup level matrix shared memory layout", K-major and without a swizzle).
+pub const fn unit(of: &Fragment, number: i64, column: i64) -> i64 {
+    number * of.columns + column
+}
+
+/// Products of halves on sm_90 (PTX ISA, `wgmma.mma_async`), for columns by fours: what divides a tile of tokens.
+pub const WGMMA_16: Fragment = wgmma!("wgmma.m64n16k16.f16", 16 columns);
+/// The same of 32 columns.
+pub const WGMMA_32: Fragment = wgmma!("wgmma.m64n32k16.f16", 32 columns);
+/// The same of 64 columns.
+pub const WGMMA_64: Fragment = wgmma!("wgmma.m64n64k16.f16", 64 columns);
+/// The same of 128 columns.
+pub const WGMMA_128: Fragment = wgmma!("wgmma.m64n128k16.f16", 128 columns);
 
 /// Products of bytes on NVIDIA's tensor cores from sm_80 on (PTX ISA, `mma.sync`).
 pub const MMA_I8: Fragment = mma!("mma.m16n8k32.s8", I8 -> I32, 4 a word, 2 words);
@@ -213,8 +269,9 @@ pub const AMX_BF16: Fragment = amx!("tdpbf16ps", BF16 -> F32, 2 a word);
 /// Products of signed bytes there (`TDPBSSD`).
 pub const AMX_I8: Fragment = amx!("tdpbssd", I8 -> I32, 4 a word);
 
-/// Every product of a warp.
-pub const WARPS: &[Fragment] = &[MMA_I8, MMA_I8_16, MMA_F16, MMA_BF16, MMA_F16_8];
+/// Every product of a warp, or of four that share an operand.
+pub const WARPS: &[Fragment] =
+    &[MMA_I8, MMA_I8_16, MMA_F16, MMA_BF16, MMA_F16_8, WGMMA_16, WGMMA_32, WGMMA_64, WGMMA_128];
 /// Every product of a core's tiles.
 pub const TILES: &[Fragment] = &[AMX_BF16, AMX_I8];
 
@@ -241,7 +298,16 @@ pub const GEFORCE: &[Fragment] = &[MMA_I8.at(2048.0), MMA_I8_16.at(2048.0), MMA_
 /// sm_89 in data centres (L4 data sheet: 121 tera-operations of halves, 242 of bytes, by 58 units at 2.04 GHz).
 pub const ADA: &[Fragment] = &[MMA_I8.at(2048.0), MMA_I8_16.at(2048.0), MMA_F16.at(1024.0), MMA_BF16.at(1024.0)];
 /// sm_90.
-pub const HOPPER: &[Fragment] = &[MMA_I8.at(5120.0), MMA_I8_16.at(5120.0), MMA_F16.at(2560.0), MMA_BF16.at(2560.0)];
+pub const HOPPER: &[Fragment] = &[
+    MMA_I8.at(5120.0),
+    MMA_I8_16.at(5120.0),
+    MMA_F16.at(2560.0),
+    MMA_BF16.at(2560.0),
+    WGMMA_16.at(4096.0),
+    WGMMA_32.at(4096.0),
+    WGMMA_64.at(4096.0),
+    WGMMA_128.at(4096.0),
+];
 
 #[cfg(test)]
 mod tests {
@@ -251,7 +317,9 @@ mod tests {
     /// Each element of an operand is held once, and none outside.
     fn covers(held: &Held, rows: i64, columns: i64) -> bool {
         let mut found = BTreeSet::new();
-        for lane in 0..held.lanes() {
+        // Lanes of a digit that moves nowhere hold the same.
+        let copies: i64 = held.lanes.iter().filter(|d| d.row == 0 && d.column == 0).map(|d| d.count).product();
+        for lane in 0..held.lanes() / copies {
             for register in 0..held.registers() {
                 for element in 0..held.elements() {
                     let [row, column] = held.at(lane, register, element);
@@ -288,6 +356,10 @@ mod tests {
         assert_eq!(MMA_I8.first.at(lane, 2, 3), [g, 4 * t + 19]);
         assert_eq!(MMA_I8.second.at(lane, 1, 2), [4 * t + 18, g]);
         assert_eq!(MMA_F16_8.first.at(lane, 1, 0), [g + 8, 2 * t]);
+        // The third warp of four, and the unit of 8 terms that lane 3 of a row copies.
+        assert_eq!(WGMMA_64.first.at(64 + lane, 3, 1), [32 + g + 8, 2 * t + 9]);
+        assert_eq!(WGMMA_64.second.at(64 + lane, 4 + 2, 1), [8 * t + 5, 8 + g]);
+        assert_eq!(WGMMA_64.sums.at(64 + lane, 4 + 3, 0), [32 + g + 8, 8 + 2 * t + 1]);
         // Word 7 of row 2 of the second tile of AMX: terms 4 and 5 of column 7.
         assert_eq!(AMX_BF16.second.at(0, 2, 2 * 7 + 1), [5, 7]);
     }

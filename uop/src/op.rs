@@ -143,6 +143,7 @@ ops! {
     Mma Linear AtLeast(3), "a warp's product of bytes, the fragment of so many words: of its rows (bytes from 0 to arg Int, signed without) and of its columns (signed); a lane's sums";
     MmaHalf Linear AtLeast(4), "a warp's product of halves, the row arg Int of the table of fragments: words of its rows and of its columns, added to the last source; a lane's sums";
     PairBf16 Linear Exact(2), "two f32 a lane, each rounded to bf16 (nearest even), as the halves of a word, the first the low one";
+    MmaShared Linear AtLeast(4), "the same of four warps, the columns in memory of the workgroup: words of its rows, a buffer, an index of its first unit there, and the sum";
     ScaledPair Linear AtLeast(2), "two bytes of a word, as whole numbers plus a zero, times a factor, plus a term if there is a third source: each rounded to f16, or to bf16 if so arg Ints([byte, byte, zero, is bf16]), after the factor and the term are: the halves of a word";
     TileLoad Linear Exact(2), "a tile of 16 words in each of 16 rows of a buffer of bf16 or i8, from an offset on; arg Ints([register, elements between rows])";
     TileRows Linear Exact(16), "a tile of vectors of 16 words; arg Ints([register])";

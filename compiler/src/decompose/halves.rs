@@ -11,7 +11,7 @@ use crate::nest::strided;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::{Machine, MachineKind};
 use gristmill_uop::target::Target;
-use gristmill_uop::{Graph, Id, ReduceOp, Scalar};
+use gristmill_uop::{Arg, Graph, Id, ReduceOp, Scalar};
 use std::iter::successors;
 
 /// Lanes of a warp that share a row, or a column.
@@ -34,14 +34,28 @@ const OF_GROUP: f64 = 4.0;
 /// Fewest tokens that share what is unpacked: of as many columns as a fragment has.
 const LEAST: i64 = 8;
 
+/// Fewest tokens for which several warps share the columns of a product: with fewer, memory's rate decides, and smaller workgroups share it better.
+const LEAST_OF_GROUP: i64 = 128;
+/// The same of tiles of tokens that data gives their weights, of which there are more than weights.
+const LEAST_OF_TILE: i64 = 32;
+
 /// The product of halves, and the node that has a buffer for it.
 pub struct Product {
     /// The sum.
     pub sum: Id,
     /// Activations.
     pub rounded: Id,
+    /// How they lie.
+    pub order: Order,
+}
+
+/// The order of activations in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Order {
     /// Terms of a step: of all lanes that share a row.
     pub step: i64,
+    /// Are they for the products of several warps?
+    pub group: bool,
 }
 
 /// The machine's product of such halves, where the sums of groups in integers cost more than that it is slower than the one of bytes.
@@ -88,7 +102,19 @@ pub fn product(
     let [w, x] = [w, x].map(|side| g.cast(side, Scalar::F32));
     let product = g.mul(w, x);
     let last = dims.len() - 1;
-    Some(Product { sum: g.reduce(product, &[last], ReduceOp::Add), rounded, step })
+    let others: i64 = front.iter().map(|&d| g.max_of(d)).product::<i64>() / tokens / g.max_of(rows).max(1);
+    let least = if others > matrices(g, w) { LEAST_OF_TILE } else { LEAST_OF_GROUP };
+    let group = operand == Scalar::F16 && tokens >= least && target.machine.fragments.iter().any(Fragment::is_of_group);
+    let order = Order { step, group };
+    Some(Product { sum: g.reduce(product, &[last], ReduceOp::Add), rounded, order })
+}
+
+/// Matrices of rows in the packed weight that `w` moves.
+fn matrices(g: &Graph, w: Id) -> i64 {
+    let order = g.toposort(&[w]);
+    let stored = order.into_iter().find(|&n| matches!(g[n].arg, Arg::Packed(..)));
+    let dims = stored.map_or(&[][..], |n| g.dims(n));
+    dims[..dims.len().saturating_sub(2)].iter().map(|&d| g.max_of(d)).product()
 }
 
 /// Terms of a step over rows of so many.
@@ -105,9 +131,9 @@ fn shifted(g: &mut Graph, x: Id, w: Id) -> (Id, Id) {
     (g.min(x, most), g.mul(w, up))
 }
 
-/// Where the element `k` of row `row` of `rows` lies, with steps of so many terms: what a warp's lanes read at once lies together, of eight rows beside one
-/// another 512 bytes; and of four terms, whose codes are bytes of a word, every second one beside the other.
-pub fn place(g: &mut Graph, step: i64, rows: i64, row: Id, k: Id) -> Id {
+/// Where the element `k` of row `row` of `rows` lies: what a warp's lanes read at once lies together, of eight rows beside one another 512 bytes; and of four
+/// terms, whose codes are bytes of a word, every second one beside the other. Where several warps share them, 16 bytes are what the four lanes multiply at once.
+pub fn place(g: &mut Graph, Order { step, group }: Order, rows: i64, row: Id, k: Id) -> Id {
     let loads = step / LANES / WIDE;
     let [step, of_lane, wide, quad, two] = [step, step / LANES, WIDE, QUAD, 2].map(|n| g.int(n));
     let (number, within) = (g.idiv(k, step), g.modulo(k, step));
@@ -115,16 +141,22 @@ pub fn place(g: &mut Graph, step: i64, rows: i64, row: Id, k: Id) -> Id {
     let (load, within) = (g.idiv(within, wide), g.modulo(within, wide));
     let (of_quad, term) = (g.idiv(within, quad), g.modulo(within, quad));
     let (odd, high) = (g.modulo(term, two), g.idiv(term, two));
-    let parts = [
-        (number, loads * rows * LANES * WIDE),
-        (load, rows * LANES * WIDE),
-        (row, LANES * WIDE),
-        (lane, WIDE),
-        (of_quad, QUAD),
-        (odd, 2),
-        (high, 1),
-    ];
-    strided(g, &parts)
+    let of_row = match group {
+        false => [(lane, WIDE), (of_quad, QUAD), (odd, 2)],
+        true => [(of_quad, 2 * WIDE), (odd, WIDE), (lane, 2)],
+    };
+    let before = [(number, loads * rows * LANES * WIDE), (load, rows * LANES * WIDE), (row, LANES * WIDE)];
+    strided(g, &[&before[..], &of_row, &[(high, 1)]].concat())
+}
+
+/// The first term of a word of the unit of that number within so many units of four, in that order of several warps: `of_lane` is the first term of the lane that
+/// multiplies it. The second is as far behind it as [`word`] says.
+pub fn unit_word(g: &mut Graph, unit: Id, four: i64, of_lane: i64) -> Id {
+    let [two, quad, before] = [2, QUAD, of_lane + 2 * QUAD * four].map(|n| g.int(n));
+    let (of_quad, odd) = (g.idiv(unit, two), g.modulo(unit, two));
+    let of_quad = g.mul(of_quad, quad);
+    let at = g.add(of_quad, odd);
+    g.add(at, before)
 }
 
 /// The first term of a lane's word of that number within a step, and the distance to its second.

@@ -43,10 +43,10 @@ pub struct Derived {
     pub dots: FxHashMap<Id, Dot>,
     /// Contractions of tiles of bf16: reductions, by node, with the elements of a block and of a unit of their weight.
     pub tiled: FxHashMap<Id, [i64; 2]>,
-    /// Contractions of a warp's fragments of halves: reductions, by node, with the terms of a step.
-    pub of_halves: FxHashMap<Id, i64>,
-    /// Activations of these, in the order in which lanes read them, with the terms of a step.
-    pub rounded: FxHashMap<Id, i64>,
+    /// Contractions of a warp's fragments of halves: reductions, by node, with the order of their activations.
+    pub of_halves: FxHashMap<Id, halves::Order>,
+    /// Activations of these, in the order in which lanes read them.
+    pub rounded: FxHashMap<Id, halves::Order>,
     /// Terms of a tile of bf16, if the machine multiplies these.
     pub tiles: Option<i64>,
     /// Planes: nodes that have a place of their own, with how many neighbours along a row belong together.
@@ -59,12 +59,12 @@ impl Derived {
     /// Where an element of a node lies in its buffer: row by row; of planes, on machines whose matrix products take a few elements of many rows at
     /// once, group by group, and in each group row by row.
     pub fn place(&self, g: &mut Graph, node: Id, dims: &[Id], index: &[Id]) -> Id {
-        if let Some(&step) = self.rounded.get(&node)
+        if let Some(&order) = self.rounded.get(&node)
             && let (Some((_, front)), Some((&last, leading))) = (dims.split_last(), index.split_last())
         {
             let rows: i64 = front.iter().map(|&d| g.max_of(d)).product();
             let row = flatten(g, front, leading);
-            return halves::place(g, step, rows, row, last);
+            return halves::place(g, order, rows, row, last);
         }
         let (Some(&together), true) = (self.planes.get(&node), self.signed) else { return flatten(g, dims, index) };
         let (Some((_, front)), Some((&last, leading))) = (dims.split_last(), index.split_last()) else {
@@ -91,8 +91,8 @@ impl Derived {
     /// The sum of a warp's fragments; `buffers` get its activations.
     fn of_warps(&mut self, product: halves::Product, buffers: &mut Vec<Id>) -> Id {
         buffers.push(product.rounded);
-        self.rounded.insert(product.rounded, product.step);
-        self.of_halves.insert(product.sum, product.step);
+        self.rounded.insert(product.rounded, product.order);
+        self.of_halves.insert(product.sum, product.order);
         product.sum
     }
     /// What a node is computed from: its sources, and of a contraction in integers the sums of its activations.

@@ -8,7 +8,7 @@
 //! Nothing is decided here: the launch's plan says how many iterations copies are ahead (`tile/propose/launch.rs`).
 
 use super::code::{Code, Statement, bytes_of};
-use super::rings::{BYTES, Family, Ring, rings};
+use super::rings::{BYTES, Columns, Family, Ring, Unit, group, rings};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -18,6 +18,8 @@ use smallvec::smallvec;
 const WORDS: i64 = BYTES / 4;
 /// Bytes in which folds over several warps leave what they have, of two types: a word for each of 1,024 threads.
 const FOLDS: i64 = 8 << 10;
+/// Products of several warps that are under way while the rows of the next are unpacked: registers hold the rows of all of them.
+const UNDER_WAY: i64 = 1;
 /// Stages have numbers before those of rings.
 const RINGS: i64 = 1 << 16;
 
@@ -27,8 +29,10 @@ pub fn copies_ahead(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> C
     let wanted: i64 = found.iter().map(Ring::bytes).sum();
     let stages: i64 = code.locals.iter().map(|&l| bytes_of(g, l) as i64).sum();
     let room = (target.machine.shared_per_workgroup as i64 - stages - FOLDS) / wanted.max(1) - 1;
-    let ahead = ahead.min(room);
-    if ahead <= 0 || found.is_empty() {
+    let ahead = ahead.min(room).max(0);
+    // Products of several warps read nothing but copies.
+    let found: Vec<Ring> = found.into_iter().filter(|ring| ahead > 0 || !ring.columns.is_empty()).collect();
+    if found.is_empty() {
         return code;
     }
     let mut all = code.statements;
@@ -84,6 +88,7 @@ struct Writer<'a> {
 impl Writer<'_> {
     fn rewrite(&mut self, all: &[Statement]) {
         let Ring { first, end, range, count, .. } = *self.ring;
+        let (shared, columns) = (self.ring.is_shared(), !self.ring.columns.is_empty());
         for step in 0..self.ahead {
             let step = self.g.int(step);
             self.copies(all, step, None);
@@ -93,21 +98,39 @@ impl Writer<'_> {
         let begun = self.loads(all, zero);
         self.out.extend(begun.iter().map(|&(load, first)| Statement::Carried(load, first)));
         self.out.push(Statement::Loop { range, unroll: Some(1) });
-        self.out.push(Statement::AsyncWait(self.ahead - 1));
-        if self.ring.is_shared() {
+        if self.ahead == 0 {
+            self.out.push(Statement::Barrier);
+            self.copies(all, range, None);
+            self.out.push(Statement::AsyncGroup);
+        }
+        self.out.push(Statement::AsyncWait((self.ahead - 1).max(0)));
+        if columns {
+            self.out.push(Statement::CopiesShown);
+        }
+        if shared {
             self.out.push(Statement::Barrier);
         }
-        let [ahead, last] = [self.ahead, count - self.ahead].map(|n| self.g.int(n));
-        let (later, is_one) = (self.g.add(range, ahead), self.g.lt(range, last));
-        self.copies(all, later, Some(is_one));
-        self.out.push(Statement::AsyncGroup);
+        if self.ahead > 0 {
+            self.copies_later(all);
+        }
         let [one, last] = [1, count - 1].map(|n| self.g.int(n));
         let next = self.g.add(range, one);
         let next = self.g.min(next, last);
         let next = self.loads(all, next);
         self.body(&all[first + 1..end]);
+        if columns {
+            self.out.push(Statement::ProductsEnded(0));
+        }
         self.out.extend(next.into_iter().map(|(load, next)| Statement::Carry(load, next)));
         self.out.push(Statement::End);
+    }
+    /// The copies of an iteration that is ahead, where there is one.
+    fn copies_later(&mut self, all: &[Statement]) {
+        let Ring { range, count, .. } = *self.ring;
+        let [ahead, last] = [self.ahead, count - self.ahead].map(|n| self.g.int(n));
+        let (later, is_one) = (self.g.add(range, ahead), self.g.lt(range, last));
+        self.copies(all, later, Some(is_one));
+        self.out.push(Statement::AsyncGroup);
     }
     /// What is left of the loop's statements: each load that was copied reads its copy where it is first needed, so that few registers hold what waits.
     fn body(&mut self, inside: &[Statement]) {
@@ -123,6 +146,9 @@ impl Writer<'_> {
             if let Some((number, member)) = found
                 && let Statement::Wide(_, _, bytes, parts) = s
             {
+                if ring.copied[number].unit.is_some() {
+                    continue;
+                }
                 let (at, behind) = self.address(place, number);
                 let behind = behind + member as i64 * ring.copied[number].bytes_of_one() / 4;
                 let behind = self.g.int(behind);
@@ -135,7 +161,12 @@ impl Writer<'_> {
                 let out = &mut self.out;
                 let mut read = |id: Id| out.extend(waiting.get(&id).and_then(|&copy| copies[copy].take()));
                 s.uses(self.g, &mut read);
-                out.push(s.clone());
+                let s = self.of_columns(s, place);
+                let of_columns = matches!(s, Statement::Accumulate(_, value) if self.g[value].op == Op::MmaShared);
+                self.out.push(s);
+                if of_columns {
+                    self.out.push(Statement::ProductsEnded(UNDER_WAY));
+                }
             }
         }
     }
@@ -160,7 +191,7 @@ impl Writer<'_> {
                 let now = self.g.int(turns % turns_of_all);
                 turns += 1;
                 mine = (turns_of_all > 1).then(|| self.g.eq(turn, now));
-                to = self.behind(to, which, family.bytes_of_one() / 4);
+                to = self.behind(to, which, family.unit.map_or(family.bytes_of_one() / 4, |unit| unit.apart));
                 offset = self.behind(offset, which, family.apart);
             }
             for id in [to, offset] {
@@ -173,6 +204,24 @@ impl Writer<'_> {
             let (to, from, plus) = ([self.buffer, to], [*from, offset], [before, behind]);
             self.out.push(Statement::AsyncCopy { to, from, plus, bytes: *bytes, when });
         }
+    }
+    /// A statement whose product of several warps, if it adds one, reads its columns where they have been copied to.
+    fn of_columns(&mut self, s: &Statement, place: Id) -> Statement {
+        let &Statement::Accumulate(acc, value) = s else { return s.clone() };
+        let Some(of) = group(self.g, value) else { return s.clone() };
+        let node = self.g[value].clone();
+        let (rows, sum) = (of.first.registers() as usize, node.src[of.words()]);
+        let columns = &self.ring.columns;
+        let begin = self.ring.columns_at() / 4 + columns.of[&node.src[rows]];
+        let (of_place, of_group, begin) =
+            (self.g.int(self.ring.bytes() / 4), self.g.int(columns.words), self.g.int(begin));
+        let groups = self.flat(&columns.groups);
+        let (place, groups) = (self.g.mul(place, of_place), self.g.mul(groups, of_group));
+        let at = self.g.add(place, groups);
+        let at = self.g.add(at, begin);
+        self.define(at);
+        let src = node.src[..rows].iter().copied().chain([self.buffer, at, sum]).collect();
+        Statement::Accumulate(acc, self.g.intern(Node { op: Op::MmaShared, src, ..node }))
     }
     /// So many times `apart` elements behind an index.
     fn behind(&mut self, at: Id, times: Id, apart: i64) -> Id {
@@ -198,13 +247,32 @@ impl Writer<'_> {
     /// Where the first of a family lies in the ring, for this thread: an index, and elements behind it.
     fn address(&mut self, place: Id, number: usize) -> (Id, i64) {
         let family = &self.ring.copied[number];
-        let before: i64 = self.ring.copied[..number].iter().map(Family::bytes).sum();
+        if let Some(unit) = family.unit {
+            return self.address_of_unit(place, unit, &family.own);
+        }
+        let before: i64 = self.ring.copied[..number].iter().filter(|f| f.unit.is_none()).map(Family::bytes).sum();
         let (of_place, of_copy) = (self.g.int(self.ring.bytes() / 4), self.g.int(WORDS));
         let own = self.flat(&family.own);
         let (place, own) = (self.g.mul(place, of_place), self.g.mul(own, of_copy));
         let at = self.g.add(place, own);
         let (at, behind) = self.apart(at);
         (at, behind + before / 4)
+    }
+    /// The same of a unit of columns.
+    fn address_of_unit(&mut self, place: Id, unit: Unit, own: &[(Id, i64)]) -> (Id, i64) {
+        let Columns { words, apart, .. } = self.ring.columns;
+        let (groups, lane) = own.split_at(own.len().saturating_sub(2));
+        let groups = self.flat(groups);
+        let of_place = self.g.int(self.ring.bytes() / 4);
+        let mut at = self.g.mul(place, of_place);
+        // Of the lane's digits the last one is its part of the terms.
+        let steps = [words, apart[1], apart[0]].map(|n| self.g.int(n));
+        for (index, step) in [groups].into_iter().chain(lane.iter().map(|t| t.0)).zip(steps) {
+            let index = self.g.mul(index, step);
+            at = self.g.add(at, index);
+        }
+        let (at, behind) = self.apart(at);
+        (at, behind + self.ring.columns_at() / 4 + unit.at)
     }
     /// An index, as it is in that iteration.
     fn in_step(&mut self, at: Id, step: Id) -> Id {

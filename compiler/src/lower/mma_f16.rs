@@ -42,7 +42,10 @@ struct Product {
 
 impl Product {
     /// The product that a node is, if its nest has been laid out for it.
-    fn of(g: &Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
+    fn of(g: &mut Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
+        if let Some(product) = Product::of_group(g, id, closed, target) {
+            return Some(product);
+        }
         let sum = Sum::of(g, id).or_else(|| Sum::unpacked(g, id))?;
         let of = target.machine.fragment(sum.operand)?;
         let tile = Tile::of(g, of, closed, sum.part)?;
@@ -53,6 +56,49 @@ impl Product {
         let fits = |sum: &Sum| tile.fits(g, sum.rows, sum.columns);
         let sum = Some(sum).filter(fits).or_else(|| Sum::of(g, id)?.turned(g).filter(fits))?;
         (terms % of.terms == 0).then_some(Product { id, sum, of, tile, term, terms, unrolled })
+    }
+    /// The product of several warps that a node is, if its nest has been laid out for one: of a packed weight, in a loop that copies the columns, with all
+    /// threads of the workgroup.
+    fn of_group(g: &mut Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
+        let sum = Sum::unpacked(g, id)?;
+        let unrolled = ranges_of_kind(g, &g[id].src[1..], RangeKind::Unroll);
+        let &[term] = &unrolled[..] else { return None };
+        let loops: Vec<Id> = g[id].src[1..].iter().copied().filter(|&r| r != term).collect();
+        let &[step] = &loops[..] else { return None };
+        let steps = g.int_value(g[step].src[0]).filter(|_| g.range_kind(step) == Some(RangeKind::Reduce))?;
+        let threads = ranges_of_kind(g, closed, RangeKind::Vector);
+        let counted = threads.iter().map(|&r| g.int_value(g[r].src[0])).product::<Option<i64>>()?;
+        if steps < 2 || counted != target.threads as i64 {
+            return None;
+        }
+        let terms = g.int_value(g[term].src[0])?;
+        let of_operand =
+            |of: &&&'static Fragment| of.is_of_group() && of.operand == sum.operand && terms % of.terms == 0;
+        // The widest first: its tiles are those of narrower ones too.
+        let all: Vec<&'static Fragment> = target.machine.fragments.iter().filter(|of| of_operand(&of)).rev().collect();
+        all.into_iter().find_map(|of| {
+            let tile = Tile::of(g, of, closed, None).filter(|tile| tile.fits(g, sum.rows, sum.columns))?;
+            let sum = Sum { ..sum };
+            let product = Product { id, sum, of, tile, term, terms, unrolled: unrolled.clone() };
+            product.has_units(g).then_some(product)
+        })
+    }
+    /// Are a lane's words of a column 16 bytes in memory?
+    fn has_units(&self, g: &mut Graph) -> bool {
+        let words = self.tile.words(Side::Second);
+        let units = self.tile.operand(g, Side::Second).into_iter().take(words as usize);
+        let loads: Vec<Id> =
+            units.map(|mut unit| self.word(g, (Side::Second, self.sum.columns), unit.word, &mut unit.at)).collect();
+        if !loads.iter().all(|&load| g[load].op == Op::Load) {
+            return false;
+        }
+        let bytes = WORD / g.unit_bytes(g[loads[0]].src[0]);
+        let first = g.linear(g[loads[0]].src[1]);
+        loads.iter().enumerate().all(|(i, &load)| {
+            let mut at = g.linear(g[load].src[1]);
+            at.constant -= i as i64 * bytes;
+            at == first
+        })
     }
     /// The sum as a part of products that are added up, or of an output of two parts as the sum of its parts.
     fn node(&self, g: &mut Graph) -> Id {
@@ -107,6 +153,12 @@ impl Product {
         let lane = g.mul(self.tile.part(side), of_lane);
         match side {
             Side::First => unpacked::pair(g, value, self.term, lane, [first, first + apart], at),
+            Side::Second if self.of.is_of_group() => {
+                let (part, of_lane) = (self.tile.part(side), self.terms / halves::LANES);
+                let first =
+                    halves::unit_word(g, part, word / self.tile.words(side), word % self.tile.words(side) * of_lane);
+                pair(g, value, self.term, (first, apart), at)
+            }
             Side::Second => {
                 let first = g.int(first);
                 let first = g.add(lane, first);

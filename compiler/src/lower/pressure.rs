@@ -58,8 +58,11 @@ pub(super) fn products(g: &Graph, statements: &[Statement]) -> bool {
 /// The most tiles of matrix products of halves that a nest keeps.
 fn tiles(g: &Graph, statements: &[Statement]) -> usize {
     let nests = statements.split(|s| matches!(s, Statement::Nest { .. }));
-    let tiles = |s: &&Statement| matches!(s, Statement::Accumulator(acc) if g[*acc].dtype.lanes > 1);
-    nests.map(|nest| nest.iter().filter(tiles).count()).max().unwrap_or(0)
+    let registers = |s: &Statement| match s {
+        Statement::Accumulator(acc) if g[*acc].dtype.lanes > 1 => g[*acc].dtype.lanes as usize,
+        _ => 0,
+    };
+    nests.map(|nest| nest.iter().map(registers).sum::<usize>() / OF_A_TILE as usize).max().unwrap_or(0)
 }
 
 /// The most accumulators that a loop adds to, with those of the loops around it. Tiles of matrix products are made to leave room (`map/fragment_tiling.rs`).

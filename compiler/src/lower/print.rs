@@ -106,6 +106,9 @@ fn line(g: &Graph, statement: &Statement) -> String {
         Statement::AsyncGroup => "end of a group of async copies".into(),
         Statement::AsyncWait(0) => "wait for async copies".into(),
         Statement::AsyncWait(groups) => format!("wait for async copies but those of {groups} groups"),
+        Statement::CopiesShown => "show copies to products of several warps".into(),
+        Statement::ProductsEnded(0) => "wait for products of several warps".into(),
+        Statement::ProductsEnded(but) => format!("wait for products of several warps but the last {but}"),
         Statement::Copied(buffer, at, bytes, parts) => {
             let parts: Vec<String> = parts.iter().map(|p| format!("%{} at {}", p.0.0, p.1)).collect();
             format!("{} = {bytes} copied bytes of %{}[{}]", parts.join(", "), buffer.0, value(g, *at))
@@ -184,6 +187,8 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
             | Statement::Barrier
             | Statement::AsyncGroup
             | Statement::AsyncWait(_)
+            | Statement::CopiesShown
+            | Statement::ProductsEnded(_)
             | Statement::DependencyWait
             | Statement::LaunchDependents => {}
         }

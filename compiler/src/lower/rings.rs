@@ -2,9 +2,10 @@
 
 use super::code::{Code, Statement, end_of_block};
 use super::threads::ThreadIndex;
-use gristmill_uop::fragment::Fragment;
+use gristmill_uop::fragment::{self, Fragment};
 use gristmill_uop::rules::index::gcd;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
+use rustc_hash::FxHashMap;
 
 /// Bytes of a copy.
 pub const BYTES: i64 = 16;
@@ -16,6 +17,8 @@ pub struct Family {
     /// Their statements, the first in memory first.
     pub statements: Vec<usize>,
     pub apart: i64,
+    /// Where they go in the part of a ring that products of several warps read, if they do.
+    pub unit: Option<Unit>,
     /// Ranges of threads that their addresses depend on, each with its number of threads, the outermost first; and the others, which load the same.
     pub own: Vec<(Id, i64)>,
     pub others: Vec<(Id, i64)>,
@@ -31,6 +34,68 @@ pub struct Ring {
     pub copied: Vec<Family>,
     /// Statements of loads that are carried over.
     pub carried: Vec<usize>,
+    /// What products of several warps read of it.
+    pub columns: Columns,
+}
+
+/// The place of a load, in words: its own behind the first of its threads, and that of the next of its family behind it.
+#[derive(Clone, Copy)]
+pub struct Unit {
+    pub at: i64,
+    pub apart: i64,
+}
+
+/// Columns that products of several warps read, in an iteration's place.
+#[derive(Default)]
+pub struct Columns {
+    /// Words that warps with the same columns share; every group of such has as many.
+    pub words: i64,
+    /// Words from one of a lane's units to the next lane's, and from one column to the next.
+    pub apart: [i64; 2],
+    /// Ranges of threads, each with its number of them, that have other columns.
+    pub groups: Vec<(Id, i64)>,
+    /// Where a product's columns begin, by the first word that its lane holds of them.
+    pub of: FxHashMap<Id, i64>,
+    /// Where a load's unit goes, by its first word.
+    units: FxHashMap<Id, i64>,
+}
+
+/// Words of a unit.
+const UNIT_WORDS: i64 = BYTES / 4;
+
+impl Columns {
+    /// Of the products in these statements.
+    fn of(g: &Graph, inside: &[Statement]) -> Columns {
+        let mut all = Columns::default();
+        for s in inside {
+            let Statement::Accumulate(_, value) = s else { continue };
+            let Some(of) = group(g, *value) else { continue };
+            let words = &g[*value].src[of.first.registers() as usize..of.words()];
+            if all.of.contains_key(&words[0]) {
+                continue;
+            }
+            all.of.insert(words[0], all.words);
+            for (i, unit) in words.chunks(UNIT_WORDS as usize).enumerate() {
+                // Eight columns beside one another are a fragment's.
+                all.units.insert(unit[0], all.words + fragment::unit(of, 0, 8 * i as i64) * UNIT_WORDS);
+            }
+            all.apart = [fragment::unit(of, 1, 0), fragment::unit(of, 0, 1)].map(|units| units * UNIT_WORDS);
+            all.words += of.terms / fragment::UNIT * of.columns * UNIT_WORDS;
+        }
+        all
+    }
+    /// Are there any?
+    pub fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+    fn bytes(&self) -> i64 {
+        4 * self.words * self.groups.iter().map(|t| t.1).product::<i64>()
+    }
+}
+
+/// The fragment of several warps of which a product is, if it is one.
+pub fn group(g: &Graph, product: Id) -> Option<&'static Fragment> {
+    Some(&g[product]).filter(|n| n.op == Op::MmaHalf).and_then(Fragment::of_product).filter(|of| of.is_of_group())
 }
 
 impl Ring {
@@ -44,14 +109,22 @@ impl Ring {
         if g.range_kind(range) != Some(RangeKind::Reduce) || inside.iter().any(Statement::opens) || !unpacks {
             return None;
         }
-        let mut ring = Ring { first, end, range, count, copied: vec![], carried: vec![] };
+        let columns = Columns::of(g, inside);
+        let mut ring = Ring { first, end, range, count, copied: vec![], carried: vec![], columns };
         let mut left = CARRIED;
         for (statement, s) in statements.iter().enumerate().take(end).skip(first + 1) {
             let Some(at) = moving(g, s, range) else { continue };
-            if matches!(s, Statement::Wide(_, _, bytes, _) if *bytes as i64 == BYTES) {
+            if let Statement::Wide(_, _, bytes, parts) = s
+                && *bytes as i64 == BYTES
+            {
                 let depends = |t: &(Id, i64)| g.free_ranges(at).contains(&t.0);
-                let (own, others) = threads.iter().partition(|t| depends(t));
-                ring.copied.push(Family { statements: vec![statement], apart: 0, own, others });
+                let (own, others): (Vec<(Id, i64)>, _) = threads.iter().partition(|t| depends(t));
+                let unit = ring.columns.units.get(&parts[0].0).map(|&at| Unit { at, apart: 0 });
+                if unit.is_some() {
+                    // The last two are a lane's digits.
+                    ring.columns.groups = own[..own.len().saturating_sub(2)].to_vec();
+                }
+                ring.copied.push(Family { statements: vec![statement], apart: 0, unit, own, others });
             } else if s.words(g) <= left {
                 left -= s.words(g);
                 ring.carried.push(statement);
@@ -62,7 +135,11 @@ impl Ring {
     }
     /// Bytes of an iteration.
     pub fn bytes(&self) -> i64 {
-        self.copied.iter().map(Family::bytes).sum()
+        self.columns_at() + self.columns.bytes()
+    }
+    /// Bytes before the columns that products of several warps read.
+    pub fn columns_at(&self) -> i64 {
+        self.copied.iter().filter(|f| f.unit.is_none()).map(Family::bytes).sum()
     }
     /// Do threads read what others have copied?
     pub fn is_shared(&self) -> bool {
@@ -106,13 +183,21 @@ fn families(g: &Graph, statements: &[Statement], single: Vec<Family>) -> Vec<Fam
     for (_, mut of) in by {
         of.sort_by_key(|f| f.0);
         let apart = if of.len() > 1 { of[1].0 - of[0].0 } else { 0 };
-        let evenly = of.windows(2).all(|w| w[1].0 - w[0].0 == apart);
+        let place = |f: &(i64, Family)| f.1.unit.map_or(0, |unit| unit.at);
+        let apart_there = if of.len() > 1 { place(&of[1]) - place(&of[0]) } else { 0 };
+        let alike = |w: &[(i64, Family)]| {
+            w[1].0 - w[0].0 == apart
+                && place(&w[1]) - place(&w[0]) == apart_there
+                && w[0].1.unit.is_some() == w[1].1.unit.is_some()
+        };
+        let evenly = of.windows(2).all(alike);
         // As many as there are threads that load the same, or as divide these.
         let size = if evenly { gcd(of.len() as i64, of[0].1.sharing()) } else { 1 };
         let mut rest = of.into_iter().map(|f| f.1);
         while let Some(mut first) = rest.next() {
             first.statements.extend(rest.by_ref().take(size as usize - 1).flat_map(|f| f.statements));
-            out.push(Family { apart, ..first });
+            let unit = first.unit.map(|unit| Unit { apart: apart_there, ..unit });
+            out.push(Family { apart, unit, ..first });
         }
     }
     out
@@ -169,6 +254,9 @@ fn is_reused(g: &Graph, statements: &[Statement]) -> bool {
     });
     let unpacked = |s: &&Statement| matches!(s, Statement::Define(id) if g[*id].op == Op::ScaledPair);
     let Some(of) = products.next() else { return false };
+    if of.is_of_group() {
+        return true;
+    }
     let fragments = statements.iter().filter(unpacked).count() as i64 / of.first.registers();
     1 + products.count() as i64 > fragments
 }
@@ -184,6 +272,8 @@ pub struct Wanted {
     pub carried: i64,
     /// Is each fragment that is unpacked multiplied several times?
     pub reused: bool,
+    /// Are there products of several warps, which read nothing but copies?
+    pub needed: bool,
 }
 
 impl Wanted {
@@ -191,7 +281,7 @@ impl Wanted {
     pub fn and(self, other: Wanted) -> Wanted {
         let bytes = self.bytes.max(other.bytes);
         let (longest, carried) = (self.longest.max(other.longest), self.carried.max(other.carried));
-        Wanted { bytes, longest, carried, reused: self.reused && other.reused }
+        Wanted { bytes, longest, carried, reused: self.reused && other.reused, needed: self.needed || other.needed }
     }
 }
 
@@ -202,5 +292,6 @@ pub fn wanted(g: &Graph, body: &Code, threads: i64) -> Option<Wanted> {
     let carried = |r: &Ring| r.carried.iter().map(|&at| body.statements[at].words(g)).sum();
     let carried = rings.iter().map(carried).max().unwrap_or(0);
     let reused = rings.iter().all(|r| is_reused(g, &body.statements[r.first..r.end]));
-    Some(Wanted { bytes: rings.iter().map(Ring::bytes).sum(), longest, carried, reused })
+    let needed = rings.iter().any(|r| !r.columns.is_empty());
+    Some(Wanted { bytes: rings.iter().map(Ring::bytes).sum(), longest, carried, reused, needed })
 }

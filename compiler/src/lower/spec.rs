@@ -144,7 +144,9 @@ impl<'a> Checker<'a> {
             Statement::DependencyWait | Statement::LaunchDependents => {
                 return self.hold_here(self.nest.is_none(), "kernels are waited for outside nests");
             }
-            Statement::AsyncGroup => return self.hold_here(self.nest.is_some(), "a statement stands in a nest"),
+            Statement::AsyncGroup | Statement::CopiesShown | Statement::ProductsEnded(_) => {
+                return self.hold_here(self.nest.is_some(), "a statement stands in a nest");
+            }
             Statement::Unless(condition) => return self.unless(*condition),
             Statement::Leave(condition) => return self.leave(*condition),
             Statement::Prefetch(Prefetch::Span(span)) => return self.span(span),
@@ -297,6 +299,8 @@ impl<'a> Checker<'a> {
         for (i, &s) in g[id].src.iter().enumerate() {
             match g[id].op {
                 Op::Load | Op::TileLoad if i == 0 => self.readable(s, id)?,
+                // Of a ring, which copies fill (`rings.rs`).
+                Op::MmaShared if g[s].op == Op::Local => {}
                 // Threads of a range, not its index.
                 Op::Fold if i == 1 => {}
                 _ if Some(s) == except => {}

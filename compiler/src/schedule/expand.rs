@@ -174,7 +174,7 @@ impl<'a> Expander<'a> {
             }
             Op::Reduce if self.derived.is_tiled(node) => self.tiled(g, node, index, self.derived.tiled[&node]),
             Op::Reduce if self.derived.of_halves.contains_key(&node) => {
-                self.tiled(g, node, index, [self.derived.of_halves[&node]; 2])
+                self.tiled(g, node, index, [self.derived.of_halves[&node].step; 2])
             }
             Op::Reduce => self.reduce(g, node, index),
             _ if n.op.is_elementwise() => {

@@ -65,7 +65,12 @@ pub fn with_every_part() -> Vec<Case> {
 
 /// Tiles of `height` tokens, of at most `most`.
 pub fn grouped_by(e: EncodingRef, height: usize, most: usize) -> Case {
-    let (d, ff, count, used) = (e.elements.max(64), e.elements.max(64), 6, 2);
+    grouped_of([e.elements.max(64); 2], e, height, most)
+}
+
+/// The same of experts with so many inputs and so many gates.
+pub fn grouped_of([d, ff]: [usize; 2], e: EncodingRef, height: usize, most: usize) -> Case {
+    let (count, used) = (6, 2);
     let case = Case::new(format!("n tokens, {}", e.name), |c| {
         let n = c.var("n", 1, most);
         let x = c.input("x", dims![n, d], Scalar::F32);

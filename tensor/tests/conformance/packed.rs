@@ -4,6 +4,8 @@ use crate::harness::{Case, Fill, Within};
 use crate::{experts, invented, network};
 use gristmill_encodings::{Q4_0, TABLE, by_name};
 use gristmill_tensor::dims;
+use gristmill_uop::fragment::Fragment;
+use gristmill_uop::target::Target;
 use gristmill_uop::{EncodingRef, Scalar};
 
 /// A row of two blocks or of as many elements, or of as many more as integer products need: they take 32 at a time.
@@ -117,6 +119,44 @@ pub fn tiles() -> Vec<Case> {
     out.push(experts::grouped_by(&Q4_0, 32, 40).renamed("by 32"));
     out.push(prompt(by_name("bf16").expect("an encoding"), 48));
     out
+}
+
+/// Contractions of so many tokens, and rows of so many terms, that several warps of a GPU share their columns: alone, two that read one input, of tiles of tokens that
+/// data gives their weights, and of weights of heads.
+pub fn shared_columns() -> Vec<Case> {
+    let formats = ["q4_0", "q6_k", "q4_k", "iq4_nl"].map(|name| by_name(name).expect("an encoding"));
+    let mut out: Vec<Case> = formats.into_iter().map(|e| prompt_of(e, [128, 512, 200])).collect();
+    out.extend([[192, 256, 130], [320, 192, 144]].map(|sizes| prompt_of(&Q4_0, sizes)));
+    out.push(
+        Case::new("gate and up, a prompt".to_string(), |c| {
+            let n = c.var("n", 1, 160);
+            let x = c.input("x", dims![n, 256], Scalar::F32);
+            let [gate, up] = ["gate", "up"].map(|name| x.linear(c.weight(name, &[128, 256], &Q4_0)));
+            c.output("y", gate.silu() * up);
+        })
+        .vars(&[&[("n", 33)], &[("n", 160)]]),
+    );
+    out.push(experts::grouped_of([256, 128], &Q4_0, 32, 150).renamed("by 32"));
+    out
+}
+
+/// Workgroups of two groups of warps, where products of several warps are known, and few of them, so that tiles are as wide as there are.
+pub fn with_groups(mut target: Target) -> Target {
+    if target.machine.fragments.iter().any(Fragment::is_of_group) {
+        target.threads = 256;
+        target.machine.units = 4;
+    }
+    target
+}
+
+/// A prompt of at most so many tokens, with a weight of so many rows and terms.
+fn prompt_of(e: EncodingRef, [rows, terms, most]: [usize; 3]) -> Case {
+    Case::new(format!("{rows} rows of {terms} of {}, {most} tokens", e.name), |c| {
+        let n = c.var("n", 1, most);
+        let x = c.input("x", dims![n, terms], Scalar::F32);
+        c.output("y", x.linear(c.weight("w", &[rows, terms], e)));
+    })
+    .vars(&[&[("n", 5)], &[("n", most as i64)]])
 }
 
 fn prompt(e: EncodingRef, rows: usize) -> Case {

@@ -17,6 +17,9 @@
 #define COPY_BEHIND(to, a, from, b) sim::copy((unsigned char *)(to) + a, (const unsigned char *)(from) + b)
 #define COPIES_ENDED sim::copies_ended(0)
 #define COPIES_MADE sim::made[sim::current]++
+#define COPIES_SHOWN
+#define PRODUCTS_ENDED
+#define PRODUCTS_ENDED_BUT(n)
 #define COPIES_ENDED_BUT(n) sim::copies_ended(n)
 #define INFINITE ((float)INFINITY)
 #define NOT_A_NUMBER ((float)NAN)
@@ -127,6 +130,34 @@ FN f32x4 mma_halves_8(unsigned int a, unsigned int b, unsigned int x, f32x4 d) {
   const unsigned int own[] = {a, b, x};
   return mma_of_halves(false, 1, own, d);
 }
+// Words of rows `g` and `g + 8` of this warp's 16, of 32 terms; columns in units of 8 terms, of all columns before the next.
+template <int COLUMNS, class Sums> static inline Sums wgmma(const unsigned int *own, const void *columns, Sums d) {
+  static unsigned int words[1024][8];
+  BARRIER;
+  memcpy(words[sim::current], own, 8 * sizeof *own);
+  BARRIER;
+  const int lane = sim::current % 32, first = sim::current - lane, g = lane / 4, t = lane % 4;
+  const unsigned short *halves = (const unsigned short *)columns;
+  for (int n = 0; n < COLUMNS / 8; n++)
+    for (int i = 0; i < 2; i++)
+      for (int j = 0; j < 2; j++)
+        for (int k = 0; k < 32; k++) {
+          const unsigned int row = words[first + g * 4 + k % 8 / 2][2 * (k / 8) + i];
+          const float product = half_at(false, row, k) * half_at(false, halves[(k / 8 * COLUMNS + 8 * n + 2 * t + j) * 8 + k % 8], 0);
+          d.at[4 * n + 2 * i + j] += product;
+        }
+  return d;
+}
+#define WGMMA(columns, sums) \
+struct f32x##sums { float at[sums]; }; \
+FN f32x##sums wgmma_##columns(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int f, unsigned int g, unsigned int h, unsigned int i, const void *at, f32x##sums d) { \
+  const unsigned int own[] = {a, b, c, e, f, g, h, i}; \
+  return wgmma<columns>(own, at, d); \
+}
+WGMMA(16, 8)
+WGMMA(32, 16)
+WGMMA(64, 32)
+WGMMA(128, 64)
 static inline unsigned int pair_of(bool bf16, unsigned int word, float factor, float term, unsigned int select, unsigned int zero) {
   const auto half = [=](float x) {
     const unsigned int word = bits<float, unsigned int>(x);

@@ -199,6 +199,7 @@ impl<'a> Writer<'a> {
                 }
             }
             Statement::AsyncWait(groups) if *groups > 0 => self.line(format_args!("COPIES_ENDED_BUT({groups});")),
+            Statement::ProductsEnded(but) if *but > 0 => self.line(format_args!("PRODUCTS_ENDED_BUT({but});")),
             Statement::Carried(load, first) => {
                 let (t, load, first) = (self.t.type_of(*load), self.t.name(*load), self.t.name(*first));
                 self.line(format_args!("{t} {load} = {first};"));
@@ -338,6 +339,8 @@ fn word(s: &Statement) -> Option<&'static str> {
         Statement::Barrier => "BARRIER;",
         Statement::AsyncWait(0) => "COPIES_ENDED;",
         Statement::AsyncGroup => "COPIES_MADE;",
+        Statement::CopiesShown => "COPIES_SHOWN;",
+        Statement::ProductsEnded(0) => "PRODUCTS_ENDED;",
         Statement::DependencyWait => "PREDECESSORS_ENDED;",
         Statement::LaunchDependents => "DEPENDENTS_MAY_START;",
         _ => return None,

@@ -1,6 +1,8 @@
 //! What every translation unit begins with: types, the words of the language that kernels are written in, conversions, and the few functions
 //! that have no operator.
 
+use gristmill_uop::fragment::WARPS;
+
 /// Scalar types: name, C type.
 const SCALARS: &[(&str, &str)] = &[
     ("i8", "signed char"),
@@ -17,8 +19,50 @@ const SCALARS: &[(&str, &str)] = &[
 
 /// The prelude for CUDA.
 pub fn prelude() -> String {
-    format!("{DEVICE}{}", common())
+    format!("{DEVICE}#if __CUDA_ARCH__ >= 900\n{}#endif\n{}", products_of_groups(), common())
 }
+
+/// Products of several warps: of 64 rows, of which each warp has words of 16, and columns in shared memory, in the order of `fragment::unit`. Descriptors count units of
+/// 16 bytes: neighbours along the terms are as many apart as there are columns, eight columns 8 (PTX ISA, "Matrix descriptor").
+fn products_of_groups() -> String {
+    let mut s = String::from(WGMMA);
+    for of in WARPS.iter().filter(|of| of.is_of_group()) {
+        let (columns, sums) = (of.columns, of.sums.registers());
+        let list = |range: std::ops::Range<i64>| range.map(|i| format!("%{i}")).collect::<Vec<_>>().join(",");
+        let product = |i: i64| {
+            let words = list(sums + 4 * i..sums + 4 * i + 4);
+            let of = format!("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16");
+            format!("{of} {{{}}}, {{{words}}}, %{}, 1, 1, 1, 0;", list(0..sums), sums + 8 + i)
+        };
+        let d = (0..sums).map(|i| format!("\"+f\"(d.at[{i}])")).collect::<Vec<_>>().join(",");
+        let words = "abcefghi".chars();
+        let (own, read): (Vec<_>, Vec<_>) = words.map(|w| (format!("unsigned int {w}"), format!("\"r\"({w})"))).unzip();
+        s += &format!(
+            "struct f32x{sums} {{ float at[{sums}]; }};\n\
+             FN f32x{sums} wgmma_{columns}({}, const void *columns, f32x{sums} d) {{\n\
+             const unsigned long long x = columns_at(columns, {columns});\n\
+             asm volatile(\"wgmma.fence.sync.aligned; {} {} wgmma.commit_group.sync.aligned;\" : {d} : {}, \"l\"(x), \"l\"(x + {}) : \"memory\");\n\
+             return d;\n}}\n",
+            own.join(", "),
+            product(0),
+            product(1),
+            read.join(", "),
+            2 * columns,
+        );
+    }
+    s
+}
+
+const WGMMA: &str = r#"
+// What `cp.async` has written other units read behind such a fence (PTX ISA, "Async proxy").
+#define COPIES_SHOWN asm volatile("fence.proxy.async;" ::: "memory")
+#define PRODUCTS_ENDED_BUT(but) asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(but) : "memory")
+#define PRODUCTS_ENDED asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory")
+FN unsigned long long columns_at(const void *columns, int count) {
+  const unsigned int at = (unsigned int)__cvta_generic_to_shared(columns);
+  return (at & 0x3ffffu) >> 4 | (unsigned long long)count << 16 | 8ull << 32;
+}
+"#;
 
 /// What does not depend on how threads run.
 pub fn common() -> String {

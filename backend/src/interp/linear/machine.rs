@@ -6,7 +6,7 @@ use super::memory::{At, Places};
 use super::nodes;
 use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
 use gristmill_uop::fold::{self, Value};
-use gristmill_uop::fragment::{Fragment, TILES};
+use gristmill_uop::fragment::{Fragment, TILES, UNIT, unit};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 use std::collections::HashMap;
 
@@ -311,6 +311,8 @@ impl<'a> Machine<'a> {
             }
             Statement::AsyncGroup => self.places.group(),
             Statement::AsyncWait(groups) => self.places.arrived(*groups),
+            // A product has ended where it begins.
+            Statement::CopiesShown | Statement::ProductsEnded(_) => {}
             Statement::Barrier => self.places.barrier(),
             Statement::Carried(load, value) | Statement::Carry(load, value) => {
                 let values: Vec<Value> = (0..self.threads).flat_map(|t| self.get(*value, t).to_vec()).collect();
@@ -436,6 +438,7 @@ impl<'a> Machine<'a> {
                 nodes::over_threads(n, &own, (lane.stride(), lanes))
             }
             Op::Mma | Op::MmaHalf => self.product(n),
+            Op::MmaShared => self.product_of_group(n),
             op if op.is_elementwise() && !matches!(op, Op::Bitcast | Op::Table | Op::Table4) => self.elementwise(id),
             _ => {
                 let types: Vec<Scalar> = n.src.iter().map(|&s| self.g.scalar(s)).collect();
@@ -463,6 +466,31 @@ impl<'a> Machine<'a> {
                 _ => self.get(n.src[of.words()], warp + lane as usize)[i],
             };
             out.extend(nodes::product(of, [rows, of.operand], |lane, register, _| word(lane, register), second, begin));
+        }
+        Ok(out)
+    }
+    /// A product of each group of warps, whose columns lie in memory that they share.
+    fn product_of_group(&mut self, n: &Node) -> Result<Vec<Value>, Fault> {
+        let of = Fragment::of_product(n).filter(|of| of.is_of_group());
+        let of = of.ok_or_else(|| Fault::Graph(format!("{:?} of no fragment", n.op)))?;
+        let rows = of.first.registers() as usize;
+        let (buffer, sum) = (n.src[rows], n.src[rows + 2]);
+        let units = of.terms / UNIT * of.columns;
+        let words_of_unit = UNIT / 2;
+        let mut out = Vec::with_capacity(self.threads * n.dtype.lanes as usize);
+        for group in (0..self.threads).step_by(of.sums.lanes() as usize) {
+            let first = self.index(n.src[rows + 1], group) * self.g.unit_bytes(buffer);
+            let word = |i: i64| At { buffer, byte: first + 4 * i };
+            let words = (0..units * words_of_unit).map(|i| self.places.load(word(i), Scalar::U32, group));
+            let words: Vec<i64> = words.map(|w| Ok(w?.int())).collect::<Result<_, Fault>>()?;
+            // Of a lane's registers those of a unit follow one another.
+            let second = |lane: i64, register: i64, _: i64| {
+                let [term, column] = of.second.at(lane, register, 0);
+                words[(unit(of, term / UNIT, column) * words_of_unit + register % words_of_unit) as usize]
+            };
+            let first = |lane: i64, register: i64, _: i64| self.index(n.src[register as usize], group + lane as usize);
+            let begin = |lane: i64, i: usize| self.get(sum, group + lane as usize)[i];
+            out.extend(nodes::product(of, [of.operand; 2], first, second, begin));
         }
         Ok(out)
     }

@@ -64,7 +64,7 @@ rows! {
         };
         over && matches!(n.arg, Arg::Reduce(..)) && n.dtype == from.with_lanes(1)
     };
-    [Mma MmaHalf] "a matrix product is a warp's" |_, _, threads| !threads.is_empty();
+    [Mma MmaHalf MmaShared] "a matrix product is a warp's" |_, _, threads| !threads.is_empty();
     [Mma] "words of a fragment of bytes, and its sums" |g, n, _| {
         let largest = matches!(n.arg, Arg::None | Arg::Int(0..=255));
         largest && Fragment::of_product(n).is_some_and(|of| are_words(g, &n.src) && n.dtype == sums(of))
@@ -73,6 +73,13 @@ rows! {
         let Some((&last, words)) = n.src.split_last() else { return false };
         let fits = |of: &Fragment| words.len() == of.words() && g[last].dtype == sums(of) && n.dtype == sums(of);
         Fragment::of_product(n).is_some_and(fits) && are_words(g, words)
+    };
+    [MmaShared] "words of rows, and columns of a buffer of words that threads share, from an i64 offset on, added to sums" |g, n, _| {
+        let Some(of) = Fragment::of_product(n).filter(|of| of.is_of_group()) else { return false };
+        let (words, rest) = n.src.split_at((of.first.registers() as usize).min(n.src.len()));
+        let &[buffer, at, sum] = rest else { return false };
+        let ring = g[buffer].op == Op::Local && g[buffer].dtype == Scalar::U32.one() && g[at].dtype == Scalar::I64.one();
+        ring && g[sum].dtype == sums(of) && n.dtype == sums(of) && are_words(g, words)
     };
     [PairBf16] "two vectors of f32, as many lanes of words" |g, n, _| {
         let lanes = n.dtype.lanes;

@@ -2,7 +2,7 @@
 
 use super::super::code::{Code, Statement, end_of_block};
 use super::error::{Checked, LinearError};
-use gristmill_uop::{Graph, Id};
+use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::FxHashMap;
 
 /// Copies to a ring, in groups.
@@ -19,6 +19,12 @@ struct Ring {
     read: bool,
     /// Are there reads of what other threads have copied?
     shared: bool,
+    /// Do products of several warps read it? Of the groups that have arrived so many are shown to them, and so many were at the last barrier.
+    group: bool,
+    shown: usize,
+    met_shown: usize,
+    /// Are there products under way?
+    under_way: bool,
 }
 
 /// Does a body wait for what it copies ahead?
@@ -35,6 +41,10 @@ pub(super) fn check(g: &Graph, code: &Code) -> Checked {
                     let own = all.iter().all(|r| g.free_ranges(*place).contains(r));
                     walk.rings.entry(*ring).or_default().shared |= !own;
                 }
+                if let Some(ring) = columns(g, s) {
+                    let ring = walk.rings.entry(ring).or_default();
+                    (ring.shared, ring.group) = (true, true);
+                }
             }
             if !walk.rings.is_empty() {
                 walk.statements(inside, 0)?;
@@ -43,6 +53,13 @@ pub(super) fn check(g: &Graph, code: &Code) -> Checked {
         at = end.max(at) + 1;
     }
     Ok(())
+}
+
+/// The buffer in which a product of several warps reads its columns.
+fn columns(g: &Graph, s: &Statement) -> Option<Id> {
+    let Statement::Accumulate(_, value) = s else { return None };
+    let n = &g[*value];
+    (n.op == Op::MmaShared).then(|| n.src[n.src.len() - 3])
 }
 
 struct Walk<'a> {
@@ -64,6 +81,11 @@ impl Walk<'_> {
                     let once = self.g.int_value(self.g[*range].src[0]).is_some_and(|n| n < 2);
                     for _ in 0..if once { 1 } else { 2 } {
                         self.statements(&all[at + 1..end], offset + at + 1)?;
+                        if self.rings.values().any(|r| r.under_way) {
+                            let statement = self.first + offset + at;
+                            let rule = "products of several warps have ended where an iteration does";
+                            return Err(LinearError { rule, statement, node: format!("statement {statement}") });
+                        }
                         self.rings.values_mut().filter(|r| r.read).for_each(|r| r.iterations += 1);
                     }
                 }
@@ -93,7 +115,22 @@ impl Walk<'_> {
                 let before = if *but == 0 { i64::MAX } else { self.group - but };
                 self.rings.values_mut().for_each(|r| r.arrived = r.groups.iter().filter(|&&n| n < before).count());
             }
-            Statement::Barrier => self.rings.values_mut().for_each(|r| (r.met, r.read) = (r.arrived, false)),
+            Statement::CopiesShown => self.rings.values_mut().for_each(|r| r.shown = r.arrived),
+            Statement::ProductsEnded(0) => self.rings.values_mut().for_each(|r| r.under_way = false),
+            Statement::Barrier => {
+                for r in self.rings.values_mut() {
+                    (r.met, r.met_shown, r.read) = (r.arrived, r.shown, r.under_way);
+                }
+            }
+            Statement::Accumulate(..) => {
+                let Some(ring) = columns(self.g, s).and_then(|ring| self.rings.get_mut(&ring)) else { return Ok(()) };
+                if ring.met_shown <= ring.iterations {
+                    return Err(
+                        "copies are waited for and shown before a barrier, and behind that products of several warps read them",
+                    );
+                }
+                (ring.read, ring.under_way) = (true, true);
+            }
             Statement::Copied(ring, ..) => {
                 let Some(ring) = self.rings.get_mut(ring) else { return Ok(()) };
                 if ring.arrived <= ring.iterations {

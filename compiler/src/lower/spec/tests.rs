@@ -5,7 +5,7 @@ use super::super::threads::ThreadIndex;
 use super::{check, check_widths, nodes};
 use crate::lower::tiles;
 use Statement::{Accumulate, Accumulator, Add, Copied, Define, End, Nest, Prefetch, Wide, WideWrite, Write, WriteTile};
-use gristmill_uop::fragment::MMA_BF16;
+use gristmill_uop::fragment::{MMA_BF16, WGMMA_16};
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
 use smallvec::SmallVec;
@@ -346,6 +346,17 @@ const WRONG: &[Wrong] = &[
         let one = w.g.int_of(Scalar::U32, 1);
         w.node(Op::MmaHalf, Scalar::F32.one().with_lanes(4), &[one; 7], Arg::Int(MMA_BF16.number()))
     }),
+    (
+        "words of rows, and columns of a buffer of words that threads share, from an i64 offset on, added to sums",
+        true,
+        |w| {
+            // The buffer is memory, of f32.
+            let one = w.g.int_of(Scalar::U32, 1);
+            let sums = w.g.constant(Scalar::F32.one().with_lanes(8), 0.0);
+            let src = [&[one; 8][..], &[w.x, w.group, sums]].concat();
+            w.node(Op::MmaShared, Scalar::F32.one().with_lanes(8), &src, Arg::Int(WGMMA_16.number()))
+        },
+    ),
     ("two vectors of f32, as many lanes of words", false, |w| {
         let one = w.g.int(1);
         w.node(Op::PairBf16, Scalar::U32, &[one; 2], Arg::None)

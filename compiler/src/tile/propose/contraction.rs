@@ -9,7 +9,7 @@ use crate::price::occupancy::WORDS;
 use crate::tile::contraction::Factor;
 use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
 use gristmill_uop::RangeKind::{Global, Loop, Upcast, Vector};
-use gristmill_uop::fragment::{Fragment, MMA_I8};
+use gristmill_uop::fragment::{Fragment, MMA_I8, WGMMA_16};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind, Scalar};
@@ -28,6 +28,12 @@ const WARP_TOKENS: i64 = 32;
 const LEAST_STEPS: i64 = 2;
 /// Tiles of sums of a warp that unpacks halves: with 32 registers for them an H200's unit has room for two workgroups.
 const UNPACKED_TILES: i64 = 8;
+/// Warps that share the columns of a product.
+const GROUP: i64 = WGMMA_16.rows / WARP_ROWS;
+/// Tiles of sums of such a warp: with 64 registers for them an H200's unit has room for two workgroups.
+const GROUP_TILES: i64 = 16;
+/// Fewest of them beside one another: of 16 tokens.
+const LEAST_GROUP_TILES: i64 = WGMMA_16.columns / 8;
 /// Tokens that a thread multiplies a row with, where no matrix product does.
 const TOKENS: i64 = 4;
 /// Threads that share a row, at least: loads of neighbours are whole sectors of 32 bytes then.
@@ -128,7 +134,10 @@ impl Contraction<'_> {
             (Some(token), _) if gpu && !products && host_bound(self.g, self.axes[token]) => {
                 self.few_tokens_of_threads(token)
             }
-            (Some(token), _) if gpu && self.rows % WARP_ROWS == 0 => self.matrix_products(token, nests),
+            (Some(token), _) if gpu && self.rows % WARP_ROWS == 0 => {
+                let group = around.derived.of_halves.values().any(|order| order.group);
+                self.matrix_products(token, nests, group)
+            }
             (Some(token), _) => self.panel(token),
         }
     }
@@ -244,43 +253,60 @@ impl Contraction<'_> {
     }
     /// Rows and tokens as tiles of warps, laid out over a warp as its matrix product wants them (`lower/mma.rs`): lane 4g + t has rows g + 8i and
     /// tokens 2t + j.
-    fn matrix_products(&self, token: usize, nests: &[Id]) -> Vec<Proposal<Workgroup>> {
+    fn matrix_products(&self, token: usize, nests: &[Id], group: bool) -> Vec<Proposal<Workgroup>> {
         let of_tokens: i64 =
             self.tokens.iter().filter(|&&i| i != token).map(|&i| self.g.max_of(self.bound(i))).product();
         let (others, most) = (self.others * of_tokens, self.g.max_of(self.bound(token)));
-        let of_warp = self.tiles_of_warp(others, most, of_halves(self.g, nests));
-        let first = self.warp_tiles(others, most, of_warp);
+        let halves = of_halves(self.g, nests);
+        let of_warp = self.warp_tiles(others, most, self.tiles_of_warp(others, most, halves));
+        let of_group = if group && halves { self.tiles_of_group(others, most) } else { None };
+        let first = of_group.unwrap_or(of_warp);
         let of = |w: WarpTiles| self.tiles_of_warps(token, w);
-        let WarpTiles { rows, high, tiles, beside } = first;
+        let WarpTiles { rows, high, tiles, beside, .. } = first;
         let taller = if self.rows / WARP_ROWS % (2 * high * rows) == 0 { 2 * high } else { high };
         let others = [
             ("fewer rows", of(WarpTiles { high: 1, ..first })),
             ("more rows", of(WarpTiles { high: taller, ..first })),
             ("fewer tokens", of(WarpTiles { tiles: (tiles / 2).max(1), ..first })),
             ("more tokens", of(WarpTiles { tiles: 2 * tiles, ..first })),
-            ("warps along tokens", of(WarpTiles { rows: 1, beside: beside * rows, ..first })),
+            ("warps along tokens", of(WarpTiles { rows: 1, beside: beside * rows, group: false, ..first })),
             ("warps along terms", of(WarpTiles { rows: (rows / 2).max(1), ..first })),
+            ("each warp by itself", of(of_warp)),
         ];
         let threads = host_bound(self.g, self.axes[token]).then(|| self.tokens_of_threads(token, TOKENS));
         proposals(of(first), others.into_iter().chain(threads.map(|plan| ("without fragments", plan))))
     }
     fn tiles_of_warps(&self, token: usize, tiles: WarpTiles) -> Workgroup {
-        let WarpTiles { rows, high, tiles, beside } = tiles;
+        let WarpTiles { rows, high, tiles, beside, group } = tiles;
         let block = if host_bound(self.g, self.axes[token]) { Global } else { Loop };
         let (row, of_warp) = (self.row, WARP_ROWS * high);
+        // Warps that share the columns of a product have rows beside one another.
+        let together = if group { GROUP.min(rows) } else { 1 };
         let parts = [
             Part::rest(row, Global, rows * of_warp),
             Part::rest(token, block, 8 * tiles * beside),
-            Part::of(row, Vector, rows, of_warp),
+            Part::of(row, Vector, rows / together, together * of_warp),
             Part::of(token, Vector, beside, 8 * tiles),
+            Part::of(row, Vector, together, WARP_ROWS),
             Part::of(row, Vector, 8, 1),
             Part::of(token, Vector, 4, 2),
-            Part::of(row, Upcast, high, WARP_ROWS),
+            Part::of(row, Upcast, high, together * WARP_ROWS),
             Part::of(token, Upcast, tiles, 8),
             Part::of(row, Upcast, 2, 8),
             Part::of(token, Upcast, 2, 1),
         ];
         self.workgroup(self.other_tokens(Global).chain(parts))
+    }
+    /// Tiles of four warps that share the columns of a product: as many tokens as leave registers for two workgroups, fewer until nearly every multiprocessor has
+    /// something to do.
+    fn tiles_of_group(&self, others: i64, most: i64) -> Option<WarpTiles> {
+        let rows = power_divisor(self.rows / WARP_ROWS, self.warps());
+        let tiles = (GROUP_TILES / self.sums.max(1)).min(up_to_power((most + 7) / 8));
+        let mut of = WarpTiles { rows, high: 1, tiles, beside: self.warps() / rows, group: true };
+        while of.tiles > LEAST_GROUP_TILES && 4 * self.groups(of, others, most) < 3 * self.target.machine.units as i64 {
+            of.tiles /= 2;
+        }
+        (rows >= GROUP && tiles >= LEAST_GROUP_TILES).then_some(of)
     }
     /// Tiles of a warp: as many tokens as rows share, and of the warps of a workgroup as many side by side as there are rows,
     /// the others for more tokens.
@@ -290,7 +316,7 @@ impl Contraction<'_> {
         let rows = power_divisor(n / WARP_ROWS, warps);
         let beside = up_to_power(most / (8 * tiles)).min(warps / rows);
         // Rows of a warp, as long as every multiprocessor has something to do.
-        let twice = WarpTiles { rows, high: 2, tiles, beside };
+        let twice = WarpTiles { rows, high: 2, tiles, beside, group: false };
         // Halves are asked for a step at a time: every multiprocessor wants as many workgroups as it has room for.
         let wanted = if halves { self.target.resident() } else { 1 };
         let is_enough = self.groups(twice, others, most) >= wanted * self.target.machine.units as i64;
@@ -350,4 +376,6 @@ struct WarpTiles {
     tiles: i64,
     /// Warps side by side along the tokens.
     beside: i64,
+    /// Do four warps along the rows share the columns of a product?
+    group: bool,
 }

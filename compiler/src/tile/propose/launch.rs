@@ -95,11 +95,13 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
 fn ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
     let (wanted, target) = (pressure.ahead?, of.target);
     let machine = &target.machine;
-    if !machine.early || !target.copy_ahead || !wanted.reused || of.beside <= target.resident() {
+    if !machine.early || !target.copy_ahead || !wanted.needed && (!wanted.reused || of.beside <= target.resident()) {
         return None;
     }
-    // Half as many as tiles have are for the operands of their products; what is carried over is there for two iterations.
-    let registers = REGISTERS + pressure.unpacked * 3 / 2 + 2 * wanted.carried + WORDS;
+    // Half as many as tiles have are for the operands of their products, of which those of several warps have rows alone; what is carried over is there for two
+    // iterations.
+    let operands = if wanted.needed { 0 } else { pressure.unpacked / 2 };
+    let registers = REGISTERS + pressure.unpacked + operands + 2 * wanted.carried + WORDS;
     let iterations = |resident: i64| {
         let of_unit = machine.shared_per_unit as i64 / resident - RESERVED;
         let room = of_unit.min(machine.shared_per_workgroup as i64) - of.scratch as i64;
