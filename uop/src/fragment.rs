@@ -211,8 +211,9 @@ macro_rules! wgmma {
 pub const UNIT: i64 = 8;
 /// Where the second operand of `wgmma` has a unit of a column, in units from its first: eight columns are neighbours, 128 bytes (PTX ISA, "Asynchronous
 /// warpgroup level matrix shared memory layout", K-major and without a swizzle).
+/// Units of the next terms begin two further on than those of a column end, so that lanes that copy a column's write to other banks.
 pub const fn unit(of: &Fragment, number: i64, column: i64) -> i64 {
-    number * of.columns + column
+    number * (of.columns + 2) + column
 }
 
 /// Products of halves on sm_90 (PTX ISA, `wgmma.mma_async`), for columns by fours: what divides a tile of tokens.

@@ -80,7 +80,7 @@ impl Columns {
                 all.units.insert(unit[0], all.words + fragment::unit(of, 0, 8 * i as i64) * UNIT_WORDS);
             }
             all.apart = [fragment::unit(of, 1, 0), fragment::unit(of, 0, 1)].map(|units| units * UNIT_WORDS);
-            all.words += of.terms / fragment::UNIT * of.columns * UNIT_WORDS;
+            all.words += fragment::unit(of, of.terms / fragment::UNIT, 0) * UNIT_WORDS;
         }
         all
     }

@@ -143,7 +143,7 @@ template <int COLUMNS, class Sums> static inline Sums wgmma(const unsigned int *
       for (int j = 0; j < 2; j++)
         for (int k = 0; k < 32; k++) {
           const unsigned int row = words[first + g * 4 + k % 8 / 2][2 * (k / 8) + i];
-          const float product = half_at(false, row, k) * half_at(false, halves[(k / 8 * COLUMNS + 8 * n + 2 * t + j) * 8 + k % 8], 0);
+          const float product = half_at(false, row, k) * half_at(false, halves[(k / 8 * (COLUMNS + 2) + 8 * n + 2 * t + j) * 8 + k % 8], 0);
           d.at[4 * n + 2 * i + j] += product;
         }
   return d;

@@ -1,7 +1,7 @@
 //! What every translation unit begins with: types, the words of the language that kernels are written in, conversions, and the few functions
 //! that have no operator.
 
-use gristmill_uop::fragment::WARPS;
+use gristmill_uop::fragment::{WARPS, unit};
 
 /// Scalar types: name, C type.
 const SCALARS: &[(&str, &str)] = &[
@@ -23,11 +23,11 @@ pub fn prelude() -> String {
 }
 
 /// Products of several warps: of 64 rows, of which each warp has words of 16, and columns in shared memory, in the order of `fragment::unit`. Descriptors count units of
-/// 16 bytes: neighbours along the terms are as many apart as there are columns, eight columns 8 (PTX ISA, "Matrix descriptor").
+/// 16 bytes: neighbours along the terms are as many apart as it says, eight columns 8 (PTX ISA, "Matrix descriptor").
 fn products_of_groups() -> String {
     let mut s = String::from(WGMMA);
     for of in WARPS.iter().filter(|of| of.is_of_group()) {
-        let (columns, sums) = (of.columns, of.sums.registers());
+        let (columns, sums, apart) = (of.columns, of.sums.registers(), unit(of, 1, 0));
         let list = |range: std::ops::Range<i64>| range.map(|i| format!("%{i}")).collect::<Vec<_>>().join(",");
         let product = |i: i64| {
             let words = list(sums + 4 * i..sums + 4 * i + 4);
@@ -40,14 +40,14 @@ fn products_of_groups() -> String {
         s += &format!(
             "struct f32x{sums} {{ float at[{sums}]; }};\n\
              FN f32x{sums} wgmma_{columns}({}, const void *columns, f32x{sums} d) {{\n\
-             const unsigned long long x = columns_at(columns, {columns});\n\
+             const unsigned long long x = columns_at(columns, {apart});\n\
              asm volatile(\"wgmma.fence.sync.aligned; {} {} wgmma.commit_group.sync.aligned;\" : {d} : {}, \"l\"(x), \"l\"(x + {}) : \"memory\");\n\
              return d;\n}}\n",
             own.join(", "),
             product(0),
             product(1),
             read.join(", "),
-            2 * columns,
+            2 * apart,
         );
     }
     s
@@ -55,12 +55,12 @@ fn products_of_groups() -> String {
 
 const WGMMA: &str = r#"
 // What `cp.async` has written other units read behind such a fence (PTX ISA, "Async proxy").
-#define COPIES_SHOWN asm volatile("fence.proxy.async;" ::: "memory")
+#define COPIES_SHOWN asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 #define PRODUCTS_ENDED_BUT(but) asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(but) : "memory")
 #define PRODUCTS_ENDED asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory")
-FN unsigned long long columns_at(const void *columns, int count) {
+FN unsigned long long columns_at(const void *columns, int apart) {
   const unsigned int at = (unsigned int)__cvta_generic_to_shared(columns);
-  return (at & 0x3ffffu) >> 4 | (unsigned long long)count << 16 | 8ull << 32;
+  return (at & 0x3ffffu) >> 4 | (unsigned long long)apart << 16 | 8ull << 32;
 }
 "#;
 

@@ -475,7 +475,7 @@ impl<'a> Machine<'a> {
         let of = of.ok_or_else(|| Fault::Graph(format!("{:?} of no fragment", n.op)))?;
         let rows = of.first.registers() as usize;
         let (buffer, sum) = (n.src[rows], n.src[rows + 2]);
-        let units = of.terms / UNIT * of.columns;
+        let units = unit(of, of.terms / UNIT, 0);
         let words_of_unit = UNIT / 2;
         let mut out = Vec::with_capacity(self.threads * n.dtype.lanes as usize);
         for group in (0..self.threads).step_by(of.sums.lanes() as usize) {

@@ -19,6 +19,8 @@ const SHARED: [(&str, i64); 3] = [("a quarter shared", 25), ("half shared", 50),
 /// Iterations that are copied ahead: what more copies take of a unit's memory its first-level cache lacks, and scales are read again from further away (GLM's gate
 /// and up of 64 sequences on an H100, without copies: 129 us, and 176 with a fifth of the first-level cache).
 const AHEAD: i64 = 1;
+/// The same of products of several warps, of which an iteration takes a fraction of the time that memory needs to answer.
+const AHEAD_OF_GROUPS: i64 = 3;
 /// Bytes of shared memory that drivers keep of each workgroup's (CUDA programming guide, compute capability 8.0 and later).
 const RESERVED: i64 = 1 << 10;
 
@@ -70,7 +72,7 @@ pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     if pressure.ahead.is_some() && target.machine.early {
         let at = |ahead| LaunchPlan { ahead, ..first };
         others.push(if first.ahead > 0 { ("nothing copied ahead", at(0)) } else { ("copied ahead", at(AHEAD)) });
-        others.push(("copied further ahead", at(AHEAD + 1)));
+        others.push(("copied further ahead", at(first.ahead + 1)));
     }
     if target.machine.early && pressure::can_copy(of.g, of.bodies) {
         others.push(("copies through registers", LaunchPlan { asynchronous: false, ..first }));
@@ -105,7 +107,7 @@ fn ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
     let iterations = |resident: i64| {
         let of_unit = machine.shared_per_unit as i64 / resident - RESERVED;
         let room = of_unit.min(machine.shared_per_workgroup as i64) - of.scratch as i64;
-        (room / wanted.bytes - 1).min(wanted.longest - 1).min(AHEAD)
+        (room / wanted.bytes - 1).min(wanted.longest - 1).min(if wanted.needed { AHEAD_OF_GROUPS } else { AHEAD })
     };
     let held = (1..=held_with(registers, target)).rev();
     held.map(|n| (n, iterations(n))).find(|&(_, ahead)| ahead > 0)
