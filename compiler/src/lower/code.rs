@@ -50,8 +50,6 @@ pub enum Statement {
     AsyncGroup,
     /// The thread's own asynchronous copies have arrived, but those of so many of the last groups; with 0 all of them.
     AsyncWait(i64),
-    /// What the thread has copied and waited for may be read by products of several warps, behind the next `Barrier`.
-    CopiesShown,
     /// The products of several warps that the thread takes part in have ended, but so many of the last: with 0 their sums may be read, and what they have read
     /// may be written behind the next `Barrier`.
     ProductsEnded(i64),
@@ -125,7 +123,6 @@ impl Statement {
             Statement::End
             | Statement::AsyncGroup
             | Statement::AsyncWait(_)
-            | Statement::CopiesShown
             | Statement::ProductsEnded(_)
             | Statement::Barrier
             | Statement::DependencyWait

@@ -104,9 +104,6 @@ impl Writer<'_> {
             self.out.push(Statement::AsyncGroup);
         }
         self.out.push(Statement::AsyncWait((self.ahead - 1).max(0)));
-        if columns {
-            self.out.push(Statement::CopiesShown);
-        }
         if shared {
             self.out.push(Statement::Barrier);
         }

@@ -106,7 +106,6 @@ fn line(g: &Graph, statement: &Statement) -> String {
         Statement::AsyncGroup => "end of a group of async copies".into(),
         Statement::AsyncWait(0) => "wait for async copies".into(),
         Statement::AsyncWait(groups) => format!("wait for async copies but those of {groups} groups"),
-        Statement::CopiesShown => "show copies to products of several warps".into(),
         Statement::ProductsEnded(0) => "wait for products of several warps".into(),
         Statement::ProductsEnded(but) => format!("wait for products of several warps but the last {but}"),
         Statement::Copied(buffer, at, bytes, parts) => {
@@ -187,7 +186,6 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
             | Statement::Barrier
             | Statement::AsyncGroup
             | Statement::AsyncWait(_)
-            | Statement::CopiesShown
             | Statement::ProductsEnded(_)
             | Statement::DependencyWait
             | Statement::LaunchDependents => {}

@@ -144,7 +144,7 @@ impl<'a> Checker<'a> {
             Statement::DependencyWait | Statement::LaunchDependents => {
                 return self.hold_here(self.nest.is_none(), "kernels are waited for outside nests");
             }
-            Statement::AsyncGroup | Statement::CopiesShown | Statement::ProductsEnded(_) => {
+            Statement::AsyncGroup | Statement::ProductsEnded(_) => {
                 return self.hold_here(self.nest.is_some(), "a statement stands in a nest");
             }
             Statement::Unless(condition) => return self.unless(*condition),

@@ -17,7 +17,6 @@
 #define COPY_BEHIND(to, a, from, b) sim::copy((unsigned char *)(to) + a, (const unsigned char *)(from) + b)
 #define COPIES_ENDED sim::copies_ended(0)
 #define COPIES_MADE sim::made[sim::current]++
-#define COPIES_SHOWN
 #define PRODUCTS_ENDED
 #define PRODUCTS_ENDED_BUT(n)
 #define COPIES_ENDED_BUT(n) sim::copies_ended(n)

@@ -339,7 +339,6 @@ fn word(s: &Statement) -> Option<&'static str> {
         Statement::Barrier => "BARRIER;",
         Statement::AsyncWait(0) => "COPIES_ENDED;",
         Statement::AsyncGroup => "COPIES_MADE;",
-        Statement::CopiesShown => "COPIES_SHOWN;",
         Statement::ProductsEnded(0) => "PRODUCTS_ENDED;",
         Statement::DependencyWait => "PREDECESSORS_ENDED;",
         Statement::LaunchDependents => "DEPENDENTS_MAY_START;",

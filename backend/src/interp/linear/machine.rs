@@ -312,7 +312,7 @@ impl<'a> Machine<'a> {
             Statement::AsyncGroup => self.places.group(),
             Statement::AsyncWait(groups) => self.places.arrived(*groups),
             // A product has ended where it begins.
-            Statement::CopiesShown | Statement::ProductsEnded(_) => {}
+            Statement::ProductsEnded(_) => {}
             Statement::Barrier => self.places.barrier(),
             Statement::Carried(load, value) | Statement::Carry(load, value) => {
                 let values: Vec<Value> = (0..self.threads).flat_map(|t| self.get(*value, t).to_vec()).collect();

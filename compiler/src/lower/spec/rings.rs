@@ -19,11 +19,7 @@ struct Ring {
     read: bool,
     /// Are there reads of what other threads have copied?
     shared: bool,
-    /// Do products of several warps read it? Of the groups that have arrived so many are shown to them, and so many were at the last barrier.
-    group: bool,
-    shown: usize,
-    met_shown: usize,
-    /// Are there products under way?
+    /// Are there products of several warps under way that read it?
     under_way: bool,
 }
 
@@ -42,8 +38,7 @@ pub(super) fn check(g: &Graph, code: &Code) -> Checked {
                     walk.rings.entry(*ring).or_default().shared |= !own;
                 }
                 if let Some(ring) = columns(g, s) {
-                    let ring = walk.rings.entry(ring).or_default();
-                    (ring.shared, ring.group) = (true, true);
+                    walk.rings.entry(ring).or_default().shared = true;
                 }
             }
             if !walk.rings.is_empty() {
@@ -115,34 +110,32 @@ impl Walk<'_> {
                 let before = if *but == 0 { i64::MAX } else { self.group - but };
                 self.rings.values_mut().for_each(|r| r.arrived = r.groups.iter().filter(|&&n| n < before).count());
             }
-            Statement::CopiesShown => self.rings.values_mut().for_each(|r| r.shown = r.arrived),
             Statement::ProductsEnded(0) => self.rings.values_mut().for_each(|r| r.under_way = false),
             Statement::Barrier => {
                 for r in self.rings.values_mut() {
-                    (r.met, r.met_shown, r.read) = (r.arrived, r.shown, r.under_way);
+                    (r.met, r.read) = (r.arrived, r.under_way);
                 }
             }
             Statement::Accumulate(..) => {
-                let Some(ring) = columns(self.g, s).and_then(|ring| self.rings.get_mut(&ring)) else { return Ok(()) };
-                if ring.met_shown <= ring.iterations {
-                    return Err(
-                        "copies are waited for and shown before a barrier, and behind that products of several warps read them",
-                    );
-                }
-                (ring.read, ring.under_way) = (true, true);
+                let Some(ring) = columns(self.g, s) else { return Ok(()) };
+                self.read(ring)?;
+                self.rings.entry(ring).or_default().under_way = true;
             }
-            Statement::Copied(ring, ..) => {
-                let Some(ring) = self.rings.get_mut(ring) else { return Ok(()) };
-                if ring.arrived <= ring.iterations {
-                    return Err("a copy is waited for before its data is read, or its place written again");
-                }
-                if ring.shared && ring.met <= ring.iterations {
-                    return Err("a barrier stands between what threads copy to a ring and what others read of it");
-                }
-                ring.read = true;
-            }
+            Statement::Copied(ring, ..) => self.read(*ring)?,
             _ => {}
         }
+        Ok(())
+    }
+    /// What is read of a ring has arrived, and threads have met since where others copied it.
+    fn read(&mut self, ring: Id) -> Result<(), &'static str> {
+        let Some(ring) = self.rings.get_mut(&ring) else { return Ok(()) };
+        if ring.arrived <= ring.iterations {
+            return Err("a copy is waited for before its data is read, or its place written again");
+        }
+        if ring.shared && ring.met <= ring.iterations {
+            return Err("a barrier stands between what threads copy to a ring and what others read of it");
+        }
+        ring.read = true;
         Ok(())
     }
 }
