@@ -205,6 +205,7 @@ fn fault(compiler: &Compiler, case: &Case, prelude: &str) -> Option<String> {
     };
     if let Some(folder) = std::env::var_os("GRISTMILL_CUBIN") {
         let at = |end: &str| std::path::Path::new(&folder).join(format!("{}.{end}", case.text.symbol));
+        std::fs::write(at("cu"), &source).expect("a folder");
         std::fs::write(at("cubin"), &compiled.cubin).expect("a folder");
         std::fs::write(at("log"), format!("{}\n{}", case.place, compiled.log)).expect("a folder");
     }
