@@ -34,10 +34,9 @@ const OF_GROUP: f64 = 4.0;
 /// Fewest tokens that share what is unpacked: of as many columns as a fragment has.
 const LEAST: i64 = 8;
 
-/// Fewest tokens for which several warps share the columns of a product: with fewer, memory's rate decides, and smaller workgroups share it better.
-const LEAST_OF_GROUP: i64 = 128;
-/// The same of tiles of tokens that data gives their weights, of which there are more than weights.
-const LEAST_OF_TILE: i64 = 32;
+/// Fewest tokens for which several warps share the columns of a product, and a workgroup has tiles of 256 rows and 128 tokens: smaller ones read more of the second-level
+/// cache than it has time for (an H200's product of 2,048 rows and 512 tokens by tiles of 128 and 64: 75 us, 45 by warps that have columns of their own).
+const LEAST_OF_GROUP: i64 = 1024;
 
 /// The product of halves, and the node that has a buffer for it.
 pub struct Product {
@@ -103,8 +102,10 @@ pub fn product(
     let product = g.mul(w, x);
     let last = dims.len() - 1;
     let others: i64 = front.iter().map(|&d| g.max_of(d)).product::<i64>() / tokens / g.max_of(rows).max(1);
-    let least = if others > matrices(g, w) { LEAST_OF_TILE } else { LEAST_OF_GROUP };
-    let group = operand == Scalar::F16 && tokens >= least && target.machine.fragments.iter().any(Fragment::is_of_group);
+    // Of tiles of tokens that data gives their weights there are more than weights.
+    let chosen = others > matrices(g, w);
+    let group = operand == Scalar::F16 && tokens >= LEAST_OF_GROUP && !chosen;
+    let group = group && target.machine.fragments.iter().any(Fragment::is_of_group);
     let order = Order { step, group };
     Some(Product { sum: g.reduce(product, &[last], ReduceOp::Add), rounded, order })
 }

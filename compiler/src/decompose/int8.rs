@@ -91,7 +91,9 @@ impl Derived {
     /// The sum of a warp's fragments; `buffers` get its activations.
     fn of_warps(&mut self, product: halves::Product, buffers: &mut Vec<Id>) -> Id {
         buffers.push(product.rounded);
-        self.rounded.insert(product.rounded, product.order);
+        // All who read them take one order.
+        let order = self.rounded.entry(product.rounded).or_insert(product.order);
+        order.group &= product.order.group;
         self.of_halves.insert(product.sum, product.order);
         product.sum
     }

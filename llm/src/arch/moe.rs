@@ -129,8 +129,7 @@ impl Experts {
             // Of rows that fall to experts by chance few experts get more than two deviations above the mean.
             rows => (rows + 2 * rows.isqrt()).next_multiple_of(ExpertTile::WHOLE),
         };
-        let rows = rows.clamp(tile.least, tile.most);
-        if rows > tile.powers_from { rows.next_power_of_two() } else { rows }
+        rows.clamp(tile.least, tile.most)
     }
 }
 

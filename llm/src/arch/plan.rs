@@ -73,8 +73,6 @@ pub struct ExpertTile {
     pub least: usize,
     /// However many.
     pub most: usize,
-    /// Are tiles of more than these a power of two, as the columns of products of several warps are?
-    pub powers_from: usize,
 }
 
 impl ExpertTile {
@@ -84,7 +82,7 @@ impl ExpertTile {
 
 impl Options {
     /// Tokens of a tile of one expert for products in registers: as many as keep the sums of a vector of rows there.
-    pub const TILE: ExpertTile = ExpertTile { least: 4, most: ExpertTile::WHOLE, powers_from: usize::MAX };
+    pub const TILE: ExpertTile = ExpertTile { least: 4, most: ExpertTile::WHOLE };
     /// Positions of a page.
     pub const PAGE: usize = 64;
     /// Rows for a context of `context` tokens that is filled in steps of at most `max_tokens`: any position may start any

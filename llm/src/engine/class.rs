@@ -3,7 +3,6 @@
 
 use crate::arch::{ExpertTile, Logits, Options, Plane, TokenClass};
 use gristmill_uop::dtype::Scalar;
-use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 
@@ -164,15 +163,8 @@ fn expert_tile(target: &Target) -> ExpertTile {
     if let Some(of) = target.machine.tile_fragment() {
         return ExpertTile { most: TILES_OF_AN_EXPERT * of.rows as usize, ..Options::TILE };
     }
-    let of_group = target.machine.fragments.iter().any(Fragment::is_of_group);
     match target.machine.fragment(Scalar::F16) {
-        Some(of) => {
-            let least = of.columns as usize;
-            let one = COLUMNS_OF_AN_EXPERT * least;
-            // What several warps unpack together they multiply with twice as many: their sums are as many again.
-            let most = if of_group { 2 * one } else { one };
-            ExpertTile { least, most, powers_from: if of_group { one / 2 } else { usize::MAX } }
-        }
+        Some(of) => ExpertTile { least: of.columns as usize, most: COLUMNS_OF_AN_EXPERT * of.columns as usize },
         None => Options::TILE,
     }
 }

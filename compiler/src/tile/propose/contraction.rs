@@ -9,10 +9,11 @@ use crate::price::occupancy::WORDS;
 use crate::tile::contraction::Factor;
 use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
 use gristmill_uop::RangeKind::{Global, Loop, Upcast, Vector};
-use gristmill_uop::fragment::{Fragment, MMA_I8, WGMMA_16};
+use gristmill_uop::fragment::{Fragment, MMA_I8, UNIT, WGMMA_16};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind, Scalar};
+use rustc_hash::FxHashMap;
 use std::iter::successors;
 
 /// Rows that a workgroup keeps in registers beside several tokens: as many as leave half of the registers free, at most so many.
@@ -30,7 +31,7 @@ const LEAST_STEPS: i64 = 2;
 const UNPACKED_TILES: i64 = 8;
 /// Warps that share the columns of a product.
 const GROUP: i64 = WGMMA_16.rows / WARP_ROWS;
-/// Tiles of sums of such a warp: with 64 registers for them an H200's unit has room for two workgroups.
+/// Tiles of sums of such a warp beside one another, of which there are two above one another: a workgroup has a unit to itself.
 const GROUP_TILES: i64 = 16;
 /// Fewest of them beside one another: of 16 tokens.
 const LEAST_GROUP_TILES: i64 = WGMMA_16.columns / 8;
@@ -120,6 +121,23 @@ fn in_integers(g: &Graph, nests: &[Id]) -> bool {
 }
 
 impl Contraction<'_> {
+    /// Do products of halves read columns whose order is that of several warps, in which a term's neighbour is a unit behind it?
+    fn reads_units(&self, nests: &[Id]) -> bool {
+        let mut g = self.g.clone();
+        let all = g.toposort(nests);
+        all.into_iter().any(|n| {
+            let Some(sum) = Sum::unpacked(&g, n) else { return false };
+            let terms = g[n].src[1..].to_vec();
+            terms.into_iter().any(|term| {
+                let places = [0, 1].map(|k| {
+                    let k = g.int(k);
+                    let load = g.substitute(sum.columns, &mut FxHashMap::from_iter([(term, k)]));
+                    g.linear(g[load].src[1])
+                });
+                places[1].constant - places[0].constant == UNIT
+            })
+        })
+    }
     /// What its class of contractions could be, by the number of tokens and what the machine multiplies.
     fn class(self, nests: &[Id], around: &Around) -> Vec<Proposal<Workgroup>> {
         let machine = &self.target.machine;
@@ -135,7 +153,7 @@ impl Contraction<'_> {
                 self.few_tokens_of_threads(token)
             }
             (Some(token), _) if gpu && self.rows % WARP_ROWS == 0 => {
-                let group = around.derived.of_halves.values().any(|order| order.group);
+                let group = self.reads_units(nests);
                 self.matrix_products(token, nests, group)
             }
             (Some(token), _) => self.panel(token),
@@ -297,14 +315,15 @@ impl Contraction<'_> {
         ];
         self.workgroup(self.other_tokens(Global).chain(parts))
     }
-    /// Tiles of four warps that share the columns of a product: as many tokens as leave registers for two workgroups, fewer until nearly every multiprocessor has
-    /// something to do.
+    /// Tiles of four warps that share the columns of a product: the largest, smaller ones until nearly every multiprocessor has something to do.
     fn tiles_of_group(&self, others: i64, most: i64) -> Option<WarpTiles> {
         let rows = power_divisor(self.rows / WARP_ROWS, self.warps());
-        let tiles = (GROUP_TILES / self.sums.max(1)).min(up_to_power((most + 7) / 8));
-        let mut of = WarpTiles { rows, high: 1, tiles, beside: self.warps() / rows, group: true };
-        while of.tiles > LEAST_GROUP_TILES && 4 * self.groups(of, others, most) < 3 * self.target.machine.units as i64 {
-            of.tiles /= 2;
+        let tiles = GROUP_TILES.min(up_to_power((most + 7) / 8));
+        let high = if self.sums == 1 && self.rows / WARP_ROWS % (2 * rows) == 0 { 2 } else { 1 };
+        let mut of = WarpTiles { rows, high, tiles, beside: self.warps() / rows, group: true };
+        let too_few = |of: WarpTiles| 4 * self.groups(of, others, most) < 3 * self.target.machine.units as i64;
+        while too_few(of) && (of.high > 1 || of.tiles > LEAST_GROUP_TILES) {
+            if of.high > 1 { of.high = 1 } else { of.tiles /= 2 }
         }
         (rows >= GROUP && tiles >= LEAST_GROUP_TILES).then_some(of)
     }
