@@ -37,6 +37,8 @@ const LEAST: i64 = 8;
 /// Fewest tokens for which several warps share the columns of a product, and a workgroup has tiles of 256 rows and 128 tokens: smaller ones read more of the second-level
 /// cache than it has time for (an H200's product of 2,048 rows and 512 tokens by tiles of 128 and 64: 75 us, 45 by warps that have columns of their own).
 const LEAST_OF_GROUP: i64 = 1024;
+/// Rows of such a workgroup: where fewer are left, tiles are smaller (V2-Lite's 576 rows of latents of 2,048 tokens: 53 us, 31 by warps that have columns of their own).
+const ROWS_OF_GROUPS: i64 = 256;
 
 /// The product of halves, and the node that has a buffer for it.
 pub struct Product {
@@ -105,6 +107,7 @@ pub fn product(
     // Of tiles of tokens that data gives their weights there are more than weights.
     let chosen = others > matrices(g, w);
     let group = operand == Scalar::F16 && tokens >= LEAST_OF_GROUP && !chosen;
+    let group = group && g.int_value(rows).is_some_and(|n| n % ROWS_OF_GROUPS == 0);
     let group = group && target.machine.fragments.iter().any(Fragment::is_of_group);
     let order = Order { step, group };
     Some(Product { sum: g.reduce(product, &[last], ReduceOp::Add), rounded, order })

@@ -31,7 +31,8 @@ const LEAST_STEPS: i64 = 2;
 const UNPACKED_TILES: i64 = 8;
 /// Warps that share the columns of a product.
 const GROUP: i64 = WGMMA_16.rows / WARP_ROWS;
-/// Tiles of sums of such a warp beside one another, of which there are two above one another: a workgroup has a unit to itself.
+/// Tiles of sums of such a warp beside one another, of which there are two above one another: a workgroup has a unit to itself. Prompts of 2,048 tokens on an H200, by warps that
+/// have columns of their own and so: Llama 3.1 8B's gate and up 1.81 and 1.30 ms, its down 922 and 614 us; GLM's output of attention 165 and 116.
 const GROUP_TILES: i64 = 16;
 /// Fewest of them beside one another: of 16 tokens.
 const LEAST_GROUP_TILES: i64 = WGMMA_16.columns / 8;
@@ -277,7 +278,7 @@ impl Contraction<'_> {
         let (others, most) = (self.others * of_tokens, self.g.max_of(self.bound(token)));
         let halves = of_halves(self.g, nests);
         let of_warp = self.warp_tiles(others, most, self.tiles_of_warp(others, most, halves));
-        let of_group = if group && halves { self.tiles_of_group(others, most) } else { None };
+        let of_group = if group && halves { self.tiles_of_group(others, most, nests) } else { None };
         let first = of_group.unwrap_or(of_warp);
         let of = |w: WarpTiles| self.tiles_of_warps(token, w);
         let WarpTiles { rows, high, tiles, beside, .. } = first;
@@ -316,10 +317,14 @@ impl Contraction<'_> {
         self.workgroup(self.other_tokens(Global).chain(parts))
     }
     /// Tiles of four warps that share the columns of a product: the largest, smaller ones until nearly every multiprocessor has something to do.
-    fn tiles_of_group(&self, others: i64, most: i64) -> Option<WarpTiles> {
+    fn tiles_of_group(&self, others: i64, most: i64, nests: &[Id]) -> Option<WarpTiles> {
         let rows = power_divisor(self.rows / WARP_ROWS, self.warps());
-        let tiles = GROUP_TILES.min(up_to_power((most + 7) / 8));
-        let high = if self.sums == 1 && self.rows / WARP_ROWS % (2 * rows) == 0 { 2 } else { 1 };
+        // What else is added up in the same kernel wants other workgroups beside it.
+        let g = self.g;
+        let alone = g.toposort(nests).into_iter().all(|n| g[n].op != Op::Reduce || Sum::unpacked(g, n).is_some());
+        let tiles = if alone { GROUP_TILES } else { GROUP_TILES / 2 };
+        let tiles = tiles.min(up_to_power((most + 7) / 8));
+        let high = if alone && self.sums == 1 && self.rows / WARP_ROWS % (2 * rows) == 0 { 2 } else { 1 };
         let mut of = WarpTiles { rows, high, tiles, beside: self.warps() / rows, group: true };
         let too_few = |of: WarpTiles| 4 * self.groups(of, others, most) < 3 * self.target.machine.units as i64;
         while too_few(of) && (of.high > 1 || of.tiles > LEAST_GROUP_TILES) {
