@@ -6,6 +6,8 @@
 //! without a fault is remembered in the test's own store, so that a second run compiles only what is new; `GRISTMILL_CASE=text` selects
 //! models whose names contain the text.
 
+mod side_by_side;
+
 use gristmill_backend::cuda::{Compiler, dialect};
 use gristmill_backend::{Options, Text, open};
 use gristmill_encodings::by_name;
@@ -21,9 +23,10 @@ use gristmill_uop::Scalar;
 use gristmill_uop::function::Function;
 use gristmill_uop::machine::{Machine, NAMED};
 use gristmill_uop::program::Program;
+use side_by_side::each;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Registers that a thread can have.
 const MOST: usize = 255;
@@ -164,26 +167,6 @@ fn scattered(machine: &str) -> Vec<Case> {
         cases(&mut Jit::new(opened), &all, &format!("{machine}: added {form}"))
     };
     ["compared", "in order", "atomic"].into_iter().flat_map(form).collect()
-}
-
-/// What `work` makes of each of these, on as many threads as there are cores; in order.
-fn each<I: Sync, O: Send>(inputs: &[I], work: impl Fn(&I) -> O + Sync) -> Vec<O> {
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(input) = inputs.get(number) else { break };
-                    let output = work(input);
-                    done.lock().expect("no thread panicked").push((number, output));
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().expect("no thread panicked");
-    done.sort_by_key(|d| d.0);
-    done.into_iter().map(|d| d.1).collect()
 }
 
 /// What the assembler says of a kernel: registers, bytes of stack, bytes spilled.

@@ -16,7 +16,7 @@ use gristmill_uop::spec::{self, Level};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, text};
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Every function of a model: some forms of what has several, both classes of step, all logits and the last.
 fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
@@ -53,8 +53,13 @@ fn round_trip(g: &Graph, roots: &[Id], level: Level, what: &str) {
     }
 }
 
-/// Every function of the models, what two have in common once: the golden ones, and a quantised one.
-fn all() -> Vec<(String, Arc<Function>)> {
+/// Every function of the models, what two have in common once: the golden ones, and a quantised one. Found once for all tests.
+fn all() -> &'static [(String, Arc<Function>)] {
+    static ALL: OnceLock<Vec<(String, Arc<Function>)>> = OnceLock::new();
+    ALL.get_or_init(found)
+}
+
+fn found() -> Vec<(String, Arc<Function>)> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo-glm-Q4_K_M.gguf");
     let file = Gguf::open(path).expect("a GGUF file");
     let demo = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
@@ -81,7 +86,7 @@ fn check_kernels(device: &str, isa: &str) {
     for (what, f) in all() {
         let (mut cheapest, mut perturbed) = (Cheapest, Perturb::new(7));
         for policy in [&mut cheapest as &mut dyn Policy, &mut perturbed] {
-            for p in compile(&f, &target, None, policy).programs {
+            for p in compile(f, &target, None, policy).programs {
                 if known.insert(text::print(&p.graph, &[p.root])) {
                     round_trip(&p.graph, &[p.root], Level::Kernel, &format!("{what}, {} for {}", p.name, target.name));
                 }
@@ -96,7 +101,7 @@ fn functions_of_models() {
     assert!(all.len() > 100, "{} functions", all.len());
     for (what, f) in all {
         let roots: Vec<Id> = f.outputs.iter().map(|o| o.1).collect();
-        round_trip(&f.graph, &roots, Level::Tensor, &what);
+        round_trip(&f.graph, &roots, Level::Tensor, what);
     }
 }
 

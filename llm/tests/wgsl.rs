@@ -3,6 +3,8 @@
 //!
 //! `GRISTMILL_CASE=text` selects models whose names contain the text; all of them, with every step, are `GRISTMILL_CARDS=all`.
 
+mod side_by_side;
+
 use gristmill_backend::null::NullDevice;
 use gristmill_backend::wgpu::dialect::{PRELUDE, Wgsl};
 use gristmill_backend::{Opened, Text};
@@ -17,6 +19,7 @@ use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use naga::back::{hlsl, msl};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
+use side_by_side::each;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -82,11 +85,20 @@ fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<K
     ready.iter().flat_map(of).collect()
 }
 
+/// A text, and whether it may have subgroups and integers of 64 bits.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Case {
+    source: String,
+    shuffles: bool,
+    long: bool,
+}
+
 /// What is wrong with a kernel's text.
-fn fault(source: &str, shuffles: bool, long: bool) -> Option<String> {
-    let module = match naga::front::wgsl::parse_str(source) {
+fn fault(&Case { ref source, shuffles, long }: &Case) -> Option<String> {
+    let source = format!("{PRELUDE}{source}");
+    let module = match naga::front::wgsl::parse_str(&source) {
         Ok(module) => module,
-        Err(error) => return Some(error.emit_to_string(source)),
+        Err(error) => return Some(error.emit_to_string(&source)),
     };
     // Halves are unpacked wherever there are compute shaders.
     let mut has = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
@@ -94,7 +106,7 @@ fn fault(source: &str, shuffles: bool, long: bool) -> Option<String> {
     has.set(Capabilities::SHADER_INT64, long);
     let info = match Validator::new(ValidationFlags::all(), has).validate(&module) {
         Ok(info) => info,
-        Err(error) => return Some(error.emit_to_string(source)),
+        Err(error) => return Some(error.emit_to_string(&source)),
     };
     let options = msl::Options { lang_version: (2, 4), fake_missing_bindings: true, ..msl::Options::default() };
     if let Err(error) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default()) {
@@ -115,33 +127,35 @@ fn every_kernel_is_valid_and_is_written_for_metal_and_direct3d() {
     let wanted = std::env::var("GRISTMILL_CASE").unwrap_or_default();
     let all = std::env::var("GRISTMILL_CARDS").is_ok_and(|cards| cards == "all");
     let mut faults: BTreeMap<String, String> = BTreeMap::new();
+    // Layers of a model share texts; each is looked at once.
+    let mut cases: BTreeMap<Case, String> = BTreeMap::new();
     let mut count = 0;
     for (preset, quant, of) in MODELS.into_iter().filter(|m| m.0.contains(&wanted)) {
         for (i, adapter) in adapters().into_iter().enumerate().filter(|(i, _)| all || *i == of) {
             let target = Target::new(adapter.machine());
             // The steps of one model's prompts, unless all are asked for.
             for (program, long) in programs(target, preset, quant, all || preset == MODELS[0].0) {
-                let text = Text::of(&program);
-                let place = format!("{preset} {quant} for {}, {}", adapter.name, program.title);
-                let most = adapter.shared;
-                let fits =
-                    program.scratch <= most && program.params.len() < BUFFERS && program.threads <= adapter.threads;
-                let found = match fits {
-                    true => fault(&format!("{PRELUDE}{}", text.source), adapter.subgroup.is_some(), long),
-                    false => Some(format!(
-                        "{} buffers, {} threads, {} bytes shared of {most}",
-                        program.params.len(),
-                        program.threads,
-                        program.scratch
-                    )),
-                };
+                let place = format!("{i}: {preset} {quant} for {}, {}", adapter.name, program.title);
+                let Program { params, threads, scratch, .. } = &*program;
                 count += 1;
-                if let Some(fault) = found {
-                    faults.entry(fault).or_insert(format!("{i}: {place}"));
+                if *scratch <= adapter.shared && params.len() < BUFFERS && *threads <= adapter.threads {
+                    let case = Case { source: Text::of(&program).source, shuffles: adapter.subgroup.is_some(), long };
+                    cases.entry(case).or_insert(place);
+                } else {
+                    let buffers = params.len();
+                    let fault =
+                        format!("{buffers} buffers, {threads} threads, {scratch} bytes shared of {}", adapter.shared);
+                    faults.entry(fault).or_insert(place);
                 }
             }
         }
     }
-    println!("{count} kernels");
+    let cases: Vec<(Case, String)> = cases.into_iter().collect();
+    for (fault, (_, place)) in each(&cases, |(case, _)| fault(case)).into_iter().zip(&cases) {
+        if let Some(fault) = fault {
+            faults.entry(fault).or_insert_with(|| place.clone());
+        }
+    }
+    println!("{count} kernels, {} texts", cases.len());
     assert!(count > 0 && faults.is_empty(), "{} faults, the first of them: {:#?}", faults.len(), faults.iter().next());
 }

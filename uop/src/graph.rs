@@ -6,15 +6,18 @@
 
 use crate::dtype::Scalar;
 use crate::id::Id;
+use crate::interned::Interned;
 use crate::node::{Arg, Node};
 use crate::op::{Op, RangeKind};
 use crate::visited::visiting;
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// By a rule's number, cases of it: the node that was asked for, and the one that there is instead.
 pub(crate) type Examples = Vec<Vec<(Node, Id)>>;
+
+/// Room that a walk begins with: most meet no more nodes than that.
+const WALK: usize = 64;
 
 /// An arena of nodes.
 #[derive(Clone, Default, Debug)]
@@ -26,7 +29,7 @@ pub struct Graph {
     placeholders: Vec<bool>,
     /// Dims of each node; `None` for scalars. Equal shapes of elementwise chains are shared.
     shapes: Vec<Option<Arc<[Id]>>>,
-    ids: FxHashMap<Node, Id>,
+    interned: Interned,
     /// How often each rule fired, by its number: see [`crate::rules::fired`].
     pub fired: Vec<u32>,
     /// What rules have changed, where somebody wants to know.
@@ -53,19 +56,19 @@ impl Graph {
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
-    /// The id of that very node, if there is one.
-    pub(crate) fn known(&self, node: &Node) -> Option<Id> {
-        self.ids.get(node).copied()
+    /// The id of that very node, which has this hash, if there is one.
+    pub(crate) fn known(&self, hash: u32, node: &Node) -> Option<Id> {
+        self.interned.find(hash, |id| self[id] == *node)
     }
-    /// A node that is new, with its bounds and its dims.
-    pub(crate) fn push(&mut self, node: Node, bounds: Option<(i64, i64)>, dims: Option<Arc<[Id]>>) -> Id {
+    /// A node that is new, with its hash, its bounds and its dims.
+    pub(crate) fn push(&mut self, node: Node, hash: u32, bounds: Option<(i64, i64)>, dims: Option<Arc<[Id]>>) -> Id {
         let id = Id(self.nodes.len() as u32);
         self.bounds.push(bounds);
         self.free.push(self.free_of(id, &node));
         self.placeholders.push(node.op == Op::Index || node.src.iter().any(|&s| self.has_placeholder(s)));
         self.shapes.push(dims);
-        self.nodes.push(node.clone());
-        self.ids.insert(node, id);
+        self.nodes.push(node);
+        self.interned.insert(hash, id);
         id
     }
     /// Smallest and largest value of an integer or boolean node, where known.
@@ -103,22 +106,24 @@ impl Graph {
     }
     /// Those of them that are `within`, as all nodes are that depend on one which is: what is below others is not visited.
     pub fn toposort_within(&self, roots: &[Id], within: impl Fn(Id) -> bool) -> Vec<Id> {
-        let mut order = Vec::new();
-        let mut stack: Vec<(Id, usize)> = Vec::new();
+        let mut order = Vec::with_capacity(WALK);
+        // Nodes that are met, each with those of its sources that are not looked at yet.
+        let mut stack: Vec<(Id, &[Id])> = Vec::with_capacity(WALK);
         visiting(self.nodes.len(), |seen| {
             for &root in roots {
                 if !within(root) || !seen.first(root) {
                     continue;
                 }
-                stack.push((root, 0));
-                while let Some((id, next)) = stack.pop() {
-                    if let Some(&s) = self[id].src.get(next) {
-                        stack.push((id, next + 1));
-                        if within(s) && seen.first(s) {
-                            stack.push((s, 0));
-                        }
-                    } else {
-                        order.push(id);
+                stack.push((root, &self[root].src));
+                while let Some((id, left)) = stack.last_mut() {
+                    let Some((&source, rest)) = left.split_first() else {
+                        order.push(*id);
+                        stack.pop();
+                        continue;
+                    };
+                    *left = rest;
+                    if within(source) && seen.first(source) {
+                        stack.push((source, &self[source].src));
                     }
                 }
             }
@@ -146,9 +151,15 @@ impl Graph {
     }
     fn free_of(&self, id: Id, node: &Node) -> SmallVec<[Id; 4]> {
         let number = |r: &Id| if *r == id { node.range_number() } else { self.range_number(*r) };
-        let mut free: SmallVec<[Id; 4]> = SmallVec::new();
-        for s in &node.src {
-            free.extend(self.free[s.index()].iter().copied());
+        // Each source's are in order, and those of most nodes are one source's.
+        let mut lists = node.src.iter().map(|s| self.free_ranges(*s)).filter(|list| !list.is_empty());
+        let mut free: SmallVec<[Id; 4]> = lists.next().map(SmallVec::from_slice).unwrap_or_default();
+        let mut joined = node.op == Op::Range;
+        for list in lists {
+            if free[..] != *list {
+                free.extend_from_slice(list);
+                joined = true;
+            }
         }
         match node.op {
             Op::Range => free.push(id),
@@ -156,8 +167,10 @@ impl Graph {
             Op::Store => free.retain(|r| !node.src[3..].contains(r)),
             _ => {}
         }
-        free.sort_by_key(|r| (number(r), *r));
-        free.dedup();
+        if joined {
+            free.sort_by_key(|r| (number(r), *r));
+            free.dedup();
+        }
         free
     }
     /// Number of a range node (0 for other nodes).

@@ -14,6 +14,7 @@ pub mod fragment;
 pub mod function;
 pub mod graph;
 mod id;
+mod interned;
 pub mod launch;
 pub mod linear;
 pub mod machine;

@@ -4,6 +4,7 @@ use crate::bounds;
 use crate::dtype::DType;
 use crate::graph::Graph;
 use crate::id::Id;
+use crate::interned;
 use crate::node::{Arg, Node, Sources};
 use crate::op::Op;
 use crate::rules;
@@ -14,11 +15,12 @@ use rustc_hash::FxHashMap;
 impl Graph {
     /// The id of that very node, made if it is new. No rule is tried.
     pub fn intern(&mut self, node: Node) -> Id {
-        if let Some(id) = self.known(&node) {
+        let hash = interned::hash(&node);
+        if let Some(id) = self.known(hash, &node) {
             return id;
         }
         let (bounds, dims) = (bounds::of(self, &node), shape::of(self, &node));
-        self.push(node, bounds, dims)
+        self.push(node, hash, bounds, dims)
     }
     /// The simplest node known for that operation: the always-on rules first, then [`Graph::intern`].
     pub fn build(&mut self, op: Op, dtype: DType, src: impl Into<Sources>, arg: Arg) -> Id {

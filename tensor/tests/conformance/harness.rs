@@ -3,6 +3,7 @@
 mod progress;
 mod schedules;
 mod suite;
+mod truths;
 
 use gristmill_backend::Opened;
 use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
@@ -23,7 +24,7 @@ type Outputs = Vec<Vec<u8>>;
 pub type Vars = Vec<(&'static str, i64)>;
 
 /// What a slot holds before a run.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum Fill {
     /// Evenly distributed.
     Uniform(f64, f64),

@@ -3,27 +3,23 @@
 
 use super::progress::{Finished, Record, Stages};
 use super::schedules::{Group, Schedule};
-use super::{Case, DERIVED, ENCODED, Outputs, RECORD, Run, Want, Way, get, runs, truth, wrong};
+use super::truths::{Meant, Truth};
+use super::{Case, DERIVED, ENCODED, Outputs, RECORD, Run, Way, get, wrong};
 use gristmill_compiler::decompose;
 use gristmill_compiler::layout::Layout;
 use gristmill_runtime::{Buffer, Memory};
-use gristmill_tensor::function::{ContentKey, Key};
 use gristmill_tensor::jit::{Call, Jit};
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::target::Target;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Instant;
-
-/// A case by its number, and the content of the function that a target makes of it.
-type Meaning = (usize, Key);
 
 /// Cases, the truth of each, and what was found.
 pub struct Suite {
     cases: Vec<Case>,
-    truths: Vec<Vec<Run>>,
-    /// What is computed where products are in integers: targets of different vectors often compute the same.
-    derived: HashMap<Meaning, Vec<Want>>,
+    truths: Vec<Arc<Truth>>,
     /// By mark, case and run: the way that came first, and the bytes of its outputs.
     bits: HashMap<(&'static str, [usize; 2]), (String, Outputs)>,
     /// What was run of each case, and what is wrong with it.
@@ -35,10 +31,10 @@ impl Suite {
     /// Nothing has run yet.
     pub fn of(cases: Vec<Case>) -> Suite {
         let start = Instant::now();
-        let truths = cases.iter().map(runs).collect();
+        let truths = cases.iter().map(Truth::of).collect();
         let finished = cases.iter().map(|c| Finished::new(&c.name)).collect();
         let stages = Stages { truth: start.elapsed(), ..Stages::default() };
-        Suite { cases, truths, derived: HashMap::new(), bits: HashMap::new(), finished, stages }
+        Suite { cases, truths, bits: HashMap::new(), finished, stages }
     }
     /// Runs all cases in all ways: what was run of each, and where the time went.
     pub fn run(mut self, ways: &[Way], record: &Record) -> (Vec<Finished>, Stages) {
@@ -85,28 +81,23 @@ impl Suite {
         let meaning = self.meaning(i, target);
         self.stages.truth += start.elapsed();
         let start = Instant::now();
-        for j in 0..self.truths[i].len() {
-            let at = format!("{name} {:?}", self.truths[i][j].vars);
+        for j in 0..self.truths[i].runs.len() {
+            let at = format!("{name} {:?}", self.truths[i].runs[j].vars);
             match self.computed(jit, schedule, j) {
-                Ok(after) => self.judge(&after, schedule.way, [i, j], meaning, &at),
+                Ok(after) => self.judge(&after, schedule.way, [i, j], meaning.as_ref(), &at),
                 Err(e) => self.finished[i].wrong.push(format!("{at}: {e}")),
             }
         }
         self.stages.run += start.elapsed();
     }
-    /// What a case means to a target, if it is not what it says, with its truth.
-    fn meaning(&mut self, i: usize, target: &Target) -> Option<Meaning> {
+    /// What a case means to a target, if it is not what it says.
+    fn meaning(&self, i: usize, target: &Target) -> Option<Meant> {
         let f = decompose::meaning(&self.cases[i].function, target)?;
-        let key = (i, f.key());
-        let runs = &self.truths[i];
-        self.derived
-            .entry(key)
-            .or_insert_with(|| runs.iter().map(|r| truth(&f, &r.vars, &r.before, &r.values, 0.0)).collect());
-        Some(key)
+        Some(self.truths[i].meant(&f))
     }
     /// The bytes of the outputs of run `j` of a schedule's case.
     fn computed(&self, jit: &Jit, schedule: &Schedule, j: usize) -> Result<Outputs, String> {
-        let run = &self.truths[schedule.case][j];
+        let run = &self.truths[schedule.case].runs[j];
         let args = buffers(jit, run, schedule);
         let call = Call { function: schedule.ready.clone(), args: args.clone() };
         jit.run(&[call], &run.vars).map_err(|e| e.to_string())?;
@@ -118,14 +109,14 @@ impl Suite {
         Ok(run.want.iter().map(|want| read(want.0)).collect())
     }
     /// Notes what is wrong with outputs, and where they differ from those of a way that they must equal.
-    fn judge(&mut self, after: &Outputs, way: &Way, [i, j]: [usize; 2], meaning: Option<Meaning>, at: &str) {
-        let (case, run, errors) = (&self.cases[i], &self.truths[i][j], &mut self.finished[i].wrong);
+    fn judge(&mut self, after: &Outputs, way: &Way, [i, j]: [usize; 2], meaning: Option<&Meant>, at: &str) {
+        let (case, run, errors) = (&self.cases[i], &self.truths[i].runs[j], &mut self.finished[i].wrong);
         for (n, ((slot, want, places), bytes)) in run.want.iter().zip(after).enumerate() {
             let Storage::Plain(scalar) = case.function.slots[*slot as usize].storage else { continue };
             let got: Vec<f64> = places.iter().map(|&p| get(bytes, p * scalar.bytes(), scalar)).collect();
             let judged = match meaning {
-                Some(key) => {
-                    let nearer = wrong(&self.derived[&key][j][n].1, &got, scalar, DERIVED, &[]);
+                Some(meant) => {
+                    let nearer = wrong(&meant[j][n].1, &got, scalar, DERIVED, &[]);
                     nearer.or_else(|| wrong(want, &got, scalar, ENCODED, &[]))
                 }
                 None => {
