@@ -4,7 +4,7 @@
 //! order; the last ones write the kernel's outputs, those before fill the workgroup's own stages.
 
 pub use super::draft::{Draft, Illegal, Surroundings};
-use super::draft::{Placeholders, Span, closed_ranges, nests_for, ranges_of};
+use super::draft::{Placeholders, Span, closed_ranges, enclosing, nests_for, ranges_of};
 use super::expand::Expander;
 use super::stages::fuse;
 use super::workgroup;
@@ -171,7 +171,7 @@ fn fresh_rows(g: &mut Graph, x: &mut Expander, copy: Id, of: &StagedTile, begin:
 fn contracts(g: &Graph, node: Id) -> bool {
     let is_weight = |&x: &Id| {
         let mut x = x;
-        while g[x].op.is_movement() || g[x].op == Op::Cast {
+        while g[x].op.is_movement() || matches!(g[x].op, Op::Cast | Op::Gather) {
             x = g[x].src[0];
         }
         g[x].op == Op::Decode
@@ -181,7 +181,8 @@ fn contracts(g: &Graph, node: Id) -> bool {
 }
 
 /// A node read once, at an index that every output element has for itself, is an epilogue: computed in place. So is a contraction whose few
-/// readers are copies beside one another.
+/// readers are copies beside one another, and one that each term of a sum has for itself, as a sum over chosen experts has: whoever proposes what a
+/// workgroup computes sees its weight.
 fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft) {
     let mut placeholders = Placeholders::default();
     loop {
@@ -194,6 +195,8 @@ fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft) {
                 let copies = closed.difference(&mine).map(|&r| g.max_of(g[r].src[0])).product::<i64>();
                 let shared = copies <= propose::COPIES && contracts(g, node);
                 let same = mine.is_subset(&closed) && (copies == 1 || shared);
+                let around_it = || enclosing(g, out.nests[nest], read);
+                let same = same || copies == 1 && contracts(g, node) && around_it().is_subset(&mine);
                 if g[node].op != Op::Cat && g[read].dtype == g[node].dtype && same {
                     next = next.max(Some((node, read)));
                 }
