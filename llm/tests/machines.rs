@@ -112,7 +112,6 @@ fn interleaved_rows_are_multiplied_by_whole_vectors() {
         ("glm-4.7-flash", "q4_0"),
         ("gemma-4-26b-a4b", "q4_0"),
         ("minimax-m2", "q4_0"),
-        ("qwen3.5-35b-a3b", "q4_k_m"),
         ("llama-3.1-8b", "q4_k_m"),
     ];
     for (preset, quant) in presets {

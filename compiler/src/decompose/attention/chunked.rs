@@ -159,19 +159,14 @@ impl<'a> Chunked<'a> {
                 Grid::in_pages(g, [own, length], size, most, window)
             }
         };
-        let mut at = real;
-        if g.int_value(kd[0]).is_none_or(|n| n % size != 0) {
-            let minus = g.int(-1);
-            let last = g.add(kd[0], minus);
-            at = g.min(at, last);
-        }
         let group = g.int(h / kvh);
         // Chunks first, so that no stride depends on how long the context may become and short contexts touch little of the intermediates.
         let shape = Shape { chunks, tokens, heads, chunk };
         let own = pages.is_none() && kvh == h && g.max_of(tokens) > 1;
-        if let Some(pages) = &pages {
-            at = pages.rows(g, real, first, &shape);
-        }
+        let at = match &pages {
+            Some(pages) => pages.rows(g, real, first, &shape),
+            None => inside(g, real, kd[0], size),
+        };
         let tile = plan.fragments.filter(|f| f.staged).map(|_| {
             let half = f16_split::narrow(g, k);
             g.gather(half, at)
@@ -407,6 +402,16 @@ impl<'a> Chunked<'a> {
         kernel.staged.push(weights);
         sums
     }
+}
+
+/// The positions `real` of chunks of `size` held inside a cache of so many rows.
+fn inside(g: &mut Graph, real: Id, rows: Id, size: i64) -> Id {
+    if g.int_value(rows).is_some_and(|n| n % size == 0) {
+        return real;
+    }
+    let minus = g.int(-1);
+    let last = g.add(rows, minus);
+    g.min(real, last)
 }
 
 /// Number of the first chunk that the window of the token at `first` meets.
