@@ -95,7 +95,7 @@ pub const DEVICES: &[DeviceInfo] = &[
         several: false,
         doc: "runs nothing; scheduled as for this processor",
         dialect: Some(&cpu::dialect::C),
-        open: |options| Ok(Arc::new(null::NullDevice::new("null", cpu::Isa::parse(&options.isa)?.target()))),
+        open: |options| Ok(Arc::new(null::NullDevice::new("null", cpu::Isa::named(&options.isa)?.target()))),
     },
     DeviceInfo {
         name: "null:gpu",

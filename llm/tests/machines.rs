@@ -102,6 +102,34 @@ fn a_subgroup_s_width_is_that_of_shared_rows() {
     assert!(found[0] <= found[1] && found[1] <= found[2] && found[0] < found[2], "{found:?}");
 }
 
+/// Interleaved rows are the lanes of a vector: a narrower one would read a part of each line, by instructions that a machine may not have.
+#[test]
+fn interleaved_rows_are_multiplied_by_whole_vectors() {
+    let avx2 = Machine { pairs: true, signed: true, ..Machine::cpu("avx2", 8, 2) };
+    let machines = [Machine::cpu("avx512vnni", 16, 2), avx2];
+    let presets = [
+        ("gpt-oss-20b", "mxfp4_moe"),
+        ("glm-4.7-flash", "q4_0"),
+        ("gemma-4-26b-a4b", "q4_0"),
+        ("minimax-m2", "q4_0"),
+        ("llama-3.1-8b", "q4_k_m"),
+    ];
+    for (preset, quant) in presets {
+        let plan = step(preset, quant, TokenClass::One);
+        for (function, machine) in plan.functions().into_iter().flat_map(|f| machines.iter().map(move |m| (f, m))) {
+            let target = Target::new(machine.clone());
+            let compiled = compile(function, &target, Some(&cpu::dialect::C), &mut Cheapest);
+            for p in compiled.programs.iter().filter(|p| p.estimate.weight_bytes > 1e6) {
+                let narrow = [1, 2, 4, 8].into_iter().filter(|&lanes| lanes < machine.lanes);
+                let of = |lanes| ["dot4_any", "dot4_small", "dot2"].map(|name| format!("{name}_{lanes}("));
+                let found = narrow.flat_map(of).find(|name| p.source.contains(name));
+                let (place, name) = (&p.notes, &machine.name);
+                assert!(found.is_none(), "{preset} {quant}, {name}, {}: {found:?} in {place:?}", function.name);
+            }
+        }
+    }
+}
+
 #[test]
 fn every_optimisation_acts_on_every_machine_that_has_it() {
     let functions = [TokenClass::One, TokenClass::Chunk { max: 512 }].map(|tokens| layer("glm-4.7-flash", tokens));

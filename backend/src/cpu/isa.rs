@@ -112,17 +112,16 @@ impl Isa {
     }
     /// The set that `--isa text` asks for: a name of the table, or `auto` (or nothing) for the best this machine has.
     pub fn parse(text: &str) -> Result<Isa, Error> {
+        let isa = Isa::named(text)?;
+        if isa.available() { Ok(isa) } else { Err(refused(text, "this machine does not have that instruction set")) }
+    }
+    /// The same to plan with: of a name this machine need not have it.
+    pub fn named(text: &str) -> Result<Isa, Error> {
         if text.is_empty() || text == "auto" {
             return Ok(Isa::all_available()[0]);
         }
-        let names = |sets: Vec<Isa>| sets.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", ");
-        let refuse = |message: &str| Error::Setting {
-            setting: format!("--isa {text}"),
-            message: message.into(),
-            hint: format!("this machine has {}; `auto` takes the best", names(Isa::all_available())),
-        };
-        let isa = TABLE.iter().find(|row| row.name == text).ok_or_else(|| refuse("no such instruction set"))?.isa;
-        if isa.available() { Ok(isa) } else { Err(refuse("this machine does not have that instruction set")) }
+        let row = TABLE.iter().find(|row| row.name == text);
+        row.map(|row| row.isa).ok_or_else(|| refused(text, "no such instruction set"))
     }
     /// The CPU as the compiler sees it, with this set: as many workers as the machine has, however many run, so that kernels and their
     /// results do not depend on the number of threads.
@@ -135,6 +134,16 @@ impl Isa {
         let cpu = Machine::cpu(self.name(), self.lanes(), workers);
         let fragments: &[Fragment] = if self == Isa::Amx { &[AMX_BF16] } else { &[] };
         Target::new(Machine { pairs: self == Isa::Avx2, signed, fragments, ..cpu })
+    }
+}
+
+/// Why `--isa text` cannot be.
+fn refused(text: &str, message: &str) -> Error {
+    let names: Vec<&str> = Isa::all_available().iter().map(|isa| isa.name()).collect();
+    Error::Setting {
+        setting: format!("--isa {text}"),
+        message: message.into(),
+        hint: format!("this machine has {}; `auto` takes the best", names.join(", ")),
     }
 }
 
@@ -159,5 +168,8 @@ mod tests {
             let error = Isa::parse(name).unwrap_err();
             assert!(matches!(error, Error::Setting { .. }) && error.hint().unwrap().contains("plain"), "{error}");
         }
+        // To plan with, a set has to be known alone.
+        assert!(Isa::named("avx1024").is_err());
+        assert!(TABLE.iter().all(|row| Isa::named(row.name).is_ok_and(|isa| isa == row.isa)));
     }
 }

@@ -4,7 +4,7 @@
 //! order; the last ones write the kernel's outputs, those before fill the workgroup's own stages.
 
 pub use super::draft::{Draft, Illegal, Surroundings};
-use super::draft::{Placeholders, Span, closed_ranges, nests_for, ranges_of};
+use super::draft::{Placeholders, Span, closed_ranges, enclosing, nests_for, ranges_of};
 use super::expand::Expander;
 use super::stages::fuse;
 use super::workgroup;
@@ -74,7 +74,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
         let in_order = g[root].arg == Arg::Int(1) && g.int_value(extents[0]) != Some(1);
         out.nests.iter_mut().for_each(|nest| *nest = adding(g, &mut x, *nest, in_order));
     }
-    inline_same(g, &mut x, &mut out);
+    inline_same(g, &mut x, &mut out, around.target.machine.kind);
     let &Surroundings { derived, target, room, .. } = around;
     // What is asked for where a value is computed says nothing of where it is added.
     let hint = around.hints.get(&node).filter(|_| !adds);
@@ -167,11 +167,11 @@ fn fresh_rows(g: &mut Graph, x: &mut Expander, copy: Id, of: &StagedTile, begin:
     (g.int_value(g[row].src[0]) == Some(of.size)).then(|| Nest { buffer, offset, value, adds: false, closed }.store(g))
 }
 
-/// Is it a sum of products with a packed weight?
-fn contracts(g: &Graph, node: Id) -> bool {
+/// Is it a sum of products with a packed weight, or, where `chosen`, with rows of one that data chooses?
+fn contracts(g: &Graph, node: Id, chosen: bool) -> bool {
     let is_weight = |&x: &Id| {
         let mut x = x;
-        while g[x].op.is_movement() || g[x].op == Op::Cast {
+        while g[x].op.is_movement() || g[x].op == Op::Cast || chosen && g[x].op == Op::Gather {
             x = g[x].src[0];
         }
         g[x].op == Op::Decode
@@ -181,8 +181,9 @@ fn contracts(g: &Graph, node: Id) -> bool {
 }
 
 /// A node read once, at an index that every output element has for itself, is an epilogue: computed in place. So is a contraction whose few
-/// readers are copies beside one another.
-fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft) {
+/// readers are copies beside one another, and on a processor one that each term of a sum has for itself, as a sum over chosen experts has: whoever
+/// proposes what a workgroup computes has to see whose rows are the lanes of its vectors.
+fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft, kind: MachineKind) {
     let mut placeholders = Placeholders::default();
     loop {
         let found = placeholders.found(g, &out.nests);
@@ -192,8 +193,11 @@ fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft) {
                 let closed: FxHashSet<Id> = closed_ranges(g, out.nests[nest]).into_iter().collect();
                 let mine = ranges_of(g, read);
                 let copies = closed.difference(&mine).map(|&r| g.max_of(g[r].src[0])).product::<i64>();
-                let shared = copies <= propose::COPIES && contracts(g, node);
+                let shared = copies <= propose::COPIES && contracts(g, node, false);
                 let same = mine.is_subset(&closed) && (copies == 1 || shared);
+                let around_it = || enclosing(g, out.nests[nest], read);
+                let of_each_term = kind == MachineKind::Cpu && copies == 1 && contracts(g, node, true);
+                let same = same || of_each_term && around_it().is_subset(&mine);
                 if g[node].op != Op::Cat && g[read].dtype == g[node].dtype && same {
                     next = next.max(Some((node, read)));
                 }

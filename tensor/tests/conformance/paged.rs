@@ -23,6 +23,8 @@ const DECODING: Rows = &[(0, 0), (1, 63), (2, 64), (3, 130), (4, 9)];
 const WITH_PROMPT: Rows = &[(0, 0), (1, 127), (2, 61), (2, 62), (2, 63), (2, 64), (2, 65)];
 /// The pieces of two prompts, the second a later one.
 const PROMPTS: Rows = &[(0, 0), (0, 1), (0, 2), (1, 189), (1, 190), (1, 191), (1, 192)];
+/// Rows of whose small windows each begins in another page, or lies across a border, and one at its sequence's beginning.
+const LATE: Rows = &[(0, 255), (1, 130), (2, 3), (0, 192), (1, 63), (0, 202)];
 
 /// Pages of each sequence among those of the pool but the last, in an order that is none; `None` behind its last position.
 fn tables(rows: Rows) -> Vec<Vec<Option<usize>>> {
@@ -50,12 +52,13 @@ fn entries(rows: Rows) -> Fill {
     Fill::Values(rows.iter().flat_map(row).collect::<Vec<f64>>())
 }
 
-/// Rows of `width` numbers of a pool of which only those are numbers that some row sees.
-fn seen_alone(name: &str, rows: Rows, width: usize) -> Fill {
+/// Rows of `width` numbers of a pool of which only those are numbers that some row sees, of the positions of its window if there is one.
+fn seen_alone(name: &str, rows: Rows, width: usize, window: Option<usize>) -> Fill {
     let (of, mut random) = (tables(rows), Random::of(name));
     let mut seen = vec![false; PAGES * PAGE];
     for &(s, last) in rows {
-        (0..=last).for_each(|p| seen[of[s][p / PAGE].expect("a page of its own") * PAGE + p % PAGE] = true);
+        let first = window.map_or(0, |window| (last + 1).saturating_sub(window));
+        (first..=last).for_each(|p| seen[of[s][p / PAGE].expect("a page of its own") * PAGE + p % PAGE] = true);
     }
     let number = |i: usize| if seen[i / width] { 2.0 * random.unit() - 1.0 } else { f64::NAN };
     Fill::Values((0..PAGES * PAGE * width).map(number).collect())
@@ -103,14 +106,21 @@ fn reading(heads: usize, kv_heads: usize, [depth, out]: [usize; 2], rows: Rows, 
         let sinks = sight.sinks.then(|| c.input("sinks", dims![heads], Scalar::F32));
         c.output("y", q.paged_attention([k, v], &at, 0.7, sight.window, sinks));
     });
-    let case =
-        case.fill(3, seen_alone("keys", rows, kv_heads * depth)).fill(4, seen_alone("values", rows, kv_heads * out));
+    let seen = |name, width| seen_alone(name, rows, kv_heads * width, sight.window);
+    let case = case.fill(3, seen("keys", depth)).fill(4, seen("values", out));
     finished(case, rows, ends).within(Within::Scale(1e-5))
 }
 
-/// Keys and values in caches of their own, written and read.
-fn grouped(heads: usize, kv_heads: usize, [depth, out]: [usize; 2], cache: Scalar, rows: Rows, ends: &[usize]) -> Case {
-    let name = format!("pages of {}, {kv_heads} groups of {heads} heads, {} rows", cache.name(), rows.len());
+/// Keys and values in caches of their own, written and read, of which rows see so many positions unless they see all.
+fn grouped(
+    [heads, kv_heads]: [usize; 2],
+    [depth, out]: [usize; 2],
+    cache: Scalar,
+    (rows, ends): (Rows, &[usize]),
+    window: Option<usize>,
+) -> Case {
+    let mut name = format!("pages of {}, {kv_heads} groups of {heads} heads, {} rows", cache.name(), rows.len());
+    name += &window.map_or(String::new(), |window| format!(", window {window}"));
     let case = Case::new(name, |c| {
         let (n, at) = at(c, rows.len());
         let q = c.input("q", dims![n, heads, depth], Scalar::F32);
@@ -124,7 +134,7 @@ fn grouped(heads: usize, kv_heads: usize, [depth, out]: [usize; 2], cache: Scala
         let k = cached("keys", kv_heads * depth).reshape(dims![PAGES, PAGE, kv_heads, depth]);
         let v = cached("values", kv_heads * out).reshape(dims![PAGES, PAGE, kv_heads, out]);
         let q = if cache == Scalar::F16 { q.cast(cache).cast(Scalar::F32) } else { q };
-        c.output("y", q.paged_attention([k, v], &at, 0.2, None, None));
+        c.output("y", q.paged_attention([k, v], &at, 0.2, window, None));
     });
     finished(case, rows, ends).within(within(cache))
 }
@@ -225,8 +235,10 @@ pub fn cases() -> Vec<Case> {
         reading(6, 2, [16, 20], PROMPTS, &[3, 7], sees(None, true)),
         reading(6, 2, [16, 20], PROMPTS, &[1, 7], sees(Some(65), false)),
         reading(2, 1, [12, 12], DECODING, &[5], sees(Some(1), true)),
-        grouped(4, 2, [32, 16], Scalar::F32, DECODING, &[1, 4]),
-        grouped(4, 4, [16, 16], Scalar::F16, WITH_PROMPT, &[3, 7]),
+        reading(4, 2, [16, 20], LATE, &[1, 3, 6], sees(Some(20), true)),
+        grouped([4, 2], [32, 16], Scalar::F32, (DECODING, &[1, 4]), None),
+        grouped([4, 4], [16, 16], Scalar::F16, (WITH_PROMPT, &[3, 7]), None),
+        grouped([4, 2], [32, 16], Scalar::F16, (LATE, &[1, 3, 6]), Some(20)),
         latent(4, [32, 16], Scalar::F32, PROMPTS, &[3, 5]),
         bytes(4, DECODING, &[2, 5]),
         piece(4, [32, 16], Scalar::F32, false),
@@ -237,7 +249,8 @@ pub fn cases() -> Vec<Case> {
 /// Those that are products of halves where a machine has them.
 pub fn halves() -> Vec<Case> {
     vec![
-        grouped(16, 2, [64, 32], Scalar::F16, DECODING, &[1, 5]),
+        grouped([16, 2], [64, 32], Scalar::F16, (DECODING, &[1, 5]), None),
+        grouped([16, 2], [64, 32], Scalar::F16, (LATE, &[2, 6]), Some(70)),
         latent(16, [32, 16], Scalar::F16, WITH_PROMPT, &[2, 7]),
         latent(20, [64, 64], Scalar::F16, DECODING, &[3, 5]),
         piece(16, [64, 64], Scalar::F16, false),

@@ -43,10 +43,24 @@ const DOT4: &[Way] = &[
     one(16, "defined(__AVX512VNNI__)", "return (i32x16)__builtin_ia32_vpdpbusd_v16si(c, (i32x16)a, (i32x16)b);"),
     one(
         8,
-        "defined(__AVXVNNI__) && defined(__clang__)",
+        "(defined(__AVXVNNI__) || defined(__AVX512VNNI__) && defined(__AVX512VL__)) && defined(__clang__)",
         "return (i32x8)__builtin_ia32_vpdpbusd256(c, (i32x8)a, (i32x8)b);",
     ),
-    one(8, "defined(__AVXVNNI__)", "return (i32x8)__builtin_ia32_vpdpbusd_v8si(c, (i32x8)a, (i32x8)b);"),
+    one(
+        8,
+        "defined(__AVXVNNI__) || defined(__AVX512VNNI__) && defined(__AVX512VL__)",
+        "return (i32x8)__builtin_ia32_vpdpbusd_v8si(c, (i32x8)a, (i32x8)b);",
+    ),
+    one(
+        4,
+        "(defined(__AVXVNNI__) || defined(__AVX512VNNI__) && defined(__AVX512VL__)) && defined(__clang__)",
+        "return (i32x4)__builtin_ia32_vpdpbusd128(c, (i32x4)a, (i32x4)b);",
+    ),
+    one(
+        4,
+        "defined(__AVXVNNI__) || defined(__AVX512VNNI__) && defined(__AVX512VL__)",
+        "return (i32x4)__builtin_ia32_vpdpbusd_v4si(c, (i32x4)a, (i32x4)b);",
+    ),
     Way {
         lanes: 8,
         needs: "defined(__AVX2__)",
@@ -64,14 +78,20 @@ const DOT4: &[Way] = &[
               __asm__(\"sdot %0.4s, %1.16b, %2.16b\" : \"+w\"(s) : \"w\"(ones), \"w\"(y)); return c + (s << 7);",
         small: "__asm__(\"sdot %0.4s, %1.16b, %2.16b\" : \"+w\"(c) : \"w\"((i8x16)a), \"w\"((i8x16)b)); return c;",
     },
-    one(
-        4,
-        "defined(__SSE2__)",
-        "i16x8 x = (i16x8)a, y = (i16x8)b; \
-         i16x8 lo = x & 255, hi = (i16x8)((u16x8)x >> 8), p = (i16x8)((u16x8)y << 8) >> 8, q = y >> 8; \
-         return c + (i32x4)__builtin_ia32_pmaddwd128(lo, p) + (i32x4)__builtin_ia32_pmaddwd128(hi, q);",
-    ),
+    Way {
+        lanes: 4,
+        needs: "defined(__SSSE3__)",
+        any: SSE2_ANY,
+        small: "i16x8 ones = {1,1,1,1,1,1,1,1}; \
+                return c + (i32x4)__builtin_ia32_pmaddwd128((i16x8)__builtin_ia32_pmaddubsw128((q16)a, (q16)b), ones);",
+    },
+    one(4, "defined(__SSE2__)", SSE2_ANY),
 ];
+
+/// Of any bytes, in 16 bits each.
+const SSE2_ANY: &str = "i16x8 x = (i16x8)a, y = (i16x8)b; \
+    i16x8 lo = x & 255, hi = (i16x8)((u16x8)x >> 8), p = (i16x8)((u16x8)y << 8) >> 8, q = y >> 8; \
+    return c + (i32x4)__builtin_ia32_pmaddwd128(lo, p) + (i32x4)__builtin_ia32_pmaddwd128(hi, q);";
 
 /// Products of signed bytes, those of `b` from −127: lanes, needs, body. Magnitudes of one side with the other's sign given to it: two products fit
 /// 16 bits.
@@ -96,12 +116,20 @@ const SIGNED4: &[(usize, &str, &str)] = &[
 ];
 
 /// Products added in 16 bits: lanes, needs, the bodies of `dot2` and `halves`.
-const DOT2: &[(usize, &str, &str, &str)] = &[(
-    8,
-    "defined(__AVX2__)",
-    "return (u32x8)((i16x16)c + (i16x16)__builtin_ia32_pmaddubsw256((q32)a, (q32)b));",
-    "i16x16 ones = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}; return c + (i32x8)__builtin_ia32_pmaddwd256((i16x16)x, ones);",
-)];
+const DOT2: &[(usize, &str, &str, &str)] = &[
+    (
+        8,
+        "defined(__AVX2__)",
+        "return (u32x8)((i16x16)c + (i16x16)__builtin_ia32_pmaddubsw256((q32)a, (q32)b));",
+        "i16x16 ones = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}; return c + (i32x8)__builtin_ia32_pmaddwd256((i16x16)x, ones);",
+    ),
+    (
+        4,
+        "defined(__SSSE3__)",
+        "return (u32x4)((i16x8)c + (i16x8)__builtin_ia32_pmaddubsw128((q16)a, (q16)b));",
+        "i16x8 ones = {1,1,1,1,1,1,1,1}; return c + (i32x4)__builtin_ia32_pmaddwd128((i16x8)x, ones);",
+    ),
+];
 
 /// Tables in every 128 bits of a vector: lanes, needs, body.
 const TABLE4: &[(usize, &str, &str)] = &[
@@ -121,6 +149,7 @@ const TABLE4: &[(usize, &str, &str)] = &[
         "defined(__AVX2__)",
         "q32 s = (q32)__builtin_shufflevector(t, t, SIXTEENS); return (u32x8)__builtin_ia32_pshufb256(s, (q32)x);",
     ),
+    (4, "defined(__SSSE3__)", "return (u32x4)__builtin_ia32_pshufb128((q16)t, (q16)x);"),
     (
         4,
         "defined(__aarch64__)",

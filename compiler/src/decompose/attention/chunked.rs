@@ -58,7 +58,7 @@ pub struct Chunked<'a> {
     pub out_depth: Id,
     /// Positions of a chunk.
     pub size: i64,
-    /// Number of the first chunk: 0 but for windows.
+    /// Number of the first chunk: 0 but for windows. Of rows in pages each has its own, which `real` counts from.
     pub base: Id,
     /// Chunks, at most.
     pub most: i64,
@@ -66,8 +66,8 @@ pub struct Chunked<'a> {
     pub window: Option<i64>,
     /// A score without a value for each head.
     pub sinks: Option<Id>,
-    /// Position of (chunk, offset), `[chunks, chunk]`, and the row of the cache that is read for it: the same held inside the cache, or one of each token's own pages,
-    /// `[chunks, tokens, chunk]`.
+    /// Position of (chunk, offset), `[chunks, chunk]`, and the row of the cache that is read for it, the same held inside the cache. Of rows in pages both are each token's
+    /// own, `[chunks, tokens, chunk]`.
     pub real: Id,
     pub at: Id,
     /// Do several tokens attend, and has every head rows of its own?
@@ -90,11 +90,7 @@ struct Grid {
 impl Grid {
     /// For tokens from position `first` on and a cache of that length: of a window, the chunks that it meets, `most` at most.
     fn new(g: &mut Graph, [first, length]: [Id; 2], size: i64, most: i64, window: Option<i64>) -> Grid {
-        let chunk = g.int(size);
-        // The number of chunks in use.
-        let up = g.int(size - 1);
-        let mut chunks = g.add(length, up);
-        chunks = g.idiv(chunks, chunk);
+        let (mut chunks, chunk) = in_use(g, length, size);
         let mut base = g.int(0);
         if let Some(window) = window {
             base = first_chunk(g, first, window, chunk);
@@ -110,6 +106,34 @@ impl Grid {
         let real = g.add(start, b);
         Grid { chunks, chunk, base, real }
     }
+    /// For rows at positions `own [tokens]` of several sequences, all below `length`: of a window each row has chunks from its own first one on, `most` at most.
+    fn in_pages(g: &mut Graph, [own, length]: [Id; 2], size: i64, most: i64, window: Option<i64>) -> Grid {
+        let (mut chunks, chunk) = in_use(g, length, size);
+        if window.is_some() {
+            let most = g.int(most);
+            chunks = g.min(chunks, most);
+        }
+        let tokens = g.shape(own)[0];
+        let dims: Dims = [chunks, tokens, chunk].into_iter().collect();
+        let mut number = g.iota(&dims, 0);
+        if let Some(window) = window {
+            let one = g.int(1);
+            let of_row = first_chunk(g, own, window, chunk);
+            let of_row = g.reshape(of_row, &[one, tokens, one]);
+            let of_row = g.expand(of_row, &dims);
+            number = g.add(of_row, number);
+        }
+        let (start, offset) = (g.mul(number, chunk), g.iota(&dims, 2));
+        let real = g.add(start, offset);
+        Grid { chunks, chunk, base: g.int(0), real }
+    }
+}
+
+/// The number of chunks of `size` positions that a cache of that length has, and the size.
+fn in_use(g: &mut Graph, length: Id, size: i64) -> (Id, Id) {
+    let (chunk, up) = (g.int(size), g.int(size - 1));
+    let up = g.add(length, up);
+    (g.idiv(up, chunk), chunk)
 }
 
 impl<'a> Chunked<'a> {
@@ -128,21 +152,21 @@ impl<'a> Chunked<'a> {
         let (h, kvh) = (g.max_of(heads), g.max_of(kd[1]));
         let (size, window) = (plan.chunk, plan::window(g, src));
         let most = Divided::of(g, src, target).attended().chunks(size, 1)[0];
-        let unpaged = window.filter(|_| pages.is_none());
-        let Grid { chunks, chunk, base, real } = Grid::new(g, [first, length], size, most, unpaged);
-        let mut at = real;
-        if g.int_value(kd[0]).is_none_or(|n| n % size != 0) {
-            let minus = g.int(-1);
-            let last = g.add(kd[0], minus);
-            at = g.min(at, last);
-        }
+        let Grid { chunks, chunk, base, real } = match &pages {
+            None => Grid::new(g, [first, length], size, most, window),
+            Some(pages) => {
+                let own = pages.positions(g, first);
+                Grid::in_pages(g, [own, length], size, most, window)
+            }
+        };
         let group = g.int(h / kvh);
         // Chunks first, so that no stride depends on how long the context may become and short contexts touch little of the intermediates.
         let shape = Shape { chunks, tokens, heads, chunk };
         let own = pages.is_none() && kvh == h && g.max_of(tokens) > 1;
-        if let Some(pages) = &pages {
-            at = pages.rows(g, real, first, &shape);
-        }
+        let at = match &pages {
+            Some(pages) => pages.rows(g, real, first, &shape),
+            None => inside(g, real, kd[0], size),
+        };
         let tile = plan.fragments.filter(|f| f.staged).map(|_| {
             let half = f16_split::narrow(g, k);
             g.gather(half, at)
@@ -287,7 +311,8 @@ impl<'a> Chunked<'a> {
                 g.add(t, self.first)
             }
         };
-        let position = g.reshape(self.real, &[chunks, one, one, chunk]);
+        let rows = if self.pages.is_some() { tokens } else { one };
+        let position = g.reshape(self.real, &[chunks, rows, one, chunk]);
         let position = g.expand(position, &dims);
         let unseen = match self.window {
             None => g.lt(mine, position),
@@ -377,6 +402,16 @@ impl<'a> Chunked<'a> {
         kernel.staged.push(weights);
         sums
     }
+}
+
+/// The positions `real` of chunks of `size` held inside a cache of so many rows.
+fn inside(g: &mut Graph, real: Id, rows: Id, size: i64) -> Id {
+    if g.int_value(rows).is_some_and(|n| n % size == 0) {
+        return real;
+    }
+    let minus = g.int(-1);
+    let last = g.add(rows, minus);
+    g.min(real, last)
 }
 
 /// Number of the first chunk that the window of the token at `first` meets.

@@ -112,12 +112,15 @@ pub struct Attended {
     pub shared: bool,
     /// Do tokens share rows, not heads?
     pub own: bool,
+    /// Has every token rows of its own? Then neighbours see nothing together.
+    pub in_pages: bool,
 }
 
 impl Attended {
     /// Chunks of so many positions that a step has, and those among them that so many of its tokens see together, at most.
     pub fn chunks(&self, size: i64, tokens: i64) -> [i64; 2] {
-        [self.tokens, tokens].map(|tokens| chunks(self.positions, self.window, tokens, size))
+        let neighbours = |tokens| if self.in_pages { 1 } else { tokens };
+        [self.tokens, tokens].map(|tokens| chunks(self.positions, self.window, neighbours(tokens), size))
     }
 }
 
@@ -139,7 +142,7 @@ fn positions(g: &Graph, src: &[Id]) -> i64 {
     g.max_of(src[4]).min(g.max_of(g.dims(src[1])[0]))
 }
 
-/// Has every row of queries a position and rows of the cache of its own? Then rows share nothing, and chunks are counted from the first position on.
+/// Has every row of queries a position and rows of the cache of its own? Then rows share nothing.
 pub(super) fn in_pages(g: &Graph, src: &[Id]) -> bool {
     !g.dims(src[3]).is_empty()
 }
@@ -169,7 +172,7 @@ impl<'a> Divided<'a> {
         let (tokens, heads, kv_heads) = (g.max_of(qd[0]), g.max_of(qd[1]), g.max_of(kd[1]));
         let in_pages = in_pages(g, src);
         let own = !in_pages && kv_heads == heads && tokens > 1;
-        let (positions, window) = (positions(g, src), window(g, src).filter(|_| !in_pages));
+        let (positions, window) = (positions(g, src), window(g, src));
         Divided { g, src, target, own, in_pages, heads, group: heads / kv_heads, tokens, positions, window }
     }
     /// How it could be divided, the heuristic's choice first.
@@ -210,12 +213,23 @@ impl<'a> Divided<'a> {
     }
     /// In numbers, as it has a price.
     pub fn attended(&self) -> Attended {
-        let &Divided { g, tokens, heads, group, positions, window, own, .. } = self;
+        let &Divided { g, tokens, heads, group, positions, window, own, in_pages, .. } = self;
         let (k, v) = (self.src[1], self.src[2]);
         let bytes = if f16_split::are_halves(g, k) { 2 } else { g.scalar(k).bytes() as i64 };
         let depth = [g.max_of(g.shape(k)[2]), g.max_of(g.shape(v)[2])];
         let kv_heads = heads / group;
-        Attended { tokens, heads, kv_heads, positions, window, depth, bytes, shared: shared_rows(g, k, v), own }
+        Attended {
+            tokens,
+            heads,
+            kv_heads,
+            positions,
+            window,
+            depth,
+            bytes,
+            shared: shared_rows(g, k, v),
+            own,
+            in_pages,
+        }
     }
     /// Heads, or tokens, that share where no fragments do.
     fn sharing(&self) -> i64 {
@@ -251,7 +265,8 @@ impl<'a> Divided<'a> {
         let [depth, out] = [g.shape(k)[2], g.shape(v)[2]].map(|d| g.max_of(d));
         // All heads of a group read each row of the cache once. A short context has few chunks: then heads are divided, as long as all workgroups of a
         // full cache run at once.
-        let workgroups = chunks(positions, window, tokens, c) * tokens.max(1);
+        let neighbours = if in_pages { 1 } else { tokens };
+        let workgroups = chunks(positions, window, neighbours, c) * tokens.max(1);
         let groups = (room(target) / workgroups).max(1);
         let divided = ((group + groups - 1) / groups + ENOUGH - 1) / ENOUGH * ENOUGH;
         let sharing = match heads == group {
@@ -308,7 +323,7 @@ fn whole_chunk(target: &Target) -> i64 {
 /// Positions of a chunk of an attention of these sources.
 pub(super) fn chunk_of(g: &Graph, src: &[Id], target: &Target) -> i64 {
     let (positions, tokens) = (positions(g, src), g.max_of(g.dims(src[0])[0]));
-    let chunk = match window(g, src).filter(|_| !in_pages(g, src)) {
+    let chunk = match window(g, src) {
         // A window lies across two chunks at least: what both have beside it is computed for nothing.
         Some(window) if target.split_cache => {
             let half = (1 << (window / 2).max(1).ilog2()).max(CHUNK_THREADS);

@@ -54,7 +54,18 @@ mod tests {
     /// Compressed rows of GLM at a position.
     fn glm(positions: i64) -> Attended {
         let (window, depth) = (None, [576, 512]);
-        Attended { tokens: 1, heads: 20, kv_heads: 1, positions, window, depth, bytes: 2, shared: true, own: false }
+        Attended {
+            tokens: 1,
+            heads: 20,
+            kv_heads: 1,
+            positions,
+            window,
+            depth,
+            bytes: 2,
+            shared: true,
+            own: false,
+            in_pages: false,
+        }
     }
 
     #[test]
