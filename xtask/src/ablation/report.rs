@@ -89,9 +89,10 @@ fn write_markdown(out: &mut String, reports: &[(&str, Report)]) -> fmt::Result {
     }
     writeln!(out)?;
     for (name, report) in reports {
-        let host = report.machine.as_ref().map_or(String::new(), |m| {
-            format!("; {}, {} cores, {} threads", m.processor, m.cores, m.threads)
-        });
+        let host = report
+            .machine
+            .as_ref()
+            .map_or(String::new(), |m| format!("; {}, {} cores, {} threads", m.processor, m.cores, m.threads));
         writeln!(out, "- {name}: `{}`{host}", report.command)?;
     }
     Ok(())
