@@ -114,15 +114,19 @@ fn a_layer_for_avx512() {
 }
 
 /// The attention of a layer's chosen form, of each step of a model of real shape over a cache of so many positions.
-fn forms(target: &Target, preset: &str, context: usize) -> String {
+/// Those with latent attention.
+const PRESETS: [&str; 3] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"];
+
+/// The forms of a preset's largest layer in steps of these classes, over a cache of one sequence or a pool of so many pages.
+fn forms(target: &Target, preset: &str, context: usize, classes: &[TokenClass], pages: Option<usize>) -> String {
     let file = Gguf::synth(preset, "q4_0").expect("a preset");
     let model = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
     let rows = cache_rows(context, 512);
     let (mut shared, mut out) = (Functions::new(), String::new());
-    for tokens in [TokenClass::One, TokenClass::Chunk { max: 64 }, TokenClass::Chunk { max: 512 }] {
+    for &tokens in classes {
         let (cache, logits) = (Scalar::F16, Logits::Last);
-        let options =
-            Options { tokens, rows, pages: None, chunk: 512, depth: rows, cache, logits, tile: Options::TILE };
+        let logits = if matches!(tokens, TokenClass::Batch { .. }) { Logits::All } else { logits };
+        let options = Options { tokens, rows, pages, chunk: 512, depth: rows, cache, logits, tile: Options::TILE };
         let plan = model.plan(&options, &mut shared);
         let layer = plan.functions().into_iter().max_by_key(|f| f.graph.len()).expect("functions");
         let mut decider = Decider { policy: &mut Cheapest, plans: &BTreeMap::new(), log: vec![] };
@@ -141,8 +145,22 @@ fn forms(target: &Target, preset: &str, context: usize) -> String {
 #[test]
 fn forms_of_latent_attention() {
     for (target, _) in &machines()[..2] {
-        let of_contexts = |preset| [1024, 4096, 32_768].map(|context| forms(target, preset, context)).concat();
-        let all = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"].map(of_contexts).concat();
+        let classes = [TokenClass::One, TokenClass::Chunk { max: 64 }, TokenClass::Chunk { max: 512 }];
+        let of_contexts =
+            |preset| [1024, 4096, 32_768].map(|context| forms(target, preset, context, &classes, None)).concat();
+        let all = PRESETS.map(of_contexts).concat();
         insta::assert_snapshot!(format!("forms_{}", target.name), all);
+    }
+}
+
+/// Over a pool of pages the same: rows of several sequences read latents, and so does a short piece of one; of a long one the values of every head are computed.
+#[test]
+fn forms_of_latent_attention_over_pages() {
+    for (target, _) in &machines()[..2] {
+        let batches = [1, 8].map(|max| TokenClass::Batch { max });
+        let pieces = [64, 512].map(|max| TokenClass::Chunk { max });
+        let classes = [batches, pieces].concat();
+        let of = |preset| forms(target, preset, 4096, &classes, Some(4 * 4096 / Options::PAGE));
+        insta::assert_snapshot!(format!("paged_forms_{}", target.name), PRESETS.map(of).concat());
     }
 }

@@ -153,6 +153,20 @@ impl Graph {
     pub fn within(&self, id: Id, lo: i64, hi: i64) -> bool {
         self.bounds(id).is_some_and(|(a, b)| a >= lo && b <= hi)
     }
+    /// `[x, y, z]` of `n`, if that is `max(min(x, y), z)` of integers and `z` is known to be no larger than `y`: the same as `min(max(x, z), y)`.
+    pub fn bounded_above_first(&self, n: &Node) -> Option<[Id; 3]> {
+        if n.op != Op::Max {
+            return None;
+        }
+        let clamp = |(min, z): (Id, Id)| {
+            let most = self.bounds(z)?.1;
+            let [a, b] = self[min].src[..] else { return None };
+            let is_last = |&(_, y): &(Id, Id)| self.bounds(y).is_some_and(|y| y.0 >= most);
+            let (x, y) = [(a, b), (b, a)].into_iter().find(is_last).filter(|_| self[min].op == Op::Min)?;
+            Some([x, y, z])
+        };
+        [(n.src[0], n.src[1]), (n.src[1], n.src[0])].into_iter().find_map(clamp)
+    }
     /// The largest value of an integer node; panics if nothing is known, which a spec rules out for dims.
     pub fn max_of(&self, id: Id) -> i64 {
         match self.bounds(id) {

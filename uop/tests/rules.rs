@@ -119,6 +119,16 @@ const CASES: &[(&str, Case)] = &[
         let inner = b.op(Op::Max, &[x, y]);
         b.op(Op::Max, &[x, inner])
     }),
+    ("max(min(x, y), z) -> min(max(x, z), y) where z <= y", |b| {
+        let (x, y, z) = (b.leaf(0, Scalar::I32), b.int_of(Scalar::I32, 6), b.int_of(Scalar::I32, 0));
+        let most = b.op(Op::Min, &[x, y]);
+        b.op(Op::Max, &[most, z])
+    }),
+    ("max(min(x, y), z) -> min(max(x, z), y) where z <= y", |b| {
+        let (x, y, z) = (b.var("x", -9, 9), b.var("y", 2, 9), b.var("z", -9, 2));
+        let most = b.op(Op::Min, &[y, x]);
+        b.op(Op::Max, &[z, most])
+    }),
     ("((x >> a) & m) << b -> (x << (b - a)) & (m << b)", |b| {
         let (x, a) = (b.leaf(0, Scalar::U32), b.int_of(Scalar::U32, 6));
         let (m, by) = (b.int_of(Scalar::U32, 0x0303_0303), b.int_of(Scalar::U32, 4));

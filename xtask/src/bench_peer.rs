@@ -78,10 +78,11 @@ pub fn run(options: &Options) -> Result<bool> {
         bail!("-p 0 -n 0 --no-start leaves nothing to measure\nhint: leave one of them out");
     }
     let threads = options.threads.map_or_else(machine::cores, Ok)?;
-    let peer = LlamaBench { path: program(&options.peer, programs::PEER_HINT)?, threads, flash: options.fa.clone() };
+    let peer =
+        LlamaBench { path: shell::program(&options.peer, programs::PEER_HINT)?, threads, flash: options.fa.clone() };
     let path = match &options.gristmill {
-        Some(path) => program(path, "leave --gristmill out to build and measure this tree's")?,
-        None => build(&root)?,
+        Some(path) => shell::program(path, "leave --gristmill out to build and measure this tree's")?,
+        None => shell::gristmill(&root)?,
     };
     let ours = Gristmill { path, threads, isa: options.isa.clone() };
 
@@ -215,23 +216,6 @@ fn command(options: &Options, threads: usize) -> String {
     text
 }
 
-fn program(path: &Path, hint: &str) -> Result<PathBuf> {
-    if !path.is_file() {
-        bail!("there is no program {}\nhint: {hint}", path.display());
-    }
-    // A bare name would be looked for in PATH.
-    path.canonicalize().with_context(|| format!("cannot open {}", path.display()))
-}
-
-/// This tree's `gristmill`, built for release.
-fn build(root: &Path) -> Result<PathBuf> {
-    eprintln!("bench-peer: building gristmill");
-    shell::run(shell::cargo(root).args(["build", "--quiet", "--release", "--package", "gristmill"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
-    let path = target.join("release").join(format!("gristmill{}", std::env::consts::EXE_SUFFIX));
-    program(&path, "cargo built it elsewhere: give its path with --gristmill")
-}
-
 impl Row {
     fn new(model: String, test: Test, depth: usize, flash: &[u8]) -> Row {
         let side = |label: String| Side { label, samples: vec![], others: vec![] };
@@ -277,8 +261,6 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named() {
-        let error = program(Path::new("no/such/program"), "build it").unwrap_err().to_string();
-        assert!(error.contains("no/such/program") && error.contains("hint: build it"), "{error}");
         let error = run(&options("x --peer b no/such/model")).unwrap_err().to_string();
         assert!(error.contains("no/such/model") && error.contains("synth"), "{error}");
     }

@@ -1,5 +1,6 @@
 //! Developer commands. `cargo xtask --help` lists them.
 
+mod ablation;
 mod bench_peer;
 mod bench_serve;
 mod benchmarks;
@@ -36,6 +37,8 @@ enum Command {
     BenchServe(bench_serve::Options),
     /// Write docs/benchmarks.md from what bench-peer measured (docs/benchmarks/*.json)
     Benchmarks(benchmarks::Options),
+    /// Write docs/ablation.md, what each optimisation is worth (docs/ablation/*.json), or measure one of its files
+    Ablation(ablation::Options),
 }
 
 /// 0 clean, 1 there is something to look at (findings, a diff, a failing test), 2 the command itself failed.
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Command::BenchPeer(options) => bench_peer::run(&options),
         Command::BenchServe(options) => bench_serve::run(&options),
         Command::Benchmarks(options) => benchmarks::run(&options),
+        Command::Ablation(options) => ablation::run(&options),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

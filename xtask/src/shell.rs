@@ -52,9 +52,38 @@ pub fn commit(root: &Path) -> Result<String> {
     Ok(format!("{}{}", rev.trim_end(), if changed.is_empty() { "" } else { ", with changes" }))
 }
 
+/// A program by its path.
+pub fn program(path: &Path, hint: &str) -> Result<PathBuf> {
+    if !path.is_file() {
+        bail!("there is no program {}\nhint: {hint}", path.display());
+    }
+    // A bare name would be looked for in PATH.
+    path.canonicalize().with_context(|| format!("cannot open {}", path.display()))
+}
+
+/// This tree's `gristmill`, built for release.
+pub fn gristmill(root: &Path) -> Result<PathBuf> {
+    eprintln!("building gristmill");
+    run(cargo(root).args(["build", "--quiet", "--release", "--package", "gristmill"]))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+    let path = target.join("release").join(format!("gristmill{}", std::env::consts::EXE_SUFFIX));
+    program(&path, "cargo built it elsewhere: give its path with --gristmill")
+}
+
 /// Writes a report as JSON.
 pub fn save(path: &Path, report: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(report)? + "\n";
     fs::write(path, text)
         .map_err(|e| anyhow!("cannot write {}: {e}\nhint: -o wants a file in a folder that exists", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let error = program(Path::new("no/such/program"), "build it").unwrap_err().to_string();
+        assert!(error.contains("no/such/program") && error.contains("hint: build it"), "{error}");
+    }
 }

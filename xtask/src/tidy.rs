@@ -67,7 +67,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "benchmarks",
-        absent: "a page of benchmarks that is not what its files give",
+        absent: "a page of measurements that is not what its files give",
         run: benchmarks::benchmarks,
     },
 ];

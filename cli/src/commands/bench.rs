@@ -216,7 +216,9 @@ fn ablate(options: &Options, model: &Model, opened: Opened, context: usize) -> R
         if options.json {
             let line = json!({
                 "model": model.name,
+                "device": base.name,
                 "flag": flag.name,
+                "does": flag.doc,
                 "decode_tokens_per_second": off.decode,
                 "decode_ratio": ratio.decode,
                 "prefill_tokens_per_second": off.prefill,

@@ -118,7 +118,8 @@ fn ablation_and_tuning_go_through_their_tables() {
     let out = with(&["bench", DEMO, "--ablate", "--json"]);
     let lines: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let flags: Vec<_> = lines.iter().map(|l| l["flag"].as_str().unwrap()).collect();
-    assert!(flags.contains(&"int8") && flags.iter().all(|f| FLAGS.iter().any(|row| row.name == *f)), "{out}");
+    let described = |l: &serde_json::Value| FLAGS.iter().any(|row| l["flag"] == row.name && l["does"] == row.doc);
+    assert!(flags.contains(&"int8") && lines.iter().all(described), "{out}");
     assert!(
         lines.iter().all(|l| l["decode_ratio"].as_f64().unwrap() > 0.0 && l["prefill_ratio"].as_f64().unwrap() > 0.0)
     );

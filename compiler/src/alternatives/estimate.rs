@@ -67,7 +67,7 @@ impl<'a> Estimate<'a> {
             Form::Leaf(_) => 0.0,
             Form::View(_) => MOVED,
             Form::Contract(c) => self.contraction(c, term),
-            Form::Node { op: Op::Attention, sources, .. } => self.attention(term, sources),
+            Form::Node { op: Op::Attention | Op::PagedAttention, sources, .. } => self.attention(term, sources),
             Form::Node { op: Op::Reduce, .. } => match self.again(class) {
                 Some((c, t)) => self.contraction(c, t),
                 None => self.elements(&self.terms.facts(term.children[0]).dims) / m.operations,
@@ -145,14 +145,17 @@ impl<'a> Estimate<'a> {
             Some(Source::Scalar(length)) => self.size(*length),
             _ => self.size(k[0]),
         };
-        let positions = length.min(self.size(k[0]));
-        let depth = self.size(k[2]) + self.size(v[2]);
+        // Of rows that lie in pages each has positions of its own, elsewhere all tokens share them.
+        let (of_row, kv_heads) = (&k[..k.len() - 2], self.size(k[k.len() - 2]));
+        let positions = length.min(self.elements(of_row));
+        let sequences = if of_row.len() > 1 { self.size(q[0]) } else { 1.0 };
+        let depth = [k, v].iter().map(|rows| self.size(rows[rows.len() - 1])).sum::<f64>();
         // Rows that several heads or tokens share are multiplied as tiles.
-        let shared = self.size(q[0]) * self.size(q[1]) / self.size(k[1]);
+        let shared = self.size(q[0]) / sequences * self.size(q[1]) / kv_heads;
         let term_of = |f: &Fragment| m.term_of(f);
         let weight = m.fragment(Scalar::F16).filter(|_| shared >= 8.0).map_or(2.0, term_of);
         let operations = weight * self.size(q[0]) * self.size(q[1]) * positions * depth;
-        let bytes = positions * self.size(k[1]) * depth * self.bytes(term.children[1]).0;
+        let bytes = sequences * positions * kv_heads * depth * self.bytes(term.children[1]).0;
         ATTENTION_LAUNCHES * m.launch + (bytes / m.bandwidth).max(operations / m.operations)
     }
 }

@@ -77,7 +77,9 @@ pub(super) fn form(g: &Graph, outputs: &[Id]) -> String {
     for id in g.toposort(outputs).into_iter().rev() {
         let node = &g[id];
         let name = match node.op {
-            Op::Attention => format!("attention {} over {}", g.show_dims(g.dims(id)), g.show_dims(g.dims(node.src[1]))),
+            Op::Attention | Op::PagedAttention => {
+                format!("attention {} over {}", g.show_dims(g.dims(id)), g.show_dims(g.dims(node.src[1])))
+            }
             Op::Reduce if g[node.src[0]].op == Op::Mul && !g.dims(id).is_empty() => {
                 format!("sum {}", g.show_dims(g.dims(node.src[0])))
             }

@@ -25,6 +25,7 @@ rules! { RULES:
     "max(x, y) -> x where x >= y" [Max] max_bounds;
     "min(x, y) -> x where x <= y" [Min] min_bounds;
     "min(min(x, y), y) -> min(x, y)" [Min Max] again;
+    "max(min(x, y), z) -> min(max(x, z), y) where z <= y" [Max] lower_bound_first;
     "x & mask -> x where x fits" [And] mask_fits;
     "(x & a) & b -> x & (a & b)" [And] mask_mask;
     "(x >> a) >> b -> x >> (a + b)" [Shr] shift_shift;
@@ -142,6 +143,14 @@ fn again(g: &mut Graph, n: &Node) -> Option<Id> {
     let has = |outer: Id, inner: Id| g[outer].op == n.op && g[outer].src.contains(&inner);
     let (a, b) = (n.src[0], n.src[1]);
     has(a, b).then_some(a).or(has(b, a).then_some(b))
+}
+
+/// One form of what is held between two bounds. The other one must not reach CUDA's assembler (13.0, sm_90): it reads `max(min(x, y), 0) == y` off a flag that says whether
+/// `x` was taken, the same as of `max(min(x, y), 0) == x`.
+fn lower_bound_first(g: &mut Graph, n: &Node) -> Option<Id> {
+    let [x, y, z] = g.bounded_above_first(n)?;
+    let held = g.max(x, z);
+    Some(g.min(held, y))
 }
 
 fn mask_fits(g: &mut Graph, n: &Node) -> Option<Id> {

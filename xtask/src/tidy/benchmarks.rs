@@ -1,32 +1,59 @@
-//! The page of benchmarks is what its files give.
+//! Pages that are made of files are what their files give: that of benchmarks, and that of what each optimisation is worth.
 
 use super::finding::Finding;
 use super::tree::Tree;
-use crate::benchmarks::{FOLDER, PAGE, page};
+use crate::{ablation, benchmarks as measured};
+use anyhow::Result;
+
+/// A page, the folder of its files, what makes it of their names and contents; hints where it is not what they give, and where one is no report.
+struct Made {
+    page: &'static str,
+    folder: &'static str,
+    make: fn(Vec<(&str, &str)>) -> Result<String>,
+    write: &'static str,
+    measure: &'static str,
+}
+
+const MADE: &[Made] = &[
+    Made {
+        page: measured::PAGE,
+        folder: measured::FOLDER,
+        make: measured::page,
+        write: "`cargo xtask benchmarks` writes the page; change the files, not the page",
+        measure: "`cargo xtask bench-peer -o` writes such files",
+    },
+    Made {
+        page: ablation::PAGE,
+        folder: ablation::FOLDER,
+        make: ablation::page,
+        write: "`cargo xtask ablation` writes the page; change the files, not the page",
+        measure: "`cargo xtask ablation -o` writes such files",
+    },
+];
 
 pub fn benchmarks(tree: &Tree) -> Vec<Finding> {
+    MADE.iter().flat_map(|made| found(tree, made)).collect()
+}
+
+fn found(tree: &Tree, made: &Made) -> Option<Finding> {
     let finding = |path: &str, line, message, hint| Finding { path: path.to_owned(), line, message, hint };
     let files = tree.files.iter().filter_map(|file| {
-        let name = file.path.strip_prefix(FOLDER)?;
+        let name = file.path.strip_prefix(made.folder)?;
         name.ends_with(".json").then_some((name, file.text.as_str()))
     });
     let files: Vec<_> = files.collect();
-    let there = tree.files.iter().find(|file| file.path == PAGE).map(|file| file.text.as_str());
+    let there = tree.files.iter().find(|file| file.path == made.page).map(|file| file.text.as_str());
     if files.is_empty() && there.is_none() {
-        return vec![];
+        return None;
     }
-    match page(files) {
-        Ok(text) if there == Some(&text) => vec![],
+    match (made.make)(files) {
+        Ok(text) if there == Some(&text) => None,
         Ok(text) => {
             let there = there.unwrap_or_default();
             let same = text.lines().zip(there.lines()).take_while(|(a, b)| a == b).count();
-            let hint = "`cargo xtask benchmarks` writes the page; change the files, not the page";
-            vec![finding(PAGE, same + 1, format!("not what the files under {FOLDER} give"), hint)]
+            Some(finding(made.page, same + 1, format!("not what the files under {} give", made.folder), made.write))
         }
-        Err(error) => {
-            let hint = "`cargo xtask bench-peer -o` writes such files";
-            vec![finding(FOLDER, 1, format!("{error:#}").replace('\n', "; "), hint)]
-        }
+        Err(error) => Some(finding(made.folder, 1, format!("{error:#}").replace('\n', "; "), made.measure)),
     }
 }
 
@@ -38,14 +65,23 @@ mod tests {
     #[test]
     fn an_edited_page_fails() {
         let json = serde_json::to_string(&report::tests::example()).unwrap();
-        let good = page(vec![("a.json", &json)]).unwrap();
-        let lines = |files: &[(&str, &str)]| benchmarks(&Tree::of(files)).iter().map(|f| f.line).collect::<Vec<_>>();
-        let a = ("docs/benchmarks/a.json", json.as_str());
-        assert_eq!(lines(&[a, (PAGE, &good)]), [0; 0]);
-        assert_eq!(lines(&[a, (PAGE, &good.replace("20.00", "21.00"))]).len(), 1);
-        assert_eq!(lines(&[a, (PAGE, &format!("{good}more\n"))]), [good.lines().count() + 1]);
-        assert_eq!(lines(&[a]), [1]);
-        assert_eq!(lines(&[(PAGE, &good)]).len(), 1);
-        assert_eq!(lines(&[("docs/benchmarks/a.json", "{}"), (PAGE, &good)]), [1]);
+        let ablation = serde_json::to_string(&ablation::report::tests::example("cpu", &["x"])).unwrap();
+        let of = ["docs/benchmarks/", "docs/ablation/"];
+        for ((made, json), folder) in MADE.iter().zip([&json, &ablation]).zip(of) {
+            let name = format!("{folder}a.json");
+            let good = (made.make)(vec![("a.json", json)]).unwrap();
+            let lines =
+                |files: &[(&str, &str)]| benchmarks(&Tree::of(files)).iter().map(|f| f.line).collect::<Vec<_>>();
+            let a = (name.as_str(), json.as_str());
+            assert_eq!(lines(&[a, (made.page, &good)]), [0; 0]);
+            assert_eq!(
+                lines(&[a, (made.page, &good.replace("| abc |", "| abd |").replace("20.00", "21.00"))]).len(),
+                1
+            );
+            assert_eq!(lines(&[a, (made.page, &format!("{good}more\n"))]), [good.lines().count() + 1]);
+            assert_eq!(lines(&[a]), [1]);
+            assert_eq!(lines(&[(made.page, &good)]).len(), 1);
+            assert_eq!(lines(&[(&name, "{}"), (made.page, &good)]), [1]);
+        }
     }
 }

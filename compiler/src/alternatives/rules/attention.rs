@@ -3,6 +3,8 @@
 //! Scores are sums of products too, and so are the sums of values that weights multiply: what is contracted with the rows of a cache, on one side of such a sum, may be
 //! contracted with the other side instead. Queries that were rounded where they meet a cache of halves (`f32(f16(q))`) are rounded where they meet it then:
 //! behind the contraction and not before. Either is off by as much as the cache's rows were rounded by.
+//!
+//! Positions are one axis of keys and values, or two of those that lie in pages (`PAGED_ATTENTION`); heads and what a head has come after them.
 
 use super::rule::rules;
 use crate::alternatives::term::{Class, Map, Term, View};
@@ -19,24 +21,39 @@ rules! {
 
 /// Queries, keys, values of an attention whose heads have keys of their own.
 fn of_heads(t: &Terms, term: &Term) -> Option<[Class; 3]> {
-    let (Some(Op::Attention), &[q, k, v, ..]) = (term.op(), &term.children[..]) else { return None };
-    (t.dims(q)[1] == t.dims(k)[1]).then_some([q, k, v])
+    let (Some(Op::Attention | Op::PagedAttention), &[q, k, v, ..]) = (term.op(), &term.children[..]) else {
+        return None;
+    };
+    (t.dims(q)[1] == t.dims(k)[heads_of(t, k)]).then_some([q, k, v])
+}
+
+/// The axis of keys' or values' heads.
+fn heads_of(t: &Terms, rows: Class) -> usize {
+    t.dims(rows).len() - 2
+}
+
+/// The last length of a class.
+fn depth_of(t: &Terms, class: Class) -> Id {
+    *t.dims(class).last().expect("queries, keys and values have a depth")
 }
 
 /// The attention of other queries, keys, values.
 fn with(t: &mut Terms, term: &Term, [q, k, v]: [Class; 3]) -> Class {
     let children: Vec<Class> = [q, k, v].into_iter().chain(term.children[3..].iter().copied()).collect();
     let mut dims = t.dims(q);
-    dims[2] = t.dims(v)[2];
+    dims[2] = depth_of(t, v);
     t.like(term, &children, dims)
 }
 
-/// Rows `[positions, heads, d]` that a weight makes of rows of a cache, which it does not depend on.
+/// Rows `[positions.., heads, d]` that a weight makes of rows of a cache, which it does not depend on.
 struct Computed {
     /// By the indices of `sizes`: positions, heads, depth of the latent.
     cache: Factor,
     weight: Factor,
-    rows: [Option<u8>; 3],
+    positions: Map,
+    heads: Option<u8>,
+    /// The index of the rows' depth.
+    depth: u8,
     /// The index of the latent's depth.
     latent: u8,
     sizes: Dims,
@@ -46,17 +63,16 @@ impl Computed {
     fn all(t: &Terms, rows: Class) -> Vec<Computed> {
         let mut out = Vec::new();
         for sum in t.sums(rows) {
-            let Ok(axes) = <[Option<u8>; 3]>::try_from(&sum.out[..]) else { continue };
-            let [positions, heads, depth] = axes;
+            let &[ref positions @ .., heads, depth] = &sum.out[..] else { continue };
             let mut summed = (0..sum.sizes.len() as u8).filter(|&i| sum.sums(i));
             let (Some(latent), None, Some(depth)) = (summed.next(), summed.next(), depth) else { continue };
             for i in 0..2 {
                 let (cache, weight) = (&sum.factors[i], &sum.factors[1 - i]);
-                let moved = |i: &u8| Some(*i) == positions || Some(*i) == heads || *i == latent;
-                let apart = positions.is_none_or(|p| cache.has(p) && !weight.has(p));
+                let moved = |i: &u8| positions.contains(&Some(*i)) || Some(*i) == heads || *i == latent;
+                let apart = positions.iter().flatten().all(|&p| cache.has(p) && !weight.has(p));
                 if apart && cache.map.iter().flatten().all(moved) && weight.has(depth) && weight.has(latent) {
                     let (cache, weight, sizes) = (cache.clone(), weight.clone(), sum.sizes.clone());
-                    out.push(Computed { cache, weight, rows: axes, latent, sizes });
+                    out.push(Computed { cache, weight, positions: positions.into(), heads, depth, latent, sizes });
                 }
             }
         }
@@ -64,7 +80,7 @@ impl Computed {
     }
     /// The rows of the cache, for every head.
     fn latents(&self, t: &mut Terms) -> Class {
-        let to: Map = [self.rows[0], self.rows[1], Some(self.latent)].into_iter().collect();
+        let to: Map = self.positions.iter().copied().chain([self.heads, Some(self.latent)]).collect();
         t.arranged(self.cache.class, &self.cache.map, &to, &self.sizes)
     }
     /// The weight contracted with `x [tokens, heads, ..]`, whose last axis is the index `from`: that is `to` then.
@@ -72,7 +88,7 @@ impl Computed {
         let (mut sizes, dims) = (self.sizes.clone(), t.dims(x));
         let token = (!t.is_one(dims[0])).then_some(sizes.len() as u8);
         sizes.push(dims[0]);
-        let map = |last: u8| -> Map { [token, self.rows[1], Some(last)].into_iter().collect() };
+        let map = |last: u8| -> Map { [token, self.heads, Some(last)].into_iter().collect() };
         let factors = [self.weight.clone(), Factor { class: x, map: map(from) }];
         t.contract(&Sum { factors, out: map(to), sizes })
     }
@@ -89,7 +105,7 @@ fn before_rounding(t: &Terms, class: Class) -> Option<Class> {
 /// The part of queries that meets each of the parts of keys.
 fn parts_of(t: &mut Terms, queries: Class, parts: &[Class]) -> Vec<Class> {
     let same = |t: &Terms, cat: &Term| {
-        let depths = |of: &[Class]| of.iter().map(|&c| t.dims(c)[2]).collect::<Vec<Id>>();
+        let depths = |of: &[Class]| of.iter().map(|&c| depth_of(t, c)).collect::<Vec<Id>>();
         cat.joined() == Some(2) && depths(&cat.children) == depths(parts)
     };
     if let Some(cat) = t.of_op(queries, Op::Cat).into_iter().find(|cat| same(t, cat)) {
@@ -99,7 +115,7 @@ fn parts_of(t: &mut Terms, queries: Class, parts: &[Class]) -> Vec<Class> {
     for &part in parts {
         let mut dims = t.dims(queries);
         let mut view = View::whole(&mut t.graph, &dims);
-        dims[2] = t.dims(part)[2];
+        dims[2] = depth_of(t, part);
         view.windows[2] = (begin, dims[2]);
         out.push(t.view(queries, &view, &dims));
         begin = t.graph.add(begin, dims[2]);
@@ -110,8 +126,10 @@ fn parts_of(t: &mut Terms, queries: Class, parts: &[Class]) -> Vec<Class> {
 /// Each part of the keys that is computed of a cache, or all of them.
 fn keys_contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
     let Some([q, k, v]) = of_heads(t, term) else { return vec![] };
+    let depth = heads_of(t, k) + 1;
+    let along_depth = |c: &Term| c.joined() == Some(depth);
     let joined: Vec<Vec<Class>> =
-        t.of_op(k, Op::Cat).into_iter().filter(|c| c.joined() == Some(2)).map(|c| c.children.to_vec()).collect();
+        t.of_op(k, Op::Cat).into_iter().filter(along_depth).map(|c| c.children.to_vec()).collect();
     let mut out = Vec::new();
     for keys in joined.into_iter().chain([vec![k]]) {
         for i in 0..keys.len() {
@@ -132,9 +150,8 @@ fn absorbed(
     part: usize,
     computed: &Computed,
 ) -> Option<Class> {
-    let depth = computed.rows[2].expect("keys have a depth");
     let exact = before_rounding(t, queries[part]);
-    let mut new = computed.contracted(t, exact.unwrap_or(queries[part]), depth, computed.latent)?;
+    let mut new = computed.contracted(t, exact.unwrap_or(queries[part]), computed.depth, computed.latent)?;
     if exact.is_some() {
         new = t.cast(new, Scalar::F16);
         new = t.cast(new, Scalar::F32);
@@ -143,7 +160,8 @@ fn absorbed(
         all.iter().enumerate().map(|(i, &c)| if i == part { new } else { c }).collect()
     };
     let latents = computed.latents(t);
-    let (q, k) = (t.cat(&put(queries, new), 2), t.cat(&put(keys, latents), 2));
+    let depth = heads_of(t, latents) + 1;
+    let (q, k) = (t.cat(&put(queries, new), 2), t.cat(&put(keys, latents), depth));
     Some(with(t, term, [q, k, values]))
 }
 
@@ -151,10 +169,9 @@ fn values_contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
     let Some([q, k, v]) = of_heads(t, term) else { return vec![] };
     let mut out = Vec::new();
     for computed in Computed::all(t, v) {
-        let depth = computed.rows[2].expect("values have a depth");
         let latents = computed.latents(t);
         let read = with(t, term, [q, k, latents]);
-        out.extend(computed.contracted(t, read, computed.latent, depth));
+        out.extend(computed.contracted(t, read, computed.latent, computed.depth));
     }
     out
 }
@@ -162,7 +179,8 @@ fn values_contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
 /// Keys and values that are the same for every head are those of one head.
 fn repeated_heads(t: &mut Terms, term: &Term) -> Vec<Class> {
     let Some([q, k, v]) = of_heads(t, term) else { return vec![] };
-    if t.is_one(t.dims(k)[1]) {
+    let heads = heads_of(t, k);
+    if t.is_one(t.dims(k)[heads]) {
         return vec![];
     }
     let one = t.graph.int(1);
@@ -170,10 +188,10 @@ fn repeated_heads(t: &mut Terms, term: &Term) -> Vec<Class> {
     for rows in [k, v] {
         let (source, view) = t.source(rows);
         let mut dims = t.dims(rows);
-        if view.axes[1].is_some() {
+        if view.axes[heads].is_some() {
             return vec![];
         }
-        dims[1] = one;
+        dims[heads] = one;
         once.push(t.view(source, &view, &dims));
     }
     vec![with(t, term, [q, once[0], once[1]])]

@@ -106,8 +106,8 @@ fn within(t: &mut Terms, numbers: Class, rows: i64) -> (Class, Class) {
     let (dims, dtype) = (t.dims(numbers), t.facts(numbers).dtype);
     let constant = |t: &mut Terms, v: i64| t.graph.int_of(Scalar::I32, v);
     let (none, last, end, minus) = (constant(t, 0), constant(t, rows - 1), constant(t, rows), constant(t, -1));
-    let held = t.node(Op::Min, Arg::None, (dtype, dims.clone()), &[numbers], &[last]);
-    let held = t.node(Op::Max, Arg::None, (dtype, dims.clone()), &[held], &[none]);
+    let held = t.node(Op::Max, Arg::None, (dtype, dims.clone()), &[numbers], &[none]);
+    let held = t.node(Op::Min, Arg::None, (dtype, dims.clone()), &[held], &[last]);
     let truth = |t: &mut Terms, sources: [Source; 2]| {
         let form = Form::Node { op: Op::Lt, arg: Arg::None, sources: sources.into_iter().collect() };
         t.add(form, Scalar::Bool.one(), dims.clone(), &[numbers])

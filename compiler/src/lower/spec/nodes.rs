@@ -64,6 +64,10 @@ rows! {
         };
         over && matches!(n.arg, Arg::Reduce(..)) && n.dtype == from.with_lanes(1)
     };
+    // Why: the rule that puts it first (`uop/src/rules/algebra.rs`).
+    [Max] "a thread's lower bound comes before the upper one" |g, n, threads| {
+        threads.is_empty() || g.bounded_above_first(n).is_none()
+    };
     [Mma MmaHalf MmaShared] "a matrix product is a warp's" |_, _, threads| !threads.is_empty();
     [Mma] "words of a fragment of bytes, and its sums" |g, n, _| {
         let largest = matches!(n.arg, Arg::None | Arg::Int(0..=255));

@@ -334,6 +334,11 @@ const WRONG: &[Wrong] = &[
         let one = w.g.f32(1.0);
         w.node(Op::Fold, Scalar::F32, &[one, w.row], Arg::Reduce(ReduceOp::Add, SmallVec::new()))
     }),
+    ("a thread's lower bound comes before the upper one", true, |w| {
+        let (last, none) = (w.g.int(6), w.g.int(0));
+        let most = w.g.min(w.group, last);
+        w.node(Op::Max, Scalar::I64, &[most, none], Arg::None)
+    }),
     ("a matrix product is a warp's", false, |w| {
         let one = w.g.int_of(Scalar::U32, 1);
         w.node(Op::Mma, Scalar::I32.one().with_lanes(4), &[one; 3], Arg::None)

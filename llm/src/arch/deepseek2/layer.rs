@@ -8,7 +8,7 @@ use super::super::tensors::Weights;
 use super::hyper::Hyper;
 use gristmill_tensor::dims;
 use gristmill_tensor::nn::{self, Glu, Pairing};
-use gristmill_tensor::tensor::Tensor;
+use gristmill_tensor::tensor::{Dim, Tensor};
 
 /// Block `layer`: hidden rows `[n, d]` and the cache to hidden rows and the cache with the rows of these tokens.
 pub(super) fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize) {
@@ -37,9 +37,6 @@ fn latent_heads<'g>(s: &'g Step, h: &Hyper, w: &Weights) -> (Tensor<'g>, Tensor<
     (both.slice(1, 0, h.nope), both.slice(1, h.nope, h.value))
 }
 
-/// Most tokens of a step over pages whose values stay latents until heads have summed them: of more the values of every head cost less than sums over the longer latents.
-const LATENT_VALUES: usize = 64;
-
 /// Multi-head latent attention of normed rows `x [n, d]`; writes their rows into the cache. Returns `[n, d]`.
 fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
     let (n, heads) = (s.tokens(), h.heads);
@@ -65,29 +62,18 @@ fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g
     // Keys and values of every head at every position, as they are defined: whether any of them is ever computed is the compiler's choice (`alternatives`).
     let (k_b, v_b) = latent_heads(s, h, w);
     let sight = Sight { scale: h.score_scale, window: None, sinks: None };
-    let heads_out = if s.options.pages.is_some() {
-        // The rules that find these forms do not look through pages: scores are of latents, and of long pieces the values of every head are computed once.
-        let q = Tensor::cat(&[q_nope.contract(k_b.permute(&[0, 2, 1])), q_pe].map(|q| s.as_cached(q)), 2);
-        let k = cache.unsqueeze(1);
-        match s.is_batch() || s.options.tokens.max() <= LATENT_VALUES {
-            true => s.attention(q, [k, k.slice(2, 0, h.kv_rank)], sight).contract(v_b),
-            false => {
-                let rows = cache.slice(0, 0, s.position() + n);
-                let v = rows.slice(1, 0, h.kv_rank).unsqueeze(0).contract(v_b.unsqueeze(1)).permute(&[1, 0, 2]);
-                let k = rows.unsqueeze(1).expand(dims![rows.dim(0), heads, h.cached()]);
-                s.attention(q, [k, v], sight)
-            }
-        }
-    } else {
-        let length = s.position() + n;
-        let rows = cache.slice(0, 0, length);
-        // As they are cached, whatever the weight is stored as.
-        let latents = rows.slice(1, 0, h.kv_rank).reshape(dims![length, 1, 1, h.kv_rank]);
-        let of_heads = |matrices: Tensor<'g>| (matrices * latents).sum(&[3]);
-        let key = rows.slice(1, h.kv_rank, h.rope).unsqueeze(1).expand(dims![length, heads, h.rope]);
-        let keys = Tensor::cat(&[of_heads(k_b), key], 2);
-        let queries = Tensor::cat(&[q_nope, q_pe].map(|q| s.as_cached(q)), 2);
-        s.attention(queries, [keys, of_heads(v_b)], sight)
+    let rows = s.seen(cache);
+    let at = rows.rank() - 1;
+    let each = |rest: &[usize]| -> Vec<Dim> {
+        let positions = rows.dims().into_iter().take(at).map(Dim::Of);
+        positions.chain(rest.iter().copied().map(Dim::Size)).collect()
     };
+    // As they are cached, whatever the weight is stored as.
+    let latents = rows.slice(at, 0, h.kv_rank).reshape(&each(&[1, 1, h.kv_rank]));
+    let of_heads = |matrices: Tensor<'g>| (matrices * latents).sum(&[at + 2]);
+    let key = rows.slice(at, h.kv_rank, h.rope).unsqueeze(at).expand(&each(&[heads, h.rope]));
+    let keys = Tensor::cat(&[of_heads(k_b), key], at + 1);
+    let queries = Tensor::cat(&[q_nope, q_pe].map(|q| s.as_cached(q)), 2);
+    let heads_out = s.attention(queries, [keys, of_heads(v_b)], sight);
     heads_out.reshape(dims![n, heads * h.value]).linear(s.weight(w, "attn_output.weight"))
 }

@@ -27,6 +27,9 @@ struct Rows<'n> {
     window: Option<usize>,
 }
 
+/// Axes of keys and values whose positions are one axis: position, head, depth.
+const ROWS_OF_HEADS: usize = 3;
+
 impl Step<'_> {
     /// The rotations of these tokens, `[n, dims/2, 2]`, of the model's table of that number. At most one call for each.
     pub fn rope(&self, table: usize, dims: usize) -> Tensor<'_> {
@@ -41,12 +44,20 @@ impl Step<'_> {
     pub fn cache_rows(&self) -> usize {
         if self.is_batch() { self.pool_rows() } else { self.options.rows }
     }
-    /// Attention of queries `[n, heads, d]` to keys and values `[rows, kv heads, ..]`, as the cache holds them.
+    /// What a cache holds, `[cache_rows, ..]`, at the positions that these tokens may see: `[positions, ..]` of one sequence, of a pool by its pages `[pages, page, ..]`.
+    pub fn seen<'g>(&'g self, cache: Tensor<'g>) -> Tensor<'g> {
+        match self.is_batch() {
+            true => self.of_sequences().in_pages(cache),
+            false => cache.slice(0, 0, self.position() + self.tokens()),
+        }
+    }
+    /// Attention of queries `[n, heads, d]` to keys and values `[rows, kv heads, ..]`, as the cache holds them, or as [`Step::seen`] has its rows.
     pub fn attention<'g>(&'g self, q: Tensor<'g>, [k, v]: [Tensor<'g>; 2], of: Sight<'g>) -> Tensor<'g> {
         let Sight { scale, window, sinks } = of;
         if self.is_batch() {
             let at = self.of_sequences();
-            return q.paged_attention([k, v].map(|x| at.in_pages(x)), &at, scale, window, sinks);
+            let in_pages = |x: Tensor<'g>| if x.rank() > ROWS_OF_HEADS { x } else { at.in_pages(x) };
+            return q.paged_attention([k, v].map(in_pages), &at, scale, window, sinks);
         }
         let (n, pos) = (self.tokens(), self.position());
         q.attention_within([k, v], [pos, pos + n], scale, window, sinks)

@@ -1,0 +1,160 @@
+//! What `gristmill bench --ablate --json` measured: the file's form, and its tables.
+
+use crate::benchmarks::report::Machine;
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Write};
+
+/// One run of `gristmill bench --ablate`, of one model on one device.
+#[derive(Serialize, Deserialize)]
+pub struct Report {
+    pub date: String,
+    pub command: String,
+    /// The host, where it was noted; what ran is `device`.
+    pub machine: Option<Machine>,
+    /// Of gristmill.
+    pub commit: String,
+    /// In the program's words, or a name of the hardware.
+    pub device: String,
+    pub rows: Vec<Row>,
+}
+
+/// A line of the program: one optimisation switched off. Fields that the page does not show are passed over.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Row {
+    pub model: String,
+    pub flag: String,
+    /// What it does.
+    pub does: String,
+    /// Speeds with it off, in tokens a second; none where they were not measured.
+    pub decode_tokens_per_second: Option<f64>,
+    pub prefill_tokens_per_second: Option<f64>,
+    /// With all of them on, in the same turns.
+    pub base_decode_tokens_per_second: Option<f64>,
+    pub base_prefill_tokens_per_second: Option<f64>,
+    /// The speed without it as a part of that with it.
+    pub decode_ratio: Option<f64>,
+    pub prefill_ratio: Option<f64>,
+}
+
+/// What generation and prompts lose without it, in per cent of the speed that they have with it.
+fn kept(ratio: Option<f64>) -> String {
+    ratio.map_or("–".into(), |r| format!("{:.0} %", 100.0 * r))
+}
+
+/// The middle of what was measured with everything on.
+fn middle(mut speeds: Vec<f64>) -> String {
+    speeds.sort_unstable_by(f64::total_cmp);
+    speeds.get(speeds.len() / 2).map_or("–".into(), |s| format!("{s:.1}"))
+}
+
+impl Report {
+    /// The model, of which there is one.
+    pub fn model(&self) -> &str {
+        self.rows.first().map_or("", |row| &row.model)
+    }
+    fn row(&self, flag: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.flag == flag)
+    }
+}
+
+/// Reports as Markdown: who was measured, then a row for each optimisation and two columns for each report.
+pub fn markdown(reports: &[(&str, Report)]) -> String {
+    let mut out = String::new();
+    write_markdown(&mut out, reports).unwrap_or_else(|fmt::Error| unreachable!("a string takes all"));
+    out
+}
+
+fn write_markdown(out: &mut String, reports: &[(&str, Report)]) -> fmt::Result {
+    writeln!(out, "| run | device | model | generation, tok/s | prompt, tok/s | date | commit |")?;
+    writeln!(out, "|---|---|---|---:|---:|---|---|")?;
+    for (name, report) in reports {
+        let speeds = |of: fn(&Row) -> Option<f64>| middle(report.rows.iter().filter_map(of).collect());
+        let (decode, prompt) =
+            (speeds(|r| r.base_decode_tokens_per_second), speeds(|r| r.base_prefill_tokens_per_second));
+        let Report { device, date, commit, .. } = report;
+        writeln!(out, "| {name} | {device} | {} | {decode} | {prompt} | {date} | {commit} |", report.model())?;
+    }
+    let head: String = reports.iter().map(|(name, _)| format!(" {name}: generation | prompt |")).collect();
+    writeln!(out, "\n| without | what it does |{head}")?;
+    writeln!(out, "|---|---|{}", "---:|---:|".repeat(reports.len()))?;
+    for (flag, does) in flags(reports) {
+        write!(out, "| `{flag}` | {does} |")?;
+        for (_, report) in reports {
+            match report.row(flag) {
+                Some(row) => write!(out, " {} | {} |", kept(row.decode_ratio), kept(row.prefill_ratio))?,
+                None => write!(out, " | |")?,
+            }
+        }
+        writeln!(out)?;
+    }
+    writeln!(out)?;
+    for (name, report) in reports {
+        let host = report
+            .machine
+            .as_ref()
+            .map_or(String::new(), |m| format!("; {}, {} cores, {} threads", m.processor, m.cores, m.threads));
+        writeln!(out, "- {name}: `{}`{host}", report.command)?;
+    }
+    Ok(())
+}
+
+/// Every optimisation that a report has, as the first that has it describes it.
+fn flags<'a>(reports: &'a [(&str, Report)]) -> Vec<(&'a str, &'a str)> {
+    let mut all: Vec<(&str, &str)> = vec![];
+    for row in reports.iter().flat_map(|(_, report)| &report.rows) {
+        if all.iter().all(|f| f.0 != row.flag) {
+            all.push((&row.flag, &row.does));
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub fn example(device: &str, flags: &[&str]) -> Report {
+        let row = |flag: &&str| Row {
+            model: "m".to_owned(),
+            flag: (*flag).to_owned(),
+            does: format!("what {flag} does"),
+            decode_tokens_per_second: Some(5.0),
+            prefill_tokens_per_second: None,
+            base_decode_tokens_per_second: Some(10.0),
+            base_prefill_tokens_per_second: None,
+            decode_ratio: Some(0.5),
+            prefill_ratio: None,
+        };
+        Report {
+            date: "2025-01-31".to_owned(),
+            command: "gristmill bench m --ablate".to_owned(),
+            machine: Some(Machine {
+                processor: "CPU".to_owned(),
+                features: vec![],
+                cores: 4,
+                threads: 2,
+                memory_bytes: None,
+                read_bandwidth: None,
+            }),
+            commit: "abc".to_owned(),
+            device: device.to_owned(),
+            rows: flags.iter().map(row).collect(),
+        }
+    }
+
+    #[test]
+    fn a_row_for_each_flag_and_columns_for_each_run() {
+        let text = markdown(&[("a", example("cpu", &["x", "y"])), ("b", example("gpu", &["y", "z"]))]);
+        let rows: Vec<&str> = text.lines().filter(|l| l.starts_with("| `")).collect();
+        assert_eq!(
+            rows,
+            [
+                "| `x` | what x does | 50 % | – | | |",
+                "| `y` | what y does | 50 % | – | 50 % | – |",
+                "| `z` | what z does | | | 50 % | – |",
+            ]
+        );
+        assert!(text.contains("| a | cpu | m | 10.0 | – | 2025-01-31 | abc |"), "{text}");
+        assert!(text.ends_with("- b: `gristmill bench m --ablate`; CPU, 4 cores, 2 threads\n"), "{text}");
+    }
+}
