@@ -550,6 +550,19 @@ fn gpus_with_less_compute_the_same() {
     }
 }
 
+/// Where several warps can share columns they do, but not of tiles of tokens that data gives their weights, which the last case has.
+#[test]
+fn several_warps_share_columns() {
+    use gristmill_compiler::{Cheapest, Dialect, compile};
+    let target = packed::with_groups(Target::named("h200"));
+    let cases = packed::shared_columns();
+    for (i, case) in cases.iter().enumerate() {
+        let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
+        let shared = compiled.programs.iter().any(|p| p.source.contains(" = wgmma_"));
+        assert_eq!(shared, i + 1 < cases.len(), "{}", case.name);
+    }
+}
+
 /// Of queries that are halves, a chunk of the cache is copied before the kernels before have ended, by a workgroup that has a multiprocessor to itself.
 #[test]
 fn a_cache_is_copied_before_the_wait() {

@@ -34,11 +34,9 @@ const OF_GROUP: f64 = 4.0;
 /// Fewest tokens that share what is unpacked: of as many columns as a fragment has.
 const LEAST: i64 = 8;
 
-/// Fewest tokens for which several warps share the columns of a product, and a workgroup has tiles of 256 rows and 128 tokens: smaller ones read more of the second-level
-/// cache than it has time for (an H200's product of 2,048 rows and 512 tokens by tiles of 128 and 64: 75 us, 45 by warps that have columns of their own).
-const LEAST_OF_GROUP: i64 = 1024;
-/// Rows of such a workgroup: where fewer are left, tiles are smaller (V2-Lite's 576 rows of latents of 2,048 tokens: 53 us, 31 by warps that have columns of their own).
-const ROWS_OF_GROUPS: i64 = 256;
+/// Rows and tokens of a workgroup's tile where several warps share columns. Smaller tiles read more of the second-level cache than it has time for (an H200's product of 2,048
+/// rows and 512 tokens by tiles of 128 and 64: 75 us, 45 by warps that have columns of their own), and so do what is left of rows (V2-Lite's 576 of 2,048 tokens: 53 us, 31).
+const TILE_OF_GROUPS: [i64; 2] = [256, 128];
 
 /// The product of halves, and the node that has a buffer for it.
 pub struct Product {
@@ -55,8 +53,21 @@ pub struct Product {
 pub struct Order {
     /// Terms of a step: of all lanes that share a row.
     pub step: i64,
-    /// Are they for the products of several warps?
+    /// Are there products of several warps to gain by them?
     pub group: bool,
+    /// Are there some that would lose?
+    pub alone: bool,
+}
+
+impl Order {
+    /// Are they for the products of several warps?
+    pub fn is_of_groups(self) -> bool {
+        self.group && !self.alone
+    }
+    /// The order for those who read the one and those who read the other.
+    pub fn and(self, other: Order) -> Order {
+        Order { group: self.group || other.group, alone: self.alone || other.alone, ..self }
+    }
 }
 
 /// The machine's product of such halves, where the sums of groups in integers cost more than that it is slower than the one of bytes.
@@ -104,12 +115,13 @@ pub fn product(
     let product = g.mul(w, x);
     let last = dims.len() - 1;
     let others: i64 = front.iter().map(|&d| g.max_of(d)).product::<i64>() / tokens / g.max_of(rows).max(1);
+    let [high, wide] = TILE_OF_GROUPS;
+    let tiles = others * (g.max_of(rows) / high) * ((tokens + wide - 1) / wide);
     // Of tiles of tokens that data gives their weights there are more than weights.
-    let chosen = others > matrices(g, w);
-    let group = operand == Scalar::F16 && tokens >= LEAST_OF_GROUP && !chosen;
-    let group = group && g.int_value(rows).is_some_and(|n| n % ROWS_OF_GROUPS == 0);
-    let group = group && target.machine.fragments.iter().any(Fragment::is_of_group);
-    let order = Order { step, group };
+    let alone = others > matrices(g, w) || g.int_value(rows).is_none_or(|n| n % high != 0) || operand != Scalar::F16;
+    let known = target.machine.fragments.iter().any(Fragment::is_of_group);
+    // As many as nearly every multiprocessor has one of.
+    let order = Order { step, group: known && 4 * tiles >= 3 * target.machine.units as i64, alone };
     Some(Product { sum: g.reduce(product, &[last], ReduceOp::Add), rounded, order })
 }
 
@@ -137,7 +149,8 @@ fn shifted(g: &mut Graph, x: Id, w: Id) -> (Id, Id) {
 
 /// Where the element `k` of row `row` of `rows` lies: what a warp's lanes read at once lies together, of eight rows beside one another 512 bytes; and of four
 /// terms, whose codes are bytes of a word, every second one beside the other. Where several warps share them, 16 bytes are what the four lanes multiply at once.
-pub fn place(g: &mut Graph, Order { step, group }: Order, rows: i64, row: Id, k: Id) -> Id {
+pub fn place(g: &mut Graph, order: Order, rows: i64, row: Id, k: Id) -> Id {
+    let step = order.step;
     let loads = step / LANES / WIDE;
     let [step, of_lane, wide, quad, two] = [step, step / LANES, WIDE, QUAD, 2].map(|n| g.int(n));
     let (number, within) = (g.idiv(k, step), g.modulo(k, step));
@@ -145,7 +158,7 @@ pub fn place(g: &mut Graph, Order { step, group }: Order, rows: i64, row: Id, k:
     let (load, within) = (g.idiv(within, wide), g.modulo(within, wide));
     let (of_quad, term) = (g.idiv(within, quad), g.modulo(within, quad));
     let (odd, high) = (g.modulo(term, two), g.idiv(term, two));
-    let of_row = match group {
+    let of_row = match order.is_of_groups() {
         false => [(lane, WIDE), (of_quad, QUAD), (odd, 2)],
         true => [(of_quad, 2 * WIDE), (odd, WIDE), (lane, 2)],
     };

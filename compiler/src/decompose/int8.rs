@@ -93,7 +93,7 @@ impl Derived {
         buffers.push(product.rounded);
         // All who read them take one order.
         let order = self.rounded.entry(product.rounded).or_insert(product.order);
-        order.group &= product.order.group;
+        *order = order.and(product.order);
         self.of_halves.insert(product.sum, product.order);
         product.sum
     }

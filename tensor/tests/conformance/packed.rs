@@ -125,13 +125,13 @@ pub fn tiles() -> Vec<Case> {
 /// data gives their weights, and of weights of heads.
 pub fn shared_columns() -> Vec<Case> {
     let formats = ["q4_0", "q6_k", "q4_k", "iq4_nl"].map(|name| by_name(name).expect("an encoding"));
-    let mut out: Vec<Case> = formats.into_iter().map(|e| prompt_of(e, [128, 512, 200])).collect();
-    out.extend([[192, 256, 130], [320, 192, 144]].map(|sizes| prompt_of(&Q4_0, sizes)));
+    let mut out: Vec<Case> = formats.into_iter().map(|e| prompt_of(e, [256, 512, 200])).collect();
+    out.extend([[768, 256, 130], [512, 192, 144]].map(|sizes| prompt_of(&Q4_0, sizes)));
     out.push(
         Case::new("gate and up, a prompt".to_string(), |c| {
             let n = c.var("n", 1, 160);
             let x = c.input("x", dims![n, 256], Scalar::F32);
-            let [gate, up] = ["gate", "up"].map(|name| x.linear(c.weight(name, &[128, 256], &Q4_0)));
+            let [gate, up] = ["gate", "up"].map(|name| x.linear(c.weight(name, &[256, 256], &Q4_0)));
             c.output("y", gate.silu() * up);
         })
         .vars(&[&[("n", 33)], &[("n", 160)]]),
@@ -140,11 +140,11 @@ pub fn shared_columns() -> Vec<Case> {
     out
 }
 
-/// Workgroups of two groups of warps, where products of several warps are known, and few of them, so that tiles are as wide as there are.
+/// Workgroups of two groups of warps, where products of several warps are known, and one unit for them, so that tiles are as large as there are.
 pub fn with_groups(mut target: Target) -> Target {
     if target.machine.fragments.iter().any(Fragment::is_of_group) {
         target.threads = 256;
-        target.machine.units = 4;
+        target.machine.units = 1;
     }
     target
 }
