@@ -119,6 +119,8 @@ pub fn product(
     let tiles = others * (g.max_of(rows) / high) * ((tokens + wide - 1) / wide);
     // Of tiles of tokens that data gives their weights there are more than weights.
     let alone = others > matrices(g, w) || g.int_value(rows).is_none_or(|n| n % high != 0) || operand != Scalar::F16;
+    // A ring wants a loop: of one step there is none.
+    let alone = alone || g.int_value(columns) == Some(step);
     let known = target.machine.fragments.iter().any(Fragment::is_of_group);
     // As many as nearly every multiprocessor has one of.
     let order = Order { step, group: known && 4 * tiles >= 3 * target.machine.units as i64, alone };
