@@ -114,17 +114,22 @@ pub fn product(
     let [w, x] = [w, x].map(|side| g.cast(side, Scalar::F32));
     let product = g.mul(w, x);
     let last = dims.len() - 1;
-    let others: i64 = front.iter().map(|&d| g.max_of(d)).product::<i64>() / tokens / g.max_of(rows).max(1);
-    let [high, wide] = TILE_OF_GROUPS;
-    let tiles = others * (g.max_of(rows) / high) * ((tokens + wide - 1) / wide);
-    // Of tiles of tokens that data gives their weights there are more than weights.
-    let alone = others > matrices(g, w) || g.int_value(rows).is_none_or(|n| n % high != 0) || operand != Scalar::F16;
-    // A ring wants a loop: of one step there is none.
-    let alone = alone || g.int_value(columns) == Some(step);
-    let known = target.machine.fragments.iter().any(Fragment::is_of_group);
-    // As many as nearly every multiprocessor has one of.
-    let order = Order { step, group: known && 4 * tiles >= 3 * target.machine.units as i64, alone };
+    let order = order(g, w, (&dims, tokens), (step, operand), &target.machine);
     Some(Product { sum: g.reduce(product, &[last], ReduceOp::Add), rounded, order })
+}
+
+/// The order of activations that suits a product of `w` by itself, of these axes and so many tokens, with steps of so many terms.
+fn order(g: &Graph, w: Id, (dims, tokens): (&[Id], i64), (step, operand): (i64, Scalar), machine: &Machine) -> Order {
+    let &[.., rows, columns] = dims else { return Order { step, group: false, alone: true } };
+    let [high, wide] = TILE_OF_GROUPS;
+    let outputs: i64 = dims[..dims.len() - 1].iter().map(|&d| g.max_of(d)).product();
+    let others = outputs / tokens / g.max_of(rows).max(1);
+    let tiles = others * (g.max_of(rows) / high) * ((tokens + wide - 1) / wide);
+    // As many as nearly every multiprocessor has one of.
+    let group = machine.fragments.iter().any(Fragment::is_of_group) && 4 * tiles >= 3 * machine.units as i64;
+    // Of tiles of tokens that data gives their weights there are more than weights; and a ring wants a loop: of one step there is none.
+    let whole = g.int_value(rows).is_some_and(|n| n % high == 0) && g.int_value(columns) != Some(step);
+    Order { step, group, alone: operand != Scalar::F16 || !whole || others > matrices(g, w) }
 }
 
 /// Matrices of rows in the packed weight that `w` moves.
