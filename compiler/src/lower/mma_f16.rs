@@ -68,7 +68,8 @@ impl Product {
         let steps = g.int_value(g[step].src[0]).filter(|_| g.range_kind(step) == Some(RangeKind::Reduce))?;
         let threads = ranges_of_kind(g, closed, RangeKind::Vector);
         let counted = threads.iter().map(|&r| g.int_value(g[r].src[0])).product::<Option<i64>>()?;
-        if steps < 2 || counted != target.threads as i64 {
+        // Units are copied as wide loads are.
+        if steps < 2 || counted != target.threads as i64 || !target.wide_loads {
             return None;
         }
         let terms = g.int_value(g[term].src[0])?;
@@ -83,8 +84,13 @@ impl Product {
             product.has_units(g).then_some(product)
         })
     }
-    /// Are a lane's words of a column 16 bytes in memory?
+    /// Are a lane's words of a column 16 bytes in memory, and those of a row two bytes of a word, as loops that become rings have them?
     fn has_units(&self, g: &mut Graph) -> bool {
+        let Some(mut first) = self.tile.operand(g, Side::First).into_iter().next() else { return false };
+        let row = self.word(g, (Side::First, self.sum.rows), first.word, &mut first.at);
+        if g[row].op != Op::ScaledPair {
+            return false;
+        }
         let words = self.tile.words(Side::Second);
         let units = self.tile.operand(g, Side::Second).into_iter().take(words as usize);
         let loads: Vec<Id> =
