@@ -337,7 +337,7 @@ impl<'a> Expressions<'a> {
                 format!("{name}({})", s.join(", "))
             }
             Op::MmaShared => {
-                let (Some(of), [words @ .., columns, at, sum]) = (Fragment::of_product(n), &s[..]) else {
+                let (Some(of), [words @ .., columns, at, sum]) = (Fragment::of_product(n), s) else {
                     unprintable(self.g, id)
                 };
                 format!("wgmma_{}({}, {columns} + {at}, {sum})", of.columns, words.join(", "))
