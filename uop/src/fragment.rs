@@ -286,7 +286,8 @@ pub fn tensor_cores(sm: u32) -> &'static [Fragment] {
         80 => AMPERE,
         // Of smaller chips those sold as GeForce are counted with.
         86..90 | 120.. => GEFORCE,
-        _ => HOPPER,
+        90 => HOPPER,
+        _ => LATER,
     }
 }
 
@@ -309,6 +310,9 @@ pub const HOPPER: &[Fragment] = &[
     WGMMA_64.at(4096.0),
     WGMMA_128.at(4096.0),
 ];
+
+/// Data centres after sm_90: `mma.sync` alone, as `wgmma` is sm_90's; its rates are taken for theirs.
+pub const LATER: &[Fragment] = &[MMA_I8.at(5120.0), MMA_I8_16.at(5120.0), MMA_F16.at(2560.0), MMA_BF16.at(2560.0)];
 
 #[cfg(test)]
 mod tests {
@@ -385,5 +389,8 @@ mod tests {
         }
         assert_eq!(tensor_cores(61), &[]);
         assert_eq!(tensor_cores(90), HOPPER);
+        // Only sm_90 has products of several warps.
+        let groups = |sm: u32| tensor_cores(sm).iter().any(Fragment::is_of_group);
+        assert!((75..130).all(|sm| groups(sm) == (sm == 90)));
     }
 }

@@ -36,7 +36,7 @@ const LEAST: i64 = 8;
 
 /// Rows and tokens of a workgroup's tile where several warps share columns. Smaller tiles read more of the second-level cache than it has time for (an H200's product of 2,048
 /// rows and 512 tokens by tiles of 128 and 64: 75 us, 45 by warps that have columns of their own), and so do what is left of rows (V2-Lite's 576 of 2,048 tokens: 53 us, 31).
-const TILE_OF_GROUPS: [i64; 2] = [256, 128];
+pub const TILE_OF_GROUPS: [i64; 2] = [256, 128];
 
 /// The product of halves, and the node that has a buffer for it.
 pub struct Product {

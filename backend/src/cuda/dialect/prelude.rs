@@ -19,7 +19,8 @@ const SCALARS: &[(&str, &str)] = &[
 
 /// The prelude for CUDA.
 pub fn prelude() -> String {
-    format!("{DEVICE}#if __CUDA_ARCH__ >= 900\n{}#endif\n{}", products_of_groups(), common())
+    // Of sm_90 alone: later ones have other instructions.
+    format!("{DEVICE}#if __CUDA_ARCH__ == 900\n{}#endif\n{}", products_of_groups(), common())
 }
 
 /// Products of several warps: of 64 rows, of which each warp has words of 16, and columns in shared memory, in the order of `fragment::unit`. Descriptors count units of

@@ -3,6 +3,7 @@
 
 use super::around::Around;
 use super::tiles::{self, tiles};
+use crate::decompose::halves::TILE_OF_GROUPS;
 use crate::fragment::{Sum, WARP};
 use crate::nest::{divisor, floor_power, host_bound, outermost_reductions, power_divisor};
 use crate::price::occupancy::WORDS;
@@ -33,9 +34,11 @@ const UNPACKED_TILES: i64 = 8;
 const GROUP: i64 = WGMMA_16.rows / WARP_ROWS;
 /// Tiles of sums of such a warp beside one another, of which there are two above one another: a workgroup has a unit to itself. Prompts of 2,048 tokens on an H200, by warps that
 /// have columns of their own and so: Llama 3.1 8B's gate and up 1.81 and 1.30 ms, its down 922 and 614 us; GLM's output of attention 165 and 116.
-const GROUP_TILES: i64 = 16;
+const GROUP_TILES: i64 = TILE_OF_GROUPS[1] / WGMMA_TILE;
 /// Fewest of them beside one another: of 16 tokens.
-const LEAST_GROUP_TILES: i64 = WGMMA_16.columns / 8;
+const LEAST_GROUP_TILES: i64 = WGMMA_16.columns / WGMMA_TILE;
+/// Columns of such a tile.
+const WGMMA_TILE: i64 = MMA_I8.columns;
 /// Tokens that a thread multiplies a row with, where no matrix product does.
 const TOKENS: i64 = 4;
 /// Threads that share a row, at least: loads of neighbours are whole sectors of 32 bytes then.

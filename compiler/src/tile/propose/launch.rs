@@ -19,7 +19,8 @@ const SHARED: [(&str, i64); 3] = [("a quarter shared", 25), ("half shared", 50),
 /// Iterations that are copied ahead: what more copies take of a unit's memory its first-level cache lacks, and scales are read again from further away (GLM's gate
 /// and up of 64 sequences on an H100, without copies: 129 us, and 176 with a fifth of the first-level cache).
 const AHEAD: i64 = 1;
-/// The same of products of several warps, of which an iteration takes a fraction of the time that memory needs to answer.
+/// The same of products of several warps, of which an iteration takes a fraction of the time that memory needs to answer, as far as
+/// shared memory has room (one, two and three were not measured apart).
 const AHEAD_OF_GROUPS: i64 = 3;
 /// Bytes of shared memory that drivers keep of each workgroup's (CUDA programming guide, compute capability 8.0 and later).
 const RESERVED: i64 = 1 << 10;
