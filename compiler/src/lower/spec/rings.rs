@@ -144,17 +144,24 @@ impl Walk<'_> {
 mod tests {
     use super::*;
     use crate::lower::threads::ThreadIndex;
+    use gristmill_uop::fragment::WGMMA_16;
     use gristmill_uop::{Arg, Node, Op, RangeKind, Scalar};
     use smallvec::smallvec;
 
     /// Statements of a loop that reads what was copied an iteration before, which 64 threads share or not.
     fn wrong(shared: bool, change: fn(&mut Vec<Statement>)) -> &'static str {
         let mut g = Graph::new();
+        let many = g.int(64);
+        let (dtype, arg) = (Scalar::U32.one(), Arg::Int(0));
+        let ring = g.intern(Node { op: Op::Local, dtype, src: smallvec![many], arg });
+        with(g, ring, shared, change)
+    }
+
+    /// The same of that ring.
+    fn with(mut g: Graph, ring: Id, shared: bool, change: impl FnOnce(&mut Vec<Statement>)) -> &'static str {
         let (zero, many, four) = (g.int(0), g.int(64), g.int(4));
         let (thread, step) = (g.range(many, 1, RangeKind::Vector), g.range(four, 2, RangeKind::Reduce));
         let x = g.param(0, &[], Scalar::F32);
-        let (dtype, arg) = (Scalar::U32.one(), Arg::Int(0));
-        let ring = g.intern(Node { op: Op::Local, dtype, src: smallvec![many], arg });
         let at = if shared { zero } else { thread };
         let copy = Statement::AsyncCopy { to: [ring, at], from: [x, zero], plus: [0; 2], bytes: 16, when: None };
         let index = ThreadIndex { range: thread, divide: None, modulo: Some(64) };
@@ -189,5 +196,28 @@ mod tests {
         assert_eq!(wrong(true, |s| drop(s.remove(4))), met);
         let again = "a barrier stands between what threads read of a ring and what others copy there";
         assert_eq!(wrong(true, |s| s.swap(5, 7)), again);
+    }
+
+    #[test]
+    fn products_of_several_warps_have_ended_where_their_columns_are_copied_again() {
+        let sums = Scalar::F32.one().with_lanes(8);
+        let product = |change: fn(&mut Vec<Statement>, Statement)| {
+            let mut g = Graph::new();
+            let (zero, many, one) = (g.int(0), g.int(1 << 10), g.int_of(Scalar::U32, 1));
+            let arg = Arg::Int(0);
+            let ring = g.intern(Node { op: Op::Local, dtype: Scalar::U32.one(), src: smallvec![many], arg });
+            let first = g.constant(sums, 0.0);
+            let acc = g.intern(Node { op: Op::Acc, dtype: sums, src: smallvec![first, first], arg: Arg::None });
+            let src = [one; 8].into_iter().chain([ring, zero, acc]).collect();
+            let value = g.intern(Node { op: Op::MmaShared, dtype: sums, src, arg: Arg::Int(WGMMA_16.number()) });
+            with(g, ring, true, |inside| change(inside, Statement::Accumulate(acc, value)))
+        };
+        let ended = "products of several warps have ended where an iteration does";
+        assert_eq!(product(|s, p| drop(s.splice(7..8, [p, Statement::ProductsEnded(0)]))), "nothing");
+        assert_eq!(product(|s, p| s[7] = p), ended);
+        // The last one is still under way.
+        assert_eq!(product(|s, p| drop(s.splice(7..8, [p, Statement::ProductsEnded(1)]))), ended);
+        let met = "a barrier stands between what threads copy to a ring and what others read of it";
+        assert_eq!(product(|s, p| drop((s[7] = p, s.insert(8, Statement::ProductsEnded(0)), s.remove(4)))), met);
     }
 }
