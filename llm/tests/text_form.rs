@@ -18,10 +18,10 @@ use gristmill_uop::{Graph, Id, text};
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
-/// Every function of a model: some forms of what has several, both classes of step, all logits and the last.
+/// Every function of a model: both classes of step, all logits and the last, three types of cache; some forms of what has several, over the first type.
 fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
     let mut shared = Functions::new();
-    let mut out: Vec<Arc<Function>> = Vec::new();
+    let (mut out, mut written): (Vec<Arc<Function>>, Vec<Arc<Function>>) = Default::default();
     for tokens in [TokenClass::One, TokenClass::Chunk { max: 8 }] {
         for (logits, cache) in [(Logits::Last, Scalar::F16), (Logits::All, Scalar::F32), (Logits::Last, Scalar::I8)] {
             let options =
@@ -29,6 +29,7 @@ fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
             for f in model.plan(&options, &mut shared).functions() {
                 if !out.iter().any(|o| Arc::ptr_eq(o, f)) {
                     out.push(f.clone());
+                    written.extend((cache == Scalar::F16 && f.name.contains(".chunk")).then(|| f.clone()));
                 }
             }
         }
@@ -36,8 +37,7 @@ fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
     // What is compiled in another form than the written one has both forms' text.
     let plain = Target::cpu("plain", 4, 2);
     let forms = |f: &Arc<Function>| every_form(f, &plain, &rules_of_tensors(), 4).into_iter().map(Arc::new);
-    let more: Vec<Arc<Function>> = out.iter().filter(|f| f.name.contains(".chunk")).flat_map(forms).collect();
-    out.extend(more);
+    out.extend(written.iter().flat_map(forms));
     out
 }
 

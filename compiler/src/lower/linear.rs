@@ -53,6 +53,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
         }
         let threads = threads_of(g, nest, target);
         let mut counted = threads::count(g, &threads, target.threads as i64);
+        debug_assert!(threads::folds_alike(g, nest, &counted), "lanes fold terms of different elements");
         let shared = fused_loops::filled_in(g, nest);
         let outer = globals.iter().copied().chain(threads).chain(shared).collect();
         let mut e = Emitter { g, target, scopes: vec![Scope::default()], outer };

@@ -1,7 +1,7 @@
 //! How the threads of a workgroup are counted over the ranges of a nest. It is said here alone: dialects print it, the interpreter runs it, and lowering to
 //! a warp's products relies on it.
 
-use gristmill_uop::{Graph, Id, RangeKind};
+use gristmill_uop::{Graph, Id, Op, RangeKind};
 
 /// The index that a thread has of a range: its number, divided and then counted round, each where it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,4 +60,16 @@ pub fn count(g: &Graph, ranges: &[Id], threads: i64) -> Vec<ThreadIndex> {
         ThreadIndex { range, divide: Some(if outer { many } else { 1 }), modulo: Some(bound(range)) }
     };
     ranges.iter().map(index).collect()
+}
+
+/// Do the lanes that fold a sum of `nest` differ in nothing but their terms? Where the terms depend on another range that the same threads are counted over, a lane
+/// adds terms of its neighbour's index: the sum is wrong for all.
+pub fn folds_alike(g: &Graph, nest: Id, counted: &[ThreadIndex]) -> bool {
+    let of = |r: Id| counted.iter().find(|t| t.range == r);
+    let end = |t: &ThreadIndex| t.stride() * t.modulo.unwrap_or(i64::MAX / t.stride());
+    let apart = |a: &ThreadIndex, b: &ThreadIndex| end(a) <= b.stride() || end(b) <= a.stride();
+    g.toposort(&[nest]).into_iter().filter(|&n| g[n].op == Op::Reduce).all(|n| {
+        let lanes = g[n].src[1..].iter().filter_map(|&r| of(r));
+        lanes.into_iter().all(|lane| g.free_ranges(n).iter().filter_map(|&r| of(r)).all(|t| apart(t, lane)))
+    })
 }

@@ -55,7 +55,9 @@ pub fn reductions(g: &Graph, value: Id) -> Vec<Id> {
             found.extend(inner);
         }
     }
-    found
+    // One that another contains is computed for each term of that by the lane that has the term: its own lanes would be those very ones.
+    let contained = |n: Id| found.iter().any(|&other| depends(n, other));
+    found.iter().copied().filter(|&n| !contained(n)).collect()
 }
 
 /// The sums and the loops of a nest, by who shares them.

@@ -18,10 +18,10 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
 const COMPILER: &str = "c++";
-/// A load that is not aligned, or reads past an array, traps.
+/// A load that is not aligned, or reads past an array, traps. `-Og`, because most of the time is the compiler's: three quarters of `-O1`.
 const ARGUMENTS: &[&str] = &[
     "-std=c++17",
-    "-O1",
+    "-Og",
     "-w",
     "-x",
     "c++",
@@ -32,6 +32,15 @@ const ARGUMENTS: &[&str] = &[
     "-fsanitize=alignment,bounds",
     "-fsanitize-undefined-trap-on-error",
 ];
+
+/// What makes conversions of halves, and sums of products, instructions of this processor, if it has them: calls of a library are a sixth of the time of prompts.
+fn halves() -> &'static [&'static str] {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("f16c") && std::arch::is_x86_feature_detected!("fma") {
+        return &["-mf16c", "-mfma"];
+    }
+    &[]
+}
 
 type Run = unsafe extern "C" fn(*const *mut u8, i32, i64, usize) -> i32;
 
@@ -101,7 +110,7 @@ impl Simulated {
         Ok(Simulated { memory: InterpDevice::new(), target, version, store, language })
     }
     fn library(&self, source: &str) -> Result<Vec<u8>, Error> {
-        let arguments = [ARGUMENTS, self.language.arguments].concat();
+        let arguments = [ARGUMENTS, halves(), self.language.arguments].concat();
         let key = Key::of([source, &self.version, &arguments.join(" ")]);
         if let Some(bytes) = self.store.get(&key)? {
             return Ok(bytes);
