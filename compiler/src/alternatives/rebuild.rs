@@ -7,23 +7,21 @@ use gristmill_uop::{Graph, Id, Node, Op, ReduceOp, Sources};
 use rustc_hash::FxHashMap;
 
 /// Makes nodes of an extract. What is as it was written is the very node that it was.
-pub struct Rebuild<'a> {
-    space: &'a Space,
+pub struct Rebuild {
     /// The nodes that the function was written with.
     known: FxHashMap<Node, Id>,
 }
 
-impl<'a> Rebuild<'a> {
+impl Rebuild {
     /// Of terms of a function below `roots`.
-    pub fn new(space: &'a Space, graph: &Graph, roots: &[Id]) -> Rebuild<'a> {
-        let known = graph.toposort(roots).into_iter().map(|id| (graph[id].clone(), id)).collect();
-        Rebuild { space, known }
+    pub fn new(graph: &Graph, roots: &[Id]) -> Rebuild {
+        Rebuild { known: graph.toposort(roots).into_iter().map(|id| (graph[id].clone(), id)).collect() }
     }
     /// The nodes of these classes; none if the extract is none.
-    pub fn nodes(&self, g: &mut Graph, picks: &Picks, classes: &[usize]) -> Option<Vec<Id>> {
+    pub fn nodes(&self, space: &Space, g: &mut Graph, picks: &Picks, classes: &[usize]) -> Option<Vec<Id>> {
         let mut nodes: FxHashMap<usize, Id> = FxHashMap::default();
-        for class in self.space.needed(picks, classes)? {
-            let choice = &self.space.choices[class][picks[class]?];
+        for class in space.needed(picks, classes)? {
+            let choice = &space.choices[class][picks[class]?];
             let children: Vec<Id> = choice.children.iter().map(|c| nodes[c]).collect();
             let id = match &choice.term.form {
                 Form::Leaf(id) => *id,
