@@ -124,29 +124,44 @@ impl Space {
         let n = self.classes.len();
         let mut sets: Vec<Option<Vec<u64>>> = vec![None; n];
         let mut picks: Picks = vec![None; n];
+        // What has changed in the pass before, and in this one.
+        let (mut before, mut now) = (vec![u64::MAX; n.div_ceil(64)], vec![0u64; n.div_ceil(64)]);
         for _ in 0..PASSES {
-            let mut changed = false;
             for class in 0..n {
-                let mut best: Option<(f64, usize, Vec<u64>)> = None;
-                for (i, choice) in self.choices[class].iter().enumerate() {
-                    let Some(set) = union(&sets, &choice.children, class, n) else { continue };
-                    let of = |c: usize| {
-                        if c == class { choice.seconds } else { self.pick(&picks, c).map_or(0.0, |c| c.seconds) }
-                    };
-                    let seconds: f64 = members(&set).map(of).sum();
-                    if best.as_ref().is_none_or(|b| seconds < b.0) {
-                        best = Some((seconds, i, set));
-                    }
+                let stands = |&child: &usize| {
+                    let changed = |word: usize| before[word] | now[word];
+                    let of_set = |set: &[u64]| set.iter().enumerate().all(|(i, word)| word & changed(i) == 0);
+                    changed(child / 64) >> (child % 64) & 1 == 0 && sets[child].as_deref().is_none_or(of_set)
+                };
+                if sets[class].is_some() && self.choices[class].iter().flat_map(|c| &c.children).all(stands) {
+                    continue;
                 }
-                let Some((_, i, set)) = best else { continue };
-                changed |= picks[class] != Some(i) || sets[class].as_ref() != Some(&set);
+                let Some((i, set)) = self.cheapest(class, &sets, &picks) else { continue };
+                if picks[class] != Some(i) || sets[class].as_ref() != Some(&set) {
+                    now[class / 64] |= 1 << (class % 64);
+                }
                 (picks[class], sets[class]) = (Some(i), Some(set));
             }
-            if !changed {
+            if now.iter().all(|&word| word == 0) {
                 break;
             }
+            before = std::mem::replace(&mut now, vec![0; n.div_ceil(64)]);
         }
         picks
+    }
+    /// The choice of a class with which all that it needs costs least, and that.
+    fn cheapest(&self, class: usize, sets: &[Option<Vec<u64>>], picks: &Picks) -> Option<(usize, Vec<u64>)> {
+        let mut best: Option<(f64, usize, Vec<u64>)> = None;
+        for (i, choice) in self.choices[class].iter().enumerate() {
+            let Some(set) = union(sets, &choice.children, class, sets.len()) else { continue };
+            let of =
+                |c: usize| if c == class { choice.seconds } else { self.pick(picks, c).map_or(0.0, |c| c.seconds) };
+            let seconds: f64 = members(&set).map(of).sum();
+            if best.as_ref().is_none_or(|b| seconds < b.0) {
+                best = Some((seconds, i, set));
+            }
+        }
+        best.map(|(_, i, set)| (i, set))
     }
     /// Changes single choices as long as one makes `roots` cheaper.
     pub fn improve(&self, picks: &mut Picks, roots: &[usize]) -> Option<f64> {
@@ -155,6 +170,9 @@ impl Space {
             let before = least;
             for class in self.needed(picks, roots)? {
                 for i in 0..self.choices[class].len() {
+                    if picks[class] == Some(i) {
+                        continue;
+                    }
                     let old = picks[class].replace(i);
                     match self.seconds(picks, roots) {
                         Some(seconds) if seconds < least => least = seconds,

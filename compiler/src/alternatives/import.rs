@@ -6,6 +6,7 @@ use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
+use std::cell::RefCell;
 
 /// A body as terms, before any rule.
 pub struct Body {
@@ -37,7 +38,7 @@ impl Body {
         let order = graph.toposort(roots);
         let weights = order.iter().copied().filter(|&n| graph[n].op == Op::Decode).collect();
         let egraph = egg::EGraph::new(Known { weights });
-        let terms = Terms { graph: graph.clone(), egraph, worse: vec![] };
+        let terms = Terms { graph: graph.clone(), egraph, worse: vec![], read: RefCell::default() };
         let mut body =
             Body { terms, classes: FxHashMap::default(), written: vec![], shadows: vec![], products: vec![] };
         for id in order {

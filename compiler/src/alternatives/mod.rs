@@ -38,7 +38,6 @@ use rustc_hash::FxHashMap;
 use saturate::{Budget, Ended, saturate};
 use site::{Site, sites};
 use std::cell::RefCell;
-use term::Class;
 
 /// Forms of a site that are scheduled, with the written one. Of latent attention's, with keys, values, both or neither contracted with the cache, two lay weights in another way.
 const FORMS: usize = 4;
@@ -102,10 +101,12 @@ pub fn every_form(function: &Function, target: &Target, rules: &[Rule], most: us
 struct Considered<'a> {
     function: &'a Function,
     target: &'a Target,
-    body: &'a Body,
     /// The function's graph, with the nodes of forms.
     graph: RefCell<Graph>,
     space: Space,
+    rebuild: Rebuild,
+    /// The number of the class that each node of the function is in.
+    numbers: Vec<(Id, usize)>,
     roots: Vec<usize>,
     written: Picks,
     /// The best extract by the estimate, and the best for one row.
@@ -132,24 +133,37 @@ struct Form {
 
 impl<'a> Considered<'a> {
     /// None where there is nothing to choose.
-    fn new(function: &'a Function, target: &'a Target, body: &'a Body, known: &Written) -> Option<Considered<'a>> {
+    fn new(function: &'a Function, target: &'a Target, body: &Body, known: &Written) -> Option<Considered<'a>> {
         let terms = &body.terms;
         let of_rows = |rows| Space::new(terms, known, &Estimate::new(terms, known, target, rows));
         let space = of_rows(Rows::Typical);
         if space.choices.iter().all(|c| c.len() < 2) {
             return None;
         }
-        let roots: Vec<usize> = function.outputs.iter().map(|o| space.number(terms, body.classes[&o.1])).collect();
+        let outputs: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+        let roots: Vec<usize> = outputs.iter().map(|o| space.number(terms, body.classes[o])).collect();
+        let rebuild = Rebuild::new(&function.graph, &outputs);
+        let numbers = body.classes.iter().map(|(&id, &class)| (id, space.number(terms, class))).collect();
         let best = |space: &Space| {
             let mut picks = space.greedy();
             space.improve(&mut picks, &roots).map(|_| picks)
         };
         let best = [best(&space)?, best(&of_rows(Rows::Fewest))?];
         let written = space.as_written();
-        let (picks, changes) = (written.clone(), FxHashMap::default());
-        let graph = RefCell::new(terms.graph.clone());
-        let mut of =
-            Considered { function, target, body, graph, space, roots, written, best, picks, changes, layouts: vec![] };
+        let mut of = Considered {
+            function,
+            target,
+            graph: RefCell::new(terms.graph.clone()),
+            space,
+            rebuild,
+            numbers,
+            roots,
+            picks: written.clone(),
+            written,
+            best,
+            changes: FxHashMap::default(),
+            layouts: vec![],
+        };
         let outputs: Vec<usize> = of.sites().into_iter().flat_map(|s| s.outputs).collect();
         of.layouts = of.layouts(&of.new_nodes(&of.best[1], &outputs)?);
         Some(of)
@@ -160,18 +174,19 @@ impl<'a> Considered<'a> {
     }
     /// The nodes of classes by an extract.
     fn nodes(&self, picks: &Picks, classes: &[usize]) -> Option<Vec<Id>> {
-        let roots: Vec<Id> = self.function.outputs.iter().map(|o| o.1).collect();
-        Rebuild::new(&self.space, &self.function.graph, &roots).nodes(&mut self.graph.borrow_mut(), picks, classes)
+        self.rebuild.nodes(&self.space, &mut self.graph.borrow_mut(), picks, classes)
     }
     /// What stands for each node of the function that is in one of these classes, by an extract.
     fn new_nodes(&self, picks: &Picks, classes: &[usize]) -> Option<FxHashMap<Id, Id>> {
-        let nodes = self.nodes(picks, classes)?;
-        let of = |(&id, &class): (&Id, &Class)| {
-            let number = self.space.number(&self.body.terms, class);
+        Some(self.replaced(classes, &self.nodes(picks, classes)?))
+    }
+    /// The same of the nodes of these classes.
+    fn replaced(&self, classes: &[usize], nodes: &[Id]) -> FxHashMap<Id, Id> {
+        let of = |&(id, number): &(Id, usize)| {
             let at = classes.iter().position(|&c| c == number)?;
             (nodes[at] != id).then_some((id, nodes[at]))
         };
-        Some(self.body.classes.iter().filter_map(of).collect())
+        self.numbers.iter().filter_map(of).collect()
     }
     /// The outputs with such changes. Scalars that depend on what is changed, as lengths that are computed do, are made anew with everything above.
     fn outputs_with(&self, changes: &FxHashMap<Id, Id>) -> Vec<(u32, Id)> {
@@ -217,7 +232,7 @@ impl<'a> Considered<'a> {
         for (i, Extract { picks, seconds }) in extracts.into_iter().enumerate() {
             let Some(outputs) = self.nodes(&picks, &site.outputs).filter(|o| !seen.contains(o)) else { continue };
             seen.push(outputs.clone());
-            let changes = self.new_nodes(&picks, &site.outputs).unwrap_or_default();
+            let changes = self.replaced(&site.outputs, &outputs);
             if self.layouts(&changes) == self.layouts {
                 forms.push(Form { written: i == 0, picks, outputs, estimate: seconds });
             }

@@ -1,51 +1,68 @@
 //! Terms as nodes of the graph again.
 
 use super::extract::{Picks, Space};
-use super::term::{Contraction, Form, Source, View};
+use super::term::{Contraction, Form, Source, Term, View};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Graph, Id, Node, Op, ReduceOp, Sources};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::cell::RefCell;
 
 /// Makes nodes of an extract. What is as it was written is the very node that it was.
-pub struct Rebuild<'a> {
-    space: &'a Space,
+pub struct Rebuild {
     /// The nodes that the function was written with.
     known: FxHashMap<Node, Id>,
+    /// What was made already: extracts differ in little.
+    made: RefCell<FxHashMap<Made, Id>>,
 }
 
-impl<'a> Rebuild<'a> {
+/// A class, its choice, and the nodes that it is made of.
+type Made = (usize, usize, SmallVec<[Id; 4]>);
+
+impl Rebuild {
     /// Of terms of a function below `roots`.
-    pub fn new(space: &'a Space, graph: &Graph, roots: &[Id]) -> Rebuild<'a> {
+    pub fn new(graph: &Graph, roots: &[Id]) -> Rebuild {
         let known = graph.toposort(roots).into_iter().map(|id| (graph[id].clone(), id)).collect();
-        Rebuild { space, known }
+        Rebuild { known, made: RefCell::default() }
     }
     /// The nodes of these classes; none if the extract is none.
-    pub fn nodes(&self, g: &mut Graph, picks: &Picks, classes: &[usize]) -> Option<Vec<Id>> {
+    pub fn nodes(&self, space: &Space, g: &mut Graph, picks: &Picks, classes: &[usize]) -> Option<Vec<Id>> {
         let mut nodes: FxHashMap<usize, Id> = FxHashMap::default();
-        for class in self.space.needed(picks, classes)? {
-            let choice = &self.space.choices[class][picks[class]?];
-            let children: Vec<Id> = choice.children.iter().map(|c| nodes[c]).collect();
-            let id = match &choice.term.form {
-                Form::Leaf(id) => *id,
-                Form::View(view) => moved(g, view, children[0], &choice.term.dims),
-                Form::Contract(c) => contracted(g, c, [children[0], children[1]], &choice.term.dims),
-                Form::Node { op, arg, sources } => {
-                    let mut next = children.iter();
-                    let source = |s: &Source| match s {
-                        Source::Child => next.next().copied(),
-                        Source::Scalar(id) => Some(*id),
-                    };
-                    let src: Sources = sources.iter().map(source).collect::<Option<_>>()?;
-                    let node = Node { op: *op, dtype: choice.term.dtype, src, arg: arg.clone() };
-                    match self.known.get(&node) {
-                        Some(&id) => id,
-                        None => g.build(node.op, node.dtype, node.src, node.arg),
-                    }
-                }
+        for class in space.needed(picks, classes)? {
+            let pick = picks[class]?;
+            let choice = &space.choices[class][pick];
+            let children: SmallVec<[Id; 4]> = choice.children.iter().map(|c| nodes[c]).collect();
+            let key = (class, pick, children);
+            let made = self.made.borrow().get(&key).copied();
+            let id = match made {
+                Some(id) => id,
+                None => self.node(g, &choice.term, &key.2)?,
             };
+            self.made.borrow_mut().insert(key, id);
             nodes.insert(class, id);
         }
         classes.iter().map(|c| nodes.get(c).copied()).collect()
+    }
+    /// The node of a term.
+    fn node(&self, g: &mut Graph, term: &Term, children: &[Id]) -> Option<Id> {
+        Some(match &term.form {
+            Form::Leaf(id) => *id,
+            Form::View(view) => moved(g, view, children[0], &term.dims),
+            Form::Contract(c) => contracted(g, c, [children[0], children[1]], &term.dims),
+            Form::Node { op, arg, sources } => {
+                let mut next = children.iter();
+                let source = |s: &Source| match s {
+                    Source::Child => next.next().copied(),
+                    Source::Scalar(id) => Some(*id),
+                };
+                let src: Sources = sources.iter().map(source).collect::<Option<_>>()?;
+                let node = Node { op: *op, dtype: term.dtype, src, arg: arg.clone() };
+                match self.known.get(&node) {
+                    Some(&id) => id,
+                    None => g.build(node.op, node.dtype, node.src, node.arg),
+                }
+            }
+        })
     }
 }
 

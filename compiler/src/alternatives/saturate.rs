@@ -1,8 +1,9 @@
 //! Saturation: rules on every term of every class, until nothing is new or the budget is spent.
 
 use super::rules::Rule;
-use super::term::Class;
+use super::term::{Class, Term};
 use super::terms::Terms;
+use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
 /// What a saturation may take.
@@ -35,20 +36,15 @@ pub enum Ended {
 /// Runs rules.
 pub fn saturate(terms: &mut Terms, rules: &[Rule], budget: Budget) -> Ended {
     let (begin, first) = (Instant::now(), terms.egraph.total_size());
+    let mut said = Said::default();
     for _ in 0..budget.rounds {
         let before = (terms.egraph.total_number_of_nodes(), terms.egraph.number_of_classes());
         let mut classes: Vec<Class> = terms.egraph.classes().map(|c| c.id).collect();
         classes.sort_unstable();
         for class in classes {
             for term in terms.terms(class) {
-                for rule in rules {
-                    let found = (rule.apply)(terms, &term);
-                    if rule.better && !found.is_empty() && !terms.worse.contains(&term) {
-                        terms.worse.push(term.clone());
-                    }
-                    for equal in found {
-                        terms.egraph.union(class, equal);
-                    }
+                if !said.stands(terms, &term) {
+                    apply(terms, rules, class, &term, &mut said);
                 }
             }
             if begin.elapsed() > budget.time {
@@ -60,12 +56,74 @@ pub fn saturate(terms: &mut Terms, rules: &[Rule], budget: Budget) -> Ended {
                 return settled(terms, Ended::Spent);
             }
         }
-        terms.egraph.rebuild();
+        said.rebuild(terms);
         if before == (terms.egraph.total_number_of_nodes(), terms.egraph.number_of_classes()) {
             return settled(terms, Ended::Saturated);
         }
     }
     settled(terms, Ended::Spent)
+}
+
+/// Every rule on one term of a class.
+fn apply(terms: &mut Terms, rules: &[Rule], class: Class, term: &Term, said: &mut Said) {
+    terms.read.borrow_mut().clear();
+    let when = said.changes;
+    for rule in rules {
+        let found = (rule.apply)(terms, term);
+        if rule.better && !found.is_empty() && !terms.worse.contains(term) {
+            terms.worse.push(term.clone());
+        }
+        for equal in found {
+            if terms.egraph.union(class, equal) {
+                said.change(terms.egraph.find(class));
+            }
+        }
+    }
+    let mut read = std::mem::take(&mut *terms.read.borrow_mut());
+    read.sort_unstable();
+    read.dedup();
+    said.looked.insert(term.clone(), (when, read));
+}
+
+/// What rules have said already: the same again, as long as no class has changed that they looked at.
+#[derive(Default)]
+struct Said {
+    changes: u32,
+    /// The last change of each class.
+    changed: FxHashMap<Class, u32>,
+    /// By term, the change before rules were run on it, and the classes that they looked at.
+    looked: FxHashMap<Term, (u32, Vec<Class>)>,
+    /// Classes that are weights.
+    weights: usize,
+}
+
+impl Said {
+    fn change(&mut self, class: Class) {
+        self.changes += 1;
+        self.changed.insert(class, self.changes);
+    }
+    fn stands(&self, terms: &Terms, term: &Term) -> bool {
+        let is_older = |when: u32, class: Class| {
+            self.changed.get(&terms.egraph.find(class)).is_none_or(|&changed| changed <= when)
+        };
+        self.looked.get(term).is_some_and(|(when, read)| read.iter().all(|&class| is_older(*when, class)))
+    }
+    /// Joins classes of terms that have become equal.
+    fn rebuild(&mut self, terms: &mut Terms) {
+        let classes: Vec<Class> = terms.egraph.classes().map(|c| c.id).collect();
+        terms.egraph.rebuild();
+        for class in classes {
+            let now = terms.egraph.find(class);
+            if now != class {
+                self.change(now);
+            }
+        }
+        // What is moved of a weight is one: that is told without any union.
+        let weights = terms.egraph.classes().filter(|c| c.data.weight).count();
+        if std::mem::replace(&mut self.weights, weights) != weights {
+            self.looked.clear();
+        }
+    }
 }
 
 /// That, unless a rule is wrong.

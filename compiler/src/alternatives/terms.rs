@@ -5,6 +5,7 @@ use gristmill_uop::dtype::DType;
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use smallvec::SmallVec;
+use std::cell::RefCell;
 
 /// Views through which the source of a view is looked for: more are no function's.
 const DEEPEST: usize = 8;
@@ -17,6 +18,8 @@ pub struct Terms {
     pub egraph: egg::EGraph<Term, Known>,
     /// Terms to which a rule knows a better one.
     pub worse: Vec<Term>,
+    /// Classes that were looked at, since somebody began to ask.
+    pub read: RefCell<Vec<Class>>,
 }
 
 /// A factor of a sum of products: a class, and the index that each of its axes walks along.
@@ -60,6 +63,7 @@ impl Sum {
 impl Terms {
     /// What is known of a class.
     pub fn facts(&self, class: Class) -> &Facts {
+        self.read.borrow_mut().push(class);
         &self.egraph[class].data
     }
     /// Its dims.
@@ -68,10 +72,12 @@ impl Terms {
     }
     /// Its terms.
     pub fn terms(&self, class: Class) -> Vec<Term> {
+        self.read.borrow_mut().push(class);
         self.egraph[class].nodes.clone()
     }
     /// Its terms that are this op.
     pub fn of_op(&self, class: Class, op: Op) -> Vec<Term> {
+        self.read.borrow_mut().push(class);
         self.egraph[class].nodes.iter().filter(|t| t.op() == Some(op)).cloned().collect()
     }
     /// Its contractions, with their children.
@@ -80,6 +86,7 @@ impl Terms {
             Form::Contract(c) => Some(Sum::of(c, &t.children)),
             _ => None,
         };
+        self.read.borrow_mut().push(class);
         self.egraph[class].nodes.iter().filter_map(sum).collect()
     }
     /// Is that the length 1?
@@ -121,6 +128,7 @@ impl Terms {
         let dims = self.dims(at);
         let mut view = View::whole(&mut self.graph, &dims);
         for _ in 0..DEEPEST {
+            self.read.borrow_mut().push(at);
             let found = self.egraph[at].nodes.iter().find_map(|t| match &t.form {
                 Form::View(v) => Some((v.clone(), self.egraph.find(t.children[0]))).filter(|f| f.1 != at),
                 _ => None,
