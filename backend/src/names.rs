@@ -1,7 +1,7 @@
 //! What the values of a kernel are called in its text, in every language.
 
-use crate::render::unprintable;
 use gristmill_compiler::emit::Signature;
+use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, Graph, Id, Op};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -40,6 +40,11 @@ impl<'a> Names<'a> {
             _ => format!("v{}", self.number(id)),
         }
     }
+}
+
+/// A node that has no text. Specs let none of those through: it is a bug of a pass, and shows the node.
+pub fn unprintable(g: &Graph, id: Id) -> ! {
+    panic!("no text for {}", print_node(g, id))
 }
 
 /// The sign of an operation that every language writes between its two operands.

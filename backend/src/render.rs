@@ -1,9 +1,8 @@
 //! Expressions in C, which every dialect writes alike: values by number, buffers by argument, functions from the prelude by name.
 
-use crate::names::{Names, infix, is_float_arithmetic, words_of_bytes};
+use crate::names::{Names, infix, is_float_arithmetic, unprintable, words_of_bytes};
 use gristmill_compiler::emit::{CustomCode, Signature};
 use gristmill_uop::fragment::Fragment;
-use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
 use half::{bf16, f16};
 use std::cell::RefCell;
@@ -50,11 +49,6 @@ pub fn stored(d: DType) -> String {
         Scalar::Bool => type_of(DType { scalar: Scalar::U8, ..d }),
         _ => type_of(d),
     }
-}
-
-/// A node that has no text. Specs let none of those through: it is a bug of a pass, and shows the node.
-pub fn unprintable(g: &Graph, id: Id) -> ! {
-    panic!("no text for {}", print_node(g, id))
 }
 
 /// What values are on a device.

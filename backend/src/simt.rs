@@ -1,8 +1,7 @@
 //! What dialects of threads write alike: bodies of a launch side by side, nests over whose threads ranges are counted, folds over lanes. How their language
 //! declares and converts is theirs, and so is what touches memory.
 
-use crate::names::Names;
-use crate::render::unprintable;
+use crate::names::{Names, unprintable};
 use gristmill_compiler::lower::{Code, Statement, ThreadIndex};
 use gristmill_uop::Id;
 use std::fmt::Write;

@@ -8,8 +8,8 @@ mod prelude;
 
 pub use prelude::{common, prelude};
 
-use crate::names::Names;
-use crate::render::{Expressions, Values, cast, custom_body, stored, sum, unprintable};
+use crate::names::{Names, unprintable};
+use crate::render::{Expressions, Values, cast, custom_body, stored, sum};
 use crate::simt::{Simt, Text};
 use gristmill_compiler::emit::{CustomCode, CustomDialect, Dialect, Signature};
 use gristmill_compiler::lower::{Addition, KernelCode, Prefetch, SpanPrefetch, Statement};

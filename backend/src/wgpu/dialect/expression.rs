@@ -2,8 +2,7 @@
 //! half is its bits.
 
 use super::tables::Tables;
-use crate::names::{Names, infix, is_float_arithmetic, words_of_bytes};
-use crate::render::unprintable;
+use crate::names::{Names, infix, is_float_arithmetic, unprintable, words_of_bytes};
 use gristmill_compiler::emit::Signature;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use half::{bf16, f16};

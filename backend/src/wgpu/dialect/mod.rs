@@ -10,8 +10,7 @@ pub mod order;
 mod prelude;
 mod tables;
 
-use crate::names::Names;
-use crate::render::unprintable;
+use crate::names::{Names, unprintable};
 use crate::simt::{Simt, Text};
 use expression::{Expressions, to_f32, wrapped};
 use gristmill_compiler::emit::{Dialect, Signature};
