@@ -170,7 +170,7 @@ impl<'a> Expressions<'a> {
                     Some(by) => format!("{by}u"),
                     None => format!("u32({})", s[1]),
                 };
-                format!("{} {} {by}", s[0], infix(n.op).unwrap_or_default())
+                format!("{} {} {by}", s[0], infix(n.op).unwrap_or_else(|| unprintable(self.g, id)))
             }
             Op::IDiv if not_negative(0) => unsigned("/"),
             Op::Mod if not_negative(0) => unsigned("%"),

@@ -81,8 +81,10 @@ impl Memories {
                 _ => continue,
             };
             if let Some(memory) = of.get_mut(buffer) {
-                memory.width = memory.width.min(words.unwrap_or(usize::MAX));
-                memory.written |= words.is_none();
+                match words {
+                    Some(words) => memory.width = memory.width.min(words),
+                    None => memory.written = true,
+                }
                 memory.atomic |= part;
             }
         }
