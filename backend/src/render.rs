@@ -1,12 +1,11 @@
 //! Expressions in C, which every dialect writes alike: values by number, buffers by argument, functions from the prelude by name.
 
+use crate::names::{Names, infix, is_float_arithmetic, unprintable, words_of_bytes};
 use gristmill_compiler::emit::{CustomCode, Signature};
 use gristmill_uop::fragment::Fragment;
-use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
 use half::{bf16, f16};
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -52,11 +51,6 @@ pub fn stored(d: DType) -> String {
     }
 }
 
-/// A node that has no text. Specs let none of those through: it is a bug of a pass, and shows the node.
-pub fn unprintable(g: &Graph, id: Id) -> ! {
-    panic!("no text for {}", print_node(g, id))
-}
-
 /// What values are on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Values {
@@ -76,7 +70,8 @@ pub struct Expressions<'a> {
     pub values: Values,
     /// The kernel's name.
     kernel: &'a str,
-    numbers: RefCell<HashMap<Id, usize>>,
+    /// The values' names.
+    pub names: Names<'a>,
     /// Tables that stand before the kernel.
     tables: RefCell<Vec<Arc<[i32]>>>,
 }
@@ -87,7 +82,7 @@ const SHORT: usize = 16;
 impl<'a> Expressions<'a> {
     /// For the kernel of that name.
     pub fn new(kernel: &'a str, g: &'a Graph, signature: &'a Signature, values: Values) -> Expressions<'a> {
-        Expressions { g, signature, values, kernel, numbers: RefCell::default(), tables: RefCell::default() }
+        Expressions { g, signature, values, kernel, names: Names::new(g, signature), tables: RefCell::default() }
     }
     /// The definitions that the expressions so far need before the kernel.
     pub fn definitions(&self) -> String {
@@ -142,24 +137,15 @@ impl<'a> Expressions<'a> {
     }
     /// A value's number in the text: in the order in which they are met, so that equal kernels have equal text.
     pub fn number(&self, id: Id) -> usize {
-        let mut numbers = self.numbers.borrow_mut();
-        let next = numbers.len();
-        *numbers.entry(id).or_insert(next)
+        self.names.number(id)
     }
     /// How a source is written inside an expression.
     pub fn name(&self, id: Id) -> String {
         let n = &self.g[id];
-        match (&n.op, &n.arg) {
-            (Op::Const, _) if n.dtype.lanes == 1 => literal(self.g, id),
-            (Op::Var, Arg::Var(name, ..)) => {
-                let i = self.signature.vars.iter().position(|v| v.0 == *name);
-                format!("var{}", i.unwrap_or_else(|| unprintable(self.g, id)))
-            }
-            (Op::Param | Op::Local, _) => self.buffer(id),
-            (Op::Range, _) => format!("r{}", self.g.range_number(id)),
-            (Op::Reduce, _) => format!("a{}", self.number(id)),
-            (Op::Acc, _) => format!("a{}", self.number(n.src[1])),
-            _ => format!("v{}", self.number(id)),
+        match n.op {
+            Op::Const if n.dtype.lanes == 1 => literal(self.g, id),
+            Op::Param | Op::Local => self.buffer(id),
+            _ => self.names.of(id),
         }
     }
     /// Arithmetic of halves: in f32, and each result rounded.
@@ -213,7 +199,7 @@ impl<'a> Expressions<'a> {
         // Of what has no sources, its own.
         let from = n.src.first().map_or(d, |&x| self.g[x].dtype);
         let t = type_of(d);
-        if from.scalar.is_half() && is_arithmetic(n.op) {
+        if from.scalar.is_half() && is_float_arithmetic(n.op) {
             return self.half(n.op, d, from, s);
         }
         let (narrow, long) =
@@ -264,9 +250,6 @@ impl<'a> Expressions<'a> {
             Op::Bitcast if lanes > 1 || from.scalar.is_float() == d.scalar.is_float() => format!("({t})({})", s[0]),
             Op::Bitcast if from.scalar.is_half() || d.scalar.is_half() => format!("({t})({})", s[0]),
             Op::Bitcast => format!("bits_{}_{}({})", from.scalar.name(), d.scalar.name(), s[0]),
-            Op::And => format!("{} & {}", s[0], s[1]),
-            Op::Or => format!("{} | {}", s[0], s[1]),
-            Op::Xor => format!("{} ^ {}", s[0], s[1]),
             Op::Shl | Op::Shr => {
                 // Vectors are shifted by vectors of their own width.
                 let by = self.g[n.src[1]].dtype;
@@ -359,10 +342,7 @@ impl<'a> Expressions<'a> {
             Op::Table4 => {
                 let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
                 if self.values == Values::Threads {
-                    let words =
-                        table.chunks(4).map(|w| w.iter().rev().fold(0u32, |word, &b| word << 8 | b as u32 & 255));
-                    let words: Vec<String> = words.map(|w| format!("{w}u")).collect();
-                    return format!("table4({}, {})", words.join(", "), s[0]);
+                    return format!("table4({}, {})", words_of_bytes(table).join(", "), s[0]);
                 }
                 let entries: Vec<String> = table.iter().map(i32::to_string).collect();
                 format!("table4_{lanes}((u8x16){{{}}}, {})", entries.join(","), s[0])
@@ -398,33 +378,24 @@ fn elementwise(op: Op, d: DType, from: DType, s: &[String]) -> String {
         Op::Sqrt => format!("sqrt_{lanes}({})", s[0]),
         Op::Round => format!("round_{lanes}({})", s[0]),
         Op::Recip => format!("1.0f / {}", s[0]),
-        Op::Add => format!("{} + {}", s[0], s[1]),
-        Op::Sub => format!("{} - {}", s[0], s[1]),
-        Op::Mul => format!("{} * {}", s[0], s[1]),
-        Op::Div => format!("{} / {}", s[0], s[1]),
         Op::Max if lanes == 1 => format!("{0} > {1} ? {0} : {1}", s[0], s[1]),
         Op::Min if lanes == 1 => format!("{0} < {1} ? {0} : {1}", s[0], s[1]),
         Op::Max => format!("select_{0}({1}({2} > {3}), {2}, {3})", t, mask(d), s[0], s[1]),
         Op::Min => format!("select_{0}({1}({2} < {3}), {2}, {3})", t, mask(d), s[0], s[1]),
-        Op::Lt if lanes == 1 => format!("{} < {}", s[0], s[1]),
-        Op::Eq if lanes == 1 => format!("{} == {}", s[0], s[1]),
-        Op::Lt if from.scalar == Scalar::Bool => format!("~{} & {}", s[0], s[1]),
-        Op::Lt => format!("{}({} < {})", mask(from), s[0], s[1]),
-        Op::Eq => format!("{}({} == {})", mask(from), s[0], s[1]),
+        Op::Lt if lanes > 1 && from.scalar == Scalar::Bool => format!("~{} & {}", s[0], s[1]),
+        Op::Lt if lanes > 1 => format!("{}({} < {})", mask(from), s[0], s[1]),
+        Op::Eq if lanes > 1 => format!("{}({} == {})", mask(from), s[0], s[1]),
         Op::Fma => format!("fma_{lanes}({}, {}, {})", s[0], s[1], s[2]),
-        op => unreachable!("{op:?} has no text"),
+        op => match infix(op) {
+            Some(sign) => format!("{} {sign} {}", s[0], s[1]),
+            None => unreachable!("{op:?} has no text"),
+        },
     }
 }
 
 /// One lane of a vector of that type: truth is a mask there.
 fn lane(d: DType, x: &str) -> String {
     if d.scalar == Scalar::Bool && d.lanes > 1 { format!("-({x})") } else { x.into() }
-}
-
-/// Ops that halves know only as f32.
-fn is_arithmetic(op: Op) -> bool {
-    use Op::{Add, Div, Eq, Exp, Fma, Log, Lt, Max, Min, Mul, Neg, Recip, Round, Sqrt, Sub};
-    matches!(op, Add | Div | Eq | Exp | Fma | Log | Lt | Max | Min | Mul | Neg | Recip | Round | Sqrt | Sub)
 }
 
 /// How a vector comparison of that type becomes a mask of i32.

@@ -45,6 +45,7 @@ pub fn count(g: &Graph, ranges: &[Id], threads: i64) -> Vec<ThreadIndex> {
                 out.push(ThreadIndex { range, divide: None, modulo });
             }
         }
+        debug_assert!(stride <= threads, "{stride} threads are counted over {groups:?}, and a workgroup has {threads}");
         return out;
     }
     let group = groups.first().copied();

@@ -8,12 +8,13 @@ mod prelude;
 
 pub use prelude::{common, prelude};
 
-use crate::render::{Expressions, Values, cast, custom_body, stored, sum, unprintable};
+use crate::names::{Names, unprintable};
+use crate::render::{Expressions, Values, cast, custom_body, stored, sum};
+use crate::simt::{Simt, Text};
 use gristmill_compiler::emit::{CustomCode, CustomDialect, Dialect, Signature};
-use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
+use gristmill_compiler::lower::{Addition, KernelCode, Prefetch, SpanPrefetch, Statement};
 use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
-use std::fmt::Write;
 
 /// Threads of a workgroup that computes nothing.
 pub const IDLE: u32 = 32;
@@ -30,9 +31,9 @@ pub struct Cuda;
 impl Dialect for Cuda {
     fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
         let t = Expressions::new(name, graph, signature, Values::Threads);
-        let mut w = Writer { t, code, threads: &[], out: String::new() };
+        let mut w = Writer { t, code, text: Text::default() };
         w.kernel(name);
-        w.t.definitions() + &w.out
+        w.t.definitions() + &w.text.out
     }
     fn custom(&self) -> Option<&dyn CustomDialect> {
         Some(self)
@@ -56,29 +57,131 @@ impl CustomDialect for Cuda {
             entry,
             idle: vec![],
         };
-        let mut w = Writer { t, code: &alone, threads: &[], out: String::new() };
+        let mut w = Writer { t, code: &alone, text: Text::default() };
         w.begin(name);
         let count = w.t.index(signature.groups[0]);
         w.line(format_args!("if (w >= {count}) return;\nconst i32 threads = {};", code.threads));
-        w.out.push_str(&custom_body(graph, code, signature, self.name()));
+        w.text.out.push_str(&custom_body(graph, code, signature, self.name()));
         w.line(format_args!("}}"));
-        w.t.definitions() + &w.out
+        w.t.definitions() + &w.text.out
     }
 }
 
 struct Writer<'a> {
     t: Expressions<'a>,
     code: &'a KernelCode,
-    /// How the threads of the open nest are counted.
-    threads: &'a [ThreadIndex],
-    out: String,
+    text: Text<'a>,
+}
+
+impl<'a> Simt<'a> for Writer<'a> {
+    const UNSIGNED: &'static str = "";
+    const WORKGROUP: &'static str = "(u32)w";
+
+    fn text(&mut self) -> &mut Text<'a> {
+        &mut self.text
+    }
+    fn names(&self) -> &Names<'a> {
+        &self.t.names
+    }
+    fn type_of(&self, id: Id) -> String {
+        self.t.type_of(id)
+    }
+    fn index(&self, id: Id) -> String {
+        self.t.index(id)
+    }
+    fn converted(&self, t: &str, value: &str) -> String {
+        format!("({t})({value})")
+    }
+    fn range(&self, name: &str, t: &str, value: &str) -> String {
+        format!("const {t} {name} = ({t})({value});")
+    }
+    fn range_of_threads(&self, name: &str, t: &str, value: &str) -> String {
+        format!("const {t} {name} = {value};")
+    }
+    fn quotient(&self, of: &str, by: &str) -> String {
+        format!("{of} / {by}")
+    }
+    fn head(&self, count: Id) -> String {
+        format!("{{ const i64 count = {};\nif (w >= 0 && w < count) {{", self.t.index(count))
+    }
+    fn leave(&self) -> String {
+        format!("{} return;", words(&self.code.idle))
+    }
+    /// Those of one word each that follow one another share a line.
+    fn statements(&mut self, all: &'a [Statement]) {
+        for run in all.chunk_by(|a, b| *a == Statement::DependencyWait && *b == Statement::LaunchDependents) {
+            match run {
+                [s] if word(s).is_none() => self.statement(s),
+                run => self.line(format_args!("{}", words(run))),
+            }
+        }
+    }
+    fn statement(&mut self, s: &'a Statement) {
+        match s {
+            s if self.block(s) => {}
+            Statement::Define(id) => {
+                let e = match self.t.g[*id].op {
+                    Op::Fold => self.fold(*id),
+                    _ => self.t.expression(*id),
+                };
+                let (t, v) = (self.t.type_of(*id), self.t.number(*id));
+                self.line(format_args!("const {t} v{v} = {e};"));
+            }
+            Statement::Wide(buffer, at, bytes, parts) | Statement::Copied(buffer, at, bytes, parts) => {
+                self.wide(*buffer, *at, *bytes, parts);
+            }
+            Statement::Loop { range, unroll } => {
+                let header = self.header(*range);
+                match unroll {
+                    Some(unroll) => self.line(format_args!("UNROLL({unroll}) {header} {{")),
+                    None => self.line(format_args!("{header} {{")),
+                }
+            }
+            Statement::Accumulator(acc) => {
+                let node = &self.t.g[*acc];
+                let (t, first, a) = (self.t.type_of(node.src[1]), self.t.name(node.src[0]), self.t.number(node.src[1]));
+                self.line(format_args!("{t} a{a} = {first};"));
+            }
+            Statement::Accumulate(acc, value) => {
+                let (e, a) = (self.t.expression(*value), self.t.number(self.t.g[*acc].src[1]));
+                self.line(format_args!("a{a} = {e};"));
+            }
+            Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
+            Statement::Add(addition) => self.add(addition),
+            Statement::WriteTile(..) => unreachable!("a GPU has no tiles: {s:?}"),
+            Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
+            Statement::AsyncCopy { to, from, plus, bytes: 16, when } => {
+                let behind = [(to[0], plus[0]), (from[0], plus[1])].map(|(b, n)| n * self.t.g.unit_bytes(b));
+                let [to, from] =
+                    [to, from].map(|&[buffer, at]| format!("{} + {}", self.t.buffer(buffer), self.t.name(at)));
+                let when = when.map_or(String::new(), |when| format!("if ({}) ", self.t.index(when)));
+                match behind {
+                    [0, 0] => self.line(format_args!("{when}COPY({to}, {from});")),
+                    // Constants stand in the instruction: threads compute few addresses.
+                    [a, b] => self.line(format_args!("{when}COPY_BEHIND({to}, {a}, {from}, {b});")),
+                }
+            }
+            Statement::AsyncWait(groups) if *groups > 0 => self.line(format_args!("COPIES_ENDED_BUT({groups});")),
+            Statement::ProductsEnded(but) if *but > 0 => self.line(format_args!("PRODUCTS_ENDED_BUT({but});")),
+            Statement::Carried(load, first) => {
+                let (t, load, first) = (self.t.type_of(*load), self.t.name(*load), self.t.name(*first));
+                self.line(format_args!("{t} {load} = {first};"));
+            }
+            Statement::Carry(load, next) => {
+                let (load, next) = (self.t.name(*load), self.t.name(*next));
+                self.line(format_args!("{load} = {next};"));
+            }
+            Statement::Prefetch(Prefetch::Span(span)) => self.span(span),
+            Statement::Leave(condition) => {
+                let condition = self.t.index(*condition);
+                self.line(format_args!("if ({condition}) return;"));
+            }
+            s => panic!("CUDA C has no text for {s:?}"),
+        }
+    }
 }
 
 impl<'a> Writer<'a> {
-    fn line(&mut self, text: std::fmt::Arguments) {
-        let _ = self.out.write_fmt(text);
-        self.out.push('\n');
-    }
     /// Up to where its bodies are.
     fn begin(&mut self, name: &str) {
         let code = self.code;
@@ -123,108 +226,6 @@ impl<'a> Writer<'a> {
         self.statements(&code.idle);
         self.line(format_args!("}}"));
     }
-    fn body(&mut self, number: usize, code: &'a Code) {
-        let count = self.t.index(self.t.signature.groups[number]);
-        self.line(format_args!("{{ const i64 count = {count};\nif (w >= 0 && w < count) {{"));
-        let mut rest = String::from("(u32)w");
-        for (i, &r) in code.globals.iter().enumerate().rev() {
-            let (t, n) = (self.t.type_of(r), self.t.g.range_number(r));
-            if i == 0 {
-                self.line(format_args!("const {t} r{n} = ({t})({rest});"));
-            } else {
-                let bound = self.t.index(self.t.g[r].src[0]);
-                self.line(format_args!("const {t} r{n} = ({t})({rest} % (u32)({bound}));"));
-                rest = format!("{rest} / (u32)({bound})");
-            }
-        }
-        if let Some(skip) = code.skip {
-            let (skip, idle) = (self.t.index(skip), words(&self.code.idle));
-            self.line(format_args!("if ({skip}) {{ {idle} return; }}"));
-        }
-        self.statements(&code.statements);
-        self.line(format_args!("return; }}\nw -= count; }}"));
-    }
-    /// Statements in their order; those of one word each that follow one another share a line.
-    fn statements(&mut self, all: &'a [Statement]) {
-        for run in all.chunk_by(|a, b| *a == Statement::DependencyWait && *b == Statement::LaunchDependents) {
-            match run {
-                [s] if word(s).is_none() => self.statement(s),
-                run => self.line(format_args!("{}", words(run))),
-            }
-        }
-    }
-    fn statement(&mut self, s: &'a Statement) {
-        match s {
-            Statement::Define(id) => {
-                let e = match self.t.g[*id].op {
-                    Op::Fold => self.fold(*id),
-                    _ => self.t.expression(*id),
-                };
-                let (t, v) = (self.t.type_of(*id), self.t.number(*id));
-                self.line(format_args!("const {t} v{v} = {e};"));
-            }
-            Statement::Wide(buffer, at, bytes, parts) | Statement::Copied(buffer, at, bytes, parts) => {
-                self.wide(*buffer, *at, *bytes, parts);
-            }
-            Statement::Loop { range, unroll } => {
-                let header = self.header(*range);
-                match unroll {
-                    Some(unroll) => self.line(format_args!("UNROLL({unroll}) {header} {{")),
-                    None => self.line(format_args!("{header} {{")),
-                }
-            }
-            Statement::End => self.line(format_args!("}}")),
-            Statement::Accumulator(acc) => {
-                let node = &self.t.g[*acc];
-                let (t, first, a) = (self.t.type_of(node.src[1]), self.t.name(node.src[0]), self.t.number(node.src[1]));
-                self.line(format_args!("{t} a{a} = {first};"));
-            }
-            Statement::Accumulate(acc, value) => {
-                let (e, a) = (self.t.expression(*value), self.t.number(self.t.g[*acc].src[1]));
-                self.line(format_args!("a{a} = {e};"));
-            }
-            Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
-            Statement::Add(addition) => self.add(addition),
-            Statement::WriteTile(..) => unreachable!("a GPU has no tiles: {s:?}"),
-            Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
-            Statement::AsyncCopy { to, from, plus, bytes: 16, when } => {
-                let behind = [(to[0], plus[0]), (from[0], plus[1])].map(|(b, n)| n * self.t.g.unit_bytes(b));
-                let [to, from] =
-                    [to, from].map(|&[buffer, at]| format!("{} + {}", self.t.buffer(buffer), self.t.name(at)));
-                let when = when.map_or(String::new(), |when| format!("if ({}) ", self.t.index(when)));
-                match behind {
-                    [0, 0] => self.line(format_args!("{when}COPY({to}, {from});")),
-                    // Constants stand in the instruction: threads compute few addresses.
-                    [a, b] => self.line(format_args!("{when}COPY_BEHIND({to}, {a}, {from}, {b});")),
-                }
-            }
-            Statement::AsyncWait(groups) if *groups > 0 => self.line(format_args!("COPIES_ENDED_BUT({groups});")),
-            Statement::ProductsEnded(but) if *but > 0 => self.line(format_args!("PRODUCTS_ENDED_BUT({but});")),
-            Statement::Carried(load, first) => {
-                let (t, load, first) = (self.t.type_of(*load), self.t.name(*load), self.t.name(*first));
-                self.line(format_args!("{t} {load} = {first};"));
-            }
-            Statement::Carry(load, next) => {
-                let (load, next) = (self.t.name(*load), self.t.name(*next));
-                self.line(format_args!("{load} = {next};"));
-            }
-            Statement::Prefetch(Prefetch::Span(span)) => self.span(span),
-            Statement::Leave(condition) => {
-                let condition = self.t.index(*condition);
-                self.line(format_args!("if ({condition}) return;"));
-            }
-            Statement::Unless(condition) => {
-                let condition = self.t.index(*condition);
-                self.line(format_args!("if (!({condition})) {{"));
-            }
-            Statement::Nest { threads, .. } => {
-                self.line(format_args!("{{"));
-                self.threads = threads;
-                threads.iter().for_each(|t| self.index_of(t));
-            }
-            s => panic!("CUDA C has no text for {s:?}"),
-        }
-    }
     /// The head of a loop.
     fn header(&self, range: Id) -> String {
         let (t, n, bound) = (self.t.type_of(range), self.t.g.range_number(range), self.t.name(self.t.g[range].src[0]));
@@ -241,24 +242,15 @@ impl<'a> Writer<'a> {
         let b = self.t.buffer(span.buffer);
         self.line(format_args!("ASK_FOR((const u8 *){b} + ({terms}{}), {});", span.from, span.bytes));
     }
-    /// The index of a range, from the thread's number.
-    fn index_of(&mut self, index: &ThreadIndex) {
-        let (t, n) = (self.t.type_of(index.range), self.t.g.range_number(index.range));
-        let divide = index.divide.map_or(String::new(), |by| format!(" / {by}"));
-        let modulo = index.modulo.map_or(String::new(), |by| format!(" % {by}"));
-        self.line(format_args!("const {t} r{n} = thread{divide}{modulo};"));
-    }
     /// The sum or maximum over lanes that are threads.
-    fn fold(&self, id: Id) -> String {
+    fn fold(&mut self, id: Id) -> String {
         let n = &self.t.g[id];
         let how = match n.arg {
             Arg::Reduce(ReduceOp::Add, _) => "add",
             Arg::Reduce(ReduceOp::Max, _) => "max",
             _ => unprintable(self.t.g, id),
         };
-        let Some(lane) = self.threads.iter().find(|t| t.range == n.src[1]) else { unprintable(self.t.g, id) };
-        let Some(lanes) = self.t.g.int_value(self.t.g[lane.range].src[0]) else { unprintable(self.t.g, id) };
-        let (x, stride) = (self.t.name(n.src[0]), lane.stride());
+        let ([lanes, stride], x) = (self.lanes(id), self.t.name(n.src[0]));
         // Partial results of narrow types are folded in wider ones.
         let own = n.dtype;
         let folded = match own.scalar {

@@ -2,49 +2,19 @@
 //! half is its bits.
 
 use super::tables::Tables;
-use crate::render::unprintable;
+use crate::names::{Names, infix, is_float_arithmetic, unprintable, words_of_bytes};
 use gristmill_compiler::emit::Signature;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use half::{bf16, f16};
 use std::cell::RefCell;
-use std::collections::HashMap;
 
-/// Type of a value in WGSL.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Type {
-    /// Truth.
-    Bool,
-    /// Signed, of up to 32 bits.
-    I32,
-    /// Unsigned, of up to 32 bits, and the bits of a half.
-    U32,
-    /// A whole number that may not fit.
-    I64,
-    /// A float.
-    F32,
-}
-
-impl Type {
-    /// Its name in WGSL.
-    pub fn name(self) -> &'static str {
-        match self {
-            Type::Bool => "bool",
-            Type::I32 => "i32",
-            Type::U32 => "u32",
-            Type::I64 => "i64",
-            Type::F32 => "f32",
-        }
-    }
-    /// Of a value of that type which is no index.
-    pub fn of(scalar: Scalar) -> Option<Type> {
-        Some(match scalar {
-            Scalar::Bool => Type::Bool,
-            Scalar::I8 | Scalar::I16 | Scalar::I32 => Type::I32,
-            Scalar::U8 | Scalar::U16 | Scalar::U32 | Scalar::F16 | Scalar::BF16 => Type::U32,
-            Scalar::I64 => Type::I64,
-            Scalar::F32 => Type::F32,
-            Scalar::F64 => return None,
-        })
+/// The type that WGSL has a value of that type in, which is no index: truth and what has 32 or 64 bits as it is, what is narrower in a word, a half as its bits.
+pub fn held(scalar: Scalar) -> Option<Scalar> {
+    match scalar {
+        Scalar::I8 | Scalar::I16 => Some(Scalar::I32),
+        Scalar::U8 | Scalar::U16 | Scalar::F16 | Scalar::BF16 => Some(Scalar::U32),
+        Scalar::F64 => None,
+        _ => Some(scalar),
     }
 }
 
@@ -52,57 +22,46 @@ impl Type {
 pub struct Expressions<'a> {
     /// What the values are nodes of.
     pub g: &'a Graph,
-    /// The kernel's arguments.
-    pub signature: &'a Signature,
+    /// The values' names.
+    pub names: Names<'a>,
     /// What stands before the kernel.
     pub tables: RefCell<Tables>,
-    numbers: RefCell<HashMap<Id, usize>>,
 }
 
 impl<'a> Expressions<'a> {
     /// Of values of this graph.
     pub fn new(g: &'a Graph, signature: &'a Signature) -> Expressions<'a> {
-        Expressions { g, signature, tables: RefCell::default(), numbers: RefCell::default() }
+        Expressions { g, names: Names::new(g, signature), tables: RefCell::default() }
     }
-    /// A value's number in the text: in the order in which they are met.
+    /// A value's number in the text.
     pub fn number(&self, id: Id) -> usize {
-        let mut numbers = self.numbers.borrow_mut();
-        let next = numbers.len();
-        *numbers.entry(id).or_insert(next)
+        self.names.number(id)
     }
     /// Type of a value.
-    pub fn type_of(&self, id: Id) -> Type {
-        let found = Type::of(self.g.scalar(id)).unwrap_or_else(|| unprintable(self.g, id));
-        let narrow = found == Type::I64 && self.g.within(id, i32::MIN.into(), i32::MAX.into());
-        if narrow { Type::I32 } else { found }
+    pub fn type_of(&self, id: Id) -> Scalar {
+        let found = held(self.g.scalar(id)).unwrap_or_else(|| unprintable(self.g, id));
+        let narrow = found == Scalar::I64 && self.g.within(id, i32::MIN.into(), i32::MAX.into());
+        if narrow { Scalar::I32 } else { found }
     }
     /// How a source is written inside an expression, in its own type.
     pub fn name(&self, id: Id) -> String {
-        let n = &self.g[id];
-        match (&n.op, &n.arg) {
-            (Op::Const, _) => self.literal(id),
-            (Op::Var, Arg::Var(name, ..)) => {
-                let i = self.signature.vars.iter().position(|v| v.0 == *name);
-                format!("var{}", i.unwrap_or_else(|| unprintable(self.g, id)))
-            }
-            (Op::Range, _) => format!("r{}", self.g.range_number(id)),
-            (Op::Reduce, _) => format!("a{}", self.number(id)),
-            (Op::Acc, _) => format!("a{}", self.number(n.src[1])),
-            (Op::Param | Op::Local, _) => unprintable(self.g, id),
-            _ => format!("v{}", self.number(id)),
+        match self.g[id].op {
+            Op::Const => self.literal(id),
+            Op::Param | Op::Local => unprintable(self.g, id),
+            _ => self.names.of(id),
         }
     }
     fn literal(&self, id: Id) -> String {
         let scalar = self.g.scalar(id);
         let whole = |v: i64| match self.type_of(id) {
-            Type::Bool => (v != 0).to_string(),
-            Type::U32 => format!("{}u", v as u32),
-            Type::I32 if v == i32::MIN.into() => "i32(-2147483648)".into(),
-            Type::I32 if v < 0 => format!("({v}i)"),
-            Type::I32 => format!("{v}i"),
-            Type::I64 if v == i64::MIN => "(-9223372036854775807li - 1li)".into(),
-            Type::I64 => format!("({v}li)"),
-            Type::F32 => unprintable(self.g, id),
+            Scalar::Bool => (v != 0).to_string(),
+            Scalar::U32 => format!("{}u", v as u32),
+            Scalar::I32 if v == i32::MIN.into() => "i32(-2147483648)".into(),
+            Scalar::I32 if v < 0 => format!("({v}i)"),
+            Scalar::I32 => format!("{v}i"),
+            Scalar::I64 if v == i64::MIN => "(-9223372036854775807li - 1li)".into(),
+            Scalar::I64 => format!("({v}li)"),
+            _ => unprintable(self.g, id),
         };
         match (self.g.int_value(id), self.g.float_value(id)) {
             (_, Some(v)) if scalar == Scalar::F16 => format!("{}u", f16::from_f64(v).to_bits()),
@@ -119,7 +78,7 @@ impl<'a> Expressions<'a> {
     }
     /// A source as a whole number of 64 bits where the others are.
     fn wide(&self, id: Id, wide: bool, text: String) -> String {
-        match wide && self.type_of(id) == Type::I32 {
+        match wide && self.type_of(id) == Scalar::I32 {
             true => match self.g.int_value(id) {
                 Some(v) => format!("({v}li)"),
                 None => format!("i64({text})"),
@@ -154,14 +113,14 @@ impl<'a> Expressions<'a> {
             return self.cast(id, n.src[0], &names[0]);
         }
         // Index arithmetic of which a part does not fit in 32 bits has 64, though the whole may fit again.
-        let long = own == Type::I64 || n.src.iter().any(|&s| self.type_of(s) == Type::I64);
+        let long = own == Scalar::I64 || n.src.iter().any(|&s| self.type_of(s) == Scalar::I64);
         let s: Vec<String> = n.src.iter().zip(names).map(|(&s, text)| self.wide(s, long, text)).collect();
         let text = match from.is_half() && is_float_arithmetic(n.op) {
             true => self.of_halves(id, from, &s),
             false => self.plain(id, &s, long),
         };
         match n.op {
-            _ if long && own == Type::I32 => format!("i32({text})"),
+            _ if long && own == Scalar::I32 => format!("i32({text})"),
             Op::Add | Op::Sub | Op::Mul | Op::Shl | Op::Neg => wrapped(scalar, text),
             _ => text,
         }
@@ -186,21 +145,14 @@ impl<'a> Expressions<'a> {
         let call = |name: &str| format!("{name}({})", s.join(", "));
         let not_negative = |i: usize| self.g.bounds(n.src[i]).is_some_and(|b| b.0 >= 0);
         let unsigned = |operator: &str| match self.type_of(n.src[0]) {
-            Type::I32 if !long => format!("i32(u32({}) {operator} u32({}))", s[0], s[1]),
+            Scalar::I32 if !long => format!("i32(u32({}) {operator} u32({}))", s[0], s[1]),
             _ => two(operator),
         };
         let whole = if long { "i64" } else { "i32" };
         match n.op {
             Op::Add if scalar == Scalar::Bool => two("|"),
             Op::Mul if scalar == Scalar::Bool => two("&"),
-            Op::Add => two("+"),
-            Op::Sub => two("-"),
-            Op::Mul => two("*"),
-            Op::Div => two("/"),
-            Op::And => two("&"),
-            Op::Or => two("|"),
             Op::Xor if scalar == Scalar::Bool => two("!="),
-            Op::Xor => two("^"),
             Op::Neg => format!("-{}", s[0]),
             Op::Recip => format!("1.0f / {}", s[0]),
             Op::Exp => call("exponential"),
@@ -212,15 +164,13 @@ impl<'a> Expressions<'a> {
             Op::Min if scalar == Scalar::Bool => two("&"),
             Op::Max | Op::Min => call(if n.op == Op::Max { "max" } else { "min" }),
             Op::Lt if from == Scalar::Bool => format!("!{} & {}", s[0], s[1]),
-            Op::Lt => two("<"),
-            Op::Eq => two("=="),
             Op::Where => format!("select({}, {}, {})", s[2], s[1], s[0]),
             Op::Shl | Op::Shr => {
                 let by = match self.g.int_value(n.src[1]) {
                     Some(by) => format!("{by}u"),
                     None => format!("u32({})", s[1]),
                 };
-                format!("{} {} {by}", s[0], if n.op == Op::Shl { "<<" } else { ">>" })
+                format!("{} {} {by}", s[0], infix(n.op).unwrap_or_else(|| unprintable(self.g, id)))
             }
             Op::IDiv if not_negative(0) => unsigned("/"),
             Op::Mod if not_negative(0) => unsigned("%"),
@@ -228,7 +178,7 @@ impl<'a> Expressions<'a> {
             Op::IDiv => format!("{0} / {1} - select({whole}(0), {whole}(1), {0} % {1} < {whole}(0))", s[0], s[1]),
             Op::Mod => format!("{0} % {1} + select({whole}(0), {1}, {0} % {1} < {whole}(0))", s[0], s[1]),
             Op::Bitcast => bits(from, scalar, &s[0]),
-            _ => self.of_words(id, s),
+            op => infix(op).map_or_else(|| self.of_words(id, s), two),
         }
     }
     /// Products of four bytes, and what is looked up.
@@ -247,9 +197,7 @@ impl<'a> Expressions<'a> {
             }
             Op::Table4 => {
                 let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
-                let words = table.chunks(4).map(|w| w.iter().rev().fold(0u32, |word, &b| word << 8 | b as u32 & 255));
-                let words: Vec<String> = words.map(|w| format!("{w}u")).collect();
-                format!("table4(vec4<u32>({}), {})", words.join(", "), s[0])
+                format!("table4(vec4<u32>({}), {})", words_of_bytes(table).join(", "), s[0])
             }
             _ => unprintable(self.g, id),
         }
@@ -265,11 +213,11 @@ impl<'a> Expressions<'a> {
             (Scalar::F32, _) => of_float(to, want, x),
             (Scalar::Bool, b) if b.is_half() => format!("f32_to_{}(f32({x}))", b.name()),
             (_, b) if b.is_half() => format!("f32_to_{}(f32({x}))", b.name()),
-            (_, Scalar::Bool) => format!("{x} != {}", if have == Type::I64 { "0li" } else { "0" }),
+            (_, Scalar::Bool) => format!("{x} != {}", if have == Scalar::I64 { "0li" } else { "0" }),
             (_, Scalar::F32) => format!("f32({x})"),
-            (Scalar::Bool, _) if want == Type::I64 => format!("select(0li, 1li, {x})"),
+            (Scalar::Bool, _) if want == Scalar::I64 => format!("select(0li, 1li, {x})"),
             // A whole number of 64 bits is made of the words of a narrower one, and the other way round.
-            _ if have == Type::U32 && want == Type::I64 => format!("i64(u64({x}))"),
+            _ if have == Scalar::U32 && want == Scalar::I64 => format!("i64(u64({x}))"),
             (a, b) if have != want || a.bytes() > b.bytes() || a.range() != b.range() => {
                 wrapped(to, if have == want { x.into() } else { format!("{}({x})", want.name()) })
             }
@@ -284,12 +232,12 @@ pub fn to_f32(from: Scalar, x: &str) -> String {
 }
 
 /// A float as another type, whose WGSL type this is.
-fn of_float(to: Scalar, want: Type, x: &str) -> String {
+fn of_float(to: Scalar, want: Scalar, x: &str) -> String {
     match to {
         Scalar::F32 => x.into(),
         // What is no number is none that is 0, and comparisons of floats do not say so.
         Scalar::Bool => format!("(bitcast<u32>({x}) & 0x7fffffffu) != 0u"),
-        Scalar::I64 if want == Type::I32 => format!("f32_to_i32({x})"),
+        Scalar::I64 if want == Scalar::I32 => format!("f32_to_i32({x})"),
         _ => format!("f32_to_{}({x})", to.name()),
     }
 }
@@ -300,7 +248,7 @@ fn bits(from: Scalar, to: Scalar, x: &str) -> String {
         (a, b) if a == b => x.into(),
         (Scalar::F32, b) => format!("bitcast<{}>({x})", b.name()),
         (_, Scalar::F32) => format!("bitcast<f32>({x})"),
-        _ => match Type::of(to) {
+        _ => match held(to) {
             Some(want) => wrapped(to, format!("{}({x})", want.name())),
             None => x.into(),
         },
@@ -316,10 +264,4 @@ pub fn wrapped(to: Scalar, text: String) -> String {
         Scalar::I16 => format!("extractBits({text}, 0u, 16u)"),
         _ => text,
     }
-}
-
-/// Ops that halves know only as f32.
-fn is_float_arithmetic(op: Op) -> bool {
-    use Op::{Add, Div, Eq, Exp, Fma, Log, Lt, Max, Min, Mul, Neg, Recip, Round, Sqrt, Sub};
-    matches!(op, Add | Div | Eq | Exp | Fma | Log | Lt | Max | Min | Mul | Neg | Recip | Round | Sqrt | Sub)
 }

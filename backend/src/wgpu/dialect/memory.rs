@@ -13,8 +13,10 @@ struct Memory {
     /// What it is called, and of a stage the word where it begins.
     name: String,
     first: usize,
-    /// Words of an element.
+    /// Words of an element: those of the narrowest wide load.
     width: usize,
+    /// Is it written?
+    written: bool,
     /// Are parts of words written, or do threads add to one word?
     atomic: bool,
     /// Of how many pieces, so many bytes each but the last.
@@ -64,44 +66,35 @@ impl Memories {
     pub fn of(g: &Graph, code: &KernelCode, signature: &Signature) -> Memories {
         let memory = |name: String, first: usize, pieces: usize| {
             let pieces = (pieces, signature.piece);
-            Memory { name, first, width: 1, atomic: false, pieces }
+            Memory { name, first, width: usize::MAX, written: false, atomic: false, pieces }
         };
         let params = signature.params.iter().zip(&signature.pieces).enumerate();
         let params = params.map(|(i, (p, &pieces))| (p.2, memory(format!("p{i}"), 0, pieces)));
         let stages = signature.scratch.iter().map(|&(local, at)| (local, memory("scratch".into(), at / 4, 1)));
         let mut of: HashMap<Id, Memory> = params.chain(stages).collect();
-        let (mut widths, mut written): (HashMap<Id, usize>, Vec<Id>) = Default::default();
-        let find = |id: Id| signature.params.iter().any(|p| p.2 == id);
         for s in code.bodies.iter().flat_map(|body| &body.statements) {
-            match s {
-                Statement::Wide(buffer, _, bytes, _) if find(*buffer) => {
-                    let width = widths.entry(*buffer).or_insert(bytes / 4);
-                    *width = (*width).min(bytes / 4);
+            let (buffer, words, part) = match s {
+                Statement::Wide(buffer, _, bytes, _) => (buffer, Some(bytes / 4), false),
+                Statement::Write(buffer, _, value) => (buffer, None, g.scalar(*value).bytes() < 4),
+                Statement::Add(a) => (&a.buffer, None, a.atomic || g.scalar(a.buffer).bytes() < 4),
+                Statement::WideWrite(buffer, ..) => (buffer, None, false),
+                _ => continue,
+            };
+            if let Some(memory) = of.get_mut(buffer) {
+                match words {
+                    Some(words) => memory.width = memory.width.min(words),
+                    None => memory.written = true,
                 }
-                Statement::Write(buffer, _, value) => {
-                    written.push(*buffer);
-                    let part = g.scalar(*value).bytes() < 4;
-                    if let Some(memory) = of.get_mut(buffer) {
-                        memory.atomic |= part;
-                    }
-                }
-                Statement::Add(a) => {
-                    written.push(a.buffer);
-                    if let Some(memory) = of.get_mut(&a.buffer) {
-                        memory.atomic |= a.atomic || g.scalar(a.buffer).bytes() < 4;
-                    }
-                }
-                Statement::WideWrite(buffer, ..) => written.push(*buffer),
-                _ => {}
+                memory.atomic |= part;
             }
         }
-        // A write of one word of several may touch the others.
-        for (buffer, width) in widths.into_iter().filter(|w| !written.contains(&w.0)) {
-            of.entry(buffer).and_modify(|memory| memory.width = width);
-        }
-        // Stages lie in one array.
+        // Stages lie in one array of words, and a write of one word of several may touch the others.
         let parts = of.iter().any(|(&id, memory)| g[id].op == Op::Local && memory.atomic);
-        of.iter_mut().filter(|(id, _)| g[**id].op == Op::Local).for_each(|(_, memory)| memory.atomic = parts);
+        for (&id, memory) in &mut of {
+            let is_stage = g[id].op == Op::Local;
+            memory.atomic = if is_stage { parts } else { memory.atomic };
+            memory.width = if is_stage || memory.written || memory.width == usize::MAX { 1 } else { memory.width };
+        }
         let packed = |node: Id| matches!(g[node].arg, Arg::Packed(..));
         let weights = signature.params.iter().map(|p| p.1 == Access::Read && packed(p.2)).collect();
         Memories { of, weights, shared: signature.scratch_bytes.div_ceil(4) }

@@ -10,16 +10,16 @@ pub mod order;
 mod prelude;
 mod tables;
 
-use crate::render::unprintable;
-use expression::{Expressions, Type, to_f32, wrapped};
+use crate::names::{Names, unprintable};
+use crate::simt::{Simt, Text};
+use expression::{Expressions, to_f32, wrapped};
 use gristmill_compiler::emit::{Dialect, Signature};
-use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, Statement, ThreadIndex};
+use gristmill_compiler::lower::{Addition, KernelCode, Prefetch, Statement};
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use memory::Memories;
 pub use prelude::PRELUDE;
 use prelude::{Fold, LONG, folds};
 use std::collections::BTreeSet;
-use std::fmt::Write;
 
 /// Workgroups of a row of the grid, where there is more than one row: a dimension has no more than 65,535.
 pub const GROUPS_X: u32 = 1 << 15;
@@ -31,12 +31,12 @@ impl Dialect for Wgsl {
     fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
         let t = Expressions::new(graph, signature);
         let memories = Memories::of(graph, code, signature);
-        let mut w = Writer { t, memories, threads: &[], folds: BTreeSet::new(), out: String::new() };
+        let mut w = Writer { t, memories, folds: BTreeSet::new(), text: Text::default() };
         w.kernel(name, code);
         let folds = folds(&w.folds, code.threads, code.exchange);
         let tables = w.t.tables.borrow().definitions();
-        let long = if w.out.contains("f32_to_i64(") { LONG } else { "" };
-        format!("{long}{folds}{tables}{}{}", w.memories.definitions(signature), w.out)
+        let long = if w.text.out.contains("f32_to_i64(") { LONG } else { "" };
+        format!("{long}{folds}{tables}{}{}", w.memories.definitions(signature), w.text.out)
     }
 }
 
@@ -48,57 +48,46 @@ fn added(bits: &str, x: &str) -> String {
 struct Writer<'a> {
     t: Expressions<'a>,
     memories: Memories,
-    /// How the threads of the open nest are counted.
-    threads: &'a [ThreadIndex],
     folds: BTreeSet<Fold>,
-    out: String,
+    text: Text<'a>,
 }
 
-impl<'a> Writer<'a> {
-    fn line(&mut self, text: std::fmt::Arguments) {
-        let _ = self.out.write_fmt(text);
-        self.out.push('\n');
+impl<'a> Simt<'a> for Writer<'a> {
+    const UNSIGNED: &'static str = "u";
+    const WORKGROUP: &'static str = "u32(w)";
+
+    fn text(&mut self) -> &mut Text<'a> {
+        &mut self.text
     }
-    fn kernel(&mut self, name: &str, code: &'a KernelCode) {
-        let arguments = "@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32";
-        self.line(format_args!("@compute @workgroup_size({})\nfn {name}({arguments}) {{", code.threads));
-        for (i, &(_, node)) in self.t.signature.vars.iter().enumerate() {
-            match self.t.type_of(node) {
-                Type::I32 => self.line(format_args!("let var{i} = variables.v{i};")),
-                _ => unprintable(self.t.g, node),
-            }
-        }
-        self.line(format_args!("var w = i32(group.x + {GROUPS_X}u * group.y);"));
-        for (i, body) in code.bodies.iter().enumerate() {
-            self.body(i, body);
-        }
-        self.line(format_args!("}}"));
+    fn names(&self) -> &Names<'a> {
+        &self.t.names
     }
-    fn body(&mut self, number: usize, code: &'a Code) {
-        let count = self.t.signature.groups[number];
+    fn type_of(&self, id: Id) -> String {
+        self.t.type_of(id).name().into()
+    }
+    fn index(&self, id: Id) -> String {
+        self.t.index(id)
+    }
+    fn converted(&self, t: &str, value: &str) -> String {
+        format!("{t}({value})")
+    }
+    fn range(&self, name: &str, t: &str, value: &str) -> String {
+        format!("let {name} = {t}({value});")
+    }
+    fn quotient(&self, of: &str, by: &str) -> String {
+        format!("({of} / {by})")
+    }
+    fn head(&self, count: Id) -> String {
         let text = self.t.index(count);
-        let text = if self.t.type_of(count) == Type::I64 { format!("i32({text})") } else { text };
-        self.line(format_args!("{{ let count = {text};\nif (w < count) {{"));
-        let mut rest = String::from("u32(w)");
-        for (i, &r) in code.globals.iter().enumerate().rev() {
-            let (t, n) = (self.t.type_of(r).name(), self.t.g.range_number(r));
-            if i == 0 {
-                self.line(format_args!("let r{n} = {t}({rest});"));
-            } else {
-                let bound = self.t.index(self.t.g[r].src[0]);
-                self.line(format_args!("let r{n} = {t}({rest} % u32({bound}));"));
-                rest = format!("({rest} / u32({bound}))");
-            }
-        }
-        if let Some(skip) = code.skip {
-            let skip = self.t.index(skip);
-            self.line(format_args!("if ({skip}) {{ return; }}"));
-        }
-        code.statements.iter().for_each(|s| self.statement(s));
-        self.line(format_args!("return; }}\nw -= count; }}"));
+        let text = if self.t.type_of(count) == Scalar::I64 { format!("i32({text})") } else { text };
+        format!("{{ let count = {text};\nif (w < count) {{")
+    }
+    fn leave(&self) -> String {
+        "return;".into()
     }
     fn statement(&mut self, s: &'a Statement) {
         match s {
+            s if self.block(s) => {}
             Statement::Define(id) => {
                 let e = match self.t.g[*id].op {
                     Op::Fold => self.fold(*id),
@@ -115,11 +104,10 @@ impl<'a> Writer<'a> {
                 let bound = self.t.name(self.t.g[*range].src[0]);
                 self.line(format_args!("for (var r{n} = {t}(0); r{n} < {t}({bound}); r{n} += {t}(1)) {{"));
             }
-            Statement::End => self.line(format_args!("}}")),
             Statement::Accumulator(acc) => {
                 let node = &self.t.g[*acc];
                 let (t, first, a) = (self.t.type_of(node.src[1]), self.t.name(node.src[0]), self.t.number(node.src[1]));
-                let first = if t == Type::I64 { format!("i64({first})") } else { first };
+                let first = if t == Scalar::I64 { format!("i64({first})") } else { first };
                 self.line(format_args!("var a{a}: {} = {first};", t.name()));
             }
             Statement::Accumulate(acc, value) => {
@@ -133,15 +121,6 @@ impl<'a> Writer<'a> {
             Statement::Add(addition) => self.add(addition),
             Statement::WideWrite(buffer, at, bytes, values) => self.wide_write(*buffer, *at, *bytes, values),
             Statement::Barrier => self.line(format_args!("workgroupBarrier();")),
-            Statement::Unless(condition) => {
-                let condition = self.t.index(*condition);
-                self.line(format_args!("if (!({condition})) {{"));
-            }
-            Statement::Nest { threads, .. } => {
-                self.line(format_args!("{{"));
-                self.threads = threads;
-                threads.iter().for_each(|t| self.index_of(t));
-            }
             // A dispatch begins when those before it have ended, and nothing is asked for ahead.
             Statement::DependencyWait
             | Statement::LaunchDependents
@@ -154,28 +133,38 @@ impl<'a> Writer<'a> {
             s => panic!("WGSL has no text for {s:?}"),
         }
     }
-    /// The index of a range, from the thread's number.
-    fn index_of(&mut self, index: &ThreadIndex) {
-        let (t, n) = (self.t.type_of(index.range).name(), self.t.g.range_number(index.range));
-        let divide = index.divide.map_or(String::new(), |by| format!(" / {by}u"));
-        let modulo = index.modulo.map_or(String::new(), |by| format!(" % {by}u"));
-        self.line(format_args!("let r{n} = {t}(thread{divide}{modulo});"));
+}
+
+impl<'a> Writer<'a> {
+    fn kernel(&mut self, name: &str, code: &'a KernelCode) {
+        let arguments = "@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32";
+        self.line(format_args!("@compute @workgroup_size({})\nfn {name}({arguments}) {{", code.threads));
+        for (i, &(_, node)) in self.names().signature.vars.iter().enumerate() {
+            match self.t.type_of(node) {
+                Scalar::I32 => self.line(format_args!("let var{i} = variables.v{i};")),
+                _ => unprintable(self.t.g, node),
+            }
+        }
+        self.line(format_args!("var w = i32(group.x + {GROUPS_X}u * group.y);"));
+        for (i, body) in code.bodies.iter().enumerate() {
+            self.body(i, body);
+        }
+        self.line(format_args!("}}"));
     }
     /// The sum or maximum over lanes that are threads.
     fn fold(&mut self, id: Id) -> String {
         let n = &self.t.g[id];
         let Arg::Reduce(how, _) = n.arg else { unprintable(self.t.g, id) };
-        let Some(lane) = self.threads.iter().find(|t| t.range == n.src[1]) else { unprintable(self.t.g, id) };
-        let Some(lanes) = self.t.g.int_value(self.t.g[lane.range].src[0]) else { unprintable(self.t.g, id) };
+        let [lanes, stride] = self.lanes(id);
         let (scalar, own) = (n.dtype.scalar, self.t.type_of(id));
         let x = self.t.name(n.src[0]);
         let (of, x) = match scalar {
-            Scalar::Bool => (Type::I32, format!("i32({x})")),
-            s if s.is_half() => (Type::F32, to_f32(s, &x)),
+            Scalar::Bool => (Scalar::I32, format!("i32({x})")),
+            s if s.is_half() => (Scalar::F32, to_f32(s, &x)),
             _ if own != self.t.type_of(n.src[0]) => (own, format!("{}({x})", own.name())),
             _ => (own, x),
         };
-        let Some(fold) = Fold::new(how, of, lanes, lane.stride()) else { unprintable(self.t.g, id) };
+        let Some(fold) = Fold::new(how, of, lanes, stride) else { unprintable(self.t.g, id) };
         let text = format!("{}({x}, thread)", fold.name());
         self.folds.insert(fold);
         match scalar {
@@ -207,10 +196,10 @@ impl<'a> Writer<'a> {
         let word = self.word(buffer, at);
         let first = self.memories.read(buffer, &word, 0);
         match (scalar.bytes(), self.t.type_of(id)) {
-            (4, Type::U32) => first,
+            (4, Scalar::U32) => first,
             (4, t) => format!("bitcast<{}>({first})", t.name()),
-            (8, Type::I32) => format!("i32({first})"),
-            (8, Type::I64) => {
+            (8, Scalar::I32) => format!("i32({first})"),
+            (8, Scalar::I64) => {
                 let second = self.memories.read(buffer, &word, 1);
                 format!("i64((u64({second}) << 32u) | u64({first}))")
             }
@@ -228,10 +217,10 @@ impl<'a> Writer<'a> {
             let bits = 8 * scalar.bytes();
             let value = match (scalar, self.t.type_of(load)) {
                 (Scalar::Bool, _) => format!("extractBits({word}, {by}u, 8u) != 0u"),
-                (_, Type::U32) if bits == 32 => word,
+                (_, Scalar::U32) if bits == 32 => word,
                 (_, t) if bits == 32 => format!("bitcast<{}>({word})", t.name()),
-                (_, Type::U32) => format!("extractBits({word}, {by}u, {bits}u)"),
-                (_, Type::I32) => format!("extractBits(i32({word}), {by}u, {bits}u)"),
+                (_, Scalar::U32) => format!("extractBits({word}, {by}u, {bits}u)"),
+                (_, Scalar::I32) => format!("extractBits(i32({word}), {by}u, {bits}u)"),
                 _ => unprintable(self.t.g, load),
             };
             let (t, v) = (self.t.type_of(load).name(), self.t.number(load));
@@ -242,8 +231,8 @@ impl<'a> Writer<'a> {
     fn bits(&self, value: Id) -> String {
         let x = self.t.name(value);
         match self.t.type_of(value) {
-            Type::U32 => x,
-            Type::F32 => format!("bitcast<u32>({x})"),
+            Scalar::U32 => x,
+            Scalar::F32 => format!("bitcast<u32>({x})"),
             _ => format!("u32({x})"),
         }
     }
@@ -266,14 +255,11 @@ impl<'a> Writer<'a> {
     }
     fn add(&mut self, a: &Addition) {
         let (scalar, word) = (self.t.g.scalar(a.buffer), self.word(a.buffer, a.at));
-        if let Some(when) = a.when {
-            let when = self.t.name(when);
-            self.line(format_args!("if ({when}) {{"));
-        } else {
-            self.line(format_args!("{{"));
-        }
+        let when = a.when.map_or(String::new(), |when| format!("if ({}) ", self.t.name(when)));
+        self.line(format_args!("{when}{{"));
+        let half = |old: String, x: &str| format!("f32_to_f16(f16_to_f32({old}) + f16_to_f32({x}))");
         let values: Vec<String> = a.values.iter().map(|&v| self.t.name(v)).collect();
-        let n = self.out.len();
+        let n = self.text.out.len();
         match (scalar, &values[..]) {
             (Scalar::I32, [x]) if a.atomic => {
                 let place = self.memories.element(a.buffer, &word);
@@ -290,19 +276,16 @@ impl<'a> Writer<'a> {
             (Scalar::F16, [x]) => {
                 let offset = self.offset(a.at);
                 self.line(format_args!("let by{n} = ({offset} & 1u) * 16u;"));
-                let sum = |old: &str| {
-                    let half = format!("f32_to_f16(f16_to_f32(({old} >> by{n}) & 0xffffu) + f16_to_f32({x}))");
-                    format!("({old} & ~(0xffffu << by{n})) | ({half} << by{n})")
-                };
-                self.exchange(a.buffer, &word, sum);
+                self.exchange(a.buffer, &word, |old| {
+                    let sum = half(format!("({old} >> by{n}) & 0xffffu"), x);
+                    format!("({old} & ~(0xffffu << by{n})) | ({sum} << by{n})")
+                });
             }
             (Scalar::F16, [x, y]) => {
-                let half = |old: String, x: &String| format!("f32_to_f16(f16_to_f32({old}) + f16_to_f32({x}))");
-                let both = |old: &str| {
+                self.exchange(a.buffer, &word, |old| {
                     let (low, high) = (half(format!("{old} & 0xffffu"), x), half(format!("{old} >> 16u"), y));
                     format!("{low} | ({high} << 16u)")
-                };
-                self.exchange(a.buffer, &word, both);
+                });
             }
             _ => unprintable(self.t.g, a.values[0]),
         }
@@ -310,7 +293,7 @@ impl<'a> Writer<'a> {
     }
     /// A word becomes what is computed of it, once nobody has changed it meanwhile.
     fn exchange(&mut self, buffer: Id, word: &str, new: impl Fn(&str) -> String) {
-        let (n, place) = (self.out.len(), self.memories.element(buffer, word));
+        let (n, place) = (self.text.out.len(), self.memories.element(buffer, word));
         let new = new(&format!("old{n}"));
         self.line(format_args!("var old{n} = atomicLoad(&{place});"));
         self.line(format_args!("loop {{\nlet made = atomicCompareExchangeWeak(&{place}, old{n}, {new});"));
@@ -322,7 +305,8 @@ impl<'a> Writer<'a> {
         if size < 4 {
             let byte = format!("{} * {}u", self.offset(at), self.t.g.unit_bytes(buffer));
             let mask = (1u64 << (8 * size)) - 1;
-            let (n, at) = (self.out.len(), self.memories.element(buffer, &format!("(byte{} >> 2u)", self.out.len())));
+            let (n, at) =
+                (self.text.out.len(), self.memories.element(buffer, &format!("(byte{} >> 2u)", self.text.out.len())));
             self.line(format_args!("let byte{n} = {byte};"));
             self.line(format_args!("atomicAnd(&{at}, ~({mask}u << (byte{n} % 4u * 8u)));"));
             self.line(format_args!("atomicOr(&{at}, ({bits} & {mask}u) << (byte{n} % 4u * 8u));"));
@@ -333,7 +317,7 @@ impl<'a> Writer<'a> {
         self.line(format_args!("{text}"));
         if size == 8 {
             let x = self.t.name(value);
-            let by = if self.t.type_of(value) == Type::I64 { 32 } else { 31 };
+            let by = if self.t.type_of(value) == Scalar::I64 { 32 } else { 31 };
             let text = self.memories.write(buffer, &word, 1, &format!("u32({x} >> {by}u)"));
             self.line(format_args!("{text}"));
         }

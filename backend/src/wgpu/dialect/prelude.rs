@@ -1,7 +1,6 @@
 //! What every kernel's module begins with, and the folds over its threads.
 
-use super::expression::Type;
-use gristmill_uop::ReduceOp;
+use gristmill_uop::{ReduceOp, Scalar};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -116,11 +115,11 @@ pub struct Fold {
 }
 
 /// The types that are folded, by [`Fold::of`].
-const TYPES: [Type; 4] = [Type::F32, Type::I32, Type::U32, Type::I64];
+const TYPES: [Scalar; 4] = [Scalar::F32, Scalar::I32, Scalar::U32, Scalar::I64];
 
 impl Fold {
     /// Of values of that type; none if it is no number.
-    pub fn new(how: ReduceOp, of: Type, lanes: i64, stride: i64) -> Option<Fold> {
+    pub fn new(how: ReduceOp, of: Scalar, lanes: i64, stride: i64) -> Option<Fold> {
         let of = TYPES.iter().position(|&t| t == of)? as u8;
         Some(Fold { adds: how == ReduceOp::Add, of, lanes, stride })
     }
@@ -138,7 +137,7 @@ impl Fold {
         let t = TYPES[of as usize];
         let span = lanes * stride;
         // Whole numbers of 64 bits are exchanged by no word of WGSL.
-        let exchange = if t == Type::I64 { 1 } else { exchange };
+        let exchange = if t == Scalar::I64 { 1 } else { exchange };
         let mut out = format!("fn {}(y: {}, thread: u32) -> {} {{\n  var x = y;\n", self.name(), t.name(), t.name());
         let mut by = stride;
         while by < exchange && by < span {
@@ -157,7 +156,7 @@ impl Fold {
         out + "  return x;\n}\n"
     }
     fn is_shared(&self, exchange: i64) -> bool {
-        let exchange = if TYPES[self.of as usize] == Type::I64 { 1 } else { exchange };
+        let exchange = if TYPES[self.of as usize] == Scalar::I64 { 1 } else { exchange };
         self.lanes * self.stride > exchange.max(self.stride)
     }
 }

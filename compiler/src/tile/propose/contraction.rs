@@ -139,7 +139,9 @@ impl Contraction<'_> {
         let machine = &self.target.machine;
         let gpu = machine.kind == MachineKind::Gpu;
         let of_bytes = in_integers(self.g, nests) && machine.fragment(Scalar::I8).is_some();
-        let products = of_bytes || of_halves(self.g, nests);
+        // A warp's rows and tokens are counted over its threads, so a workgroup without a whole warp has no such tile.
+        let of_warps = self.target.threads as i64 % WARP == 0;
+        let products = of_warps && (of_bytes || of_halves(self.g, nests));
         match (self.token, machine.tile_fragment()) {
             (Some(token), Some(tile)) if around.derived.is_tiled(around.node) => self.products_of_tiles(token, tile),
             (None, _) if gpu => self.one_token_of_threads(),
@@ -148,7 +150,7 @@ impl Contraction<'_> {
             (Some(token), _) if gpu && !products && host_bound(self.g, self.axes[token]) => {
                 self.few_tokens_of_threads(token)
             }
-            (Some(token), _) if gpu && self.rows % WARP_ROWS == 0 => {
+            (Some(token), _) if gpu && of_warps && self.rows % WARP_ROWS == 0 => {
                 let group = self.reads_units(nests);
                 self.matrix_products(token, nests, group)
             }
