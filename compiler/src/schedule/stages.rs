@@ -91,9 +91,10 @@ fn stage(
         *row = padded(g, *row, dtype.scalar, resident, out, around);
     }
     let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
-    // Of a loop that nests share a stage has one iteration (`lower/fused_loops.rs`).
+    // Of a loop that nests share a stage has one iteration (`lower/fused_loops.rs`), and two slots of what is carried (`lower/carried.rs`).
     let iterations: i64 = region.iter().filter(|s| s.shared.is_some()).map(|s| g.max_of(s.extent)).product();
-    out.stage_bytes += (size / iterations.max(1)) as usize * dtype.scalar.bytes();
+    let slots = if x.is_carried(node) { 2 } else { 1 };
+    out.stage_bytes += slots * (size / iterations.max(1)) as usize * dtype.scalar.bytes();
     let most = if resident { around.target.machine.shared_per_workgroup } else { around.target.machine.stage_bytes() };
     if out.stage_bytes > most {
         return Err(Illegal::StageTooLarge(out.stage_bytes));
