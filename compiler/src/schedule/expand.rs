@@ -279,6 +279,10 @@ impl<'a> Expander<'a> {
     pub fn is_carried(&self, node: Id) -> bool {
         self.fused.is_some_and(|f| f.most == node || f.sums.contains(&node))
     }
+    /// Is it made of such a reduction, itself none?
+    pub fn reads_carried(&self, g: &Graph, node: Id) -> bool {
+        self.fused.is_some() && !self.is_carried(node) && g.any(node, |n, _| self.is_carried(n))
+    }
     /// The loop that the workgroup's nests share, of so many iterations.
     fn shared_loop(&mut self, g: &mut Graph, bound: Id) -> Id {
         let ranges = &mut self.ranges;
