@@ -59,7 +59,8 @@ pub fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundi
             None => in_place,
         };
         // What is read behind a loop that carries it has no stage, which would be filled before.
-        let in_loop = |r: &(Id, usize)| x.shared.is_some_and(|shared| enclosing(g, out.nests[r.1], r.0).contains(&shared));
+        let in_loop =
+            |r: &(Id, usize)| x.shared.is_some_and(|shared| enclosing(g, out.nests[r.1], r.0).contains(&shared));
         in_place |= possible && x.reads_carried(g, node) && !reads.iter().any(in_loop);
         out.stage_plan.staged.push(!in_place);
         if in_place {
