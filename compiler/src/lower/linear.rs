@@ -349,14 +349,7 @@ impl Emitter<'_> {
             accumulators.push((id, acc, op));
         }
         let before = self.scopes.len();
-        let mut loops: Vec<Id> = ranges.iter().copied().filter(|r| !unrolled.contains(r)).collect();
-        loops.sort_by_key(|&r| self.g.range_kind(r) != Some(RangeKind::Fused));
-        for r in loops {
-            self.open(r);
-            if self.g.range_kind(r) == Some(RangeKind::Fused) {
-                self.rescale(&accumulators);
-            }
-        }
+        self.open_all(ranges.iter().copied().filter(|r| !unrolled.contains(r)).collect(), &accumulators);
         let mut values: Vec<(Id, Id, ReduceOp)> = Vec::new();
         for map in &copies {
             for &(id, acc, op) in &accumulators {
@@ -391,6 +384,16 @@ impl Emitter<'_> {
             here.results.insert(id, acc);
         }
         self.scopes.extend(inner);
+    }
+    /// Opens the loops of these accumulators, the one that nests share before the others.
+    fn open_all(&mut self, mut loops: Vec<Id>, accumulators: &[(Id, Id, ReduceOp)]) {
+        loops.sort_by_key(|&r| self.g.range_kind(r) != Some(RangeKind::Fused));
+        for r in loops {
+            self.open(r);
+            if self.g.range_kind(r) == Some(RangeKind::Fused) {
+                self.rescale(accumulators);
+            }
+        }
     }
     /// Multiplies accumulators that are rescaled in each iteration of the loop that was opened.
     fn rescale(&mut self, accumulators: &[(Id, Id, ReduceOp)]) {
