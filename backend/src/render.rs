@@ -228,7 +228,7 @@ impl<'a> Expressions<'a> {
                 format!("({t}){{{}}}", all.join(","))
             }
             Op::Splat => self.vector(&t, &vec![lane(d, &s[0]); lanes as usize]),
-            Op::Pack => format!("({t}){{{}}}", s.iter().map(|x| lane(d, x)).collect::<Vec<_>>().join(",")),
+            Op::Pack => self.vector(&t, &s.iter().map(|x| lane(d, x)).collect::<Vec<_>>()),
             Op::Load => {
                 let packed = matches!(self.g[n.src[0]].arg, Arg::Packed(..));
                 let memory = stored(d);

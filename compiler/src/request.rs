@@ -19,7 +19,7 @@ pub struct Hint {
     pub future: Option<CausalSkip>,
     /// A stage that both operands of matrix products are read from, as large as fits.
     pub resident: Option<StagedTile>,
-    /// A sum whose terms come from stages that are filled anew in each iteration.
+    /// Sums whose terms come from stages that are filled anew in each iteration.
     pub fused: Option<FusedSum>,
 }
 
@@ -54,12 +54,14 @@ pub struct StagedTile {
     pub tokens: Id,
 }
 
-/// A sum over chunks, its first axis, of which a workgroup has one after the other in its stages. Of token t it ends with the chunk of the token's own position,
-/// `first + t`: later ones are all zero.
+/// Sums over chunks, their first axis, of which a workgroup has one after the other in its stages. Of token t they end with the chunk of the token's own position,
+/// `first + t`: later ones are all zero. Their terms are multiples of e^-m, m being a maximum over the same chunks, which is carried with the sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FusedSum {
-    /// The reduction.
-    pub sum: Id,
+    /// The reductions that add up.
+    pub sums: [Id; 2],
+    /// The maximum, whose axes are the first ones of the sums.
+    pub most: Id,
     /// Axis of the tokens, of the node that is computed.
     pub token: usize,
     /// Positions of a chunk.

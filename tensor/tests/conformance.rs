@@ -32,6 +32,8 @@ mod metal;
 mod movement;
 #[path = "conformance/network.rs"]
 mod network;
+#[path = "conformance/online.rs"]
+mod online;
 #[path = "conformance/packed.rs"]
 mod packed;
 #[path = "conformance/paged.rs"]

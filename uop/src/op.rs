@@ -132,6 +132,7 @@ ops! {
     Load Kernel Exact(2), "buffer at an offset: elements, or bytes of a packed buffer";
     Index Kernel AtLeast(1), "element of a tensor-level node at the indices after it; a placeholder while kernels are cut";
     Local Kernel Exact(1), "a workgroup's own buffer of that many elements; arg Int(id)";
+    Rescaled Kernel Exact(2), "a sum over a loop that nests share, whose terms are multiples of e^-m, and m, the maximum over the same loop: the sum; while nests are lowered, what it is multiplied by in each iteration";
     Store Kernel AtLeast(3), "buffer, offset, value, then the ranges it closes; with arg Reduce(add) adds to what is there: ranges of kind Reduce, if it closes one, are run in order, and others in any";
     Body Kernel AtLeast(1), "nests in order, run for one interval of the launch";
     Kernel Kernel AtLeast(1), "bodies side by side in one launch";

@@ -220,6 +220,9 @@ rows! {
     kernel [Store] "only what is added is added in an order" |g, n| {
         n.arg != Arg::None || n.src[3..].iter().all(|&r| g.range_kind(r) != Some(RangeKind::Reduce))
     };
+    kernel [Rescaled] "a sum, and a maximum beside it" |g, n| {
+        n.dtype.scalar.is_float() && n.src.iter().all(|&s| is_value(g, s) && g[s].dtype == n.dtype)
+    };
     kernel [Store] "closes ranges" |g, n| n.src[3..].iter().all(|&r| g[r].op == Op::Range);
     kernel [Store] "a global range that it closes is one that it depends on" |g, n| {
         n.src[3..].iter().all(|&r| {

@@ -16,11 +16,11 @@
 mod bytes;
 mod chunked;
 mod combine;
+mod online;
 mod paged;
 pub mod plan;
 mod price;
 mod tiled;
-mod two_pass;
 
 use crate::decision::{Alternative, Decider, Decision};
 use crate::request::Hint;
@@ -62,8 +62,8 @@ pub fn expand(
             }
             let site = format!("{function} {}", g.show_dims(&g.shape(id)));
             let plan = decided(g, &src, target, site, decider);
-            if let Some(size) = plan.two_pass {
-                map.insert(id, two_pass::attended(g, (&src, f64::from_bits(scale)), (plan, size), target, hints));
+            if plan.online {
+                map.insert(id, online::attended(g, (&src, f64::from_bits(scale)), plan, target, hints));
                 continue;
             }
             let mut chunked = Chunked::new(g, &src, pages, f64::from_bits(scale), plan, target);
@@ -103,16 +103,17 @@ fn decided(g: &Graph, src: &[Id], target: &Target, site: String, decider: &mut D
     all.swap_remove(decider.choose(decision)).plan
 }
 
-/// Numbers that a partial result takes for one row of queries and a chunk, of the largest attention of a function: of each head its values, with a maximum and a sum; these
-/// alone where it was decided that scores are computed twice.
+/// Numbers that a partial result takes for one row of queries and a chunk, of the largest attention of a function: of each head its values, with a maximum and a sum; none
+/// where it was decided that all are online.
 pub fn partial(function: &Function, decisions: &[Decision]) -> usize {
     let mut plans = decisions.iter().filter(|d| d.kind == "attention").map(|d| &d.options[d.chosen].plan);
-    let two_pass = plans.all(|plan| plan.parse().is_ok_and(|plan: AttentionPlan| plan.two_pass.is_some()));
+    if plans.all(|plan| plan.parse().is_ok_and(|plan: AttentionPlan| plan.online)) {
+        return 0;
+    }
     let g = &function.graph;
     let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let all = g.toposort(&roots).into_iter().filter(|&n| matches!(g[n].op, Op::Attention | Op::PagedAttention));
-    let values = |n: Id| if two_pass { 0 } else { g.max_of(g.dims(n)[2]) };
-    let numbers = |n: Id| g.max_of(g.dims(n)[1]) * (values(n) + 2 * COLUMNS);
+    let numbers = |n: Id| g.max_of(g.dims(n)[1]) * (g.max_of(g.dims(n)[2]) + 2 * COLUMNS);
     all.map(numbers).max().unwrap_or(0) as usize
 }
 

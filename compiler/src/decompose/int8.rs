@@ -284,7 +284,13 @@ fn rename(hints: &mut FxHashMap<Id, Hint>, map: &FxHashMap<Id, Id>) {
                 tokens: new(r.tokens),
                 ..r
             });
-            let fused = hint.fused.map(|r| FusedSum { sum: new(r.sum), base: new(r.base), first: new(r.first), ..r });
+            let fused = hint.fused.map(|r| FusedSum {
+                sums: r.sums.map(&new),
+                most: new(r.most),
+                base: new(r.base),
+                first: new(r.first),
+                ..r
+            });
             (new(id), Hint { inside, staged, future, resident, fused, ..hint })
         })
         .collect();

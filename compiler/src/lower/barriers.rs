@@ -117,7 +117,7 @@ impl Pending {
         self.read.clear();
         self.written.clone_from(&self.copied);
     }
-    fn add(&mut self, other: Pending) {
+    pub(super) fn add(&mut self, other: Pending) {
         self.read.extend(other.read);
         self.written.extend(other.written);
         self.copied.extend(other.copied);

@@ -58,30 +58,35 @@ pub struct Filled {
 }
 
 /// The statements of the nest that has the loop, with those of nests before it at the beginning of each iteration, and barriers between what threads write to a stage
-/// and what others read.
+/// and what others read: also behind the loop, and where it is run again.
 pub fn fused(g: &Graph, statements: Vec<Statement>, before: &[Filled]) -> Vec<Statement> {
     let mut out = Vec::with_capacity(statements.len());
+    let mut pending = Pending::default();
     let mut at = 0;
     while at < statements.len() {
-        let is_shared = |s: &Statement| matches!(s, Statement::Loop { range, .. } if g.range_kind(*range) == Some(RangeKind::Fused));
-        out.push(statements[at].clone());
-        if is_shared(&statements[at]) {
+        let s = &statements[at];
+        if matches!(s, Statement::Loop { range, .. } if g.range_kind(*range) == Some(RangeKind::Fused)) {
             let end = at + end_of_block(&statements[at..]);
             let parts = before.iter().map(|f| &f.statements[..]).chain([&statements[at + 1..end]]);
-            out.extend(iteration(g, &parts.collect::<Vec<_>>()));
-            at = end;
+            out.push(s.clone());
+            out.extend(iteration(g, &parts.collect::<Vec<_>>(), &mut pending));
+            out.push(Statement::End);
+            at = end + 1;
             continue;
         }
+        let touched = Touched::by(g, std::slice::from_ref(s));
+        pending.before(&touched, true, &mut out);
+        pending.after(touched);
+        out.push(s.clone());
         at += 1;
     }
     without_repeated(out)
 }
 
-/// An iteration of these parts. What the one before has left is what they wait for, too.
-fn iteration(g: &Graph, parts: &[&[Statement]]) -> Vec<Statement> {
-    let mut left = Pending::default();
+/// An iteration of these parts. What is pending where the loop begins, or the iteration before has left, is what they wait for, too.
+fn iteration(g: &Graph, parts: &[&[Statement]], pending: &mut Pending) -> Vec<Statement> {
     loop {
-        let mut now = left.clone();
+        let mut now = pending.clone();
         let mut out = Vec::new();
         for part in parts {
             let touched = Touched::by(g, part);
@@ -89,9 +94,12 @@ fn iteration(g: &Graph, parts: &[&[Statement]]) -> Vec<Statement> {
             now.after(touched);
             out.extend_from_slice(part);
         }
-        if now == left {
+        let mut both = pending.clone();
+        both.add(now.clone());
+        if both == *pending {
+            *pending = now;
             return out;
         }
-        left = now;
+        *pending = both;
     }
 }

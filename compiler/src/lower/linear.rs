@@ -2,6 +2,7 @@
 //! depends on is known; reductions over the same ranges share a loop, and copies of an `Upcast` or `Unroll` range share what is common to
 //! them, because equal nodes are one node.
 
+use super::carried::carried;
 use super::coalesce;
 use super::code::{Addition, Code, Statement};
 use super::fused_loops::{self, Filled};
@@ -9,6 +10,7 @@ use super::legalise;
 use super::mma;
 use super::mma_f16;
 use super::pairs;
+use super::rescaled::Rescaled;
 use super::surplus::surplus;
 use super::threads;
 use super::tiles::{self, Tile};
@@ -25,6 +27,7 @@ use smallvec::smallvec;
 pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     let nests: Vec<Id> = nests.iter().map(|&nest| legalise::nest(g, nest, target)).collect();
     let nests = fused_loops::contracted(g, nests);
+    let nests = carried(g, nests);
     let leaves = target.machine.kind == MachineKind::Gpu && target.machine.early;
     let surplus = if leaves { surplus(g, &nests) } else { None };
     let mut code = Code { globals: global_ranges(g, &nests), surplus, ..Code::default() };
@@ -56,7 +59,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
         debug_assert!(threads::folds_alike(g, nest, &counted), "lanes fold terms of different elements");
         let shared = fused_loops::filled_in(g, nest);
         let outer = globals.iter().copied().chain(threads).chain(shared).collect();
-        let mut e = Emitter { g, target, scopes: vec![Scope::default()], outer };
+        let mut e = Emitter { g, target, scopes: vec![Scope::default()], outer, rescaled: Rescaled::default() };
         e.nest(nest);
         let scope = e.scopes.pop().expect("one scope is left");
         let mut statements = match target.machine.kind {
@@ -103,6 +106,7 @@ struct Emitter<'a> {
     target: &'a Target,
     scopes: Vec<Scope>,
     outer: FxHashSet<Id>,
+    rescaled: Rescaled,
 }
 
 impl Emitter<'_> {
@@ -133,6 +137,7 @@ impl Emitter<'_> {
             let at = self.g.substitute(offset, &mut map.clone());
             let v = self.g.substitute(value, &mut map.clone());
             let v = if gpu { fold_threads(self.g, v) } else { vectorise(self.g, v, self.target) };
+            let v = self.rescaled.without(self.g, v);
             let (at, v) = match lane {
                 Some(l) => {
                     let zero = self.g.int(0);
@@ -345,9 +350,7 @@ impl Emitter<'_> {
             accumulators.push((id, acc, op));
         }
         let before = self.scopes.len();
-        for &r in ranges.iter().filter(|r| !unrolled.contains(r)) {
-            self.open(r);
-        }
+        self.open_all(ranges.iter().copied().filter(|r| !unrolled.contains(r)).collect(), &accumulators);
         let mut values: Vec<(Id, Id, ReduceOp)> = Vec::new();
         for map in &copies {
             for &(id, acc, op) in &accumulators {
@@ -382,6 +385,26 @@ impl Emitter<'_> {
             here.results.insert(id, acc);
         }
         self.scopes.extend(inner);
+    }
+    /// Opens the loops of these accumulators, the one that nests share before the others.
+    fn open_all(&mut self, mut loops: Vec<Id>, accumulators: &[(Id, Id, ReduceOp)]) {
+        loops.sort_by_key(|&r| self.g.range_kind(r) != Some(RangeKind::Fused));
+        for r in loops {
+            self.open(r);
+            if self.g.range_kind(r) == Some(RangeKind::Fused) {
+                self.rescale(accumulators);
+            }
+        }
+    }
+    /// Multiplies accumulators that are rescaled in each iteration of the loop that was opened.
+    fn rescale(&mut self, accumulators: &[(Id, Id, ReduceOp)]) {
+        for &(id, acc, _) in accumulators {
+            let Some(factor) = self.rescaled.factor(self.g, id) else { continue };
+            self.define(factor);
+            let (dtype, src) = (self.g[acc].dtype, smallvec![acc, factor]);
+            let scaled = self.g.intern(Node { op: Op::Mul, dtype, src, arg: Arg::None });
+            self.push_here(Statement::Accumulate(acc, scaled));
+        }
     }
     /// How an accumulator takes a term: by an op that adds as it multiplies, where the term is one.
     fn update(&mut self, acc: Id, term: Id, op: ReduceOp) -> Update {

@@ -2,6 +2,7 @@
 
 pub(crate) mod async_copies;
 pub(crate) mod barriers;
+mod carried;
 pub(crate) mod coalesce;
 mod code;
 pub(crate) mod copies_ahead;
@@ -16,7 +17,8 @@ pub(crate) mod pairs;
 pub(crate) mod prefetch;
 pub(crate) mod pressure;
 pub mod print;
-pub(crate) mod rings;
+pub(crate) mod rescaled;
+mod rings;
 pub mod spec;
 mod surplus;
 pub(crate) mod threads;

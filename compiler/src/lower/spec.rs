@@ -10,6 +10,7 @@ mod rings;
 mod tests;
 mod widths;
 
+use super::carried::Slot;
 use super::code::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement};
 use super::threads::ThreadIndex;
 use super::tiles;
@@ -298,6 +299,7 @@ impl<'a> Checker<'a> {
         }
         for (i, &s) in g[id].src.iter().enumerate() {
             match g[id].op {
+                Op::Load if i == 0 && self.left_before(id) => {}
                 Op::Load | Op::TileLoad if i == 0 => self.readable(s, id)?,
                 // Of a ring, which copies fill (`rings.rs`).
                 Op::MmaShared if g[s].op == Op::Local => {}
@@ -308,6 +310,15 @@ impl<'a> Checker<'a> {
             }
         }
         Ok(())
+    }
+    /// Is it a load of what the iteration before has left in a stage that a loop carries?
+    fn left_before(&self, load: Id) -> bool {
+        let before = |r: Id| Slot::of(self.g, self.g[load].src[1], r) == Some(Slot::Before);
+        self.shared_loop().is_some_and(before)
+    }
+    /// The loop that nests share, where it is open.
+    fn shared_loop(&self) -> Option<Id> {
+        self.scopes.iter().filter_map(|s| s.range).find(|&r| self.g.range_kind(r) == Some(RangeKind::Fused))
     }
     fn readable(&self, buffer: Id, load: Id) -> Checked {
         let filled = self.g[buffer].op != Op::Local || self.filled.contains(&buffer);
@@ -349,10 +360,15 @@ impl<'a> Checker<'a> {
         let own = g[update].src.contains(&acc) && g[update].dtype == g[acc].dtype;
         self.hold(own, "an update adds to its accumulator", update)?;
         let inner: Vec<Id> = self.scopes[at + 1..].iter().filter_map(|s| s.range).collect();
-        let inside =
-            self.loops_of(sum).all(|r| inner.contains(&r)) && inner.iter().all(|&r| self.loops_of(sum).any(|l| l == r));
-        self.hold(inside, "an accumulator is added to in the loops of its reduction", acc)?;
+        let of_sum = inner.iter().all(|&r| self.loops_of(sum).any(|l| l == r));
+        // What it has so far may be multiplied in a loop that nests share, before anything is added.
+        let is_scaled = g[update].op == Op::Mul && self.shared_loop().is_some_and(|r| inner == [r]);
+        let inside = is_scaled || self.loops_of(sum).all(|r| inner.contains(&r));
+        self.hold(inside && of_sum, "an accumulator is added to in the loops of its reduction", acc)?;
         self.node(update, Some(acc))?;
+        if is_scaled {
+            return Ok(());
+        }
         let state = self.scopes[at].sums.get_mut(&sum).unwrap_or_else(|| unreachable!("a sum of this scope: {sum:?}"));
         state.added = true;
         let read = state.read;
@@ -361,9 +377,8 @@ impl<'a> Checker<'a> {
     /// Where a nest writes.
     fn place(&mut self, buffer: Id, at: Id) -> Checked {
         let own = self.nest.as_ref().is_some_and(|n| n.buffer == buffer);
-        let shared = |s: &Scope| s.range.is_some_and(|r| self.g.range_kind(r) == Some(RangeKind::Fused));
         // And stages, in a loop that nests share.
-        let filled = self.g[buffer].op == Op::Local && self.scopes.iter().any(shared);
+        let filled = self.g[buffer].op == Op::Local && self.shared_loop().is_some();
         self.hold(own || filled, "a nest writes its own buffer", buffer)?;
         self.hold(self.g[at].dtype == Scalar::I64.one(), "an offset is an i64", at)?;
         if own && let Some(nest) = &mut self.nest {

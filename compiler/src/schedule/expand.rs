@@ -3,9 +3,11 @@
 
 use crate::decompose::int8::{Derived, Dot};
 use crate::nest::{Indices, Ranges, flatten, strided};
+use crate::request::FusedSum;
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar, Sources, rules};
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::smallvec;
 
 /// Where materialised nodes are, and which nodes are read through placeholders.
 pub struct Expander<'a> {
@@ -15,8 +17,10 @@ pub struct Expander<'a> {
     pub candidates: &'a FxHashSet<Id>,
     /// Makes the ranges of the kernel.
     pub ranges: Ranges,
-    /// A reduction whose first range is a loop that the workgroup's nests share.
-    pub fused: Option<Id>,
+    /// Reductions whose first range is a loop that the workgroup's nests share.
+    pub fused: Option<FusedSum>,
+    /// That loop, once there is one.
+    pub shared: Option<Id>,
     derived: &'a Derived,
     /// Where planes were read: the kernel-level value, the node, its indices.
     reads: FxHashMap<Id, (Id, Indices)>,
@@ -27,7 +31,7 @@ impl<'a> Expander<'a> {
     /// An expander of nodes that have these places.
     pub fn new(buffers: &'a FxHashMap<Id, Id>, candidates: &'a FxHashSet<Id>, derived: &'a Derived) -> Expander<'a> {
         let (reads, memo) = (FxHashMap::default(), FxHashMap::default());
-        Expander { buffers, candidates, ranges: Ranges::after(0), fused: None, derived, reads, memo }
+        Expander { buffers, candidates, ranges: Ranges::after(0), fused: None, shared: None, derived, reads, memo }
     }
     /// A dim as a kernel-level expression: it may hold scalars read from buffers.
     pub fn dim(&mut self, g: &mut Graph, dim: Id) -> Id {
@@ -248,8 +252,10 @@ impl<'a> Expander<'a> {
         for (axis, &d) in dims.iter().enumerate() {
             if axes.contains(&(axis as u8)) {
                 let bound = self.dim(g, d);
-                let kind = if self.fused == Some(node) && axis == 0 { RangeKind::Fused } else { RangeKind::Reduce };
-                let r = self.ranges.range(g, bound, kind);
+                let r = match axis {
+                    0 if self.is_carried(node) => self.shared_loop(g, bound),
+                    _ => self.ranges.range(g, bound, RangeKind::Reduce),
+                };
                 if g[r].op == Op::Range {
                     ranges.push(r);
                 }
@@ -259,7 +265,28 @@ impl<'a> Expander<'a> {
             }
         }
         let value = self.value(g, n.src[0], &inner);
-        if ranges.is_empty() { value } else { g.reduce_ranges(value, &ranges, *op) }
+        let value = if ranges.is_empty() { value } else { g.reduce_ranges(value, &ranges, *op) };
+        match self.fused.filter(|f| f.sums.contains(&node)) {
+            Some(FusedSum { most, .. }) => {
+                let rank = g.shape(most).len();
+                let most = self.value(g, most, &index[..rank]);
+                g.build(Op::Rescaled, n.dtype, smallvec![value, most] as Sources, Arg::None)
+            }
+            None => value,
+        }
+    }
+    /// Is it a reduction over a loop that nests share?
+    pub fn is_carried(&self, node: Id) -> bool {
+        self.fused.is_some_and(|f| f.most == node || f.sums.contains(&node))
+    }
+    /// Is it made of such a reduction, itself none?
+    pub fn reads_carried(&self, g: &Graph, node: Id) -> bool {
+        self.fused.is_some() && !self.is_carried(node) && g.any(node, |n, _| self.is_carried(n))
+    }
+    /// The loop that the workgroup's nests share, of so many iterations.
+    fn shared_loop(&mut self, g: &mut Graph, bound: Id) -> Id {
+        let ranges = &mut self.ranges;
+        *self.shared.get_or_insert_with(|| ranges.range(g, bound, RangeKind::Fused))
     }
 }
 

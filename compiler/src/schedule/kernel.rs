@@ -24,7 +24,7 @@ pub fn computed(g: &Graph, root: Id) -> Id {
 /// Cuts the kernel that computes `root` into `target_buffer`.
 pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Illegal> {
     let mut x = Expander::new(around.buffers, around.fused, around.derived);
-    x.fused = around.hints.get(&root).and_then(|h| h.fused).map(|r| r.sum);
+    x.fused = around.hints.get(&root).and_then(|h| h.fused);
     let mut out = Draft::of(root);
     let buffer = around.buffers[&root];
     if custom::called(g, root).is_some() {

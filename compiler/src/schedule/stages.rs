@@ -58,6 +58,10 @@ pub fn fuse(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundi
             Some(&staged) => possible && !staged,
             None => in_place,
         };
+        // What is read behind a loop that carries it has no stage, which would be filled before.
+        let in_loop =
+            |r: &(Id, usize)| x.shared.is_some_and(|shared| enclosing(g, out.nests[r.1], r.0).contains(&shared));
+        in_place |= possible && x.reads_carried(g, node) && !reads.iter().any(in_loop);
         out.stage_plan.staged.push(!in_place);
         if in_place {
             let read = reads[0].0;
@@ -91,9 +95,10 @@ fn stage(
         *row = padded(g, *row, dtype.scalar, resident, out, around);
     }
     let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
-    // Of a loop that nests share a stage has one iteration (`lower/fused_loops.rs`).
+    // Of a loop that nests share a stage has one iteration (`lower/fused_loops.rs`), and two slots of what is carried (`lower/carried.rs`).
     let iterations: i64 = region.iter().filter(|s| s.shared.is_some()).map(|s| g.max_of(s.extent)).product();
-    out.stage_bytes += (size / iterations.max(1)) as usize * dtype.scalar.bytes();
+    let slots = if x.is_carried(node) { 2 } else { 1 };
+    out.stage_bytes += slots * (size / iterations.max(1)) as usize * dtype.scalar.bytes();
     let most = if resident { around.target.machine.shared_per_workgroup } else { around.target.machine.stage_bytes() };
     if out.stage_bytes > most {
         return Err(Illegal::StageTooLarge(out.stage_bytes));

@@ -194,7 +194,8 @@ impl Splitter<'_, '_> {
         let seen = g.add(seen, size);
         let count = g.idiv(seen, size);
         let new = self.x.ranges.range(g, count, RangeKind::Fused);
-        (g[new].op == Op::Range).then_some((old, new))
+        self.x.shared = Some(new);
+        Some((old, new))
     }
     /// Where in the workgroup's chunk, or behind it, the rows of the step's tokens begin.
     fn fresh(&mut self, g: &mut Graph, r: &StagedTile, axes: &[Id], node: Id) -> Option<Id> {

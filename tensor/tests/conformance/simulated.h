@@ -27,6 +27,7 @@ struct alignas(8) u32x2 { unsigned int x, y; };
 struct alignas(16) u32x4 { unsigned int x, y, z, w; };
 struct alignas(16) i32x4 { int x, y, z, w; };
 struct alignas(16) f32x4 { float x, y, z, w; };
+FN f32x4 operator*(f32x4 a, f32x4 b) { return f32x4{a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w}; }
 template <class T, int N> struct Array { T at[N]; };
 FN float bits_i32_f32(int x) { return bits<int, float>(x); }
 FN int bits_f32_i32(float x) { return bits<float, int>(x); }

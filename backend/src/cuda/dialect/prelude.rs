@@ -154,6 +154,7 @@ struct __align__(8) u32x2 { unsigned int x, y; };
 struct __align__(16) u32x4 { unsigned int x, y, z, w; };
 struct __align__(16) i32x4 { int x, y, z, w; };
 struct __align__(16) f32x4 { float x, y, z, w; };
+FN f32x4 operator*(f32x4 a, f32x4 b) { return f32x4{a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w}; }
 template <class T, int N> struct Array { T at[N]; };
 FN float bits_i32_f32(int x) { return __int_as_float(x); }
 FN int bits_f32_i32(float x) { return __float_as_int(x); }

@@ -274,6 +274,8 @@ impl Nest<'_, '_> {
                 self.frames.extend(inner);
                 acc
             }
+            // What is whole has nothing to be rescaled for.
+            (Op::Rescaled, _) => self.value(node.src[0])?,
             (Op::Load, _) => {
                 let (place, held) = self.place(node.src[0], scalar)?;
                 let offset = self.value(node.src[1])?;

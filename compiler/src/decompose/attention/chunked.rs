@@ -205,14 +205,6 @@ impl<'a> Chunked<'a> {
         let softmax = self.softmax(g, scores, &mut kernel, hints);
         (softmax, kernel)
     }
-    /// The same without sums of values.
-    pub fn extremes_of_chunks(&mut self, g: &mut Graph, hints: &mut FxHashMap<Id, Hint>) -> (Softmax, Inside) {
-        let mut kernel = Inside::default();
-        let keys = self.keys(g, &mut kernel, hints);
-        let scores = self.scores(g, keys, &mut kernel, hints);
-        let softmax = self.extremes(g, scores);
-        (softmax, kernel)
-    }
     /// The rows of `x` at the chunks' positions, as `[chunks, tokens, heads, chunk, d]`.
     fn rows(&self, g: &mut Graph, x: Id, d: Id) -> Id {
         let Shape { chunks, tokens, heads, chunk, .. } = self.shape;

@@ -142,50 +142,6 @@ pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &m
     combined
 }
 
-/// What the partial results of all chunks have together.
-pub struct Totals {
-    /// The largest score, `[tokens, heads]`.
-    pub most: Id,
-    /// The sum of weights.
-    pub total: Id,
-    /// Nodes that the sum alone is made of.
-    pub inside: Vec<Id>,
-}
-
-/// Of partial results that are a maximum and a sum each.
-pub fn totals(of: &Chunked, g: &mut Graph, parts: Id) -> Totals {
-    let Shape { chunks, tokens, heads, .. } = of.shape;
-    let flat = [chunks, tokens, heads];
-    let [m, l] = [0, COLUMNS].map(|at| column_of(g, parts, at, false));
-    let (m, l) = (g.reshape(m, &flat), g.reshape(l, &flat));
-    let absent = absent(of, g);
-    let (zero, low) = (g.f32(0.0), g.constant(Scalar::F32, MASKED));
-    let (m, l) = (g.select(absent, low, m), g.select(absent, zero, l));
-    let mut most = g.reduce(m, &[0], ReduceOp::Max);
-    let one = g.int(1);
-    let sinks = of.sinks.map(|sinks| {
-        let sinks = g.reshape(sinks, &[one, heads]);
-        g.expand(sinks, &[tokens, heads])
-    });
-    if let Some(sinks) = sinks {
-        most = g.max(most, sinks);
-    }
-    let of_all = g.reshape(most, &[one, tokens, heads]);
-    let of_all = g.expand(of_all, &flat);
-    let w = g.sub(m, of_all);
-    let w = g.exp(w);
-    let wl = g.mul(w, l);
-    let mut total = g.sum(wl, &[0]);
-    let mut inside = vec![w, total];
-    if let Some(sinks) = sinks {
-        let sink = g.sub(sinks, most);
-        let sink = g.exp(sink);
-        total = g.add(total, sink);
-        inside.push(total);
-    }
-    Totals { most, total, inside }
-}
-
 /// Which chunks of `[chunks, tokens, heads]` a token sees nothing of: nobody computes their partial results.
 fn absent(of: &Chunked, g: &mut Graph) -> Id {
     let Shape { chunks, tokens, heads, chunk } = of.shape;

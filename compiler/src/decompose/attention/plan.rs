@@ -47,8 +47,8 @@ pub struct AttentionPlan {
     pub fragments: Option<Fragments>,
     /// Is a tile in a stage copied before the kernels before have ended?
     pub ahead: bool,
-    /// Positions of a second pass over scores, which keeps no partial results of values.
-    pub two_pass: Option<i64>,
+    /// Are chunks one workgroup's, one after the other, so that there are no partial results?
+    pub online: bool,
 }
 
 /// Sums as matrix products of halves.
@@ -67,7 +67,7 @@ impl Display for AttentionPlan {
             write!(f, ", fragments cut {cut}{}", if staged { " staged" } else { "" })?;
         }
         f.write_str(if self.ahead { ", ahead" } else { "" })?;
-        self.two_pass.map_or(Ok(()), |n| write!(f, ", two-pass {n}"))
+        f.write_str(if self.online { ", online" } else { "" })
     }
 }
 
@@ -75,7 +75,7 @@ impl FromStr for AttentionPlan {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<AttentionPlan, ParseError> {
         let Some(rest) = text.trim().strip_prefix("attention:") else { return bad(text) };
-        let mut plan = AttentionPlan { chunk: 1, sharing: 1, fragments: None, ahead: false, two_pass: None };
+        let mut plan = AttentionPlan { chunk: 1, sharing: 1, fragments: None, ahead: false, online: false };
         for item in rest.split(',') {
             match item.split_whitespace().collect::<Vec<_>>()[..] {
                 ["chunk", n] => plan.chunk = count(n)?,
@@ -83,7 +83,7 @@ impl FromStr for AttentionPlan {
                 ["fragments", "cut", n] => plan.fragments = Some(Fragments { cut: count(n)?, staged: false }),
                 ["fragments", "cut", n, "staged"] => plan.fragments = Some(Fragments { cut: count(n)?, staged: true }),
                 ["ahead"] => plan.ahead = true,
-                ["two-pass", n] => plan.two_pass = Some(count(n)?),
+                ["online"] => plan.online = true,
                 _ => return bad(item),
             }
         }
@@ -193,10 +193,14 @@ impl<'a> Divided<'a> {
             None if divides(n) => AttentionPlan { sharing: n, ..first },
             _ => first,
         };
-        let plain = AttentionPlan { fragments: None, ahead: false, two_pass: None, sharing: self.sharing(), ..first };
+        let plain = AttentionPlan { fragments: None, ahead: false, online: false, sharing: self.sharing(), ..first };
         let fragments = |change: &dyn Fn(Fragments) -> Fragments| {
             let fragments = first.fragments.map(change);
             AttentionPlan { fragments, ahead: first.ahead && fragments.is_some_and(|f| f.staged), ..first }
+        };
+        let online = match self.own && first.fragments.is_some() {
+            true => AttentionPlan { chunk: first.chunk.min(ROUND), online: true, ..first },
+            false => first,
         };
         let others = [
             ("shorter chunks", chunk(first.chunk / 2)),
@@ -207,7 +211,7 @@ impl<'a> Divided<'a> {
             ("no stage of the cache", fragments(&|f| Fragments { staged: false, ..f })),
             ("depth in one part", fragments(&|f| Fragments { cut: 1, ..f })),
             ("no copies ahead", AttentionPlan { ahead: false, ..first }),
-            ("two passes", AttentionPlan { two_pass: first.fragments.filter(|_| self.own).map(|_| ROUND), ..first }),
+            ("online", online),
         ];
         proposals(first, others)
     }
@@ -243,11 +247,11 @@ impl<'a> Divided<'a> {
     /// The heuristic's plan in chunks of so many positions.
     fn plan(&self, chunk: i64) -> AttentionPlan {
         let Some((sharing, fragments)) = self.fragments(chunk) else {
-            return AttentionPlan { chunk, sharing: self.sharing(), fragments: None, ahead: false, two_pass: None };
+            return AttentionPlan { chunk, sharing: self.sharing(), fragments: None, ahead: false, online: false };
         };
         let settled = settled(self.g, self.src[1], self.src[3]).is_some();
         let ahead = fragments.staged && self.target.copy_ahead && settled;
-        AttentionPlan { chunk, sharing, fragments: Some(fragments), ahead, two_pass: None }
+        AttentionPlan { chunk, sharing, fragments: Some(fragments), ahead, online: false }
     }
     /// Tokens that share a tile of so many positions: each has a row of queries in a stage, scores and weights.
     fn tokens_beside(&self, c: i64) -> i64 {

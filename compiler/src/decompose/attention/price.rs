@@ -19,14 +19,12 @@ pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
     let staged = plan.fragments.is_some_and(|f| f.staged);
     // A tile in a stage is read once, for scores and for values, and its workgroup has a unit to itself.
     let [key, value] = of.depth;
-    // Of scores that are computed twice, keys are read and multiplied twice.
-    let keys = if plan.two_pass.is_some() { 2 * key } else { key };
-    let row = if staged && of.shared { key } else { keys + value };
+    let row = if staged && of.shared { key } else { key + value };
     let rows = if of.own { 1 } else { up(plan.sharing, of.heads / of.kv_heads) };
     let bytes = (plan.chunk * rows * row * of.bytes) as f64;
     let at_once = if staged { 1.0 } else { target.resident() as f64 };
     let weight = plan.fragments.and(machine.fragment(Scalar::F16)).map_or(1.0, |fragment| machine.term_of(fragment));
-    let operations = weight * (plan.chunk * plan.sharing * (keys + value)) as f64;
+    let operations = weight * (plan.chunk * plan.sharing * (key + value)) as f64;
     let own = (bytes / (machine.cache_bandwidth / units)).max(operations / (machine.operations / units));
     let waves = match machine.kind {
         MachineKind::Gpu => (groups / (units * at_once)).ceil() * (machine.latency + machine.barrier + at_once * own),
@@ -39,8 +37,7 @@ pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
     let cache = (positions * of.kv_heads * if of.shared { key } else { key + value } * of.bytes) as f64;
     let main = (waves - ahead).max(cache / machine.bandwidth);
     // Of each chunk, token and head: a value for each column, with a maximum and a sum; written, and read again.
-    let values = if plan.two_pass.is_some() { 0 } else { value };
-    let partial = (chunks * of.tokens * of.heads * (values + 4) * 4) as f64;
+    let partial = if plan.online { 0.0 } else { (chunks * of.tokens * of.heads * (value + 4) * 4) as f64 };
     let apart = machine.kind == MachineKind::Gpu && of.tokens <= 1 && chunks > COMBINED_APART;
     let launches = if apart { 2.0 } else { 1.0 };
     launches * machine.launch + main + 2.0 * partial / machine.cache_bandwidth
@@ -75,7 +72,7 @@ mod tests {
             sharing,
             fragments: Some(Fragments { cut: 1, staged: true }),
             ahead: false,
-            two_pass: None,
+            online: false,
         };
         let (many, few) = (Target::named("h200"), Target::named("rtx3060"));
         // Chunks of 64 keep 132 units busy where those of 256 leave most of them idle. 28 units wait for memory either way, and pay for partial results.

@@ -47,8 +47,9 @@ rows! {
         place && (packed || word || g.scalar(buffer) == n.dtype.scalar)
     };
     [Lanes Splat Pack Load] "threads have no vectors but a matrix product's" |_, n, threads| {
-        // Its sums begin as one value.
-        threads.is_empty() || n.dtype.lanes == 1 || n.op == Op::Splat && WARPS.iter().any(|f| n.dtype == sums(f))
+        // Its sums begin as one value, and may be multiplied by one each.
+        let of_sums = matches!(n.op, Op::Splat | Op::Pack) && WARPS.iter().any(|f| n.dtype == sums(f));
+        threads.is_empty() || n.dtype.lanes == 1 || of_sums
     };
     [Lanes] "whole numbers across a vector" |_, n, _| n.dtype.scalar.is_int() && n.dtype.lanes > 1;
     [Splat] "one value of the vector's type" |g, n, _| g[n.src[0]].dtype == n.dtype.with_lanes(1) && n.dtype.lanes > 1;

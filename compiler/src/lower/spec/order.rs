@@ -1,20 +1,24 @@
 //! Who waits for whom: threads of a workgroup for one another, for copies that are under way, and kernels for those before them.
 
 use super::super::barriers::Touched;
+use super::super::carried::Slot;
 use super::super::code::{Code, KernelCode, Statement, end_of_block};
 use super::error::{Checked, LinearError};
-use gristmill_uop::{Graph, Id, RangeKind};
+use gristmill_uop::{Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashSet;
+
+/// A stage, or one slot of a stage that a loop carries.
+type Place = (Id, Option<Slot>);
 
 /// What has been done to stages, and not been waited for.
 #[derive(Clone, Default)]
 struct Stages {
     /// Written since the last barrier, or by copies that nobody had waited for at it.
-    written: FxHashSet<Id>,
+    written: FxHashSet<Place>,
     /// Read since the last barrier.
-    read: FxHashSet<Id>,
+    read: FxHashSet<Place>,
     /// With copies under way.
-    copied: FxHashSet<Id>,
+    copied: FxHashSet<Place>,
 }
 
 /// Does a body of this kernel wait where it has to?
@@ -42,7 +46,7 @@ pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
             _ => {
                 end = end_of_block(&code.statements[at..]);
                 let touched = Touched::by(g, &code.statements[at..=at + end]);
-                stages.touch(touched, !around.is_empty()).map_err(|rule| error(rule, at, code))?;
+                stages.touch((touched, None), !around.is_empty()).map_err(|rule| error(rule, at, code))?;
             }
         }
         at += end + 1;
@@ -57,9 +61,10 @@ impl Stages {
         self.written.clone_from(&self.copied);
     }
     /// Statements that touch stages: what they would have had to wait for. Nests that fill a stage one after the other fill parts of it, which only the interpreter
-    /// sees, but `again` says that this one fills what another has filled.
-    fn touch(&mut self, t: Touched, again: bool) -> Result<(), &'static str> {
-        let meet = |a: &FxHashSet<Id>, b: &FxHashSet<Id>| a.iter().any(|x| b.contains(x));
+    /// sees, but `again` says that this one fills what another has filled. All of them touch that slot, if any.
+    fn touch(&mut self, (t, slot): (Touched, Option<Slot>), again: bool) -> Result<(), &'static str> {
+        let is_other = |a: Option<Slot>, b: Option<Slot>| a.is_some() && b.is_some() && a != b;
+        let meet = |a: &FxHashSet<Id>, b: &FxHashSet<Place>| b.iter().any(|x| a.contains(&x.0) && !is_other(slot, x.1));
         if meet(&t.read, &self.copied) || again && meet(&t.written, &self.copied) {
             return Err("a copy is waited for before its data is read, or its place written again");
         }
@@ -69,10 +74,17 @@ impl Stages {
         if again && meet(&t.written, &self.written) || meet(&t.written, &self.read) {
             return Err("a barrier stands between what threads do with a stage and what others write to it");
         }
-        self.read.extend(t.read);
-        self.written.extend(t.written);
-        self.copied.extend(t.copied);
+        let places = |stages: FxHashSet<Id>| stages.into_iter().map(move |stage| (stage, slot));
+        self.read.extend(places(t.read));
+        self.written.extend(places(t.written));
+        self.copied.extend(places(t.copied));
         Ok(())
+    }
+    /// As the next iteration of a loop sees slots of what it carries.
+    fn passed(&mut self) {
+        for places in [&mut self.read, &mut self.written, &mut self.copied] {
+            *places = places.drain().map(|(stage, slot)| (stage, slot.map(Slot::passed))).collect();
+        }
     }
 }
 
@@ -85,18 +97,29 @@ fn shared_loops(g: &Graph, code: &Code) -> Checked {
         }
         let end = first + end_of_block(&code.statements[first..]);
         let mut stages = Stages::default();
-        for at in (first + 1..end).chain(first + 1..end) {
+        for at in (first + 1..=end).chain(first + 1..end) {
             match &code.statements[at] {
                 Statement::Barrier => stages.agree(),
                 Statement::AsyncWait(0) => stages.copied.clear(),
+                Statement::End if at == end => stages.passed(),
                 s => {
                     let touched = Touched::by(g, std::slice::from_ref(s));
-                    stages.touch(touched, false).map_err(|rule| error(rule, at, code))?;
+                    let slot = offset(g, s).and_then(|offset| Slot::of(g, offset, *range));
+                    stages.touch((touched, slot), false).map_err(|rule| error(rule, at, code))?;
                 }
             }
         }
     }
     Ok(())
+}
+
+/// Where a statement reads or writes a buffer.
+fn offset(g: &Graph, s: &Statement) -> Option<Id> {
+    match s {
+        Statement::Define(id) if g[*id].op == Op::Load => Some(g[*id].src[1]),
+        Statement::Wide(_, at, ..) | Statement::Write(_, at, _) | Statement::WideWrite(_, at, ..) => Some(*at),
+        _ => None,
+    }
 }
 
 fn error(rule: &'static str, statement: usize, code: &Code) -> LinearError {

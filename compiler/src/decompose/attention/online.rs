@@ -1,0 +1,83 @@
+//! Attention in one loop over the chunks of the cache that tokens see, which keeps nothing of a chunk: with the maximum of the scores so far, and sums of weights and of
+//! weighted values, which are rescaled as it grows. As nodes it is a softmax over all chunks; that the loop runs once, and what it carries, is how fused loops are
+//! lowered (`lower/carried.rs`).
+
+use super::chunked::{Chunked, Inside, MASKED};
+use super::plan::AttentionPlan;
+use crate::decompose::f16_split;
+use crate::request::{FusedSum, Hint};
+use gristmill_uop::target::Target;
+use gristmill_uop::{Graph, Id, RangeKind, ReduceOp, Scalar};
+use rustc_hash::FxHashMap;
+
+/// The attention of these sources, `[tokens, heads, depth]`.
+pub fn attended(
+    g: &mut Graph,
+    (src, scale): (&[Id], f64),
+    plan: AttentionPlan,
+    target: &Target,
+    hints: &mut FxHashMap<Id, Hint>,
+) -> Id {
+    let mut of = Chunked::new(g, src, None, scale, plan, target);
+    let mut kernel = Inside::default();
+    let keys = of.keys(g, &mut kernel, hints);
+    let (raw, unseen) = of.scores(g, keys, &mut kernel, hints);
+    let low = g.constant(Scalar::F32, MASKED);
+    let scores = g.select(unseen, low, raw);
+    let most = g.reduce(scores, &[0, 3], ReduceOp::Max);
+    let weights = of.weights_below(g, (raw, unseen), most);
+    let total = g.sum(weights, &[0, 3]);
+    let sums = of.summed(g, weights, &mut kernel, hints);
+    kernel.all.extend([scores, most, weights, total, sums]);
+    kernel.staged.extend([most, total]);
+    let share = of.shares(g, most, total, &mut kernel);
+    let shares = g.broadcast_back(share, of.out_depth);
+    let out = g.mul(sums, shares);
+    // Heads come first, which divide the work evenly: the later a token the more it sees.
+    let out = g.permute(out, &[1, 0, 2]);
+    let fused = FusedSum { sums: [sums, total], most, token: 1, size: plan.chunk, base: of.base, first: of.first };
+    let Inside { all: inside, staged } = kernel;
+    let (tile, inner) = (plan.sharing, RangeKind::Loop);
+    hints.insert(out, Hint { globals: 2, tile, inner, inside, staged, fused: Some(fused), ..Hint::buffer(vec![]) });
+    g.permute(out, &[1, 0, 2])
+}
+
+impl Chunked<'_> {
+    /// Weights `[chunks, tokens, heads, chunk]` in halves' precision: exponentials of what scores are below those of each token and head.
+    fn weights_below(&self, g: &mut Graph, (raw, unseen): (Id, Id), most: Id) -> Id {
+        let (dims, one) = (g.shape(raw), g.int(1));
+        let most = g.reshape(most, &[one, dims[1], dims[2], one]);
+        let most = g.expand(most, &dims);
+        let (zero, below) = (g.f32(0.0), g.sub(raw, most));
+        let weights = g.exp(below);
+        let weights = g.select(unseen, zero, weights);
+        if !f16_split::rounded(g, self.q) {
+            return weights;
+        }
+        let half = g.cast(weights, Scalar::F16);
+        g.cast(half, Scalar::F32)
+    }
+    /// What sums are multiplied by, `[tokens, heads]`: one over the sum of weights, a sink's among them.
+    fn shares(&self, g: &mut Graph, most: Id, total: Id, kernel: &mut Inside) -> Id {
+        let Some(sinks) = self.sinks else {
+            let share = g.recip(total);
+            kernel.all.push(share);
+            return share;
+        };
+        let dims = g.shape(most);
+        let one = g.int(1);
+        let sinks = g.reshape(sinks, &[one, dims[1]]);
+        let sinks = g.expand(sinks, &dims);
+        let best = g.max(most, sinks);
+        let [own, sink] = [most, sinks].map(|x| {
+            let below = g.sub(x, best);
+            g.exp(below)
+        });
+        let seen = g.mul(total, own);
+        let all = g.add(seen, sink);
+        let share = g.recip(all);
+        let share = g.mul(own, share);
+        kernel.all.extend([best, own, sink, seen, all, share]);
+        share
+    }
+}

@@ -1,0 +1,85 @@
+//! Attention whose chunks a workgroup has one after the other, with a maximum and sums that it carries, in every case that offers it: prompts whose heads have rows of
+//! their own or share them, windows, sinks, values of halves and others.
+
+use super::harness::{Case, Way, check};
+use super::{attention, linear_of, simulated, store};
+use gristmill_backend::Opened;
+use gristmill_backend::cuda::dialect::Cuda;
+use gristmill_backend::interp::InterpDevice;
+use gristmill_compiler::{Decision, Listed, compile};
+use gristmill_uop::target::Target;
+use std::sync::Arc;
+
+/// A GPU with warps that share what they add up.
+fn target() -> Target {
+    Target { threads: 64, int8: false, ..Target::named("h200") }
+}
+
+fn cases() -> Vec<Case> {
+    let all = [attention::prompts(), attention::grouped_halves(), attention::window_halves(), attention::long()];
+    all.into_iter().flatten().collect()
+}
+
+/// The decision on a case's attention, if it may be online.
+fn offered(case: &Case, target: &Target) -> Option<Decision> {
+    let decisions = compile(&case.function, target, None, &mut Listed).decisions;
+    decisions.into_iter().find(|d| d.kind == "attention" && d.options.iter().any(|o| o.name == "online"))
+}
+
+/// Compares every case that may be online with its truth; returns how many there are.
+fn compare(device: &Opened, name: &str, seeds: &[u64]) -> usize {
+    let mut compared = 0;
+    for case in cases() {
+        let Some(decision) = offered(&case, &device.target) else { continue };
+        let online = decision.options.iter().find(|o| o.name == "online").expect("it is offered");
+        let mut device = device.clone();
+        device.target.plans.insert(decision.key(), online.plan.clone());
+        let way = |seed: Option<u64>| {
+            let name = seed.map_or(format!("{name}, online"), |s| format!("{name}, online, seed {s}"));
+            Way { name, device: device.clone(), seed, same_as: None }
+        };
+        let ways = std::iter::once(None).chain(seeds.iter().copied().map(Some)).map(way).collect();
+        check(vec![case], ways);
+        compared += 1;
+    }
+    compared
+}
+
+/// Cases that may be online.
+const ONLINE: usize = 6;
+
+#[test]
+fn as_nests() {
+    let device = Opened { target: target(), ..Opened::new(Arc::new(InterpDevice::new()), None) };
+    assert_eq!(compare(&device, "interp", &[1, 2]), ONLINE);
+}
+
+#[test]
+fn as_linear_code() {
+    let ways = linear_of(vec![("64 threads", target())]);
+    assert_eq!(compare(&ways[0].device, "linear", &[1]), ONLINE);
+}
+
+#[test]
+fn as_threads() {
+    match simulated::Simulated::new(target(), store()) {
+        Ok(device) => {
+            assert_eq!(compare(&Opened::new(Arc::new(device), Some(&Cuda)), "threads", &[1]), ONLINE);
+        }
+        Err(missing) => simulated::skip(&missing),
+    }
+}
+
+/// Nothing is kept of a chunk.
+#[test]
+fn keeps_nothing() {
+    for case in attention::prompts() {
+        let mut target = target();
+        let decision = offered(&case, &target).expect("an attention of a prompt");
+        let online = decision.options.iter().find(|o| o.name == "online").expect("it is offered");
+        let before = compile(&case.function, &target, None, &mut Listed);
+        target.plans.insert(decision.key(), online.plan.clone());
+        let after = compile(&case.function, &target, None, &mut Listed);
+        assert!(after.partial == 0 && before.partial > 0, "{}", case.name);
+    }
+}
