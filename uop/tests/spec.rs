@@ -128,6 +128,7 @@ const BAD: &[(Level, &str, &str)] = &[
         "%0 = Param f32 2:i64 4:i64 8:i64 slot=0\n%1 = Param f32 3:i64 2:i64 8:i64 slot=1\n\
          %2 = Param f32 3:i64 2:i64 slot=2\n%3 = Scan f32 %0 %1 %1 %1 %2 int=0\nreturn %3",
     ),
+    (K, "a sum, and a maximum beside it", "%0 = Rescaled f32 1.0:f32 2:i32\nreturn %0"),
     (K, "reduced over ranges", "%0 = Reduce f32 1.0:f32 2.0:f32 reduce=add\nreturn %0"),
     (
         K,
