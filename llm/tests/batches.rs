@@ -18,7 +18,7 @@ const CONTEXT: usize = 256;
 const PAGE: usize = arch::Options::PAGE;
 
 fn exact() -> Options {
-    Options { exact: true, ..Options::default() }
+    Options { exact: true, quick: true, ..Options::default() }
 }
 
 fn engine(device: &str, file: &Gguf, options: Options, cache: Scalar, parallel: usize) -> Engine {

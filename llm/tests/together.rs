@@ -21,7 +21,7 @@ const ANSWER: usize = 12;
 
 fn engine(family: &str, quant: &str) -> (Engine, Vec<u32>) {
     let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
-    let opened = open("cpu", &Options::default()).expect("a device");
+    let opened = open("cpu", &Options { quick: true, ..Options::default() }).expect("a device");
     let settings = Settings { context: Some(256), chunk: 128, parallel: Some(PARALLEL), ..Settings::default() };
     let engine = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
     (engine, ids(&data(&format!("families/{family}-tokens.txt"))))
