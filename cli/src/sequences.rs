@@ -74,8 +74,7 @@ fn timed(engine: &mut Engine, n: usize, of: &Batches, steps: usize) -> Result<f6
     let each = (begin + steps).div_ceil(PAGE);
     let shares = engine.most_sequences();
     let own = |s: usize| (s * each..(s + 1) * each).map(|page| page as u32).collect();
-    let pages: Vec<[Vec<u32>; 2]> =
-        (0..n).map(|s| [own(s), engine.window_pages_in_turn(s, shares, each)]).collect();
+    let pages: Vec<[Vec<u32>; 2]> = (0..n).map(|s| [own(s), engine.window_pages_in_turn(s, shares, each)]).collect();
     let start = Instant::now();
     for position in begin..begin + steps {
         let upto = |pages: &'_ [u32]| pages.len().min(position / PAGE + 1);

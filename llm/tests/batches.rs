@@ -155,5 +155,7 @@ fn what_is_no_step_is_refused() {
     assert!(refused(&[Row { token: 512, position: 0, pages: [0][..].into() }]).contains("token 512"));
     let mut alone =
         Engine::load(&file, open("cpu", &exact()).expect("a device"), Settings::default(), &|_| ()).expect("a model");
-    assert!(alone.step_rows(&[row(0, &[0])]).is_err() && alone.select([0][..].into()).is_err() && alone.pages().is_none());
+    assert!(
+        alone.step_rows(&[row(0, &[0])]).is_err() && alone.select([0][..].into()).is_err() && alone.pages().is_none()
+    );
 }

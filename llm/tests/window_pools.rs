@@ -1,10 +1,10 @@
 //! Layers with a window whose pages are a smaller pool: logits of a cache of every position, though all that no token sees is no number, answers that do not depend on
 //! who is beside them or which windows are gone, and no more bytes than the pool's.
 
-#[path = "parity_support/tables.rs"]
-mod tables;
 #[path = "window_support/recording.rs"]
 mod recording;
+#[path = "parity_support/tables.rs"]
+mod tables;
 
 use gristmill_backend::{Opened, Options, open};
 use gristmill_llm::arch;
@@ -187,6 +187,19 @@ fn a_pool_has_the_bytes_of_its_windows() {
         let alone = Forecast::of(&file, &whole, u64::MAX / 2).expect("one");
         let rows = [2048 * (all - within) + 64 * within, 48 * PAGE * (all - within) + 14 * PAGE * within];
         assert_eq!(forecast.beside as i64 - alone.beside as i64, rows[1] as i64 - rows[0] as i64, "{name}");
+    }
+}
+
+#[test]
+fn eight_contexts_of_real_shape_take_what_their_windows_do() {
+    for (preset, quant, most) in
+        [("gemma-3-12b", "q4_0", 25), ("gemma-4-26b-a4b", "q4_0", 11), ("gpt-oss-20b", "mxfp4_moe", 8)]
+    {
+        let file = Gguf::synth(preset, quant).expect("a preset");
+        let settings = Settings { context: Some(32_768), parallel: Some(8), ..Settings::default() };
+        let forecast = Forecast::of(&file, &settings, u64::MAX / 2).expect("one");
+        println!("{preset}: {:.2} GB beside the weights", forecast.beside as f64 / 1e9);
+        assert!(forecast.beside < most * 1_000_000_000, "{preset}: {} bytes", forecast.beside);
     }
 }
 

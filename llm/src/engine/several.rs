@@ -132,7 +132,8 @@ impl Engine {
         }
         for (at, row) in rows.iter().enumerate() {
             let (place, changed) = (at * pool.blocks * size_of::<i32>(), pool.written[at].note(row.pages));
-            for ((new, numbers), table) in changed.into_iter().zip([row.pages.all, row.pages.windows]).zip(&pool.table) {
+            for ((new, numbers), table) in changed.into_iter().zip([row.pages.all, row.pages.windows]).zip(&pool.table)
+            {
                 if new {
                     device.write(table, place, &bytes(numbers.iter().copied()))?;
                 }

@@ -273,7 +273,7 @@ fn who_goes_on_finds_the_windows_of_its_end() {
     let answered = model.ended[&first].clone();
     let next = model.add([&answered[..], &own(2, 20)].concat(), 5, Reuse::Any);
     model.step();
-    assert_eq!(model.scheduler.found(next), Some(1039));
+    assert_eq!(model.scheduler.found(next), Some(1040));
     model.run_to_the_end();
     let again = model.add(asked.clone(), 5, Reuse::Any);
     model.step();
