@@ -77,12 +77,12 @@ fn timed(engine: &mut Engine, n: usize, of: &Batches, steps: usize) -> Result<f6
     let pages: Vec<[Vec<u32>; 2]> = (0..n).map(|s| [own(s), engine.window_pages_in_turn(s, shares, each)]).collect();
     let start = Instant::now();
     for position in begin..begin + steps {
-        let upto = |pages: &'_ [u32]| pages.len().min(position / PAGE + 1);
-        let row = |(&token, [all, windows]): (&u32, &'_ [Vec<u32>; 2])| {
+        let upto = |pages: &[u32]| pages.len().min(position / PAGE + 1);
+        let rows = tokens.iter().zip(&pages).map(|(&token, [all, windows])| {
             let pages = Pages { all: &all[..upto(all)], windows: &windows[..upto(windows)] };
             Row { token, position, pages }
-        };
-        let rows: Vec<Row> = tokens.iter().zip(&pages).map(row).collect();
+        });
+        let rows: Vec<Row> = rows.collect();
         match of.invariant {
             true => engine.step_rows_alike(&rows)?,
             false => engine.step_rows(&rows)?,

@@ -199,12 +199,11 @@ impl Subject {
         let own = |s: usize| (s * each..(s + 1) * each).map(|page| page as u32).collect();
         let pages: Vec<[Vec<u32>; 2]> =
             (0..self.tokens).map(|s| [own(s), engine.window_pages_in_turn(s, shares, each)]).collect();
-        let row = |(&token, [all, windows]): (&u32, &'_ [Vec<u32>; 2])| Row {
-            token,
-            position: self.depth,
-            pages: Pages { all, windows },
-        };
-        let rows: Vec<Row> = ids.iter().zip(&pages).map(row).collect();
+        let rows = ids.iter().zip(&pages).map(|(&token, [all, windows])| {
+            let pages = Pages { all, windows };
+            Row { token, position: self.depth, pages }
+        });
+        let rows: Vec<Row> = rows.collect();
         let spans = engine.traced_rows(&rows)?;
         let host = start.elapsed().as_secs_f64();
         let start = Instant::now();

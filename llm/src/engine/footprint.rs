@@ -232,7 +232,7 @@ mod tests {
         let pools = footprint.pools(100_000, 4, 1 << 40);
         assert_eq!(pools, Pools { pages: 4 * 1563, windows: Some(35) });
         let rows = cache_rows(100_000, 512) as u64;
-        assert_eq!(footprint.with_pool(100_000, Some(pools)), (rows << 9) + (4 * 1563 << 15) + (35 << 18));
+        assert_eq!(footprint.with_pool(100_000, Some(pools)), (rows << 9) + ((4 * 1563) << 15) + (35 << 18));
         let pools = footprint.pools(500, 4, 1 << 40);
         assert_eq!(pools, Pools { pages: 32, windows: None });
         assert_eq!(footprint.with_pool(500, Some(pools)), (2048 << 9) + (32 << 15) + (32 << 18));
