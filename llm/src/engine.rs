@@ -12,6 +12,7 @@ mod executor;
 mod footprint;
 mod hidden;
 mod pages;
+mod paging;
 mod pool;
 mod ranks;
 mod rows;

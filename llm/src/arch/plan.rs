@@ -85,7 +85,7 @@ impl Options {
     /// Tokens of a tile of one expert for products in registers: as many as keep the sums of a vector of rows there.
     pub const TILE: ExpertTile = ExpertTile { least: 4, most: ExpertTile::WHOLE };
     /// Positions of a page.
-    pub const PAGE: usize = 64;
+    pub const PAGE: usize = Pools::PAGE;
     /// Rows for a context of `context` tokens that is filled in steps of at most `max_tokens`: any position may start any
     /// step. A multiple of 256, so that chunks of the cache are whole and kernels do not depend on the length.
     pub fn rows_for(context: usize, max_tokens: usize) -> usize {
