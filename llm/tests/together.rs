@@ -138,8 +138,7 @@ fn steps_have_the_size_of_the_largest_where_a_text_must_not_depend_on_others() {
 fn beside(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
     let pages: Vec<Vec<u32>> = (0..=others as u32).map(|page| vec![page]).collect();
     for (position, &token) in tokens.iter().enumerate() {
-        let row = |pages| Row { token, position, pages };
-        let rows: Vec<Row> = pages.iter().map(|pages| row(pages)).collect();
+        let rows: Vec<Row> = pages.iter().map(|pages| Row { token, position, pages: pages[..].into() }).collect();
         engine.step_rows_alike(&rows).expect("a step");
     }
     let mut logits = Vec::new();
