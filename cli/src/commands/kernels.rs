@@ -110,7 +110,7 @@ impl<'m> Steps<'m> {
         let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
         let all = match sequences {
             Some(n) => vec![batch_class(n, n, rows)],
-            None => classes(most, &depths(&settings, rows, target)),
+            None => classes(most, &depths(&settings, rows, target), None),
         };
         let classes = all.into_iter().map(|class| plan_options(class, cache, target)).collect();
         Steps { model, context, classes, functions: Functions::new(), seen: vec![], shown: 0 }

@@ -70,6 +70,8 @@ pub struct Class {
     pub tokens: usize,
     /// Are they of several sequences, one each?
     pub batch: bool,
+    /// Most tokens of other sequences, one each, behind those of one; 0 where there are none.
+    pub others: usize,
     /// Which logits it computes.
     pub logits: Logits,
     /// Positions within its reach.
@@ -88,14 +90,16 @@ pub fn depths(settings: &Settings, rows: usize, target: &Target) -> Vec<usize> {
 }
 
 /// The classes that every session needs, with steps of at most so many tokens and these depths, the last that of the cache: compiled in one batch when a model is loaded.
-pub fn classes(Most { chunk, long }: Most, depths: &[usize]) -> Vec<Class> {
-    let rows = *depths.last().expect("that of the cache");
-    let one = depths.iter().map(|&depth| Class { tokens: 1, batch: false, logits: Logits::Last, depth });
+/// Where sequences share a pool, of them so many `parallel`, pieces of a prompt are in steps that take tokens of the others as well.
+pub fn classes(Most { chunk, long }: Most, depths: &[usize], parallel: Option<usize>) -> Vec<Class> {
+    let (rows, others) = (*depths.last().expect("that of the cache"), parallel.unwrap_or(0));
+    let one = depths.iter().map(|&depth| Class { tokens: 1, batch: false, others: 0, logits: Logits::Last, depth });
     let many = [FEW.min(chunk), chunk, long].map(|n| (n, Logits::Last));
     let many = [many[0], (chunk, Logits::None), many[1], (long, Logits::None), many[2]];
     let many = many.into_iter().filter(|c| c.0 > 1).map(|(tokens, logits)| Class {
         tokens,
         batch: false,
+        others,
         logits,
         depth: rows,
     });
@@ -135,16 +139,18 @@ impl CacheShape {
 
 /// The class of a step of one token each of so many sequences, of `most` at most: the least power of two that takes them.
 pub fn batch_class(sequences: usize, most: usize, rows: usize) -> Class {
-    Class { tokens: sequences.next_power_of_two().min(most), batch: true, logits: Logits::All, depth: rows }
+    let tokens = sequences.next_power_of_two().min(most);
+    Class { tokens, batch: true, others: 0, logits: Logits::All, depth: rows }
 }
 
 /// How the steps of a class are planned.
 pub fn plan_options(class: Class, cache: CacheShape, target: &Target) -> Options {
-    let Class { tokens: max, batch, logits, depth } = class;
+    let Class { tokens: max, batch, others, logits, depth } = class;
     let CacheShape { rows, pages, chunk, scalar } = cache;
     Options {
         tokens: match max {
             _ if batch => TokenClass::Batch { max },
+            _ if others > 0 => TokenClass::Mixed { piece: max, others },
             1 => TokenClass::One,
             _ => TokenClass::Chunk { max },
         },

@@ -200,7 +200,8 @@ impl Engine {
             _ if n <= self.settings.chunk => self.settings.chunk,
             _ => self.longest_step(),
         };
-        Class { tokens, batch: false, logits, depth: if tokens > 1 { self.cache.rows } else { self.depth(position) } }
+        let depth = if tokens > 1 { self.cache.rows } else { self.depth(position) };
+        Class { tokens, batch: false, others: 0, logits, depth }
     }
     /// The depth of a step of one token at that position: the least that reaches it.
     pub(super) fn depth(&self, position: usize) -> usize {
@@ -276,7 +277,7 @@ impl Engine {
             Bind::State(layer, plane) => self.states[*layer][*plane].clone(),
             Bind::Weight(name) => self.weights.get(name).expect("loaded for all plans").clone(),
             Bind::Logits => self.logits.clone(),
-            Bind::Positions | Bind::Pages | Bind::Table => {
+            Bind::Positions | Bind::Slots | Bind::Pages | Bind::Table => {
                 self.pool.as_ref().expect("a step by pages is an engine's with a pool").bound(bind)
             }
         }
@@ -353,7 +354,9 @@ impl Engine {
         let logits = if tokens.len() > 1 || logits == Logits::None { logits } else { Logits::Last };
         let class = match steps {
             Steps::Fitting => self.class(tokens.len(), logits, position),
-            Steps::Chunks => Class { tokens: self.settings.chunk, batch: false, logits, depth: self.cache.rows },
+            Steps::Chunks => {
+                Class { tokens: self.settings.chunk, batch: false, others: 0, logits, depth: self.cache.rows }
+            }
         };
         self.prepare(&[class], &|_| ())?;
         self.set_tokens(tokens)?;
@@ -363,12 +366,12 @@ impl Engine {
         captured.replay.replay(&vars)?;
         self.read_logits(match logits {
             Logits::None => 0,
-            Logits::Last => 1,
+            Logits::Last | Logits::Ends => 1,
             Logits::All => tokens.len(),
         })
     }
     /// Appends so many rows of logits to those on the host.
-    fn read_logits(&mut self, rows: usize) -> Result<(), Error> {
+    pub(super) fn read_logits(&mut self, rows: usize) -> Result<(), Error> {
         if rows > 0 {
             let old = self.logits_host.len();
             let vocabulary = self.model.vocabulary();
@@ -413,7 +416,7 @@ impl Engine {
         self.captured.get(&self.class(tokens, Logits::Last, position)).map_or(&[], |c| &c.launches)
     }
     /// The captured step of a class that [`Engine::prepare`] has made ready.
-    fn prepared(&mut self, class: &Class) -> &mut Captured {
+    pub(super) fn prepared(&mut self, class: &Class) -> &mut Captured {
         match self.captured.get_mut(class) {
             Some(captured) => captured,
             None => unreachable!("{class:?} was prepared"),

@@ -22,7 +22,7 @@ pub struct Row<'a> {
     pub pages: &'a [u32],
 }
 
-fn bytes(numbers: impl Iterator<Item = u32>) -> Vec<u8> {
+pub(super) fn bytes(numbers: impl Iterator<Item = u32>) -> Vec<u8> {
     numbers.flat_map(u32::to_le_bytes).collect()
 }
 
@@ -115,9 +115,28 @@ impl Engine {
     pub(super) fn ready_rows(&mut self, rows: &[Row], least: usize) -> Result<(Class, Variables), Error> {
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
         self.check(&tokens)?;
+        self.check_rows(rows)?;
         self.finish()?;
-        let context = self.context;
+        self.write_table(rows)?;
         let device = self.device().clone();
+        let pool = self.pool()?;
+        device.write(&pool.positions, 0, &bytes(rows.iter().map(|row| row.position as u32)))?;
+        let most = pool.sequences;
+        let length = rows.iter().map(|row| row.position + 1).max().unwrap_or(1);
+        self.set_tokens(&tokens)?;
+        self.fill_rope(length)?;
+        let sequences = rows.len().max(least);
+        self.prepare_rows(sequences, &|_| ())?;
+        let class = batch_class(sequences, most, self.cache.rows);
+        Ok((class, [("n", rows.len() as i64), ("length", length as i64)]))
+    }
+    /// Are these rows of a step, though there may be none?
+    pub(super) fn check_rows(&mut self, rows: &[Row]) -> Result<(), Error> {
+        let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
+        if !tokens.is_empty() {
+            self.check(&tokens)?;
+        }
+        let context = self.context;
         let pool = self.pool()?;
         for row in rows {
             pool.check(row.pages)?;
@@ -128,9 +147,15 @@ impl Engine {
                 return Err(Error::Pages);
             }
         }
-        if rows.len() > pool.sequences {
-            return Err(Error::Sequences { rows: rows.len(), most: pool.sequences });
+        match rows.len() > pool.sequences {
+            true => Err(Error::Sequences { rows: rows.len(), most: pool.sequences }),
+            false => Ok(()),
         }
+    }
+    /// Makes the pages of these rows those of the table's.
+    pub(super) fn write_table(&mut self, rows: &[Row]) -> Result<(), Error> {
+        let device = self.device().clone();
+        let pool = self.pool()?;
         for (at, row) in rows.iter().enumerate() {
             if pool.written[at] != row.pages {
                 let place = at * pool.blocks * size_of::<i32>();
@@ -138,15 +163,7 @@ impl Engine {
                 device.write(&pool.table, place, &bytes(row.pages.iter().copied()))?;
             }
         }
-        device.write(&pool.positions, 0, &bytes(rows.iter().map(|row| row.position as u32)))?;
-        let most = pool.sequences;
-        let length = rows.iter().map(|row| row.position + 1).max().unwrap_or(1);
-        self.set_tokens(&tokens)?;
-        self.fill_rope(length)?;
-        let sequences = rows.len().max(least);
-        self.prepare_rows(sequences, &|_| ())?;
-        let class = batch_class(sequences, most, self.cache.rows);
-        Ok((class, [("n", rows.len() as i64), ("length", length as i64)]))
+        Ok(())
     }
     /// The most probable token after each of the first `rows` of the last step; none where a logit is no number or infinite, or all are −∞.
     ///

@@ -1,10 +1,10 @@
 //! An engine that does what the scheduler says.
 
 use super::pace::Pace;
-use super::scheduler::{Batch, Bounds, Load, Scheduler};
+use super::scheduler::{Batch, Bounds, Decode, Load, Scheduler};
 use super::sequence::SequenceId;
-use crate::arch::{Logits, Options};
-use crate::engine::{Engine, Row};
+use crate::arch::Options;
+use crate::engine::{self, Engine, Row};
 use crate::prefix::Reuse;
 use crate::sampling::{Ask, Choice, Ranked};
 use crate::session::Error;
@@ -19,7 +19,7 @@ const PIECE: usize = 512;
 pub struct Stepped {
     /// Which.
     pub sequence: SequenceId,
-    /// Its row of the step; none where it was a piece.
+    /// Its row of the step; none where it was a piece in a step of its own.
     row: Option<usize>,
 }
 
@@ -137,60 +137,68 @@ impl Batcher {
     /// When the device fails. Those that were in the step have ended then.
     pub fn step(&mut self, asking: &mut Asking) -> Result<Vec<Stepped>, Failed> {
         let batch = self.scheduler.next_batch(self.pace.tokens());
-        (self.chosen, self.rows) = (None, batch.decodes.len());
+        // The piece's last token is the first row of a step that it shares.
+        let first = usize::from(batch.mixed);
+        (self.chosen, self.rows) = (None, batch.decodes.len() + first);
         self.ranked.clear();
         if let Err(error) = self.run(&batch, asking) {
             let _ = self.engine.finish();
             return Err(Failed { error, sequences: self.scheduler.failed(&batch) });
         }
         self.scheduler.ran(&batch);
-        let row = |(row, decode): (usize, &super::Decode)| {
-            decode.ends.then_some(Stepped { sequence: decode.sequence, row: Some(row) })
+        let row = |(row, decode): (usize, &Decode)| {
+            decode.ends.then_some(Stepped { sequence: decode.sequence, row: Some(row + first) })
         };
         let rows = batch.decodes.iter().enumerate().filter_map(row);
         let pieces = batch.piece.iter().filter(|piece| piece.ends);
-        Ok(rows.chain(pieces.map(|piece| Stepped { sequence: piece.sequence, row: None })).collect())
+        let row = batch.mixed.then_some(0);
+        Ok(rows.chain(pieces.map(|piece| Stepped { sequence: piece.sequence, row })).collect())
     }
     fn run(&mut self, batch: &Batch, asking: &mut Asking) -> Result<(), Error> {
-        let Batcher { engine, scheduler, .. } = self;
+        let Batcher { engine, scheduler, ranks, .. } = self;
         for &(from, to) in &batch.copies {
             engine.copy_page(from, to)?;
         }
         let begun = Instant::now();
-        // The piece first: rows leave their logits where it leaves its own.
-        if let Some(piece) = &batch.piece {
-            engine.select(scheduler.pages(piece.sequence, piece.tokens.end - 1))?;
-            let tokens = &scheduler.tokens(piece.sequence)[piece.tokens.clone()];
-            let logits = if piece.ends { Logits::Last } else { Logits::None };
-            let logits = match piece.exact {
-                true => engine.forward_chunks(tokens, piece.tokens.start, logits)?,
-                false => engine.forward_with(tokens, piece.tokens.start, logits)?,
-            };
-            self.piece.clear();
-            self.piece.extend_from_slice(logits);
-        }
-        let read = Instant::now();
-        let row = |decode: &super::Decode| Row {
+        let row = |decode: &Decode| Row {
             token: scheduler.tokens(decode.sequence)[decode.position],
             position: decode.position,
             pages: scheduler.pages(decode.sequence, decode.position),
         };
         let rows: Vec<Row> = batch.decodes.iter().map(row).collect();
+        let beside = if batch.mixed { &rows[..] } else { &[] };
+        let mut ask = |sequence, ends: bool| {
+            let tokens = ends.then(|| scheduler.tokens(sequence));
+            tokens.and_then(|tokens| asking(sequence, tokens))
+        };
+        // The piece first: rows leave their logits where it leaves its own.
+        if let Some(piece) = &batch.piece {
+            let of = engine::Piece {
+                tokens: &scheduler.tokens(piece.sequence)[piece.tokens.clone()],
+                position: piece.tokens.start,
+                pages: scheduler.pages(piece.sequence, piece.tokens.end - 1),
+                exact: piece.exact,
+                ends: piece.ends,
+            };
+            let first = std::iter::once((piece.sequence, piece.ends));
+            let all = first.chain(batch.decodes.iter().map(|d| (d.sequence, d.ends)));
+            let mut ask_all = || all.clone().map(|(sequence, ends)| ask(sequence, ends)).collect();
+            let left = engine.step_piece(of, beside, if *ranks { Some(&mut ask_all) } else { None })?;
+            (self.piece, self.ranked) = (left.logits.unwrap_or_default(), left.ranked);
+        }
+        let read = Instant::now();
+        let mut ask_rows = || batch.decodes.iter().map(|d| ask(d.sequence, d.ends)).collect();
         match batch.alike {
-            _ if rows.is_empty() => {}
-            alike if self.ranks => {
-                let mut ask = |decode: &super::Decode| {
-                    let ends = decode.ends.then(|| scheduler.tokens(decode.sequence));
-                    ends.and_then(|tokens| asking(decode.sequence, tokens))
-                };
-                self.ranked =
-                    engine.step_rows_ranked(&rows, alike, &mut || batch.decodes.iter().map(&mut ask).collect())?;
-            }
+            _ if rows.is_empty() || batch.mixed => {}
+            alike if *ranks => self.ranked = engine.step_rows_ranked(&rows, alike, &mut ask_rows)?,
             true => engine.step_rows_alike(&rows)?,
             false => engine.step_rows(&rows)?,
         }
-        if let Some(piece) = batch.piece.as_ref().filter(|_| !rows.is_empty()) {
-            self.pace.took(piece.tokens.len(), read - begun, read.elapsed());
+        match &batch.piece {
+            _ if rows.is_empty() => {}
+            None => self.pace.answered(read.elapsed()),
+            Some(piece) if batch.mixed => self.pace.took_together(piece.tokens.len(), begun.elapsed()),
+            Some(piece) => self.pace.took(piece.tokens.len(), read - begun, read.elapsed()),
         }
         Ok(())
     }

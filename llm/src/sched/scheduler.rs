@@ -1,6 +1,6 @@
 //! Which tokens of which sequences are in the next step. Pure: no device and no clock, so that everything about it can be tested.
 //!
-//! A step has a token of every sequence that is being answered, and a piece of one prompt; prompts take turns. A sequence is admitted, first come first, when there are pages
+//! A step has a token of every sequence that is being answered, and with them, or in a step of its own, a piece of one prompt; prompts take turns. A sequence is admitted, first come first, when there are pages
 //! for all of its tokens. Where pages run out the youngest gives up its own and is admitted again later, before any that came after it: the oldest always goes on.
 
 use super::pages::{Found, PagePool};
@@ -27,7 +27,7 @@ pub struct Bounds {
 /// A prompt's rest of no more tokens is one small step.
 const SHORT: usize = 64;
 
-/// A part of one sequence, to be run in steps of its own.
+/// A part of one sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Piece {
     /// Whose.
@@ -51,7 +51,7 @@ pub struct Decode {
     pub ends: bool,
 }
 
-/// What is to be done next: copies, then the tokens that answers go on with in one step, then the piece.
+/// What is to be done next: copies, then the piece and the tokens that answers go on with, in one step or in two.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
     /// Pages to be copied: from, to.
@@ -62,6 +62,8 @@ pub struct Batch {
     pub piece: Option<Piece>,
     /// Must what one of the decoding sequences gives not depend on how many there are?
     pub alike: bool,
+    /// Are the piece and the tokens of the others one step? Not where something of it must be the same to the bit whoever is beside it.
+    pub mixed: bool,
 }
 
 impl Batch {
@@ -256,9 +258,15 @@ impl Scheduler {
         // Of a block at least: the tokens behind a prompt's last whole one are run in one step, whoever is beside them, as kernels of other classes sum in another order.
         let beside = beside.max(BLOCK).min(self.bounds.piece);
         let piece = self.piece(if decodes.is_empty() { self.bounds.piece } else { beside });
-        let exact = |d: &Decode| self.find(d.sequence).is_some_and(|s| s.reuse == Reuse::Exact);
+        let exact = |d: &Decode| self.is_exact(d.sequence);
         let alike = self.bounds.batch_invariant && decodes.iter().any(exact);
-        Batch { copies: std::mem::take(&mut self.copies), decodes, piece, alike }
+        // What a piece leaves in the cache is the same in either kind of step; logits, and what others leave, are not.
+        let logits_alike = |piece: &Piece| self.bounds.batch_invariant && piece.ends && self.is_exact(piece.sequence);
+        let mixed = !decodes.is_empty() && !alike && piece.as_ref().is_some_and(|piece| !logits_alike(piece));
+        Batch { copies: std::mem::take(&mut self.copies), decodes, piece, alike, mixed }
+    }
+    fn is_exact(&self, id: SequenceId) -> bool {
+        self.find(id).is_some_and(|s| s.reuse == Reuse::Exact)
     }
     /// A batch has run.
     pub fn ran(&mut self, batch: &Batch) {

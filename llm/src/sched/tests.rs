@@ -77,6 +77,7 @@ impl Model {
             assert!(all[..at].iter().all(|other| other.0 != *id), "{id:?} has one place in a batch");
         }
         assert!(batch.decodes.len() <= self.most);
+        self.check_mixed(batch);
         for (id, tokens, exact) in &all {
             for position in tokens.clone() {
                 let (slot, token) = (self.slot(*id, position), self.scheduler.tokens(*id)[position]);
@@ -91,6 +92,13 @@ impl Model {
             }
         }
         self.check_exact(batch);
+    }
+    /// A piece and answers share a step unless one of them must have the same logits whoever is beside it.
+    fn check_mixed(&self, batch: &Batch) {
+        let exact = |id| self.wanted[&id].1 == Reuse::Exact;
+        let alike = batch.decodes.iter().any(|d| exact(d.sequence));
+        let apart = batch.piece.as_ref().is_none_or(|piece| piece.ends && exact(piece.sequence));
+        assert_eq!(batch.mixed, !batch.decodes.is_empty() && !alike && !apart, "{batch:?}");
     }
     /// Who wants the same text again sees rows that were computed as they would have been alone.
     fn check_exact(&self, batch: &Batch) {
