@@ -130,7 +130,8 @@ impl Engine {
     pub fn finish(&mut self) -> Result<(), Error> {
         let ended = self.wait_for(usize::MAX);
         self.decoding = None;
-        ended
+        let rows = self.finish_rows();
+        ended.and(rows)
     }
 
     fn start(&mut self, choice: Choice, position: usize) -> Result<(), Error> {

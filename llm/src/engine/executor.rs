@@ -3,7 +3,7 @@
 use super::captured::{Captured, Variables};
 use super::class::{CacheShape, Class, FEW, Settings, plan_options};
 use super::error::{Error, Progress};
-use super::pool::Pool;
+use super::pool::{Inputs, Pool};
 use super::seen::Seen;
 use crate::arch::{self, Bind, Functions, Logits, Model, Options, Plan, Plane, RopeTable};
 use crate::load::Weights;
@@ -253,9 +253,19 @@ impl Engine {
     }
     /// The calls of a plan, their functions compiled.
     pub(super) fn calls(&mut self, plan: &Plan, progress: &dyn Fn(Progress)) -> Result<Vec<Call>, Error> {
+        let inputs = self.pool.as_ref().map(|pool| pool.inputs.clone());
+        self.calls_with(plan, inputs.as_ref(), progress)
+    }
+    /// The same, of a step that reads these.
+    pub(super) fn calls_with(
+        &mut self,
+        plan: &Plan,
+        inputs: Option<&Inputs>,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Vec<Call>, Error> {
         let functions: Vec<_> = plan.calls.iter().map(|c| &c.function).collect();
         let ready = self.ready(&functions, progress)?;
-        let args = |call: &arch::Call| call.binds.iter().map(|b| self.bound(b)).collect();
+        let args = |call: &arch::Call| call.binds.iter().map(|b| self.bound(b, inputs)).collect();
         Ok(plan.calls.iter().zip(ready).map(|(call, function)| Call { function, args: args(call) }).collect())
     }
     pub(super) fn capture(&self, calls: &[Call]) -> Result<Captured, Error> {
@@ -264,7 +274,7 @@ impl Engine {
         let launches = calls.iter().flat_map(|c| (0..programs(c)).map(|i| (c.function.clone(), i))).collect();
         Ok(Captured { replay, launches })
     }
-    fn bound(&self, bind: &Bind) -> Buffer {
+    fn bound(&self, bind: &Bind, inputs: Option<&Inputs>) -> Buffer {
         match bind {
             Bind::Tokens => self.tokens.clone(),
             Bind::Rope(table) => self.rope[*table].clone(),
@@ -277,9 +287,8 @@ impl Engine {
             Bind::State(layer, plane) => self.states[*layer][*plane].clone(),
             Bind::Weight(name) => self.weights.get(name).expect("loaded for all plans").clone(),
             Bind::Logits => self.logits.clone(),
-            Bind::Positions | Bind::Slots | Bind::Pages | Bind::Table => {
-                self.pool.as_ref().expect("a step by pages is an engine's with a pool").bound(bind)
-            }
+            Bind::Pages => self.pool.as_ref().expect("a step by pages is an engine's with a pool").own.clone(),
+            Bind::Positions | Bind::Slots | Bind::Table => inputs.expect("as are those of several").bound(bind),
         }
     }
     /// The most tokens one step at that position may take, so that attention's partial results stay bounded.

@@ -131,8 +131,8 @@ impl Engine {
         let all: Vec<_> = all.chain(others.iter().map(|row| (row.position, row.pages))).collect();
         let device = self.device().clone();
         let pool = self.pool()?;
-        device.write(&pool.positions, 0, &bytes(all.iter().map(|one| one.0 as u32)))?;
-        device.write(&pool.slots, 0, &bytes(all.iter().map(|&(position, pages)| place(pages, position))))?;
+        device.write(&pool.inputs.positions, 0, &bytes(all.iter().map(|one| one.0 as u32)))?;
+        device.write(&pool.inputs.slots, 0, &bytes(all.iter().map(|&(position, pages)| place(pages, position))))?;
         let ids: Vec<u32> = piece.tokens.iter().copied().chain(others.iter().map(|row| row.token)).collect();
         self.set_tokens(&ids)?;
         let length = rows.iter().map(|row| row.position + 1).max().unwrap_or(end);

@@ -120,7 +120,7 @@ impl Engine {
         self.write_table(rows)?;
         let device = self.device().clone();
         let pool = self.pool()?;
-        device.write(&pool.positions, 0, &bytes(rows.iter().map(|row| row.position as u32)))?;
+        device.write(&pool.inputs.positions, 0, &bytes(rows.iter().map(|row| row.position as u32)))?;
         let most = pool.sequences;
         let length = rows.iter().map(|row| row.position + 1).max().unwrap_or(1);
         self.set_tokens(&tokens)?;
@@ -155,15 +155,7 @@ impl Engine {
     /// Makes the pages of these rows those of the table's.
     pub(super) fn write_table(&mut self, rows: &[Row]) -> Result<(), Error> {
         let device = self.device().clone();
-        let pool = self.pool()?;
-        for (at, row) in rows.iter().enumerate() {
-            if pool.written[at] != row.pages {
-                let place = at * pool.blocks * size_of::<i32>();
-                pool.written[at] = row.pages.to_vec();
-                device.write(&pool.table, place, &bytes(row.pages.iter().copied()))?;
-            }
-        }
-        Ok(())
+        self.pool()?.inputs.write_table(&*device, rows)
     }
     /// The most probable token after each of the first `rows` of the last step; none where a logit is no number or infinite, or all are −∞.
     ///

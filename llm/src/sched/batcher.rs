@@ -1,12 +1,13 @@
 //! An engine that does what the scheduler says.
 
+use super::ahead::Ahead;
 use super::pace::Pace;
 use super::scheduler::{Batch, Bounds, Decode, Load, Scheduler};
 use super::sequence::SequenceId;
 use crate::arch::Options;
 use crate::engine::{self, Engine, Row};
 use crate::prefix::Reuse;
-use crate::sampling::{Ask, Choice, Ranked};
+use crate::sampling::{Ask, Choice, Draws, Ranked};
 use crate::session::Error;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -20,7 +21,18 @@ pub struct Stepped {
     /// Which.
     pub sequence: SequenceId,
     /// Its row of the step; none where it was a piece in a step of its own.
-    row: Option<usize>,
+    pub(super) row: Option<usize>,
+}
+
+/// How many steps of the model there were.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Steps {
+    /// All of them.
+    pub all: u64,
+    /// Those with tokens of answers and a piece of a prompt.
+    pub mixed: u64,
+    /// Those that were started before the one before was read.
+    pub ahead: u64,
 }
 
 /// A step that failed, and the sequences that ended with it.
@@ -38,12 +50,15 @@ pub type RunPiece<'a> = dyn FnMut(&mut Engine, &[u32], usize) -> Result<ControlF
 /// Says what is asked of the row of a sequence, whose tokens these are; nothing where its most probable token will do, or all of its logits are wanted.
 pub type Asking<'a> = dyn FnMut(SequenceId, &[u32]) -> Option<Ask> + 'a;
 
+/// Says how a device may choose the tokens of a sequence before the host has seen the one before, and how many may still come; nothing where the host has to choose.
+pub type Drawing<'a> = dyn FnMut(SequenceId) -> Option<(Draws, usize)> + 'a;
+
 /// Many sequences of one model: prompts go in, whose next token it is comes out, and the token that was chosen goes in.
 pub struct Batcher {
-    engine: Engine,
+    pub(super) engine: Engine,
     bounds: Bounds,
-    scheduler: Scheduler,
-    pace: Pace,
+    pub(super) scheduler: Scheduler,
+    pub(super) pace: Pace,
     /// Logits after the piece of the last step, and those that were asked for.
     piece: Vec<f32>,
     logits: Vec<f32>,
@@ -53,6 +68,9 @@ pub struct Batcher {
     /// What the rows of the last step were told, and whether any are.
     ranked: Vec<Option<Ranked>>,
     ranks: bool,
+    pub(super) steps: Steps,
+    /// Steps that are started before the one before is read.
+    pub(super) ahead: Ahead,
 }
 
 impl Batcher {
@@ -74,6 +92,8 @@ impl Batcher {
             rows: 0,
             ranked: Vec::new(),
             ranks: engine.decides(Choice::Best),
+            steps: Steps::default(),
+            ahead: Ahead::new(engine.device().overlaps()),
             engine,
         })
     }
@@ -81,10 +101,15 @@ impl Batcher {
     pub fn with_ranks(self, ranks: bool) -> Batcher {
         Batcher { ranks, ..self }
     }
+    /// With steps that are started before the one before is read, or none, whatever the device is better at. Tokens are the same.
+    pub fn with_ahead(self, wanted: bool) -> Batcher {
+        Batcher { ahead: Ahead::new(wanted), ..self }
+    }
     /// Forgets everybody and everything: after a fault of ours, when nothing may be what it should.
     pub fn reset(&mut self) {
         // What ran may have failed as well; nothing of it is used.
         let _ = self.engine.finish();
+        self.ahead.forget();
         self.scheduler = Scheduler::new(self.bounds);
     }
     /// The engine.
@@ -94,6 +119,10 @@ impl Batcher {
     /// Who is in the next step.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+    /// How many steps there were.
+    pub fn steps(&self) -> Steps {
+        self.steps
     }
     /// How much there is to do.
     pub fn load(&self) -> Load {
@@ -122,10 +151,12 @@ impl Batcher {
     /// A sequence ends.
     pub fn remove(&mut self, sequence: SequenceId) {
         self.scheduler.remove(sequence);
+        self.nobody_waits();
     }
     /// A sequence ends, of whose logits some were no numbers: nothing that it has computed is used again.
     pub fn spoil(&mut self, sequence: SequenceId) {
         self.scheduler.spoil(sequence);
+        self.nobody_waits();
     }
     /// Is there no room for another token of it?
     pub fn is_full(&self, sequence: SequenceId) -> bool {
@@ -136,14 +167,43 @@ impl Batcher {
     /// # Errors
     /// When the device fails. Those that were in the step have ended then.
     pub fn step(&mut self, asking: &mut Asking) -> Result<Vec<Stepped>, Failed> {
-        let batch = self.scheduler.next_batch(self.pace.tokens());
+        self.step_with(asking, &mut |_| None)
+    }
+    /// As [`Batcher::step`]. Where `drawing` says of all sequences how their tokens are chosen, and the device works beside the host, the step behind this one has been started when this returns.
+    ///
+    /// # Errors
+    /// As for [`Batcher::step`].
+    pub fn step_with(&mut self, asking: &mut Asking, drawing: &mut Drawing) -> Result<Vec<Stepped>, Failed> {
+        let batch = match self.ahead.under_way.take() {
+            Some(batch) => batch,
+            None => {
+                let batch = self.scheduler.next_batch(self.pace.tokens());
+                match self.start_first(&batch, drawing) {
+                    Ok(true) => batch,
+                    Ok(false) => return self.step_alone(batch, asking),
+                    Err(error) => return Err(self.failed(error, &batch)),
+                }
+            }
+        };
+        self.read_ahead(&batch, drawing).map_err(|error| self.failed(error, &batch))
+    }
+    fn failed(&mut self, error: Error, batch: &Batch) -> Failed {
+        let _ = self.engine.finish();
+        self.ahead.forget();
+        self.scheduler.let_go();
+        Failed { error, sequences: self.scheduler.failed(batch) }
+    }
+    fn step_alone(&mut self, batch: Batch, asking: &mut Asking) -> Result<Vec<Stepped>, Failed> {
+        self.ahead.drawn.clear();
+        let both = batch.piece.is_some() && !batch.decodes.is_empty();
+        self.steps.all += if both && !batch.mixed { 2 } else { u64::from(!batch.is_empty()) };
+        self.steps.mixed += u64::from(batch.mixed);
         // The piece's last token is the first row of a step that it shares.
         let first = usize::from(batch.mixed);
         (self.chosen, self.rows) = (None, batch.decodes.len() + first);
         self.ranked.clear();
         if let Err(error) = self.run(&batch, asking) {
-            let _ = self.engine.finish();
-            return Err(Failed { error, sequences: self.scheduler.failed(&batch) });
+            return Err(self.failed(error, &batch));
         }
         self.scheduler.ran(&batch);
         let row = |(row, decode): (usize, &Decode)| {
@@ -241,6 +301,7 @@ impl Batcher {
             return Err(Error::Prompt { prompt: prompt.len(), context });
         }
         self.engine.check(prompt)?;
+        self.wait_ahead()?;
         let Some(pages) = self.scheduler.borrow(prompt.len()) else { return Ok(None) };
         let flow = self.in_pieces(prompt, &pages, most, run);
         self.scheduler.give_back(&pages);

@@ -2,6 +2,7 @@
 //!
 //! [`Scheduler`] decides, [`PagePool`](pages::PagePool) counts, [`Batcher`] has an engine do it.
 
+mod ahead;
 mod batcher;
 mod pace;
 mod pages;
@@ -10,6 +11,6 @@ mod sequence;
 #[cfg(test)]
 mod tests;
 
-pub use batcher::{Asking, Batcher, Failed, Stepped};
+pub use batcher::{Asking, Batcher, Drawing, Failed, Stepped, Steps};
 pub use scheduler::{Batch, Bounds, Decode, Load, Piece, Scheduler};
 pub use sequence::SequenceId;

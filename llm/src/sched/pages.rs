@@ -156,7 +156,8 @@ impl PagePool {
             None => unreachable!("page {page} stands in the tree"),
         }
     }
-    fn hold(&mut self, page: u32) {
+    /// Somebody else has it as well.
+    pub fn hold(&mut self, page: u32) {
         let it = &mut self.pages[page as usize];
         it.holders += 1;
         if it.holders == 1 {

@@ -107,6 +107,8 @@ pub struct Scheduler {
     running: Vec<Sequence>,
     /// Copies before the next step, and the pages that are held for them.
     copies: Vec<(u32, u32)>,
+    /// Pages of those that are in a step under way, whatever becomes of these meanwhile.
+    held: Vec<u32>,
     turns: u64,
     last: u64,
     preempted: u64,
@@ -121,6 +123,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             running: Vec::new(),
             copies: Vec::new(),
+            held: Vec::new(),
             turns: 0,
             last: 0,
             preempted: 0,
@@ -268,6 +271,50 @@ impl Scheduler {
     fn is_exact(&self, id: SequenceId) -> bool {
         self.find(id).is_some_and(|s| s.reuse == Reuse::Exact)
     }
+    /// The batch behind one that is under way, of those of its sequences that go on: which token of theirs each runs is not known here yet. Whether one may still have a token at a position, `goes_on` says.
+    /// None where what is next can be said only once that batch has been read.
+    pub fn next_ahead(
+        &mut self,
+        batch: &Batch,
+        goes_on: &mut dyn FnMut(SequenceId, usize) -> bool,
+    ) -> Option<Batch> {
+        let admits = !self.waiting.is_empty() && self.running.len() < self.bounds.sequences;
+        let all = self.running.iter().all(|s| batch.decodes.iter().any(|d| d.ends && d.sequence == s.id));
+        if batch.piece.is_some() || admits || !all {
+            return None;
+        }
+        let mut decodes = Vec::new();
+        for &Decode { sequence, position, .. } in &batch.decodes {
+            let next = position + 1;
+            let Some(s) = self.running.iter_mut().find(|s| s.id == sequence) else { continue };
+            if !goes_on(sequence, next) {
+                continue;
+            }
+            if next / self.bounds.page >= s.pages.len() {
+                s.pages.push(self.pool.take()?);
+            }
+            decodes.push(Decode { sequence, position: next, ends: true });
+        }
+        let alike = self.bounds.batch_invariant && decodes.iter().any(|d| self.is_exact(d.sequence));
+        let batch = Batch { decodes, alike, ..Batch::default() };
+        (!batch.is_empty()).then_some(batch)
+    }
+    /// A batch is under way while its sequences may end: nobody else gets their pages before [`Scheduler::let_go`].
+    pub fn hold(&mut self, batch: &Batch) {
+        let of = |d: &Decode| self.find(d.sequence).map(|s| s.pages.clone()).unwrap_or_default();
+        self.held = batch.decodes.iter().flat_map(of).collect();
+        self.held.iter().for_each(|&page| self.pool.hold(page));
+    }
+    /// What was held for a batch is not any more.
+    pub fn let_go(&mut self) {
+        let held = std::mem::take(&mut self.held);
+        self.pool.release(&held);
+    }
+    /// The position of the next token of a sequence that is to be run; none where all tokens are, or it has no pages.
+    pub fn next_position(&self, id: SequenceId) -> Option<usize> {
+        let running = self.running.iter().find(|s| s.id == id)?;
+        (running.computed < running.tokens.len()).then_some(running.computed)
+    }
     /// A batch has run.
     pub fn ran(&mut self, batch: &Batch) {
         batch.copies.iter().for_each(|copy| self.pool.release(&[copy.0]));
@@ -408,6 +455,7 @@ impl Scheduler {
         self.pool.check();
         let mut held = std::collections::BTreeMap::new();
         let of_sequences = self.running.iter().flat_map(|s| &s.pages).chain(self.copies.iter().map(|copy| &copy.0));
+        let of_sequences = of_sequences.chain(&self.held);
         of_sequences.for_each(|page| *held.entry(*page).or_insert(0) += 1);
         assert_eq!(held.len(), self.pool.held(), "pages that nobody has and that are not free");
         assert!(self.waiting.iter().all(|s| s.pages.is_empty()));

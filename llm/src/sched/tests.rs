@@ -1,7 +1,7 @@
 //! The scheduler with an executor that computes nothing but keeps account: which token stands where in the pool, and what each step sees of it.
 
 use super::pages::PagePool;
-use super::{Batch, Bounds, Scheduler, SequenceId};
+use super::{Batch, Bounds, Decode, Scheduler, SequenceId};
 use crate::prefix::{BLOCK, Reuse};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -26,6 +26,9 @@ struct Model {
     /// Most tokens of a piece beside answers: they change from step to step.
     beside: Vec<usize>,
     steps: usize,
+    /// Is a step started before the one before is read? And the one that is, with what it has chosen.
+    ahead: bool,
+    under_way: Option<(Batch, Vec<u32>)>,
 }
 
 /// The token after these.
@@ -51,6 +54,8 @@ impl Model {
             most: sequences,
             beside: vec![48],
             steps: 0,
+            ahead: false,
+            under_way: None,
         }
     }
     fn add(&mut self, prompt: Vec<u32>, answer: usize, reuse: Reuse) -> SequenceId {
@@ -128,23 +133,91 @@ impl Model {
         }
         batch
     }
-    /// One step. Did it do anything?
-    fn step(&mut self) -> bool {
-        let batch = self.next_batch();
+    /// Runs the tokens of answers of a batch as a device does, which knows of tokens that the host does not: those that the batch before has chosen. What follows each.
+    fn run_rows(&mut self, batch: &Batch, before: Option<(&Batch, &[u32])>) -> Vec<u32> {
+        let row = |model: &mut Model, d: &Decode| {
+            let known = model.scheduler.tokens(d.sequence).get(d.position).copied();
+            let chosen = before.and_then(|(batch, told)| {
+                Some(told[batch.decodes.iter().position(|other| other.sequence == d.sequence)?])
+            });
+            let slot = model.slot(d.sequence, d.position);
+            model.pool[slot] = Some(Cell { token: known.or(chosen).expect("a token"), exact: false });
+            let all = (0..=d.position).map(|at| model.pool[model.slot(d.sequence, at)].expect("a row").token);
+            next(&all.collect::<Vec<_>>())
+        };
+        batch.decodes.iter().map(|d| row(self, d)).collect()
+    }
+    /// One step behind which the next is started before it is read, as far as that can be said.
+    fn step_ahead(&mut self) -> bool {
+        let (batch, told) = match self.under_way.take() {
+            Some(both) => both,
+            None => {
+                let batch = self.next_batch();
+                if batch.piece.is_some() || !batch.copies.is_empty() || batch.decodes.iter().any(|d| !d.ends) {
+                    return self.finish_step(&batch);
+                }
+                let told = self.run_rows(&batch, None);
+                (batch, told)
+            }
+        };
         if batch.is_empty() {
             return false;
         }
-        self.run(&batch);
-        self.scheduler.ran(&batch);
-        for id in batch.ends().collect::<Vec<_>>() {
-            let tokens = self.scheduler.tokens(id).to_vec();
-            match tokens.len() < self.wanted[&id].0 {
-                true => self.scheduler.push(id, next(&tokens)),
-                false => {
-                    self.scheduler.remove(id);
-                    self.ended.insert(id, tokens);
-                }
+        // Of some nobody knows that they end.
+        let Model { scheduler, wanted, .. } = self;
+        let mut goes_on = |id: SequenceId, at: usize| at + 1 < wanted[&id].0 || id.0 % 2 == 0;
+        let next = scheduler.next_ahead(&batch, &mut goes_on);
+        let next = next.map(|next| {
+            let chosen = self.run_rows(&next, Some((&batch, &told)));
+            (next, chosen)
+        });
+        self.scheduler.let_go();
+        if let Some((next, _)) = &next {
+            self.scheduler.hold(next);
+        }
+        let here = |d: &&Decode| self.scheduler.next_position(d.sequence) == Some(d.position);
+        let alive: Vec<Decode> = batch.decodes.iter().filter(here).copied().collect();
+        self.scheduler.ran(&Batch { decodes: alive.clone(), ..Batch::default() });
+        self.under_way = next;
+        for d in alive {
+            let row = batch.decodes.iter().position(|other| *other == d).expect("its row");
+            self.goes_on(d.sequence, told[row]);
+        }
+        self.scheduler.check();
+        if self.scheduler.is_idle() {
+            self.under_way = None;
+            self.scheduler.let_go();
+        }
+        true
+    }
+    /// A token is chosen for a sequence, which goes on or ends.
+    fn goes_on(&mut self, id: SequenceId, token: u32) {
+        let tokens = self.scheduler.tokens(id).to_vec();
+        match tokens.len() < self.wanted[&id].0 {
+            true => self.scheduler.push(id, token),
+            false => {
+                self.scheduler.remove(id);
+                self.ended.insert(id, tokens);
             }
+        }
+    }
+    /// One step. Did it do anything?
+    fn step(&mut self) -> bool {
+        if self.ahead {
+            return self.step_ahead();
+        }
+        let batch = self.next_batch();
+        self.finish_step(&batch)
+    }
+    fn finish_step(&mut self, batch: &Batch) -> bool {
+        if batch.is_empty() {
+            return false;
+        }
+        self.run(batch);
+        self.scheduler.ran(batch);
+        for id in batch.ends().collect::<Vec<_>>() {
+            let token = next(self.scheduler.tokens(id));
+            self.goes_on(id, token);
         }
         self.scheduler.check();
         true
@@ -247,8 +320,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     /// Whoever comes and goes, every answer is the one that its prompt has alone, each comes to its end, and no page is lost.
     #[test]
-    fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6, beside in proptest::collection::vec(1usize..97, 1..9)) {
+    fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6, ahead in any::<bool>(), beside in proptest::collection::vec(1usize..97, 1..9)) {
         let mut model = Model::new(pages, sequences);
+        model.ahead = ahead;
         model.beside = beside;
         let mut asked = BTreeMap::new();
         for act in acts {
@@ -267,7 +341,10 @@ proptest! {
                     }
                 }
                 Act::Fail => {
-                    let batch = model.next_batch();
+                    model.scheduler.let_go();
+                    let batch = model.under_way.take().map_or_else(|| model.next_batch(), |both| both.0);
+                    let here = |d: &Decode| model.scheduler.next_position(d.sequence) == Some(d.position);
+                    let batch = Batch { decodes: batch.decodes.iter().copied().filter(here).collect(), ..batch };
                     // Part of it may have been written.
                     batch.copies.iter().for_each(|copy| model.pool[copy.1 as usize * PAGE] = None);
                     for decode in &batch.decodes {

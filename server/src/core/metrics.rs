@@ -84,6 +84,8 @@ pub struct ModelMetrics {
     pub answer_tokens: Counter,
     /// Those of them for which all logits came to the host.
     pub logit_rows: Counter,
+    /// Steps of the model for several answers: all of them, those with a piece of a prompt as well, and those that were started before the one before was read.
+    pub steps: [Counter; 3],
     /// How often it was loaded.
     pub loads: Counter,
     /// How often it could not be.
@@ -130,6 +132,7 @@ struct Families {
     cached_tokens: Family<Label, Counter>,
     answer_tokens: Family<Label, Counter>,
     logit_rows: Family<Label, Counter>,
+    steps: [Family<Label, Counter>; 3],
     loads: Family<Label, Counter>,
     load_failures: Family<Label, Counter>,
     waiting: Family<Label, Gauge>,
@@ -183,6 +186,12 @@ impl Default for Metrics {
             "Tokens of answers made together that were chosen from all logits, read by the host",
         );
         let loads = counter("model_loads", "Times that the model was loaded");
+        let steps = [
+            ("steps", "Steps of the model for several answers"),
+            ("steps_mixed", "Those of them that ran a piece of a prompt as well"),
+            ("steps_ahead", "Those of them that were started before the one before was read"),
+        ]
+        .map(|(name, help)| counter(name, help));
         let preempted =
             counter("requests_preempted", "Times that a sequence gave its pages up and was computed again later");
         let load_failures = counter("model_load_failures", "Times that the model could not be loaded");
@@ -222,6 +231,7 @@ impl Default for Metrics {
             cached_tokens,
             answer_tokens,
             logit_rows,
+            steps,
             loads,
             load_failures,
             waiting,
@@ -257,6 +267,7 @@ impl Metrics {
             cached_tokens: all.cached_tokens.get_or_create_owned(&label),
             answer_tokens: all.answer_tokens.get_or_create_owned(&label),
             logit_rows: all.logit_rows.get_or_create_owned(&label),
+            steps: all.steps.each_ref().map(|steps| steps.get_or_create_owned(&label)),
             loads: all.loads.get_or_create_owned(&label),
             load_failures: all.load_failures.get_or_create_owned(&label),
             waiting: all.waiting.get_or_create_owned(&label),
