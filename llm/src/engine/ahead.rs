@@ -62,13 +62,16 @@ struct Set {
     chosen: Buffer,
 }
 
+impl Set {
+    fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        let Set { inputs, from, given, numbers, random, chosen } = self;
+        inputs.buffers().into_iter().chain([from, given, numbers, random, chosen])
+    }
+}
+
 impl Ahead {
     pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
-        let of = |set: &'_ Set| {
-            let Set { inputs, from, given, numbers, random, chosen } = set;
-            inputs.buffers().into_iter().chain([from, given, numbers, random, chosen])
-        };
-        self.sets.iter().flat_map(of)
+        self.sets.iter().flat_map(Set::buffers)
     }
     fn new(device: &dyn Device, blocks: usize, sequences: usize) -> Result<Ahead, Error> {
         let of = |each: usize, memory| device.alloc(sequences * each * size_of::<i32>(), memory);

@@ -9,6 +9,7 @@ use crate::arch::Options;
 use crate::sampling;
 use gristmill_runtime::Span;
 use gristmill_tensor::jit::{Call, Ready};
+use gristmill_uop::machine::MachineKind;
 use std::sync::Arc;
 
 /// A token of a sequence, to be run beside others'.
@@ -182,16 +183,48 @@ impl Engine {
     /// # Errors
     /// When there is no pool, one of them is no page of it, or the device fails.
     pub fn copy_page(&mut self, from: u32, to: u32) -> Result<(), Error> {
-        self.finish()?;
-        self.pool()?.check(&[from, to])?;
         let mut rows = Vec::new();
+        self.read_page(from, &mut rows)?;
+        self.write_page(to, &rows)
+    }
+    /// What a page holds, in place of what `rows` has: of each layer, of each of its planes, the rows.
+    ///
+    /// # Errors
+    /// When there is no pool, it is no page of it, or the device fails.
+    pub fn read_page(&mut self, page: u32, rows: &mut Vec<u8>) -> Result<(), Error> {
+        self.finish()?;
+        self.pool()?.check(&[page])?;
+        rows.resize(self.page_bytes(), 0);
+        let mut at = 0;
         for (buffer, plane) in self.states.iter().flatten().zip(self.planes.iter().flatten()) {
             let bytes = plane.bytes(Options::PAGE);
-            rows.resize(bytes, 0);
-            self.device().read(buffer, from as usize * bytes, &mut rows)?;
-            self.device().write(buffer, to as usize * bytes, &rows)?;
+            self.device().read(buffer, page as usize * bytes, &mut rows[at..at + bytes])?;
+            at += bytes;
         }
         Ok(())
+    }
+    /// Makes a page hold what [`Engine::read_page`] gave.
+    ///
+    /// # Errors
+    /// As for that.
+    pub fn write_page(&mut self, page: u32, rows: &[u8]) -> Result<(), Error> {
+        self.finish()?;
+        self.pool()?.check(&[page])?;
+        let mut at = 0;
+        for (buffer, plane) in self.states.iter().flatten().zip(self.planes.iter().flatten()) {
+            let bytes = plane.bytes(Options::PAGE);
+            self.device().write(buffer, page as usize * bytes, &rows[at..at + bytes])?;
+            at += bytes;
+        }
+        Ok(())
+    }
+    /// Bytes that a page takes in all layers.
+    pub fn page_bytes(&self) -> usize {
+        self.planes.iter().flatten().map(|plane| plane.bytes(Options::PAGE)).sum()
+    }
+    /// Is the cache in the host's own memory? Then nothing is gained by copies of it there.
+    pub fn cache_is_the_hosts(&self) -> bool {
+        self.device().target().machine.kind == MachineKind::Cpu
     }
     /// The function and program number of every launch of a step of so many sequences, in order; none before the first such step.
     pub fn row_launches(&self, sequences: usize) -> &[(Arc<Ready>, usize)] {

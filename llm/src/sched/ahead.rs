@@ -41,7 +41,8 @@ impl Batcher {
     /// Starts a batch whose tokens are known here, where all of it can be chosen on the device. Was it started?
     pub(super) fn start_first(&mut self, batch: &Batch, drawing: &mut Drawing) -> Result<bool, Error> {
         let by_host = std::mem::take(&mut self.ahead.by_host);
-        let whole = batch.piece.is_none() && batch.copies.is_empty() && !batch.is_empty();
+        let moved = !batch.copies.is_empty() || !batch.moves.is_empty();
+        let whole = batch.piece.is_none() && !moved && !batch.decodes.is_empty();
         let ends = batch.decodes.iter().all(|d| d.ends);
         if !self.ahead.wanted || by_host || !whole || !ends {
             return Ok(false);

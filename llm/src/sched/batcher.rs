@@ -2,6 +2,7 @@
 
 use super::ahead::Ahead;
 use super::pace::Pace;
+use super::pages::Move;
 use super::scheduler::{Batch, Bounds, Decode, Load, Scheduler};
 use super::sequence::SequenceId;
 use crate::arch::Options;
@@ -33,6 +34,8 @@ pub struct Steps {
     pub mixed: u64,
     /// Those that were started before the one before was read.
     pub ahead: u64,
+    /// Pages that came back from the host.
+    pub brought_back: u64,
 }
 
 /// A step that failed, and the sequences that ended with it.
@@ -57,6 +60,8 @@ pub type Drawing<'a> = dyn FnMut(SequenceId) -> Option<(Draws, usize)> + 'a;
 pub struct Batcher {
     pub(super) engine: Engine,
     bounds: Bounds,
+    /// What the host's places for pages hold.
+    host: Vec<Vec<u8>>,
     pub(super) scheduler: Scheduler,
     pub(super) pace: Pace,
     /// Logits after the piece of the last step, and those that were asked for.
@@ -81,10 +86,12 @@ impl Batcher {
     pub fn new(engine: Engine, batch_invariant: bool) -> Result<Batcher, Box<Engine>> {
         let Some(pages) = engine.pages() else { return Err(Box::new(engine)) };
         let piece = PIECE.min(engine.chunk());
-        let bounds = Bounds { pages, page: Options::PAGE, sequences: engine.most_sequences(), piece, batch_invariant };
+        let sequences = engine.most_sequences();
+        let bounds = Bounds { pages, page: Options::PAGE, places: 0, sequences, piece, batch_invariant };
         Ok(Batcher {
             scheduler: Scheduler::new(bounds),
             bounds,
+            host: Vec::new(),
             pace: Pace::new(piece),
             piece: Vec::new(),
             logits: Vec::new(),
@@ -96,6 +103,13 @@ impl Batcher {
             ahead: Ahead::new(engine.device().overlaps()),
             engine,
         })
+    }
+    /// With so many bytes of the host's memory, at most, for pages that leave the pool: they come back by a copy where they are asked for again. Of nobody yet.
+    pub fn keeping(self, bytes: usize) -> Batcher {
+        let places = bytes / self.engine.page_bytes().max(1);
+        let bounds = Bounds { places, ..self.bounds };
+        let host = (0..places).map(|_| Vec::new()).collect();
+        Batcher { bounds, host, scheduler: Scheduler::new(bounds), ..self }
     }
     /// With rows that are told what is asked of them, or not, whatever the device is better at. Tokens are the same.
     pub fn with_ranks(self, ranks: bool) -> Batcher {
@@ -128,9 +142,10 @@ impl Batcher {
     pub fn load(&self) -> Load {
         self.scheduler.load()
     }
-    /// Bytes of pages that nobody has and that hold what may be asked for again.
+    /// Bytes of pages that nobody has and that hold what may be asked for again, with the host's.
     pub fn kept_bytes(&self) -> usize {
-        self.load().kept_pages * Options::PAGE * self.engine.cache_bytes_per_token()
+        let Load { kept_pages, away_pages, .. } = self.load();
+        (kept_pages + away_pages) * Options::PAGE * self.engine.cache_bytes_per_token()
     }
     /// Has a prompt wait for its turn.
     ///
@@ -215,6 +230,7 @@ impl Batcher {
         Ok(rows.chain(pieces.map(|piece| Stepped { sequence: piece.sequence, row })).collect())
     }
     fn run(&mut self, batch: &Batch, asking: &mut Asking) -> Result<(), Error> {
+        self.run_moves(&batch.moves)?;
         let Batcher { engine, scheduler, ranks, .. } = self;
         for &(from, to) in &batch.copies {
             engine.copy_page(from, to)?;
@@ -262,6 +278,18 @@ impl Batcher {
         }
         Ok(())
     }
+    fn run_moves(&mut self, moves: &[Move]) -> Result<(), Error> {
+        for &of in moves {
+            match of {
+                Move::Away { page, place } => self.engine.read_page(page, &mut self.host[place as usize])?,
+                Move::Back { place, page } => {
+                    self.engine.write_page(page, &self.host[place as usize])?;
+                    self.steps.brought_back += 1;
+                }
+            }
+        }
+        Ok(())
+    }
     /// The most probable token after a sequence whose turn it is; none where only its logits can tell.
     ///
     /// # Errors
@@ -303,7 +331,12 @@ impl Batcher {
         self.engine.check(prompt)?;
         self.wait_ahead()?;
         let Some(pages) = self.scheduler.borrow(prompt.len()) else { return Ok(None) };
-        let flow = self.in_pieces(prompt, &pages, most, run);
+        let moves = self.scheduler.take_moves();
+        let moved = self.run_moves(&moves);
+        if moved.is_err() {
+            self.scheduler.spoil_moves(&moves);
+        }
+        let flow = moved.and_then(|()| self.in_pieces(prompt, &pages, most, run));
         self.scheduler.give_back(&pages);
         flow.map(Some)
     }

@@ -12,5 +12,6 @@ mod sequence;
 mod tests;
 
 pub use batcher::{Asking, Batcher, Drawing, Failed, Stepped, Steps};
+pub use pages::Move;
 pub use scheduler::{Batch, Bounds, Decode, Load, Piece, Scheduler};
 pub use sequence::SequenceId;

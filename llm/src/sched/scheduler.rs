@@ -3,7 +3,7 @@
 //! A step has a token of every sequence that is being answered, and with them, or in a step of its own, a piece of one prompt; prompts take turns. A sequence is admitted, first come first, when there are pages
 //! for all of its tokens. Where pages run out the youngest gives up its own and is admitted again later, before any that came after it: the oldest always goes on.
 
-use super::pages::{Found, PagePool};
+use super::pages::{Found, Move, PagePool};
 use super::sequence::{Sequence, SequenceId};
 use crate::prefix::{BLOCK, Reuse};
 use std::collections::VecDeque;
@@ -16,6 +16,8 @@ pub struct Bounds {
     pub pages: usize,
     /// Positions of a page.
     pub page: usize,
+    /// Pages that the host has room for besides, when they leave the pool.
+    pub places: usize,
     /// Most sequences of a step.
     pub sequences: usize,
     /// Most tokens of a piece of a prompt.
@@ -54,6 +56,8 @@ pub struct Decode {
 /// What is to be done next: copies, then the piece and the tokens that answers go on with, in one step or in two.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
+    /// Pages that go to the host or come back, before anything else.
+    pub moves: Vec<Move>,
     /// Pages to be copied: from, to.
     pub copies: Vec<(u32, u32)>,
     /// One token each of several sequences.
@@ -69,7 +73,7 @@ pub struct Batch {
 impl Batch {
     /// Is there nothing to do?
     pub fn is_empty(&self) -> bool {
-        self.decodes.is_empty() && self.piece.is_none()
+        self.decodes.is_empty() && self.piece.is_none() && self.moves.is_empty()
     }
     /// Those whose next token is to be chosen once it has run.
     pub fn ends(&self) -> impl Iterator<Item = SequenceId> {
@@ -91,6 +95,8 @@ pub struct Load {
     pub total_pages: usize,
     /// Pages that nobody has and that hold what may be asked for again.
     pub kept_pages: usize,
+    /// Pages that lie with the host.
+    pub away_pages: usize,
     /// Positions that sequences have computed.
     pub tokens: usize,
     /// How often one had to give its pages up.
@@ -119,7 +125,7 @@ impl Scheduler {
     pub fn new(bounds: Bounds) -> Scheduler {
         Scheduler {
             bounds,
-            pool: PagePool::new(bounds.pages, bounds.page),
+            pool: PagePool::new(bounds.pages, bounds.page, bounds.places),
             waiting: VecDeque::new(),
             running: Vec::new(),
             copies: Vec::new(),
@@ -188,11 +194,16 @@ impl Scheduler {
     /// A batch has failed: its sequences end, and what they have computed is not to be trusted. Those that they were.
     pub fn failed(&mut self, batch: &Batch) -> Vec<SequenceId> {
         batch.copies.iter().for_each(|copy| self.pool.release(&[copy.0]));
+        self.pool.spoil_moves(&batch.moves);
         let decodes = batch.decodes.iter().map(|d| d.sequence);
         let all: Vec<SequenceId> = decodes.chain(batch.piece.iter().map(|p| p.sequence)).collect();
         all.iter().for_each(|&id| self.spoil(id));
         // Who waits for a copy that was not made has nothing either.
-        let made = |s: &Sequence| !batch.copies.iter().any(|copy| s.pages.contains(&copy.1));
+        let back = |of: &Move, s: &Sequence| matches!(of, Move::Back { page, .. } if s.pages.contains(page));
+        let made = |s: &Sequence| {
+            let copied = batch.copies.iter().all(|copy| !s.pages.contains(&copy.1));
+            copied && !batch.moves.iter().any(|of| back(of, s))
+        };
         let others: Vec<SequenceId> = self.running.iter().filter(|s| !made(s)).map(|s| s.id).collect();
         others.iter().for_each(|&id| self.spoil(id));
         all.into_iter().chain(others).collect()
@@ -238,6 +249,14 @@ impl Scheduler {
         }
         (0..pages).map(|_| self.pool.take()).collect()
     }
+    /// Moves have failed.
+    pub fn spoil_moves(&mut self, moves: &[Move]) {
+        self.pool.spoil_moves(moves);
+    }
+    /// What is to be moved before anything else is done with pages that were borrowed.
+    pub fn take_moves(&mut self) -> Vec<Move> {
+        self.pool.take_moves()
+    }
     /// Pages that were borrowed.
     pub fn give_back(&mut self, pages: &[u32]) {
         self.pool.release(pages);
@@ -250,6 +269,7 @@ impl Scheduler {
             pages: self.pool.held(),
             total_pages: self.pool.total(),
             kept_pages: self.pool.kept(),
+            away_pages: self.pool.away(),
             tokens: self.running.iter().map(|s| s.computed).sum(),
             preempted: self.preempted,
         }
@@ -266,7 +286,8 @@ impl Scheduler {
         // What a piece leaves in the cache is the same in either kind of step; logits, and what others leave, are not.
         let logits_alike = |piece: &Piece| self.bounds.batch_invariant && piece.ends && self.is_exact(piece.sequence);
         let mixed = !decodes.is_empty() && !alike && piece.as_ref().is_some_and(|piece| !logits_alike(piece));
-        Batch { copies: std::mem::take(&mut self.copies), decodes, piece, alike, mixed }
+        let (moves, copies) = (self.pool.take_moves(), std::mem::take(&mut self.copies));
+        Batch { moves, copies, decodes, piece, alike, mixed }
     }
     fn is_exact(&self, id: SequenceId) -> bool {
         self.find(id).is_some_and(|s| s.reuse == Reuse::Exact)
@@ -291,7 +312,7 @@ impl Scheduler {
                 continue;
             }
             if next / self.bounds.page >= s.pages.len() {
-                s.pages.push(self.pool.take()?);
+                s.pages.push(self.pool.take_at_once()?);
             }
             decodes.push(Decode { sequence, position: next, ends: true });
         }
@@ -353,6 +374,7 @@ impl Scheduler {
                 self.pool.release(&[page]);
             }
             if short(&self.pool, &found) {
+                self.pool.release(&found.away);
                 self.pool.release(&found.pages);
                 return;
             }
@@ -364,9 +386,15 @@ impl Scheduler {
     /// Gives a sequence what was found of it, and pages for the rest of its tokens.
     fn take_found(&mut self, sequence: &mut Sequence, found: Found) {
         let page = self.bounds.page;
-        sequence.computed = found.pages.len() * page;
         sequence.place = found.place;
         sequence.pages = found.pages;
+        for place in found.away {
+            // There are as many pages as it has tokens for.
+            let Some(page) = self.pool.take() else { unreachable!("a sequence is admitted with pages for its tokens") };
+            self.pool.bring_back(place, page);
+            sequence.pages.push(page);
+        }
+        sequence.computed = sequence.pages.len() * page;
         if let Some((from, common)) = found.part {
             match self.pool.take() {
                 Some(to) => {

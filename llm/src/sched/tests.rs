@@ -1,7 +1,7 @@
 //! The scheduler with an executor that computes nothing but keeps account: which token stands where in the pool, and what each step sees of it.
 
 use super::pages::PagePool;
-use super::{Batch, Bounds, Decode, Scheduler, SequenceId};
+use super::{Batch, Bounds, Decode, Move, Scheduler, SequenceId};
 use crate::prefix::{BLOCK, Reuse};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -19,6 +19,8 @@ struct Cell {
 struct Model {
     scheduler: Scheduler,
     pool: Vec<Option<Cell>>,
+    /// The host's places for pages.
+    host: Vec<Vec<Option<Cell>>>,
     /// Of each: how many tokens it is to have in all, whether its text must not depend on others, and the tokens of its prompt.
     wanted: BTreeMap<SequenceId, (usize, Reuse, usize)>,
     ended: BTreeMap<SequenceId, Vec<u32>>,
@@ -45,10 +47,14 @@ fn alone(prompt: &[u32], answer: usize) -> Vec<u32> {
 
 impl Model {
     fn new(pages: usize, sequences: usize) -> Model {
-        let bounds = Bounds { pages, page: PAGE, sequences, piece: 96, batch_invariant: true };
+        Model::with_host(pages, sequences, 0)
+    }
+    fn with_host(pages: usize, sequences: usize, places: usize) -> Model {
+        let bounds = Bounds { pages, page: PAGE, places, sequences, piece: 96, batch_invariant: true };
         Model {
             scheduler: Scheduler::new(bounds),
             pool: vec![None; pages * PAGE],
+            host: vec![Vec::new(); places],
             wanted: BTreeMap::new(),
             ended: BTreeMap::new(),
             most: sequences,
@@ -71,6 +77,13 @@ impl Model {
     }
     /// Runs a batch: what is written, and that each sequence finds its own tokens before its position.
     fn run(&mut self, batch: &Batch) {
+        for &of in &batch.moves {
+            let rows = |page: u32| page as usize * PAGE..(page as usize + 1) * PAGE;
+            match of {
+                Move::Away { page, place } => self.host[place as usize] = self.pool[rows(page)].to_vec(),
+                Move::Back { place, page } => self.pool[rows(page)].copy_from_slice(&self.host[place as usize]),
+            }
+        }
         for &(from, to) in &batch.copies {
             let (from, to) = (from as usize * PAGE, to as usize * PAGE);
             self.pool.copy_within(from..from + PAGE, to);
@@ -153,7 +166,8 @@ impl Model {
             Some(both) => both,
             None => {
                 let batch = self.next_batch();
-                if batch.piece.is_some() || !batch.copies.is_empty() || batch.decodes.iter().any(|d| !d.ends) {
+                let moved = !batch.copies.is_empty() || !batch.moves.is_empty();
+                if batch.piece.is_some() || moved || batch.decodes.iter().any(|d| !d.ends) {
                     return self.finish_step(&batch);
                 }
                 let told = self.run_rows(&batch, None);
@@ -271,6 +285,28 @@ fn a_prefix_is_shared() {
 }
 
 #[test]
+fn a_prefix_comes_back_from_the_host() {
+    // Of six pages a prompt takes four with its answer: two others have all of them, and its whole pages go to the host meanwhile.
+    let mut model = Model::with_host(6, 2, 8);
+    let asked = prompt(3, 200);
+    model.add(asked.clone(), 5, Reuse::Exact);
+    model.run_to_the_end();
+    let others = [(1, 300), (2, 320)].map(|(seed, length)| {
+        let other: Vec<u32> = prompt(seed, length).into_iter().map(|token| (token + seed) % 5).collect();
+        model.add(other, 5, Reuse::Exact)
+    });
+    model.run_to_the_end();
+    assert!(model.scheduler.load().away_pages > 0, "{:?} {others:?}", model.scheduler.load());
+    let again = model.add(asked.clone(), 5, Reuse::Exact);
+    let batch = model.next_batch();
+    assert!(batch.moves.iter().any(|of| matches!(of, Move::Back { .. })), "{batch:?}");
+    model.finish_step(&batch);
+    assert!(model.scheduler.found(again) >= Some(128), "{:?}", model.scheduler.found(again));
+    model.run_to_the_end();
+    assert_eq!(model.ended[&again], alone(&asked, 5));
+}
+
+#[test]
 fn where_pages_run_out_the_youngest_waits() {
     // Two pages each at first, three each later, of five.
     let mut model = Model::new(5, 4);
@@ -320,8 +356,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     /// Whoever comes and goes, every answer is the one that its prompt has alone, each comes to its end, and no page is lost.
     #[test]
-    fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6, ahead in any::<bool>(), beside in proptest::collection::vec(1usize..97, 1..9)) {
-        let mut model = Model::new(pages, sequences);
+    fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6, ahead in any::<bool>(), places in 0usize..20, beside in proptest::collection::vec(1usize..97, 1..9)) {
+        let mut model = Model::with_host(pages, sequences, places);
         model.ahead = ahead;
         model.beside = beside;
         let mut asked = BTreeMap::new();
@@ -345,6 +381,12 @@ proptest! {
                     let batch = model.under_way.take().map_or_else(|| model.next_batch(), |both| both.0);
                     let here = |d: &Decode| model.scheduler.next_position(d.sequence) == Some(d.position);
                     let batch = Batch { decodes: batch.decodes.iter().copied().filter(here).collect(), ..batch };
+                    for of in &batch.moves {
+                        match of {
+                            Move::Away { place, .. } => model.host[*place as usize] = vec![None; PAGE],
+                            Move::Back { page, .. } => model.pool[*page as usize * PAGE] = None,
+                        }
+                    }
                     // Part of it may have been written.
                     batch.copies.iter().for_each(|copy| model.pool[copy.1 as usize * PAGE] = None);
                     for decode in &batch.decodes {
@@ -369,7 +411,7 @@ proptest! {
     /// Pages that are found hold what was learnt of them.
     #[test]
     fn the_tree_finds_what_it_was_told(lengths in proptest::collection::vec((1u32..4, 1usize..400), 1..12)) {
-        let mut pool = PagePool::new(12, PAGE);
+        let mut pool = PagePool::new(12, PAGE, 0);
         let mut holds: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (seed, length) in lengths {
             let tokens = prompt(seed, length);

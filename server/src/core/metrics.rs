@@ -106,6 +106,10 @@ pub struct ModelMetrics {
     pub pages: Gauge,
     /// Pages that there are; none where answers are made one by one.
     pub pages_total: Gauge,
+    /// Pages of earlier prompts that lie in the host's memory, now.
+    pub pages_away: Gauge,
+    /// How many have come back from there.
+    pub brought_back: Counter,
     /// How often a sequence had to give its pages up for others.
     pub preempted: Counter,
     /// Tokens in the cache of requests that are not over, now.
@@ -143,6 +147,8 @@ struct Families {
     slots: Family<Label, Gauge>,
     pages: Family<Label, Gauge>,
     pages_total: Family<Label, Gauge>,
+    pages_away: Family<Label, Gauge>,
+    brought_back: Family<Label, Counter>,
     preempted: Family<Label, Counter>,
     used_tokens: Family<Label, Gauge>,
     room_tokens: Family<Label, Gauge>,
@@ -192,6 +198,7 @@ impl Default for Metrics {
             ("steps_ahead", "Those of them that were started before the one before was read"),
         ]
         .map(|(name, help)| counter(name, help));
+        let brought_back = counter("cache_pages_brought_back", "Pages of the cache that came back from the host's memory");
         let preempted =
             counter("requests_preempted", "Times that a sequence gave its pages up and was computed again later");
         let load_failures = counter("model_load_failures", "Times that the model could not be loaded");
@@ -211,6 +218,7 @@ impl Default for Metrics {
         );
         let pages = gauge("cache_pages_used", "Pages of the cache that sequences under way have");
         let pages_total = gauge("cache_pages", "Pages of the cache; 0 where answers are made one by one");
+        let pages_away = gauge("cache_pages_host", "Pages of earlier prompts that lie in the host's memory");
         let used_tokens = gauge("cache_tokens", "Tokens in the cache of requests that are not over");
         let room_tokens = gauge("cache_tokens_room", "Tokens that the cache has room for");
         let mut histogram = |name: &str, help: &str, make: fn() -> Histogram| {
@@ -242,6 +250,8 @@ impl Default for Metrics {
             slots,
             pages,
             pages_total,
+            pages_away,
+            brought_back,
             preempted,
             used_tokens,
             room_tokens,
@@ -278,6 +288,8 @@ impl Metrics {
             slots: all.slots.get_or_create_owned(&label),
             pages: all.pages.get_or_create_owned(&label),
             pages_total: all.pages_total.get_or_create_owned(&label),
+            pages_away: all.pages_away.get_or_create_owned(&label),
+            brought_back: all.brought_back.get_or_create_owned(&label),
             preempted: all.preempted.get_or_create_owned(&label),
             used_tokens: all.used_tokens.get_or_create_owned(&label),
             room_tokens: all.room_tokens.get_or_create_owned(&label),

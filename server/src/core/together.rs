@@ -107,11 +107,9 @@ impl Together {
         metrics.preempted.inc_by(load.preempted.checked_sub(self.preempted).unwrap_or(load.preempted));
         self.preempted = load.preempted;
         let (steps, before) = (self.batcher.steps(), std::mem::replace(&mut self.steps, self.batcher.steps()));
-        let counted = [
-            steps.all - before.all,
-            steps.mixed - before.mixed,
-            steps.ahead - before.ahead,
-        ];
+        metrics.pages_away.set(load.away_pages as i64);
+        metrics.brought_back.inc_by(steps.brought_back - before.brought_back);
+        let counted = [steps.all - before.all, steps.mixed - before.mixed, steps.ahead - before.ahead];
         metrics.steps.iter().zip(counted).for_each(|(counter, n)| _ = counter.inc_by(n));
     }
     /// Takes a request in.
