@@ -109,7 +109,11 @@ impl<'m> Steps<'m> {
         let pages = sequences.map(|n| n * rows / PlanOptions::PAGE);
         let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
         let all = match sequences {
-            Some(n) => vec![batch_class(n, n, rows)],
+            Some(n) => {
+                let pieces = classes(Most::chunk(most.chunk), &[rows], Some(n));
+                let pieces = pieces.into_iter().filter(|class| class.others > 0);
+                std::iter::once(batch_class(n, n, rows)).chain(pieces).collect()
+            }
             None => classes(most, &depths(&settings, rows, target), None),
         };
         let classes = all.into_iter().map(|class| plan_options(class, cache, target)).collect();
@@ -270,6 +274,7 @@ fn step(plan: &Plan, ready: &[Arc<Ready>], options: &PlanOptions, out: &mut dyn 
         TokenClass::One => "one token".to_string(),
         TokenClass::Chunk { max } => format!("a chunk of {max} tokens"),
         TokenClass::Batch { max } => format!("a token each of {max} sequences"),
+        TokenClass::Mixed { piece, others } => format!("a piece of {piece} tokens, and a token each of {others} others"),
     };
     writeln!(
         out,

@@ -26,11 +26,15 @@ impl Draws {
     /// As that sampler chooses; none where that is not one of the first few.
     pub fn of(sampler: &Sampler) -> Option<Draws> {
         let numbers = match sampler.choice()? {
-            Choice::Greedy => [0.0, 1.0, probability(1.0), f32::MIN],
+            Choice::Greedy => return Some(Draws::greedy()),
             Choice::Best => sampler.numbers(),
             Choice::First | Choice::Nucleus | Choice::All => return None,
         };
         Some(Draws { numbers, random: sampler.random() })
+    }
+    /// The most probable.
+    pub fn greedy() -> Draws {
+        Draws { numbers: [0.0, 1.0, probability(1.0), f32::MIN], random: Random::new(0) }
     }
     /// Is it always the most probable?
     pub fn is_greedy(&self) -> bool {

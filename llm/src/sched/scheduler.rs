@@ -363,8 +363,12 @@ impl Scheduler {
         {
             // Every one that runs may want a page before the next is admitted.
             let needed = first.tokens.len().div_ceil(self.bounds.page) + usize::from(!self.running.is_empty());
-            // But for the last token, which is run to choose what follows.
-            let known = &first.tokens[..first.tokens.len() - 1];
+            // But for the last token, which is run to choose what follows. What is computed again is computed as it was, though others have exact rows of more by now.
+            let known = match first.reuse {
+                Reuse::Exact => (first.prompt - 1) / BLOCK * BLOCK,
+                Reuse::Any => first.tokens.len() - 1,
+            };
+            let known = &first.tokens[..known];
             let mut found = self.pool.find(known, first.reuse);
             let short = |pool: &PagePool, found: &Found| needed.saturating_sub(found.pages.len()) > pool.free();
             // A page that a part is copied from is one that is not free.

@@ -318,6 +318,20 @@ fn where_pages_run_out_the_youngest_waits() {
 }
 
 #[test]
+fn what_is_computed_again_is_computed_as_it_was() {
+    // The last gives its pages up after its prompt has been run, and the third, which begins like it, has exact rows of all of that prompt by then.
+    let mut model = Model::new(8, 3);
+    model.beside = vec![1];
+    model.add(prompt(1, 1), 1, Reuse::Any);
+    model.add(prompt(1, 207), 50, Reuse::Any);
+    model.add(prompt(1, 193), 24, Reuse::Any);
+    model.add(prompt(3, 173), 20, Reuse::Exact);
+    let last = model.add(prompt(3, 128), 21, Reuse::Exact);
+    model.run_to_the_end();
+    assert_eq!(model.ended[&last], alone(&prompt(3, 128), 21));
+}
+
+#[test]
 fn prompts_take_turns_and_answers_go_on() {
     let mut model = Model::new(64, 4);
     let long = model.add(prompt(1, 3000), 1, Reuse::Any);
