@@ -120,6 +120,10 @@ fn a_piece_leaves_the_same_bits_whatever_is_beside_it() {
         // Bytes have kernels of their own; one family will do.
         for &cache in if family == "llama" { &[Scalar::F16, Scalar::I8][..] } else { &[Scalar::F16] } {
             let mut e = engine(&file, &Options::default(), cache);
+            // Latent attention whose matrices of keys are apart has pieces in steps of their own on some machines.
+            if !e.mixes() && family == "deepseek2" {
+                continue;
+            }
             let alone = behind(&mut e, &tokens[..80], 0);
             for others in 1..OTHERS {
                 assert!(behind(&mut e, &tokens[..80], others) == alone, "{family}, {cache:?}, {others} others");

@@ -19,13 +19,16 @@ pub struct Settings {
     pub long: Option<usize>,
     /// Sequences that may share a step: the cache is a pool of pages then. None for one sequence, in a cache of its own.
     pub parallel: Option<usize>,
+    /// Have pieces of prompts tokens of other sequences in their steps? Not where functions of such steps would lay weights in another way than others do.
+    pub mixed: bool,
     /// Depths that have steps of one token of their own, before that of the whole cache; as the device is better for it unless said.
     pub depths: Option<Vec<usize>>,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { context: None, cache: Scalar::F16, chunk: CHUNK, long: None, parallel: None, depths: None }
+        let cache = Scalar::F16;
+        Settings { context: None, cache, chunk: CHUNK, long: None, parallel: None, mixed: true, depths: None }
     }
 }
 
@@ -89,10 +92,17 @@ pub fn depths(settings: &Settings, rows: usize, target: &Target) -> Vec<usize> {
     short.iter().copied().filter(|&d| d < rows).chain([rows]).collect()
 }
 
+impl Settings {
+    /// Most tokens of other sequences in the step of a piece; none where there are no such steps.
+    pub fn others(&self) -> Option<usize> {
+        self.parallel.filter(|_| self.mixed)
+    }
+}
+
 /// The classes that every session needs, with steps of at most so many tokens and these depths, the last that of the cache: compiled in one batch when a model is loaded.
-/// Where sequences share a pool, of them so many `parallel`, pieces of a prompt are in steps that take tokens of the others as well.
-pub fn classes(Most { chunk, long }: Most, depths: &[usize], parallel: Option<usize>) -> Vec<Class> {
-    let (rows, others) = (*depths.last().expect("that of the cache"), parallel.unwrap_or(0));
+/// With `others` pieces of a prompt are in steps that take tokens of so many other sequences as well: see [`Settings::others`].
+pub fn classes(Most { chunk, long }: Most, depths: &[usize], others: Option<usize>) -> Vec<Class> {
+    let (rows, others) = (*depths.last().expect("that of the cache"), others.unwrap_or(0));
     let one = depths.iter().map(|&depth| Class { tokens: 1, batch: false, others: 0, logits: Logits::Last, depth });
     let many = [FEW.min(chunk), chunk, long].map(|n| (n, Logits::Last));
     let many = [many[0], (chunk, Logits::None), many[1], (long, Logits::None), many[2]];

@@ -83,7 +83,7 @@ impl<'a> Compiled<'a> {
         let depths = depths(&settings, rows, device.target());
         let plan = |class: Class| model.plan(&plan_options(class, cache, &opened.target), &mut functions);
         let batches = parallel.into_iter().map(|most| batch_class(1, most, rows));
-        let classes = classes(most, &depths, parallel);
+        let classes = classes(most, &depths, settings.others());
         let plans: Vec<Plan> = classes.iter().copied().chain(batches).map(plan).collect();
         let choices: &[Choice] = if device.overlaps() { &[Choice::Greedy, Choice::Best] } else { &[Choice::Greedy] };
         let choice = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
@@ -91,7 +91,14 @@ impl<'a> Compiled<'a> {
         let all: Vec<_> = planned.chain(choices.iter().map(choice)).collect();
         let ready = jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
         let arena = Jit::arena(&ready).max(LEAST_ARENA);
-        let layouts = load::layouts(&mut jit, &plans)?;
+        let layouts = match load::common_layouts(&mut jit, &plans)? {
+            Ok(layouts) => layouts,
+            // Alternatives of two attentions that share a weight are decided on one after the other: neither may lie as it has to before the other does.
+            Err(_) if settings.others().is_some() => {
+                return Compiled::new(file, opened, Settings { long: asked, mixed: false, ..settings }, there, progress);
+            }
+            Err(_) => load::layouts(&mut jit, &plans)?,
+        };
         let mut partials: FxHashMap<usize, usize> = FxHashMap::default();
         for (class, plan) in classes.iter().zip(&plans) {
             let of_plan = ready.iter().filter(|r| plan.functions().iter().any(|&f| Arc::ptr_eq(f, &r.function)));
@@ -162,7 +169,7 @@ impl<'a> Compiled<'a> {
         let weights = load::weights(file, &mut jit, &layouts, there, progress)?;
         let most = Most::of(&settings, model.context(), jit.target());
         let (device, Most { chunk, long }) = (jit.device().clone(), most);
-        let classes = classes(most, &depths, settings.parallel);
+        let classes = classes(most, &depths, settings.others());
         let planes = model.planes(settings.cache);
         let states = planes
             .iter()

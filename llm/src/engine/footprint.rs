@@ -43,7 +43,7 @@ impl Footprint {
             .map(|window| Options::ring_rows(window, long) as u64);
         let cached = model.cache_row_bytes(probe.cache) - windowed;
         let row = cached + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
-        let others = settings.parallel.unwrap_or(0);
+        let others = settings.others().unwrap_or(0);
         let tokens = long + others;
         let hidden = 2 * tokens * model.width() * size_of::<f32>() + layer_input_bytes(model, tokens);
         let logits = chunk.max(others + 1) * model.vocabulary() * size_of::<f32>();

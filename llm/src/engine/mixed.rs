@@ -51,6 +51,9 @@ impl Engine {
     ) -> Result<Left, Error> {
         self.check_piece(&piece, others)?;
         self.finish()?;
+        if !self.mixes() {
+            return self.step_of_one(&piece, others);
+        }
         let steps = if piece.exact { Steps::Chunks } else { Steps::Fitting };
         let (mut rest, mut left) = (piece, Left::default());
         loop {
@@ -80,6 +83,23 @@ impl Engine {
             left.logits = Some(std::mem::take(&mut self.logits_host));
         }
         Ok(left)
+    }
+    /// Do pieces have tokens of other sequences in their steps?
+    pub fn mixes(&self) -> bool {
+        self.settings.others().is_some()
+    }
+    /// The same where they have not.
+    fn step_of_one(&mut self, piece: &Piece, others: &[Row]) -> Result<Left, Error> {
+        if !others.is_empty() {
+            return Err(Error::Sequences { rows: others.len() + 1, most: 1 });
+        }
+        self.select(piece.pages)?;
+        let logits = if piece.ends { Logits::Last } else { Logits::None };
+        let logits = match piece.exact {
+            true => self.forward_chunks(piece.tokens, piece.position, logits)?,
+            false => self.forward_with(piece.tokens, piece.position, logits)?,
+        };
+        Ok(Left { logits: piece.ends.then(|| logits.to_vec()), ranked: Vec::new() })
     }
     fn check_piece(&mut self, piece: &Piece, others: &[Row]) -> Result<(), Error> {
         self.check(piece.tokens)?;

@@ -87,7 +87,8 @@ impl Batcher {
         let Some(pages) = engine.pages() else { return Err(Box::new(engine)) };
         let piece = PIECE.min(engine.chunk());
         let sequences = engine.most_sequences();
-        let bounds = Bounds { pages, page: Options::PAGE, places: 0, sequences, piece, batch_invariant };
+        let mixed = engine.mixes();
+        let bounds = Bounds { pages, page: Options::PAGE, places: 0, sequences, piece, batch_invariant, mixed };
         Ok(Batcher {
             scheduler: Scheduler::new(bounds),
             bounds,

@@ -24,6 +24,8 @@ pub struct Bounds {
     pub piece: usize,
     /// Must what a sequence gives that reuses [exact](Reuse::Exact) rows alone not depend on how many are beside it?
     pub batch_invariant: bool,
+    /// Can a piece and tokens of answers be one step?
+    pub mixed: bool,
 }
 
 /// A prompt's rest of no more tokens is one small step.
@@ -285,7 +287,7 @@ impl Scheduler {
         let alike = self.bounds.batch_invariant && decodes.iter().any(exact);
         // What a piece leaves in the cache is the same in either kind of step; logits, and what others leave, are not.
         let logits_alike = |piece: &Piece| self.bounds.batch_invariant && piece.ends && self.is_exact(piece.sequence);
-        let mixed = !decodes.is_empty() && !alike && piece.as_ref().is_some_and(|piece| !logits_alike(piece));
+        let mixed = self.bounds.mixed && !decodes.is_empty() && !alike && piece.as_ref().is_some_and(|piece| !logits_alike(piece));
         let (moves, copies) = (self.pool.take_moves(), std::mem::take(&mut self.copies));
         Batch { moves, copies, decodes, piece, alike, mixed }
     }

@@ -50,7 +50,7 @@ impl Model {
         Model::with_host(pages, sequences, 0)
     }
     fn with_host(pages: usize, sequences: usize, places: usize) -> Model {
-        let bounds = Bounds { pages, page: PAGE, places, sequences, piece: 96, batch_invariant: true };
+        let bounds = Bounds { pages, page: PAGE, places, sequences, piece: 96, batch_invariant: true, mixed: true };
         Model {
             scheduler: Scheduler::new(bounds),
             pool: vec![None; pages * PAGE],
@@ -198,11 +198,15 @@ impl Model {
             self.goes_on(d.sequence, told[row]);
         }
         self.scheduler.check();
+        self.nobody_waits();
+        true
+    }
+    /// Where nobody is here any more, nobody reads the step that is under way.
+    fn nobody_waits(&mut self) {
         if self.scheduler.is_idle() {
             self.under_way = None;
             self.scheduler.let_go();
         }
-        true
     }
     /// A token is chosen for a sequence, which goes on or ends.
     fn goes_on(&mut self, id: SequenceId, token: u32) {
@@ -386,6 +390,7 @@ proptest! {
                     let here: Vec<SequenceId> = asked.keys().copied().filter(|id| !model.ended.contains_key(id)).collect();
                     if let Some(&id) = here.get(nth) {
                         model.scheduler.remove(id);
+                        model.nobody_waits();
                         asked.remove(&id);
                         model.scheduler.check();
                     }
