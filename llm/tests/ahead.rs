@@ -48,9 +48,7 @@ fn answers(batcher: &mut Batcher, prompts: &[&[u32]], apart: usize) -> (Vec<Vec<
             here.insert(batcher.add(prompts[come], Reuse::Exact).expect("a prompt"), (come, generation(come)));
             come += 1;
         }
-        let told = batcher
-            .step_with(&mut |_, _| None, &mut |sequence| here.get(&sequence)?.1.draws())
-            .expect("a step");
+        let told = batcher.step_with(&mut |_, _| None, &mut |sequence| here.get(&sequence)?.1.draws()).expect("a step");
         for of in told {
             let Some((at, generation)) = here.get_mut(&of.sequence) else { panic!("{of:?} is nobody's") };
             let history = batcher.scheduler().tokens(of.sequence).to_vec();

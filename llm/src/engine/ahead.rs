@@ -95,7 +95,8 @@ impl Engine {
     pub fn start_rows(&mut self, rows: &[AheadRow], alike: bool) -> Result<bool, Error> {
         let most = self.most_sequences();
         let class = batch_class(if alike { most } else { rows.len() }, most, self.cache.rows);
-        let plain: Vec<Row> = rows.iter().map(|row| Row { token: 0, position: row.position, pages: row.pages }).collect();
+        let plain: Vec<Row> =
+            rows.iter().map(|row| Row { token: 0, position: row.position, pages: row.pages }).collect();
         self.check_rows(&plain)?;
         let given: Vec<u32> = rows.iter().filter_map(|row| token(row.token)).collect();
         if !given.is_empty() {

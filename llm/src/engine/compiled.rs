@@ -95,7 +95,13 @@ impl<'a> Compiled<'a> {
             Ok(layouts) => layouts,
             // Alternatives of two attentions that share a weight are decided on one after the other: neither may lie as it has to before the other does.
             Err(_) if settings.others().is_some() => {
-                return Compiled::new(file, opened, Settings { long: asked, mixed: false, ..settings }, there, progress);
+                return Compiled::new(
+                    file,
+                    opened,
+                    Settings { long: asked, mixed: false, ..settings },
+                    there,
+                    progress,
+                );
             }
             Err(_) => load::layouts(&mut jit, &plans)?,
         };

@@ -71,7 +71,8 @@ impl Batcher {
     /// Starts the step behind one that is under way, as far as that can be said, and reads what that has chosen.
     pub(super) fn read_ahead(&mut self, batch: &Batch, drawing: &mut Drawing) -> Result<Vec<Stepped>, Error> {
         let context = self.engine.context();
-        let mut goes_on = |sequence, position| drawing(sequence).is_some_and(|(_, left)| left > 1 && position < context);
+        let mut goes_on =
+            |sequence, position| drawing(sequence).is_some_and(|(_, left)| left > 1 && position < context);
         let next = match self.ahead.by_host || self.ahead.landed.is_some() {
             true => None,
             false => self.scheduler.next_ahead(batch, &mut goes_on),

@@ -287,7 +287,10 @@ impl Scheduler {
         let alike = self.bounds.batch_invariant && decodes.iter().any(exact);
         // What a piece leaves in the cache is the same in either kind of step; logits, and what others leave, are not.
         let logits_alike = |piece: &Piece| self.bounds.batch_invariant && piece.ends && self.is_exact(piece.sequence);
-        let mixed = self.bounds.mixed && !decodes.is_empty() && !alike && piece.as_ref().is_some_and(|piece| !logits_alike(piece));
+        let mixed = self.bounds.mixed
+            && !decodes.is_empty()
+            && !alike
+            && piece.as_ref().is_some_and(|piece| !logits_alike(piece));
         let (moves, copies) = (self.pool.take_moves(), std::mem::take(&mut self.copies));
         Batch { moves, copies, decodes, piece, alike, mixed }
     }
@@ -296,11 +299,7 @@ impl Scheduler {
     }
     /// The batch behind one that is under way, of those of its sequences that go on: which token of theirs each runs is not known here yet. Whether one may still have a token at a position, `goes_on` says.
     /// None where what is next can be said only once that batch has been read.
-    pub fn next_ahead(
-        &mut self,
-        batch: &Batch,
-        goes_on: &mut dyn FnMut(SequenceId, usize) -> bool,
-    ) -> Option<Batch> {
+    pub fn next_ahead(&mut self, batch: &Batch, goes_on: &mut dyn FnMut(SequenceId, usize) -> bool) -> Option<Batch> {
         let admits = !self.waiting.is_empty() && self.running.len() < self.bounds.sequences;
         let all = self.running.iter().all(|s| batch.decodes.iter().any(|d| d.ends && d.sequence == s.id));
         if batch.piece.is_some() || admits || !all {

@@ -198,7 +198,8 @@ impl Default for Metrics {
             ("steps_ahead", "Those of them that were started before the one before was read"),
         ]
         .map(|(name, help)| counter(name, help));
-        let brought_back = counter("cache_pages_brought_back", "Pages of the cache that came back from the host's memory");
+        let brought_back =
+            counter("cache_pages_brought_back", "Pages of the cache that came back from the host's memory");
         let preempted =
             counter("requests_preempted", "Times that a sequence gave its pages up and was computed again later");
         let load_failures = counter("model_load_failures", "Times that the model could not be loaded");

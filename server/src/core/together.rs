@@ -74,7 +74,15 @@ struct UnderWay {
 impl Together {
     /// With a model that nobody has asked yet.
     pub fn new(batcher: Batcher, model: Arc<Model>, condition: Condition) -> Together {
-        Together { batcher, model, condition, ongoing: Vec::new(), stay: Stay::default(), preempted: 0, steps: Steps::default() }
+        Together {
+            batcher,
+            model,
+            condition,
+            ongoing: Vec::new(),
+            stay: Stay::default(),
+            preempted: 0,
+            steps: Steps::default(),
+        }
     }
     /// Works until the queue is closed, the model is told to leave, or nobody has asked for as long as it stays: what was last said about that counts.
     pub fn run(mut self) {

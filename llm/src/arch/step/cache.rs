@@ -82,7 +82,13 @@ impl Step<'_> {
     }
     /// Writes `row [n, width]` into a component of a layer's cache whose buffers begin with number `plane`, at the positions of these tokens. Returns what the cache
     /// then holds, in f32: `[rows, width]`, all of the pool for tokens of several sequences, those of one for its own; and the number of the next component's first buffer.
-    pub fn cached<'g>(&'g self, layer: usize, plane: usize, c: Component, row: Tensor<'g>) -> (Views<Tensor<'g>>, usize) {
+    pub fn cached<'g>(
+        &'g self,
+        layer: usize,
+        plane: usize,
+        c: Component,
+        row: Tensor<'g>,
+    ) -> (Views<Tensor<'g>>, usize) {
         let cache = self.options.cache;
         let values = match cache.is_float() {
             true => vec![row.cast(cache)],
@@ -103,7 +109,13 @@ impl Step<'_> {
     }
 
     /// A component of a layer's cache, once these `values` are written into its buffers, if there are any.
-    fn component<'g>(&'g self, layer: usize, plane: usize, c: Component, values: &[Tensor<'g>]) -> (Views<Tensor<'g>>, usize) {
+    fn component<'g>(
+        &'g self,
+        layer: usize,
+        plane: usize,
+        c: Component,
+        values: &[Tensor<'g>],
+    ) -> (Views<Tensor<'g>>, usize) {
         let (cache, group) = (self.options.cache, group_of(c.width));
         let window = c.window;
         let numbers = Rows { bind: Bind::State(layer, plane), name: c.name, width: c.width, scalar: cache, window };
