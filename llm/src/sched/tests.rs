@@ -179,7 +179,7 @@ impl Model {
         }
         // Of some nobody knows that they end.
         let Model { scheduler, wanted, .. } = self;
-        let mut goes_on = |id: SequenceId, at: usize| at + 1 < wanted[&id].0 || id.0 % 2 == 0;
+        let mut goes_on = |id: SequenceId, at: usize| at + 1 < wanted[&id].0 || id.0.is_multiple_of(2);
         let next = scheduler.next_ahead(&batch, &mut goes_on);
         let next = next.map(|next| {
             let chosen = self.run_rows(&next, Some((&batch, &told)));
