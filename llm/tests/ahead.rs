@@ -3,13 +3,16 @@
 #[path = "parity_support/tables.rs"]
 mod tables;
 
-use gristmill_backend::{Options, open};
+mod late_support;
+
+use gristmill_backend::{Opened, Options, open};
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::generation::{Generation, Given};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::prefix::Reuse;
 use gristmill_llm::sampling::{Sampler, SamplingParams};
 use gristmill_llm::sched::Batcher;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use tables::{data, ids};
 
@@ -19,8 +22,11 @@ const PARALLEL: usize = 4;
 const ANSWER: usize = 14;
 
 fn batcher(family: &str, quant: &str) -> (Batcher, Vec<u32>) {
+    batcher_on(open("cpu", &Options::default()).expect("a device"), family, quant)
+}
+
+fn batcher_on(opened: Opened, family: &str, quant: &str) -> (Batcher, Vec<u32>) {
     let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
-    let opened = open("cpu", &Options::default()).expect("a device");
     let settings = Settings { context: Some(256), chunk: 128, parallel: Some(PARALLEL), ..Settings::default() };
     let engine = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
     let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
@@ -40,20 +46,32 @@ fn generation(nth: usize) -> Generation<'static> {
 
 /// The answers to these, each added so many steps after the one before, and how many tokens the device has chosen ahead.
 fn answers(batcher: &mut Batcher, prompts: &[&[u32]], apart: usize) -> (Vec<Vec<u32>>, usize) {
-    let context = batcher.engine().context();
+    answers_with(batcher, prompts, apart, Reuse::Exact)
+}
+
+/// The same, where what is reused may be anything or has to be exact.
+fn answers_with(batcher: &mut Batcher, prompts: &[&[u32]], apart: usize, reuse: Reuse) -> (Vec<Vec<u32>>, usize) {
+    let (context, vocabulary) = (batcher.engine().context(), batcher.engine().model().vocabulary());
     let (mut here, mut answers) = (BTreeMap::new(), vec![Vec::new(); prompts.len()]);
     let (mut come, mut step, mut ahead) = (0, 0, 0);
     while come < prompts.len() || !here.is_empty() {
         while come < prompts.len() && step >= come * apart {
-            here.insert(batcher.add(prompts[come], Reuse::Exact).expect("a prompt"), (come, generation(come)));
+            here.insert(batcher.add(prompts[come], reuse).expect("a prompt"), (come, generation(come)));
             come += 1;
         }
-        let told = batcher.step_with(&mut |_, _| None, &mut |sequence| here.get(&sequence)?.1.draws()).expect("a step");
+        let told = {
+            let here = RefCell::new(&mut here);
+            let mut asking =
+                |sequence, history: &[u32]| here.borrow_mut().get_mut(&sequence)?.1.ask(history, vocabulary);
+            let mut drawing = |sequence| here.borrow().get(&sequence)?.1.draws();
+            batcher.step_with(&mut asking, &mut drawing).expect("a step")
+        };
         for of in told {
             let Some((at, generation)) = here.get_mut(&of.sequence) else { panic!("{of:?} is nobody's") };
             let history = batcher.scheduler().tokens(of.sequence).to_vec();
-            let token = batcher.drawn(of);
-            ahead += usize::from(token.is_some());
+            let drawn = batcher.drawn(of);
+            ahead += usize::from(drawn.is_some());
+            let token = drawn.or_else(|| generation.choose_ranked(batcher.ranked(of)?, &history));
             let given = match token {
                 Some(token) => Given::Token(token),
                 None => Given::Logits(batcher.logits(of).expect("logits")),
@@ -99,6 +117,26 @@ fn check(family: &str, quant: &str) {
     batcher.remove(gone);
     assert_eq!(batcher.load().pages, 0, "nobody has a page");
     assert_eq!(answers(&mut batcher, &prompts[..1], 0).0, alone);
+}
+
+/// Where steps run as late as they may, nothing that the host writes reaches one that was started before.
+#[test]
+fn steps_that_run_late_have_the_same_tokens() {
+    for (family, quant) in [("llama", "q4_k_m"), ("qwen3moe", "q8_0")] {
+        let (plain, tokens) = batcher(family, quant);
+        let prompts: Vec<&[u32]> = (0..7).map(|nth| &tokens[nth..40 + 7 * nth]).collect();
+        let wanted = answers(&mut plain.with_ahead(false), &prompts, 0).0;
+        let (mut late, _) = batcher_on(late_support::late(), family, quant);
+        for apart in [0, 1, 5] {
+            let (found, ahead) = answers(&mut late, &prompts, apart);
+            assert_eq!(found, wanted, "{family}, {apart} steps apart");
+            assert!(ahead > 20, "{family}, {apart} steps apart: {ahead} tokens");
+        }
+        // Answers that may depend on others, whose steps have pieces of prompts.
+        let (found, _) = answers_with(&mut late, &prompts, 2, Reuse::Any);
+        assert!(found.iter().flatten().count() > 20, "{found:?}");
+        assert!(late.steps().mixed > 0, "{:?}", late.steps());
+    }
 }
 
 #[test]
