@@ -2,20 +2,14 @@
 //!
 //! What the host writes for such a step, and what it chooses, lies in one of two sets of buffers in turn, as the step before may still use the other.
 
-use super::captured::Captured;
-use super::class::{Class, batch_class};
+use super::class::batch_class;
 use super::error::Error;
 use super::executor::Engine;
-use super::pool::Inputs;
-use super::several::{Row, bytes};
-use crate::sampling::{self, Draws, NUMBERS, Random};
-use gristmill_runtime::{Buffer, Device, Memory};
+use super::inputs::{Row, bytes};
+use super::sets::{Ahead, Key, STARTED};
+use crate::sampling::{self, Draws, Random};
+use gristmill_runtime::Buffer;
 use gristmill_tensor::jit::Call;
-use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
-
-/// Steps that may be under way at once.
-const STARTED: usize = 2;
 
 /// A token's row of such a step.
 #[derive(Clone, Copy, Debug)]
@@ -37,53 +31,6 @@ pub enum Source {
     Token(u32),
     /// On the device: it is what was chosen for that row of the step that was started before.
     Row(usize),
-}
-
-/// A class of step, which of the sets it has, and whether the most probable tokens will do.
-type Key = (Class, usize, bool);
-
-/// What steps ahead have for themselves.
-pub(super) struct Ahead {
-    sets: [Set; STARTED],
-    captured: FxHashMap<Key, Captured>,
-    /// Of the steps under way, the earliest first, which it is and how many rows it has.
-    started: VecDeque<(Key, usize)>,
-    /// The set of the next.
-    next: usize,
-}
-
-/// What is written for a step, and what it chooses.
-struct Set {
-    inputs: Inputs,
-    from: Buffer,
-    given: Buffer,
-    numbers: Buffer,
-    random: Buffer,
-    chosen: Buffer,
-}
-
-impl Set {
-    fn buffers(&self) -> impl Iterator<Item = &Buffer> {
-        let Set { inputs, from, given, numbers, random, chosen } = self;
-        inputs.buffers().into_iter().chain([from, given, numbers, random, chosen])
-    }
-}
-
-impl Ahead {
-    pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
-        self.sets.iter().flat_map(Set::buffers)
-    }
-    fn new(device: &dyn Device, blocks: usize, sequences: usize) -> Result<Ahead, Error> {
-        let of = |each: usize, memory| device.alloc(sequences * each * size_of::<i32>(), memory);
-        let set = || {
-            let [asked, told] = [Memory::Scratch, Memory::State];
-            let inputs = Inputs::new(device, blocks, sequences, sequences)?;
-            let (from, given) = (of(1, asked)?, of(1, asked)?);
-            let (numbers, random, chosen) = (of(NUMBERS, asked)?, of(1, asked)?, of(1, told)?);
-            Ok::<_, Error>(Set { inputs, from, given, numbers, random, chosen })
-        };
-        Ok(Ahead { sets: [set()?, set()?], captured: FxHashMap::default(), started: VecDeque::new(), next: 0 })
-    }
 }
 
 impl Engine {

@@ -3,7 +3,8 @@
 use super::captured::{Captured, Variables};
 use super::class::{CacheShape, Class, FEW, Settings, plan_options};
 use super::error::{Error, Progress};
-use super::pool::{Inputs, Pool};
+use super::inputs::Inputs;
+use super::pool::Pool;
 use super::seen::Seen;
 use crate::arch::{self, Bind, Functions, Logits, Model, Options, Plan, Plane, RopeTable};
 use crate::load::Weights;

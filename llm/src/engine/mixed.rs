@@ -5,7 +5,7 @@
 use super::class::{Class, FEW};
 use super::error::{Error, Progress};
 use super::executor::{Engine, Steps};
-use super::several::{Row, bytes};
+use super::inputs::{Row, bytes};
 use crate::arch::{Logits, Options};
 use crate::sampling::{self, Ask, Ranked};
 use gristmill_tensor::jit::Call;

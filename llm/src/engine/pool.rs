@@ -1,11 +1,11 @@
 //! What steps over a pool of pages read besides what all steps do. Which sequence has which page is the caller's affair (`sched`); here pages are numbers.
 
-use super::ahead::Ahead;
 use super::captured::Captured;
 use super::class::Class;
 use super::error::Error;
-use super::several::{Row, bytes};
-use crate::arch::{Bind, Options};
+use super::inputs::Inputs;
+use super::sets::Ahead;
+use crate::arch::Options;
 use crate::sampling::Rows;
 use gristmill_runtime::{Buffer, Device, Memory};
 use rustc_hash::FxHashMap;
@@ -29,48 +29,6 @@ pub(super) struct Pool {
     pub(super) ranks: Option<Ranks>,
     /// What steps have that are started before the one before is read, once there was one.
     pub(super) ahead: Option<Ahead>,
-}
-
-/// What the host writes for a step of several sequences.
-#[derive(Clone)]
-pub(super) struct Inputs {
-    /// The pages of each, `[rows, blocks]`, and those that were written.
-    table: Buffer,
-    written: Vec<Vec<u32>>,
-    blocks: usize,
-    /// Of each token its position, and where there is a piece the row of the pool.
-    pub(super) positions: Buffer,
-    pub(super) slots: Buffer,
-}
-
-impl Inputs {
-    /// For so many rows of a table, of so many pages each, and so many tokens.
-    pub fn new(device: &dyn Device, blocks: usize, rows: usize, tokens: usize) -> Result<Inputs, Error> {
-        let numbers = |n: usize| device.alloc(n * size_of::<i32>(), Memory::Scratch);
-        let (table, positions, slots) = (numbers(rows * blocks)?, numbers(tokens)?, numbers(tokens)?);
-        Ok(Inputs { table, written: vec![Vec::new(); rows], blocks, positions, slots })
-    }
-    /// Makes the pages of these rows those of the table's.
-    pub fn write_table(&mut self, device: &dyn Device, rows: &[Row]) -> Result<(), Error> {
-        for (at, (row, written)) in rows.iter().zip(&mut self.written).enumerate() {
-            if written != row.pages {
-                *written = row.pages.to_vec();
-                device.write(&self.table, at * self.blocks * size_of::<i32>(), &bytes(row.pages.iter().copied()))?;
-            }
-        }
-        Ok(())
-    }
-    pub fn bound(&self, bind: &Bind) -> Buffer {
-        match bind {
-            Bind::Positions => self.positions.clone(),
-            Bind::Slots => self.slots.clone(),
-            Bind::Table => self.table.clone(),
-            _ => unreachable!("{bind:?} is none of several sequences"),
-        }
-    }
-    pub fn buffers(&self) -> [&Buffer; 3] {
-        [&self.table, &self.positions, &self.slots]
-    }
 }
 
 /// What rows are told, and the steps that tell them, by the most rows of each.

@@ -5,8 +5,8 @@
 use super::class::Class;
 use super::error::{Error, Progress};
 use super::executor::Engine;
+use super::inputs::Row;
 use super::pool::Ranks;
-use super::several::Row;
 use crate::sampling::{self, Ask, Ranked, Rows};
 use gristmill_runtime::Buffer;
 use gristmill_tensor::jit::Call;

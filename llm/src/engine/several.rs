@@ -4,6 +4,7 @@ use super::captured::{Captured, Variables};
 use super::class::{Class, batch_class};
 use super::error::{Error, Progress};
 use super::executor::Engine;
+use super::inputs::{Row, bytes};
 use super::pool::Pool;
 use crate::arch::Options;
 use crate::sampling;
@@ -11,21 +12,6 @@ use gristmill_runtime::Span;
 use gristmill_tensor::jit::{Call, Ready};
 use gristmill_uop::machine::MachineKind;
 use std::sync::Arc;
-
-/// A token of a sequence, to be run beside others'.
-#[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
-    /// Its id.
-    pub token: u32,
-    /// Where it stands in its sequence.
-    pub position: usize,
-    /// The sequence's pages up to there, in the order of its positions. That of this position is no other row's.
-    pub pages: &'a [u32],
-}
-
-pub(super) fn bytes(numbers: impl Iterator<Item = u32>) -> Vec<u8> {
-    numbers.flat_map(u32::to_le_bytes).collect()
-}
 
 impl Engine {
     /// Pages of its pool; none where its cache is one sequence's.

@@ -1,10 +1,10 @@
 //! An engine that does what the scheduler says.
 
-use super::ahead::Ahead;
 use super::pace::Pace;
 use super::pages::Move;
 use super::scheduler::{Batch, Bounds, Decode, Load, Scheduler};
 use super::sequence::SequenceId;
+use super::under_way::Ahead;
 use crate::arch::Options;
 use crate::engine::{self, Engine, Row};
 use crate::prefix::Reuse;

@@ -10,6 +10,7 @@ mod scheduler;
 mod sequence;
 #[cfg(test)]
 mod tests;
+mod under_way;
 
 pub use batcher::{Asking, Batcher, Drawing, Failed, Stepped, Steps};
 pub use pages::Move;
