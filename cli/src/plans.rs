@@ -37,7 +37,7 @@ pub fn worth_trying(
     let most = Most::of(&settings, context, target);
     let rows = cache_rows(context, most.long);
     let (mut functions, mut tried) = (Functions::new(), Vec::new());
-    for class in classes(most, &depths(&settings, rows, target)) {
+    for class in classes(most, &depths(&settings, rows, target), None) {
         if (if class.tokens == 1 { work.tokens } else { work.prompt }) == 0 {
             continue;
         }

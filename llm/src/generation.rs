@@ -2,7 +2,7 @@
 //!
 //! Whoever makes answers (`run`, `chat`, the server) drives a [`Generation`]; what becomes of the tokens is theirs.
 
-use crate::sampling::{Ask, CHANGED, Choice, Ranked, Sampler, TokenSet};
+use crate::sampling::{Ask, CHANGED, Choice, Draws, Ranked, Sampler, TokenSet};
 use crate::session::{ConstraintError, Error, Session};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -129,6 +129,11 @@ impl<'a> Generation<'a> {
     }
     fn is_plain(&self) -> bool {
         self.constraint.is_none() && self.bias.is_empty()
+    }
+    /// How a device may choose its tokens before the host has seen the one before, and how many may still come; none where it cannot.
+    pub fn draws(&self) -> Option<(Draws, usize)> {
+        let alone = self.is_plain() && !self.wants_logits;
+        Some((Draws::of(&self.sampler).filter(|_| alone)?, self.limit - self.tokens.min(self.limit)))
     }
     /// What a device is to be asked about the logits over so many tokens after `history`, so that the next one can be chosen without them; nothing where the most probable one will do, all
     /// logits are wanted, or that cannot be asked.

@@ -44,6 +44,15 @@ pub type Layouts = FxHashMap<String, Layout>;
 
 /// The layouts for these plans, whose functions the jit has compiled.
 pub fn layouts(jit: &mut Jit, plans: &[Plan]) -> Result<Layouts, Error> {
+    let refused = |name: &str| {
+        let message = "is read in two layouts by different functions";
+        gristmill_runtime::Error::invalid(name.to_string(), message).into()
+    };
+    common_layouts(jit, plans)?.map_err(|name| refused(&name))
+}
+
+/// The same, or the name of a weight that functions have in two layouts.
+pub fn common_layouts(jit: &mut Jit, plans: &[Plan]) -> Result<Result<Layouts, String>, Error> {
     let mut out = Layouts::default();
     for call in plans.iter().flat_map(|p| &p.calls) {
         let ready = jit.prepare(std::slice::from_ref(&call.function), &|_, _| ())?;
@@ -52,12 +61,11 @@ pub fn layouts(jit: &mut Jit, plans: &[Plan]) -> Result<Layouts, Error> {
             let layouts = &ready[0].compiled.layouts;
             let layout = layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::File, |l| l.1);
             if *out.entry(name.to_string()).or_insert(layout) != layout {
-                let message = "is read in two layouts by different functions";
-                return Err(gristmill_runtime::Error::invalid(name.to_string(), message).into());
+                return Ok(Err(name.clone()));
             }
         }
     }
-    Ok(out)
+    Ok(Ok(out))
 }
 
 fn bytes(info: &TensorInfo, layout: Layout) -> usize {

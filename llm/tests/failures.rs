@@ -31,8 +31,15 @@ fn tiny(poisoned: Option<(u32, f64)>) -> Gguf {
 
 fn engine(file: &Gguf, overlaps: bool) -> (Engine, Arc<Calls>) {
     let (opened, calls) = failing("cpu", true, overlaps);
-    let settings =
-        Settings { context: Some(1024), cache: Scalar::F16, chunk: 64, long: None, parallel: None, depths: None };
+    let settings = Settings {
+        context: Some(1024),
+        cache: Scalar::F16,
+        chunk: 64,
+        long: None,
+        parallel: None,
+        mixed: true,
+        depths: None,
+    };
     (Engine::load(file, opened, settings, &|_| ()).expect("a model"), calls)
 }
 

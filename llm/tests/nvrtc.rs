@@ -71,7 +71,7 @@ fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Cas
     let mut functions = Functions::new();
     let rows = cache_rows(CONTEXT, CHUNK);
     let mut all = Vec::new();
-    for class in classes(Most::chunk(CHUNK), &depths(&Settings::default(), rows, jit.device().target())) {
+    for class in classes(Most::chunk(CHUNK), &depths(&Settings::default(), rows, jit.device().target()), None) {
         if class.tokens > 1 && !all_steps {
             continue;
         }
@@ -114,7 +114,7 @@ fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
     let pools = Pools::new(4 * rows / arch::Options::PAGE, model.window(), 64, CHUNK);
     let cache = CacheShape { rows, pages: Some(pools), chunk: CHUNK, scalar: Scalar::F16 };
     let batches = [1, 8, 64].map(|sequences| batch_class(sequences, 64, rows));
-    let pieces = classes(Most::chunk(CHUNK), &[rows]);
+    let pieces = classes(Most::chunk(CHUNK), &[rows], None);
     let mut all = Vec::new();
     for class in batches.into_iter().chain(pieces) {
         let plan = model.plan(&plan_options(class, cache, jit.target()), &mut functions);

@@ -68,7 +68,7 @@ fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<K
     let mut functions = Functions::new();
     let rows = cache_rows(CONTEXT, CHUNK);
     let mut all = Vec::new();
-    for class in classes(Most::chunk(CHUNK), &depths(&Settings::default(), rows, jit.device().target())) {
+    for class in classes(Most::chunk(CHUNK), &depths(&Settings::default(), rows, jit.device().target()), None) {
         if class.tokens > 1 && !all_steps {
             continue;
         }

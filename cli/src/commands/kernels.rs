@@ -11,7 +11,7 @@ use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_compiler::{Cheapest, Listed, Policy};
 use gristmill_llm::arch::{self, Functions, Options as PlanOptions, Plan, Pools, TokenClass};
-use gristmill_llm::engine::{CacheShape, Most, batch_class, cache_rows, classes, depths, plan_options};
+use gristmill_llm::engine::{CacheShape, Most, Settings, batch_class, cache_rows, classes, depths, plan_options};
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_profile::compilation::{self, Compilation};
 use gristmill_tensor::jit::{Jit, Ready};
@@ -108,9 +108,14 @@ impl<'m> Steps<'m> {
         let sequences = asked.batch.map(usize::from);
         let pages = sequences.map(|n| Pools::new(n * rows / PlanOptions::PAGE, model.window(), n, most.chunk));
         let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
+        let others = Settings { parallel: sequences, ..settings.clone() }.over(pages).others();
         let all = match sequences {
-            Some(n) => vec![batch_class(n, n, rows)],
-            None => classes(most, &depths(&settings, rows, target)),
+            Some(n) => {
+                let pieces = classes(Most::chunk(most.chunk), &[rows], others);
+                let pieces = pieces.into_iter().filter(|class| class.others > 0);
+                std::iter::once(batch_class(n, n, rows)).chain(pieces).collect()
+            }
+            None => classes(most, &depths(&settings, rows, target), None),
         };
         let classes = all.into_iter().map(|class| plan_options(class, cache, target)).collect();
         Steps { model, context, classes, functions: Functions::new(), seen: vec![], shown: 0 }
@@ -270,6 +275,7 @@ fn step(plan: &Plan, ready: &[Arc<Ready>], options: &PlanOptions, out: &mut dyn 
         TokenClass::One => "one token".to_string(),
         TokenClass::Chunk { max } => format!("a chunk of {max} tokens"),
         TokenClass::Batch { max } => format!("a token each of {max} sequences"),
+        TokenClass::Mixed { piece, others } => format!("a piece of {piece} tokens, and a token each of {others} others"),
     };
     writeln!(
         out,

@@ -70,7 +70,7 @@ pub struct Options {
     /// Most models that are loaded at a time [default: as many as there is memory for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Limits")]
     models_loaded: Option<u16>,
-    /// Memory of each model for earlier prompts where it answers one by one, MB [default: four whole contexts, within an eighth of the free memory]
+    /// Memory of this machine for earlier prompts of each model, where it answers one by one, or on a device with memory of its own what leaves its cache, MB [default: four whole contexts, within an eighth of the free memory]
     #[arg(long, value_name = "MB", help_heading = "Limits")]
     keep: Option<usize>,
     /// Let answers with a seed or temperature 0 depend on who else is answered, in their last bits, and so now and then in a word: they are faster while few are made

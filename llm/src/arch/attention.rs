@@ -1,7 +1,7 @@
 //! Attention whose heads share keys and values in groups: any ratio, keys and values apart in the cache.
 
 use super::cache::{CacheSpec, Component};
-use super::step::{Sight, Step};
+use super::step::{Sight, Step, Views};
 use super::tensors::{Table, Weights};
 use crate::gguf::Role;
 use gristmill_tensor::dims;
@@ -136,10 +136,8 @@ impl Grouped {
                 (q, self.rows(s, reads.expect("keys and values of its own, or another layer's")))
             }
         };
-        let (k, v) = (
-            k.reshape(dims![s.cache_rows(self.window), self.kv_heads, self.key]),
-            v.reshape(dims![s.cache_rows(self.window), self.kv_heads, self.value]),
-        );
+        let heads = |rows: Tensor<'g>, width: usize| rows.reshape(dims![rows.dim(0), self.kv_heads, width]);
+        let (k, v) = (k.map(|k| heads(k, self.key)), v.map(|v| heads(v, self.value)));
         let sinks = w.has("attn_sinks.weight").then(|| s.weight(w, "attn_sinks.weight"));
         let out = s.attention(s.as_cached(q), [k, v], Sight { scale: self.scale, window: self.window, sinks });
         let out = gate.map_or(out, |gate| out * gate).reshape(dims![n, self.heads * self.value]);
@@ -167,7 +165,7 @@ impl Grouped {
         layer: usize,
         q: Tensor<'g>,
         [k, v]: [Tensor<'g>; 2],
-    ) -> (Tensor<'g>, [Tensor<'g>; 2]) {
+    ) -> (Tensor<'g>, [Views<Tensor<'g>>; 2]) {
         let n = s.tokens();
         let k = self.normed(s, w, k, self.kv_heads, "attn_k_norm.weight");
         let of_keys = s.rope(self.tables[0], self.rotated);
@@ -183,7 +181,7 @@ impl Grouped {
         (q, [k, v])
     }
     /// The cache's keys and values of a layer that comes before and is like this one.
-    fn rows<'g>(&self, s: &'g Step, layer: usize) -> [Tensor<'g>; 2] {
+    fn rows<'g>(&self, s: &'g Step, layer: usize) -> [Views<Tensor<'g>>; 2] {
         let [keys, values] = self.components();
         let (k, next) = s.cache(layer, 0, keys);
         [k, s.cache(layer, next, values).0]

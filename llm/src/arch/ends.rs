@@ -38,17 +38,19 @@ impl Ends {
             );
         });
     }
-    /// Hidden rows `[n, d]` to logits: `[1, vocabulary]` of the last row, or `[n, vocabulary]`, or none.
+    /// Hidden rows `[n, d]` to logits: `[1, vocabulary]` of the last row, or `[n, vocabulary]`, or of the last of each sequence, or none.
     pub fn head(&self, step: &mut StepBuilder, globals: &Weights) {
         let logits = step.options.logits;
         if logits == Logits::None {
             return;
         }
-        step.call(if logits == Logits::All { "head.all" } else { "head" }, |s| {
-            let mut x = s.hidden(self.layers, self.d);
-            if logits != Logits::All {
-                x = x.slice(0, s.tokens() - 1, 1);
-            }
+        let part = match logits {
+            Logits::All => "head.all",
+            Logits::Ends => "head.ends",
+            _ => "head",
+        };
+        step.call(part, |s| {
+            let x = s.with_logits(s.hidden(self.layers, self.d));
             let x = nn::rms_norm(x, s.weight(globals, "output_norm.weight"), self.eps);
             let head = if globals.has("output.weight") { "output.weight" } else { "token_embd.weight" };
             let logits = x.linear(s.weight(globals, head));

@@ -22,6 +22,14 @@ pub enum TokenClass {
         /// The most sequences in one step.
         max: usize,
     },
+    /// The variable `piece`, 1 to that, of tokens of one sequence, and behind them one token each of `rows` − 1 others, `rows` from 1 to `others` + 1. The cache is a pool of pages; the variable
+    /// `length` is above the position of the piece's last token and of each of those behind it.
+    Mixed {
+        /// The most tokens of the one sequence.
+        piece: usize,
+        /// The most other sequences.
+        others: usize,
+    },
 }
 
 impl TokenClass {
@@ -30,6 +38,7 @@ impl TokenClass {
         match self {
             TokenClass::One => 1,
             TokenClass::Chunk { max } | TokenClass::Batch { max } => max,
+            TokenClass::Mixed { piece, others } => piece + others,
         }
     }
 }
@@ -43,6 +52,8 @@ pub enum Logits {
     Last,
     /// Those after every token: `[n, vocabulary]`.
     All,
+    /// Of a piece with tokens of other sequences behind it, those after its last token and after each of these: `[rows, vocabulary]`.
+    Ends,
 }
 
 /// What a plan is made for.
@@ -110,9 +121,11 @@ pub enum Bind {
     Tokens,
     /// The position of each of the step's tokens, `[n]` i32, where they are of several sequences.
     Positions,
-    /// Of a cache by pages, those of the step's only sequence in the order of its positions, `[rows / PAGE]` i32.
+    /// The row of the pool of each of the step's tokens, `[n]` i32, where a piece of one sequence is among them.
+    Slots,
+    /// Of a cache by pages, those of the step's only sequence, or of its piece's, in the order of its positions, `[rows / PAGE]` i32.
     Pages,
-    /// The same of each of its sequences: `[n, rows / PAGE]` i32.
+    /// The same of each of its sequences: `[n, rows / PAGE]` i32; where there is a piece of one, of its last token and of those behind it.
     Table,
     /// Those of the pool of layers with a window, as [`Bind::Pages`], and as [`Bind::Table`]: of blocks that no token sees any number.
     WindowPages,
@@ -141,7 +154,7 @@ pub struct Call {
     pub binds: Vec<Bind>,
 }
 
-/// The calls of one step, in order. Its variables are `pos` and, for chunks, `n`; for tokens of several sequences `n` and `length`.
+/// The calls of one step, in order. Its variables are `pos` and, for chunks, `n`; for tokens of several sequences `n` and `length`; for a piece of one with those `pos`, `piece`, `rows`, `length`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The calls.

@@ -2,10 +2,12 @@
 
 mod cache;
 mod sight;
+mod views;
 
 pub(super) use sight::Sight;
+pub(super) use views::Views;
 
-use super::plan::{Bind, Call, Functions, Options, Plan, TokenClass};
+use super::plan::{Bind, Call, Functions, Logits, Options, Plan, TokenClass};
 use super::tensors::Weights;
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
@@ -49,9 +51,11 @@ impl<'a> StepBuilder<'a> {
 pub(super) struct Step<'o> {
     capture: Capture,
     binds: RefCell<Vec<Bind>>,
-    /// The tables of pages, that of layers with a window behind the other, and the positions of tokens of several sequences, once something has asked for them.
+    /// The tables of pages of one sequence and of several, those of layers with a window behind the others, and the positions and rows of their tokens, once something has asked for them.
+    own: [Cell<Option<Id>>; 2],
     tables: [Cell<Option<Id>>; 2],
     positions: Cell<Option<Id>>,
+    slots: Cell<Option<Id>>,
     /// What the step is made for.
     pub options: &'o Options,
 }
@@ -63,6 +67,7 @@ impl<'o> Step<'o> {
             TokenClass::One => "one".to_string(),
             TokenClass::Chunk { max } => format!("chunk{max}"),
             TokenClass::Batch { max } => format!("batch{max}"),
+            TokenClass::Mixed { piece, others } => format!("mixed{piece}+{others}"),
         };
         let depth = match options.depth {
             depth if depth < options.rows => format!(".{depth}"),
@@ -72,8 +77,10 @@ impl<'o> Step<'o> {
         Step {
             capture: Capture::new(format!("{architecture}.{part}.{tokens}{depth}{pages}")),
             binds: RefCell::default(),
+            own: Default::default(),
             tables: Default::default(),
             positions: Cell::default(),
+            slots: Cell::default(),
             options,
         }
     }
@@ -82,18 +89,53 @@ impl<'o> Step<'o> {
         match self.options.tokens {
             TokenClass::One | TokenClass::Batch { max: 1 } => self.capture.int(1),
             TokenClass::Chunk { max } | TokenClass::Batch { max } => self.capture.var("n", 1, max),
+            TokenClass::Mixed { .. } => self.piece() + self.ends() - 1,
         }
     }
-    /// Position of the first token, where all are of one sequence: a scalar.
+    /// Number of tokens of one sequence, neighbours in it, that come first: a scalar. There are some unless all are of several.
+    fn piece(&self) -> Tensor<'_> {
+        match self.options.tokens {
+            TokenClass::Mixed { piece, .. } => self.capture.var("piece", 1, piece),
+            _ => self.tokens(),
+        }
+    }
+    /// Number of sequences in the step, each of which ends with a token of its own behind those of the first: a scalar.
+    fn ends(&self) -> Tensor<'_> {
+        match self.options.tokens {
+            TokenClass::Mixed { others, .. } => self.capture.var("rows", 1, others + 1),
+            _ => self.tokens(),
+        }
+    }
+    /// Of rows that the step has, `[n, ..]`, those whose logits it gives.
+    pub(super) fn with_logits<'g>(&'g self, x: Tensor<'g>) -> Tensor<'g> {
+        match self.options.logits {
+            Logits::All | Logits::None => x,
+            Logits::Last => x.slice(0, self.piece() - 1, 1),
+            Logits::Ends => self.of_ends(x),
+        }
+    }
+    /// Of such rows, the last of each sequence.
+    fn of_ends<'g>(&'g self, x: Tensor<'g>) -> Tensor<'g> {
+        x.slice(0, self.piece() - 1, self.ends())
+    }
+    /// Position of the first token, where it has neighbours of its sequence: a scalar.
     pub fn position(&self) -> Tensor<'_> {
-        let (depth, max) = (self.options.depth.min(self.options.rows), self.options.tokens.max());
+        let max = match self.options.tokens {
+            TokenClass::Mixed { piece, .. } => piece,
+            tokens => tokens.max(),
+        };
+        let depth = self.options.depth.min(self.options.rows);
         assert!(!self.is_batch(), "tokens of several sequences have no position together");
         assert!(depth >= max, "a cache of {depth} rows for steps of {max} tokens");
         self.capture.var("pos", 0, depth - max)
     }
-    /// Are the tokens of several sequences?
-    pub fn is_batch(&self) -> bool {
+    /// Is every token of another sequence?
+    fn is_batch(&self) -> bool {
         matches!(self.options.tokens, TokenClass::Batch { .. })
+    }
+    /// Is a piece of one sequence beside tokens of others?
+    fn is_mixed(&self) -> bool {
+        matches!(self.options.tokens, TokenClass::Mixed { .. })
     }
     fn bound<T>(&self, bind: Bind, slot: T) -> T {
         self.binds.borrow_mut().push(bind);

@@ -19,13 +19,16 @@ pub struct Settings {
     pub long: Option<usize>,
     /// Sequences that may share a step: the cache is a pool of pages then. None for one sequence, in a cache of its own.
     pub parallel: Option<usize>,
+    /// Have pieces of prompts tokens of other sequences in their steps? Not where functions of such steps would lay weights in another way than others do.
+    pub mixed: bool,
     /// Depths that have steps of one token of their own, before that of the whole cache; as the device is better for it unless said.
     pub depths: Option<Vec<usize>>,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { context: None, cache: Scalar::F16, chunk: CHUNK, long: None, parallel: None, depths: None }
+        let cache = Scalar::F16;
+        Settings { context: None, cache, chunk: CHUNK, long: None, parallel: None, mixed: true, depths: None }
     }
 }
 
@@ -70,6 +73,8 @@ pub struct Class {
     pub tokens: usize,
     /// Are they of several sequences, one each?
     pub batch: bool,
+    /// Most tokens of other sequences, one each, behind those of one; 0 where there are none.
+    pub others: usize,
     /// Which logits it computes.
     pub logits: Logits,
     /// Positions within its reach.
@@ -87,15 +92,29 @@ pub fn depths(settings: &Settings, rows: usize, target: &Target) -> Vec<usize> {
     short.iter().copied().filter(|&d| d < rows).chain([rows]).collect()
 }
 
+impl Settings {
+    /// Most tokens of other sequences in the step of a piece; none where there are no such steps.
+    pub fn others(&self) -> Option<usize> {
+        self.parallel.filter(|_| self.mixed)
+    }
+    /// The same over these pools. A step of a piece and tokens of others has their rows as numbers of one pool: where windows have one of their own, pieces have steps of their own.
+    pub fn over(self, pools: Option<Pools>) -> Settings {
+        let mixed = self.mixed && pools.is_none_or(|pools| pools.windows.is_none());
+        Settings { mixed, ..self }
+    }
+}
+
 /// The classes that every session needs, with steps of at most so many tokens and these depths, the last that of the cache: compiled in one batch when a model is loaded.
-pub fn classes(Most { chunk, long }: Most, depths: &[usize]) -> Vec<Class> {
-    let rows = *depths.last().expect("that of the cache");
-    let one = depths.iter().map(|&depth| Class { tokens: 1, batch: false, logits: Logits::Last, depth });
+/// With `others` pieces of a prompt are in steps that take tokens of so many other sequences as well: see [`Settings::others`].
+pub fn classes(Most { chunk, long }: Most, depths: &[usize], others: Option<usize>) -> Vec<Class> {
+    let (rows, others) = (*depths.last().expect("that of the cache"), others.unwrap_or(0));
+    let one = depths.iter().map(|&depth| Class { tokens: 1, batch: false, others: 0, logits: Logits::Last, depth });
     let many = [FEW.min(chunk), chunk, long].map(|n| (n, Logits::Last));
     let many = [many[0], (chunk, Logits::None), many[1], (long, Logits::None), many[2]];
     let many = many.into_iter().filter(|c| c.0 > 1).map(|(tokens, logits)| Class {
         tokens,
         batch: false,
+        others,
         logits,
         depth: rows,
     });
@@ -135,16 +154,18 @@ impl CacheShape {
 
 /// The class of a step of one token each of so many sequences, of `most` at most: the least power of two that takes them.
 pub fn batch_class(sequences: usize, most: usize, rows: usize) -> Class {
-    Class { tokens: sequences.next_power_of_two().min(most), batch: true, logits: Logits::All, depth: rows }
+    let tokens = sequences.next_power_of_two().min(most);
+    Class { tokens, batch: true, others: 0, logits: Logits::All, depth: rows }
 }
 
 /// How the steps of a class are planned.
 pub fn plan_options(class: Class, cache: CacheShape, target: &Target) -> Options {
-    let Class { tokens: max, batch, logits, depth } = class;
+    let Class { tokens: max, batch, others, logits, depth } = class;
     let CacheShape { rows, pages, chunk, scalar } = cache;
     Options {
         tokens: match max {
             _ if batch => TokenClass::Batch { max },
+            _ if others > 0 => TokenClass::Mixed { piece: max, others },
             1 => TokenClass::One,
             _ => TokenClass::Chunk { max },
         },

@@ -67,7 +67,11 @@ impl<'a> Compiled<'a> {
         let asked = settings.long;
         // A model whose states are of one sequence has no steps for several.
         let parallel = settings.parallel.filter(|_| model.batches()).map(|n| n.clamp(1, most.chunk));
-        let settings = Settings { chunk: most.chunk, long: Some(most.long), parallel, ..settings };
+        // Pieces of a prompt are no longer than a chunk where others wait for them.
+        let most = if parallel.is_some() { Most::chunk(most.chunk) } else { most };
+        // On an H200 steps of a piece with several rows behind it gave logits that are no numbers, for which nobody has found the reason: there pieces have steps of their own.
+        let mixed = settings.mixed && device.target().machine.kind == MachineKind::Cpu;
+        let settings = Settings { chunk: most.chunk, long: Some(most.long), parallel, mixed, ..settings };
         // The context first, without intermediates, which only compiling tells: it is cheap to refuse.
         let probe = probe(&settings);
         let weights = absent(file, model.as_ref(), &probe, there);
@@ -77,20 +81,35 @@ impl<'a> Compiled<'a> {
         let context = choose_context(&settings, model.context(), &footprint, beside(weights)?)?;
         let rows = cache_rows(context, most.long);
         let pages = parallel.map(|n| footprint.pools(context, n, beside(weights).unwrap_or(0)));
+        let settings = settings.over(pages);
         let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
         let depths = depths(&settings, rows, device.target());
         let plan = |class: Class| model.plan(&plan_options(class, cache, &opened.target), &mut functions);
         let batches = parallel.into_iter().map(|most| batch_class(1, most, rows));
-        let plans: Vec<Plan> = classes(most, &depths).into_iter().chain(batches).map(plan).collect();
+        let classes = classes(most, &depths, settings.others());
+        let plans: Vec<Plan> = classes.iter().copied().chain(batches).map(plan).collect();
         let choices: &[Choice] = if device.overlaps() { &[Choice::Greedy, Choice::Best] } else { &[Choice::Greedy] };
         let choice = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
         let planned = plans.iter().flat_map(|p| p.functions().into_iter().cloned());
         let all: Vec<_> = planned.chain(choices.iter().map(choice)).collect();
         let ready = jit.prepare(&all, &|done, total| progress(Progress::Compiling(done, total)))?;
         let arena = Jit::arena(&ready).max(LEAST_ARENA);
-        let layouts = load::layouts(&mut jit, &plans)?;
+        let layouts = match load::common_layouts(&mut jit, &plans)? {
+            Ok(layouts) => layouts,
+            // Alternatives of two attentions that share a weight are decided on one after the other: neither may lie as it has to before the other does.
+            Err(_) if settings.others().is_some() => {
+                return Compiled::new(
+                    file,
+                    opened,
+                    Settings { long: asked, mixed: false, ..settings },
+                    there,
+                    progress,
+                );
+            }
+            Err(_) => load::layouts(&mut jit, &plans)?,
+        };
         let mut partials: FxHashMap<usize, usize> = FxHashMap::default();
-        for (class, plan) in classes(most, &depths).iter().zip(&plans) {
+        for (class, plan) in classes.iter().zip(&plans) {
             let of_plan = ready.iter().filter(|r| plan.functions().iter().any(|&f| Arc::ptr_eq(f, &r.function)));
             let most = partials.entry(class.tokens).or_default();
             *most = of_plan.map(|r| r.compiled.partial).max().unwrap_or(0).max(*most);
@@ -159,17 +178,19 @@ impl<'a> Compiled<'a> {
         let weights = load::weights(file, &mut jit, &layouts, there, progress)?;
         let most = Most::of(&settings, model.context(), jit.target());
         let (device, Most { chunk, long }) = (jit.device().clone(), most);
-        let classes = classes(most, &depths);
+        let classes = classes(most, &depths, settings.others());
         let planes = model.planes(settings.cache);
         let states = planes
             .iter()
             .map(|planes| planes.iter().map(|p| device.alloc(p.bytes(cache.plane_rows(p)), Memory::State)).collect())
             .collect::<Result<Vec<_>, _>>()?;
         let seen = Seen::new(&cache, planes.iter().flatten());
-        let hidden_bytes = long * model.width() * 4;
+        // Tokens of other sequences are behind those of a piece.
+        let tokens_of_step = long + settings.others().unwrap_or(0);
+        let hidden_bytes = tokens_of_step * model.width() * 4;
         let hidden = [device.alloc(hidden_bytes, Memory::State)?, device.alloc(hidden_bytes, Memory::State)?];
-        let tokens = device.alloc(long * 4, Memory::Scratch)?;
-        let layer_input = match layer_input_bytes(model.as_ref(), long) {
+        let tokens = device.alloc(tokens_of_step * 4, Memory::Scratch)?;
+        let layer_input = match layer_input_bytes(model.as_ref(), tokens_of_step) {
             _ if model.layer_input() == 0 => None,
             bytes => Some(device.alloc(bytes, Memory::State)?),
         };
@@ -178,7 +199,8 @@ impl<'a> Compiled<'a> {
             .iter()
             .map(|t| device.alloc(rows * t.row_bytes(), Memory::State))
             .collect::<Result<Vec<_>, _>>()?;
-        let logits = device.alloc(chunk * model.vocabulary() * 4, Memory::State)?;
+        let rows_of_logits = chunk.max(settings.others().map_or(0, |n| n + 1));
+        let logits = device.alloc(rows_of_logits * model.vocabulary() * 4, Memory::State)?;
         let attention_bytes = match jit.target().machine.kind {
             MachineKind::Gpu => ATTENTION_BYTES.max(device.available().unwrap_or(0) as usize / ATTENTION_SHARE),
             MachineKind::Cpu => ATTENTION_BYTES,
@@ -215,7 +237,7 @@ impl<'a> Compiled<'a> {
             attention_bytes,
         };
         if let (Some(pages), Some(most)) = (cache.pages, engine.settings.parallel) {
-            engine.pool = Some(Pool::new(&device, rows, pages, most)?);
+            engine.pool = Some(Pool::new(&device, rows, pages, most, chunk)?);
         }
         // What every session needs, in one batch: a token, and chunks of a prompt.
         engine.prepare(&classes, progress)?;
@@ -253,6 +275,7 @@ impl Forecast {
         let footprint = Footprint::new(model.as_ref(), &probe, settings, LEAST_ARENA);
         let context = choose_context(settings, model.context(), &footprint, left)?;
         let pages = parallel.map(|n| footprint.pools(context, n, left));
+        let footprint = Footprint::new(model.as_ref(), &probe, &settings.clone().over(pages), LEAST_ARENA);
         Ok(Forecast { context, weights, beside: footprint.with_pool(context, pages) })
     }
 }

@@ -52,7 +52,7 @@ impl Engine {
         if self.decoders.contains_key(&(choice, depth)) {
             return Ok(());
         }
-        let class = Class { tokens: 1, batch: false, logits: Logits::Last, depth };
+        let class = Class { tokens: 1, batch: false, others: 0, logits: Logits::Last, depth };
         let plan = self.model.plan(&self.options(class), &mut self.functions);
         let function = sampling::function(choice, self.model.vocabulary(), self.cache.rows);
         let function = self.functions.share(function);
@@ -130,7 +130,8 @@ impl Engine {
     pub fn finish(&mut self) -> Result<(), Error> {
         let ended = self.wait_for(usize::MAX);
         self.decoding = None;
-        ended
+        let rows = self.finish_rows();
+        ended.and(rows)
     }
 
     fn start(&mut self, choice: Choice, position: usize) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 use super::captured::{Captured, Variables};
 use super::class::{CacheShape, Class, FEW, Settings, plan_options};
 use super::error::{Error, Progress};
+use super::inputs::Inputs;
 use super::pool::Pool;
 use super::seen::Seen;
 use crate::arch::{self, Bind, Functions, Logits, Model, Options, Plan, Plane, RopeTable};
@@ -196,7 +197,8 @@ impl Engine {
             _ if n <= self.settings.chunk => self.settings.chunk,
             _ => self.longest_step(),
         };
-        Class { tokens, batch: false, logits, depth: if tokens > 1 { self.cache.rows } else { self.depth(position) } }
+        let depth = if tokens > 1 { self.cache.rows } else { self.depth(position) };
+        Class { tokens, batch: false, others: 0, logits, depth }
     }
     /// The depth of a step of one token at that position: the least that reaches it.
     pub(super) fn depth(&self, position: usize) -> usize {
@@ -248,9 +250,19 @@ impl Engine {
     }
     /// The calls of a plan, their functions compiled.
     pub(super) fn calls(&mut self, plan: &Plan, progress: &dyn Fn(Progress)) -> Result<Vec<Call>, Error> {
+        let inputs = self.pool.as_ref().map(|pool| pool.inputs.clone());
+        self.calls_with(plan, inputs.as_ref(), progress)
+    }
+    /// The same, of a step that reads these.
+    pub(super) fn calls_with(
+        &mut self,
+        plan: &Plan,
+        inputs: Option<&Inputs>,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Vec<Call>, Error> {
         let functions: Vec<_> = plan.calls.iter().map(|c| &c.function).collect();
         let ready = self.ready(&functions, progress)?;
-        let args = |call: &arch::Call| call.binds.iter().map(|b| self.bound(b)).collect();
+        let args = |call: &arch::Call| call.binds.iter().map(|b| self.bound(b, inputs)).collect();
         Ok(plan.calls.iter().zip(ready).map(|(call, function)| Call { function, args: args(call) }).collect())
     }
     pub(super) fn capture(&self, calls: &[Call]) -> Result<Captured, Error> {
@@ -259,7 +271,7 @@ impl Engine {
         let launches = calls.iter().flat_map(|c| (0..programs(c)).map(|i| (c.function.clone(), i))).collect();
         Ok(Captured { replay, launches })
     }
-    fn bound(&self, bind: &Bind) -> Buffer {
+    fn bound(&self, bind: &Bind, inputs: Option<&Inputs>) -> Buffer {
         match bind {
             Bind::Tokens => self.tokens.clone(),
             Bind::Rope(table) => self.rope[*table].clone(),
@@ -272,8 +284,11 @@ impl Engine {
             Bind::State(layer, plane) => self.states[*layer][*plane].clone(),
             Bind::Weight(name) => self.weights.get(name).expect("loaded for all plans").clone(),
             Bind::Logits => self.logits.clone(),
-            Bind::Positions | Bind::Pages | Bind::Table | Bind::WindowPages | Bind::WindowTable => {
+            Bind::Pages | Bind::WindowPages => {
                 self.pool.as_ref().expect("a step by pages is an engine's with a pool").bound(bind)
+            }
+            Bind::Positions | Bind::Slots | Bind::Table | Bind::WindowTable => {
+                inputs.expect("as are those of several").bound(bind)
             }
         }
     }
@@ -349,7 +364,9 @@ impl Engine {
         let logits = if tokens.len() > 1 || logits == Logits::None { logits } else { Logits::Last };
         let class = match steps {
             Steps::Fitting => self.class(tokens.len(), logits, position),
-            Steps::Chunks => Class { tokens: self.settings.chunk, batch: false, logits, depth: self.cache.rows },
+            Steps::Chunks => {
+                Class { tokens: self.settings.chunk, batch: false, others: 0, logits, depth: self.cache.rows }
+            }
         };
         self.prepare(&[class], &|_| ())?;
         self.set_tokens(tokens)?;
@@ -359,12 +376,12 @@ impl Engine {
         captured.replay.replay(&vars)?;
         self.read_logits(match logits {
             Logits::None => 0,
-            Logits::Last => 1,
+            Logits::Last | Logits::Ends => 1,
             Logits::All => tokens.len(),
         })
     }
     /// Appends so many rows of logits to those on the host.
-    fn read_logits(&mut self, rows: usize) -> Result<(), Error> {
+    pub(super) fn read_logits(&mut self, rows: usize) -> Result<(), Error> {
         if rows > 0 {
             let old = self.logits_host.len();
             let vocabulary = self.model.vocabulary();
@@ -409,7 +426,7 @@ impl Engine {
         self.captured.get(&self.class(tokens, Logits::Last, position)).map_or(&[], |c| &c.launches)
     }
     /// The captured step of a class that [`Engine::prepare`] has made ready.
-    fn prepared(&mut self, class: &Class) -> &mut Captured {
+    pub(super) fn prepared(&mut self, class: &Class) -> &mut Captured {
         match self.captured.get_mut(class) {
             Some(captured) => captured,
             None => unreachable!("{class:?} was prepared"),

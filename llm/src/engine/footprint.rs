@@ -46,9 +46,11 @@ impl Footprint {
         };
         let cached = model.cache_row_bytes(probe.cache) - windowed;
         let row = cached + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
-        let hidden = 2 * long * model.width() * size_of::<f32>() + layer_input_bytes(model, long);
-        let logits = chunk * model.vocabulary() * size_of::<f32>();
-        let request = NUMBERS * size_of::<f32>() + long * size_of::<u32>();
+        let others = settings.others().unwrap_or(0);
+        let tokens = long + others;
+        let hidden = 2 * tokens * model.width() * size_of::<f32>() + layer_input_bytes(model, tokens);
+        let logits = chunk.max(others + 1) * model.vocabulary() * size_of::<f32>();
+        let request = NUMBERS * size_of::<f32>() + tokens * size_of::<u32>();
         let besides = (model.state_bytes() + hidden + logits + request + arena) as u64;
         let windowed = [windowed as u64, window.map_or(u64::MAX, |window| of_windows(window) as u64)];
         Footprint { row: row as u64, cached: cached as u64, windowed, window, piece: chunk, besides, chunk: long }

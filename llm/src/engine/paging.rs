@@ -4,8 +4,48 @@ use super::error::Error;
 use super::executor::Engine;
 use super::pages::{PageCopy, Pages};
 use crate::arch::Options;
+use gristmill_uop::machine::MachineKind;
 
 impl Engine {
+    /// What a page holds, in place of what `rows` has: of each layer, of each of its planes, the rows.
+    ///
+    /// # Errors
+    /// When there is no pool, it is no page of it, there is a pool of windows, or the device fails.
+    pub fn read_page(&mut self, page: u32, rows: &mut Vec<u8>) -> Result<(), Error> {
+        self.finish()?;
+        self.pool()?.check((&[page][..]).into())?;
+        rows.resize(self.page_bytes(), 0);
+        let mut at = 0;
+        for (buffer, plane) in self.states.iter().flatten().zip(self.planes.iter().flatten()) {
+            let bytes = plane.bytes(Options::PAGE);
+            self.device().read(buffer, page as usize * bytes, &mut rows[at..at + bytes])?;
+            at += bytes;
+        }
+        Ok(())
+    }
+    /// Makes a page hold what [`Engine::read_page`] gave.
+    ///
+    /// # Errors
+    /// As for that.
+    pub fn write_page(&mut self, page: u32, rows: &[u8]) -> Result<(), Error> {
+        self.finish()?;
+        self.pool()?.check((&[page][..]).into())?;
+        let mut at = 0;
+        for (buffer, plane) in self.states.iter().flatten().zip(self.planes.iter().flatten()) {
+            let bytes = plane.bytes(Options::PAGE);
+            self.device().write(buffer, page as usize * bytes, &rows[at..at + bytes])?;
+            at += bytes;
+        }
+        Ok(())
+    }
+    /// Bytes that a page takes in all layers.
+    pub fn page_bytes(&self) -> usize {
+        self.planes.iter().flatten().map(|plane| plane.bytes(Options::PAGE)).sum()
+    }
+    /// Is the cache in the host's own memory? Then nothing is gained by copies of it there.
+    pub fn cache_is_the_hosts(&self) -> bool {
+        self.device().target().machine.kind == MachineKind::Cpu
+    }
     /// Pages of its pool; none where its cache is one sequence's.
     pub fn pages(&self) -> Option<usize> {
         self.cache.pages.map(|pools| pools.pages)

@@ -2,10 +2,11 @@
 //!
 //! What is asked depends on what may come next, which is computed while the step runs; so telling is a step of its own behind it.
 
+use super::class::Class;
 use super::error::{Error, Progress};
 use super::executor::Engine;
+use super::inputs::Row;
 use super::pool::Ranks;
-use super::several::Row;
 use crate::sampling::{self, Ask, Ranked, Rows};
 use gristmill_runtime::Buffer;
 use gristmill_tensor::jit::Call;
@@ -17,7 +18,7 @@ impl Engine {
         let (vocabulary, device) = (self.model.vocabulary(), self.device().clone());
         let pool = self.pool()?;
         if pool.ranks.is_none() {
-            let rows = Rows::new(&*device, vocabulary, pool.sequences)?;
+            let rows = Rows::new(&*device, vocabulary, pool.sequences + 1)?;
             pool.ranks = Some(Ranks { rows, captured: FxHashMap::default() });
         }
         let Some(ranks) = pool.ranks.as_ref().filter(|ranks| !ranks.captured.contains_key(&most)) else {
@@ -48,13 +49,28 @@ impl Engine {
     ) -> Result<Vec<Option<Ranked>>, Error> {
         let least = if alike { self.most_sequences() } else { 1 };
         let (class, vars) = self.ready_rows(rows, least)?;
-        self.prepare_ranks(class.tokens, &|_| ())?;
-        self.captured_rows(&class)?.replay.start(&vars)?;
+        self.run_rows(&class, &vars, Some(ask))
+    }
+    /// Runs a step that was made ready, and tells what is asked of each of its rows of logits while it runs; nothing where nobody asks.
+    pub(super) fn run_rows(
+        &mut self,
+        class: &Class,
+        vars: &[(&str, i64)],
+        ask: Option<&mut dyn FnMut() -> Vec<Option<Ask>>>,
+    ) -> Result<Vec<Option<Ranked>>, Error> {
+        let Some(ask) = ask else {
+            self.captured_rows(class)?.replay.replay(vars)?;
+            return Ok(Vec::new());
+        };
+        // Behind a piece of one sequence its own last token and one of each other have logits.
+        let most = if class.others > 0 { class.others + 1 } else { class.tokens };
+        self.prepare_ranks(most, &|_| ())?;
+        self.captured_rows(class)?.replay.start(vars)?;
         let asks = ask();
-        let told = self.start_ranks(class.tokens, &asks);
+        let told = self.start_ranks(most, &asks);
         // Whatever became of it, the step is waited for.
-        let ended = self.captured_rows(&class)?.replay.wait();
-        let told = told.and_then(|()| self.wait_for_ranks(class.tokens, &asks));
+        let ended = self.captured_rows(class)?.replay.wait();
+        let told = told.and_then(|()| self.wait_for_ranks(most, &asks));
         ended?;
         told
     }

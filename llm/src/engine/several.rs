@@ -4,6 +4,7 @@ use super::captured::{Captured, Variables};
 use super::class::{Class, batch_class};
 use super::error::{Error, Progress};
 use super::executor::Engine;
+use super::inputs::{Row, bytes, write_pages};
 use super::pages::Pages;
 use super::pool::Pool;
 use crate::arch::Options;
@@ -11,21 +12,6 @@ use crate::sampling;
 use gristmill_runtime::Span;
 use gristmill_tensor::jit::{Call, Ready};
 use std::sync::Arc;
-
-/// A token of a sequence, to be run beside others'.
-#[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
-    /// Its id.
-    pub token: u32,
-    /// Where it stands in its sequence.
-    pub position: usize,
-    /// The sequence's pages up to there. That of this position is no other row's.
-    pub pages: Pages<'a>,
-}
-
-fn bytes(numbers: impl Iterator<Item = u32>) -> Vec<u8> {
-    numbers.flat_map(u32::to_le_bytes).collect()
-}
 
 impl Engine {
     /// Most sequences of a step; 1 where its cache is one sequence's.
@@ -44,13 +30,7 @@ impl Engine {
         let device = self.device().clone();
         let pool = self.pool()?;
         pool.check(pages)?;
-        let changed = pool.own_written.note(pages);
-        for ((new, numbers), table) in changed.into_iter().zip([pages.all, pages.windows]).zip(&pool.own) {
-            if new {
-                device.write(table, 0, &bytes(numbers.iter().copied()))?;
-            }
-        }
-        Ok(())
+        write_pages(&*device, &pool.own, 0, &mut pool.own_written, pages)
     }
     /// Compiles and captures the steps of so many sequences at most; else that happens when the first runs.
     ///
@@ -114,9 +94,28 @@ impl Engine {
     pub(super) fn ready_rows(&mut self, rows: &[Row], least: usize) -> Result<(Class, Variables), Error> {
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
         self.check(&tokens)?;
+        self.check_rows(rows)?;
         self.finish()?;
-        let context = self.context;
+        self.write_table(rows)?;
         let device = self.device().clone();
+        let pool = self.pool()?;
+        device.write(&pool.inputs.positions, 0, &bytes(rows.iter().map(|row| row.position as u32)))?;
+        let most = pool.sequences;
+        let length = rows.iter().map(|row| row.position + 1).max().unwrap_or(1);
+        self.set_tokens(&tokens)?;
+        self.fill_rope(length)?;
+        let sequences = rows.len().max(least);
+        self.prepare_rows(sequences, &|_| ())?;
+        let class = batch_class(sequences, most, self.cache.rows);
+        Ok((class, [("n", rows.len() as i64), ("length", length as i64)]))
+    }
+    /// Are these rows of a step, though there may be none?
+    pub(super) fn check_rows(&mut self, rows: &[Row]) -> Result<(), Error> {
+        let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
+        if !tokens.is_empty() {
+            self.check(&tokens)?;
+        }
+        let context = self.context;
         let pool = self.pool()?;
         for row in rows {
             pool.check(row.pages)?;
@@ -127,27 +126,15 @@ impl Engine {
                 return Err(Error::Pages);
             }
         }
-        if rows.len() > pool.sequences {
-            return Err(Error::Sequences { rows: rows.len(), most: pool.sequences });
+        match rows.len() > pool.sequences {
+            true => Err(Error::Sequences { rows: rows.len(), most: pool.sequences }),
+            false => Ok(()),
         }
-        for (at, row) in rows.iter().enumerate() {
-            let (place, changed) = (at * pool.blocks * size_of::<i32>(), pool.written[at].note(row.pages));
-            for ((new, numbers), table) in changed.into_iter().zip([row.pages.all, row.pages.windows]).zip(&pool.table)
-            {
-                if new {
-                    device.write(table, place, &bytes(numbers.iter().copied()))?;
-                }
-            }
-        }
-        device.write(&pool.positions, 0, &bytes(rows.iter().map(|row| row.position as u32)))?;
-        let most = pool.sequences;
-        let length = rows.iter().map(|row| row.position + 1).max().unwrap_or(1);
-        self.set_tokens(&tokens)?;
-        self.fill_rope(length)?;
-        let sequences = rows.len().max(least);
-        self.prepare_rows(sequences, &|_| ())?;
-        let class = batch_class(sequences, most, self.cache.rows);
-        Ok((class, [("n", rows.len() as i64), ("length", length as i64)]))
+    }
+    /// Makes the pages of these rows those of the table's.
+    pub(super) fn write_table(&mut self, rows: &[Row]) -> Result<(), Error> {
+        let device = self.device().clone();
+        self.pool()?.inputs.write_table(&*device, rows)
     }
     /// The most probable token after each of the first `rows` of the last step; none where a logit is no number or infinite, or all are −∞.
     ///

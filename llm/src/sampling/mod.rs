@@ -7,6 +7,7 @@
 
 mod best;
 mod choose;
+mod drawn;
 mod grid;
 mod order;
 mod params;
@@ -22,6 +23,7 @@ mod weight;
 mod wide;
 
 pub use choose::{BEST, Choice, NUMBERS, function};
+pub use drawn::{Draws, drawn_function, next_function};
 pub(crate) use params::GARBAGE;
 pub use params::{SamplingError, SamplingParams};
 pub use ranked::Ranked;
@@ -42,3 +44,6 @@ mod device_tests;
 
 #[cfg(test)]
 mod ranked_tests;
+
+#[cfg(test)]
+mod drawn_tests;

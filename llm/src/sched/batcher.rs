@@ -1,12 +1,14 @@
 //! An engine that does what the scheduler says.
 
 use super::pace::Pace;
-use super::scheduler::{Batch, Bounds, Load, Scheduler};
+use super::pages::Move;
+use super::scheduler::{Batch, Bounds, Decode, Load, Scheduler};
 use super::sequence::SequenceId;
-use crate::arch::{Logits, Options};
-use crate::engine::{Engine, Pages, Part, Row};
+use super::under_way::Ahead;
+use crate::arch::Options;
+use crate::engine::{self, Engine, Pages, Part, Row};
 use crate::prefix::Reuse;
-use crate::sampling::{Ask, Choice, Ranked};
+use crate::sampling::{Ask, Choice, Draws, Ranked};
 use crate::session::Error;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -19,8 +21,21 @@ const PIECE: usize = 512;
 pub struct Stepped {
     /// Which.
     pub sequence: SequenceId,
-    /// Its row of the step; none where it was a piece.
-    row: Option<usize>,
+    /// Its row of the step; none where it was a piece in a step of its own.
+    pub(super) row: Option<usize>,
+}
+
+/// How many steps of the model there were.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Steps {
+    /// All of them.
+    pub all: u64,
+    /// Those with tokens of answers and a piece of a prompt.
+    pub mixed: u64,
+    /// Those that were started before the one before was read.
+    pub ahead: u64,
+    /// Pages that came back from the host.
+    pub brought_back: u64,
 }
 
 /// A step that failed, and the sequences that ended with it.
@@ -38,12 +53,17 @@ pub type RunPiece<'a> = dyn FnMut(&mut Engine, &[u32], usize) -> Result<ControlF
 /// Says what is asked of the row of a sequence, whose tokens these are; nothing where its most probable token will do, or all of its logits are wanted.
 pub type Asking<'a> = dyn FnMut(SequenceId, &[u32]) -> Option<Ask> + 'a;
 
+/// Says how a device may choose the tokens of a sequence before the host has seen the one before, and how many may still come; nothing where the host has to choose.
+pub type Drawing<'a> = dyn FnMut(SequenceId) -> Option<(Draws, usize)> + 'a;
+
 /// Many sequences of one model: prompts go in, whose next token it is comes out, and the token that was chosen goes in.
 pub struct Batcher {
-    engine: Engine,
+    pub(super) engine: Engine,
     bounds: Bounds,
-    scheduler: Scheduler,
-    pace: Pace,
+    /// What the host's places for pages hold.
+    host: Vec<Vec<u8>>,
+    pub(super) scheduler: Scheduler,
+    pub(super) pace: Pace,
     /// Logits after the piece of the last step, and those that were asked for.
     piece: Vec<f32>,
     logits: Vec<f32>,
@@ -53,6 +73,9 @@ pub struct Batcher {
     /// What the rows of the last step were told, and whether any are.
     ranked: Vec<Option<Ranked>>,
     ranks: bool,
+    pub(super) steps: Steps,
+    /// Steps that are started before the one before is read.
+    pub(super) ahead: Ahead,
 }
 
 impl Batcher {
@@ -64,11 +87,12 @@ impl Batcher {
         let Some(pages) = engine.pages() else { return Err(Box::new(engine)) };
         let piece = PIECE.min(engine.chunk());
         let windows = engine.window_pages().zip(engine.model().window()).map(|(pages, seen)| [pages, seen]);
-        let (page, sequences) = (Options::PAGE, engine.most_sequences());
-        let bounds = Bounds { pages, page, windows, sequences, piece, batch_invariant };
+        let (page, sequences, mixed) = (Options::PAGE, engine.most_sequences(), engine.mixes());
+        let bounds = Bounds { pages, page, windows, places: 0, sequences, piece, batch_invariant, mixed };
         Ok(Batcher {
             scheduler: Scheduler::new(bounds),
             bounds,
+            host: Vec::new(),
             pace: Pace::new(piece),
             piece: Vec::new(),
             logits: Vec::new(),
@@ -76,17 +100,33 @@ impl Batcher {
             rows: 0,
             ranked: Vec::new(),
             ranks: engine.decides(Choice::Best),
+            steps: Steps::default(),
+            ahead: Ahead::new(engine.device().overlaps()),
             engine,
         })
+    }
+    /// With so many bytes of the host's memory, at most, for pages that leave the pool: they come back by a copy where they are asked for again. Of nobody yet.
+    ///
+    /// None where there is a pool of windows: what a page has of that may be gone long before the page is.
+    pub fn keeping(self, bytes: usize) -> Batcher {
+        let places = if self.bounds.windows.is_some() { 0 } else { bytes / self.engine.page_bytes().max(1) };
+        let bounds = Bounds { places, ..self.bounds };
+        let host = (0..places).map(|_| Vec::new()).collect();
+        Batcher { bounds, host, scheduler: Scheduler::new(bounds), ..self }
     }
     /// With rows that are told what is asked of them, or not, whatever the device is better at. Tokens are the same.
     pub fn with_ranks(self, ranks: bool) -> Batcher {
         Batcher { ranks, ..self }
     }
+    /// With steps that are started before the one before is read, or none, whatever the device is better at. Tokens are the same.
+    pub fn with_ahead(self, wanted: bool) -> Batcher {
+        Batcher { ahead: Ahead::new(wanted), ..self }
+    }
     /// Forgets everybody and everything: after a fault of ours, when nothing may be what it should.
     pub fn reset(&mut self) {
         // What ran may have failed as well; nothing of it is used.
         let _ = self.engine.finish();
+        self.ahead.forget();
         self.scheduler = Scheduler::new(self.bounds);
     }
     /// The engine.
@@ -97,15 +137,20 @@ impl Batcher {
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
     }
+    /// How many steps there were.
+    pub fn steps(&self) -> Steps {
+        self.steps
+    }
     /// How much there is to do.
     pub fn load(&self) -> Load {
         self.scheduler.load()
     }
-    /// Bytes of pages that nobody has and that hold what may be asked for again.
+    /// Bytes of pages that nobody has and that hold what may be asked for again, with the host's.
     pub fn kept_bytes(&self) -> usize {
-        let (load, [all, windows]) = (self.load(), [Part::All, Part::Window].map(|part| self.engine.row_bytes(part)));
-        let windows = windows * if self.bounds.windows.is_some() { load.kept_windows } else { load.kept_pages };
-        (load.kept_pages * all + windows) * Options::PAGE
+        let Load { kept_pages, kept_windows, away_pages, .. } = self.load();
+        let [all, windows] = [Part::All, Part::Window].map(|part| self.engine.row_bytes(part));
+        let with_windows = if self.bounds.windows.is_some() { kept_windows } else { kept_pages + away_pages };
+        ((kept_pages + away_pages) * all + with_windows * windows) * Options::PAGE
     }
     /// Has a prompt wait for its turn.
     ///
@@ -126,10 +171,12 @@ impl Batcher {
     /// A sequence ends.
     pub fn remove(&mut self, sequence: SequenceId) {
         self.scheduler.remove(sequence);
+        self.nobody_waits();
     }
     /// A sequence ends, of whose logits some were no numbers: nothing that it has computed is used again.
     pub fn spoil(&mut self, sequence: SequenceId) {
         self.scheduler.spoil(sequence);
+        self.nobody_waits();
     }
     /// Is there no room for another token of it?
     pub fn is_full(&self, sequence: SequenceId) -> bool {
@@ -140,61 +187,111 @@ impl Batcher {
     /// # Errors
     /// When the device fails. Those that were in the step have ended then.
     pub fn step(&mut self, asking: &mut Asking) -> Result<Vec<Stepped>, Failed> {
-        let batch = self.scheduler.next_batch(self.pace.tokens());
-        (self.chosen, self.rows) = (None, batch.decodes.len());
+        self.step_with(asking, &mut |_| None)
+    }
+    /// As [`Batcher::step`]. Where `drawing` says of all sequences how their tokens are chosen, and the device works beside the host, the step behind this one has been started when this returns.
+    ///
+    /// # Errors
+    /// As for [`Batcher::step`].
+    pub fn step_with(&mut self, asking: &mut Asking, drawing: &mut Drawing) -> Result<Vec<Stepped>, Failed> {
+        let batch = match self.ahead.under_way.take() {
+            Some(batch) => batch,
+            None => {
+                let batch = self.scheduler.next_batch(self.pace.tokens());
+                match self.start_first(&batch, drawing) {
+                    Ok(true) => batch,
+                    Ok(false) => return self.step_alone(batch, asking),
+                    Err(error) => return Err(self.failed(error, &batch)),
+                }
+            }
+        };
+        self.read_ahead(&batch, drawing).map_err(|error| self.failed(error, &batch))
+    }
+    fn failed(&mut self, error: Error, batch: &Batch) -> Failed {
+        let _ = self.engine.finish();
+        self.ahead.forget();
+        self.scheduler.let_go();
+        Failed { error, sequences: self.scheduler.failed(batch) }
+    }
+    fn step_alone(&mut self, batch: Batch, asking: &mut Asking) -> Result<Vec<Stepped>, Failed> {
+        self.ahead.drawn.clear();
+        let both = batch.piece.is_some() && !batch.decodes.is_empty();
+        self.steps.all += if both && !batch.mixed { 2 } else { u64::from(!batch.is_empty()) };
+        self.steps.mixed += u64::from(batch.mixed);
+        // The piece's last token is the first row of a step that it shares.
+        let first = usize::from(batch.mixed);
+        (self.chosen, self.rows) = (None, batch.decodes.len() + first);
         self.ranked.clear();
         if let Err(error) = self.run(&batch, asking) {
-            let _ = self.engine.finish();
-            return Err(Failed { error, sequences: self.scheduler.failed(&batch) });
+            return Err(self.failed(error, &batch));
         }
         self.scheduler.ran(&batch);
-        let row = |(row, decode): (usize, &super::Decode)| {
-            decode.ends.then_some(Stepped { sequence: decode.sequence, row: Some(row) })
+        let row = |(row, decode): (usize, &Decode)| {
+            decode.ends.then_some(Stepped { sequence: decode.sequence, row: Some(row + first) })
         };
         let rows = batch.decodes.iter().enumerate().filter_map(row);
         let pieces = batch.piece.iter().filter(|piece| piece.ends);
-        Ok(rows.chain(pieces.map(|piece| Stepped { sequence: piece.sequence, row: None })).collect())
+        let row = batch.mixed.then_some(0);
+        Ok(rows.chain(pieces.map(|piece| Stepped { sequence: piece.sequence, row })).collect())
     }
     fn run(&mut self, batch: &Batch, asking: &mut Asking) -> Result<(), Error> {
-        let Batcher { engine, scheduler, .. } = self;
+        self.run_moves(&batch.moves)?;
+        let Batcher { engine, scheduler, ranks, .. } = self;
         for copy in &batch.copies {
             engine.copy_page(copy)?;
         }
         let begun = Instant::now();
-        // The piece first: rows leave their logits where it leaves its own.
-        if let Some(piece) = &batch.piece {
-            engine.select(scheduler.pages(piece.sequence, piece.tokens.end - 1))?;
-            let tokens = &scheduler.tokens(piece.sequence)[piece.tokens.clone()];
-            let logits = if piece.ends { Logits::Last } else { Logits::None };
-            let logits = match piece.exact {
-                true => engine.forward_chunks(tokens, piece.tokens.start, logits)?,
-                false => engine.forward_with(tokens, piece.tokens.start, logits)?,
-            };
-            self.piece.clear();
-            self.piece.extend_from_slice(logits);
-        }
-        let read = Instant::now();
-        let row = |decode: &super::Decode| Row {
+        let row = |decode: &Decode| Row {
             token: scheduler.tokens(decode.sequence)[decode.position],
             position: decode.position,
             pages: scheduler.pages(decode.sequence, decode.position),
         };
         let rows: Vec<Row> = batch.decodes.iter().map(row).collect();
+        let beside = if batch.mixed { &rows[..] } else { &[] };
+        let mut ask = |sequence, ends: bool| {
+            let tokens = ends.then(|| scheduler.tokens(sequence));
+            tokens.and_then(|tokens| asking(sequence, tokens))
+        };
+        // The piece first: rows leave their logits where it leaves its own.
+        if let Some(piece) = &batch.piece {
+            let of = engine::Piece {
+                tokens: &scheduler.tokens(piece.sequence)[piece.tokens.clone()],
+                position: piece.tokens.start,
+                pages: scheduler.pages(piece.sequence, piece.tokens.end - 1),
+                exact: piece.exact,
+                ends: piece.ends,
+            };
+            let first = std::iter::once((piece.sequence, piece.ends));
+            let all = first.chain(batch.decodes.iter().map(|d| (d.sequence, d.ends)));
+            let mut ask_all = || all.clone().map(|(sequence, ends)| ask(sequence, ends)).collect();
+            let left = engine.step_piece(of, beside, if *ranks { Some(&mut ask_all) } else { None })?;
+            (self.piece, self.ranked) = (left.logits.unwrap_or_default(), left.ranked);
+        }
+        let read = Instant::now();
+        let mut ask_rows = || batch.decodes.iter().map(|d| ask(d.sequence, d.ends)).collect();
         match batch.alike {
-            _ if rows.is_empty() => {}
-            alike if self.ranks => {
-                let mut ask = |decode: &super::Decode| {
-                    let ends = decode.ends.then(|| scheduler.tokens(decode.sequence));
-                    ends.and_then(|tokens| asking(decode.sequence, tokens))
-                };
-                self.ranked =
-                    engine.step_rows_ranked(&rows, alike, &mut || batch.decodes.iter().map(&mut ask).collect())?;
-            }
+            _ if rows.is_empty() || batch.mixed => {}
+            alike if *ranks => self.ranked = engine.step_rows_ranked(&rows, alike, &mut ask_rows)?,
             true => engine.step_rows_alike(&rows)?,
             false => engine.step_rows(&rows)?,
         }
-        if let Some(piece) = batch.piece.as_ref().filter(|_| !rows.is_empty()) {
-            self.pace.took(piece.tokens.len(), read - begun, read.elapsed());
+        match &batch.piece {
+            _ if rows.is_empty() => {}
+            None => self.pace.answered(read.elapsed()),
+            Some(piece) if batch.mixed => self.pace.took_together(piece.tokens.len(), begun.elapsed()),
+            Some(piece) => self.pace.took(piece.tokens.len(), read - begun, read.elapsed()),
+        }
+        Ok(())
+    }
+    fn run_moves(&mut self, moves: &[Move]) -> Result<(), Error> {
+        for &of in moves {
+            match of {
+                Move::Away { page, place } => self.engine.read_page(page, &mut self.host[place as usize])?,
+                Move::Back { place, page } => {
+                    self.engine.write_page(page, &self.host[place as usize])?;
+                    self.steps.brought_back += 1;
+                }
+            }
         }
         Ok(())
     }
@@ -237,8 +334,14 @@ impl Batcher {
             return Err(Error::Prompt { prompt: prompt.len(), context });
         }
         self.engine.check(prompt)?;
+        self.wait_ahead()?;
         let Some(borrowed) = self.scheduler.borrow(prompt.len(), most) else { return Ok(None) };
-        let flow = self.in_pieces(prompt, borrowed.pages(), most, run);
+        let moves = self.scheduler.take_moves();
+        let moved = self.run_moves(&moves);
+        if moved.is_err() {
+            self.scheduler.spoil_moves(&moves);
+        }
+        let flow = moved.and_then(|()| self.in_pieces(prompt, borrowed.pages(), most, run));
         self.scheduler.give_back(&borrowed);
         flow.map(Some)
     }

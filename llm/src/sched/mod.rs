@@ -2,6 +2,7 @@
 //!
 //! [`Scheduler`] decides, [`PagePool`](pages::PagePool) counts, [`Batcher`] has an engine do it.
 
+mod ahead;
 mod batcher;
 mod pace;
 mod pages;
@@ -9,9 +10,11 @@ mod scheduler;
 mod sequence;
 #[cfg(test)]
 mod tests;
+mod under_way;
 mod window_pool;
 mod windows;
 
-pub use batcher::{Asking, Batcher, Failed, Stepped};
+pub use batcher::{Asking, Batcher, Drawing, Failed, Stepped, Steps};
+pub use pages::Move;
 pub use scheduler::{Batch, Bounds, Decode, Load, Piece, Scheduler};
 pub use sequence::SequenceId;

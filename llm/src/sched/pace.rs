@@ -15,12 +15,14 @@ const LEAST: usize = BLOCK;
 pub struct Pace {
     tokens: usize,
     most: usize,
+    /// What the last step of answers alone took.
+    step: Duration,
 }
 
 impl Pace {
     /// For pieces of at most so many tokens.
     pub fn new(most: usize) -> Pace {
-        Pace { tokens: FIRST.min(most), most }
+        Pace { tokens: FIRST.min(most), most, step: Duration::ZERO }
     }
     /// Most tokens of the next piece.
     pub fn tokens(&self) -> usize {
@@ -29,11 +31,23 @@ impl Pace {
     /// A piece of so many tokens took `piece`, and the step of the answers beside it `step`. Where that alone is longer than the pause, answers may stand still for as long as it: they
     /// go on at half their speed then.
     pub fn took(&mut self, tokens: usize, piece: Duration, step: Duration) {
+        self.step = step;
+        self.adapt(tokens, piece, PAUSE.max(step));
+    }
+    /// A step of answers alone took that.
+    pub fn answered(&mut self, step: Duration) {
+        self.step = step;
+    }
+    /// A piece of so many tokens and the answers beside it took that in one step: as long as both together may take.
+    pub fn took_together(&mut self, tokens: usize, both: Duration) {
+        self.adapt(tokens, both, PAUSE.max(self.step) + self.step);
+    }
+    fn adapt(&mut self, tokens: usize, took: Duration, may: Duration) {
         // What is left of a prompt says little about a whole piece.
         if tokens < self.tokens {
             return;
         }
-        let share = PAUSE.max(step).as_secs_f64() / piece.as_secs_f64().max(1e-6);
+        let share = may.as_secs_f64() / took.as_secs_f64().max(1e-6);
         // By half or twice at most: one that was interrupted, or compiled first, says little either.
         let wanted = (tokens as f64 * share.clamp(0.5, 2.0)) as usize / BLOCK * BLOCK;
         self.tokens = wanted.clamp(LEAST, self.most.max(LEAST)).min(self.most);
@@ -55,6 +69,19 @@ mod tests {
             pace.took(7, Duration::from_secs_f64(time(7)), Duration::from_secs_f64(step));
         }
         (pace.tokens(), time(pace.tokens()))
+    }
+
+    #[test]
+    fn a_step_of_both_takes_no_longer_than_one_after_the_other_may() {
+        // 10 ms and 0.25 ms for each token; answers alone take 20 ms: 70 ms in all.
+        let mut pace = Pace::new(512);
+        let time = |tokens: usize| 0.01 + 0.000_25 * tokens as f64;
+        for _ in 0..20 {
+            let tokens = pace.tokens();
+            pace.answered(Duration::from_millis(20));
+            pace.took_together(tokens, Duration::from_secs_f64(time(tokens)));
+        }
+        assert!((0.06..=0.07).contains(&time(pace.tokens())), "{} tokens", pace.tokens());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! A page whose positions are computed is known by its tokens and by the page before it, so that a sequence which begins like another one has its pages: a tree, whose
 //! branches are conversations. Pages of sequences that have ended stay in it until room is needed, and the least recently used leaves first, ends before beginnings.
+//!
+//! Where the host has places for pages, a whole page that leaves goes there, and comes back when it is asked for; then what leaves these is forgotten. Places are numbered behind the pages.
 
 use super::window_pool::{Held, WindowPool};
 use crate::prefix::{BLOCK, Reuse};
@@ -54,6 +56,8 @@ pub struct Found {
     pub exact: usize,
     /// A page, held now, whose first so many positions are those that follow.
     pub part: Option<Part>,
+    /// Places of the host that hold the pages behind those, held now.
+    pub away: Vec<u32>,
     /// Where the whole pages end.
     pub place: Place,
     /// What the next token sees of windows in those pages, held now.
@@ -73,30 +77,61 @@ pub struct Part {
     pub positions: usize,
 }
 
+/// A page on its way to the host or back, before anything else is done with either.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Move {
+    /// What a page holds goes to a place of the host.
+    Away {
+        /// The page.
+        page: u32,
+        /// The place, counted from 0.
+        place: u32,
+    },
+    /// What a place holds comes back to a page.
+    Back {
+        /// The place, counted from 0.
+        place: u32,
+        /// The page.
+        page: u32,
+    },
+}
+
 /// The pages.
 #[derive(Debug)]
 pub struct PagePool {
     pub(super) size: usize,
+    /// The pages, and behind them places of the host.
     pub(super) pages: Vec<Page>,
+    /// How many are pages.
+    here: usize,
     pub(super) windows: Option<WindowPool>,
     /// Those that hold nothing.
     free: Vec<u32>,
     /// Those that nobody has and the tree knows, by when they were let go.
     kept: BTreeMap<u64, u32>,
+    /// The same of places of the host.
+    places: Vec<u32>,
+    away: BTreeMap<u64, u32>,
+    /// What is to be moved, in this order.
+    moves: Vec<Move>,
     after: FxHashMap<Node, Vec<u32>>,
     clock: u64,
     last: Node,
 }
 
 impl PagePool {
-    /// So many pages of `size` positions, all free.
-    pub fn new(pages: usize, size: usize) -> PagePool {
+    /// So many pages of `size` positions, all free, and so many places of the host, of which there are none where there is a pool of windows.
+    pub fn new(pages: usize, size: usize, places: usize) -> PagePool {
         PagePool {
             size,
-            pages: vec![Page::default(); pages],
+            pages: vec![Page::default(); pages + places],
+            here: pages,
             windows: None,
             free: (0..pages as u32).rev().collect(),
             kept: BTreeMap::new(),
+            places: (pages as u32..(pages + places) as u32).rev().collect(),
+            away: BTreeMap::new(),
+            moves: Vec::new(),
             after: FxHashMap::default(),
             clock: 0,
             last: START,
@@ -108,11 +143,24 @@ impl PagePool {
     }
     /// How many there are.
     pub fn total(&self) -> usize {
-        self.pages.len()
+        self.here
     }
     /// How many sequences have, each counted once.
     pub fn held(&self) -> usize {
-        self.pages.len() - self.free()
+        self.here - self.free()
+    }
+    /// How many lie with the host.
+    pub fn away(&self) -> usize {
+        self.away.len()
+    }
+    /// What is to be moved before anything else is done with pages, in this order.
+    pub fn take_moves(&mut self) -> Vec<Move> {
+        std::mem::take(&mut self.moves)
+    }
+    /// A page for somebody, for which nothing need be moved; none where there is none.
+    pub fn take_at_once(&mut self) -> Option<u32> {
+        let moves = self.free.is_empty() && self.pages.len() > self.here;
+        if moves { None } else { self.take() }
     }
     /// How many nobody has, though some of them are known.
     pub fn free(&self) -> usize {
@@ -127,8 +175,8 @@ impl PagePool {
         let page = match self.free.pop() {
             Some(page) => page,
             None => {
-                let (_, page) = self.kept.pop_first()?;
-                self.forget(page);
+                let (left, page) = self.kept.pop_first()?;
+                self.evict(page, left);
                 page
             }
         };
@@ -141,7 +189,7 @@ impl PagePool {
         let mut found = self.find_pages(tokens, reuse);
         let exact = found.exact;
         self.find_part(tokens, reuse, &mut found, parts);
-        if found.part.is_none() {
+        if found.part.is_none() && !self.goes_on(&found.pages, None) {
             while !self.goes_on(&found.pages, None) {
                 found.pages.pop();
             }
@@ -150,7 +198,8 @@ impl PagePool {
             found.exact = exact.min(found.pages.len() * self.size);
         }
         let part = found.part.as_ref().map(|part| part.page);
-        found.pages.clone().into_iter().chain(part).for_each(|page| self.hold(page));
+        let all: Vec<u32> = found.pages.iter().chain(&found.away).copied().chain(part).collect();
+        all.into_iter().for_each(|page| self.hold(page));
         found.windows = self.hold_windows(&found.pages, found.part.as_ref());
         found
     }
@@ -163,27 +212,67 @@ impl PagePool {
             // Exact rows serve everybody; others none who wants the same text again.
             let Some(page) = same.max_by_key(|&page| self.known(page).exact) else { break };
             let known = self.known(page);
-            if reuse == Reuse::Exact && known.exact < self.size {
+            // A beginning leaves behind its ends.
+            let behind = self.is_here(page) && !found.away.is_empty();
+            if behind || reuse == Reuse::Exact && known.exact < self.size {
                 break;
             }
-            if found.exact == found.pages.len() * self.size {
+            if found.exact == found.place.blocks * self.size {
                 found.exact += known.exact;
             }
             found.place = Place { blocks: found.place.blocks + 1, node: known.node, lost: false };
-            found.pages.push(page);
+            if self.is_here(page) { &mut found.pages } else { &mut found.away }.push(page);
         }
         found
     }
+    /// Is that a page, and no place of the host?
+    fn is_here(&self, page: u32) -> bool {
+        (page as usize) < self.here
+    }
+    /// Has what a place holds, which is held, brought back to a page that somebody has taken.
+    pub fn bring_back(&mut self, place: u32, page: u32) {
+        self.moves.push(Move::Back { place: place - self.here as u32, page });
+        self.moved(place, page);
+        self.pages[place as usize].holders = 0;
+        self.places.push(place);
+    }
+    /// A page that nobody has leaves for the host, if that has a place and it is whole.
+    fn evict(&mut self, page: u32, left: u64) {
+        let Known { before, tokens, .. } = self.known(page);
+        // What came behind a page that is forgotten is found no more.
+        let whole = tokens.len() == self.size && (*before == START || self.after.contains_key(before));
+        let place = self.places.pop().or_else(|| {
+            let (_, place) = if whole { self.away.pop_first()? } else { return None };
+            self.forget(place);
+            Some(place)
+        });
+        let Some(place) = place.filter(|_| whole) else {
+            self.places.extend(place);
+            return self.forget(page);
+        };
+        self.moves.push(Move::Away { page, place: place - self.here as u32 });
+        self.moved(page, place);
+        self.pages[place as usize].left = left;
+        self.away.insert(left, place);
+    }
+    /// What is known of one is known of the other.
+    fn moved(&mut self, from: u32, to: u32) {
+        let known = self.pages[from as usize].known.take();
+        let beside = known.as_ref().and_then(|known| self.after.get_mut(&known.before));
+        beside.into_iter().flatten().filter(|page| **page == from).for_each(|page| *page = to);
+        self.pages[to as usize].known = known;
+    }
     /// The page whose beginning has most of the tokens behind those found, and what the token behind them sees; of exact ones whole blocks.
     fn find_part(&self, tokens: &[u32], reuse: Reuse, found: &mut Found, wanted: bool) {
-        let begin = found.pages.len() * self.size;
+        let begin = found.place.blocks * self.size;
         let common = |page| {
             let known = self.known(page);
             let common = known.tokens.iter().zip(&tokens[begin..]).take_while(|(a, b)| a == b).count();
             let exact = common.min(known.exact) / BLOCK * BLOCK;
             (if reuse == Reuse::Exact { exact } else { common }, exact, page)
         };
-        let all: Vec<_> = self.after.get(&found.place.node).into_iter().flatten().map(|&page| common(page)).collect();
+        let here = self.after.get(&found.place.node).into_iter().flatten().filter(|&&page| self.is_here(page));
+        let all: Vec<_> = here.map(|&page| common(page)).collect();
         found.known = begin + all.iter().map(|part| part.0).max().unwrap_or(0);
         let part = |&(positions, exact, page): &(usize, usize, u32)| {
             let window = self.pages[page as usize].window;
@@ -199,6 +288,7 @@ impl PagePool {
     /// Lets go of what was found.
     pub fn let_go(&mut self, mut found: Found) {
         self.release_windows(&mut found.windows, &found.pages);
+        self.release(&found.away);
         self.release(&found.pages);
         if let Some(part) = found.part {
             self.copied(&part);
@@ -217,11 +307,12 @@ impl PagePool {
             None => unreachable!("page {page} stands in the tree"),
         }
     }
-    fn hold(&mut self, page: u32) {
+    /// Somebody else has it as well.
+    pub fn hold(&mut self, page: u32) {
         let it = &mut self.pages[page as usize];
         it.holders += 1;
         if it.holders == 1 {
-            self.kept.remove(&it.left);
+            if (page as usize) < self.here { &mut self.kept } else { &mut self.away }.remove(&it.left);
         }
     }
     /// Makes a sequence's whole pages known behind its place, and with `part` the positions that its last page has so far; its tokens up to there are `tokens`, of
@@ -308,12 +399,29 @@ impl PagePool {
             if it.holders > 0 {
                 continue;
             }
+            let here = (page as usize) < self.here;
             if it.known.is_some() {
                 self.clock += 1;
                 it.left = self.clock;
-                self.kept.insert(self.clock, page);
+                if here { &mut self.kept } else { &mut self.away }.insert(self.clock, page);
             } else {
-                self.free.push(page);
+                if here { &mut self.free } else { &mut self.places }.push(page);
+            }
+        }
+    }
+    /// Nothing is known of what these moves were to bring to their ends.
+    pub fn spoil_moves(&mut self, moves: &[Move]) {
+        for &of in moves {
+            match of {
+                Move::Away { place, .. } => {
+                    let place = place + self.here as u32;
+                    self.forget(place);
+                    let it = &self.pages[place as usize];
+                    if self.away.remove(&it.left).is_some() {
+                        self.places.push(place);
+                    }
+                }
+                Move::Back { page, .. } => self.spoil(&[page]),
             }
         }
     }
@@ -342,7 +450,10 @@ impl PagePool {
     #[cfg(test)]
     pub fn check(&self) {
         let mut seen = vec![0; self.pages.len()];
-        self.free.iter().chain(self.kept.values()).for_each(|&page| seen[page as usize] += 1);
+        let here = self.free.iter().chain(self.kept.values());
+        here.chain(&self.places).chain(self.away.values()).for_each(|&page| seen[page as usize] += 1);
+        assert!(self.away.iter().all(|(left, &place)| self.pages[place as usize].left == *left));
+        assert!(self.away.values().all(|&place| self.known(place).tokens.len() == self.size));
         for (page, times) in self.pages.iter().zip(&seen) {
             assert_eq!(*times, u32::from(page.holders == 0), "{page:?}");
         }

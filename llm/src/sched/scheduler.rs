@@ -1,9 +1,9 @@
 //! Which tokens of which sequences are in the next step. Pure: no device and no clock, so that everything about it can be tested.
 //!
-//! A step has a token of every sequence that is being answered, and a piece of one prompt; prompts take turns. A sequence is admitted, first come first, when there are pages
+//! A step has a token of every sequence that is being answered, and with them, or in a step of its own, a piece of one prompt; prompts take turns. A sequence is admitted, first come first, when there are pages
 //! for all of its tokens. Where pages run out the youngest gives up its own and is admitted again later, before any that came after it: the oldest always goes on.
 
-use super::pages::{Found, PagePool, Part};
+use super::pages::{Found, Move, PagePool, Part};
 use super::sequence::{Sequence, SequenceId};
 use crate::engine::{PageCopy, Pages};
 use crate::prefix::{BLOCK, Reuse};
@@ -19,18 +19,22 @@ pub struct Bounds {
     pub page: usize,
     /// Pages of the pool of windows, if there is one, and positions that a token sees of them.
     pub windows: Option<[usize; 2]>,
+    /// Pages that the host has room for besides, when they leave the pool; none where there is a pool of windows.
+    pub places: usize,
     /// Most sequences of a step.
     pub sequences: usize,
     /// Most tokens of a piece of a prompt.
     pub piece: usize,
     /// Must what a sequence gives that reuses [exact](Reuse::Exact) rows alone not depend on how many are beside it?
     pub batch_invariant: bool,
+    /// Can a piece and tokens of answers be one step?
+    pub mixed: bool,
 }
 
 /// A prompt's rest of no more tokens is one small step.
 const SHORT: usize = 64;
 
-/// A part of one sequence, to be run in steps of its own.
+/// A part of one sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Piece {
     /// Whose.
@@ -54,9 +58,11 @@ pub struct Decode {
     pub ends: bool,
 }
 
-/// What is to be done next: copies, then the tokens that answers go on with in one step, then the piece.
+/// What is to be done next: copies, then the piece and the tokens that answers go on with, in one step or in two.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
+    /// Pages that go to the host or come back, before anything else.
+    pub moves: Vec<Move>,
     /// Pages to be copied.
     pub copies: Vec<PageCopy>,
     /// One token each of several sequences.
@@ -65,12 +71,14 @@ pub struct Batch {
     pub piece: Option<Piece>,
     /// Must what one of the decoding sequences gives not depend on how many there are?
     pub alike: bool,
+    /// Are the piece and the tokens of the others one step? Not where something of it must be the same to the bit whoever is beside it.
+    pub mixed: bool,
 }
 
 impl Batch {
     /// Is there nothing to do?
     pub fn is_empty(&self) -> bool {
-        self.decodes.is_empty() && self.piece.is_none()
+        self.decodes.is_empty() && self.piece.is_none() && self.moves.is_empty()
     }
     /// Those whose next token is to be chosen once it has run.
     pub fn ends(&self) -> impl Iterator<Item = SequenceId> {
@@ -94,6 +102,8 @@ pub struct Load {
     pub kept_pages: usize,
     /// The same of the pool of windows.
     pub kept_windows: usize,
+    /// Pages that lie with the host.
+    pub away_pages: usize,
     /// Positions that sequences have computed.
     pub tokens: usize,
     /// How often one had to give its pages up.
@@ -129,6 +139,9 @@ pub struct Scheduler {
     running: Vec<Sequence>,
     /// Copies before the next step, and the pages that are held for them.
     copies: Vec<PageCopy>,
+    /// Pages of those that are in a step under way, whatever becomes of these meanwhile, and what that step sees of windows, each with its page.
+    held: Vec<u32>,
+    held_windows: Vec<[u32; 2]>,
     turns: u64,
     last: u64,
     preempted: u64,
@@ -139,10 +152,12 @@ impl Scheduler {
     pub fn new(bounds: Bounds) -> Scheduler {
         Scheduler {
             bounds,
-            pool: PagePool::new(bounds.pages, bounds.page).with_windows(bounds.windows),
+            pool: PagePool::new(bounds.pages, bounds.page, bounds.places).with_windows(bounds.windows),
             waiting: VecDeque::new(),
             running: Vec::new(),
             copies: Vec::new(),
+            held: Vec::new(),
+            held_windows: Vec::new(),
             turns: 0,
             last: 0,
             preempted: 0,
@@ -211,11 +226,16 @@ impl Scheduler {
     /// A batch has failed: its sequences end, and what they have computed is not to be trusted. Those that they were.
     pub fn failed(&mut self, batch: &Batch) -> Vec<SequenceId> {
         batch.copies.iter().for_each(|copy| self.pool.copied(&source(copy)));
+        self.pool.spoil_moves(&batch.moves);
         let decodes = batch.decodes.iter().map(|d| d.sequence);
         let all: Vec<SequenceId> = decodes.chain(batch.piece.iter().map(|p| p.sequence)).collect();
         all.iter().for_each(|&id| self.spoil(id));
         // Who waits for a copy that was not made has nothing either.
-        let made = |s: &Sequence| !batch.copies.iter().any(|copy| s.pages.contains(&copy.to));
+        let back = |of: &Move, s: &Sequence| matches!(of, Move::Back { page, .. } if s.pages.contains(page));
+        let made = |s: &Sequence| {
+            let copied = batch.copies.iter().all(|copy| !s.pages.contains(&copy.to));
+            copied && !batch.moves.iter().any(|of| back(of, s))
+        };
         let others: Vec<SequenceId> = self.running.iter().filter(|s| !made(s)).map(|s| s.id).collect();
         others.iter().for_each(|&id| self.spoil(id));
         all.into_iter().chain(others).collect()
@@ -264,6 +284,14 @@ impl Scheduler {
         let pages = (0..pages).map(|_| self.pool.take()).collect::<Option<_>>()?;
         Some(Borrowed { pages, windows })
     }
+    /// Moves have failed.
+    pub fn spoil_moves(&mut self, moves: &[Move]) {
+        self.pool.spoil_moves(moves);
+    }
+    /// What is to be moved before anything else is done with pages that were borrowed.
+    pub fn take_moves(&mut self) -> Vec<Move> {
+        self.pool.take_moves()
+    }
     /// Pages that were borrowed.
     pub fn give_back(&mut self, borrowed: &Borrowed) {
         self.pool.release(&borrowed.pages);
@@ -278,6 +306,7 @@ impl Scheduler {
             total_pages: self.pool.total(),
             kept_pages: self.pool.kept(),
             kept_windows: self.pool.kept_windows(),
+            away_pages: self.pool.away(),
             tokens: self.running.iter().map(|s| s.computed).sum(),
             preempted: self.preempted,
         }
@@ -289,9 +318,66 @@ impl Scheduler {
         // Of a block at least: the tokens behind a prompt's last whole one are run in one step, whoever is beside them, as kernels of other classes sum in another order.
         let beside = beside.max(BLOCK).min(self.bounds.piece);
         let piece = self.piece(if decodes.is_empty() { self.bounds.piece } else { beside });
-        let exact = |d: &Decode| self.find(d.sequence).is_some_and(|s| s.reuse == Reuse::Exact);
+        let exact = |d: &Decode| self.is_exact(d.sequence);
         let alike = self.bounds.batch_invariant && decodes.iter().any(exact);
-        Batch { copies: std::mem::take(&mut self.copies), decodes, piece, alike }
+        // What a piece leaves in the cache is the same in either kind of step; logits, and what others leave, are not.
+        let logits_alike = |piece: &Piece| self.bounds.batch_invariant && piece.ends && self.is_exact(piece.sequence);
+        let mixed = self.bounds.mixed
+            && !decodes.is_empty()
+            && !alike
+            && piece.as_ref().is_some_and(|piece| !logits_alike(piece));
+        let (moves, copies) = (self.pool.take_moves(), std::mem::take(&mut self.copies));
+        Batch { moves, copies, decodes, piece, alike, mixed }
+    }
+    fn is_exact(&self, id: SequenceId) -> bool {
+        self.find(id).is_some_and(|s| s.reuse == Reuse::Exact)
+    }
+    /// The batch behind one that is under way, of those of its sequences that go on: which token of theirs each runs is not known here yet. Whether one may still have a token at a position, `goes_on` says.
+    /// None where what is next can be said only once that batch has been read.
+    pub fn next_ahead(&mut self, batch: &Batch, goes_on: &mut dyn FnMut(SequenceId, usize) -> bool) -> Option<Batch> {
+        let admits = !self.waiting.is_empty() && self.running.len() < self.bounds.sequences;
+        let all = self.running.iter().all(|s| batch.decodes.iter().any(|d| d.ends && d.sequence == s.id));
+        if batch.piece.is_some() || admits || !all {
+            return None;
+        }
+        let mut decodes = Vec::new();
+        for &Decode { sequence, position, .. } in &batch.decodes {
+            let next = position + 1;
+            let Some(s) = self.running.iter_mut().find(|s| s.id == sequence) else { continue };
+            if !goes_on(sequence, next) {
+                continue;
+            }
+            if next / self.bounds.page >= s.pages.len() {
+                s.pages.push(self.pool.take_at_once()?);
+            }
+            self.pool.reach(&mut s.windows, &s.pages, next + 1);
+            decodes.push(Decode { sequence, position: next, ends: true });
+        }
+        let alike = self.bounds.batch_invariant && decodes.iter().any(|d| self.is_exact(d.sequence));
+        let batch = Batch { decodes, alike, ..Batch::default() };
+        (!batch.is_empty()).then_some(batch)
+    }
+    /// A batch is under way while its sequences may end: nobody else gets their pages before [`Scheduler::let_go`].
+    pub fn hold(&mut self, batch: &Batch) {
+        for &Decode { sequence, position, .. } in &batch.decodes {
+            let Some(s) = self.running.iter().find(|s| s.id == sequence) else { continue };
+            s.pages.iter().for_each(|&page| self.pool.hold(page));
+            self.held.extend(&s.pages);
+            self.held_windows.extend(self.pool.hold_seen(&s.windows, &s.pages, position));
+        }
+    }
+    /// What was held for a batch is not any more.
+    pub fn let_go(&mut self) {
+        for [page, number] in std::mem::take(&mut self.held_windows) {
+            self.pool.let_go_of(page, number, true);
+        }
+        let held = std::mem::take(&mut self.held);
+        self.pool.release(&held);
+    }
+    /// The position of the next token of a sequence that is to be run; none where all tokens are, or it has no pages.
+    pub fn next_position(&self, id: SequenceId) -> Option<usize> {
+        let running = self.running.iter().find(|s| s.id == id)?;
+        (running.computed < running.tokens.len()).then_some(running.computed)
     }
     /// A batch has run.
     pub fn ran(&mut self, batch: &Batch) {
@@ -321,8 +407,12 @@ impl Scheduler {
         {
             // Every one that runs may want a page before the next is admitted.
             let needed = first.tokens.len().div_ceil(self.bounds.page) + usize::from(!self.running.is_empty());
-            // But for the last token, which is run to choose what follows.
-            let known = &first.tokens[..first.tokens.len() - 1];
+            // But for the last token, which is run to choose what follows. What is computed again is computed as it was, though others have exact rows of more by now.
+            let known = match first.reuse {
+                Reuse::Exact => (first.prompt - 1) / BLOCK * BLOCK,
+                Reuse::Any => first.tokens.len() - 1,
+            };
+            let known = &first.tokens[..known];
             let mut found = self.pool.find(known, first.reuse, true);
             let short = |pool: &PagePool, found: &Found| needed.saturating_sub(found.pages.len()) > pool.free();
             // A page that a part is copied from is one that is not free.
@@ -342,9 +432,15 @@ impl Scheduler {
     /// Gives a sequence what was found of it, and pages for the rest of its tokens.
     fn take_found(&mut self, sequence: &mut Sequence, found: Found) {
         let page = self.bounds.page;
-        sequence.computed = found.pages.len() * page;
         sequence.place = found.place;
         (sequence.pages, sequence.windows, sequence.known) = (found.pages, found.windows, found.known);
+        for place in found.away {
+            // There are as many pages as it has tokens for.
+            let Some(page) = self.pool.take() else { unreachable!("a sequence is admitted with pages for its tokens") };
+            self.pool.bring_back(place, page);
+            sequence.pages.push(page);
+        }
+        sequence.computed = sequence.pages.len() * page;
         if let Some(part) = found.part {
             let to = self.pool.take().expect("who is admitted has pages for all of its tokens");
             sequence.pages.push(to);
@@ -433,10 +529,12 @@ impl Scheduler {
         self.pool.check();
         let mut held = std::collections::BTreeMap::new();
         let of_sequences = self.running.iter().flat_map(|s| &s.pages).chain(self.copies.iter().map(|copy| &copy.from));
+        let of_sequences = of_sequences.chain(&self.held);
         of_sequences.for_each(|page| *held.entry(*page).or_insert(0) += 1);
         assert_eq!(held.len(), self.pool.held(), "pages that nobody has and that are not free");
         let of_sequences = self.running.iter().flat_map(|s| s.windows.numbers[s.windows.first..].iter().copied());
         let windows = of_sequences.chain(self.copies.iter().filter_map(|copy| copy.windows.map(|windows| windows[0])));
+        let windows = windows.chain(self.held_windows.iter().map(|of| of[1]));
         let windows: std::collections::BTreeSet<u32> = windows.collect();
         assert_eq!(windows.len(), self.pool.held_windows(), "windows that nobody has and that are not free");
         assert!(self.waiting.iter().all(|s| s.pages.is_empty() && s.windows.numbers.is_empty()));

@@ -1,7 +1,7 @@
 //! The scheduler with an executor that computes nothing but keeps account: which token stands where in the pool, and what each step sees of it.
 
 use super::pages::PagePool;
-use super::{Batch, Bounds, Scheduler, SequenceId};
+use super::{Batch, Bounds, Decode, Move, Scheduler, SequenceId};
 use crate::arch::Pools;
 use crate::prefix::{BLOCK, Reuse};
 use proptest::prelude::*;
@@ -23,6 +23,8 @@ struct Model {
     /// What the pool of windows holds, and positions that a token sees of it, if there is one.
     windows: Vec<Option<Cell>>,
     seen: Option<usize>,
+    /// The host's places for pages.
+    host: Vec<Vec<Option<Cell>>>,
     /// Of each: how many tokens it is to have in all, whether its text must not depend on others, and the tokens of its prompt.
     wanted: BTreeMap<SequenceId, (usize, Reuse, usize)>,
     ended: BTreeMap<SequenceId, Vec<u32>>,
@@ -30,6 +32,9 @@ struct Model {
     /// Most tokens of a piece beside answers: they change from step to step.
     beside: Vec<usize>,
     steps: usize,
+    /// Is a step started before the one before is read? And the one that is, with what it has chosen.
+    ahead: bool,
+    under_way: Option<(Batch, Vec<u32>)>,
 }
 
 /// The token after these.
@@ -46,23 +51,33 @@ fn alone(prompt: &[u32], answer: usize) -> Vec<u32> {
 
 impl Model {
     fn new(pages: usize, sequences: usize) -> Model {
-        Model::with_windows(pages, sequences, None)
+        Model::with(pages, sequences, None, 0)
     }
     /// With a pool of windows in which there is room for what sequences have at most at a time, and for nothing else.
-    fn with_windows(pages: usize, sequences: usize, seen: Option<usize>) -> Model {
+    fn with_windows(pages: usize, sequences: usize, seen: usize) -> Model {
+        Model::with(pages, sequences, Some(seen), 0)
+    }
+    fn with_host(pages: usize, sequences: usize, places: usize) -> Model {
+        Model::with(pages, sequences, None, places)
+    }
+    fn with(pages: usize, sequences: usize, seen: Option<usize>, places: usize) -> Model {
         let of = |seen| sequences * (Pools::blocks(seen, 1) + 1) + Pools::blocks(seen, 96);
         let windows = seen.map(|seen| [of(seen), seen]);
-        let bounds = Bounds { pages, page: PAGE, windows, sequences, piece: 96, batch_invariant: true };
+        let (piece, batch_invariant, mixed) = (96, true, seen.is_none());
+        let bounds = Bounds { pages, page: PAGE, windows, places, sequences, piece, batch_invariant, mixed };
         Model {
             scheduler: Scheduler::new(bounds),
             pool: vec![None; pages * PAGE],
             windows: vec![None; windows.map_or(0, |[windows, _]| windows * PAGE)],
             seen,
+            host: vec![Vec::new(); places],
             wanted: BTreeMap::new(),
             ended: BTreeMap::new(),
             most: sequences,
             beside: vec![48],
             steps: 0,
+            ahead: false,
+            under_way: None,
         }
     }
     fn add(&mut self, prompt: Vec<u32>, answer: usize, reuse: Reuse) -> SequenceId {
@@ -96,6 +111,13 @@ impl Model {
     }
     /// Runs a batch: what is written, and that each sequence finds its own tokens before its position.
     fn run(&mut self, batch: &Batch) {
+        for &of in &batch.moves {
+            let rows = |page: u32| page as usize * PAGE..(page as usize + 1) * PAGE;
+            match of {
+                Move::Away { page, place } => self.host[place as usize] = self.pool[rows(page)].to_vec(),
+                Move::Back { place, page } => self.pool[rows(page)].copy_from_slice(&self.host[place as usize]),
+            }
+        }
         for copy in &batch.copies {
             let [from, to] = [copy.from, copy.to].map(|page| page as usize * PAGE);
             self.pool.copy_within(from..from + PAGE, to);
@@ -112,6 +134,7 @@ impl Model {
             assert!(all[..at].iter().all(|other| other.0 != *id), "{id:?} has one place in a batch");
         }
         assert!(batch.decodes.len() <= self.most);
+        self.check_mixed(batch);
         for (id, tokens, exact) in &all {
             for position in tokens.clone() {
                 let token = self.scheduler.tokens(*id)[position];
@@ -131,6 +154,14 @@ impl Model {
             }
         }
         self.check_exact(batch);
+    }
+    /// A piece and answers share a step unless there is a pool of windows or one of them must have the same logits whoever is beside it.
+    fn check_mixed(&self, batch: &Batch) {
+        let exact = |id| self.wanted[&id].1 == Reuse::Exact;
+        let alike = batch.decodes.iter().any(|d| exact(d.sequence));
+        let apart = batch.piece.as_ref().is_none_or(|piece| piece.ends && exact(piece.sequence));
+        let apart = apart || self.seen.is_some();
+        assert_eq!(batch.mixed, !batch.decodes.is_empty() && !alike && !apart, "{batch:?}");
     }
     /// Who wants the same text again sees rows that were computed as they would have been alone.
     fn check_exact(&self, batch: &Batch) {
@@ -163,23 +194,100 @@ impl Model {
         }
         batch
     }
-    /// One step. Did it do anything?
-    fn step(&mut self) -> bool {
-        let batch = self.next_batch();
+    /// Runs the tokens of answers of a batch as a device does, which knows of tokens that the host does not: those that the batch before has chosen. What follows each.
+    fn run_rows(&mut self, batch: &Batch, before: Option<(&Batch, &[u32])>) -> Vec<u32> {
+        let row = |model: &mut Model, d: &Decode| {
+            let known = model.scheduler.tokens(d.sequence).get(d.position).copied();
+            let chosen = before.and_then(|(batch, told)| {
+                Some(told[batch.decodes.iter().position(|other| other.sequence == d.sequence)?])
+            });
+            let cell = Cell { token: known.or(chosen).expect("a token"), exact: false };
+            model.write(d.sequence, d.position, Some(cell));
+            let found = |at| model.pool[model.slot(d.sequence, at)];
+            for at in model.first_seen(d.position)..=d.position {
+                assert_eq!(model.windows[model.window_slot(d.sequence, at)], found(at), "{:?} at {at}", d.sequence);
+            }
+            let all = (0..=d.position).map(|at| found(at).expect("a row").token);
+            next(&all.collect::<Vec<_>>())
+        };
+        batch.decodes.iter().map(|d| row(self, d)).collect()
+    }
+    /// One step behind which the next is started before it is read, as far as that can be said.
+    fn step_ahead(&mut self) -> bool {
+        let (batch, told) = match self.under_way.take() {
+            Some(both) => both,
+            None => {
+                let batch = self.next_batch();
+                let moved = !batch.copies.is_empty() || !batch.moves.is_empty();
+                if batch.piece.is_some() || moved || batch.decodes.iter().any(|d| !d.ends) {
+                    return self.finish_step(&batch);
+                }
+                let told = self.run_rows(&batch, None);
+                (batch, told)
+            }
+        };
         if batch.is_empty() {
             return false;
         }
-        self.run(&batch);
-        self.scheduler.ran(&batch);
-        for id in batch.ends().collect::<Vec<_>>() {
-            let tokens = self.scheduler.tokens(id).to_vec();
-            match tokens.len() < self.wanted[&id].0 {
-                true => self.scheduler.push(id, next(&tokens)),
-                false => {
-                    self.scheduler.remove(id);
-                    self.ended.insert(id, tokens);
-                }
+        // Of some nobody knows that they end.
+        let Model { scheduler, wanted, .. } = self;
+        let mut goes_on = |id: SequenceId, at: usize| at + 1 < wanted[&id].0 || id.0.is_multiple_of(2);
+        let next = scheduler.next_ahead(&batch, &mut goes_on);
+        let next = next.map(|next| {
+            let chosen = self.run_rows(&next, Some((&batch, &told)));
+            (next, chosen)
+        });
+        self.scheduler.let_go();
+        if let Some((next, _)) = &next {
+            self.scheduler.hold(next);
+        }
+        let here = |d: &&Decode| self.scheduler.next_position(d.sequence) == Some(d.position);
+        let alive: Vec<Decode> = batch.decodes.iter().filter(here).copied().collect();
+        self.scheduler.ran(&Batch { decodes: alive.clone(), ..Batch::default() });
+        self.under_way = next;
+        for d in alive {
+            let row = batch.decodes.iter().position(|other| *other == d).expect("its row");
+            self.goes_on(d.sequence, told[row]);
+        }
+        self.scheduler.check();
+        self.nobody_waits();
+        true
+    }
+    /// Where nobody is here any more, nobody reads the step that is under way.
+    fn nobody_waits(&mut self) {
+        if self.scheduler.is_idle() {
+            self.under_way = None;
+            self.scheduler.let_go();
+        }
+    }
+    /// A token is chosen for a sequence, which goes on or ends.
+    fn goes_on(&mut self, id: SequenceId, token: u32) {
+        let tokens = self.scheduler.tokens(id).to_vec();
+        match tokens.len() < self.wanted[&id].0 {
+            true => self.scheduler.push(id, token),
+            false => {
+                self.scheduler.remove(id);
+                self.ended.insert(id, tokens);
             }
+        }
+    }
+    /// One step. Did it do anything?
+    fn step(&mut self) -> bool {
+        if self.ahead {
+            return self.step_ahead();
+        }
+        let batch = self.next_batch();
+        self.finish_step(&batch)
+    }
+    fn finish_step(&mut self, batch: &Batch) -> bool {
+        if batch.is_empty() {
+            return false;
+        }
+        self.run(batch);
+        self.scheduler.ran(batch);
+        for id in batch.ends().collect::<Vec<_>>() {
+            let token = next(self.scheduler.tokens(id));
+            self.goes_on(id, token);
         }
         self.scheduler.check();
         true
@@ -233,6 +341,28 @@ fn a_prefix_is_shared() {
 }
 
 #[test]
+fn a_prefix_comes_back_from_the_host() {
+    // Of six pages a prompt takes four with its answer: two others have all of them, and its whole pages go to the host meanwhile.
+    let mut model = Model::with_host(6, 2, 8);
+    let asked = prompt(3, 200);
+    model.add(asked.clone(), 5, Reuse::Exact);
+    model.run_to_the_end();
+    let others = [(1, 300), (2, 320)].map(|(seed, length)| {
+        let other: Vec<u32> = prompt(seed, length).into_iter().map(|token| (token + seed) % 5).collect();
+        model.add(other, 5, Reuse::Exact)
+    });
+    model.run_to_the_end();
+    assert!(model.scheduler.load().away_pages > 0, "{:?} {others:?}", model.scheduler.load());
+    let again = model.add(asked.clone(), 5, Reuse::Exact);
+    let batch = model.next_batch();
+    assert!(batch.moves.iter().any(|of| matches!(of, Move::Back { .. })), "{batch:?}");
+    model.finish_step(&batch);
+    assert!(model.scheduler.found(again) >= Some(128), "{:?}", model.scheduler.found(again));
+    model.run_to_the_end();
+    assert_eq!(model.ended[&again], alone(&asked, 5));
+}
+
+#[test]
 fn where_pages_run_out_the_youngest_waits() {
     // Two pages each at first, three each later, of five.
     let mut model = Model::new(5, 4);
@@ -241,6 +371,20 @@ fn where_pages_run_out_the_youngest_waits() {
     assert!(model.scheduler.load().preempted > 0);
     assert_eq!(model.ended[&first], alone(&prompt(1, 100), 60));
     assert_eq!(model.ended[&second], alone(&prompt(2, 100), 60));
+}
+
+#[test]
+fn what_is_computed_again_is_computed_as_it_was() {
+    // The last gives its pages up after its prompt has been run, and the third, which begins like it, has exact rows of all of that prompt by then.
+    let mut model = Model::new(8, 3);
+    model.beside = vec![1];
+    model.add(prompt(1, 1), 1, Reuse::Any);
+    model.add(prompt(1, 207), 50, Reuse::Any);
+    model.add(prompt(1, 193), 24, Reuse::Any);
+    model.add(prompt(3, 173), 20, Reuse::Exact);
+    let last = model.add(prompt(3, 128), 21, Reuse::Exact);
+    model.run_to_the_end();
+    assert_eq!(model.ended[&last], alone(&prompt(3, 128), 21));
 }
 
 #[test]
@@ -265,7 +409,7 @@ fn own(seed: u32, length: usize) -> Vec<u32> {
 
 #[test]
 fn who_goes_on_finds_the_windows_of_its_end() {
-    let mut model = Model::with_windows(64, 2, Some(100));
+    let mut model = Model::with_windows(64, 2, 100);
     let asked = own(1, 1000);
     let first = model.add(asked.clone(), 40, Reuse::Any);
     model.run_to_the_end();
@@ -288,7 +432,7 @@ fn who_goes_on_finds_the_windows_of_its_end() {
 
 #[test]
 fn who_branches_off_leaves_the_windows_for_others() {
-    let mut model = Model::with_windows(64, 2, Some(64));
+    let mut model = Model::with_windows(64, 2, 64);
     let common = own(1, 64 * 5);
     let mut ask = |seed: u32| {
         // A long prompt behind it, so that what it has in common with others is left behind.
@@ -304,7 +448,7 @@ fn who_branches_off_leaves_the_windows_for_others() {
 
 #[test]
 fn pages_of_nobody_have_windows_in_turn() {
-    let mut model = Model::with_windows(64, 2, Some(100));
+    let mut model = Model::with_windows(64, 2, 100);
     model.add(own(1, 300), 40, Reuse::Any);
     (0..20).for_each(|_| _ = model.step());
     let borrowed = model.scheduler.borrow(1000, 96).expect("pages");
@@ -347,8 +491,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     /// Whoever comes and goes, every answer is the one that its prompt has alone, each comes to its end, and no page is lost.
     #[test]
-    fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6, beside in proptest::collection::vec(1usize..97, 1..9), seen in proptest::option::of(1usize..200)) {
-        let mut model = Model::with_windows(pages, sequences, seen);
+    fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6, ahead in any::<bool>(), seen in proptest::option::of(1usize..200), places in 0usize..20, beside in proptest::collection::vec(1usize..97, 1..9)) {
+        // Where there is a pool of windows the host has no places.
+        let mut model = Model::with(pages, sequences, seen, if seen.is_some() { 0 } else { places });
+        model.ahead = ahead;
         model.beside = beside;
         let mut asked = BTreeMap::new();
         for act in acts {
@@ -362,12 +508,22 @@ proptest! {
                     let here: Vec<SequenceId> = asked.keys().copied().filter(|id| !model.ended.contains_key(id)).collect();
                     if let Some(&id) = here.get(nth) {
                         model.scheduler.remove(id);
+                        model.nobody_waits();
                         asked.remove(&id);
                         model.scheduler.check();
                     }
                 }
                 Act::Fail => {
-                    let batch = model.next_batch();
+                    model.scheduler.let_go();
+                    let batch = model.under_way.take().map_or_else(|| model.next_batch(), |both| both.0);
+                    let here = |d: &Decode| model.scheduler.next_position(d.sequence) == Some(d.position);
+                    let batch = Batch { decodes: batch.decodes.iter().copied().filter(here).collect(), ..batch };
+                    for of in &batch.moves {
+                        match of {
+                            Move::Away { place, .. } => model.host[*place as usize] = vec![None; PAGE],
+                            Move::Back { page, .. } => model.pool[*page as usize * PAGE] = None,
+                        }
+                    }
                     // Part of it may have been written.
                     batch.copies.iter().for_each(|copy| model.pool[copy.to as usize * PAGE] = None);
                     batch.decodes.iter().for_each(|decode| model.write(decode.sequence, decode.position, None));
@@ -389,7 +545,7 @@ proptest! {
     /// Pages that are found hold what was learnt of them.
     #[test]
     fn the_tree_finds_what_it_was_told(lengths in proptest::collection::vec((1u32..4, 1usize..400), 1..12)) {
-        let mut pool = PagePool::new(12, PAGE);
+        let mut pool = PagePool::new(12, PAGE, 0);
         let mut holds: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (seed, length) in lengths {
             let tokens = prompt(seed, length);

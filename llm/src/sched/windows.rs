@@ -34,6 +34,13 @@ impl PagePool {
         numbers[first..].iter().chain(part.and_then(|part| part.window.as_ref())).for_each(|&n| windows.hold(n));
         Held { first, numbers }
     }
+    /// Holds what a token of a sequence at that position sees of windows, for a step that is under way: each page with its window's.
+    pub(super) fn hold_seen(&mut self, held: &Held, pages: &[u32], position: usize) -> Vec<[u32; 2]> {
+        let Some(windows) = &mut self.windows else { return Vec::new() };
+        let first = held.first.max(windows.first_seen(position) / self.size);
+        let seen = pages.iter().zip(&held.numbers).skip(first).map(|(&page, &number)| [page, number]);
+        seen.inspect(|&[_, number]| windows.hold(number)).collect()
+    }
     /// Sees to it that a sequence has windows for its first `end` positions, in these pages, as far as their tokens see them.
     pub fn reach(&mut self, held: &mut Held, pages: &[u32], end: usize) {
         while self.windows.is_some() && held.numbers.len() < end.div_ceil(self.size) {

@@ -9,7 +9,7 @@ use crate::core::job::{Answers, Job};
 use crate::core::model::Served;
 use crate::core::probabilities::probabilities;
 use gristmill_llm::generation::{self, Given, Step};
-use gristmill_llm::sampling::{Ask, Ranked, Sampler, StopMatcher, TokenSet};
+use gristmill_llm::sampling::{Ask, Draws, Ranked, Sampler, StopMatcher, TokenSet};
 use gristmill_llm::session::{self, ConstraintError, Session};
 use gristmill_llm::tokenizer::Utf8Stream;
 use std::sync::Arc;
@@ -79,6 +79,10 @@ impl Generation {
     /// Will the most probable token do for the next choice?
     pub fn is_greedy(&self) -> bool {
         self.tokens.is_greedy()
+    }
+    /// How a device may choose its tokens before the host has seen the one before, and how many may still come; none where it cannot.
+    pub fn draws(&self) -> Option<(Draws, usize)> {
+        self.tokens.draws()
     }
     /// What a device is to be asked about the logits over so many tokens after `history`; nothing where all of them are wanted, or the most probable token will do.
     pub fn ask(&mut self, history: &[u32], vocabulary: usize) -> Option<Ask> {

@@ -84,6 +84,8 @@ pub struct ModelMetrics {
     pub answer_tokens: Counter,
     /// Those of them for which all logits came to the host.
     pub logit_rows: Counter,
+    /// Steps of the model for several answers: all of them, those with a piece of a prompt as well, and those that were started before the one before was read.
+    pub steps: [Counter; 3],
     /// How often it was loaded.
     pub loads: Counter,
     /// How often it could not be.
@@ -104,6 +106,10 @@ pub struct ModelMetrics {
     pub pages: Gauge,
     /// Pages that there are; none where answers are made one by one.
     pub pages_total: Gauge,
+    /// Pages of earlier prompts that lie in the host's memory, now.
+    pub pages_away: Gauge,
+    /// How many have come back from there.
+    pub brought_back: Counter,
     /// How often a sequence had to give its pages up for others.
     pub preempted: Counter,
     /// Tokens in the cache of requests that are not over, now.
@@ -130,6 +136,7 @@ struct Families {
     cached_tokens: Family<Label, Counter>,
     answer_tokens: Family<Label, Counter>,
     logit_rows: Family<Label, Counter>,
+    steps: [Family<Label, Counter>; 3],
     loads: Family<Label, Counter>,
     load_failures: Family<Label, Counter>,
     waiting: Family<Label, Gauge>,
@@ -140,6 +147,8 @@ struct Families {
     slots: Family<Label, Gauge>,
     pages: Family<Label, Gauge>,
     pages_total: Family<Label, Gauge>,
+    pages_away: Family<Label, Gauge>,
+    brought_back: Family<Label, Counter>,
     preempted: Family<Label, Counter>,
     used_tokens: Family<Label, Gauge>,
     room_tokens: Family<Label, Gauge>,
@@ -183,6 +192,14 @@ impl Default for Metrics {
             "Tokens of answers made together that were chosen from all logits, read by the host",
         );
         let loads = counter("model_loads", "Times that the model was loaded");
+        let steps = [
+            ("steps", "Steps of the model for several answers"),
+            ("steps_mixed", "Those of them that ran a piece of a prompt as well"),
+            ("steps_ahead", "Those of them that were started before the one before was read"),
+        ]
+        .map(|(name, help)| counter(name, help));
+        let brought_back =
+            counter("cache_pages_brought_back", "Pages of the cache that came back from the host's memory");
         let preempted =
             counter("requests_preempted", "Times that a sequence gave its pages up and was computed again later");
         let load_failures = counter("model_load_failures", "Times that the model could not be loaded");
@@ -202,6 +219,7 @@ impl Default for Metrics {
         );
         let pages = gauge("cache_pages_used", "Pages of the cache that sequences under way have");
         let pages_total = gauge("cache_pages", "Pages of the cache; 0 where answers are made one by one");
+        let pages_away = gauge("cache_pages_host", "Pages of earlier prompts that lie in the host's memory");
         let used_tokens = gauge("cache_tokens", "Tokens in the cache of requests that are not over");
         let room_tokens = gauge("cache_tokens_room", "Tokens that the cache has room for");
         let mut histogram = |name: &str, help: &str, make: fn() -> Histogram| {
@@ -222,6 +240,7 @@ impl Default for Metrics {
             cached_tokens,
             answer_tokens,
             logit_rows,
+            steps,
             loads,
             load_failures,
             waiting,
@@ -232,6 +251,8 @@ impl Default for Metrics {
             slots,
             pages,
             pages_total,
+            pages_away,
+            brought_back,
             preempted,
             used_tokens,
             room_tokens,
@@ -257,6 +278,7 @@ impl Metrics {
             cached_tokens: all.cached_tokens.get_or_create_owned(&label),
             answer_tokens: all.answer_tokens.get_or_create_owned(&label),
             logit_rows: all.logit_rows.get_or_create_owned(&label),
+            steps: all.steps.each_ref().map(|steps| steps.get_or_create_owned(&label)),
             loads: all.loads.get_or_create_owned(&label),
             load_failures: all.load_failures.get_or_create_owned(&label),
             waiting: all.waiting.get_or_create_owned(&label),
@@ -267,6 +289,8 @@ impl Metrics {
             slots: all.slots.get_or_create_owned(&label),
             pages: all.pages.get_or_create_owned(&label),
             pages_total: all.pages_total.get_or_create_owned(&label),
+            pages_away: all.pages_away.get_or_create_owned(&label),
+            brought_back: all.brought_back.get_or_create_owned(&label),
             preempted: all.preempted.get_or_create_owned(&label),
             used_tokens: all.used_tokens.get_or_create_owned(&label),
             room_tokens: all.room_tokens.get_or_create_owned(&label),

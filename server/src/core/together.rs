@@ -15,8 +15,9 @@ use crate::core::probabilities::probabilities;
 use gristmill_llm::arch::Logits;
 use gristmill_llm::engine::Engine;
 use gristmill_llm::generation::Given;
-use gristmill_llm::sched::{Batcher, Failed, SequenceId, Stepped};
+use gristmill_llm::sched::{Batcher, Failed, SequenceId, Stepped, Steps};
 use gristmill_llm::session::{self, rows_at_a_time};
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub struct Together {
     stay: Stay,
     /// How often a sequence had given its pages up when that was last told.
     preempted: u64,
+    /// Steps, when they were last told.
+    steps: Steps,
 }
 
 /// A request, and the answers to one of its prompts.
@@ -71,7 +74,15 @@ struct UnderWay {
 impl Together {
     /// With a model that nobody has asked yet.
     pub fn new(batcher: Batcher, model: Arc<Model>, condition: Condition) -> Together {
-        Together { batcher, model, condition, ongoing: Vec::new(), stay: Stay::default(), preempted: 0 }
+        Together {
+            batcher,
+            model,
+            condition,
+            ongoing: Vec::new(),
+            stay: Stay::default(),
+            preempted: 0,
+            steps: Steps::default(),
+        }
     }
     /// Works until the queue is closed, the model is told to leave, or nobody has asked for as long as it stays: what was last said about that counts.
     pub fn run(mut self) {
@@ -103,6 +114,11 @@ impl Together {
         // A fault begins the scheduler's count anew.
         metrics.preempted.inc_by(load.preempted.checked_sub(self.preempted).unwrap_or(load.preempted));
         self.preempted = load.preempted;
+        let (steps, before) = (self.batcher.steps(), std::mem::replace(&mut self.steps, self.batcher.steps()));
+        metrics.pages_away.set(load.away_pages as i64);
+        metrics.brought_back.inc_by(steps.brought_back - before.brought_back);
+        let counted = [steps.all - before.all, steps.mixed - before.mixed, steps.ahead - before.ahead];
+        metrics.steps.iter().zip(counted).for_each(|(counter, n)| _ = counter.inc_by(n));
     }
     /// Takes a request in.
     fn begin(&mut self, job: Job) {
@@ -232,13 +248,20 @@ impl Together {
     fn step(&mut self) {
         let Together { batcher, ongoing, .. } = self;
         let vocabulary = batcher.engine().model().vocabulary();
+        let ongoing = RefCell::new(ongoing);
         let mut asking = |sequence, history: &[u32]| {
+            let mut ongoing = ongoing.borrow_mut();
             let all = ongoing.iter_mut().flat_map(|ongoing| &mut ongoing.under_way);
             let answer = all.into_iter().find(|answer| answer.sequence == sequence)?;
             // A fault of one is met again where its token is chosen.
             catch_unwind(AssertUnwindSafe(|| answer.generation.ask(history, vocabulary))).ok().flatten()
         };
-        let stepped = catch_unwind(AssertUnwindSafe(|| batcher.step(&mut asking)));
+        let mut drawing = |sequence| {
+            let ongoing = ongoing.borrow();
+            let all = ongoing.iter().flat_map(|ongoing| &ongoing.under_way);
+            all.into_iter().find(|answer| answer.sequence == sequence)?.generation.draws()
+        };
+        let stepped = catch_unwind(AssertUnwindSafe(|| batcher.step_with(&mut asking, &mut drawing)));
         match stepped {
             Ok(Ok(stepped)) => {
                 self.tell_progress();
@@ -339,10 +362,11 @@ impl Together {
         let answer = &mut ongoing.under_way[nth];
         let context = self.batcher.engine().context();
         let history = self.batcher.scheduler().tokens(of.sequence).to_vec();
-        let token = match self.batcher.ranked(of) {
-            Some(ranked) => answer.generation.choose_ranked(ranked, &history),
-            None if answer.generation.is_greedy() => self.batcher.most_probable(of)?,
-            None => None,
+        let token = match (self.batcher.drawn(of), self.batcher.ranked(of)) {
+            (Some(token), _) => Some(token),
+            (None, Some(ranked)) => answer.generation.choose_ranked(ranked, &history),
+            (None, None) if answer.generation.is_greedy() => self.batcher.most_probable(of)?,
+            (None, None) => None,
         };
         let finish = match token {
             Some(token) => answer.generation.take(Given::Token(token), &history, context)?,

@@ -18,10 +18,14 @@ pub enum Worker {
 }
 
 impl Worker {
-    /// With an engine; one that answers one by one keeps at most so many bytes of earlier prompts, and one that makes several answers together is `batch_invariant` or not.
+    /// With an engine; one that answers one by one, or whose cache is not in the host's memory, keeps at most so many bytes of earlier prompts there, and one that makes several answers together is `batch_invariant` or not.
     pub fn new(engine: Engine, keep: usize, batch_invariant: bool, model: Arc<Model>, condition: Condition) -> Worker {
         match Batcher::new(engine, batch_invariant) {
             Ok(batcher) => {
+                let batcher = match batcher.engine().cache_is_the_hosts() {
+                    true => batcher,
+                    false => batcher.keeping(keep),
+                };
                 let (sequences, pages) = (batcher.engine().most_sequences(), batcher.load().total_pages);
                 tracing::info!(model = model.name(), sequences, pages, "answers several requests together");
                 Worker::Together(Box::new(Together::new(batcher, model, condition)))

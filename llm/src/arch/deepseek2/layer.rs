@@ -63,17 +63,26 @@ fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g
     let (k_b, v_b) = latent_heads(s, h, w);
     let sight = Sight { scale: h.score_scale, window: None, sinks: None };
     let rows = s.seen(cache);
-    let at = rows.rank() - 1;
-    let each = |rest: &[usize]| -> Vec<Dim> {
-        let positions = rows.dims().into_iter().take(at).map(Dim::Of);
-        positions.chain(rest.iter().copied().map(Dim::Size)).collect()
-    };
-    // As they are cached, whatever the weight is stored as.
-    let latents = rows.slice(at, 0, h.kv_rank).reshape(&each(&[1, 1, h.kv_rank]));
-    let of_heads = |matrices: Tensor<'g>| (matrices * latents).sum(&[at + 2]);
-    let key = rows.slice(at, h.kv_rank, h.rope).unsqueeze(at).expand(&each(&[heads, h.rope]));
-    let keys = Tensor::cat(&[of_heads(k_b), key], at + 1);
+    let keys = rows.map(|rows| {
+        let at = rows.rank() - 1;
+        let key = rows.slice(at, h.kv_rank, h.rope).unsqueeze(at).expand(&each(rows, &[heads, h.rope]));
+        Tensor::cat(&[of_heads(h, rows, k_b), key], at + 1)
+    });
+    let values = rows.map(|rows| of_heads(h, rows, v_b));
     let queries = Tensor::cat(&[q_nope, q_pe].map(|q| s.as_cached(q)), 2);
-    let heads_out = s.attention(queries, [keys, of_heads(v_b)], sight);
+    let heads_out = s.attention(queries, [keys, values], sight);
     heads_out.reshape(dims![n, heads * h.value]).linear(s.weight(w, "attn_output.weight"))
+}
+
+/// The axes of cached rows but for the last, then these.
+fn each(rows: Tensor, rest: &[usize]) -> Vec<Dim> {
+    let positions = rows.dims().into_iter().take(rows.rank() - 1).map(Dim::Of);
+    positions.chain(rest.iter().copied().map(Dim::Size)).collect()
+}
+
+/// The latents of cached rows, as they are cached, whatever the weight is stored as, through the matrix of every head.
+fn of_heads<'g>(h: &Hyper, rows: Tensor<'g>, matrices: Tensor<'g>) -> Tensor<'g> {
+    let at = rows.rank() - 1;
+    let latents = rows.slice(at, 0, h.kv_rank).reshape(&each(rows, &[1, 1, h.kv_rank]));
+    (matrices * latents).sum(&[at + 2])
 }

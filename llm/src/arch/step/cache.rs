@@ -10,12 +10,13 @@
 //! Of such layers a pool of their own ([`super::super::Pools`]) has the pages that tokens may see, by a table of its own. Positions before a window are read from its first row.
 
 use super::super::cache::Component;
-use super::super::plan::{Bind, Options};
+use super::super::plan::{Bind, Options, TokenClass};
 use super::super::pools::Pools;
 use super::Step;
 use super::sight::Sight;
+use super::views::Views;
 use gristmill_tensor::dims;
-use gristmill_tensor::tensor::{PagedRows, Tensor};
+use gristmill_tensor::tensor::{Dim, PagedRows, Tensor};
 use gristmill_uop::Id;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::rows::group_of;
@@ -38,36 +39,59 @@ impl Step<'_> {
     pub fn rope(&self, table: usize, dims: usize) -> Tensor<'_> {
         let name = if table == 0 { "rope".to_string() } else { format!("rope{table}") };
         let all = self.input(&name, Bind::Rope(table), dims![self.options.rows, dims / 2, 2], Scalar::F32);
-        match self.is_batch() {
-            true => all.gather(self.of_sequences(None).positions()),
-            false => all.slice(0, self.position(), self.tokens()),
+        match self.options.tokens {
+            TokenClass::Batch { .. } => all.gather(self.of_sequences(None).positions()),
+            TokenClass::Mixed { .. } => all.gather(self.each_position().clamp_index(self.options.rows - 1)),
+            _ => all.slice(0, self.position(), self.tokens()),
         }
     }
-    /// Rows that the cache of a layer of that window has in the eyes of attention: all of its pool where tokens are of several sequences, else those of one.
-    pub fn cache_rows(&self, window: Option<usize>) -> usize {
-        if self.is_batch() { self.pool_rows(window) } else { self.options.rows }
-    }
-    /// What the cache of a layer without a window holds, `[cache_rows, ..]`, at the positions that these tokens may see: `[positions, ..]` of one sequence, of a pool by its pages `[pages, page, ..]`.
-    pub fn seen<'g>(&'g self, cache: Tensor<'g>) -> Tensor<'g> {
-        match self.is_batch() {
-            true => self.of_sequences(None).in_pages(cache),
-            false => cache.slice(0, 0, self.position() + self.tokens()),
+    /// What the cache of a layer without a window holds, as [`Step::cached`] has it, at the positions that these tokens may see: `[positions, ..]` of one sequence, of a pool by its pages `[pages, page, ..]`.
+    pub fn seen<'g>(&'g self, cache: Views<Tensor<'g>>) -> Views<Tensor<'g>> {
+        Views {
+            piece: cache.piece.map(|rows| rows.slice(0, 0, self.position() + self.piece())),
+            pool: cache.pool.map(|rows| self.of_sequences(None).in_pages(rows)),
         }
     }
     /// Attention of queries `[n, heads, d]` to keys and values `[rows, kv heads, ..]`, as the cache holds them, or as [`Step::seen`] has its rows.
-    pub fn attention<'g>(&'g self, q: Tensor<'g>, [k, v]: [Tensor<'g>; 2], of: Sight<'g>) -> Tensor<'g> {
-        let Sight { scale, window, sinks } = of;
-        if self.is_batch() {
-            let at = self.of_sequences(window);
+    ///
+    /// Beside a piece of one sequence other sequences have a token each, and the piece's last is attended to with them once more, so that there is always one: what it comes to that way is read by nobody.
+    pub fn attention<'g>(&'g self, q: Tensor<'g>, [k, v]: [Views<Tensor<'g>>; 2], of: Sight<'g>) -> Tensor<'g> {
+        let both = k.zip(v);
+        let n = self.piece();
+        let of_piece = both.piece.map(|(k, v)| {
+            let (q, pos) = (if self.is_mixed() { q.slice(0, 0, n) } else { q }, self.position());
+            q.attention_within([k, v], [pos, pos + n], of.scale, of.window, of.sinks)
+        });
+        let of_others = both.pool.map(|(k, v)| {
+            let (q, at) = (if self.is_mixed() { self.of_ends(q) } else { q }, self.of_sequences(of.window));
             let in_pages = |x: Tensor<'g>| if x.rank() > ROWS_OF_HEADS { x } else { at.in_pages(x) };
-            return q.paged_attention([k, v].map(in_pages), &at, scale, window, sinks);
+            q.paged_attention([k, v].map(in_pages), &at, of.scale, of.window, of.sinks)
+        });
+        match (of_piece, of_others) {
+            (Some(piece), Some(others)) => self.joined(piece, others),
+            (one, other) => one.or(other).expect("tokens see the cache in some way"),
         }
-        let (n, pos) = (self.tokens(), self.position());
-        q.attention_within([k, v], [pos, pos + n], scale, window, sinks)
+    }
+    /// Rows `[n, ..]`: those of a piece, and behind them those of the others, of which the first is the piece's last once more.
+    fn joined<'g>(&'g self, piece: Tensor<'g>, others: Tensor<'g>) -> Tensor<'g> {
+        let (n, first) = (self.tokens(), self.piece());
+        // Neither is ever of no rows, as a part of what is joined might be.
+        let row = self.capture.iota(dims![n], 0).cast(Scalar::I64);
+        let of_piece = piece.gather(row.minimum(first - 1));
+        let of_others = others.gather((row - first + 1).maximum(0));
+        let mut dims: Vec<Dim> = vec![Dim::from(n)];
+        dims.resize(piece.rank(), Dim::Size(1));
+        row.lt(first).reshape(&dims).select(of_piece, of_others)
     }
     /// Writes `row [n, width]` into a component of a layer's cache whose buffers begin with number `plane`, at the positions of these tokens. Returns what the cache
-    /// then holds, in f32: `[cache_rows, width]`, and the number of the next component's first buffer.
-    pub fn cached<'g>(&'g self, layer: usize, plane: usize, c: Component, row: Tensor<'g>) -> (Tensor<'g>, usize) {
+    /// then holds, in f32: `[rows, width]`, all of the pool for tokens of several sequences, those of one for its own; and the number of the next component's first buffer.
+    pub fn cached<'g>(
+        &'g self,
+        layer: usize,
+        plane: usize,
+        c: Component,
+        row: Tensor<'g>,
+    ) -> (Views<Tensor<'g>>, usize) {
         let cache = self.options.cache;
         let values = match cache.is_float() {
             true => vec![row.cast(cache)],
@@ -79,7 +103,7 @@ impl Step<'_> {
         self.component(layer, plane, c, &values)
     }
     /// What a component of a layer's cache holds by now, as [`Step::cached`] returns it: for whoever reads another layer's. `layer` comes before it.
-    pub fn cache(&self, layer: usize, plane: usize, c: Component) -> (Tensor<'_>, usize) {
+    pub fn cache(&self, layer: usize, plane: usize, c: Component) -> (Views<Tensor<'_>>, usize) {
         self.component(layer, plane, c, &[])
     }
     /// What meets a cache of halves, rounded to halves, in f32: 2⁻¹² of a value, as much as the cache's rows were rounded by.
@@ -88,20 +112,27 @@ impl Step<'_> {
     }
 
     /// A component of a layer's cache, once these `values` are written into its buffers, if there are any.
-    fn component<'g>(&'g self, layer: usize, plane: usize, c: Component, values: &[Tensor<'g>]) -> (Tensor<'g>, usize) {
+    fn component<'g>(
+        &'g self,
+        layer: usize,
+        plane: usize,
+        c: Component,
+        values: &[Tensor<'g>],
+    ) -> (Views<Tensor<'g>>, usize) {
         let (cache, group) = (self.options.cache, group_of(c.width));
         let window = c.window;
         let numbers = Rows { bind: Bind::State(layer, plane), name: c.name, width: c.width, scalar: cache, window };
         let numbers = self.rows_of(numbers, values.first().copied());
         if cache.is_float() {
-            return (numbers.cast(Scalar::F32), plane + 1);
+            return (numbers.map(|rows| rows.cast(Scalar::F32)), plane + 1);
         }
         let (bind, width) = (Bind::State(layer, plane + 1), c.width / group);
         let scales = Rows { bind, name: "scales", width, scalar: Scalar::F16, window };
-        (numbers.decode_rows(self.rows_of(scales, values.get(1).copied()), group), plane + 2)
+        let scales = self.rows_of(scales, values.get(1).copied());
+        (numbers.zip(scales).map(|(rows, scales)| rows.decode_rows(scales, group)), plane + 2)
     }
-    /// The rows of a buffer, `[cache_rows, width]`, once `value` is written there.
-    fn rows_of<'g>(&'g self, of: Rows, value: Option<Tensor<'g>>) -> Tensor<'g> {
+    /// The rows of a buffer, `[rows, width]`, once `value` is written there.
+    fn rows_of<'g>(&'g self, of: Rows, value: Option<Tensor<'g>>) -> Views<Tensor<'g>> {
         let ring = self.options.ring(of.window);
         let pool = self.options.pages.map(|_| self.pool_rows(of.window));
         let rows = pool.or(ring).unwrap_or(self.options.rows);
@@ -114,11 +145,13 @@ impl Step<'_> {
             };
             self.capture.output_state(state);
         }
-        match ring {
+        let of_piece = || match ring {
             Some(ring) => state.gather(self.all_positions() % ring as i64),
-            None if pool.is_some() && !self.is_batch() => state.gather(self.slots_before(of.window)),
+            None if pool.is_some() => state.gather(self.slots_before(of.window)),
             None => state,
-        }
+        };
+        let several = self.is_batch() || self.is_mixed();
+        Views { piece: (!self.is_batch()).then(of_piece), pool: several.then_some(state) }
     }
     /// The position of each of these tokens, which are of one sequence.
     fn positions(&self) -> Tensor<'_> {
@@ -130,6 +163,12 @@ impl Step<'_> {
     }
     /// The row of the pool for each of these tokens, in layers of that window.
     fn slots(&self, window: Option<usize>) -> Tensor<'_> {
+        if self.is_mixed() {
+            assert!(!self.windowed(window), "a step of a piece and tokens of others has rows of one pool alone");
+            let n = self.tokens();
+            let slots = self.once(&self.slots, || self.input("slots", Bind::Slots, dims![n], Scalar::I32));
+            return slots.clamp_index(self.pool_rows(window) - 1).cast(Scalar::I64);
+        }
         match self.is_batch() {
             true => self.of_sequences(window).slots(self.pages(window)),
             false => self.slots_at(self.positions(), window),
@@ -138,14 +177,14 @@ impl Step<'_> {
     /// The row of the pool for each position that the sequence may have, of those behind the last token that of the last token, and of those before the first token's
     /// window, where that has a pool of its own, the first of these.
     fn slots_before(&self, window: Option<usize>) -> Tensor<'_> {
-        let seen = self.all_positions().minimum(self.position() + self.tokens() - 1);
+        let seen = self.all_positions().minimum(self.position() + self.piece() - 1);
         let first = window.filter(|_| self.windowed(window)).map(|window| self.position() + 1 - window as i64);
         self.slots_at(first.map_or(seen, |first| seen.maximum(first)), window)
     }
     fn slots_at<'g>(&'g self, positions: Tensor<'g>, window: Option<usize>) -> Tensor<'g> {
         let (name, bind, of) = match self.windowed(window) {
-            false => ("pages", Bind::Pages, &self.tables[0]),
-            true => ("window_pages", Bind::WindowPages, &self.tables[1]),
+            false => ("pages", Bind::Pages, &self.own[0]),
+            true => ("window_pages", Bind::WindowPages, &self.own[1]),
         };
         let table = self.once(of, || self.input(name, bind, dims![self.blocks()], Scalar::I32));
         table.slots_of(positions, [self.pages(window), Options::PAGE])
@@ -163,10 +202,15 @@ impl Step<'_> {
     fn pool_rows(&self, window: Option<usize>) -> usize {
         self.pages(window) * Options::PAGE
     }
-    /// Where the tokens of several sequences stand in layers of that window.
-    fn of_sequences(&self, window: Option<usize>) -> PagedRows<'_> {
+    /// The position of each token, where not all are of one sequence.
+    fn each_position(&self) -> Tensor<'_> {
         let n = self.tokens();
-        let positions = self.once(&self.positions, || self.input("positions", Bind::Positions, dims![n], Scalar::I32));
+        self.once(&self.positions, || self.input("positions", Bind::Positions, dims![n], Scalar::I32))
+    }
+    /// Where the last tokens of several sequences stand in layers of that window.
+    fn of_sequences(&self, window: Option<usize>) -> PagedRows<'_> {
+        let (n, each) = (self.ends(), self.each_position());
+        let positions = if self.is_mixed() { self.of_ends(each) } else { each };
         let (name, bind, of) = match self.windowed(window) {
             false => ("table", Bind::Table, &self.tables[0]),
             true => ("window_table", Bind::WindowTable, &self.tables[1]),
