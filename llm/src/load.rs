@@ -7,12 +7,12 @@ mod apart;
 mod here;
 mod piece;
 
-use crate::arch::{Bind, Plan};
+use crate::arch::{Bind, Call, Plan};
 use crate::engine::{Error, Progress};
 use crate::gguf::{self, Gguf, TensorInfo};
 use gristmill_compiler::layout::Layout;
 use gristmill_runtime::{Buffer, Memory, memory};
-use gristmill_tensor::jit::Jit;
+use gristmill_tensor::jit::{Jit, Ready};
 use piece::{How, Weight};
 use rustc_hash::FxHashMap;
 
@@ -44,11 +44,25 @@ pub type Layouts = FxHashMap<String, Layout>;
 
 /// The layouts for these plans, whose functions the jit has compiled.
 pub fn layouts(jit: &mut Jit, plans: &[Plan]) -> Result<Layouts, Error> {
-    let refused = |name: &str| {
-        let message = "is read in two layouts by different functions";
-        gristmill_runtime::Error::invalid(name.to_string(), message).into()
-    };
     common_layouts(jit, plans)?.map_err(|name| refused(&name))
+}
+
+fn refused(name: &str) -> Error {
+    gristmill_runtime::Error::invalid(name.to_string(), "is read in two layouts by different functions").into()
+}
+
+/// Steps whose functions are compiled once weights are loaded read them as they lie.
+pub fn check_layouts(weights: &Weights, call: &Call, ready: &Ready) -> Result<(), Error> {
+    let of = call.binds.iter().enumerate().filter_map(|(slot, bind)| match bind {
+        Bind::Weight(name) if !weights.has(name, layout_of(ready, slot)) => Some(refused(name)),
+        _ => None,
+    });
+    of.take(1).map(Err).collect()
+}
+
+/// How a compiled function reads what is bound to that slot.
+fn layout_of(ready: &Ready, slot: usize) -> Layout {
+    ready.compiled.layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::File, |l| l.1)
 }
 
 /// The same, or the name of a weight that functions have in two layouts.
@@ -58,8 +72,7 @@ pub fn common_layouts(jit: &mut Jit, plans: &[Plan]) -> Result<Result<Layouts, S
         let ready = jit.prepare(std::slice::from_ref(&call.function), &|_, _| ())?;
         for (slot, bind) in call.binds.iter().enumerate() {
             let Bind::Weight(name) = bind else { continue };
-            let layouts = &ready[0].compiled.layouts;
-            let layout = layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::File, |l| l.1);
+            let layout = layout_of(&ready[0], slot);
             if *out.entry(name.to_string()).or_insert(layout) != layout {
                 return Ok(Err(name.clone()));
             }

@@ -35,7 +35,17 @@ impl<'a> Expander<'a> {
     }
     /// A dim as a kernel-level expression: it may hold scalars read from buffers.
     pub fn dim(&mut self, g: &mut Graph, dim: Id) -> Id {
-        if matches!(g[dim].op, Op::Const | Op::Var) { dim } else { self.value(g, dim, &[]) }
+        if matches!(g[dim].op, Op::Const | Op::Var) {
+            return dim;
+        }
+        let size = self.value(g, dim, &[]);
+        let of = |g: &Graph, id: Id| g.bounds(id).map_or(i64::MAX, |(_, most)| most);
+        let most = of(g, dim);
+        if most >= of(g, size) {
+            return size;
+        }
+        let most = g.int_of(g.scalar(dim), most);
+        g.min(size, most)
     }
     /// The value of `node` at `index`, read from its own place if it has one.
     pub fn value(&mut self, g: &mut Graph, node: Id, index: &[Id]) -> Id {

@@ -7,7 +7,7 @@ use super::inputs::Inputs;
 use super::pool::Pool;
 use super::seen::Seen;
 use crate::arch::{self, Bind, Functions, Logits, Model, Options, Plan, Plane, RopeTable};
-use crate::load::Weights;
+use crate::load::{Weights, check_layouts};
 use crate::sampling::Choice;
 use crate::traffic::{self, Traffic};
 use gristmill_runtime::{Buffer, Device, Memory, Span};
@@ -262,6 +262,7 @@ impl Engine {
     ) -> Result<Vec<Call>, Error> {
         let functions: Vec<_> = plan.calls.iter().map(|c| &c.function).collect();
         let ready = self.ready(&functions, progress)?;
+        plan.calls.iter().zip(&ready).try_for_each(|(call, ready)| check_layouts(&self.weights, call, ready))?;
         let args = |call: &arch::Call| call.binds.iter().map(|b| self.bound(b, inputs)).collect();
         Ok(plan.calls.iter().zip(ready).map(|(call, function)| Call { function, args: args(call) }).collect())
     }

@@ -138,7 +138,14 @@ fn is_worth_it(g: &Graph, s: &Span) -> bool {
     let packed = matches!(g[s.at.buffer].arg, Arg::Packed(..));
     // What kernels before this one wrote is near already, unless it is a part of something large.
     let large = packed || length >= LEAST && !s.at.terms.is_empty();
-    even && large && length <= MOST && 2 * s.read >= length
+    // Bounds of an index that is a minimum or a maximum are those of its parts: they may go past the buffer.
+    let inside = packed || length <= bytes_of(g, s.at.buffer);
+    even && large && inside && length <= MOST && 2 * s.read >= length
+}
+
+/// Bytes of a buffer whose elements are not packed, with every variable at its largest.
+fn bytes_of(g: &Graph, buffer: Id) -> i64 {
+    g[buffer].src.iter().map(|&dim| g.max_of(dim)).product::<i64>() * g.unit_bytes(buffer)
 }
 
 fn span(g: &Graph, buffer: Id, at: Id, bytes: i64) -> Option<Span> {
