@@ -273,7 +273,12 @@ impl<'a> Chunked<'a> {
                 let queries = tiled::queries(g, self.q, &self.shape, self.scale, cut, self.buffers_queries(g));
                 // Every chunk would compute and round them anew.
                 for &half in &queries.buffers {
-                    hints.insert(half, Hint::buffer(f16_split::computed(g, g[half].src[0])));
+                    let mut inside = f16_split::computed(g, g[half].src[0]);
+                    // A sum of which others round another part, as the rotated one, is computed for all of them.
+                    let others: Vec<Id> = queries.buffers.iter().copied().filter(|&other| other != half).collect();
+                    let read = g.toposort(&others);
+                    inside.retain(|sum| !read.contains(sum));
+                    hints.insert(half, Hint::buffer(inside));
                 }
                 let (sums, scores) = tiled::scores(g, &queries, keys, &self.shape, cut);
                 kernel.staged.extend(&sums[..2]);
