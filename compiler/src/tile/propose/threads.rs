@@ -18,6 +18,9 @@ const WAITING: i64 = 18;
 const REPEATED: i64 = 8;
 /// Most accumulators of a thread.
 const ACCUMULATORS: i64 = 32;
+/// Elements of each thread from which on it takes neighbours of what is computed of stages alone, without a sum: a prompt's weights of attention, 32 a thread, took 18 instructions
+/// each, most of them for its place, and 8 with four at once. With fewer elements threads are what hides latency.
+const SEVERAL: i64 = 16;
 
 /// How threads could share a nest whose reductions over the same terms are one loop, the heuristic's choice first, and alone unless all are wanted.
 pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
@@ -109,6 +112,11 @@ struct Sharing<'a> {
 
 impl Sharing<'_> {
     fn along(&self) -> Along {
+        let elements: i64 = self.view.shared.iter().map(|&r| most(self.g, r)).product();
+        let sums = self.view.own.len() + self.view.common.len();
+        if sums == 0 && loads(self.g, self.nest.value).is_empty() && elements >= SEVERAL * self.threads {
+            return Along::Output;
+        }
         along(self.g, self.nest.value, &self.view.own, &self.view.shared)
     }
     fn turned(&self, along: Along) -> Along {
