@@ -148,7 +148,7 @@ fn prompt(
 /// A prompt's whose keys and values are computed of a latent cache of halves for every head: the keys by a packed weight that is read across its rows. Where a GPU's warps
 /// multiply halves its elements are rounded to these, as are keys and values, each off by 2⁻¹² of itself.
 fn computed(heads: usize, [rank, nope, rope, value]: [usize; 4], tokens: usize, vars: &[&[(&'static str, i64)]]) -> Case {
-    let rows = 320;
+    let rows = 1300;
     let name = format!("prompt of {tokens}, {heads} heads of {nope} and {rope}, {value} out, computed of {rank}");
     Case::new(name, |c| {
         let pos = c.var("pos", 0, rows - tokens);
@@ -173,7 +173,7 @@ fn computed(heads: usize, [rank, nope, rope, value]: [usize; 4], tokens: usize, 
 /// Prompts of enough tokens that keys are rounded once for all of them, from the first position on and behind others.
 pub fn every_head() -> Vec<Case> {
     let vars: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 66)], &[("pos", 200), ("n", 65)]];
-    vec![computed(2, [32, 32, 16, 32], 66, vars)]
+    vec![computed(2, [32, 32, 16, 32], 1030, vars)]
 }
 
 /// Prompts whose chunks, tiles of tokens and depth are whole, and others; tokens in the first chunk and in the last.

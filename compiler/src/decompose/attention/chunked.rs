@@ -16,7 +16,7 @@ pub const MASKED: f64 = -1e30;
 
 /// Tokens of a step above which queries have a buffer of halves, which the tiles of many chunks copy: GLM's 2,048 on an H200 571 us a layer for 632. Below it they are rounded by each tile: the product that
 /// would round them in passing has no register to spare (V2-Lite's of 512 tokens spills 24 bytes).
-const BUFFERED: i64 = 1024;
+pub const BUFFERED: i64 = 1024;
 
 /// Nodes that only the kernel of the partial results reads.
 #[derive(Default)]
