@@ -26,14 +26,14 @@ use crate::decision::{Alternative, Decider, Decision};
 use crate::decompose::f16_split;
 use crate::request::Hint;
 use crate::tile::Proposal;
-use chunked::{BUFFERED, Chunked};
+use chunked::Chunked;
 use combine::COLUMNS;
 use gristmill_uop::function::Function;
 use gristmill_uop::shape::PagedSources;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 pub use plan::chunk_positions;
-use plan::{AttentionPlan, Divided, chunk_of};
+use plan::{AttentionPlan, BUFFERED, Divided, chunk_of};
 use rustc_hash::FxHashMap;
 
 /// Replaces every `ATTENTION` of a function below `roots`, divided as is decided; workgroup shapes of the new nodes go to `hints`.
@@ -89,8 +89,7 @@ fn of_every_head(g: &mut Graph, x: Id, heads: Id) -> Id {
     g.reshape(x, &[positions, heads, d])
 }
 
-/// The keys of these sources. Those of a long prompt that are computed for every head are rounded as queries and values are, once for all workgroups that read them. (Of 512 tokens
-/// GLM's would be computed so by the price, and a step takes 4 % longer on an H200.)
+/// The keys of these sources. Those of a long prompt that are computed for every head are rounded as queries and values are, once for all workgroups that read them.
 fn rounded_keys(g: &mut Graph, src: &[Id], target: &Target, hints: &mut FxHashMap<Id, Hint>) -> Id {
     let (q, k) = (src[0], src[1]);
     let [tokens, heads, kv_heads] = [(q, 0), (q, 1), (k, 1)].map(|(x, axis)| g.max_of(g.dims(x)[axis]));

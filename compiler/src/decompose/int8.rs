@@ -225,7 +225,7 @@ pub fn derive(
                 let tiles = fits.then(|| bf16::product(g, [w, x, base], terms, target)).flatten();
                 tiles.map_or(new, |tiles| derived.of_tiles(tiles, [terms; 2], &mut buffers))
             }
-            None => match across::product(g, new, target) {
+            None => match across::product(g, new, |slot| derived.layouts.contains_key(&slot), target) {
                 Some((sum, half)) => {
                     buffers.push(half);
                     derived.across.push(sum);

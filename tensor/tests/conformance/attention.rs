@@ -147,7 +147,12 @@ fn prompt(
 
 /// A prompt's whose keys and values are computed of a latent cache of halves for every head: the keys by a packed weight that is read across its rows. Where a GPU's warps
 /// multiply halves its elements are rounded to these, as are keys and values, each off by 2⁻¹² of itself.
-fn computed(heads: usize, [rank, nope, rope, value]: [usize; 4], tokens: usize, vars: &[&[(&'static str, i64)]]) -> Case {
+fn computed(
+    heads: usize,
+    [rank, nope, rope, value]: [usize; 4],
+    tokens: usize,
+    vars: &[&[(&'static str, i64)]],
+) -> Case {
     let rows = 1300;
     let name = format!("prompt of {tokens}, {heads} heads of {nope} and {rope}, {value} out, computed of {rank}");
     Case::new(name, |c| {

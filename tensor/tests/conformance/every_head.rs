@@ -47,7 +47,8 @@ fn as_threads() {
 fn a_weight_is_unpacked_where_warps_multiply_halves() {
     for case in attention::every_head() {
         let compiled = compile(&case.function, &target(), Some(&Cuda), &mut Listed);
-        let unpacked = compiled.programs.iter().filter(|p| p.title.contains("k_b") && p.source.contains("u16 *")).count();
+        let unpacked =
+            compiled.programs.iter().filter(|p| p.title.contains("k_b") && p.source.contains("u16 *")).count();
         let products = compiled.programs.iter().filter(|p| p.source.contains("mma_halves(")).count();
         assert_eq!((compiled.layouts.len(), unpacked), (2, 1), "{}", case.name);
         assert!(products >= 2, "keys and attention: {products}");
