@@ -37,13 +37,23 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Instruction set of a CPU: `auto` or a name of [`cpu::ISAS`].
     pub isa: String,
+    /// Kernels of a CPU compiled in a third of the time, and slower ([`cpu::QUICK`]).
+    pub quick: bool,
     /// Float arithmetic throughout: activations are not encoded in eight bits.
     pub exact: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { number: 0, adapter: None, machine: None, threads: None, isa: "auto".into(), exact: false }
+        Options {
+            number: 0,
+            adapter: None,
+            machine: None,
+            threads: None,
+            isa: "auto".into(),
+            quick: false,
+            exact: false,
+        }
     }
 }
 
@@ -68,7 +78,7 @@ pub const DEVICES: &[DeviceInfo] = &[
         several: false,
         doc: "the processor: C kernels compiled by this machine's compiler",
         dialect: Some(&cpu::dialect::C),
-        open: |options| Ok(Arc::new(cpu::CpuDevice::new(options.threads, &options.isa)?)),
+        open: |options| Ok(Arc::new(cpu::CpuDevice::new(options.threads, &options.isa, options.quick)?)),
     },
     DeviceInfo {
         name: "cuda",

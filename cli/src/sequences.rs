@@ -7,7 +7,7 @@ use crate::model::Model;
 use crate::progress;
 use gristmill_backend::Opened;
 use gristmill_llm::arch;
-use gristmill_llm::engine::{Engine, Row, Settings};
+use gristmill_llm::engine::{Engine, Pages, Row, Settings};
 use serde_json::json;
 use std::io::{self, Write};
 use std::time::Instant;
@@ -72,11 +72,17 @@ fn timed(engine: &mut Engine, n: usize, of: &Batches, steps: usize) -> Result<f6
     let begin = of.prompt;
     let mut tokens = Ids::of(engine).some(n);
     let each = (begin + steps).div_ceil(PAGE);
-    let pages: Vec<Vec<u32>> = (0..n).map(|s| (s * each..(s + 1) * each).map(|page| page as u32).collect()).collect();
+    let shares = engine.most_sequences();
+    let own = |s: usize| (s * each..(s + 1) * each).map(|page| page as u32).collect();
+    let pages: Vec<[Vec<u32>; 2]> = (0..n).map(|s| [own(s), engine.window_pages_in_turn(s, shares, each)]).collect();
     let start = Instant::now();
     for position in begin..begin + steps {
-        let row = |(&token, pages)| Row { token, position, pages: &<Vec<u32>>::as_slice(pages)[..position / PAGE + 1] };
-        let rows: Vec<Row> = tokens.iter().zip(&pages).map(row).collect();
+        let upto = |pages: &[u32]| pages.len().min(position / PAGE + 1);
+        let rows = tokens.iter().zip(&pages).map(|(&token, [all, windows])| {
+            let pages = Pages { all: &all[..upto(all)], windows: &windows[..upto(windows)] };
+            Row { token, position, pages }
+        });
+        let rows: Vec<Row> = rows.collect();
         match of.invariant {
             true => engine.step_rows_alike(&rows)?,
             false => engine.step_rows(&rows)?,

@@ -18,7 +18,7 @@ const CONTEXT: usize = 256;
 const PAGE: usize = arch::Options::PAGE;
 
 fn exact() -> Options {
-    Options { exact: true, ..Options::default() }
+    Options { exact: true, quick: true, ..Options::default() }
 }
 
 fn engine(device: &str, file: &Gguf, options: Options, cache: Scalar, parallel: usize) -> Engine {
@@ -50,7 +50,7 @@ fn staggered(engine: &mut Engine, tokens: &[u32], sequences: usize, late: usize)
             .iter()
             .map(|&s| {
                 let position = at(s).expect("a running one");
-                Row { token: tokens[position], position, pages: &pages[s][..position / PAGE + 1] }
+                Row { token: tokens[position], position, pages: pages[s][..position / PAGE + 1].into() }
             })
             .collect();
         engine.step_rows(&rows).expect("a step");
@@ -76,7 +76,7 @@ fn check(family: &str, quant: &str) {
     let mut e = engine("cpu", &file, exact(), Scalar::F32, 3);
     // A sequence alone, as pieces of a prompt.
     let pages = pages(&e, 1, tokens.len());
-    e.select(&pages[0]).expect("pages");
+    e.select(pages[0][..].into()).expect("pages");
     near("one piece", e.forward(&tokens, 0, true).expect("logits"));
     let mut found = e.forward(&tokens[..70], 0, true).expect("logits").to_vec();
     found.extend(e.forward(&tokens[70..71], 70, true).expect("logits"));
@@ -119,7 +119,7 @@ fn caches_of_halves_and_of_bytes_have_pages() {
             let expected = alone.forward(&tokens, 0, true).expect("logits").to_vec();
             let mut e = engine("cpu", &file, exact(), cache, 2);
             let pages = pages(&e, 1, tokens.len());
-            e.select(&pages[0]).expect("pages");
+            e.select(pages[0][..].into()).expect("pages");
             let piece = e.forward(&tokens, 0, true).expect("logits").to_vec();
             let found = staggered(&mut e, &tokens, 2, 5);
             let errors: Vec<f64> = found.iter().map(|found| rms(found, &expected)).collect();
@@ -143,7 +143,7 @@ fn what_is_no_step_is_refused() {
     let mut e = engine("cpu", &file, exact(), Scalar::F32, 2);
     let page = e.pages().expect("a pool") as u32;
     fn row(position: usize, pages: &[u32]) -> Row<'_> {
-        Row { token: 1, position, pages }
+        Row { token: 1, position, pages: pages.into() }
     }
     let mut refused = |rows: &[Row]| e.step_rows(rows).expect_err("no step").to_string();
     assert!(refused(&[]).contains("no tokens"));
@@ -152,8 +152,10 @@ fn what_is_no_step_is_refused() {
     assert!(refused(&[row(0, &[page])]).contains("pages"));
     assert!(refused(&[row(CONTEXT, &[0, 1, 2, 3, 4])]).contains("full"));
     assert!(refused(&[row(0, &[0]), row(0, &[1]), row(0, &[2])]).contains("takes 2"));
-    assert!(refused(&[Row { token: 512, position: 0, pages: &[0] }]).contains("token 512"));
+    assert!(refused(&[Row { token: 512, position: 0, pages: [0][..].into() }]).contains("token 512"));
     let mut alone =
         Engine::load(&file, open("cpu", &exact()).expect("a device"), Settings::default(), &|_| ()).expect("a model");
-    assert!(alone.step_rows(&[row(0, &[0])]).is_err() && alone.select(&[0]).is_err() && alone.pages().is_none());
+    assert!(
+        alone.step_rows(&[row(0, &[0])]).is_err() && alone.select([0][..].into()).is_err() && alone.pages().is_none()
+    );
 }

@@ -4,7 +4,7 @@ mod golden_support;
 mod parity_support;
 
 use golden_support::{Fixture, Tiny};
-use gristmill_backend::cpu::{Cc, CpuDevice, Isa, dialect};
+use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
 use gristmill_backend::{Opened, Options as Device, open};
 use gristmill_encodings::F32;
 use gristmill_llm::arch::{Functions, Logits, Options, Plan, TokenClass, load};
@@ -67,7 +67,9 @@ fn a_second_start_compiles_nothing() {
     for start in 0..2 {
         let store = Store::open(folder.path().join("store"), 1 << 28).expect("a store");
         let isa = Isa::parse("auto").expect("an instruction set");
-        let device = Arc::new(CpuDevice::with(2, isa, Cc::find().expect("a C compiler"), store).expect("a cpu"));
+        let device = Arc::new(
+            CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK), store).expect("a cpu"),
+        );
         let opened = Opened::new(device.clone(), Some(&dialect::C));
         let settings = Settings { context: Some(64), cache: Scalar::F32, chunk: 8, ..Settings::default() };
         let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");

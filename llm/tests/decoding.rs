@@ -21,7 +21,7 @@ fn engine(device: &str) -> Engine {
 
 fn engine_of(device: &str, depths: Option<Vec<usize>>) -> Engine {
     let file = Gguf::open(parity_support::asset("demo-glm-Q4_0.gguf")).expect("the demo model");
-    let opened = open(device, &Options { threads: Some(2), ..Options::default() }).expect("a device");
+    let opened = open(device, &Options { threads: Some(2), quick: true, ..Options::default() }).expect("a device");
     let settings = Settings { context: Some(96), cache: Scalar::F16, chunk: 8, long: None, parallel: None, depths };
     Engine::load(&file, opened, settings, &|_| ()).expect("a model")
 }

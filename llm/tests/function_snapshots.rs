@@ -9,7 +9,7 @@ use gristmill_compiler::alternatives::considered;
 use gristmill_compiler::alternatives::{rules, saturate::Budget};
 use gristmill_compiler::decision::Decider;
 use gristmill_compiler::{Cheapest, Compiled, Dialect, compile};
-use gristmill_llm::arch::{Functions, Logits, Model, Options, TokenClass};
+use gristmill_llm::arch::{Functions, Logits, Model, Options, Pools, TokenClass};
 use gristmill_llm::engine::cache_rows;
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
@@ -118,7 +118,7 @@ fn a_layer_for_avx512() {
 const PRESETS: [&str; 3] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"];
 
 /// The forms of a preset's largest layer in steps of these classes, over a cache of one sequence or a pool of so many pages.
-fn forms(target: &Target, preset: &str, context: usize, classes: &[TokenClass], pages: Option<usize>) -> String {
+fn forms(target: &Target, preset: &str, context: usize, classes: &[TokenClass], pages: Option<Pools>) -> String {
     let file = Gguf::synth(preset, "q4_0").expect("a preset");
     let model = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
     let rows = cache_rows(context, 512);
@@ -160,7 +160,8 @@ fn forms_of_latent_attention_over_pages() {
         let batches = [1, 8].map(|max| TokenClass::Batch { max });
         let pieces = [64, 512].map(|max| TokenClass::Chunk { max });
         let classes = [batches, pieces].concat();
-        let of = |preset| forms(target, preset, 4096, &classes, Some(4 * 4096 / Options::PAGE));
+        let of =
+            |preset| forms(target, preset, 4096, &classes, Some(Pools::new(4 * 4096 / Options::PAGE, None, 4, 512)));
         insta::assert_snapshot!(format!("paged_forms_{}", target.name), PRESETS.map(of).concat());
     }
 }

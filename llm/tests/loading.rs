@@ -1,6 +1,6 @@
 //! Engines of one file on one device share the weights that lie the same for both.
 
-use gristmill_backend::cpu::{Cc, CpuDevice, Isa, dialect};
+use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
 use gristmill_backend::null::NullDevice;
 use gristmill_backend::{Opened, Options as Device};
 use gristmill_llm::engine::{Compiled, Engine, Progress, Settings, Weights};
@@ -78,7 +78,7 @@ fn shared_weights_give_the_logits_of_own_ones() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = Store::open(folder.path().join("store"), 1 << 28).expect("a store");
     let isa = Isa::parse(&Device::default().isa).expect("an instruction set");
-    let device = CpuDevice::with(2, isa, Cc::find().expect("a C compiler"), store).expect("a cpu");
+    let device = CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK), store).expect("a cpu");
     let opened = Opened::new(Arc::new(device), Some(&dialect::C));
     let file = demo();
     let base = Engine::load(&file, opened.clone(), settings(), &|_| ()).expect("a model");

@@ -11,7 +11,7 @@ mod side_by_side;
 use gristmill_backend::cuda::{Compiler, dialect};
 use gristmill_backend::{Options, Text, open};
 use gristmill_encodings::by_name;
-use gristmill_llm::arch::{self, Functions};
+use gristmill_llm::arch::{self, Functions, Pools};
 use gristmill_llm::engine::{CacheShape, Most, Settings, batch_class, cache_rows, classes, depths, plan_options};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{self, Choice};
@@ -111,7 +111,8 @@ fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
     let model = arch::load(file.metadata(), &file).expect("a model");
     let mut jit = Jit::new(open(&format!("null:{machine}"), &Options::default()).expect("a device"));
     let (mut functions, rows) = (Functions::new(), cache_rows(CONTEXT, CHUNK));
-    let cache = CacheShape { rows, pages: Some(4 * rows / arch::Options::PAGE), chunk: CHUNK, scalar: Scalar::F16 };
+    let pools = Pools::new(4 * rows / arch::Options::PAGE, model.window(), 64, CHUNK);
+    let cache = CacheShape { rows, pages: Some(pools), chunk: CHUNK, scalar: Scalar::F16 };
     let batches = [1, 8, 64].map(|sequences| batch_class(sequences, 64, rows));
     let pieces = classes(Most::chunk(CHUNK), &[rows]);
     let mut all = Vec::new();

@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 
 fn session(keep: usize) -> (Session, Vec<u32>) {
     let file = Gguf::open(parity_support::asset("demo-glm-Q4_0.gguf")).expect("the demo model");
-    let opened = open("cpu", &Options::default()).expect("a device");
+    let opened = open("cpu", &Options { quick: true, ..Options::default() }).expect("a device");
     let engine = Engine::load(&file, opened, Settings::default(), &|_| ()).expect("an engine");
     let tokenizer = language::tokenizer(file.metadata()).expect("a tokenizer");
     let story =

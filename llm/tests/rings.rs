@@ -25,7 +25,7 @@ const CHUNK: usize = 32;
 const RING: usize = 64;
 
 fn exact() -> Options {
-    Options { exact: true, ..Options::default() }
+    Options { exact: true, quick: true, ..Options::default() }
 }
 
 fn settings(context: usize, chunk: usize, cache: Scalar) -> Settings {

@@ -20,7 +20,7 @@ const NEAR: f64 = 1e-4;
 /// A session in exact arithmetic, which keeps so many bytes of prefixes.
 fn session(keep: Option<usize>) -> Session {
     let file = Gguf::open(data("families/qwen35-q8_0.gguf")).expect("a GGUF file");
-    let opened = open("cpu", &Options { exact: true, ..Options::default() }).expect("a device");
+    let opened = open("cpu", &Options { exact: true, quick: true, ..Options::default() }).expect("a device");
     let settings = Settings { context: Some(256), cache: Scalar::F32, chunk: 64, ..Settings::default() };
     let engine = Engine::load(&file, opened, settings, &|_| ()).expect("an engine");
     match keep {

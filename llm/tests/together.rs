@@ -21,7 +21,7 @@ const ANSWER: usize = 12;
 
 fn engine(family: &str, quant: &str) -> (Engine, Vec<u32>) {
     let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
-    let opened = open("cpu", &Options::default()).expect("a device");
+    let opened = open("cpu", &Options { quick: true, ..Options::default() }).expect("a device");
     let settings = Settings { context: Some(256), chunk: 128, parallel: Some(PARALLEL), ..Settings::default() };
     let engine = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
     (engine, ids(&data(&format!("families/{family}-tokens.txt"))))
@@ -138,8 +138,7 @@ fn steps_have_the_size_of_the_largest_where_a_text_must_not_depend_on_others() {
 fn beside(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
     let pages: Vec<Vec<u32>> = (0..=others as u32).map(|page| vec![page]).collect();
     for (position, &token) in tokens.iter().enumerate() {
-        let row = |pages| Row { token, position, pages };
-        let rows: Vec<Row> = pages.iter().map(|pages| row(pages)).collect();
+        let rows: Vec<Row> = pages.iter().map(|pages| Row { token, position, pages: pages[..].into() }).collect();
         engine.step_rows_alike(&rows).expect("a step");
     }
     let mut logits = Vec::new();

@@ -46,6 +46,10 @@ impl Key {
         }
         Key(*hasher.finalize().as_bytes())
     }
+    /// The hash.
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
     /// As 64 hexadecimal digits.
     pub fn hex(&self) -> String {
         self.0.iter().map(|b| format!("{b:02x}")).collect()
@@ -58,6 +62,12 @@ impl Key {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.0).update(payload);
         hasher.finalize()
+    }
+}
+
+impl From<[u8; 32]> for Key {
+    fn from(bytes: [u8; 32]) -> Key {
+        Key(bytes)
     }
 }
 

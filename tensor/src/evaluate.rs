@@ -552,7 +552,8 @@ impl Step<'_> {
             return Tensor { dims, data: Data::Float((0..n).map(|i| f(all(x, a, i), all(y, b, i))).collect()) };
         }
         let rounds = matches!(held, Scalar::F16 | Scalar::BF16) && from.is_float() && self.env.nudge != 0.0;
-        let element = |i: usize| {
+        let count = self.src.len().min(3);
+        let operands = |i: usize| {
             let mut x = [Value::Int(0); 3];
             for (x, s) in x.iter_mut().zip(self.src) {
                 *x = s.get(if s.dims.is_empty() { 0 } else { i });
@@ -560,17 +561,37 @@ impl Step<'_> {
             if let (true, Value::Float(v)) = (rounds, x[0]) {
                 x[0] = Value::Float(v * (1.0 + self.env.nudge));
             }
-            let v = match (op, &self.node.arg) {
-                (Op::Bitcast, _) => Some(x[0].bitcast(from, scalar)),
-                (Op::Table, Arg::Ints(t)) => {
-                    usize::try_from(x[0].int()).ok().and_then(|i| t.get(i)).map(|&v| Value::Int(v as i64))
-                }
-                _ => fold::apply(op, &x[..self.src.len().min(3)], held),
-            };
-            v.unwrap_or_else(|| self.fail(&format!("no value for {:?}", &x[..self.src.len().min(3)])))
+            x
+        };
+        let known = |v: Option<Value>, i: usize| {
+            v.unwrap_or_else(|| self.fail(&format!("no value for {:?}", &operands(i)[..count])))
         };
         let n = dims.iter().product();
-        Tensor::of(dims, scalar, (0..n).map(element))
+        // A loop for each of the frequent ops: nothing asks for every element which op it is.
+        macro_rules! every {
+            ($($of:ident)*) => {
+                match op {
+                    $(Op::$of => {
+                        let element = |i| known(fold::apply(Op::$of, &operands(i)[..count], held), i);
+                        Tensor::of(dims, scalar, (0..n).map(element))
+                    })*
+                    _ => Tensor::of(dims, scalar, (0..n).map(|i| known(self.element(&operands(i)[..count], held), i))),
+                }
+            };
+        }
+        every!(Cast Add Sub Mul Div Max Min Round And Shl Shr Lt Where)
+    }
+
+    /// What the op makes of these operands.
+    fn element(&self, x: &[Value], held: Scalar) -> Option<Value> {
+        let (from, scalar) = (self.g.scalar(self.node.src[0]), self.node.dtype.scalar);
+        match (self.node.op, &self.node.arg) {
+            (Op::Bitcast, _) => Some(x[0].bitcast(from, scalar)),
+            (Op::Table, Arg::Ints(t)) => {
+                usize::try_from(x[0].int()).ok().and_then(|i| t.get(i)).map(|&v| Value::Int(v as i64))
+            }
+            (op, _) => fold::apply(op, x, held),
+        }
     }
 }
 

@@ -41,6 +41,7 @@ impl Value {
         }
     }
     /// What a variable of type `s` holds after being set to this: integers wrap, floats round to nearest even.
+    #[inline]
     pub fn stored_as(self, s: Scalar) -> Value {
         match s {
             Scalar::F64 => Value::Float(self.float()),
@@ -82,6 +83,7 @@ impl Value {
 
 /// `op` applied to `x`, with the result held as `out`. `None` for ops that are not elementwise arithmetic, for a division by
 /// zero, and for `Bitcast` and `Table`, which need more than values.
+#[inline]
 pub fn apply(op: Op, x: &[Value], out: Scalar) -> Option<Value> {
     use Value::{Float, Int};
     let float = matches!(x.first(), Some(Float(_)));

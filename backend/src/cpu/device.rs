@@ -1,10 +1,11 @@
 //! The CPU as a device.
 
-use super::cc::Cc;
+use super::cc::{Cc, QUICK};
 use super::isa::Isa;
 use super::kernel::CpuCode;
 use super::measure;
 use super::memory::{Allocator, huge_pages};
+use super::places::Places;
 use super::processor::machine;
 use super::replay::CpuReplay;
 use super::team::{MOST, Team};
@@ -41,12 +42,13 @@ pub struct CpuDevice {
 
 impl CpuDevice {
     /// The CPU with `threads` workers (all that the process may use unless said) and the instruction set `isa` (a name or
-    /// `auto`), with the user's store and C compiler. `GRISTMILL_PIN=1` keeps each worker on a core.
-    pub fn new(threads: Option<usize>, isa: &str) -> Result<CpuDevice, Error> {
+    /// `auto`), with the user's store and C compiler, told [`QUICK`] or not. `GRISTMILL_PIN=1` keeps each worker on a core.
+    pub fn new(threads: Option<usize>, isa: &str, quick: bool) -> Result<CpuDevice, Error> {
         // The cheap checks first.
         let (threads, isa) = (team_size(threads)?, Isa::parse(isa)?);
         let store = Store::user()?;
-        CpuDevice::with(threads, isa, Cc::find_or_remember(&store)?, store)
+        let cc = Cc::find_or_remember(&store)?;
+        CpuDevice::with(threads, isa, if quick { cc.with_flag(QUICK) } else { cc }, store)
     }
 
     /// The CPU with this compiler and store.
@@ -66,6 +68,20 @@ impl CpuDevice {
             loaded: Libraries::default(),
             compiled: AtomicUsize::new(0),
         })
+    }
+
+    /// The units of the store that have some of these texts, by text.
+    fn stored(&self, places: &Places, texts: &[&Text]) -> Result<Vec<(Key, Arc<Loaded>)>, Error> {
+        let units = places.units(texts);
+        let of = |number: usize| units[number].1.iter().map(|&i| texts[i]).collect::<Vec<&Text>>();
+        let load = |number: usize| Ok(Places::load(&self.store, &units[number].0, &of(number)));
+        let mut libraries = Vec::new();
+        each(units.len(), cores(), load, |number, library| {
+            let library = library.map(Arc::new);
+            libraries.extend(of(number).into_iter().filter_map(|text| Some((text.key, library.clone()?))));
+            Ok(())
+        })?;
+        Ok(libraries)
     }
 
     /// With this text before the kernels of every translation unit: the types and helpers that they share.
@@ -165,24 +181,28 @@ impl Device for CpuDevice {
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let texts = Text::all(programs)?;
         let (mut libraries, missing) = self.loaded.find(&texts);
-        let lengths: Vec<usize> = missing.iter().map(|t| t.source.len()).collect();
-        let parts = partition(&lengths, cores());
-        let units: Vec<Unit> =
-            parts.iter().map(|p| Unit::new(&self.prelude, p.iter().map(|&i| missing[i]).collect())).collect();
-
         let done = |libraries: &HashMap<Key, Arc<Loaded>>| {
             progress(texts.iter().filter(|t| libraries.contains_key(&t.key)).count(), texts.len())
         };
         done(&libraries);
-        let load = |number: usize| units[number].load(&self.cc, self.isa, &self.store);
         let before = self.compiled();
+        let mut places = Places::open(&self.store, &self.cc, self.isa, &self.prelude);
+        libraries.extend(self.stored(&places, &missing)?);
+        let missing: Vec<&Text> = missing.into_iter().filter(|t| !libraries.contains_key(&t.key)).collect();
+        let lengths: Vec<usize> = missing.iter().map(|t| t.source.len()).collect();
+        let parts = partition(&lengths, cores());
+        let units: Vec<Unit> =
+            parts.iter().map(|p| Unit::new(&self.prelude, p.iter().map(|&i| missing[i]).collect())).collect();
+        let load = |number: usize| units[number].load(&self.cc, self.isa, &self.store);
         each(units.len(), cores(), load, |number, (library, was_compiled)| {
             self.compiled.fetch_add(usize::from(was_compiled), Ordering::Relaxed);
             let library = Arc::new(library);
+            places.add(parts[number].iter().map(|&i| missing[i]), units[number].key(&self.cc, self.isa));
             libraries.extend(parts[number].iter().map(|&i| (missing[i].key, library.clone())));
             done(&libraries);
             Ok(())
         })?;
+        places.keep(&self.store);
 
         if self.compiled() > before {
             self.cc.remember(&self.store);

@@ -11,12 +11,13 @@ mod isa;
 mod kernel;
 pub mod measure;
 mod memory;
+mod places;
 mod processor;
 mod replay;
 mod team;
 mod unit;
 
-pub use cc::Cc;
+pub use cc::{Cc, QUICK};
 pub use device::CpuDevice;
 pub use isa::{Isa, IsaInfo, TABLE as ISAS};
 pub use team::{MOST as MOST_THREADS, Team, Worker};

@@ -228,6 +228,15 @@ fn a_second_load_compiles_nothing() {
     let kernels = load(&device, &again);
     assert_eq!(device.compiled(), 0);
 
+    // Some of them among others: from the units that have them.
+    let some: Vec<Program> = (50..62).map(|i| kernel(i, "some")).collect();
+    let other = place.device(2);
+    load(&other, &some);
+    assert!((1..=2).contains(&other.compiled()), "two are new");
+    let other = place.device(2);
+    load(&other, &some);
+    assert_eq!(other.compiled(), 0);
+
     // They do what they say, each its own.
     let x = device.alloc(128, Memory::Scratch).unwrap();
     let launches = kernels.iter().enumerate().map(|(i, k)| launch(k, &[&x], i)).collect();
@@ -333,7 +342,7 @@ fn opens_as_the_environment_says() {
     if std::env::var_os("GRISTMILL_TEST_CHILD").is_none() {
         return;
     }
-    match CpuDevice::new(Some(2), "auto") {
+    match CpuDevice::new(Some(2), "auto", false) {
         Ok(device) => {
             println!("opened\n{}", device.describe().join("\n"));
             let device = device.with_prelude(PRELUDE);
@@ -471,7 +480,7 @@ fn the_sanitizer_knows_where_a_buffer_ends() {
 #[test]
 fn touches_a_byte_as_the_environment_says() {
     let Some(offset) = std::env::var_os("GRISTMILL_TEST_OFFSET") else { return };
-    let device = CpuDevice::new(Some(1), "auto").unwrap().with_prelude(PRELUDE);
+    let device = CpuDevice::new(Some(1), "auto", false).unwrap().with_prelude(PRELUDE);
     let source = format!("SIGNATURE(NAME) {{ ((char *)b[0])[{}] += 1; }}", offset.to_str().unwrap());
     let kernels = load(&device, &[program("e_touch", &source, 1, Groups::Fixed(1))]);
     for memory in [Memory::Weights, Memory::State, Memory::Scratch] {
@@ -504,7 +513,7 @@ fn wrong_launches_are_refused_and_run_nothing() {
     assert!(device.write(&x, 128 * 1000 - 3, &[0; 4]).is_err());
     assert!(device.read(&x, usize::MAX, &mut [0; 4]).is_err());
     for threads in [0, 100_000] {
-        let error = CpuDevice::new(Some(threads), "auto").err().unwrap();
+        let error = CpuDevice::new(Some(threads), "auto", false).err().unwrap();
         assert!(matches!(error, Error::Setting { .. }), "{error}");
     }
 }

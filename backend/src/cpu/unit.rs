@@ -114,7 +114,8 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    fn new(bytes: &[u8], store: &Store) -> Result<Loaded, String> {
+    /// Of the bytes that a compiler made.
+    pub(super) fn new(bytes: &[u8], store: &Store) -> Result<Loaded, String> {
         let image = Image::new(bytes, store).map_err(|e| e.to_string())?;
         // With RTLD_NOW a missing symbol is an error here rather than a crash at the first call.
         // SAFETY: the bytes were compiled from our text, by this process or by one of this user that could write to the

@@ -10,7 +10,7 @@ use crate::viewer::{self, critical_path};
 use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_compiler::{Cheapest, Listed, Policy};
-use gristmill_llm::arch::{self, Functions, Options as PlanOptions, Plan, TokenClass};
+use gristmill_llm::arch::{self, Functions, Options as PlanOptions, Plan, Pools, TokenClass};
 use gristmill_llm::engine::{CacheShape, Most, batch_class, cache_rows, classes, depths, plan_options};
 use gristmill_llm::sampling::{self, Choice};
 use gristmill_profile::compilation::{self, Compilation};
@@ -106,7 +106,7 @@ impl<'m> Steps<'m> {
         let most = Most::of(&settings, context, target);
         let rows = cache_rows(context, most.long);
         let sequences = asked.batch.map(usize::from);
-        let pages = sequences.map(|n| n * rows / PlanOptions::PAGE);
+        let pages = sequences.map(|n| Pools::new(n * rows / PlanOptions::PAGE, model.window(), n, most.chunk));
         let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
         let all = match sequences {
             Some(n) => vec![batch_class(n, n, rows)],

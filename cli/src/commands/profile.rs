@@ -11,7 +11,7 @@ use crate::stages::{self, computes};
 use clap::{Args, ValueHint};
 use gristmill_compiler::{Cheapest, compile};
 use gristmill_llm::arch;
-use gristmill_llm::engine::{Engine, Row, Settings};
+use gristmill_llm::engine::{Engine, Pages, Row, Settings};
 use gristmill_llm::traffic;
 use gristmill_profile::{WHY_ABOVE, Kernel, Launch, Limits, Recording, Report, Stage, Step, page, text, trace};
 use gristmill_runtime::Span;
@@ -195,10 +195,15 @@ impl Subject {
             let host = start.elapsed().as_secs_f64();
             return Ok((spans, host, seconds(engine, ids, self.tokens > 1, self.depth)?));
         }
-        let each = self.pages() as u32;
-        let pages: Vec<Vec<u32>> = (0..self.tokens as u32).map(|s| (s * each..(s + 1) * each).collect()).collect();
-        let row = |(&token, pages)| Row { token, position: self.depth, pages: Vec::as_slice(pages) };
-        let rows: Vec<Row> = ids.iter().zip(&pages).map(row).collect();
+        let (each, shares) = (self.pages(), engine.most_sequences());
+        let own = |s: usize| (s * each..(s + 1) * each).map(|page| page as u32).collect();
+        let pages: Vec<[Vec<u32>; 2]> =
+            (0..self.tokens).map(|s| [own(s), engine.window_pages_in_turn(s, shares, each)]).collect();
+        let rows = ids.iter().zip(&pages).map(|(&token, [all, windows])| {
+            let pages = Pages { all, windows };
+            Row { token, position: self.depth, pages }
+        });
+        let rows: Vec<Row> = rows.collect();
         let spans = engine.traced_rows(&rows)?;
         let host = start.elapsed().as_secs_f64();
         let start = Instant::now();

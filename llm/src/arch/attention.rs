@@ -137,8 +137,8 @@ impl Grouped {
             }
         };
         let (k, v) = (
-            k.reshape(dims![s.cache_rows(), self.kv_heads, self.key]),
-            v.reshape(dims![s.cache_rows(), self.kv_heads, self.value]),
+            k.reshape(dims![s.cache_rows(self.window), self.kv_heads, self.key]),
+            v.reshape(dims![s.cache_rows(self.window), self.kv_heads, self.value]),
         );
         let sinks = w.has("attn_sinks.weight").then(|| s.weight(w, "attn_sinks.weight"));
         let out = s.attention(s.as_cached(q), [k, v], Sight { scale: self.scale, window: self.window, sinks });

@@ -1,5 +1,6 @@
 //! A step as calls of functions: what a model hands to a runtime.
 
+use super::pools::Pools;
 use gristmill_tensor::function::{ContentKey, Key};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
@@ -51,8 +52,8 @@ pub struct Options {
     pub tokens: TokenClass,
     /// Positions that a sequence may have, which is the rows of the rope table and of a cache of one sequence: see [`Options::rows_for`].
     pub rows: usize,
-    /// Pages of the pool that the cache is, each of [`Options::PAGE`] positions of one sequence; none where it is one sequence's.
-    pub pages: Option<usize>,
+    /// Pages of the pools that the cache is, each of [`Options::PAGE`] positions of one sequence; none where it is one sequence's.
+    pub pages: Option<Pools>,
     /// The most tokens that a step over that cache takes, of whichever class: a ring has room for them besides the window.
     pub chunk: usize,
     /// Positions within reach of a step: `rows`, or fewer for steps that are made for the start of a long context. The variable `pos`, the
@@ -84,7 +85,7 @@ impl Options {
     /// Tokens of a tile of one expert for products in registers: as many as keep the sums of a vector of rows there.
     pub const TILE: ExpertTile = ExpertTile { least: 4, most: ExpertTile::WHOLE };
     /// Positions of a page.
-    pub const PAGE: usize = 64;
+    pub const PAGE: usize = Pools::PAGE;
     /// Rows for a context of `context` tokens that is filled in steps of at most `max_tokens`: any position may start any
     /// step. A multiple of 256, so that chunks of the cache are whole and kernels do not depend on the length.
     pub fn rows_for(context: usize, max_tokens: usize) -> usize {
@@ -113,6 +114,10 @@ pub enum Bind {
     Pages,
     /// The same of each of its sequences: `[n, rows / PAGE]` i32.
     Table,
+    /// Those of the pool of layers with a window, as [`Bind::Pages`], and as [`Bind::Table`]: of blocks that no token sees any number.
+    WindowPages,
+    /// See [`Bind::WindowPages`].
+    WindowTable,
     /// The table of rotations of that number, `[rows, pairs, 2]` f32.
     Rope(usize),
     /// Hidden rows `[n, width]` f32, before layer `i` (after the last for `i` = layers). Two buffers in turn suffice.

@@ -49,8 +49,8 @@ impl<'a> StepBuilder<'a> {
 pub(super) struct Step<'o> {
     capture: Capture,
     binds: RefCell<Vec<Bind>>,
-    /// The table of pages, and the positions of tokens of several sequences, once something has asked for them.
-    table: Cell<Option<Id>>,
+    /// The tables of pages, that of layers with a window behind the other, and the positions of tokens of several sequences, once something has asked for them.
+    tables: [Cell<Option<Id>>; 2],
     positions: Cell<Option<Id>>,
     /// What the step is made for.
     pub options: &'o Options,
@@ -72,7 +72,7 @@ impl<'o> Step<'o> {
         Step {
             capture: Capture::new(format!("{architecture}.{part}.{tokens}{depth}{pages}")),
             binds: RefCell::default(),
-            table: Cell::default(),
+            tables: Default::default(),
             positions: Cell::default(),
             options,
         }

@@ -1,7 +1,7 @@
 //! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`], a part of a long prompt ([`Most::long`]); and one token each of up to 1, 2,
 //! 4, … sequences.
 
-use crate::arch::{ExpertTile, Logits, Options, Plane, TokenClass};
+use crate::arch::{ExpertTile, Logits, Options, Plane, Pools, TokenClass};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -117,8 +117,8 @@ const COLUMNS_OF_AN_EXPERT: usize = 4;
 pub struct CacheShape {
     /// Positions that a sequence may have.
     pub rows: usize,
-    /// Pages of the pool that sequences share, if they do.
-    pub pages: Option<usize>,
+    /// Pages of the pools that sequences share, if they do.
+    pub pages: Option<Pools>,
     /// The most tokens of a step.
     pub chunk: usize,
     /// Type of what is cached.
@@ -129,7 +129,7 @@ impl CacheShape {
     /// Rows that a plane has, if it is no state: those of the pool, of all positions, or of a ring where its tokens see a window and that is less.
     pub fn plane_rows(&self, plane: &Plane) -> usize {
         let ring = plane.window().map_or(self.rows, |window| Options::ring_rows(window, self.chunk));
-        self.pages.map_or(self.rows.min(ring), |pages| pages * Options::PAGE)
+        self.pages.map_or(self.rows.min(ring), |pools| pools.pages_of(plane.window()) * Options::PAGE)
     }
 }
 

@@ -76,7 +76,7 @@ impl<'a> Compiled<'a> {
         let footprint = Footprint::new(model.as_ref(), &probe, &settings, LEAST_ARENA);
         let context = choose_context(&settings, model.context(), &footprint, beside(weights)?)?;
         let rows = cache_rows(context, most.long);
-        let pages = parallel.map(|n| footprint.pages(context, n, beside(weights).unwrap_or(0)));
+        let pages = parallel.map(|n| footprint.pools(context, n, beside(weights).unwrap_or(0)));
         let cache = CacheShape { rows, pages, chunk: most.long, scalar: settings.cache };
         let depths = depths(&settings, rows, device.target());
         let plan = |class: Class| model.plan(&plan_options(class, cache, &opened.target), &mut functions);
@@ -103,7 +103,7 @@ impl<'a> Compiled<'a> {
             return Compiled::new(file, opened, settings, there, progress);
         }
         let fitting = choose_context(&settings, model.context(), &footprint, left)?;
-        let crowded = pages.is_some_and(|pages| footprint.with_pool(context, Some(pages)) > left);
+        let crowded = pages.is_some() && footprint.with_pool(context, pages) > left;
         if fitting < context || crowded {
             // Intermediates take what was meant for pages: fewer sequences, one after the other at last.
             let parallel = settings.parallel.map(|n| if crowded { n / 2 } else { n }).filter(|&n| n > 0);
@@ -252,7 +252,7 @@ impl Forecast {
         let left = beside(file, weights, available)?;
         let footprint = Footprint::new(model.as_ref(), &probe, settings, LEAST_ARENA);
         let context = choose_context(settings, model.context(), &footprint, left)?;
-        let pages = parallel.map(|n| footprint.pages(context, n, left));
+        let pages = parallel.map(|n| footprint.pools(context, n, left));
         Ok(Forecast { context, weights, beside: footprint.with_pool(context, pages) })
     }
 }

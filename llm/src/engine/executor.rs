@@ -129,10 +129,6 @@ impl Engine {
     pub fn longest_step(&self) -> usize {
         self.settings.long.unwrap_or(self.settings.chunk)
     }
-    /// Bytes of the cache that one token takes, in all layers, of those with a window too.
-    pub fn cache_bytes_per_token(&self) -> usize {
-        self.model.cache_row_bytes(self.settings.cache)
-    }
     /// Bytes of the states of all layers, whatever the number of tokens; 0 if there are none.
     pub fn state_bytes(&self) -> usize {
         self.model.state_bytes()
@@ -276,7 +272,7 @@ impl Engine {
             Bind::State(layer, plane) => self.states[*layer][*plane].clone(),
             Bind::Weight(name) => self.weights.get(name).expect("loaded for all plans").clone(),
             Bind::Logits => self.logits.clone(),
-            Bind::Positions | Bind::Pages | Bind::Table => {
+            Bind::Positions | Bind::Pages | Bind::Table | Bind::WindowPages | Bind::WindowTable => {
                 self.pool.as_ref().expect("a step by pages is an engine's with a pool").bound(bind)
             }
         }

@@ -2,7 +2,7 @@
 
 use super::class::{Settings, cache_rows};
 use super::error::Error;
-use crate::arch::{Model, Options};
+use crate::arch::{Model, Options, Pools};
 use crate::sampling::NUMBERS;
 
 /// Share of the available memory that a context may take when none is asked for.
@@ -23,8 +23,11 @@ pub(super) struct Footprint {
     pub row: u64,
     /// Its part of those layers alone.
     pub cached: u64,
-    /// Its part of layers that keep a window, and how many rows they have at most: those of the widest ring.
+    /// Its part of layers that keep a window, and how many rows they have at most: those of the widest ring, or of the pool of windows.
     pub windowed: [u64; 2],
+    /// Positions that tokens see of those, and the most tokens of a step over a pool.
+    pub window: Option<usize>,
+    pub piece: usize,
     /// Whatever the context: states of a fixed size, logits, hidden rows, tokens, what a request's numbers take, intermediates.
     pub besides: u64,
     /// Most tokens of one step: the cache has rows for one step more.
@@ -36,34 +39,38 @@ impl Footprint {
     pub fn new(model: &dyn Model, probe: &Options, settings: &Settings, arena: usize) -> Footprint {
         let (chunk, long) = (settings.chunk, settings.long.unwrap_or(settings.chunk));
         let windowed = model.window_row_bytes(probe.cache);
-        // In a pool all layers have rows of every position.
-        let ring = model
-            .window()
-            .filter(|_| settings.parallel.is_none())
-            .map(|window| Options::ring_rows(window, long) as u64);
+        let window = model.window();
+        let of_windows = |window| match settings.parallel {
+            None => Options::ring_rows(window, long),
+            Some(n) => Options::PAGE * Pools::new(usize::MAX, Some(window), n, chunk).pages_of(Some(window)),
+        };
         let cached = model.cache_row_bytes(probe.cache) - windowed;
         let row = cached + rope_row(model, probe.rows) + size_of::<u32>() + size_of::<u32>();
         let hidden = 2 * long * model.width() * size_of::<f32>() + layer_input_bytes(model, long);
         let logits = chunk * model.vocabulary() * size_of::<f32>();
         let request = NUMBERS * size_of::<f32>() + long * size_of::<u32>();
         let besides = (model.state_bytes() + hidden + logits + request + arena) as u64;
-        let windowed = [windowed as u64, ring.unwrap_or(u64::MAX)];
-        Footprint { row: row as u64, cached: cached as u64, windowed, besides, chunk: long }
+        let windowed = [windowed as u64, window.map_or(u64::MAX, |window| of_windows(window) as u64)];
+        Footprint { row: row as u64, cached: cached as u64, windowed, window, piece: chunk, besides, chunk: long }
     }
-    /// With a pool of so many pages, if there is one, for contexts of so many tokens each.
-    pub fn with_pool(&self, context: usize, pages: Option<usize>) -> u64 {
+    /// With pools of so many pages, if there are any, for contexts of so many tokens each.
+    pub fn with_pool(&self, context: usize, pools: Option<Pools>) -> u64 {
         let rows = cache_rows(context, self.chunk) as u64;
-        let pooled = |pages: usize| (self.cached + self.windowed[0]).saturating_mul((pages * Options::PAGE) as u64);
-        match pages {
+        let of = |bytes: u64, pages: usize| bytes.saturating_mul((pages * Options::PAGE) as u64);
+        match pools {
             None => self.bytes(context),
-            Some(pages) => self.bytes(context) - self.cached * rows - self.rings(rows) + pooled(pages),
+            Some(pools) => {
+                let windows = of(self.windowed[0], pools.pages_of(self.window));
+                self.bytes(context) - self.cached * rows - self.rings(rows) + of(self.cached, pools.pages) + windows
+            }
         }
     }
-    /// Pages of a pool for so many sequences: those of as many whole contexts, halved until they and all else take no more than a share of what is available, and
+    /// The pools of so many sequences: pages of as many whole contexts, halved until they and all else take no more than a share of what is available, and
     /// of one context at least. By halves, so that kernels, which know the pool's size, still fit when a little less memory is free.
-    pub fn pages(&self, context: usize, sequences: usize, available: u64) -> usize {
+    pub fn pools(&self, context: usize, sequences: usize, available: u64) -> Pools {
         let most = (available as f64 * POOL_SHARE) as u64;
-        let of = |contexts: usize| contexts * context.div_ceil(Options::PAGE);
+        let pages = context.div_ceil(Options::PAGE);
+        let of = |contexts: usize| Pools::new(contexts * pages, self.window, sequences, self.piece);
         let mut contexts = sequences.max(1);
         while contexts > 1 && self.with_pool(context, Some(of(contexts))) > most {
             contexts /= 2;
@@ -146,7 +153,15 @@ mod tests {
     #[test]
     fn a_context_fits_or_says_what_would() {
         // 1 KiB a row and 1 MiB besides.
-        let footprint = Footprint { row: 1 << 10, cached: 1 << 9, windowed: [0, 0], besides: 1 << 20, chunk: 512 };
+        let footprint = Footprint {
+            row: 1 << 10,
+            cached: 1 << 9,
+            windowed: [0, 0],
+            window: None,
+            piece: 512,
+            besides: 1 << 20,
+            chunk: 512,
+        };
         let choose = |context, available| {
             let settings = Settings { context, ..Settings::default() };
             choose_context(&settings, 100_000, &footprint, available)
@@ -176,26 +191,50 @@ mod tests {
 
     #[test]
     fn a_pool_has_as_many_contexts_as_fit() {
-        let footprint = Footprint { row: 1 << 10, cached: 1 << 9, windowed: [0, 0], besides: 1 << 20, chunk: 512 };
+        let footprint = Footprint {
+            row: 1 << 10,
+            cached: 1 << 9,
+            windowed: [0, 0],
+            window: None,
+            piece: 512,
+            besides: 1 << 20,
+            chunk: 512,
+        };
         // 1,000 tokens are 16 pages of 32 KiB; 2,048 rows take 1 MiB besides, and 1 MiB is there whatever the context.
-        assert_eq!(footprint.with_pool(1000, Some(16)), (2 << 20) + (16 << 15));
+        let of = |pages| Pools { pages, windows: None };
+        assert_eq!(footprint.with_pool(1000, Some(of(16))), (2 << 20) + (16 << 15));
         assert_eq!(footprint.with_pool(1000, None), 3 << 20);
-        assert_eq!(footprint.pages(1000, 8, 1 << 40), 8 * 16);
+        assert_eq!(footprint.pools(1000, 8, 1 << 40), of(8 * 16));
         // Half of 8 MiB holds four of them, and half of 7 two.
-        assert_eq!(footprint.pages(1000, 8, 8 << 20), 4 * 16);
-        assert_eq!(footprint.pages(1000, 8, 7 << 20), 2 * 16);
-        assert_eq!(footprint.pages(1000, 8, 0), 16, "one is the least");
+        assert_eq!(footprint.pools(1000, 8, 8 << 20), of(4 * 16));
+        assert_eq!(footprint.pools(1000, 8, 7 << 20), of(2 * 16));
+        assert_eq!(footprint.pools(1000, 8, 0), of(16), "one is the least");
     }
 
     #[test]
     fn windows_take_rows_of_their_rings_alone() {
-        let footprint = Footprint { row: 1 << 10, cached: 1 << 9, windowed: [1 << 12, 640], besides: 0, chunk: 512 };
+        let windowed = [1 << 12, 640];
+        let footprint =
+            Footprint { row: 1 << 10, cached: 1 << 9, windowed, window: Some(128), piece: 512, besides: 0, chunk: 512 };
         assert_eq!(footprint.bytes(9000), (10_240 << 10) + (640 << 12));
         assert_eq!(footprint.bytes(100_000) - footprint.bytes(9000), (cache_rows(100_000, 512) as u64 - 10_240) << 10);
-        // A pool has whole rows.
-        assert_eq!(footprint.with_pool(1000, Some(16)), (2048 << 9) + (16 * 64 * ((1 << 9) + (1 << 12))));
         assert_eq!((footprint.rows_within(500 << 10), footprint.rows_within((640 << 12) + (9000 << 10))), (100, 9000));
         let longest = footprint.longest(100_000, (640 << 12) + (10_240 << 10));
         assert_eq!(cache_rows(longest, 512), 10_240);
+    }
+
+    #[test]
+    fn windows_of_a_pool_take_pages_of_their_own() {
+        // Of four sequences 35 pages of 256 KiB, whatever the context, where that is fewer than there are.
+        let windowed = [1 << 12, 35 * 64];
+        let footprint =
+            Footprint { row: 1 << 10, cached: 1 << 9, windowed, window: Some(128), piece: 512, besides: 0, chunk: 512 };
+        let pools = footprint.pools(100_000, 4, 1 << 40);
+        assert_eq!(pools, Pools { pages: 4 * 1563, windows: Some(35) });
+        let rows = cache_rows(100_000, 512) as u64;
+        assert_eq!(footprint.with_pool(100_000, Some(pools)), (rows << 9) + ((4 * 1563) << 15) + (35 << 18));
+        let pools = footprint.pools(500, 4, 1 << 40);
+        assert_eq!(pools, Pools { pages: 32, windows: None });
+        assert_eq!(footprint.with_pool(500, Some(pools)), (2048 << 9) + (32 << 15) + (32 << 18));
     }
 }

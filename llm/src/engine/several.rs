@@ -4,6 +4,7 @@ use super::captured::{Captured, Variables};
 use super::class::{Class, batch_class};
 use super::error::{Error, Progress};
 use super::executor::Engine;
+use super::pages::Pages;
 use super::pool::Pool;
 use crate::arch::Options;
 use crate::sampling;
@@ -18,8 +19,8 @@ pub struct Row<'a> {
     pub token: u32,
     /// Where it stands in its sequence.
     pub position: usize,
-    /// The sequence's pages up to there, in the order of its positions. That of this position is no other row's.
-    pub pages: &'a [u32],
+    /// The sequence's pages up to there. That of this position is no other row's.
+    pub pages: Pages<'a>,
 }
 
 fn bytes(numbers: impl Iterator<Item = u32>) -> Vec<u8> {
@@ -27,10 +28,6 @@ fn bytes(numbers: impl Iterator<Item = u32>) -> Vec<u8> {
 }
 
 impl Engine {
-    /// Pages of its pool; none where its cache is one sequence's.
-    pub fn pages(&self) -> Option<usize> {
-        self.cache.pages
-    }
     /// Most sequences of a step; 1 where its cache is one sequence's.
     pub fn most_sequences(&self) -> usize {
         self.pool.as_ref().map_or(1, |pool| pool.sequences)
@@ -42,14 +39,16 @@ impl Engine {
     ///
     /// # Errors
     /// When there is no pool, a page is none of it, or the device fails.
-    pub fn select(&mut self, pages: &[u32]) -> Result<(), Error> {
+    pub fn select(&mut self, pages: Pages) -> Result<(), Error> {
         self.finish()?;
         let device = self.device().clone();
         let pool = self.pool()?;
         pool.check(pages)?;
-        if pool.own_written != pages {
-            pool.own_written = pages.to_vec();
-            device.write(&pool.own, 0, &bytes(pages.iter().copied()))?;
+        let changed = pool.own_written.note(pages);
+        for ((new, numbers), table) in changed.into_iter().zip([pages.all, pages.windows]).zip(&pool.own) {
+            if new {
+                device.write(table, 0, &bytes(numbers.iter().copied()))?;
+            }
         }
         Ok(())
     }
@@ -124,7 +123,7 @@ impl Engine {
             if row.position >= context {
                 return Err(Error::Full(context));
             }
-            if row.pages.len() * Options::PAGE <= row.position {
+            if row.pages.all.len() * Options::PAGE <= row.position {
                 return Err(Error::Pages);
             }
         }
@@ -132,10 +131,12 @@ impl Engine {
             return Err(Error::Sequences { rows: rows.len(), most: pool.sequences });
         }
         for (at, row) in rows.iter().enumerate() {
-            if pool.written[at] != row.pages {
-                let place = at * pool.blocks * size_of::<i32>();
-                pool.written[at] = row.pages.to_vec();
-                device.write(&pool.table, place, &bytes(row.pages.iter().copied()))?;
+            let (place, changed) = (at * pool.blocks * size_of::<i32>(), pool.written[at].note(row.pages));
+            for ((new, numbers), table) in changed.into_iter().zip([row.pages.all, row.pages.windows]).zip(&pool.table)
+            {
+                if new {
+                    device.write(table, place, &bytes(numbers.iter().copied()))?;
+                }
             }
         }
         device.write(&pool.positions, 0, &bytes(rows.iter().map(|row| row.position as u32)))?;
@@ -167,22 +168,6 @@ impl Engine {
         logits.resize(vocabulary, 0.0);
         let place = row * vocabulary * size_of::<f32>();
         Ok(self.device().read(&self.logits, place, bytemuck::cast_slice_mut(logits))?)
-    }
-    /// Makes page `to` what page `from` is.
-    ///
-    /// # Errors
-    /// When there is no pool, one of them is no page of it, or the device fails.
-    pub fn copy_page(&mut self, from: u32, to: u32) -> Result<(), Error> {
-        self.finish()?;
-        self.pool()?.check(&[from, to])?;
-        let mut rows = Vec::new();
-        for (buffer, plane) in self.states.iter().flatten().zip(self.planes.iter().flatten()) {
-            let bytes = plane.bytes(Options::PAGE);
-            rows.resize(bytes, 0);
-            self.device().read(buffer, from as usize * bytes, &mut rows)?;
-            self.device().write(buffer, to as usize * bytes, &rows)?;
-        }
-        Ok(())
     }
     /// The function and program number of every launch of a step of so many sequences, in order; none before the first such step.
     pub fn row_launches(&self, sequences: usize) -> &[(Arc<Ready>, usize)] {

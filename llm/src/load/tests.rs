@@ -2,7 +2,7 @@ use super::*;
 use crate::arch::{self, Functions, Logits, Options, TokenClass};
 use crate::gguf::Source;
 use gristmill_backend::Opened;
-use gristmill_backend::cpu::{Cc, CpuDevice, Isa, dialect};
+use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
 use gristmill_backend::parallel::cores;
 use gristmill_runtime::lease::{Owner, Uses};
 use gristmill_runtime::staging;
@@ -160,7 +160,7 @@ fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &How) -> (Vec<(String
 
 fn cpu(folder: &Path) -> Opened {
     let store = Store::open(folder.join("store"), 1 << 28).unwrap();
-    let cpu = CpuDevice::with(2, Isa::parse("auto").unwrap(), Cc::find().unwrap(), store).unwrap();
+    let cpu = CpuDevice::with(2, Isa::parse("auto").unwrap(), Cc::find().unwrap().with_flag(QUICK), store).unwrap();
     Opened::new(Arc::new(cpu), Some(&dialect::C))
 }
 

@@ -20,7 +20,7 @@ impl Chooser {
         Chooser::of(device, function(choice, vocabulary, ROWS))
     }
     pub fn of(device: &str, function: gristmill_uop::function::Function) -> Chooser {
-        let mut jit = Jit::new(open(device, &Options { threads: Some(2), ..Options::default() }).unwrap());
+        let mut jit = Jit::new(open(device, &Options { threads: Some(2), quick: true, ..Options::default() }).unwrap());
         let device = jit.device().clone();
         let args: Vec<Buffer> = function
             .slots

@@ -4,7 +4,7 @@ use super::pace::Pace;
 use super::scheduler::{Batch, Bounds, Load, Scheduler};
 use super::sequence::SequenceId;
 use crate::arch::{Logits, Options};
-use crate::engine::{Engine, Row};
+use crate::engine::{Engine, Pages, Part, Row};
 use crate::prefix::Reuse;
 use crate::sampling::{Ask, Choice, Ranked};
 use crate::session::Error;
@@ -63,7 +63,9 @@ impl Batcher {
     pub fn new(engine: Engine, batch_invariant: bool) -> Result<Batcher, Box<Engine>> {
         let Some(pages) = engine.pages() else { return Err(Box::new(engine)) };
         let piece = PIECE.min(engine.chunk());
-        let bounds = Bounds { pages, page: Options::PAGE, sequences: engine.most_sequences(), piece, batch_invariant };
+        let windows = engine.window_pages().zip(engine.model().window()).map(|(pages, seen)| [pages, seen]);
+        let (page, sequences) = (Options::PAGE, engine.most_sequences());
+        let bounds = Bounds { pages, page, windows, sequences, piece, batch_invariant };
         Ok(Batcher {
             scheduler: Scheduler::new(bounds),
             bounds,
@@ -101,7 +103,9 @@ impl Batcher {
     }
     /// Bytes of pages that nobody has and that hold what may be asked for again.
     pub fn kept_bytes(&self) -> usize {
-        self.load().kept_pages * Options::PAGE * self.engine.cache_bytes_per_token()
+        let (load, [all, windows]) = (self.load(), [Part::All, Part::Window].map(|part| self.engine.row_bytes(part)));
+        let windows = windows * if self.bounds.windows.is_some() { load.kept_windows } else { load.kept_pages };
+        (load.kept_pages * all + windows) * Options::PAGE
     }
     /// Has a prompt wait for its turn.
     ///
@@ -153,8 +157,8 @@ impl Batcher {
     }
     fn run(&mut self, batch: &Batch, asking: &mut Asking) -> Result<(), Error> {
         let Batcher { engine, scheduler, .. } = self;
-        for &(from, to) in &batch.copies {
-            engine.copy_page(from, to)?;
+        for copy in &batch.copies {
+            engine.copy_page(copy)?;
         }
         let begun = Instant::now();
         // The piece first: rows leave their logits where it leaves its own.
@@ -233,15 +237,15 @@ impl Batcher {
             return Err(Error::Prompt { prompt: prompt.len(), context });
         }
         self.engine.check(prompt)?;
-        let Some(pages) = self.scheduler.borrow(prompt.len()) else { return Ok(None) };
-        let flow = self.in_pieces(prompt, &pages, most, run);
-        self.scheduler.give_back(&pages);
+        let Some(borrowed) = self.scheduler.borrow(prompt.len(), most) else { return Ok(None) };
+        let flow = self.in_pieces(prompt, borrowed.pages(), most, run);
+        self.scheduler.give_back(&borrowed);
         flow.map(Some)
     }
     fn in_pieces(
         &mut self,
         prompt: &[u32],
-        pages: &[u32],
+        pages: Pages,
         most: usize,
         run: &mut RunPiece,
     ) -> Result<ControlFlow<()>, Error> {

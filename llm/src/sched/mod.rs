@@ -9,6 +9,8 @@ mod scheduler;
 mod sequence;
 #[cfg(test)]
 mod tests;
+mod window_pool;
+mod windows;
 
 pub use batcher::{Asking, Batcher, Failed, Stepped};
 pub use scheduler::{Batch, Bounds, Decode, Load, Piece, Scheduler};

@@ -3,6 +3,7 @@
 //! A page whose positions are computed is known by its tokens and by the page before it, so that a sequence which begins like another one has its pages: a tree, whose
 //! branches are conversations. Pages of sequences that have ended stay in it until room is needed, and the least recently used leaves first, ends before beginnings.
 
+use super::window_pool::{Held, WindowPool};
 use crate::prefix::{BLOCK, Reuse};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ const START: Node = 0;
 
 /// A page's place in the tree.
 #[derive(Clone, Debug)]
-struct Known {
+pub(super) struct Known {
     before: Node,
     node: Node,
     /// The tokens at its positions, from the first: of all of them, or fewer.
@@ -25,10 +26,12 @@ struct Known {
 }
 
 #[derive(Clone, Default, Debug)]
-struct Page {
+pub(super) struct Page {
     /// Sequences that have it.
     holders: u32,
-    known: Option<Known>,
+    pub(super) known: Option<Known>,
+    /// What it has of the pool of windows.
+    pub(super) window: Option<u32>,
     /// When it was let go by the last holder.
     left: u64,
 }
@@ -50,16 +53,32 @@ pub struct Found {
     /// So many of the positions found are exact.
     pub exact: usize,
     /// A page, held now, whose first so many positions are those that follow.
-    pub part: Option<(u32, usize)>,
+    pub part: Option<Part>,
     /// Where the whole pages end.
     pub place: Place,
+    /// What the next token sees of windows in those pages, held now.
+    pub windows: Held,
+    /// So many positions are known, though of some the windows may be gone: others may branch off there too.
+    pub known: usize,
+}
+
+/// A page that begins as is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Which.
+    pub page: u32,
+    /// What it has of the pool of windows.
+    pub window: Option<u32>,
+    /// So many positions.
+    pub positions: usize,
 }
 
 /// The pages.
 #[derive(Debug)]
 pub struct PagePool {
-    size: usize,
-    pages: Vec<Page>,
+    pub(super) size: usize,
+    pub(super) pages: Vec<Page>,
+    pub(super) windows: Option<WindowPool>,
     /// Those that hold nothing.
     free: Vec<u32>,
     /// Those that nobody has and the tree knows, by when they were let go.
@@ -75,12 +94,17 @@ impl PagePool {
         PagePool {
             size,
             pages: vec![Page::default(); pages],
+            windows: None,
             free: (0..pages as u32).rev().collect(),
             kept: BTreeMap::new(),
             after: FxHashMap::default(),
             clock: 0,
             last: START,
         }
+    }
+    /// With a pool of windows beside it, of so many pages, for tokens that see so many positions.
+    pub fn with_windows(self, windows: Option<[usize; 2]>) -> PagePool {
+        PagePool { windows: windows.map(|[pages, seen]| WindowPool::new(pages, seen)), ..self }
     }
     /// How many there are.
     pub fn total(&self) -> usize {
@@ -111,8 +135,27 @@ impl PagePool {
         self.pages[page as usize].holders = 1;
         Some(page)
     }
-    /// Holds the longest beginning of `tokens` that is known, as far as `reuse` allows; with [`Reuse::Any`] also a part of a page behind it.
-    pub fn find(&mut self, tokens: &[u32], reuse: Reuse) -> Found {
+    /// Holds the longest beginning of `tokens` that is known, as far as `reuse` allows and windows are there that its next token sees; with `parts`, and [`Reuse::Any`] or a
+    /// whole block, also a part of a page behind it.
+    pub fn find(&mut self, tokens: &[u32], reuse: Reuse, parts: bool) -> Found {
+        let mut found = self.find_pages(tokens, reuse);
+        let exact = found.exact;
+        self.find_part(tokens, reuse, &mut found, parts);
+        if found.part.is_none() {
+            while !self.goes_on(&found.pages, None) {
+                found.pages.pop();
+            }
+            let node = found.pages.last().map_or(START, |&page| self.known(page).node);
+            found.place = Place { blocks: found.pages.len(), node, lost: false };
+            found.exact = exact.min(found.pages.len() * self.size);
+        }
+        let part = found.part.as_ref().map(|part| part.page);
+        found.pages.clone().into_iter().chain(part).for_each(|page| self.hold(page));
+        found.windows = self.hold_windows(&found.pages, found.part.as_ref());
+        found
+    }
+    /// The pages that begin as `tokens` do.
+    fn find_pages(&self, tokens: &[u32], reuse: Reuse) -> Found {
         let mut found = Found::default();
         for block in tokens.chunks_exact(self.size) {
             let all = self.after.get(&found.place.node).into_iter().flatten().copied();
@@ -129,13 +172,10 @@ impl PagePool {
             found.place = Place { blocks: found.place.blocks + 1, node: known.node, lost: false };
             found.pages.push(page);
         }
-        self.find_part(tokens, reuse, &mut found);
-        let part = found.part.map(|part| part.0);
-        found.pages.clone().into_iter().chain(part).for_each(|page| self.hold(page));
         found
     }
-    /// The page whose beginning has most of the tokens behind those found; of exact ones whole blocks.
-    fn find_part(&self, tokens: &[u32], reuse: Reuse, found: &mut Found) {
+    /// The page whose beginning has most of the tokens behind those found, and what the token behind them sees; of exact ones whole blocks.
+    fn find_part(&self, tokens: &[u32], reuse: Reuse, found: &mut Found, wanted: bool) {
         let begin = found.pages.len() * self.size;
         let common = |page| {
             let known = self.known(page);
@@ -143,12 +183,33 @@ impl PagePool {
             let exact = common.min(known.exact) / BLOCK * BLOCK;
             (if reuse == Reuse::Exact { exact } else { common }, exact, page)
         };
-        let all = self.after.get(&found.place.node).into_iter().flatten().copied();
-        let Some((common, exact, page)) = all.map(common).max().filter(|part| part.0 > 0) else { return };
+        let all: Vec<_> = self.after.get(&found.place.node).into_iter().flatten().map(|&page| common(page)).collect();
+        found.known = begin + all.iter().map(|part| part.0).max().unwrap_or(0);
+        let part = |&(positions, exact, page): &(usize, usize, u32)| {
+            let window = self.pages[page as usize].window;
+            (exact, Part { page, window, positions })
+        };
+        let usable = all.iter().filter(|of| wanted && of.0 > 0 && self.goes_on(&found.pages, Some(&part(of).1)));
+        let Some((exact, part)) = usable.max().map(part) else { return };
         if found.exact == begin {
             found.exact += exact;
         }
-        found.part = Some((page, common));
+        found.part = Some(part);
+    }
+    /// Lets go of what was found.
+    pub fn let_go(&mut self, mut found: Found) {
+        self.release_windows(&mut found.windows, &found.pages);
+        self.release(&found.pages);
+        if let Some(part) = found.part {
+            self.copied(&part);
+        }
+    }
+    /// Lets go of a page that was held to be copied.
+    pub fn copied(&mut self, part: &Part) {
+        if let Some(window) = part.window {
+            self.let_go_of(part.page, window, true);
+        }
+        self.release(&[part.page]);
     }
     fn known(&self, page: u32) -> &Known {
         match &self.pages[page as usize].known {
@@ -199,7 +260,11 @@ impl PagePool {
                 return Some(node);
             }
             if known.exact >= exact && known.tokens.starts_with(tokens) {
-                return Some(known.node);
+                let (node, same) = (known.node, known.exact == exact && known.tokens.len() == tokens.len());
+                if same {
+                    self.replace(other, page);
+                }
+                return Some(node);
             }
         }
         if self.pages[page as usize].known.is_some() {
@@ -212,6 +277,26 @@ impl PagePool {
         self.after.entry(before).or_default().push(page);
         self.after.insert(node, Vec::new());
         Some(node)
+    }
+    /// Puts a page in the place of another with the same positions, whose window is gone.
+    fn replace(&mut self, other: u32, page: u32) {
+        let [without, with] = [other, page].map(|page| &self.pages[page as usize]);
+        if without.window.is_some() || with.window.is_none() || with.known.is_some() {
+            return;
+        }
+        let Some(known) = self.pages[other as usize].known.take() else { return };
+        if let Some(beside) = self.after.get_mut(&known.before) {
+            beside.iter_mut().filter(|of| **of == other).for_each(|of| *of = page);
+        }
+        self.pages[page as usize].known = Some(known);
+        self.free_if_left(other);
+    }
+    /// A page that the tree does not know any more is free, unless somebody has it.
+    fn free_if_left(&mut self, page: u32) {
+        let it = &self.pages[page as usize];
+        if it.holders == 0 && self.kept.remove(&it.left).is_some() {
+            self.free.push(page);
+        }
     }
     /// Lets go of a sequence's pages. What is known of them stays while there is room.
     pub fn release(&mut self, pages: &[u32]) {
@@ -236,10 +321,7 @@ impl PagePool {
     pub fn spoil(&mut self, pages: &[u32]) {
         for &page in pages {
             self.forget(page);
-            let it = &self.pages[page as usize];
-            if it.holders == 0 && self.kept.remove(&it.left).is_some() {
-                self.free.push(page);
-            }
+            self.free_if_left(page);
         }
     }
     /// The tree has that page no more. What came behind it is found no more, and leaves in its turn.
@@ -249,6 +331,12 @@ impl PagePool {
             beside.retain(|&other| other != page);
         }
         self.after.remove(&known.node);
+        let it = &mut self.pages[page as usize];
+        if let (Some(windows), Some(window)) = (&mut self.windows, it.window)
+            && windows.forget(window)
+        {
+            it.window = None;
+        }
     }
     /// Is every page held, known or free, and none two of them?
     #[cfg(test)]
@@ -261,5 +349,7 @@ impl PagePool {
         assert!(self.free.iter().all(|&page| self.pages[page as usize].known.is_none()));
         assert!(self.kept.iter().all(|(left, &page)| self.pages[page as usize].left == *left));
         assert!(self.kept.values().all(|&page| self.pages[page as usize].known.is_some()));
+        assert!(self.free.iter().all(|&page| self.pages[page as usize].window.is_none()));
+        self.check_windows();
     }
 }

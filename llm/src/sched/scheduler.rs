@@ -3,8 +3,9 @@
 //! A step has a token of every sequence that is being answered, and a piece of one prompt; prompts take turns. A sequence is admitted, first come first, when there are pages
 //! for all of its tokens. Where pages run out the youngest gives up its own and is admitted again later, before any that came after it: the oldest always goes on.
 
-use super::pages::{Found, PagePool};
+use super::pages::{Found, PagePool, Part};
 use super::sequence::{Sequence, SequenceId};
+use crate::engine::{PageCopy, Pages};
 use crate::prefix::{BLOCK, Reuse};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,6 +17,8 @@ pub struct Bounds {
     pub pages: usize,
     /// Positions of a page.
     pub page: usize,
+    /// Pages of the pool of windows, if there is one, and positions that a token sees of them.
+    pub windows: Option<[usize; 2]>,
     /// Most sequences of a step.
     pub sequences: usize,
     /// Most tokens of a piece of a prompt.
@@ -54,8 +57,8 @@ pub struct Decode {
 /// What is to be done next: copies, then the tokens that answers go on with in one step, then the piece.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
-    /// Pages to be copied: from, to.
-    pub copies: Vec<(u32, u32)>,
+    /// Pages to be copied.
+    pub copies: Vec<PageCopy>,
     /// One token each of several sequences.
     pub decodes: Vec<Decode>,
     /// A piece of a prompt.
@@ -89,10 +92,31 @@ pub struct Load {
     pub total_pages: usize,
     /// Pages that nobody has and that hold what may be asked for again.
     pub kept_pages: usize,
+    /// The same of the pool of windows.
+    pub kept_windows: usize,
     /// Positions that sequences have computed.
     pub tokens: usize,
     /// How often one had to give its pages up.
     pub preempted: u64,
+}
+
+/// Pages of nobody's sequence.
+#[derive(Debug)]
+pub struct Borrowed {
+    pages: Vec<u32>,
+    windows: Vec<u32>,
+}
+
+impl Borrowed {
+    /// Which they are.
+    pub fn pages(&self) -> Pages<'_> {
+        Pages { all: &self.pages, windows: &self.windows }
+    }
+}
+
+/// What a copy is made of: held until then.
+fn source(copy: &PageCopy) -> Part {
+    Part { page: copy.from, window: copy.windows.map(|windows| windows[0]), positions: 0 }
 }
 
 /// The sequences, and the pages that they share.
@@ -104,7 +128,7 @@ pub struct Scheduler {
     waiting: VecDeque<Sequence>,
     running: Vec<Sequence>,
     /// Copies before the next step, and the pages that are held for them.
-    copies: Vec<(u32, u32)>,
+    copies: Vec<PageCopy>,
     turns: u64,
     last: u64,
     preempted: u64,
@@ -115,7 +139,7 @@ impl Scheduler {
     pub fn new(bounds: Bounds) -> Scheduler {
         Scheduler {
             bounds,
-            pool: PagePool::new(bounds.pages, bounds.page),
+            pool: PagePool::new(bounds.pages, bounds.page).with_windows(bounds.windows),
             waiting: VecDeque::new(),
             running: Vec::new(),
             copies: Vec::new(),
@@ -138,6 +162,8 @@ impl Scheduler {
             reuse,
             blocks: false,
             pages: Vec::new(),
+            windows: Default::default(),
+            known: 0,
             place: Default::default(),
             found: None,
             turn: 0,
@@ -155,8 +181,10 @@ impl Scheduler {
         self.find(id).map_or(&[], |s| &s.tokens)
     }
     /// The pages of a sequence up to that position.
-    pub fn pages(&self, id: SequenceId, position: usize) -> &[u32] {
-        self.find(id).map_or(&[], |s| &s.pages[..s.pages.len().min(position / self.bounds.page + 1)])
+    pub fn pages(&self, id: SequenceId, position: usize) -> Pages<'_> {
+        let Some(s) = self.find(id) else { return Pages::default() };
+        let to = |numbers: &'_ Vec<u32>| numbers.len().min(position / self.bounds.page + 1);
+        Pages { all: &s.pages[..to(&s.pages)], windows: &s.windows.numbers[..to(&s.windows.numbers)] }
     }
     /// How many tokens of its prompt were found when it was admitted first; none before that.
     pub fn found(&self, id: SequenceId) -> Option<usize> {
@@ -182,12 +210,12 @@ impl Scheduler {
     }
     /// A batch has failed: its sequences end, and what they have computed is not to be trusted. Those that they were.
     pub fn failed(&mut self, batch: &Batch) -> Vec<SequenceId> {
-        batch.copies.iter().for_each(|copy| self.pool.release(&[copy.0]));
+        batch.copies.iter().for_each(|copy| self.pool.copied(&source(copy)));
         let decodes = batch.decodes.iter().map(|d| d.sequence);
         let all: Vec<SequenceId> = decodes.chain(batch.piece.iter().map(|p| p.sequence)).collect();
         all.iter().for_each(|&id| self.spoil(id));
         // Who waits for a copy that was not made has nothing either.
-        let made = |s: &Sequence| !batch.copies.iter().any(|copy| s.pages.contains(&copy.1));
+        let made = |s: &Sequence| !batch.copies.iter().any(|copy| s.pages.contains(&copy.to));
         let others: Vec<SequenceId> = self.running.iter().filter(|s| !made(s)).map(|s| s.id).collect();
         others.iter().for_each(|&id| self.spoil(id));
         all.into_iter().chain(others).collect()
@@ -203,15 +231,16 @@ impl Scheduler {
     }
     /// Lets go of a sequence's pages; it has computed nothing then.
     fn release(&mut self, mut sequence: Sequence) -> Sequence {
-        let Sequence { place, pages, tokens, computed, exact, .. } = &mut sequence;
+        let Sequence { place, pages, windows, tokens, computed, exact, .. } = &mut sequence;
         // A page that waits to be copied was held for that copy, and holds nothing of this sequence yet.
-        let (own, others): (Vec<_>, Vec<_>) = self.copies.iter().partition(|copy| pages.contains(&copy.1));
+        let (own, others): (Vec<_>, Vec<_>) = self.copies.iter().partition(|copy| pages.contains(&copy.to));
         self.copies = others;
-        own.iter().for_each(|copy| self.pool.release(&[copy.0]));
+        own.iter().for_each(|copy| self.pool.copied(&source(copy)));
         let whole = if own.is_empty() { *computed } else { *computed / self.bounds.page * self.bounds.page };
         if whole > 0 {
             self.pool.learn(place, pages, &tokens[..whole], *exact, true);
         }
+        self.pool.release_windows(windows, pages);
         self.pool.release(pages);
         pages.clear();
         (sequence.computed, sequence.exact, sequence.place) = (0, 0, Default::default());
@@ -225,17 +254,20 @@ impl Scheduler {
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }
-    /// Pages for so many tokens of nobody's; none where there are too few now. To be given back with [`Scheduler::give_back`].
-    pub fn borrow(&mut self, tokens: usize) -> Option<Vec<u32>> {
+    /// Pages for so many tokens of nobody's, which run at most so many at a time; none where there are too few now. To be given back with [`Scheduler::give_back`].
+    pub fn borrow(&mut self, tokens: usize, most: usize) -> Option<Borrowed> {
         let pages = tokens.div_ceil(self.bounds.page);
         if pages > self.pool.free() {
             return None;
         }
-        (0..pages).map(|_| self.pool.take()).collect()
+        let windows = self.pool.borrow_windows(pages, most)?;
+        let pages = (0..pages).map(|_| self.pool.take()).collect::<Option<_>>()?;
+        Some(Borrowed { pages, windows })
     }
     /// Pages that were borrowed.
-    pub fn give_back(&mut self, pages: &[u32]) {
-        self.pool.release(pages);
+    pub fn give_back(&mut self, borrowed: &Borrowed) {
+        self.pool.release(&borrowed.pages);
+        self.pool.give_back_windows(&borrowed.windows);
     }
     /// How much there is to do.
     pub fn load(&self) -> Load {
@@ -245,6 +277,7 @@ impl Scheduler {
             pages: self.pool.held(),
             total_pages: self.pool.total(),
             kept_pages: self.pool.kept(),
+            kept_windows: self.pool.kept_windows(),
             tokens: self.running.iter().map(|s| s.computed).sum(),
             preempted: self.preempted,
         }
@@ -262,7 +295,7 @@ impl Scheduler {
     }
     /// A batch has run.
     pub fn ran(&mut self, batch: &Batch) {
-        batch.copies.iter().for_each(|copy| self.pool.release(&[copy.0]));
+        batch.copies.iter().for_each(|copy| self.pool.copied(&source(copy)));
         for decode in &batch.decodes {
             self.reached(decode.sequence, decode.position + 1, false);
         }
@@ -276,10 +309,11 @@ impl Scheduler {
             sequence.exact = end;
         }
         sequence.computed = end;
-        let Sequence { place, pages, tokens, computed, exact, prompt, .. } = sequence;
+        let Sequence { place, pages, windows, known, tokens, computed, exact, prompt, .. } = sequence;
         // Who asks the same begins where the prompt ends.
         let part = *computed == *prompt;
         self.pool.learn(place, pages, &tokens[..*computed], *exact, part);
+        self.pool.leave(windows, pages, *computed, &[*prompt, (*prompt - 1) / BLOCK * BLOCK, *known]);
     }
     fn admit(&mut self) {
         while self.running.len() < self.bounds.sequences
@@ -289,16 +323,15 @@ impl Scheduler {
             let needed = first.tokens.len().div_ceil(self.bounds.page) + usize::from(!self.running.is_empty());
             // But for the last token, which is run to choose what follows.
             let known = &first.tokens[..first.tokens.len() - 1];
-            let mut found = self.pool.find(known, first.reuse);
+            let mut found = self.pool.find(known, first.reuse, true);
             let short = |pool: &PagePool, found: &Found| needed.saturating_sub(found.pages.len()) > pool.free();
             // A page that a part is copied from is one that is not free.
-            if short(&self.pool, &found)
-                && let Some((page, _)) = found.part.take()
-            {
-                self.pool.release(&[page]);
+            if short(&self.pool, &found) && found.part.is_some() {
+                self.pool.let_go(found);
+                found = self.pool.find(known, first.reuse, false);
             }
             if short(&self.pool, &found) {
-                self.pool.release(&found.pages);
+                self.pool.let_go(found);
                 return;
             }
             let Some(mut sequence) = self.waiting.pop_front() else { return };
@@ -311,16 +344,14 @@ impl Scheduler {
         let page = self.bounds.page;
         sequence.computed = found.pages.len() * page;
         sequence.place = found.place;
-        sequence.pages = found.pages;
-        if let Some((from, common)) = found.part {
-            match self.pool.take() {
-                Some(to) => {
-                    self.copies.push((from, to));
-                    sequence.pages.push(to);
-                    sequence.computed += common;
-                }
-                None => self.pool.release(&[from]),
-            }
+        (sequence.pages, sequence.windows, sequence.known) = (found.pages, found.windows, found.known);
+        if let Some(part) = found.part {
+            let to = self.pool.take().expect("who is admitted has pages for all of its tokens");
+            sequence.pages.push(to);
+            sequence.computed += part.positions;
+            self.pool.reach(&mut sequence.windows, &sequence.pages, sequence.computed);
+            let windows = part.window.zip(sequence.windows.numbers.last()).map(|(from, &to)| [from, to]);
+            self.copies.push(PageCopy { from: part.page, to, windows });
         }
         sequence.exact = found.exact.min(sequence.computed);
         while sequence.pages.len() < sequence.tokens.len().div_ceil(page)
@@ -357,6 +388,7 @@ impl Scheduler {
             let page = self.bounds.page;
             let Some(sequence) = self.running.iter_mut().find(|s| s.id == id) else { return false };
             if sequence.computed / page < sequence.pages.len() {
+                self.pool.reach(&mut sequence.windows, &sequence.pages, sequence.computed + 1);
                 return true;
             }
             if let Some(page) = self.pool.take() {
@@ -392,6 +424,7 @@ impl Scheduler {
         let ends = end == sequence.tokens.len();
         let page = self.bounds.page;
         assert!(end <= sequence.pages.len() * page, "a sequence is admitted with pages for its tokens");
+        self.pool.reach(&mut sequence.windows, &sequence.pages, end);
         Some(Piece { sequence: sequence.id, tokens: begin..end, exact, ends })
     }
     /// Checks what must hold between steps.
@@ -399,10 +432,14 @@ impl Scheduler {
     pub fn check(&self) {
         self.pool.check();
         let mut held = std::collections::BTreeMap::new();
-        let of_sequences = self.running.iter().flat_map(|s| &s.pages).chain(self.copies.iter().map(|copy| &copy.0));
+        let of_sequences = self.running.iter().flat_map(|s| &s.pages).chain(self.copies.iter().map(|copy| &copy.from));
         of_sequences.for_each(|page| *held.entry(*page).or_insert(0) += 1);
         assert_eq!(held.len(), self.pool.held(), "pages that nobody has and that are not free");
-        assert!(self.waiting.iter().all(|s| s.pages.is_empty()));
+        let of_sequences = self.running.iter().flat_map(|s| s.windows.numbers[s.windows.first..].iter().copied());
+        let windows = of_sequences.chain(self.copies.iter().filter_map(|copy| copy.windows.map(|windows| windows[0])));
+        let windows: std::collections::BTreeSet<u32> = windows.collect();
+        assert_eq!(windows.len(), self.pool.held_windows(), "windows that nobody has and that are not free");
+        assert!(self.waiting.iter().all(|s| s.pages.is_empty() && s.windows.numbers.is_empty()));
         assert!(self.running.len() <= self.bounds.sequences);
     }
 }

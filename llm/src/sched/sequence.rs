@@ -1,6 +1,7 @@
 //! A sequence: its tokens, how far the model has run them, and where their rows lie.
 
 use super::pages::Place;
+use super::window_pool::Held;
 use crate::prefix::Reuse;
 
 /// Which one.
@@ -24,6 +25,10 @@ pub(super) struct Sequence {
     /// Are blocks of its prompt run so that they are exact?
     pub blocks: bool,
     pub pages: Vec<u32>,
+    /// What it has of the pool of windows.
+    pub windows: Held,
+    /// So many of its first tokens were known when it was admitted, though of some the windows may have been gone.
+    pub known: usize,
     pub place: Place,
     /// Tokens that were found when it was first admitted.
     pub found: Option<usize>,

@@ -2,6 +2,7 @@
 
 use super::pages::PagePool;
 use super::{Batch, Bounds, Scheduler, SequenceId};
+use crate::arch::Pools;
 use crate::prefix::{BLOCK, Reuse};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -19,6 +20,9 @@ struct Cell {
 struct Model {
     scheduler: Scheduler,
     pool: Vec<Option<Cell>>,
+    /// What the pool of windows holds, and positions that a token sees of it, if there is one.
+    windows: Vec<Option<Cell>>,
+    seen: Option<usize>,
     /// Of each: how many tokens it is to have in all, whether its text must not depend on others, and the tokens of its prompt.
     wanted: BTreeMap<SequenceId, (usize, Reuse, usize)>,
     ended: BTreeMap<SequenceId, Vec<u32>>,
@@ -42,10 +46,18 @@ fn alone(prompt: &[u32], answer: usize) -> Vec<u32> {
 
 impl Model {
     fn new(pages: usize, sequences: usize) -> Model {
-        let bounds = Bounds { pages, page: PAGE, sequences, piece: 96, batch_invariant: true };
+        Model::with_windows(pages, sequences, None)
+    }
+    /// With a pool of windows in which there is room for what sequences have at most at a time, and for nothing else.
+    fn with_windows(pages: usize, sequences: usize, seen: Option<usize>) -> Model {
+        let of = |seen| sequences * (Pools::blocks(seen, 1) + 1) + Pools::blocks(seen, 96);
+        let windows = seen.map(|seen| [of(seen), seen]);
+        let bounds = Bounds { pages, page: PAGE, windows, sequences, piece: 96, batch_invariant: true };
         Model {
             scheduler: Scheduler::new(bounds),
             pool: vec![None; pages * PAGE],
+            windows: vec![None; windows.map_or(0, |[windows, _]| windows * PAGE)],
+            seen,
             wanted: BTreeMap::new(),
             ended: BTreeMap::new(),
             most: sequences,
@@ -60,15 +72,38 @@ impl Model {
         id
     }
     fn slot(&self, id: SequenceId, position: usize) -> usize {
-        let pages = self.scheduler.pages(id, position);
+        let pages = self.scheduler.pages(id, position).all;
         assert_eq!(pages.len(), position / PAGE + 1, "a page for position {position}");
         pages[position / PAGE] as usize * PAGE + position % PAGE
     }
+    /// The same in the pool of windows.
+    fn window_slot(&self, id: SequenceId, position: usize) -> usize {
+        let pages = self.scheduler.pages(id, position).windows;
+        assert_eq!(pages.len(), position / PAGE + 1, "a page of windows for position {position}");
+        pages[position / PAGE] as usize * PAGE + position % PAGE
+    }
+    /// The first position that the token at that position sees of windows.
+    fn first_seen(&self, position: usize) -> usize {
+        self.seen.map_or(position + 1, |seen| (position + 1).saturating_sub(seen))
+    }
+    fn write(&mut self, id: SequenceId, position: usize, cell: Option<Cell>) {
+        let slot = self.slot(id, position);
+        self.pool[slot] = cell;
+        if self.seen.is_some() {
+            let slot = self.window_slot(id, position);
+            self.windows[slot] = cell;
+        }
+    }
     /// Runs a batch: what is written, and that each sequence finds its own tokens before its position.
     fn run(&mut self, batch: &Batch) {
-        for &(from, to) in &batch.copies {
-            let (from, to) = (from as usize * PAGE, to as usize * PAGE);
+        for copy in &batch.copies {
+            let [from, to] = [copy.from, copy.to].map(|page| page as usize * PAGE);
             self.pool.copy_within(from..from + PAGE, to);
+            assert_eq!(copy.windows.is_some(), self.seen.is_some());
+            if let Some(windows) = copy.windows {
+                let [from, to] = windows.map(|page| page as usize * PAGE);
+                self.windows.copy_within(from..from + PAGE, to);
+            }
         }
         let pieces = batch.piece.iter().map(|p| (p.sequence, p.tokens.clone(), p.exact));
         let decodes = batch.decodes.iter().map(|d| (d.sequence, d.position..d.position + 1, false));
@@ -79,8 +114,8 @@ impl Model {
         assert!(batch.decodes.len() <= self.most);
         for (id, tokens, exact) in &all {
             for position in tokens.clone() {
-                let (slot, token) = (self.slot(*id, position), self.scheduler.tokens(*id)[position]);
-                self.pool[slot] = Some(Cell { token, exact: *exact });
+                let token = self.scheduler.tokens(*id)[position];
+                self.write(*id, position, Some(Cell { token, exact: *exact }));
             }
         }
         for (id, tokens, _) in all {
@@ -88,6 +123,11 @@ impl Model {
                 let found = self.pool[self.slot(id, position)];
                 let own = self.scheduler.tokens(id)[position];
                 assert_eq!(found.map(|cell| cell.token), Some(own), "{id:?} at {position}");
+            }
+            for position in self.first_seen(tokens.start)..tokens.end {
+                let found = self.seen.and_then(|_| self.windows[self.window_slot(id, position)]);
+                let own = self.seen.map(|_| self.scheduler.tokens(id)[position]);
+                assert_eq!(found.map(|cell| cell.token), own, "{id:?} at {position} of its window");
             }
         }
         self.check_exact(batch);
@@ -101,6 +141,9 @@ impl Model {
                 let cell = self.pool[self.slot(id, position)].expect("a computed row");
                 let border = (prompt - 1) / BLOCK * BLOCK;
                 assert_eq!(cell.exact, position < border, "{id:?} at {position} of a prompt of {prompt}");
+                if self.seen.is_some() && position >= self.first_seen(tokens - 1) {
+                    assert_eq!(self.windows[self.window_slot(id, position)], Some(cell), "{id:?} at {position}");
+                }
             }
         }
     }
@@ -215,6 +258,71 @@ fn prompts_take_turns_and_answers_go_on() {
     model.run_to_the_end();
 }
 
+/// Tokens that nobody else has.
+fn own(seed: u32, length: usize) -> Vec<u32> {
+    (0..length as u32).map(|i| 5 + seed * 1000 + i).collect()
+}
+
+#[test]
+fn who_goes_on_finds_the_windows_of_its_end() {
+    let mut model = Model::with_windows(64, 2, Some(100));
+    let asked = own(1, 1000);
+    let first = model.add(asked.clone(), 40, Reuse::Any);
+    model.run_to_the_end();
+    // Its end, and where its prompt ends, whose rows it has left behind.
+    let answered = model.ended[&first].clone();
+    let next = model.add([&answered[..], &own(2, 20)].concat(), 5, Reuse::Any);
+    model.step();
+    assert_eq!(model.scheduler.found(next), Some(1040));
+    model.run_to_the_end();
+    let again = model.add(asked.clone(), 5, Reuse::Any);
+    model.step();
+    assert_eq!(model.scheduler.found(again), Some(999));
+    model.run_to_the_end();
+    // Where nobody has been, windows are gone first.
+    let middle = model.add([&asked[..130], &own(3, 20)].concat(), 5, Reuse::Any);
+    model.step();
+    assert_eq!(model.scheduler.found(middle), Some(0));
+    model.run_to_the_end();
+}
+
+#[test]
+fn who_branches_off_leaves_the_windows_for_others() {
+    let mut model = Model::with_windows(64, 2, Some(64));
+    let common = own(1, 64 * 5);
+    let mut ask = |seed: u32| {
+        // A long prompt behind it, so that what it has in common with others is left behind.
+        let id = model.add([&common[..], &own(seed, 600)].concat(), 2, Reuse::Any);
+        model.step();
+        let found = model.scheduler.found(id);
+        model.run_to_the_end();
+        found
+    };
+    // The second computes again what the first has left behind, and is seen to branch off there.
+    assert_eq!([2, 3, 4].map(&mut ask), [Some(0), Some(0), Some(320)]);
+}
+
+#[test]
+fn pages_of_nobody_have_windows_in_turn() {
+    let mut model = Model::with_windows(64, 2, Some(100));
+    model.add(own(1, 300), 40, Reuse::Any);
+    (0..20).for_each(|_| _ = model.step());
+    let borrowed = model.scheduler.borrow(1000, 96).expect("pages");
+    let windows = borrowed.pages().windows.to_vec();
+    assert_eq!((borrowed.pages().all.len(), windows.len()), (16, 16));
+    // No two positions that a step sees lie in one row.
+    for begin in (0..1000usize).step_by(96) {
+        let seen = begin.saturating_sub(99) / PAGE..(begin + 96).min(1000).div_ceil(PAGE);
+        let mut of = windows[seen.clone()].to_vec();
+        of.sort_unstable();
+        of.dedup();
+        assert_eq!(of.len(), seen.len(), "{begin}: {windows:?}");
+    }
+    model.scheduler.give_back(&borrowed);
+    model.scheduler.check();
+    model.run_to_the_end();
+}
+
 /// What comes while others run.
 #[derive(Clone, Debug)]
 enum Act {
@@ -239,8 +347,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     /// Whoever comes and goes, every answer is the one that its prompt has alone, each comes to its end, and no page is lost.
     #[test]
-    fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6, beside in proptest::collection::vec(1usize..97, 1..9)) {
-        let mut model = Model::new(pages, sequences);
+    fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6, beside in proptest::collection::vec(1usize..97, 1..9), seen in proptest::option::of(1usize..200)) {
+        let mut model = Model::with_windows(pages, sequences, seen);
         model.beside = beside;
         let mut asked = BTreeMap::new();
         for act in acts {
@@ -261,11 +369,8 @@ proptest! {
                 Act::Fail => {
                     let batch = model.next_batch();
                     // Part of it may have been written.
-                    batch.copies.iter().for_each(|copy| model.pool[copy.1 as usize * PAGE] = None);
-                    for decode in &batch.decodes {
-                        let slot = model.slot(decode.sequence, decode.position);
-                        model.pool[slot] = None;
-                    }
+                    batch.copies.iter().for_each(|copy| model.pool[copy.to as usize * PAGE] = None);
+                    batch.decodes.iter().for_each(|decode| model.write(decode.sequence, decode.position, None));
                     for id in model.scheduler.failed(&batch) {
                         asked.remove(&id);
                     }
@@ -288,14 +393,14 @@ proptest! {
         let mut holds: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (seed, length) in lengths {
             let tokens = prompt(seed, length);
-            let mut found = pool.find(&tokens, Reuse::Any);
+            let mut found = pool.find(&tokens, Reuse::Any, true);
             for (page, block) in found.pages.iter().zip(tokens.chunks(PAGE)) {
                 prop_assert_eq!(&holds[page][..], block);
             }
-            if let Some((page, common)) = found.part {
+            if let Some(part) = found.part {
                 let begin = found.pages.len() * PAGE;
-                prop_assert_eq!(&holds[&page][..common], &tokens[begin..begin + common]);
-                pool.release(&[page]);
+                prop_assert_eq!(&holds[&part.page][..part.positions], &tokens[begin..begin + part.positions]);
+                pool.copied(&part);
             }
             while found.pages.len() < length.div_ceil(PAGE) {
                 let Some(page) = pool.take() else { break };

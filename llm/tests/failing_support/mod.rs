@@ -88,7 +88,7 @@ struct Failing {
 
 /// The device of that name, failing on demand. With `overlaps` it says that its steps run beside the host.
 pub fn failing(name: &str, exact: bool, overlaps: bool) -> (Opened, Arc<Calls>) {
-    let options = Options { threads: Some(2), exact, ..Options::default() };
+    let options = Options { threads: Some(2), exact, quick: true, ..Options::default() };
     around(open(name, &options).expect("a device"), overlaps)
 }
 

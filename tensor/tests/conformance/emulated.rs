@@ -173,7 +173,7 @@ impl Emulated {
     }
 
     /// With kernels of its own, compiled with this flag after all others.
-    pub fn with_flag(self, flag: &'static str) -> Emulated {
+    pub fn with_flag(self, flag: &str) -> Emulated {
         Emulated { cc: self.cc.with_flag(flag), loaded: Arc::default(), ..self }
     }
 

@@ -354,6 +354,7 @@ const DERIVED: Within = Within::Scale(3e-3);
 const ENCODED: Within = Within::Scale(2e-2);
 
 /// A way to compute: a name, the device, the seed of a perturbed schedule.
+#[derive(Clone)]
 pub struct Way {
     pub name: String,
     pub device: Opened,
@@ -379,27 +380,44 @@ const BATCH: usize = 256;
 /// What must be writable.
 const RECORD: &str = "the folder of GRISTMILL_RECORD";
 
-/// Runs all cases in all ways, a batch of cases at a time; panics with everything that is wrong.
+/// Runs all cases in all ways, a batch of cases at a time; panics with everything that is wrong. Of perturbed schedules each case has one, in turn, unless
+/// `GRISTMILL_PERTURB` asks for a number of them: every seed runs with a part of every group of cases.
 pub fn check(cases: Vec<Case>, mut ways: Vec<Way>) {
     let only = std::env::var("GRISTMILL_CASE").ok();
     if let Ok(text) = std::env::var("GRISTMILL_WAY") {
         ways.retain(|way| way.name.contains(&text));
     }
     let record = Record::open().expect(RECORD);
-    let asked = |c: &Case| only.as_ref().is_none_or(|o| c.name.contains(o.as_str())) && !record.has(&c.name);
+    let wanted = |c: &Case| only.as_ref().is_none_or(|o| c.name.contains(o.as_str())) && !record.has(&c.name);
     let shard = shard();
     let part = |(i, case): (usize, Case)| (i % shard.1 == shard.0).then_some(case);
-    let mut cases: Vec<Case> = cases.into_iter().enumerate().filter_map(part).filter(asked).collect();
+    let cases: Vec<Case> = cases.into_iter().enumerate().filter_map(part).filter(wanted).collect();
+    let (cheapest, perturbed): (Vec<Way>, Vec<Way>) = ways.iter().cloned().partition(|way| way.seed.is_none());
+    let mut errors = Vec::new();
+    if asked().is_some() || perturbed.len() < 2 {
+        errors = run(cases, &ways, &record);
+    } else {
+        let mut turns: Vec<Vec<Case>> = perturbed.iter().map(|_| Vec::new()).collect();
+        cases.into_iter().enumerate().for_each(|(i, case)| turns[i % perturbed.len()].push(case));
+        for (cases, way) in turns.into_iter().zip(perturbed) {
+            errors.extend(run(cases, &[cheapest.clone(), vec![way]].concat(), &record));
+        }
+    }
+    assert!(errors.is_empty(), "{} wrong:\n{}", errors.len(), errors[..errors.len().min(40)].join("\n"));
+}
+
+/// What is wrong with cases that run in these ways.
+fn run(mut cases: Vec<Case>, ways: &[Way], record: &Record) -> Vec<String> {
     // What is interpreted has no compiler to wait for, and each case is recorded.
     let batch = if ways.iter().any(|way| way.device.dialect.is_some()) { BATCH / ways.len() } else { 1 };
     let mut errors = Vec::new();
     while !cases.is_empty() {
         let rest = cases.split_off(batch.clamp(1, cases.len()));
-        let (finished, stages) = Suite::of(std::mem::replace(&mut cases, rest)).run(&ways, &record);
+        let (finished, stages) = Suite::of(std::mem::replace(&mut cases, rest)).run(ways, record);
         record.add(&finished, &stages, cases.len()).expect(RECORD);
         errors.extend(finished.into_iter().flat_map(|f| f.wrong));
     }
-    assert!(errors.is_empty(), "{} wrong:\n{}", errors.len(), errors[..errors.len().min(40)].join("\n"));
+    errors
 }
 
 /// Which part of each test's cases, of how many: `GRISTMILL_SHARD=2/3` is every third, from the second on.

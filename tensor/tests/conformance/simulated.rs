@@ -88,13 +88,17 @@ fn cuda() -> Language {
     Language { prelude, arguments: &[], kernel }
 }
 
-/// Only one workgroup runs at a time: the coroutines are the library's own, and there is a library for each batch of programs.
-static TURN: Mutex<()> = Mutex::new(());
+/// A library of kernels. Only one workgroup of it runs at a time, as the coroutines are its own.
+struct Loaded {
+    library: Library,
+    turn: Mutex<()>,
+    _image: Image,
+}
 
 /// A kernel's function, and the library that has it.
 struct Simulation {
     run: Run,
-    _library: Arc<(Library, Image)>,
+    library: Arc<Loaded>,
 }
 
 impl Simulated {
@@ -137,7 +141,7 @@ impl Simulated {
 
 impl Simulated {
     /// The library of these kernels.
-    fn unit<'a>(&self, texts: impl Iterator<Item = &'a Text>) -> Result<(Library, Image), Error> {
+    fn unit<'a>(&self, texts: impl Iterator<Item = &'a Text>) -> Result<Loaded, Error> {
         let mut source = self.language.prelude.clone();
         for text in texts {
             source += &(self.language.kernel)(text)?;
@@ -145,7 +149,8 @@ impl Simulated {
         let image = Image::new(&self.library(&source)?, &self.store)?;
         // SAFETY: compiled from our text.
         let library = unsafe { Library::open(Some(image.path()), RTLD_NOW | RTLD_LOCAL) };
-        Ok((library.map_err(|e| Error::invalid("a library", e.to_string()))?, image))
+        let library = library.map_err(|e| Error::invalid("a library", e.to_string()))?;
+        Ok(Loaded { library, turn: Mutex::new(()), _image: image })
     }
 }
 
@@ -189,9 +194,9 @@ impl Device for Simulated {
             let text = Text::of(program);
             let library = libraries[&text.key].clone();
             // SAFETY: `unit` defines it with this type.
-            let run = unsafe { library.0.get::<Run>(format!("run_{}", text.symbol).as_bytes()) };
+            let run = unsafe { library.library.get::<Run>(format!("run_{}", text.symbol).as_bytes()) };
             let run = *run.map_err(|e| Error::invalid(&program.name, e.to_string()))?;
-            let simulation = Simulation { run, _library: library };
+            let simulation = Simulation { run, library };
             Ok(Arc::new(LoadedProgram::new(program.clone(), self.id(), simulation)) as Arc<dyn Kernel>)
         };
         programs.iter().map(kernel).collect()
@@ -211,7 +216,7 @@ impl SimulatedReplay {
     fn launch(launch: &Launch, vars: &[(&str, i64)]) -> Result<(), Error> {
         let program = launch.kernel.program();
         let invalid = |message: &str| Error::invalid(&program.name, message);
-        let run = launch.loaded::<Simulation>()?.code.run;
+        let Simulation { run, library } = &launch.loaded::<Simulation>()?.code;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
         launch.check_variables(&value)?;
         let groups = program
@@ -228,7 +233,7 @@ impl SimulatedReplay {
             .map(|n| value(n).ok_or_else(|| invalid("ran without a variable")))
             .collect::<Result<_, _>>()?;
         arguments.push(values.as_mut_ptr().cast());
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = library.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: buffers and variables in the order of the program's parameters.
         match unsafe { run(arguments.as_ptr(), program.threads as i32, groups, program.scratch) } {
             0 => Ok(()),

@@ -69,15 +69,30 @@ fn answer(mut stream: TcpStream, seen: &Seen, wrong: fn(usize) -> Option<Wrong>)
     assert!(head.starts_with("POST /v1/completions "), "{head}");
     assert_eq!((&body["temperature"], &body["top_p"]), (&json!(0.7), &json!(0.9)));
     seen.prompts.lock().unwrap().push(serde_json::from_value(body["prompt"].clone()).unwrap());
-    let now = seen.under_way.fetch_add(1, Ordering::SeqCst) + 1;
-    seen.most_under_way.fetch_max(now, Ordering::SeqCst);
+    let under_way = UnderWay::new(seen);
     // Whoever has gone does not read it.
-    let _ = tell(&mut stream, wrong(seen.asked.fetch_add(1, Ordering::SeqCst)));
-    seen.under_way.fetch_sub(1, Ordering::SeqCst);
+    let _ = tell(&mut stream, wrong(seen.asked.fetch_add(1, Ordering::SeqCst)), under_way);
+}
+
+/// A request that is answered, until this is dropped.
+struct UnderWay<'a>(&'a Seen);
+
+impl UnderWay<'_> {
+    fn new(seen: &Seen) -> UnderWay<'_> {
+        let now = seen.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        seen.most_under_way.fetch_max(now, Ordering::SeqCst);
+        UnderWay(seen)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// A stream in chunks, whose bounds are not those of its lines.
-fn tell(stream: &mut TcpStream, wrong: Option<Wrong>) -> std::io::Result<()> {
+fn tell(stream: &mut TcpStream, wrong: Option<Wrong>, under_way: UnderWay) -> std::io::Result<()> {
     if matches!(wrong, Some(Wrong::Refuse)) {
         return write!(stream, "HTTP/1.1 429 Busy\r\nContent-Length: 4\r\n\r\nbusy");
     }
@@ -98,6 +113,8 @@ fn tell(stream: &mut TcpStream, wrong: Option<Wrong>) -> std::io::Result<()> {
         }
     }
     let usage = json!({ "choices": [], "usage": { "prompt_tokens": 8, "completion_tokens": 2 * PIECES } });
+    // Who reads the end asks again at once.
+    drop(under_way);
     chunk(stream, &format!("data: {usage}\n\ndata: [DONE]\n\n"))?;
     write!(stream, "0\r\n\r\n")
 }

@@ -6,9 +6,12 @@
 //!
 //! Of a layer with a window one sequence's cache is a ring ([`Options::ring`]), read as if every position had a row: an index and not a copy. What is read for positions
 //! that no token sees are rows of others, with weight 0.
+//!
+//! Of such layers a pool of their own ([`super::super::Pools`]) has the pages that tokens may see, by a table of its own. Positions before a window are read from its first row.
 
 use super::super::cache::Component;
 use super::super::plan::{Bind, Options};
+use super::super::pools::Pools;
 use super::Step;
 use super::sight::Sight;
 use gristmill_tensor::dims;
@@ -36,18 +39,18 @@ impl Step<'_> {
         let name = if table == 0 { "rope".to_string() } else { format!("rope{table}") };
         let all = self.input(&name, Bind::Rope(table), dims![self.options.rows, dims / 2, 2], Scalar::F32);
         match self.is_batch() {
-            true => all.gather(self.of_sequences().positions()),
+            true => all.gather(self.of_sequences(None).positions()),
             false => all.slice(0, self.position(), self.tokens()),
         }
     }
-    /// Rows that the cache of a layer has in the eyes of attention: all of the pool where tokens are of several sequences, else those of one.
-    pub fn cache_rows(&self) -> usize {
-        if self.is_batch() { self.pool_rows() } else { self.options.rows }
+    /// Rows that the cache of a layer of that window has in the eyes of attention: all of its pool where tokens are of several sequences, else those of one.
+    pub fn cache_rows(&self, window: Option<usize>) -> usize {
+        if self.is_batch() { self.pool_rows(window) } else { self.options.rows }
     }
-    /// What a cache holds, `[cache_rows, ..]`, at the positions that these tokens may see: `[positions, ..]` of one sequence, of a pool by its pages `[pages, page, ..]`.
+    /// What the cache of a layer without a window holds, `[cache_rows, ..]`, at the positions that these tokens may see: `[positions, ..]` of one sequence, of a pool by its pages `[pages, page, ..]`.
     pub fn seen<'g>(&'g self, cache: Tensor<'g>) -> Tensor<'g> {
         match self.is_batch() {
-            true => self.of_sequences().in_pages(cache),
+            true => self.of_sequences(None).in_pages(cache),
             false => cache.slice(0, 0, self.position() + self.tokens()),
         }
     }
@@ -55,7 +58,7 @@ impl Step<'_> {
     pub fn attention<'g>(&'g self, q: Tensor<'g>, [k, v]: [Tensor<'g>; 2], of: Sight<'g>) -> Tensor<'g> {
         let Sight { scale, window, sinks } = of;
         if self.is_batch() {
-            let at = self.of_sequences();
+            let at = self.of_sequences(window);
             let in_pages = |x: Tensor<'g>| if x.rank() > ROWS_OF_HEADS { x } else { at.in_pages(x) };
             return q.paged_attention([k, v].map(in_pages), &at, scale, window, sinks);
         }
@@ -100,11 +103,12 @@ impl Step<'_> {
     /// The rows of a buffer, `[cache_rows, width]`, once `value` is written there.
     fn rows_of<'g>(&'g self, of: Rows, value: Option<Tensor<'g>>) -> Tensor<'g> {
         let ring = self.options.ring(of.window);
-        let rows = if self.options.pages.is_some() { self.pool_rows() } else { ring.unwrap_or(self.options.rows) };
+        let pool = self.options.pages.map(|_| self.pool_rows(of.window));
+        let rows = pool.or(ring).unwrap_or(self.options.rows);
         let mut state = self.bound(of.bind, self.capture.state(of.name, dims![rows, of.width], of.scalar));
         if let Some(value) = value {
             state = match (self.options.pages, ring) {
-                (Some(_), _) => state.scatter(value, self.slots()),
+                (Some(_), _) => state.scatter(value, self.slots(of.window)),
                 (None, Some(ring)) => state.scatter(value, self.positions() % ring as i64),
                 (None, None) => state.assign(value, self.position()),
             };
@@ -112,7 +116,7 @@ impl Step<'_> {
         }
         match ring {
             Some(ring) => state.gather(self.all_positions() % ring as i64),
-            None if self.options.pages.is_some() && !self.is_batch() => state.gather(self.slots_before()),
+            None if pool.is_some() && !self.is_batch() => state.gather(self.slots_before(of.window)),
             None => state,
         }
     }
@@ -124,32 +128,50 @@ impl Step<'_> {
     fn all_positions(&self) -> Tensor<'_> {
         self.capture.iota(dims![self.options.rows], 0).cast(Scalar::I64)
     }
-    /// The row of the pool for each of these tokens.
-    fn slots(&self) -> Tensor<'_> {
+    /// The row of the pool for each of these tokens, in layers of that window.
+    fn slots(&self, window: Option<usize>) -> Tensor<'_> {
         match self.is_batch() {
-            true => self.of_sequences().slots(self.pages()),
-            false => self.slots_at(self.positions()),
+            true => self.of_sequences(window).slots(self.pages(window)),
+            false => self.slots_at(self.positions(), window),
         }
     }
-    /// The row of the pool for each position that the sequence may have, of those behind the last token that of the last token.
-    fn slots_before(&self) -> Tensor<'_> {
-        self.slots_at(self.all_positions().minimum(self.position() + self.tokens() - 1))
+    /// The row of the pool for each position that the sequence may have, of those behind the last token that of the last token, and of those before the first token's
+    /// window, where that has a pool of its own, the first of these.
+    fn slots_before(&self, window: Option<usize>) -> Tensor<'_> {
+        let seen = self.all_positions().minimum(self.position() + self.tokens() - 1);
+        let first = window.filter(|_| self.windowed(window)).map(|window| self.position() + 1 - window as i64);
+        self.slots_at(first.map_or(seen, |first| seen.maximum(first)), window)
     }
-    fn slots_at<'g>(&'g self, positions: Tensor<'g>) -> Tensor<'g> {
-        let table = self.once(&self.table, || self.input("pages", Bind::Pages, dims![self.blocks()], Scalar::I32));
-        table.slots_of(positions, [self.pages(), Options::PAGE])
+    fn slots_at<'g>(&'g self, positions: Tensor<'g>, window: Option<usize>) -> Tensor<'g> {
+        let (name, bind, of) = match self.windowed(window) {
+            false => ("pages", Bind::Pages, &self.tables[0]),
+            true => ("window_pages", Bind::WindowPages, &self.tables[1]),
+        };
+        let table = self.once(of, || self.input(name, bind, dims![self.blocks()], Scalar::I32));
+        table.slots_of(positions, [self.pages(window), Options::PAGE])
     }
-    fn pages(&self) -> usize {
+    fn pools(&self) -> Pools {
         self.options.pages.expect("tokens of several sequences share a pool of pages")
     }
-    fn pool_rows(&self) -> usize {
-        self.pages() * Options::PAGE
+    /// Have layers of that window a pool of their own?
+    fn windowed(&self, window: Option<usize>) -> bool {
+        window.is_some() && self.pools().windows.is_some()
     }
-    /// Where the tokens of several sequences stand.
-    fn of_sequences(&self) -> PagedRows<'_> {
+    fn pages(&self, window: Option<usize>) -> usize {
+        self.pools().pages_of(window)
+    }
+    fn pool_rows(&self, window: Option<usize>) -> usize {
+        self.pages(window) * Options::PAGE
+    }
+    /// Where the tokens of several sequences stand in layers of that window.
+    fn of_sequences(&self, window: Option<usize>) -> PagedRows<'_> {
         let n = self.tokens();
         let positions = self.once(&self.positions, || self.input("positions", Bind::Positions, dims![n], Scalar::I32));
-        let table = self.once(&self.table, || self.input("table", Bind::Table, dims![n, self.blocks()], Scalar::I32));
+        let (name, bind, of) = match self.windowed(window) {
+            false => ("table", Bind::Table, &self.tables[0]),
+            true => ("window_table", Bind::WindowTable, &self.tables[1]),
+        };
+        let table = self.once(of, || self.input(name, bind, dims![n, self.blocks()], Scalar::I32));
         PagedRows { positions, length: self.capture.var("length", 1, self.options.rows), table, page: Options::PAGE }
     }
     /// Pages that a sequence may have.

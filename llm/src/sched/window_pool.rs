@@ -1,0 +1,136 @@
+//! The pages of a pool of windows: who has which, and what those that nobody has still belong to. Numbers only.
+
+use std::collections::BTreeMap;
+
+/// When it was let go; those that may be asked for are behind all others.
+type Left = (bool, u64);
+
+/// A page of windows.
+#[derive(Clone, Copy, Default, Debug)]
+struct Window {
+    /// Sequences whose windows reach it.
+    holders: u32,
+    /// The page that it belongs to, if it belongs to any.
+    of: Option<u32>,
+    left: Left,
+}
+
+/// The windows' pages.
+#[derive(Debug)]
+pub(super) struct WindowPool {
+    /// Positions that a token sees.
+    seen: usize,
+    all: Vec<Window>,
+    free: Vec<u32>,
+    /// Those that nobody has, of pages that the tree knows.
+    kept: BTreeMap<Left, u32>,
+    clock: u64,
+}
+
+/// The windows' pages of a sequence: a number for each of its pages, of which it has those from `first` on.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Held {
+    /// The first that it still has.
+    pub first: usize,
+    /// Numbers: before the first of pages that may be others' by now.
+    pub numbers: Vec<u32>,
+}
+
+impl WindowPool {
+    /// So many pages, for tokens that see so many positions.
+    pub fn new(pages: usize, seen: usize) -> WindowPool {
+        let (all, free) = (vec![Window::default(); pages], (0..pages as u32).rev().collect());
+        WindowPool { seen, all, free, kept: BTreeMap::new(), clock: 0 }
+    }
+    /// Positions that a token sees.
+    pub fn seen(&self) -> usize {
+        self.seen
+    }
+    /// How many nobody has.
+    pub fn available(&self) -> usize {
+        self.free.len() + self.kept.len()
+    }
+    /// How many nobody has, of pages that the tree knows.
+    pub fn kept(&self) -> usize {
+        self.kept.len()
+    }
+    /// The first position that a token at that position sees.
+    pub fn first_seen(&self, position: usize) -> usize {
+        (position + 1).saturating_sub(self.seen)
+    }
+    /// Somebody more has it.
+    pub fn hold(&mut self, number: u32) {
+        let it = &mut self.all[number as usize];
+        it.holders += 1;
+        if it.holders == 1 {
+            self.kept.remove(&it.left);
+        }
+    }
+    /// One holder less. Who was the last leaves it to its page, if the tree knows that, as what may be asked for or not; tells whether it is free.
+    pub fn let_go(&mut self, number: u32, known: bool, asked_for: bool) -> bool {
+        let it = &mut self.all[number as usize];
+        assert!(it.holders > 0, "page {number} of windows is let go by somebody who has it");
+        it.holders -= 1;
+        if it.holders > 0 {
+            return false;
+        }
+        if known {
+            self.clock += 1;
+            it.left = (asked_for, self.clock);
+            self.kept.insert(it.left, number);
+        } else {
+            self.free(number);
+        }
+        !known
+    }
+    fn free(&mut self, number: u32) {
+        self.all[number as usize].of = None;
+        self.free.push(number);
+    }
+    /// The tree does not know its page any more: it is free, unless somebody has it. Is it?
+    pub fn forget(&mut self, number: u32) -> bool {
+        let it = self.all[number as usize];
+        if it.holders == 0 {
+            self.kept.remove(&it.left);
+            self.free(number);
+        }
+        it.holders == 0
+    }
+    /// One for somebody, for that page if it is one's, and the page that it belonged to before; none where all are held.
+    pub fn take(&mut self, of: Option<u32>) -> Option<(u32, Option<u32>)> {
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None => self.kept.pop_first()?.1,
+        };
+        let it = &mut self.all[number as usize];
+        let before = it.of;
+        *it = Window { holders: 1, of, left: Left::default() };
+        Some((number, before))
+    }
+    /// The page that it belongs to.
+    #[cfg(test)]
+    pub fn of(&self, number: u32) -> Option<u32> {
+        self.all[number as usize].of
+    }
+    /// Is every one held, kept for a page, or free, and none two of them?
+    #[cfg(test)]
+    pub fn check(&self) {
+        let mut seen = vec![0; self.all.len()];
+        self.free.iter().chain(self.kept.values()).for_each(|&number| seen[number as usize] += 1);
+        for (it, times) in self.all.iter().zip(&seen) {
+            assert_eq!(*times, u32::from(it.holders == 0), "{it:?}");
+        }
+        assert!(self.free.iter().all(|&number| self.of(number).is_none()));
+        assert!(self.kept.iter().all(|(left, &number)| self.all[number as usize].left == *left));
+    }
+    /// Those that nobody has and that belong to a page.
+    #[cfg(test)]
+    pub fn all_kept(&self) -> impl Iterator<Item = u32> {
+        self.kept.values().copied()
+    }
+    /// The holders of each.
+    #[cfg(test)]
+    pub fn holders(&self) -> impl Iterator<Item = u32> {
+        self.all.iter().map(|it| it.holders)
+    }
+}

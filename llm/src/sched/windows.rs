@@ -1,0 +1,125 @@
+//! The pages of layers with a window, in a pool beside that of all pages: a page of positions has one of them, or none any more.
+//!
+//! A sequence has those that its next token sees. What it leaves behind stays with its page while there is room and the tree knows that page, so that others can begin
+//! there. What nobody will ask for goes first: where sequences end, where their prompts do, and where others were seen to branch off, is what is asked for.
+
+use super::pages::{PagePool, Part};
+use super::window_pool::{Held, WindowPool};
+use crate::arch::Pools;
+
+/// Those of a pool's pages. Where there are no windows nothing happens.
+impl PagePool {
+    /// How many pages of windows nobody has, though what they hold may be asked for.
+    pub fn kept_windows(&self) -> usize {
+        self.windows.as_ref().map_or(0, WindowPool::kept)
+    }
+    /// The positions that these pages and a part of another have.
+    fn positions(&self, pages: &[u32], part: Option<&Part>) -> usize {
+        pages.len() * self.size + part.map_or(0, |part| part.positions)
+    }
+    /// Can a sequence go on behind the positions of these pages and a part of another?
+    pub(super) fn goes_on(&self, pages: &[u32], part: Option<&Part>) -> bool {
+        let Some(windows) = &self.windows else { return true };
+        let first = windows.first_seen(self.positions(pages, part)) / self.size;
+        let there = |&page: &u32| self.pages[page as usize].window.is_some();
+        pages.iter().skip(first).all(there) && part.is_none_or(|part| part.window.is_some())
+    }
+    /// Has somebody who goes on behind these pages and a part of another have the windows that its next token sees.
+    pub(super) fn hold_windows(&mut self, pages: &[u32], part: Option<&Part>) -> Held {
+        let positions = self.positions(pages, part);
+        let Some(windows) = &mut self.windows else { return Held::default() };
+        let first = (windows.first_seen(positions) / self.size).min(pages.len());
+        let of = |&page: &u32| self.pages[page as usize].window.unwrap_or_default();
+        let numbers: Vec<u32> = pages.iter().map(of).collect();
+        numbers[first..].iter().chain(part.and_then(|part| part.window.as_ref())).for_each(|&n| windows.hold(n));
+        Held { first, numbers }
+    }
+    /// Sees to it that a sequence has windows for its first `end` positions, in these pages, as far as their tokens see them.
+    pub fn reach(&mut self, held: &mut Held, pages: &[u32], end: usize) {
+        while self.windows.is_some() && held.numbers.len() < end.div_ceil(self.size) {
+            let page = pages[held.numbers.len()];
+            held.numbers.push(self.take_window(Some(page)));
+        }
+    }
+    /// A page of windows for somebody.
+    fn take_window(&mut self, of: Option<u32>) -> u32 {
+        let taken = self.windows.as_mut().and_then(|windows| windows.take(of));
+        let (number, before) = taken.expect("there is room for what every sequence sees: Pools::new");
+        if let Some(before) = before {
+            self.pages[before as usize].window = None;
+        }
+        if let Some(of) = of {
+            self.pages[of as usize].window = Some(number);
+        }
+        number
+    }
+    /// A sequence, in these pages, has computed so many positions, and leaves behind what the next token does not see. Somebody may ask for what is seen at `ends`.
+    pub fn leave(&mut self, held: &mut Held, pages: &[u32], computed: usize, ends: &[usize]) {
+        let Some(windows) = &self.windows else { return };
+        let seen = |end: usize| windows.first_seen(end) / self.size..end.div_ceil(self.size);
+        let first = seen(computed).start.min(held.numbers.len());
+        let asked: Vec<_> = ends.iter().copied().map(seen).collect();
+        while held.first < first {
+            let asked_for = asked.iter().any(|end| end.contains(&held.first));
+            self.let_go_of(pages[held.first], held.numbers[held.first], asked_for);
+            held.first += 1;
+        }
+    }
+    pub(super) fn let_go_of(&mut self, page: u32, number: u32, asked_for: bool) {
+        let known = self.pages[page as usize].known.is_some();
+        if let Some(windows) = &mut self.windows
+            && windows.let_go(number, known, asked_for)
+        {
+            self.pages[page as usize].window = None;
+        }
+    }
+    /// A sequence, in these pages, lets go of all its windows: somebody may go on where it ended.
+    pub fn release_windows(&mut self, held: &mut Held, pages: &[u32]) {
+        for (&page, &number) in pages.iter().zip(&held.numbers).skip(held.first) {
+            self.let_go_of(page, number, true);
+        }
+        *held = Held::default();
+    }
+    /// Windows for whoever runs so many tokens at most at a time in pages of its own, a number for each of them: as many as such a step sees, one after the other and
+    /// again. None where there are too few now.
+    pub(super) fn borrow_windows(&mut self, pages: usize, tokens: usize) -> Option<Vec<u32>> {
+        let Some(windows) = &self.windows else { return Some(Vec::new()) };
+        let ring = Pools::blocks(windows.seen(), tokens).min(pages);
+        if ring > windows.available() {
+            return None;
+        }
+        let ring: Vec<u32> = (0..ring).map(|_| self.take_window(None)).collect();
+        Some((0..pages).map(|page| ring[page % ring.len()]).collect())
+    }
+    /// Windows that were borrowed.
+    pub(super) fn give_back_windows(&mut self, numbers: &[u32]) {
+        let mut own = numbers.to_vec();
+        own.sort_unstable();
+        own.dedup();
+        if let Some(windows) = &mut self.windows {
+            own.iter().for_each(|&number| _ = windows.let_go(number, false, false));
+        }
+    }
+    /// How many pages of windows sequences have, each counted once.
+    #[cfg(test)]
+    pub(super) fn held_windows(&self) -> usize {
+        self.windows.as_ref().map_or(0, |windows| windows.holders().filter(|&holders| holders > 0).count())
+    }
+    /// Does every page of windows belong to the page that has it, and is none kept of which the tree does not know the page?
+    #[cfg(test)]
+    pub(super) fn check_windows(&self) {
+        let Some(windows) = &self.windows else { return };
+        windows.check();
+        for (number, _) in windows.holders().enumerate() {
+            let of = windows.of(number as u32);
+            assert!(of.is_none_or(|of| self.pages[of as usize].window == Some(number as u32)), "{number} of {of:?}");
+        }
+        for (page, it) in self.pages.iter().enumerate() {
+            assert!(it.window.is_none_or(|number| windows.of(number) == Some(page as u32)), "{page}: {it:?}");
+        }
+        for number in windows.all_kept() {
+            let of = windows.of(number).expect("what is kept belongs to a page");
+            assert!(self.pages[of as usize].known.is_some(), "{number} of {of}");
+        }
+    }
+}
