@@ -19,8 +19,8 @@ const REPEATED: i64 = 8;
 /// Most accumulators of a thread.
 const ACCUMULATORS: i64 = 32;
 /// Elements of each thread from which on it takes neighbours of what is computed of stages alone, without a sum: a prompt's weights of attention, 32 a thread, took 18 instructions
-/// each, most of them for its place, and 8 with four at once. With fewer elements threads are what hides latency.
-const SEVERAL: i64 = 16;
+/// each, most of them for its place, and 8 with four at once. With fewer, as of one token's codes (24 of Qwen3-30B's), threads are what hides latency.
+const SEVERAL: i64 = 32;
 
 /// How threads could share a nest whose reductions over the same terms are one loop, the heuristic's choice first, and alone unless all are wanted.
 pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
