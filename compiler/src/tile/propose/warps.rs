@@ -11,9 +11,6 @@ use gristmill_uop::Graph;
 const TILES: i64 = 12;
 /// Tiles beside one another.
 const BESIDE: i64 = 6;
-/// As many where each warp has one tile of rows: it would read these again for every other part of the columns, from the second-level cache where rows are attention's keys (and
-/// columns 64 tokens, eight tiles).
-const BESIDE_ONE: i64 = 8;
 
 /// Tiles that a warp of so many threads keeps at first.
 pub fn tiles(g: &Graph, product: &Product, threads: i64) -> i64 {
@@ -25,12 +22,7 @@ pub fn tiles(g: &Graph, product: &Product, threads: i64) -> i64 {
 pub fn warps(g: &Graph, product: &Product, threads: i64) -> Vec<Proposal<NestPlan>> {
     let of = |most: i64, tall: i64, along: Along| shared(g, product, threads / WARP, [most, tall], along);
     let rows = |most: i64, tall: i64| of(most, tall, Along::Rows);
-    let one = product.high == threads / WARP;
-    let first = match product.is_staged(g) {
-        true if one => BESIDE_ONE,
-        true => BESIDE,
-        false => beside(product, threads / WARP),
-    };
+    let first = if product.is_staged(g) { BESIDE } else { beside(product, threads / WARP) };
     let others = [
         ("fewer columns", rows((first / 2).max(1), TILES)),
         ("one tile of rows", rows(first, 1)),
