@@ -20,6 +20,8 @@ mod dynamic;
 mod elementwise;
 #[path = "conformance/emulated.rs"]
 mod emulated;
+#[path = "conformance/every_head.rs"]
+mod every_head;
 #[path = "conformance/experts.rs"]
 mod experts;
 #[path = "conformance/harness.rs"]

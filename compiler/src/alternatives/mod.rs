@@ -230,6 +230,11 @@ impl<'a> Considered<'a> {
         let mut forms: Vec<Form> = Vec::new();
         let mut seen: Vec<Vec<Id>> = Vec::new();
         for (i, Extract { picks, seconds }) in extracts.into_iter().enumerate() {
+            // Of such as differ in how elements are moved, or in which axis comes first, the first stands for all.
+            let known = |f: &Form| !f.written && (seconds / f.estimate - 1.0).abs() < SAME;
+            if i > 0 && forms.iter().any(known) {
+                continue;
+            }
             let Some(outputs) = self.nodes(&picks, &site.outputs).filter(|o| !seen.contains(o)) else { continue };
             seen.push(outputs.clone());
             let changes = self.replaced(&site.outputs, &outputs);
@@ -240,13 +245,6 @@ impl<'a> Considered<'a> {
                 break;
             }
         }
-        // Of such as differ in how elements are moved, or in which axis comes first, the first stands for all.
-        let mut estimates: Vec<f64> = Vec::new();
-        forms.retain(|f| {
-            let known = !f.written && estimates.iter().any(|e| (f.estimate / e - 1.0).abs() < SAME);
-            estimates.extend((!f.written).then_some(f.estimate));
-            !known
-        });
         forms
     }
     /// Prices of forms: those that may be the best are scheduled. Which were?

@@ -5,8 +5,8 @@
 //! with the rest of the layer; that is the same for all forms, near enough. Parts that are equal have one price, whatever function they are of ([`part`]).
 
 use super::part::{self, Part};
-use crate::decision::{Cheapest, Decider};
-use crate::decompose::attention::plan::FEW;
+use crate::decision::{Cheapest, Decider, Decision, Policy};
+use crate::decompose::attention::plan::{AttentionPlan, FEW};
 use crate::decompose::f16_split;
 use crate::planned::planned;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
@@ -37,10 +37,25 @@ pub fn seconds(parts: &[Part], target: &Target) -> Vec<f64> {
     })
 }
 
+/// The cheapest, but for one loop over all chunks of an attention: a price counts all of its iterations, also those in tokens' futures, where of a kernel that has a chunk a workgroup
+/// most are left out. Forms are compared by the kernels whose prices are alike.
+struct InChunks;
+
+impl Policy for InChunks {
+    fn choose(&mut self, decision: &Decision) -> usize {
+        let chosen = Cheapest.choose(decision);
+        let online = |plan: &str| plan.parse().is_ok_and(|plan: AttentionPlan| plan.online);
+        if decision.kind == "attention" && online(&decision.options[chosen].plan) { 0 } else { chosen }
+    }
+    fn explores(&self) -> bool {
+        Cheapest.explores()
+    }
+}
+
 /// What a part takes.
 fn scheduled(part: &Part, target: &Target) -> f64 {
     let plans = BTreeMap::new();
-    let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
+    let mut decider = Decider { policy: &mut InChunks, plans: &plans, log: vec![] };
     let planned = planned(&part.function(), target, &mut decider, &mut ());
     planned.scheduled.launches.iter().map(|l| l.price.seconds).sum()
 }

@@ -8,7 +8,7 @@
 //! The contraction then is of `float(q)·d`. That the sum of products is one of integers follows from rules (`uop/src/rules/dot.rs`),
 //! which are applied when the contraction's ranges are known (`schedule/expand.rs`).
 
-use super::{bf16, halves};
+use super::{across, bf16, halves};
 use crate::layout::{Layout, Packing};
 use crate::nest::flatten;
 use crate::request::{CausalSkip, FusedSum, Hint, StagedTile};
@@ -47,6 +47,8 @@ pub struct Derived {
     pub of_halves: FxHashMap<Id, halves::Order>,
     /// Activations of these, in the order in which lanes read them.
     pub rounded: FxHashMap<Id, halves::Order>,
+    /// Contractions of plain halves, of weights that are read across their rows: reductions.
+    pub across: Vec<Id>,
     /// Terms of a tile of bf16, if the machine multiplies these.
     pub tiles: Option<i64>,
     /// Planes: nodes that have a place of their own, with how many neighbours along a row belong together.
@@ -152,9 +154,11 @@ pub fn layouts(g: &Graph, slots: &[Slot], roots: &[Id], target: &Target) -> Layo
             out.insert(slot as u32, (layout, p));
         }
     }
-    // A weight that is read along another axis stays as it is.
+    // A weight that is read along another axis stays as it is, unless that is done once, for a copy.
+    let copied = across::copied(g, roots, target);
     for id in g.toposort(roots) {
         if g[id].op == Op::Permute
+            && !copied.contains(&id)
             && below(g, id).is_none()
             && let Some(slot) = packed_rows(g, g[id].src[0])
         {
@@ -221,7 +225,14 @@ pub fn derive(
                 let tiles = fits.then(|| bf16::product(g, [w, x, base], terms, target)).flatten();
                 tiles.map_or(new, |tiles| derived.of_tiles(tiles, [terms; 2], &mut buffers))
             }
-            None => new,
+            None => match across::product(g, new, |slot| derived.layouts.contains_key(&slot), target) {
+                Some((sum, half)) => {
+                    buffers.push(half);
+                    derived.across.push(sum);
+                    sum
+                }
+                None => new,
+            },
         };
         map.insert(id, new);
     }

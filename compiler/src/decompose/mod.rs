@@ -1,5 +1,6 @@
 //! Decompose: named ops in terms of others, and contractions in the form that a machine multiplies in.
 
+mod across;
 pub mod attention;
 pub mod bf16;
 pub mod f16_split;
@@ -23,6 +24,6 @@ pub fn meaning(function: &Function, target: &Target) -> Option<Function> {
     let derived =
         int8::derive(&mut graph, &mut roots, &mut FxHashMap::default(), int8::layouts_of(function, target), target);
     let outputs = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
-    (encoded || !derived.dots.is_empty() || !derived.tiled.is_empty() || !derived.of_halves.is_empty())
-        .then(|| Function { graph, outputs, ..function.clone() })
+    let changed = !derived.dots.is_empty() || !derived.tiled.is_empty() || !derived.of_halves.is_empty();
+    (encoded || changed || !derived.across.is_empty()).then(|| Function { graph, outputs, ..function.clone() })
 }

@@ -1,6 +1,7 @@
 //! Attention over a cache: shared and separate key heads, chunks of the cache that are full, begun or empty, masks.
 
 use crate::harness::{Case, Fill, Within};
+use gristmill_encodings::by_name;
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::Tensor;
@@ -142,6 +143,42 @@ fn prompt(
     })
     .vars(vars)
     .within(within(queries))
+}
+
+/// A prompt's whose keys and values are computed of a latent cache of halves for every head: the keys by a packed weight that is read across its rows. Where a GPU's warps
+/// multiply halves its elements are rounded to these, as are keys and values, each off by 2⁻¹² of itself.
+fn computed(
+    heads: usize,
+    [rank, nope, rope, value]: [usize; 4],
+    tokens: usize,
+    vars: &[&[(&'static str, i64)]],
+) -> Case {
+    let rows = 1300;
+    let name = format!("prompt of {tokens}, {heads} heads of {nope} and {rope}, {value} out, computed of {rank}");
+    Case::new(name, |c| {
+        let pos = c.var("pos", 0, rows - tokens);
+        let n = c.var("n", 1, tokens);
+        let q = c.input("q", dims![n, heads, nope + rope], Scalar::F32).cast(Scalar::F16).cast(Scalar::F32);
+        let row = c.input("row", dims![n, rank + rope], Scalar::F32);
+        let state = c.state("cache", dims![rows, rank + rope], Scalar::F16).assign(row.cast(Scalar::F16), pos);
+        c.output_state(state);
+        let length = pos + n;
+        let seen = state.slice(0, 0, length).cast(Scalar::F32);
+        let of_keys = c.weight("k_b", &[heads, rank, nope], by_name("q4_0").expect("an encoding")).permute(&[0, 2, 1]);
+        let of_values = c.weight("v_b", &[heads, value, rank], by_name("q4_0").expect("an encoding"));
+        let latents = seen.slice(1, 0, rank).reshape(dims![length, 1, 1, rank]);
+        let rotated = seen.slice(1, rank, rope).unsqueeze(1).expand(dims![length, heads, rope]);
+        let keys = Tensor::cat(&[(of_keys * latents).sum(&[3]), rotated], 2);
+        c.output("y", q.attention(keys, (of_values * latents).sum(&[3]), pos, length, 0.2));
+    })
+    .vars(vars)
+    .within(Within::Scale(4e-3))
+}
+
+/// Prompts of enough tokens that keys are rounded once for all of them, from the first position on and behind others.
+pub fn every_head() -> Vec<Case> {
+    let vars: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 66)], &[("pos", 200), ("n", 65)]];
+    vec![computed(2, [32, 32, 16, 32], 1030, vars)]
 }
 
 /// Prompts whose chunks, tiles of tokens and depth are whole, and others; tokens in the first chunk and in the last.

@@ -17,7 +17,7 @@ class Browser {
   constructor(program) {
     this.profile = fs.mkdtempSync(path.join(os.tmpdir(), 'gristmill-page-'));
     const flags = ['--headless=new', '--no-sandbox', '--disable-gpu', '--no-first-run', '--remote-debugging-pipe', '--window-size=1280,860', MOUSE, `--user-data-dir=${this.profile}`];
-    this.child = spawn(program, flags, { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'] });
+    this.child = spawn(program, flags, { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'], detached: true });
     Object.assign(this, { waiting: new Map(), asked: [], faults: [], last: 0, held: '' });
     this.child.stdio[4].on('data', data => this.read(data));
   }
@@ -101,10 +101,18 @@ class Browser {
   }
   async close() {
     const gone = new Promise(resolve => this.child.on('exit', resolve));
-    // Asked to end, it sometimes does not; its profile is thrown away.
-    this.child.kill('SIGKILL');
+    // Asked to end, it sometimes does not. Its other processes, of its group, write into the profile until they
+    // are gone too, which nobody tells: a folder that is not empty yet is tried again.
+    process.kill(-this.child.pid, 'SIGKILL');
     await gone;
-    fs.rmSync(this.profile, { recursive: true, force: true, maxRetries: 30 });
+    for (let tries = 100; ; tries--) {
+      try {
+        return fs.rmSync(this.profile, { recursive: true, force: true });
+      } catch (error) {
+        if (error.code !== 'ENOTEMPTY' || !tries) throw error;
+        await sleep(50);
+      }
+    }
   }
 }
 module.exports = { Browser, sleep };

@@ -1,7 +1,7 @@
 //! An attention as nodes: the positions of its chunks, keys and values read at them, scores, masks and weights. How partial results become one is `combine.rs`.
 
 use super::paged::Pages;
-use super::plan::{self, AttentionPlan, Divided, Fragments};
+use super::plan::{self, AttentionPlan, BUFFERED, Divided, Fragments};
 use super::tiled::Shape;
 use super::{bytes, tiled};
 use crate::decompose::f16_split;
@@ -13,10 +13,6 @@ use rustc_hash::FxHashMap;
 
 /// Score of a position that a token does not see: exp of it is 0, and it is finite, so that a chunk that is all masked has a maximum.
 pub const MASKED: f64 = -1e30;
-
-/// Tokens of a step above which queries have a buffer of halves, which the tiles of many chunks copy: GLM's 2,048 on an H200 571 us a layer for 632. Below it they are rounded by each tile: the product that
-/// would round them in passing has no register to spare (V2-Lite's of 512 tokens spills 24 bytes).
-const BUFFERED: i64 = 1024;
 
 /// Nodes that only the kernel of the partial results reads.
 #[derive(Default)]
@@ -273,7 +269,12 @@ impl<'a> Chunked<'a> {
                 let queries = tiled::queries(g, self.q, &self.shape, self.scale, cut, self.buffers_queries(g));
                 // Every chunk would compute and round them anew.
                 for &half in &queries.buffers {
-                    hints.insert(half, Hint::buffer(f16_split::computed(g, g[half].src[0])));
+                    let mut inside = f16_split::computed(g, g[half].src[0]);
+                    // A sum of which others round another part, as the rotated one, is computed for all of them.
+                    let others: Vec<Id> = queries.buffers.iter().copied().filter(|&other| other != half).collect();
+                    let read = g.toposort(&others);
+                    inside.retain(|sum| !read.contains(sum));
+                    hints.insert(half, Hint::buffer(inside));
                 }
                 let (sums, scores) = tiled::scores(g, &queries, keys, &self.shape, cut);
                 kernel.staged.extend(&sums[..2]);

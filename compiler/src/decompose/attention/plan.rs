@@ -23,6 +23,9 @@ const CHUNK_MANY: i64 = 256;
 const CHUNK_MANY_THREADS: i64 = 128;
 /// Most tokens that are a few.
 pub const FEW: i64 = 64;
+/// Tokens of a step above which queries have a buffer of halves, which the tiles of many chunks copy: GLM's 2,048 on an H200 571 us a layer for 632. Below it they are rounded by each tile: the product that
+/// would round them in passing has no register to spare (V2-Lite's of 512 tokens spills 24 bytes).
+pub const BUFFERED: i64 = 1024;
 /// Positions of an iteration of a second pass over scores. That pass, and the first, take longer than one with partial results where keys are longer than values (GLM's 2,048
 /// tokens behind 14,336 on an H200: 11.4 ms a layer for 8.8), and as long where they are not (Llama 3.1 8B: 7.8 for 8.0): so the plan is an alternative, which keeps little.
 const ROUND: i64 = 64;

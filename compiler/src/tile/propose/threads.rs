@@ -18,6 +18,9 @@ const WAITING: i64 = 18;
 const REPEATED: i64 = 8;
 /// Most accumulators of a thread.
 const ACCUMULATORS: i64 = 32;
+/// Elements of each thread in an iteration of a loop that nests share from which on it takes neighbours of what is computed of stages alone, without a sum: a prompt's weights of
+/// attention, 16 a thread, took 18 instructions each, most of them for its place, and 8 with four at once. With fewer elements threads are what hides latency.
+const SEVERAL: i64 = 16;
 
 /// How threads could share a nest whose reductions over the same terms are one loop, the heuristic's choice first, and alone unless all are wanted.
 pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
@@ -109,7 +112,18 @@ struct Sharing<'a> {
 
 impl Sharing<'_> {
     fn along(&self) -> Along {
+        let elements: i64 = self.view.shared.iter().map(|&r| most(self.g, r)).product();
+        let sums = self.view.own.len() + self.view.common.len();
+        let of_stages = sums == 0 && loads(self.g, self.nest.value).is_empty();
+        if of_stages && self.is_in_shared_loop() && elements >= SEVERAL * self.threads {
+            return Along::Output;
+        }
         along(self.g, self.nest.value, &self.view.own, &self.view.shared)
+    }
+    /// Is it computed anew in each iteration of a loop that nests share?
+    fn is_in_shared_loop(&self) -> bool {
+        let ranges = self.g.free_ranges(self.nest.value);
+        ranges.iter().any(|&r| self.g.range_kind(r) == Some(RangeKind::Fused))
     }
     fn turned(&self, along: Along) -> Along {
         if along == Along::Output { Along::Reduction } else { Along::Output }

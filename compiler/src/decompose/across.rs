@@ -1,0 +1,105 @@
+//! Contractions of a packed weight that is read across its rows, as the keys of every head are computed of latents: terms of a sum lie in different rows, so that they share no
+//! scales, and neither integers nor unpacked fragments serve them. Where a GPU's warps multiply halves and many rows of halves meet the weight, it is unpacked into
+//! a buffer of halves first, in the order in which it is read: a product of plain halves is left. A step unpacks a weight once, however many rows there are (GLM-4.7-Flash's
+//! keys: 2 million elements, 4 MB, of a step that moves 200).
+//!
+//! The weight itself may lie in memory as those who read along its rows have it.
+
+use super::attention::plan::BUFFERED;
+use super::bf16::{moved, repeats};
+use super::f16_split;
+use gristmill_uop::machine::MachineKind;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
+use rustc_hash::FxHashSet;
+
+/// Fewest rows that share an unpacked weight: of fewer, each of which reads it once, most of the time would go into unpacking.
+const LEAST: i64 = 128;
+
+/// Such a contraction.
+struct Across {
+    /// The weight, moved to the product's shape, and its elements before that, which are packed along another axis.
+    w: Id,
+    turned: Id,
+    /// What it is multiplied with.
+    x: Id,
+}
+
+/// The elements of a packed weight that `id` moves, where they are turned from along its rows.
+fn turned(g: &Graph, id: Id) -> Option<Id> {
+    let mut at = id;
+    loop {
+        let n = &g[at];
+        match n.op {
+            Op::Permute if g[n.src[0]].op == Op::Decode => {
+                let Arg::Axes(axes) = &n.arg else { return None };
+                return (axes.last() != Some(&(axes.len() as u8 - 1))).then_some(at);
+            }
+            Op::Reshape | Op::Expand | Op::Permute => at = n.src[0],
+            _ => return None,
+        }
+    }
+}
+
+impl Across {
+    /// The contraction that a node is, if it is one.
+    fn of(g: &Graph, id: Id, target: &Target) -> Option<Across> {
+        let n = &g[id];
+        let Arg::Reduce(ReduceOp::Add, axes) = &n.arg else { return None };
+        let fragment = target.machine.fragment(Scalar::F16).filter(|_| target.machine.kind == MachineKind::Gpu)?;
+        let (product, last) = (&g[n.src[0]], g.dims(n.src[0]).len().checked_sub(1)?);
+        if product.op != Op::Mul || axes[..] != [last as u8] || g.scalar(id) != Scalar::F32 {
+            return None;
+        }
+        let sides = [(product.src[0], product.src[1]), (product.src[1], product.src[0])];
+        let (w, x, turned) = sides.into_iter().find_map(|(w, x)| Some((w, x, turned(g, w)?)))?;
+        let dims = g.dims(n.src[0]);
+        let whole = g.int_value(dims[last]).is_some_and(|terms| terms % fragment.terms == 0);
+        let shared = (0..last).filter(|&axis| repeats(g, w, axis)).map(|axis| g.max_of(dims[axis]));
+        let fits = whole && f16_split::are_halves(g, x) && shared.product::<i64>() >= LEAST;
+        fits.then_some(Across { w, turned, x })
+    }
+}
+
+/// Is that an attention of a short step? Then keys of every head are computed for too few tokens: of 512 GLM's step takes 4 % longer with them on an H200, though the price is less.
+fn is_short(g: &Graph, id: Id) -> bool {
+    let n = &g[id];
+    matches!(n.op, Op::Attention | Op::PagedAttention) && g.max_of(g.dims(n.src[0])[0]) <= BUFFERED
+}
+
+/// Weights that are read across their rows below `roots`, by such contractions alone: each by what turns its elements.
+pub fn copied(g: &Graph, roots: &[Id], target: &Target) -> FxHashSet<Id> {
+    let (mut copied, mut others) = (FxHashSet::default(), FxHashSet::default());
+    let order = g.toposort(roots);
+    if order.iter().any(|&id| is_short(g, id)) {
+        return copied;
+    }
+    for id in order {
+        match Across::of(g, id, target) {
+            Some(across) => drop(copied.insert(across.turned)),
+            None if g[id].op == Op::Reduce => {
+                let product = &g[g[id].src[0]];
+                others.extend(product.src.iter().filter_map(|&side| turned(g, side)));
+            }
+            None => {}
+        }
+    }
+    copied.retain(|turned| !others.contains(turned));
+    copied
+}
+
+/// The contraction as one of plain halves, and the weight's halves, which have a buffer: where the weight's slot `lies` in
+/// another layout than its file's, as those do that are [`copied`].
+pub fn product(g: &mut Graph, id: Id, lies: impl Fn(u32) -> bool, target: &Target) -> Option<(Id, Id)> {
+    let Across { w, turned, x } = Across::of(g, id, target)?;
+    let packed = g[g[turned].src[0]].src[0];
+    if !matches!(g[packed].arg, Arg::Packed(slot, _) if lies(slot)) {
+        return None;
+    }
+    let half = g.cast(turned, Scalar::F16);
+    let wide = g.cast(half, Scalar::F32);
+    let w = moved(g, w, turned, wide);
+    let product = g.mul(w, x);
+    let last = g.dims(product).len() - 1;
+    Some((g.reduce(product, &[last], ReduceOp::Add), half))
+}
