@@ -70,7 +70,8 @@ impl<'a> Compiled<'a> {
         // Pieces of a prompt are no longer than a chunk where others wait for them.
         let most = if parallel.is_some() { Most::chunk(most.chunk) } else { most };
         // On an H200 steps of a piece with several rows behind it gave logits that are no numbers, for which nobody has found the reason: there pieces have steps of their own.
-        let mixed = settings.mixed && (std::env::var_os("GM_MIXED").is_some() || device.target().machine.kind == MachineKind::Cpu);
+        let mixed = settings.mixed
+            && (std::env::var_os("GM_MIXED").is_some() || device.target().machine.kind == MachineKind::Cpu);
         let settings = Settings { chunk: most.chunk, long: Some(most.long), parallel, mixed, ..settings };
         // The context first, without intermediates, which only compiling tells: it is cheap to refuse.
         let probe = probe(&settings);
