@@ -4,7 +4,7 @@ mod api;
 mod bad;
 mod client;
 mod failed;
-#[path = "../../../llm/tests/failing_support/mod.rs"]
+#[path = "../../../llm/tests/it/failing_support.rs"]
 mod failing_support;
 mod interfaces;
 mod large;

@@ -11,7 +11,7 @@ use gristmill_uop::target::Target;
 /// Words of the widest load: so many iterations are written out as have one each in those registers.
 const WORDS: i64 = 4;
 /// Registers that a sum takes, with its words and what is made of them, where words wait one after the other: with eight sums and 85 registers nothing
-/// spills there (`llm/tests/nvrtc.rs`).
+/// spills there (`llm/tests/it/nvrtc.rs`).
 const OF_A_SUM_AT_LEAST: i64 = 5;
 /// Parts of a unit's memory that drivers may be asked to share, percent (experiments, 54).
 const SHARED: [(&str, i64); 3] = [("a quarter shared", 25), ("half shared", 50), ("all shared", 100)];

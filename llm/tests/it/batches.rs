@@ -1,0 +1,158 @@
+//! Steps of several sequences, over pages of one pool: logits of other engines' reference files whichever sequences are beside one, and whichever pages it has.
+
+use crate::parity_support::tables::{argmax, data, ids, npy, rms};
+use gristmill_backend::{Options, open};
+use gristmill_llm::arch;
+use gristmill_llm::engine::{Engine, Row, Settings};
+use gristmill_llm::gguf::Gguf;
+use gristmill_uop::Scalar;
+
+/// RMS of the difference, in standard deviations of the reference.
+const EXACT: f64 = 1e-3;
+/// Context: of `phi3` it chooses the factors of the frequencies.
+const CONTEXT: usize = 256;
+/// Positions of a page.
+const PAGE: usize = arch::Options::PAGE;
+
+fn exact() -> Options {
+    Options { exact: true, quick: true, ..Options::default() }
+}
+
+fn engine(device: &str, file: &Gguf, options: Options, cache: Scalar, parallel: usize) -> Engine {
+    let opened = open(device, &options).expect("a device");
+    let settings =
+        Settings { context: Some(CONTEXT), cache, chunk: 128, parallel: Some(parallel), ..Settings::default() };
+    Engine::load(file, opened, settings, &|_| ()).expect("a model")
+}
+
+/// Pages for so many sequences of so many tokens, no two neighbours beside each other.
+fn pages(engine: &Engine, sequences: usize, tokens: usize) -> Vec<Vec<u32>> {
+    let all = engine.pages().expect("a pool") as u32;
+    let each = tokens.div_ceil(PAGE);
+    assert!(sequences * each <= all as usize);
+    let page = |i: usize| (i as u32 * 7 + 3) % all;
+    assert!(!all.is_multiple_of(7), "7 goes round all {all} pages");
+    (0..sequences).map(|s| (0..each).map(|block| page(s * each + block)).collect()).collect()
+}
+
+/// Runs `tokens` as each of so many sequences, every one `late` steps behind the one before, and gives the logits of each.
+fn staggered(engine: &mut Engine, tokens: &[u32], sequences: usize, late: usize) -> Vec<Vec<f32>> {
+    let pages = pages(engine, sequences, tokens.len());
+    let mut found = vec![Vec::new(); sequences];
+    let mut row = Vec::new();
+    for step in 0..tokens.len() + late * (sequences - 1) {
+        let at = |s: usize| step.checked_sub(late * s).filter(|&p| p < tokens.len());
+        let running: Vec<usize> = (0..sequences).filter(|&s| at(s).is_some()).collect();
+        let rows: Vec<Row> = running
+            .iter()
+            .map(|&s| {
+                let position = at(s).expect("a running one");
+                Row { token: tokens[position], position, pages: pages[s][..position / PAGE + 1].into() }
+            })
+            .collect();
+        engine.step_rows(&rows).expect("a step");
+        let chosen = engine.most_probable(rows.len()).expect("tokens");
+        for (i, &s) in running.iter().enumerate() {
+            engine.row_logits(i, &mut row).expect("logits");
+            assert_eq!(chosen[i], Some(argmax(&row) as u32), "step {step}, sequence {s}");
+            found[s].extend_from_slice(&row);
+        }
+    }
+    found
+}
+
+fn check(family: &str, quant: &str) {
+    let of = |end: &str| data(&format!("families/{family}-{end}"));
+    let file = Gguf::open(of(&format!("{quant}.gguf"))).expect("a GGUF file");
+    let (expected, tokens) = (npy(&of(&format!("{quant}-logits.npy"))), ids(&of("tokens.txt")));
+    let near = |what: &str, found: &[f32]| {
+        let error = rms(found, &expected);
+        println!("{family}, {what}: rms {error:.2e}");
+        assert!(error <= EXACT, "{family}, {what}: rms {error}");
+    };
+    let mut e = engine("cpu", &file, exact(), Scalar::F32, 3);
+    // A sequence alone, as pieces of a prompt.
+    let pages = pages(&e, 1, tokens.len());
+    e.select(pages[0][..].into()).expect("pages");
+    near("one piece", e.forward(&tokens, 0, true).expect("logits"));
+    let mut found = e.forward(&tokens[..70], 0, true).expect("logits").to_vec();
+    found.extend(e.forward(&tokens[70..71], 70, true).expect("logits"));
+    found.extend(e.forward(&tokens[71..], 71, true).expect("logits"));
+    near("three pieces", &found);
+    for (s, found) in staggered(&mut e, &tokens, 3, 9).iter().enumerate() {
+        near(&format!("row {s} of three"), found);
+    }
+}
+
+macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
+    $(#[test]
+    fn $test() {
+        check($family, $quant);
+    })*
+} }
+
+families! {
+    llama_with_divided_frequencies "llama" "q4_k_m";
+    phi3_with_joined_matrices "phi3" "q8_0";
+    mistral3_with_a_temperature "mistral3" "q8_0";
+    qwen3moe_with_experts "qwen3moe" "q8_0";
+    gemma3_with_windows "gemma3" "q8_0";
+    gemma4_with_shared_caches_and_inputs_of_layers "gemma4" "q8_0";
+    gpt_oss_with_sinks "gpt-oss" "mxfp4";
+    deepseek2_with_groups_of_experts_and_yarn "deepseek2" "q8_0";
+}
+
+/// Over caches of halves and of bytes: a piece of one sequence has the logits of a cache of its own, to the bit where its attention has one form; rows of several, whose sums have another order, are as near as halves
+/// are, or as a code of a byte that falls the other way, of which there are 127 on each side.
+#[test]
+fn caches_of_halves_and_of_bytes_have_pages() {
+    for (family, quant) in [("llama", "q4_k_m"), ("deepseek2", "q8_0")] {
+        let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
+        let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
+        for cache in [Scalar::F16, Scalar::I8] {
+            let settings = Settings { context: Some(CONTEXT), cache, chunk: 128, ..Settings::default() };
+            let opened = open("cpu", &exact()).expect("a device");
+            let mut alone = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
+            let expected = alone.forward(&tokens, 0, true).expect("logits").to_vec();
+            let mut e = engine("cpu", &file, exact(), cache, 2);
+            let pages = pages(&e, 1, tokens.len());
+            e.select(pages[0][..].into()).expect("pages");
+            let piece = e.forward(&tokens, 0, true).expect("logits").to_vec();
+            let found = staggered(&mut e, &tokens, 2, 5);
+            let errors: Vec<f64> = found.iter().map(|found| rms(found, &expected)).collect();
+            println!("{family}, {}: {errors:?}", cache.name());
+            let most = if cache == Scalar::I8 { 2.0 / 127.0 } else { EXACT };
+            // Latent attention has another form over pages than the compiler finds for a cache of its own.
+            let apart = rms(&piece, &expected);
+            assert!(
+                if family == "deepseek2" { apart < most } else { piece == expected },
+                "{family}, {}: {apart}",
+                cache.name()
+            );
+            assert!(errors.iter().all(|&e| e < most), "{family}, {}: {errors:?}", cache.name());
+        }
+    }
+}
+
+#[test]
+fn what_is_no_step_is_refused() {
+    let file = Gguf::open(data("families/llama-q4_k_m.gguf")).expect("a GGUF file");
+    let mut e = engine("cpu", &file, exact(), Scalar::F32, 2);
+    let page = e.pages().expect("a pool") as u32;
+    fn row(position: usize, pages: &[u32]) -> Row<'_> {
+        Row { token: 1, position, pages: pages.into() }
+    }
+    let mut refused = |rows: &[Row]| e.step_rows(rows).expect_err("no step").to_string();
+    assert!(refused(&[]).contains("no tokens"));
+    assert!(refused(&[row(0, &[])]).contains("pages"));
+    assert!(refused(&[row(PAGE, &[0])]).contains("pages"));
+    assert!(refused(&[row(0, &[page])]).contains("pages"));
+    assert!(refused(&[row(CONTEXT, &[0, 1, 2, 3, 4])]).contains("full"));
+    assert!(refused(&[row(0, &[0]), row(0, &[1]), row(0, &[2])]).contains("takes 2"));
+    assert!(refused(&[Row { token: 512, position: 0, pages: [0][..].into() }]).contains("token 512"));
+    let mut alone =
+        Engine::load(&file, open("cpu", &exact()).expect("a device"), Settings::default(), &|_| ()).expect("a model");
+    assert!(
+        alone.step_rows(&[row(0, &[0])]).is_err() && alone.select([0][..].into()).is_err() && alone.pages().is_none()
+    );
+}

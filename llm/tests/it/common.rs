@@ -1,0 +1,93 @@
+//! Vocabularies for the tests, in one place.
+
+use gristmill_llm::gguf::Gguf;
+use gristmill_llm::language;
+use gristmill_llm::tokenizer::{Tokenizer, TokenizerSpec};
+
+/// Path of a file in the test data.
+pub fn data(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+/// The tokenizer of the demo model, from its text form.
+pub fn demo_glm() -> Tokenizer {
+    let text = std::fs::read_to_string(data("vocab/demo-glm.txt")).unwrap();
+    let mut spec = TokenizerSpec { model: "gpt2".into(), ..TokenizerSpec::default() };
+    let mut types = Vec::new();
+    for line in text.lines() {
+        let (key, value) = line.split_once(' ').unwrap();
+        match key {
+            "pre" => spec.pre = value.into(),
+            "bos" => spec.bos = value.parse().ok(),
+            "eos" => spec.eos = value.parse().ok(),
+            "eot" => spec.eot = value.parse().ok(),
+            "pad" => spec.pad = value.parse().ok(),
+            "add_bos" => spec.add_bos = value.parse().ok(),
+            "token" => {
+                let (kind, text) = value.split_once(' ').unwrap();
+                types.push(kind.parse().unwrap());
+                spec.tokens.push(text.as_bytes().to_vec());
+            }
+            "merge" => spec.merges.push(value.into()),
+            _ => panic!("{line}"),
+        }
+    }
+    spec.token_types = Some(types);
+    Tokenizer::new(spec).unwrap()
+}
+
+/// A vocabulary in JSON: what a file says of it in the names of its keys, `special` the types of tokens that are not normal. And, of one that
+/// was cut, the ids that its tokens had before.
+pub fn vocabulary(name: &str) -> (TokenizerSpec, Vec<u32>) {
+    let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(data(name)).unwrap()).unwrap();
+    let texts = |key: &str| -> Vec<String> {
+        json[key].as_array().into_iter().flatten().map(|text| text.as_str().unwrap().to_owned()).collect()
+    };
+    let id = |key: &str| json[key].as_u64().map(|id| id as u32);
+    let tokens = texts("tokens");
+    let mut types = vec![1; tokens.len()];
+    for (id, kind) in json["special"].as_object().unwrap() {
+        types[id.parse::<usize>().unwrap()] = kind.as_i64().unwrap() as i32;
+    }
+    let spec = TokenizerSpec {
+        model: json["model"].as_str().unwrap().into(),
+        pre: json["pre"].as_str().unwrap_or_default().into(),
+        tokens: tokens.into_iter().map(String::into_bytes).collect(),
+        token_types: Some(types),
+        merges: texts("merges"),
+        scores: json["scores"].as_array().into_iter().flatten().map(|s| s.as_f64().unwrap() as f32).collect(),
+        add_space_prefix: json["add_space_prefix"].as_bool(),
+        bos: id("bos"),
+        eos: id("eos"),
+        eot: id("eot"),
+        unk: id("unknown"),
+        pad: id("padding"),
+        add_bos: json["add_bos_token"].as_bool(),
+        add_eos: json["add_eos_token"].as_bool(),
+        ..TokenizerSpec::default()
+    };
+    let ids = json["ids"].as_array().into_iter().flatten().map(|id| id.as_u64().unwrap() as u32).collect();
+    (spec, ids)
+}
+
+/// The description in the DeepSeek LLM vocabulary file.
+pub fn deepseek_spec() -> TokenizerSpec {
+    let file = Gguf::open(data("vocab/ggml-vocab-deepseek-llm.gguf")).expect("a GGUF file");
+    language::tokenizer_spec(file.metadata()).expect("a tokenizer")
+}
+
+/// A small generator for random test inputs (xorshift64*), independent of the code under test.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() >> 33) as usize % n
+    }
+}

@@ -1,0 +1,89 @@
+//! What is compiled how often: every kind of block once, and nothing on a second start.
+
+use crate::golden_support::{Fixture, Tiny};
+use crate::parity_support;
+use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
+use gristmill_backend::{Opened, Options as Device, open};
+use gristmill_encodings::F32;
+use gristmill_llm::arch::{Functions, Logits, Options, Plan, TokenClass, load};
+use gristmill_llm::engine::{Engine, Settings};
+use gristmill_llm::gguf::Gguf;
+use gristmill_runtime::store::Store;
+use gristmill_tensor::jit::Jit;
+use gristmill_uop::Scalar;
+use gristmill_uop::function::Function;
+use std::sync::Arc;
+
+fn plan(file: &Gguf, tokens: TokenClass) -> Plan {
+    let model = load(file.metadata(), file).expect("a model");
+    let options = Options {
+        tokens,
+        rows: 1024,
+        pages: None,
+        chunk: 1024,
+        depth: 1024,
+        cache: Scalar::F16,
+        logits: Logits::Last,
+        tile: Options::TILE,
+    };
+    model.plan(&options, &mut Functions::new())
+}
+
+fn all(plan: &Plan) -> Vec<Arc<Function>> {
+    plan.calls.iter().map(|c| c.function.clone()).collect()
+}
+
+#[test]
+fn glm_has_two_kinds_of_block() {
+    for (preset, blocks, kinds) in [("glm-4.7-flash", 47, 2), ("deepseek-v2-lite", 27, 2), ("youtu-llm-2b", 32, 1)] {
+        let file = Gguf::synth(preset, "q4_0").expect("a preset");
+        let mut jit = Jit::new(open("null", &Device::default()).expect("a device"));
+        for (class, compiled) in [(TokenClass::One, kinds + 2), (TokenClass::Chunk { max: 64 }, 2 * (kinds + 2))] {
+            let step = plan(&file, class);
+            assert_eq!(step.calls.len(), blocks + 2, "{preset}: embedding, blocks, head");
+            assert_eq!(step.functions().len(), kinds + 2, "{preset}");
+            jit.prepare(&all(&step), &|_, _| ()).expect("compiled");
+            assert_eq!(jit.compiled(), compiled, "{preset} {class:?}");
+            // Another session's plan is made of new functions that compute the same.
+            let kernels = std::cell::Cell::new(0);
+            jit.prepare(&all(&plan(&file, class)), &|_, total| kernels.set(kernels.get().max(total)))
+                .expect("compiled");
+            assert_eq!(
+                (jit.compiled(), kernels.get()),
+                (compiled, 0),
+                "{preset} {class:?}: a second plan compiles nothing"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_second_start_compiles_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = parity_support::file_of(&Fixture::new(Tiny::A, true), &F32);
+    let mut before = Vec::new();
+    for start in 0..2 {
+        let store = Store::open(folder.path().join("store"), 1 << 28).expect("a store");
+        let isa = Isa::parse("auto").expect("an instruction set");
+        let device = Arc::new(
+            CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK), store).expect("a cpu"),
+        );
+        let opened = Opened::new(device.clone(), Some(&dialect::C));
+        let settings = Settings { context: Some(64), cache: Scalar::F32, chunk: 8, ..Settings::default() };
+        let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
+        // A token and the choice of the next; chunks without logits and with the last: blocks are shared between those.
+        let kinds = 2;
+        assert_eq!(e.compiled(), (kinds + 3) + (kinds + 2), "start {start}");
+        let logits = e.forward(&[1, 5, 9], 0, false).expect("logits").to_vec();
+        match start {
+            0 => {
+                assert!(device.compiled() > 0);
+                before = logits;
+            }
+            _ => {
+                assert_eq!(device.compiled(), 0, "the store has every unit");
+                assert_eq!(logits, before);
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The families of models beside `deepseek2`: reference files with logits in exact arithmetic by llama.cpp on the dequantised weights, in every
+//! class of step.
+//!
+//! Files of f32 are not in the repository: with the feature `reference-tests` those in the folder that `GRISTMILL_REFERENCE` names are tested too.
+
+use crate::parity_support::tables::{argmax, data, ids, npy, rms};
+use gristmill_backend::{Options, open};
+use gristmill_llm::engine::{Engine, Settings};
+use gristmill_llm::gguf::Gguf;
+use gristmill_uop::Scalar;
+use std::path::Path;
+
+/// RMS of the difference, in standard deviations of the reference.
+const EXACT: f64 = 1e-3;
+/// Context: of `phi3` it chooses the factors of the frequencies.
+const CONTEXT: usize = 256;
+
+fn engine(device: &str, file: &Gguf, options: Options, cache: Scalar, chunk: usize) -> Engine {
+    let opened = open(device, &options).expect("a device");
+    let settings = Settings { context: Some(CONTEXT), cache, chunk, ..Settings::default() };
+    Engine::load(file, opened, settings, &|_| ()).expect("a model")
+}
+
+fn exact() -> Options {
+    Options { exact: true, quick: true, ..Options::default() }
+}
+
+fn by_steps(e: &mut Engine, tokens: &[u32]) -> Vec<f32> {
+    tokens.iter().enumerate().flat_map(|(i, &t)| e.forward(&[t], i, true).expect("logits").to_vec()).collect()
+}
+
+/// Logits of 96 tokens in one step, in chunks and a token at a time, against the table.
+fn check_files(device: &str, file: &Path, logits: &Path, tokens: &Path) {
+    let (file, expected, tokens) = (Gguf::open(file).expect("a GGUF file"), npy(logits), ids(tokens));
+    let vocabulary = expected.len() / tokens.len();
+    let compare = |name: &str, found: &[f32]| {
+        let error = rms(found, &expected);
+        let rows = found.chunks(vocabulary).zip(expected.chunks(vocabulary));
+        let same = rows.filter(|(a, b)| argmax(a) == argmax(b)).count();
+        println!("{}, {name}: rms {error:.2e}, {same} of {} rows", logits.display(), tokens.len());
+        assert!(error <= EXACT, "{name}: rms {error}");
+        assert_eq!(same, tokens.len(), "{name}: rows with the same argmax");
+    };
+    let mut whole = engine(device, &file, exact(), Scalar::F32, 128);
+    compare("one step", whole.forward(&tokens, 0, true).expect("logits"));
+    let mut chunked = engine(device, &file, exact(), Scalar::F32, 7);
+    compare("chunks of 7", chunked.forward(&tokens, 0, true).expect("logits"));
+    compare("a token at a time", &by_steps(&mut chunked, &tokens));
+}
+
+fn check(device: &str, family: &str, quant: &str) {
+    let of = |end: &str| data(&format!("families/{family}-{end}"));
+    check_files(device, &of(&format!("{quant}.gguf")), &of(&format!("{quant}-logits.npy")), &of("tokens.txt"));
+}
+
+macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
+    $(#[test]
+    fn $test() {
+        check("cpu", $family, $quant);
+    })*
+
+    /// On the first GPU, as on a processor.
+    #[cfg(feature = "cuda-tests")]
+    #[test]
+    fn families_on_cuda() {
+        $(check("cuda", $family, $quant);)*
+    }
+
+    /// On the first adapter, be it a program.
+    #[cfg(feature = "wgpu")]
+    #[test]
+    fn families_on_wgpu() {
+        $(check("wgpu", $family, $quant);)*
+    }
+
+    #[cfg(feature = "reference-tests")]
+    #[test]
+    fn families_in_f32() {
+        let folder = std::env::var_os("GRISTMILL_REFERENCE").map(std::path::PathBuf::from).expect("GRISTMILL_REFERENCE names the folder");
+        for family in [$($family),*] {
+            let of = |name: &str| folder.join(family).join(name);
+            check_files("cpu", &of("model-f32.gguf"), &of("model-f32-logits.npy"), &of("tokens.txt"));
+        }
+    }
+} }
+
+families! {
+    llama_with_divided_frequencies "llama" "q4_k_m";
+    mistral_with_wide_heads "mistral" "q8_0";
+    mistral3_with_a_temperature "mistral3" "q8_0";
+    phi3_with_joined_matrices "phi3" "q8_0";
+    qwen2_with_biases "qwen2" "q8_0";
+    qwen3_with_norms_of_heads "qwen3" "q8_0";
+    qwen35_with_states "qwen35" "q8_0";
+    qwen35moe_with_states_and_experts "qwen35moe" "q8_0";
+    qwen3moe_with_experts "qwen3moe" "q8_0";
+    gemma3_with_windows "gemma3" "q8_0";
+    gemma4_with_shared_caches_and_inputs_of_layers "gemma4" "q8_0";
+    gemma4_with_experts_beside_a_dense_feed_forward "gemma4-moe" "q8_0";
+    gpt_oss_with_sinks "gpt-oss" "mxfp4";
+    glm4moe_with_a_shared_expert_behind_a_dense_layer "glm4moe" "q8_0";
+    minimax_m2_with_norms_of_all_heads "minimax-m2" "q8_0";
+    deepseek2_with_groups_of_experts_and_yarn "deepseek2" "q8_0";
+    deepseek2_as_kimi_k2 "deepseek2-kimi" "q8_0";
+    deepseek2_with_a_block_for_draft_tokens "deepseek2-nextn" "q8_0";
+}
+
+/// Logits of a family's file, in chunks of 32, and a token at a time.
+fn logits(device: &str, family: &str, quant: &str, options: &Options, cache: Scalar) -> [Vec<f32>; 2] {
+    let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
+    let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
+    let mut e = engine(device, &file, options.clone(), cache, 32);
+    [e.forward(&tokens, 0, true).expect("logits").to_vec(), by_steps(&mut e, &tokens)]
+}
+
+/// Caches of halves and of bytes move the logits a little, and activations in eight bits a little more, in every class of step. Random models amplify:
+/// llama.cpp's logits with activations in eight bits are about as far from exact ones.
+#[test]
+fn caches_and_integer_products_are_near() {
+    for (family, quant) in [("qwen2", "q8_0"), ("llama", "q4_k_m"), ("gemma3", "q8_0"), ("gemma4", "q8_0")] {
+        let expected = npy(&data(&format!("families/{family}-{quant}-logits.npy")));
+        for (what, options, cache, most) in [
+            ("a cache of halves", exact(), Scalar::F16, 5e-3),
+            ("a cache of bytes", exact(), Scalar::I8, 0.05),
+            ("integer products", Options { quick: true, ..Options::default() }, Scalar::F16, 0.1),
+        ] {
+            let errors = logits("cpu", family, quant, &options, cache).map(|found| rms(&found, &expected));
+            println!("{family}, {what}: {errors:.4?}");
+            assert!(errors.iter().all(|&e| e > 1e-6 && e < most), "{family}, {what}: {errors:?}");
+        }
+    }
+}
+
+/// gpt-oss with another number of experts that a token uses, of 5.
+fn gpt_oss_with(used: u32) -> Gguf {
+    let mut bytes = std::fs::read(data("families/gpt-oss-mxfp4.gguf")).expect("a file");
+    let key = b"gpt-oss.expert_used_count";
+    let at = bytes.windows(key.len()).position(|w| w == key).expect("the key") + key.len();
+    // Behind the key come the type, u32, and the value.
+    assert_eq!(bytes[at..at + 4], 4u32.to_le_bytes());
+    bytes[at + 4..at + 8].copy_from_slice(&used.to_le_bytes());
+    Gguf::from_bytes(bytes).expect("a GGUF file")
+}
+
+/// Where a token uses all experts a cache of bytes is as near as in other models. Where it chooses, most rows are, and a few choose others: of these random experts
+/// one in place of another moves the logits by all of their deviation.
+#[test]
+fn a_cache_of_bytes_changes_choices_of_experts_alone() {
+    let tokens = ids(&data("families/gpt-oss-tokens.txt"));
+    let rows = |used| {
+        let file = gpt_oss_with(used);
+        let of = |cache| engine("cpu", &file, exact(), cache, 128).forward(&tokens, 0, true).expect("logits").to_vec();
+        let (found, exact) = (of(Scalar::I8), of(Scalar::F32));
+        let mut rows: Vec<f64> = found.chunks(512).zip(exact.chunks(512)).map(|(f, e)| rms(f, e)).collect();
+        rows.sort_by(f64::total_cmp);
+        println!("{used} of 5 experts: rms {:.4}, by rows {rows:.3?}", rms(&found, &exact));
+        (rms(&found, &exact), rows)
+    };
+    let ((all, _), (_, chosen)) = (rows(5), rows(3));
+    assert!(all > 1e-6 && all < 0.05, "{all}");
+    assert!(chosen[tokens.len() / 2] < 0.05, "{chosen:?}");
+}
+
+#[test]
+fn the_interpreter_agrees() {
+    let file = Gguf::open(data("families/qwen3moe-q8_0.gguf")).expect("a GGUF file");
+    let tokens = &ids(&data("families/qwen3moe-tokens.txt"))[..3];
+    let of = |device| engine(device, &file, exact(), Scalar::F32, 8).forward(tokens, 0, true).expect("logits").to_vec();
+    assert!(rms(&of("interp"), &of("cpu")) < 1e-4);
+}

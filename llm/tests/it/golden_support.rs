@@ -1,0 +1,348 @@
+//! The golden tiny models (`docs/deepseek2.md`, section 8): weights from their names, run on an evaluator that knows no schedule.
+
+use gristmill_compiler::testing::{every_form, rules_of_tensors};
+use gristmill_encodings::F32;
+use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
+use gristmill_llm::arch::{self, Bind, Call, Functions, Logits, Model, Options, Plan, Tensors, TokenClass};
+use gristmill_llm::gguf::Metadata;
+use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
+use gristmill_uop::Id;
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::encoding::EncodingRef;
+use gristmill_uop::function::{Function, Storage};
+use gristmill_uop::target::Target;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+pub const TOKENS: [i64; 8] = [1, 5, 9, 2, 33, 17, 63, 8];
+
+/// Values of a tensor, from its name.
+pub fn generate(name: &str, elements: usize) -> Vec<f64> {
+    let step = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
+    let mut state = name.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+    let mut next = || {
+        state = u64::wrapping_add(state, 0x9E37_79B9_7F4A_7C15);
+        let mut z: u64 = state;
+        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        let u = ((z ^ z >> 31) >> 40) as f64 / 8_388_608.0 - 1.0;
+        let v = match name {
+            _ if name.contains("norm") => 1.0 + 0.25 * u,
+            "token_embd.weight" => u,
+            _ => 0.25 * u,
+        };
+        f64::from(v as f32)
+    };
+    (0..elements).map(|_| next()).collect()
+}
+
+/// One of the golden tiny models.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tiny {
+    A,
+    B,
+    C,
+    D,
+}
+
+/// A tiny model with its metadata and the dims of its tensors.
+pub struct Fixture {
+    pub metadata: Metadata,
+    pub dims: HashMap<String, Vec<u64>>,
+    pub hyper: Hyper,
+    pub model: Box<dyn Model>,
+    values: RefCell<HashMap<String, Vec<f64>>>,
+    kv_b_rows: (usize, usize, usize),
+}
+
+pub struct Names<'a>(pub &'a HashMap<String, Vec<u64>>);
+impl Tensors for Names<'_> {
+    fn find(&self, name: &str) -> Option<(Vec<u64>, EncodingRef)> {
+        self.0.get(name).map(|d| (d.clone(), &F32 as EncodingRef))
+    }
+}
+
+/// Metadata of a tiny model, in the split or the older format.
+pub fn metadata(tiny: Tiny, split: bool) -> Metadata {
+    let mut m = Metadata::new();
+    let moe = tiny != Tiny::C;
+    let mut u = |key: &str, v: u32| {
+        m.insert(format!("deepseek2.{key}"), v);
+    };
+    for (key, v) in [
+        ("block_count", 3),
+        ("context_length", 4096),
+        ("embedding_length", 64),
+        ("feed_forward_length", 96),
+        ("leading_dense_block_count", if moe { 1 } else { 3 }),
+        ("attention.head_count", 4),
+        ("attention.kv_lora_rank", 32),
+        ("rope.dimension_count", 16),
+        ("vocab_size", 64),
+        ("expert_feed_forward_length", 32),
+    ] {
+        u(key, v);
+    }
+    if tiny != Tiny::B {
+        u("attention.q_lora_rank", 32);
+    }
+    if split {
+        u("attention.key_length", 48);
+        u("attention.value_length", 32);
+        u("attention.key_length_mla", 32);
+        u("attention.value_length_mla", 24);
+    } else {
+        u("attention.key_length", 32);
+        u("attention.value_length", 24);
+    }
+    if moe {
+        u("expert_count", 8);
+        u("expert_used_count", 3);
+        u("expert_shared_count", if tiny == Tiny::B { 2 } else { 1 });
+        u("expert_gating_func", if tiny == Tiny::B { 1 } else { 2 });
+    }
+    if tiny == Tiny::D {
+        u("expert_group_count", 4);
+        u("expert_group_used_count", 2);
+    }
+    let (base, eps, scale) = match tiny {
+        Tiny::A => (1e6, 1e-5, 1.8),
+        Tiny::B => (1e4, 1e-6, 1.0),
+        Tiny::C => (1.6e6, 1e-6, 1.0),
+        Tiny::D => (1e4, 1e-6, 2.5),
+    };
+    let mut f = |key: &str, v: f32| {
+        m.insert(format!("deepseek2.{key}"), v);
+    };
+    f("rope.freq_base", base);
+    f("attention.layer_norm_rms_epsilon", eps);
+    f("expert_weights_scale", scale);
+    if matches!(tiny, Tiny::B | Tiny::D) {
+        f("rope.scaling.factor", 40.0);
+        f("rope.scaling.yarn_log_multiplier", if tiny == Tiny::B { 0.0707 } else { 0.1 });
+        m.insert("deepseek2.rope.scaling.type", "yarn");
+        m.insert("deepseek2.rope.scaling.original_context_length", 4096u32);
+    }
+    m.insert("deepseek2.expert_weights_norm", matches!(tiny, Tiny::A | Tiny::D));
+    m.insert("general.architecture", "deepseek2");
+    m
+}
+
+/// Names and dims of the tensors of a tiny model.
+pub fn tensors(tiny: Tiny, split: bool, fused: bool) -> HashMap<String, Vec<u64>> {
+    let mut t = HashMap::new();
+    let mut add = |name: String, dims: &[u64]| {
+        t.insert(name, dims.to_vec());
+    };
+    add("token_embd.weight".into(), &[64, 64]);
+    add("output_norm.weight".into(), &[64]);
+    if tiny != Tiny::C {
+        add("output.weight".into(), &[64, 64]);
+    }
+    for l in 0..3 {
+        let mut add = |name: &str, dims: &[u64]| add(format!("blk.{l}.{name}"), dims);
+        add("attn_norm.weight", &[64]);
+        add("ffn_norm.weight", &[64]);
+        add("attn_kv_a_mqa.weight", &[64, 48]);
+        add("attn_kv_a_norm.weight", &[32]);
+        add("attn_output.weight", &[96, 64]);
+        if tiny == Tiny::B {
+            add("attn_q.weight", &[64, 128]);
+        } else {
+            add("attn_q_a.weight", &[64, 32]);
+            add("attn_q_a_norm.weight", &[32]);
+            add("attn_q_b.weight", &[32, 128]);
+        }
+        if split {
+            add("attn_k_b.weight", &[16, 32, 4]);
+            add("attn_v_b.weight", &[32, 24, 4]);
+        } else {
+            add("attn_kv_b.weight", &[32, 160]);
+        }
+        if l == 0 || tiny == Tiny::C {
+            add("ffn_gate.weight", &[64, 96]);
+            add("ffn_up.weight", &[64, 96]);
+            add("ffn_down.weight", &[96, 64]);
+            continue;
+        }
+        let shared = if tiny == Tiny::B { 64 } else { 32 };
+        add("ffn_gate_inp.weight", &[64, 8]);
+        if tiny != Tiny::B {
+            add("exp_probs_b.bias", &[8]);
+        }
+        if fused {
+            add("ffn_gate_up_exps.weight", &[64, 64, 8]);
+        } else {
+            add("ffn_gate_exps.weight", &[64, 32, 8]);
+            add("ffn_up_exps.weight", &[64, 32, 8]);
+        }
+        add("ffn_down_exps.weight", &[32, 64, 8]);
+        add("ffn_gate_shexp.weight", &[64, shared]);
+        add("ffn_up_shexp.weight", &[64, shared]);
+        add("ffn_down_shexp.weight", &[shared, 64]);
+    }
+    t
+}
+
+impl Fixture {
+    pub fn new(tiny: Tiny, split: bool) -> Fixture {
+        Fixture::stored(tiny, split, false)
+    }
+    /// As files have it: keys and values of attention `split` or in one tensor, gates of experts `fused` with what they gate or apart.
+    pub fn stored(tiny: Tiny, split: bool, fused: bool) -> Fixture {
+        let (metadata, dims) = (metadata(tiny, split), tensors(tiny, split, fused));
+        let hyper = Hyper::read(&metadata, &Names(&dims)).expect("hyper-parameters");
+        let model = arch::load(&metadata, &Names(&dims)).expect("a model");
+        let kv_b_rows = (hyper.nope, hyper.value, hyper.kv_rank);
+        Fixture { metadata, dims, hyper, model, values: RefCell::default(), kv_b_rows }
+    }
+    /// With hyper-parameters that no file can say.
+    pub fn changed(tiny: Tiny, change: impl Fn(&mut Hyper)) -> Fixture {
+        let mut fixture = Fixture::new(tiny, true);
+        change(&mut fixture.hyper);
+        let model = Deepseek2::new(fixture.hyper.clone(), &Names(&fixture.dims)).expect("tensors");
+        fixture.model = Box::new(model);
+        fixture
+    }
+    /// The bytes of a weight, f32; none for other binds.
+    fn bytes(&self, bind: &Bind) -> Vec<u8> {
+        let Bind::Weight(name) = bind else { return Vec::new() };
+        self.weight(name).iter().flat_map(|&v| (v as f32).to_le_bytes()).collect()
+    }
+    /// Has a tensor these values from now on.
+    pub fn replace(&self, name: &str, values: Vec<f64>) {
+        self.values.borrow_mut().insert(name.into(), values);
+    }
+    /// Values of a tensor. Those that are defined through another one are taken from it.
+    pub fn weight(&self, name: &str) -> Vec<f64> {
+        if let Some(v) = self.values.borrow().get(name) {
+            return v.clone();
+        }
+        let (nope, value, rank) = self.kv_b_rows;
+        let prefix = name.split("attn_").next().unwrap_or("");
+        let kv_b = || generate(&format!("{prefix}attn_kv_b.weight"), 4 * (nope + value) * rank);
+        let from = |h: usize, row: usize, c: usize, all: &[f64]| all[(h * (nope + value) + row) * rank + c];
+        let mut v = Vec::new();
+        if name.ends_with("attn_k_b.weight") {
+            let all = kv_b();
+            (0..4).for_each(|h| (0..rank).for_each(|c| v.extend((0..nope).map(|j| from(h, j, c, &all)))));
+        } else if name.ends_with("attn_v_b.weight") {
+            let all = kv_b();
+            (0..4).for_each(|h| (0..value).for_each(|o| v.extend((0..rank).map(|c| from(h, nope + o, c, &all)))));
+        } else if name.ends_with("ffn_gate_up_exps.weight") {
+            let part = |p: &str| generate(&name.replace("gate_up", p), 64 * 32 * 8);
+            let (gate, up) = (part("gate"), part("up"));
+            gate.chunks(64 * 32).zip(up.chunks(64 * 32)).for_each(|(g, u)| v.extend(g.iter().chain(u)));
+        } else {
+            v = generate(name, self.dims[name].iter().product::<u64>() as usize);
+        }
+        self.values.borrow_mut().insert(name.into(), v.clone());
+        v
+    }
+}
+
+/// In which form a function is evaluated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// As the model wrote it.
+    Written,
+    /// That one of those that rules lead to.
+    Number(usize),
+}
+
+impl Form {
+    /// Forms that are told apart: more than a layer of any fixture has.
+    pub const MOST: usize = 16;
+    /// That form, or the written one where there are fewer.
+    pub fn of(self, function: &Arc<Function>) -> Arc<Function> {
+        let Form::Number(number) = self else { return function.clone() };
+        let forms = every_form(function, &Target::cpu("plain", 4, 2), &rules_of_tensors(), Form::MOST);
+        forms.into_iter().nth(number).map_or_else(|| function.clone(), Arc::new)
+    }
+}
+
+/// A way to run a model.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// Of the forms that rules lead to which, of functions that have several: as written, or by number, the one that is estimated to be the cheapest first.
+    pub form: Form,
+    /// Tokens of each step, or one at a time.
+    pub chunk: Option<usize>,
+    pub cache: Scalar,
+}
+
+/// Logits after every token of `tokens`.
+pub fn logits(f: &Fixture, tokens: &[i64], way: Way) -> Vec<Vec<f64>> {
+    run(f, tokens, way, |_| None, |_, _, _| ())
+}
+
+/// The same; `watch` names a node of a function, and `inspect` is told first position, call and that node's value.
+pub fn run(
+    f: &Fixture,
+    tokens: &[i64],
+    way: Way,
+    watch: impl Fn(&Function) -> Option<Id>,
+    mut inspect: impl FnMut(usize, &Call, &Array),
+) -> Vec<Vec<f64>> {
+    let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
+    let rows = tokens.len() + class.max();
+    let options = Options {
+        tokens: class,
+        rows,
+        pages: None,
+        chunk: class.max(),
+        depth: rows,
+        cache: way.cache,
+        logits: Logits::All,
+        tile: Options::TILE,
+    };
+    let mut plan: Plan = f.model.plan(&options, &mut Functions::new());
+    let mut forms: HashMap<*const Function, Arc<Function>> = HashMap::new();
+    for call in &mut plan.calls {
+        call.function = forms.entry(Arc::as_ptr(&call.function)).or_insert_with(|| way.form.of(&call.function)).clone();
+    }
+    let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope(0), wide_rope_table(f, rows))]);
+    for layer in 0..f.model.layers() {
+        // A row that was never written must not be read: a single NaN would reach the logits.
+        for (plane, p) in f.model.planes(way.cache)[layer].iter().enumerate() {
+            values.insert(Bind::State(layer, plane), vec![f64::NAN; p.elements(rows)]);
+        }
+    }
+    let mut out = Vec::new();
+    let mut pos = 0;
+    for step in tokens.chunks(class.max()) {
+        values.insert(Bind::Tokens, step.iter().map(|&t| t as f64).collect());
+        for call in &plan.calls {
+            let function = &call.function;
+            let weights: Vec<Vec<u8>> = call.binds.iter().map(|b| f.bytes(b)).collect();
+            let mut env = Env::new().var("pos", pos as i64).var("n", step.len() as i64);
+            for (slot, (bind, bytes)) in call.binds.iter().zip(&weights).enumerate() {
+                env = match (function.slots[slot].storage, values.get(bind)) {
+                    (Storage::Packed(_), _) => env.packed(slot as u32, bytes),
+                    (_, Some(v)) => env.values(slot as u32, v),
+                    _ => env,
+                };
+            }
+            let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
+            roots.extend(watch(function));
+            let mut found = evaluate_all(&function.graph, &roots, &env);
+            if found.len() > function.outputs.len() {
+                inspect(pos, call, &found.pop().expect("the node watched"));
+            }
+            for (&(slot, _), value) in function.outputs.iter().zip(found) {
+                values.insert(call.binds[slot as usize].clone(), value.data);
+            }
+        }
+        out.extend(values[&Bind::Logits].chunks(64).map(<[f64]>::to_vec));
+        pos += step.len();
+    }
+    out
+}
+
+/// The table in f64: an f32 one would hide differences below 1e-7.
+fn wide_rope_table(f: &Fixture, rows: usize) -> Vec<f64> {
+    let frequencies = f.model.rope_tables(rows).remove(0).frequencies;
+    let angles = |p: usize| frequencies.iter().flat_map(move |w| [(p as f64 * w).cos(), (p as f64 * w).sin()]);
+    (0..rows).flat_map(angles).collect()
+}

@@ -1,0 +1,130 @@
+//! Pieces of a prompt in one step with tokens of other sequences: logits of other engines' reference files, and rows of the cache that are the same to the bit whoever is beside them.
+
+use crate::parity_support::tables::{data, ids, npy, rms};
+use gristmill_backend::{Options, open};
+use gristmill_llm::arch;
+use gristmill_llm::engine::{Engine, Pages, Piece, Row, Settings};
+use gristmill_llm::gguf::Gguf;
+use gristmill_uop::Scalar;
+
+/// RMS of the difference, in standard deviations of the reference.
+const EXACT: f64 = 1e-3;
+/// Context: of `phi3` it chooses the factors of the frequencies.
+const CONTEXT: usize = 256;
+/// Positions of a page.
+const PAGE: usize = arch::Options::PAGE;
+/// Sequences beside a piece.
+const OTHERS: usize = 3;
+
+fn engine(file: &Gguf, options: &Options, cache: Scalar) -> Engine {
+    let opened = open("cpu", options).expect("a device");
+    let settings =
+        Settings { context: Some(CONTEXT), cache, chunk: 128, parallel: Some(OTHERS), ..Settings::default() };
+    Engine::load(file, opened, settings, &|_| ()).expect("a model")
+}
+
+/// Pages of so many sequences of a context, no two neighbours beside each other.
+fn pages(sequence: usize) -> Vec<u32> {
+    (0..CONTEXT / PAGE).map(|block| (block * OTHERS + (sequence + block) % OTHERS) as u32).collect()
+}
+
+fn up_to(pages: &[u32], position: usize) -> Pages<'_> {
+    pages[..position / PAGE + 1].into()
+}
+
+/// Runs `tokens` as sequence 0 in pieces that end at these places, beside which others have tokens of their own from their first on. The logits after each piece that others are beside, and after each of
+/// the others' tokens.
+fn run(engine: &mut Engine, tokens: &[u32], ends: &[usize], others: usize) -> [Vec<(usize, Vec<f32>)>; 2] {
+    let of: Vec<Vec<u32>> = (0..=others).map(pages).collect();
+    let (mut found, mut begin, mut logits) = ([Vec::new(), Vec::new()], 0, Vec::new());
+    for (step, &end) in ends.iter().enumerate() {
+        let rows = (1..=others).map(|s| Row { token: tokens[step], position: step, pages: up_to(&of[s], step) });
+        let rows: Vec<Row> = rows.collect();
+        let pages = up_to(&of[0], end - 1);
+        let piece = Piece { tokens: &tokens[begin..end], position: begin, pages, exact: false, ends: true };
+        let left = engine.step_piece(piece, &rows, None).expect("a step");
+        if let Some(left) = left.logits {
+            found[0].push((end - 1, left));
+        } else {
+            for row in 0..=others {
+                engine.row_logits(row, &mut logits).expect("logits");
+                let at = if row == 0 { end - 1 } else { step };
+                found[usize::from(row > 0)].push((at, logits.clone()));
+            }
+        }
+        begin = end;
+    }
+    found
+}
+
+fn check(family: &str, quant: &str) {
+    let of = |end: &str| data(&format!("families/{family}-{end}"));
+    let file = Gguf::open(of(&format!("{quant}.gguf"))).expect("a GGUF file");
+    let (expected, tokens) = (npy(&of(&format!("{quant}-logits.npy"))), ids(&of("tokens.txt")));
+    let vocabulary = expected.len() / tokens.len();
+    let near = |what: &str, found: &[(usize, Vec<f32>)]| {
+        for (at, row) in found {
+            let error = rms(row, &expected[at * vocabulary..(at + 1) * vocabulary]);
+            assert!(error <= EXACT, "{family}, {what} at {at}: rms {error}");
+        }
+    };
+    let mut e = engine(&file, &Options { exact: true, quick: true, ..Options::default() }, Scalar::F32);
+    let ends = [1, 40, 70, 71, tokens.len()];
+    for others in [0, 1, OTHERS - 1] {
+        let [piece, beside] = run(&mut e, &tokens, &ends, others);
+        assert_eq!((piece.len(), beside.len()), (ends.len(), others * ends.len()));
+        near("a piece", &piece);
+        near("a row beside it", &beside);
+    }
+}
+
+macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
+    $(#[test]
+    fn $test() {
+        check($family, $quant);
+    })*
+} }
+
+families! {
+    llama_with_divided_frequencies "llama" "q4_k_m";
+    phi3_with_joined_matrices "phi3" "q8_0";
+    mistral3_with_a_temperature "mistral3" "q8_0";
+    qwen3moe_with_experts "qwen3moe" "q8_0";
+    gemma3_with_windows "gemma3" "q8_0";
+    gemma4_with_shared_caches_and_inputs_of_layers "gemma4" "q8_0";
+    gpt_oss_with_sinks "gpt-oss" "mxfp4";
+    deepseek2_with_groups_of_experts_and_yarn "deepseek2" "q8_0";
+}
+
+/// The logits after a prompt whose first tokens were run as one piece beside so many others.
+fn behind(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
+    let of: Vec<Vec<u32>> = (0..=others).map(pages).collect();
+    let (first, rest) = tokens.split_at(64);
+    let rows: Vec<Row> = (1..=others).map(|s| Row { token: first[s], position: 0, pages: up_to(&of[s], 0) }).collect();
+    let piece = Piece { tokens: first, position: 0, pages: up_to(&of[0], 63), exact: true, ends: false };
+    engine.step_piece(piece, &rows, None).expect("a step");
+    let pages = up_to(&of[0], tokens.len() - 1);
+    let piece = Piece { tokens: rest, position: 64, pages, exact: false, ends: true };
+    let left = engine.step_piece(piece, &[], None).expect("a step");
+    left.logits.expect("logits").into_iter().map(f32::to_bits).collect()
+}
+
+#[test]
+fn a_piece_leaves_the_same_bits_whatever_is_beside_it() {
+    for (family, quant) in [("llama", "q4_k_m"), ("qwen3moe", "q8_0"), ("deepseek2", "q8_0"), ("gemma4", "q8_0")] {
+        let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
+        let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
+        // Bytes have kernels of their own; one family will do.
+        for &cache in if family == "llama" { &[Scalar::F16, Scalar::I8][..] } else { &[Scalar::F16] } {
+            let mut e = engine(&file, &Options { quick: true, ..Options::default() }, cache);
+            // Latent attention whose matrices of keys are apart has pieces in steps of their own on some machines.
+            if !e.mixes() && family == "deepseek2" {
+                continue;
+            }
+            let alone = behind(&mut e, &tokens[..80], 0);
+            for others in 1..OTHERS {
+                assert!(behind(&mut e, &tokens[..80], others) == alone, "{family}, {cache:?}, {others} others");
+            }
+        }
+    }
+}

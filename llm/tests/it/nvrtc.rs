@@ -1,0 +1,317 @@
+//! Every kernel of the usual models as NVRTC compiles it for an H200, and those of one token's step for every NVIDIA GPU in the table of machines: no
+//! GPU is needed. None may spill registers (but for what stands in [`KNOWN`]) or keep anything else in local memory, the threads of a workgroup must
+//! find registers enough, and in one token's step those of two.
+//!
+//! The other GPUs have a model each, and all of them with `GRISTMILL_CARDS=all` (800 kernels). Where libnvrtc is not found the test says so and passes; with `GRISTMILL_REQUIRE_NVRTC` set, as in the gate, it fails. What was compiled
+//! without a fault is remembered in the test's own store, so that a second run compiles only what is new; `GRISTMILL_CASE=text` selects
+//! models whose names contain the text.
+
+use crate::side_by_side::each;
+use gristmill_backend::cuda::{Compiler, dialect};
+use gristmill_backend::{Options, Text, open};
+use gristmill_encodings::by_name;
+use gristmill_llm::arch::{self, Functions, Pools};
+use gristmill_llm::engine::{CacheShape, Most, Settings, batch_class, cache_rows, classes, depths, plan_options};
+use gristmill_llm::gguf::Gguf;
+use gristmill_llm::sampling::{self, Choice};
+use gristmill_runtime::store::{Key, Store};
+use gristmill_tensor::dims;
+use gristmill_tensor::function::Capture;
+use gristmill_tensor::jit::{Jit, Ready};
+use gristmill_uop::Scalar;
+use gristmill_uop::function::Function;
+use gristmill_uop::machine::{Machine, NAMED};
+use gristmill_uop::program::Program;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Registers that a thread can have.
+const MOST: usize = 255;
+/// The first architecture on which a kernel may start while the one before it runs.
+const EARLY: u32 = 90;
+/// Registers that a thread may have in one token's step where that is so.
+const MOST_ONE: usize = 128;
+/// Bytes that the assembler may spill of its own choice, to stay below a number of registers at which more warps run. It has done so at 32
+/// and 64 registers.
+const CHOSEN: usize = 16;
+/// Kernels that need more registers than there are, by model and function, with the bytes that they spill at most. A row is work left to do:
+/// the tiles of a prompt's products with six-bit scales are too high.
+const KNOWN: &[(&str, &str, usize)] = &[("q4_k_m", ".chunk512", 176)];
+const CONTEXT: usize = 32768;
+const CHUNK: usize = 512;
+
+/// Models.
+const MODELS: [&str; 5] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b", "llama-3.1-8b", "qwen3-8b"];
+/// Models of whose prompts the kernels are compiled too, unless all are asked for: those of the others take 30 s more of the gate.
+const PROMPTS: [&str; 3] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"];
+
+/// A text, the GPU that it is for, the threads of its workgroups, and where it is from.
+struct Case {
+    text: Text,
+    machine: Machine,
+    threads: usize,
+    place: String,
+}
+
+impl Case {
+    /// Registers that a thread may have.
+    fn most(&self) -> usize {
+        if self.place.contains(".one") && sm(self) >= EARLY { MOST_ONE } else { MOST }
+    }
+}
+
+/// The kernels of a model's steps and of the choice of a token, as the engine compiles them for that machine; of steps of one token, or of all.
+fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Case> {
+    let file = Gguf::synth(preset, quant).expect("a preset");
+    let model = arch::load(file.metadata(), &file).expect("a model");
+    let mut jit = Jit::new(open(&format!("null:{machine}"), &Options::default()).expect("a device"));
+    let mut functions = Functions::new();
+    let rows = cache_rows(CONTEXT, CHUNK);
+    let mut all = Vec::new();
+    for class in classes(Most::chunk(CHUNK), &depths(&Settings::default(), rows, jit.device().target()), None) {
+        if class.tokens > 1 && !all_steps {
+            continue;
+        }
+        let plan = model.plan(
+            &plan_options(class, CacheShape { rows, pages: None, chunk: CHUNK, scalar: Scalar::F16 }, jit.target()),
+            &mut functions,
+        );
+        all.extend(plan.functions().into_iter().cloned());
+    }
+    // Choices differ in the vocabulary alone: of the largest, all of them.
+    let choices: &[Choice] = match preset {
+        _ if !all_steps => &[],
+        "glm-4.7-flash" => &[Choice::Greedy, Choice::Best, Choice::First, Choice::Nucleus, Choice::All],
+        _ => &[Choice::Greedy, Choice::Best],
+    };
+    let sample = |&choice: &Choice| functions.share(sampling::function(choice, model.vocabulary(), rows));
+    all.extend(choices.iter().map(sample));
+    cases(&mut jit, &all, &format!("{machine}: {preset} {quant}"))
+}
+
+/// The kernels of these functions.
+fn cases(jit: &mut Jit, all: &[Arc<Function>], of: &str) -> Vec<Case> {
+    let mut out = Vec::new();
+    for ready in jit.prepare(all, &|_, _| ()).expect("scheduled") {
+        for program in &ready.compiled.programs {
+            let place = format!("{of}, {} of {}", program.name, ready.function.name);
+            let machine = jit.device().target().machine.clone();
+            out.push(Case { text: Text::of(program), machine, threads: program.threads, place });
+        }
+    }
+    out
+}
+
+/// The kernels of steps of several sequences over pages, of a piece of one, and of the choice of a token of each.
+fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
+    let file = Gguf::synth(preset, quant).expect("a preset");
+    let model = arch::load(file.metadata(), &file).expect("a model");
+    let mut jit = Jit::new(open(&format!("null:{machine}"), &Options::default()).expect("a device"));
+    let (mut functions, rows) = (Functions::new(), cache_rows(CONTEXT, CHUNK));
+    let pools = Pools::new(4 * rows / arch::Options::PAGE, model.window(), 64, CHUNK);
+    let cache = CacheShape { rows, pages: Some(pools), chunk: CHUNK, scalar: Scalar::F16 };
+    let batches = [1, 8, 64].map(|sequences| batch_class(sequences, 64, rows));
+    let pieces = classes(Most::chunk(CHUNK), &[rows], None);
+    let mut all = Vec::new();
+    for class in batches.into_iter().chain(pieces) {
+        let plan = model.plan(&plan_options(class, cache, jit.target()), &mut functions);
+        all.extend(plan.functions().into_iter().cloned());
+    }
+    for most in [1, 64] {
+        let vocabulary = model.vocabulary();
+        all.extend([sampling::rows_function, sampling::ranks_function].map(|of| functions.share(of(vocabulary, most))));
+    }
+    cases(&mut jit, &all, &format!("{machine}: {preset} {quant}, pages"))
+}
+
+/// The kernels of products of matrices of halves: of either kind, with a weight stored so and with other activations.
+fn products(machine: &str) -> Vec<Case> {
+    let mut jit = Jit::new(open(&format!("null:{machine}"), &Options::default()).expect("a device"));
+    let of = |name: &str, scalar: Scalar| {
+        let c = Capture::new(name);
+        let (a, b) = (c.input("a", dims![4, 512, 256], scalar), c.input("b", dims![4, 256, 300], scalar));
+        let w = c.weight("w", &[1024, 256], by_name(name).expect("an encoding"));
+        c.output("activations", a.matmul(b));
+        c.output("weight", a.cast(Scalar::F32).linear(w));
+        Arc::new(c.finish())
+    };
+    let all = [of("f16", Scalar::F16), of("bf16", Scalar::BF16)];
+    let ready = jit.prepare(&all, &|_, _| ()).expect("scheduled");
+    let target = jit.device().target();
+    let programs = ready.iter().flat_map(|ready| ready.compiled.programs.iter().map(move |p| (ready, p)));
+    let case = |(ready, program): (&Arc<Ready>, &Arc<Program>)| {
+        let place = format!("{machine}: products of {}, {}", ready.function.name, program.name);
+        Case { text: Text::of(program), machine: target.machine.clone(), threads: program.threads, place }
+    };
+    programs.map(case).collect()
+}
+
+/// The kernels of rows added to rows that data chooses, of each type and in each form.
+fn scattered(machine: &str) -> Vec<Case> {
+    let of = |scalar: Scalar| {
+        let c = Capture::new(scalar.name());
+        let n = c.var("n", 1, 512);
+        let index = c.input("index", dims![n], Scalar::I32).clamp_index(999);
+        let (x, rows) = (c.input("x", dims![1000, 256], scalar), c.input("rows", dims![n, 256], scalar));
+        c.output("y", x.scatter_add(rows, index));
+        Arc::new(c.finish())
+    };
+    let all = [Scalar::F32, Scalar::F16, Scalar::I32].map(of);
+    let form = |form: &str| {
+        let mut opened = open(&format!("null:{machine}"), &Options::default()).expect("a device");
+        opened.target.any_order = true;
+        let plan = |f: &Arc<Function>| (format!("scatter {} [1000, 256] by [n]", f.name), format!("scatter: {form}"));
+        opened.target.plans.extend(all.iter().map(plan));
+        cases(&mut Jit::new(opened), &all, &format!("{machine}: added {form}"))
+    };
+    ["compared", "in order", "atomic"].into_iter().flat_map(form).collect()
+}
+
+/// What the assembler says of a kernel: registers, bytes of stack, bytes spilled.
+fn taken(log: &str) -> Option<(usize, usize, usize)> {
+    let before = |what: &str| -> Option<usize> {
+        let end = log.find(what)?;
+        log[..end].split_whitespace().next_back()?.parse().ok()
+    };
+    let spilled = before(" bytes spill stores")? + before(" bytes spill loads")?;
+    Some((before(" registers")?, before(" bytes stack frame")?, spilled))
+}
+
+/// What is wrong with a kernel, if anything is.
+fn fault(compiler: &Compiler, case: &Case, prelude: &str) -> Option<String> {
+    let source = format!("{prelude}\n#line 1\n{}", case.text.source);
+    let compiled = match compiler.compile(&case.text.symbol, &source, sm(case), &["--ptxas-options=-v"]) {
+        Ok(compiled) => compiled,
+        Err(error) => return Some(error.to_string()),
+    };
+    if let Some(folder) = std::env::var_os("GRISTMILL_CUBIN") {
+        let at = |end: &str| std::path::Path::new(&folder).join(format!("{}.{end}", case.text.symbol));
+        std::fs::write(at("cu"), &source).expect("a folder");
+        std::fs::write(at("cubin"), &compiled.cubin).expect("a folder");
+        std::fs::write(at("log"), format!("{}\n{}", case.place, compiled.log)).expect("a folder");
+    }
+    let Some((registers, stack, spilled)) = taken(&compiled.log) else {
+        return Some(format!("the assembler does not say what it takes: {}", compiled.log));
+    };
+    // Registers are handed out to warps, eight at a time for each thread.
+    let fits = registers.next_multiple_of(8) * case.threads.next_multiple_of(32) <= case.machine.registers;
+    let known =
+        KNOWN.iter().filter(|(model, function, _)| case.place.contains(model) && case.place.ends_with(function));
+    let allowed = known.map(|k| k.2).max().unwrap_or(if registers < MOST { CHOSEN } else { 0 });
+    // What lies on the stack is what was spilled: anything else is an array whose place is only known at run time.
+    let good = spilled <= allowed && stack <= spilled && registers <= case.most() && fits;
+    (!good).then(|| {
+        format!("{registers} registers of {} threads, {stack} bytes of stack, {spilled} spilled", case.threads)
+    })
+}
+
+/// Its architecture.
+fn sm(case: &Case) -> u32 {
+    case.machine.sm.expect("an NVIDIA GPU")
+}
+
+/// The models that the environment selects.
+fn models() -> Vec<(&'static str, &'static str)> {
+    let wanted = std::env::var("GRISTMILL_CASE").unwrap_or_default();
+    let models = MODELS.iter().flat_map(|preset| ["q4_0", "q4_k_m"].map(|quant| (*preset, quant)));
+    let models: Vec<_> = models.filter(|(preset, quant)| format!("{preset} {quant}").contains(&wanted)).collect();
+    assert!(!models.is_empty(), "no model's name contains {wanted}");
+    models
+}
+
+/// Is everything asked for, rather than what the gate has time for?
+fn all_cards() -> bool {
+    std::env::var("GRISTMILL_CARDS").is_ok_and(|cards| cards == "all")
+}
+
+#[test]
+fn every_kernel_compiles_without_spills() {
+    let models = models();
+    compile(each(&models, |(preset, quant)| kernels("h200", preset, quant, all_cards() || PROMPTS.contains(preset))));
+}
+
+#[test]
+fn other_gpus_decode_without_spills() {
+    let (models, all) = (models(), all_cards());
+    let others = NAMED.iter().map(|row| row.name).filter(|&name| name != "h200");
+    let others = others.filter(|name| Machine::named(name).is_some_and(|machine| machine.sm.is_some()));
+    let pairs = others.enumerate().flat_map(|(i, name)| {
+        // In turns, so that each model and each format is compiled for some.
+        let chosen = if all { models.clone() } else { vec![models[i % models.len()]] };
+        chosen.into_iter().map(move |model| (name, model))
+    });
+    let pairs: Vec<_> = pairs.collect();
+    assert!(pairs.len() > 4, "{pairs:?}");
+    compile(each(&pairs, |(name, (preset, quant))| kernels(name, preset, quant, false)));
+}
+
+#[test]
+fn steps_of_several_sequences_compile_without_spills() {
+    let all = [("glm-4.7-flash", "q4_0"), ("gpt-oss-20b", "mxfp4"), ("qwen3-8b", "q4_k_m")];
+    let most = if all_cards() { all.len() } else { 1 };
+    compile(each(&all[..most], |(preset, quant)| together("h200", preset, quant)));
+}
+
+#[test]
+fn products_of_matrices_compile_without_spills() {
+    let of = ["t4", "a100", "h200"].map(products);
+    for (cases, name) in of.iter().zip(["mma_halves_8(", "mma_bf16(", "mma_halves("]) {
+        assert!(cases.iter().any(|case| case.text.source.contains(name)), "{name} is in no kernel");
+    }
+    compile(of.into());
+}
+
+#[test]
+fn scattered_sums_compile_without_spills() {
+    let of = ["t4", "a100", "h200"].map(scattered);
+    for (cases, name) in of.iter().flat_map(|of| ["add_f32(", "add_f16_pair(", "add_i32("].map(|name| (of, name))) {
+        assert!(cases.iter().any(|case| case.text.source.contains(name)), "{name} is in no kernel");
+    }
+    compile(of.into());
+}
+
+/// Compiles what was not compiled before, and fails where something is wrong with a kernel.
+fn compile(cases: Vec<Vec<Case>>) {
+    let compiler = match Compiler::find() {
+        Ok(compiler) => compiler,
+        Err(error) => {
+            let needed = std::env::var_os("GRISTMILL_REQUIRE_NVRTC").is_some();
+            assert!(!needed, "GRISTMILL_REQUIRE_NVRTC is set, but {error}");
+            eprintln!("skipped: {error}");
+            return;
+        }
+    };
+    let mut different = BTreeMap::new();
+    for case in cases.into_iter().flatten() {
+        different.entry((sm(&case), case.text.key.hex())).or_insert(case);
+    }
+    let cases: Vec<Case> = different.into_values().collect();
+    let store = Store::open(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("nvrtc"), 1 << 26).expect("a store");
+    let prelude = dialect::prelude();
+    let compiled = AtomicUsize::new(0);
+    let faults = each(&cases, |case| {
+        let shape = format!("{} threads, {} registers, sm_{}", case.threads, case.most(), sm(case));
+        let key = Key::of([&compiler.describe(), &shape, &prelude, &case.text.source]);
+        if store.get(&key).expect("a store").is_some() {
+            return None;
+        }
+        compiled.fetch_add(1, Ordering::Relaxed);
+        let fault = fault(&compiler, case, &prelude);
+        if fault.is_none() {
+            store.put(&key, b"sound").expect("a store");
+        }
+        fault.map(|fault| format!("{}: {fault}", case.place))
+    });
+    let faults: Vec<String> = faults.into_iter().flatten().collect();
+    println!("{} kernels, {} of them compiled now", cases.len(), compiled.into_inner());
+    assert!(faults.is_empty(), "{} kernels:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn what_the_assembler_says_is_read() {
+    let log = "ptxas info    : 0 bytes gmem\nptxas info    : Function properties for k\n    16 bytes stack frame, 4 bytes spill stores, \
+               8 bytes spill loads\nptxas info    : Used 40 registers, used 1 barriers";
+    assert_eq!(taken(log), Some((40, 16, 12)));
+    assert_eq!(taken("nothing"), None);
+}

@@ -1,0 +1,404 @@
+//! Whole models on devices: reference files against llama.cpp and PyTorch, and the golden tiny models (`docs/deepseek2.md`, section 8).
+//!
+//! Files above 16 MiB are not in the repository: with the feature `reference-tests` those in the folder that `GRISTMILL_REFERENCE` names are
+//! tested too, and must be there.
+
+use crate::golden_support;
+
+use crate::golden_support::{Fixture, Form, TOKENS, Tiny, Way};
+use crate::parity_support::tables::{argmax, data, ids, npy, rms};
+use crate::parity_support::{AsGiven, asset, far, file_of, on_device, truth};
+use gristmill_backend::{Options, open};
+use gristmill_compiler::{Cheapest, Perturb, Policy};
+use gristmill_encodings::{BF16, F16, F32};
+use gristmill_llm::engine::{Engine, Settings};
+use gristmill_llm::gguf::Gguf;
+use gristmill_uop::{EncodingRef, Scalar};
+use std::path::{Path, PathBuf};
+
+const VOCABULARY: usize = 2048;
+
+fn engine(file: &Gguf, device: &str, threads: Option<usize>, chunk: usize) -> Engine {
+    engine_of(file, device, Options { threads, exact: true, ..Options::default() }, chunk)
+}
+
+fn engine_of(file: &Gguf, device: &str, options: Options, chunk: usize) -> Engine {
+    let opened = open(device, &options).expect("a device");
+    let settings = Settings { context: Some(256), cache: Scalar::F32, chunk, ..Settings::default() };
+    Engine::load(file, opened, settings, &|_| ()).expect("a model")
+}
+
+fn by_steps(e: &mut Engine, tokens: &[u32]) -> Vec<f32> {
+    tokens.iter().enumerate().flat_map(|(i, &t)| e.forward(&[t], i, true).expect("logits").to_vec()).collect()
+}
+
+/// What a file's logits are held to.
+struct Bounds {
+    /// RMS of the difference, in standard deviations of the reference.
+    rms: f64,
+    /// Over so many rows.
+    rows: usize,
+    /// Rows that must have the same argmax.
+    same: usize,
+}
+
+/// Logits of 96 tokens, one at a time and in chunks, against a table.
+fn check(file: &Path, logits: &Path, tokens: &[u32], bounds: &Bounds) {
+    check_on("cpu", file, logits, tokens, bounds);
+}
+
+fn check_on(device: &str, file: &Path, logits: &Path, tokens: &[u32], bounds: &Bounds) {
+    let file = Gguf::open(file).expect("a GGUF file");
+    let expected = npy(logits);
+    let compare = |name: &str, found: &[f32]| {
+        let n = bounds.rows * VOCABULARY;
+        let error = rms(&found[..n], &expected[..n]);
+        let rows = found.chunks(VOCABULARY).zip(expected.chunks(VOCABULARY));
+        let same = rows.filter(|(a, b)| argmax(a) == argmax(b)).count();
+        println!("{}, {name}: rms {error:.2e}, {same} of {} rows", logits.display(), tokens.len());
+        assert!(error <= bounds.rms, "{name}: rms {error} above {}", bounds.rms);
+        assert!(same >= bounds.same, "{name}: {same} rows of {} agree", tokens.len());
+    };
+    for (i, chunk) in [7, 32, 128].into_iter().enumerate() {
+        let mut e = engine(&file, device, None, chunk);
+        compare(&format!("chunks of {chunk}"), e.forward(tokens, 0, true).expect("logits"));
+        if i == 0 {
+            compare("a token at a time", &by_steps(&mut e, tokens));
+        }
+    }
+}
+
+/// Exact arithmetic: within a thousandth, and the same argmax everywhere.
+const EXACT: Bounds = Bounds { rms: 1e-3, rows: 96, same: 96 };
+
+#[test]
+fn tiny_q4_0_is_exact() {
+    let tokens = ids(&data("tiny-tokens.txt"));
+    check(&data("tiny-q4_0_pure.gguf"), &data("tiny-q4_0_pure-exact-logits.npy"), &tokens, &EXACT);
+}
+
+#[test]
+fn tiny_q8_0_is_exact() {
+    let tokens = ids(&data("tiny-tokens.txt"));
+    check(&data("tiny-q8_0.gguf"), &data("tiny-q8_0-exact-logits.npy"), &tokens, &EXACT);
+}
+
+/// llama.cpp quantises activations: 1 to 3 % of the standard deviation on the trained model.
+const QUANTISED: Bounds = Bounds { rms: 0.03, rows: 96, same: 93 };
+
+#[test]
+fn demo_q4_0_is_near_llama_cpp() {
+    let tokens = ids(&data("demo-glm-tokens.txt"));
+    check(&asset("demo-glm-Q4_0.gguf"), &data("demo-glm-Q4_0-logits.npy"), &tokens, &QUANTISED);
+}
+
+#[test]
+fn demo_q4_k_m_is_near_llama_cpp() {
+    let tokens = ids(&data("demo-glm-tokens.txt"));
+    check(&data("demo-glm-Q4_K_M.gguf"), &data("demo-glm-Q4_K_M-logits.npy"), &tokens, &QUANTISED);
+}
+
+/// Activations in eight bits move the logits by at most 3 % of exact ones, in chunks and a token at a time.
+fn near_exact(device: &str) {
+    let tokens = ids(&data("demo-glm-tokens.txt"));
+    for path in [asset("demo-glm-Q4_0.gguf"), data("demo-glm-Q4_K_M.gguf")] {
+        let file = Gguf::open(&path).expect("a GGUF file");
+        let exact = engine(&file, "cpu", None, 128).forward(&tokens, 0, true).expect("logits").to_vec();
+        for chunk in [7, 128] {
+            let mut e = engine_of(&file, device, Options::default(), chunk);
+            let error = rms(e.forward(&tokens, 0, true).expect("logits"), &exact);
+            println!("{}, chunks of {chunk}: rms {error:.2e}", path.display());
+            assert!(error > 1e-6 && error < 0.03, "{}, chunks of {chunk}: {error}", path.display());
+            if chunk == 7 {
+                let error = rms(&by_steps(&mut e, &tokens), &exact);
+                println!("{}, a token at a time: rms {error:.2e}", path.display());
+                assert!(error > 1e-6 && error < 0.03, "{}, a token at a time: {error}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn integer_products_are_near_exact() {
+    near_exact("cpu");
+}
+
+#[cfg(feature = "reference-tests")]
+#[test]
+fn large_reference_files() {
+    let folder = parity_support::reference();
+    let (demo, tiny) = (ids(&data("demo-glm-tokens.txt")), ids(&data("tiny-tokens.txt")));
+    check(&folder.join("tiny-f32.gguf"), &folder.join("tiny-f32-logits.npy"), &tiny, &EXACT);
+    // Activations are rounded to f16 where weights are f16, as in llama.cpp: at token 45 that decides a near tie of two experts.
+    check(&folder.join("demo-glm-f16.gguf"), &folder.join("demo-glm-f16-logits.npy"), &demo, &EXACT);
+    check(&folder.join("demo-glm-Q8_0.gguf"), &folder.join("demo-glm-Q8_0-logits.npy"), &demo, &QUANTISED);
+}
+
+/// For each prompt: how many tokens of its greedy continuation by the PyTorch original are this file's too, following the original,
+/// token by token.
+fn greedy(device: &str, file: &Path) -> Vec<(usize, usize)> {
+    let file = Gguf::open(file).expect("a GGUF file");
+    let mut e = engine(&file, device, None, 128);
+    let text = std::fs::read_to_string(data("vocab/demo-glm-prompts.json")).expect("prompts");
+    let prompts: Vec<serde_json::Value> = serde_json::from_str(&text).expect("JSON");
+    let list = |v: &serde_json::Value| -> Vec<u32> {
+        v.as_array().expect("ids").iter().map(|t| t.as_u64().expect("an id") as u32).collect()
+    };
+    let follow = |p: &serde_json::Value| {
+        let (prompt, expected) = (list(&p["ids"]), list(&p["continuation"]));
+        let mut next = argmax(e.forward(&prompt, 0, false).expect("logits")) as u32;
+        let mut same = 0;
+        for (i, &want) in expected.iter().enumerate() {
+            same += usize::from(next == want);
+            next = argmax(e.forward(&[want], prompt.len() + i, false).expect("logits")) as u32;
+        }
+        println!("{}: {same} of {} tokens", p["prompt"], expected.len());
+        (same, expected.len())
+    };
+    prompts.iter().map(follow).collect()
+}
+
+fn greedy_text(device: &str) {
+    // Quantisation moves logits by 5 %, so that a story takes another turn where two words are equally good; sums and facts stay.
+    for (same, all) in greedy(device, &asset("demo-glm-Q4_0.gguf")) {
+        assert!(if all < 20 { same == all } else { 10 * same >= 9 * all }, "{same} of {all}");
+    }
+}
+
+#[test]
+fn greedy_text_of_the_demo() {
+    greedy_text("cpu");
+}
+
+#[cfg(feature = "reference-tests")]
+#[test]
+fn greedy_text_of_the_demo_in_f16_is_the_originals() {
+    let file = parity_support::reference().join("demo-glm-f16.gguf");
+    assert!(greedy("cpu", &file).iter().all(|(same, all)| same == all));
+}
+
+/// On a GPU, as on a processor.
+#[cfg(any(feature = "cuda-tests", feature = "wgpu"))]
+fn reference_files_on(device: &str) {
+    let (demo, tiny) = (ids(&data("demo-glm-tokens.txt")), ids(&data("tiny-tokens.txt")));
+    for name in ["tiny-q4_0_pure", "tiny-q8_0"] {
+        let logits = data(&format!("{name}-exact-logits.npy"));
+        check_on(device, &data(&format!("{name}.gguf")), &logits, &tiny, &EXACT);
+    }
+    check_on(device, &asset("demo-glm-Q4_0.gguf"), &data("demo-glm-Q4_0-logits.npy"), &demo, &QUANTISED);
+    check_on(device, &data("demo-glm-Q4_K_M.gguf"), &data("demo-glm-Q4_K_M-logits.npy"), &demo, &QUANTISED);
+    near_exact(device);
+    greedy_text(device);
+}
+
+#[cfg(feature = "cuda-tests")]
+#[test]
+fn reference_files_on_cuda() {
+    reference_files_on("cuda");
+}
+
+#[cfg(feature = "wgpu")]
+#[test]
+fn reference_files_on_wgpu() {
+    reference_files_on("wgpu");
+}
+
+const EVERY: [Tiny; 4] = [Tiny::A, Tiny::B, Tiny::C, Tiny::D];
+
+/// A tiny model as a file, on a device through the engine, against the evaluator.
+fn golden(device: &str, encoding: EncodingRef) {
+    for tiny in EVERY {
+        for split in [true, false] {
+            let fixture = Fixture::new(tiny, split);
+            let file = file_of(&fixture, encoding);
+            let want = truth(&file, &TOKENS, None);
+            let tokens = TOKENS.map(|t| t as u32);
+            let mut e = engine(&file, device, None, 5);
+            for (name, found) in [
+                ("a token at a time", by_steps(&mut e, &tokens)),
+                ("chunks of 5", e.forward(&tokens, 0, true).expect("logits").to_vec()),
+            ] {
+                // f16 weights meet activations rounded to f16: one within f32's error of a tie falls either way, a 2^-11 of its size,
+                // so that file is held to the bound of whole models instead of the one of single logits.
+                if encoding.name == F16.name {
+                    let exact: Vec<f32> = want.iter().flatten().map(|&v| v as f32).collect();
+                    let error = rms(&found, &exact);
+                    assert!(error <= EXACT.rms, "{tiny:?} f16 {device}, split {split}, {name}: rms {error}");
+                    for (f, w) in found.chunks(want[0].len()).zip(exact.chunks(want[0].len())) {
+                        assert_eq!(argmax(f), argmax(w), "{tiny:?} f16 {device}, split {split}, {name}");
+                    }
+                } else if let Some(error) = far(&found, &want, 1e-4) {
+                    panic!("{tiny:?} {} {device}, split {split}, {name}: {error}", encoding.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn golden_models_on_cpu() {
+    golden("cpu", &F32);
+}
+
+#[test]
+fn golden_models_in_f16_on_cpu() {
+    golden("cpu", &F16);
+}
+
+#[test]
+fn golden_models_in_bf16_on_cpu() {
+    golden("cpu", &BF16);
+}
+
+#[test]
+fn golden_models_on_interp() {
+    golden("interp", &F32);
+}
+
+/// The evaluator's golden values are tested in `golden_tiny`; the file says the same as the fixture.
+#[test]
+fn files_say_what_fixtures_say() {
+    let fixture = Fixture::new(Tiny::A, true);
+    let steps = Way { form: Form::Written, chunk: None, cache: Scalar::F32 };
+    let want = golden_support::logits(&fixture, &TOKENS, steps);
+    let found = truth(&file_of(&fixture, &F32), &TOKENS, None);
+    let flat: Vec<f32> = found.iter().flatten().map(|&v| v as f32).collect();
+    assert_eq!(far(&flat, &want, 1e-6), None);
+}
+
+/// Forms of a layer that are compiled one by one: absorbed, values or keys alone, as written, and more of the latter.
+const FORMS: usize = 5;
+
+/// Every class of step, in the form that is chosen and as it was written, and an epsilon that no file can say.
+fn forms(device: &str) {
+    for (tiny, latent_eps) in
+        [(Tiny::A, None), (Tiny::A, Some(1e-6)), (Tiny::B, None), (Tiny::C, None), (Tiny::D, None)]
+    {
+        let file = file_of(&Fixture::new(tiny, true), &F32);
+        let want = truth(&file, &TOKENS, latent_eps);
+        // As is chosen for this machine; as written; and forms by number, as no price has to choose them.
+        let numbers = (0..FORMS).map(|n| (Form::Number(n), true));
+        for (form, kept) in [(Form::Written, false), (Form::Written, true)].into_iter().chain(numbers) {
+            for chunk in [None, Some(3), Some(8)] {
+                let way = Way { form, chunk, cache: Scalar::F32 };
+                let policy: &mut dyn Policy = if kept { &mut AsGiven } else { &mut Cheapest };
+                let found = on_device(device, &file, &TOKENS, way, latent_eps, policy);
+                if let Some(error) = far(&found, &want, 1e-4) {
+                    panic!("{tiny:?} {device} {form:?} {chunk:?} {latent_eps:?}: {error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn forms_of_attention_on_cpu() {
+    forms("cpu");
+}
+
+#[test]
+fn forms_of_attention_on_interp() {
+    forms("interp");
+}
+
+/// Any legal schedule is correct.
+fn schedules(device: &str, seeds: std::ops::RangeInclusive<u64>) {
+    for tiny in EVERY {
+        let file = file_of(&Fixture::new(tiny, true), &F32);
+        let want = truth(&file, &TOKENS, None);
+        for seed in seeds.clone() {
+            for chunk in [None, Some(8)] {
+                let form = Form::Written;
+                let way = Way { form, chunk, cache: Scalar::F32 };
+                let found = on_device(device, &file, &TOKENS, way, None, &mut Perturb::new(seed));
+                if let Some(error) = far(&found, &want, 1e-4) {
+                    panic!("{tiny:?} {device} {form:?}, seed {seed}: {error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn perturbed_schedules_on_cpu() {
+    schedules("cpu", 1..=2);
+}
+
+#[test]
+fn perturbed_schedules_on_interp() {
+    schedules("interp", 1..=6);
+}
+
+#[test]
+fn threads_make_no_difference() {
+    let tokens = ids(&data("demo-glm-tokens.txt"));
+    let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("a GGUF file");
+    let with = |threads| engine_of(&file, "cpu", Options { threads: Some(threads), ..Options::default() }, 32);
+    let mut one = with(1);
+    let (chunked, stepped) =
+        (one.forward(&tokens, 0, true).expect("logits").to_vec(), by_steps(&mut one, &tokens[..24]));
+    for threads in [2, 3] {
+        let mut e = with(threads);
+        assert!(e.forward(&tokens, 0, true).expect("logits") == chunked, "{threads} threads, in chunks");
+        assert!(by_steps(&mut e, &tokens[..24]) == stepped, "{threads} threads, a token at a time");
+    }
+}
+
+/// A half-precision cache moves the logits a little.
+#[test]
+fn a_half_precision_cache_is_near() {
+    let tokens = ids(&data("demo-glm-tokens.txt"));
+    let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("a GGUF file");
+    let full = engine(&file, "cpu", None, 32).forward(&tokens, 0, true).expect("logits").to_vec();
+    let opened = open("cpu", &Options { exact: true, ..Options::default() }).expect("a device");
+    let settings = Settings { context: Some(256), cache: Scalar::F16, chunk: 32, ..Settings::default() };
+    let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
+    let error = rms(e.forward(&tokens, 0, true).expect("logits"), &full);
+    assert!(error > 0.0 && error < 5e-3, "{error}");
+}
+
+/// Neither does one of bytes with scales by much, in any class of step.
+#[test]
+fn a_cache_of_bytes_is_near() {
+    let tokens = ids(&data("demo-glm-tokens.txt"));
+    let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("a GGUF file");
+    let full = engine(&file, "cpu", None, 32).forward(&tokens, 0, true).expect("logits").to_vec();
+    let opened = open("cpu", &Options { exact: true, ..Options::default() }).expect("a device");
+    let settings = Settings { context: Some(256), cache: Scalar::I8, chunk: 32, ..Settings::default() };
+    let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
+    let chunked = e.forward(&tokens, 0, true).expect("logits").to_vec();
+    let stepped = by_steps(&mut e, &tokens);
+    let errors = [rms(&chunked, &full), rms(&stepped, &full), rms(&stepped, &chunked)];
+    println!("chunked, stepped, one against the other: {errors:?}");
+    assert!(errors[0] > 0.0 && errors.iter().all(|&e| e < 0.03), "{errors:?}");
+}
+
+/// Over a cache of bytes, scores of integers stay where integer products and such a cache are by themselves, in any class of step.
+#[test]
+fn integer_scores_are_near_exact() {
+    let tokens = ids(&data("demo-glm-tokens.txt"));
+    let file = Gguf::open(asset("demo-glm-Q4_0.gguf")).expect("a GGUF file");
+    let exact = engine(&file, "cpu", None, 32).forward(&tokens, 0, true).expect("logits").to_vec();
+    let floats = engine_of(&file, "cpu", Options::default(), 32).forward(&tokens, 0, true).expect("logits").to_vec();
+    let opened = open("cpu", &Options::default()).expect("a device");
+    let settings = Settings { context: Some(256), cache: Scalar::I8, chunk: 32, ..Settings::default() };
+    let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
+    let chunked = e.forward(&tokens, 0, true).expect("logits").to_vec();
+    let stepped = by_steps(&mut e, &tokens);
+    for (class, found) in [("chunks", &chunked), ("a token at a time", &stepped)] {
+        let errors = [rms(found, &exact), rms(found, &floats)];
+        println!("{class}: rms {errors:.4?} of exact logits and of those with an f32 cache");
+        assert!(errors.iter().all(|&e| e > 1e-6 && e < 0.03), "{class}: {errors:?}");
+    }
+}
+
+#[test]
+fn every_device_by_name_runs_the_same_plan() {
+    // The demo on the interpreter is slow: a prompt of few tokens.
+    let path: PathBuf = data("tiny-q4_0_pure.gguf");
+    let file = Gguf::open(path).expect("a GGUF file");
+    let tokens = &ids(&data("tiny-tokens.txt"))[..3];
+    let (mut a, mut b) = (engine(&file, "cpu", None, 8), engine(&file, "interp", None, 8));
+    let (a, b) = (a.forward(tokens, 0, true).expect("logits").to_vec(), b.forward(tokens, 0, true).expect("logits"));
+    assert!(rms(b, &a) < 1e-4);
+}

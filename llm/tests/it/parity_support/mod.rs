@@ -1,0 +1,211 @@
+//! Tiny models as files, tables of logits, and a plan run step by step on any device.
+
+pub mod tables;
+
+use crate::golden_support::{Fixture, Way};
+use gristmill_backend::{Options as DeviceOptions, open};
+use gristmill_compiler::{Cheapest, Decision, Policy};
+use gristmill_encodings::F32;
+use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
+use gristmill_llm::arch::{Bind, Functions, Logits, Model, Options, TokenClass};
+use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
+use gristmill_runtime::{Buffer, Memory};
+use gristmill_tensor::evaluate::{Env, evaluate_all};
+use gristmill_tensor::jit::{Call, Jit};
+use gristmill_uop::function::Storage;
+use gristmill_uop::{EncodingRef, Id, Scalar};
+use half::{bf16, f16};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use tables::argmax;
+
+/// A file that ships with the program.
+pub fn asset(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets").join(name)
+}
+
+/// The folder of the large reference files.
+#[cfg(feature = "reference-tests")]
+pub fn reference() -> PathBuf {
+    std::env::var_os("GRISTMILL_REFERENCE").map(PathBuf::from).expect("GRISTMILL_REFERENCE names the folder")
+}
+
+/// How logits differ from the truth by more than `limit` of the largest, or in an argmax, if they do.
+pub fn far(found: &[f32], want: &[Vec<f64>], limit: f64) -> Option<String> {
+    let scale = want.iter().flatten().fold(0f64, |m, v| m.max(v.abs()));
+    assert_eq!(found.len(), want.len() * want[0].len());
+    for (t, (f, w)) in found.chunks(want[0].len()).zip(want).enumerate() {
+        // NaN is never near.
+        let near = |(a, b): (&f32, &f64)| (f64::from(*a) - b).abs() <= limit * scale;
+        if let Some(i) = f.iter().zip(w).position(|p| !near(p)) {
+            return Some(format!("token {t}, logit {i}: {} should be {}", f[i], w[i]));
+        }
+        let exact: Vec<f32> = w.iter().map(|&v| v as f32).collect();
+        if argmax(f) != argmax(&exact) {
+            return Some(format!("token {t}: argmax {} should be {}", argmax(f), argmax(&exact)));
+        }
+    }
+    None
+}
+
+/// A tiny model as a GGUF file, its matrices in this encoding (a plain one).
+pub fn file_of(fixture: &Fixture, encoding: EncodingRef) -> Gguf {
+    let mut names: Vec<&String> = fixture.dims.keys().collect();
+    names.sort();
+    let of = |name: &str| if fixture.dims[name].len() > 1 { encoding } else { &F32 };
+    let decls: Vec<TensorDecl> =
+        names.iter().map(|n| TensorDecl { name: n, dims: &fixture.dims[*n], encoding: of(n) }).collect();
+    let mut writer = Writer::new(Vec::new(), &fixture.metadata, &decls).expect("a header");
+    for d in &decls {
+        let values = fixture.weight(d.name);
+        let bytes: Vec<u8> = match d.encoding.name {
+            "f16" => values.iter().flat_map(|&v| f16::from_f64(v).to_le_bytes()).collect(),
+            "bf16" => values.iter().flat_map(|&v| bf16::from_f64(v).to_le_bytes()).collect(),
+            _ => values.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect(),
+        };
+        writer.data(&bytes).expect("data");
+    }
+    Gguf::from_bytes(writer.finish().expect("a file")).expect("readable")
+}
+
+/// Keeps every function in the form that it has.
+pub struct AsGiven;
+
+impl Policy for AsGiven {
+    fn choose(&mut self, decision: &Decision) -> usize {
+        if decision.kind == "alternatives" { 0 } else { Cheapest.choose(decision) }
+    }
+}
+
+/// The model of a file; `latent_eps` overrides the epsilon of the latent norms.
+fn model_of(file: &Gguf, latent_eps: Option<f64>) -> Deepseek2 {
+    let mut hyper = Hyper::read(file.metadata(), file).expect("hyper-parameters");
+    if let Some(eps) = latent_eps {
+        hyper.latent_eps = eps;
+    }
+    Deepseek2::new(hyper, file).expect("tensors")
+}
+
+fn bytes_of(file: &Gguf, name: &str) -> Vec<u8> {
+    let info = file.tensor(name).expect("planned from this file");
+    let mut data = vec![0; info.bytes as usize];
+    file.read_tensor(info, &mut data).expect("readable");
+    data
+}
+
+/// Logits after every token, one at a time, by the evaluator. The rope table is the device's, in f32.
+pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f64>> {
+    let model = model_of(file, latent_eps);
+    let rows = tokens.len() + 1;
+    let options = Options {
+        tokens: TokenClass::One,
+        rows,
+        pages: None,
+        chunk: 1,
+        depth: rows,
+        cache: Scalar::F32,
+        logits: Logits::All,
+        tile: Options::TILE,
+    };
+    let plan = model.plan(&options, &mut Functions::new());
+    let table = model.rope_tables(rows)[0].rows(rows).into_iter().map(f64::from).collect();
+    let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope(0), table)]);
+    for layer in 0..model.layers() {
+        for (plane, p) in model.planes(options.cache)[layer].iter().enumerate() {
+            values.insert(Bind::State(layer, plane), vec![0.0; p.elements(rows)]);
+        }
+    }
+    let mut out = Vec::new();
+    for (pos, &token) in tokens.iter().enumerate() {
+        values.insert(Bind::Tokens, vec![token as f64]);
+        for call in &plan.calls {
+            let bytes = |b: &Bind| if let Bind::Weight(n) = b { bytes_of(file, n) } else { Vec::new() };
+            let weights: Vec<Vec<u8>> = call.binds.iter().map(bytes).collect();
+            let mut env = Env::new().var("pos", pos as i64);
+            for (slot, bind) in call.binds.iter().enumerate() {
+                env = match (call.function.slots[slot].storage, values.get(bind)) {
+                    (Storage::Packed(_), _) => env.packed(slot as u32, &weights[slot]),
+                    (_, Some(v)) => env.values(slot as u32, v),
+                    _ => env,
+                };
+            }
+            let roots: Vec<Id> = call.function.outputs.iter().map(|o| o.1).collect();
+            let found = evaluate_all(&call.function.graph, &roots, &env);
+            for (&(slot, _), value) in call.function.outputs.iter().zip(found) {
+                values.insert(call.binds[slot as usize].clone(), value.data);
+            }
+        }
+        out.push(values[&Bind::Logits].clone());
+    }
+    out
+}
+
+/// Logits after every token on a device, by the plan of that way of running. What is not a state begins as NaN.
+pub fn on_device(
+    device: &str,
+    file: &Gguf,
+    tokens: &[i64],
+    way: Way,
+    latent_eps: Option<f64>,
+    policy: &mut dyn Policy,
+) -> Vec<f32> {
+    let model = model_of(file, latent_eps);
+    let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
+    let rows = Options::rows_for(tokens.len(), class.max());
+    let options = Options {
+        tokens: class,
+        rows,
+        pages: None,
+        chunk: class.max(),
+        depth: rows,
+        cache: way.cache,
+        logits: Logits::All,
+        tile: Options::TILE,
+    };
+    let plan = model.plan(&options, &mut Functions::new());
+    let mut jit = Jit::new(open(device, &DeviceOptions { exact: true, ..DeviceOptions::default() }).expect("a device"));
+    let functions: Vec<_> = plan.calls.iter().map(|c| way.form.of(&c.function)).collect();
+    let ready = jit.prepare_with(&functions, policy, &|_, _| ()).expect("compiled");
+    let d = jit.device().clone();
+    let filled = |bytes: &[u8]| {
+        let b = d.alloc(bytes.len(), Memory::State).expect("memory");
+        d.write(&b, 0, bytes).expect("written");
+        b
+    };
+    let mut buffers: HashMap<Bind, Buffer> = HashMap::new();
+    let calls: Vec<Call> = plan
+        .calls
+        .iter()
+        .zip(ready)
+        .map(|(call, function)| {
+            let args = call.binds.iter().zip(&call.function.slots).map(|(bind, slot)| {
+                let size = slot.storage.bytes(&slot.dims).expect("a size");
+                let make = || match bind {
+                    Bind::Weight(name) => filled(&bytes_of(file, name)),
+                    Bind::Rope(table) => {
+                        let table = model.rope_tables(rows)[*table].rows(rows);
+                        filled(&table.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
+                    }
+                    // As a device gives it: zeros.
+                    Bind::State(..) => filled(&vec![0; size]),
+                    _ => filled(&vec![0xff; size]),
+                };
+                buffers.entry(bind.clone()).or_insert_with(make).clone()
+            });
+            Call { args: args.collect(), function }
+        })
+        .collect();
+    let arena =
+        d.alloc(Jit::arena(&calls.iter().map(|c| c.function.clone()).collect::<Vec<_>>()).max(64), Memory::Scratch);
+    let mut step = jit.capture(&calls, &arena.expect("memory")).expect("captured");
+    let mut out = Vec::new();
+    for (i, part) in tokens.chunks(class.max()).enumerate() {
+        let bytes: Vec<u8> = part.iter().flat_map(|&t| (t as i32).to_le_bytes()).collect();
+        d.write(&buffers[&Bind::Tokens], 0, &bytes).expect("written");
+        step.replay(&[("pos", (i * class.max()) as i64), ("n", part.len() as i64)]).expect("run");
+        let mut logits = vec![0u8; part.len() * model.vocabulary() * 4];
+        d.read(&buffers[&Bind::Logits], 0, &mut logits).expect("read");
+        out.extend(logits.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+    }
+    out
+}

@@ -1,0 +1,189 @@
+//! Plans of kernels as values: their texts parse, alternatives are other kernels, a plan that a tuner left is taken, and perturbed schedules take all of
+//! them.
+
+use crate::steps_support::step;
+use gristmill_backend::{cpu, cuda};
+use gristmill_compiler::decision::{Count, counts};
+use gristmill_compiler::decompose::attention::plan::AttentionPlan;
+use gristmill_compiler::layout::Layout;
+use gristmill_compiler::tile::{NestPlan, StagePlan, TilePlan, Workgroup};
+use gristmill_compiler::{Cheapest, Compiled, Decision, Dialect, Listed, Perturb, Policy, check_plan, compile};
+use gristmill_llm::arch::TokenClass;
+use gristmill_uop::fragment::AMX_BF16;
+use gristmill_uop::function::Function;
+use gristmill_uop::launch::LaunchPlan;
+use gristmill_uop::machine::Machine;
+use gristmill_uop::target::Target;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The functions of a step.
+fn functions(preset: &str, tokens: TokenClass) -> Vec<Arc<Function>> {
+    let plan = step(preset, "q4_0", tokens);
+    plan.functions().into_iter().cloned().collect()
+}
+
+fn machines() -> [(Target, &'static dyn Dialect); 4] {
+    let amx = Target::new(Machine { fragments: &[AMX_BF16], ..Machine::cpu("amx", 16, 2) });
+    [
+        (amx, &cpu::dialect::C),
+        (Target::named("h200"), &cuda::dialect::Cuda),
+        (Target::cpu("avx512vnni", 16, 2), &cpu::dialect::C),
+        (Target::cpu("plain", 4, 2), &cpu::dialect::C),
+    ]
+}
+
+fn compiled(
+    function: &Function,
+    (target, dialect): &(Target, &'static dyn Dialect),
+    policy: &mut dyn Policy,
+) -> Compiled {
+    compile(function, target, Some(*dialect), policy)
+}
+
+/// Does the text of an option parse as itself?
+fn parses(plan: &str) -> bool {
+    let workgroup = plan.parse::<Workgroup>().is_ok_and(|w| w.to_string() == plan);
+    let attention = plan.parse::<AttentionPlan>().is_ok_and(|a| a.to_string() == plan);
+    let stages = plan.parse::<StagePlan>().is_ok_and(|s| s.to_string() == plan);
+    let launch = plan.parse::<LaunchPlan>().is_ok_and(|l| l.to_string() == plan);
+    let layout = plan.parse::<Layout>().is_ok_and(|l| l.to_string() == plan);
+    (workgroup
+        || attention
+        || launch
+        || stages
+        || layout
+        || plan.parse::<NestPlan>().is_ok_and(|n| n.to_string() == plan))
+        && check_plan(plan).is_ok()
+}
+
+#[test]
+fn every_proposal_of_every_preset_has_a_text_that_parses() {
+    let mut seen = 0;
+    for preset in ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"] {
+        for tokens in [TokenClass::One, TokenClass::Chunk { max: 512 }] {
+            for function in functions(preset, tokens) {
+                for machine in &machines() {
+                    let made = compiled(&function, machine, &mut Listed);
+                    // Forms of a function are told in terms of its nodes: no tuner leaves any.
+                    let plans = made.decisions.iter().filter(|d| d.kind != "alternatives");
+                    for option in plans.flat_map(|d| &d.options).filter(|o| !o.plan.is_empty()) {
+                        assert!(parses(&option.plan), "{preset}, {}: {}", function.name, option.plan);
+                        seen += 1;
+                    }
+                    for plan in made.plans.iter().flatten() {
+                        assert_eq!(plan.to_string().parse::<TilePlan>().as_ref(), Ok(plan), "{preset}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(seen > 3000, "{seen} texts");
+}
+
+/// To have alternatives listed changes no kernel.
+#[test]
+fn who_lists_alternatives_gets_the_same_kernels() {
+    for machine in &machines() {
+        for function in functions("deepseek-v2-lite", TokenClass::Chunk { max: 64 }) {
+            let sources = |policy: &mut dyn Policy| -> Vec<String> {
+                compiled(&function, machine, policy).programs.iter().map(|p| p.source.clone()).collect()
+            };
+            assert_eq!(sources(&mut Cheapest), sources(&mut Listed), "{} on {}", function.name, machine.0.name);
+        }
+    }
+}
+
+/// The alternatives of a decision, each as a tuner would leave it.
+fn left_by_a_tuner(decision: &Decision) -> impl Iterator<Item = (String, &str)> {
+    decision.options.iter().skip(1).map(|o| (o.plan.clone(), o.name))
+}
+
+#[test]
+fn a_plan_that_a_tuner_left_is_taken_and_is_another_kernel() {
+    for machine in machines() {
+        let mut taken = 0;
+        for function in functions("youtu-llm-2b", TokenClass::Chunk { max: 64 }) {
+            let first = compiled(&function, &machine, &mut Listed);
+            let texts = |c: &Compiled| c.programs.iter().map(|p| p.source.clone()).collect::<Vec<_>>();
+            for kind in ["workgroup", "stages", "nest", "launch"] {
+                let Some(decision) = first.decisions.iter().find(|d| d.kind == kind && d.options.len() > 2) else {
+                    continue;
+                };
+                for (plan, name) in left_by_a_tuner(decision) {
+                    let mut tuned = machine.clone();
+                    tuned.0.plans.insert(decision.key(), plan.clone());
+                    let second = compiled(&function, &tuned, &mut Cheapest);
+                    let answer = second.decisions.iter().find(|d| d.key() == decision.key()).expect("the same kernel");
+                    assert_eq!(answer.options[answer.chosen].plan, plan, "{name}");
+                    assert_ne!(texts(&first), texts(&second), "{name} of {}", decision.key());
+                    taken += 1;
+                }
+            }
+        }
+        assert!(taken > 5, "{taken} on {}", machine.0.name);
+        // What nobody proposes counts for nothing.
+        let mut strange = machine.clone();
+        let function = &functions("youtu-llm-2b", TokenClass::One)[0];
+        let first = compiled(function, &machine, &mut Cheapest);
+        for decision in &first.decisions {
+            strange.0.plans.insert(decision.key(), "workgroup: a7 global".into());
+        }
+        let second = compiled(function, &strange, &mut Cheapest);
+        assert_eq!(first.programs[0].source, second.programs[0].source);
+    }
+}
+
+/// Functions that bind one weight agree on how it lies, whoever decides.
+#[test]
+fn perturbed_layouts_are_the_same_in_every_function() {
+    for machine in &machines() {
+        let mut taken = BTreeSet::new();
+        for seed in 1..4 {
+            let mut lies: BTreeMap<String, Layout> = BTreeMap::new();
+            let mut policy = Perturb::new(0x9e37_79b9_7f4a_7c15 ^ seed);
+            for tokens in [TokenClass::One, TokenClass::Chunk { max: 64 }] {
+                for function in functions("deepseek-v2-lite", tokens) {
+                    for &(slot, layout) in &compiled(&function, machine, &mut policy).layouts {
+                        let weight = format!(
+                            "{:?}",
+                            (function.slots[slot as usize].storage, &function.slots[slot as usize].dims)
+                        );
+                        assert_eq!(*lies.entry(weight).or_insert(layout), layout, "{} of {}", slot, function.name);
+                    }
+                }
+            }
+            taken.extend(lies.values().map(Layout::to_string));
+        }
+        assert!(taken.len() > 1, "{taken:?} on {}", machine.0.name);
+    }
+}
+
+/// Alternatives that were offered more often than that and never taken.
+fn never_taken(all: &[Decision]) -> Vec<String> {
+    let never = counts(all).into_iter().filter(|(_, Count { offered, taken })| *offered > 8 && *taken == 0);
+    never.map(|of| format!("{of:?}")).collect()
+}
+
+/// At least nine schedules of each function, and as many more, up to forty, as it takes: one of many alternatives that is offered seldom may wait for its turn.
+#[test]
+fn perturbed_schedules_take_every_alternative() {
+    let mut all: Vec<Decision> = Vec::new();
+    for seed in 1..40 {
+        for machine in &machines() {
+            for (i, tokens) in [TokenClass::One, TokenClass::Chunk { max: 64 }].into_iter().enumerate() {
+                for function in functions("deepseek-v2-lite", tokens) {
+                    let mut policy = Perturb::new(0x9e37_79b9_7f4a_7c15 ^ (seed + 100 * i as u64));
+                    all.extend(compiled(&function, machine, &mut policy).decisions);
+                }
+            }
+        }
+        if seed >= 9 && never_taken(&all).is_empty() {
+            break;
+        }
+    }
+    let kinds = counts(&all).len();
+    assert!(kinds > 25, "{kinds} alternatives");
+    let never = never_taken(&all);
+    assert!(never.is_empty(), "{never:?}");
+}

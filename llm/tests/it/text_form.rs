@@ -1,0 +1,125 @@
+//! The text form and the specs, on everything the golden tiny models capture and compile.
+
+use crate::golden_support::{Fixture, Tiny};
+use gristmill_backend::{Options as Device, open};
+use gristmill_compiler::testing::{every_form, rules_of_tensors};
+use gristmill_compiler::{Cheapest, Perturb, Policy, compile};
+use gristmill_encodings::by_name;
+use gristmill_llm::arch::{Functions, Logits, Model, Options, TokenClass};
+use gristmill_llm::gguf::Gguf;
+use gristmill_tensor::function::ContentKey;
+use gristmill_uop::dtype::Scalar;
+use gristmill_uop::function::Function;
+use gristmill_uop::spec::{self, Level};
+use gristmill_uop::target::Target;
+use gristmill_uop::{Graph, Id, text};
+use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
+
+/// Every function of a model: both classes of step, all logits and the last, three types of cache; some forms of what has several, over the first type.
+fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
+    let mut shared = Functions::new();
+    let (mut out, mut written): (Vec<Arc<Function>>, Vec<Arc<Function>>) = Default::default();
+    for tokens in [TokenClass::One, TokenClass::Chunk { max: 8 }] {
+        for (logits, cache) in [(Logits::Last, Scalar::F16), (Logits::All, Scalar::F32), (Logits::Last, Scalar::I8)] {
+            let options =
+                Options { tokens, rows: 192, pages: None, chunk: 192, depth: 192, cache, logits, tile: Options::TILE };
+            for f in model.plan(&options, &mut shared).functions() {
+                if !out.iter().any(|o| Arc::ptr_eq(o, f)) {
+                    out.push(f.clone());
+                    written.extend((cache == Scalar::F16 && f.name.contains(".chunk")).then(|| f.clone()));
+                }
+            }
+        }
+    }
+    // What is compiled in another form than the written one has both forms' text.
+    let plain = Target::cpu("plain", 4, 2);
+    let forms = |f: &Arc<Function>| every_form(f, &plain, &rules_of_tensors(), 4).into_iter().map(Arc::new);
+    out.extend(written.iter().flat_map(forms));
+    out
+}
+
+/// Prints, parses and prints again: the same text, and a graph that keeps to its level.
+fn round_trip(g: &Graph, roots: &[Id], level: Level, what: &str) {
+    let printed = text::print(g, roots);
+    let (parsed, again) = text::parse(&printed, &by_name).unwrap_or_else(|e| panic!("{what}: {e}\n{printed}"));
+    assert!(text::print(&parsed, &again) == printed, "{what}: another text after parsing\n{printed}");
+    for (g, roots) in [(g, roots), (&parsed, &again[..])] {
+        for &root in roots {
+            spec::check(g, root, level).unwrap_or_else(|e| panic!("{what}: {e}"));
+        }
+    }
+}
+
+/// Every function of the models, what two have in common once: the golden ones, and a quantised one. Found once for all tests.
+fn all() -> &'static [(String, Arc<Function>)] {
+    static ALL: OnceLock<Vec<(String, Arc<Function>)>> = OnceLock::new();
+    ALL.get_or_init(found)
+}
+
+fn found() -> Vec<(String, Arc<Function>)> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo-glm-Q4_K_M.gguf");
+    let file = Gguf::open(path).expect("a GGUF file");
+    let demo = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
+    let mut all = Vec::new();
+    let mut known = HashSet::new();
+    let mut add = |name: &str, model: &dyn Model| {
+        let new = functions(model).into_iter().filter(|f| known.insert(f.key()));
+        all.extend(new.map(|f| (format!("{name} {}", f.name), f)));
+    };
+    for tiny in [Tiny::A, Tiny::B, Tiny::C, Tiny::D] {
+        add(&format!("{tiny:?}"), Fixture::new(tiny, true).model.as_ref());
+    }
+    add("A, the older format", Fixture::new(Tiny::A, false).model.as_ref());
+    add("demo", demo.as_ref());
+    all
+}
+
+/// Every kernel of every function for a target, as it is planned and perturbed.
+fn check_kernels(device: &str, isa: &str) {
+    let options = Device { threads: Some(2), isa: isa.into(), ..Device::default() };
+    let target: Target = open(device, &options).expect("a device").device.target().clone();
+    // Many functions have some kernels in common.
+    let mut known = HashSet::new();
+    for (what, f) in all() {
+        let (mut cheapest, mut perturbed) = (Cheapest, Perturb::new(7));
+        for policy in [&mut cheapest as &mut dyn Policy, &mut perturbed] {
+            for p in compile(f, &target, None, policy).programs {
+                if known.insert(text::print(&p.graph, &[p.root])) {
+                    round_trip(&p.graph, &[p.root], Level::Kernel, &format!("{what}, {} for {}", p.name, target.name));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn functions_of_models() {
+    let all = all();
+    assert!(all.len() > 100, "{} functions", all.len());
+    for (what, f) in all {
+        let roots: Vec<Id> = f.outputs.iter().map(|o| o.1).collect();
+        round_trip(&f.graph, &roots, Level::Tensor, what);
+    }
+}
+
+// Each target by itself: they are compiled beside one another.
+#[test]
+fn kernels_for_this_processor() {
+    check_kernels("null", "auto");
+}
+
+#[test]
+fn kernels_for_a_plain_processor() {
+    check_kernels("null", "plain");
+}
+
+#[test]
+fn kernels_for_a_gpu() {
+    check_kernels("null:gpu", "auto");
+}
+
+#[test]
+fn kernels_for_the_interpreter() {
+    check_kernels("interp", "auto");
+}

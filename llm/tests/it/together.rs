@@ -1,0 +1,240 @@
+//! Many sequences at a time have the tokens that each has alone, where somebody wants the same text again; and what they leave is used again.
+
+use crate::parity_support::tables::{data, ids};
+use gristmill_backend::{Options, open};
+use gristmill_llm::engine::{Engine, Row, Settings};
+use gristmill_llm::generation::{Constraint, Generation, Given};
+use gristmill_llm::gguf::Gguf;
+use gristmill_llm::prefix::Reuse;
+use gristmill_llm::sampling::{Sampler, SamplingParams, TokenSet};
+use gristmill_llm::sched::{Batcher, SequenceId, Stepped};
+use gristmill_llm::session::ConstraintError;
+use std::collections::BTreeMap;
+
+/// Sequences of a step.
+const PARALLEL: usize = 4;
+/// Tokens of an answer.
+const ANSWER: usize = 12;
+
+fn engine(family: &str, quant: &str) -> (Engine, Vec<u32>) {
+    let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
+    let opened = open("cpu", &Options { quick: true, ..Options::default() }).expect("a device");
+    let settings = Settings { context: Some(256), chunk: 128, parallel: Some(PARALLEL), ..Settings::default() };
+    let engine = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
+    (engine, ids(&data(&format!("families/{family}-tokens.txt"))))
+}
+
+/// A request: its prompt, and the seed of its answer; the most probable tokens without.
+#[derive(Clone)]
+struct Asked {
+    prompt: Vec<u32>,
+    seed: Option<u64>,
+}
+
+fn sampler(asked: &Asked) -> Sampler {
+    let params = match asked.seed {
+        Some(seed) => SamplingParams { seed, temperature: 1.0, ..SamplingParams::default() },
+        None => SamplingParams::greedy(),
+    };
+    Sampler::new(params).expect("parameters in range")
+}
+
+/// The answers to these, of which each is added so many steps after the one before.
+fn answers(batcher: &mut Batcher, asked: &[Asked], apart: usize) -> Vec<Vec<u32>> {
+    let mut samplers: Vec<Sampler> = asked.iter().map(sampler).collect();
+    let mut answers = vec![Vec::new(); asked.len()];
+    let mut here: BTreeMap<SequenceId, usize> = BTreeMap::new();
+    let mut step = 0;
+    let mut come = 0;
+    while come < asked.len() || !here.is_empty() {
+        while come < asked.len() && step >= come * apart {
+            here.insert(batcher.add(&asked[come].prompt, Reuse::Exact).expect("a prompt"), come);
+            come += 1;
+        }
+        let stepped: Vec<Stepped> = batcher.step(&mut |_, _| None).expect("a step");
+        for of in stepped {
+            let i = here[&of.sequence];
+            let history = batcher.scheduler().tokens(of.sequence).to_vec();
+            let logits = batcher.logits(of).expect("logits");
+            let token = samplers[i].sample(logits, &history).expect("a token");
+            if asked[i].seed.is_none()
+                && let Some(probable) = batcher.most_probable(of).expect("a token")
+            {
+                assert_eq!(probable, token, "the device chooses as the host does");
+            }
+            answers[i].push(token);
+            match answers[i].len() < ANSWER {
+                true => batcher.push(of.sequence, token),
+                false => {
+                    batcher.remove(of.sequence);
+                    here.remove(&of.sequence);
+                }
+            }
+        }
+        step += 1;
+    }
+    assert_eq!(batcher.load().pages, 0, "nobody has a page");
+    answers
+}
+
+/// Requests that begin alike and end at other places, some with a seed.
+fn requests(tokens: &[u32]) -> Vec<Asked> {
+    let of = |begin: usize, end: usize, seed| Asked { prompt: tokens[begin..end].to_vec(), seed };
+    vec![of(0, 70, None), of(0, 33, Some(7)), of(5, 45, None), of(0, 90, Some(1)), of(0, 70, Some(3)), of(2, 3, None)]
+}
+
+fn check(family: &str, quant: &str) {
+    let (engine, tokens) = engine(family, quant);
+    let mut batcher = Batcher::new(engine, true).unwrap_or_else(|_| panic!("{family} shares steps"));
+    let asked = requests(&tokens);
+    let alone: Vec<Vec<u32>> =
+        asked.iter().map(|one| answers(&mut batcher, std::slice::from_ref(one), 0).remove(0)).collect();
+    for apart in [0, 1, 5] {
+        assert_eq!(answers(&mut batcher, &asked, apart), alone, "{family}, {apart} steps apart");
+    }
+    // Nothing is known of earlier ones.
+    batcher.reset();
+    assert_eq!(answers(&mut batcher, &asked, 2), alone, "{family}, afresh");
+}
+
+#[test]
+fn llama_answers_as_alone() {
+    check("llama", "q4_k_m");
+}
+
+#[test]
+fn experts_answer_as_alone() {
+    check("qwen3moe", "q8_0");
+}
+
+#[test]
+fn latents_answer_as_alone() {
+    check("deepseek2", "q8_0");
+}
+
+#[test]
+fn windows_and_shared_caches_answer_as_alone() {
+    check("gemma4", "q8_0");
+}
+
+#[test]
+fn steps_have_the_size_of_the_largest_where_a_text_must_not_depend_on_others() {
+    for invariant in [true, false] {
+        let (engine, tokens) = engine("llama", "q4_k_m");
+        let mut batcher = Batcher::new(engine, invariant).unwrap_or_else(|_| panic!("it shares steps"));
+        let asked = &requests(&tokens)[1..2];
+        let first = answers(&mut batcher, asked, 0);
+        let launches = [1, PARALLEL].map(|sequences| !batcher.engine().row_launches(sequences).is_empty());
+        assert_eq!(launches, [!invariant, invariant]);
+        // Alone, its text is the same every time.
+        assert_eq!(answers(&mut batcher, asked, 0), first);
+    }
+}
+
+/// Bits of a row's logits, run beside so many others.
+fn beside(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
+    let pages: Vec<Vec<u32>> = (0..=others as u32).map(|page| vec![page]).collect();
+    for (position, &token) in tokens.iter().enumerate() {
+        let rows: Vec<Row> = pages.iter().map(|pages| Row { token, position, pages: pages[..].into() }).collect();
+        engine.step_rows_alike(&rows).expect("a step");
+    }
+    let mut logits = Vec::new();
+    engine.row_logits(0, &mut logits).expect("logits");
+    logits.into_iter().map(f32::to_bits).collect()
+}
+
+#[test]
+fn a_row_has_the_same_bits_whatever_is_beside_it() {
+    for (family, quant) in [("llama", "q4_k_m"), ("qwen3moe", "q8_0"), ("deepseek2", "q8_0"), ("gemma4", "q8_0")] {
+        let (mut engine, tokens) = engine(family, quant);
+        let of: Vec<Vec<u32>> = (0..PARALLEL).map(|others| beside(&mut engine, &tokens[..20], others)).collect();
+        assert!(
+            of.iter().all(|bits| *bits == of[0]),
+            "{family}: {:?}",
+            of.iter().map(|bits| *bits == of[0]).collect::<Vec<_>>()
+        );
+    }
+}
+
+/// What may come next: other tokens each time, or all.
+struct Two(u32);
+
+impl Constraint for Two {
+    fn mask(&mut self, tokens: &mut TokenSet) -> Result<(), ConstraintError> {
+        let words = tokens.words().len() as u32;
+        tokens.keep(&(0..words).map(|word| 0x9249_2492u32.rotate_left(self.0 + word)).collect::<Vec<_>>());
+        Ok(())
+    }
+    fn accept(&mut self, _: u32) -> Result<bool, ConstraintError> {
+        self.0 += 1;
+        Ok(false)
+    }
+}
+
+/// An answer with parameters of its own.
+fn own(nth: usize) -> Generation<'static> {
+    let all = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
+    let penalties = SamplingParams { repeat_penalty: 1.3, presence_penalty: 0.5, ..SamplingParams::greedy() };
+    let params = match nth {
+        0 => SamplingParams { top_p: 0.9, ..SamplingParams::default() },
+        1 => penalties,
+        2 => SamplingParams { top_p: 0.2, ..all },
+        3 => SamplingParams { top_k: 20, frequency_penalty: 0.3, ..all },
+        4 => SamplingParams::greedy(),
+        _ => all,
+    };
+    let sampler = Sampler::new(SamplingParams { seed: nth as u64, ..params }).expect("parameters in range");
+    let one = Generation::new(sampler, ANSWER, |_| false).with_bias(vec![(3, 2.0), (nth as u32, -100.0)]);
+    if nth.is_multiple_of(2) { one.with_constraint(Box::new(Two(nth as u32))) } else { one }
+}
+
+/// Answers to these prompts, each with its own way to choose, and how many tokens were chosen of what the device told.
+fn own_answers(batcher: &mut Batcher, prompts: &[(usize, &[u32])]) -> (Vec<Vec<u32>>, usize) {
+    let (vocabulary, context) = (batcher.engine().model().vocabulary(), batcher.engine().context());
+    let mut here = BTreeMap::new();
+    for (at, &(nth, prompt)) in prompts.iter().enumerate() {
+        here.insert(batcher.add(prompt, Reuse::Exact).expect("a prompt"), (at, own(nth)));
+    }
+    let (mut answers, mut told) = (vec![Vec::new(); prompts.len()], 0);
+    while !here.is_empty() {
+        let mut asking = |sequence, history: &[u32]| here.get_mut(&sequence)?.1.ask(history, vocabulary);
+        for of in batcher.step(&mut asking).expect("a step") {
+            let Some((at, generation)) = here.get_mut(&of.sequence) else { panic!("{of:?} is nobody's") };
+            let history = batcher.scheduler().tokens(of.sequence).to_vec();
+            let token = batcher.ranked(of).and_then(|ranked| generation.choose_ranked(ranked, &history));
+            told += usize::from(token.is_some());
+            let given = match token {
+                Some(token) => Given::Token(token),
+                None => Given::Logits(batcher.logits(of).expect("logits")),
+            };
+            let step = generation.take(given, &history, context).expect("a token");
+            let token = step.token.expect("a token");
+            answers[*at].push(token);
+            match step.finish {
+                None => batcher.push(of.sequence, token),
+                Some(_) => {
+                    batcher.remove(of.sequence);
+                    here.remove(&of.sequence);
+                }
+            }
+        }
+    }
+    (answers, told)
+}
+
+#[test]
+fn answers_with_parameters_of_their_own_do_not_depend_on_who_chooses_or_who_is_beside_them() {
+    let (engine, tokens) = engine("qwen3moe", "q8_0");
+    let prompts: Vec<(usize, &[u32])> = (0..6).map(|nth| (nth, &tokens[nth..40 + 7 * nth])).collect();
+    let mut batcher = Batcher::new(engine, true).unwrap_or_else(|_| panic!("it shares steps")).with_ranks(false);
+    let (alone, told): (Vec<_>, Vec<_>) = prompts.iter().map(|one| own_answers(&mut batcher, &[*one])).unzip();
+    let alone = alone.concat();
+    assert!(told.iter().all(|&told| told == 0));
+    assert_eq!(own_answers(&mut batcher, &prompts).0, alone);
+    let mut batcher = batcher.with_ranks(true);
+    let (ranked, told) = own_answers(&mut batcher, &prompts);
+    assert_eq!(ranked, alone);
+    assert!(told > 3 * ANSWER, "{told} of {} tokens", prompts.len() * ANSWER);
+    let one = own_answers(&mut batcher, &prompts[2..3]);
+    assert_eq!(one.0, alone[2..3]);
+}

@@ -1,0 +1,159 @@
+//! Every kernel of the usual models in WGSL, for adapters that this machine need not have: naga validates it, and writes it for Metal and for Direct3D 12.
+//! What naga cannot write, more buffers than an adapter binds or more than a workgroup shares is a failure. No GPU and no driver is needed.
+//!
+//! `GRISTMILL_CASE=text` selects models whose names contain the text; all of them, with every step, are `GRISTMILL_CARDS=all`.
+
+use crate::side_by_side::each;
+use gristmill_backend::null::NullDevice;
+use gristmill_backend::wgpu::dialect::{PRELUDE, Wgsl};
+use gristmill_backend::{Opened, Text};
+use gristmill_llm::arch::{self, Functions};
+use gristmill_llm::engine::{CacheShape, Most, Settings, cache_rows, classes, depths, plan_options};
+use gristmill_llm::gguf::Gguf;
+use gristmill_llm::sampling::{self, Choice};
+use gristmill_tensor::jit::{Jit, Ready};
+use gristmill_uop::Scalar;
+use gristmill_uop::adapter::{Adapter, AdapterKind};
+use gristmill_uop::program::Program;
+use gristmill_uop::target::Target;
+use naga::back::{hlsl, msl};
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const CONTEXT: usize = 32768;
+const CHUNK: usize = 512;
+/// Most buffers of a kernel that Metal binds beside its own (wgpu's figure for argument tables of the second tier), and of every other interface fewer than it has.
+const BUFFERS: usize = 29;
+
+/// Models, and for which adapter each is compiled unless all are asked for.
+const MODELS: [(&str, &str, usize); 5] = [
+    ("youtu-llm-2b", "q4_0", 0),
+    ("llama-3.1-8b", "q4_k_m", 1),
+    ("qwen3-8b", "q8_0", 2),
+    ("deepseek-v2-lite", "q4_0", 3),
+    ("glm-4.7-flash", "q4_k_m", 0),
+];
+
+/// An Apple GPU, one of AMD's, one of Intel's whose subgroups may have eight threads, and one whose threads exchange nothing.
+fn adapters() -> [Adapter; 4] {
+    let of = |name: &str, kind, subgroup, threads, shared| Adapter {
+        name: name.into(),
+        kind,
+        subgroup,
+        threads,
+        shared,
+        largest_binding: i32::MAX as usize,
+        alignment: 256,
+    };
+    [
+        of("Apple M3 Max", AdapterKind::Integrated, Some(32), 1024, 32 << 10),
+        of("AMD Radeon RX 7900 XTX", AdapterKind::Discrete, Some(32), 1024, 64 << 10),
+        of("Intel(R) Arc(tm) Graphics", AdapterKind::Integrated, Some(8), 1024, 32 << 10),
+        of("an old one", AdapterKind::Integrated, None, 256, 16 << 10),
+    ]
+}
+
+/// A program, and whether it may have integers of 64 bits: the choice of a token has some, and so have layers with experts, as nobody sees the bounds of what is
+/// chosen by data. No other step of a model has any.
+type Kernel = (Arc<Program>, bool);
+
+/// The programs of a model's steps and of the greedy choice, for a target; of steps of one token, or of all.
+fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<Kernel> {
+    let file = Gguf::synth(preset, quant).expect("a preset");
+    let model = arch::load(file.metadata(), &file).expect("a model");
+    let mut jit = Jit::new(Opened::new(Arc::new(NullDevice::new("null", target)), Some(&Wgsl)));
+    let mut functions = Functions::new();
+    let rows = cache_rows(CONTEXT, CHUNK);
+    let mut all = Vec::new();
+    for class in classes(Most::chunk(CHUNK), &depths(&Settings::default(), rows, jit.device().target()), None) {
+        if class.tokens > 1 && !all_steps {
+            continue;
+        }
+        let cache = CacheShape { rows, pages: None, chunk: CHUNK, scalar: Scalar::F16 };
+        let plan = model.plan(&plan_options(class, cache, jit.target()), &mut functions);
+        all.extend(plan.functions().into_iter().cloned());
+    }
+    all.push(functions.share(sampling::function(Choice::Greedy, model.vocabulary(), rows)));
+    let ready = jit.prepare(&all, &|_, _| ()).expect("scheduled");
+    let chooses = |name: &str| name.starts_with("sample.") || name.contains(".moe.");
+    let of = |ready: &Arc<Ready>| -> Vec<Kernel> {
+        ready.compiled.programs.iter().map(|p| (p.clone(), chooses(&ready.function.name))).collect()
+    };
+    ready.iter().flat_map(of).collect()
+}
+
+/// A text, and whether it may have subgroups and integers of 64 bits.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Case {
+    source: String,
+    shuffles: bool,
+    long: bool,
+}
+
+/// What is wrong with a kernel's text.
+fn fault(&Case { ref source, shuffles, long }: &Case) -> Option<String> {
+    let source = format!("{PRELUDE}{source}");
+    let module = match naga::front::wgsl::parse_str(&source) {
+        Ok(module) => module,
+        Err(error) => return Some(error.emit_to_string(&source)),
+    };
+    // Halves are unpacked wherever there are compute shaders.
+    let mut has = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    has.set(Capabilities::SUBGROUP, shuffles);
+    has.set(Capabilities::SHADER_INT64, long);
+    let info = match Validator::new(ValidationFlags::all(), has).validate(&module) {
+        Ok(info) => info,
+        Err(error) => return Some(error.emit_to_string(&source)),
+    };
+    let options = msl::Options { lang_version: (2, 4), fake_missing_bindings: true, ..msl::Options::default() };
+    if let Err(error) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default()) {
+        return Some(format!("Metal: {error}"));
+    }
+    let options = hlsl::Options {
+        shader_model: hlsl::ShaderModel::V6_4,
+        fake_missing_bindings: true,
+        ..hlsl::Options::default()
+    };
+    let (mut text, pipeline) = (String::new(), hlsl::PipelineOptions::default());
+    let written = hlsl::Writer::new(&mut text, &options, &pipeline).write(&module, &info, None);
+    written.err().map(|error| format!("Direct3D: {error}"))
+}
+
+#[test]
+fn every_kernel_is_valid_and_is_written_for_metal_and_direct3d() {
+    let wanted = std::env::var("GRISTMILL_CASE").unwrap_or_default();
+    let all = std::env::var("GRISTMILL_CARDS").is_ok_and(|cards| cards == "all");
+    let mut faults: BTreeMap<String, String> = BTreeMap::new();
+    // Layers of a model share texts; each is looked at once.
+    let mut cases: BTreeMap<Case, String> = BTreeMap::new();
+    let mut count = 0;
+    for (preset, quant, of) in MODELS.into_iter().filter(|m| m.0.contains(&wanted)) {
+        for (i, adapter) in adapters().into_iter().enumerate().filter(|(i, _)| all || *i == of) {
+            let target = Target::new(adapter.machine());
+            // The steps of one model's prompts, unless all are asked for.
+            for (program, long) in programs(target, preset, quant, all || preset == MODELS[0].0) {
+                let place = format!("{i}: {preset} {quant} for {}, {}", adapter.name, program.title);
+                let Program { params, threads, scratch, .. } = &*program;
+                count += 1;
+                if *scratch <= adapter.shared && params.len() < BUFFERS && *threads <= adapter.threads {
+                    let case = Case { source: Text::of(&program).source, shuffles: adapter.subgroup.is_some(), long };
+                    cases.entry(case).or_insert(place);
+                } else {
+                    let buffers = params.len();
+                    let fault =
+                        format!("{buffers} buffers, {threads} threads, {scratch} bytes shared of {}", adapter.shared);
+                    faults.entry(fault).or_insert(place);
+                }
+            }
+        }
+    }
+    let cases: Vec<(Case, String)> = cases.into_iter().collect();
+    for (fault, (_, place)) in each(&cases, |(case, _)| fault(case)).into_iter().zip(&cases) {
+        if let Some(fault) = fault {
+            faults.entry(fault).or_insert_with(|| place.clone());
+        }
+    }
+    println!("{count} kernels, {} texts", cases.len());
+    assert!(count > 0 && faults.is_empty(), "{} faults, the first of them: {:#?}", faults.len(), faults.iter().next());
+}

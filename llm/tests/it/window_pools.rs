@@ -1,0 +1,272 @@
+//! Layers with a window whose pages are a smaller pool: logits of a cache of every position, though all that no token sees is no number, answers that do not depend on
+//! who is beside them or which windows are gone, and no more bytes than the pool's.
+
+use crate::recording;
+
+use crate::parity_support::tables::{data, rms};
+use crate::recording::Recording;
+use gristmill_backend::{Opened, Options, open};
+use gristmill_llm::arch;
+use gristmill_llm::engine::{Compiled, Engine, Forecast, Pages, Row, Settings, Weights};
+use gristmill_llm::gguf::Gguf;
+use gristmill_llm::prefix::Reuse;
+use gristmill_llm::sampling::{Sampler, SamplingParams};
+use gristmill_llm::sched::{Batcher, SequenceId};
+use gristmill_uop::Scalar;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{ControlFlow, Range};
+
+/// What logits of steps cut in other places may differ by, in their deviation: all is exact but for the order of sums.
+const NEAR: f64 = 1e-4;
+/// Families with windows, of 16 positions in these files.
+const FILES: [&str; 4] = ["gemma3-q8_0", "gemma4-q8_0", "gemma4-moe-q8_0", "gpt-oss-mxfp4"];
+const WINDOW: usize = 16;
+/// Tokens of a step, and of context: 48 pages of three sequences beside 14 of windows.
+const CHUNK: usize = 32;
+const CONTEXT: usize = 1024;
+const SEQUENCES: usize = 3;
+/// Positions of a page.
+const PAGE: usize = arch::Options::PAGE;
+
+fn exact() -> Options {
+    Options { exact: true, quick: true, ..Options::default() }
+}
+
+fn file(name: &str) -> Gguf {
+    Gguf::open(data(&format!("families/{name}.gguf"))).expect("a GGUF file")
+}
+
+fn settings(cache: Scalar, parallel: Option<usize>) -> Settings {
+    Settings { context: Some(CONTEXT), cache, chunk: CHUNK, parallel, ..Settings::default() }
+}
+
+fn engine(name: &str, opened: Opened, cache: Scalar, parallel: Option<usize>) -> Engine {
+    Engine::load(&file(name), opened, settings(cache, parallel), &|_| ()).expect("a model")
+}
+
+fn text(seed: u32, len: usize) -> Vec<u32> {
+    (0..len as u32).map(|i| (i * 37 + seed * 101 + i * i % 13) % 300).collect()
+}
+
+/// An engine whose pool of windows can be filled with what is no number.
+struct Poisoned {
+    engine: Engine,
+    device: Recording,
+    /// Bytes of a page of each plane of layers with a window.
+    planes: BTreeSet<usize>,
+    windows: usize,
+}
+
+impl Poisoned {
+    fn new(name: &str, cache: Scalar) -> Poisoned {
+        let (opened, device) = recording::around(open("cpu", &exact()).expect("a device"));
+        let engine = engine(name, opened, cache, Some(SEQUENCES));
+        let windows = engine.window_pages().expect("a pool of windows");
+        assert!(windows < engine.pages().expect("a pool"), "{name}: {windows} pages of windows");
+        let planes = engine.model().planes(cache).into_iter().flatten();
+        let planes = planes.filter(|plane| plane.window().is_some()).map(|plane| plane.bytes(PAGE)).collect();
+        Poisoned { engine, device, planes, windows }
+    }
+    /// Makes every row of the pool that is none of these no number.
+    fn poison(&self, seen: &BTreeSet<(u32, usize)>) {
+        let mut buffers = 0;
+        for &page_bytes in &self.planes {
+            for buffer in self.device.states(self.windows * page_bytes) {
+                buffers += 1;
+                let row = page_bytes / PAGE;
+                for page in 0..self.windows as u32 {
+                    for at in (0..PAGE).filter(|&at| !seen.contains(&(page, at))) {
+                        let place = page as usize * page_bytes + at * row;
+                        self.engine.device().write(&buffer, place, &vec![0xff; row]).expect("written");
+                    }
+                }
+            }
+        }
+        assert!(buffers > 0, "no buffer is known as one of windows");
+    }
+}
+
+/// The rows of windows where these positions lie.
+fn rows(windows: &[u32], positions: Range<usize>) -> impl Iterator<Item = (u32, usize)> {
+    positions.map(|p| (windows[p / PAGE], p % PAGE))
+}
+
+/// What the token at that position sees before it.
+fn before(position: usize) -> Range<usize> {
+    (position + 1).saturating_sub(WINDOW)..position
+}
+
+/// Pages of a sequence of so many tokens: neighbours are no neighbours in the pool.
+fn pages(engine: &Engine, sequence: usize, tokens: usize) -> [Vec<u32>; 2] {
+    let (all, blocks) = (engine.pages().expect("a pool") as u32, tokens.div_ceil(PAGE));
+    let own = |block: usize| ((sequence * CONTEXT / PAGE + block) as u32 * 7 + 3) % all;
+    [(0..blocks).map(own).collect(), engine.window_pages_in_turn(sequence, SEQUENCES, blocks)]
+}
+
+fn upto([all, windows]: &[Vec<u32>; 2], position: usize) -> Pages<'_> {
+    let blocks = position / PAGE + 1;
+    Pages { all: &all[..blocks], windows: &windows[..blocks] }
+}
+
+/// Logits of a sequence in pieces of so many tokens, where all else that the pool of windows has is no number.
+fn in_pieces(of: &mut Poisoned, tokens: &[u32], most: usize) -> Vec<f32> {
+    let pages = pages(&of.engine, 1, tokens.len());
+    let (mut out, mut at) = (Vec::new(), 0);
+    for piece in tokens.chunks(most) {
+        of.poison(&rows(&pages[1], before(at)).collect());
+        of.engine.select(upto(&pages, at + piece.len() - 1)).expect("pages");
+        out.extend_from_slice(of.engine.forward(piece, at, true).expect("logits"));
+        at += piece.len();
+    }
+    out
+}
+
+/// Logits of sequences of these tokens, every one `late` steps behind the one before, likewise.
+fn staggered(of: &mut Poisoned, tokens: &[u32], late: usize) -> Vec<Vec<f32>> {
+    let pages: Vec<_> = (0..SEQUENCES).map(|s| pages(&of.engine, s, tokens.len())).collect();
+    let (mut found, mut row) = (vec![Vec::new(); SEQUENCES], Vec::new());
+    for step in 0..tokens.len() + late * (SEQUENCES - 1) {
+        let at = |s: usize| step.checked_sub(late * s).filter(|&p| p < tokens.len());
+        let running: Vec<(usize, usize)> = (0..SEQUENCES).filter_map(|s| Some((s, at(s)?))).collect();
+        of.poison(&running.iter().flat_map(|&(s, p)| rows(&pages[s][1], before(p))).collect());
+        let row_of = |&(s, position): &(usize, usize)| Row {
+            token: tokens[position],
+            position,
+            pages: upto(&pages[s], position),
+        };
+        of.engine.step_rows(&running.iter().map(row_of).collect::<Vec<_>>()).expect("a step");
+        for (i, &(s, _)) in running.iter().enumerate() {
+            of.engine.row_logits(i, &mut row).expect("logits");
+            found[s].extend_from_slice(&row);
+        }
+    }
+    found
+}
+
+#[test]
+fn nothing_is_read_but_windows() {
+    let tokens = text(3, 200);
+    for name in FILES {
+        let caches: &[Scalar] = if name == FILES[0] { &[Scalar::F32, Scalar::I8] } else { &[Scalar::F32] };
+        for &cache in caches {
+            let mut alone = engine(name, open("cpu", &exact()).expect("a device"), cache, None);
+            let expected = alone.forward(&tokens, 0, true).expect("logits").to_vec();
+            let mut of = Poisoned::new(name, cache);
+            let mut all: Vec<Vec<f32>> = [CHUNK, 7, 1].map(|most| in_pieces(&mut of, &tokens, most)).into();
+            all.extend(staggered(&mut of, &tokens[..150], 19));
+            // Where bytes are cached, a value at the border of two codes goes either way.
+            let most = if cache == Scalar::F32 { NEAR } else { 0.05 };
+            let errors: Vec<f64> = all.iter().map(|found| rms(found, &expected[..found.len()])).collect();
+            println!("{name}, {cache:?}: {errors:?}");
+            assert!(errors.iter().all(|&e| e < most), "{name}, {cache:?}: {errors:?}");
+        }
+    }
+}
+
+#[test]
+fn a_pool_has_the_bytes_of_its_windows() {
+    for name in FILES {
+        let (file, settings) = (file(name), settings(Scalar::F16, Some(SEQUENCES)));
+        let model = arch::load(file.metadata(), &file).expect("a model");
+        let (all, within) = (model.cache_row_bytes(Scalar::F16), model.window_row_bytes(Scalar::F16));
+        let none = Weights::default();
+        let opened = || open("cpu", &exact()).expect("a device");
+        let compiled = Compiled::new(&file, opened(), settings.clone(), &none, &|_| ()).expect("compiled");
+        let engine = Engine::load(&file, opened(), settings.clone(), &|_| ()).expect("a model");
+        assert_eq!((engine.pages(), engine.window_pages()), (Some(48), Some(14)), "{name}");
+        // What is allocated is what was said, but for tables of numbers of pages.
+        let tables = engine.memory_bytes() - compiled.memory(&none);
+        assert!(tables < 4096, "{name}: {tables} bytes that nobody counted");
+        let forecast = Forecast::of(&file, &settings, u64::MAX / 2).expect("one");
+        let besides = engine.memory_bytes() - engine.weight_bytes() - forecast.beside;
+        assert!(besides < 4 << 20, "{name}: {besides} bytes that the forecast does not know");
+        let whole = Settings { parallel: None, ..settings };
+        let alone = Forecast::of(&file, &whole, u64::MAX / 2).expect("one");
+        let rows = [2048 * (all - within) + 64 * within, 48 * PAGE * (all - within) + 14 * PAGE * within];
+        assert_eq!(forecast.beside as i64 - alone.beside as i64, rows[1] as i64 - rows[0] as i64, "{name}");
+    }
+}
+
+#[test]
+fn eight_contexts_of_real_shape_take_what_their_windows_do() {
+    for (preset, quant, most) in
+        [("gemma-3-12b", "q4_0", 25), ("gemma-4-26b-a4b", "q4_0", 11), ("gpt-oss-20b", "mxfp4_moe", 8)]
+    {
+        let file = Gguf::synth(preset, quant).expect("a preset");
+        let settings = Settings { context: Some(32_768), parallel: Some(8), ..Settings::default() };
+        let forecast = Forecast::of(&file, &settings, u64::MAX / 2).expect("one");
+        println!("{preset}: {:.2} GB beside the weights", forecast.beside as f64 / 1e9);
+        assert!(forecast.beside < most * 1_000_000_000, "{preset}: {} bytes", forecast.beside);
+    }
+}
+
+/// The answers of so many tokens to these prompts, of which each comes so many steps after the one before.
+fn answers(batcher: &mut Batcher, prompts: &[Vec<u32>], reuse: Reuse, apart: usize) -> Vec<Vec<u32>> {
+    let sampler = || Sampler::new(SamplingParams::greedy()).expect("parameters in range");
+    let (mut out, mut here) = (vec![Vec::new(); prompts.len()], BTreeMap::<SequenceId, usize>::new());
+    let (mut step, mut come) = (0, 0);
+    while come < prompts.len() || !here.is_empty() {
+        while come < prompts.len() && step >= come * apart {
+            here.insert(batcher.add(&prompts[come], reuse).expect("a prompt"), come);
+            come += 1;
+        }
+        for of in batcher.step(&mut |_, _| None).expect("a step") {
+            let (nth, history) = (here[&of.sequence], batcher.scheduler().tokens(of.sequence).to_vec());
+            let token = sampler().sample(batcher.logits(of).expect("logits"), &history).expect("a token");
+            out[nth].push(token);
+            if out[nth].len() < 30 {
+                batcher.push(of.sequence, token);
+            } else {
+                batcher.remove(of.sequence);
+                here.remove(&of.sequence);
+            }
+        }
+        step += 1;
+    }
+    assert_eq!(batcher.load().pages, 0, "nobody has a page");
+    out
+}
+
+/// Conversations that begin alike, come back, and are more than there are windows for.
+#[test]
+fn answers_are_those_of_each_alone() {
+    let common = text(1, 150);
+    let of = |seed: u32, begin: usize, len: usize| [&common[..begin], &text(seed, len)].concat();
+    let prompts = [of(2, 150, 90), of(3, 0, 70), of(4, 150, 20), of(2, 150, 91), of(5, 100, 33), of(6, 150, 200)];
+    for name in FILES {
+        let opened = open("cpu", &Options { quick: true, ..Options::default() }).expect("a device");
+        let engine = engine(name, opened, Scalar::F16, Some(SEQUENCES));
+        assert!(engine.window_pages().is_some());
+        let mut batcher = Batcher::new(engine, true).unwrap_or_else(|_| panic!("{name} shares steps"));
+        let alone: Vec<Vec<u32>> = prompts
+            .iter()
+            .map(|one| {
+                batcher.reset();
+                answers(&mut batcher, std::slice::from_ref(one), Reuse::Exact, 0).remove(0)
+            })
+            .collect();
+        for apart in [0, 5, 40] {
+            assert_eq!(answers(&mut batcher, &prompts, Reuse::Exact, apart), alone, "{name}, {apart} steps apart");
+        }
+        assert!(batcher.load().kept_windows > 0, "{name}: {:?}", batcher.load());
+    }
+}
+
+#[test]
+fn a_prompt_that_is_run_apart_has_windows_in_turn() {
+    let tokens = text(8, 300);
+    for name in [FILES[0], FILES[3]] {
+        let mut alone = engine(name, open("cpu", &exact()).expect("a device"), Scalar::F32, None);
+        let expected = alone.forward(&tokens, 0, true).expect("logits").to_vec();
+        let engine = engine(name, open("cpu", &exact()).expect("a device"), Scalar::F32, Some(SEQUENCES));
+        let mut batcher = Batcher::new(engine, true).unwrap_or_else(|_| panic!("{name} shares steps"));
+        let mut found = Vec::new();
+        let flow = batcher.apart(&tokens, CHUNK, &mut |engine, piece, at| {
+            found.extend_from_slice(engine.forward(piece, at, true)?);
+            Ok(ControlFlow::Continue(()))
+        });
+        assert_eq!(flow.expect("run"), Some(ControlFlow::Continue(())));
+        let error = rms(&found, &expected);
+        assert!(error < NEAR, "{name}: {error}");
+    }
+}
