@@ -36,8 +36,8 @@ const MOST_ONE: usize = 128;
 /// and 64 registers.
 const CHOSEN: usize = 16;
 /// Kernels that need more registers than there are, by model and function, with the bytes that they spill at most. A row is work left to do:
-/// the tiles of a prompt's products with six-bit scales are too high.
-const KNOWN: &[(&str, &str, usize)] = &[("q4_k_m", ".chunk512", 176)];
+/// the tiles of a prompt's products with six-bit scales are too high, and one of V2-Lite's is at the limit without the register that a constant of unpacking takes (experiments, 96).
+const KNOWN: &[(&str, &str, usize)] = &[("q4_k_m", ".chunk512", 176), ("deepseek-v2-lite q4_0", ".chunk512", 24)];
 const CONTEXT: usize = 32768;
 const CHUNK: usize = 512;
 
