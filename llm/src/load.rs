@@ -53,11 +53,11 @@ fn refused(name: &str) -> Error {
 
 /// Steps whose functions are compiled once weights are loaded read them as they lie.
 pub fn check_layouts(weights: &Weights, call: &Call, ready: &Ready) -> Result<(), Error> {
-    let of = call.binds.iter().enumerate().filter_map(|(slot, bind)| match bind {
+    let mut of = call.binds.iter().enumerate().filter_map(|(slot, bind)| match bind {
         Bind::Weight(name) if !weights.has(name, layout_of(ready, slot)) => Some(refused(name)),
         _ => None,
     });
-    of.take(1).map(Err).collect()
+    of.try_for_each(Err)
 }
 
 /// How a compiled function reads what is bound to that slot.
