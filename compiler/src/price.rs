@@ -120,9 +120,6 @@ impl Counter<'_> {
         let terms = |n: Id| g[n].src[1..].to_vec();
         loops.map(terms).map(|ranges| (self.product(ranges) / TOGETHER).ceil()).sum()
     }
-}
-
-impl Counter<'_> {
     /// Does a CPU load a word of a packed weight with others beside it, as lanes of a vector: is there a range of the nest along which words are neighbours, and if that is
     /// one of outputs, all else that depends on it? A workgroup that has one row of many that are interleaved loads them one by one, and so does a nest whose other
     /// operands lie across those rows. `order` has the nodes of the nest.

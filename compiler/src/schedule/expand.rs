@@ -33,7 +33,8 @@ impl<'a> Expander<'a> {
         let (reads, memo) = (FxHashMap::default(), FxHashMap::default());
         Expander { buffers, candidates, ranges: Ranges::after(0), fused: None, shared: None, derived, reads, memo }
     }
-    /// A dim as a kernel-level expression: it may hold scalars read from buffers.
+    /// A dim as a kernel-level expression: it may hold scalars read from buffers. What is read has no bound, and a rule has dropped a minimum that said no more than the dim's own: so that one is said again,
+    /// as counts of workgroups and loops take the largest that a dim may be.
     pub fn dim(&mut self, g: &mut Graph, dim: Id) -> Id {
         if matches!(g[dim].op, Op::Const | Op::Var) {
             return dim;

@@ -152,10 +152,9 @@ pub(super) fn choose_context(
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_context_fits_or_says_what_would() {
-        // 1 KiB a row and 1 MiB besides.
-        let footprint = Footprint {
+    /// 1 KiB a row and 1 MiB besides.
+    fn small() -> Footprint {
+        Footprint {
             row: 1 << 10,
             cached: 1 << 9,
             windowed: [0, 0],
@@ -163,7 +162,12 @@ mod tests {
             piece: 512,
             besides: 1 << 20,
             chunk: 512,
-        };
+        }
+    }
+
+    #[test]
+    fn a_context_fits_or_says_what_would() {
+        let footprint = small();
         let choose = |context, available| {
             let settings = Settings { context, ..Settings::default() };
             choose_context(&settings, 100_000, &footprint, available)
@@ -193,15 +197,7 @@ mod tests {
 
     #[test]
     fn a_pool_has_as_many_contexts_as_fit() {
-        let footprint = Footprint {
-            row: 1 << 10,
-            cached: 1 << 9,
-            windowed: [0, 0],
-            window: None,
-            piece: 512,
-            besides: 1 << 20,
-            chunk: 512,
-        };
+        let footprint = small();
         // 1,000 tokens are 16 pages of 32 KiB; 2,048 rows take 1 MiB besides, and 1 MiB is there whatever the context.
         let of = |pages| Pools { pages, windows: None };
         assert_eq!(footprint.with_pool(1000, Some(of(16))), (2 << 20) + (16 << 15));

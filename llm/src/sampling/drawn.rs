@@ -2,7 +2,7 @@
 //! [`Choice::Best`](super::Choice::Best) has it. The most probable one is the first of one.
 
 use super::choose::{BEST, Choice, NUMBERS};
-use super::grid::{COLUMNS, at_least, plain};
+use super::grid::{COLUMNS, at_least, parts_of_rows, plain};
 use super::order::{Rows, first_ids};
 use super::rng::Random;
 use super::sampler::Sampler;
@@ -54,16 +54,7 @@ pub fn drawn_function(vocabulary: usize, most: usize) -> Function {
     // Of each row a number beside all that it has.
     let number = |i: usize| numbers.slice(1, i, 1);
     let (scale, top_k, top_p, min_p) = (number(0), number(1), number(2).reshape(dims![n]), number(3));
-    let shape = dims![n, parts, columns];
-    let x = match vocabulary % columns {
-        0 => logits.reshape(shape),
-        _ => {
-            let id = c.iota(shape, 1) * columns as i64 + c.iota(shape, 2);
-            let place = c.iota(shape, 0) * vocabulary as i64 + id.clamp_index(vocabulary - 1);
-            let all = logits.reshape(dims![n * vocabulary as i64]);
-            id.lt(vocabulary as i64).select(all.gather(place), f64::from(f32::MIN))
-        }
-    };
+    let x = parts_of_rows(logits, n, vocabulary);
     let of_row = x.max(&[2]);
     let largest = of_row.max(&[1]);
     let (best, id) = first_ids(&Rows { x, of_row, n, rows: parts, columns }, BEST);

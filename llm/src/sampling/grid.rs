@@ -23,6 +23,19 @@ pub(super) struct Request<'g> {
     pub random: Tensor<'g>,
 }
 
+/// Logits `[n, vocabulary]` as parts of [`COLUMNS`] of each row, `[n, parts, COLUMNS]`; what is behind a row's last is below all others.
+pub(super) fn parts_of_rows<'g>(logits: Tensor<'g>, n: Tensor<'g>, vocabulary: usize) -> Tensor<'g> {
+    let (c, columns) = (logits.capture(), COLUMNS);
+    let shape = dims![n, vocabulary.div_ceil(columns), columns];
+    if vocabulary.is_multiple_of(columns) {
+        return logits.reshape(shape);
+    }
+    let id = c.iota(shape, 1) * columns as i64 + c.iota(shape, 2);
+    let place = c.iota(shape, 0) * vocabulary as i64 + id.clamp_index(vocabulary - 1);
+    let all = logits.reshape(dims![n * vocabulary as i64]);
+    id.lt(vocabulary as i64).select(all.gather(place), f64::from(f32::MIN))
+}
+
 /// Logits as rows of equal length, so that what is asked of all of them is asked of rows, then of rows' answers: a whole GPU takes
 /// part in the first.
 #[derive(Clone, Copy)]

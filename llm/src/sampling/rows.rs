@@ -1,6 +1,6 @@
 //! The choice of a token for each row of a step of several sequences, as a function of the device: the most probable one.
 
-use super::grid::COLUMNS;
+use super::grid::{COLUMNS, parts_of_rows};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::Tensor;
@@ -14,16 +14,7 @@ pub fn rows_function(vocabulary: usize, most: usize) -> Function {
     let n = if most == 1 { c.int(1) } else { c.var("n", 1, most) };
     let (parts, columns) = (vocabulary.div_ceil(COLUMNS), COLUMNS);
     let logits = c.input("logits", dims![n, vocabulary], Scalar::F32);
-    let shape = dims![n, parts, columns];
-    let x = match vocabulary % columns {
-        0 => logits.reshape(shape),
-        _ => {
-            let id = c.iota(shape, 1) * columns as i64 + c.iota(shape, 2);
-            let place = c.iota(shape, 0) * vocabulary as i64 + id.clamp_index(vocabulary - 1);
-            let all = logits.reshape(dims![n * vocabulary as i64]);
-            id.lt(vocabulary as i64).select(all.gather(place), f64::from(f32::MIN))
-        }
-    };
+    let x = parts_of_rows(logits, n, vocabulary);
     let of_part = x.max(&[2]);
     let largest = of_part.max(&[1]);
     let part = first(of_part.equals(largest.unsqueeze(1)), parts, dims![n, parts]);

@@ -84,23 +84,7 @@ fn check(family: &str, quant: &str) {
     }
 }
 
-macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
-    $(#[test]
-    fn $test() {
-        check($family, $quant);
-    })*
-} }
-
-families! {
-    llama_with_divided_frequencies "llama" "q4_k_m";
-    phi3_with_joined_matrices "phi3" "q8_0";
-    mistral3_with_a_temperature "mistral3" "q8_0";
-    qwen3moe_with_experts "qwen3moe" "q8_0";
-    gemma3_with_windows "gemma3" "q8_0";
-    gemma4_with_shared_caches_and_inputs_of_layers "gemma4" "q8_0";
-    gpt_oss_with_sinks "gpt-oss" "mxfp4";
-    deepseek2_with_groups_of_experts_and_yarn "deepseek2" "q8_0";
-}
+crate::parity_support::of_families_over_pools!(check);
 
 /// Over caches of halves and of bytes: a piece of one sequence has the logits of a cache of its own, to the bit where its attention has one form; rows of several, whose sums have another order, are as near as halves
 /// are, or as a code of a byte that falls the other way, of which there are 127 on each side.

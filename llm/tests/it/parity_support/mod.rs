@@ -209,3 +209,42 @@ pub fn on_device(
     }
     out
 }
+
+/// A test of each kind of family whose sequences share a pool of pages: `$check` of its name and the quantisation of its file.
+macro_rules! of_families_over_pools {
+    ($check:path) => {
+        #[test]
+        fn llama_with_divided_frequencies() {
+            $check("llama", "q4_k_m");
+        }
+        #[test]
+        fn phi3_with_joined_matrices() {
+            $check("phi3", "q8_0");
+        }
+        #[test]
+        fn mistral3_with_a_temperature() {
+            $check("mistral3", "q8_0");
+        }
+        #[test]
+        fn qwen3moe_with_experts() {
+            $check("qwen3moe", "q8_0");
+        }
+        #[test]
+        fn gemma3_with_windows() {
+            $check("gemma3", "q8_0");
+        }
+        #[test]
+        fn gemma4_with_shared_caches_and_inputs_of_layers() {
+            $check("gemma4", "q8_0");
+        }
+        #[test]
+        fn gpt_oss_with_sinks() {
+            $check("gpt-oss", "mxfp4");
+        }
+        #[test]
+        fn deepseek2_with_groups_of_experts_and_yarn() {
+            $check("deepseek2", "q8_0");
+        }
+    };
+}
+pub(crate) use of_families_over_pools;
