@@ -56,8 +56,8 @@ pub struct Columns {
     pub groups: Vec<(Id, i64)>,
     /// Where a product's columns begin, by the first word that its lane holds of them.
     pub of: FxHashMap<Id, i64>,
-    /// Where a load's unit goes, by its first word.
-    units: FxHashMap<Id, i64>,
+    /// Where a load's unit goes, by its first word: to several places where columns behind the last one are that one again.
+    units: FxHashMap<Id, Vec<i64>>,
 }
 
 /// Words of a unit.
@@ -77,7 +77,8 @@ impl Columns {
             all.of.insert(words[0], all.words);
             for (i, unit) in words.chunks(UNIT_WORDS as usize).enumerate() {
                 // Eight columns beside one another are a fragment's.
-                all.units.insert(unit[0], all.words + fragment::unit(of, 0, 8 * i as i64) * UNIT_WORDS);
+                let place = all.words + fragment::unit(of, 0, 8 * i as i64) * UNIT_WORDS;
+                all.units.entry(unit[0]).or_default().push(place);
             }
             all.apart = [fragment::unit(of, 1, 0), fragment::unit(of, 0, 1)].map(|units| units * UNIT_WORDS);
             all.words += fragment::unit(of, of.terms / fragment::UNIT, 0) * UNIT_WORDS;
@@ -111,27 +112,43 @@ impl Ring {
         }
         let columns = Columns::of(g, inside);
         let mut ring = Ring { first, end, range, count, copied: vec![], carried: vec![], columns };
-        let mut left = CARRIED;
+        let (mut left, mut units) = (CARRIED, Vec::new());
         for (statement, s) in statements.iter().enumerate().take(end).skip(first + 1) {
             let Some(at) = moving(g, s, range) else { continue };
             if let Statement::Wide(_, _, bytes, parts) = s
                 && *bytes as i64 == BYTES
             {
-                let depends = |t: &(Id, i64)| g.free_ranges(at).contains(&t.0);
-                let (own, others): (Vec<(Id, i64)>, _) = threads.iter().partition(|t| depends(t));
-                let unit = ring.columns.units.get(&parts[0].0).map(|&at| Unit { at, apart: 0 });
-                if unit.is_some() {
-                    // The last two are a lane's digits.
-                    ring.columns.groups = own[..own.len().saturating_sub(2)].to_vec();
+                let (own, others) = threads.iter().partition(|t| g.free_ranges(at).contains(&t.0));
+                let single = |unit| Family { statements: vec![statement], apart: 0, unit, own, others };
+                match ring.columns.units.get(&parts[0].0) {
+                    None => ring.copied.push(single(None)),
+                    Some(places) => units.push((single(None), places.clone())),
                 }
-                ring.copied.push(Family { statements: vec![statement], apart: 0, unit, own, others });
             } else if s.words(g) <= left {
                 left -= s.words(g);
                 ring.carried.push(statement);
             }
         }
+        ring.copy_units(units, threads);
         ring.copied = families(g, statements, ring.copied);
         (!ring.copied.is_empty()).then_some(ring)
+    }
+    /// Loads of units, each with its places, are copied too. A lane fills its own part of every place, also where the load is of the last column for all lanes: a step has so few tokens
+    /// that these columns are behind them all.
+    fn copy_units(&mut self, units: Vec<(Family, Vec<i64>)>, threads: &[(Id, i64)]) {
+        let is_own = |t: &(Id, i64)| units.iter().any(|(load, _)| load.own.contains(t));
+        let (own, others): (Vec<_>, Vec<_>) = threads.iter().partition(|t| is_own(t));
+        // The last two are a lane's digits.
+        self.columns.groups = own[..own.len().saturating_sub(2)].to_vec();
+        for (load, places) in units {
+            self.copied.extend(places.into_iter().map(|at| Family {
+                statements: load.statements.clone(),
+                apart: 0,
+                unit: Some(Unit { at, apart: 0 }),
+                own: own.clone(),
+                others: others.clone(),
+            }));
+        }
     }
     /// Bytes of an iteration.
     pub fn bytes(&self) -> i64 {
