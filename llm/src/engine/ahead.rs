@@ -8,7 +8,7 @@ use super::executor::Engine;
 use super::inputs::{Row, bytes};
 use super::pages::Pages;
 use super::sets::{Ahead, Key, STARTED};
-use crate::sampling::{self, Draws, Random};
+use crate::sampling::{self, Among, Draws, Random};
 use gristmill_runtime::Buffer;
 use gristmill_tensor::jit::Call;
 
@@ -51,12 +51,12 @@ impl Engine {
             self.check(&given)?;
         }
         let length = rows.iter().map(|row| row.position + 1).max().ok_or(Error::Empty)?;
-        let greedy = rows.iter().all(|row| row.draws.is_greedy());
+        let among = rows.iter().map(|row| row.draws.among()).reduce(Among::and).ok_or(Error::Empty)?;
         let ahead = self.ahead()?;
         if ahead.started.len() >= STARTED {
             return Ok(false);
         }
-        let key = (class, ahead.next, greedy);
+        let key = (class, ahead.next, among);
         let ready = ahead.captured.contains_key(&key);
         if !self.started_rows() {
             // Whatever else is under way ends first.
@@ -117,14 +117,11 @@ impl Engine {
     }
     /// Compiles and captures: the tokens, the step, and their choice.
     fn prepare_ahead(&mut self, key: Key) -> Result<(), Error> {
-        let (class, set, greedy) = key;
+        let (class, set, among) = key;
         let (vocabulary, sequences) = (self.model.vocabulary(), self.most_sequences());
         let plan = self.model.plan(&self.options(class), &mut self.functions);
-        let choice = match greedy {
-            true => sampling::rows_function(vocabulary, class.tokens),
-            false => sampling::drawn_function(vocabulary, class.tokens),
-        };
-        let [next, choice] = [sampling::next_function(sequences), choice].map(|f| self.functions.share(f));
+        let choice = [sampling::next_function(sequences), among.function(vocabulary, class.tokens)];
+        let [next, choice] = choice.map(|f| self.functions.share(f));
         let [next, choice]: [_; 2] = match self.ready(&[&next, &choice], &|_| ())?.try_into() {
             Ok(both) => both,
             Err(_) => unreachable!("two were asked for"),
@@ -135,7 +132,7 @@ impl Engine {
         let sets = &self.ahead()?.sets;
         let (of, before) = (&sets[set], sets[(set + STARTED - 1) % STARTED].chosen.clone());
         let mut args = vec![logits];
-        if !greedy {
+        if among != Among::One {
             args.extend([of.numbers.clone(), of.random.clone()]);
         }
         args.push(of.chosen.clone());

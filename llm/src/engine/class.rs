@@ -93,9 +93,9 @@ pub fn depths(settings: &Settings, rows: usize, target: &Target) -> Vec<usize> {
 }
 
 impl Settings {
-    /// Most tokens of other sequences in the step of a piece; none where there are no such steps.
+    /// Most tokens of other sequences in the step of a piece, whose sequence is one of those that may share a step; none where there are no such steps.
     pub fn others(&self) -> Option<usize> {
-        self.parallel.filter(|_| self.mixed)
+        self.parallel.filter(|&sequences| self.mixed && sequences > 1).map(|sequences| sequences - 1)
     }
     /// The same over these pools. A step of a piece and tokens of others has their rows as numbers of one pool: where windows have one of their own, pieces have steps of their own.
     pub fn over(self, pools: Option<Pools>) -> Settings {

@@ -69,9 +69,7 @@ impl<'a> Compiled<'a> {
         let parallel = settings.parallel.filter(|_| model.batches()).map(|n| n.clamp(1, most.chunk));
         // Pieces of a prompt are no longer than a chunk where others wait for them.
         let most = if parallel.is_some() { Most::chunk(most.chunk) } else { most };
-        // On an H200 pieces with many rows behind them gave logits that are no numbers in models of real size (experiments, 97): there pieces have steps of their own.
-        let mixed = settings.mixed && device.target().machine.kind == MachineKind::Cpu;
-        let settings = Settings { chunk: most.chunk, long: Some(most.long), parallel, mixed, ..settings };
+        let settings = Settings { chunk: most.chunk, long: Some(most.long), parallel, ..settings };
         // The context first, without intermediates, which only compiling tells: it is cheap to refuse.
         let probe = probe(&settings);
         let weights = absent(file, model.as_ref(), &probe, there);

@@ -105,6 +105,9 @@ impl Engine {
     fn check_piece(&mut self, piece: &Piece, others: &[Row]) -> Result<(), Error> {
         self.check(piece.tokens)?;
         self.check_rows(others)?;
+        if let Some(most) = self.settings.others().filter(|&most| others.len() > most) {
+            return Err(Error::Sequences { rows: others.len() + 1, most: most + 1 });
+        }
         let context = self.context;
         if piece.position.checked_add(piece.tokens.len()).is_none_or(|end| end > context) {
             return Err(Error::Full(context));
@@ -138,8 +141,8 @@ impl Engine {
     fn ready_piece(&mut self, piece: &Piece, others: &[Row], logits: Logits) -> Result<(Class, Variables), Error> {
         let few = FEW.min(self.settings.chunk);
         let tokens = if piece.exact || piece.tokens.len() > few { self.settings.chunk } else { few };
-        let sequences = self.pool()?.sequences;
-        let class = Class { tokens, batch: false, others: sequences, logits, depth: self.cache.rows };
+        let most = self.settings.others().unwrap_or(0);
+        let class = Class { tokens, batch: false, others: most, logits, depth: self.cache.rows };
         let end = piece.position + piece.tokens.len();
         let last = Row { token: piece.tokens[piece.tokens.len() - 1], position: end - 1, pages: piece.pages };
         let rows: Vec<Row> = std::iter::once(last).chain(others.iter().copied()).collect();

@@ -18,7 +18,7 @@ impl Engine {
         let (vocabulary, device) = (self.model.vocabulary(), self.device().clone());
         let pool = self.pool()?;
         if pool.ranks.is_none() {
-            let rows = Rows::new(&*device, vocabulary, pool.sequences + 1)?;
+            let rows = Rows::new(&*device, vocabulary, pool.sequences)?;
             pool.ranks = Some(Ranks { rows, captured: FxHashMap::default() });
         }
         let Some(ranks) = pool.ranks.as_ref().filter(|ranks| !ranks.captured.contains_key(&most)) else {

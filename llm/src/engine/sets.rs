@@ -5,7 +5,7 @@ use super::class::Class;
 use super::error::Error;
 use super::inputs::Inputs;
 use crate::arch::Pools;
-use crate::sampling::NUMBERS;
+use crate::sampling::{Among, NUMBERS};
 use gristmill_runtime::{Buffer, Device, Memory};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -13,8 +13,8 @@ use std::collections::VecDeque;
 /// Steps that may be under way at once.
 pub(super) const STARTED: usize = 2;
 
-/// A class of step, which of the sets it has, and whether the most probable tokens will do.
-pub(super) type Key = (Class, usize, bool);
+/// A class of step, which of the sets it has, and among which ids its tokens are drawn.
+pub(super) type Key = (Class, usize, Among);
 
 /// What steps ahead have for themselves.
 pub(super) struct Ahead {
