@@ -75,8 +75,10 @@ pub fn considered(
     }
     let written = body.written();
     let Some(mut of) = Considered::new(function, target, &body, &written) else { return (None, report) };
-    for site in of.sites() {
-        report.sites.extend(of.decide(&site, decider));
+    let mut later = of.sites();
+    while !later.is_empty() {
+        let site = later.remove(0);
+        report.sites.extend(of.decide(&site, &later, decider));
     }
     (of.changed(), report)
 }
@@ -225,8 +227,20 @@ impl<'a> Considered<'a> {
         let all = std::iter::once(written).chain(found.into_iter().map(whole)).collect();
         (all, complete, seconds(&self.best[0]))
     }
+    /// What stands for nodes where a site is as in this extract, and each of those that are decided on `later` as is best for one row: two sites may read one weight.
+    fn with_later(&self, picks: &Picks, site: &Site, later: &[Site]) -> Option<FxHashMap<Id, Id>> {
+        let outputs: Vec<usize> = later.iter().flat_map(|site| &site.outputs).copied().collect();
+        let own = self.space.needed(picks, &site.outputs)?;
+        let mut together = picks.clone();
+        for class in self.space.needed(&self.best[1], &outputs)? {
+            if !own.contains(&class) {
+                together[class] = self.best[1][class];
+            }
+        }
+        self.new_nodes(&together, &[&site.outputs[..], &outputs].concat())
+    }
     /// The forms of a site among these extracts: those that differ, and that lay weights as they have to lie.
-    fn forms(&self, site: &Site, extracts: Vec<Extract>) -> Vec<Form> {
+    fn forms(&self, site: &Site, later: &[Site], extracts: Vec<Extract>) -> Vec<Form> {
         let mut forms: Vec<Form> = Vec::new();
         let mut seen: Vec<Vec<Id>> = Vec::new();
         for (i, Extract { picks, seconds }) in extracts.into_iter().enumerate() {
@@ -237,7 +251,7 @@ impl<'a> Considered<'a> {
             }
             let Some(outputs) = self.nodes(&picks, &site.outputs).filter(|o| !seen.contains(o)) else { continue };
             seen.push(outputs.clone());
-            let changes = self.replaced(&site.outputs, &outputs);
+            let Some(changes) = self.with_later(&picks, site, later) else { continue };
             if self.layouts(&changes) == self.layouts {
                 forms.push(Form { written: i == 0, picks, outputs, estimate: seconds });
             }
@@ -261,11 +275,11 @@ impl<'a> Considered<'a> {
         near.iter().zip(prices).for_each(|(&i, price)| seconds[i] = price);
         (seconds, near)
     }
-    /// Decides on a site.
-    fn decide(&mut self, site: &Site, decider: &mut Decider) -> Option<Found> {
+    /// Decides on a site, before those that are decided on later.
+    fn decide(&mut self, site: &Site, later: &[Site], decider: &mut Decider) -> Option<Found> {
         let (extracts, complete, greedy) = self.extracts(site);
         let least = extracts.iter().map(|e| e.seconds).fold(f64::INFINITY, f64::min);
-        let mut forms = self.forms(site, extracts);
+        let mut forms = self.forms(site, later, extracts);
         if forms.is_empty() {
             return None;
         }
