@@ -150,7 +150,8 @@ impl<'a> Generation<'a> {
         if self.changed.len() > CHANGED || self.allow(vocabulary).is_err() {
             return None;
         }
-        Some(Ask { allowed: self.allowed.clone(), changed: self.changed.clone() })
+        let draws = Draws::of(&self.sampler).unwrap_or(Draws::greedy());
+        Some(Ask { allowed: self.allowed.clone(), changed: self.changed.clone(), draws, position: history.len() })
     }
     /// The token after `history`, of what was asked last; none where all logits are wanted to know it.
     pub fn choose_ranked(&mut self, ranked: &Ranked, history: &[u32]) -> Option<u32> {

@@ -1,8 +1,9 @@
 //! The choice of a token for each row of a step of several sequences, each with its own numbers, as a function of the device: one of the first few ids, as
-//! [`Choice::Best`](super::Choice::Best) has it. The most probable one is the first of one.
+//! [`Choice::Best`](super::Choice::Best) has it, or one of all, as [`Choice::All`](super::Choice::All) has it. The most probable one is the first of one.
 
 use super::choose::{BEST, Choice, NUMBERS};
 use super::grid::{COLUMNS, at_least, parts_of_rows, plain};
+use super::rows::rows_function;
 use super::order::{Rows, first_ids};
 use super::rng::Random;
 use super::sampler::Sampler;
@@ -23,12 +24,12 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// As that sampler chooses; none where that is not one of the first few.
+    /// As that sampler chooses; none where that is neither one of the first few nor one of all.
     pub fn of(sampler: &Sampler) -> Option<Draws> {
         let numbers = match sampler.choice()? {
             Choice::Greedy => return Some(Draws::greedy()),
-            Choice::Best => sampler.numbers(),
-            Choice::First | Choice::Nucleus | Choice::All => return None,
+            Choice::Best | Choice::All => sampler.numbers(),
+            Choice::First | Choice::Nucleus => return None,
         };
         Some(Draws { numbers, random: sampler.random() })
     }
@@ -36,51 +37,154 @@ impl Draws {
     pub fn greedy() -> Draws {
         Draws { numbers: [0.0, 1.0, probability(1.0), f32::MIN], random: Random::new(0) }
     }
-    /// Is it always the most probable?
-    pub fn is_greedy(&self) -> bool {
-        self.numbers[1] == 1.0
+    /// Among which ids they are.
+    pub fn among(&self) -> Among {
+        match self.numbers[1] {
+            0.0 => Among::All,
+            1.0 => Among::One,
+            _ => Among::First,
+        }
     }
 }
 
-/// The function `sample.best.rows` for `n` rows of logits over a vocabulary, `n` from 1 to `most`. Its slots: logits `[n, vocabulary]` f32; the numbers of each request `[n, 4]` f32, of which the
-/// second is at most [`BEST`]; the random number of each `[n]` i32; the ids `[n]` i32, or −1 where none can be chosen: a logit is no number, or infinite, or none is above −∞.
-pub fn drawn_function(vocabulary: usize, most: usize) -> Function {
-    let c = Capture::new(format!("sample.best.rows{most}"));
+/// Among which ids the tokens of a step's rows are drawn: what is not asked for is not computed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Among {
+    /// Of each row there is one.
+    One,
+    /// The first few, at most [`BEST`].
+    First,
+    /// All.
+    All,
+    /// Of some rows the first few, of others all.
+    Either,
+}
+
+impl Among {
+    /// What rows of both kinds need.
+    pub fn and(self, other: Among) -> Among {
+        match (self, other) {
+            (a, b) if a == b => a,
+            (Among::One, Among::First) | (Among::First, Among::One) => Among::First,
+            _ => Among::Either,
+        }
+    }
+    /// The function that chooses so for up to `most` rows of logits over a vocabulary: [`rows_function`], or [`drawn_function`].
+    pub fn function(self, vocabulary: usize, most: usize) -> Function {
+        if self == Among::One { rows_function(vocabulary, most) } else { drawn_function(vocabulary, most, self) }
+    }
+}
+
+/// The functions `sample.best.rows`, `sample.all.rows` and `sample.drawn.rows`, which draw among those ids, for `n` rows of logits over a vocabulary, `n` from 1 to `most`. Slots: logits `[n, vocabulary]` f32;
+/// the numbers of each request `[n, 4]` f32, of which the second is at most [`BEST`], and 0 for all; the random number of each `[n]` i32; the ids `[n]` i32, or −1 where none can be chosen: a logit is no number,
+/// or infinite, or none is above −∞.
+pub fn drawn_function(vocabulary: usize, most: usize, among: Among) -> Function {
+    let name = match among {
+        Among::One | Among::First => "best",
+        Among::All => "all",
+        Among::Either => "drawn",
+    };
+    let c = Capture::new(format!("sample.{name}.rows{most}"));
     let n = if most == 1 { c.int(1) } else { c.var("n", 1, most) };
     let (parts, columns) = (vocabulary.div_ceil(COLUMNS), COLUMNS);
     let logits = c.input("logits", dims![n, vocabulary], Scalar::F32);
     let numbers = c.input("requests", dims![n, NUMBERS], Scalar::F32);
     let random = c.input("random", dims![n], Scalar::I32);
-    // Of each row a number beside all that it has.
-    let number = |i: usize| numbers.slice(1, i, 1);
-    let (scale, top_k, top_p, min_p) = (number(0), number(1), number(2).reshape(dims![n]), number(3));
     let x = parts_of_rows(logits, n, vocabulary);
-    let of_row = x.max(&[2]);
-    let largest = of_row.max(&[1]);
-    let (best, id) = first_ids(&Rows { x, of_row, n, rows: parts, columns }, BEST);
-    let below = best - largest.unsqueeze(1);
-    let (among, none) = (c.iota(dims![n, BEST], 1).lt(top_k.cast(Scalar::I32)), c.constant(0.0, Scalar::I64));
-    // Probabilities are those among the first k; an id stays while those before it have not enough together.
-    let mass = among.select(weight_of(below, plain(below)), none);
-    let wanted = part_of(mass.sum(&[1]), top_p).unsqueeze(1);
-    let inside = id.lt(vocabulary as i64);
-    let stays = among & inside & sums(mass, 0).lt(wanted) & at_least(best, largest.unsqueeze(1) + min_p);
-    let weight = stays.select(weight_of(below, scale), none);
-    let target = target_of(weight.sum(&[1]), random).unsqueeze(1);
-    // The first whose sum is above the target.
-    let reached = target.lt(sums(weight, 1)).cast(Scalar::I32).sum(&[1]);
-    let place = (reached * -1i64 + BEST as i64).clamp_index(BEST - 1) + c.iota(dims![n], 0) * BEST as i64;
-    let id = id.reshape(dims![n * BEST as i64]).gather(place).clamp_index(vocabulary - 1);
+    let of_part = x.max(&[2]);
+    let largest = of_part.max(&[1]);
+    let of = Drawing { x, of_part, largest, n, vocabulary, numbers, random };
+    let id = match among {
+        Among::One | Among::First => of.among_first(),
+        Among::All => of.among_all(),
+        Among::Either => numbers.slice(1, 1, 1).reshape(dims![n]).lt(0.5).select(of.among_all(), of.among_first()),
+    };
     // Comparisons with what is no number are false.
     let numbers = x.lt(f64::from(f32::MAX)).cast(Scalar::I32).sum(&[2]).sum(&[1]);
     let sound = numbers.equals((parts * columns) as i64) & largest.gt(f64::from(f32::MIN));
-    c.output("tokens", sound.select(id, c.constant(-1.0, Scalar::I32)));
+    c.output("tokens", sound.select(id.clamp_index(vocabulary - 1), c.constant(-1.0, Scalar::I32)));
     c.finish()
 }
 
-/// Of each place of rows `[n, BEST]` the sum of those before it, and of so many from it on.
-fn sums(values: Tensor<'_>, own: i64) -> Tensor<'_> {
-    let square = dims![BEST, BEST];
+/// Rows of logits, and what is drawn of each with.
+pub(super) struct Drawing<'g> {
+    /// The logits in parts `[n, parts, COLUMNS]`; what is behind a row's last is below all others.
+    pub x: Tensor<'g>,
+    /// The largest of each part `[n, parts]`, and of each row `[n]`.
+    pub of_part: Tensor<'g>,
+    pub largest: Tensor<'g>,
+    /// Rows.
+    pub n: Tensor<'g>,
+    pub vocabulary: usize,
+    /// The numbers of each request `[n, NUMBERS]`.
+    pub numbers: Tensor<'g>,
+    /// The random number of each `[n]` i32.
+    pub random: Tensor<'g>,
+}
+
+impl<'g> Drawing<'g> {
+    /// Of each row a number `[n, 1]` beside all that it has.
+    fn number(&self, i: usize) -> Tensor<'g> {
+        self.numbers.slice(1, i, 1)
+    }
+    fn parts(&self) -> usize {
+        self.vocabulary.div_ceil(COLUMNS)
+    }
+    /// The id `[n]` of each row among its first few.
+    fn among_first(&self) -> Tensor<'g> {
+        let &Drawing { x, of_part, largest, n, vocabulary, random, .. } = self;
+        let (scale, top_k, top_p, min_p) =
+            (self.number(0), self.number(1), self.number(2).reshape(dims![n]), self.number(3));
+        let c = x.capture();
+        let (best, id) = first_ids(&Rows { x, of_row: of_part, n, rows: self.parts(), columns: COLUMNS }, BEST);
+        let below = best - largest.unsqueeze(1);
+        let (among, none) = (c.iota(dims![n, BEST], 1).lt(top_k.cast(Scalar::I32)), c.constant(0.0, Scalar::I64));
+        // Probabilities are those among the first k; an id stays while those before it have not enough together.
+        let mass = among.select(weight_of(below, plain(below)), none);
+        let wanted = part_of(mass.sum(&[1]), top_p).unsqueeze(1);
+        let inside = id.lt(vocabulary as i64);
+        let stays =
+            among & inside & sums(mass, BEST, 0).lt(wanted) & at_least(best, largest.unsqueeze(1) + min_p);
+        let weight = stays.select(weight_of(below, scale), none);
+        let target = target_of(weight.sum(&[1]), random).unsqueeze(1);
+        let place = reached(weight, target, BEST).clamp_index(BEST - 1) + c.iota(dims![n], 0) * BEST as i64;
+        id.reshape(dims![n * BEST as i64]).gather(place)
+    }
+    /// The id `[n]` of each row among all, in the order of ids: the part in which the sum of weights reaches the target, and the place there.
+    pub fn among_all(&self) -> Tensor<'g> {
+        let &Drawing { x, n, random, .. } = self;
+        let (c, parts, columns) = (x.capture(), self.parts(), COLUMNS as i64);
+        let id = c.iota(dims![n, parts, COLUMNS], 1) * columns + c.iota(dims![n, parts, COLUMNS], 2);
+        let weight = self.weight(x, id);
+        let of_part = weight.sum(&[2]);
+        let target = target_of(of_part.sum(&[1]), random).unsqueeze(1);
+        let part = reached(of_part, target, parts).clamp_index(parts - 1);
+        let before = c.iota(dims![n, parts], 1).lt(part.unsqueeze(1)).select(of_part, 0i64).sum(&[1]).unsqueeze(1);
+        // That part's weights are computed once more.
+        let row = c.iota(dims![n], 0) * parts as i64 + part;
+        let own = x.reshape(dims![n * parts as i64, COLUMNS]).gather(row);
+        let first = part.unsqueeze(1) * columns;
+        let weight = self.weight(own.unsqueeze(1), (first + c.iota(dims![n, COLUMNS], 1)).unsqueeze(1));
+        let place = reached(weight.reshape(dims![n, COLUMNS]), target - before, COLUMNS);
+        part * columns + place
+    }
+    /// The weights of logits `[n, .., ..]` with these ids, at each row's temperature: of those that stay.
+    fn weight(&self, x: Tensor<'g>, id: Tensor<'g>) -> Tensor<'g> {
+        let [largest, min_p, scale] =
+            [self.largest.unsqueeze(1), self.number(3), self.number(0)].map(|of| of.unsqueeze(1));
+        let stays = at_least(x, largest + min_p) & id.lt(self.vocabulary as i64);
+        stays.select(weight_of(x - largest, scale), x.capture().constant(0.0, Scalar::I64))
+    }
+}
+
+/// Of each row of weights `[n, m]` the first place whose sum, its own weight included, is above the target `[n, 1]`; `m` where there is none.
+fn reached<'g>(weight: Tensor<'g>, target: Tensor<'g>, m: usize) -> Tensor<'g> {
+    target.lt(sums(weight, m, 1)).cast(Scalar::I32).sum(&[1]) * -1i64 + m as i64
+}
+
+/// Of each place of rows `[n, m]` the sum of those before it, and of so many from it on.
+fn sums(values: Tensor<'_>, m: usize, own: i64) -> Tensor<'_> {
+    let square = dims![m, m];
     let c = values.capture();
     let counts = c.iota(square, 1).lt(c.iota(square, 0) + own);
     counts.unsqueeze(0).select(values.unsqueeze(1), 0i64).sum(&[2])

@@ -13,12 +13,28 @@ fn ways() -> Vec<SamplingParams> {
         SamplingParams::greedy(),
         SamplingParams { top_k: 64, min_p: 0.2, temperature: 3.0, ..off() },
         SamplingParams { top_k: 1, ..off() },
+        off(),
+        SamplingParams { min_p: 0.1, temperature: 2.0, ..off() },
+        SamplingParams { temperature: 1e30, ..off() },
     ]
 }
 
+/// The functions of a device that draw so.
+struct Choosers(Vec<(Among, Chooser)>);
+
+impl Choosers {
+    fn new(device: &str, n: usize) -> Choosers {
+        let all = [Among::First, Among::All, Among::Either];
+        Choosers(all.into_iter().map(|among| (among, Chooser::of(device, drawn_function(n, MOST, among)))).collect())
+    }
+}
+
 /// The tokens of these rows, chosen at these positions.
-fn drawn(chooser: &mut Chooser, rows: &[Vec<f32>], samplers: &[Sampler], at: usize) -> Vec<i32> {
-    let draws: Vec<Draws> = samplers.iter().map(|sampler| Draws::of(sampler).expect("one of the first")).collect();
+fn drawn(Choosers(all): &mut Choosers, rows: &[Vec<f32>], samplers: &[Sampler], at: usize) -> Vec<i32> {
+    let draws: Vec<Draws> = samplers.iter().map(|sampler| Draws::of(sampler).expect("drawn")).collect();
+    let among = draws.iter().map(Draws::among).reduce(Among::and).expect("rows").and(Among::First);
+    let among = if draws.iter().all(|draws| draws.among() == Among::All) { Among::All } else { among };
+    let (_, chooser) = all.iter_mut().find(|one| one.0 == among).expect("one of them");
     let numbers: Vec<f32> = draws.iter().flat_map(|draws| draws.numbers).collect();
     let random: Vec<u32> = draws.iter().enumerate().map(|(row, draws)| draws.random.at(at + row)).collect();
     let logits = rows.concat();
@@ -36,7 +52,7 @@ fn drawn(chooser: &mut Chooser, rows: &[Vec<f32>], samplers: &[Sampler], at: usi
 #[test]
 fn rows_with_numbers_of_their_own_have_the_hosts_tokens() {
     for (device, n, seeds) in [("interp", 300, 1), ("cpu", 300, 20), ("cpu", 3003, 20)] {
-        let mut chooser = Chooser::of(device, drawn_function(n, MOST));
+        let mut chooser = Choosers::new(device, n);
         for seed in 0..seeds {
             for (at, _) in ways().iter().enumerate() {
                 let of = |row: usize| SamplingParams { seed, ..ways()[(at + row * 2) % ways().len()].clone() };
@@ -51,8 +67,10 @@ fn rows_with_numbers_of_their_own_have_the_hosts_tokens() {
                 }
             }
         }
-        let sampler = Sampler::new(SamplingParams::default()).expect("parameters in range");
-        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let sampler = |params| Sampler::new(params).expect("parameters in range");
+        let both = [SamplingParams::default(), off()].map(sampler);
+        let faults = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter();
+        for (bad, sampler) in faults.flat_map(|bad| both.iter().map(move |sampler| (bad, sampler))) {
             let mut rows = vec![logits(n, 1), logits(n, 2)];
             rows[1][n / 2] = bad;
             if bad == f32::NEG_INFINITY {

@@ -23,7 +23,7 @@ mod weight;
 mod wide;
 
 pub use choose::{BEST, Choice, NUMBERS, function};
-pub use drawn::{Draws, drawn_function, next_function};
+pub use drawn::{Among, Draws, drawn_function, next_function};
 pub(crate) use params::GARBAGE;
 pub use params::{SamplingError, SamplingParams};
 pub use ranked::Ranked;

@@ -18,6 +18,8 @@ pub struct Ranked {
     pub total: i64,
     /// Are all logits that were ranked numbers below infinity?
     pub sound: bool,
+    /// The id that was drawn among all that were ranked, where any of them may come.
+    pub drawn: Option<u32>,
     /// The logits that are changed, as they were told, in the order in which they were asked for.
     pub raw: Vec<f32>,
 }
@@ -36,6 +38,9 @@ impl Sampler {
         let numbers = changed.iter().all(|&(_, logit)| logit < f32::INFINITY);
         if !ranked.sound || !numbers {
             return None;
+        }
+        if let (Some(drawn), true) = (ranked.drawn, changed.is_empty()) {
+            return (!ranked.first.is_empty()).then_some(drawn);
         }
         changed.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
         changed.sort_unstable_by(descending);

@@ -70,15 +70,18 @@ fn ways() -> Vec<Way> {
             ..closed(SamplingParams { top_k: 40, ..penalties.clone() })
         },
         Way { constraint: Some(true), ..closed(SamplingParams::greedy()) },
-        Way { constraint: Some(true), ..open(off()) },
-        open(SamplingParams { min_p: 0.3, ..off() }),
+        Way { constraint: Some(true), ..closed(off()) },
+        closed(SamplingParams { min_p: 0.3, ..off() }),
         open(SamplingParams { top_p: 0.3, ..off() }),
         open(SamplingParams { top_p: 0.9, min_p: 0.2, temperature: 1.3, ..off() }),
         open(SamplingParams { top_p: 0.5, ..penalties }),
         Way { bias, ..open(SamplingParams { top_p: 0.4, ..off() }) },
         open(SamplingParams { top_k: 100, top_p: 0.5, ..off() }),
         open(SamplingParams { top_k: 500, min_p: 0.2, temperature: 3.0, ..off() }),
-        open(off()),
+        closed(off()),
+        closed(SamplingParams { temperature: 1e-3, ..off() }),
+        closed(SamplingParams { temperature: 1e30, ..off() }),
+        Way { bias: vec![(3, 2.0)], ..open(off()) },
     ]
 }
 
@@ -201,7 +204,7 @@ fn faults_of_a_row_are_found_where_it_may_be_chosen_from() {
     // Where nothing may come next there is no token.
     let mut allowed = TokenSet::all(n);
     allowed.keep(&[]);
-    let ask = Ask { allowed: Some(allowed), changed: Vec::new() };
+    let ask = Ask { allowed: Some(allowed), changed: Vec::new(), draws: Draws::greedy(), position: 0 };
     let ranked = ranking.ask(&[logits(n, 1)], &[Some(ask)]).remove(0).expect("asked");
     assert!(ranked.complete && ranked.first.is_empty());
     assert_eq!(Sampler::new(off()).expect("a sampler").sample_ranked(&ranked, &[], &[]), None);

@@ -1,10 +1,12 @@
 //! What a device tells the host of the logits of each row of a step of several sequences, so that the host can choose without them: the first [`BEST`] ids in order, and the
 //! weight of all.
 //!
-//! Parameters differ from row to row, and so does what may come next. All of it is the host's affair but for two things: which ids are ranked at all, a bit each, and
+//! Parameters differ from row to row, and so does what may come next. Most of it is the host's affair but for two things: which ids are ranked at all, a bit each, and
 //! which logits are told as they are besides, because the host changes them (biases, penalties) and does not have them ranked. So nothing is rounded on a device that the host would round.
+//! Where any id may come, the host would need all logits: such a token is drawn on the device.
 
-use super::choose::BEST;
+use super::choose::{BEST, NUMBERS};
+use super::drawn::Drawing;
 use super::grid::{COLUMNS, plain};
 use super::order::{Rows, first_ids};
 use super::weight::weight_of;
@@ -26,15 +28,17 @@ pub fn words(vocabulary: usize) -> usize {
 }
 
 /// The function `sample.ranks` for `n` rows of logits over a vocabulary, `n` from 1 to `most`. Its slots: logits `[n, vocabulary]` f32; a bit for each id that is ranked
-/// `[n, words]` i32; ids whose logits are told `[n, CHANGED]` i32, and these logits f32; the first ids in descending order of their logits, of equal ones the lower id first `[n, BEST]` i32, and their logits
-/// f32, where what is not ranked, and what is no id, has −∞; the sum of the [weights](super::weight) of all that are ranked `[n]` i64; whether
-/// all of those are numbers below infinity `[n]` i32.
+/// `[n, words]` i32; the numbers of each request `[n, 4]` f32, and the random number of each `[n]` i32; ids whose logits are told `[n, CHANGED]` i32, and these logits f32; the first ids in
+/// descending order of their logits, of equal ones the lower id first `[n, BEST]` i32, and their logits f32, where what is not ranked, and what is no id, has −∞; the sum of the
+/// [weights](super::weight) of all that are ranked `[n]` i64; whether all of those are numbers below infinity `[n]` i32; the id that is drawn with these numbers among all that are ranked `[n]` i32.
 pub fn ranks_function(vocabulary: usize, most: usize) -> Function {
     let c = Capture::new(format!("sample.ranks{most}"));
     let n = if most == 1 { c.int(1) } else { c.var("n", 1, most) };
     let (parts, columns) = (vocabulary.div_ceil(COLUMNS), COLUMNS);
     let logits = c.input("logits", dims![n, vocabulary], Scalar::F32);
     let bits = c.input("bits", dims![n, parts * (columns / WORD)], Scalar::I32);
+    let numbers = c.input("requests", dims![n, NUMBERS], Scalar::F32);
+    let random = c.input("random", dims![n], Scalar::I32);
     let changed = c.input("changed", dims![n, CHANGED], Scalar::I32);
     let all = logits.reshape(dims![n * vocabulary as i64]);
     c.output("raw", all.gather(place(changed, c.iota(dims![n, CHANGED], 0), vocabulary)));
@@ -54,8 +58,9 @@ pub fn ranks_function(vocabulary: usize, most: usize) -> Function {
     let below = x - largest.unsqueeze(1).unsqueeze(2);
     c.output("total", weight_of(below, plain(below)).sum(&[2]).sum(&[1]));
     // Comparisons with what is no number are false.
-    let numbers = x.lt(f64::from(f32::MAX)).cast(Scalar::I32).sum(&[2]).sum(&[1]);
-    c.output("sound", numbers.equals((parts * columns) as i64).cast(Scalar::I32));
+    let below = x.lt(f64::from(f32::MAX)).cast(Scalar::I32).sum(&[2]).sum(&[1]);
+    c.output("sound", below.equals((parts * columns) as i64).cast(Scalar::I32));
+    c.output("drawn", Drawing { x, of_part, largest, n, vocabulary, numbers, random }.among_all());
     c.finish()
 }
 

@@ -1,29 +1,37 @@
 //! What is asked about rows of logits, and what they are told: buffers of a device.
 
-use super::choose::BEST;
+use super::choose::{BEST, NUMBERS};
+use super::drawn::{Among, Draws};
 use super::ranked::Ranked;
 use super::ranks::{CHANGED, words};
 use super::tokens::TokenSet;
 use gristmill_runtime::{Buffer, Device, Error, Memory};
 
 /// What is asked of a row.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     /// What may come next; all where it says nothing.
     pub allowed: Option<TokenSet>,
     /// Ids whose logits the host changes, at most [`CHANGED`], each once: they are told as they are, and not ranked.
     pub changed: Vec<u32>,
+    /// What a token that may be any is drawn with.
+    pub draws: Draws,
+    /// Where it stands in its sequence.
+    pub position: usize,
 }
 
 /// What is asked about rows, and what they were told.
 pub(crate) struct Rows {
     bits: Buffer,
+    numbers: Buffer,
+    random: Buffer,
     changed: Buffer,
     raw: Buffer,
     ids: Buffer,
     values: Buffer,
     total: Buffer,
     sound: Buffer,
+    drawn: Buffer,
     vocabulary: usize,
     /// Those that are ranked of each row, as they were written.
     written: Vec<Option<TokenSet>>,
@@ -36,23 +44,27 @@ impl Rows {
     pub fn new(device: &dyn Device, vocabulary: usize, most: usize) -> Result<Rows, Error> {
         let of = |each: usize, bytes: usize, memory| device.alloc(most * each * bytes, memory);
         let [asked, told] = [Memory::Scratch, Memory::State];
-        let (bits, changed) = (of(words(vocabulary), 4, asked)?, of(CHANGED, 4, asked)?);
+        let (bits, numbers) = (of(words(vocabulary), 4, asked)?, of(NUMBERS, 4, asked)?);
+        let (random, changed) = (of(1, 4, asked)?, of(CHANGED, 4, asked)?);
         let (raw, ids, values) = (of(CHANGED, 4, told)?, of(BEST, 4, told)?, of(BEST, 4, told)?);
-        Ok(Rows::of([bits, changed, raw, ids, values, of(1, 8, told)?, of(1, 4, told)?], vocabulary, most))
+        let (total, sound, drawn) = (of(1, 8, told)?, of(1, 4, told)?, of(1, 4, told)?);
+        Ok(Rows::of([bits, numbers, random, changed, raw, ids, values, total, sound, drawn], vocabulary, most))
     }
     /// Of these buffers, in the order of the slots of [`ranks_function`](super::ranks_function), which has logits before them.
-    pub fn of([bits, changed, raw, ids, values, total, sound]: [Buffer; 7], vocabulary: usize, most: usize) -> Rows {
+    pub fn of(buffers: [Buffer; 10], vocabulary: usize, most: usize) -> Rows {
+        let [bits, numbers, random, changed, raw, ids, values, total, sound, drawn] = buffers;
         let (written, asked) = (vec![None; most], vec![0; most * CHANGED]);
-        Rows { bits, changed, raw, ids, values, total, sound, vocabulary, written, asked }
+        Rows { bits, numbers, random, changed, raw, ids, values, total, sound, drawn, vocabulary, written, asked }
     }
     /// In that order.
-    pub fn buffers(&self) -> [&Buffer; 7] {
-        [&self.bits, &self.changed, &self.raw, &self.ids, &self.values, &self.total, &self.sound]
+    pub fn buffers(&self) -> [&Buffer; 10] {
+        let Rows { bits, numbers, random, changed, raw, ids, values, total, sound, drawn, .. } = self;
+        [bits, numbers, random, changed, raw, ids, values, total, sound, drawn]
     }
     /// Writes what is asked of each row; of one of which nothing is, what was asked before stands.
     pub fn write(&mut self, device: &dyn Device, asks: &[Option<Ask>]) -> Result<(), Error> {
         for (row, ask) in asks.iter().enumerate() {
-            let Some(Ask { allowed, changed }) = ask else { continue };
+            let Some(Ask { allowed, changed, .. }) = ask else { continue };
             let mut ranked = allowed.clone().unwrap_or_else(|| TokenSet::all(self.vocabulary));
             changed.iter().for_each(|&id| ranked.remove(id));
             if self.written[row].as_ref() != Some(&ranked) {
@@ -63,6 +75,13 @@ impl Rows {
             }
             self.asked[row * CHANGED..][..changed.len()].copy_from_slice(changed);
         }
+        let draws = |ask: &Option<Ask>| match ask {
+            Some(Ask { draws, position, .. }) => (draws.numbers, draws.random.at(*position)),
+            None => Default::default(),
+        };
+        let (numbers, random): (Vec<_>, Vec<_>) = asks.iter().map(draws).unzip();
+        device.write(&self.numbers, 0, bytemuck::cast_slice(&numbers))?;
+        device.write(&self.random, 0, bytemuck::cast_slice(&random))?;
         match asks.iter().flatten().all(|ask| ask.changed.is_empty()) {
             true => Ok(()),
             false => device.write(&self.changed, 0, bytemuck::cast_slice(&self.asked[..asks.len() * CHANGED])),
@@ -72,11 +91,12 @@ impl Rows {
     pub fn read(&self, device: &dyn Device, asks: &[Option<Ask>]) -> Result<Vec<Option<Ranked>>, Error> {
         let n = asks.len();
         let (mut ids, mut values) = (vec![0u32; n * BEST], vec![0f32; n * BEST]);
-        let (mut total, mut sound) = (vec![0i64; n], vec![0i32; n]);
+        let (mut total, mut sound, mut drawn) = (vec![0i64; n], vec![0i32; n], vec![0i32; n]);
         device.read(&self.ids, 0, bytemuck::cast_slice_mut(&mut ids))?;
         device.read(&self.values, 0, bytemuck::cast_slice_mut(&mut values))?;
         device.read(&self.total, 0, bytemuck::cast_slice_mut(&mut total))?;
         device.read(&self.sound, 0, bytemuck::cast_slice_mut(&mut sound))?;
+        device.read(&self.drawn, 0, bytemuck::cast_slice_mut(&mut drawn))?;
         let changed = asks.iter().flatten().any(|ask| !ask.changed.is_empty());
         let mut raw = vec![0f32; if changed { n * CHANGED } else { 0 }];
         device.read(&self.raw, 0, bytemuck::cast_slice_mut(&mut raw))?;
@@ -88,7 +108,8 @@ impl Rows {
             let first: Vec<_> = all.take_while(|&(_, logit)| logit > f32::NEG_INFINITY).collect();
             let raw = raw.iter().skip(row * CHANGED).take(ask.changed.len()).copied().collect();
             let (complete, total, sound) = (first.len() < BEST, total[row], sound[row] != 0);
-            Some(Ranked { vocabulary: self.vocabulary, first, complete, total, sound, raw })
+            let drawn = u32::try_from(drawn[row]).ok().filter(|_| ask.draws.among() == Among::All);
+            Some(Ranked { vocabulary: self.vocabulary, first, complete, total, sound, drawn, raw })
         };
         Ok(asks.iter().enumerate().map(told).collect())
     }
