@@ -685,16 +685,15 @@ fn results_are_correct_without_each_optimisation_of_a_gpu() {
         targets.push((format!("without {}", flag.name), off));
     }
     targets.push(("without anything".into(), off_all));
-    let mut ways = Vec::new();
-    for (name, target) in targets {
-        match Simulated::new(target, store()) {
-            Ok(device) => {
-                let device = Opened::new(Arc::new(device), Some(&Cuda));
-                ways.push(Way { name, device, seed: None, same_as: None });
-            }
-            Err(missing) => return simulated::skip(&missing),
-        }
-    }
+    let device = match Simulated::new(on, store()) {
+        Ok(device) => device,
+        Err(missing) => return simulated::skip(&missing),
+    };
+    let way = |(name, target)| {
+        let device = Opened::new(Arc::new(device.with_target(target)), Some(&Cuda));
+        Way { name, device, seed: None, same_as: None }
+    };
+    let ways = targets.into_iter().map(way).collect();
     // Matrices of bytes, attention, and a cache of halves that is staged.
     let mut cases: Vec<harness::Case> = some_of_all().into_iter().filter(|c| !c.name.contains("q6_k")).collect();
     cases.extend(attention::halves().into_iter().find(|c| c.name.contains("f16")));

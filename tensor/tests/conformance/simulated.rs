@@ -2,7 +2,6 @@
 //! is wrong with a kernel, its barriers among that, shows without a GPU.
 
 use gristmill_backend::Text;
-use gristmill_backend::cpu::partition;
 use gristmill_backend::cuda::dialect;
 use gristmill_backend::interp::InterpDevice;
 use gristmill_backend::libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -22,7 +21,8 @@ const COMPILER: &str = "c++";
 const LONG: f64 = 5e5;
 /// A load that is not aligned, or reads past an array, traps.
 const ARGUMENTS: &[&str] = &[
-    "-std=c++17",
+    // Its <math.h> is parsed in half the time that c++17's takes, which has special functions.
+    "-std=c++14",
     "-w",
     "-x",
     "c++",
@@ -62,9 +62,13 @@ pub struct Simulated {
     memory: InterpDevice,
     target: Target,
     version: String,
-    store: Store,
-    language: Language,
+    store: Arc<Store>,
+    language: Arc<Language>,
+    known: Known,
 }
+
+/// The libraries of kernels so far, by the keys of their texts.
+type Known = Arc<Mutex<HashMap<Key, Arc<Loaded>>>>;
 
 /// A language as C++.
 pub struct Language {
@@ -112,7 +116,14 @@ impl Simulated {
         let output = Command::new(COMPILER).arg("--version").stdin(Stdio::null()).output();
         let output = output.map_err(|e| format!("{COMPILER} does not run: {e}"))?;
         let version = String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
-        Ok(Simulated { memory: InterpDevice::new(), target, version, store, language })
+        let (store, language, known) = (Arc::new(store), Arc::new(language), Known::default());
+        Ok(Simulated { memory: InterpDevice::new(), target, version, store, language, known })
+    }
+    /// The same device for another target. Kernels that both have are compiled once.
+    pub fn with_target(&self, target: Target) -> Simulated {
+        let Simulated { version, store, language, known, .. } = self;
+        let (language, known) = (language.clone(), known.clone());
+        Simulated { memory: InterpDevice::new(), target, version: version.clone(), store: store.clone(), language, known }
     }
     fn library(&self, source: &str, long: bool) -> Result<Vec<u8>, Error> {
         let optimised = if long { "-Og" } else { "-O0" };
@@ -139,6 +150,23 @@ impl Simulated {
         self.store.put(&key, &bytes)?;
         Ok(bytes)
     }
+}
+
+/// Bytes of source in a unit: what stands before kernels takes as long to parse as 20 kB of them to compile, and the compiler's memory grows with a unit.
+const UNIT_BYTES: usize = 400 << 10;
+
+/// Kernels in their order as units of about that many bytes.
+fn units(texts: &[Text]) -> Vec<&[Text]> {
+    let (mut out, mut begin, mut bytes) = (Vec::new(), 0, 0);
+    for (i, text) in texts.iter().enumerate() {
+        if bytes > 0 && bytes + text.source.len() > UNIT_BYTES {
+            out.push(&texts[begin..i]);
+            (begin, bytes) = (i, 0);
+        }
+        bytes += text.source.len();
+    }
+    out.extend((begin < texts.len()).then(|| &texts[begin..]));
+    out
 }
 
 impl Simulated {
@@ -182,22 +210,22 @@ impl Device for Simulated {
         staging::in_place(self.id(), to, offset, len)
     }
     fn load(&self, programs: &[Program], _: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
-        let mut libraries = HashMap::new();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for long in [false, true] {
             let these = programs.iter().filter(|p| (p.estimate.operations > LONG) == long);
             let mut texts: Vec<Text> = these.map(Text::of).collect();
+            texts.retain(|t| !known.contains_key(&t.key));
             texts.sort_by_key(|t| t.key);
             texts.dedup_by_key(|t| t.key);
-            let lengths: Vec<usize> = texts.iter().map(|t| t.source.len()).collect();
             // The tests of the suite run side by side, so that units need not.
-            for part in partition(&lengths, 1) {
-                let library = Arc::new(self.unit(part.iter().map(|&i| &texts[i]), long)?);
-                libraries.extend(part.iter().map(|&i| (texts[i].key, library.clone())));
+            for part in units(&texts) {
+                let library = Arc::new(self.unit(part.iter(), long)?);
+                known.extend(part.iter().map(|t| (t.key, library.clone())));
             }
         }
         let kernel = |program: &Program| {
             let text = Text::of(program);
-            let library = libraries[&text.key].clone();
+            let library = known[&text.key].clone();
             // SAFETY: `unit` defines it with this type.
             let run = unsafe { library.library.get::<Run>(format!("run_{}", text.symbol).as_bytes()) };
             let run = *run.map_err(|e| Error::invalid(&program.name, e.to_string()))?;
