@@ -139,7 +139,7 @@ impl Grouped {
         let heads = |rows: Tensor<'g>, width: usize| rows.reshape(dims![rows.dim(0), self.kv_heads, width]);
         let (k, v) = (k.map(|k| heads(k, self.key)), v.map(|v| heads(v, self.value)));
         let sinks = w.has("attn_sinks.weight").then(|| s.weight(w, "attn_sinks.weight"));
-        let out = s.attention(s.as_cached(q), [k, v], Sight { scale: self.scale, window: self.window, sinks });
+        let out = s.attention(&[q], [k, v], Sight { scale: self.scale, window: self.window, sinks });
         let out = gate.map_or(out, |gate| out * gate).reshape(dims![n, self.heads * self.value]);
         linear(s, w, out, "attn_output")
     }

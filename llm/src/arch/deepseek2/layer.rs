@@ -69,8 +69,7 @@ fn attention<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g
         Tensor::cat(&[of_heads(h, rows, k_b), key], at + 1)
     });
     let values = rows.map(|rows| of_heads(h, rows, v_b));
-    let queries = Tensor::cat(&[q_nope, q_pe].map(|q| s.as_cached(q)), 2);
-    let heads_out = s.attention(queries, [keys, values], sight);
+    let heads_out = s.attention(&[q_nope, q_pe], [keys, values], sight);
     heads_out.reshape(dims![n, heads * h.value]).linear(s.weight(w, "attn_output.weight"))
 }
 

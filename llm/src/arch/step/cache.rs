@@ -52,18 +52,23 @@ impl Step<'_> {
             pool: cache.pool.map(|rows| self.of_sequences(None).in_pages(rows)),
         }
     }
-    /// Attention of queries `[n, heads, d]` to keys and values `[rows, kv heads, ..]`, as the cache holds them, or as [`Step::seen`] has its rows.
+    /// Attention of queries `[n, heads, d]`, which are these parts beside one another, to keys and values `[rows, kv heads, ..]`, as the cache holds them, or as [`Step::seen`] has its rows.
     ///
     /// Beside a piece of one sequence other sequences have a token each, and the piece's last is attended to with them once more, so that there is always one: what it comes to that way is read by nobody.
-    pub fn attention<'g>(&'g self, q: Tensor<'g>, [k, v]: [Views<Tensor<'g>>; 2], of: Sight<'g>) -> Tensor<'g> {
+    pub fn attention<'g>(&'g self, q: &[Tensor<'g>], [k, v]: [Views<Tensor<'g>>; 2], of: Sight<'g>) -> Tensor<'g> {
         let both = k.zip(v);
         let n = self.piece();
+        // Parts are cut and rounded before they are joined, so that halves are seen to be halves.
+        let queries = |cut: &dyn Fn(Tensor<'g>) -> Tensor<'g>| {
+            let parts = q.iter().map(|&q| self.as_cached(if self.is_mixed() { cut(q) } else { q }));
+            Tensor::cat(&parts.collect::<Vec<_>>(), 2)
+        };
         let of_piece = both.piece.map(|(k, v)| {
-            let (q, pos) = (if self.is_mixed() { q.slice(0, 0, n) } else { q }, self.position());
+            let (q, pos) = (queries(&|q| q.slice(0, 0, n)), self.position());
             q.attention_within([k, v], [pos, pos + n], of.scale, of.window, of.sinks)
         });
         let of_others = both.pool.map(|(k, v)| {
-            let (q, at) = (if self.is_mixed() { self.of_ends(q) } else { q }, self.of_sequences(of.window));
+            let (q, at) = (queries(&|q| self.of_ends(q)), self.of_sequences(of.window));
             let in_pages = |x: Tensor<'g>| if x.rank() > ROWS_OF_HEADS { x } else { at.in_pages(x) };
             q.paged_attention([k, v].map(in_pages), &at, of.scale, of.window, of.sinks)
         });
@@ -107,7 +112,7 @@ impl Step<'_> {
         self.component(layer, plane, c, &[])
     }
     /// What meets a cache of halves, rounded to halves, in f32: 2⁻¹² of a value, as much as the cache's rows were rounded by.
-    pub fn as_cached<'g>(&'g self, x: Tensor<'g>) -> Tensor<'g> {
+    fn as_cached<'g>(&'g self, x: Tensor<'g>) -> Tensor<'g> {
         if self.options.cache == Scalar::F16 { x.cast(Scalar::F16).cast(Scalar::F32) } else { x }
     }
 
