@@ -31,6 +31,8 @@ answer, or after up to 8 s. Half of the answers have temperature 0, half a seed:
 and number of tokens, and what others had read a beginning of it. Then nobody asks, and `gristmill_cache_pages_used`, `gristmill_cache_pages_leaked`, `gristmill_cache_tokens`, connections and requests of /metrics
 have to be what they were at first, within --idle seconds. Resident memory of a server that was started: its median over the last tenth of the run against that over the second. Nobody else may ask meanwhile.
 
+With --fair measure on a machine that does nothing else: where other programs take its processor at times, waits differ for that reason. `others` counts who had a first text while one waited, which is the server's doing alone.
+
 It exits with 1 where something is found. The same --seed has the same prompts, requests and moments.";
 
 /// Most clients, and most requests.
@@ -127,7 +129,7 @@ fn soak(options: &Options, report: &mut Report) -> Result<()> {
     let (running, model) = options.access.begin(server)?;
     (report.server, report.fair) = (server.name.clone(), options.fair);
     (report.requests, report.clients) = (options.requests as usize, options.clients as usize);
-    report.before = watch::counters(&running.site)?;
+    report.before = watch::at_first(&running.site)?;
     let sizes = Sizes {
         cases: options.prompts as usize,
         prompt: options.prompt as usize,

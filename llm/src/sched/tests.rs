@@ -470,7 +470,9 @@ fn pages_of_nobody_have_windows_in_turn() {
 
 #[test]
 fn what_is_held_while_nobody_is_here_is_lost() {
-    for (mut model, held) in [(Model::with_windows(64, 2, 100), 16 + 4), (Model::with_host(20, 2, 8), 16)] {
+    for (mut model, held) in
+        [(Model::with_windows(64, 2, 100), 16 + Pools::blocks(100, 96)), (Model::with_host(20, 2, 8), 16)]
+    {
         model.add(own(1, 300), 40, Reuse::Any);
         assert_eq!(model.scheduler.load().leaked, None, "somebody waits");
         model.step();
