@@ -136,6 +136,7 @@ fn every_answer_is_complete_and_correct() {
     // No page is left behind by anybody.
     assert!(client.metric("gristmill_cache_pages") > 0.0);
     assert_eq!(client.metric("gristmill_cache_pages_used"), 0.0);
+    assert_eq!(client.metric("gristmill_cache_pages_leaked"), 0.0);
     // Who hung up has given back what it held, as everybody has who was answered.
     assert_eq!(load(), idle);
     assert_eq!(client.metric("gristmill_cache_tokens"), 0.0);

@@ -3,23 +3,21 @@
 //! A closed loop has so many clients, each of which asks again once it was answered; an open loop sends requests as they would come from many, at
 //! a rate, whether or not earlier ones were answered. Prompts are random tokens of one length, a part of which all have in common.
 
-mod http;
 mod load;
 mod report;
-mod servers;
 #[cfg(test)]
 mod tests;
-mod workload;
 
+use crate::serving::access::Access;
+use crate::serving::servers::Named;
+use crate::serving::workload::Prompts;
 use crate::{machine, shell};
 use anyhow::{Result, bail};
 use load::{Asking, Pace};
 use report::{Report, Row, table};
 use serde_json::{Map, Value};
-use servers::{Named, Running};
 use std::path::PathBuf;
 use std::time::Duration;
-use workload::Prompts;
 
 const NOTES: &str = "\
 Examples:
@@ -77,15 +75,8 @@ pub struct Options {
     /// Seconds that a request may take
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
-    /// The model, where a server has several [default: the first that it names]
-    #[arg(long, value_name = "NAME")]
-    model: Option<String>,
-    /// The key that servers want
-    #[arg(long, value_name = "KEY")]
-    api_key: Option<String>,
-    /// Servers may be on other machines
-    #[arg(long)]
-    anywhere: bool,
+    #[command(flatten)]
+    access: Access,
     /// Where the report goes, as JSON; written anew after every run
     #[arg(short, long, value_name = "FILE.json")]
     output: Option<PathBuf>,
@@ -135,10 +126,10 @@ pub fn run(options: &Options) -> Result<bool> {
 /// All runs of one server's turn.
 fn measure(options: &Options, server: &Named, round: u16, report: &mut Report) -> Result<()> {
     eprintln!("bench-serve: {}, round {round} of {}", server.name, options.r);
-    let running = Running::begin(server, options.anywhere, options.api_key.clone())?;
+    let (running, model) = options.access.begin(server)?;
     let asking = Asking {
         site: running.site.clone(),
-        model: options.model.clone().map_or_else(|| running.model(), Ok)?,
+        model,
         max_tokens: options.max_tokens as usize,
         temperature: options.temperature,
         parameters: options.parameters.clone(),

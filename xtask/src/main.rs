@@ -8,7 +8,9 @@ mod bless;
 mod conformance;
 mod kernels_diff;
 mod machine;
+mod serving;
 mod shell;
+mod soak;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -35,6 +37,8 @@ enum Command {
     BenchPeer(bench_peer::Options),
     /// Measure servers of OpenAI's interface under load, in turns
     BenchServe(bench_serve::Options),
+    /// Ask a server of OpenAI's interface for long, with clients that hang up: pages, memory, waiting, and every answer as it is alone
+    Soak(soak::Options),
     /// Write docs/benchmarks.md from what bench-peer measured (docs/benchmarks/*.json)
     Benchmarks(benchmarks::Options),
     /// Write docs/ablation.md, what each optimisation is worth (docs/ablation/*.json), or measure one of its files
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
         Command::KernelsDiff(options) => kernels_diff::run(&options),
         Command::BenchPeer(options) => bench_peer::run(&options),
         Command::BenchServe(options) => bench_serve::run(&options),
+        Command::Soak(options) => soak::run(&options),
         Command::Benchmarks(options) => benchmarks::run(&options),
         Command::Ablation(options) => ablation::run(&options),
     };

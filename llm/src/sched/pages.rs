@@ -149,6 +149,11 @@ impl PagePool {
     pub fn held(&self) -> usize {
         self.here - self.free()
     }
+    /// How many somebody has of all: pages, pages of windows, and places of the host.
+    pub fn all_held(&self) -> usize {
+        let places = self.pages.len() - self.here;
+        self.held() + places - self.places.len() - self.away.len() + self.held_windows()
+    }
     /// How many lie with the host.
     pub fn away(&self) -> usize {
         self.away.len()

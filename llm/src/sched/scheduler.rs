@@ -104,6 +104,8 @@ pub struct Load {
     pub kept_windows: usize,
     /// Pages that lie with the host.
     pub away_pages: usize,
+    /// Pages, pages of windows and places of the host that are held while nobody is here, and so never come back: a fault. None where somebody is here, whose they may be.
+    pub leaked: Option<usize>,
     /// Positions that sequences have computed.
     pub tokens: usize,
     /// How often one had to give its pages up.
@@ -307,6 +309,7 @@ impl Scheduler {
             kept_pages: self.pool.kept(),
             kept_windows: self.pool.kept_windows(),
             away_pages: self.pool.away(),
+            leaked: self.is_idle().then(|| self.pool.all_held()),
             tokens: self.running.iter().map(|s| s.computed).sum(),
             preempted: self.preempted,
         }

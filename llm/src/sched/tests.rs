@@ -301,6 +301,7 @@ impl Model {
         }
         let load = self.scheduler.load();
         assert_eq!((load.running, load.waiting, load.pages, load.tokens), (0, 0, 0, 0), "nobody has a page");
+        assert_eq!(load.leaked, Some(0), "nor one of windows, nor a place of the host");
     }
 }
 
@@ -465,6 +466,24 @@ fn pages_of_nobody_have_windows_in_turn() {
     model.scheduler.give_back(&borrowed);
     model.scheduler.check();
     model.run_to_the_end();
+}
+
+#[test]
+fn what_is_held_while_nobody_is_here_is_lost() {
+    for (mut model, held) in
+        [(Model::with_windows(64, 2, 100), 16 + Pools::blocks(100, 96)), (Model::with_host(20, 2, 8), 16)]
+    {
+        model.add(own(1, 300), 40, Reuse::Any);
+        assert_eq!(model.scheduler.load().leaked, None, "somebody waits");
+        model.step();
+        assert_eq!(model.scheduler.load().leaked, None, "somebody has pages");
+        model.run_to_the_end();
+        let borrowed = model.scheduler.borrow(1000, 96).expect("pages");
+        // With a ring of windows for what a step of 96 tokens sees.
+        assert_eq!(model.scheduler.load().leaked, Some(held));
+        model.scheduler.give_back(&borrowed);
+        assert_eq!(model.scheduler.load().leaked, Some(0));
+    }
 }
 
 /// What comes while others run.

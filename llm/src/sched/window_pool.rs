@@ -50,6 +50,10 @@ impl WindowPool {
     pub fn available(&self) -> usize {
         self.free.len() + self.kept.len()
     }
+    /// How many somebody has.
+    pub fn held(&self) -> usize {
+        self.all.len() - self.available()
+    }
     /// How many nobody has, of pages that the tree knows.
     pub fn kept(&self) -> usize {
         self.kept.len()
@@ -128,9 +132,9 @@ impl WindowPool {
     pub fn all_kept(&self) -> impl Iterator<Item = u32> {
         self.kept.values().copied()
     }
-    /// The holders of each.
+    /// How many there are.
     #[cfg(test)]
-    pub fn holders(&self) -> impl Iterator<Item = u32> {
-        self.all.iter().map(|it| it.holders)
+    pub fn total(&self) -> usize {
+        self.all.len()
     }
 }

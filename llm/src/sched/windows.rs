@@ -108,16 +108,15 @@ impl PagePool {
         }
     }
     /// How many pages of windows sequences have, each counted once.
-    #[cfg(test)]
     pub(super) fn held_windows(&self) -> usize {
-        self.windows.as_ref().map_or(0, |windows| windows.holders().filter(|&holders| holders > 0).count())
+        self.windows.as_ref().map_or(0, WindowPool::held)
     }
     /// Does every page of windows belong to the page that has it, and is none kept of which the tree does not know the page?
     #[cfg(test)]
     pub(super) fn check_windows(&self) {
         let Some(windows) = &self.windows else { return };
         windows.check();
-        for (number, _) in windows.holders().enumerate() {
+        for number in 0..windows.total() {
             let of = windows.of(number as u32);
             assert!(of.is_none_or(|of| self.pages[of as usize].window == Some(number as u32)), "{number} of {of:?}");
         }

@@ -106,6 +106,8 @@ pub struct ModelMetrics {
     pub pages: Gauge,
     /// Pages that there are; none where answers are made one by one.
     pub pages_total: Gauge,
+    /// Pages that were held when last nobody was being answered: none, or they are lost.
+    pub pages_leaked: Gauge,
     /// Pages of earlier prompts that lie in the host's memory, now.
     pub pages_away: Gauge,
     /// How many have come back from there.
@@ -147,6 +149,7 @@ struct Families {
     slots: Family<Label, Gauge>,
     pages: Family<Label, Gauge>,
     pages_total: Family<Label, Gauge>,
+    pages_leaked: Family<Label, Gauge>,
     pages_away: Family<Label, Gauge>,
     brought_back: Family<Label, Counter>,
     preempted: Family<Label, Counter>,
@@ -219,6 +222,10 @@ impl Default for Metrics {
         );
         let pages = gauge("cache_pages_used", "Pages of the cache that sequences under way have");
         let pages_total = gauge("cache_pages", "Pages of the cache; 0 where answers are made one by one");
+        let pages_leaked = gauge(
+            "cache_pages_leaked",
+            "Pages of the cache, of its windows and of the host's memory that were held when last nobody was being answered; any is a fault",
+        );
         let pages_away = gauge("cache_pages_host", "Pages of earlier prompts that lie in the host's memory");
         let used_tokens = gauge("cache_tokens", "Tokens in the cache of requests that are not over");
         let room_tokens = gauge("cache_tokens_room", "Tokens that the cache has room for");
@@ -251,6 +258,7 @@ impl Default for Metrics {
             slots,
             pages,
             pages_total,
+            pages_leaked,
             pages_away,
             brought_back,
             preempted,
@@ -289,6 +297,7 @@ impl Metrics {
             slots: all.slots.get_or_create_owned(&label),
             pages: all.pages.get_or_create_owned(&label),
             pages_total: all.pages_total.get_or_create_owned(&label),
+            pages_leaked: all.pages_leaked.get_or_create_owned(&label),
             pages_away: all.pages_away.get_or_create_owned(&label),
             brought_back: all.brought_back.get_or_create_owned(&label),
             preempted: all.preempted.get_or_create_owned(&label),

@@ -110,6 +110,7 @@ impl Together {
         metrics.kept_bytes.set(self.batcher.kept_bytes() as i64);
         metrics.pages.set(load.pages as i64);
         metrics.pages_total.set(load.total_pages as i64);
+        load.leaked.into_iter().for_each(|pages| _ = metrics.pages_leaked.set(pages as i64));
         metrics.slots.set(self.batcher.engine().most_sequences() as i64);
         // A fault begins the scheduler's count anew.
         metrics.preempted.inc_by(load.preempted.checked_sub(self.preempted).unwrap_or(load.preempted));

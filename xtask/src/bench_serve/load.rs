@@ -1,7 +1,9 @@
 //! Requests under way: so many at a time, or as they arrive.
 
-use super::http::Site;
-use super::workload::arrivals;
+use crate::serving::clients::{STACK, closed};
+use crate::serving::completions::Piece;
+use crate::serving::http::Site;
+use crate::serving::workload::arrivals;
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Map, Value, json};
 use std::sync::Mutex;
@@ -10,8 +12,6 @@ use std::time::{Duration, Instant};
 
 /// Most requests of an open loop that are under way: a server that falls behind must not take this machine's threads with it.
 const UNDER_WAY: usize = 1024;
-/// Bytes of the stack of a client's thread.
-const STACK: usize = 512 << 10;
 
 /// How requests come.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -74,27 +74,18 @@ pub fn run(asking: &Asking, prompts: &[Value], pace: Pace) -> Outcomes {
         outcomes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(outcome);
     };
     match pace {
-        Pace::Clients(clients) => closed(asking, prompts, clients, &note),
+        Pace::Clients(clients) => {
+            let each = |nth: usize| {
+                note(one(asking, &prompts[nth]));
+                true
+            };
+            let without = closed(prompts.len(), clients, &each);
+            (0..without).for_each(|_| note(Err(anyhow!("no thread for a client"))));
+        }
         Pace::Rate(rate) => open(asking, prompts, rate, &note),
     }
     let each = outcomes.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     Outcomes { each, seconds: begun.elapsed().as_secs_f64() }
-}
-
-fn closed(asking: &Asking, prompts: &[Value], clients: usize, note: &(impl Fn(Result<Answered>) + Sync)) {
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..clients.min(prompts.len()) {
-            let client = || {
-                while let Some(prompt) = prompts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    note(one(asking, prompt));
-                }
-            };
-            if std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, client).is_err() {
-                note(Err(anyhow!("no thread for a client")));
-            }
-        }
-    });
 }
 
 fn open(asking: &Asking, prompts: &[Value], rate: f64, note: &(impl Fn(Result<Answered>) + Sync)) {
@@ -129,29 +120,22 @@ fn one(asking: &Asking, prompt: &Value) -> Result<Answered> {
     });
     asking.parameters.iter().for_each(|(name, value)| body[name] = value.clone());
     let begun = Instant::now();
-    let (mut pieces, mut usage) = (Vec::new(), Value::Null);
+    let (mut pieces, mut last) = (Vec::new(), Piece::default());
     asking.site.stream("/v1/completions", &body.to_string(), asking.timeout, |data| {
-        let said: Value = serde_json::from_str(data).context("an event that is no JSON")?;
-        if let Some(error) = said.get("error") {
-            return Err(anyhow!(
-                "an error in the stream: {}",
-                error["message"].as_str().unwrap_or("without a message")
-            ));
-        }
-        if said["choices"][0]["text"].as_str().is_some_and(|text| !text.is_empty()) {
+        let piece = Piece::read(data)?;
+        if !piece.text.is_empty() {
             pieces.push(begun.elapsed().as_secs_f64());
         }
-        if said["usage"].is_object() {
-            usage = said["usage"].clone();
+        if piece.usage.is_object() {
+            last = piece;
         }
         Ok(())
     })?;
     let whole = begun.elapsed().as_secs_f64();
-    let count = |name: &str| usage[name].as_u64().map(|count| count as usize);
     let first = *pieces.first().context("an answer without text")?;
     Ok(Answered {
-        prompt_tokens: count("prompt_tokens").unwrap_or(0),
-        answer_tokens: count("completion_tokens").unwrap_or(pieces.len()),
+        prompt_tokens: last.count("prompt_tokens").unwrap_or(0),
+        answer_tokens: last.count("completion_tokens").unwrap_or(pieces.len()),
         first,
         gaps: pieces.windows(2).map(|two| two[1] - two[0]).collect(),
         whole,

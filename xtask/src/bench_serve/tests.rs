@@ -1,12 +1,12 @@
 //! Against a server whose answers, pauses and mistakes are known.
 
-use super::http::Site;
 use super::load::{Asking, Pace, run};
 use super::report::Row;
-use super::workload::Prompts;
-use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use crate::serving::fake::{self, Asked, UnderWay, chunk};
+use crate::serving::http::Site;
+use crate::serving::workload::Prompts;
+use serde_json::json;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,17 +26,10 @@ const PIECES: usize = 3;
 
 /// One that takes [`PAUSE`] for each of [`PIECES`] pieces of two tokens, and does what `wrong` says for a number of a request.
 fn server(wrong: fn(usize) -> Option<Wrong>) -> (Site, Arc<Seen>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let site = Site::of(&format!("http://{}", listener.local_addr().unwrap()), false, Some("sesame".into())).unwrap();
     let seen = Arc::new(Seen::default());
     let all = seen.clone();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let seen = all.clone();
-            std::thread::spawn(move || answer(stream, &seen, wrong));
-        }
-    });
-    (site, seen)
+    let url = fake::serve(move |asked, stream| answer(asked, stream, &all, wrong));
+    (Site::of(&url, false, Some("sesame".into())).unwrap(), seen)
 }
 
 #[derive(Clone, Copy)]
@@ -47,64 +40,35 @@ enum Wrong {
     Stall,
 }
 
-fn answer(mut stream: TcpStream, seen: &Seen, wrong: fn(usize) -> Option<Wrong>) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        reader.read_line(&mut head).unwrap();
-    }
+fn answer(
+    asked: &Asked,
+    stream: &mut TcpStream,
+    seen: &Seen,
+    wrong: fn(usize) -> Option<Wrong>,
+) -> std::io::Result<()> {
+    let Asked { head, body } = asked;
     assert!(head.contains("Authorization: Bearer sesame\r\n"), "{head}");
-    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok()).unwrap_or(0);
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).unwrap();
-    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    if head.starts_with("POST /tokenize ") {
-        // A token for every word, and one more for the first.
-        let id = |word: &str| word.bytes().fold(0, |id, byte| id * 31 % 65_521 + u64::from(byte));
-        let ids: Vec<u64> = std::iter::once(1).chain(body["content"].as_str().unwrap().split(' ').map(id)).collect();
-        let said = json!({ "tokens": ids }).to_string();
-        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{said}", said.len()).unwrap();
-        return;
+    if asked.is("POST /tokenize") {
+        return fake::tokenize(asked, stream);
     }
-    assert!(head.starts_with("POST /v1/completions "), "{head}");
+    assert!(asked.is("POST /v1/completions"), "{head}");
     assert_eq!((&body["temperature"], &body["top_p"]), (&json!(0.7), &json!(0.9)));
     seen.prompts.lock().unwrap().push(serde_json::from_value(body["prompt"].clone()).unwrap());
-    let under_way = UnderWay::new(seen);
-    // Whoever has gone does not read it.
-    let _ = tell(&mut stream, wrong(seen.asked.fetch_add(1, Ordering::SeqCst)), under_way);
+    let (under_way, now) = UnderWay::new(&seen.under_way);
+    seen.most_under_way.fetch_max(now, Ordering::SeqCst);
+    tell(stream, wrong(seen.asked.fetch_add(1, Ordering::SeqCst)), under_way)
 }
 
-/// A request that is answered, until this is dropped.
-struct UnderWay<'a>(&'a Seen);
-
-impl UnderWay<'_> {
-    fn new(seen: &Seen) -> UnderWay<'_> {
-        let now = seen.under_way.fetch_add(1, Ordering::SeqCst) + 1;
-        seen.most_under_way.fetch_max(now, Ordering::SeqCst);
-        UnderWay(seen)
-    }
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// A stream in chunks, whose bounds are not those of its lines.
+/// A stream, which goes wrong behind its first piece if it does.
 fn tell(stream: &mut TcpStream, wrong: Option<Wrong>, under_way: UnderWay) -> std::io::Result<()> {
     if matches!(wrong, Some(Wrong::Refuse)) {
-        return write!(stream, "HTTP/1.1 429 Busy\r\nContent-Length: 4\r\n\r\nbusy");
+        return fake::refuse(stream);
     }
-    write!(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
-    let chunk = |stream: &mut TcpStream, text: &str| write!(stream, "{:x};x=y\r\n{text}\r\n", text.len());
+    fake::begin(stream)?;
     chunk(stream, ": a comment\n\n")?;
     for _ in 0..PIECES {
         std::thread::sleep(Duration::from_secs_f64(PAUSE));
-        let data = format!("data: {}\n\n", json!({ "choices": [{ "text": "ab" }] }));
-        let (one, other) = data.split_at(9);
-        chunk(stream, one)?;
-        chunk(stream, other)?;
+        fake::event(stream, &json!({ "choices": [{ "text": "ab" }] }))?;
         match wrong {
             Some(Wrong::BreakOff) => return Ok(()),
             Some(Wrong::Fail) => chunk(stream, "data: {\"error\":{\"message\":\"no more\"}}\n\n")?,
@@ -112,11 +76,9 @@ fn tell(stream: &mut TcpStream, wrong: Option<Wrong>, under_way: UnderWay) -> st
             _ => {}
         }
     }
-    let usage = json!({ "choices": [], "usage": { "prompt_tokens": 8, "completion_tokens": 2 * PIECES } });
     // Who reads the end asks again at once.
     drop(under_way);
-    chunk(stream, &format!("data: {usage}\n\ndata: [DONE]\n\n"))?;
-    write!(stream, "0\r\n\r\n")
+    fake::end(stream, json!({ "prompt_tokens": 8, "completion_tokens": 2 * PIECES }))
 }
 
 fn asking(site: &Site) -> Asking {
@@ -187,14 +149,8 @@ fn only_this_machine_is_loaded_unless_said() {
     assert!(Site::of("https://127.0.0.1", false, None).unwrap_err().to_string().contains("hint:"));
 }
 
-#[derive(clap::Parser)]
-struct Line {
-    #[command(flatten)]
-    options: super::Options,
-}
-
 fn options(line: &str) -> super::Options {
-    <Line as clap::Parser>::parse_from(line.split('|')).options
+    fake::options(line)
 }
 
 #[test]

@@ -351,9 +351,19 @@ impl Models {
         let mut state = self.lock();
         tracing::info!(model = model.name(), "has left");
         state.phases[at] = Phase::Away;
-        let ModelMetrics { loaded, bytes, kept_bytes, running, slots, pages, pages_total, pages_away, .. } =
-            &model.metrics;
-        for gauge in [loaded, bytes, kept_bytes, running, slots, pages, pages_total, pages_away] {
+        let ModelMetrics {
+            loaded,
+            bytes,
+            kept_bytes,
+            running,
+            slots,
+            pages,
+            pages_total,
+            pages_leaked,
+            pages_away,
+            ..
+        } = &model.metrics;
+        for gauge in [loaded, bytes, kept_bytes, running, slots, pages, pages_total, pages_leaked, pages_away] {
             gauge.set(0);
         }
         if !state.closed && model.queue.len() > 0 {

@@ -1,4 +1,4 @@
-//! Servers that are measured: those that run already, and those that are started for their turn.
+//! Servers that are asked: those that run already, and those that are started.
 
 use super::http::Site;
 use anyhow::{Context, Result, anyhow, bail};
@@ -112,6 +112,10 @@ impl Running {
             }
             std::thread::sleep(LOOK);
         }
+    }
+    /// The number of its process, if it was started.
+    pub fn process(&self) -> Option<u32> {
+        self.child.as_ref().map(|started| started.child.id())
     }
     /// The model that it names first.
     ///

@@ -12,6 +12,10 @@ impl Random {
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
+    /// Those of the thing of that number. Things of one seed have none in common with those of another that is near.
+    pub fn nth(seed: u64, nth: usize) -> Random {
+        Random::new(Random::new(seed ^ (nth as u64) << 20).next())
+    }
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -23,8 +27,12 @@ impl Random {
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
+    /// From 0 to below `end`, which is not 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
     fn choose<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[(self.next() % of.len() as u64) as usize]
+        &of[self.below(of.len())]
     }
 }
 
@@ -60,8 +68,7 @@ pub struct Prompts {
 }
 
 impl Prompts {
-    fn words(count: usize, seed: u64) -> String {
-        let mut random = Random::new(seed);
+    fn words(count: usize, mut random: Random) -> String {
         let words: Vec<&str> = (0..count).map(|_| *random.choose(WORDS)).collect();
         words.join(" ")
     }
@@ -71,13 +78,12 @@ impl Prompts {
     /// When it says too few.
     pub fn make(&self, site: &Site, from: usize, count: usize) -> Result<Vec<Value>> {
         // A word has a token or more.
-        let common = tokens(site, &Prompts::words(self.common.max(1), self.seed))?;
+        let common = tokens(site, &Prompts::words(self.common.max(1), Random::new(self.seed)))?;
         let one = |nth: usize| {
-            // Prompts of one seed have no seed in common with those of another that is near.
-            let own = Prompts::words(self.length.max(1), Random::new(self.seed ^ (nth as u64) << 20).next());
+            let own = Prompts::words(self.length.max(1), Random::nth(self.seed, nth));
             let Some(common) = &common else {
                 let rest: Vec<&str> = own.split(' ').take(self.length - self.common).collect();
-                let common = Prompts::words(self.common, self.seed);
+                let common = Prompts::words(self.common, Random::new(self.seed));
                 return Ok(json!([common, rest.join(" ")].join(" ").trim()));
             };
             let own = tokens(site, &own)?.context("it said tokens before")?;

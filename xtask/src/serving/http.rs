@@ -1,7 +1,7 @@
 //! A client of HTTP that notes when each line of an answer comes. Plain, over the sockets of the standard library: what it costs is what it measures.
 
 use anyhow::{Context, Result, anyhow, bail};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -138,31 +138,30 @@ struct Lines {
 }
 
 impl Lines {
-    fn wait(&mut self) -> Result<()> {
-        let left = self.by.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            bail!("no answer in time");
+    /// Does one read; again where it ends before its time, as a system that counts in ticks has it.
+    fn wait<T>(&mut self, mut read: impl FnMut(&mut BufReader<TcpStream>) -> std::io::Result<T>) -> Result<T> {
+        loop {
+            let left = self.by.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                bail!("no answer in time");
+            }
+            self.stream.get_ref().set_read_timeout(Some(left))?;
+            match read(&mut self.stream) {
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                other => return other.map_err(|error| anyhow!("the connection broke: {error}")),
+            }
         }
-        Ok(self.stream.get_ref().set_read_timeout(Some(left))?)
     }
     /// Fills `buffer` as far as one read does; how many bytes.
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        self.wait()?;
-        self.stream.read(buffer).map_err(late)
+        self.wait(|stream| stream.read(buffer))
     }
     /// The next line without its end; none at the end of all.
     fn line(&mut self) -> Result<Option<String>> {
-        self.wait()?;
         let mut line = Vec::new();
-        let read = (&mut self.stream).take(MOST).read_until(b'\n', &mut line).map_err(late)?;
-        Ok((read > 0).then(|| String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned()))
-    }
-}
-
-fn late(error: std::io::Error) -> anyhow::Error {
-    match error.kind() {
-        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => anyhow!("no answer in time"),
-        _ => anyhow!("the connection broke: {error}"),
+        // What a read had before its time was over is in the line already.
+        self.wait(|stream| stream.take(MOST).read_until(b'\n', &mut line))?;
+        Ok((!line.is_empty()).then(|| String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned()))
     }
 }
 

@@ -1,0 +1,44 @@
+//! Of many samples, the few that say most.
+
+use serde::Serialize;
+
+/// The value that half, nine tenths and 99 hundredths of the samples do not exceed; zero where there are none.
+#[derive(Serialize, Clone, Copy, PartialEq, Debug, Default)]
+pub struct Quantiles {
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+}
+
+impl Quantiles {
+    pub fn of(mut samples: Vec<f64>) -> Quantiles {
+        samples.sort_by(f64::total_cmp);
+        // Nearest rank: a value that was measured.
+        let at = |percent: usize| {
+            let rank = (samples.len() * percent).div_ceil(100).max(1);
+            samples.get(rank - 1).copied().unwrap_or(0.0)
+        };
+        Quantiles { p50: at(50), p90: at(90), p99: at(99) }
+    }
+    /// In milliseconds.
+    pub fn show(&self) -> String {
+        let ms = |seconds: f64| {
+            let ms = seconds * 1e3;
+            if ms < 10.0 { format!("{ms:.2}") } else { format!("{ms:.0}") }
+        };
+        [self.p50, self.p90, self.p99].map(ms).join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_samples() {
+        let hundred = Quantiles::of((1..=100).rev().map(f64::from).collect());
+        assert_eq!(hundred, Quantiles { p50: 50.0, p90: 90.0, p99: 99.0 });
+        assert_eq!(Quantiles::of(vec![3.0]), Quantiles { p50: 3.0, p90: 3.0, p99: 3.0 });
+        assert_eq!(Quantiles::of(vec![]), Quantiles::default());
+    }
+}

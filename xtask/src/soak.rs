@@ -1,0 +1,202 @@
+//! `xtask soak`: a server of OpenAI's interface, asked for long by clients some of whom hang up.
+//!
+//! What has to hold: nobody is refused or waits for ever, every answer is the one given alone, and once nobody asks, the server holds what it held before: no page of its cache, no connection and no memory more.
+
+mod cases;
+mod load;
+mod report;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use crate::serving::access::Access;
+use crate::serving::servers::{Named, Running};
+use crate::{machine, shell};
+use anyhow::{Result, anyhow};
+use cases::Sizes;
+use load::{Asking, Loop, Outcome};
+use report::{Answers, Report, Spread, table};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const NOTES: &str = "\
+Examples:
+  cargo xtask soak --start 'gristmill=target/release/gristmill serve demo --port {port} --parallel 64'
+  cargo xtask soak --requests 2000 --fair --start 'four=target/release/gristmill serve demo --port {port} --parallel 4'
+  cargo xtask soak --url http://127.0.0.1:8080 --requests 300 --seed 7 -o soak.json
+
+First every prompt is answered alone, one after the other. Then so many clients ask for them at random, each again as soon as it was answered or has hung up: once its request was sent, after some pieces of the
+answer, or after up to 8 s. Half of the answers have temperature 0, half a seed: both promise the same tokens whoever is beside them, so that every finished answer has to be the one given alone, with its end
+and number of tokens, and what others had read a beginning of it. Then nobody asks, and `gristmill_cache_pages_used`, `gristmill_cache_pages_leaked`, `gristmill_cache_tokens`, connections and requests of /metrics
+have to be what they were at first, within --idle seconds. Resident memory of a server that was started: its median over the last tenth of the run against that over the second. Nobody else may ask meanwhile.
+
+With --fair measure on a machine that does nothing else: where other programs take its processor at times, waits differ for that reason. `others` counts who had a first text while one waited, which is the server's doing alone.
+
+It exits with 1 where something is found. The same --seed has the same prompts, requests and moments.";
+
+/// Most clients, and most requests.
+const MOST: (u32, u32) = (1024, 10_000_000);
+/// How often it says how far it is.
+const PROGRESS: Duration = Duration::from_secs(5);
+
+#[derive(clap::Args)]
+#[command(after_help = NOTES)]
+#[group(id = "server", required = true, args = ["url", "start"])]
+pub struct Options {
+    /// A server that runs: its address, or NAME=ADDRESS; its memory is not looked at
+    #[arg(long, value_name = "URL", value_parser = |text: &str| Ok::<_, String>(Named::url(text)))]
+    url: Option<Named>,
+    /// A server to start: NAME=COMMAND, with {port} where the port belongs
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = |text: &str| Named::command(text).map_err(|error| error.to_string()))]
+    start: Option<Named>,
+    /// Requests in all
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=MOST.1 as i64))]
+    requests: u32,
+    /// Clients that ask at the same time
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MOST.0 as i64))]
+    clients: u32,
+    /// The part of the requests whose client hangs up, from 0 to 1
+    #[arg(long, value_name = "PART", default_value_t = 0.33, value_parser = part)]
+    hang_up: f64,
+    /// Prompts that differ
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    prompts: u32,
+    /// Most tokens of a prompt
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    prompt: u32,
+    /// Most tokens of an answer
+    #[arg(long, value_name = "N", default_value_t = 48, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_tokens: u32,
+    /// The longest wait for a first text may be three times the median: for a server that has room for few of the clients, each of whom waits for its turn
+    #[arg(long)]
+    fair: bool,
+    /// MiB that resident memory may grow by, or 5 % where that is more. 64 is one heap of an arena of glibc's, which a thread may begin at any time; of 10,000 requests, 8 KiB each
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    growth: u32,
+    /// Seconds within which the server has to be idle at the end
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    idle: u32,
+    /// Seconds that a request may take: one that takes longer has failed
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..))]
+    timeout: u32,
+    /// What prompts, requests and moments follow from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    access: Access,
+    /// Where the report goes, as JSON
+    #[arg(short, long, value_name = "FILE.json")]
+    output: Option<PathBuf>,
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(part) if (0.0..=1.0).contains(&part) => Ok(part),
+        _ => Err("a part, from 0 to 1".into()),
+    }
+}
+
+/// True where nothing was found.
+pub fn run(options: &Options) -> Result<bool> {
+    let root = shell::root()?;
+    let mut report = Report {
+        date: machine::today(),
+        command: command(options),
+        commit: shell::commit(&root)?,
+        machine: Some(machine::describe(machine::cores()?)?),
+        ..Report::default()
+    };
+    // A report that cannot be written is better known now than after an hour.
+    let save = |report: &Report| options.output.as_ref().map_or(Ok(()), |path| shell::save(path, report));
+    save(&report)?;
+    soak(options, &mut report)?;
+    save(&report)?;
+    print!("{}", table(&report));
+    Ok(report.findings.is_empty())
+}
+
+fn server(options: &Options) -> Result<&Named> {
+    let named = options.start.as_ref().or(options.url.as_ref());
+    named.ok_or_else(|| {
+        anyhow!("no server\nhint: --url http://127.0.0.1:8080, or --start 'NAME=COMMAND --port {{port}}'")
+    })
+}
+
+/// All of it but for what is said of the circumstances.
+fn soak(options: &Options, report: &mut Report) -> Result<()> {
+    let server = server(options)?;
+    let (running, model) = options.access.begin(server)?;
+    (report.server, report.fair) = (server.name.clone(), options.fair);
+    (report.requests, report.clients) = (options.requests as usize, options.clients as usize);
+    report.before = watch::at_first(&running.site)?;
+    let sizes = Sizes {
+        cases: options.prompts as usize,
+        prompt: options.prompt as usize,
+        answer: options.max_tokens as usize,
+        seed: options.seed,
+    };
+    let asking = Asking::new(running.site.clone(), Duration::from_secs(options.timeout.into()));
+    let cases = cases::cases(&asking.site, &model, &sizes)?;
+    eprintln!("soak: {} is ready; {} prompts are answered alone", server.name, cases.len());
+    let begun = Instant::now();
+    let alone = asking.alone(&cases)?;
+    eprintln!("soak: that took {:.1} s; {} requests follow", begun.elapsed().as_secs_f64(), report.requests);
+    let of = Loop {
+        cases: &cases,
+        requests: report.requests,
+        clients: report.clients,
+        hang_up: options.hang_up,
+        seed: options.seed,
+    };
+    let begun = Instant::now();
+    let (outcomes, memory) = watched(&running, &asking, &of);
+    report.seconds = begun.elapsed().as_secs_f64();
+    report.rate = outcomes.len() as f64 / report.seconds;
+    let finished = outcomes.iter().filter_map(|(_, outcome)| match outcome {
+        Outcome::Finished { waited, others, .. } => Some((*waited, *others as f64)),
+        _ => None,
+    });
+    let (waits, others) = finished.unzip();
+    (report.wait, report.others) = (Spread::of(waits), Spread::of(others));
+    report.answers = Answers::of(&outcomes, &cases, &alone);
+    report.memory = watch::Growth::of(&memory, u64::from(options.growth) << 20);
+    match watch::until_idle(&running.site, &report.before, Duration::from_secs(options.idle.into())) {
+        Ok(after) => report.after = after,
+        Err(error) => report.findings.push(format!("the server does not answer any more: {error:#}")),
+    }
+    report.find(running.process().is_some());
+    Ok(())
+}
+
+/// The run, with somebody who looks at the server's memory meanwhile and says how far it is.
+fn watched(running: &Running, asking: &Asking, of: &Loop) -> (load::Outcomes, Vec<u64>) {
+    let (done, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (begun, mut said) = (Instant::now(), Instant::now());
+    let progress = |now: Option<u64>| {
+        if said.elapsed() < PROGRESS {
+            return;
+        }
+        said = Instant::now();
+        let done = done.load(Ordering::Relaxed);
+        let memory = now.map_or(String::new(), |bytes| format!(", {:.1} MiB", bytes as f64 / f64::from(1 << 20)));
+        let rate = done as f64 / begun.elapsed().as_secs_f64();
+        eprintln!("soak: {done} of {} requests, {rate:.1} a second{memory}", of.requests);
+    };
+    std::thread::scope(|scope| {
+        let watching = scope.spawn(|| watch::memory(running.process(), &over, progress));
+        let outcomes = load::run(asking, of, &done);
+        over.store(true, Ordering::Relaxed);
+        (outcomes, watching.join().unwrap_or_default())
+    })
+}
+
+/// The command as it can be repeated elsewhere: the server by its name alone, and without the key.
+fn command(options: &Options) -> String {
+    let name = options.start.as_ref().or(options.url.as_ref()).map_or("", |server| &server.name);
+    let Options { requests, clients, hang_up, prompts, prompt, max_tokens, seed, .. } = options;
+    let fair = if options.fair { " --fair" } else { "" };
+    format!(
+        "cargo xtask soak --start {name}=… --requests {requests} --clients {clients} --hang-up {hang_up} --prompts {prompts} --prompt {prompt} --max-tokens {max_tokens} --seed {seed}{fair}"
+    )
+}

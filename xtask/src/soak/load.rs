@@ -1,0 +1,137 @@
+//! Requests, and what comes of them.
+
+use super::cases::{Case, Moment, request};
+use crate::serving::clients::closed;
+use crate::serving::completions::Piece;
+use crate::serving::http::Site;
+use anyhow::{Context, Result, bail};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// After so many requests that failed no more are sent: a server that is gone, or stands still, is found soon.
+const MOST_FAILED: usize = 100;
+
+/// What is told of an answer.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Answer {
+    pub text: String,
+    /// Why it ended.
+    pub finish: Option<String>,
+    /// How many tokens it has, where the server says so.
+    pub tokens: Option<usize>,
+}
+
+/// What came of a request.
+#[derive(PartialEq, Debug)]
+pub enum Outcome {
+    /// Its answer, how many seconds its first text was waited for (its end, where it has none), and how many others had theirs meanwhile.
+    Finished {
+        answer: Answer,
+        waited: f64,
+        others: usize,
+    },
+    /// The client hung up, at that moment; what it had read.
+    HungUp {
+        moment: Moment,
+        text: String,
+    },
+    Failed(String),
+}
+
+/// Whom it is asked of, and for how long.
+pub struct Asking {
+    pub site: Site,
+    pub timeout: Duration,
+    /// How many requests have had their first text.
+    served: AtomicUsize,
+}
+
+impl Asking {
+    pub fn new(site: Site, timeout: Duration) -> Asking {
+        Asking { site, timeout, served: AtomicUsize::new(0) }
+    }
+    /// Asks once, and hangs up at that moment unless the answer has ended before.
+    pub fn ask(&self, case: &Case, moment: Option<Moment>) -> Outcome {
+        let within = match moment {
+            Some(Moment::Sent) => Duration::ZERO,
+            Some(Moment::After(time)) => time.min(self.timeout),
+            _ => self.timeout,
+        };
+        let (mut answer, mut first, mut pieces) = (Answer::default(), None, 0);
+        let served = || self.served.fetch_add(1, Ordering::Relaxed);
+        let (begun, before) = (Instant::now(), self.served.load(Ordering::Relaxed));
+        let told = self.site.stream("/v1/completions", &case.body, within, |data| {
+            let piece = Piece::read(data)?;
+            answer.tokens = piece.count("completion_tokens").or(answer.tokens);
+            if !piece.text.is_empty() {
+                first.get_or_insert_with(|| (begun.elapsed(), served()));
+                answer.text += &piece.text;
+                pieces += 1;
+            }
+            answer.finish = piece.finish.or(answer.finish.take());
+            if moment == Some(Moment::Pieces(pieces)) {
+                bail!("the client has enough");
+            }
+            Ok(())
+        });
+        let took = begun.elapsed();
+        let left = |moment: &Moment| match *moment {
+            Moment::Pieces(most) => pieces >= most,
+            Moment::Sent | Moment::After(_) => took >= within,
+        };
+        match (told, moment.filter(left)) {
+            (Ok(()), _) => {
+                let (waited, then) = first.unwrap_or_else(|| (took, served()));
+                Outcome::Finished { answer, waited: waited.as_secs_f64(), others: then - before }
+            }
+            (Err(_), Some(moment)) => Outcome::HungUp { moment, text: answer.text },
+            (Err(error), None) => Outcome::Failed(format!("{error:#}")),
+        }
+    }
+    /// Asks every case by itself, one after the other.
+    ///
+    /// # Errors
+    /// When one is not answered.
+    pub fn alone(&self, cases: &[Case]) -> Result<Vec<Answer>> {
+        let one = |(nth, case): (usize, &Case)| match self.ask(case, None) {
+            Outcome::Finished { answer, .. } => Ok(answer),
+            Outcome::Failed(error) => bail!("prompt {nth}, alone: {error}"),
+            Outcome::HungUp { .. } => bail!("prompt {nth}, alone: its client hung up"),
+        };
+        let answers = cases.iter().enumerate().map(one).collect::<Result<_>>();
+        answers.context(
+            "nobody else asks, and a request fails\nhint: try `gristmill run` with this model, see whether it answers",
+        )
+    }
+}
+
+/// How many, by how many, and of what.
+pub struct Loop<'a> {
+    pub cases: &'a [Case],
+    pub requests: usize,
+    pub clients: usize,
+    pub hang_up: f64,
+    pub seed: u64,
+}
+
+/// What came of each request that was sent: the number of its case, and the outcome.
+pub type Outcomes = Vec<(usize, Outcome)>;
+
+/// Sends all requests, unless too many fail; `done` is how many were, for whoever watches.
+pub fn run(asking: &Asking, of: &Loop, done: &AtomicUsize) -> Outcomes {
+    let (outcomes, failed) = (Mutex::new(Vec::with_capacity(of.requests)), AtomicUsize::new(0));
+    let note = |case: usize, outcome: Outcome| {
+        failed.fetch_add(usize::from(matches!(outcome, Outcome::Failed(_))), Ordering::Relaxed);
+        outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((case, outcome));
+        done.fetch_add(1, Ordering::Relaxed);
+    };
+    let each = |nth: usize| {
+        let (case, moment) = request(nth, of.cases, of.hang_up, of.seed);
+        note(case, asking.ask(&of.cases[case], moment));
+        failed.load(Ordering::Relaxed) < MOST_FAILED
+    };
+    let without = closed(of.requests, of.clients, &each);
+    (0..without).for_each(|_| note(0, Outcome::Failed("no thread for a client".into())));
+    outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
+}

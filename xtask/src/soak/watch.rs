@@ -1,0 +1,162 @@
+//! What a server holds: by its own counters, and by the system's account of its process.
+
+use crate::serving::http::Site;
+use anyhow::Result;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Counters of `/metrics` that are, once nobody asks, what they were before anybody did.
+pub const HELD: [&str; 6] = [
+    "gristmill_requests_running",
+    "gristmill_requests_waiting",
+    "gristmill_connections",
+    "gristmill_cache_tokens",
+    "gristmill_cache_pages_used",
+    "gristmill_cache_pages_leaked",
+];
+/// Others that a report has.
+const TOLD: [&str; 5] = [
+    "gristmill_cache_pages",
+    "gristmill_prefix_cache_bytes",
+    "gristmill_requests_preempted_total",
+    "gristmill_requests_abandoned_total",
+    "gristmill_prompt_tokens_cached_total",
+];
+/// How often a server is asked whether it is idle.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long it may take to tell its counters.
+const QUESTION: Duration = Duration::from_secs(30);
+/// How often memory is looked at.
+pub const SAMPLE: Duration = Duration::from_millis(100);
+/// Fewer samples of memory say nothing of how it grows.
+const LEAST: usize = 20;
+
+/// Counters by their names, of all models together; those that the server does not tell are not there.
+pub type Counters = BTreeMap<&'static str, f64>;
+
+/// What `/metrics` says now.
+///
+/// # Errors
+/// When there is no answer.
+pub fn counters(site: &Site) -> Result<Counters> {
+    let text = site.fetch("/metrics", None, QUESTION)?;
+    Ok(HELD.into_iter().chain(TOLD).filter_map(|name| Some((name, sum(&text, name)?))).collect())
+}
+
+/// What `/metrics` says before anybody asks, once connections of whoever looked whether the server is ready have closed.
+///
+/// # Errors
+/// When there is no answer.
+pub fn at_first(site: &Site) -> Result<Counters> {
+    std::thread::sleep(LOOK);
+    counters(site)
+}
+
+/// The sum of a counter over its labels.
+fn sum(text: &str, name: &str) -> Option<f64> {
+    let mut values = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let value = if rest.starts_with('{') { rest.rsplit_once('}')?.1 } else { rest };
+        value.strip_prefix(' ')?.split(' ').next()?.parse::<f64>().ok()
+    });
+    let first = values.next()?;
+    Some(first + values.sum::<f64>())
+}
+
+/// Waits until what a server holds is what it was before, for so long at most; its counters then.
+///
+/// # Errors
+/// When it does not answer any more.
+pub fn until_idle(site: &Site, before: &Counters, limit: Duration) -> Result<Counters> {
+    let begun = Instant::now();
+    loop {
+        let now = counters(site)?;
+        if HELD.iter().all(|name| now.get(name) <= before.get(name)) || begun.elapsed() > limit {
+            return Ok(now);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Bytes of a process that are in memory; none where the system does not say.
+pub fn resident(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Looks at a process's memory, until `over`; `each` is told every sample.
+pub fn memory(process: Option<u32>, over: &AtomicBool, mut each: impl FnMut(Option<u64>)) -> Vec<u64> {
+    let mut samples = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let now = process.and_then(resident);
+        samples.extend(now);
+        each(now);
+        std::thread::sleep(SAMPLE);
+    }
+    samples
+}
+
+/// Resident memory of a run, early and late.
+#[derive(Serialize, Clone, Copy, PartialEq, Debug)]
+pub struct Growth {
+    /// The median over the second tenth of the run, bytes: in the first the server still allocates what it keeps.
+    pub early: u64,
+    /// That over the last tenth.
+    pub late: u64,
+    /// How much more that may be.
+    pub bound: u64,
+}
+
+impl Growth {
+    /// Of samples at equal distances, of which a growth of 5 %, or of so many bytes, is none; nothing where there are too few.
+    pub fn of(samples: &[u64], bytes: u64) -> Option<Growth> {
+        let tenth = samples.len() / 10;
+        if samples.len() < LEAST {
+            return None;
+        }
+        let median = |part: &[u64]| {
+            let mut part = part.to_vec();
+            part.sort_unstable();
+            part[part.len() / 2]
+        };
+        let (early, late) = (median(&samples[tenth..2 * tenth]), median(&samples[samples.len() - tenth..]));
+        Some(Growth { early, late, bound: bytes.max(early / 20) })
+    }
+    /// Is it more than may be?
+    pub fn is_found(&self) -> bool {
+        self.late > self.early + self.bound
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_summed_over_models_and_no_other_s_name_is_taken_for_one() {
+        let text =
+            "# HELP a_b x\na_b 3\na_b_c{model=\"x\"} 7\na_bc 1\na_b{model=\"x y\"} 4 17\na_b{model=\"{} z\"} 0.5\n";
+        assert_eq!((sum(text, "a_b"), sum(text, "a_b_c"), sum(text, "a")), (Some(7.5), Some(7.0), None));
+    }
+
+    #[test]
+    fn memory_grows_where_the_end_of_a_run_has_more_than_its_beginning() {
+        // What is taken in the first tenth counts for nothing.
+        let mut samples: Vec<u64> = (0..100).map(|at| if at < 10 { at } else { 1000 }).collect();
+        assert_eq!(Growth::of(&samples, 20), Some(Growth { early: 1000, late: 1000, bound: 50 }));
+        samples[92..].fill(1051);
+        assert!(Growth::of(&samples, 20).unwrap().is_found());
+        assert!(!Growth::of(&samples, 51).unwrap().is_found());
+        assert_eq!(Growth::of(&samples[..19], 20), None);
+    }
+
+    #[test]
+    fn the_system_says_what_is_resident() {
+        let over = AtomicBool::new(false);
+        let samples = memory(Some(std::process::id()), &over, |_| over.store(true, Ordering::Relaxed));
+        assert!(samples.len() == 1 && samples[0] > 1 << 20, "{samples:?}");
+    }
+}
