@@ -160,8 +160,9 @@ impl Engine {
         device.write(&pool.inputs.slots, 0, &bytes(all.iter().map(|&(position, pages)| place(pages, position))))?;
         let ids: Vec<u32> = piece.tokens.iter().copied().chain(others.iter().map(|row| row.token)).collect();
         self.set_tokens(&ids)?;
-        let length = rows.iter().map(|row| row.position + 1).max().unwrap_or(end);
-        self.fill_rope(length)?;
+        // What the piece's last token comes to among the rows is read by nobody: it need not see all that is before it, which may be much longer than what the others see.
+        let length = others.iter().map(|row| row.position + 1).max().unwrap_or(1);
+        self.fill_rope(end.max(length))?;
         self.prepare_piece(class, &|_| ())?;
         let [first, tokens, rows, length] = [piece.position, piece.tokens.len(), rows.len(), length].map(|n| n as i64);
         Ok((class, [("pos", first), ("piece", tokens), ("rows", rows), ("n", rows), ("length", length)]))

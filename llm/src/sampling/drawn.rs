@@ -3,9 +3,9 @@
 
 use super::choose::{BEST, Choice, NUMBERS};
 use super::grid::{COLUMNS, at_least, parts_of_rows, plain};
-use super::rows::rows_function;
 use super::order::{Rows, first_ids};
 use super::rng::Random;
+use super::rows::rows_function;
 use super::sampler::Sampler;
 use super::weight::{part_of, probability, target_of, weight_of};
 use gristmill_tensor::dims;
@@ -143,8 +143,7 @@ impl<'g> Drawing<'g> {
         let mass = among.select(weight_of(below, plain(below)), none);
         let wanted = part_of(mass.sum(&[1]), top_p).unsqueeze(1);
         let inside = id.lt(vocabulary as i64);
-        let stays =
-            among & inside & sums(mass, BEST, 0).lt(wanted) & at_least(best, largest.unsqueeze(1) + min_p);
+        let stays = among & inside & sums(mass, BEST, 0).lt(wanted) & at_least(best, largest.unsqueeze(1) + min_p);
         let weight = stays.select(weight_of(below, scale), none);
         let target = target_of(weight.sum(&[1]), random).unsqueeze(1);
         let place = reached(weight, target, BEST).clamp_index(BEST - 1) + c.iota(dims![n], 0) * BEST as i64;

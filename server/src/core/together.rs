@@ -247,6 +247,11 @@ impl Together {
     }
     /// Runs a step, and has everyone whose turn it is choose a token.
     fn step(&mut self) {
+        // A piece of a prompt takes so long that what is held back would come late.
+        if self.ongoing.iter().any(|ongoing| !ongoing.read) {
+            let answers = self.ongoing.iter_mut().flat_map(|ongoing| &mut ongoing.under_way);
+            answers.for_each(|answer| answer.generation.tell_all());
+        }
         let Together { batcher, ongoing, .. } = self;
         let vocabulary = batcher.engine().model().vocabulary();
         let ongoing = RefCell::new(ongoing);

@@ -123,7 +123,14 @@ impl Simulated {
     pub fn with_target(&self, target: Target) -> Simulated {
         let Simulated { version, store, language, known, .. } = self;
         let (language, known) = (language.clone(), known.clone());
-        Simulated { memory: InterpDevice::new(), target, version: version.clone(), store: store.clone(), language, known }
+        Simulated {
+            memory: InterpDevice::new(),
+            target,
+            version: version.clone(),
+            store: store.clone(),
+            language,
+            known,
+        }
     }
     fn library(&self, source: &str, long: bool) -> Result<Vec<u8>, Error> {
         let optimised = if long { "-Og" } else { "-O0" };
