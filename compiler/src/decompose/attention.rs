@@ -141,8 +141,8 @@ fn decided(g: &Graph, src: &[Id], target: &Target, site: String, decider: &mut D
     all.swap_remove(decider.choose(decision)).plan
 }
 
-/// Numbers that a partial result takes for one row of queries and a chunk, of the largest attention of a function: of each head its values, with a maximum and a sum; none
-/// where it was decided that all are online.
+/// Numbers that partial results take for one token of a step and a chunk, of all attentions of a function, of which one may be of fewer tokens: of each head its values, with a maximum and a sum;
+/// none where it was decided that all are online.
 pub fn partial(function: &Function, decisions: &[Decision]) -> usize {
     let mut plans = decisions.iter().filter(|d| d.kind == "attention").map(|d| &d.options[d.chosen].plan);
     if plans.all(|plan| plan.parse().is_ok_and(|plan: AttentionPlan| plan.online)) {
@@ -150,9 +150,12 @@ pub fn partial(function: &Function, decisions: &[Decision]) -> usize {
     }
     let g = &function.graph;
     let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
-    let all = g.toposort(&roots).into_iter().filter(|&n| matches!(g[n].op, Op::Attention | Op::PagedAttention));
-    let numbers = |n: Id| g.max_of(g.dims(n)[1]) * (g.max_of(g.dims(n)[2]) + 2 * COLUMNS);
-    all.map(numbers).max().unwrap_or(0) as usize
+    let order = g.toposort(&roots);
+    let all = order.into_iter().filter(|&n| matches!(g[n].op, Op::Attention | Op::PagedAttention));
+    let size = |n: Id, axis: usize| g.max_of(g.dims(n)[axis]);
+    let of = all.map(|n| (size(n, 0), size(n, 0) * size(n, 1) * (size(n, 2) + 2 * COLUMNS)));
+    let (tokens, numbers) = of.fold((1, 0), |(tokens, numbers), (t, n)| (tokens.max(t), numbers + n));
+    ((numbers + tokens - 1) / tokens) as usize
 }
 
 /// Queries that meet a cache of bytes as the kernels have them, encoded in eight bits. Did that change anything?
