@@ -34,7 +34,7 @@ use import::{Body, Written};
 use rebuild::Rebuild;
 use report::{Found, Report};
 use rules::Rule;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use saturate::{Budget, Ended, saturate};
 use site::{Site, sites};
 use std::cell::RefCell;
@@ -228,14 +228,16 @@ impl<'a> Considered<'a> {
         (all, complete, seconds(&self.best[0]))
     }
     /// What stands for nodes where a site is as in this extract, and each of those that are decided on `later` as is best for one row: two sites may read one weight.
-    fn with_later(&self, picks: &Picks, site: &Site, later: &[Site]) -> Option<FxHashMap<Id, Id>> {
+    /// The site's outputs are these nodes.
+    fn with_later(&self, picks: &Picks, (site, nodes): (&Site, &[Id]), later: &[Site]) -> Option<FxHashMap<Id, Id>> {
         let outputs: Vec<usize> = later.iter().flat_map(|site| &site.outputs).copied().collect();
-        let own = self.space.needed(picks, &site.outputs)?;
+        if outputs.is_empty() {
+            return Some(self.replaced(&site.outputs, nodes));
+        }
+        let own: FxHashSet<usize> = self.space.needed(picks, &site.outputs)?.into_iter().collect();
         let mut together = picks.clone();
-        for class in self.space.needed(&self.best[1], &outputs)? {
-            if !own.contains(&class) {
-                together[class] = self.best[1][class];
-            }
+        for class in self.space.needed(&self.best[1], &outputs)?.into_iter().filter(|class| !own.contains(class)) {
+            together[class] = self.best[1][class];
         }
         self.new_nodes(&together, &[&site.outputs[..], &outputs].concat())
     }
@@ -251,7 +253,7 @@ impl<'a> Considered<'a> {
             }
             let Some(outputs) = self.nodes(&picks, &site.outputs).filter(|o| !seen.contains(o)) else { continue };
             seen.push(outputs.clone());
-            let Some(changes) = self.with_later(&picks, site, later) else { continue };
+            let Some(changes) = self.with_later(&picks, (site, &outputs), later) else { continue };
             if self.layouts(&changes) == self.layouts {
                 forms.push(Form { written: i == 0, picks, outputs, estimate: seconds });
             }
