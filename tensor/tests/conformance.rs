@@ -125,19 +125,18 @@ fn compiled_by(cc: Cc, isa: Isa, threads: usize) -> Opened {
 }
 
 /// What the C compiler optimises where it is the text that is tested, in hundreds of thousands of kernels that run for microseconds: nothing. `-O2` takes four times
-/// as long to compile them, seven for the plain path. The cheapest schedules of two threads and this machine's best set of instructions are compiled as those of a model, and give the same bits.
+/// as long to compile them, seven for the plain path. The cheapest schedules of this machine's best set of instructions are compiled as those of a model.
 const TEXT_ALONE: &str = "-O0";
 
 /// The processor: its best instruction set with 1, 2 and 3 threads, AVX2 and the plain path; perturbed schedules.
 fn cpu() -> Vec<Way> {
     let best = Isa::parse("auto").expect("an instruction set");
     let mut ways = Vec::new();
-    let by = |isa: Isa, threads| compiled_by(Cc::find().expect("a C compiler").with_flag(TEXT_ALONE), isa, threads);
-    for (threads, device) in [(1, by(best, 1)), (2, on_cpu(best, 2)), (3, by(best, 3))] {
+    for threads in 1..=3 {
         let name = format!("{} threads {threads}", best.name());
-        ways.push(Way { name, device, seed: None, same_as: Some("threads") });
+        ways.push(Way { name, device: on_cpu(best, threads), seed: None, same_as: Some("threads") });
     }
-    let text_alone = |isa: Isa| by(isa, 2);
+    let text_alone = |isa: Isa| compiled_by(Cc::find().expect("a C compiler").with_flag(TEXT_ALONE), isa, 2);
     let perturbed = |isa: Isa, count: u64| {
         let mut device = text_alone(isa);
         device.target = isa.target_of(WORKERS);
