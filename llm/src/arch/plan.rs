@@ -23,7 +23,7 @@ pub enum TokenClass {
         max: usize,
     },
     /// The variable `piece`, 1 to that, of tokens of one sequence, and behind them one token each of `rows` − 1 others, `rows` from 1 to `others` + 1. The cache is a pool of pages; the variable
-    /// `length` is above the position of the piece's last token and of each of those behind it.
+    /// `length` is above the position of each of those behind the piece, 1 where there are none.
     Mixed {
         /// The most tokens of the one sequence.
         piece: usize,

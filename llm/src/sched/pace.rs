@@ -3,8 +3,8 @@
 use crate::prefix::BLOCK;
 use std::time::Duration;
 
-/// How long the next token of an answer may take while a prompt is run beside it: text that comes every twentieth of a second seems to flow, and of 60 ms, which nobody notices, something is left for what
-/// is not the device's.
+/// How long the next token of an answer may take while a prompt is run beside it: text that comes every twentieth of a second seems to flow. Of the 60 ms that are meant at the 99th percentile 5 are left
+/// for scheduling and the network: on an H100 steps of 55 gave gaps of 54 ms at the 90th (docs/experiments.md, 100).
 const BETWEEN: Duration = Duration::from_millis(55);
 /// Tokens of the first piece, before any was timed.
 const FIRST: usize = 128;

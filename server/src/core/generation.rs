@@ -146,16 +146,14 @@ impl Generation {
     }
     /// Tells what was held back so far: before what takes longer than the time between two tellings.
     pub fn tell_all(&mut self) {
-        if self.job.stream && self.has_something() {
+        let something = !self.pending.text.is_empty() || !self.pending.tokens.is_empty();
+        if self.job.stream && something {
             self.tell();
         }
     }
-    fn has_something(&self) -> bool {
-        !self.pending.text.is_empty() || !self.pending.tokens.is_empty()
-    }
     fn tell_in_time(&mut self) {
-        if self.job.stream && self.has_something() && self.told.is_none_or(|told| told.elapsed() >= TELL) {
-            self.tell();
+        if self.told.is_none_or(|told| told.elapsed() >= TELL) {
+            self.tell_all();
         }
     }
     fn tell(&mut self) {
