@@ -67,10 +67,11 @@ FN unsigned int permuted(unsigned int a, unsigned int b, unsigned int by) {
   for (int i = 0; i < 4; i++) r |= (unsigned int)(all >> 8 * (by >> 4 * i & 7) & 255) << 8 * i;
   return r;
 }
-// Words `n` of each lane of this warp: a[0..n/3*2] of rows, b[..] of tokens; as the instruction defines its fragments.
+// Words `n` of each lane of this warp: a[0..n/3*2] of rows, b[..] of tokens; as the instruction defines its fragments. As with `shuffled`, what is shown in one turn
+// is read in the next.
 static inline i32x4 mma(bool is_signed, int n, const unsigned int *own) {
-  static unsigned int words[1024][6];
-  BARRIER;
+  static unsigned int shown[2][1024][6];
+  auto &words = shown[sim::turn & 1];
   memcpy(words[sim::current], own, n * sizeof *own);
   BARRIER;
   const int lane = sim::current % 32, first = sim::current - lane, g = lane / 4, t = lane % 4, halves = n / 3;
@@ -100,11 +101,15 @@ static inline float half_at(bool bf16, unsigned int word, int k) {
   const unsigned short bits_of = (unsigned short)(word >> k % 2 * 16);
   return bf16 ? bits<unsigned int, float>((unsigned int)bits_of << 16) : cvt_f16_f32_1(bits_of);
 }
+// The halves of these words as floats: a lane's are read by many others.
+static inline void halves_of(bool bf16, int n, const unsigned int *words, float *to) {
+  for (int k = 0; k < 2 * n; k++) to[k] = half_at(bf16, words[k / 2], k);
+}
 // `n` words of rows `g` and `g + 8` each, then `n` of columns, of two halves.
 static inline f32x4 mma_of_halves(bool bf16, int n, const unsigned int *own, f32x4 d) {
-  static unsigned int words[1024][6];
-  BARRIER;
-  memcpy(words[sim::current], own, 3 * n * sizeof *own);
+  static float shown[2][1024][12];
+  auto &values = shown[sim::turn & 1];
+  halves_of(bf16, 3 * n, own, values[sim::current]);
   BARRIER;
   const int lane = sim::current % 32, first = sim::current - lane, g = lane / 4, t = lane % 4;
   float sums[] = {d.x, d.y, d.z, d.w};
@@ -112,8 +117,8 @@ static inline f32x4 mma_of_halves(bool bf16, int n, const unsigned int *own, f32
     for (int j = 0; j < 2; j++)
       for (int h = 0; h < n; h++)
         for (int k = 0; k < 8; k++) {
-          const unsigned int row = words[first + g * 4 + k / 2][2 * h + i], column = words[first + (2 * t + j) * 4 + k / 2][2 * n + h];
-          const float product = half_at(bf16, row, k) * half_at(bf16, column, k);
+          const float row = values[first + g * 4 + k / 2][2 * (2 * h + i) + k % 2], column = values[first + (2 * t + j) * 4 + k / 2][2 * (2 * n + h) + k % 2];
+          const float product = row * column;
           sums[2 * i + j] += product;
         }
   return {sums[0], sums[1], sums[2], sums[3]};
@@ -132,20 +137,21 @@ FN f32x4 mma_halves_8(unsigned int a, unsigned int b, unsigned int x, f32x4 d) {
 }
 // Words of rows `g` and `g + 8` of this warp's 16, of 32 terms; columns in units of 8 terms, of all columns before the next.
 template <int COLUMNS, class Sums> static inline Sums wgmma(const unsigned int *own, const void *columns, Sums d) {
-  static unsigned int words[1024][8];
-  BARRIER;
-  memcpy(words[sim::current], own, 8 * sizeof *own);
+  static float shown[2][1024][16];
+  auto &values = shown[sim::turn & 1];
+  halves_of(false, 8, own, values[sim::current]);
   BARRIER;
   const int lane = sim::current % 32, first = sim::current - lane, g = lane / 4, t = lane % 4;
   const unsigned short *halves = (const unsigned short *)columns;
   for (int n = 0; n < COLUMNS / 8; n++)
-    for (int i = 0; i < 2; i++)
-      for (int j = 0; j < 2; j++)
-        for (int k = 0; k < 32; k++) {
-          const unsigned int row = words[first + g * 4 + k % 8 / 2][2 * (k / 8) + i];
-          const float product = half_at(false, row, k) * half_at(false, halves[(k / 8 * (COLUMNS + 2) + 8 * n + 2 * t + j) * 8 + k % 8], 0);
+    for (int j = 0; j < 2; j++)
+      for (int k = 0; k < 32; k++) {
+        const float column = half_at(false, halves[(k / 8 * (COLUMNS + 2) + 8 * n + 2 * t + j) * 8 + k % 8], 0);
+        for (int i = 0; i < 2; i++) {
+          const float product = values[first + g * 4 + k % 8 / 2][2 * (2 * (k / 8) + i) + k % 2] * column;
           d.at[4 * n + 2 * i + j] += product;
         }
+      }
   return d;
 }
 #define WGMMA(columns, sums) \
