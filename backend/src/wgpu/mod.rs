@@ -12,6 +12,8 @@ mod context;
 mod device;
 #[cfg(feature = "wgpu")]
 mod kept;
+#[cfg(any(feature = "wgpu", test))]
+mod lists;
 #[cfg(feature = "wgpu")]
 mod memory;
 #[cfg(feature = "wgpu")]
