@@ -26,10 +26,7 @@ impl Places {
     /// Those of kernels that this compiler made for these instructions behind this prelude.
     pub fn open(store: &Store, cc: &Cc, isa: Isa, prelude: &str) -> Places {
         let key = cc.key(&format!("{FORMAT}\n{prelude}"), isa);
-        let bytes = store.get_within(&key, (2 * MOST * PLACE) as u64).ok().flatten().unwrap_or_default();
-        let half = |bytes: &[u8]| Key::from(<[u8; 32]>::try_from(bytes).expect("32 bytes"));
-        let place = |place: &[u8]| [half(&place[..32]), half(&place[32..])];
-        let kernels: Vec<[Key; 2]> = bytes.chunks_exact(PLACE).map(place).collect();
+        let kernels = kept(store, &key);
         Places { key, known: kernels.len(), kernels }
     }
 
@@ -56,12 +53,45 @@ impl Places {
         self.kernels.extend(texts.into_iter().map(|text| [text.key, unit]));
     }
 
-    /// Keeps them, if there are new ones. Of two processes that do so at once, what one of them added is lost, and compiled again when it is asked for.
+    /// Keeps them, if there are new ones, beside what others have kept meanwhile. Of two that do so in the same moment, what one of them added is lost, and compiled again when it is
+    /// asked for.
     pub fn keep(&self, store: &Store) {
-        if self.kernels.len() > self.known {
-            let latest = &self.kernels[self.kernels.len().saturating_sub(MOST)..];
+        let new = &self.kernels[self.known..];
+        if !new.is_empty() {
+            let mut all = kept(store, &self.key);
+            all.extend(new);
+            let latest = &all[all.len().saturating_sub(MOST)..];
             let bytes: Vec<u8> = latest.iter().flatten().flat_map(|key| *key.bytes()).collect();
             store.keep(&self.key, &bytes);
         }
+    }
+}
+
+/// What a store has of places.
+fn kept(store: &Store, key: &Key) -> Vec<[Key; 2]> {
+    let bytes = store.get_within(key, (2 * MOST * PLACE) as u64).ok().flatten().unwrap_or_default();
+    let half = |bytes: &[u8]| Key::from(<[u8; 32]>::try_from(bytes).expect("32 bytes"));
+    bytes.chunks_exact(PLACE).map(|place| [half(&place[..32]), half(&place[32..])]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_keep_is_kept_of_all() {
+        let folder = std::env::temp_dir().join(format!("gristmill-places-{}", std::process::id()));
+        let store = Store::open(&folder, 1 << 20).expect("a store");
+        let of =
+            |name: &str| Text { key: Key::of([name]), symbol: name.into(), source: name.into(), name: name.into() };
+        let (first, second) = (of("first"), of("second"));
+        let open = || Places { key: Key::of(["places"]), kernels: kept(&store, &Key::of(["places"])), known: 0 };
+        let (mut one, mut other) = (open(), open());
+        one.add([&first], Key::of(["a unit"]));
+        other.add([&second], Key::of(["another"]));
+        one.keep(&store);
+        other.keep(&store);
+        assert_eq!(open().units(&[&first, &second]).len(), 2);
+        std::fs::remove_dir_all(&folder).expect("removed");
     }
 }

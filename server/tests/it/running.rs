@@ -40,9 +40,10 @@ pub struct File {
     opened: Opened,
 }
 
-/// A processor with kernels that are compiled once, by whoever comes first; with a third of the time that `-O2` takes for them, as it is the server that is tested.
+/// A processor with kernels that are compiled once, by whoever comes first, be it the program's tests, whose store it is; with a third of the time that `-O2` takes for them, as it
+/// is the server that is tested.
 pub fn processor() -> Opened {
-    let store = Store::open(Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"), 1 << 28).expect("a store");
+    let store = Store::open(Path::new(env!("CARGO_TARGET_TMPDIR")).join("gristmill-cache"), 1 << 29).expect("a store");
     let isa = Isa::parse("auto").expect("an instruction set");
     let processor =
         CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK), store).expect("a processor");
