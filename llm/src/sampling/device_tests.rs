@@ -129,10 +129,24 @@ fn every_row_has_its_greatest() {
     }
 }
 
+#[test]
+fn every_truncation_leaves_the_hosts_distribution_by_the_interpreter() {
+    every_truncation_leaves_the_hosts_distribution("interp", 12, &[70]);
+}
+
+#[test]
+fn every_truncation_leaves_the_hosts_distribution_of_few() {
+    every_truncation_leaves_the_hosts_distribution("cpu", 400, &[13, 600]);
+}
+
+#[test]
+fn every_truncation_leaves_the_hosts_distribution_of_many() {
+    every_truncation_leaves_the_hosts_distribution("cpu", 400, &[3003]);
+}
+
 /// Over evenly spread numbers in place of random ones, every id must come as often as its probability says: to one draw where ids lie side
 /// by side, and as those that cannot come never do, a cut at the wrong place shows.
-#[test]
-fn every_truncation_leaves_the_hosts_distribution() {
+fn every_truncation_leaves_the_hosts_distribution(device: &str, draws: usize, sizes: &[usize]) {
     let d = off;
     let cases = [
         d(),
@@ -149,40 +163,60 @@ fn every_truncation_leaves_the_hosts_distribution() {
         SamplingParams { top_k: 5, top_p: 0.5, temperature: 100.0, ..d() },
         SamplingParams::default(),
     ];
-    for (device, draws, sizes) in [("interp", 12, &[70][..]), ("cpu", 400, &[13, 600, 3003])] {
-        let even: Vec<u32> = (0..draws).map(|i| (((2 * i as u64 + 1) << 30) / draws as u64) as u32).collect();
-        for &n in sizes {
-            let mut choosers: Vec<(Choice, Chooser)> = Vec::new();
-            for (number, params) in cases.iter().enumerate() {
-                let sampler = Sampler::new(params.clone()).unwrap();
-                let choice = sampler.choice().unwrap();
-                if choosers.iter().all(|c| c.0 != choice) {
-                    choosers.push((choice, Chooser::new(device, choice, n)));
-                }
-                let chooser = &mut choosers.iter_mut().find(|c| c.0 == choice).unwrap().1;
-                let x = logits(n, number as u64);
-                let want = probabilities(params, &x);
-                chooser.set(&x, &sampler.numbers(), &even);
-                let mut counts = vec![0usize; n];
-                for pos in 0..draws {
-                    counts[chooser.at(pos) as usize] += 1;
-                }
-                for (id, (&count, p)) in counts.iter().zip(&want).enumerate() {
-                    let near = (count as f64 - p * draws as f64).abs() <= 1.001;
-                    assert!(near && (*p > 0.0 || count == 0), "{device}, {n}, {params:?}: {id} {count} times, {p}");
-                }
-                // Of those that stay and are likely enough, all come.
-                let missing = (0..n).find(|&i| want[i] * draws as f64 > 1.01 && counts[i] == 0);
-                assert_eq!(missing, None, "{device}, {n}, {params:?}");
+    let even: Vec<u32> = (0..draws).map(|i| (((2 * i as u64 + 1) << 30) / draws as u64) as u32).collect();
+    for &n in sizes {
+        let mut choosers: Vec<(Choice, Chooser)> = Vec::new();
+        for (number, params) in cases.iter().enumerate() {
+            let sampler = Sampler::new(params.clone()).unwrap();
+            let choice = sampler.choice().unwrap();
+            if choosers.iter().all(|c| c.0 != choice) {
+                choosers.push((choice, Chooser::new(device, choice, n)));
             }
+            let chooser = &mut choosers.iter_mut().find(|c| c.0 == choice).unwrap().1;
+            let x = logits(n, number as u64);
+            let want = probabilities(params, &x);
+            chooser.set(&x, &sampler.numbers(), &even);
+            let mut counts = vec![0usize; n];
+            for pos in 0..draws {
+                counts[chooser.at(pos) as usize] += 1;
+            }
+            for (id, (&count, p)) in counts.iter().zip(&want).enumerate() {
+                let near = (count as f64 - p * draws as f64).abs() <= 1.001;
+                assert!(near && (*p > 0.0 || count == 0), "{device}, {n}, {params:?}: {id} {count} times, {p}");
+            }
+            // Of those that stay and are likely enough, all come.
+            let missing = (0..n).find(|&i| want[i] * draws as f64 > 1.01 && counts[i] == 0);
+            assert_eq!(missing, None, "{device}, {n}, {params:?}");
         }
     }
 }
 
+// Sizes by themselves, so that they run side by side.
+#[test]
+fn a_seed_gives_what_it_gives_on_the_host_by_the_interpreter() {
+    a_seed_gives_what_it_gives_on_the_host("interp", &[70], 6);
+}
+
+#[test]
+fn a_seed_gives_what_it_gives_on_the_host_of_few() {
+    a_seed_gives_what_it_gives_on_the_host("cpu", &[5, 300], 200);
+}
+
+#[test]
+fn a_seed_gives_what_it_gives_on_the_host_of_many() {
+    a_seed_gives_what_it_gives_on_the_host("cpu", &[3000], 200);
+}
+
+/// On the first GPU, for the largest of our vocabularies too.
+#[cfg(feature = "cuda-tests")]
+#[test]
+fn a_seed_gives_what_it_gives_on_the_host_on_cuda() {
+    a_seed_gives_what_it_gives_on_the_host("cuda", &[5, 300, 3000, 154_880], 200);
+}
+
 /// From the same logits and the same number a device takes the host's token, whatever is cut: ties, sums that meet a bound exactly, and
 /// extremes among them.
-#[test]
-fn a_seed_gives_what_it_gives_on_the_host() {
+fn a_seed_gives_what_it_gives_on_the_host(device: &str, sizes: &[usize], positions: usize) {
     let d = off;
     let cases = [
         SamplingParams::default(),
@@ -197,39 +231,29 @@ fn a_seed_gives_what_it_gives_on_the_host() {
         SamplingParams { top_p: 0.999_999_9, temperature: 30.0, ..d() },
         SamplingParams { top_p: 1e-9, ..d() },
     ];
-    // On the first GPU of a machine with one, for the largest of our vocabularies too.
-    let devices: &[(&str, &[usize], usize)] = if cfg!(feature = "cuda-tests") {
-        &[("cuda", &[5, 300, 3000, 154_880], 200)]
-    } else {
-        &[("interp", &[70], 6), ("cpu", &[5, 300, 3000], 200)]
-    };
-    for &(device, sizes, positions) in devices {
-        for &n in sizes {
-            let mut choosers: Vec<(Choice, Chooser)> = Vec::new();
-            for (number, params) in cases.iter().enumerate() {
-                let mut host = Sampler::new(SamplingParams { seed: number as u64, ..params.clone() }).unwrap();
-                let choice = host.choice().unwrap();
-                if choosers.iter().all(|c| c.0 != choice) {
-                    choosers.push((choice, Chooser::new(device, choice, n)));
+    for &n in sizes {
+        let mut choosers: Vec<(Choice, Chooser)> = Vec::new();
+        for (number, params) in cases.iter().enumerate() {
+            let mut host = Sampler::new(SamplingParams { seed: number as u64, ..params.clone() }).unwrap();
+            let choice = host.choice().unwrap();
+            if choosers.iter().all(|c| c.0 != choice) {
+                choosers.push((choice, Chooser::new(device, choice, n)));
+            }
+            let chooser = &mut choosers.iter_mut().find(|c| c.0 == choice).unwrap().1;
+            for kind in 0..4 {
+                let mut x = logits(n, (number * 4 + kind) as u64);
+                match kind {
+                    0 => {}
+                    // Many of one logit: cuts fall among them.
+                    1 => x.iter_mut().for_each(|x| *x = x.round() * 2.0),
+                    2 => x.fill(-3.25),
+                    _ => x.iter_mut().step_by(3).for_each(|x| *x = if *x > 0.0 { f32::NEG_INFINITY } else { -1e38 }),
                 }
-                let chooser = &mut choosers.iter_mut().find(|c| c.0 == choice).unwrap().1;
-                for kind in 0..4 {
-                    let mut x = logits(n, (number * 4 + kind) as u64);
-                    match kind {
-                        0 => {}
-                        // Many of one logit: cuts fall among them.
-                        1 => x.iter_mut().for_each(|x| *x = x.round() * 2.0),
-                        2 => x.fill(-3.25),
-                        _ => {
-                            x.iter_mut().step_by(3).for_each(|x| *x = if *x > 0.0 { f32::NEG_INFINITY } else { -1e38 })
-                        }
-                    }
-                    chooser.set(&x, &host.numbers(), &host.random().all(0..positions));
-                    let history = vec![0; positions];
-                    for pos in 0..positions {
-                        let want = host.sample(&x, &history[..pos]).unwrap();
-                        assert_eq!(chooser.at(pos), want as i32, "{device}, {n}, {params:?}, logits {kind}, {pos}");
-                    }
+                chooser.set(&x, &host.numbers(), &host.random().all(0..positions));
+                let history = vec![0; positions];
+                for pos in 0..positions {
+                    let want = host.sample(&x, &history[..pos]).unwrap();
+                    assert_eq!(chooser.at(pos), want as i32, "{device}, {n}, {params:?}, logits {kind}, {pos}");
                 }
             }
         }

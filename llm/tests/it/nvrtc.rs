@@ -24,7 +24,6 @@ use gristmill_uop::machine::{Machine, NAMED};
 use gristmill_uop::program::Program;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Registers that a thread can have.
 const MOST: usize = 255;
@@ -38,6 +37,8 @@ const CHOSEN: usize = 16;
 /// Kernels that need more registers than there are, by model and function, with the bytes that they spill at most. A row is work left to do:
 /// the tiles of a prompt's products with six-bit scales are too high, and one of V2-Lite's is at the limit without the register that a constant of unpacking takes (experiments, 96).
 const KNOWN: &[(&str, &str, usize)] = &[("q4_k_m", ".chunk512", 176), ("deepseek-v2-lite q4_0", ".chunk512", 24)];
+/// Kernels that are compiled as one text. More gain nothing, and leave a core idle at the end.
+const TOGETHER: usize = 6;
 const CONTEXT: usize = 32768;
 const CHUNK: usize = 512;
 
@@ -178,21 +179,34 @@ fn taken(log: &str) -> Option<(usize, usize, usize)> {
     Some((before(" registers")?, before(" bytes stack frame")?, spilled))
 }
 
-/// What is wrong with a kernel, if anything is.
-fn fault(compiler: &Compiler, case: &Case, prelude: &str) -> Option<String> {
-    let source = format!("{prelude}\n#line 1\n{}", case.text.source);
-    let compiled = match compiler.compile(&case.text.symbol, &source, sm(case), &["--ptxas-options=-v"]) {
+/// What the assembler says of one kernel of a text.
+fn of_kernel<'a>(log: &'a str, symbol: &str) -> Option<&'a str> {
+    log.split("Compiling entry function '").find(|part| part.strip_prefix(symbol).is_some_and(|p| p.starts_with('\'')))
+}
+
+/// What is wrong with each of these kernels of one architecture, if anything is. They are one text: what stands before kernels takes as long as a quarter of one.
+fn faults(compiler: &Compiler, cases: &[Case], prelude: &str) -> Vec<Option<String>> {
+    let [first, ..] = cases else { return vec![] };
+    let source = cases.iter().fold(prelude.to_owned(), |text, case| format!("{text}\n#line 1\n{}", case.text.source));
+    let compiled = match compiler.compile(&first.text.symbol, &source, sm(first), &["--ptxas-options=-v"]) {
         Ok(compiled) => compiled,
-        Err(error) => return Some(error.to_string()),
+        Err(error) if cases.len() == 1 => return vec![Some(error.to_string())],
+        // Which it is shows when each is compiled alone.
+        Err(_) => return cases.chunks(1).flat_map(|one| faults(compiler, one, prelude)).collect(),
     };
     if let Some(folder) = std::env::var_os("GRISTMILL_CUBIN") {
-        let at = |end: &str| std::path::Path::new(&folder).join(format!("{}.{end}", case.text.symbol));
+        let at = |end: &str| std::path::Path::new(&folder).join(format!("{}.{end}", first.text.symbol));
         std::fs::write(at("cu"), &source).expect("a folder");
         std::fs::write(at("cubin"), &compiled.cubin).expect("a folder");
-        std::fs::write(at("log"), format!("{}\n{}", case.place, compiled.log)).expect("a folder");
+        std::fs::write(at("log"), format!("{}\n{}", first.place, compiled.log)).expect("a folder");
     }
-    let Some((registers, stack, spilled)) = taken(&compiled.log) else {
-        return Some(format!("the assembler does not say what it takes: {}", compiled.log));
+    cases.iter().map(|case| fault(case, &compiled.log)).collect()
+}
+
+/// What is wrong with a kernel by what the assembler says, if anything is.
+fn fault(case: &Case, log: &str) -> Option<String> {
+    let Some((registers, stack, spilled)) = of_kernel(log, &case.text.symbol).and_then(taken) else {
+        return Some(format!("the assembler does not say what it takes: {log}"));
     };
     // Registers are handed out to warps, eight at a time for each thread.
     let fits = registers.next_multiple_of(8) * case.threads.next_multiple_of(32) <= case.machine.registers;
@@ -286,32 +300,40 @@ fn compile(cases: Vec<Vec<Case>>) {
     for case in cases.into_iter().flatten() {
         different.entry((sm(&case), case.text.key.hex())).or_insert(case);
     }
-    let cases: Vec<Case> = different.into_values().collect();
     let store = Store::open(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("nvrtc"), 1 << 26).expect("a store");
-    let prelude = dialect::prelude();
-    let compiled = AtomicUsize::new(0);
-    let faults = each(&cases, |case| {
+    let (prelude, count) = (dialect::prelude(), different.len());
+    let key = |case: &Case| {
         let shape = format!("{} threads, {} registers, sm_{}", case.threads, case.most(), sm(case));
-        let key = Key::of([&compiler.describe(), &shape, &prelude, &case.text.source]);
-        if store.get(&key).expect("a store").is_some() {
-            return None;
-        }
-        compiled.fetch_add(1, Ordering::Relaxed);
-        let fault = fault(&compiler, case, &prelude);
-        if fault.is_none() {
-            store.put(&key, b"sound").expect("a store");
-        }
-        fault.map(|fault| format!("{}: {fault}", case.place))
+        Key::of([&compiler.describe(), &shape, &prelude, &case.text.source])
+    };
+    let is_new = |case: &Case| store.get(&key(case)).expect("a store").is_none();
+    let new: Vec<Case> = different.into_values().filter(is_new).collect();
+    // Where texts and code are wanted, each kernel's alone.
+    let together = if std::env::var_os("GRISTMILL_CUBIN").is_some() { 1 } else { TOGETHER };
+    let parts: Vec<&[Case]> = new.chunk_by(|a, b| sm(a) == sm(b)).flat_map(|of| of.chunks(together)).collect();
+    let faults = each(&parts, |cases| {
+        let judged = cases.iter().zip(faults(&compiler, cases, &prelude));
+        let of = |(case, fault): (&Case, Option<String>)| match fault {
+            Some(fault) => Some(format!("{}: {fault}", case.place)),
+            None => {
+                store.put(&key(case), b"sound").expect("a store");
+                None
+            }
+        };
+        judged.filter_map(of).collect::<Vec<String>>()
     });
-    let faults: Vec<String> = faults.into_iter().flatten().collect();
-    println!("{} kernels, {} of them compiled now", cases.len(), compiled.into_inner());
+    let faults: Vec<String> = faults.concat();
+    println!("{count} kernels, {} of them compiled now", new.len());
     assert!(faults.is_empty(), "{} kernels:\n{}", faults.len(), faults.join("\n"));
 }
 
 #[test]
 fn what_the_assembler_says_is_read() {
-    let log = "ptxas info    : 0 bytes gmem\nptxas info    : Function properties for k\n    16 bytes stack frame, 4 bytes spill stores, \
-               8 bytes spill loads\nptxas info    : Used 40 registers, used 1 barriers";
-    assert_eq!(taken(log), Some((40, 16, 12)));
+    let log = "ptxas info    : 0 bytes gmem\nptxas info    : Compiling entry function 'k' for 'sm_90a'\nptxas info    : Function properties for k\n    \
+               16 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads\nptxas info    : Used 40 registers, used 1 barriers\n\
+               ptxas info    : Compiling entry function 'kk' for 'sm_90a'\n    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill \
+               loads\nptxas info    : Used 20 registers";
+    let of = |symbol: &str| of_kernel(log, symbol).and_then(taken);
+    assert_eq!([of("k"), of("kk"), of("kkk")], [Some((40, 16, 12)), Some((20, 0, 0)), None]);
     assert_eq!(taken("nothing"), None);
 }
