@@ -28,6 +28,8 @@ mod experts;
 mod harness;
 #[path = "conformance/invented.rs"]
 mod invented;
+#[path = "conformance/memory.rs"]
+mod memory;
 #[path = "conformance/metal.rs"]
 mod metal;
 #[path = "conformance/movement.rs"]

@@ -1,6 +1,5 @@
 //! The harness: cases, random inputs, the truth, and the ways in which a device is made to compute them.
 
-mod memory;
 mod progress;
 mod schedules;
 mod suite;
