@@ -233,7 +233,8 @@ fn a_step_that_does_not_end_makes_the_device_lost() {
     let launch = Launch { kernel, buffers: vec![from, to.clone()], level: 0 };
     let mut step = device.capture(vec![launch]).unwrap();
     let device = device.with_wait_limit(Duration::from_millis(1));
-    let error = step.replay(&[("n", 2)]).unwrap_err();
+    // Where other programs have the cores who waits may look when the step has ended.
+    let error = (0..8).find_map(|_| step.replay(&[("n", 2)]).err()).expect("a step that is waited for in vain");
     assert!(error.is_lost(), "{error}");
     assert_said(&error, "has not ended after");
     assert!(step.replay(&[("n", 2)]).unwrap_err().is_lost());

@@ -97,7 +97,11 @@ impl Sum {
     /// With rows and columns in each other's place, where nothing says which is which.
     pub fn turned(self, g: &Graph) -> Option<Sum> {
         let free = self.part.is_none() && !self.staged_rows(g) && !self.staged_columns(g);
-        free.then_some(Sum { rows: self.columns, columns: self.rows, ..self })
+        free.then(|| self.exchanged())
+    }
+    /// With rows and columns in each other's place.
+    pub fn exchanged(self) -> Sum {
+        Sum { rows: self.columns, columns: self.rows, ..self }
     }
 }
 

@@ -70,6 +70,8 @@ pub struct FusedSum {
     pub base: Id,
     /// Position of the first token: a scalar.
     pub first: Id,
+    /// Has each iteration its rows of the cache in stages, from which both operands of matrix products are read?
+    pub staged: bool,
 }
 
 /// What of a node nobody reads: elements of chunk c and token t, of which the chunk begins at `(base + c)·size`, where that is behind the token's

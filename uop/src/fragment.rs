@@ -96,6 +96,8 @@ pub struct Fragment {
     pub second: Held,
     /// The sums, `rows × columns`.
     pub sums: Held,
+    /// Of a product of several warps: is a unit of what they share eight columns of a term, not eight terms of a column?
+    pub across: bool,
 }
 
 impl Fragment {
@@ -106,6 +108,17 @@ impl Fragment {
     /// Do several warps have parts of its rows, and share its columns?
     pub fn is_of_group(&self) -> bool {
         self.rows > MMA_F16.rows
+    }
+    /// Where it has the unit that holds an element of what several warps share, in units from the first; and the element's number in it.
+    pub const fn place(&self, term: i64, column: i64) -> [i64; 2] {
+        match self.across {
+            true => [unit_across(self, column / UNIT, term), column % UNIT],
+            false => [unit(self, term / UNIT, column), term % UNIT],
+        }
+    }
+    /// The product of several warps of so many columns that stand in a stage.
+    pub fn of_stage(operand: Scalar, columns: i64, across: bool) -> Option<&'static Fragment> {
+        WARPS.iter().find(|f| f.is_of_group() && f.operand == operand && f.columns == columns && f.across == across)
     }
     /// Registers of a lane that both operands have.
     pub fn words(&self) -> usize {
@@ -172,6 +185,7 @@ macro_rules! mma {
                 elements: &[Digit::rows($elements, 1)],
             },
             sums: SUMS,
+            across: false,
         }
     };
 }
@@ -180,6 +194,9 @@ macro_rules! mma {
 /// the workgroup's. A lane's part of that are the units of [`UNIT`] terms that it copies there, in the order of [`unit`].
 macro_rules! wgmma {
     ($name:literal, $columns:literal columns) => {
+        wgmma!($name, $columns columns, across: false)
+    };
+    ($name:literal, $columns:literal columns, across: $across:literal) => {
         Fragment {
             name: $name,
             rows: 64,
@@ -203,6 +220,7 @@ macro_rules! wgmma {
                 registers: &[Digit::columns(2, 1), Digit::rows(2, 8), Digit::columns($columns / 8, 8)],
                 elements: &[],
             },
+            across: $across,
         }
     };
 }
@@ -215,6 +233,11 @@ pub const UNIT: i64 = 8;
 pub const fn unit(of: &Fragment, number: i64, column: i64) -> i64 {
     number * (of.columns + 2) + column
 }
+/// The same of a unit of eight columns of a term, where they are units (MN-major): of those columns all terms are neighbours. The next columns' begin a unit further on than
+/// theirs end, so that lanes that copy a row of a term write to other banks.
+pub const fn unit_across(of: &Fragment, number: i64, term: i64) -> i64 {
+    number * (of.terms + 1) + term
+}
 
 /// Products of halves on sm_90 (PTX ISA, `wgmma.mma_async`), for columns by fours: what divides a tile of tokens.
 pub const WGMMA_16: Fragment = wgmma!("wgmma.m64n16k16.f16", 16 columns);
@@ -224,6 +247,13 @@ pub const WGMMA_32: Fragment = wgmma!("wgmma.m64n32k16.f16", 32 columns);
 pub const WGMMA_64: Fragment = wgmma!("wgmma.m64n64k16.f16", 64 columns);
 /// The same of 128 columns.
 pub const WGMMA_128: Fragment = wgmma!("wgmma.m64n128k16.f16", 128 columns);
+/// Those whose columns stand in stages: of 256 columns too, and with units of eight columns.
+const WGMMA_256: Fragment = wgmma!("wgmma.m64n256k16.f16", 256 columns);
+const WGMMA_16_ACROSS: Fragment = wgmma!("wgmma.m64n16k16.f16.across", 16 columns, across: true);
+const WGMMA_32_ACROSS: Fragment = wgmma!("wgmma.m64n32k16.f16.across", 32 columns, across: true);
+const WGMMA_64_ACROSS: Fragment = wgmma!("wgmma.m64n64k16.f16.across", 64 columns, across: true);
+const WGMMA_128_ACROSS: Fragment = wgmma!("wgmma.m64n128k16.f16.across", 128 columns, across: true);
+const WGMMA_256_ACROSS: Fragment = wgmma!("wgmma.m64n256k16.f16.across", 256 columns, across: true);
 
 /// Products of bytes on NVIDIA's tensor cores from sm_80 on (PTX ISA, `mma.sync`).
 pub const MMA_I8: Fragment = mma!("mma.m16n8k32.s8", I8 -> I32, 4 a word, 2 words);
@@ -260,6 +290,7 @@ macro_rules! amx {
                 elements: &[Digit::rows($elements, 1), Digit::columns(16, 1)],
             },
             sums: Held { lanes: &[], registers: &[Digit::rows(16, 1)], elements: &[Digit::columns(16, 1)] },
+            across: false,
         }
     };
 }
@@ -271,8 +302,23 @@ pub const AMX_BF16: Fragment = amx!("tdpbf16ps", BF16 -> F32, 2 a word);
 pub const AMX_I8: Fragment = amx!("tdpbssd", I8 -> I32, 4 a word);
 
 /// Every product of a warp, or of four that share an operand.
-pub const WARPS: &[Fragment] =
-    &[MMA_I8, MMA_I8_16, MMA_F16, MMA_BF16, MMA_F16_8, WGMMA_16, WGMMA_32, WGMMA_64, WGMMA_128];
+pub const WARPS: &[Fragment] = &[
+    MMA_I8,
+    MMA_I8_16,
+    MMA_F16,
+    MMA_BF16,
+    MMA_F16_8,
+    WGMMA_16,
+    WGMMA_32,
+    WGMMA_64,
+    WGMMA_128,
+    WGMMA_256,
+    WGMMA_16_ACROSS,
+    WGMMA_32_ACROSS,
+    WGMMA_64_ACROSS,
+    WGMMA_128_ACROSS,
+    WGMMA_256_ACROSS,
+];
 /// Every product of a core's tiles.
 pub const TILES: &[Fragment] = &[AMX_BF16, AMX_I8];
 
@@ -371,13 +417,30 @@ mod tests {
 
     #[test]
     fn rows_are_told_apart_by_type_and_words() {
-        for f in WARPS {
+        for f in WARPS.iter().filter(|f| !f.across) {
             assert_eq!(Fragment::of_words(f.operand, f.words()).map(|f| f.name), Some(f.name));
         }
         for f in TILES {
             assert_eq!(Fragment::of_sums(f.sum).map(|f| f.name), Some(f.name));
         }
         assert_eq!(Fragment::of_words(Scalar::F16, 5), None);
+        let stage = |columns, across| Fragment::of_stage(Scalar::F16, columns, across).map(|f| f.name);
+        assert_eq!(stage(64, false), Some(WGMMA_64.name));
+        assert_eq!(stage(256, true), Some("wgmma.m64n256k16.f16.across"));
+        assert_eq!(stage(48, false), None);
+    }
+
+    #[test]
+    fn each_element_that_warps_share_has_a_place() {
+        for f in WARPS.iter().filter(|f| f.is_of_group()) {
+            let all = (0..f.terms).flat_map(|term| (0..f.columns).map(move |column| f.place(term, column)));
+            let distinct: BTreeSet<[i64; 2]> = all.collect();
+            assert_eq!(distinct.len() as i64, f.terms * f.columns, "{}", f.name);
+            // Eight terms, or columns, of a unit are neighbours.
+            let [along, other] =
+                if f.across { [f.place(3, 8 + 5), f.place(3, 8)] } else { [f.place(8 + 5, 3), f.place(8, 3)] };
+            assert_eq!([along[0] - other[0], along[1], other[1]], [0, 5, 0], "{}", f.name);
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! barrier, or writes what they may still read, and before a prefetch whose address a stage holds. As few as that takes: all loads between two wait together.
 
 use super::code::{Prefetch, SpanPrefetch, Statement, end_of_block};
+use super::products;
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::FxHashSet;
 
@@ -38,6 +39,7 @@ impl Touched {
                     t.written.insert(*buffer);
                 }
                 Statement::AsyncCopy { to, .. } => drop(t.copied.insert(to[0])),
+                Statement::Accumulate(..) => t.read.extend(products::read_by(g, s)),
                 Statement::Prefetch(Prefetch::Span(span)) => t.span(g, span),
                 _ => {}
             }

@@ -53,6 +53,8 @@ pub enum Statement {
     /// The products of several warps that the thread takes part in have ended, but so many of the last: with 0 their sums may be read, and what they have read
     /// may be written behind the next `Barrier`.
     ProductsEnded(i64),
+    /// What the thread has written to stages may be read by products of several warps behind the next `Barrier`.
+    WritesShown,
     /// One load of so many bytes from where copies have brought them, for loads from memory: ring, offset, and each load with the byte where it begins.
     Copied(Id, Id, usize, Vec<(Id, usize)>),
     /// A load (first) whose value iterations hand on to the next, with its first value.
@@ -124,6 +126,7 @@ impl Statement {
             | Statement::AsyncGroup
             | Statement::AsyncWait(_)
             | Statement::ProductsEnded(_)
+            | Statement::WritesShown
             | Statement::Barrier
             | Statement::DependencyWait
             | Statement::LaunchDependents

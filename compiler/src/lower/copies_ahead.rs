@@ -19,7 +19,7 @@ const WORDS: i64 = BYTES / 4;
 /// Bytes in which folds over several warps leave what they have, of two types: a word for each of 1,024 threads.
 const FOLDS: i64 = 8 << 10;
 /// Products of several warps that are under way while the rows of the next are unpacked: registers hold the rows of all of them.
-const UNDER_WAY: i64 = 1;
+pub(super) const UNDER_WAY: i64 = 1;
 /// Stages have numbers before those of rings.
 const RINGS: i64 = 1 << 16;
 
@@ -54,7 +54,7 @@ pub fn copies_ahead(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> C
 }
 
 /// Values that are defined at the end of these statements.
-fn known(g: &Graph, statements: &[Statement]) -> FxHashSet<Id> {
+pub(super) fn known(g: &Graph, statements: &[Statement]) -> FxHashSet<Id> {
     let mut scopes = vec![FxHashSet::default()];
     for s in statements {
         let here = scopes.last_mut().expect("a scope is open");
@@ -343,7 +343,7 @@ pub(super) fn without_repeated(statements: Vec<Statement>) -> Vec<Statement> {
 }
 
 /// `statements` without the values that nobody uses: addresses of loads that are none any more.
-fn without_unused(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
+pub(super) fn without_unused(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut used: FxHashSet<Id> = FxHashSet::default();
     let mut out: Vec<Statement> = Vec::with_capacity(statements.len());
     for s in statements.into_iter().rev() {

@@ -53,6 +53,7 @@ pub fn contracted(g: &mut Graph, nests: Vec<Id>) -> Vec<Id> {
 
 /// A nest that fills a stage in each iteration: how its threads are counted, and its statements.
 pub struct Filled {
+    pub stage: Id,
     pub threads: Vec<ThreadIndex>,
     pub statements: Vec<Statement>,
 }

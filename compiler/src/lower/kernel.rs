@@ -8,6 +8,7 @@ use super::copies_ahead::copies_ahead;
 use super::dependents::{Turn, wait_for_predecessors};
 use super::linear::lower_body;
 use super::prefetch::{prefetch_lines, prefetch_spans};
+use super::streamed::streamed;
 use super::unroll::unroll;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
@@ -58,7 +59,7 @@ fn on_gpu(g: &mut Graph, mut codes: Vec<Code>, context: &KernelContext, target: 
         let early = context.when.get(i).and_then(|when| when.early);
         let mut s = std::mem::take(&mut code.statements);
         if plan.asynchronous {
-            s = async_copies(g, s);
+            s = streamed(g, async_copies(g, s));
         }
         s = unroll(g, s, plan, target);
         s = wait_for_predecessors(s, early, &turn, surplus);

@@ -5,11 +5,13 @@
 use super::carried::carried;
 use super::coalesce;
 use super::code::{Addition, Code, Statement};
+use super::forwarded::forwarded;
 use super::fused_loops::{self, Filled};
 use super::legalise;
 use super::mma;
 use super::mma_f16;
 use super::pairs;
+use super::products;
 use super::rescaled::Rescaled;
 use super::surplus::surplus;
 use super::threads;
@@ -22,6 +24,7 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
+use std::cell::RefCell;
 
 /// Lowers the nests of one body, which then waits for nothing and nobody.
 pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
@@ -34,6 +37,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     let mut stage_globals: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
     // Nests that fill stages in each iteration of a loop of the last one.
     let mut filled: Vec<Filled> = Vec::new();
+    let multiplied = products::multiplied(g, &nests, target);
     for nest in nests {
         let buffer = g[nest].src[0];
         let staged = g[buffer].op == Op::Local;
@@ -59,20 +63,37 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
         debug_assert!(threads::folds_alike(g, nest, &counted), "lanes fold terms of different elements");
         let shared = fused_loops::filled_in(g, nest);
         let outer = globals.iter().copied().chain(threads).chain(shared).collect();
-        let mut e = Emitter { g, target, scopes: vec![Scope::default()], outer, rescaled: Rescaled::default() };
+        let stages = filled.iter().filter(|_| shared.is_none()).map(|f| f.stage).collect();
+        let mut e = Emitter::new(g, target, outer, stages);
         e.nest(nest);
-        let scope = e.scopes.pop().expect("one scope is left");
-        let mut statements = match target.machine.kind {
-            MachineKind::Gpu if target.wide_loads => coalesce::loads(g, scope.statements),
-            _ => scope.statements,
-        };
+        let statements = e.scopes.pop().expect("one scope is left").statements;
+        let nest = Filled { stage: buffer, threads: std::mem::take(&mut counted), statements };
         if shared.is_some() {
-            filled.push(Filled { threads: counted, statements });
+            filled.push(nest);
             continue;
         }
-        if !filled.is_empty() {
-            statements = fused_loops::fused(g, statements, &filled);
-            counted.extend(filled.drain(..).flat_map(|f| f.threads));
+        // The nest that has the loop; others fill stages before it.
+        let has_loop = |s: &Statement| matches!(s, Statement::Loop { range, .. } if g.range_kind(*range) == Some(RangeKind::Fused));
+        let is_last = !filled.is_empty() && nest.statements.iter().any(has_loop);
+        let mut parts = if is_last { std::mem::take(&mut filled) } else { vec![] };
+        parts.push(nest);
+        if is_last {
+            forwarded(g, &mut parts, &mut code.locals);
+        }
+        for part in &mut parts {
+            let mut s = std::mem::take(&mut part.statements);
+            if target.machine.kind == MachineKind::Gpu && target.wide_loads {
+                s = coalesce::loads(g, s);
+            }
+            s = products::ended(g, s);
+            s.extend(multiplied.contains(&part.stage).then_some(Statement::WritesShown));
+            part.statements = s;
+        }
+        let mut statements =
+            parts.pop().map(|last| (counted.extend(last.threads), last.statements).1).unwrap_or_default();
+        if is_last {
+            statements = fused_loops::fused(g, statements, &parts);
+            counted.extend(parts.into_iter().flat_map(|part| part.threads));
         }
         code.statements.push(Statement::Nest { buffer, staged, globals, threads: counted });
         code.statements.extend(statements);
@@ -107,9 +128,34 @@ struct Emitter<'a> {
     scopes: Vec<Scope>,
     outer: FxHashSet<Id>,
     rescaled: Rescaled,
+    /// Stages that are filled anew in each iteration of the loop that nests share.
+    filled: FxHashSet<Id>,
+    /// Does computing a node take what they hold in an iteration?
+    of_iteration: RefCell<FxHashMap<Id, bool>>,
 }
 
-impl Emitter<'_> {
+impl<'a> Emitter<'a> {
+    fn new(g: &'a mut Graph, target: &'a Target, outer: FxHashSet<Id>, filled: FxHashSet<Id>) -> Emitter<'a> {
+        let (scopes, rescaled, of_iteration) = (vec![Scope::default()], Rescaled::default(), RefCell::default());
+        Emitter { g, target, scopes, outer, rescaled, filled, of_iteration }
+    }
+    /// Is it known in an iteration of the loop that nests share alone? Its indices do not say so, as a stage has one iteration.
+    fn is_of_iteration(&self, id: Id) -> bool {
+        if self.filled.is_empty() {
+            return false;
+        }
+        let mut all = self.of_iteration.borrow_mut();
+        for n in self.g.toposort_within(&[id], |n| !all.contains_key(&n)) {
+            let node = &self.g[n];
+            let sums =
+                node.op == Op::Reduce && node.src[1..].iter().any(|&r| self.g.range_kind(r) == Some(RangeKind::Fused));
+            let reads = node.op == Op::Load && self.filled.contains(&node.src[0]);
+            let below = || node.src.iter().any(|s| all.get(s) == Some(&true));
+            let known = !sums && (reads || below());
+            all.insert(n, known);
+        }
+        all[&id]
+    }
     fn nest(&mut self, nest: Id) {
         let Nest { buffer, offset, mut value, adds, closed } = Nest::of(self.g, nest);
         if adds {
@@ -249,6 +295,10 @@ impl Emitter<'_> {
     /// The scope where everything `id` depends on is known; `None` if one of its ranges is not open.
     fn depth(&self, id: Id) -> Option<usize> {
         let mut depth = 0;
+        if self.is_of_iteration(id) {
+            let is_shared = |s: &Scope| s.range.is_some_and(|r| self.g.range_kind(r) == Some(RangeKind::Fused));
+            depth = self.scopes.iter().position(is_shared)?;
+        }
         for &r in self.g.free_ranges(id) {
             if self.outer.contains(&r) {
                 continue;
@@ -413,7 +463,7 @@ impl Emitter<'_> {
         let last = n.src.len().saturating_sub(1);
         // Ops whose last source is the sum they add to.
         let dot = matches!(n.op, Op::Dot4 | Op::SignedDot4 | Op::Halves) && self.g.int_value(n.src[last]) == Some(0);
-        if adds && (matches!(n.op, Op::MmaHalf | Op::TileMma) || dot) {
+        if adds && (matches!(n.op, Op::MmaHalf | Op::MmaShared | Op::TileMma) || dot) {
             let needs = n.src[..last].to_vec();
             let mut src = n.src.clone();
             src[last] = acc;
@@ -509,7 +559,8 @@ fn substitute_raw(g: &mut Graph, id: Id, map: &FxHashMap<Id, Id>) -> Id {
 fn fold_threads(g: &mut Graph, value: Id) -> Id {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     let lane_of = |g: &Graph, n: &Node| {
-        let lane = n.src.iter().skip(1).copied().find(|&r| g.range_kind(r) == Some(RangeKind::VectorReduce));
+        let of_threads = [Some(RangeKind::VectorReduce), Some(RangeKind::Vector)];
+        let lane = n.src.iter().skip(1).copied().find(|&r| of_threads.contains(&g.range_kind(r)));
         lane.filter(|_| n.op == Op::Reduce)
     };
     let fold = |g: &mut Graph, part: Id, lane: Id, arg: Arg| {

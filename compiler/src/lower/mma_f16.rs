@@ -10,7 +10,7 @@ use super::warp::{Side, Tile};
 use crate::decompose::halves;
 use crate::fragment::Sum;
 use crate::nest::{ranges_of_kind, replaced};
-use gristmill_uop::fragment::Fragment;
+use gristmill_uop::fragment::{Fragment, UNIT, WARPS};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources};
 use rustc_hash::FxHashMap;
@@ -24,6 +24,12 @@ const WORD: i64 = 4;
 /// `value` with such sums as matrix products; `closed` are the ranges of its nest.
 pub fn products(g: &mut Graph, value: Id, closed: &[Id], target: &Target) -> Id {
     replaced(g, value, |g, n| Product::of(g, n, closed, target).map(|product| product.node(g)))
+}
+
+/// The stage in which a product of several warps reads its columns, if a node is one in a nest of those ranges.
+pub(super) fn staged_columns(g: &Graph, id: Id, closed: &[Id], target: &Target) -> Option<Id> {
+    let product = (g[id].op == Op::Reduce).then(|| Product::of_stages(g, id, closed, target)).flatten()?;
+    Some(g[product.sum.columns].src[0])
 }
 
 /// Such a sum, and the tile that it is in.
@@ -43,7 +49,9 @@ struct Product {
 impl Product {
     /// The product that a node is, if its nest has been laid out for it.
     fn of(g: &mut Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
-        if let Some(product) = Product::of_group(g, id, closed, target) {
+        if let Some(product) =
+            Product::of_group(g, id, closed, target).or_else(|| Product::of_stages(g, id, closed, target))
+        {
             return Some(product);
         }
         let sum = Sum::of(g, id).or_else(|| Sum::unpacked(g, id))?;
@@ -54,7 +62,9 @@ impl Product {
         let &[term] = &others[..] else { return None };
         let terms = g.int_value(g[term].src[0])?;
         let fits = |sum: &Sum| tile.fits(g, sum.rows, sum.columns);
-        let sum = Some(sum).filter(fits).or_else(|| Sum::of(g, id)?.turned(g).filter(fits))?;
+        // Of two stages nests have been laid out when one of them had all iterations of a loop.
+        let turned = || Sum::of(g, id).filter(|sum| sum.part.is_none()).map(Sum::exchanged);
+        let sum = Some(sum).filter(fits).or_else(|| turned().filter(fits))?;
         (terms % of.terms == 0).then_some(Product { id, sum, of, tile, term, terms, unrolled })
     }
     /// The product of several warps that a node is, if its nest has been laid out for one: of a packed weight, in a loop that copies the columns, with all
@@ -83,6 +93,49 @@ impl Product {
             let product = Product { id, sum, of, tile, term, terms, unrolled: unrolled.clone() };
             product.has_units(g).then_some(product)
         })
+    }
+    /// The product of several warps that a node is, if its nest has been laid out for one: of rows in a stage and columns in another, with all threads of the workgroup.
+    fn of_stages(g: &Graph, id: Id, closed: &[Id], target: &Target) -> Option<Product> {
+        let staged = |sum: &Sum| sum.part.is_none() && sum.staged_rows(g) && sum.staged_columns(g);
+        let sum = Sum::of(g, id).filter(staged)?;
+        let unrolled = ranges_of_kind(g, &g[id].src[1..], RangeKind::Unroll);
+        let &[term] = &unrolled[..] else { return None };
+        let terms = g.int_value(g[term].src[0])?;
+        let threads = ranges_of_kind(g, closed, RangeKind::Vector);
+        let counted = threads.iter().map(|&r| g.int_value(g[r].src[0])).product::<Option<i64>>()?;
+        if counted != target.threads as i64 {
+            return None;
+        }
+        target.machine.fragments.iter().find(|of| of.is_of_group())?;
+        let both = || [Sum::of(g, id), Sum::of(g, id).map(Sum::exchanged)].into_iter().flatten();
+        // The widest first: its tiles are those of narrower ones too.
+        let all =
+            WARPS.iter().rev().filter(|of| of.is_of_group() && of.operand == sum.operand && terms % of.terms == 0);
+        for of in all {
+            let Some(tile) = Tile::of(g, of, closed, None) else { continue };
+            // Columns that lie in its units are there for it.
+            let in_units = |sum: &Sum| {
+                let at = g.linear(g[sum.columns].src[1]);
+                let elements = |column: i64| of.place(0, column)[0] * UNIT + of.place(0, column)[1];
+                tile.outputs(Side::Second).all(|&(d, r)| at.coefficient(r) == elements(d.column))
+            };
+            if let Some(sum) = both().find(|sum| tile.fits(g, sum.rows, sum.columns) && in_units(sum)) {
+                return Some(Product { id, sum, of, tile, term, terms, unrolled });
+            }
+        }
+        None
+    }
+    /// Are the columns in a stage, of which several warps read them?
+    fn is_of_stages(&self, g: &Graph) -> bool {
+        self.of.is_of_group() && self.sum.staged_columns(g)
+    }
+    /// Where the columns of a step's terms begin in their stage, which is the same for all lanes of the product.
+    fn columns(&self, g: &mut Graph, step: i64) -> [Id; 2] {
+        let (buffer, at) = (g[self.sum.columns].src[0], g[self.sum.columns].src[1]);
+        let zero = g.int(0);
+        let mut map: FxHashMap<Id, Id> = self.tile.ranges().map(|r| (r, zero)).collect();
+        map.insert(self.term, g.int(step * self.of.terms));
+        [buffer, g.substitute(at, &mut map)]
     }
     /// Are a lane's words of a column 16 bytes in memory, and those of a row two bytes of a word, as loops that become rings have them?
     fn has_units(&self, g: &mut Graph) -> bool {
@@ -139,15 +192,22 @@ impl Product {
     /// The product of one fragment's terms.
     fn step(&self, g: &mut Graph, step: i64) -> Id {
         let mut src = Sources::new();
-        for (side, value) in [(Side::First, self.sum.rows), (Side::Second, self.sum.columns)] {
+        let of_stages = self.is_of_stages(g);
+        let sides = [(Side::First, self.sum.rows), (Side::Second, self.sum.columns)];
+        for (side, value) in sides.into_iter().take(if of_stages { 1 } else { 2 }) {
             for mut register in self.tile.operand(g, side) {
                 let word = step * self.tile.words(side) + register.word;
                 src.push(self.word(g, (side, value), word, &mut register.at));
             }
         }
         let dtype = self.of.sum.one().with_lanes(self.of.sums.registers() as u16);
+        let mut op = Op::MmaHalf;
+        if of_stages {
+            op = Op::MmaShared;
+            src.extend(self.columns(g, step));
+        }
         src.push(g.constant(dtype, 0.0));
-        g.intern(Node { op: Op::MmaHalf, dtype, src, arg: Arg::Int(self.of.number()) })
+        g.intern(Node { op, dtype, src, arg: Arg::Int(self.of.number()) })
     }
     /// A lane's word of an operand, with `at` in place of the ranges of its outputs.
     fn word(&self, g: &mut Graph, (side, value): (Side, Id), word: i64, at: &mut FxHashMap<Id, Id>) -> Id {

@@ -106,6 +106,7 @@ fn line(g: &Graph, statement: &Statement) -> String {
         Statement::AsyncGroup => "end of a group of async copies".into(),
         Statement::AsyncWait(0) => "wait for async copies".into(),
         Statement::AsyncWait(groups) => format!("wait for async copies but those of {groups} groups"),
+        Statement::WritesShown => "show what was written to products of several warps".into(),
         Statement::ProductsEnded(0) => "wait for products of several warps".into(),
         Statement::ProductsEnded(but) => format!("wait for products of several warps but the last {but}"),
         Statement::Copied(buffer, at, bytes, parts) => {
@@ -187,6 +188,7 @@ fn leaves(g: &Graph, code: &Code) -> Vec<Id> {
             | Statement::AsyncGroup
             | Statement::AsyncWait(_)
             | Statement::ProductsEnded(_)
+            | Statement::WritesShown
             | Statement::DependencyWait
             | Statement::LaunchDependents => {}
         }

@@ -145,7 +145,7 @@ impl<'a> Checker<'a> {
             Statement::DependencyWait | Statement::LaunchDependents => {
                 return self.hold_here(self.nest.is_none(), "kernels are waited for outside nests");
             }
-            Statement::AsyncGroup | Statement::ProductsEnded(_) => {
+            Statement::AsyncGroup | Statement::ProductsEnded(_) | Statement::WritesShown => {
                 return self.hold_here(self.nest.is_some(), "a statement stands in a nest");
             }
             Statement::Unless(condition) => return self.unless(*condition),
@@ -301,6 +301,7 @@ impl<'a> Checker<'a> {
             match g[id].op {
                 Op::Load if i == 0 && self.left_before(id) => {}
                 Op::Load | Op::TileLoad if i == 0 => self.readable(s, id)?,
+                Op::MmaShared if g[s].op == Op::Local && g.scalar(s).is_half() => self.readable(s, id)?,
                 // Of a ring, which copies fill (`rings.rs`).
                 Op::MmaShared if g[s].op == Op::Local => {}
                 // Threads of a range, not its index.
@@ -462,6 +463,7 @@ impl<'a> Checker<'a> {
         } else {
             self.place(to, at)?;
         }
+        self.filled.insert(to);
         self.value(offset, from)?;
         for n in when.map(|when| self.g.toposort(&[when])).unwrap_or_default() {
             let known = self.g[n].op != Op::Range || self.is_open(n);

@@ -75,8 +75,12 @@ impl Tile {
         };
         Some(Tile { of, lanes: last(&threads, of.sums.lanes)?, registers: last(&copies, of.sums.registers)? })
     }
+    /// Its ranges.
+    pub fn ranges(&self) -> impl Iterator<Item = Id> + '_ {
+        self.lanes.iter().chain(&self.registers).map(|d| d.1)
+    }
     /// Ranges of the outputs along a side.
-    fn outputs(&self, side: Side) -> impl Iterator<Item = &(Digit, Id)> {
+    pub fn outputs(&self, side: Side) -> impl Iterator<Item = &(Digit, Id)> {
         self.lanes.iter().chain(&self.registers).filter(move |(d, _)| side.output(d) != 0)
     }
     /// Are these the operands of its sums, each the same along the other's outputs?

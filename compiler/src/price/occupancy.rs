@@ -41,7 +41,7 @@ pub fn resident_of(g: &Graph, nests: &[Id], target: &Target) -> i64 {
     if target.machine.kind == MachineKind::Cpu {
         return target.resident();
     }
-    let tiles = |&nest: &Id| Product::of(g, nest, &target.machine).map(|p| warps::tiles(g, &p, target.threads as i64));
+    let tiles = |&nest: &Id| Product::of(g, nest, &target.machine).map(|p| warps::tiles(g, nest, &p, target));
     let sums = nests.iter().filter_map(tiles).max();
     sums.map_or(target.resident(), |sums| held(sums, target))
 }

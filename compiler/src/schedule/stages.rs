@@ -86,20 +86,25 @@ fn stage(
     (node, reads, first_reader): (Id, &[Id], usize),
 ) -> Result<(), Illegal> {
     let region = region(g, x, node, reads);
+    let streamed = x.fused.is_some_and(|f| f.staged);
     let resident = around.hints.values().filter_map(|h| h.resident).any(|r| around.fused.contains(&r.node));
     let mut extents: Dims = region.iter().map(|r| r.extent).collect();
     let dtype = g[node].dtype;
     if let Some(row) = extents.last_mut()
         && around.target.machine.kind == MachineKind::Gpu
     {
-        *row = padded(g, *row, dtype.scalar, resident, out, around);
+        *row = padded(g, *row, dtype.scalar, resident || streamed, out, around);
     }
     let size: i64 = extents.iter().map(|&e| g.max_of(e)).product();
     // Of a loop that nests share a stage has one iteration (`lower/fused_loops.rs`), and two slots of what is carried (`lower/carried.rs`).
     let iterations: i64 = region.iter().filter(|s| s.shared.is_some()).map(|s| g.max_of(s.extent)).product();
     let slots = if x.is_carried(node) { 2 } else { 1 };
     out.stage_bytes += slots * (size / iterations.max(1)) as usize * dtype.scalar.bytes();
-    let most = if resident { around.target.machine.shared_per_workgroup } else { around.target.machine.stage_bytes() };
+    let most = if resident || streamed {
+        around.target.machine.shared_per_workgroup
+    } else {
+        around.target.machine.stage_bytes()
+    };
     if out.stage_bytes > most {
         return Err(Illegal::StageTooLarge(out.stage_bytes));
     }
@@ -112,7 +117,10 @@ fn stage(
     let mut map = FxHashMap::default();
     for &read in reads {
         let index: Indices = g[read].src[1..].into();
-        let local_index: Indices = index.iter().zip(&region).map(|(&i, r)| g.sub(i, r.base)).collect();
+        // A processor's vectors see what is contiguous of an index that is held.
+        let threads = around.target.machine.kind == MachineKind::Gpu;
+        let place = |(&i, r): (&Id, &Span)| if threads { within(g, i, r) } else { g.sub(i, r.base) };
+        let local_index: Indices = index.iter().zip(&region).map(place).collect();
         let offset = flatten(g, &extents, &local_index);
         let as_read = g[read].dtype;
         map.insert(read, g.load(local, offset, as_read));
@@ -122,6 +130,17 @@ fn stage(
     out.nests.append(&mut nests);
     out.nests.extend(tail);
     Ok(())
+}
+
+/// An index as a stage has it. Behind the last element the stage has that one again, so nobody who reads it holds its index below it.
+fn within(g: &mut Graph, index: Id, span: &Span) -> Id {
+    let n = &g[index];
+    if n.op == Op::Min && span.last == Some(n.src[1]) {
+        let held = n.src[0];
+        let (fixed, _) = split_global(g, held);
+        return g.sub(held, fixed.base);
+    }
+    g.sub(index, span.base)
 }
 
 /// The region of `node` that a workgroup reads: per axis what the workgroup fixes, and how many elements from there it reads.

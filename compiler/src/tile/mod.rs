@@ -9,4 +9,4 @@ pub mod propose;
 pub mod text;
 
 pub use plan::{Along, Counted, NestPlan, OutputLanes, Part, Proposal, StagePlan, Sum, SumLanes};
-pub use plan::{Threads, TilePlan, Vectors, Warps, Workgroup};
+pub use plan::{Sums, Threads, TilePlan, Vectors, Warps, Workgroup};

@@ -78,6 +78,8 @@ pub enum NestPlan {
     Counted(Counted),
     /// Its sums are matrix products of warps.
     Warps(Warps),
+    /// Its elements, or those that its sums add up, lie as the sums of a product of several warps before it.
+    Alike(Sums),
     /// Its sums are products of tiles of a CPU's core, laid out already by the workgroup's parts.
     Tiles,
 }
@@ -161,6 +163,15 @@ pub struct Sum {
     pub steps: i64,
 }
 
+/// How the sums of a product of several warps lie, all of whose columns each of them has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Sums {
+    /// Such products side by side along the rows.
+    pub rows: i64,
+    /// Tiles of each beside one another.
+    pub wide: i64,
+}
+
 /// How the warps of a workgroup share the rows and the columns of a matrix product.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Warps {
@@ -174,6 +185,8 @@ pub struct Warps {
     pub wide: i64,
     /// Tiles of a warp above one another.
     pub tall: i64,
+    /// Does each of these warps stand for four, whose product it is: of four times the rows, with columns that they share?
+    pub groups: bool,
 }
 
 /// A plan, or a part of one, that could be chosen.

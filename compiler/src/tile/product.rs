@@ -51,6 +51,17 @@ impl Product {
         found.sort_by_key(|p| g.linear(p.nest.offset).coefficient(p.column) != 1);
         found.into_iter().next()
     }
+    /// The same product with columns that are neighbours where it is written, if both operands are in stages: as several warps have it, who divide its rows.
+    pub fn of_stages(g: &Graph, store: Id, machine: &Machine) -> Option<Product> {
+        let Product { nest, id, of, sum, .. } = Product::of(g, store, machine)?;
+        if sum.part.is_some() || !sum.staged_rows(g) || !sum.staged_columns(g) {
+            return None;
+        }
+        let turned = Sum::of(g, id)?.exchanged();
+        let both = [sum, turned].into_iter();
+        let mut found = both.filter_map(|sum| Product::with(g, nest.clone(), id, sum, of));
+        found.find(|p| p.both.is_none() && g.linear(p.nest.offset).coefficient(p.column) == 1)
+    }
     /// The product with these operands.
     fn with(g: &Graph, nest: Nest, id: Id, sum: Sum, of: &'static Fragment) -> Option<Product> {
         let bound = |r: Id| g.int_value(g[r].src[0]);

@@ -4,7 +4,7 @@
 //! of its axis that come after it.
 
 use super::plan::{Along, BANKS, Counted, NestPlan, OutputLanes, Part, StagePlan, Sum, SumLanes};
-use super::plan::{Threads, TilePlan, Vectors, Warps, Workgroup};
+use super::plan::{Sums, Threads, TilePlan, Vectors, Warps, Workgroup};
 use gristmill_uop::RangeKind;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -151,9 +151,15 @@ impl Display for NestPlan {
                 let items: Vec<String> = lanes.into_iter().chain(steps.iter().map(|n| format!("steps {n}"))).collect();
                 write!(f, "counted:{}{}", if items.is_empty() { "" } else { " " }, items.join(", "))
             }
+            NestPlan::Alike(s) => write!(f, "alike: rows {}, wide {}", s.rows, s.wide),
             NestPlan::Warps(w) => {
                 let apart = if w.apart { " apart," } else { "" };
-                write!(f, "warps:{apart} rows {}, columns {}, wide {}, tall {}", w.rows, w.columns, w.wide, w.tall)
+                let groups = if w.groups { " groups," } else { "" };
+                write!(
+                    f,
+                    "warps:{groups}{apart} rows {}, columns {}, wide {}, tall {}",
+                    w.rows, w.columns, w.wide, w.tall
+                )
             }
         }
     }
@@ -209,6 +215,7 @@ impl FromStr for NestPlan {
             "counted" => counted(&items).map(NestPlan::Counted),
             "vectors" => vectors(&items).map(NestPlan::Vectors),
             "threads" => threads(&items).map(NestPlan::Threads),
+            "alike" => alike(&items).map(NestPlan::Alike),
             "warps" => warps(&items).map(NestPlan::Warps),
             _ => bad(text),
         }
@@ -270,11 +277,24 @@ fn threads(items: &[Vec<&str>]) -> Result<Threads, ParseError> {
     Ok(t)
 }
 
+fn alike(items: &[Vec<&str>]) -> Result<Sums, ParseError> {
+    let mut s = Sums { rows: 1, wide: 1 };
+    for words in items {
+        match words[..] {
+            ["rows", n] => s.rows = count(n)?,
+            ["wide", n] => s.wide = count(n)?,
+            _ => return bad(&words.join(" ")),
+        }
+    }
+    Ok(s)
+}
+
 fn warps(items: &[Vec<&str>]) -> Result<Warps, ParseError> {
-    let mut w = Warps { apart: false, rows: 1, columns: 1, wide: 1, tall: 1 };
+    let mut w = Warps { apart: false, rows: 1, columns: 1, wide: 1, tall: 1, groups: false };
     for words in items {
         match words[..] {
             ["apart"] => w.apart = true,
+            ["groups"] => w.groups = true,
             ["rows", n] => w.rows = count(n)?,
             ["columns", n] => w.columns = count(n)?,
             ["wide", n] => w.wide = count(n)?,

@@ -190,6 +190,12 @@ pub fn prompts() -> Vec<Case> {
     vec![of(2, [32, 16, 16], f32), of(3, [128, 64, 32], f32), of(2, [32, 16, 16], f16), of(3, [128, 64, 32], f16)]
 }
 
+/// So many tokens that one has a tile to itself, with products of four warps of all their rows and columns.
+pub fn long_prompts() -> Vec<Case> {
+    let vars: &[&[(&str, i64)]] = &[&[("pos", 70), ("n", 66)]];
+    vec![prompt(2, [48, 16, 128], 66, Scalar::F16, vars)]
+}
+
 /// Products of halves: heads that tiles divide and others, chunks that are full, begun or of one position, a cache that chunks do not divide,
 /// one of fewer tiles than a workgroup has warps; several tokens whose rows lie in one chunk, on both sides of its end or behind it.
 pub fn halves() -> Vec<Case> {

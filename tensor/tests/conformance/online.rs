@@ -10,14 +10,18 @@ use gristmill_compiler::{Decision, Listed, compile};
 use gristmill_uop::target::Target;
 use std::sync::Arc;
 
-/// A GPU with warps that share what they add up.
-fn target() -> Target {
-    Target { threads: 64, int8: false, ..Target::named("h200") }
+/// A GPU with warps that share what they add up, and with a workgroup of so many threads: of 128 four warps have products together.
+fn target(threads: usize) -> Target {
+    Target { threads, int8: false, ..Target::named("h200") }
 }
 
+/// Threads of a workgroup.
+const THREADS: [usize; 2] = [64, 128];
+
 fn cases() -> Vec<Case> {
-    let all = [attention::prompts(), attention::grouped_halves(), attention::window_halves(), attention::long()];
-    all.into_iter().flatten().collect()
+    let prompts = [attention::prompts(), attention::long_prompts(), attention::long()];
+    let all = prompts.into_iter().chain([attention::grouped_halves(), attention::window_halves()]);
+    all.flatten().collect()
 }
 
 /// The decision on a case's attention, if it may be online.
@@ -46,27 +50,45 @@ fn compare(device: &Opened, name: &str, seeds: &[u64]) -> usize {
 }
 
 /// Cases that may be online.
-const ONLINE: usize = 6;
+const ONLINE: usize = 7;
 
 #[test]
 fn as_nests() {
-    let device = Opened { target: target(), ..Opened::new(Arc::new(InterpDevice::new()), None) };
-    assert_eq!(compare(&device, "interp", &[1, 2]), ONLINE);
+    for threads in THREADS {
+        let device = Opened { target: target(threads), ..Opened::new(Arc::new(InterpDevice::new()), None) };
+        assert_eq!(compare(&device, &format!("interp, {threads} threads"), &[1, 2]), ONLINE);
+    }
 }
 
 #[test]
 fn as_linear_code() {
-    let ways = linear_of(vec![("64 threads", target())]);
-    assert_eq!(compare(&ways[0].device, "linear", &[1]), ONLINE);
+    for way in linear_of(vec![("64 threads", target(64)), ("128 threads", target(128))]) {
+        assert_eq!(compare(&way.device, &way.name, &[1]), ONLINE);
+    }
 }
 
 #[test]
 fn as_threads() {
-    match simulated::Simulated::new(target(), store()) {
-        Ok(device) => {
-            assert_eq!(compare(&Opened::new(Arc::new(device), Some(&Cuda)), "threads", &[1]), ONLINE);
+    for threads in THREADS {
+        match simulated::Simulated::new(target(threads), store()) {
+            Ok(device) => {
+                let name = format!("{threads} threads");
+                assert_eq!(compare(&Opened::new(Arc::new(device), Some(&Cuda)), &name, &[1]), ONLINE);
+            }
+            Err(missing) => simulated::skip(&missing),
         }
-        Err(missing) => simulated::skip(&missing),
+    }
+}
+
+/// On a card, whose products of several warps no processor has.
+#[cfg(feature = "cuda-tests")]
+#[test]
+fn cuda_attention_in_one_loop() {
+    let device = super::cuda().swap_remove(0).device;
+    for threads in [64, 128, 256] {
+        let target = Target { threads, ..device.target.clone() };
+        let name = format!("cuda, {threads} threads");
+        assert_eq!(compare(&Opened { target, ..device.clone() }, &name, &[1]), ONLINE);
     }
 }
 
@@ -74,7 +96,7 @@ fn as_threads() {
 #[test]
 fn keeps_nothing() {
     for case in attention::prompts() {
-        let mut target = target();
+        let mut target = target(64);
         let decision = offered(&case, &target).expect("an attention of a prompt");
         let online = decision.options.iter().find(|o| o.name == "online").expect("it is offered");
         let before = compile(&case.function, &target, None, &mut Listed);

@@ -18,6 +18,7 @@
 #define COPIES_ENDED sim::copies_ended(0)
 #define COPIES_MADE sim::made[sim::current]++
 #define PRODUCTS_ENDED
+#define WRITES_SHOWN
 #define PRODUCTS_ENDED_BUT(n)
 #define COPIES_ENDED_BUT(n) sim::copies_ended(n)
 #define INFINITE ((float)INFINITY)
@@ -135,8 +136,8 @@ FN f32x4 mma_halves_8(unsigned int a, unsigned int b, unsigned int x, f32x4 d) {
   const unsigned int own[] = {a, b, x};
   return mma_of_halves(false, 1, own, d);
 }
-// Words of rows `g` and `g + 8` of this warp's 16, of 32 terms; columns in units of 8 terms, of all columns before the next.
-template <int COLUMNS, class Sums> static inline Sums wgmma(const unsigned int *own, const void *columns, Sums d) {
+// Words of rows `g` and `g + 8` of this warp's 16, of 32 terms; columns in units of 8 terms, of all columns before the next, or of 8 columns, of all terms.
+template <int COLUMNS, bool ACROSS, class Sums> static inline Sums wgmma(const unsigned int *own, const void *columns, Sums d) {
   static float shown[2][1024][16];
   auto &values = shown[sim::turn & 1];
   halves_of(false, 8, own, values[sim::current]);
@@ -146,7 +147,8 @@ template <int COLUMNS, class Sums> static inline Sums wgmma(const unsigned int *
   for (int n = 0; n < COLUMNS / 8; n++)
     for (int j = 0; j < 2; j++)
       for (int k = 0; k < 32; k++) {
-        const float column = half_at(false, halves[(k / 8 * (COLUMNS + 2) + 8 * n + 2 * t + j) * 8 + k % 8], 0);
+        const int at = ACROSS ? (n * 33 + k) * 8 + 2 * t + j : (k / 8 * (COLUMNS + 2) + 8 * n + 2 * t + j) * 8 + k % 8;
+        const float column = half_at(false, halves[at], 0);
         for (int i = 0; i < 2; i++) {
           const float product = values[first + g * 4 + k % 8 / 2][2 * (2 * (k / 8) + i) + k % 2] * column;
           d.at[4 * n + 2 * i + j] += product;
@@ -156,14 +158,20 @@ template <int COLUMNS, class Sums> static inline Sums wgmma(const unsigned int *
 }
 #define WGMMA(columns, sums) \
 struct f32x##sums { float at[sums]; }; \
+FN f32x##sums operator*(f32x##sums a, f32x##sums b) { for (int i = 0; i < sums; i++) a.at[i] *= b.at[i]; return a; } \
 FN f32x##sums wgmma_##columns(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int f, unsigned int g, unsigned int h, unsigned int i, const void *at, f32x##sums d) { \
   const unsigned int own[] = {a, b, c, e, f, g, h, i}; \
-  return wgmma<columns>(own, at, d); \
+  return wgmma<columns, false>(own, at, d); \
+} \
+FN f32x##sums wgmma_##columns##_across(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int f, unsigned int g, unsigned int h, unsigned int i, const void *at, f32x##sums d) { \
+  const unsigned int own[] = {a, b, c, e, f, g, h, i}; \
+  return wgmma<columns, true>(own, at, d); \
 }
 WGMMA(16, 8)
 WGMMA(32, 16)
 WGMMA(64, 32)
 WGMMA(128, 64)
+WGMMA(256, 128)
 static inline unsigned int pair_of(bool bf16, unsigned int word, float factor, float term, unsigned int select, unsigned int zero) {
   const auto half = [=](float x) {
     const unsigned int word = bits<float, unsigned int>(x);

@@ -184,7 +184,7 @@ fn fragment_tiling(case: &Case) -> Result<Applied, String> {
     let mut ranges = Ranges::after(last_range(&g, &p.roots));
     let Some((&last, stages)) = p.roots.split_last() else { return Err("a nest".into()) };
     let product = testing::Product::of(&g, last, &target.machine);
-    let first = product.map(|product| testing::propose_warps(&g, &product, target.threads as i64).remove(0).plan);
+    let first = product.map(|product| testing::propose_warps(&g, last, &product, &target).remove(0).plan);
     let tiled = match case.parsed("plan")?.or(first) {
         Some(NestPlan::Warps(warps)) => testing::fragment_tiling(&mut g, last, &warps, &target.machine, &mut ranges),
         _ => None,

@@ -332,6 +332,7 @@ fn word(s: &Statement) -> Option<&'static str> {
         Statement::AsyncWait(0) => "COPIES_ENDED;",
         Statement::AsyncGroup => "COPIES_MADE;",
         Statement::ProductsEnded(0) => "PRODUCTS_ENDED;",
+        Statement::WritesShown => "WRITES_SHOWN;",
         Statement::DependencyWait => "PREDECESSORS_ENDED;",
         Statement::LaunchDependents => "DEPENDENTS_MAY_START;",
         _ => return None,

@@ -1,7 +1,7 @@
 //! What every translation unit begins with: types, the words of the language that kernels are written in, conversions, and the few functions
 //! that have no operator.
 
-use gristmill_uop::fragment::{WARPS, unit};
+use gristmill_uop::fragment::WARPS;
 
 /// Scalar types: name, C type.
 const SCALARS: &[(&str, &str)] = &[
@@ -24,31 +24,40 @@ pub fn prelude() -> String {
 }
 
 /// Products of several warps: of 64 rows, of which each warp has words of 16, and columns in shared memory, in the order of `fragment::unit`. Descriptors count units of
-/// 16 bytes: neighbours along the terms are as many apart as it says, eight columns 8 (PTX ISA, "Matrix descriptor").
+/// 16 bytes from eight terms to the next, and from eight columns to the next (PTX ISA, "Matrix descriptor").
 fn products_of_groups() -> String {
     let mut s = String::from(WGMMA);
     for of in WARPS.iter().filter(|of| of.is_of_group()) {
-        let (columns, sums, apart) = (of.columns, of.sums.registers(), unit(of, 1, 0));
+        let (columns, sums) = (of.columns, of.sums.registers());
+        let [terms, next] = [8, 16].map(|term| of.place(term, 0)[0]);
+        let (apart, name, across) = (of.place(0, 8)[0], if of.across { "_across" } else { "" }, i32::from(of.across));
         let list = |range: std::ops::Range<i64>| range.map(|i| format!("%{i}")).collect::<Vec<_>>().join(",");
         let product = |i: i64| {
             let words = list(sums + 4 * i..sums + 4 * i + 4);
             let of = format!("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16");
-            format!("{of} {{{}}}, {{{words}}}, %{}, 1, 1, 1, 0;", list(0..sums), sums + 8 + i)
+            format!("{of} {{{}}}, {{{words}}}, %{}, 1, 1, 1, {across};", list(0..sums), sums + 8 + i)
         };
         let d = (0..sums).map(|i| format!("\"+f\"(d.at[{i}])")).collect::<Vec<_>>().join(",");
         let words = "abcefghi".chars();
         let (own, read): (Vec<_>, Vec<_>) = words.map(|w| (format!("unsigned int {w}"), format!("\"r\"({w})"))).unzip();
+        if !of.across {
+            s += &format!(
+                "struct f32x{sums} {{ float at[{sums}]; }};\n\
+                 FN f32x{sums} operator*(f32x{sums} a, f32x{sums} b) {{\n\
+                 _Pragma(\"unroll\") for (int i = 0; i < {sums}; i++) a.at[i] *= b.at[i];\n\
+                 return a;\n}}\n"
+            );
+        }
         s += &format!(
-            "struct f32x{sums} {{ float at[{sums}]; }};\n\
-             FN f32x{sums} wgmma_{columns}({}, const void *columns, f32x{sums} d) {{\n\
-             const unsigned long long x = columns_at(columns, {apart});\n\
+            "FN f32x{sums} wgmma_{columns}{name}({}, const void *columns, f32x{sums} d) {{\n\
+             const unsigned long long x = columns_at(columns, {terms}, {apart});\n\
              asm volatile(\"wgmma.fence.sync.aligned; {} {} wgmma.commit_group.sync.aligned;\" : {d} : {}, \"l\"(x), \"l\"(x + {}) : \"memory\");\n\
              return d;\n}}\n",
             own.join(", "),
             product(0),
             product(1),
             read.join(", "),
-            2 * apart,
+            next,
         );
     }
     s
@@ -58,10 +67,11 @@ const WGMMA: &str = r#"
 // What `cp.async` has written is there for these products when it has been waited for: it needs no fence of proxies, as what `st.shared` writes does, and that fence
 // would wait for all copies under way (an H200's product of 2,048 rows and 512 columns: 76 us with it).
 #define PRODUCTS_ENDED_BUT(but) asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(but) : "memory")
+#define WRITES_SHOWN asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 #define PRODUCTS_ENDED asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory")
-FN unsigned long long columns_at(const void *columns, int apart) {
+FN unsigned long long columns_at(const void *columns, int terms, int apart) {
   const unsigned int at = (unsigned int)__cvta_generic_to_shared(columns);
-  return (at & 0x3ffffu) >> 4 | (unsigned long long)apart << 16 | 8ull << 32;
+  return (at & 0x3ffffu) >> 4 | (unsigned long long)terms << 16 | (unsigned long long)apart << 32;
 }
 "#;
 

@@ -6,7 +6,7 @@ use super::memory::{At, Places};
 use super::nodes;
 use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
 use gristmill_uop::fold::{self, Value};
-use gristmill_uop::fragment::{Fragment, TILES, UNIT, unit};
+use gristmill_uop::fragment::{Fragment, TILES, UNIT};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 use std::collections::HashMap;
 
@@ -312,7 +312,7 @@ impl<'a> Machine<'a> {
             Statement::AsyncGroup => self.places.group(),
             Statement::AsyncWait(groups) => self.places.arrived(*groups),
             // A product has ended where it begins.
-            Statement::ProductsEnded(_) => {}
+            Statement::ProductsEnded(_) | Statement::WritesShown => {}
             Statement::Barrier => self.places.barrier(),
             Statement::Carried(load, value) | Statement::Carry(load, value) => {
                 let values: Vec<Value> = (0..self.threads).flat_map(|t| self.get(*value, t).to_vec()).collect();
@@ -475,18 +475,21 @@ impl<'a> Machine<'a> {
         let of = of.ok_or_else(|| Fault::Graph(format!("{:?} of no fragment", n.op)))?;
         let rows = of.first.registers() as usize;
         let (buffer, sum) = (n.src[rows], n.src[rows + 2]);
-        let units = unit(of, of.terms / UNIT, 0);
-        let words_of_unit = UNIT / 2;
+        let units = of.place(of.terms - 1, of.columns - 1)[0] + 1;
         let mut out = Vec::with_capacity(self.threads * n.dtype.lanes as usize);
         for group in (0..self.threads).step_by(of.sums.lanes() as usize) {
             let first = self.index(n.src[rows + 1], group) * self.g.unit_bytes(buffer);
             let word = |i: i64| At { buffer, byte: first + 4 * i };
-            let words = (0..units * words_of_unit).map(|i| self.places.load(word(i), Scalar::U32, group));
+            let words = (0..units * UNIT / 2).map(|i| self.places.load(word(i), Scalar::U32, group));
             let words: Vec<i64> = words.map(|w| Ok(w?.int())).collect::<Result<_, Fault>>()?;
-            // Of a lane's registers those of a unit follow one another.
+            let half = |term: i64, column: i64| {
+                let [number, at] = of.place(term, column);
+                let element = number * UNIT + at;
+                words[(element / 2) as usize] >> (16 * (element % 2)) & 0xffff
+            };
             let second = |lane: i64, register: i64, _: i64| {
                 let [term, column] = of.second.at(lane, register, 0);
-                words[(unit(of, term / UNIT, column) * words_of_unit + register % words_of_unit) as usize]
+                half(term, column) | half(term + 1, column) << 16
             };
             let first = |lane: i64, register: i64, _: i64| self.index(n.src[register as usize], group + lane as usize);
             let begin = |lane: i64, i: usize| self.get(sum, group + lane as usize)[i];

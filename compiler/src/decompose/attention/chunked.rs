@@ -163,7 +163,7 @@ impl<'a> Chunked<'a> {
             Some(pages) => pages.rows(g, real, first, &shape),
             None => inside(g, real, kd[0], size),
         };
-        let tile = plan.fragments.filter(|f| f.staged).map(|_| {
+        let tile = plan.fragments.filter(|f| f.staged && !plan.online).map(|_| {
             let half = f16_split::narrow(g, k);
             g.gather(half, at)
         });
@@ -202,7 +202,7 @@ impl<'a> Chunked<'a> {
         (softmax, kernel)
     }
     /// The rows of `x` at the chunks' positions, as `[chunks, tokens, heads, chunk, d]`.
-    fn rows(&self, g: &mut Graph, x: Id, d: Id) -> Id {
+    fn rows(&self, g: &mut Graph, x: Id, d: Id, kernel: &mut Inside) -> Id {
         let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
         if self.pages.is_some() {
             // rows [chunks, tokens, chunk, kv heads, d]
@@ -217,6 +217,13 @@ impl<'a> Chunked<'a> {
             Some(tile) => {
                 let part = g.slice(tile, 3, 0, g.max_of(d));
                 g.cast(part, Scalar::F32)
+            }
+            None if self.stages_rows() && f16_split::are_halves(g, x) => {
+                let half = f16_split::narrow(g, x);
+                let tile = g.gather(half, self.at);
+                kernel.all.push(tile);
+                kernel.staged.push(tile);
+                g.cast(tile, Scalar::F32)
             }
             None => g.gather(x, self.at),
         };
@@ -244,11 +251,15 @@ impl<'a> Chunked<'a> {
                 self.q = queries;
                 keys
             }
-            None => self.rows(g, self.k, self.depth),
+            None => self.rows(g, self.k, self.depth, kernel),
         };
         kernel.all.extend(self.tile);
         kernel.staged.extend(self.tile);
         keys
+    }
+    /// Has each iteration its rows of keys, and of values, in stages?
+    pub(super) fn stages_rows(&self) -> bool {
+        self.plan.online && self.plan.fragments.is_some_and(|f| f.staged)
     }
     /// Are queries rounded once, in memory, not by each workgroup?
     fn buffers_queries(&self, g: &Graph) -> bool {
@@ -369,7 +380,7 @@ impl<'a> Chunked<'a> {
         (kernel, hints): (&mut Inside, &mut FxHashMap<Id, Hint>),
     ) -> Id {
         if self.plan.fragments.is_none() {
-            let values = self.rows(g, self.v, self.out_depth);
+            let values = self.rows(g, self.v, self.out_depth, kernel);
             let weights = g.broadcast_back(weights, self.out_depth);
             let products = g.mul(weights, values);
             return g.sum(products, if over == tiled::Over::All { &[0, 3] } else { &[3] });
@@ -389,7 +400,7 @@ impl<'a> Chunked<'a> {
             }
         };
         let width = *g.shape(values).last().expect("rows of values");
-        let values = self.rows(g, values, width);
+        let values = self.rows(g, values, width, kernel);
         let (weights, sums) = tiled::weighted(g, weights, values, &self.shape, (self.out_depth, over));
         kernel.all.push(weights);
         kernel.staged.push(weights);

@@ -35,7 +35,8 @@ pub fn attended(
     let out = g.mul(sums, shares);
     // Heads come first, which divide the work evenly: the later a token the more it sees.
     let out = g.permute(out, &[1, 0, 2]);
-    let fused = FusedSum { sums: [sums, total], most, token: 1, size: plan.chunk, base: of.base, first: of.first };
+    let (sums_of, staged) = ([sums, total], of.stages_rows());
+    let fused = FusedSum { sums: sums_of, most, token: 1, size: plan.chunk, base: of.base, first: of.first, staged };
     let Inside { all: inside, staged } = kernel;
     let (tile, inner) = (plan.sharing, RangeKind::Loop);
     hints.insert(out, Hint { globals: 2, tile, inner, inside, staged, fused: Some(fused), ..Hint::buffer(vec![]) });

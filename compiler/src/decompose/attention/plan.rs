@@ -3,7 +3,7 @@
 use crate::decompose::f16_split;
 use crate::fragment::{ENOUGH, ROWS, TERMS, WARP};
 use crate::nest::{divisor, floor_power};
-use crate::price::occupancy::room;
+use crate::price::occupancy::{REGISTERS, each, room};
 use crate::tile::plan::{Proposal, proposals};
 use crate::tile::text::{ParseError, bad, count};
 use gristmill_uop::machine::MachineKind;
@@ -202,7 +202,7 @@ impl<'a> Divided<'a> {
             AttentionPlan { fragments, ahead: first.ahead && fragments.is_some_and(|f| f.staged), ..first }
         };
         let online = match self.own && first.fragments.is_some() {
-            true => AttentionPlan { chunk: first.chunk.min(ROUND), online: true, ..first },
+            true => self.online(first),
             false => first,
         };
         let others = [
@@ -217,6 +217,30 @@ impl<'a> Divided<'a> {
             ("online", online),
         ];
         proposals(first, others)
+    }
+    /// That plan with one loop over the chunks. Where warps multiply together and there is room, each chunk has its rows in stages, and each group of warps tokens of its own, as many
+    /// as their product has rows.
+    fn online(&self, first: AttentionPlan) -> AttentionPlan {
+        let (machine, threads) = (&self.target.machine, self.target.threads as i64);
+        let small = first.chunk.min(ROUND);
+        let apart = AttentionPlan { chunk: small, online: true, ahead: false, ..first };
+        let group = machine.fragments.iter().find(|of| of.is_of_group() && threads % of.sums.lanes() == 0);
+        let Some(of) = group.filter(|_| self.target.stage_cache && machine.early) else { return apart };
+        let [depth, out] = [1, 2].map(|source| self.g.max_of(self.g.shape(self.src[source])[2]));
+        let sharing = of.rows * (threads / of.sums.lanes());
+        let fits = |chunk: i64| {
+            // Rows of queries, keys and values; scores and weights, for which there is to be room where threads do not keep them; a maximum and a sum in two slots.
+            let rows = sharing * (depth + ROWS) + chunk * (depth + out + 2 * ROWS);
+            let bytes = 2 * rows + sharing * (4 * chunk + 2 * (chunk + 2 * ROWS) + 16);
+            // Sums of values, scores, and what is made of these.
+            let registers = sharing * (out + chunk + chunk / 2) / threads + REGISTERS;
+            bytes <= machine.shared_per_workgroup as i64 && registers <= each(1, self.target)
+        };
+        let whole = sharing <= self.tokens && f16_split::rounded(self.g, self.src[0]);
+        let chunk = [2 * small, small].into_iter().find(|&chunk| whole && chunk <= self.positions && fits(chunk));
+        let Some(chunk) = chunk else { return apart };
+        let fragments = first.fragments.map(|f| Fragments { staged: true, ..f });
+        AttentionPlan { chunk, sharing, fragments, ..apart }
     }
     /// In numbers, as it has a price.
     pub fn attended(&self) -> Attended {

@@ -6,6 +6,9 @@ use gristmill_uop::Scalar;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 
+/// Operations for each score of one loop: its mask, the maximum, the exponential and its sum.
+const OF_A_SCORE: i64 = 32;
+
 /// Seconds of the attention, with the combination of its partial results, divided so.
 pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
     let machine = &target.machine;
@@ -30,6 +33,20 @@ pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
         MachineKind::Gpu => (groups / (units * at_once)).ceil() * (machine.latency + machine.barrier + at_once * own),
         MachineKind::Cpu => (groups / units).ceil() * own,
     };
+    // One loop: a workgroup has one chunk after the other, with a barrier before and behind its scores, and the softmax between two products.
+    if plan.online && machine.kind == MachineKind::Gpu {
+        let softmax = (OF_A_SCORE * plan.chunk * plan.sharing) as f64 / (machine.operations / units);
+        let products = machine.fragments.iter().find(|of| staged && of.is_of_group());
+        let weight = products.map_or(weight, |fragment| machine.term_of(fragment));
+        let products = weight * (plan.chunk * plan.sharing * (key + value)) as f64 / (machine.operations / units);
+        let read = bytes / (machine.cache_bandwidth / units);
+        // From memory they are read before each product, which waits for them.
+        let chunk =
+            if staged { (products + softmax).max(read) } else { products + softmax + read + 2.0 * machine.latency };
+        let workgroups = (up(sharers, plan.sharing) * alone) as f64;
+        let rounds = (workgroups / units).ceil().max(1.0);
+        return machine.launch + machine.latency + rounds * met as f64 * (chunk + 3.0 * machine.barrier);
+    }
     // Copies ahead of its turn leave the kernel the latency of its first load alone.
     let ahead =
         if plan.ahead { bytes.min(machine.shared_per_unit as f64) / (machine.cache_bandwidth / units) } else { 0.0 };

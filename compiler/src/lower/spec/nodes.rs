@@ -79,12 +79,13 @@ rows! {
         let fits = |of: &Fragment| words.len() == of.words() && g[last].dtype == sums(of) && n.dtype == sums(of);
         Fragment::of_product(n).is_some_and(fits) && are_words(g, words)
     };
-    [MmaShared] "words of rows, and columns of a buffer of words that threads share, from an i64 offset on, added to sums" |g, n, _| {
+    [MmaShared] "words of rows, and columns of a ring of words or of a stage of halves, from an i64 offset on, added to sums" |g, n, _| {
         let Some(of) = Fragment::of_product(n).filter(|of| of.is_of_group()) else { return false };
         let (words, rest) = n.src.split_at((of.first.registers() as usize).min(n.src.len()));
         let &[buffer, at, sum] = rest else { return false };
-        let ring = g[buffer].op == Op::Local && g[buffer].dtype == Scalar::U32.one() && g[at].dtype == Scalar::I64.one();
-        ring && g[sum].dtype == sums(of) && n.dtype == sums(of) && are_words(g, words)
+        let of_columns = g[buffer].dtype == Scalar::U32.one() || g[buffer].dtype == of.operand.one();
+        let shared = g[buffer].op == Op::Local && of_columns && g[at].dtype == Scalar::I64.one();
+        shared && g[sum].dtype == sums(of) && n.dtype == sums(of) && are_words(g, words)
     };
     [PairBf16] "two vectors of f32, as many lanes of words" |g, n, _| {
         let lanes = n.dtype.lanes;

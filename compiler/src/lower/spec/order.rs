@@ -3,6 +3,7 @@
 use super::super::barriers::Touched;
 use super::super::carried::Slot;
 use super::super::code::{Code, KernelCode, Statement, end_of_block};
+use super::super::products;
 use super::error::{Checked, LinearError};
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashSet;
@@ -19,6 +20,12 @@ struct Stages {
     read: FxHashSet<Place>,
     /// With copies under way.
     copied: FxHashSet<Place>,
+    /// The same of each group of copies, the last one's last.
+    groups: Vec<FxHashSet<Place>>,
+    /// Are there products of several warps under way that read stages?
+    multiplied: bool,
+    /// Written since the last word to such products.
+    hidden: FxHashSet<Id>,
 }
 
 /// Does a body of this kernel wait where it has to?
@@ -35,7 +42,7 @@ pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
         let mut end = 0;
         match &code.statements[at] {
             Statement::Barrier => stages.agree(),
-            Statement::AsyncWait(0) => stages.copied.clear(),
+            Statement::AsyncWait(but) => stages.arrived(*but),
             Statement::Unless(_) => around.push(stages.clone()),
             Statement::End => {
                 let outside = around.pop().unwrap_or_default();
@@ -60,6 +67,17 @@ impl Stages {
         self.read.clear();
         self.written.clone_from(&self.copied);
     }
+    /// What has been copied since the last group is one.
+    fn group(&mut self) {
+        let earlier: FxHashSet<Place> = self.groups.iter().flatten().copied().collect();
+        self.groups.push(self.copied.iter().copied().filter(|place| !earlier.contains(place)).collect());
+    }
+    /// All copies have arrived but so many of the last groups.
+    fn arrived(&mut self, but: i64) {
+        let first = self.groups.len().saturating_sub(but as usize);
+        self.groups.drain(..first);
+        self.copied = self.groups.iter().flatten().copied().collect();
+    }
     /// Statements that touch stages: what they would have had to wait for. Nests that fill a stage one after the other fill parts of it, which only the interpreter
     /// sees, but `again` says that this one fills what another has filled. All of them touch that slot, if any.
     fn touch(&mut self, (t, slot): (Touched, Option<Slot>), again: bool) -> Result<(), &'static str> {
@@ -74,6 +92,9 @@ impl Stages {
         if again && meet(&t.written, &self.written) || meet(&t.written, &self.read) {
             return Err("a barrier stands between what threads do with a stage and what others write to it");
         }
+        if meet(&t.copied, &self.read) {
+            return Err("a barrier stands between what threads read of a stage and copies to it");
+        }
         let places = |stages: FxHashSet<Id>| stages.into_iter().map(move |stage| (stage, slot));
         self.read.extend(places(t.read));
         self.written.extend(places(t.written));
@@ -82,7 +103,7 @@ impl Stages {
     }
     /// As the next iteration of a loop sees slots of what it carries.
     fn passed(&mut self) {
-        for places in [&mut self.read, &mut self.written, &mut self.copied] {
+        for places in [&mut self.read, &mut self.written, &mut self.copied].into_iter().chain(&mut self.groups) {
             *places = places.drain().map(|(stage, slot)| (stage, slot.map(Slot::passed))).collect();
         }
     }
@@ -99,12 +120,33 @@ fn shared_loops(g: &Graph, code: &Code) -> Checked {
         let mut stages = Stages::default();
         for at in (first + 1..=end).chain(first + 1..end) {
             match &code.statements[at] {
+                Statement::Barrier if stages.multiplied => {
+                    return Err(error(
+                        "products of several warps have ended before a barrier says that they have read a stage",
+                        at,
+                        code,
+                    ));
+                }
                 Statement::Barrier => stages.agree(),
-                Statement::AsyncWait(0) => stages.copied.clear(),
+                Statement::ProductsEnded(0) => stages.multiplied = false,
+                Statement::WritesShown => stages.hidden.clear(),
+                Statement::AsyncGroup => stages.group(),
+                Statement::AsyncWait(but) => stages.arrived(*but),
                 Statement::End if at == end => stages.passed(),
                 s => {
                     let touched = Touched::by(g, std::slice::from_ref(s));
                     let slot = offset(g, s).and_then(|offset| Slot::of(g, offset, *range));
+                    stages.hidden.extend(&touched.written);
+                    if let Some(stage) = products::read_by(g, s) {
+                        stages.multiplied = true;
+                        if stages.hidden.contains(&stage) {
+                            return Err(error(
+                                "what threads have written to a stage is shown to the products that read it",
+                                at,
+                                code,
+                            ));
+                        }
+                    }
                     stages.touch((touched, slot), false).map_err(|rule| error(rule, at, code))?;
                 }
             }
@@ -265,6 +307,29 @@ mod tests {
         assert!(wrong(&[&fill, &read, &[BARRIER]]).starts_with("a barrier stands between what threads write"));
         // What the iteration before has read, too.
         assert!(wrong(&[&fill, &[BARRIER], &read]).starts_with("a barrier stands between what threads do"));
+    }
+
+    #[test]
+    fn a_group_of_copies_is_waited_for_by_itself() {
+        let mut w = World::new();
+        let two = w.g.int(2);
+        let shared = w.g.range(two, 1, RangeKind::Fused);
+        let (open, end) = (Statement::Loop { range: shared, unroll: Some(1) }, Statement::End);
+        let [copy, read] = [&w.copy, &w.read].map(|nest| nest[1..nest.len() - 1].to_vec());
+        let wrong = |inside: &[&[Statement]]| {
+            let inside = inside.concat();
+            w.wrong(&[&[WAIT], &w.read[..1], std::slice::from_ref(&open), &inside, &[end.clone(), end.clone()]])
+        };
+        let (group, none, one) = (Statement::AsyncGroup, Statement::AsyncWait(0), Statement::AsyncWait(1));
+        let begun = [&copy[..], std::slice::from_ref(&group)].concat();
+        assert_eq!(wrong(&[&begun, &[none.clone(), BARRIER], &read, &[BARRIER]]), "nothing");
+        // Another group behind it, empty, may be under way.
+        assert_eq!(wrong(&[&begun, &[group, one.clone(), BARRIER], &read, &[BARRIER]]), "nothing");
+        assert!(wrong(&[&begun, &[one, BARRIER], &read, &[BARRIER]]).starts_with("a copy is waited for"));
+        assert!(
+            wrong(&[&begun, &[none, BARRIER], &read])
+                .starts_with("a barrier stands between what threads read of a stage")
+        );
     }
 
     #[test]

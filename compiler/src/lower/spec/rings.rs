@@ -50,11 +50,12 @@ pub(super) fn check(g: &Graph, code: &Code) -> Checked {
     Ok(())
 }
 
-/// The buffer in which a product of several warps reads its columns.
+/// The ring in which a product of several warps reads its columns.
 fn columns(g: &Graph, s: &Statement) -> Option<Id> {
     let Statement::Accumulate(_, value) = s else { return None };
     let n = &g[*value];
-    (n.op == Op::MmaShared).then(|| n.src[n.src.len() - 3])
+    let buffer = (n.op == Op::MmaShared).then(|| n.src[n.src.len() - 3])?;
+    (!g.scalar(buffer).is_half()).then_some(buffer)
 }
 
 struct Walk<'a> {

@@ -352,7 +352,7 @@ const WRONG: &[Wrong] = &[
         w.node(Op::MmaHalf, Scalar::F32.one().with_lanes(4), &[one; 7], Arg::Int(MMA_BF16.number()))
     }),
     (
-        "words of rows, and columns of a buffer of words that threads share, from an i64 offset on, added to sums",
+        "words of rows, and columns of a ring of words or of a stage of halves, from an i64 offset on, added to sums",
         true,
         |w| {
             // The buffer is memory, of f32.

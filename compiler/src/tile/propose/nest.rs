@@ -18,11 +18,11 @@ pub fn of_threads(g: &Graph, store: Id, fused: Id, target: &Target, all: bool) -
         None => without(),
         Some(product) => {
             if !all {
-                return warps(g, &product, target.threads as i64).into_iter().take(1).collect();
+                return warps(g, store, &product, target).into_iter().take(1).collect();
             }
             let renamed = |p: Proposal<NestPlan>| Proposal { name: "without fragments", ..p };
             let plain = without().into_iter().find(|p| p.name == FIRST).map(renamed);
-            warps(g, &product, target.threads as i64).into_iter().chain(plain).collect()
+            warps(g, store, &product, target).into_iter().chain(plain).collect()
         }
     }
 }

@@ -5,21 +5,27 @@ use crate::fragment::WARP;
 use crate::nest::power_divisor;
 use crate::tile::plan::{NestPlan, Proposal, Warps, proposals};
 use crate::tile::product::Product;
-use gristmill_uop::Graph;
+use gristmill_uop::fragment::Fragment;
+use gristmill_uop::target::Target;
+use gristmill_uop::{Graph, Id};
 
 /// Tiles of a warp, of four registers each.
 const TILES: i64 = 12;
 /// Tiles beside one another.
 const BESIDE: i64 = 6;
 
-/// Tiles that a warp of so many threads keeps at first.
-pub fn tiles(g: &Graph, product: &Product, threads: i64) -> i64 {
-    let NestPlan::Warps(plan) = warps(g, product, threads).swap_remove(0).plan else { return 1 };
+/// Registers of sums that a thread of several warps' products keeps, at most: half of what there is for each of 256 threads.
+const SUMS_OF_GROUPS: i64 = 128;
+
+/// Tiles that a warp keeps at first.
+pub fn tiles(g: &Graph, store: Id, product: &Product, target: &Target) -> i64 {
+    let NestPlan::Warps(plan) = warps(g, store, product, target).swap_remove(0).plan else { return 1 };
     plan.wide * plan.tall
 }
 
-/// How the warps of so many threads could share the product, the heuristic's choice first.
-pub fn warps(g: &Graph, product: &Product, threads: i64) -> Vec<Proposal<NestPlan>> {
+/// How the warps of a workgroup could share the product, the heuristic's choice first.
+pub fn warps(g: &Graph, store: Id, product: &Product, target: &Target) -> Vec<Proposal<NestPlan>> {
+    let threads = target.threads as i64;
     let of = |most: i64, tall: i64, along: Along| shared(g, product, threads / WARP, [most, tall], along);
     let rows = |most: i64, tall: i64| of(most, tall, Along::Rows);
     let first = if product.is_staged(g) { BESIDE } else { beside(product, threads / WARP) };
@@ -31,7 +37,38 @@ pub fn warps(g: &Graph, product: &Product, threads: i64) -> Vec<Proposal<NestPla
         ("warps together", of(first, TILES, Along::Together)),
     ];
     let of_warps = |w| NestPlan::Warps(w);
-    proposals(of_warps(rows(first, TILES)), others.into_iter().map(|(name, w)| (name, of_warps(w))))
+    let apart = rows(first, TILES);
+    let (first, alone) = match of_groups(g, store, target) {
+        Some(groups) => (groups, Some(("warps by themselves", apart))),
+        None => (apart, None),
+    };
+    proposals(of_warps(first), alone.into_iter().chain(others).map(|(name, w)| (name, of_warps(w))))
+}
+
+/// Products of several warps, whose columns they read from the stage that these are in: of all rows and columns at once, the rows first shared.
+fn of_groups(g: &Graph, store: Id, target: &Target) -> Option<Warps> {
+    let any = target.machine.fragments.iter().find(|of| of.is_of_group())?;
+    let product = Product::of_stages(g, store, &target.machine)?;
+    let (lanes, threads) = (any.sums.lanes(), target.threads as i64);
+    let tall = any.rows / product.of.rows;
+    if threads % lanes != 0 || product.high % tall != 0 {
+        return None;
+    }
+    let (groups, high) = (threads / lanes, product.high / tall);
+    let rows = power_divisor(high, groups);
+    let (columns, tall) = (groups / rows, high / rows);
+    // Units of eight columns where these are neighbours in the stage, too.
+    let across = g.linear(g[product.sum.columns].src[1]).coefficient(product.column) == 1;
+    let of = Fragment::of_stage(product.sum.operand, product.outputs / columns, across)?;
+    let fits = of.columns * columns == product.outputs && product.terms % of.terms == 0;
+    (fits && of.sums.registers() * tall <= SUMS_OF_GROUPS).then_some(Warps {
+        apart: false,
+        rows,
+        columns,
+        wide: of.columns / product.of.columns,
+        tall,
+        groups: true,
+    })
 }
 
 /// Tiles beside one another of operands from memory, so that every one of so many warps has some.
@@ -76,5 +113,5 @@ fn shared(g: &Graph, product: &Product, mut warps: i64, [most_wide, most_tall]: 
         true => product.high / rows,
         false => power_divisor(product.high / rows, most.min(TILES / wide).min(most_tall)),
     };
-    Warps { apart: apart.is_some(), rows, columns, wide, tall }
+    Warps { apart: apart.is_some(), rows, columns, wide, tall, groups: false }
 }
