@@ -6,7 +6,9 @@ use super::{attention, linear_of, simulated, store};
 use gristmill_backend::Opened;
 use gristmill_backend::cuda::dialect::Cuda;
 use gristmill_backend::interp::InterpDevice;
+use gristmill_compiler::lower::{Statement, lower_program};
 use gristmill_compiler::{Decision, Listed, compile};
+use gristmill_uop::RangeKind;
 use gristmill_uop::target::Target;
 use std::sync::Arc;
 
@@ -104,4 +106,28 @@ fn keeps_nothing() {
         let after = compile(&case.function, &target, None, &mut Listed);
         assert!(after.partial == 0 && before.partial > 0, "{}", case.name);
     }
+}
+
+/// Where warps multiply together a loop has stages for queries, keys and values, and for a maximum and a sum of each token: scores and weights are in none, and threads wait three times.
+#[test]
+fn scores_stay_in_registers() {
+    let case = attention::long_prompts().swap_remove(0);
+    let mut target = target(128);
+    let decision = offered(&case, &target).expect("an attention of a prompt");
+    let online = decision.options.iter().find(|o| o.name == "online").expect("it is offered");
+    target.plans.insert(decision.key(), online.plan.clone());
+    let programs = compile(&case.function, &target, None, &mut Listed).programs;
+    let bodies = programs.iter().flat_map(|program| {
+        let (g, code) = lower_program(program, &target);
+        let shared = |s: &Statement| matches!(s, Statement::Loop { range, .. } if g.range_kind(*range) == Some(RangeKind::Fused));
+        code.bodies.into_iter().filter(move |body| body.statements.iter().any(&shared)).collect::<Vec<_>>()
+    });
+    let found: Vec<(usize, usize)> = bodies
+        .map(|body| {
+            let barriers = body.statements.iter().filter(|s| **s == Statement::Barrier).count();
+            (body.locals.len(), barriers)
+        })
+        .collect();
+    // One barrier stands before the loop and one behind it.
+    assert_eq!(found, [(5, 5)]);
 }
