@@ -194,19 +194,18 @@ impl Writer<'_> {
         // What copies have brought need not be shown.
         let hidden = inside.iter().filter_map(|s| products::read_by(self.g, s)).any(|stage| !streams.fills(stage));
         for (at, s) in inside.iter().enumerate() {
-            if copied(at) || *s == Statement::WritesShown && !hidden {
-                continue;
-            }
             if *s == Statement::Barrier {
                 let here = (0..streams.0.len()).filter(|&i| streams.0[i].arrival == at);
                 self.out.extend(here.map(|i| streams.behind(i)).min().map(Statement::AsyncWait));
             }
-            self.out.push(s.clone());
+            let left_out = copied(at) || *s == Statement::WritesShown && !hidden;
+            self.out.extend((!left_out).then(|| s.clone()));
             for Due { copy, last, .. } in due.extract_if(.., |due| due.at == at) {
                 self.write(copy);
                 self.out.extend(last.then_some(Statement::AsyncGroup));
             }
         }
+        debug_assert!(due.is_empty(), "{} copies are made nowhere", due.len());
     }
     /// A stage's copies of an iteration, one by one, where there is one.
     fn copies(&mut self, stream: &Stream, inside: &[Statement], step: Id, when: Option<Id>) -> Vec<Statement> {

@@ -32,19 +32,44 @@ fn offered(case: &Case, target: &Target) -> Option<Decision> {
     decisions.into_iter().find(|d| d.kind == "attention" && d.options.iter().any(|o| o.name == "online"))
 }
 
+/// That target, with a case's attention in one loop.
+fn in_one_loop(case: &Case, target: &Target) -> Option<Target> {
+    let decision = offered(case, target)?;
+    let online = decision.options.iter().find(|o| o.name == "online").expect("it is offered");
+    let mut target = target.clone();
+    target.plans.insert(decision.key(), online.plan.clone());
+    Some(target)
+}
+
+/// That target, with products of a case that each warp has by itself; none where several have them together.
+fn by_themselves(case: &Case, target: &Target) -> Option<Target> {
+    let mut alone = target.clone();
+    let decisions = compile(&case.function, target, None, &mut Listed).decisions;
+    for decision in decisions.iter().filter(|d| d.kind == "nest") {
+        let option = decision.options.iter().find(|o| o.name == "warps by themselves");
+        alone.plans.extend(option.map(|o| (decision.key(), o.plan.clone())));
+    }
+    (alone.plans.len() > target.plans.len()).then_some(alone)
+}
+
 /// Compares every case that may be online with its truth; returns how many there are.
 fn compare(device: &Opened, name: &str, seeds: &[u64]) -> usize {
     let mut compared = 0;
     for case in cases() {
-        let Some(decision) = offered(&case, &device.target) else { continue };
-        let online = decision.options.iter().find(|o| o.name == "online").expect("it is offered");
-        let mut device = device.clone();
-        device.target.plans.insert(decision.key(), online.plan.clone());
+        let Some(target) = in_one_loop(&case, &device.target) else { continue };
+        let alone = by_themselves(&case, &target);
+        let device = Opened { target, ..device.clone() };
         let way = |seed: Option<u64>| {
             let name = seed.map_or(format!("{name}, online"), |s| format!("{name}, online, seed {s}"));
             Way { name, device: device.clone(), seed, same_as: None }
         };
-        let ways = std::iter::once(None).chain(seeds.iter().copied().map(Some)).map(way).collect();
+        let apart = alone.map(|target| Way {
+            name: format!("{name}, online, warps by themselves"),
+            device: Opened { target, ..device.clone() },
+            seed: None,
+            same_as: None,
+        });
+        let ways = std::iter::once(None).chain(seeds.iter().copied().map(Some)).map(way).chain(apart).collect();
         check(vec![case], ways);
         compared += 1;
     }
@@ -98,12 +123,9 @@ fn cuda_attention_in_one_loop() {
 #[test]
 fn keeps_nothing() {
     for case in attention::prompts() {
-        let mut target = target(64);
-        let decision = offered(&case, &target).expect("an attention of a prompt");
-        let online = decision.options.iter().find(|o| o.name == "online").expect("it is offered");
-        let before = compile(&case.function, &target, None, &mut Listed);
-        target.plans.insert(decision.key(), online.plan.clone());
-        let after = compile(&case.function, &target, None, &mut Listed);
+        let before = compile(&case.function, &target(64), None, &mut Listed);
+        let online = in_one_loop(&case, &target(64)).expect("an attention of a prompt");
+        let after = compile(&case.function, &online, None, &mut Listed);
         assert!(after.partial == 0 && before.partial > 0, "{}", case.name);
     }
 }
@@ -112,10 +134,7 @@ fn keeps_nothing() {
 #[test]
 fn scores_stay_in_registers() {
     let case = attention::long_prompts().swap_remove(0);
-    let mut target = target(128);
-    let decision = offered(&case, &target).expect("an attention of a prompt");
-    let online = decision.options.iter().find(|o| o.name == "online").expect("it is offered");
-    target.plans.insert(decision.key(), online.plan.clone());
+    let target = in_one_loop(&case, &target(128)).expect("an attention of a prompt");
     let programs = compile(&case.function, &target, None, &mut Listed).programs;
     let bodies = programs.iter().flat_map(|program| {
         let (g, code) = lower_program(program, &target);
