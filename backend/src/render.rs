@@ -323,8 +323,8 @@ impl<'a> Expressions<'a> {
                 let (Some(of), [words @ .., columns, at, sum]) = (Fragment::of_product(n), s) else {
                     unprintable(self.g, id)
                 };
-                let across = if of.across { "_across" } else { "" };
-                format!("wgmma_{}{across}({}, {columns} + {at}, {sum})", of.columns, words.join(", "))
+                let transposed = if of.transposed { "_transposed" } else { "" };
+                format!("wgmma_{}{transposed}({}, {columns} + {at}, {sum})", of.columns, words.join(", "))
             }
             Op::SignedDot4 => format!("dot4_signed_{lanes}({}, {}, {})", s[0], s[1], s[2]),
             Op::Part => match (self.g.int_value(n.src[1]), self.g[n.src[0]].dtype.lanes) {

@@ -12,12 +12,12 @@ use crate::custom as call;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::lower::spec as linear_spec;
 use crate::lower::{Code, KernelCode, finish, lower_bodies, tiles};
-use crate::map::{alike, simd, simt, tile_terms, units};
+use crate::map::{accumulators, simd, simt, tile_terms, units};
 use crate::nest::{Nest, Ranges};
 use crate::schedule::{Body, Launch};
 use crate::tile::plan::FIRST;
 use crate::tile::propose::launch::Launched;
-use crate::tile::{NestPlan, Proposal, Sums, TilePlan, Warps, propose};
+use crate::tile::{Accumulators, NestPlan, Proposal, TilePlan, Warps, propose};
 use crate::title::title;
 use gristmill_uop::function::Function;
 use gristmill_uop::launch::LaunchPlan;
@@ -139,12 +139,11 @@ pub(crate) fn map(
             let (mapped, chosen) = match target.machine.kind {
                 MachineKind::Cpu => of_vectors(g, bare, target, &mut ranges, site, decider),
                 MachineKind::Gpu => {
-                    // In one loop with such a product, whose stages others fill too.
-                    let in_loop = g.toposort(&[nest]).into_iter().any(|n| g.range_kind(n) == Some(RangeKind::Fused));
-                    of_threads(g, bare, before.filter(|_| in_loop), target, &mut ranges, site, decider)
+                    let before = before.filter(|of| shares_loop(g, nest) && accumulators::fits(g, bare, of));
+                    of_threads(g, bare, before, target, &mut ranges, site, decider)
                 }
             };
-            before = sums_of(g, nest, &chosen).or(before);
+            before = accumulators_of(g, nest, &chosen).or(before);
             nests.push(Nest::of(g, mapped).within(&shared).store(g));
             plan.nests.push(chosen);
         }
@@ -160,31 +159,31 @@ fn chosen(of: Decision, proposals: &[Proposal<NestPlan>], decider: &mut Decider)
     decider.choose(Decision { options: proposals.iter().map(option).collect(), ..of })
 }
 
-/// How the sums of a nest lie that fills a stage with a product of several warps, each of which has all columns.
-fn sums_of(g: &Graph, nest: Id, plan: &NestPlan) -> Option<Sums> {
+/// The accumulators of a nest that fills a stage with a product of several warps, each of which has all columns.
+fn accumulators_of(g: &Graph, nest: Id, plan: &NestPlan) -> Option<Accumulators> {
     let &NestPlan::Warps(Warps { groups: true, rows, columns: 1, wide, tall: 1, .. }) = plan else { return None };
-    (g[Nest::of(g, nest).buffer].op == Op::Local).then_some(Sums { rows, wide })
+    (g[Nest::of(g, nest).buffer].op == Op::Local).then_some(Accumulators { rows, wide })
+}
+
+/// Is it one of the nests that share a loop?
+fn shares_loop(g: &Graph, nest: Id) -> bool {
+    g.toposort(&[nest]).into_iter().any(|n| g.range_kind(n) == Some(RangeKind::Fused))
 }
 
 /// A nest shared by threads, and how.
 fn of_threads(
     g: &mut Graph,
     nest: Id,
-    before: Option<Sums>,
+    before: Option<Accumulators>,
     target: &Target,
     ranges: &mut Ranges,
     site: Decision,
     decider: &mut Decider,
 ) -> (Id, NestPlan) {
     let fused = simt::fused(g, nest);
-    let mut proposals = propose::nest::of_threads(g, nest, fused, target, decider.explores(&site));
-    if let Some(sums) = before.filter(|sums| alike::fits(g, nest, sums)) {
-        let first = proposals.iter_mut().find(|p| p.name == FIRST);
-        first.into_iter().for_each(|p| p.name = "threads apart");
-        proposals.insert(0, Proposal { name: FIRST, plan: NestPlan::Alike(sums) });
-    }
+    let mut proposals = propose::nest::of_threads(g, nest, fused, before, target, decider.explores(&site));
     let plan = proposals.swap_remove(chosen(site, &proposals, decider)).plan;
-    let of = if matches!(plan, NestPlan::Warps(_) | NestPlan::Alike(_)) { nest } else { fused };
+    let of = if matches!(plan, NestPlan::Warps(_) | NestPlan::Accumulators(_)) { nest } else { fused };
     (simt::nest(g, of, &plan, target, ranges), plan)
 }
 

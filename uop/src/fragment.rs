@@ -97,7 +97,7 @@ pub struct Fragment {
     /// The sums, `rows × columns`.
     pub sums: Held,
     /// Of a product of several warps: is a unit of what they share eight columns of a term, not eight terms of a column?
-    pub across: bool,
+    pub transposed: bool,
 }
 
 impl Fragment {
@@ -111,14 +111,16 @@ impl Fragment {
     }
     /// Where it has the unit that holds an element of what several warps share, in units from the first; and the element's number in it.
     pub const fn place(&self, term: i64, column: i64) -> [i64; 2] {
-        match self.across {
-            true => [unit_across(self, column / UNIT, term), column % UNIT],
+        match self.transposed {
+            true => [unit_transposed(self, column / UNIT, term), column % UNIT],
             false => [unit(self, term / UNIT, column), term % UNIT],
         }
     }
     /// The product of several warps of so many columns that stand in a stage.
-    pub fn of_stage(operand: Scalar, columns: i64, across: bool) -> Option<&'static Fragment> {
-        WARPS.iter().find(|f| f.is_of_group() && f.operand == operand && f.columns == columns && f.across == across)
+    pub fn of_stage(operand: Scalar, columns: i64, transposed: bool) -> Option<&'static Fragment> {
+        WARPS
+            .iter()
+            .find(|f| f.is_of_group() && f.operand == operand && f.columns == columns && f.transposed == transposed)
     }
     /// Registers of a lane that both operands have.
     pub fn words(&self) -> usize {
@@ -185,7 +187,7 @@ macro_rules! mma {
                 elements: &[Digit::rows($elements, 1)],
             },
             sums: SUMS,
-            across: false,
+            transposed: false,
         }
     };
 }
@@ -194,9 +196,9 @@ macro_rules! mma {
 /// the workgroup's. A lane's part of that are the units of [`UNIT`] terms that it copies there, in the order of [`unit`].
 macro_rules! wgmma {
     ($name:literal, $columns:literal columns) => {
-        wgmma!($name, $columns columns, across: false)
+        wgmma!($name, $columns columns, transposed: false)
     };
-    ($name:literal, $columns:literal columns, across: $across:literal) => {
+    ($name:literal, $columns:literal columns, transposed: $transposed:literal) => {
         Fragment {
             name: $name,
             rows: 64,
@@ -220,7 +222,7 @@ macro_rules! wgmma {
                 registers: &[Digit::columns(2, 1), Digit::rows(2, 8), Digit::columns($columns / 8, 8)],
                 elements: &[],
             },
-            across: $across,
+            transposed: $transposed,
         }
     };
 }
@@ -235,7 +237,7 @@ pub const fn unit(of: &Fragment, number: i64, column: i64) -> i64 {
 }
 /// The same of a unit of eight columns of a term, where they are units (MN-major): of those columns all terms are neighbours. The next columns' begin a unit further on than
 /// theirs end, so that lanes that copy a row of a term write to other banks.
-pub const fn unit_across(of: &Fragment, number: i64, term: i64) -> i64 {
+pub const fn unit_transposed(of: &Fragment, number: i64, term: i64) -> i64 {
     number * (of.terms + 1) + term
 }
 
@@ -249,11 +251,11 @@ pub const WGMMA_64: Fragment = wgmma!("wgmma.m64n64k16.f16", 64 columns);
 pub const WGMMA_128: Fragment = wgmma!("wgmma.m64n128k16.f16", 128 columns);
 /// Those whose columns stand in stages: of 256 columns too, and with units of eight columns.
 const WGMMA_256: Fragment = wgmma!("wgmma.m64n256k16.f16", 256 columns);
-const WGMMA_16_ACROSS: Fragment = wgmma!("wgmma.m64n16k16.f16.across", 16 columns, across: true);
-const WGMMA_32_ACROSS: Fragment = wgmma!("wgmma.m64n32k16.f16.across", 32 columns, across: true);
-const WGMMA_64_ACROSS: Fragment = wgmma!("wgmma.m64n64k16.f16.across", 64 columns, across: true);
-const WGMMA_128_ACROSS: Fragment = wgmma!("wgmma.m64n128k16.f16.across", 128 columns, across: true);
-const WGMMA_256_ACROSS: Fragment = wgmma!("wgmma.m64n256k16.f16.across", 256 columns, across: true);
+const WGMMA_16_TRANSPOSED: Fragment = wgmma!("wgmma.m64n16k16.f16.transposed", 16 columns, transposed: true);
+const WGMMA_32_TRANSPOSED: Fragment = wgmma!("wgmma.m64n32k16.f16.transposed", 32 columns, transposed: true);
+const WGMMA_64_TRANSPOSED: Fragment = wgmma!("wgmma.m64n64k16.f16.transposed", 64 columns, transposed: true);
+const WGMMA_128_TRANSPOSED: Fragment = wgmma!("wgmma.m64n128k16.f16.transposed", 128 columns, transposed: true);
+const WGMMA_256_TRANSPOSED: Fragment = wgmma!("wgmma.m64n256k16.f16.transposed", 256 columns, transposed: true);
 
 /// Products of bytes on NVIDIA's tensor cores from sm_80 on (PTX ISA, `mma.sync`).
 pub const MMA_I8: Fragment = mma!("mma.m16n8k32.s8", I8 -> I32, 4 a word, 2 words);
@@ -290,7 +292,7 @@ macro_rules! amx {
                 elements: &[Digit::rows($elements, 1), Digit::columns(16, 1)],
             },
             sums: Held { lanes: &[], registers: &[Digit::rows(16, 1)], elements: &[Digit::columns(16, 1)] },
-            across: false,
+            transposed: false,
         }
     };
 }
@@ -313,11 +315,11 @@ pub const WARPS: &[Fragment] = &[
     WGMMA_64,
     WGMMA_128,
     WGMMA_256,
-    WGMMA_16_ACROSS,
-    WGMMA_32_ACROSS,
-    WGMMA_64_ACROSS,
-    WGMMA_128_ACROSS,
-    WGMMA_256_ACROSS,
+    WGMMA_16_TRANSPOSED,
+    WGMMA_32_TRANSPOSED,
+    WGMMA_64_TRANSPOSED,
+    WGMMA_128_TRANSPOSED,
+    WGMMA_256_TRANSPOSED,
 ];
 /// Every product of a core's tiles.
 pub const TILES: &[Fragment] = &[AMX_BF16, AMX_I8];
@@ -417,16 +419,16 @@ mod tests {
 
     #[test]
     fn rows_are_told_apart_by_type_and_words() {
-        for f in WARPS.iter().filter(|f| !f.across) {
+        for f in WARPS.iter().filter(|f| !f.transposed) {
             assert_eq!(Fragment::of_words(f.operand, f.words()).map(|f| f.name), Some(f.name));
         }
         for f in TILES {
             assert_eq!(Fragment::of_sums(f.sum).map(|f| f.name), Some(f.name));
         }
         assert_eq!(Fragment::of_words(Scalar::F16, 5), None);
-        let stage = |columns, across| Fragment::of_stage(Scalar::F16, columns, across).map(|f| f.name);
+        let stage = |columns, transposed| Fragment::of_stage(Scalar::F16, columns, transposed).map(|f| f.name);
         assert_eq!(stage(64, false), Some(WGMMA_64.name));
-        assert_eq!(stage(256, true), Some("wgmma.m64n256k16.f16.across"));
+        assert_eq!(stage(256, true), Some("wgmma.m64n256k16.f16.transposed"));
         assert_eq!(stage(48, false), None);
     }
 
@@ -438,7 +440,7 @@ mod tests {
             assert_eq!(distinct.len() as i64, f.terms * f.columns, "{}", f.name);
             // Eight terms, or columns, of a unit are neighbours.
             let [along, other] =
-                if f.across { [f.place(3, 8 + 5), f.place(3, 8)] } else { [f.place(8 + 5, 3), f.place(8, 3)] };
+                if f.transposed { [f.place(3, 8 + 5), f.place(3, 8)] } else { [f.place(8 + 5, 3), f.place(8, 3)] };
             assert_eq!([along[0] - other[0], along[1], other[1]], [0, 5, 0], "{}", f.name);
         }
     }

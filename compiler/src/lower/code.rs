@@ -3,6 +3,7 @@
 
 use super::threads::ThreadIndex;
 use gristmill_uop::{Graph, Id, Op};
+use rustc_hash::FxHashSet;
 
 /// One statement of linear code. Values are named by the node they compute.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,6 +132,25 @@ impl Statement {
             | Statement::DependencyWait
             | Statement::LaunchDependents
             | Statement::Nest { .. } => {}
+        }
+    }
+}
+
+/// Defines a value, and what it needs, behind these statements, unless they are known: leaves have no statement, and accumulators one of their own.
+pub fn define(g: &Graph, id: Id, known: &mut FxHashSet<Id>, out: &mut Vec<Statement>) {
+    let mut stack = vec![(id, false)];
+    while let Some((n, ready)) = stack.pop() {
+        let node = &g[n];
+        let leaf = matches!(node.op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range) && node.dtype.lanes == 1;
+        if leaf || matches!(node.op, Op::Acc | Op::Reduce) || known.contains(&n) {
+            continue;
+        }
+        if ready {
+            known.insert(n);
+            out.push(Statement::Define(n));
+        } else {
+            stack.push((n, true));
+            stack.extend(node.src.iter().map(|&s| (s, false)));
         }
     }
 }

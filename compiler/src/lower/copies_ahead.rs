@@ -7,7 +7,7 @@
 //!
 //! Nothing is decided here: the launch's plan says how many iterations copies are ahead (`tile/propose/launch.rs`).
 
-use super::code::{Code, Statement, bytes_of};
+use super::code::{Code, Statement, bytes_of, define};
 use super::rings::{BYTES, Columns, Family, Ring, Unit, group, rings};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
@@ -301,23 +301,8 @@ impl Writer<'_> {
         }
         out
     }
-    /// Defines a value, and what it needs.
     fn define(&mut self, id: Id) {
-        let mut stack = vec![(id, false)];
-        while let Some((n, ready)) = stack.pop() {
-            let node = &self.g[n];
-            let leaf = matches!(node.op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc);
-            if leaf && node.dtype.lanes == 1 || self.known.contains(&n) {
-                continue;
-            }
-            if ready {
-                self.known.insert(n);
-                self.out.push(Statement::Define(n));
-            } else {
-                stack.push((n, true));
-                stack.extend(node.src.iter().map(|&s| (s, false)));
-            }
-        }
+        define(self.g, id, &mut self.known, &mut self.out);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Stages of which each thread reads, in an iteration of a loop that nests share, what it has written itself in the same iteration: it keeps that in registers, and nobody waits for
-//! anybody. What is read of such a stage by all is nothing: then it is not written either.
+//! anybody. A stage of which nothing is read any more is not written either.
 
-use super::code::Statement;
+use super::code::{Statement, define};
 use super::fused_loops::Filled;
 use super::unpacked;
 use gristmill_uop::{Graph, Id, Op, Scalar};
@@ -106,7 +106,7 @@ impl Forwarding<'_> {
             let s = self.replaced(s, &mut kept);
             let mut needed = Vec::new();
             s.uses(self.g, &mut |id| needed.push(id));
-            needed.into_iter().for_each(|id| self.define(id, &mut defined, &mut out));
+            needed.into_iter().for_each(|id| define(self.g, id, &mut defined, &mut out));
             match s {
                 Statement::Define(id) if !defined.insert(id) => continue,
                 Statement::Accumulator(acc) => drop(defined.insert(self.g[acc].src[1])),
@@ -115,19 +115,6 @@ impl Forwarding<'_> {
             out.push(s);
         }
         out
-    }
-    /// Defines a value, and what it is made of, where no statement has.
-    fn define(&mut self, id: Id, defined: &mut FxHashSet<Id>, out: &mut Vec<Statement>) {
-        let n = &self.g[id];
-        let leaf = matches!(n.op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc | Op::Reduce);
-        if leaf || defined.contains(&id) {
-            return;
-        }
-        for s in n.src.clone() {
-            self.define(s, defined, out);
-        }
-        defined.insert(id);
-        out.push(Statement::Define(id));
     }
     fn replaced(&mut self, s: &Statement, map: &mut FxHashMap<Id, Id>) -> Statement {
         let mut new = |id: &Id| self.g.replace(*id, map);

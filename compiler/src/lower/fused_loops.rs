@@ -51,7 +51,17 @@ pub fn contracted(g: &mut Graph, nests: Vec<Id>) -> Vec<Id> {
     nests.into_iter().map(contract).collect()
 }
 
-/// A nest that fills a stage in each iteration: how its threads are counted, and its statements.
+/// Is the loop that nests share among these statements?
+pub fn has_loop(g: &Graph, statements: &[Statement]) -> bool {
+    statements.iter().any(|s| is_loop(g, s))
+}
+
+/// Is it that loop?
+pub fn is_loop(g: &Graph, s: &Statement) -> bool {
+    matches!(s, Statement::Loop { range, .. } if g.range_kind(*range) == Some(RangeKind::Fused))
+}
+
+/// A nest that fills a stage in each iteration, or has the loop: what it fills, how its threads are counted, and its statements.
 pub struct Filled {
     pub stage: Id,
     pub threads: Vec<ThreadIndex>,
@@ -66,7 +76,7 @@ pub fn fused(g: &Graph, statements: Vec<Statement>, before: &[Filled]) -> Vec<St
     let mut at = 0;
     while at < statements.len() {
         let s = &statements[at];
-        if matches!(s, Statement::Loop { range, .. } if g.range_kind(*range) == Some(RangeKind::Fused)) {
+        if is_loop(g, s) {
             let end = at + end_of_block(&statements[at..]);
             let parts = before.iter().map(|f| &f.statements[..]).chain([&statements[at + 1..end]]);
             out.push(s.clone());

@@ -59,7 +59,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
             }
         }
         let threads = threads_of(g, nest, target);
-        let mut counted = threads::count(g, &threads, target.threads as i64);
+        let counted = threads::count(g, &threads, target.threads as i64);
         debug_assert!(threads::folds_alike(g, nest, &counted), "lanes fold terms of different elements");
         let shared = fused_loops::filled_in(g, nest);
         let outer = globals.iter().copied().chain(threads).chain(shared).collect();
@@ -67,39 +67,50 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
         let mut e = Emitter::new(g, target, outer, stages);
         e.nest(nest);
         let statements = e.scopes.pop().expect("one scope is left").statements;
-        let nest = Filled { stage: buffer, threads: std::mem::take(&mut counted), statements };
+        let nest = Filled { stage: buffer, threads: counted, statements };
         if shared.is_some() {
             filled.push(nest);
             continue;
         }
-        // The nest that has the loop; others fill stages before it.
-        let has_loop = |s: &Statement| matches!(s, Statement::Loop { range, .. } if g.range_kind(*range) == Some(RangeKind::Fused));
-        let is_last = !filled.is_empty() && nest.statements.iter().any(has_loop);
-        let mut parts = if is_last { std::mem::take(&mut filled) } else { vec![] };
-        parts.push(nest);
-        if is_last {
-            forwarded(g, &mut parts, &mut code.locals);
-        }
-        for part in &mut parts {
-            let mut s = std::mem::take(&mut part.statements);
-            if target.machine.kind == MachineKind::Gpu && target.wide_loads {
-                s = coalesce::loads(g, s);
-            }
-            s = products::ended(g, s);
-            s.extend(multiplied.contains(&part.stage).then_some(Statement::WritesShown));
-            part.statements = s;
-        }
-        let mut statements =
-            parts.pop().map(|last| (counted.extend(last.threads), last.statements).1).unwrap_or_default();
-        if is_last {
-            statements = fused_loops::fused(g, statements, &parts);
-            counted.extend(parts.into_iter().flat_map(|part| part.threads));
-        }
-        code.statements.push(Statement::Nest { buffer, staged, globals, threads: counted });
+        // Others that stand before the nest with the loop fill stages once.
+        let parts = if fused_loops::has_loop(g, &nest.statements) { std::mem::take(&mut filled) } else { vec![] };
+        let Filled { threads, statements, .. } = joined(g, nest, parts, &multiplied, &mut code.locals, target);
+        code.statements.push(Statement::Nest { buffer, staged, globals, threads });
         code.statements.extend(statements);
         code.statements.push(Statement::End);
     }
     code
+}
+
+/// A nest with the parts that fill its stages in each iteration of its loop. What a thread has written itself it keeps before loads become wide ones, which may be of several parts.
+fn joined(
+    g: &mut Graph,
+    nest: Filled,
+    mut parts: Vec<Filled>,
+    multiplied: &FxHashSet<Id>,
+    locals: &mut Vec<Id>,
+    target: &Target,
+) -> Filled {
+    let is_loop = !parts.is_empty();
+    parts.push(nest);
+    if is_loop {
+        forwarded(g, &mut parts, locals);
+    }
+    for part in &mut parts {
+        let mut s = std::mem::take(&mut part.statements);
+        if target.machine.kind == MachineKind::Gpu && target.wide_loads {
+            s = coalesce::loads(g, s);
+        }
+        s = products::ended(g, s);
+        s.extend(multiplied.contains(&part.stage).then_some(Statement::WritesShown));
+        part.statements = s;
+    }
+    let mut nest = parts.pop().expect("the nest is the last part");
+    if is_loop {
+        nest.statements = fused_loops::fused(g, nest.statements, &parts);
+        nest.threads.extend(parts.into_iter().flat_map(|part| part.threads));
+    }
+    nest
 }
 
 /// Ranges of a nest that are its threads.
@@ -182,7 +193,7 @@ impl<'a> Emitter<'a> {
         for map in copies {
             let at = self.g.substitute(offset, &mut map.clone());
             let v = self.g.substitute(value, &mut map.clone());
-            let v = if gpu { fold_threads(self.g, v) } else { vectorise(self.g, v, self.target) };
+            let v = if gpu { threads::folded(self.g, v) } else { vectorise(self.g, v, self.target) };
             let v = self.rescaled.without(self.g, v);
             let (at, v) = match lane {
                 Some(l) => {
@@ -553,43 +564,4 @@ fn in_turn(values: Vec<(Id, Id, ReduceOp)>) -> Vec<(Id, Id, ReduceOp)> {
 /// Substitution that keeps vector nodes as they are: ranges are scalar, and index arithmetic below them is simplified.
 fn substitute_raw(g: &mut Graph, id: Id, map: &FxHashMap<Id, Id>) -> Id {
     if map.is_empty() { id } else { g.substitute(id, &mut map.clone()) }
-}
-
-/// Reductions over lanes that are threads: each thread's own part, and the parts folded. Of the sums of a product, which are a vector, each is folded by itself.
-fn fold_threads(g: &mut Graph, value: Id) -> Id {
-    let mut map: FxHashMap<Id, Id> = FxHashMap::default();
-    let lane_of = |g: &Graph, n: &Node| {
-        let of_threads = [Some(RangeKind::VectorReduce), Some(RangeKind::Vector)];
-        let lane = n.src.iter().skip(1).copied().find(|&r| of_threads.contains(&g.range_kind(r)));
-        lane.filter(|_| n.op == Op::Reduce)
-    };
-    let fold = |g: &mut Graph, part: Id, lane: Id, arg: Arg| {
-        let dtype = g[part].dtype;
-        g.intern(Node { op: Op::Fold, dtype, src: smallvec![part, lane], arg })
-    };
-    for n in g.toposort(&[value]) {
-        let node = g[n].clone();
-        let src: Sources = node.src.iter().map(|s| map.get(s).copied().unwrap_or(*s)).collect();
-        let new = match lane_of(g, &node) {
-            Some(lane) => {
-                let mut own = src;
-                own.retain(|r| *r != lane);
-                // Products are added to an accumulator, also where there is no loop.
-                let is_product = node.dtype.lanes > 1;
-                let alone = own.len() == 1 && !is_product;
-                let part = if alone { own[0] } else { g.intern(Node { src: own, ..node.clone() }) };
-                if is_product { part } else { fold(g, part, lane, node.arg) }
-            }
-            None => {
-                let new = if src == node.src { n } else { g.intern(Node { src, ..node.clone() }) };
-                let of_vector = (node.op == Op::Part).then(|| g[node.src[0]].clone());
-                match of_vector.and_then(|sums| Some((lane_of(g, &sums)?, sums.arg))) {
-                    Some((lane, arg)) => fold(g, new, lane, arg),
-                    None => new,
-                }
-            }
-        };
-        map.insert(n, new);
-    }
-    map[&value]
 }

@@ -5,16 +5,15 @@
 //! loop; where it is the next iteration's first barrier they are its own. Each stage's copies are a group, and who reads them waits for it, not for those behind it.
 
 use super::barriers::Touched;
-use super::code::{Statement, end_of_block};
+use super::code::{Statement, define, end_of_block};
 use super::copies_ahead::{known, without_repeated, without_unused};
-use super::products;
-use gristmill_uop::{Graph, Id, Op, RangeKind};
+use super::{fused_loops, products};
+use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// `statements` with the copies of such loops where they can begin.
 pub fn streamed(g: &mut Graph, statements: Vec<Statement>) -> Vec<Statement> {
-    let is_shared = |g: &Graph, s: &Statement| matches!(s, Statement::Loop { range, .. } if g.range_kind(*range) == Some(RangeKind::Fused));
-    let Some(first) = statements.iter().position(|s| is_shared(g, s)) else { return statements };
+    let Some(first) = statements.iter().position(|s| fused_loops::is_loop(g, s)) else { return statements };
     let end = first + end_of_block(&statements[first..]);
     let inside = &statements[first + 1..end];
     if !inside.iter().any(|s| matches!(s, Statement::AsyncCopy { .. })) {
@@ -35,6 +34,19 @@ pub fn streamed(g: &mut Graph, statements: Vec<Statement>) -> Vec<Statement> {
     without_unused(g, without_repeated(out))
 }
 
+/// Stages that are copied to, the first one first.
+fn copied(inside: &[Statement]) -> Vec<Id> {
+    let mut all = Vec::new();
+    for s in inside {
+        if let Statement::AsyncCopy { to, .. } = s
+            && !all.contains(&to[0])
+        {
+            all.push(to[0]);
+        }
+    }
+    all
+}
+
 /// Statements whose copies are waited for at the next barrier.
 fn waited(inside: &[Statement]) -> Vec<Statement> {
     let mut out = Vec::with_capacity(inside.len());
@@ -51,7 +63,6 @@ fn waited(inside: &[Statement]) -> Vec<Statement> {
 
 /// A stage that copies fill.
 struct Stream {
-    stage: Id,
     /// The places of the statements, or blocks of them, that copy.
     copies: Vec<(usize, usize)>,
     /// The barrier behind which the copies begin.
@@ -63,7 +74,11 @@ struct Stream {
 }
 
 /// The stages of a loop, in the order in which their copies begin.
-struct Streams(Vec<Stream>);
+struct Streams {
+    all: Vec<Stream>,
+    /// Are there stages that threads fill themselves and show to products of several warps? What copies have brought need not be shown.
+    shown: bool,
+}
 
 /// The statements of a loop's iteration, and blocks of them: where each begins and ends.
 fn items(inside: &[Statement]) -> Vec<(usize, usize)> {
@@ -77,57 +92,60 @@ fn items(inside: &[Statement]) -> Vec<(usize, usize)> {
     out
 }
 
+/// What an iteration does with its stages.
+struct Iteration {
+    barriers: Vec<usize>,
+    /// Statements, or blocks of them, that touch stages.
+    touched: Vec<((usize, usize), Touched)>,
+    /// What is written is shown there, the last time, and all copies under way are waited for.
+    shown: Option<usize>,
+}
+
+impl Stream {
+    /// The stream that a stage is: nothing but copies that can move fills it, and barriers stand between its readers and its copies.
+    fn of(g: &Graph, inside: &[Statement], of: &Iteration, range: Id, stage: Id) -> Option<Stream> {
+        let fill: Vec<&((usize, usize), Touched)> = of.touched.iter().filter(|t| t.1.copied.contains(&stage)).collect();
+        let alone = |t: &Touched| t.copied.len() == 1 && t.written.is_empty() && t.read.is_empty();
+        let copies: Vec<(usize, usize)> = fill.iter().map(|t| t.0).collect();
+        let mut readers = of.touched.iter().filter(|t| t.1.read.contains(&stage)).map(|t| t.0);
+        let first = readers.next()?;
+        let (first, last) = (first.0, readers.next_back().unwrap_or(first).1);
+        let moves = copies.iter().all(|&(from, to)| to < first && can_move(g, &inside[from..=to], range));
+        if !moves || !fill.iter().all(|t| alone(&t.1)) || of.touched.iter().any(|t| t.1.written.contains(&stage)) {
+            return None;
+        }
+        let arrival = *of.barriers.iter().rev().find(|&&b| b < first)?;
+        let shown = of.shown.filter(|&at| of.barriers.iter().any(|&b| b > at));
+        let after = shown.map_or(last, |at| at.max(last));
+        let later = of.barriers.iter().copied().find(|&b| b > after);
+        let begin = later.or_else(|| of.barriers.first().copied().filter(|&b| b < arrival))?;
+        Some(Stream { copies, begin, next: later.is_some(), arrival })
+    }
+}
+
 impl Streams {
-    /// Where every stage that is copied to can be one: nothing else fills it, and barriers stand between its readers and its copies.
+    /// Where every stage that is copied to can be one.
     fn of(g: &Graph, inside: &[Statement], range: Id) -> Option<Streams> {
         let items = items(inside);
-        let barriers: Vec<usize> = items.iter().map(|i| i.0).filter(|&at| inside[at] == Statement::Barrier).collect();
-        let mut touched: Vec<((usize, usize), Touched)> =
+        let barriers = items.iter().map(|i| i.0).filter(|&at| inside[at] == Statement::Barrier).collect();
+        let touched: Vec<((usize, usize), Touched)> =
             items.into_iter().map(|(from, to)| ((from, to), Touched::by(g, &inside[from..=to]))).collect();
-        touched.retain(|(_, t)| !(t.read.is_empty() && t.written.is_empty() && t.copied.is_empty()));
-        let mut stages: Vec<Id> = Vec::new();
-        for (_, t) in &touched {
-            stages.extend(t.copied.iter().copied().filter(|s| !stages.contains(s)).collect::<Vec<_>>());
-        }
-        let of = |stage: Id| -> Option<Stream> {
-            let own = |t: &&((usize, usize), Touched)| t.1.copied.contains(&stage);
-            let copies: Vec<(usize, usize)> = touched.iter().filter(own).map(|t| t.0).collect();
-            let alone = touched
-                .iter()
-                .filter(own)
-                .all(|(_, t)| t.copied.len() == 1 && t.written.iter().all(|w| *w == stage) && t.read.is_empty());
-            let filled = touched.iter().any(|(_, t)| t.written.contains(&stage));
-            let readers: Vec<(usize, usize)> =
-                touched.iter().filter(|(_, t)| t.read.contains(&stage)).map(|t| t.0).collect();
-            let (first, last) = (readers.first()?.0, readers.last()?.1);
-            let moves = copies.iter().all(|&(from, to)| can_move(g, &inside[from..=to], range));
-            if !alone || filled || !moves || copies.iter().any(|c| c.1 > first) {
-                return None;
-            }
-            let arrival = *barriers.iter().rev().find(|&&b| b < first)?;
-            // What is shown to products of several warps waits for all copies under way.
-            let hidden = inside.iter().filter_map(|s| products::read_by(g, s)).any(|stage| !stages.contains(&stage));
-            let shown = inside.iter().rposition(|s| hidden && *s == Statement::WritesShown);
-            let after = shown.filter(|&at| barriers.iter().any(|&b| b > at)).map_or(last, |at| at.max(last));
-            let later = barriers.iter().copied().find(|&b| b > after);
-            let begin = later.or_else(|| barriers.first().copied().filter(|&b| b < arrival))?;
-            Some(Stream { stage, copies, begin, next: later.is_some(), arrival })
-        };
-        let mut all: Vec<Stream> = stages.iter().copied().map(of).collect::<Option<_>>()?;
+        let stages = copied(inside);
+        let shown = inside.iter().filter_map(|s| products::read_by(g, s)).any(|stage| !stages.contains(&stage));
+        let last = inside.iter().rposition(|s| *s == Statement::WritesShown);
+        let iteration = Iteration { barriers, touched, shown: last.filter(|_| shown) };
+        let of = |stage: Id| Stream::of(g, inside, &iteration, range, stage);
+        let mut all: Vec<Stream> = stages.into_iter().map(of).collect::<Option<_>>()?;
         all.sort_by_key(|s| s.begin);
-        Some(Streams(all))
-    }
-    /// Is it one of them?
-    fn fills(&self, stage: Id) -> bool {
-        self.0.iter().any(|s| s.stage == stage)
+        Some(Streams { all, shown })
     }
     /// Groups of copies that have begun behind a stage's when it is waited for.
     fn behind(&self, stream: usize) -> i64 {
-        let Stream { next, arrival, .. } = self.0[stream];
-        let after = self.0[stream + 1..].iter();
+        let Stream { next, arrival, .. } = self.all[stream];
+        let after = self.all[stream + 1..].iter();
         let before = |s: &&Stream| s.begin < arrival;
         let count =
-            if next { after.count() + self.0.iter().filter(before).count() } else { after.filter(before).count() };
+            if next { after.count() + self.all.iter().filter(before).count() } else { after.filter(before).count() };
         count as i64
     }
 }
@@ -167,7 +185,7 @@ impl Writer<'_> {
         let last = self.g[self.range].src[0];
         let next = self.g.add(self.range, one);
         let is_one = self.g.lt(next, last);
-        for stream in &streams.0 {
+        for stream in &streams.all {
             if stream.next {
                 for copy in self.copies(stream, inside, zero, None) {
                     self.write(copy);
@@ -177,7 +195,7 @@ impl Writer<'_> {
         }
         self.out.push(open.clone());
         let mut due: Vec<Due> = Vec::new();
-        for stream in &streams.0 {
+        for stream in &streams.all {
             let copies = match stream.next {
                 true => self.copies(stream, inside, next, Some(is_one)),
                 false => self.copies(stream, inside, self.range, None),
@@ -190,15 +208,13 @@ impl Writer<'_> {
                 last: i + 1 == count,
             }));
         }
-        let copied = |at: usize| streams.0.iter().any(|s| s.copies.iter().any(|c| (c.0..=c.1).contains(&at)));
-        // What copies have brought need not be shown.
-        let hidden = inside.iter().filter_map(|s| products::read_by(self.g, s)).any(|stage| !streams.fills(stage));
+        let moved = |at: usize| streams.all.iter().any(|s| s.copies.iter().any(|c| (c.0..=c.1).contains(&at)));
         for (at, s) in inside.iter().enumerate() {
             if *s == Statement::Barrier {
-                let here = (0..streams.0.len()).filter(|&i| streams.0[i].arrival == at);
+                let here = (0..streams.all.len()).filter(|&i| streams.all[i].arrival == at);
                 self.out.extend(here.map(|i| streams.behind(i)).min().map(Statement::AsyncWait));
             }
-            let left_out = copied(at) || *s == Statement::WritesShown && !hidden;
+            let left_out = moved(at) || *s == Statement::WritesShown && !streams.shown;
             self.out.extend((!left_out).then(|| s.clone()));
             for Due { copy, last, .. } in due.extract_if(.., |due| due.at == at) {
                 self.write(copy);
@@ -236,14 +252,8 @@ impl Writer<'_> {
     }
     /// A copy with the values that it needs.
     fn write(&mut self, copy: Statement) {
-        let Statement::AsyncCopy { to, from, .. } = &copy else { unreachable!("a copy: {copy:?}") };
-        let here = known(self.g, &self.out);
-        for n in self.g.toposort(&[to[1], from[1]]) {
-            let leaf = matches!(self.g[n].op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc);
-            if !leaf && !here.contains(&n) {
-                self.out.push(Statement::Define(n));
-            }
-        }
+        let mut known = known(self.g, &self.out);
+        copy.uses(self.g, &mut |id| define(self.g, id, &mut known, &mut self.out));
         self.out.push(copy);
     }
 }
@@ -265,19 +275,12 @@ fn places(g: &Graph, inside: &[Statement], begin: usize) -> Vec<usize> {
 
 /// Statements with a barrier behind the last reader of each stage that others fill later in the iteration, so that its next copies can begin.
 fn released(g: &Graph, inside: &[Statement]) -> Vec<Statement> {
-    let copied: FxHashSet<Id> = inside
-        .iter()
-        .filter_map(|s| match s {
-            Statement::AsyncCopy { to, .. } => Some(to[0]),
-            _ => None,
-        })
-        .collect();
     let items = items(inside);
     let reads = |&(from, to): &(usize, usize), stage: &Id| Touched::by(g, &inside[from..=to]).read.contains(stage);
-    let behind: FxHashSet<usize> = copied
-        .iter()
+    let behind: FxHashSet<usize> = copied(inside)
+        .into_iter()
         .filter_map(|stage| {
-            let last = items.iter().rposition(|item| reads(item, stage))?;
+            let last = items.iter().rposition(|item| reads(item, &stage))?;
             let ended =
                 items[last + 1..].iter().take_while(|i| matches!(inside[i.0], Statement::ProductsEnded(_))).count();
             let rest = &items[last + 1 + ended..];

@@ -1,7 +1,9 @@
 //! How the threads of a workgroup are counted over the ranges of a nest. It is said here alone: dialects print it, the interpreter runs it, and lowering to
 //! a warp's products relies on it.
 
-use gristmill_uop::{Graph, Id, Op, RangeKind};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Sources};
+use rustc_hash::FxHashMap;
+use smallvec::smallvec;
 
 /// The index that a thread has of a range: its number, divided and then counted round, each where it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,4 +75,43 @@ pub fn folds_alike(g: &Graph, nest: Id, counted: &[ThreadIndex]) -> bool {
         let lanes = g[n].src[1..].iter().filter_map(|&r| of(r));
         lanes.into_iter().all(|lane| g.free_ranges(n).iter().filter_map(|&r| of(r)).all(|t| apart(t, lane)))
     })
+}
+
+/// Reductions over lanes that are threads: each thread's own part, and the parts folded. Of the sums of a product, which are a vector, each is folded by itself.
+pub fn folded(g: &mut Graph, value: Id) -> Id {
+    let mut map: FxHashMap<Id, Id> = FxHashMap::default();
+    let lane_of = |g: &Graph, n: &Node| {
+        let of_threads = [Some(RangeKind::VectorReduce), Some(RangeKind::Vector)];
+        let lane = n.src.iter().skip(1).copied().find(|&r| of_threads.contains(&g.range_kind(r)));
+        lane.filter(|_| n.op == Op::Reduce)
+    };
+    let fold = |g: &mut Graph, part: Id, lane: Id, arg: Arg| {
+        let dtype = g[part].dtype;
+        g.intern(Node { op: Op::Fold, dtype, src: smallvec![part, lane], arg })
+    };
+    for n in g.toposort(&[value]) {
+        let node = g[n].clone();
+        let src: Sources = node.src.iter().map(|s| map.get(s).copied().unwrap_or(*s)).collect();
+        let new = match lane_of(g, &node) {
+            Some(lane) => {
+                let mut own = src;
+                own.retain(|r| *r != lane);
+                // Products are added to an accumulator, also where there is no loop.
+                let is_product = node.dtype.lanes > 1;
+                let alone = own.len() == 1 && !is_product;
+                let part = if alone { own[0] } else { g.intern(Node { src: own, ..node.clone() }) };
+                if is_product { part } else { fold(g, part, lane, node.arg) }
+            }
+            None => {
+                let new = if src == node.src { n } else { g.intern(Node { src, ..node.clone() }) };
+                let of_vector = (node.op == Op::Part).then(|| g[node.src[0]].clone());
+                match of_vector.and_then(|sums| Some((lane_of(g, &sums)?, sums.arg))) {
+                    Some((lane, arg)) => fold(g, new, lane, arg),
+                    None => new,
+                }
+            }
+        };
+        map.insert(n, new);
+    }
+    map[&value]
 }

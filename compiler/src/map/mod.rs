@@ -1,6 +1,6 @@
 //! Map: what each range of a nest becomes on the machine. Every choice is legal for any nest.
 
-pub(crate) mod alike;
+pub(crate) mod accumulators;
 pub(crate) mod fragment_tiling;
 pub(crate) mod fuse_reductions;
 pub mod simd;

@@ -8,7 +8,7 @@
 //! count as its identity.
 
 use super::fuse_reductions::fuse_reductions;
-use super::{alike, fragment_tiling};
+use super::{accumulators, fragment_tiling};
 use crate::nest::{Nest, Ranges, adds, divisor, floor_power, identity, outermost_reductions, strided};
 use crate::tile::nest_view::{NestView, divided, fixed, is, most, reductions, walked};
 use crate::tile::{Along, Counted, NestPlan, Sum, Threads};
@@ -34,7 +34,7 @@ pub fn nest(g: &mut Graph, store: Id, plan: &NestPlan, target: &Target, ranges: 
             Sharing { g, ranges, threads, plan, steps: FxHashMap::default(), inside }.nest(store)
         }
         NestPlan::Counted(plan) => counted(g, store, plan, ranges),
-        NestPlan::Alike(plan) => alike::nest(g, store, plan, ranges).unwrap_or(store),
+        NestPlan::Accumulators(plan) => accumulators::nest(g, store, plan, ranges).unwrap_or(store),
         NestPlan::Serial | NestPlan::Vectors(_) | NestPlan::Tiles => store,
     }
 }

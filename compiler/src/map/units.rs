@@ -4,14 +4,11 @@
 use crate::fragment::Sum;
 use crate::nest::{Nest, replaced};
 use crate::tile::{NestPlan, Warps};
-use gristmill_uop::fragment::{Fragment, UNIT};
+use gristmill_uop::fragment::{Fragment, MMA_F16, UNIT};
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Graph, Id, Node, Op, RangeKind};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
-
-/// Columns of a warp's tile.
-const EIGHT: i64 = 8;
 
 /// A stage whose elements lie in units.
 struct Units {
@@ -25,11 +22,11 @@ impl Units {
     /// Units of so many columns, or of so many terms, as a product has.
     fn of_block(&self) -> i64 {
         let row = (self.row + UNIT - 1) / UNIT * UNIT;
-        if self.of.across { self.of.place(0, row)[0] } else { self.of.place(row, 0)[0] }
+        if self.of.transposed { self.of.place(0, row)[0] } else { self.of.place(row, 0)[0] }
     }
     /// Rows of a block.
     fn rows(&self) -> i64 {
-        if self.of.across { self.of.terms } else { self.of.columns }
+        if self.of.transposed { self.of.terms } else { self.of.columns }
     }
     /// Where the element lies that was at an offset.
     fn at(&self, g: &mut Graph, offset: Id) -> Id {
@@ -38,7 +35,7 @@ impl Units {
         let (block, line) = (g.idiv(line, rows), g.modulo(line, rows));
         let (number, along) = (g.idiv(along, eight), g.modulo(along, eight));
         // Units from eight elements of a row to the next eight, and from one row to the next.
-        let [next, beside] = match self.of.across {
+        let [next, beside] = match self.of.transposed {
             true => [[0, UNIT], [1, 0]],
             false => [[UNIT, 0], [0, 1]],
         };
@@ -102,7 +99,7 @@ fn columns(g: &Graph, nest: Id, plan: &NestPlan, machine: &Machine) -> Option<(I
     }
     let at = g.linear(g[load].src[1]);
     let term = g[id].src[1..].iter().copied().find(|&r| g.range_kind(r) == Some(RangeKind::Unroll))?;
-    let across = at.coefficient(column) == 1;
-    let row = at.coefficient(if across { term } else { column });
-    Some((load, Fragment::of_stage(sum.operand, wide * EIGHT, across)?, row))
+    let transposed = at.coefficient(column) == 1;
+    let row = at.coefficient(if transposed { term } else { column });
+    Some((load, Fragment::of_stage(sum.operand, wide * MMA_F16.columns, transposed)?, row))
 }

@@ -8,5 +8,5 @@ pub mod product;
 pub mod propose;
 pub mod text;
 
+pub use plan::{Accumulators, Threads, TilePlan, Vectors, Warps, Workgroup};
 pub use plan::{Along, Counted, NestPlan, OutputLanes, Part, Proposal, StagePlan, Sum, SumLanes};
-pub use plan::{Sums, Threads, TilePlan, Vectors, Warps, Workgroup};

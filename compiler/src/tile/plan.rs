@@ -78,8 +78,8 @@ pub enum NestPlan {
     Counted(Counted),
     /// Its sums are matrix products of warps.
     Warps(Warps),
-    /// Its elements, or those that its sums add up, lie as the sums of a product of several warps before it.
-    Alike(Sums),
+    /// Its elements, or those that its sums add up, lie as the accumulators of a product of several warps before it.
+    Accumulators(Accumulators),
     /// Its sums are products of tiles of a CPU's core, laid out already by the workgroup's parts.
     Tiles,
 }
@@ -163,9 +163,9 @@ pub struct Sum {
     pub steps: i64,
 }
 
-/// How the sums of a product of several warps lie, all of whose columns each of them has.
+/// The accumulators of products of several warps, each of which has all columns.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Sums {
+pub struct Accumulators {
     /// Such products side by side along the rows.
     pub rows: i64,
     /// Tiles of each beside one another.

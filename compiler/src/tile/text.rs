@@ -3,8 +3,8 @@
 //! `stages: banks 64, staged, in place` follows the workgroup where something is fused into it. A part is an axis, a kind and a count, without one for the rest of the axis; ` by N` follows where a stride is not the product of the counts of the parts
 //! of its axis that come after it.
 
+use super::plan::{Accumulators, Threads, TilePlan, Vectors, Warps, Workgroup};
 use super::plan::{Along, BANKS, Counted, NestPlan, OutputLanes, Part, StagePlan, Sum, SumLanes};
-use super::plan::{Sums, Threads, TilePlan, Vectors, Warps, Workgroup};
 use gristmill_uop::RangeKind;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -151,7 +151,7 @@ impl Display for NestPlan {
                 let items: Vec<String> = lanes.into_iter().chain(steps.iter().map(|n| format!("steps {n}"))).collect();
                 write!(f, "counted:{}{}", if items.is_empty() { "" } else { " " }, items.join(", "))
             }
-            NestPlan::Alike(s) => write!(f, "alike: rows {}, wide {}", s.rows, s.wide),
+            NestPlan::Accumulators(s) => write!(f, "accumulators: rows {}, wide {}", s.rows, s.wide),
             NestPlan::Warps(w) => {
                 let apart = if w.apart { " apart," } else { "" };
                 let groups = if w.groups { " groups," } else { "" };
@@ -215,7 +215,7 @@ impl FromStr for NestPlan {
             "counted" => counted(&items).map(NestPlan::Counted),
             "vectors" => vectors(&items).map(NestPlan::Vectors),
             "threads" => threads(&items).map(NestPlan::Threads),
-            "alike" => alike(&items).map(NestPlan::Alike),
+            "accumulators" => accumulators(&items).map(NestPlan::Accumulators),
             "warps" => warps(&items).map(NestPlan::Warps),
             _ => bad(text),
         }
@@ -277,8 +277,8 @@ fn threads(items: &[Vec<&str>]) -> Result<Threads, ParseError> {
     Ok(t)
 }
 
-fn alike(items: &[Vec<&str>]) -> Result<Sums, ParseError> {
-    let mut s = Sums { rows: 1, wide: 1 };
+fn accumulators(items: &[Vec<&str>]) -> Result<Accumulators, ParseError> {
+    let mut s = Accumulators { rows: 1, wide: 1 };
     for words in items {
         match words[..] {
             ["rows", n] => s.rows = count(n)?,

@@ -137,7 +137,7 @@ FN f32x4 mma_halves_8(unsigned int a, unsigned int b, unsigned int x, f32x4 d) {
   return mma_of_halves(false, 1, own, d);
 }
 // Words of rows `g` and `g + 8` of this warp's 16, of 32 terms; columns in units of 8 terms, of all columns before the next, or of 8 columns, of all terms.
-template <int COLUMNS, bool ACROSS, class Sums> static inline Sums wgmma(const unsigned int *own, const void *columns, Sums d) {
+template <int COLUMNS, bool TRANSPOSED, class Sums> static inline Sums wgmma(const unsigned int *own, const void *columns, Sums d) {
   static float shown[2][1024][16];
   auto &values = shown[sim::turn & 1];
   halves_of(false, 8, own, values[sim::current]);
@@ -147,7 +147,7 @@ template <int COLUMNS, bool ACROSS, class Sums> static inline Sums wgmma(const u
   for (int n = 0; n < COLUMNS / 8; n++)
     for (int j = 0; j < 2; j++)
       for (int k = 0; k < 32; k++) {
-        const int at = ACROSS ? (n * 33 + k) * 8 + 2 * t + j : (k / 8 * (COLUMNS + 2) + 8 * n + 2 * t + j) * 8 + k % 8;
+        const int at = TRANSPOSED ? (n * 33 + k) * 8 + 2 * t + j : (k / 8 * (COLUMNS + 2) + 8 * n + 2 * t + j) * 8 + k % 8;
         const float column = half_at(false, halves[at], 0);
         for (int i = 0; i < 2; i++) {
           const float product = values[first + g * 4 + k % 8 / 2][2 * (2 * (k / 8) + i) + k % 2] * column;
@@ -163,7 +163,7 @@ FN f32x##sums wgmma_##columns(unsigned int a, unsigned int b, unsigned int c, un
   const unsigned int own[] = {a, b, c, e, f, g, h, i}; \
   return wgmma<columns, false>(own, at, d); \
 } \
-FN f32x##sums wgmma_##columns##_across(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int f, unsigned int g, unsigned int h, unsigned int i, const void *at, f32x##sums d) { \
+FN f32x##sums wgmma_##columns##_transposed(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int f, unsigned int g, unsigned int h, unsigned int i, const void *at, f32x##sums d) { \
   const unsigned int own[] = {a, b, c, e, f, g, h, i}; \
   return wgmma<columns, true>(own, at, d); \
 }

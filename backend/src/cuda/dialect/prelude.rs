@@ -30,17 +30,18 @@ fn products_of_groups() -> String {
     for of in WARPS.iter().filter(|of| of.is_of_group()) {
         let (columns, sums) = (of.columns, of.sums.registers());
         let [terms, next] = [8, 16].map(|term| of.place(term, 0)[0]);
-        let (apart, name, across) = (of.place(0, 8)[0], if of.across { "_across" } else { "" }, i32::from(of.across));
+        let (apart, name, transposed) =
+            (of.place(0, 8)[0], if of.transposed { "_transposed" } else { "" }, i32::from(of.transposed));
         let list = |range: std::ops::Range<i64>| range.map(|i| format!("%{i}")).collect::<Vec<_>>().join(",");
         let product = |i: i64| {
             let words = list(sums + 4 * i..sums + 4 * i + 4);
             let of = format!("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16");
-            format!("{of} {{{}}}, {{{words}}}, %{}, 1, 1, 1, {across};", list(0..sums), sums + 8 + i)
+            format!("{of} {{{}}}, {{{words}}}, %{}, 1, 1, 1, {transposed};", list(0..sums), sums + 8 + i)
         };
         let d = (0..sums).map(|i| format!("\"+f\"(d.at[{i}])")).collect::<Vec<_>>().join(",");
         let words = "abcefghi".chars();
         let (own, read): (Vec<_>, Vec<_>) = words.map(|w| (format!("unsigned int {w}"), format!("\"r\"({w})"))).unzip();
-        if !of.across {
+        if !of.transposed {
             s += &format!(
                 "struct f32x{sums} {{ float at[{sums}]; }};\n\
                  FN f32x{sums} operator*(f32x{sums} a, f32x{sums} b) {{\n\

@@ -4,15 +4,28 @@ use super::threads::threads;
 use super::warps::warps;
 use crate::fragment::WARP;
 use crate::nest::Nest;
-use crate::tile::plan::{FIRST, NestPlan, Proposal};
+use crate::tile::Accumulators;
+use crate::tile::plan::{FIRST, NestPlan, Proposal, proposals};
 use crate::tile::product::Product;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 
 /// How the threads of a GPU's workgroup could share a nest, the heuristic's choice first, and alone unless `all` are wanted. `fused` is the nest with
-/// reductions over the same terms in one loop.
-pub fn of_threads(g: &Graph, store: Id, fused: Id, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
+/// reductions over the same terms in one loop; it can lie as the accumulators of the product before it, if there are any.
+pub fn of_threads(
+    g: &Graph,
+    store: Id,
+    fused: Id,
+    accumulators: Option<Accumulators>,
+    target: &Target,
+    all: bool,
+) -> Vec<Proposal<NestPlan>> {
     let without = || threads(g, &Nest::of(g, fused), target, all);
+    if let Some(first) = accumulators.map(NestPlan::Accumulators) {
+        let others = if all { without() } else { vec![] };
+        let name = |p: &Proposal<NestPlan>| if p.name == FIRST { "threads apart" } else { p.name };
+        return proposals(first, others.into_iter().map(|p| (name(&p), p.plan)));
+    }
     let of_warps = target.threads as i64 % WARP == 0;
     match of_warps.then(|| Product::of(g, store, &target.machine)).flatten() {
         None => without(),

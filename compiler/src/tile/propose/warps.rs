@@ -14,7 +14,8 @@ const TILES: i64 = 12;
 /// Tiles beside one another.
 const BESIDE: i64 = 6;
 
-/// Registers of sums that a thread of several warps' products keeps, at most: half of what there is for each of 256 threads.
+/// Registers of sums that a thread of several warps' products keeps, at most: half of the 255 that it can have (PTX). With as many GLM's attention of 2,048 tokens has 221 in all, of which 32
+/// are scores.
 const SUMS_OF_GROUPS: i64 = 128;
 
 /// Tiles that a warp keeps at first.
@@ -58,8 +59,8 @@ fn of_groups(g: &Graph, store: Id, target: &Target) -> Option<Warps> {
     let rows = power_divisor(high, groups);
     let (columns, tall) = (groups / rows, high / rows);
     // Units of eight columns where these are neighbours in the stage, too.
-    let across = g.linear(g[product.sum.columns].src[1]).coefficient(product.column) == 1;
-    let of = Fragment::of_stage(product.sum.operand, product.outputs / columns, across)?;
+    let transposed = g.linear(g[product.sum.columns].src[1]).coefficient(product.column) == 1;
+    let of = Fragment::of_stage(product.sum.operand, product.outputs / columns, transposed)?;
     let fits = of.columns * columns == product.outputs && product.terms % of.terms == 0;
     (fits && of.sums.registers() * tall <= SUMS_OF_GROUPS).then_some(Warps {
         apart: false,
