@@ -15,7 +15,7 @@ fn apply(
     body: impl for<'g> Fn(&'g Capture, Tensor<'g>) -> Vec<Tensor<'g>>,
 ) -> Vec<Vec<f64>> {
     let c = Capture::new("test");
-    let mut dims: Vec<_> = dims![c.var("n", 1, 16)].to_vec();
+    let mut dims: Vec<_> = dims![c.var("n", 1, 512)].to_vec();
     dims.extend(shape.iter().map(|&d| gristmill_tensor::tensor::Dim::Size(d)));
     let input = c.input("x", &dims, scalar);
     let roots: Vec<_> = body(&c, input).into_iter().map(Tensor::id).collect();
@@ -63,7 +63,8 @@ fn softplus_does_not_overflow() {
 fn tiles_hold_each_slot_once_beside_its_expert() {
     let (experts, height, k) = (5usize, 4usize, 3usize);
     let mut random = 12345u64;
-    for n in [1usize, 2, 7, 16] {
+    // At most 48 slots, which are one block, and at most 1,500, which are many.
+    for (n, most) in [(1usize, 16usize), (2, 16), (7, 16), (16, 16), (1, 500), (21, 500), (64, 500), (499, 500)] {
         for spread in [1, 2, 5] {
             let mut next = || {
                 random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -71,7 +72,7 @@ fn tiles_hold_each_slot_once_beside_its_expert() {
             };
             let index: Vec<f64> = (0..n * k).map(|_| next() as f64).collect();
             let y = apply(&[k], Scalar::I32, &index, n, |c, x| {
-                let t = nn::tiles(x, c.var("n", 1, 16), 16, experts, height);
+                let t = nn::tiles(x, c.var("n", 1, 512), most, experts, height);
                 vec![t.count.cast(Scalar::I32), t.expert, t.token, t.row]
             });
             let [count, expert, token, row] = &y[..] else { panic!("four results") };

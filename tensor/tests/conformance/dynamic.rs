@@ -6,7 +6,7 @@ use gristmill_uop::Scalar;
 
 pub fn cases() -> Vec<Case> {
     let mut out = Vec::new();
-    for (experts, k, height, most) in [(4, 2, 4, 9), (8, 3, 8, 20), (3, 1, 2, 5)] {
+    for (experts, k, height, most) in [(4, 2, 4, 9), (8, 3, 8, 20), (3, 1, 2, 5), (5, 2, 16, 600)] {
         let case = Case::new(format!("tiles of {height}, {experts} experts"), |c| {
             let n = c.var("n", 1, most);
             let index = c.input("index", dims![n, k], Scalar::I32);
