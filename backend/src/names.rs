@@ -1,6 +1,7 @@
 //! What the values of a kernel are called in its text, in every language.
 
 use gristmill_compiler::emit::Signature;
+use gristmill_uop::fragment::{Fragment, Shared};
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, Graph, Id, Op};
 use std::cell::RefCell;
@@ -75,4 +76,13 @@ pub fn is_float_arithmetic(op: Op) -> bool {
 pub fn words_of_bytes(table: &[i32]) -> Vec<String> {
     let word = |bytes: &[i32]| bytes.iter().rev().fold(0u32, |word, &b| word << 8 | b as u32 & 255);
     table.chunks(4).map(|bytes| format!("{}u", word(bytes))).collect()
+}
+
+/// The prelude's function for a product of several warps.
+pub fn of_group(of: &Fragment) -> String {
+    let how = match of.shared {
+        Shared::Columns => "",
+        Shared::Transposed => "_transposed",
+    };
+    format!("wgmma_{}{how}", of.columns)
 }

@@ -1,6 +1,6 @@
 //! Expressions in C, which every dialect writes alike: values by number, buffers by argument, functions from the prelude by name.
 
-use crate::names::{Names, infix, is_float_arithmetic, unprintable, words_of_bytes};
+use crate::names::{Names, infix, is_float_arithmetic, of_group, unprintable, words_of_bytes};
 use gristmill_compiler::emit::{CustomCode, Signature};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, DType, Graph, Id, Op, ReduceOp, Scalar};
@@ -160,11 +160,17 @@ impl<'a> Expressions<'a> {
         match n.op {
             Op::Const | Op::Var | Op::Range | Op::Local | Op::Param => self.name(id),
             _ => {
-                // Operators of C bind less tightly than those around them.
-                let loose = |of: Op| {
-                    matches!(of, Op::Min | Op::Max | Op::Where | Op::Lt | Op::Eq) || of == Op::Add && n.op == Op::Mul
+                // Operators of C bind less tightly than those around them; a quotient of what may be negative is a difference, and has its operands bare.
+                let signed = |id: Id| {
+                    let first = self.g[id].src.first().and_then(|&s| self.g.bounds(s));
+                    matches!(self.g[id].op, Op::IDiv | Op::Mod) && first.is_none_or(|b| b.0 < 0)
                 };
-                let part = |&s: &Id| if loose(self.g[s].op) { format!("({})", self.index(s)) } else { self.index(s) };
+                let loose = |s: Id| match self.g[s].op {
+                    Op::Min | Op::Max | Op::Where | Op::Lt | Op::Eq => true,
+                    Op::Add => n.op == Op::Mul || signed(id),
+                    _ => signed(s) && (n.op == Op::Mul || signed(id)),
+                };
+                let part = |&s: &Id| if loose(s) { format!("({})", self.index(s)) } else { self.index(s) };
                 let s: Vec<String> = n.src.iter().map(part).collect();
                 self.operator(id, &s)
             }
@@ -323,8 +329,7 @@ impl<'a> Expressions<'a> {
                 let (Some(of), [words @ .., columns, at, sum]) = (Fragment::of_product(n), s) else {
                     unprintable(self.g, id)
                 };
-                let transposed = if of.transposed { "_transposed" } else { "" };
-                format!("wgmma_{}{transposed}({}, {columns} + {at}, {sum})", of.columns, words.join(", "))
+                format!("{}({}, {columns} + {at}, {sum})", of_group(of), words.join(", "))
             }
             Op::SignedDot4 => format!("dot4_signed_{lanes}({}, {}, {})", s[0], s[1], s[2]),
             Op::Part => match (self.g.int_value(n.src[1]), self.g[n.src[0]].dtype.lanes) {

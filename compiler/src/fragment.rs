@@ -1,7 +1,7 @@
 //! A warp's matrix product of halves, f16 or bf16: the sums that it can be. Decompositions ask for such sums, the mapping to threads lays them out
 //! (`map/fragment_tiling.rs`), lowering makes them instructions (`lower/mma_f16.rs`), and the price counts them.
 
-use gristmill_uop::fragment::{Digit, MMA_F16};
+use gristmill_uop::fragment::{Digit, MMA_F16, SWIZZLE};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, ReduceOp, Scalar};
 
 /// Rows of a product.
@@ -121,4 +121,28 @@ fn half(g: &Graph, x: Id) -> Option<Id> {
     let known = |n: Id| matches!(g[n].op, Op::Load | Op::Index);
     let rounded = g[from].op == Op::Cast && g.scalar(g[from].src[0]) == Scalar::F32 && known(g[from].src[0]);
     (g.scalar(from).is_half() && (known(from) || rounded)).then_some(from)
+}
+
+/// Which of a line's units stands in the place of that number, and the other way round (`uop/src/fragment.rs`, `Shared`): each of its two bits is turned by one of the line's.
+pub fn swizzled(g: &mut Graph, unit: Id, line: Id) -> Id {
+    let [two, four] = [2, 4].map(|n| g.int(n));
+    let [halves, quarters] = [two, four].map(|n| g.idiv(line, n));
+    let high = g.idiv(unit, two);
+    let [high, low] = [g.add(high, quarters), g.add(unit, halves)].map(|bit| g.modulo(bit, two));
+    let high = g.mul(high, two);
+    g.add(high, low)
+}
+
+/// A local memory, whose number is so, that begins where a swizzle does.
+pub const fn at_swizzle(number: i64) -> i64 {
+    number | AT_SWIZZLE
+}
+const AT_SWIZZLE: i64 = 1 << 20;
+
+/// Bytes of whose multiples one is where that local memory begins.
+pub fn alignment(g: &Graph, local: Id) -> i64 {
+    match g[local].arg {
+        Arg::Int(number) if number & AT_SWIZZLE != 0 => SWIZZLE,
+        _ => 1,
+    }
 }

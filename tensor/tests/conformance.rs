@@ -557,7 +557,7 @@ fn gpus_with_less_compute_the_same() {
     }
 }
 
-/// Where several warps can share columns they do, but not of tiles of tokens that data gives their weights, which the last case has.
+/// Where several warps can share columns they do, but not of small tiles of tokens that data gives their weights, which the last case has.
 #[test]
 fn several_warps_share_columns() {
     use gristmill_compiler::{Cheapest, Dialect, compile};

@@ -96,8 +96,29 @@ pub struct Fragment {
     pub second: Held,
     /// The sums, `rows × columns`.
     pub sums: Held,
-    /// Of a product of several warps: is a unit of what they share eight columns of a term, not eight terms of a column?
-    pub transposed: bool,
+    /// Of a product of several warps: how the columns that they share lie.
+    pub shared: Shared,
+}
+
+/// How columns that several warps share lie in memory of the workgroup's, by units of 16 bytes with a swizzle of 64 (PTX ISA, "Asynchronous warpgroup level matrix shared memory
+/// layout"): lines of four units, so that lanes that copy rows from memory fill whole ones, and which of the four stands where depends on the line, so that units of eight lines
+/// that are read together lie in all banks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shared {
+    /// A line is 32 terms of a column; those of all columns follow, then those of the next terms (K-major).
+    Columns,
+    /// A line is 32 columns of a term; those of all terms follow, then those of the next columns (MN-major).
+    Transposed,
+}
+
+/// Units of a line.
+pub const OF_LINE: i64 = 4;
+/// Bytes after which the places of units in their lines are the same again: what is laid out so begins at a multiple of them.
+pub const SWIZZLE: i64 = 2 * OF_LINE * OF_LINE * 2 * UNIT;
+
+/// The place of a unit, of so many from the first of a row, where there are so many lines of each four.
+const fn unit(number: i64, line: i64, lines: i64) -> i64 {
+    (number / OF_LINE * lines + line) * OF_LINE + ((number % OF_LINE) ^ (line / 2 % OF_LINE))
 }
 
 impl Fragment {
@@ -111,16 +132,33 @@ impl Fragment {
     }
     /// Where it has the unit that holds an element of what several warps share, in units from the first; and the element's number in it.
     pub const fn place(&self, term: i64, column: i64) -> [i64; 2] {
-        match self.transposed {
-            true => [unit_transposed(self, column / UNIT, term), column % UNIT],
-            false => [unit(self, term / UNIT, column), term % UNIT],
+        match self.shared {
+            Shared::Columns => [unit(term / UNIT, column, self.columns), term % UNIT],
+            Shared::Transposed => [unit(column / UNIT, term, self.terms), column % UNIT],
+        }
+    }
+    /// Lines of each four units of a row: columns, or terms.
+    pub const fn lines(&self) -> i64 {
+        match self.shared {
+            Shared::Columns => self.columns,
+            Shared::Transposed => self.terms,
+        }
+    }
+    /// Units of lines that have so many elements each.
+    pub const fn units(&self, elements: i64) -> i64 {
+        let of_line = OF_LINE * UNIT;
+        (elements + of_line - 1) / of_line * OF_LINE * self.lines()
+    }
+    /// Units of what several warps share.
+    pub const fn shared_units(&self) -> i64 {
+        match self.shared {
+            Shared::Columns => self.units(self.terms),
+            Shared::Transposed => self.units(self.columns),
         }
     }
     /// The product of several warps of so many columns that stand in a stage.
-    pub fn of_stage(operand: Scalar, columns: i64, transposed: bool) -> Option<&'static Fragment> {
-        WARPS
-            .iter()
-            .find(|f| f.is_of_group() && f.operand == operand && f.columns == columns && f.transposed == transposed)
+    pub fn of_stage(operand: Scalar, columns: i64, shared: Shared) -> Option<&'static Fragment> {
+        WARPS.iter().find(|f| f.is_of_group() && f.operand == operand && f.columns == columns && f.shared == shared)
     }
     /// Registers of a lane that both operands have.
     pub fn words(&self) -> usize {
@@ -187,18 +225,15 @@ macro_rules! mma {
                 elements: &[Digit::rows($elements, 1)],
             },
             sums: SUMS,
-            transposed: false,
+            shared: Shared::Columns,
         }
     };
 }
 
 /// A row of `wgmma` with so many columns, as two instructions of 16 terms: four warps have 16 rows each, and of the columns what they share in memory of
-/// the workgroup's. A lane's part of that are the units of [`UNIT`] terms that it copies there, in the order of [`unit`].
+/// the workgroup's. A lane's part of that are the units of [`UNIT`] terms that it copies there.
 macro_rules! wgmma {
-    ($name:literal, $columns:literal columns) => {
-        wgmma!($name, $columns columns, transposed: false)
-    };
-    ($name:literal, $columns:literal columns, transposed: $transposed:literal) => {
+    ($name:literal, $columns:literal columns, $shared:ident) => {
         Fragment {
             name: $name,
             rows: 64,
@@ -222,40 +257,28 @@ macro_rules! wgmma {
                 registers: &[Digit::columns(2, 1), Digit::rows(2, 8), Digit::columns($columns / 8, 8)],
                 elements: &[],
             },
-            transposed: $transposed,
+            shared: Shared::$shared,
         }
     };
 }
 
 /// Terms of 16 bytes of halves.
 pub const UNIT: i64 = 8;
-/// Where the second operand of `wgmma` has a unit of a column, in units from its first: eight columns are neighbours, 128 bytes (PTX ISA, "Asynchronous
-/// warpgroup level matrix shared memory layout", K-major and without a swizzle).
-/// Units of the next terms begin two further on than those of a column end, so that lanes that copy a column's write to other banks.
-pub const fn unit(of: &Fragment, number: i64, column: i64) -> i64 {
-    number * (of.columns + 2) + column
-}
-/// The same of a unit of eight columns of a term, where they are units (MN-major): of those columns all terms are neighbours. The next columns' begin a unit further on than
-/// theirs end, so that lanes that copy a row of a term write to other banks.
-pub const fn unit_transposed(of: &Fragment, number: i64, term: i64) -> i64 {
-    number * (of.terms + 1) + term
-}
-
 /// Products of halves on sm_90 (PTX ISA, `wgmma.mma_async`), for columns by fours: what divides a tile of tokens.
-pub const WGMMA_16: Fragment = wgmma!("wgmma.m64n16k16.f16", 16 columns);
+pub const WGMMA_16: Fragment = wgmma!("wgmma.m64n16k16.f16", 16 columns, Columns);
 /// The same of 32 columns.
-pub const WGMMA_32: Fragment = wgmma!("wgmma.m64n32k16.f16", 32 columns);
+pub const WGMMA_32: Fragment = wgmma!("wgmma.m64n32k16.f16", 32 columns, Columns);
 /// The same of 64 columns.
-pub const WGMMA_64: Fragment = wgmma!("wgmma.m64n64k16.f16", 64 columns);
+pub const WGMMA_64: Fragment = wgmma!("wgmma.m64n64k16.f16", 64 columns, Columns);
 /// The same of 128 columns.
-pub const WGMMA_128: Fragment = wgmma!("wgmma.m64n128k16.f16", 128 columns);
-/// Those whose columns stand in stages: of 256 columns too, and with units of eight columns.
-const WGMMA_256: Fragment = wgmma!("wgmma.m64n256k16.f16", 256 columns);
-const WGMMA_16_TRANSPOSED: Fragment = wgmma!("wgmma.m64n16k16.f16.transposed", 16 columns, transposed: true);
-const WGMMA_32_TRANSPOSED: Fragment = wgmma!("wgmma.m64n32k16.f16.transposed", 32 columns, transposed: true);
-const WGMMA_64_TRANSPOSED: Fragment = wgmma!("wgmma.m64n64k16.f16.transposed", 64 columns, transposed: true);
-const WGMMA_128_TRANSPOSED: Fragment = wgmma!("wgmma.m64n128k16.f16.transposed", 128 columns, transposed: true);
-const WGMMA_256_TRANSPOSED: Fragment = wgmma!("wgmma.m64n256k16.f16.transposed", 256 columns, transposed: true);
+pub const WGMMA_128: Fragment = wgmma!("wgmma.m64n128k16.f16", 128 columns, Columns);
+/// Those whose columns stand in stages: of 256 columns too, and with lines of a term.
+const WGMMA_256: Fragment = wgmma!("wgmma.m64n256k16.f16", 256 columns, Columns);
+const WGMMA_16_TRANSPOSED: Fragment = wgmma!("wgmma.m64n16k16.f16.transposed", 16 columns, Transposed);
+const WGMMA_32_TRANSPOSED: Fragment = wgmma!("wgmma.m64n32k16.f16.transposed", 32 columns, Transposed);
+const WGMMA_64_TRANSPOSED: Fragment = wgmma!("wgmma.m64n64k16.f16.transposed", 64 columns, Transposed);
+const WGMMA_128_TRANSPOSED: Fragment = wgmma!("wgmma.m64n128k16.f16.transposed", 128 columns, Transposed);
+const WGMMA_256_TRANSPOSED: Fragment = wgmma!("wgmma.m64n256k16.f16.transposed", 256 columns, Transposed);
 
 /// Products of bytes on NVIDIA's tensor cores from sm_80 on (PTX ISA, `mma.sync`).
 pub const MMA_I8: Fragment = mma!("mma.m16n8k32.s8", I8 -> I32, 4 a word, 2 words);
@@ -292,7 +315,7 @@ macro_rules! amx {
                 elements: &[Digit::rows($elements, 1), Digit::columns(16, 1)],
             },
             sums: Held { lanes: &[], registers: &[Digit::rows(16, 1)], elements: &[Digit::columns(16, 1)] },
-            transposed: false,
+            shared: Shared::Columns,
         }
     };
 }
@@ -419,17 +442,17 @@ mod tests {
 
     #[test]
     fn rows_are_told_apart_by_type_and_words() {
-        for f in WARPS.iter().filter(|f| !f.transposed) {
+        for f in WARPS.iter().filter(|f| f.shared == Shared::Columns) {
             assert_eq!(Fragment::of_words(f.operand, f.words()).map(|f| f.name), Some(f.name));
         }
         for f in TILES {
             assert_eq!(Fragment::of_sums(f.sum).map(|f| f.name), Some(f.name));
         }
         assert_eq!(Fragment::of_words(Scalar::F16, 5), None);
-        let stage = |columns, transposed| Fragment::of_stage(Scalar::F16, columns, transposed).map(|f| f.name);
-        assert_eq!(stage(64, false), Some(WGMMA_64.name));
-        assert_eq!(stage(256, true), Some("wgmma.m64n256k16.f16.transposed"));
-        assert_eq!(stage(48, false), None);
+        let stage = |columns, shared| Fragment::of_stage(Scalar::F16, columns, shared).map(|f| f.name);
+        assert_eq!(stage(64, Shared::Columns), Some(WGMMA_64.name));
+        assert_eq!(stage(256, Shared::Transposed), Some("wgmma.m64n256k16.f16.transposed"));
+        assert_eq!(stage(48, Shared::Columns), None);
     }
 
     #[test]
@@ -438,11 +461,30 @@ mod tests {
             let all = (0..f.terms).flat_map(|term| (0..f.columns).map(move |column| f.place(term, column)));
             let distinct: BTreeSet<[i64; 2]> = all.collect();
             assert_eq!(distinct.len() as i64, f.terms * f.columns, "{}", f.name);
+            assert!(distinct.iter().all(|p| p[0] < f.shared_units()), "{}", f.name);
             // Eight terms, or columns, of a unit are neighbours.
-            let [along, other] =
-                if f.transposed { [f.place(3, 8 + 5), f.place(3, 8)] } else { [f.place(8 + 5, 3), f.place(8, 3)] };
+            let [along, other] = match f.shared {
+                Shared::Transposed => [f.place(3, 8 + 5), f.place(3, 8)],
+                Shared::Columns => [f.place(8 + 5, 3), f.place(8, 3)],
+            };
             assert_eq!([along[0] - other[0], along[1], other[1]], [0, 5, 0], "{}", f.name);
         }
+    }
+
+    /// The swizzle of 64 bytes as PTX ISA has it: bits 7 and 8 of an address change its bits 4 and 5.
+    #[test]
+    fn units_change_places_as_bits_of_their_address_do() {
+        let of_stage = Fragment::of_stage(Scalar::F16, 64, Shared::Transposed).expect("a row");
+        let all = (0..32).flat_map(|term| (0..64).map(move |column| [term, column]));
+        for [term, column] in all.filter(|[term, _]| term % 8 == 0) {
+            let plain = (column * OF_LINE + term / UNIT) * 16;
+            assert_eq!(WGMMA_64.place(term, column)[0] * 16, plain ^ (plain >> 7 & 3) << 4);
+            // Of the other order, the first 32 columns of all terms and then the rest.
+            let (term, column) = (column % 32, 8 * (term / 8 + 4 * (column / 32)));
+            let plain = ((column / 32 * 32 + term) * OF_LINE + column / UNIT % OF_LINE) * 16;
+            assert_eq!(of_stage.place(term, column)[0] * 16, plain ^ (plain >> 7 & 3) << 4);
+        }
+        assert_eq!(SWIZZLE, 512);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub const OF_LANE: i64 = 32;
 /// Fewest of them: of two products.
 const LEAST_OF_LANE: i64 = 8;
 /// Terms of a wide load of 16 bytes.
-const WIDE: i64 = 8;
+pub const WIDE: i64 = 8;
 /// Terms whose codes are bytes of a word.
 pub const QUAD: i64 = 4;
 /// The largest f16: what is beyond it is taken for it.
@@ -37,6 +37,8 @@ const LEAST: i64 = 8;
 /// Rows and tokens of a workgroup's tile where several warps share columns. Smaller tiles read more of the second-level cache than it has time for (an H200's product of 2,048
 /// rows and 512 tokens by tiles of 128 and 64: 75 us, 45 by warps that have columns of their own), and so do what is left of rows (V2-Lite's 576 of 2,048 tokens: 53 us, 31).
 pub const TILE_OF_GROUPS: [i64; 2] = [256, 128];
+/// Tokens of a tile whose weights data tells, where several warps share columns.
+pub const LEAST_OF_GROUP: i64 = 64;
 
 /// The product of halves, and the node that has a buffer for it.
 pub struct Product {
@@ -128,8 +130,9 @@ fn order(g: &Graph, w: Id, (dims, tokens): (&[Id], i64), (step, operand): (i64, 
     // As many as nearly every multiprocessor has one of.
     let group = machine.fragments.iter().any(Fragment::is_of_group) && 4 * tiles >= 3 * machine.units as i64;
     // Of tiles of tokens that data gives their weights there are more than weights; and a ring wants a loop: of one step there is none.
-    let whole = g.int_value(rows).is_some_and(|n| n % high == 0) && g.int_value(columns) != Some(step);
-    Order { step, group, alone: operand != Scalar::F16 || !whole || others > matrices(g, w) }
+    let whole = g.int_value(rows).is_some_and(|n| n % (high / 2) == 0) && g.int_value(columns) != Some(step);
+    let small = others > matrices(g, w) && tokens < LEAST_OF_GROUP;
+    Order { step, group, alone: operand != Scalar::F16 || !whole || small }
 }
 
 /// Matrices of rows in the packed weight that `w` moves.
@@ -171,6 +174,16 @@ pub fn place(g: &mut Graph, order: Order, rows: i64, row: Id, k: Id) -> Id {
     };
     let before = [(number, loads * rows * LANES * WIDE), (load, rows * LANES * WIDE), (row, LANES * WIDE)];
     strided(g, &[&before[..], &of_row, &[(high, 1)]].concat())
+}
+
+/// A term's number in digits, each with its count and with how far apart in a row its values are: those of a unit of 16 bytes, the first of which are neighbours, and those of
+/// the units that follow one another of a row.
+pub fn digits(order: Order) -> [Vec<[i64; 2]>; 2] {
+    let [high, odd, quad, lane] = [[2, 2], [2, 1], [2, QUAD], [LANES, order.step / LANES]];
+    match order.is_of_groups() {
+        false => [vec![high, odd, quad], vec![lane]],
+        true => [vec![high, lane], vec![odd, quad]],
+    }
 }
 
 /// The first term of a word of the unit of that number within so many units of four, in that order of several warps: `of_lane` is the first term of the lane that

@@ -1,6 +1,7 @@
 //! A kernel in a graph of its own, and what it is called with.
 
 use super::dialect::Signature;
+use crate::fragment::alignment;
 use crate::lower::{Code, KernelCode, bytes_of};
 use crate::nest::{adds, global_ranges};
 use crate::schedule::Launch;
@@ -154,7 +155,7 @@ fn scratch(g: &Graph, bodies: &[Vec<Id>]) -> (Vec<(Id, usize)>, usize) {
     (placed, bytes)
 }
 
-/// Places the buffers of these bodies that have no offset yet: bytes of all. A buffer begins at a cache line, and lies apart from those of every body that has it: those
+/// Places the buffers of these bodies that have no offset yet: bytes of all. A buffer begins at a cache line, or where a swizzle does, and lies apart from those of every body that has it: those
 /// of equal number and size are one node, which may stand beside one buffer in a body and beside another in the next.
 fn place(g: &Graph, bodies: &[Vec<Id>], placed: &mut Vec<(Id, usize)>) -> usize {
     let beside = |a: Id, b: Id| bodies.iter().any(|body| body.contains(&a) && body.contains(&b));
@@ -166,7 +167,10 @@ fn place(g: &Graph, bodies: &[Vec<Id>], placed: &mut Vec<(Id, usize)>) -> usize 
         let mut taken: Vec<(usize, usize)> = taken.map(|&(m, at)| (at, at + bytes_of(g, m))).collect();
         taken.sort_unstable();
         let size = bytes_of(g, n);
-        let free = |at: usize, &(begin, end): &(usize, usize)| if at + size <= begin { at } else { at.max(end) };
+        let whole = alignment(g, n) as usize;
+        let free = |at: usize, &(begin, end): &(usize, usize)| {
+            if at + size <= begin { at } else { at.max(end).next_multiple_of(whole) }
+        };
         placed.push((n, taken.iter().fold(0, free)));
     }
     placed.iter().map(|&(n, at)| at + bytes_of(g, n)).max().unwrap_or(0)

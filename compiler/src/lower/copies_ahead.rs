@@ -9,6 +9,8 @@
 
 use super::code::{Code, Statement, bytes_of, define};
 use super::rings::{BYTES, Columns, Family, Ring, Unit, group, rings};
+use crate::fragment::{at_swizzle, swizzled};
+use gristmill_uop::fragment::SWIZZLE;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -28,6 +30,7 @@ pub fn copies_ahead(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> C
     let found = rings(g, &code.statements, target.threads as i64);
     let wanted: i64 = found.iter().map(Ring::bytes).sum();
     let stages: i64 = code.locals.iter().map(|&l| bytes_of(g, l) as i64).sum();
+    let stages = (stages + SWIZZLE - 1) / SWIZZLE * SWIZZLE;
     let room = (target.machine.shared_per_workgroup as i64 - stages - FOLDS) / wanted.max(1) - 1;
     let ahead = ahead.min(room).max(0);
     // Products of several warps read nothing but copies.
@@ -41,7 +44,8 @@ pub fn copies_ahead(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> C
     for (number, ring) in found.iter().enumerate().rev() {
         let ahead = ahead.min(ring.count - 1);
         let elements = g.int((ahead + 1) * ring.bytes() / 4);
-        let number = Arg::Int(RINGS + number as i64);
+        let number = RINGS + number as i64;
+        let number = Arg::Int(if ring.columns.is_empty() { number } else { at_swizzle(number) });
         let buffer = g.intern(Node { op: Op::Local, dtype: Scalar::U32.one(), src: smallvec![elements], arg: number });
         locals.push(buffer);
         let known = known(g, &all[..ring.first]);
@@ -176,6 +180,7 @@ impl Writer<'_> {
         for (number, family) in ring.copied.iter().enumerate() {
             let Statement::Wide(from, at, bytes, _) = &all[family.statements[0]] else { continue };
             let at = self.in_step(*at, step);
+            let at = if family.unit.is_some() { self.swizzled(at, &family.own) } else { at };
             let (mut offset, behind) = self.apart(at);
             let (mut to, before) = self.address(place, number);
             let (count, sharing) = (family.statements.len() as i64, family.sharing());
@@ -270,6 +275,13 @@ impl Writer<'_> {
         }
         let (at, behind) = self.apart(at);
         (at, behind + self.ring.columns_at() / 4 + unit.at)
+    }
+    /// The address of the unit that a lane copies: places follow one another as lanes do, so that those who copy the same columns fill whole lines, and which of a line's units goes
+    /// where is the swizzle's.
+    fn swizzled(&mut self, at: Id, own: &[(Id, i64)]) -> Id {
+        let &[.., (column, _), (unit, _)] = own else { return at };
+        let turned = swizzled(self.g, unit, column);
+        self.g.substitute(at, &mut FxHashMap::from_iter([(unit, turned)]))
     }
     /// An index, as it is in that iteration.
     fn in_step(&mut self, at: Id, step: Id) -> Id {

@@ -9,8 +9,8 @@ use super::unpacked;
 use super::warp::{Side, Tile};
 use crate::decompose::halves;
 use crate::fragment::Sum;
-use crate::nest::{ranges_of_kind, replaced};
-use gristmill_uop::fragment::{Fragment, UNIT, WARPS};
+use crate::nest::{distance, ranges_of_kind, replaced};
+use gristmill_uop::fragment::{Digit, Fragment, UNIT, WARPS};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources};
 use rustc_hash::FxHashMap;
@@ -115,9 +115,16 @@ impl Product {
             let Some(tile) = Tile::of(g, of, closed, None) else { continue };
             // Columns that lie in its units are there for it.
             let in_units = |sum: &Sum| {
-                let at = g.linear(g[sum.columns].src[1]);
                 let elements = |column: i64| of.place(0, column)[0] * UNIT + of.place(0, column)[1];
-                tile.outputs(Side::Second).all(|&(d, r)| at.coefficient(r) == elements(d.column))
+                let first: Vec<(Id, i64)> = tile.ranges().chain([term]).map(|r| (r, 0)).collect();
+                let behind = |r: Id, n: i64| {
+                    let at: Vec<(Id, i64)> = first.iter().map(|&(x, _)| (x, if x == r { n } else { 0 })).collect();
+                    distance(g, g[sum.columns].src[1], &at)
+                };
+                let of_digit = |&(d, r): &(Digit, Id)| {
+                    [1, d.count - 1].into_iter().all(|n| behind(r, n) == elements(n * d.column))
+                };
+                tile.outputs(Side::Second).all(of_digit)
             };
             if let Some(sum) = both().find(|sum| tile.fits(g, sum.rows, sum.columns) && in_units(sum)) {
                 return Some(Product { id, sum, of, tile, term, terms, unrolled });

@@ -2,7 +2,7 @@
 
 use super::code::{Code, Statement, end_of_block};
 use super::threads::ThreadIndex;
-use gristmill_uop::fragment::{self, Fragment};
+use gristmill_uop::fragment::{Fragment, SWIZZLE, UNIT};
 use gristmill_uop::rules::index::gcd;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashMap;
@@ -77,11 +77,11 @@ impl Columns {
             all.of.insert(words[0], all.words);
             for (i, unit) in words.chunks(UNIT_WORDS as usize).enumerate() {
                 // Eight columns beside one another are a fragment's.
-                let place = all.words + fragment::unit(of, 0, 8 * i as i64) * UNIT_WORDS;
+                let place = all.words + of.place(0, 8 * i as i64)[0] * UNIT_WORDS;
                 all.units.entry(unit[0]).or_default().push(place);
             }
-            all.apart = [fragment::unit(of, 1, 0), fragment::unit(of, 0, 1)].map(|units| units * UNIT_WORDS);
-            all.words += fragment::unit(of, of.terms / fragment::UNIT, 0) * UNIT_WORDS;
+            all.apart = [of.place(UNIT, 0), of.place(0, 1)].map(|[units, _]| units * UNIT_WORDS);
+            all.words += of.shared_units() * UNIT_WORDS;
         }
         all
     }
@@ -156,7 +156,8 @@ impl Ring {
     }
     /// Bytes before the columns that products of several warps read.
     pub fn columns_at(&self) -> i64 {
-        self.copied.iter().filter(|f| f.unit.is_none()).map(Family::bytes).sum()
+        let before: i64 = self.copied.iter().filter(|f| f.unit.is_none()).map(Family::bytes).sum();
+        if self.columns.is_empty() { before } else { (before + SWIZZLE - 1) / SWIZZLE * SWIZZLE }
     }
     /// Do threads read what others have copied?
     pub fn is_shared(&self) -> bool {

@@ -3,13 +3,13 @@
 
 use crate::nest::{Nest, Ranges, strided};
 use crate::tile::Accumulators;
-use gristmill_uop::fragment::{Digit, Fragment, MMA_F16};
+use gristmill_uop::fragment::{Digit, Fragment, MMA_F16, Shared};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::FxHashMap;
 
 /// The product whose accumulators a plan names.
 fn fragment(plan: &Accumulators) -> Option<&'static Fragment> {
-    Fragment::of_stage(Scalar::F16, plan.wide * MMA_F16.columns, false)
+    Fragment::of_stage(Scalar::F16, plan.wide * MMA_F16.columns, Shared::Columns)
 }
 
 /// A nest's loop over rows, and its loop over columns or those of its sums.

@@ -5,7 +5,7 @@ use crate::fragment::{WARP, along};
 use crate::nest::{Nest, Ranges, divisor, strided};
 use crate::tile::Warps;
 use crate::tile::product::Product;
-use gristmill_uop::fragment::Fragment;
+use gristmill_uop::fragment::{Fragment, Shared};
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
@@ -20,7 +20,7 @@ fn contiguous(g: &mut Graph, load: Id, r: Id) -> bool {
 pub fn nest(g: &mut Graph, store: Id, plan: &Warps, machine: &Machine, ranges: &mut Ranges) -> Option<Id> {
     let product = if plan.groups { Product::of_stages(g, store, machine)? } else { Product::of(g, store, machine)? };
     let of = match plan.groups {
-        true => Fragment::of_stage(product.sum.operand, plan.wide * product.of.columns, false)?,
+        true => Fragment::of_stage(product.sum.operand, plan.wide * product.of.columns, Shared::Columns)?,
         false => product.of,
     };
     let high = product.high * product.of.rows / of.rows;

@@ -1,12 +1,11 @@
-//! Stages that products of several warps read as their columns (`uop/src/fragment.rs`, `unit`): eight terms of a column are a unit of 16 bytes, and those of eight columns follow one
-//! another. Elsewhere a stage has rows, one for each column. Whoever fills it writes the same elements to other places.
+//! Stages that products of several warps read as their columns lie as `uop/src/fragment.rs` (`Shared`) says. Elsewhere a stage has rows, one for each column. Whoever fills it writes the same elements to other places.
 
-use crate::fragment::Sum;
-use crate::nest::{Nest, replaced};
+use crate::fragment::{Sum, at_swizzle, swizzled};
+use crate::nest::{Nest, replaced, strided};
 use crate::tile::{NestPlan, Warps};
-use gristmill_uop::fragment::{Fragment, MMA_F16, UNIT};
+use gristmill_uop::fragment::{Fragment, MMA_F16, OF_LINE, Shared, UNIT};
 use gristmill_uop::machine::Machine;
-use gristmill_uop::{Graph, Id, Node, Op, RangeKind};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
@@ -16,38 +15,27 @@ struct Units {
     of: &'static Fragment,
     /// Elements of a row as it was: of a column, or of a term.
     row: i64,
+    /// Those of them that are there: others keep rows apart.
+    used: i64,
 }
 
 impl Units {
     /// Units of so many columns, or of so many terms, as a product has.
     fn of_block(&self) -> i64 {
-        let row = (self.row + UNIT - 1) / UNIT * UNIT;
-        if self.of.transposed { self.of.place(0, row)[0] } else { self.of.place(row, 0)[0] }
-    }
-    /// Rows of a block.
-    fn rows(&self) -> i64 {
-        if self.of.transposed { self.of.terms } else { self.of.columns }
+        self.of.units(self.used)
     }
     /// Where the element lies that was at an offset.
     fn at(&self, g: &mut Graph, offset: Id) -> Id {
-        let [row, rows, eight] = [self.row, self.rows(), UNIT].map(|n| g.int(n));
+        let [row, lines, eight, four] = [self.row, self.of.lines(), UNIT, OF_LINE].map(|n| g.int(n));
         let (line, along) = (g.idiv(offset, row), g.modulo(offset, row));
-        let (block, line) = (g.idiv(line, rows), g.modulo(line, rows));
-        let (number, along) = (g.idiv(along, eight), g.modulo(along, eight));
-        // Units from eight elements of a row to the next eight, and from one row to the next.
-        let [next, beside] = match self.of.transposed {
-            true => [[0, UNIT], [1, 0]],
-            false => [[UNIT, 0], [0, 1]],
-        };
-        let units = [next, beside].map(|[term, column]| self.of.place(term, column)[0]);
-        let steps = [(block, self.of_block()), (number, units[0]), (line, units[1])];
-        let zero = g.int(0);
-        let first = steps.into_iter().fold(zero, |at, (index, units)| {
-            let units = g.int(units * UNIT);
-            let step = g.mul(index, units);
-            g.add(at, step)
-        });
-        g.add(first, along)
+        let (block, line) = (g.idiv(line, lines), g.modulo(line, lines));
+        let (unit, along) = (g.idiv(along, eight), g.modulo(along, eight));
+        let (number, unit) = (g.idiv(unit, four), g.modulo(unit, four));
+        let unit = swizzled(g, unit, line);
+        let of_number = OF_LINE * self.of.lines();
+        let units = [(block, self.of_block()), (number, of_number), (line, OF_LINE), (unit, 1)];
+        let elements = units.map(|(index, units)| (index, units * UNIT));
+        strided(g, &[&elements[..], &[(along, 1)]].concat())
     }
 }
 
@@ -60,10 +48,11 @@ pub fn units(g: &mut Graph, nests: Vec<Id>, plans: &[NestPlan], machine: &Machin
         if row < UNIT || all.contains_key(&buffer) {
             continue;
         }
-        let units = Units { stage: buffer, of, row };
-        let blocks = (g.max_of(g[buffer].src[0]) / row + units.rows() - 1) / units.rows();
+        let units = Units { stage: buffer, of, row, used: used(g, &nests, buffer, row) };
+        let blocks = (g.max_of(g[buffer].src[0]) / row + of.lines() - 1) / of.lines();
         let elements = g.int(blocks * units.of_block() * UNIT);
-        let (dtype, arg) = (g[buffer].dtype, g[buffer].arg.clone());
+        let Arg::Int(number) = g[buffer].arg else { continue };
+        let (dtype, arg) = (g[buffer].dtype, Arg::Int(at_swizzle(number)));
         let stage = g.intern(Node { op: Op::Local, dtype, src: smallvec![elements], arg });
         all.insert(buffer, Units { stage, ..units });
     }
@@ -86,6 +75,17 @@ pub fn units(g: &mut Graph, nests: Vec<Id>, plans: &[NestPlan], machine: &Machin
     nests.into_iter().map(moved).collect()
 }
 
+/// Elements of a stage's rows that nests write.
+fn used(g: &mut Graph, nests: &[Id], stage: Id, row: i64) -> i64 {
+    let offsets: Vec<Id> = nests.iter().filter(|&&n| g[n].src[0] == stage).map(|&n| g[n].src[1]).collect();
+    let length = g.int(row);
+    let last = |offset: Id| {
+        let along = g.modulo(offset, length);
+        g.bounds(along).map_or(row - 1, |b| b.1.min(row - 1))
+    };
+    offsets.into_iter().map(last).max().map_or(row, |last| last + 1)
+}
+
 /// What a nest's product of several warps, if that is its plan, reads of a stage: the load, the fragment, and elements from one column, or term, to the next.
 fn columns(g: &Graph, nest: Id, plan: &NestPlan, machine: &Machine) -> Option<(Id, &'static Fragment, i64)> {
     let NestPlan::Warps(Warps { groups: true, wide, .. }) = plan else { return None };
@@ -99,7 +99,9 @@ fn columns(g: &Graph, nest: Id, plan: &NestPlan, machine: &Machine) -> Option<(I
     }
     let at = g.linear(g[load].src[1]);
     let term = g[id].src[1..].iter().copied().find(|&r| g.range_kind(r) == Some(RangeKind::Unroll))?;
-    let transposed = at.coefficient(column) == 1;
-    let row = at.coefficient(if transposed { term } else { column });
-    Some((load, Fragment::of_stage(sum.operand, wide * MMA_F16.columns, transposed)?, row))
+    let (shared, along) = match at.coefficient(column) {
+        1 => (Shared::Transposed, term),
+        _ => (Shared::Columns, column),
+    };
+    Some((load, Fragment::of_stage(sum.operand, wide * MMA_F16.columns, shared)?, at.coefficient(along)))
 }

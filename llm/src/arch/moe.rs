@@ -123,7 +123,11 @@ impl Experts {
     /// Rows of a tile of tokens of one expert, in steps of at most `max` tokens: enough to unpack a weight once for several, few
     /// enough that the mean waste (half a tile an expert) stays below the rows an expert gets.
     fn tile(&self, max: usize, tile: ExpertTile) -> usize {
-        let rows = match max * self.used / self.count {
+        let mean = max * self.used / self.count;
+        if let Some(group) = tile.group.filter(|&group| mean >= group) {
+            return group;
+        }
+        let rows = match mean {
             0..8 => 4,
             8..32 => 8,
             // Of rows that fall to experts by chance few experts get more than two deviations above the mean.

@@ -85,6 +85,8 @@ pub struct ExpertTile {
     pub least: usize,
     /// However many.
     pub most: usize,
+    /// Where experts get as many on average, all tiles have so many; none where the machine has no use for them.
+    pub group: Option<usize>,
 }
 
 impl ExpertTile {
@@ -94,7 +96,7 @@ impl ExpertTile {
 
 impl Options {
     /// Tokens of a tile of one expert for products in registers: as many as keep the sums of a vector of rows there.
-    pub const TILE: ExpertTile = ExpertTile { least: 4, most: ExpertTile::WHOLE };
+    pub const TILE: ExpertTile = ExpertTile { least: 4, most: ExpertTile::WHOLE, group: None };
     /// Positions of a page.
     pub const PAGE: usize = Pools::PAGE;
     /// Rows for a context of `context` tokens that is filled in steps of at most `max_tokens`: any position may start any

@@ -2,7 +2,9 @@
 //! 4, … sequences.
 
 use crate::arch::{ExpertTile, Logits, Options, Plane, Pools, TokenClass};
+use gristmill_compiler::decompose::halves;
 use gristmill_uop::dtype::Scalar;
+use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 
@@ -179,13 +181,23 @@ pub fn plan_options(class: Class, cache: CacheShape, target: &Target) -> Options
     }
 }
 
+/// Tokens of one expert that several warps of a GPU multiply with one weight, where each expert has as many on average.
+const OF_SEVERAL_WARPS: usize = halves::LEAST_OF_GROUP as usize;
+
 /// Tokens of one expert that a tile has: whole columns of the machine's products, if it multiplies halves or tiles.
 fn expert_tile(target: &Target) -> ExpertTile {
     if let Some(of) = target.machine.tile_fragment() {
         return ExpertTile { most: TILES_OF_AN_EXPERT * of.rows as usize, ..Options::TILE };
     }
     match target.machine.fragment(Scalar::F16) {
-        Some(of) => ExpertTile { least: of.columns as usize, most: COLUMNS_OF_AN_EXPERT * of.columns as usize },
+        Some(of) => {
+            let several = target.machine.fragments.iter().any(Fragment::is_of_group);
+            ExpertTile {
+                least: of.columns as usize,
+                most: COLUMNS_OF_AN_EXPERT * of.columns as usize,
+                group: several.then_some(OF_SEVERAL_WARPS),
+            }
+        }
         None => Options::TILE,
     }
 }

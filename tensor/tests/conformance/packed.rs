@@ -138,6 +138,7 @@ pub fn shared_columns() -> Vec<Case> {
         })
         .vars(&[&[("n", 33)], &[("n", 160)]]),
     );
+    out.push(experts::grouped_of([256, 256], &Q4_0, 64, 150).renamed("by 64"));
     out.push(experts::grouped_of([256, 128], &Q4_0, 32, 150).renamed("by 32"));
     out
 }

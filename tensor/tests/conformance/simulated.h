@@ -137,6 +137,7 @@ FN f32x4 mma_halves_8(unsigned int a, unsigned int b, unsigned int x, f32x4 d) {
   return mma_of_halves(false, 1, own, d);
 }
 // Words of rows `g` and `g + 8` of this warp's 16, of 32 terms; columns in units of 8 terms, of all columns before the next, or of 8 columns, of all terms.
+// How columns lie: `Shared` in `uop/src/fragment.rs`.
 template <int COLUMNS, bool TRANSPOSED, class Sums> static inline Sums wgmma(const unsigned int *own, const void *columns, Sums d) {
   static float shown[2][1024][16];
   auto &values = shown[sim::turn & 1];
@@ -147,26 +148,27 @@ template <int COLUMNS, bool TRANSPOSED, class Sums> static inline Sums wgmma(con
   for (int n = 0; n < COLUMNS / 8; n++)
     for (int j = 0; j < 2; j++)
       for (int k = 0; k < 32; k++) {
-        const int at = TRANSPOSED ? (n * 33 + k) * 8 + 2 * t + j : (k / 8 * (COLUMNS + 2) + 8 * n + 2 * t + j) * 8 + k % 8;
-        const float column = half_at(false, halves[at], 0);
+        const int column = 8 * n + 2 * t + j;
+        const int at = TRANSPOSED ? ((column / 32 * 32 + k) * 4 + (n % 4 ^ k / 2 % 4)) * 8 + 2 * t + j
+                                  : (column * 4 + (k / 8 ^ column / 2 % 4)) * 8 + k % 8;
+        const float value = half_at(false, halves[at], 0);
         for (int i = 0; i < 2; i++) {
-          const float product = values[first + g * 4 + k % 8 / 2][2 * (2 * (k / 8) + i) + k % 2] * column;
+          const float product = values[first + g * 4 + k % 8 / 2][2 * (2 * (k / 8) + i) + k % 2] * value;
           d.at[4 * n + 2 * i + j] += product;
         }
       }
   return d;
 }
+#define WGMMA_OF(columns, sums, name, transposed) \
+FN f32x##sums name(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int f, unsigned int g, unsigned int h, unsigned int i, const void *at, f32x##sums d) { \
+  const unsigned int own[] = {a, b, c, e, f, g, h, i}; \
+  return wgmma<columns, transposed>(own, at, d); \
+}
 #define WGMMA(columns, sums) \
 struct f32x##sums { float at[sums]; }; \
 FN f32x##sums operator*(f32x##sums a, f32x##sums b) { for (int i = 0; i < sums; i++) a.at[i] *= b.at[i]; return a; } \
-FN f32x##sums wgmma_##columns(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int f, unsigned int g, unsigned int h, unsigned int i, const void *at, f32x##sums d) { \
-  const unsigned int own[] = {a, b, c, e, f, g, h, i}; \
-  return wgmma<columns, false>(own, at, d); \
-} \
-FN f32x##sums wgmma_##columns##_transposed(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int f, unsigned int g, unsigned int h, unsigned int i, const void *at, f32x##sums d) { \
-  const unsigned int own[] = {a, b, c, e, f, g, h, i}; \
-  return wgmma<columns, true>(own, at, d); \
-}
+WGMMA_OF(columns, sums, wgmma_##columns, false) \
+WGMMA_OF(columns, sums, wgmma_##columns##_transposed, true)
 WGMMA(16, 8)
 WGMMA(32, 16)
 WGMMA(64, 32)

@@ -1,7 +1,9 @@
 //! What every translation unit begins with: types, the words of the language that kernels are written in, conversions, and the few functions
 //! that have no operator.
 
-use gristmill_uop::fragment::WARPS;
+use crate::names::of_group;
+use gristmill_uop::fragment::{OF_LINE, Shared, WARPS};
+use std::collections::BTreeSet;
 
 /// Scalar types: name, C type.
 const SCALARS: &[(&str, &str)] = &[
@@ -23,15 +25,27 @@ pub fn prelude() -> String {
     format!("{DEVICE}#if __CUDA_ARCH__ == 900\n{}#endif\n{}", products_of_groups(), common())
 }
 
-/// Products of several warps: of 64 rows, of which each warp has words of 16, and columns in shared memory, in the order of `fragment::unit`. Descriptors count units of
-/// 16 bytes from eight terms to the next, and from eight columns to the next (PTX ISA, "Matrix descriptor").
+/// Products of several warps: of 64 rows, of which each warp has words of 16, and columns in shared memory, as `Fragment::place` says. Descriptors say
+/// that they have a swizzle of 64 bytes, and count units of 16 (PTX ISA, "Matrix descriptor", "Strides").
 fn products_of_groups() -> String {
     let mut s = String::from(WGMMA);
-    for of in WARPS.iter().filter(|of| of.is_of_group()) {
+    let groups = || WARPS.iter().filter(|of| of.is_of_group());
+    for sums in groups().map(|of| of.sums.registers()).collect::<BTreeSet<_>>() {
+        s += &format!(
+            "struct f32x{sums} {{ float at[{sums}]; }};\n\
+             FN f32x{sums} operator*(f32x{sums} a, f32x{sums} b) {{\n\
+             _Pragma(\"unroll\") for (int i = 0; i < {sums}; i++) a.at[i] *= b.at[i];\n\
+             return a;\n}}\n"
+        );
+    }
+    for of in groups() {
         let (columns, sums) = (of.columns, of.sums.registers());
-        let [terms, next] = [8, 16].map(|term| of.place(term, 0)[0]);
-        let (apart, name, transposed) =
-            (of.place(0, 8)[0], if of.transposed { "_transposed" } else { "" }, i32::from(of.transposed));
+        // Units from eight lines to the next, and from the first 32 columns of a term to the next.
+        let (name, next, apart) = (of_group(of), of.place(16, 0)[0], OF_LINE * 8);
+        let (across, transposed) = match of.shared {
+            Shared::Columns => (1, 0),
+            Shared::Transposed => (of.units(1), 1),
+        };
         let list = |range: std::ops::Range<i64>| range.map(|i| format!("%{i}")).collect::<Vec<_>>().join(",");
         let product = |i: i64| {
             let words = list(sums + 4 * i..sums + 4 * i + 4);
@@ -41,17 +55,9 @@ fn products_of_groups() -> String {
         let d = (0..sums).map(|i| format!("\"+f\"(d.at[{i}])")).collect::<Vec<_>>().join(",");
         let words = "abcefghi".chars();
         let (own, read): (Vec<_>, Vec<_>) = words.map(|w| (format!("unsigned int {w}"), format!("\"r\"({w})"))).unzip();
-        if !of.transposed {
-            s += &format!(
-                "struct f32x{sums} {{ float at[{sums}]; }};\n\
-                 FN f32x{sums} operator*(f32x{sums} a, f32x{sums} b) {{\n\
-                 _Pragma(\"unroll\") for (int i = 0; i < {sums}; i++) a.at[i] *= b.at[i];\n\
-                 return a;\n}}\n"
-            );
-        }
         s += &format!(
-            "FN f32x{sums} wgmma_{columns}{name}({}, const void *columns, f32x{sums} d) {{\n\
-             const unsigned long long x = columns_at(columns, {terms}, {apart});\n\
+            "FN f32x{sums} {name}({}, const void *columns, f32x{sums} d) {{\n\
+             const unsigned long long x = columns_at(columns, {across}, {apart});\n\
              asm volatile(\"wgmma.fence.sync.aligned; {} {} wgmma.commit_group.sync.aligned;\" : {d} : {}, \"l\"(x), \"l\"(x + {}) : \"memory\");\n\
              return d;\n}}\n",
             own.join(", "),
@@ -70,9 +76,9 @@ const WGMMA: &str = r#"
 #define PRODUCTS_ENDED_BUT(but) asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(but) : "memory")
 #define WRITES_SHOWN asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 #define PRODUCTS_ENDED asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory")
-FN unsigned long long columns_at(const void *columns, int terms, int apart) {
+FN unsigned long long columns_at(const void *columns, int across, int apart) {
   const unsigned int at = (unsigned int)__cvta_generic_to_shared(columns);
-  return (at & 0x3ffffu) >> 4 | (unsigned long long)terms << 16 | (unsigned long long)apart << 32;
+  return (at & 0x3ffffu) >> 4 | (unsigned long long)across << 16 | (unsigned long long)apart << 32 | 2ull << 62;
 }
 "#;
 
@@ -118,7 +124,7 @@ const DEVICE: &str = r#"
 #define ENTRY(threads, beside, name) extern "C" __global__ void __launch_bounds__(threads, beside) name
 #define TABLE static __device__ const
 #define RESTRICT __restrict__
-#define SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#define SHARED(name) extern __shared__ __align__(512) unsigned char name[]
 #define THREAD_INDEX ((int)threadIdx.x)
 #define THREADS ((int)blockDim.x)
 #define GROUP_INDEX ((long long)blockIdx.x)

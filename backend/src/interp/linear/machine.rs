@@ -475,12 +475,11 @@ impl<'a> Machine<'a> {
         let of = of.ok_or_else(|| Fault::Graph(format!("{:?} of no fragment", n.op)))?;
         let rows = of.first.registers() as usize;
         let (buffer, sum) = (n.src[rows], n.src[rows + 2]);
-        let units = of.place(of.terms - 1, of.columns - 1)[0] + 1;
         let mut out = Vec::with_capacity(self.threads * n.dtype.lanes as usize);
         for group in (0..self.threads).step_by(of.sums.lanes() as usize) {
             let first = self.index(n.src[rows + 1], group) * self.g.unit_bytes(buffer);
             let word = |i: i64| At { buffer, byte: first + 4 * i };
-            let words = (0..units * UNIT / 2).map(|i| self.places.load(word(i), Scalar::U32, group));
+            let words = (0..of.shared_units() * UNIT / 2).map(|i| self.places.load(word(i), Scalar::U32, group));
             let words: Vec<i64> = words.map(|w| Ok(w?.int())).collect::<Result<_, Fault>>()?;
             let half = |term: i64, column: i64| {
                 let [number, at] = of.place(term, column);

@@ -2,6 +2,7 @@
 
 use super::around::Around;
 use super::factors::tiled;
+use crate::decompose::halves;
 use crate::nest::{divisor, host_bound};
 use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
 use gristmill_uop::machine::MachineKind;
@@ -39,13 +40,14 @@ pub fn plain(
         axes,
         spread: &spread,
         sizes: spread.iter().map(|&i| g.max_of(g[axes[i]].src[0])).collect(),
+        each: each(g, nests, axes),
         work: nests.iter().map(|&n| terms(g, n)).max().unwrap_or(1).saturating_mul(again),
         in_order,
         of_data: (0..axes.len()).filter(|&i| tiles.is_some() && !ordered(&i) && !host_bound(g, axes[i])).collect(),
         units: target.machine.units.max(1) as i64,
     };
     let first = match target.machine.kind {
-        MachineKind::Gpu => of.for_threads(of.elements(target)),
+        MachineKind::Gpu => of.in_order_of_halves(nests, around).unwrap_or_else(|| of.for_threads(of.elements(target))),
         MachineKind::Cpu => of.for_workers(SMALL, CHUNK),
     };
     if !all {
@@ -75,6 +77,8 @@ struct Plain<'a> {
     spread: &'a [usize],
     /// Elements of the axes in `spread`, at most.
     sizes: Vec<i64>,
+    /// Elements that are written for each of these: parts of a join have other lengths of its axis, which is none of the workgroup's then.
+    each: i64,
     /// Terms of an element.
     work: i64,
     /// Axes whose elements are added one after the other.
@@ -96,8 +100,33 @@ impl Plain<'_> {
     fn elements(&self, target: &Target) -> i64 {
         let (units, threads) = (target.machine.units as i64, target.threads as i64);
         let most = TERMS * threads / self.work.max(1);
-        let share = (self.total() / units).max(threads / 8);
-        most.max(self.total() / (WAVES * units)).min(share).max(1)
+        let total = self.total().saturating_mul(self.each);
+        let share = (total / units).max(threads / 8);
+        (most.max(total / (WAVES * units)).min(share) / self.each).max(1)
+    }
+    /// Workgroups of threads that write activations in the order in which products read them (`decompose/halves.rs`): a unit of 16 bytes each, neighbours beside one another. Rows as they
+    /// are would write two bytes here and there: 2,048 rows of 5,120 took an H200 31 us, bound by requests to its second-level cache.
+    fn in_order_of_halves(&self, nests: &[Id], around: &Around) -> Option<Workgroup> {
+        let (&[nest], &order) = (nests, around.derived.rounded.get(&around.node)?) else { return None };
+        let (&[.., row, column], g) = (self.spread, self.g) else { return None };
+        let stages = g.any(nest, |_, n| n.op == Op::Local);
+        let whole = self.fixed(column).is_some_and(|n| n % order.step == 0);
+        let [of_unit, of_units] = halves::digits(order);
+        let loads = order.step / halves::LANES / halves::WIDE;
+        let beside: i64 = of_units.iter().map(|d| d[0]).product();
+        let rows = around.target.threads as i64 / (loads * beside);
+        if stages || !whole || self.spread.len() != self.axes.len() || rows < 1 {
+            return None;
+        }
+        let digit = |kind: RangeKind| move |[count, apart]: [i64; 2]| Part::of(column, kind, count, apart);
+        let others = self.spread[..self.spread.len() - 2].iter().map(|&i| Part::rest(i, RangeKind::Global, 1));
+        let tile = [Part::rest(column, RangeKind::Global, order.step), Part::rest(row, RangeKind::Global, rows)];
+        let threads =
+            [Part::of(column, RangeKind::Vector, loads, halves::WIDE), Part::of(row, RangeKind::Vector, rows, 1)];
+        let of_threads = of_units.into_iter().rev().map(digit(RangeKind::Vector));
+        let of_thread = of_unit.into_iter().rev().map(digit(RangeKind::Upcast));
+        let parts = others.chain(tile).chain(threads).chain(of_threads).chain(of_thread);
+        Some(Workgroup { parts: parts.collect() })
     }
     /// Workgroups of threads: the last axes inside, about so many elements.
     fn for_threads(&self, mut left: i64) -> Workgroup {
@@ -149,6 +178,16 @@ impl Plain<'_> {
 /// An axis as chunks over the launch.
 fn chunks(axis: usize, chunk: i64) -> [Part; 2] {
     [Part::rest(axis, RangeKind::Global, chunk), Part::of(axis, RangeKind::Loop, chunk, 1)]
+}
+
+/// Elements that the nests of a kernel, stages aside, have beside its axes: at least one.
+fn each(g: &Graph, nests: &[Id], axes: &[Id]) -> i64 {
+    let own = |&n: &Id| -> i64 {
+        let inner = g[n].src[3..].iter().filter(|r| !axes.contains(r));
+        inner.map(|&r| g.max_of(g[r].src[0])).fold(1, i64::saturating_mul)
+    };
+    let written = nests.iter().filter(|&&n| g[g[n].src[0]].op != Op::Local);
+    written.map(own).max().unwrap_or(1).max(1)
 }
 
 /// Terms of a nest's longest reduction for each element: elements that have it in common share them.

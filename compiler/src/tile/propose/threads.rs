@@ -28,7 +28,8 @@ pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Propos
         return counted(g, nest, target.threads as i64);
     }
     let threads = target.threads as i64;
-    let of = Sharing { g, nest, view: NestView::of(g, nest, threads), threads, subgroup: target.machine.subgroup };
+    let (subgroup, registers) = (target.machine.subgroup, target.registers as i64);
+    let of = Sharing { g, nest, view: NestView::of(g, nest, threads), threads, subgroup, registers };
     let first = of.plan(of.along(), Limits::default());
     if !all {
         return proposals(NestPlan::Threads(first), []);
@@ -108,6 +109,8 @@ struct Sharing<'a> {
     threads: i64,
     /// Lanes that fold without a barrier.
     subgroup: i64,
+    /// Registers of a thread.
+    registers: i64,
 }
 
 impl Sharing<'_> {
@@ -148,8 +151,20 @@ impl Sharing<'_> {
         Threads { along, lanes, width, copies, sums }
     }
     fn upcasts(&self) -> i64 {
-        let copies = self.nest.closed.iter().filter(|&&r| is(self.g, r, RangeKind::Upcast));
-        copies.map(|&r| most(self.g, r)).product()
+        self.copied().map(|r| most(self.g, r)).product()
+    }
+    /// Loops over a thread's output elements.
+    fn copied(&self) -> impl Iterator<Item = Id> + '_ {
+        self.nest.closed.iter().copied().filter(|&r| is(self.g, r, RangeKind::Upcast))
+    }
+    /// Steps of so many terms of which a thread has all loads in registers, beside its sums.
+    fn steps_in_registers(&self, terms: i64) -> i64 {
+        let loads = loads(self.g, self.nest.value).into_iter().map(|(at, _)| {
+            let ranges = self.g.free_ranges(at);
+            self.copied().filter(|r| ranges.contains(r)).map(|r| most(self.g, r)).product::<i64>()
+        });
+        let words = terms * loads.sum::<i64>();
+        ((self.registers - self.upcasts()) / words.max(1)).max(1)
     }
     /// Neighbouring output elements of a thread, where operands are contiguous along them.
     fn width(&self, limits: Limits) -> i64 {
@@ -214,7 +229,9 @@ impl Sharing<'_> {
         let at_once = match fixed(g, r) {
             _ if limits.steps == 1 => 1,
             Some(_) if steps <= limits.steps => steps.max(1),
-            Some(_) => (1..=limits.steps).rev().find(|c| steps % c == 0).unwrap_or(1),
+            Some(_) => {
+                (1..=limits.steps.min(self.steps_in_registers(terms))).rev().find(|c| steps % c == 0).unwrap_or(1)
+            }
             None => {
                 let rounds = (steps.max(1) + WAITING - 1) / WAITING;
                 (steps.max(1) + rounds - 1) / rounds

@@ -5,7 +5,7 @@ use crate::fragment::WARP;
 use crate::nest::power_divisor;
 use crate::tile::plan::{NestPlan, Proposal, Warps, proposals};
 use crate::tile::product::Product;
-use gristmill_uop::fragment::Fragment;
+use gristmill_uop::fragment::{Fragment, Shared};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 
@@ -59,8 +59,11 @@ fn of_groups(g: &Graph, store: Id, target: &Target) -> Option<Warps> {
     let rows = power_divisor(high, groups);
     let (columns, tall) = (groups / rows, high / rows);
     // Units of eight columns where these are neighbours in the stage, too.
-    let transposed = g.linear(g[product.sum.columns].src[1]).coefficient(product.column) == 1;
-    let of = Fragment::of_stage(product.sum.operand, product.outputs / columns, transposed)?;
+    let shared = match g.linear(g[product.sum.columns].src[1]).coefficient(product.column) {
+        1 => Shared::Transposed,
+        _ => Shared::Columns,
+    };
+    let of = Fragment::of_stage(product.sum.operand, product.outputs / columns, shared)?;
     let fits = of.columns * columns == product.outputs && product.terms % of.terms == 0;
     (fits && of.sums.registers() * tall <= SUMS_OF_GROUPS).then_some(Warps {
         apart: false,
