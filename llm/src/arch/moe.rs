@@ -124,8 +124,8 @@ impl Experts {
     /// enough that the mean waste (half a tile an expert) stays below the rows an expert gets.
     fn tile(&self, max: usize, tile: ExpertTile) -> usize {
         let mean = max * self.used / self.count;
-        if let Some(group) = tile.group.filter(|&group| mean >= group) {
-            return group;
+        if let Some([tokens, _]) = tile.group.filter(|&[tokens, rows]| mean >= tokens && self.ff.is_multiple_of(rows)) {
+            return tokens;
         }
         let rows = match mean {
             0..8 => 4,

@@ -85,8 +85,8 @@ pub struct ExpertTile {
     pub least: usize,
     /// However many.
     pub most: usize,
-    /// Where experts get as many on average, all tiles have so many; none where the machine has no use for them.
-    pub group: Option<usize>,
+    /// Tokens that all tiles have where experts get as many on average and their rows are multiples of the second number; none where the machine has no use for them.
+    pub group: Option<[usize; 2]>,
 }
 
 impl ExpertTile {

@@ -181,8 +181,9 @@ pub fn plan_options(class: Class, cache: CacheShape, target: &Target) -> Options
     }
 }
 
-/// Tokens of one expert that several warps of a GPU multiply with one weight, where each expert has as many on average.
-const OF_SEVERAL_WARPS: usize = halves::LEAST_OF_GROUP as usize;
+/// Tokens of one expert that several warps of a GPU multiply with one weight, where each expert has as many on average; and rows of a tile, of which the weight has whole ones: others
+/// have single warps, for which tiles of 64 tokens take an H100 8 % longer than of 32 (V2-Lite's gate and up before they had several).
+const OF_SEVERAL_WARPS: [usize; 2] = [halves::LEAST_OF_GROUP as usize, halves::ROWS_OF_GROUP as usize];
 
 /// Tokens of one expert that a tile has: whole columns of the machine's products, if it multiplies halves or tiles.
 fn expert_tile(target: &Target) -> ExpertTile {
