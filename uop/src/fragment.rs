@@ -116,6 +116,11 @@ pub const OF_LINE: i64 = 4;
 /// Bytes after which the places of units in their lines are the same again: what is laid out so begins at a multiple of them.
 pub const SWIZZLE: i64 = 2 * OF_LINE * OF_LINE * 2 * UNIT;
 
+/// So many bytes, and as many as there are to where the next swizzle may begin.
+pub const fn whole_swizzles(bytes: i64) -> i64 {
+    (bytes + SWIZZLE - 1) / SWIZZLE * SWIZZLE
+}
+
 /// The place of a unit, of so many from the first of a row, where there are so many lines of each four.
 const fn unit(number: i64, line: i64, lines: i64) -> i64 {
     (number / OF_LINE * lines + line) * OF_LINE + ((number % OF_LINE) ^ (line / 2 % OF_LINE))

@@ -107,7 +107,6 @@ pub fn product(
     let tokens: i64 = shared.iter().product();
     let rows = *front.last()?;
     let step = step(g.int_value(columns)?)?;
-    // Two sums that share columns have tiles half as high.
     let whole = g.int_value(rows).is_some_and(|n| n % of.rows == 0);
     let fits = layout != Layout::File && packing.group % QUAD == 0 && g.scalar(base) == Scalar::F32;
     if !whole || !fits || shared.is_empty() || tokens < LEAST {
@@ -133,7 +132,7 @@ fn order(g: &Graph, w: Id, (dims, tokens): (&[Id], i64), (step, operand): (i64, 
     let tiles = others * (g.max_of(rows) / high) * ((tokens + wide - 1) / wide);
     // As many as nearly every multiprocessor has one of.
     let group = machine.fragments.iter().any(Fragment::is_of_group) && 4 * tiles >= 3 * machine.units as i64;
-    // Of tiles of tokens that data gives their weights there are more than weights; and a ring wants a loop: of one step there is none.
+    // Of tiles of tokens that data gives their weights there are more than weights, and small ones are not worth it; and a ring wants a loop: of one step there is none.
     let whole = g.int_value(rows).is_some_and(|n| n % ROWS_OF_GROUP == 0) && g.int_value(columns) != Some(step);
     let small = others > matrices(g, w) && tokens < LEAST_OF_GROUP;
     Order { step, group, alone: operand != Scalar::F16 || !whole || small }

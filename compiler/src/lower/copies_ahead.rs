@@ -10,7 +10,7 @@
 use super::code::{Code, Statement, bytes_of, define};
 use super::rings::{BYTES, Columns, Family, Ring, Unit, group, rings};
 use crate::fragment::{at_swizzle, swizzled};
-use gristmill_uop::fragment::SWIZZLE;
+use gristmill_uop::fragment::whole_swizzles;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -29,8 +29,7 @@ const RINGS: i64 = 1 << 16;
 pub fn copies_ahead(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> Code {
     let found = rings(g, &code.statements, target.threads as i64);
     let wanted: i64 = found.iter().map(Ring::bytes).sum();
-    let stages: i64 = code.locals.iter().map(|&l| bytes_of(g, l) as i64).sum();
-    let stages = (stages + SWIZZLE - 1) / SWIZZLE * SWIZZLE;
+    let stages = whole_swizzles(code.locals.iter().map(|&l| bytes_of(g, l) as i64).sum());
     let room = (target.machine.shared_per_workgroup as i64 - stages - FOLDS) / wanted.max(1) - 1;
     let ahead = ahead.min(room).max(0);
     // Products of several warps read nothing but copies.

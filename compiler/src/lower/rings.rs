@@ -2,7 +2,7 @@
 
 use super::code::{Code, Statement, end_of_block};
 use super::threads::ThreadIndex;
-use gristmill_uop::fragment::{Fragment, SWIZZLE, UNIT};
+use gristmill_uop::fragment::{Fragment, UNIT, whole_swizzles};
 use gristmill_uop::rules::index::gcd;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashMap;
@@ -157,7 +157,7 @@ impl Ring {
     /// Bytes before the columns that products of several warps read.
     pub fn columns_at(&self) -> i64 {
         let before: i64 = self.copied.iter().filter(|f| f.unit.is_none()).map(Family::bytes).sum();
-        if self.columns.is_empty() { before } else { (before + SWIZZLE - 1) / SWIZZLE * SWIZZLE }
+        if self.columns.is_empty() { before } else { whole_swizzles(before) }
     }
     /// Do threads read what others have copied?
     pub fn is_shared(&self) -> bool {

@@ -40,7 +40,7 @@ pub fn plain(
         axes,
         spread: &spread,
         sizes: spread.iter().map(|&i| g.max_of(g[axes[i]].src[0])).collect(),
-        each: each(g, nests, axes),
+        part_elements: part_elements(g, nests, axes),
         work: nests.iter().map(|&n| terms(g, n)).max().unwrap_or(1).saturating_mul(again),
         in_order,
         of_data: (0..axes.len()).filter(|&i| tiles.is_some() && !ordered(&i) && !host_bound(g, axes[i])).collect(),
@@ -78,7 +78,7 @@ struct Plain<'a> {
     /// Elements of the axes in `spread`, at most.
     sizes: Vec<i64>,
     /// Elements that are written for each of these: parts of a join have other lengths of its axis, which is none of the workgroup's then.
-    each: i64,
+    part_elements: i64,
     /// Terms of an element.
     work: i64,
     /// Axes whose elements are added one after the other.
@@ -100,9 +100,9 @@ impl Plain<'_> {
     fn elements(&self, target: &Target) -> i64 {
         let (units, threads) = (target.machine.units as i64, target.threads as i64);
         let most = TERMS * threads / self.work.max(1);
-        let total = self.total().saturating_mul(self.each);
+        let total = self.total().saturating_mul(self.part_elements);
         let share = (total / units).max(threads / 8);
-        (most.max(total / (WAVES * units)).min(share) / self.each).max(1)
+        (most.max(total / (WAVES * units)).min(share) / self.part_elements).max(1)
     }
     /// Workgroups of threads that write activations in the order in which products read them (`decompose/halves.rs`): a unit of 16 bytes each, neighbours beside one another. Rows as they
     /// are would write two bytes here and there: 2,048 rows of 5,120 took an H200 31 us, bound by requests to its second-level cache.
@@ -181,7 +181,7 @@ fn chunks(axis: usize, chunk: i64) -> [Part; 2] {
 }
 
 /// Elements that the nests of a kernel, stages aside, have beside its axes: at least one.
-fn each(g: &Graph, nests: &[Id], axes: &[Id]) -> i64 {
+fn part_elements(g: &Graph, nests: &[Id], axes: &[Id]) -> i64 {
     let own = |&n: &Id| -> i64 {
         let inner = g[n].src[3..].iter().filter(|r| !axes.contains(r));
         inner.map(|&r| g.max_of(g[r].src[0])).fold(1, i64::saturating_mul)
