@@ -68,8 +68,8 @@ pub fn infix(op: Op) -> Option<&'static str> {
 
 /// Ops that halves know only as f32.
 pub fn is_float_arithmetic(op: Op) -> bool {
-    use Op::{Add, Div, Eq, Exp, Fma, Log, Lt, Max, Min, Mul, Neg, Recip, Round, Sqrt, Sub};
-    matches!(op, Add | Div | Eq | Exp | Fma | Log | Lt | Max | Min | Mul | Neg | Recip | Round | Sqrt | Sub)
+    use Op::{Add, Div, Eq, Exp, Exp2, Fma, Log, Lt, Max, Min, Mul, Neg, Recip, Round, Sqrt, Sub};
+    matches!(op, Add | Div | Eq | Exp | Exp2 | Fma | Log | Lt | Max | Min | Mul | Neg | Recip | Round | Sqrt | Sub)
 }
 
 /// The words of a table of bytes, four in each.

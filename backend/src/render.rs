@@ -326,10 +326,16 @@ impl<'a> Expressions<'a> {
                 format!("{name}({})", s.join(", "))
             }
             Op::MmaShared => {
-                let (Some(of), [words @ .., columns, at, sum]) = (Fragment::of_product(n), s) else {
-                    unprintable(self.g, id)
-                };
-                format!("{}({}, {columns} + {at}, {sum})", of_group(of), words.join(", "))
+                let Some(of) = Fragment::of_product(n) else { unprintable(self.g, id) };
+                match s {
+                    [rows, first, columns, at, sum] => {
+                        format!("{}_of_stages({rows} + {first}, {columns} + {at}, {sum})", of_group(of))
+                    }
+                    [words @ .., columns, at, sum] => {
+                        format!("{}({}, {columns} + {at}, {sum})", of_group(of), words.join(", "))
+                    }
+                    _ => unprintable(self.g, id),
+                }
             }
             Op::SignedDot4 => format!("dot4_signed_{lanes}({}, {}, {})", s[0], s[1], s[2]),
             Op::Part => match (self.g.int_value(n.src[1]), self.g[n.src[0]].dtype.lanes) {
@@ -380,6 +386,7 @@ fn elementwise(op: Op, d: DType, from: DType, s: &[String]) -> String {
     match op {
         Op::Neg => format!("-{}", s[0]),
         Op::Exp => format!("exp_{lanes}({})", s[0]),
+        Op::Exp2 => format!("exp2_{lanes}({})", s[0]),
         Op::Log => format!("log_{lanes}({})", s[0]),
         Op::Sqrt => format!("sqrt_{lanes}({})", s[0]),
         Op::Round => format!("round_{lanes}({})", s[0]),

@@ -110,7 +110,7 @@ fn ops_mean_what_fold_says() {
             check(op, s, Scalar::Bool, 2);
         }
         if s.is_float() {
-            for op in [Neg, Exp, Log, Sqrt, Recip, Round] {
+            for op in [Neg, Exp, Exp2, Log, Sqrt, Recip, Round] {
                 check(op, s, s, 1);
             }
             for op in [Sub, Div] {

@@ -330,6 +330,7 @@ fn weight(node: &Node) -> Option<f64> {
         op if !op.is_elementwise() || scalar == Scalar::I64 => None,
         _ if !scalar.is_float() => Some(0.25),
         Op::Exp | Op::Log => Some(12.0),
+        Op::Exp2 => Some(8.0),
         Op::Sqrt | Op::Div | Op::Recip => Some(4.0),
         Op::Cast | Op::Bitcast => Some(0.25),
         _ => Some(1.0),

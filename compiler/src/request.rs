@@ -55,7 +55,7 @@ pub struct StagedTile {
 }
 
 /// Sums over chunks, their first axis, of which a workgroup has one after the other in its stages. Of token t they end with the chunk of the token's own position,
-/// `first + t`: later ones are all zero. Their terms are multiples of e^-m, m being a maximum over the same chunks, which is carried with the sums.
+/// `first + t`: later ones are all zero. Their terms are multiples of 2^-m, m being a maximum over the same chunks, which is carried with the sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FusedSum {
     /// The reductions that add up.

@@ -69,7 +69,8 @@ fn operations(g: &Graph, nodes: &[Id], reads_state: bool, matrices: usize) -> Ve
                 && matches!(&g[n].arg, Arg::Reduce(it, _) if g[n].op == Op::Reduce && *it == op)
         })
     };
-    let (softmax, norm) = (has(Op::Exp) && reduces(ReduceOp::Max, true), has(Op::Sqrt) && reduces(ReduceOp::Add, true));
+    let exponential = has(Op::Exp) || has(Op::Exp2);
+    let (softmax, norm) = (exponential && reduces(ReduceOp::Max, true), has(Op::Sqrt) && reduces(ReduceOp::Add, true));
     let mut words = Vec::new();
     if reads_state && softmax {
         words.push("attention");
@@ -86,7 +87,7 @@ fn operations(g: &Graph, nodes: &[Id], reads_state: bool, matrices: usize) -> Ve
     if words.is_empty() && matrices == 0 {
         let simple = [
             (nodes.iter().any(is_code), "eight bits"),
-            (has(Op::Exp), "exp"),
+            (exponential, "exp"),
             (reduces(ReduceOp::Max, true) || reduces(ReduceOp::Max, false), "maximum"),
             (reduces(ReduceOp::Add, true), "sum"),
             (reduces(ReduceOp::Add, false), "count"),

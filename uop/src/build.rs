@@ -70,7 +70,7 @@ impl Graph {
         self.build(op, dtype, smallvec![a, b] as Sources, Arg::None)
     }
     binary! { add Add; mul Mul; div Div; idiv IDiv; modulo Mod; max Max; min Min; and And; or Or; xor Xor; shl Shl; shr Shr; lt Lt; eq Eq; }
-    unary! { neg Neg; exp Exp; log Log; sqrt Sqrt; recip Recip; round Round; }
+    unary! { neg Neg; exp Exp; exp2 Exp2; log Log; sqrt Sqrt; recip Recip; round Round; }
 
     /// `a - b`; of integers, `a + (-1)*b`.
     pub fn sub(&mut self, a: Id, b: Id) -> Id {

@@ -103,6 +103,7 @@ pub fn apply(op: Op, x: &[Value], out: Scalar) -> Option<Value> {
         },
         Op::Neg => Float(-f(0)),
         Op::Exp => Float(f(0).exp()),
+        Op::Exp2 => Float(f(0).exp2()),
         Op::Log => Float(f(0).ln()),
         Op::Sqrt => Float(f(0).sqrt()),
         Op::Recip => Float(1.0 / f(0)),

@@ -126,6 +126,12 @@ const fn unit(number: i64, line: i64, lines: i64) -> i64 {
     (number / OF_LINE * lines + line) * OF_LINE + ((number % OF_LINE) ^ (line / 2 % OF_LINE))
 }
 
+/// Units of so many lines that have so many elements each.
+pub const fn units(elements: i64, lines: i64) -> i64 {
+    let of_line = OF_LINE * UNIT;
+    (elements + of_line - 1) / of_line * OF_LINE * lines
+}
+
 impl Fragment {
     /// The same instruction on units of another rate.
     pub const fn at(self, rate: f64) -> Fragment {
@@ -142,6 +148,10 @@ impl Fragment {
             Shared::Transposed => [unit(column / UNIT, term, self.terms), column % UNIT],
         }
     }
+    /// Where it has the unit that holds an element of rows that stand in memory of the workgroup's too, in lines of 32 terms as columns do; and the element's number in it.
+    pub const fn place_of_row(&self, row: i64, term: i64) -> [i64; 2] {
+        [unit(term / UNIT, row, self.rows), term % UNIT]
+    }
     /// Lines of each four units of a row: columns, or terms.
     pub const fn lines(&self) -> i64 {
         match self.shared {
@@ -151,8 +161,7 @@ impl Fragment {
     }
     /// Units of lines that have so many elements each.
     pub const fn units(&self, elements: i64) -> i64 {
-        let of_line = OF_LINE * UNIT;
-        (elements + of_line - 1) / of_line * OF_LINE * self.lines()
+        units(elements, self.lines())
     }
     /// Units of what several warps share.
     pub const fn shared_units(&self) -> i64 {
@@ -186,6 +195,10 @@ impl Fragment {
             }
             _ => None,
         }
+    }
+    /// Do the rows of a product of several warps stand in memory of the workgroup's, as its columns do? Then two places and the sum are its sources.
+    pub fn has_rows_in_memory(n: &Node) -> bool {
+        n.op == Op::MmaShared && n.src.len() == 5
     }
     /// The row of [`TILES`] whose sums have this type.
     pub fn of_sums(sum: Scalar) -> Option<&'static Fragment> {

@@ -88,6 +88,7 @@ ops! {
     Bitcast Elementwise Exact(1), "same bits, other dtype of the same size";
     Neg Elementwise Exact(1), "-x (floats)";
     Exp Elementwise Exact(1), "e^x";
+    Exp2 Elementwise Exact(1), "2^x, to three units in the last place; 0 perhaps where that is below the least normal number";
     Log Elementwise Exact(1), "natural logarithm";
     Sqrt Elementwise Exact(1), "square root";
     Recip Elementwise Exact(1), "1/x";
@@ -132,7 +133,7 @@ ops! {
     Load Kernel Exact(2), "buffer at an offset: elements, or bytes of a packed buffer";
     Index Kernel AtLeast(1), "element of a tensor-level node at the indices after it; a placeholder while kernels are cut";
     Local Kernel Exact(1), "a workgroup's own buffer of that many elements; arg Int(id)";
-    Rescaled Kernel Exact(2), "a sum over a loop that nests share, whose terms are multiples of e^-m, and m, the maximum over the same loop: the sum; while nests are lowered, what it is multiplied by in each iteration";
+    Rescaled Kernel Exact(2), "a sum over a loop that nests share, whose terms are multiples of 2^-m, and m, the maximum over the same loop: the sum; while nests are lowered, what it is multiplied by in each iteration";
     Store Kernel AtLeast(3), "buffer, offset, value, then the ranges it closes; with arg Reduce(add) adds to what is there: ranges of kind Reduce, if it closes one, are run in order, and others in any";
     Body Kernel AtLeast(1), "nests in order, run for one interval of the launch";
     Kernel Kernel AtLeast(1), "bodies side by side in one launch";
@@ -144,7 +145,7 @@ ops! {
     Mma Linear AtLeast(3), "a warp's product of bytes, the fragment of so many words: of its rows (bytes from 0 to arg Int, signed without) and of its columns (signed); a lane's sums";
     MmaHalf Linear AtLeast(4), "a warp's product of halves, the row arg Int of the table of fragments: words of its rows and of its columns, added to the last source; a lane's sums";
     PairBf16 Linear Exact(2), "two f32 a lane, each rounded to bf16 (nearest even), as the halves of a word, the first the low one";
-    MmaShared Linear AtLeast(4), "the same of four warps, the columns in memory of the workgroup: words of its rows, a buffer, an index of its first unit there, and the sum";
+    MmaShared Linear AtLeast(4), "the same of four warps, the columns in memory of the workgroup: words of its rows, or a buffer that they stand in and an index of their first unit there; the same of the columns; and the sum";
     ScaledPair Linear AtLeast(2), "two bytes of a word, as whole numbers plus a zero, times a factor, plus a term if there is a third source: each rounded to f16, or to bf16 if so arg Ints([byte, byte, zero, is bf16]), after the factor and the term are: the halves of a word";
     TileLoad Linear Exact(2), "a tile of 16 words in each of 16 rows of a buffer of bf16 or i8, from an offset on; arg Ints([register, elements between rows])";
     TileRows Linear Exact(16), "a tile of vectors of 16 words; arg Ints([register])";

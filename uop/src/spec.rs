@@ -79,11 +79,11 @@ rows! {
     tensor [Param] "a packed row is a whole number of blocks" packed;
     tensor [Iota] "one axis, within the rank; i64" |_, n| one_axis(n, n.src.len()) && n.dtype == Scalar::I64.one();
     // Elementwise.
-    kernel [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4 Reduce]
+    kernel [Cast Bitcast Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4 Reduce]
         "operands are values, neither buffers nor effects" |g, n| n.src.iter().all(|&s| is_value(g, s));
-    any [Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Fma] "operands have the dtype of the result"
+    any [Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Fma] "operands have the dtype of the result"
         |g, n| n.src.iter().all(|&s| g[s].dtype == n.dtype);
-    any [Neg Exp Log Sqrt Recip Round Sub Div Fma] "floats" |_, n| n.dtype.scalar.is_float();
+    any [Neg Exp Exp2 Log Sqrt Recip Round Sub Div Fma] "floats" |_, n| n.dtype.scalar.is_float();
     any [IDiv Mod] "integers" |_, n| n.dtype.scalar.is_int();
     any [IDiv Mod] "the divisor is positive" |g, n| g.bounds(n.src[1]).is_none_or(|b| b.1 > 0);
     any [And Or Xor] "integers or booleans" |_, n| !n.dtype.scalar.is_float();
@@ -121,7 +121,7 @@ rows! {
         let bytes = matches!(&n.arg, Arg::Ints(t) if t.len() == 16 && t.iter().all(|v| (0..256).contains(v)));
         bytes && n.dtype.scalar == Scalar::U32 && g[n.src[0]].dtype == n.dtype
     };
-    tensor [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table]
+    tensor [Cast Bitcast Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table]
         "operands have the dims of the result, or none" |g, n| {
             let dims: Vec<&[Id]> = n.src.iter().map(|&s| g.dims(s)).filter(|d| !d.is_empty()).collect();
             dims.iter().all(|d| same_dims(g, d, dims[0]))

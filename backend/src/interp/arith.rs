@@ -129,10 +129,11 @@ macro_rules! real { ($($t:ident)*) => { $(
         fn add(self, other: $t) -> $t { self + other }
         fn mul(self, other: $t) -> $t { self * other }
         fn max(self, other: $t) -> $t { $t::max(self, other) }
-        // exp and log in f64, rounded once: within half a place of the exact value.
+        // Exponentials and log in f64, rounded once: within half a place of the exact value.
         fn unary(op: Op) -> Option<fn($t) -> $t> {
             Some(match op {
                 Op::Exp => |a| (a as f64).exp() as $t,
+                Op::Exp2 => |a| (a as f64).exp2() as $t,
                 Op::Log => |a| (a as f64).ln() as $t,
                 Op::Sqrt => $t::sqrt,
                 Op::Recip => |a| 1.0 / a,

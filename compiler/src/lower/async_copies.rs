@@ -26,5 +26,20 @@ pub fn async_copies(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
         },
         s => s,
     };
-    statements.into_iter().map(copied).collect()
+    shown(g, statements.into_iter().map(copied).collect())
+}
+
+/// Without the word to products of several warps of nests that only copy: what copies have brought is there for them.
+fn shown(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
+    let mut written = false;
+    let kept = |s: &Statement| {
+        match s {
+            Statement::Nest { .. } => written = false,
+            Statement::Write(buffer, ..) | Statement::WideWrite(buffer, ..) => written |= g[*buffer].op == Op::Local,
+            Statement::WritesShown => return written,
+            _ => {}
+        }
+        true
+    };
+    statements.into_iter().filter(kept).collect()
 }

@@ -2,7 +2,7 @@
 //! barrier, or writes what they may still read, and before a prefetch whose address a stage holds. As few as that takes: all loads between two wait together.
 
 use super::code::{Prefetch, SpanPrefetch, Statement, end_of_block};
-use super::products;
+use super::products::OfStages;
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::FxHashSet;
 
@@ -39,7 +39,9 @@ impl Touched {
                     t.written.insert(*buffer);
                 }
                 Statement::AsyncCopy { to, .. } => drop(t.copied.insert(to[0])),
-                Statement::Accumulate(..) => t.read.extend(products::read_by(g, s)),
+                Statement::Accumulate(..) => {
+                    t.read.extend(OfStages::of(g, s).into_iter().flat_map(|p| p.rows.into_iter().chain([p.columns])));
+                }
                 Statement::Prefetch(Prefetch::Span(span)) => t.span(g, span),
                 _ => {}
             }

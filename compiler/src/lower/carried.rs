@@ -1,8 +1,8 @@
 //! What a loop that nests share carries from one iteration to the next (`fused_loops.rs`). A stage that is filled by a reduction over the loop, a maximum or a sum, is
 //! filled anew in each iteration, from what the iteration before has left and the terms of this one: it has two slots, of which one is read while the other is written.
 //!
-//! Terms that are multiples of e^-m, m being the maximum over the whole loop, are added up before that is known (Milakov and Gimelshein, 2018; FlashAttention, Dao et
-//! al., 2022): with the maximum so far, and a sum (`Op::Rescaled`) is multiplied by e^(before - now) in each iteration.
+//! Terms that are multiples of 2^-m, m being the maximum over the whole loop, are added up before that is known (Milakov and Gimelshein, 2018; FlashAttention, Dao et
+//! al., 2022): with the maximum so far, and a sum (`Op::Rescaled`) is multiplied by 2^(before - now) in each iteration.
 
 use crate::nest::{Nest, identity, replaced};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources};
@@ -179,7 +179,7 @@ impl Slots {
         let at = of.own(g, n.src[1]);
         Some(g.load(of.stage, at, n.dtype))
     }
-    /// What a sum of multiples of e^-m is multiplied by when m, a carried maximum, grows.
+    /// What a sum of multiples of 2^-m is multiplied by when m, a carried maximum, grows.
     fn factor(&self, g: &mut Graph, most: Id) -> Id {
         let n = g[most].clone();
         let Some(of) = self.all.get(&n.src[0]).filter(|_| n.op == Op::Load) else {
@@ -188,6 +188,6 @@ impl Slots {
         let (before, now) = (of.before(g, n.src[1], ReduceOp::Max), self.now(g, most));
         let grown = g.sub(before, now);
         debug_assert_eq!(g.scalar(grown), Scalar::F32, "maxima of scores are f32");
-        g.exp(grown)
+        g.exp2(grown)
     }
 }

@@ -26,10 +26,12 @@ pub fn products(g: &mut Graph, value: Id, closed: &[Id], target: &Target) -> Id 
     replaced(g, value, |g, n| Product::of(g, n, closed, target).map(|product| product.node(g)))
 }
 
-/// The stage in which a product of several warps reads its columns, if a node is one in a nest of those ranges.
-pub(super) fn staged_columns(g: &Graph, id: Id, closed: &[Id], target: &Target) -> Option<Id> {
-    let product = (g[id].op == Op::Reduce).then(|| Product::of_stages(g, id, closed, target)).flatten()?;
-    Some(g[product.sum.columns].src[0])
+/// The stages that a product of several warps reads itself, its columns and perhaps its rows, if a node is one in a nest of those ranges.
+pub(super) fn stages(g: &Graph, id: Id, closed: &[Id], target: &Target) -> Vec<Id> {
+    let product = (g[id].op == Op::Reduce).then(|| Product::of_stages(g, id, closed, target)).flatten();
+    let Some(product) = product else { return vec![] };
+    let rows = product.rows_in_units.then_some(product.sum.rows);
+    rows.into_iter().chain([product.sum.columns]).map(|load| g[load].src[0]).collect()
 }
 
 /// Such a sum, and the tile that it is in.
@@ -44,6 +46,8 @@ struct Product {
     terms: i64,
     /// Ranges that are no loops.
     unrolled: Vec<Id>,
+    /// Do its rows stand in a stage as the instruction reads them? Else they are words of lanes.
+    rows_in_units: bool,
 }
 
 impl Product {
@@ -65,7 +69,7 @@ impl Product {
         // Of two stages nests have been laid out when one of them had all iterations of a loop.
         let turned = || Sum::of(g, id).filter(|sum| sum.part.is_none()).map(Sum::exchanged);
         let sum = Some(sum).filter(fits).or_else(|| turned().filter(fits))?;
-        (terms % of.terms == 0).then_some(Product { id, sum, of, tile, term, terms, unrolled })
+        (terms % of.terms == 0).then_some(Product { id, sum, of, tile, term, terms, unrolled, rows_in_units: false })
     }
     /// The product of several warps that a node is, if its nest has been laid out for one: of a packed weight, in a loop that copies the columns, with all
     /// threads of the workgroup.
@@ -90,7 +94,8 @@ impl Product {
         all.into_iter().find_map(|of| {
             let tile = Tile::of(g, of, closed, None).filter(|tile| tile.fits(g, sum.rows, sum.columns))?;
             let sum = Sum { ..sum };
-            let product = Product { id, sum, of, tile, term, terms, unrolled: unrolled.clone() };
+            let unrolled = unrolled.clone();
+            let product = Product { id, sum, of, tile, term, terms, unrolled, rows_in_units: false };
             product.has_units(g).then_some(product)
         })
     }
@@ -113,21 +118,28 @@ impl Product {
             WARPS.iter().rev().filter(|of| of.is_of_group() && of.operand == sum.operand && terms % of.terms == 0);
         for of in all {
             let Some(tile) = Tile::of(g, of, closed, None) else { continue };
-            // Columns that lie in its units are there for it.
-            let in_units = |sum: &Sum| {
-                let elements = |column: i64| of.place(0, column)[0] * UNIT + of.place(0, column)[1];
+            // Operands that lie in its units are there for it.
+            let in_units = |load: Id, side: Side| {
                 let first: Vec<(Id, i64)> = tile.ranges().chain([term]).map(|r| (r, 0)).collect();
                 let behind = |r: Id, n: i64| {
                     let at: Vec<(Id, i64)> = first.iter().map(|&(x, _)| (x, if x == r { n } else { 0 })).collect();
-                    distance(g, g[sum.columns].src[1], &at)
+                    distance(g, g[load].src[1], &at)
                 };
-                let of_digit = |&(d, r): &(Digit, Id)| {
-                    [1, d.count - 1].into_iter().all(|n| behind(r, n) == elements(n * d.column))
+                let place = |d: &Digit, n: i64| {
+                    let [unit, element] = match side {
+                        Side::First => of.place_of_row(n * d.row, 0),
+                        Side::Second => of.place(0, n * d.column),
+                    };
+                    unit * UNIT + element
                 };
-                tile.outputs(Side::Second).all(of_digit)
+                let of_digit =
+                    |&(d, r): &(Digit, Id)| [1, d.count - 1].into_iter().all(|n| behind(r, n) == place(&d, n));
+                tile.outputs(side).all(of_digit)
             };
-            if let Some(sum) = both().find(|sum| tile.fits(g, sum.rows, sum.columns) && in_units(sum)) {
-                return Some(Product { id, sum, of, tile, term, terms, unrolled });
+            let fits = |sum: &Sum| tile.fits(g, sum.rows, sum.columns) && in_units(sum.columns, Side::Second);
+            if let Some(sum) = both().find(fits) {
+                let rows_in_units = in_units(sum.rows, Side::First);
+                return Some(Product { id, sum, of, tile, term, terms, unrolled, rows_in_units });
             }
         }
         None
@@ -136,9 +148,9 @@ impl Product {
     fn is_of_stages(&self, g: &Graph) -> bool {
         self.of.is_of_group() && self.sum.staged_columns(g)
     }
-    /// Where the columns of a step's terms begin in their stage, which is the same for all lanes of the product.
-    fn columns(&self, g: &mut Graph, step: i64) -> [Id; 2] {
-        let (buffer, at) = (g[self.sum.columns].src[0], g[self.sum.columns].src[1]);
+    /// Where an operand's terms of a step begin in its stage, which is the same for all lanes of the product.
+    fn begin(&self, g: &mut Graph, load: Id, step: i64) -> [Id; 2] {
+        let (buffer, at) = (g[load].src[0], g[load].src[1]);
         let zero = g.int(0);
         let mut map: FxHashMap<Id, Id> = self.tile.ranges().map(|r| (r, zero)).collect();
         map.insert(self.term, g.int(step * self.of.terms));
@@ -200,8 +212,9 @@ impl Product {
     fn step(&self, g: &mut Graph, step: i64) -> Id {
         let mut src = Sources::new();
         let of_stages = self.is_of_stages(g);
-        let sides = [(Side::First, self.sum.rows), (Side::Second, self.sum.columns)];
-        for (side, value) in sides.into_iter().take(if of_stages { 1 } else { 2 }) {
+        let (rows, columns) = ((Side::First, self.sum.rows), (Side::Second, self.sum.columns));
+        let words = [(rows, !self.rows_in_units), (columns, !of_stages)];
+        for (side, value) in words.into_iter().filter(|w| w.1).map(|w| w.0) {
             for mut register in self.tile.operand(g, side) {
                 let word = step * self.tile.words(side) + register.word;
                 src.push(self.word(g, (side, value), word, &mut register.at));
@@ -211,7 +224,10 @@ impl Product {
         let mut op = Op::MmaHalf;
         if of_stages {
             op = Op::MmaShared;
-            src.extend(self.columns(g, step));
+            let stages = [(self.sum.rows, self.rows_in_units), (self.sum.columns, true)];
+            for load in stages.into_iter().filter(|s| s.1).map(|s| s.0) {
+                src.extend(self.begin(g, load, step));
+            }
         }
         src.push(g.constant(dtype, 0.0));
         g.intern(Node { op, dtype, src, arg: Arg::Int(self.of.number()) })

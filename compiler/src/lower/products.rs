@@ -1,9 +1,10 @@
-//! Products of several warps that read their columns from stages: who waits for them, and for whose writes they wait.
+//! Products of several warps that read stages: who waits for them, and for whose writes they wait.
 
 use super::code::Statement;
 use super::copies_ahead::UNDER_WAY;
 use super::mma_f16;
 use crate::nest::Nest;
+use gristmill_uop::fragment::Fragment;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::FxHashSet;
@@ -13,28 +14,42 @@ pub fn multiplied(g: &Graph, nests: &[Id], target: &Target) -> FxHashSet<Id> {
     let mut all = FxHashSet::default();
     for &nest in nests {
         let Nest { value, closed, .. } = Nest::of(g, nest);
-        let found = |n: Id| mma_f16::staged_columns(g, n, &closed, target);
-        all.extend(g.toposort(&[value]).into_iter().filter_map(found));
+        let found = |n: Id| mma_f16::stages(g, n, &closed, target);
+        all.extend(g.toposort(&[value]).into_iter().flat_map(found));
     }
     all
 }
 
-/// The stage that a statement's product reads, if it adds one: not a ring, which is of words.
-pub fn read_by(g: &Graph, s: &Statement) -> Option<Id> {
-    let Statement::Accumulate(_, value) = s else { return None };
-    let n = &g[*value];
-    let buffer = (n.op == Op::MmaShared).then(|| n.src[n.src.len() - 3])?;
-    g.scalar(buffer).is_half().then_some(buffer)
+/// A product of several warps that a statement adds, of columns in a stage: not in a ring, which is of words.
+#[derive(Clone, Copy)]
+pub struct OfStages {
+    /// The stage of its columns.
+    pub columns: Id,
+    /// That of its rows, if they are no words of lanes.
+    pub rows: Option<Id>,
 }
 
-/// `statements` with waits for such products: but for the last, before another begins, as its rows take registers; and for all of them where their block has no other.
+impl OfStages {
+    /// The product that a statement adds, if it is one.
+    pub fn of(g: &Graph, s: &Statement) -> Option<OfStages> {
+        let Statement::Accumulate(_, value) = s else { return None };
+        let n = Some(&g[*value]).filter(|n| n.op == Op::MmaShared)?;
+        let columns = n.src[n.src.len() - 3];
+        let rows = Some(n.src[0]).filter(|_| Fragment::has_rows_in_memory(n));
+        g.scalar(columns).is_half().then_some(OfStages { columns, rows })
+    }
+}
+
+/// `statements` with waits for such products: but for the last, before another begins whose rows take registers; and for all of them where their block has no other.
 pub fn ended(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
     let mut out = Vec::with_capacity(statements.len());
     for (at, s) in statements.iter().enumerate() {
         out.push(s.clone());
-        if read_by(g, s).is_some() {
-            let under_way = if is_last(g, &statements[at + 1..]) { 0 } else { UNDER_WAY };
-            out.push(Statement::ProductsEnded(under_way));
+        let Some(product) = OfStages::of(g, s) else { continue };
+        if is_last(g, &statements[at + 1..]) {
+            out.push(Statement::ProductsEnded(0));
+        } else if product.rows.is_none() {
+            out.push(Statement::ProductsEnded(UNDER_WAY));
         }
     }
     out
@@ -48,7 +63,7 @@ fn is_last(g: &Graph, rest: &[Statement]) -> bool {
             s if s.opens() => depth += 1,
             Statement::End if depth == 0 => return true,
             Statement::End => depth -= 1,
-            s if depth == 0 && read_by(g, s).is_some() => return false,
+            s if depth == 0 && OfStages::of(g, s).is_some() => return false,
             _ => {}
         }
     }

@@ -7,7 +7,8 @@
 use super::barriers::Touched;
 use super::code::{Statement, define, end_of_block};
 use super::copies_ahead::{known, without_repeated, without_unused};
-use super::{fused_loops, products};
+use super::fused_loops;
+use super::products::OfStages;
 use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -131,7 +132,7 @@ impl Streams {
         let touched: Vec<((usize, usize), Touched)> =
             items.into_iter().map(|(from, to)| ((from, to), Touched::by(g, &inside[from..=to]))).collect();
         let stages = copied(inside);
-        let shown = inside.iter().filter_map(|s| products::read_by(g, s)).any(|stage| !stages.contains(&stage));
+        let shown = inside.iter().filter_map(|s| OfStages::of(g, s)).any(|product| !stages.contains(&product.columns));
         let last = inside.iter().rposition(|s| *s == Statement::WritesShown);
         let iteration = Iteration { barriers, touched, shown: last.filter(|_| shown) };
         let of = |stage: Id| Stream::of(g, inside, &iteration, range, stage);
@@ -266,7 +267,7 @@ fn places(g: &Graph, inside: &[Statement], begin: usize) -> Vec<usize> {
             break;
         }
         all.push(to);
-        if inside[from..=to].iter().any(|s| products::read_by(g, s).is_some()) {
+        if inside[from..=to].iter().any(|s| OfStages::of(g, s).is_some()) {
             of_products.push(to);
         }
     }

@@ -3,7 +3,7 @@
 use crate::fragment::{Sum, at_swizzle, swizzled};
 use crate::nest::{Nest, replaced, strided};
 use crate::tile::{NestPlan, Warps};
-use gristmill_uop::fragment::{Fragment, MMA_F16, OF_LINE, Shared, UNIT};
+use gristmill_uop::fragment::{self, Fragment, MMA_F16, OF_LINE, Shared, UNIT};
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};
 use rustc_hash::FxHashMap;
@@ -12,27 +12,28 @@ use smallvec::smallvec;
 /// A stage whose elements lie in units.
 struct Units {
     stage: Id,
-    of: &'static Fragment,
-    /// Elements of a row as it was: of a column, or of a term.
+    /// Lines of units beside one another: of a product's rows, of its columns, or of its terms.
+    lines: i64,
+    /// Elements of a row as it was, which lie in a line's units.
     row: i64,
     /// Those of them that are there: others keep rows apart.
     used: i64,
 }
 
 impl Units {
-    /// Units of so many columns, or of so many terms, as a product has.
+    /// Units of as many lines as a product has.
     fn of_block(&self) -> i64 {
-        self.of.units(self.used)
+        fragment::units(self.used, self.lines)
     }
     /// Where the element lies that was at an offset.
     fn at(&self, g: &mut Graph, offset: Id) -> Id {
-        let [row, lines, eight, four] = [self.row, self.of.lines(), UNIT, OF_LINE].map(|n| g.int(n));
+        let [row, lines, eight, four] = [self.row, self.lines, UNIT, OF_LINE].map(|n| g.int(n));
         let (line, along) = (g.idiv(offset, row), g.modulo(offset, row));
         let (block, line) = (g.idiv(line, lines), g.modulo(line, lines));
         let (unit, along) = (g.idiv(along, eight), g.modulo(along, eight));
         let (number, unit) = (g.idiv(unit, four), g.modulo(unit, four));
         let unit = swizzled(g, unit, line);
-        let of_number = OF_LINE * self.of.lines();
+        let of_number = OF_LINE * self.lines;
         let units = [(block, self.of_block()), (number, of_number), (line, OF_LINE), (unit, 1)];
         let elements = units.map(|(index, units)| (index, units * UNIT));
         strided(g, &[&elements[..], &[(along, 1)]].concat())
@@ -42,14 +43,14 @@ impl Units {
 /// Nests whose stages lie as products of several warps read them, where plans have such.
 pub fn units(g: &mut Graph, nests: Vec<Id>, plans: &[NestPlan], machine: &Machine) -> Vec<Id> {
     let mut all: FxHashMap<Id, Units> = FxHashMap::default();
-    for (&nest, plan) in nests.iter().zip(plans) {
-        let Some((load, of, row)) = columns(g, nest, plan, machine) else { continue };
-        let buffer = g[load].src[0];
+    let read: Vec<Read> =
+        nests.iter().zip(plans).flat_map(|(&nest, plan)| read(g, &nests, nest, plan, machine)).collect();
+    for Read { buffer, lines, row } in read {
         if row < UNIT || all.contains_key(&buffer) {
             continue;
         }
-        let units = Units { stage: buffer, of, row, used: used(g, &nests, buffer, row) };
-        let blocks = (g.max_of(g[buffer].src[0]) / row + of.lines() - 1) / of.lines();
+        let units = Units { stage: buffer, lines, row, used: used(g, &nests, buffer, row) };
+        let blocks = (g.max_of(g[buffer].src[0]) / row + lines - 1) / lines;
         let elements = g.int(blocks * units.of_block() * UNIT);
         let Arg::Int(number) = g[buffer].arg else { continue };
         let (dtype, arg) = (g[buffer].dtype, Arg::Int(at_swizzle(number)));
@@ -86,22 +87,50 @@ fn used(g: &mut Graph, nests: &[Id], stage: Id, row: i64) -> i64 {
     offsets.into_iter().map(last).max().map_or(row, |last| last + 1)
 }
 
-/// What a nest's product of several warps, if that is its plan, reads of a stage: the load, the fragment, and elements from one column, or term, to the next.
-fn columns(g: &Graph, nest: Id, plan: &NestPlan, machine: &Machine) -> Option<(Id, &'static Fragment, i64)> {
-    let NestPlan::Warps(Warps { groups: true, wide, .. }) = plan else { return None };
-    machine.fragments.iter().find(|of| of.is_of_group())?;
-    let Nest { value, closed, .. } = Nest::of(g, nest);
-    let (id, sum) = g.toposort(&[value]).into_iter().find_map(|n| Some((n, Sum::of(g, n)?)))?;
-    let column = closed.iter().copied().rfind(|&r| g.range_kind(r) == Some(RangeKind::Upcast))?;
-    let load = [sum.rows, sum.columns].into_iter().find(|&x| g.free_ranges(x).contains(&column))?;
-    if g[load].op != Op::Load || g[g[load].src[0]].op != Op::Local {
-        return None;
+/// A stage that a product of several warps reads: lines of its units, and elements from one to the next.
+struct Read {
+    buffer: Id,
+    lines: i64,
+    row: i64,
+}
+
+/// What a nest's product of several warps, if that is its plan, reads of stages: its columns; and its rows, if the stage is filled once for a loop that nests share. What is filled in
+/// each iteration threads may have in registers.
+fn read(g: &Graph, nests: &[Id], nest: Id, plan: &NestPlan, machine: &Machine) -> Vec<Read> {
+    let NestPlan::Warps(Warps { groups: true, wide, .. }) = plan else { return vec![] };
+    if !machine.fragments.iter().any(Fragment::is_of_group) {
+        return vec![];
     }
-    let at = g.linear(g[load].src[1]);
-    let term = g[id].src[1..].iter().copied().find(|&r| g.range_kind(r) == Some(RangeKind::Unroll))?;
-    let (shared, along) = match at.coefficient(column) {
-        1 => (Shared::Transposed, term),
-        _ => (Shared::Columns, column),
+    let Nest { value, closed, .. } = Nest::of(g, nest);
+    let Some((id, sum)) = g.toposort(&[value]).into_iter().find_map(|n| Some((n, Sum::of(g, n)?))) else {
+        return vec![];
     };
-    Some((load, Fragment::of_stage(sum.operand, wide * MMA_F16.columns, shared)?, at.coefficient(along)))
+    let Some(column) = closed.iter().copied().rfind(|&r| g.range_kind(r) == Some(RangeKind::Upcast)) else {
+        return vec![];
+    };
+    let Some(term) = g[id].src[1..].iter().copied().find(|&r| g.range_kind(r) == Some(RangeKind::Unroll)) else {
+        return vec![];
+    };
+    let of_columns = |load: Id| g.free_ranges(load).contains(&column);
+    let side = |load: Id| {
+        let buffer = *g[load].src.first().filter(|&&s| g[load].op == Op::Load && g[s].op == Op::Local)?;
+        let at = g.linear(g[load].src[1]);
+        if of_columns(load) {
+            let (shared, along) = match at.coefficient(column) {
+                1 => (Shared::Transposed, term),
+                _ => (Shared::Columns, column),
+            };
+            let of = Fragment::of_stage(sum.operand, wide * MMA_F16.columns, shared)?;
+            return Some(Read { buffer, lines: of.lines(), row: at.coefficient(along) });
+        }
+        let of = Fragment::of_stage(sum.operand, wide * MMA_F16.columns, Shared::Columns)?;
+        let filled = |n: &Id| g[*n].src[0] == buffer;
+        let in_loop = |n: Id| g.free_ranges(g[n].src[2]).iter().any(|&r| g.range_kind(r) == Some(RangeKind::Fused));
+        let shared = g[id].src[1..].iter().any(|&r| g.range_kind(r) == Some(RangeKind::Fused))
+            || g.free_ranges(value).iter().any(|&r| g.range_kind(r) == Some(RangeKind::Fused));
+        let once = shared && !nests.iter().copied().filter(filled).any(in_loop);
+        let of_rows = at.terms.iter().filter(|t| t.0 != term).map(|t| t.1).min()?;
+        (once && at.coefficient(term) == 1).then_some(Read { buffer, lines: of.rows, row: of_rows })
+    };
+    [sum.rows, sum.columns].into_iter().filter_map(side).collect()
 }

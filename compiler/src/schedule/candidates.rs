@@ -22,7 +22,7 @@ pub struct Candidates {
 
 fn weight(op: Op) -> u32 {
     match op {
-        Op::Exp | Op::Log => 8,
+        Op::Exp | Op::Exp2 | Op::Log => 8,
         Op::Sqrt | Op::Recip | Op::Div => 4,
         Op::Cast | Op::Bitcast => 0,
         _ => 1,

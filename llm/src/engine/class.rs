@@ -36,9 +36,10 @@ impl Default for Settings {
 
 /// Most tokens of one step, unless others are asked for.
 const CHUNK: usize = 512;
-/// Those of a long prompt on a GPU that multiplies halves: weights are read and unpacked less often. GLM's prompts of 2,048 on an H200 by four steps 12,095 tokens a second,
-/// by one 15,873, before attention changed.
-const LONG: usize = 2048;
+/// Those of a long prompt on a GPU that multiplies halves, the first for which there is memory: weights are read and unpacked less often, and keys of every head, which each step
+/// computes of all positions before it. An H200, tokens a second by steps of 2,048 and of 8,192: GLM's prompts of 3,000 24,936 and 31,560, of 8,192 22,766 and 28,839, of 32,768
+/// 11,267 and 15,160; Llama 3.1 8B's of 3,000 30,575 and 31,964.
+const LONG: [usize; 2] = [8192, 2048];
 
 /// Most tokens of steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,12 +51,23 @@ pub struct Most {
 }
 
 impl Most {
-    /// As the settings ask, for a model of that context and such a device.
-    pub fn of(settings: &Settings, context: usize, target: &Target) -> Most {
+    /// As the settings ask, for a model of that context whose tokens see such a window, and such a device.
+    pub fn of(settings: &Settings, context: usize, window: Option<usize>, target: &Target) -> Most {
         let chunk = settings.chunk.clamp(1, context);
         let halves = target.machine.kind == MachineKind::Gpu && target.machine.fragment(Scalar::F16).is_some();
-        let usual = if halves && chunk == CHUNK { LONG } else { chunk };
+        // A window's rows are kept for a whole step besides, in every layer that has one.
+        let [longest, shorter] = LONG;
+        let long = if window.is_none() { longest } else { shorter };
+        let usual = if halves && chunk == CHUNK { long } else { chunk };
         Most { chunk, long: settings.long.unwrap_or(usual).clamp(chunk, context) }
+    }
+    /// Is that what a long prompt's steps have unless the settings say otherwise?
+    pub fn is_usual(long: usize) -> bool {
+        LONG.contains(&long)
+    }
+    /// Tokens of a long prompt's steps where these are too many: fewer, or a chunk.
+    pub fn shorter(self) -> usize {
+        LONG.into_iter().find(|&long| long < self.long && long > self.chunk).unwrap_or(self.chunk)
     }
     /// Of steps that are not longer for long prompts.
     pub fn chunk(chunk: usize) -> Most {

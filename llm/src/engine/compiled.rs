@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// What messages count in.
 const MB: u64 = 1_000_000;
-/// The part of the memory that steps may take beside weights and cache: where those of long prompts take more, they are as others.
+/// The part of the memory that steps may take beside weights and cache: where those of long prompts take more, they are shorter.
 const LONG_SHARE: u64 = 8;
 /// The part of a GPU's free memory that partial results of attention may take in one step.
 const ATTENTION_SHARE: usize = 16;
@@ -63,7 +63,7 @@ impl<'a> Compiled<'a> {
         let mut jit = Jit::new(opened.clone());
         let device = jit.device().clone();
         let mut functions = Functions::new();
-        let most = Most::of(&settings, model.context(), device.target());
+        let most = Most::of(&settings, model.context(), model.window(), device.target());
         let asked = settings.long;
         // A model whose states are of one sequence has no steps for several.
         let parallel = settings.parallel.filter(|_| model.batches()).map(|n| n.clamp(1, most.chunk));
@@ -115,8 +115,8 @@ impl<'a> Compiled<'a> {
         // Once more, now that all is known that will be allocated.
         let footprint = Footprint::new(model.as_ref(), &probe, &settings, arena);
         let left = beside(load::missing(file, &layouts, there))?;
-        if asked.is_none() && most.long > most.chunk && footprint.besides > left / LONG_SHARE {
-            let settings = Settings { long: Some(most.chunk), ..settings };
+        if asked.is_none_or(Most::is_usual) && most.long > most.chunk && footprint.of_steps() > left / LONG_SHARE {
+            let settings = Settings { long: Some(most.shorter()), ..settings };
             return Compiled::new(file, opened, settings, there, progress);
         }
         let fitting = choose_context(&settings, model.context(), &footprint, left)?;
@@ -174,7 +174,7 @@ impl<'a> Compiled<'a> {
         } = self;
         let rows = cache.rows;
         let weights = load::weights(file, &mut jit, &layouts, there, progress)?;
-        let most = Most::of(&settings, model.context(), jit.target());
+        let most = Most::of(&settings, model.context(), model.window(), jit.target());
         let (device, Most { chunk, long }) = (jit.device().clone(), most);
         let classes = classes(most, &depths, settings.others());
         let planes = model.planes(settings.cache);

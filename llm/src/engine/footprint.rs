@@ -55,6 +55,10 @@ impl Footprint {
         let windowed = [windowed as u64, window.map_or(u64::MAX, |window| of_windows(window) as u64)];
         Footprint { row: row as u64, cached: cached as u64, windowed, window, piece: chunk, besides, chunk: long }
     }
+    /// What steps take: what there is besides, and rows of the cache for one step more.
+    pub fn of_steps(&self) -> u64 {
+        self.besides + self.row * self.chunk as u64
+    }
     /// With pools of so many pages, if there are any, for contexts of so many tokens each.
     pub fn with_pool(&self, context: usize, pools: Option<Pools>) -> u64 {
         let rows = cache_rows(context, self.chunk) as u64;

@@ -25,6 +25,8 @@ pub fn floats() -> Vec<Case> {
             (Op::Neg, -2.0, 2.0, 0.0),
             (Op::Exp, -20.0, 20.0, 3e-7),
             (Op::Exp, -87.0, 88.0, 4e-7),
+            (Op::Exp2, -30.0, 30.0, 3e-7),
+            (Op::Exp2, -125.0, 127.0, 4e-7),
             (Op::Log, 1e-3, 1e3, 3e-6),
             (Op::Log, 1e-30, 1e30, 3e-7),
             (Op::Sqrt, 0.0, 1e6, 1e-7),
@@ -160,7 +162,7 @@ pub fn half() -> Vec<Case> {
                 let case = Case::raw(format!("{op:?} {} {dims:?}", s.name()), &[(dims, s), (dims, s)], binary(op));
                 out.push(case.fill(1, Fill::Uniform(0.5, 2.0)).within(Within::Each(t)));
             }
-            for op in [Op::Neg, Op::Exp, Op::Sqrt, Op::Recip, Op::Round] {
+            for op in [Op::Neg, Op::Exp, Op::Exp2, Op::Sqrt, Op::Recip, Op::Round] {
                 let case = Case::raw(format!("{op:?} {} {dims:?}", s.name()), &[(dims, s)], unary(op));
                 out.push(case.fill(0, Fill::Uniform(0.5, 2.0)).within(Within::Each(t)));
             }
@@ -196,6 +198,11 @@ pub fn edges() -> Vec<Case> {
     case(
         Op::Exp,
         &[0.0, -0.0, inf, -inf, nan, 88.72, 88.8, 90.0, 1e30, -87.3, -103.0, -104.0, -200.0, -1e30, 1e-30, 0.5],
+        each,
+    );
+    case(
+        Op::Exp2,
+        &[0.0, -0.0, inf, -inf, nan, 127.9, 128.0, 129.0, 1e30, -126.0, -151.0, -200.0, -1e30, 1e-30, 0.5, -24.0],
         each,
     );
     case(

@@ -47,6 +47,7 @@ FN void add_f16_pair(unsigned short *p, unsigned short x, unsigned short y) {
 FN float cvt_f16_f32_1(unsigned short x) { return (float)bits<unsigned short, _Float16>(x); }
 FN unsigned short cvt_f32_f16_1(float x) { return bits<_Float16, unsigned short>((_Float16)x); }
 FN float exp_1(float x) { return expf(x); }
+FN float exp2_1(float x) { return exp2f(x); }
 FN float log_1(float x) { return logf(x); }
 FN float sqrt_1(float x) { return sqrtf(x); }
 FN float round_1(float x) { return rintf(x); }
@@ -159,6 +160,16 @@ template <int COLUMNS, bool TRANSPOSED, class Sums> static inline Sums wgmma(con
       }
   return d;
 }
+// The same of rows that stand in memory, as columns of a product of 64 do.
+template <int COLUMNS, class Sums> static inline Sums wgmma_of_stages(const void *rows, const void *columns, Sums d) {
+  const int lane = sim::current % 32, warp = sim::current / 32 % 4, g = lane / 4, t = lane % 4;
+  unsigned int own[8];
+  for (int i = 0; i < 8; i++) {
+    const int row = 16 * warp + 8 * (i % 2) + g, term = 8 * (i / 2) + 2 * t;
+    own[i] = *(const unsigned int *)((const unsigned short *)rows + (row * 4 + (term / 8 ^ row / 2 % 4)) * 8 + term % 8);
+  }
+  return wgmma<COLUMNS, false>(own, columns, d);
+}
 #define WGMMA_OF(columns, sums, name, transposed) \
 FN f32x##sums name(unsigned int a, unsigned int b, unsigned int c, unsigned int e, unsigned int f, unsigned int g, unsigned int h, unsigned int i, const void *at, f32x##sums d) { \
   const unsigned int own[] = {a, b, c, e, f, g, h, i}; \
@@ -168,6 +179,7 @@ FN f32x##sums name(unsigned int a, unsigned int b, unsigned int c, unsigned int 
 struct f32x##sums { float at[sums]; }; \
 FN f32x##sums operator*(f32x##sums a, f32x##sums b) { for (int i = 0; i < sums; i++) a.at[i] *= b.at[i]; return a; } \
 WGMMA_OF(columns, sums, wgmma_##columns, false) \
+FN f32x##sums wgmma_##columns##_of_stages(const void *rows, const void *at, f32x##sums d) { return wgmma_of_stages<columns>(rows, at, d); } \
 WGMMA_OF(columns, sums, wgmma_##columns##_transposed, true)
 WGMMA(16, 8)
 WGMMA(32, 16)

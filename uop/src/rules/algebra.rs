@@ -10,7 +10,7 @@ use crate::op::Op;
 
 rules! { RULES:
     "f(expand(constant), y) -> f(constant, y)" [Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma] expanded_constant;
-    "f(constants) -> constant" [Cast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where] fold_constants;
+    "f(constants) -> constant" [Cast Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where] fold_constants;
     "table[constant] -> constant" [Table] table_constant;
     "bitcast(constant) -> constant" [Bitcast] bitcast_constant;
     "bitcast(bitcast(x)) -> bitcast(x)" [Bitcast] bitcast_bitcast;
@@ -64,8 +64,8 @@ fn expanded_constant(g: &mut Graph, n: &Node) -> Option<Id> {
 }
 
 fn fold_constants(g: &mut Graph, n: &Node) -> Option<Id> {
-    // exp and log differ in the last place between libraries: left to the device.
-    if matches!(n.op, Op::Exp | Op::Log) {
+    // These differ in the last place between libraries: left to the device.
+    if matches!(n.op, Op::Exp | Op::Exp2 | Op::Log) {
         return None;
     }
     let values: Option<Vec<Value>> = n.src.iter().map(|&s| value(g, s)).collect();

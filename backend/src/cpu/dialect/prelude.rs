@@ -139,6 +139,7 @@ FN u16 cvt_f32_bf16_1(f32 f) {
 
 const SCALAR_FUNCTIONS: &str = r#"
 FN f32 exp_1(f32 x) { return exp_4((f32x4){x, x, x, x})[0]; }
+FN f32 exp2_1(f32 x) { return exp2_4((f32x4){x, x, x, x})[0]; }
 FN f32 log_1(f32 x) { return log_4((f32x4){x, x, x, x})[0]; }
 FN f32 sqrt_1(f32 x) { return __builtin_sqrtf(x); }
 FN f32 round_1(f32 x) { return round_4((f32x4){x, x, x, x})[0]; }
@@ -220,16 +221,11 @@ fn vector_functions(l: usize) -> String {
         min = isplat("(-2147483647 - 1)"),
         whole = splat("8388608.0f"),
     );
-    // exp: x = n ln 2 + r, |r| <= ln 2 / 2; a polynomial of degree 6 for e^r (error below 1 ulp), 2^n by the exponent bits in two steps,
-    // so that results near the smallest normal number are right.
+    // e^r 2^n of |r| <= ln 2 / 2: a polynomial of degree 6 for e^r (error below 1 ulp), 2^n by the exponent bits in two steps, so that results near the
+    // smallest normal number are right.
     let _ = writeln!(
         s,
-        "FN f32x{l} exp_{l}(f32x{l} x) {{\n  x = select_f32x{l}((i32x{l})(x > {top}), {top}, x);\n  x = select_f32x{l}((i32x{l})(x < {bottom}), {bottom}, x);\n  f32x{l} n = (x * {log2e} + {magic}) - {magic};\n  f32x{l} r = fma_{l}(n, {ln2a}, x); r = fma_{l}(n, {ln2b}, r);\n  f32x{l} p = {c6};\n  p = fma_{l}(p, r, {c5}); p = fma_{l}(p, r, {c4}); p = fma_{l}(p, r, {c3}); p = fma_{l}(p, r, {c2}); p = fma_{l}(p, r, {one}); p = fma_{l}(p, r, {one});\n  i32x{l} k = whole_{l}(n), half = k >> 1;\n  f32x{l} a = (f32x{l})((half + {bias}) << 23), b = (f32x{l})((k - half + {bias}) << 23);\n  return p * a * b;\n}}",
-        top = splat("88.8f"),
-        bottom = splat("-104.0f"),
-        log2e = splat("1.44269504088896341f"),
-        ln2a = splat("-0.693359375f"),
-        ln2b = splat("2.12194440e-4f"),
+        "FN f32x{l} scaled_{l}(f32x{l} r, f32x{l} n) {{\n  f32x{l} p = {c6};\n  p = fma_{l}(p, r, {c5}); p = fma_{l}(p, r, {c4}); p = fma_{l}(p, r, {c3}); p = fma_{l}(p, r, {c2}); p = fma_{l}(p, r, {one}); p = fma_{l}(p, r, {one});\n  i32x{l} k = whole_{l}(n), half = k >> 1;\n  f32x{l} a = (f32x{l})((half + {bias}) << 23), b = (f32x{l})((k - half + {bias}) << 23);\n  return p * a * b;\n}}",
         c6 = splat("1.3981999507e-3f"),
         c5 = splat("8.3334519073e-3f"),
         c4 = splat("4.1665795894e-2f"),
@@ -237,6 +233,21 @@ fn vector_functions(l: usize) -> String {
         c2 = splat("5.0000001201e-1f"),
         one = splat("1.0f"),
         bias = isplat("127"),
+    );
+    // exp: x = n ln 2 + r; exp2: x = n + r / ln 2.
+    let exponential = |name: &str, [top, bottom]: [&str; 2], [n, r]: [String; 2]| {
+        let (top, bottom) = (splat(top), splat(bottom));
+        format!(
+            "FN f32x{l} {name}_{l}(f32x{l} x) {{\n  x = select_f32x{l}((i32x{l})(x > {top}), {top}, x);\n  x = select_f32x{l}((i32x{l})(x < {bottom}), {bottom}, x);\n  f32x{l} n = ({n} + {magic}) - {magic};\n  f32x{l} r = {r}\n  return scaled_{l}(r, n);\n}}\n"
+        )
+    };
+    let (log2e, ln2a, ln2b) = (splat("1.44269504088896341f"), splat("-0.693359375f"), splat("2.12194440e-4f"));
+    let of_e = [format!("x * {log2e}"), format!("fma_{l}(n, {ln2a}, x); r = fma_{l}(n, {ln2b}, r);")];
+    s += &exponential("exp", ["88.8f", "-104.0f"], of_e);
+    s += &exponential(
+        "exp2",
+        ["128.5f", "-150.0f"],
+        ["x".into(), format!("(x - n) * {};", splat("0.693147180559945f"))],
     );
     // log: x = m 2^e with m in [sqrt(1/2), sqrt(2)); atanh series in s = (m-1)/(m+1). Denormals are made normal first.
     let _ = writeln!(

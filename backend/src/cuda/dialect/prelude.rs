@@ -53,6 +53,21 @@ fn products_of_groups() -> String {
             format!("{of} {{{}}}, {{{words}}}, %{}, 1, 1, 1, {transposed};", list(0..sums), sums + 8 + i)
         };
         let d = (0..sums).map(|i| format!("\"+f\"(d.at[{i}])")).collect::<Vec<_>>().join(",");
+        if of.shared == Shared::Columns {
+            // Rows stand as columns of a product of as many do.
+            let product = |of_row: i64| {
+                let of = format!("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16");
+                format!("{of} {{{}}}, %{}, %{}, 1, 1, 1, 0, 0;", list(0..sums), sums + of_row, sums + of_row + 1)
+            };
+            s += &format!(
+                "FN f32x{sums} {name}_of_stages(const void *rows, const void *columns, f32x{sums} d) {{\n\
+                 const unsigned long long y = columns_at(rows, 1, {apart}), x = columns_at(columns, 1, {apart});\n\
+                 asm volatile(\"wgmma.fence.sync.aligned; {} {} wgmma.commit_group.sync.aligned;\" : {d} : \"l\"(y), \"l\"(x), \"l\"(y + {next}), \"l\"(x + {next}) : \"memory\");\n\
+                 return d;\n}}\n",
+                product(0),
+                product(2),
+            );
+        }
         let words = "abcefghi".chars();
         let (own, read): (Vec<_>, Vec<_>) = words.map(|w| (format!("unsigned int {w}"), format!("\"r\"({w})"))).unzip();
         s += &format!(
@@ -191,6 +206,7 @@ FN void add_f16(unsigned short *p, unsigned short x) {
 #define SATURATED(type, ptx) \
 FN type cvt_f32_##type##_1(float x) { int y; asm("cvt.rzi." #ptx ".f32 %0, %1;" : "=r"(y) : "f"(x)); return (type)y; }
 FN float exp_1(float x) { return expf(x); }
+FN float exp2_1(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 FN float log_1(float x) { return logf(x); }
 FN float sqrt_1(float x) { return sqrtf(x); }
 FN float round_1(float x) { return rintf(x); }

@@ -6,7 +6,7 @@ use super::memory::{At, Places};
 use super::nodes;
 use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
 use gristmill_uop::fold::{self, Value};
-use gristmill_uop::fragment::{Fragment, TILES, UNIT};
+use gristmill_uop::fragment::{self, Fragment, TILES, UNIT};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 use std::collections::HashMap;
 
@@ -473,28 +473,38 @@ impl<'a> Machine<'a> {
     fn product_of_group(&mut self, n: &Node) -> Result<Vec<Value>, Fault> {
         let of = Fragment::of_product(n).filter(|of| of.is_of_group());
         let of = of.ok_or_else(|| Fault::Graph(format!("{:?} of no fragment", n.op)))?;
-        let rows = of.first.registers() as usize;
-        let (buffer, sum) = (n.src[rows], n.src[rows + 2]);
+        let (count, element) = (n.src.len(), |[unit, at]: [i64; 2]| (unit * UNIT + at) as usize);
+        let in_memory = Fragment::has_rows_in_memory(n);
         let mut out = Vec::with_capacity(self.threads * n.dtype.lanes as usize);
         for group in (0..self.threads).step_by(of.sums.lanes() as usize) {
-            let first = self.index(n.src[rows + 1], group) * self.g.unit_bytes(buffer);
-            let word = |i: i64| At { buffer, byte: first + 4 * i };
-            let words = (0..of.shared_units() * UNIT / 2).map(|i| self.places.load(word(i), Scalar::U32, group));
-            let words: Vec<i64> = words.map(|w| Ok(w?.int())).collect::<Result<_, Fault>>()?;
-            let half = |term: i64, column: i64| {
-                let [number, at] = of.place(term, column);
-                let element = number * UNIT + at;
-                words[(element / 2) as usize] >> (16 * (element % 2)) & 0xffff
-            };
+            let columns = self.halves([n.src[count - 3], n.src[count - 2]], of.shared_units(), group)?;
+            let units = fragment::units(of.terms, of.rows);
+            let rows = if in_memory { self.halves([n.src[0], n.src[1]], units, group)? } else { vec![] };
             let second = |lane: i64, register: i64, _: i64| {
                 let [term, column] = of.second.at(lane, register, 0);
-                half(term, column) | half(term + 1, column) << 16
+                let half = |term: i64| columns[element(of.place(term, column))];
+                half(term) | half(term + 1) << 16
             };
-            let first = |lane: i64, register: i64, _: i64| self.index(n.src[register as usize], group + lane as usize);
-            let begin = |lane: i64, i: usize| self.get(sum, group + lane as usize)[i];
+            let first = |lane: i64, register: i64, _: i64| {
+                if !in_memory {
+                    return self.index(n.src[register as usize], group + lane as usize);
+                }
+                let [row, term] = of.first.at(lane, register, 0);
+                let half = |term: i64| rows[element(of.place_of_row(row, term))];
+                half(term) | half(term + 1) << 16
+            };
+            let begin = |lane: i64, i: usize| self.get(n.src[count - 1], group + lane as usize)[i];
             out.extend(nodes::product(of, [of.operand; 2], first, second, begin));
         }
         Ok(out)
+    }
+    /// The halves of so many units that a group of threads reads from a place on.
+    fn halves(&mut self, [buffer, at]: [Id; 2], units: i64, group: usize) -> Result<Vec<i64>, Fault> {
+        let first = self.index(at, group) * self.g.unit_bytes(buffer);
+        let word = |i: i64| At { buffer, byte: first + 4 * i };
+        let words = (0..units * UNIT / 2).map(|i| self.places.load(word(i), Scalar::U32, group));
+        let halves = words.map(|word| word.map(|w| [w.int() & 0xffff, w.int() >> 16 & 0xffff]));
+        Ok(halves.collect::<Result<Vec<_>, Fault>>()?.concat())
     }
     /// Most of what there is to do: no memory is taken for single threads.
     fn elementwise(&self, id: Id) -> Result<Vec<Value>, Fault> {

@@ -156,6 +156,7 @@ impl<'a> Expressions<'a> {
             Op::Neg => format!("-{}", s[0]),
             Op::Recip => format!("1.0f / {}", s[0]),
             Op::Exp => call("exponential"),
+            Op::Exp2 => call("power_of_two"),
             Op::Log => call("logarithm"),
             Op::Sqrt => call("sqrt"),
             Op::Round => call("round"),

@@ -46,10 +46,8 @@ fn f32_to_i8(x: f32) -> i32 { return select(0, i32(clamp(x, -128.0f, 127.0f)), x
 fn f32_to_i16(x: f32) -> i32 { return select(0, i32(clamp(x, -32768.0f, 32767.0f)), x == x); }
 fn f32_to_u8(x: f32) -> u32 { return select(0u, u32(clamp(x, 0.0f, 255.0f)), x == x); }
 fn f32_to_u16(x: f32) -> u32 { return select(0u, u32(clamp(x, 0.0f, 65535.0f)), x == x); }
-fn exponential(y: f32) -> f32 {
-  let x = clamp(y, -104.0f, 89.0f);
-  let n = round(x * 1.4426950408889634f);
-  let r = fma(n, 2.12194440e-4f, x - f32(i32(n) * 355) * 0.001953125f);
+// e^r times 2^n, of |r| to half of ln 2.
+fn scaled(r: f32, n: f32) -> f32 {
   var p = 1.9875691500e-4f;
   p = fma(p, r, 1.3981999507e-3f);
   p = fma(p, r, 8.3334519073e-3f);
@@ -59,8 +57,18 @@ fn exponential(y: f32) -> f32 {
   p = fma(p, r * r, r + 1.0f);
   let k = i32(n);
   let half = k >> 1u;
-  let scaled = p * bitcast<f32>((half + 127) << 23u) * bitcast<f32>((k - half + 127) << 23u);
-  return select(y, scaled, y == y);
+  return p * bitcast<f32>((half + 127) << 23u) * bitcast<f32>((k - half + 127) << 23u);
+}
+fn exponential(y: f32) -> f32 {
+  let x = clamp(y, -104.0f, 89.0f);
+  let n = round(x * 1.4426950408889634f);
+  let r = fma(n, 2.12194440e-4f, x - f32(i32(n) * 355) * 0.001953125f);
+  return select(y, scaled(r, n), y == y);
+}
+fn power_of_two(y: f32) -> f32 {
+  let x = clamp(y, -150.0f, 129.0f);
+  let n = round(x);
+  return select(y, scaled((x - n) * 0.6931471805599453f, n), y == y);
 }
 fn logarithm(x: f32) -> f32 {
   let low = x < 1.1754943508e-38f;

@@ -18,14 +18,21 @@ pub fn attended(
     target: &Target,
     hints: &mut FxHashMap<Id, Hint>,
 ) -> Id {
+    // Scores in powers of two: e^x would be one, and a product, at each score.
+    let scale = scale * std::f64::consts::LOG2_E;
     let mut of = Chunked::new(g, src, None, scale, plan, target);
     let mut kernel = Inside::default();
     let keys = of.keys(g, &mut kernel, hints);
     let (raw, unseen) = of.scores(g, keys, &mut kernel, hints);
     let low = g.constant(Scalar::F32, MASKED);
     let scores = g.select(unseen, low, raw);
+    // Masked where they are summed, once for all that read them.
+    if plan.fragments.is_some_and(|f| f.cut == 1) {
+        kernel.staged.pop();
+    }
+    kernel.staged.push(scores);
     let most = g.reduce(scores, &[0, 3], ReduceOp::Max);
-    let weights = of.weights_below(g, (raw, unseen), most);
+    let weights = of.weights_below(g, scores, most);
     let total = g.sum(weights, &[0, 3]);
     let sums = of.summed(g, weights, &mut kernel, hints);
     kernel.all.extend([scores, most, weights, total, sums]);
@@ -44,14 +51,13 @@ pub fn attended(
 }
 
 impl Chunked<'_> {
-    /// Weights `[chunks, tokens, heads, chunk]` in halves' precision: exponentials of what scores are below those of each token and head.
-    fn weights_below(&self, g: &mut Graph, (raw, unseen): (Id, Id), most: Id) -> Id {
-        let (dims, one) = (g.shape(raw), g.int(1));
+    /// Weights `[chunks, tokens, heads, chunk]` in halves' precision: powers of two of what scores are below those of each token and head.
+    fn weights_below(&self, g: &mut Graph, scores: Id, most: Id) -> Id {
+        let (dims, one) = (g.shape(scores), g.int(1));
         let most = g.reshape(most, &[one, dims[1], dims[2], one]);
         let most = g.expand(most, &dims);
-        let (zero, below) = (g.f32(0.0), g.sub(raw, most));
-        let weights = g.exp(below);
-        let weights = g.select(unseen, zero, weights);
+        let below = g.sub(scores, most);
+        let weights = g.exp2(below);
         if !f16_split::rounded(g, self.q) {
             return weights;
         }
@@ -69,10 +75,12 @@ impl Chunked<'_> {
         let one = g.int(1);
         let sinks = g.reshape(sinks, &[one, dims[1]]);
         let sinks = g.expand(sinks, &dims);
+        let base = g.constant(Scalar::F32, std::f64::consts::LOG2_E);
+        let sinks = g.mul(sinks, base);
         let best = g.max(most, sinks);
         let [own, sink] = [most, sinks].map(|x| {
             let below = g.sub(x, best);
-            g.exp(below)
+            g.exp2(below)
         });
         let seen = g.mul(total, own);
         let all = g.add(seen, sink);

@@ -29,9 +29,9 @@ rows! {
         Class::Elementwise | Class::Linear => true,
         _ => n.op == Op::Load,
     };
-    [Cast Bitcast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4 Splat Pack Part PairBf16 ScaledPair TileRows TileMma]
+    [Cast Bitcast Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4 Splat Pack Part PairBf16 ScaledPair TileRows TileMma]
         "operands are values" |g, n, _| n.src.iter().all(|&s| is_value(g, s));
-    [Cast Neg Exp Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4]
+    [Cast Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Dot4 SignedDot4 Dot2 Halves Table4]
         "as many lanes as the operands" |g, n, _| n.src.iter().all(|&s| g[s].dtype.lanes == n.dtype.lanes);
     [Table] "an integer's entry in a table, whose numbers the result holds" |g, n, _| {
         let Arg::Ints(table) = &n.arg else { return false };
@@ -79,13 +79,19 @@ rows! {
         let fits = |of: &Fragment| words.len() == of.words() && g[last].dtype == sums(of) && n.dtype == sums(of);
         Fragment::of_product(n).is_some_and(fits) && are_words(g, words)
     };
-    [MmaShared] "words of rows, and columns of a ring of words or of a stage of halves, from an i64 offset on, added to sums" |g, n, _| {
+    [MmaShared] "rows as words or of a stage of halves, columns of a ring of words or of a stage of halves, from i64 offsets on, added to sums" |g, n, _| {
         let Some(of) = Fragment::of_product(n).filter(|of| of.is_of_group()) else { return false };
-        let (words, rest) = n.src.split_at((of.first.registers() as usize).min(n.src.len()));
-        let &[buffer, at, sum] = rest else { return false };
-        let of_columns = g[buffer].dtype == Scalar::U32.one() || g[buffer].dtype == of.operand.one();
-        let shared = g[buffer].op == Op::Local && of_columns && g[at].dtype == Scalar::I64.one();
-        shared && g[sum].dtype == sums(of) && n.dtype == sums(of) && are_words(g, words)
+        let words = if Fragment::has_rows_in_memory(n) { 0 } else { of.first.registers() as usize };
+        let (words, rest) = n.src.split_at(words.min(n.src.len()));
+        let Some((&sum, places)) = rest.split_last() else { return false };
+        let (halves, whole) = (of.operand.one(), g[sum].dtype == sums(of) && n.dtype == sums(of));
+        let within = |at: &[Id]| g[at[0]].op == Op::Local && g[at[1]].dtype == Scalar::I64.one();
+        let stands = match places {
+            [_, _] => g[places[0]].dtype == Scalar::U32.one() || g[places[0]].dtype == halves,
+            [_, _, _, _] => [0, 2].iter().all(|&i| g[places[i]].dtype == halves),
+            _ => false,
+        };
+        stands && places.chunks(2).all(within) && whole && are_words(g, words)
     };
     [PairBf16] "two vectors of f32, as many lanes of words" |g, n, _| {
         let lanes = n.dtype.lanes;

@@ -3,7 +3,7 @@
 use super::super::barriers::Touched;
 use super::super::carried::Slot;
 use super::super::code::{Code, KernelCode, Statement, end_of_block};
-use super::super::products;
+use super::super::products::OfStages;
 use super::error::{Checked, LinearError};
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashSet;
@@ -137,9 +137,9 @@ fn shared_loops(g: &Graph, code: &Code) -> Checked {
                     let touched = Touched::by(g, std::slice::from_ref(s));
                     let slot = offset(g, s).and_then(|offset| Slot::of(g, offset, *range));
                     stages.hidden.extend(&touched.written);
-                    if let Some(stage) = products::read_by(g, s) {
+                    if let Some(product) = OfStages::of(g, s) {
                         stages.multiplied = true;
-                        if stages.hidden.contains(&stage) {
+                        if product.rows.iter().chain([&product.columns]).any(|stage| stages.hidden.contains(stage)) {
                             return Err(error(
                                 "what threads have written to a stage is shown to the products that read it",
                                 at,
