@@ -427,6 +427,16 @@ mod tests {
     }
 
     #[test]
+    fn rows_in_memory_lie_as_columns_of_a_product_of_as_many_do() {
+        for f in WARPS.iter().filter(|f| f.is_of_group()) {
+            let places = (0..f.rows).flat_map(|row| (0..f.terms).map(move |term| (row, term)));
+            for (row, term) in places {
+                assert_eq!(f.place_of_row(row, term), WGMMA_64.place(term, row), "{}: {row}, {term}", f.name);
+            }
+        }
+    }
+
+    #[test]
     fn every_element_of_a_fragment_is_held_once() {
         for f in WARPS.iter().chain(TILES) {
             assert!(covers(&f.first, f.rows, f.terms), "{}: the first operand", f.name);

@@ -351,17 +351,20 @@ const WRONG: &[Wrong] = &[
         let one = w.g.int_of(Scalar::U32, 1);
         w.node(Op::MmaHalf, Scalar::F32.one().with_lanes(4), &[one; 7], Arg::Int(MMA_BF16.number()))
     }),
-    (
-        "words of rows, and columns of a ring of words or of a stage of halves, from an i64 offset on, added to sums",
-        true,
-        |w| {
-            // The buffer is memory, of f32.
-            let one = w.g.int_of(Scalar::U32, 1);
-            let sums = w.g.constant(Scalar::F32.one().with_lanes(8), 0.0);
-            let src = [&[one; 8][..], &[w.x, w.group, sums]].concat();
-            w.node(Op::MmaShared, Scalar::F32.one().with_lanes(8), &src, Arg::Int(WGMMA_16.number()))
-        },
-    ),
+    (OF_GROUPS, true, |w| {
+        // The columns' buffer is memory, of f32.
+        let one = w.g.int_of(Scalar::U32, 1);
+        let sums = w.g.constant(Scalar::F32.one().with_lanes(8), 0.0);
+        let src = [&[one; 8][..], &[w.x, w.group, sums]].concat();
+        w.node(Op::MmaShared, Scalar::F32.one().with_lanes(8), &src, Arg::Int(WGMMA_16.number()))
+    }),
+    (OF_GROUPS, true, |w| {
+        // So is the rows'; the columns stand in a stage of halves.
+        let (sums, size) = (w.g.constant(Scalar::F32.one().with_lanes(8), 0.0), w.g.int(2048));
+        let stage = w.node(Op::Local, Scalar::F16, &[size], Arg::Int(7));
+        let src = [w.x, w.group, stage, w.group, sums];
+        w.node(Op::MmaShared, Scalar::F32.one().with_lanes(8), &src, Arg::Int(WGMMA_16.number()))
+    }),
     ("two vectors of f32, as many lanes of words", false, |w| {
         let one = w.g.int(1);
         w.node(Op::PairBf16, Scalar::U32, &[one; 2], Arg::None)
@@ -394,6 +397,9 @@ const WRONG: &[Wrong] = &[
         w.node(Op::Neg, Scalar::F32, &[one], Arg::None)
     }),
 ];
+
+/// What products of several warps are of.
+const OF_GROUPS: &str = "rows as words or of a stage of halves, columns of a ring of words or of a stage of halves, from i64 offsets on, added to sums";
 
 /// A tile of that type.
 fn tile_of(scalar: Scalar) -> DType {
