@@ -101,36 +101,63 @@ fn read(g: &Graph, nests: &[Id], nest: Id, plan: &NestPlan, machine: &Machine) -
     if !machine.fragments.iter().any(Fragment::is_of_group) {
         return vec![];
     }
-    let Nest { value, closed, .. } = Nest::of(g, nest);
-    let Some((id, sum)) = g.toposort(&[value]).into_iter().find_map(|n| Some((n, Sum::of(g, n)?))) else {
-        return vec![];
-    };
-    let Some(column) = closed.iter().copied().rfind(|&r| g.range_kind(r) == Some(RangeKind::Upcast)) else {
-        return vec![];
-    };
-    let Some(term) = g[id].src[1..].iter().copied().find(|&r| g.range_kind(r) == Some(RangeKind::Unroll)) else {
-        return vec![];
-    };
-    let of_columns = |load: Id| g.free_ranges(load).contains(&column);
+    let Some(product) = Product::of(g, nest, wide * MMA_F16.columns) else { return vec![] };
+    let Product { value, sum, column, .. } = &product;
     let side = |load: Id| {
         let buffer = *g[load].src.first().filter(|&&s| g[load].op == Op::Load && g[s].op == Op::Local)?;
-        let at = g.linear(g[load].src[1]);
-        if of_columns(load) {
-            let (shared, along) = match at.coefficient(column) {
-                1 => (Shared::Transposed, term),
-                _ => (Shared::Columns, column),
-            };
-            let of = Fragment::of_stage(sum.operand, wide * MMA_F16.columns, shared)?;
-            return Some(Read { buffer, lines: of.lines(), row: at.coefficient(along) });
+        if g.free_ranges(load).contains(column) {
+            return product.columns(g, load, buffer);
         }
-        let of = Fragment::of_stage(sum.operand, wide * MMA_F16.columns, Shared::Columns)?;
-        let filled = |n: &Id| g[*n].src[0] == buffer;
-        let in_loop = |n: Id| g.free_ranges(g[n].src[2]).iter().any(|&r| g.range_kind(r) == Some(RangeKind::Fused));
-        let shared = g[id].src[1..].iter().any(|&r| g.range_kind(r) == Some(RangeKind::Fused))
-            || g.free_ranges(value).iter().any(|&r| g.range_kind(r) == Some(RangeKind::Fused));
-        let once = shared && !nests.iter().copied().filter(filled).any(in_loop);
-        let of_rows = at.terms.iter().filter(|t| t.0 != term).map(|t| t.1).min()?;
-        (once && at.coefficient(term) == 1).then_some(Read { buffer, lines: of.rows, row: of_rows })
+        let fills = |n: &Id| g[*n].src[0] == buffer;
+        let anew = nests.iter().copied().filter(fills).any(|n| has_shared_loop(g, g[n].src[2]));
+        if anew || !has_shared_loop(g, *value) {
+            return None;
+        }
+        product.rows(g, load, buffer)
     };
     [sum.rows, sum.columns].into_iter().filter_map(side).collect()
+}
+
+/// Is a value of an iteration, or a sum over the iterations, of a loop that nests share?
+fn has_shared_loop(g: &Graph, value: Id) -> bool {
+    g.toposort(&[value]).into_iter().any(|n| g.range_kind(n) == Some(RangeKind::Fused))
+}
+
+/// A nest's sum of products, of which several warps have so many columns.
+struct Product {
+    value: Id,
+    sum: Sum,
+    /// The range of the columns that a thread has.
+    column: Id,
+    /// The range of the terms that a product has.
+    term: Id,
+    /// Columns of a product.
+    wide: i64,
+}
+
+impl Product {
+    fn of(g: &Graph, nest: Id, wide: i64) -> Option<Product> {
+        let Nest { value, closed, .. } = Nest::of(g, nest);
+        let (id, sum) = g.toposort(&[value]).into_iter().find_map(|n| Some((n, Sum::of(g, n)?)))?;
+        let column = closed.into_iter().rfind(|&r| g.range_kind(r) == Some(RangeKind::Upcast))?;
+        let term = g[id].src[1..].iter().copied().find(|&r| g.range_kind(r) == Some(RangeKind::Unroll))?;
+        Some(Product { value, sum, column, term, wide })
+    }
+    /// Columns in a stage: lines along the terms, or along the columns.
+    fn columns(&self, g: &Graph, load: Id, buffer: Id) -> Option<Read> {
+        let at = g.linear(g[load].src[1]);
+        let (shared, along) = match at.coefficient(self.column) {
+            1 => (Shared::Transposed, self.term),
+            _ => (Shared::Columns, self.column),
+        };
+        let of = Fragment::of_stage(self.sum.operand, self.wide, shared)?;
+        Some(Read { buffer, lines: of.lines(), row: at.coefficient(along) })
+    }
+    /// Rows in a stage, if their terms follow one another there.
+    fn rows(&self, g: &Graph, load: Id, buffer: Id) -> Option<Read> {
+        let at = g.linear(g[load].src[1]);
+        let of = Fragment::of_stage(self.sum.operand, self.wide, Shared::Columns)?;
+        let row = at.terms.iter().filter(|t| t.0 != self.term).map(|t| t.1).min()?;
+        (at.coefficient(self.term) == 1).then_some(Read { buffer, lines: of.rows, row })
+    }
 }
