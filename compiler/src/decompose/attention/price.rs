@@ -6,7 +6,7 @@ use gristmill_uop::Scalar;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 
-/// Operations for each score of one loop: its mask, the maximum, the exponential and its sum, and what rescales sums (GLM's kernel for an H100 has 31 instructions a score).
+/// Operations for each score of one loop: its mask, the maximum, the exponential and its sum, and what rescales sums (GLM's kernel for an H100 had 31 instructions a score while exponentials were `expf`; fewer were not counted anew).
 const OF_A_SCORE: i64 = 32;
 
 /// Seconds of the attention, with the combination of its partial results, divided so.
