@@ -117,6 +117,11 @@ pub fn global_ranges(g: &Graph, nests: &[Id]) -> Vec<Id> {
     found
 }
 
+/// Workgroups of these nests, at most.
+pub fn workgroups(g: &Graph, nests: &[Id]) -> i64 {
+    global_ranges(g, nests).iter().map(|&r| g.max_of(g[r].src[0])).fold(1, i64::saturating_mul)
+}
+
 /// The ranges of a kind, in the order of their numbers.
 pub fn ranges_of_kind(g: &Graph, all: &[Id], kind: RangeKind) -> Vec<Id> {
     let mut found: Vec<Id> = all.iter().copied().filter(|&r| g.range_kind(r) == Some(kind)).collect();

@@ -39,7 +39,7 @@ use saturate::{Budget, Ended, saturate};
 use site::{Site, sites};
 use std::cell::RefCell;
 
-/// Forms of a site that are scheduled, with the written one. Of latent attention's, with keys, values, both or neither contracted with the cache, two lay weights in another way.
+/// Forms of a site that are scheduled, beside the written one: of latent attention with keys, values, both or neither contracted with the cache, where the attention of other rows is written in the same site.
 const FORMS: usize = 4;
 /// Extracts of a site that are looked at: several differ in nothing but how they are moved, or lay weights in another way.
 const EXTRACTS: usize = 48;
@@ -257,7 +257,7 @@ impl<'a> Considered<'a> {
             if self.layouts(&changes) == self.layouts {
                 forms.push(Form { written: i == 0, picks, outputs, estimate: seconds });
             }
-            if forms.len() == FORMS {
+            if forms.iter().filter(|f| !f.written).count() == FORMS {
                 break;
             }
         }

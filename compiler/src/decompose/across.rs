@@ -61,17 +61,19 @@ impl Across {
     }
 }
 
-/// Is that an attention of a short step? Then keys of every head are computed for too few tokens: of 512 GLM's step takes 4 % longer with them on an H200, though the price is less.
-fn is_short(g: &Graph, id: Id) -> bool {
-    let n = &g[id];
-    matches!(n.op, Op::Attention | Op::PagedAttention) && g.max_of(g.dims(n.src[0])[0]) <= BUFFERED
+/// Has a function of these nodes too few tokens for keys of every head: an attention of a short step, or of rows of several sequences alone?
+fn is_short(g: &Graph, order: &[Id]) -> bool {
+    let tokens = |&id: &Id| g.max_of(g.dims(g[id].src[0])[0]);
+    let of = |op: Op| order.iter().filter(move |&&id| g[id].op == op);
+    let short = of(Op::Attention).any(|id| tokens(id) <= BUFFERED);
+    short || of(Op::Attention).next().is_none() && of(Op::PagedAttention).next().is_some()
 }
 
 /// Weights that are read across their rows below `roots`, by such contractions alone: each by what turns its elements.
 pub fn copied(g: &Graph, roots: &[Id], target: &Target) -> FxHashSet<Id> {
     let (mut copied, mut others) = (FxHashSet::default(), FxHashSet::default());
     let order = g.toposort(roots);
-    if order.iter().any(|&id| is_short(g, id)) {
+    if is_short(g, &order) {
         return copied;
     }
     for id in order {

@@ -11,6 +11,8 @@ use gristmill_uop::{Graph, Id, Op};
 pub struct Pressure {
     /// Sums that a thread adds to at once, or tiles of sums of matrix products of halves.
     pub sums: i64,
+    /// As many of the bodies that unpack no weight.
+    pub others: i64,
     /// Are there matrix products? Their tiles take what registers there are.
     pub products: bool,
     /// Registers of the tiles where products unpack a weight.
@@ -28,10 +30,12 @@ impl Pressure {
     /// Of these bodies.
     pub fn of(g: &Graph, bodies: &[Code], threads: i64) -> Pressure {
         let sums = |b: &Code| accumulators(g, &b.statements).max(tiles(g, &b.statements));
+        let most = |of: &dyn Fn(&&Code) -> bool| bodies.iter().filter(of).map(sums).max().unwrap_or(0) as i64;
         let unpacks = || bodies.iter().map(|b| &b.statements).filter(|s| unpacked(g, s));
         let wanted = bodies.iter().filter_map(|b| wanted(g, b, threads));
         Pressure {
-            sums: bodies.iter().map(sums).max().unwrap_or(0) as i64,
+            sums: most(&|_| true),
+            others: most(&|b| !unpacked(g, &b.statements)),
             products: bodies.iter().any(|b| products(g, &b.statements)),
             unpacked: unpacks().map(|s| OF_A_TILE * tiles(g, s) as i64).max().unwrap_or(0),
             asked: unpacks().map(|s| asked_for(g, s)).max().unwrap_or(0),

@@ -1,11 +1,14 @@
 //! How much of a machine's workgroups run at once.
 
+use crate::decompose::halves::OF_LANE;
+use crate::fragment::Sum;
 use crate::nest::outermost_reductions;
 use crate::tile::product::Product;
 use crate::tile::propose::warps;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Graph, Id, RangeKind};
+use gristmill_uop::{Arg, Graph, Id, RangeKind};
+use rustc_hash::FxHashSet;
 
 /// Registers of a thread beside its accumulators: addresses, words that wait, what is computed meanwhile (read off kernels of GLM on an H200).
 pub const REGISTERS: i64 = 40;
@@ -16,9 +19,17 @@ const OF_A_SUM: i64 = 7;
 /// Registers that the sums of a group of integers need beside their accumulators: its words, a product, a constant.
 pub const WORDS: usize = 12;
 
+/// Bytes of a register.
+const WORD: i64 = 4;
+
 /// Workgroups of a launch that run at once.
 pub fn room(target: &Target) -> i64 {
     target.resident() * target.machine.units as i64
+}
+
+/// Workgroups that the machine has threads for at once, whatever their registers.
+pub fn room_of_threads(target: &Target) -> i64 {
+    target.machine.units as i64 * (target.machine.threads_per_unit / target.threads).max(1) as i64
 }
 
 /// Registers of a thread where a unit has so many workgroups.
@@ -46,12 +57,34 @@ pub fn resident_of(g: &Graph, nests: &[Id], target: &Target) -> i64 {
     sums.map_or(target.resident(), |sums| held(sums, target))
 }
 
-/// How many workgroups of these nests a multiprocessor has registers for, as counted from their accumulators.
-pub fn resident_workgroups(g: &Graph, nests: &[Id], target: &Target) -> f64 {
-    let accumulators = nests.iter().map(|&n| {
-        let copies = g[n].src[3..].iter().filter(|&&r| g.range_kind(r) == Some(RangeKind::Upcast));
-        copies.map(|&r| g.max_of(g[r].src[0])).product::<i64>() * outermost_reductions(g, n).len().max(1) as i64
+/// Workgroups of these nests that a unit holds beside one another, as many as threads are planned for at most: by their accumulators, and where products unpack a weight by the words of
+/// a step, for all of which a thread asks at once.
+pub fn resident_workgroups(g: &Graph, nests: &[Id], target: &Target) -> i64 {
+    let registers = nests.iter().map(|&nest| {
+        let sums = outermost_reductions(g, nest);
+        let accumulators = copies(g, nest, |_| true) * sums.len().max(1) as i64;
+        let asked = words_of_step(g, nest, &sums.into_iter().filter_map(|n| Sum::unpacked(g, n)).collect::<Vec<_>>());
+        if asked > 0 { accumulators + asked } else { 2 * accumulators }
     });
-    let registers = REGISTERS + 2 * accumulators.max().unwrap_or(1);
-    (target.machine.registers as i64 / (target.threads as i64 * registers)).max(1) as f64
+    held_with(REGISTERS + registers.max().unwrap_or(2), target)
+}
+
+/// Copies of a nest's loops that a thread has side by side, of those ranges.
+fn copies(g: &Graph, nest: Id, of: impl Fn(Id) -> bool) -> i64 {
+    let upcast = g[nest].src[3..].iter().filter(|&&r| g.range_kind(r) == Some(RangeKind::Upcast) && of(r));
+    upcast.map(|&r| g.max_of(g[r].src[0])).product()
+}
+
+/// Words that a thread asks for in a step of products of unpacked rows: a group of terms of each row, and as halves of one of the two columns in which it has sums; of columns that products share
+/// once (`lower/mma_f16.rs`).
+fn words_of_step(g: &Graph, nest: Id, sums: &[Sum]) -> i64 {
+    let of = |x: Id| copies(g, nest, |r| g.free_ranges(x).contains(&r));
+    let bytes = |x: Id| match g[x].arg {
+        Arg::Packed(_, e) => Some(OF_LANE * e.bytes as i64 / e.elements as i64),
+        _ => None,
+    };
+    let packed = |sum: &Sum| g.toposort(&[sum.rows]).into_iter().find_map(bytes).unwrap_or(0);
+    let rows: i64 = sums.iter().map(|sum| of(sum.rows) * packed(sum)).sum();
+    let columns: FxHashSet<Id> = sums.iter().map(|sum| sum.columns).collect();
+    (rows + columns.into_iter().map(|x| of(x) * OF_LANE).sum::<i64>()) / WORD
 }

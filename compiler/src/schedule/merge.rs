@@ -5,14 +5,14 @@ use super::launch::{Body, Launch};
 use super::materialise::{Again, Shape};
 use crate::custom;
 use crate::decision::{Alternative, Decider, Decision};
-use crate::nest::global_ranges;
+use crate::nest::workgroups;
 use crate::price::{Price, occupancy};
 use crate::tile::TilePlan;
 use crate::title::title_of_nests;
+use gristmill_uop::Graph;
 use gristmill_uop::function::Function;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
-use gristmill_uop::{Graph, Id};
 
 /// Kernels of one launch, by their numbers.
 pub struct Share {
@@ -45,12 +45,13 @@ fn crowding(g: &Graph, share: &Share, kernels: &[(Draft, Price)], new: usize, ta
         return 0.0;
     }
     let beside = |i: usize| occupancy::resident_workgroups(g, &kernels[i].0.nests, target);
-    let (of_launch, of_new) = (share.kernels.iter().map(|&i| beside(i)).fold(f64::MAX, f64::min), beside(new));
+    let of_launch = share.kernels.iter().map(|&i| beside(i)).min().unwrap_or(1);
+    let of_new = beside(new);
     let (own, crowded, seconds) = match of_launch < of_new {
         true => (of_new, of_launch, kernels[new].1.seconds),
         false => (of_launch, of_new, share.price.seconds),
     };
-    (own / crowded - 1.0) * (seconds - target.machine.launch)
+    (own as f64 / crowded as f64 - 1.0) * (seconds - target.machine.launch)
 }
 
 /// Kernels of one level share a launch where that is cheaper; launches in the order of their levels.
@@ -85,12 +86,6 @@ pub fn merge(
     }
     out.sort_by_key(|s| s.level);
     out
-}
-
-/// Workgroups of these nests, at most.
-fn workgroups(g: &Graph, nests: &[Id]) -> i64 {
-    let all = global_ranges(g, nests);
-    all.iter().map(|&r| g.max_of(g[r].src[0])).fold(1, i64::saturating_mul)
 }
 
 /// Kernels of a launch that do not all run at once are cut again, each for a part of the room that goes by its weights: `rooms`, by kernel.

@@ -104,7 +104,7 @@ fn cases(jit: &mut Jit, all: &[Arc<Function>], of: &str) -> Vec<Case> {
     out
 }
 
-/// The kernels of steps of several sequences over pages, of a piece of one, and of the choice of a token of each.
+/// The kernels of steps of several sequences over pages, of a piece of one, alone and beside tokens of seven others, and of the choice of a token of each.
 fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
     let file = Gguf::synth(preset, quant).expect("a preset");
     let model = arch::load(file.metadata(), &file).expect("a model");
@@ -113,7 +113,7 @@ fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
     let pools = Pools::new(4 * rows / arch::Options::PAGE, model.window(), 64, CHUNK);
     let cache = CacheShape { rows, pages: Some(pools), chunk: CHUNK, scalar: Scalar::F16 };
     let batches = [1, 8, 64].map(|sequences| batch_class(sequences, 64, rows));
-    let pieces = classes(Most::chunk(CHUNK), &[rows], None);
+    let pieces = [None, Some(7)].into_iter().flat_map(|others| classes(Most::chunk(CHUNK), &[rows], others));
     let mut all = Vec::new();
     for class in batches.into_iter().chain(pieces) {
         let plan = model.plan(&plan_options(class, cache, jit.target()), &mut functions);

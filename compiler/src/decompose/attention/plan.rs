@@ -26,9 +26,9 @@ const CHUNK_MANY: i64 = 256;
 const CHUNK_MANY_THREADS: i64 = 128;
 /// Most tokens that are a few.
 pub const FEW: i64 = 64;
-/// Tokens of a step above which queries have a buffer of halves, which the tiles of many chunks copy: GLM's 2,048 on an H200 571 us a layer for 632. Below it they are rounded by each tile: the product that
-/// would round them in passing has no register to spare (V2-Lite's of 512 tokens spills 24 bytes).
-pub const BUFFERED: i64 = 1024;
+/// Tokens of a step above which queries have a buffer of halves, which workgroups copy, and keys of every head one: what one loop over the chunks wants, which takes GLM's 512 tokens on an H100 24 us a layer where chunks with
+/// their combination took 88, and 100 for 377 behind 2,048 positions. Steps of fewer tokens are mostly pieces beside other sequences' rows, or the end of a prompt.
+pub const BUFFERED: i64 = 256;
 /// Positions of an iteration of one loop, at most; with rows in stages twice as many where these and sums have room (Llama 3.1 8B, 2,048 tokens behind 6,144 on an H100: 1.39 ms a layer with 64, 1.21
 /// with 128 and copies behind products).
 const ROUND: i64 = 64;

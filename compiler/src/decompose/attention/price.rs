@@ -28,18 +28,20 @@ pub fn seconds(of: &Attended, plan: &AttentionPlan, target: &Target) -> f64 {
     let at_once = if staged { 1.0 } else { target.resident() as f64 };
     let weight = plan.fragments.and(machine.fragment(Scalar::F16)).map_or(1.0, |fragment| machine.term_of(fragment));
     let operations = weight * (plan.chunk * plan.sharing * (key + value)) as f64;
-    let own = (bytes / (machine.cache_bandwidth / units)).max(operations / (machine.operations / units));
+    let (read, products) = (bytes / (machine.cache_bandwidth / units), operations / (machine.operations / units));
+    let softmax = (OF_A_SCORE * plan.chunk * plan.sharing) as f64 / (machine.operations / units);
+    // Of rows that fragments read from memory each product waits for its own, and the softmax for the first: two workgroups on a unit hide little of it.
+    let in_turn = plan.fragments.is_some_and(|f| !f.staged) && machine.kind == MachineKind::Gpu;
+    let own = if in_turn { read + products + softmax } else { read.max(products) };
     let waves = match machine.kind {
         MachineKind::Gpu => (groups / (units * at_once)).ceil() * (machine.latency + machine.barrier + at_once * own),
         MachineKind::Cpu => (groups / units).ceil() * own,
     };
     // One loop: a workgroup has one chunk after the other, with a barrier before and behind its scores, and the softmax between two products.
     if plan.online && machine.kind == MachineKind::Gpu {
-        let softmax = (OF_A_SCORE * plan.chunk * plan.sharing) as f64 / (machine.operations / units);
         let products = machine.fragments.iter().find(|of| staged && of.is_of_group());
         let weight = products.map_or(weight, |fragment| machine.term_of(fragment));
         let products = weight * (plan.chunk * plan.sharing * (key + value)) as f64 / (machine.operations / units);
-        let read = bytes / (machine.cache_bandwidth / units);
         // From memory they are read before each product, which waits for them.
         let chunk =
             if staged { (products + softmax).max(read) } else { products + softmax + read + 2.0 * machine.latency };

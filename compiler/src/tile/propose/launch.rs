@@ -110,7 +110,9 @@ fn ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
         let room = of_unit.min(machine.shared_per_workgroup as i64) - of.scratch as i64;
         (room / wanted.bytes - 1).min(wanted.longest - 1).min(if wanted.needed { AHEAD_OF_GROUPS } else { AHEAD })
     };
-    let held = (1..=held_with(registers, target)).rev();
+    // Bodies that unpack nothing, beside one that does, have sums that want registers too.
+    let beside = if pressure.unpacked > 0 { held(pressure.others, target) } else { i64::MAX };
+    let held = (1..=held_with(registers, target).min(beside)).rev();
     held.map(|n| (n, iterations(n))).find(|&(_, ahead)| ahead > 0)
 }
 
@@ -125,7 +127,8 @@ pub fn resident(of: Pressure, beside: i64, target: &Target) -> i64 {
     let planned = target.resident();
     // What is unpacked is asked for a step at once.
     let unpacked = REGISTERS + of.unpacked + of.asked;
-    let held = if of.unpacked > 0 { held_with(unpacked, target) } else { held(of.sums, target) };
+    let held =
+        if of.unpacked > 0 { held_with(unpacked, target).min(held(of.others, target)) } else { held(of.sums, target) };
     if held < planned {
         return held;
     }
