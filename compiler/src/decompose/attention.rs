@@ -33,7 +33,7 @@ use gristmill_uop::shape::PagedSources;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 pub use plan::chunk_positions;
-use plan::{AttentionPlan, BUFFERED, Divided, chunk_of};
+use plan::{AttentionPlan, Divided, buffered, chunk_of};
 use rustc_hash::FxHashMap;
 
 /// Replaces every `ATTENTION` of a function below `roots`, divided as is decided; workgroup shapes of the new nodes go to `hints`.
@@ -93,7 +93,7 @@ fn of_every_head(g: &mut Graph, x: Id, heads: Id) -> Id {
 fn rounded_keys(g: &mut Graph, src: &[Id], target: &Target, hints: &mut FxHashMap<Id, Hint>) -> Id {
     let (q, k) = (src[0], src[1]);
     let [tokens, heads, kv_heads] = [(q, 0), (q, 1), (k, 1)].map(|(x, axis)| g.max_of(g.dims(x)[axis]));
-    let own = !plan::in_pages(g, src) && heads == kv_heads && heads > 1 && tokens > BUFFERED;
+    let own = !plan::in_pages(g, src) && heads == kv_heads && heads > 1 && tokens > buffered(target);
     let in_halves = target.machine.fragment(Scalar::F16).is_some() && f16_split::rounded(g, q);
     if !own || !in_halves || f16_split::are_halves(g, k) {
         return k;
@@ -119,12 +119,12 @@ fn rounded_keys(g: &mut Graph, src: &[Id], target: &Target, hints: &mut FxHashMa
     g.cast(half, Scalar::F32)
 }
 
-/// The part of a division's price that another must save: the price knows workgroups, bytes and operations, but of what overlaps in a kernel nothing.
+/// The part of a division's price that another must save: the price knows workgroups, bytes and operations, but of what overlaps in a kernel nothing. Loops from memory, of prompts of 2,048 tokens on an H200: with 64 tokens
+/// a workgroup, at a third of the first plan's price, 2 to 18 % of a prompt faster (GLM, Llama 3.1 8B); with 32, at 0.55 and 0.6, 7 to 25 % slower.
 const MARGIN: f64 = 0.5;
-/// The part that one loop over the chunks must save where rows are in stages and warps multiply together. Steps of 512 tokens on an H100, the whole prompt: at 0.51 of the first plan's price GLM's are 5 % faster,
-/// and 23 % behind 2,048 positions, at 0.76 V2-Lite's 7 % and Youtu's 34 %. Loops from memory must save as much as other plans: of prompts of 2,048 tokens on an H200 those of 64 tokens a workgroup, at a third
-/// of the price, were 2 to 18 % faster (GLM, Llama 3.1 8B), those of 32, at 0.55 and 0.6, 7 to 25 % slower.
-const MARGIN_ONLINE: f64 = 0.15;
+/// The part that one loop with rows in stages must save. Of steps of 512 tokens on an H100 it was never slower: at 0.51 of the first plan's price GLM's whole prompt is 9 % faster, at 0.76 V2-Lite's 6 % and Youtu's 25 %
+/// (experiments, 105); nothing between 0.76 and 1 was seen.
+const MARGIN_STAGED_LOOP: f64 = 0.15;
 
 /// How an attention of these sources is divided: by price, where another plan than the first could be so much cheaper.
 fn decided(g: &Graph, src: &[Id], target: &Target, site: String, decider: &mut Decider) -> AttentionPlan {
@@ -138,7 +138,7 @@ fn decided(g: &Graph, src: &[Id], target: &Target, site: String, decider: &mut D
     let best = (0..all.len()).min_by(|&a, &b| options[a].seconds.total_cmp(&options[b].seconds));
     let staged = |plan: &AttentionPlan| plan.fragments.is_some_and(|f| f.staged);
     let online = best.map(|best| &all[best].plan).is_some_and(|plan| plan.online && staged(plan));
-    let margin = if online { MARGIN_ONLINE } else { MARGIN };
+    let margin = if online { MARGIN_STAGED_LOOP } else { MARGIN };
     let decision = Decision { margin, ..Decision::new("attention", site, options) };
     all.swap_remove(decider.choose(decision)).plan
 }

@@ -11,7 +11,7 @@ use gristmill_uop::{Graph, Id, Op};
 pub struct Pressure {
     /// Sums that a thread adds to at once, or tiles of sums of matrix products of halves.
     pub sums: i64,
-    /// As many of the bodies that unpack no weight.
+    /// The same, of those bodies alone that unpack no weight; 0 if all do.
     pub others: i64,
     /// Are there matrix products? Their tiles take what registers there are.
     pub products: bool,

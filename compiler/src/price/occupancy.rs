@@ -19,8 +19,9 @@ const OF_A_SUM: i64 = 7;
 /// Registers that the sums of a group of integers need beside their accumulators: its words, a product, a constant.
 pub const WORDS: usize = 12;
 
-/// Bytes of a register.
+/// Bytes of a register, and of a half.
 const WORD: i64 = 4;
+const OF_A_HALF: i64 = 2;
 
 /// Workgroups of a launch that run at once.
 pub fn room(target: &Target) -> i64 {
@@ -57,9 +58,9 @@ pub fn resident_of(g: &Graph, nests: &[Id], target: &Target) -> i64 {
     sums.map_or(target.resident(), |sums| held(sums, target))
 }
 
-/// Workgroups of these nests that a unit holds beside one another, as many as threads are planned for at most: by their accumulators, and where products unpack a weight by the words of
-/// a step, for all of which a thread asks at once.
-pub fn resident_workgroups(g: &Graph, nests: &[Id], target: &Target) -> i64 {
+/// Workgroups of these nests that a unit would hold, as many as threads are planned for at most, by an estimate of all registers that tells how much they crowd others of a launch: accumulators with a word for each that waits,
+/// and where products unpack a weight the words of a step in their place, for all of which a thread asks at once. Prices of a kernel take [`resident_of`], which sees tiles alone.
+pub fn resident_when_merged(g: &Graph, nests: &[Id], target: &Target) -> i64 {
     let registers = nests.iter().map(|&nest| {
         let sums = outermost_reductions(g, nest);
         let accumulators = copies(g, nest, |_| true) * sums.len().max(1) as i64;
@@ -75,8 +76,8 @@ fn copies(g: &Graph, nest: Id, of: impl Fn(Id) -> bool) -> i64 {
     upcast.map(|&r| g.max_of(g[r].src[0])).product()
 }
 
-/// Words that a thread asks for in a step of products of unpacked rows: a group of terms of each row, and as halves of one of the two columns in which it has sums; of columns that products share
-/// once (`lower/mma_f16.rs`).
+/// Words that a thread asks for in a step of products of unpacked rows, at most: a group of terms of each row, and as halves of one column for every two in which it has sums; of columns that products share once
+/// (`lower/mma_f16.rs`). Of products of several warps columns are in shared memory, but those have a unit to themselves.
 fn words_of_step(g: &Graph, nest: Id, sums: &[Sum]) -> i64 {
     let of = |x: Id| copies(g, nest, |r| g.free_ranges(x).contains(&r));
     let bytes = |x: Id| match g[x].arg {
@@ -86,5 +87,5 @@ fn words_of_step(g: &Graph, nest: Id, sums: &[Sum]) -> i64 {
     let packed = |sum: &Sum| g.toposort(&[sum.rows]).into_iter().find_map(bytes).unwrap_or(0);
     let rows: i64 = sums.iter().map(|sum| of(sum.rows) * packed(sum)).sum();
     let columns: FxHashSet<Id> = sums.iter().map(|sum| sum.columns).collect();
-    (rows + columns.into_iter().map(|x| of(x) * OF_LANE).sum::<i64>()) / WORD
+    (rows + columns.into_iter().map(|x| of(x) / 2 * OF_LANE * OF_A_HALF).sum::<i64>()) / WORD
 }

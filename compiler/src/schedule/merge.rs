@@ -44,7 +44,7 @@ fn crowding(g: &Graph, share: &Share, kernels: &[(Draft, Price)], new: usize, ta
     if target.machine.kind == MachineKind::Cpu {
         return 0.0;
     }
-    let beside = |i: usize| occupancy::resident_workgroups(g, &kernels[i].0.nests, target);
+    let beside = |i: usize| occupancy::resident_when_merged(g, &kernels[i].0.nests, target);
     let of_launch = share.kernels.iter().map(|&i| beside(i)).min().unwrap_or(1);
     let of_new = beside(new);
     let (own, crowded, seconds) = match of_launch < of_new {

@@ -1,7 +1,7 @@
 //! An attention as nodes: the positions of its chunks, keys and values read at them, scores, masks and weights. How partial results become one is `combine.rs`.
 
 use super::paged::Pages;
-use super::plan::{self, AttentionPlan, BUFFERED, Divided, Fragments};
+use super::plan::{self, AttentionPlan, Divided, Fragments, buffered};
 use super::tiled::Shape;
 use super::{bytes, tiled};
 use crate::decompose::f16_split;
@@ -263,7 +263,7 @@ impl<'a> Chunked<'a> {
     }
     /// Are queries rounded once, in memory, not by each workgroup?
     fn buffers_queries(&self, g: &Graph) -> bool {
-        self.own && g.max_of(self.shape.tokens) > BUFFERED
+        self.own && g.max_of(self.shape.tokens) > buffered(self.target)
     }
     /// Scores `[chunks, tokens, heads, chunk]`, and of which of them a token does not see the position.
     pub(super) fn scores(

@@ -26,9 +26,11 @@ const CHUNK_MANY: i64 = 256;
 const CHUNK_MANY_THREADS: i64 = 128;
 /// Most tokens that are a few.
 pub const FEW: i64 = 64;
-/// Tokens of a step above which queries have a buffer of halves, which workgroups copy, and keys of every head one: what one loop over the chunks wants, which takes GLM's 512 tokens on an H100 24 us a layer where chunks with
-/// their combination took 88, and 100 for 377 behind 2,048 positions. Steps of fewer tokens are mostly pieces beside other sequences' rows, or the end of a prompt.
-pub const BUFFERED: i64 = 256;
+/// Tokens of a step, at most, above which queries have a buffer of halves that workgroups copy, and keys of every head may be computed: GLM's 2,048 on an H200 571 us a layer for 632 with it.
+const BUFFERED: i64 = 1024;
+/// As many where warps multiply rows in stages together: the loop over keys of every head takes GLM's 512 tokens on an H100 24 us a layer where chunks and their combination took 88. Classes of steps have 64 or 512 tokens, so
+/// nothing between was measured.
+const BUFFERED_TOGETHER: i64 = 256;
 /// Positions of an iteration of one loop, at most; with rows in stages twice as many where these and sums have room (Llama 3.1 8B, 2,048 tokens behind 6,144 on an H100: 1.39 ms a layer with 64, 1.21
 /// with 128 and copies behind products).
 const ROUND: i64 = 64;
@@ -327,6 +329,12 @@ impl<'a> Divided<'a> {
         let halved = staged && cut == 1 && depth % (4 * TERMS) == 0 && fits(2);
         Some((sharing, Fragments { cut: if halved { 2 } else { cut }, staged }))
     }
+}
+
+/// Tokens of a step, at most, above which it is that of a long prompt: queries have a buffer, and keys of every head may be computed.
+pub fn buffered(target: &Target) -> i64 {
+    let together = target.machine.fragments.iter().any(|of| of.is_of_group());
+    if together && target.stage_cache && target.machine.early { BUFFERED_TOGETHER } else { BUFFERED }
 }
 
 /// Is each row of the cache better shared by tokens than by the heads of its group? Tokens are more where a prompt has several heads of keys; of one

@@ -6,7 +6,7 @@ use super::tiles::{self, tiles};
 use crate::decompose::halves::TILE_OF_GROUPS;
 use crate::fragment::{Sum, WARP};
 use crate::nest::{distance, divisor, floor_power, host_bound, outermost_reductions, power_divisor};
-use crate::price::occupancy::WORDS;
+use crate::price::occupancy::{WORDS, room};
 use crate::tile::contraction::Factor;
 use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
 use gristmill_uop::RangeKind::{Global, Loop, Upcast, Vector};
@@ -27,9 +27,11 @@ const WARP_ROWS: i64 = MMA_I8.rows;
 const WARP_TOKENS: i64 = 32;
 /// Steps that a warp has of a sum that several share, at least: fewer cost less than adding up what each has.
 const LEAST_STEPS: i64 = 2;
-/// Rounds of workgroups of products of a few tokens from which on two warps are enough for a row's terms: in fewer rounds the last is a large part of the time, and shorter workgroups make it shorter. GLM's experts of eight
-/// sequences on an H100, by two and by four warps: gate and up, 2.9 rounds, 39.1 us and 35.4; down, 3.9 rounds, 23.4 and 26.4.
+/// Rounds of workgroups of products of a few tokens from which on two warps are enough for a row's terms, where fewer have four: the last round is a large part of few, and shorter workgroups make it shorter. GLM's experts of
+/// eight sequences on an H100, by two and by four warps: gate and up, 2.9 rounds, 39.1 us and 35.4; down, 3.9 rounds, 23.4 and 26.4. Nothing between was measured.
 const ROUNDS: i64 = 3;
+/// Warps that share a row's terms for that, at most: by eight gate and up took 37.0 us.
+const MOST_SHARING: i64 = 4;
 /// Tiles of sums of a warp that unpacks halves: with 32 registers for them an H200's unit has room for two workgroups.
 const UNPACKED_TILES: i64 = 8;
 /// Warps that share the columns of a product.
@@ -369,13 +371,10 @@ impl Contraction<'_> {
         // Two warps that take turns with a row's terms read whole lines.
         let lines = halves && tiles * beside == 1 && rows > 1 && self.steps % 2 == 0;
         let of = WarpTiles { high, rows: if lines { rows / 2 } else { rows }, ..twice };
-        let few = |of: WarpTiles| {
-            self.groups(of, others, most) < ROUNDS * self.target.resident() * self.target.machine.units as i64
-        };
-        match lines && few(of) {
-            true => self.shared_terms(of).unwrap_or(of),
-            false => of,
-        }
+        let few = self.groups(of, others, most) < ROUNDS * room(self.target);
+        let shared =
+            self.shared_terms(of).filter(|of| lines && few && self.warps() / (of.rows * beside) <= MOST_SHARING);
+        shared.unwrap_or(of)
     }
     /// With twice as many warps that share the terms of sums, as long as these have steps for them: they read and unpack no weight twice.
     fn shared_terms(&self, of: WarpTiles) -> Option<WarpTiles> {

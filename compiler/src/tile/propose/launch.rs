@@ -111,8 +111,7 @@ fn ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
         (room / wanted.bytes - 1).min(wanted.longest - 1).min(if wanted.needed { AHEAD_OF_GROUPS } else { AHEAD })
     };
     // Bodies that unpack nothing, beside one that does, have sums that want registers too.
-    let beside = if pressure.unpacked > 0 { held(pressure.others, target) } else { i64::MAX };
-    let held = (1..=held_with(registers, target).min(beside)).rev();
+    let held = (1..=held_with(registers, target).min(held(pressure.others, target))).rev();
     held.map(|n| (n, iterations(n))).find(|&(_, ahead)| ahead > 0)
 }
 

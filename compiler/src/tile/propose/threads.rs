@@ -13,7 +13,7 @@ const FEW: i64 = 8;
 const STEPS: i64 = 4;
 /// Terms of a step that has enough loads of its own: more steps at once would only be more text.
 const WIDE: i64 = 64;
-/// Steps that are taken at once of a reduction whose length is data, at most.
+/// Steps that are taken at once of a reduction whose length is data, at most, where the nest does not fill the machine; else [`STEPS`].
 const WAITING: i64 = 18;
 /// Most output elements of a thread that share an operand.
 const REPEATED: i64 = 8;
@@ -113,7 +113,7 @@ struct Sharing<'a> {
     subgroup: i64,
     /// Registers of a thread.
     registers: i64,
-    /// Does the launch have more workgroups than the machine has threads for at once?
+    /// Does the nest alone have more workgroups than the machine has threads for at once?
     fills: bool,
 }
 
@@ -236,10 +236,10 @@ impl Sharing<'_> {
             Some(_) => {
                 (1..=limits.steps.min(self.steps_in_registers(terms))).rev().find(|c| steps % c == 0).unwrap_or(1)
             }
-            // Others compute while a thread waits, and what is at once beyond the end is computed for nothing: sums over the chunks of 8 rows of GLM, 5 of 96 there are, took an H100 7.3 us, and 6.3 so.
-            None if self.fills => steps.clamp(1, limits.steps),
             None => {
-                let rounds = (steps.max(1) + WAITING - 1) / WAITING;
+                // Where other workgroups compute while a thread waits, what it does at once beyond the end is for nothing: sums over the chunks of 8 rows of GLM, 5 of 96 there are, took an H100 7.3 us, and 6.3 so.
+                let most = if self.fills { limits.steps } else { WAITING };
+                let rounds = (steps.max(1) + most - 1) / most;
                 (steps.max(1) + rounds - 1) / rounds
             }
         };
