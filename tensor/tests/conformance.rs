@@ -316,6 +316,10 @@ mod linear {
         check(packed::shared_columns().into_iter().step_by(3).collect(), ways);
     }
     #[test]
+    fn pages_before_a_product() {
+        check(paged::projections(), linear_of(vec![("256 threads", packed::with_groups(Target::named("h200")))]));
+    }
+    #[test]
     fn products_of_bytes() {
         check(attention::integers().into_iter().chain(packed::integer()).step_by(7).collect(), linear());
     }
@@ -340,7 +344,7 @@ macro_rules! conformance {
                 recurrences scan::cases; custom_kernels custom::cases;
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
                 integer_attention attention::integers; integer_tiles packed::tiles;
-                integer_prompts packed::shared_columns;
+                integer_prompts packed::shared_columns; integer_pages paged::projections;
                 products products::cases; scattered_sums scatter::cases;
             }
         }
@@ -362,7 +366,7 @@ macro_rules! conformance {
                 let last = perturbed.next_back();
                 ways.retain(|w| w.seed.is_none() || Some(&w.name) == last.as_ref());
             }
-            if stringify!($group).ends_with("shared_columns") {
+            if ["shared_columns", "projections"].iter().any(|group| stringify!($group).ends_with(group)) {
                 ways.iter_mut().for_each(|w| w.device.target = packed::with_groups(w.device.target.clone()));
             }
             if stringify!($group).starts_with("scatter") {

@@ -51,9 +51,9 @@ fn counted(g: &mut Graph, store: Id, plan: &Counted, ranges: &mut Ranges) -> Id 
     let sums: Vec<(Id, Id)> = reductions(g, nest.value).into_iter().filter_map(|n| walks(g, n)).collect();
     for (i, (n, r)) in sums.into_iter().enumerate() {
         let node = g[n].clone();
-        let Arg::Reduce(op, _) = node.arg else { continue };
-        let bound = most(g, r);
-        let divides = |by: i64| fixed(g, r).is_some_and(|b| b % by == 0);
+        // A loop whose length is data is taken a step at a time, by all lanes: what lies behind its end is no number.
+        let (Arg::Reduce(op, _), Some(bound)) = (node.arg, fixed(g, r)) else { continue };
+        let divides = |by: i64| bound % by == 0;
         let lane = lane.filter(|_| outermost.contains(&n) && divides(plan.lanes));
         let lanes = if lane.is_some() { plan.lanes } else { 1 };
         let wide = plan.steps.get(i).copied().filter(|w| divides(lanes * w)).unwrap_or(1);

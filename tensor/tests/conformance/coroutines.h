@@ -93,7 +93,9 @@ static int run(void (*f)(void *), void *with, int n, long long groups, size_t sh
   int wrong = 0;
   // One workgroup more than there are: the last must know by itself that it has nothing to do.
   for (group = 0; group <= groups && !wrong; group++) {
-    memset(memory, 0xA5, (shared + GUARD + 63) / 64 * 64);
+    // No number in every type of floats, so that what is read before it is written shows.
+    memset(memory, 0xFF, shared);
+    memset(memory + shared, 0xA5, GUARD);
     for (int i = 0; i < n; i++) {
       waited[i] = false;
       begun[i] = made[i] = 0;

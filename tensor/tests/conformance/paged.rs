@@ -2,6 +2,7 @@
 //! prompt has them, written by slot and read in the same function.
 
 use crate::harness::{Case, Fill, Random, Within};
+use gristmill_encodings::Q4_0;
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::{PagedRows, Tensor};
@@ -139,6 +140,21 @@ fn grouped(
     finished(case, rows, ends).within(within(cache))
 }
 
+/// What heads make of pools' keys and values, times a packed matrix: where it is a product of halves, weights over chunks that data counts are computed beside what rounds them.
+fn projected(heads: usize, kv_heads: usize, width: usize, rows: Rows, ends: &[usize]) -> Case {
+    let name = format!("pages, {heads} heads of {width}, {kv_heads} shared, {} rows, times a matrix", rows.len());
+    let case = Case::new(name, |c| {
+        let (n, at) = at(c, rows.len());
+        let q = c.input("q", dims![n, heads, width], Scalar::F32);
+        let [k, v] = ["k", "v"].map(|name| c.input(name, dims![PAGES, PAGE, kv_heads, width], Scalar::F32));
+        let y = q.paged_attention([k, v], &at, 0.7, None, None).reshape(dims![n, heads * width]);
+        c.output("y", y.linear(c.weight("w", &[32, heads * width], &Q4_0)));
+    });
+    let seen = |name| seen_alone(name, rows, kv_heads * width, None);
+    let case = case.fill(3, seen("keys")).fill(4, seen("values"));
+    finished(case, rows, ends)
+}
+
 /// A latent cache that all heads share, values being the first part of its rows.
 fn latent(heads: usize, [rank, rope]: [usize; 2], cache: Scalar, rows: Rows, ends: &[usize]) -> Case {
     let name = format!("latent pages of {}, {heads} heads of {rank} and {rope}, {} rows", cache.name(), rows.len());
@@ -255,4 +271,9 @@ pub fn halves() -> Vec<Case> {
         latent(20, [64, 64], Scalar::F16, DECODING, &[3, 5]),
         piece(16, [64, 64], Scalar::F16, false),
     ]
+}
+
+/// Those with a product behind them, for one unit of a GPU ([`super::packed::with_groups`]): workgroups that write its operand as it reads it are as many then.
+pub fn projections() -> Vec<Case> {
+    vec![projected(8, 2, 64, DECODING, &[1, 3, 5]), projected(16, 2, 32, DECODING, &[2, 5])]
 }
