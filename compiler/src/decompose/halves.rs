@@ -32,7 +32,7 @@ const SHIFT: f64 = 32.0;
 /// Instructions of a thread for each product of a group of terms in integers, after the fragment's own: a shift, a conversion, two factors.
 const OF_GROUP: f64 = 4.0;
 /// Fewest tokens that share what is unpacked: of as many columns as a fragment has.
-const LEAST: i64 = 8;
+const LEAST: i64 = 2;
 
 /// Rows and tokens of a workgroup's tile where several warps share columns. Smaller tiles read more of the second-level cache than it has time for (an H200's product of 2,048
 /// rows and 512 tokens by tiles of 128 and 64: 75 us, 45 by warps that have columns of their own), and so do what is left of rows (V2-Lite's 576 of 2,048 tokens: 53 us, 31).

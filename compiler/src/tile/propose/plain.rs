@@ -4,6 +4,7 @@ use super::around::Around;
 use super::factors::tiled;
 use crate::decompose::halves;
 use crate::nest::{divisor, host_bound};
+use crate::price::occupancy::room;
 use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -41,14 +42,17 @@ pub fn plain(
         spread: &spread,
         sizes: spread.iter().map(|&i| g.max_of(g[axes[i]].src[0])).collect(),
         part_elements: part_elements(g, nests, axes),
+        ends_with_data: nests.iter().any(|&n| ends_with_data(g, n)),
         work: nests.iter().map(|&n| terms(g, n)).max().unwrap_or(1).saturating_mul(again),
         in_order,
         of_data: (0..axes.len()).filter(|&i| tiles.is_some() && !ordered(&i) && !host_bound(g, axes[i])).collect(),
         units: target.machine.units.max(1) as i64,
     };
-    let first = match target.machine.kind {
-        MachineKind::Gpu => of.in_order_of_halves(nests, around).unwrap_or_else(|| of.for_threads(of.elements(target))),
-        MachineKind::Cpu => of.for_workers(SMALL, CHUNK),
+    let in_order = of.in_order_of_halves(nests, around);
+    let first = match (target.machine.kind, &in_order) {
+        (MachineKind::Cpu, _) => of.for_workers(SMALL, CHUNK),
+        (MachineKind::Gpu, Some(of_units)) if !of_units.waits => of_units.workgroup.clone(),
+        (MachineKind::Gpu, _) => of.for_threads(of.elements(target)),
     };
     if !all {
         return proposals(first, []);
@@ -60,7 +64,8 @@ pub fn plain(
             let left = of.elements(target);
             let others = [("fewer elements", (left / 4).max(1)), ("more elements", left.saturating_mul(4))];
             let others = others.map(|(name, left)| (name, of.for_threads(left)));
-            proposals(first, others.into_iter().chain(both))
+            let in_order = in_order.map(|of_units| ("units of products", of_units.workgroup));
+            proposals(first, others.into_iter().chain(both).chain(in_order))
         }
         MachineKind::Cpu => {
             let spread = |small, chunk| of.for_workers(small, chunk);
@@ -68,6 +73,13 @@ pub fn plain(
             proposals(first, others.into_iter().chain(both))
         }
     }
+}
+
+/// Workgroups whose threads write units of a product's operand.
+struct OfUnits {
+    workgroup: Workgroup,
+    /// Are there fewer than the machine has units, of which each computes the sums of all of its rows? Steps of 8 rows of Youtu took an H100 14 % longer so.
+    waits: bool,
 }
 
 /// What the shapes follow from.
@@ -79,8 +91,10 @@ struct Plain<'a> {
     sizes: Vec<i64>,
     /// Elements that are written for each of these: parts of a join have other lengths of its axis, which is none of the workgroup's then.
     part_elements: i64,
-    /// Terms of an element.
+    /// Terms of an element, at most.
     work: i64,
+    /// Does data say how many?
+    ends_with_data: bool,
     /// Axes whose elements are added one after the other.
     in_order: Vec<usize>,
     /// Axes whose length is data, where the machine multiplies tiles: rows that are gathered for these.
@@ -96,17 +110,21 @@ impl Plain<'_> {
     fn fixed(&self, axis: usize) -> Option<i64> {
         self.g.int_value(self.g[self.axes[axis]].src[0])
     }
-    /// Elements of a workgroup of threads: as many as keep every thread busy, and as leave no more workgroups than the machine takes in a few rounds.
+    /// Elements of a workgroup of threads: as many as keep every thread busy, and as leave no more workgroups than the machine takes in a few rounds. Where elements alone are work for a quarter of
+    /// the machine's threads, and data says where their sums end, no more threads share a sum than the machine has beside: of the 3 or 5 chunks that 8 rows of GLM have behind 256 positions,
+    /// of 96 that they may have, eight threads took an H100 7.3 us with the exponentials, which had a launch of their own, and one 2.5; 10.0 and 6.1 behind 3,000.
     fn elements(&self, target: &Target) -> i64 {
         let (units, threads) = (target.machine.units as i64, target.threads as i64);
         let most = TERMS * threads / self.work.max(1);
         let total = self.total().saturating_mul(self.part_elements);
         let share = (total / units).max(threads / 8);
+        let of_room = total / room(target);
+        let most = if self.ends_with_data && 4 * of_room >= threads { of_room.min(threads) } else { most };
         (most.max(total / (WAVES * units)).min(share) / self.part_elements).max(1)
     }
     /// Workgroups of threads that write activations in the order in which products read them (`decompose/halves.rs`): a unit of 16 bytes each, neighbours beside one another. Rows as they
     /// are would write two bytes here and there: 2,048 rows of 5,120 took an H200 31 us, bound by requests to its second-level cache.
-    fn in_order_of_halves(&self, nests: &[Id], around: &Around) -> Option<Workgroup> {
+    fn in_order_of_halves(&self, nests: &[Id], around: &Around) -> Option<OfUnits> {
         let (&[nest], &order) = (nests, around.derived.rounded.get(&around.node)?) else { return None };
         let (&[.., row, column], g) = (self.spread, self.g) else { return None };
         let stages = g.any(nest, |_, n| n.op == Op::Local);
@@ -126,7 +144,9 @@ impl Plain<'_> {
         let of_threads = of_units.into_iter().rev().map(digit(RangeKind::Vector));
         let of_thread = of_unit.into_iter().rev().map(digit(RangeKind::Upcast));
         let parts = others.chain(tile).chain(threads).chain(of_threads).chain(of_thread);
-        Some(Workgroup { parts: parts.collect() })
+        let few = self.total() < self.units * rows * order.step;
+        let waits = few && g.any(nest, |_, n| n.op == Op::Reduce);
+        Some(OfUnits { workgroup: Workgroup { parts: parts.collect() }, waits })
     }
     /// Workgroups of threads: the last axes inside, about so many elements.
     fn for_threads(&self, mut left: i64) -> Workgroup {
@@ -188,6 +208,11 @@ fn part_elements(g: &Graph, nests: &[Id], axes: &[Id]) -> i64 {
     };
     let written = nests.iter().filter(|&&n| g[g[n].src[0]].op != Op::Local);
     written.map(own).max().unwrap_or(1).max(1)
+}
+
+/// Has a nest a reduction whose length is data?
+fn ends_with_data(g: &Graph, nest: Id) -> bool {
+    g.any(nest, |_, n| n.op == Op::Reduce && n.src[1..].iter().any(|&r| g.int_value(g[r].src[0]).is_none()))
 }
 
 /// Terms of a nest's longest reduction for each element: elements that have it in common share them.
