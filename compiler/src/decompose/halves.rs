@@ -35,8 +35,9 @@ const OF_GROUP: f64 = 4.0;
 /// less than by integers, of four 19 to 34 % (five models).
 const LEAST: i64 = 2;
 /// The same where a row has many steps that warps cannot share, as their number is odd: as many as a fragment has columns. Queries of gpt-oss, 45 steps, take an H100 27 us so, and two tokens 10 by
-/// integers; GLM's keys of each head, 3 steps, are faster so. Nothing between was measured.
+/// integers.
 const LEAST_OF_ODD: i64 = 8;
+/// Steps of a row, at most, that one warp takes about as fast as several would: GLM's keys of each head have 3. Between 3 and 45 nothing was measured.
 const FEW_STEPS: i64 = 8;
 
 /// Rows and tokens of a workgroup's tile where several warps share columns. Smaller tiles read more of the second-level cache than it has time for (an H200's product of 2,048

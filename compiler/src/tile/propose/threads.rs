@@ -237,7 +237,7 @@ impl Sharing<'_> {
                 (1..=limits.steps.min(self.steps_in_registers(terms))).rev().find(|c| steps % c == 0).unwrap_or(1)
             }
             None => {
-                // Where other workgroups compute while a thread waits, what it does at once beyond the end is for nothing: sums over the chunks of 8 rows of GLM, 5 of 96 there are, took an H100 7.3 us, and 6.3 so.
+                // Where other workgroups compute while a thread waits, or outputs left few threads for a sum (`elements` in `plain.rs`), what one does at once beyond the end is for nothing: sums over the chunks of 8 rows of GLM, 5 of 96 there are, took an H100 7.3 us, and 6.3 so.
                 let most = if self.fills || lanes < FEW { limits.steps } else { WAITING };
                 let rounds = (steps.max(1) + most - 1) / most;
                 (steps.max(1) + rounds - 1) / rounds
