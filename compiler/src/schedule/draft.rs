@@ -199,12 +199,17 @@ pub fn ranges_of(g: &Graph, id: Id) -> FxHashSet<Id> {
 
 /// Ranges of the reductions of `nest` that enclose `inner`.
 pub fn enclosing(g: &Graph, nest: Id, inner: Id) -> FxHashSet<Id> {
-    let (mut out, mut above) = (FxHashSet::default(), FxHashSet::from_iter([inner]));
+    reductions_around(g, nest, inner).into_iter().flat_map(|n| g[n].src[1..].to_vec()).collect()
+}
+
+/// The reductions of `nest` that enclose `inner`.
+pub fn reductions_around(g: &Graph, nest: Id, inner: Id) -> Vec<Id> {
+    let (mut out, mut above) = (Vec::new(), FxHashSet::from_iter([inner]));
     // A node is younger than what it is made of.
     for n in g.toposort_within(&[nest], |n| n > inner) {
         let node = &g[n];
         if node.op == Op::Reduce && above.contains(&node.src[0]) {
-            out.extend(node.src[1..].iter().copied());
+            out.push(n);
         }
         if node.src.iter().any(|s| above.contains(s)) {
             above.insert(n);

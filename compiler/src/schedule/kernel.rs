@@ -4,7 +4,7 @@
 //! order; the last ones write the kernel's outputs, those before fill the workgroup's own stages.
 
 pub use super::draft::{Draft, Illegal, Surroundings};
-use super::draft::{Placeholders, Span, closed_ranges, enclosing, nests_for, ranges_of};
+use super::draft::{Placeholders, Span, closed_ranges, nests_for, ranges_of, reductions_around};
 use super::expand::Expander;
 use super::stages::fuse;
 use super::workgroup;
@@ -13,7 +13,7 @@ use crate::nest::{Indices, Nest};
 use crate::request::StagedTile;
 use crate::tile::propose;
 use gristmill_uop::machine::MachineKind;
-use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
+use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The node that the kernel of `root` computes: what is assigned, or added, or itself.
@@ -181,8 +181,8 @@ fn contracts(g: &Graph, node: Id, chosen: bool) -> bool {
 }
 
 /// A node read once, at an index that every output element has for itself, is an epilogue: computed in place. So is a contraction whose few
-/// readers are copies beside one another, and on a processor one that each term of a sum has for itself, as a sum over chosen experts has: whoever
-/// proposes what a workgroup computes has to see whose rows are the lanes of its vectors.
+/// readers are copies beside one another, and one that each term of a sum has for itself, as a sum over chosen experts has: whoever proposes what a
+/// workgroup computes has to see how many threads a row's terms are for, or on a processor, and of any reduction, whose rows are the lanes of its vectors.
 fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft, kind: MachineKind) {
     let mut placeholders = Placeholders::default();
     loop {
@@ -195,9 +195,14 @@ fn inline_same(g: &mut Graph, x: &mut Expander, out: &mut Draft, kind: MachineKi
                 let copies = closed.difference(&mine).map(|&r| g.max_of(g[r].src[0])).product::<i64>();
                 let shared = copies <= propose::COPIES && contracts(g, node, false);
                 let same = mine.is_subset(&closed) && (copies == 1 || shared);
-                let around_it = || enclosing(g, out.nests[nest], read);
-                let of_each_term = kind == MachineKind::Cpu && copies == 1 && contracts(g, node, true);
-                let same = same || of_each_term && around_it().is_subset(&mine);
+                let of_each_term = |n: Id| {
+                    let adds = kind == MachineKind::Cpu || matches!(g[n].arg, Arg::Reduce(ReduceOp::Add, _));
+                    adds && g[n].src[1..].iter().all(|r| mine.contains(r))
+                };
+                let same = same
+                    || copies == 1
+                        && contracts(g, node, true)
+                        && reductions_around(g, out.nests[nest], read).into_iter().all(of_each_term);
                 if g[node].op != Op::Cat && g[read].dtype == g[node].dtype && same {
                     next = next.max(Some((node, read)));
                 }

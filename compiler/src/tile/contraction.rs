@@ -3,7 +3,6 @@
 
 use crate::decompose::int8::Derived;
 use crate::nest::{host_bound, outermost_reductions};
-use gristmill_uop::machine::MachineKind;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashSet;
 
@@ -34,9 +33,9 @@ pub struct Contraction {
 }
 
 impl Contraction {
-    /// What these nests contract on a machine of that kind, if they do.
-    pub fn of(g: &Graph, nests: &[Id], derived: &Derived, kind: MachineKind) -> Option<Contraction> {
-        let found = Contraction { packed: packed(g, nests, derived, kind), factors: factors(g, nests) };
+    /// What these nests contract, if they do.
+    pub fn of(g: &Graph, nests: &[Id], derived: &Derived) -> Option<Contraction> {
+        let found = Contraction { packed: packed(g, nests, derived), factors: factors(g, nests) };
         (found.packed.is_some() || found.factors.is_some()).then_some(found)
     }
     /// The last of these axes on which one factor alone depends, for each of the two; axes that the host can count.
@@ -52,10 +51,8 @@ impl Contraction {
 }
 
 /// Packed operands that sums of these nests walk along.
-fn packed(g: &Graph, nests: &[Id], derived: &Derived, kind: MachineKind) -> Option<Factor> {
+fn packed(g: &Graph, nests: &[Id], derived: &Derived) -> Option<Factor> {
     let mut rows = Factor::default();
-    // A GPU's kernel of chosen experts is known by their biases, as its products are not seen here (`schedule/kernel.rs`).
-    let steps = |n: Id, load: Id| kind == MachineKind::Gpu || steps_along(g, n, load);
     for &nest in nests {
         let closed = &g[nest].src[3..];
         let order = g.toposort(&[nest]);
@@ -63,7 +60,7 @@ fn packed(g: &Graph, nests: &[Id], derived: &Derived, kind: MachineKind) -> Opti
         // Most sums walk along no packed operand: only below one that may are they looked for.
         for n in order.into_iter().filter(|&n| g[n].op == Op::Reduce && loads.iter().any(|&m| walks(g, n, m))) {
             for load in g.toposort(&[g[n].src[0]]).into_iter().filter(|&m| walks(g, n, m)) {
-                let Some(slot) = packed_slot(g, load).filter(|_| steps(n, load)) else { continue };
+                let Some(slot) = packed_slot(g, load).filter(|_| steps_along(g, n, load)) else { continue };
                 let walked = g[n].src[1..].iter().filter(|&&r| g.range_kind(r) == Some(RangeKind::Reduce));
                 rows.steps = walked.map(|&r| g.max_of(g[r].src[0])).max().unwrap_or(1).max(rows.steps);
                 rows.lanes = derived.layouts.get(&slot).map_or(rows.lanes, |l| rows.lanes.max(l.0.lanes()));

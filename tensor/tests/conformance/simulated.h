@@ -63,6 +63,7 @@ FN int dot4_signed_1(unsigned int a, unsigned int b, int c) {
   return c;
 }
 FN int dot4_small_1(unsigned int a, unsigned int b, int c) { return dot4_any_1(a, b, c); }
+FN unsigned int sign_bytes(unsigned int x) { return (x >> 7 & 0x01010101u) * 255u; }
 FN unsigned int permuted(unsigned int a, unsigned int b, unsigned int by) {
   uint64_t all = (uint64_t)b << 32 | a;
   unsigned int r = 0;

@@ -217,6 +217,12 @@ FN int dot4_any_1(unsigned int a, unsigned int b, int c) { int d; asm("dp4a.u32.
 FN int dot4_signed_1(unsigned int a, unsigned int b, int c) { int d; asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c)); return d; }
 FN int dot4_small_1(unsigned int a, unsigned int b, int c) { return dot4_any_1(a, b, c); }
 FN unsigned int permuted(unsigned int a, unsigned int b, unsigned int by) { return __byte_perm(a, b, by); }
+// Bytes of ones where a byte's highest bit is set (PTX ISA, prmt: the highest bit of a selector).
+FN unsigned int sign_bytes(unsigned int x) {
+  unsigned int y;
+  asm("prmt.b32 %0, %1, 0, 0xba98;" : "=r"(y) : "r"(x));
+  return y;
+}
 template <class T> FN T shuffled(T x, int by) { return __shfl_xor_sync(0xffffffffu, x, by); }
 #if __CUDA_ARCH__ >= 750
 FN f32x4 mma_halves_8(unsigned int a, unsigned int b, unsigned int x, f32x4 d) {
@@ -365,11 +371,9 @@ FN u32 unaligned_u32(const void *p) { const u8 *b = (const u8 *)p; return (u32)b
 FN i16 unaligned_i16(const void *p) { return (i16)unaligned_u16(p); }
 FN i32 unaligned_i32(const void *p) { return (i32)unaligned_u32(p); }
 FN f32 unaligned_f32(const void *p) { return bits_u32_f32(unaligned_u32(p)); }
+// Four bytes below 16 choose of a table of 16: by their low bits of both halves, of which the fourth bit is a choice.
 FN u32 table4(u32 a, u32 b, u32 c, u32 d, u32 x) {
-  u32 s = x | x >> 4;
-  s = (s & 0xff) | (s >> 8 & 0xff00);
-  u32 low = permuted(a, b, s & 0x7777u), high = permuted(c, d, s & 0x7777u), up = (x & 0x08080808u) >> 3;
-  up = up * 255;
-  return (low & ~up) | (high & up);
+  const u32 low = x & 0x07070707u, by = permuted(low | low >> 4, 0u, 0x4420u), up = sign_bytes(x << 4);
+  return (permuted(a, b, by) & ~up) | (permuted(c, d, by) & up);
 }
 "#;

@@ -45,7 +45,7 @@ pub fn workgroup(g: &Graph, nests: &[Id], around: &Around, all: bool) -> Vec<Pro
     if let Some(hint) = around.hint.filter(|h| h.globals > 0) {
         return proposals(hinted(g, &axes, hint, around.node), []);
     }
-    let found = Contraction::of(g, nests, around.derived, around.target.machine.kind);
+    let found = Contraction::of(g, nests, around.derived);
     let own = found.as_ref().and_then(|c| c.own_axes(g, &axes));
     let without = || match found.as_ref().and_then(|c| c.packed.as_ref()) {
         Some(rows) => contraction(g, nests, &axes, rows, around),
