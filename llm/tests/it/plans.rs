@@ -169,12 +169,13 @@ fn never_taken(all: &[Decision]) -> Vec<String> {
 #[test]
 fn perturbed_schedules_take_every_alternative() {
     let mut all: Vec<Decision> = Vec::new();
+    let steps = [TokenClass::One, TokenClass::Chunk { max: 64 }].map(|tokens| functions("deepseek-v2-lite", tokens));
     for seed in 1..40 {
         for machine in &machines() {
-            for (i, tokens) in [TokenClass::One, TokenClass::Chunk { max: 64 }].into_iter().enumerate() {
-                for function in functions("deepseek-v2-lite", tokens) {
+            for (i, functions) in steps.iter().enumerate() {
+                for function in functions {
                     let mut policy = Perturb::new(0x9e37_79b9_7f4a_7c15 ^ (seed + 100 * i as u64));
-                    all.extend(compiled(&function, machine, &mut policy).decisions);
+                    all.extend(compiled(function, machine, &mut policy).decisions);
                 }
             }
         }

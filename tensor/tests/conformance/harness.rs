@@ -380,8 +380,9 @@ const BATCH: usize = 256;
 /// What must be writable.
 const RECORD: &str = "the folder of GRISTMILL_RECORD";
 
-/// Runs all cases in all ways, a batch of cases at a time; panics with everything that is wrong. Of perturbed schedules each case has one, in turn, unless
-/// `GRISTMILL_PERTURB` asks for a number of them: every seed runs with a part of every group of cases.
+/// Runs all cases in all ways, a batch of cases at a time; panics with everything that is wrong. Unless `GRISTMILL_PERTURB` asks for a number of perturbed schedules, each case
+/// has one of them, in turn, beside its cheapest ones; or one schedule in all, the cheapest or a perturbed one, of a device that is slow. Every seed runs with a part of every group of
+/// cases.
 pub fn check(cases: Vec<Case>, mut ways: Vec<Way>) {
     let only = std::env::var("GRISTMILL_CASE").ok();
     if let Ok(text) = std::env::var("GRISTMILL_WAY") {
@@ -392,27 +393,31 @@ pub fn check(cases: Vec<Case>, mut ways: Vec<Way>) {
     let shard = shard();
     let part = |(i, case): (usize, Case)| (i % shard.1 == shard.0).then_some(case);
     let cases: Vec<Case> = cases.into_iter().enumerate().filter_map(part).filter(wanted).collect();
-    let (cheapest, perturbed): (Vec<Way>, Vec<Way>) = ways.iter().cloned().partition(|way| way.seed.is_none());
-    let mut errors = Vec::new();
-    let turns = perturbed.len() + resting(&ways);
-    if asked().is_some() || turns < 2 {
-        errors = run(cases, &ways, &record);
-    } else {
-        let mut of_turn: Vec<Vec<Case>> = (0..turns).map(|_| Vec::new()).collect();
-        cases.into_iter().enumerate().for_each(|(i, case)| of_turn[i % turns].push(case));
-        for (turn, cases) in of_turn.into_iter().enumerate() {
-            let ways: Vec<Way> = cheapest.iter().chain(perturbed.get(turn)).cloned().collect();
-            errors.extend(run(cases, &ways, &record));
-        }
-    }
+    let turns = if asked().is_some() { vec![ways] } else { in_turn(ways) };
+    let mut of_turn: Vec<Vec<Case>> = turns.iter().map(|_| Vec::new()).collect();
+    cases.into_iter().enumerate().for_each(|(i, case)| of_turn[i % turns.len()].push(case));
+    let errors: Vec<String> =
+        of_turn.into_iter().zip(&turns).flat_map(|(cases, ways)| run(cases, ways, &record)).collect();
     assert!(errors.is_empty(), "{} wrong:\n{}", errors.len(), errors[..errors.len().min(40)].join("\n"));
 }
 
-/// Turns in which a case has its cheapest schedules alone: one of a device that is emulated or simulated, whose kernels take a compiler and a run as long as all others' (the gate's
-/// 120 s on two cores for NEON, 290 for CUDA). What is perturbed for them is perturbed for this processor, too.
-fn resting(ways: &[Way]) -> usize {
-    let is_slow = |way: &Way| ["emulated", "simulated"].contains(&way.device.device.name());
-    usize::from(ways.iter().any(|way| way.seed.is_some() && is_slow(way)))
+/// Turns of a slow device's cases with the cheapest schedule, which is what users have, for each one with a perturbed one.
+const CHEAPEST: usize = 2;
+
+/// The ways that one case after the other runs in.
+fn in_turn(ways: Vec<Way>) -> Vec<Vec<Way>> {
+    // Kernels of an emulated, simulated or interpreted device take as long to compile and run as all others' together (the gate's processor time: NEON 240 s, simulated CUDA 430,
+    // nests interpreted 190), and what is perturbed for them is perturbed for this processor, too.
+    let slow = ways.iter().any(|way| ["emulated", "simulated", "interp"].contains(&way.device.device.name()));
+    let (cheapest, perturbed): (Vec<Way>, Vec<Way>) = ways.into_iter().partition(|way| way.seed.is_none());
+    match perturbed.is_empty() {
+        true => vec![cheapest],
+        false if slow => {
+            let alone = perturbed.into_iter().map(|way| vec![way]);
+            std::iter::repeat_n(cheapest, CHEAPEST).chain(alone).collect()
+        }
+        false => perturbed.into_iter().map(|way| cheapest.iter().cloned().chain([way]).collect()).collect(),
+    }
 }
 
 /// What is wrong with cases that run in these ways.

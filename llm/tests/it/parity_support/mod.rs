@@ -163,7 +163,9 @@ pub fn on_device(
         tile: Options::TILE,
     };
     let plan = model.plan(&options, &mut Functions::new());
-    let mut jit = Jit::new(open(device, &DeviceOptions { exact: true, ..DeviceOptions::default() }).expect("a device"));
+    let mut jit = Jit::new(
+        open(device, &DeviceOptions { exact: true, quick: true, ..DeviceOptions::default() }).expect("a device"),
+    );
     let functions: Vec<_> = plan.calls.iter().map(|c| way.form.of(&c.function)).collect();
     let ready = jit.prepare_with(&functions, policy, &|_, _| ()).expect("compiled");
     let d = jit.device().clone();
