@@ -34,7 +34,7 @@ pub fn worth_trying(
 ) -> Result<Vec<(String, String)>> {
     let described = model.describe()?;
     let settings = common.settings(Some(context));
-    let most = Most::of(&settings, context, described.window(), target);
+    let most = Most::of(&settings, context, described.as_ref(), target);
     let rows = cache_rows(context, most.long);
     let (mut functions, mut tried) = (Functions::new(), Vec::new());
     for class in classes(most, &depths(&settings, rows, target), None) {

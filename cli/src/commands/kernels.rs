@@ -103,7 +103,7 @@ impl<'m> Steps<'m> {
     fn of(asked: &Options, model: &'m dyn arch::Model, target: &Target) -> Steps<'m> {
         let settings = asked.common.settings(None);
         let context = settings.context.unwrap_or(CONTEXT).min(model.context());
-        let most = Most::of(&settings, context, model.window(), target);
+        let most = Most::of(&settings, context, model, target);
         let rows = cache_rows(context, most.long);
         let sequences = asked.batch.map(usize::from);
         let pages = sequences.map(|n| Pools::new(n * rows / PlanOptions::PAGE, model.window(), n, most.chunk));

@@ -1,7 +1,7 @@
 //! Classes of step, by their number of tokens: one, a few (the end of a prompt, a short one), a chunk of up to [`Settings::chunk`], a part of a long prompt ([`Most::long`]); and one token each of up to 1, 2,
 //! 4, … sequences.
 
-use crate::arch::{ExpertTile, Logits, Options, Plane, Pools, TokenClass};
+use crate::arch::{ExpertTile, Logits, Model, Options, Plane, Pools, TokenClass};
 use gristmill_compiler::decompose::halves;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::fragment::Fragment;
@@ -51,13 +51,18 @@ pub struct Most {
 }
 
 impl Most {
-    /// As the settings ask, for a model of that context whose tokens see such a window, and such a device.
-    pub fn of(settings: &Settings, context: usize, window: Option<usize>, target: &Target) -> Most {
+    /// As the settings ask, for a model that runs with so many positions, and such a device.
+    pub fn of(settings: &Settings, context: usize, model: &dyn Model, target: &Target) -> Most {
         let chunk = settings.chunk.clamp(1, context);
         let halves = target.machine.kind == MachineKind::Gpu && target.machine.fragment(Scalar::F16).is_some();
-        // A window's rows are kept for a whole step besides, in every layer that has one.
         let [longest, shorter] = LONG;
-        let long = if window.is_none() { longest } else { shorter };
+        let long = match model.window() {
+            // States go through the tokens of a step in kernels of their own for every few of them: a layer of Qwen3.5 has 55 for 512 tokens, and plans for 8,192 take minutes.
+            _ if model.state_bytes() > 0 => CHUNK,
+            // A window's rows are kept for a whole step besides, in every layer that has one.
+            Some(_) => shorter,
+            None => longest,
+        };
         let usual = if halves && chunk == CHUNK { long } else { chunk };
         Most { chunk, long: settings.long.unwrap_or(usual).clamp(chunk, context) }
     }

@@ -63,7 +63,7 @@ impl<'a> Compiled<'a> {
         let mut jit = Jit::new(opened.clone());
         let device = jit.device().clone();
         let mut functions = Functions::new();
-        let most = Most::of(&settings, model.context(), model.window(), device.target());
+        let most = Most::of(&settings, model.context(), model.as_ref(), device.target());
         let asked = settings.long;
         // A model whose states are of one sequence has no steps for several.
         let parallel = settings.parallel.filter(|_| model.batches()).map(|n| n.clamp(1, most.chunk));
@@ -174,7 +174,7 @@ impl<'a> Compiled<'a> {
         } = self;
         let rows = cache.rows;
         let weights = load::weights(file, &mut jit, &layouts, there, progress)?;
-        let most = Most::of(&settings, model.context(), model.window(), jit.target());
+        let most = Most::of(&settings, model.context(), model.as_ref(), jit.target());
         let (device, Most { chunk, long }) = (jit.device().clone(), most);
         let classes = classes(most, &depths, settings.others());
         let planes = model.planes(settings.cache);

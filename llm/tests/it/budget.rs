@@ -4,7 +4,9 @@
 use crate::steps_support::step;
 use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::{Cheapest, Compiled, compile};
-use gristmill_llm::arch::TokenClass;
+use gristmill_llm::arch::{TokenClass, load};
+use gristmill_llm::engine::{Most, Settings};
+use gristmill_llm::gguf::Gguf;
 use gristmill_uop::target::Target;
 
 fn decode_step(preset: &str, quant: &str, device: &str) -> Vec<(String, usize, Compiled)> {
@@ -115,4 +117,17 @@ fn every_decision_is_explained_with_prices() {
 
 fn explain(c: &Compiled) -> String {
     c.programs.iter().zip(&c.levels).map(|(p, l)| format!("level {l} {:?}\n", p.notes)).collect()
+}
+
+/// Kernels of states are as many as their chunks of tokens, so a long prompt's steps are no longer than others where there are any.
+#[test]
+fn steps_with_states_are_short() {
+    let most = |preset: &str| {
+        let file = Gguf::synth(preset, "q4_0").expect("a preset");
+        let model = load(file.metadata(), &file).expect("a model");
+        Most::of(&Settings::default(), 16_384, model.as_ref(), &Target::named("h200"))
+    };
+    let (with, without) = (most("qwen3.5-35b-a3b"), most("qwen3-30b-a3b"));
+    assert_eq!(with.long, with.chunk);
+    assert!(without.long > without.chunk, "{without:?}");
 }
