@@ -371,7 +371,7 @@ FN u32 unaligned_u32(const void *p) { const u8 *b = (const u8 *)p; return (u32)b
 FN i16 unaligned_i16(const void *p) { return (i16)unaligned_u16(p); }
 FN i32 unaligned_i32(const void *p) { return (i32)unaligned_u32(p); }
 FN f32 unaligned_f32(const void *p) { return bits_u32_f32(unaligned_u32(p)); }
-// Four bytes below 16 choose of a table of 16: by their low bits of both halves, of which the fourth bit is a choice.
+// Each of four bytes below 16 chooses an entry of a table of 16: its lowest three bits one in either half, the fourth the half.
 FN u32 table4(u32 a, u32 b, u32 c, u32 d, u32 x) {
   const u32 low = x & 0x07070707u, by = permuted(low | low >> 4, 0u, 0x4420u), up = sign_bytes(x << 4);
   return (permuted(a, b, by) & ~up) | (permuted(c, d, by) & up);

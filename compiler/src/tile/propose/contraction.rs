@@ -204,8 +204,8 @@ impl Contraction<'_> {
         let tile = [1, 2, 4].into_iter().filter(|t| n % t == 0).find(|t| t * groups >= share);
         let tile = tile.unwrap_or_else(|| divisor(n, 4));
         let of = |tile: i64, groups: i64| {
-            // As many for each group of threads, if that can be: 80 rows for 64 threads of four leave a fifth of these to repeat the last (gpt-oss's experts, 2,880 rows by 80 and
-            // by 64 a workgroup, H100: 32 us and 19).
+            // As many for each group of threads, if that can be: of 20 rows side by side eight threads each are five warps of eight, and the others repeat the last row (gpt-oss's
+            // experts, 2,880 rows, four of them beside one another in a thread, by 20 and by 16, H100: 32 us and 19).
             let (rows, most) = (n / tile, groups.max(share / tile));
             let whole = if rows % groups == 0 { groups } else { 1 };
             self.workgroup(self.rows_of_groups(whole * divisor(rows / whole, most / whole), tile))
