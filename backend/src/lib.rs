@@ -116,6 +116,13 @@ pub const DEVICES: &[DeviceInfo] = &[
         dialect: Some(&cuda::dialect::Cuda),
         open: |options| Ok(Arc::new(null::NullDevice::of_gpu(options.machine))),
     },
+    DeviceInfo {
+        name: "null:wgpu",
+        several: false,
+        doc: "runs nothing; scheduled as for an H200 through Vulkan, or `null:NAME` for a GPU of another vendor's",
+        dialect: Some(&wgpu::dialect::Wgsl),
+        open: |options| Ok(Arc::new(null::NullDevice::of_adapter(options.machine))),
+    },
 ];
 
 /// A device, ready, and the dialect that kernels for it are written in.
@@ -169,7 +176,8 @@ pub fn find(name: &str) -> Result<Found, Error> {
     };
     let machine = || {
         let machine = NAMED.iter().find(|machine| name.strip_prefix("null:") == Some(machine.name))?;
-        Some(Found { machine: Some(machine.name), ..found(row("null:gpu")?) })
+        let device = if machine.is_nvidia() { "null:gpu" } else { "null:wgpu" };
+        Some(Found { machine: Some(machine.name), ..found(row(device)?) })
     };
     plain().or_else(numbered).or_else(adapter).or_else(machine).ok_or_else(|| {
         let names = DEVICES.iter().map(|row| row.name.to_owned());

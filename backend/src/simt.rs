@@ -19,8 +19,6 @@ pub struct Text<'a> {
 pub trait Simt<'a> {
     /// What ends an unsigned literal.
     const UNSIGNED: &'static str;
-    /// The workgroup's number among those of the body and all behind it, as an unsigned one.
-    const WORKGROUP: &'static str;
 
     /// What is written.
     fn text(&mut self) -> &mut Text<'a>;
@@ -40,8 +38,12 @@ pub trait Simt<'a> {
     }
     /// An unsigned quotient of which further quotients and remainders are made.
     fn quotient(&self, of: &str, by: &str) -> String;
-    /// The head of a body whose number of workgroups is `count`, and of what those do that are its own.
-    fn head(&self, count: Id) -> String;
+    /// The workgroup's number among those of the body of that number and all behind it, as an unsigned one.
+    fn workgroup(&self, body: usize) -> String;
+    /// The head of that body, whose number of workgroups is `count`, and of what those do that are its own.
+    fn head(&self, body: usize, count: Id) -> String;
+    /// What ends both.
+    fn tail(&self, body: usize) -> String;
     /// How a workgroup ends.
     fn leave(&self) -> String;
     /// A statement.
@@ -59,9 +61,9 @@ pub trait Simt<'a> {
     }
     /// A body: the indices of its workgroups, and what these do.
     fn body(&mut self, number: usize, code: &'a Code) {
-        let head = self.head(self.names().signature.groups[number]);
+        let head = self.head(number, self.names().signature.groups[number]);
         self.line(format_args!("{head}"));
-        let mut rest = String::from(Self::WORKGROUP);
+        let mut rest = self.workgroup(number);
         for (i, &r) in code.globals.iter().enumerate().rev() {
             let (t, name) = (self.type_of(r), self.names().of(r));
             let mut value = rest.clone();
@@ -78,7 +80,8 @@ pub trait Simt<'a> {
             self.line(format_args!("if ({skip}) {{ {leave} }}"));
         }
         self.statements(&code.statements);
-        self.line(format_args!("return; }}\nw -= count; }}"));
+        let tail = self.tail(number);
+        self.line(format_args!("{tail}"));
     }
     /// Blocks: nests, whose ranges are counted over the threads, what is done under a condition, and their ends. Is it one of those?
     fn block(&mut self, s: &'a Statement) -> bool {

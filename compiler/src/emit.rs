@@ -19,6 +19,7 @@ use crate::tile::plan::FIRST;
 use crate::tile::propose::launch::Launched;
 use crate::tile::{Accumulators, NestPlan, Proposal, TilePlan, Warps, propose};
 use crate::title::title;
+use gristmill_uop::fragment::Fragment;
 use gristmill_uop::function::Function;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
@@ -136,7 +137,9 @@ pub(crate) fn map(
             let site = Decision::new("nest", site, vec![]);
             // A loop that nests share stays around them as it is.
             let (bare, shared) = Nest::of(g, nest).apart(g, RangeKind::Fused);
+            let tile = tiles::ranges(g, &g[bare].src[3..], &target.machine).and(target.machine.tile_fragment());
             let (mapped, chosen) = match target.machine.kind {
+                _ if let Some(of) = tile => of_tiles(g, bare, of, target, &mut ranges, site, decider),
                 MachineKind::Cpu => of_vectors(g, bare, target, &mut ranges, site, decider),
                 MachineKind::Gpu => {
                     let before = before.filter(|of| shares_loop(g, nest) && accumulators::fits(g, bare, of));
@@ -187,7 +190,21 @@ fn of_threads(
     (simt::nest(g, of, &plan, target, ranges), plan)
 }
 
-/// A nest of vectors, or of tiles, and how.
+/// A nest that is a product of tiles.
+fn of_tiles(
+    g: &mut Graph,
+    nest: Id,
+    of: &Fragment,
+    target: &Target,
+    ranges: &mut Ranges,
+    site: Decision,
+    decider: &mut Decider,
+) -> (Id, NestPlan) {
+    chosen(site, &[Proposal { name: FIRST, plan: NestPlan::Tiles }], decider);
+    (tile_terms::nest(g, nest, of, &target.machine, ranges), NestPlan::Tiles)
+}
+
+/// A nest of vectors, and how.
 fn of_vectors(
     g: &mut Graph,
     nest: Id,
@@ -196,11 +213,6 @@ fn of_vectors(
     site: Decision,
     decider: &mut Decider,
 ) -> (Id, NestPlan) {
-    if tiles::ranges(g, &g[nest].src[3..], target).is_some() {
-        chosen(site, &[Proposal { name: FIRST, plan: NestPlan::Tiles }], decider);
-        let nest = target.machine.tile_fragment().map_or(nest, |of| tile_terms::nest(g, nest, of, ranges));
-        return (nest, NestPlan::Tiles);
-    }
     let first = simd::nest(g, nest, None, target, ranges);
     if !decider.explores(&site) {
         chosen(site, &[Proposal { name: FIRST, plan: first.1.clone() }], decider);

@@ -7,8 +7,8 @@ pub mod launch;
 pub mod occupancy;
 
 use crate::fragment::Sum;
-use crate::lower::is_laid_out;
-use crate::nest::{global_ranges, outermost_reductions, ranges_of_kind};
+use crate::lower::{is_laid_out, tiles};
+use crate::nest::{global_ranges, outermost_reductions};
 use crate::tile::product::Product;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::{Machine, MachineKind};
@@ -362,8 +362,15 @@ struct Multiplied {
 }
 
 impl Multiplied {
-    /// By warps, whose fragments take halves as they are or packed elements that are unpacked; or by a core whose tile the nest has.
+    /// By a core or a subgroup whose tile the nest has; or by warps, whose fragments take halves as they are or packed elements that are unpacked.
     fn all(g: &Graph, nest: Id, machine: &Machine) -> Vec<Multiplied> {
+        let id = g[nest].src[2];
+        if tiles::ranges(g, &g[nest].src[3..], machine).is_some()
+            && let Some(by) = machine.tile_fragment()
+            && let Some(sum) = Sum::of(g, id).filter(|sum| sum.operand == by.operand)
+        {
+            return vec![Multiplied { id, sum, by, surplus: 1.0 }];
+        }
         if let Some(product) = Product::of(g, nest, machine) {
             let surplus = (product.tiles_beside() * product.of_tile()) as f64 / product.outputs as f64;
             return vec![Multiplied { id: product.id, sum: product.sum, by: product.of, surplus }];
@@ -382,14 +389,7 @@ impl Multiplied {
             };
             return sums.filter_map(of).collect();
         }
-        let tile = ranges_of_kind(g, &g[nest].src[3..], RangeKind::Vector);
-        let id = g[nest].src[2];
-        let of_core = || {
-            let by = machine.tile_fragment()?;
-            let sum = Sum::of(g, id).filter(|sum| tile.len() == 2 && sum.operand == by.operand)?;
-            Some(Multiplied { id, sum, by, surplus: 1.0 })
-        };
-        of_core().into_iter().collect()
+        vec![]
     }
     /// Nodes that it contains: conversions, and columns from a stage, which are no traffic of the cache.
     fn contained(&self, g: &Graph) -> Vec<Id> {

@@ -21,6 +21,8 @@ pub struct Hint {
     pub resident: Option<StagedTile>,
     /// Sums whose terms come from stages that are filled anew in each iteration.
     pub fused: Option<FusedSum>,
+    /// Is the node itself such a sum, over its first axis and with nothing else that is carried?
+    pub looped: bool,
 }
 
 impl Hint {
@@ -35,6 +37,7 @@ impl Hint {
             future: None,
             resident: None,
             fused: None,
+            looped: false,
         }
     }
 }

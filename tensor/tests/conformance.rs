@@ -574,6 +574,30 @@ fn several_warps_share_columns() {
     }
 }
 
+/// A GPU as an interface to every vendor's tells of it, with workgroups of so few threads that an interpreter runs them in bearable time, and one unit for them, so that tiles are as
+/// large as there are.
+fn with_matrices(name: &str, threads: usize) -> Target {
+    let mut target = Target::new(gristmill_uop::adapter::Adapter::named(name).expect("a row").machine());
+    target.machine.units = 1;
+    Target { threads, ..target }
+}
+
+/// Where subgroups multiply matrices they do, of 16 by 16 and of 8 by 8; subgroups of 32 threads that could be 64 are counted as these.
+#[test]
+fn subgroups_multiply_matrices() {
+    use gristmill_backend::wgpu::dialect::Wgsl;
+    use gristmill_compiler::{Cheapest, Dialect, compile};
+    for (name, threads) in [("rx7900xtx", 128), ("m3-max", 64)] {
+        let target = with_matrices(name, threads);
+        for case in packed::matrices() {
+            let compiled = compile(&case.function, &target, Some(&Wgsl as &dyn Dialect), &mut Cheapest);
+            let multiplies = compiled.programs.iter().any(|p| p.source.contains("coopMultiplyAdd("));
+            assert!(multiplies, "{} for {name}", case.name);
+        }
+        check(packed::matrices(), linear_of(vec![(name, target)]));
+    }
+}
+
 /// Of queries that are halves, a chunk of the cache is copied before the kernels before have ended, by a workgroup that has a multiprocessor to itself.
 #[test]
 fn a_cache_is_copied_before_the_wait() {
@@ -627,6 +651,7 @@ fn kernels_for_metal() {
     check(floats.into_iter().flat_map(|cases| cases.into_iter().step_by(4)).collect(), way(false));
     check(packed::matvec().into_iter().step_by(3).collect(), way(false));
     check(packed::integer().into_iter().step_by(5).chain(attention::integers()).collect(), way(true));
+    check(packed::matrices(), way(true));
 }
 
 /// A weight that is longer than what an adapter binds is bound in pieces.

@@ -1,6 +1,7 @@
 //! A GPU as an interface to every vendor's tells of it: less than a vendor's own driver does. What it does not tell is a row of the table of machines, where
 //! the name is one of them, or what is usual of its kind.
 
+use crate::fragment::{OF_SUBGROUPS_8, OF_SUBGROUPS_16};
 use crate::machine::{Machine, MachineKind, NAMED};
 
 /// What kind of adapter.
@@ -23,6 +24,10 @@ pub struct Adapter {
     pub kind: AdapterKind,
     /// Fewest threads of a subgroup; none where threads exchange no registers.
     pub subgroup: Option<i64>,
+    /// Most of them.
+    pub widest: i64,
+    /// Rows and columns of the matrices of halves that a subgroup multiplies, with sums in f32; none where it multiplies none.
+    pub cooperative: Option<i64>,
     /// Most threads of a workgroup.
     pub threads: usize,
     /// Most bytes that a workgroup shares.
@@ -61,7 +66,24 @@ const CORE: Usual = Usual { units: 1, schedulers: 1, threads: 16, bandwidth: 8e9
 /// Threads that a subgroup is taken to have where they exchange nothing.
 const UNKNOWN_SUBGROUP: i64 = 32;
 
+/// What interfaces tell of rows of the table of machines, for plans without them: kind, fewest and most threads of a subgroup, and rows of its matrices.
+const TOLD: [(&str, AdapterKind, [i64; 2], i64); 4] = [
+    ("h200", AdapterKind::Discrete, [32, 32], 16),
+    ("m3-max", AdapterKind::Integrated, [32, 32], 8),
+    ("rx7900xtx", AdapterKind::Discrete, [32, 64], 16),
+    ("arc-b580", AdapterKind::Discrete, [16, 32], 16),
+];
+
 impl Adapter {
+    /// What would be told of the row of [`NAMED`] that has this name.
+    pub fn named(name: &str) -> Option<Adapter> {
+        let (_, kind, [subgroup, widest], cooperative) = TOLD.into_iter().find(|told| told.0 == name)?;
+        let row = NAMED.iter().find(|row| row.name == name)?;
+        let name = row.doc.split(" (").next().unwrap_or(row.doc).into();
+        let (subgroup, cooperative) = (Some(subgroup), Some(cooperative));
+        let (threads, shared, largest_binding, alignment) = (1024, 26 << 10, i32::MAX as usize, 256);
+        Some(Adapter { name, kind, subgroup, widest, cooperative, threads, shared, largest_binding, alignment })
+    }
     /// The row of the table that has its name, before what stands in brackets.
     fn row(&self) -> Option<Machine> {
         let is_it = |doc: &str| doc.split(" (").next().is_some_and(|title| self.name.starts_with(title));
@@ -95,6 +117,7 @@ impl Adapter {
             sm: None,
             lanes: 1,
             subgroup,
+            widest: self.widest.max(subgroup),
             schedulers: from.schedulers.min(most),
             shared_per_unit: 2 * self.shared,
             shared_per_workgroup: self.shared,
@@ -109,9 +132,13 @@ impl Adapter {
             table_lookup: false,
             pairs: false,
             signed: true,
-            fragments: &[],
+            fragments: match self.cooperative {
+                Some(16) => OF_SUBGROUPS_16,
+                Some(8) => OF_SUBGROUPS_8,
+                _ => &[],
+            },
             jump: 0.0,
-            rate: 0.0,
+            rate: 1.0,
             latency: 0.5e-6,
             atomic: 0.0,
             barrier: 0.1e-6,
@@ -123,6 +150,7 @@ impl Adapter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Scalar;
     use crate::target::Target;
 
     fn adapter(name: &str, kind: AdapterKind) -> Adapter {
@@ -131,6 +159,8 @@ mod tests {
             name: name.into(),
             kind,
             subgroup: Some(32),
+            widest: 32,
+            cooperative: None,
             threads,
             shared,
             largest_binding: 1 << 27,
@@ -147,6 +177,10 @@ mod tests {
         assert_eq!(of("Apple M3 Max").units, named("m3-max").units);
         assert_eq!(of("a card of next year").units, DISCRETE.units);
         assert!(found.fragments.is_empty() && !found.early && found.least_bytes == 4);
+        let multiplies = Adapter { cooperative: Some(8), ..adapter("Apple M3 Max", AdapterKind::Integrated) }.machine();
+        assert!(
+            multiplies.tile_fragment().is_some_and(|of| of.rows == 8) && multiplies.fragment(Scalar::F16).is_none()
+        );
     }
 
     #[test]

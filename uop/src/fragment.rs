@@ -1,7 +1,7 @@
 //! Fragments: products of small matrices that one instruction computes, as rows of data. Of each: its shape, its types, how fast a unit computes it, and
 //! which element of each operand lies where. Lowering, pricing, the linear level's spec and its interpreter read them; a dialect knows them by name.
 
-use crate::{Arg, Node, Op, Scalar};
+use crate::{Arg, DType, Node, Op, Scalar};
 
 /// A digit of the number of a lane, of a register or of an element in it: how many values it has, and how far each step moves in the operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -111,6 +111,8 @@ pub enum Shared {
     Transposed,
 }
 
+/// Bytes of a word.
+const WORD: i64 = 4;
 /// Units of a line.
 pub const OF_LINE: i64 = 4;
 /// Bytes after which the places of units in their lines are the same again: what is laid out so begins at a multiple of them.
@@ -200,9 +202,29 @@ impl Fragment {
     pub fn has_rows_in_memory(n: &Node) -> bool {
         n.op == Op::MmaShared && n.src.len() == 5
     }
-    /// The row of [`TILES`] whose sums have this type.
-    pub fn of_sums(sum: Scalar) -> Option<&'static Fragment> {
-        TILES.iter().find(|f| f.sum == sum)
+    /// Is a tile of it loaded from memory, and written to it, as a whole, and held by nobody in particular?
+    pub fn is_whole(&self) -> bool {
+        self.sums.lanes() == 1
+    }
+    /// A row of [`TILES`] whose tile of sums has this type.
+    pub fn of_sums(sums: DType) -> Option<&'static Fragment> {
+        TILES.iter().find(|f| f.sums() == sums)
+    }
+    /// The row of [`TILES`] whose operands are such tiles of a buffer of this type.
+    pub fn of_operands(tile: DType, buffer: Scalar) -> Option<&'static Fragment> {
+        TILES.iter().find(|f| f.operand == buffer && f.tile() == tile)
+    }
+    /// The row of [`TILES`] that multiplies such tiles to such sums.
+    pub fn of_tiles(tile: DType, sums: DType) -> Option<&'static Fragment> {
+        TILES.iter().find(|f| f.tile() == tile && f.sums() == sums)
+    }
+    /// The type of a tile of its operands: words.
+    pub fn tile(&self) -> DType {
+        Scalar::U32.one().with_lanes((self.rows * self.terms * self.operand.bytes() as i64 / WORD) as u16)
+    }
+    /// The type of a tile of its sums.
+    pub fn sums(&self) -> DType {
+        self.sum.one().with_lanes((self.rows * self.columns) as u16)
     }
 }
 
@@ -362,8 +384,33 @@ pub const WARPS: &[Fragment] = &[
     WGMMA_128_TRANSPOSED,
     WGMMA_256_TRANSPOSED,
 ];
-/// Every product of a core's tiles.
-pub const TILES: &[Fragment] = &[AMX_BF16, AMX_I8];
+/// A product of a subgroup's cooperative matrices (SPV_KHR_cooperative_matrix; `simdgroup_matrix` of the Metal Shading Language). Which of its threads hold what nobody tells: a tile is
+/// loaded from memory as a whole, of the second operand with the terms of a column beside one another, and sums are written to it as a whole.
+macro_rules! cooperative {
+    ($name:literal, $side:literal) => {
+        Fragment {
+            name: $name,
+            rows: $side,
+            columns: $side,
+            terms: $side,
+            operand: Scalar::F16,
+            sum: Scalar::F32,
+            rate: 0.0,
+            first: Held { lanes: &[], registers: &[Digit::rows($side, 1)], elements: &[Digit::columns($side, 1)] },
+            second: Held { lanes: &[], registers: &[Digit::columns($side, 1)], elements: &[Digit::rows($side, 1)] },
+            sums: Held { lanes: &[], registers: &[Digit::rows($side, 1)], elements: &[Digit::columns($side, 1)] },
+            shared: Shared::Columns,
+        }
+    };
+}
+
+/// Of halves, 16 by 16, as NVIDIA's, AMD's and Intel's GPUs have them.
+pub const COOPERATIVE_16: Fragment = cooperative!("coop_mat16x16<f16>", 16);
+/// Of halves, 8 by 8, as Apple's have them.
+pub const COOPERATIVE_8: Fragment = cooperative!("coop_mat8x8<f16>", 8);
+
+/// Every product of tiles that are loaded and written as a whole: a core's, or a subgroup's.
+pub const TILES: &[Fragment] = &[AMX_BF16, AMX_I8, COOPERATIVE_16, COOPERATIVE_8];
 
 /// What tensor cores of a version of NVIDIA's architecture have, at the rates of its data-centre parts: with no sparsity and sums in f32. An H200's 989 tera-operations of
 /// halves are those of `wgmma`; `mma.sync` reaches 62 of 100 of them (Luo et al., "Benchmarking and dissecting the NVIDIA Hopper GPU architecture via
@@ -399,6 +446,12 @@ pub const HOPPER: &[Fragment] = &[
     WGMMA_64.at(4096.0),
     WGMMA_128.at(4096.0),
 ];
+
+/// What a subgroup's cooperative matrices of 16 by 16 are counted with, f32 operations of the same threads being 1: an RTX 4090's tensor cores add up halves in f32 twice as fast as its
+/// threads do f32, an Arc B580's and a Radeon 7900's eight and two times, an H200's 7.5 (data sheets; `mma.sync` of the last).
+pub const OF_SUBGROUPS_16: &[Fragment] = &[COOPERATIVE_16.at(4.0)];
+/// The same of 8 by 8: Apple's GPUs before the M5 add them up with the units that do f32.
+pub const OF_SUBGROUPS_8: &[Fragment] = &[COOPERATIVE_8.at(1.0)];
 
 /// Data centres after sm_90: `mma.sync` alone, as `wgmma` is sm_90's; its rates are taken for theirs.
 pub const LATER: &[Fragment] = &[MMA_I8.at(5120.0), MMA_I8_16.at(5120.0), MMA_F16.at(2560.0), MMA_BF16.at(2560.0)];
@@ -474,7 +527,7 @@ mod tests {
             assert_eq!(Fragment::of_words(f.operand, f.words()).map(|f| f.name), Some(f.name));
         }
         for f in TILES {
-            assert_eq!(Fragment::of_sums(f.sum).map(|f| f.name), Some(f.name));
+            assert_eq!(Fragment::of_tiles(f.tile(), f.sums()).map(|f| f.name), Some(f.name));
         }
         assert_eq!(Fragment::of_words(Scalar::F16, 5), None);
         let stage = |columns, shared| Fragment::of_stage(Scalar::F16, columns, shared).map(|f| f.name);
@@ -517,7 +570,7 @@ mod tests {
 
     #[test]
     fn all_that_a_machine_has_is_a_row_with_a_rate() {
-        for of in [TURING, AMPERE, GEFORCE, ADA, HOPPER, &[AMX_BF16, AMX_I8]] {
+        for of in [TURING, AMPERE, GEFORCE, ADA, HOPPER, &[AMX_BF16, AMX_I8], OF_SUBGROUPS_16, OF_SUBGROUPS_8] {
             for f in of {
                 assert!(f.rate > 0.0 && WARPS.iter().chain(TILES).any(|row| row.name == f.name), "{}", f.name);
             }

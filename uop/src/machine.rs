@@ -28,6 +28,8 @@ pub struct Machine {
     pub lanes: usize,
     /// Threads that run in step and may exchange registers: a warp, a wave; 1 of a CPU.
     pub subgroup: i64,
+    /// Threads of a subgroup at most, where a kernel may have subgroups of several sizes: whole ones are neighbours by multiples of them.
+    pub widest: i64,
     /// Parts of a unit of a GPU that each start an instruction of a subgroup every clock; 1 of a CPU.
     pub schedulers: usize,
     /// Threads of all workgroups that a unit holds.
@@ -92,6 +94,7 @@ impl Machine {
             units: cores,
             lanes,
             subgroup: 1,
+            widest: 1,
             schedulers: 1,
             threads_per_unit: 1,
             registers: if lanes >= 16 { 32 } else { 16 },
@@ -137,13 +140,14 @@ impl Machine {
     pub fn piece(&self) -> usize {
         (self.largest_binding / self.alignment * self.alignment).max(self.alignment)
     }
-    /// Its product of matrices of that type, if it has one.
+    /// Its product of matrices of that type whose elements threads hold, or a core does, if it has one.
     pub fn fragment(&self, operand: Scalar) -> Option<&'static Fragment> {
-        self.fragments.iter().find(|fragment| fragment.operand == operand)
+        let held = |of: &&Fragment| self.kind == MachineKind::Cpu || !of.is_whole();
+        self.fragments.iter().filter(held).find(|of| of.operand == operand)
     }
-    /// The product of tiles that a core has, for which both operands are rounded to bf16 and a weight is unpacked, if it has one.
+    /// The product of halves whose tiles are loaded and written as a whole, for which both operands are rounded and a weight is unpacked, if it has one.
     pub fn tile_fragment(&self) -> Option<&'static Fragment> {
-        self.fragment(Scalar::BF16).filter(|_| self.kind == MachineKind::Cpu)
+        self.fragments.iter().find(|of| of.operand.is_half() && of.is_whole())
     }
     /// f32 operations that take as long as one term of a sum that this fragment adds up.
     pub fn term_of(&self, fragment: &Fragment) -> f64 {
@@ -250,6 +254,10 @@ const REACHED: [f64; 2] = [4.6 / 4.8, 60.0 / 67.0];
 const CACHE_PER_UNIT: f64 = 10e12 / 132.0;
 
 impl GpuRow {
+    /// Is it reached by its vendor's own interface, and not by one to every vendor's?
+    pub fn is_nvidia(&self) -> bool {
+        self.sm.is_some()
+    }
     fn machine(&self) -> Machine {
         Machine {
             name: self.name.into(),
@@ -258,6 +266,7 @@ impl GpuRow {
             units: self.units,
             lanes: 1,
             subgroup: self.subgroup,
+            widest: self.subgroup,
             schedulers: self.schedulers,
             threads_per_unit: self.threads_per_unit,
             registers: self.registers,

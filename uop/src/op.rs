@@ -147,9 +147,9 @@ ops! {
     PairBf16 Linear Exact(2), "two f32 a lane, each rounded to bf16 (nearest even), as the halves of a word, the first the low one";
     MmaShared Linear AtLeast(4), "the same of four warps, the columns in memory of the workgroup: words of its rows, or a buffer that they stand in and an index of their first unit there; the same of the columns; and the sum";
     ScaledPair Linear AtLeast(2), "two bytes of a word, as whole numbers plus a zero, times a factor, plus a term if there is a third source: each rounded to f16, or to bf16 if so arg Ints([byte, byte, zero, is bf16]), after the factor and the term are: the halves of a word";
-    TileLoad Linear Exact(2), "a tile of 16 words in each of 16 rows of a buffer of bf16 or i8, from an offset on; arg Ints([register, elements between rows])";
+    TileLoad Linear Exact(2), "a tile of a fragment's operands, from an offset of a buffer of them on; arg Ints([register of a core, or number of a subgroup's operand, elements between rows])";
     TileRows Linear Exact(16), "a tile of vectors of 16 words; arg Ints([register])";
-    TileMma Linear Exact(3), "a product of tiles, the fragment whose sums have this type, the second's rows being groups of terms, added to the last source; arg Ints([register])";
+    TileMma Linear Exact(3), "a product of tiles, the fragment whose sums have this type, the second's rows being groups of terms, added to the last source; arg Ints([register]) of a core's";
     Part Linear Exact(2), "one lane of a vector: the vector, the number";
     Acc Linear Exact(2), "an accumulator: its first value and the reduction it is for";
 }
@@ -230,6 +230,8 @@ pub enum RangeKind {
     VectorReduce,
     /// A sequential loop that a workgroup's nests share: in each iteration some fill stages, and the last adds up what is in them.
     Fused,
+    /// Rows, columns or terms of a tile that a subgroup's threads hold together.
+    Tile,
 }
 
 impl RangeKind {
@@ -243,6 +245,7 @@ impl RangeKind {
         (RangeKind::Unroll, "unroll"),
         (RangeKind::VectorReduce, "vector_reduce"),
         (RangeKind::Fused, "fused"),
+        (RangeKind::Tile, "tile"),
     ];
     /// Name in the text form.
     pub fn name(self) -> &'static str {

@@ -3,6 +3,7 @@
 use gristmill_runtime::lease::{InFlight, Order, Owner, StepUses, Use, Uses};
 use gristmill_runtime::staging::{self, Piece};
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, RawBuffer, Replay};
+use gristmill_uop::adapter::Adapter;
 use gristmill_uop::machine::{MachineKind, NAMED};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -27,6 +28,12 @@ impl NullDevice {
     pub fn of_gpu(machine: Option<&'static str>) -> NullDevice {
         let name = format!("null:{}", machine.unwrap_or("gpu"));
         NullDevice::new(name, Target::named(machine.unwrap_or("h200")))
+    }
+    /// The GPU of that name, an H200 unless said, as an interface to every vendor's tells of it.
+    pub fn of_adapter(machine: Option<&'static str>) -> NullDevice {
+        let name = machine.unwrap_or("h200");
+        let machine = Adapter::named(name).map_or_else(|| Target::named(name).machine, |of| of.machine());
+        NullDevice::new(format!("null:{name}"), Target::new(machine))
     }
     /// Bytes of all buffers that live.
     pub fn allocated(&self) -> usize {
@@ -92,8 +99,10 @@ impl Device for NullDevice {
     }
     fn describe(&self) -> Vec<String> {
         let mut lines = vec![format!("runs nothing, with the numbers of {}", self.target.name)];
-        if self.target.machine.kind == MachineKind::Gpu {
-            lines.extend(NAMED.iter().map(|row| format!("null:{:<10} {}", row.name, row.doc)));
+        let machine = &self.target.machine;
+        if machine.kind == MachineKind::Gpu {
+            let alike = NAMED.iter().filter(|row| row.is_nvidia() == machine.sm.is_some());
+            lines.extend(alike.map(|row| format!("null:{:<10} {}", row.name, row.doc)));
         }
         lines
     }

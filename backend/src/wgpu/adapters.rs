@@ -4,11 +4,17 @@ use super::ready::ready;
 use gristmill_runtime::Error;
 use gristmill_uop::adapter::{Adapter as Facts, AdapterKind};
 use std::sync::OnceLock;
-use wgpu::{Adapter, Backends, DeviceType, Features, Instance, InstanceDescriptor, InstanceFlags, Limits};
+use wgpu::{
+    Adapter, Backends, CooperativeMatrixProperties, CooperativeScalarType, DeviceType, Features, Instance,
+    InstanceDescriptor, InstanceFlags, Limits,
+};
 
 /// What kernels use where an adapter has it.
 pub const WANTED: Features =
-    Features::SUBGROUP.union(Features::SHADER_INT64).union(Features::TIMESTAMP_QUERY).union(Features::PIPELINE_CACHE);
+    COOPERATIVE.union(Features::SHADER_INT64).union(Features::TIMESTAMP_QUERY).union(Features::PIPELINE_CACHE);
+/// What products of a subgroup's matrices of halves take.
+pub const COOPERATIVE: Features =
+    Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(Features::SHADER_F16).union(Features::SUBGROUP);
 /// Where adapters are looked for.
 const BACKENDS: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
 
@@ -110,6 +116,19 @@ pub fn find(number: usize, name: Option<&str>) -> Result<(usize, Adapter), Error
     })
 }
 
+/// Rows and columns of the matrices of halves, with sums in f32, that an adapter's subgroups multiply.
+fn cooperative(adapter: &Adapter) -> Option<i64> {
+    let all = adapter.cooperative_matrix_properties();
+    let has = |side: u32| {
+        let fits = |m: &CooperativeMatrixProperties| {
+            [m.m_size, m.n_size, m.k_size] == [side; 3]
+                && [m.ab_type, m.cr_type] == [CooperativeScalarType::F16, CooperativeScalarType::F32]
+        };
+        all.iter().any(fits)
+    };
+    [16, 8].into_iter().find(|&side| has(side)).map(i64::from)
+}
+
 /// What an adapter tells, with these features and limits.
 pub fn facts(adapter: &Adapter, features: Features, limits: &Limits) -> Facts {
     let info = adapter.get_info();
@@ -122,6 +141,8 @@ pub fn facts(adapter: &Adapter, features: Features, limits: &Limits) -> Facts {
             DeviceType::Cpu => AdapterKind::Software(cores()),
             _ => AdapterKind::Integrated,
         },
+        cooperative: features.contains(COOPERATIVE).then(|| cooperative(adapter)).flatten(),
+        widest: info.subgroup_max_size.max(1).into(),
         subgroup: features.contains(Features::SUBGROUP).then_some(info.subgroup_min_size.max(1).into()),
         threads: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) as usize,
         shared: (limits.max_compute_workgroup_storage_size as usize).saturating_sub(MEETING),

@@ -54,7 +54,8 @@ impl Context {
             label: None,
             required_features: features,
             required_limits: limits.clone(),
-            experimental_features: ExperimentalFeatures::disabled(),
+            // SAFETY: of what wgpu calls experimental, matrices of a subgroup alone are asked for; kernels that use them stay within buffers as others do.
+            experimental_features: unsafe { ExperimentalFeatures::enabled() },
             memory_hints: MemoryHints::Performance,
             trace: Trace::Off,
         };

@@ -85,7 +85,8 @@ impl Device for WgpuDevice {
             has(Features::TIMESTAMP_QUERY, "timestamps"),
             has(Features::PIPELINE_CACHE, "compiled kernels that are kept"),
         ];
-        let features: Vec<&str> = features.into_iter().flatten().collect();
+        let matrices = machine.tile_fragment().map(|of| format!("matrices of {} by {} halves", of.rows, of.columns));
+        let features: Vec<String> = features.into_iter().flatten().map(String::from).chain(matrices).collect();
         let others = adapters().into_iter().enumerate().map(|(i, adapter)| {
             let info = adapter.get_info();
             format!("wgpu:{i} is {}, {:?}, reached by {}", info.name, info.device_type, info.backend)

@@ -37,7 +37,7 @@ pub fn is_stored(g: &mut Graph, w: Id) -> bool {
 /// Σ over the last axis of `w` times `x`, both moved to the product's shape, as a product of tiles; `base` is what `x` moves the rows of, and so many elements
 /// of a row are unpacked together. `None` where it does not fit the machine's.
 pub fn product(g: &mut Graph, [w, x, base]: [Id; 3], unit: i64, target: &Target) -> Option<Product> {
-    let tile = target.machine.tile_fragment()?;
+    let tile = target.machine.tile_fragment().filter(|tile| tile.operand == Scalar::BF16)?;
     let rank = g.dims(x).len();
     let (tokens, rows) = (*g.dims(x).get(rank.checked_sub(3)?)?, g.dims(x)[rank - 2]);
     let most = g.max_of(tokens);
@@ -78,7 +78,7 @@ pub(super) fn moved(g: &mut Graph, x: Id, base: Id, new: Id) -> Id {
 }
 
 /// Rows that were gathered, of those that `x` moves.
-fn gathers(g: &Graph, x: Id) -> Vec<Id> {
+pub(super) fn gathers(g: &Graph, x: Id) -> Vec<Id> {
     let below = |&x: &Id| (g[x].op.is_movement() || g[x].op == Op::Gather).then(|| g[x].src[0]);
     std::iter::successors(Some(x), below).filter(|&x| g[x].op == Op::Gather).collect()
 }

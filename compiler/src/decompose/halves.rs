@@ -162,7 +162,7 @@ fn step(columns: i64) -> Option<i64> {
 }
 
 /// Activations that f16 has, and a weight whose products with them are the same.
-fn shifted(g: &mut Graph, x: Id, w: Id) -> (Id, Id) {
+pub(super) fn shifted(g: &mut Graph, x: Id, w: Id) -> (Id, Id) {
     let [down, up, least, most] = [1.0 / SHIFT, SHIFT, -LARGEST, LARGEST].map(|v| g.constant(Scalar::F32.one(), v));
     let x = g.mul(x, down);
     let x = g.max(x, least);

@@ -8,7 +8,7 @@
 //! The contraction then is of `float(q)·d`. That the sum of products is one of integers follows from rules (`uop/src/rules/dot.rs`),
 //! which are applied when the contraction's ranges are known (`schedule/expand.rs`).
 
-use super::{across, bf16, halves};
+use super::{across, bf16, cooperative, halves};
 use crate::layout::{Layout, Packing};
 use crate::nest::flatten;
 use crate::request::{CausalSkip, FusedSum, Hint, StagedTile};
@@ -17,7 +17,7 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::rows::GROUP;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar, Sources};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// A contraction in integers.
@@ -43,6 +43,8 @@ pub struct Derived {
     pub dots: FxHashMap<Id, Dot>,
     /// Contractions of tiles of bf16: reductions, by node, with the elements of a block and of a unit of their weight.
     pub tiled: FxHashMap<Id, [i64; 2]>,
+    /// Contractions of a subgroup's tiles, whose weights are unpacked into stages: reductions.
+    pub staged: FxHashSet<Id>,
     /// Contractions of a warp's fragments of halves: reductions, by node, with the order of their activations.
     pub of_halves: FxHashMap<Id, halves::Order>,
     /// Activations of these, in the order in which lanes read them.
@@ -82,7 +84,7 @@ impl Derived {
     }
     /// Is that node a product of tiles?
     pub fn is_tiled(&self, node: Id) -> bool {
-        self.tiled.contains_key(&node)
+        self.tiled.contains_key(&node) || self.staged.contains(&node)
     }
     /// The sum of tiles, of a weight with blocks and units of these sizes; `buffers` get the nodes that have them for it.
     fn of_tiles(&mut self, tiles: bf16::Product, sizes: [i64; 2], buffers: &mut Vec<Id>) -> Id {
@@ -213,10 +215,20 @@ pub fn derive(
                 // Rows behind the last token are written too: not into an output.
                 let tiles =
                     if roots.contains(&id) { None } else { bf16::product(g, [w, x, base], packing.unit, target) };
-                match (tiles, of_halves) {
-                    (Some(tiles), _) => derived.of_tiles(tiles, [packing.elements, packing.unit], &mut buffers),
-                    (_, Some(product)) => derived.of_warps(product, &mut buffers),
-                    (None, None) => of_weight(g, &mut derived, &mut known, [w, x, base], layout, &packing),
+                let staged =
+                    if roots.contains(&id) { None } else { cooperative::product(g, [w, x, base], &packing, target) };
+                match (tiles, staged, of_halves) {
+                    (Some(tiles), ..) => derived.of_tiles(tiles, [packing.elements, packing.unit], &mut buffers),
+                    (_, Some(staged), _) => {
+                        buffers.extend(staged.product.buffers);
+                        let (sum, half) = (staged.product.sum, staged.half);
+                        derived.staged.insert(sum);
+                        let hint = Hint { staged: vec![half], looped: true, ..Hint::buffer(vec![half]) };
+                        hints.insert(sum, hint);
+                        sum
+                    }
+                    (.., Some(product)) => derived.of_warps(product, &mut buffers),
+                    (None, None, None) => of_weight(g, &mut derived, &mut known, [w, x, base], layout, &packing),
                 }
             }
             Some(Contraction::Stored { w, x, terms }) => {

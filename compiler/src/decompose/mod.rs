@@ -3,6 +3,7 @@
 mod across;
 pub mod attention;
 pub mod bf16;
+mod cooperative;
 pub mod f16_split;
 pub mod halves;
 pub mod int8;
@@ -24,6 +25,9 @@ pub fn meaning(function: &Function, target: &Target) -> Option<Function> {
     let derived =
         int8::derive(&mut graph, &mut roots, &mut FxHashMap::default(), int8::layouts_of(function, target), target);
     let outputs = function.outputs.iter().zip(&roots).map(|(o, &r)| (o.0, r)).collect();
-    let changed = !derived.dots.is_empty() || !derived.tiled.is_empty() || !derived.of_halves.is_empty();
+    let changed = !derived.dots.is_empty()
+        || !derived.tiled.is_empty()
+        || !derived.staged.is_empty()
+        || !derived.of_halves.is_empty();
     (encoded || changed || !derived.across.is_empty()).then(|| Function { graph, outputs, ..function.clone() })
 }

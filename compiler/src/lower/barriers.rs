@@ -50,7 +50,7 @@ impl Touched {
     }
     fn load(&mut self, g: &Graph, id: Id) {
         let n = &g[id];
-        if n.op == Op::Load && g[n.src[0]].op == Op::Local {
+        if matches!(n.op, Op::Load | Op::TileLoad) && g[n.src[0]].op == Op::Local {
             self.read.insert(n.src[0]);
         }
     }

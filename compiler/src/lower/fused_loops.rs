@@ -8,7 +8,7 @@ use super::copies_ahead::without_repeated;
 use super::threads::ThreadIndex;
 use crate::nest::{Nest, replaced};
 use gristmill_uop::{Graph, Id, Node, Op, RangeKind};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
 /// The loop in each of whose iterations a nest fills a stage anew, if it is such a nest.
@@ -78,7 +78,9 @@ pub fn fused(g: &Graph, statements: Vec<Statement>, before: &[Filled]) -> Vec<St
         let s = &statements[at];
         if is_loop(g, s) {
             let end = at + end_of_block(&statements[at..]);
-            let parts = before.iter().map(|f| &f.statements[..]).chain([&statements[at + 1..end]]);
+            let (first, last) = tiles_of_memory(g, &statements[at + 1..end]);
+            let filled = before.iter().map(|f| &f.statements[..]);
+            let parts = [&first[..]].into_iter().chain(filled).chain([&last[..]]);
             out.push(s.clone());
             out.extend(iteration(g, &parts.collect::<Vec<_>>(), &mut pending));
             out.push(Statement::End);
@@ -92,6 +94,18 @@ pub fn fused(g: &Graph, statements: Vec<Statement>, before: &[Filled]) -> Vec<St
         at += 1;
     }
     without_repeated(out)
+}
+
+/// The statements of an iteration apart: tiles that are loaded from memory, with what tells where they lie, which need not wait until stages are filled; and the others.
+fn tiles_of_memory(g: &Graph, statements: &[Statement]) -> (Vec<Statement>, Vec<Statement>) {
+    let is_tile = |id: Id| g[id].op == Op::TileLoad && g[g[id].src[0]].op == Op::Param;
+    let tiles: Vec<Id> = statements
+        .iter()
+        .filter_map(|s| if let Statement::Define(id) = s { Some(*id) } else { None })
+        .filter(|&id| is_tile(id))
+        .collect();
+    let needed: FxHashSet<Id> = g.toposort(&tiles).into_iter().collect();
+    statements.iter().cloned().partition(|s| matches!(s, Statement::Define(id) if needed.contains(id)))
 }
 
 /// An iteration of these parts. What is pending where the loop begins, or the iteration before has left, is what they wait for, too.

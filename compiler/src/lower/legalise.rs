@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 /// Bits of a byte.
 const BITS: i64 = 8;
 
-/// The nest with loads of the machine's types alone. As it was where all are.
-pub fn nest(g: &mut Graph, nest: Id, target: &Target) -> Id {
+/// A nest, or a value, with loads of the machine's types alone. As it was where all are.
+pub fn loads(g: &mut Graph, nest: Id, target: &Target) -> Id {
     let least = target.machine.least_bytes as i64;
     if least == 1 {
         return nest;

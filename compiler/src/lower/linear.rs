@@ -16,6 +16,7 @@ use super::rescaled::Rescaled;
 use super::surplus::surplus;
 use super::threads;
 use super::tiles::{self, Tile};
+use super::unpacked;
 use super::vector::{splat, vectorise};
 use crate::nest::{Nest, global_ranges, identity, unmasked};
 use crate::price::occupancy::WORDS;
@@ -28,7 +29,13 @@ use std::cell::RefCell;
 
 /// Lowers the nests of one body, which then waits for nothing and nobody.
 pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
-    let nests: Vec<Id> = nests.iter().map(|&nest| legalise::nest(g, nest, target)).collect();
+    // What a tile is loaded from has its own type, and words are made of the bytes that a weight has.
+    let machine = &target.machine;
+    let is_as_it_is = |g: &Graph, nest: Id| {
+        tiles::ranges(g, &g[nest].src[3..], machine).is_some() || unpacked::fills_stage(g, nest, machine)
+    };
+    let legal = |&nest: &Id| if is_as_it_is(g, nest) { nest } else { legalise::loads(g, nest, target) };
+    let nests: Vec<Id> = nests.iter().map(legal).collect();
     let nests = fused_loops::contracted(g, nests);
     let nests = carried(g, nests);
     let leaves = target.machine.kind == MachineKind::Gpu && target.machine.early;
@@ -160,7 +167,7 @@ impl<'a> Emitter<'a> {
             let node = &self.g[n];
             let sums =
                 node.op == Op::Reduce && node.src[1..].iter().any(|&r| self.g.range_kind(r) == Some(RangeKind::Fused));
-            let reads = node.op == Op::Load && self.filled.contains(&node.src[0]);
+            let reads = matches!(node.op, Op::Load | Op::TileLoad) && self.filled.contains(&node.src[0]);
             let below = || node.src.iter().any(|s| all.get(s) == Some(&true));
             let known = !sums && (reads || below());
             all.insert(n, known);
@@ -172,12 +179,18 @@ impl<'a> Emitter<'a> {
         if adds {
             return self.additions(Nest { buffer, offset, value, adds, closed });
         }
+        let whole = Nest { buffer, offset, value, adds, closed: closed.clone() };
+        let words = unpacked::words_of_stage(self.g, &whole, self.target);
+        let in_words = words.as_ref().map(|(range, _)| *range);
         // Copies for every combination of the upcast ranges.
         let mut copies = vec![FxHashMap::default()];
         for &r in &closed {
-            if self.g.range_kind(r) == Some(RangeKind::Upcast) {
+            if self.g.range_kind(r) == Some(RangeKind::Upcast) && Some(r) != in_words {
                 copies = self.times(&copies, r);
             }
+        }
+        if let Some(tile) = tiles::ranges(self.g, &closed, &self.target.machine) {
+            return self.tiles(Nest { buffer, offset, value, adds, closed }, &copies, tile);
         }
         if self.target.machine.kind == MachineKind::Gpu {
             value = mma::products(self.g, value, &closed, self.target);
@@ -186,11 +199,9 @@ impl<'a> Emitter<'a> {
         let gpu = self.target.machine.kind == MachineKind::Gpu;
         let is_lane = |g: &Graph, r: Id| !gpu && g.range_kind(r) == Some(RangeKind::Vector);
         let lane = closed.iter().copied().find(|&r| is_lane(self.g, r));
-        if let Some(tile) = tiles::ranges(self.g, &closed, self.target) {
-            return self.tiles(Nest { buffer, offset, value, adds, closed }, &copies, tile);
-        }
         let mut stores: Vec<(Id, Id)> = Vec::new();
-        for map in copies {
+        let written = words.map_or_else(|| vec![[offset, value]], |(_, words)| words);
+        for (map, [offset, value]) in copies.iter().flat_map(|map| written.iter().map(move |&w| (map, w))) {
             let at = self.g.substitute(offset, &mut map.clone());
             let v = self.g.substitute(value, &mut map.clone());
             let v = if gpu { threads::folded(self.g, v) } else { vectorise(self.g, v, self.target) };

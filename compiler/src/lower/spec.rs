@@ -13,7 +13,6 @@ mod widths;
 use super::carried::Slot;
 use super::code::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement};
 use super::threads::ThreadIndex;
-use super::tiles;
 use error::Checked;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::text::print_node;
@@ -393,8 +392,10 @@ impl<'a> Checker<'a> {
         self.place(buffer, at)?;
         let g = self.g;
         let fits = matches!(g[buffer].arg, Arg::Packed(..)) || g.scalar(value) == g.scalar(buffer);
+        let word = g[buffer].op == Op::Local && g.scalar(buffer).is_half() && g.scalar(value) == Scalar::U32;
+        let fits = fits || word && self.aligned(buffer, at, WORD);
         let lanes = self.threads.is_empty() || g[value].dtype.lanes == 1;
-        self.hold(fits && lanes, "what is written is of the buffer's type", value)?;
+        self.hold(fits && lanes, "what is written is of the buffer's type, or two halves of a stage", value)?;
         self.value(value, buffer)
     }
     fn add(&mut self, a: &Addition) -> Checked {
@@ -420,9 +421,12 @@ impl<'a> Checker<'a> {
     }
     fn write_tile(&mut self, buffer: Id, at: Id, stride: i64, value: Id) -> Checked {
         self.place(buffer, at)?;
-        let fits = self.g[value].dtype == self.g.scalar(buffer).one().with_lanes(tiles::LANES);
-        let apart = Fragment::of_sums(self.g.scalar(buffer)).is_some_and(|of| stride >= of.columns);
-        self.hold(fits && apart, "a tile is written to rows of the buffer's type that do not overlap", value)?;
+        let of = Fragment::of_sums(self.g[value].dtype).filter(|of| of.sum == self.g.scalar(buffer));
+        self.hold(
+            of.is_some_and(|of| stride >= of.columns),
+            "a tile is written to rows of the buffer's type that do not overlap",
+            value,
+        )?;
         self.value(value, buffer)
     }
     /// Is the address a multiple of so many bytes, whatever its indices are?

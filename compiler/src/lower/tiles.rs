@@ -1,21 +1,20 @@
-//! Products of tiles: a sum of products of bf16, in a nest whose shape has the rows and columns of a tile as ranges of kind `Vector`
-//! (`tile/propose/tiles.rs`). Activations are loaded as a tile of rows; rows of the weight, or of other activations, are the lanes of vectors, of which each has a
-//! pair of terms, and 16 make a tile.
+//! Products of tiles that are loaded and written as a whole: a sum of products of halves, in a nest whose shape has the rows and columns of a tile as ranges of a kind of
+//! their own (`tile/propose/tiles.rs`). Activations are loaded as a tile of rows. On a processor rows of the weight, or of other activations, are the lanes of vectors, of
+//! which each has a pair of terms, and 16 make a tile; of a GPU's subgroups they are loaded as activations are, from a stage where they have been unpacked.
 
 use super::mma_f16::neighbours;
 use super::vector::vectorise;
 use crate::nest::{ranges_of_kind, replaced};
-use gristmill_uop::fragment::AMX_BF16;
+use gristmill_uop::fragment::{AMX_BF16, Fragment};
+use gristmill_uop::machine::{Machine, MachineKind};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-/// Registers that hold tiles.
+/// Registers of a core that hold tiles.
 pub const REGISTERS: i64 = 8;
-/// Sums in a tile, and words.
-pub const LANES: u16 = (AMX_BF16.rows * AMX_BF16.columns) as u16;
-/// Words of a tile's row.
+/// Words of a row of such a tile.
 const WORDS: u16 = (AMX_BF16.terms / 2) as u16;
 
 /// A tile of sums, and where it is written.
@@ -28,12 +27,20 @@ pub struct Tile {
     pub value: Id,
 }
 
+/// Which ranges are a tile's rows and columns: a processor's vectors, which have one range, cannot be mistaken for them, and a GPU's threads could.
+pub fn kind(machine: MachineKind) -> RangeKind {
+    match machine {
+        MachineKind::Cpu => RangeKind::Vector,
+        MachineKind::Gpu => RangeKind::Tile,
+    }
+}
+
 /// The ranges of a tile's rows and columns, if the nest has them.
-pub fn ranges(g: &Graph, closed: &[Id], target: &Target) -> Option<[Id; 2]> {
-    let here = target.machine.tile_fragment().is_some();
-    let both: [Id; 2] = ranges_of_kind(g, closed, RangeKind::Vector).try_into().ok()?;
+pub fn ranges(g: &Graph, closed: &[Id], machine: &Machine) -> Option<[Id; 2]> {
+    let of = machine.tile_fragment()?;
+    let both: [Id; 2] = ranges_of_kind(g, closed, kind(machine.kind)).try_into().ok()?;
     let bounds = both.map(|r| g.int_value(g[r].src[0]));
-    (here && bounds == [Some(AMX_BF16.rows), Some(AMX_BF16.columns)]).then_some(both)
+    (bounds == [Some(of.rows), Some(of.columns)]).then_some(both)
 }
 
 /// The place of a tile among those beside one another.
@@ -53,28 +60,38 @@ pub fn product(
     beside: Beside,
     target: &Target,
 ) -> Option<Tile> {
-    let Beside { number: copy, count: copies } = beside;
+    let of = target.machine.tile_fragment()?;
     let n = g[value].clone();
     let product = (n.op == Op::Reduce).then(|| g[n.src[0]].clone()).filter(|p| p.op == Op::Mul)?;
     let narrow = |x: Id| {
         let from = g[x].src[0];
-        (g[x].op == Op::Cast && g.scalar(from) == Scalar::BF16).then_some(from)
+        (g[x].op == Op::Cast && g.scalar(from) == of.operand).then_some(from)
     };
     let sides = [narrow(product.src[0])?, narrow(product.src[1])?];
     let x = sides.into_iter().find(|&s| g[s].op == Op::Load && g.free_ranges(s).contains(&row))?;
     let w = sides.into_iter().find(|&s| s != x && g.free_ranges(s).contains(&column))?;
-    let (terms, over): (Vec<Id>, Vec<Id>) =
-        n.src[1..].iter().partition(|&&r| g.range_kind(r) == Some(RangeKind::Unroll));
+    let on_core = target.machine.kind == MachineKind::Cpu;
+    let of_terms = if on_core { RangeKind::Unroll } else { RangeKind::Tile };
+    let (terms, over): (Vec<Id>, Vec<Id>) = n.src[1..].iter().partition(|&&r| g.range_kind(r) == Some(of_terms));
     let &[term] = &terms[..] else { return None };
-    // Registers: the sums, the weight's tile, and what is left for activations in turn.
-    let left = REGISTERS - copies - 1;
-    let activations = load(g, x, [row, term], copies + 1 + copy % left);
-    let weight = weight(g, w, term, copies, target);
-    let sums = Scalar::F32.one().with_lanes(LANES);
+    let (activations, weight, arg) = if on_core {
+        let Beside { number, count } = beside;
+        // Registers: the sums, the weight's tile, and what is left for activations in turn.
+        let left = REGISTERS - count - 1;
+        let activations = load(g, x, [row, term], count + 1 + number % left, of);
+        (activations, weight(g, w, term, count, target), register(&[number]))
+    } else {
+        let straight = |x: Id| g[x].op == Op::Load && g.linear(g[x].src[1]).coefficient(term) == 1;
+        if !straight(x) || !straight(w) {
+            return None;
+        }
+        (load(g, x, [row, term], 0, of), load(g, w, [column, term], 1, of), Arg::None)
+    };
+    let sums = of.sums();
     let none = g.constant(Scalar::F32, 0.0);
     let none = g.intern(Node { op: Op::Splat, dtype: sums, src: smallvec![none], arg: Arg::None });
     let src: Sources = smallvec![activations, weight, none];
-    let mma = g.intern(Node { op: Op::TileMma, dtype: sums, src, arg: register(&[copy]) });
+    let mma = g.intern(Node { op: Op::TileMma, dtype: sums, src, arg });
     let src: Sources = std::iter::once(mma).chain(over).collect();
     let value =
         g.intern(Node { op: Op::Reduce, dtype: sums, src, arg: Arg::Reduce(ReduceOp::Add, [].into_iter().collect()) });
@@ -88,13 +105,13 @@ fn register(numbers: &[i64]) -> Arg {
     Arg::Ints(numbers.iter().map(|&n| n as i32).collect())
 }
 
-/// A tile of activations, whose rows are as far from one another as the load's are.
-fn load(g: &mut Graph, x: Id, [row, term]: [Id; 2], to: i64) -> Id {
+/// A tile of what `x` loads, whose rows are as far from one another as the load's are: into a register, or as the operand of that number.
+fn load(g: &mut Graph, x: Id, [row, term]: [Id; 2], to: i64, of: &Fragment) -> Id {
     let (buffer, at) = (g[x].src[0], g[x].src[1]);
     let stride = g.linear(at).coefficient(row);
     let zero = g.int(0);
     let at = g.substitute(at, &mut FxHashMap::from_iter([(row, zero), (term, zero)]));
-    let dtype = Scalar::U32.one().with_lanes(LANES);
+    let dtype = of.tile();
     g.intern(Node { op: Op::TileLoad, dtype, src: smallvec![buffer, at], arg: register(&[to, stride]) })
 }
 
@@ -120,7 +137,7 @@ fn weight(g: &mut Graph, w: Id, term: Id, to: i64, target: &Target) -> Id {
             g.intern(Node { op: Op::PairBf16, dtype: words, src: of.into_iter().collect(), arg: Arg::None })
         })
         .collect();
-    let dtype = Scalar::U32.one().with_lanes(LANES);
+    let dtype = AMX_BF16.tile();
     g.intern(Node { op: Op::TileRows, dtype, src: rows, arg: register(&[to]) })
 }
 

@@ -1,9 +1,12 @@
 //! Elements of a packed weight as halves: two of them are two bytes of a word, as whole numbers, times a factor that they share, plus a term. What has no such form is
 //! computed one by one and rounded.
 
+use super::legalise;
 use crate::decompose::halves::QUAD;
-use crate::nest::Ranges;
+use crate::nest::{Nest, Ranges};
+use gristmill_uop::machine::{Machine, MachineKind};
 use gristmill_uop::rules::lift;
+use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
 use rustc_hash::FxHashMap;
 
@@ -107,6 +110,41 @@ pub fn pair(g: &mut Graph, value: Id, term: Id, lane: Id, at: [i64; 2], map: &mu
     let bf16 = i64::from(g.scalar(value) == Scalar::BF16);
     let numbers = [low, high, zero, bf16].map(|n| n as i32);
     g.intern(Node { op: Op::ScaledPair, dtype: Scalar::U32.one(), src, arg: Arg::Ints(numbers.as_slice().into()) })
+}
+
+/// The range of a nest of which a thread has four neighbours, elements of a packed weight that it writes to a stage of halves, where subgroups multiply what is there.
+fn quad(g: &Graph, nest: &Nest, machine: &Machine) -> Option<Id> {
+    let packed = |_: Id, n: &Node| n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(..));
+    let is_stage = g[nest.buffer].op == Op::Local && g.scalar(nest.buffer) == Scalar::F16;
+    let multiplied = machine.kind == MachineKind::Gpu && machine.tile_fragment().is_some();
+    if !is_stage || !multiplied || g[nest.value].op != Op::Cast || !g.any(nest.value, packed) {
+        return None;
+    }
+    let at = g.linear(nest.offset);
+    let is_it = |&&r: &&Id| {
+        let four = g.range_kind(r) == Some(RangeKind::Upcast) && g.int_value(g[r].src[0]) == Some(QUAD);
+        let others = at.terms.iter().filter(|t| t.0 != r).all(|t| t.1 % 2 == 0);
+        four && at.coefficient(r) == 1 && at.constant % 2 == 0 && others
+    };
+    nest.closed.iter().find(is_it).copied()
+}
+
+/// Is it such a nest?
+pub fn fills_stage(g: &Graph, nest: Id, machine: &Machine) -> bool {
+    quad(g, &Nest::of(g, nest), machine).is_some()
+}
+
+/// Of such a nest the four neighbours as two words, with the offset of each, in loads that the machine has.
+pub fn words_of_stage(g: &mut Graph, nest: &Nest, target: &Target) -> Option<(Id, Vec<[Id; 2]>)> {
+    let range = quad(g, nest, &target.machine)?;
+    let zero = g.int(0);
+    let words = (0..QUAD / 2).map(|i| {
+        let first = g.int(2 * i);
+        let at = g.substitute(nest.offset, &mut FxHashMap::from_iter([(range, first)]));
+        let word = pair(g, nest.value, range, zero, [2 * i, 2 * i + 1], &mut FxHashMap::default());
+        [at, legalise::loads(g, word, target)]
+    });
+    Some((range, words.collect()))
 }
 
 /// Two halves as a word.

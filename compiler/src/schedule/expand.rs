@@ -19,6 +19,8 @@ pub struct Expander<'a> {
     pub ranges: Ranges,
     /// Reductions whose first range is a loop that the workgroup's nests share.
     pub fused: Option<FusedSum>,
+    /// A sum whose first range is that loop, with nothing else that is carried.
+    pub looped: Option<Id>,
     /// That loop, once there is one.
     pub shared: Option<Id>,
     derived: &'a Derived,
@@ -31,7 +33,17 @@ impl<'a> Expander<'a> {
     /// An expander of nodes that have these places.
     pub fn new(buffers: &'a FxHashMap<Id, Id>, candidates: &'a FxHashSet<Id>, derived: &'a Derived) -> Expander<'a> {
         let (reads, memo) = (FxHashMap::default(), FxHashMap::default());
-        Expander { buffers, candidates, ranges: Ranges::after(0), fused: None, shared: None, derived, reads, memo }
+        Expander {
+            buffers,
+            candidates,
+            ranges: Ranges::after(0),
+            fused: None,
+            looped: None,
+            shared: None,
+            derived,
+            reads,
+            memo,
+        }
     }
     /// A dim as a kernel-level expression: it may hold scalars read from buffers. What is read has no bound, and a rule has dropped a minimum that said no more than the dim's own: so that one is said again,
     /// as counts of workgroups and loops take the largest that a dim may be.
@@ -187,7 +199,9 @@ impl<'a> Expander<'a> {
                 let derived = self.derived;
                 self.dot(g, node, index, &derived.dots[&node])
             }
-            Op::Reduce if self.derived.is_tiled(node) => self.tiled(g, node, index, self.derived.tiled[&node]),
+            Op::Reduce if self.derived.tiled.contains_key(&node) => {
+                self.tiled(g, node, index, self.derived.tiled[&node])
+            }
             Op::Reduce if self.derived.of_halves.contains_key(&node) => {
                 self.tiled(g, node, index, [self.derived.of_halves[&node].step; 2])
             }
@@ -292,7 +306,7 @@ impl<'a> Expander<'a> {
     }
     /// Is it a reduction over a loop that nests share?
     pub fn is_carried(&self, node: Id) -> bool {
-        self.fused.is_some_and(|f| f.most == node || f.sums.contains(&node))
+        self.looped == Some(node) || self.fused.is_some_and(|f| f.most == node || f.sums.contains(&node))
     }
     /// Is it made of such a reduction, itself none?
     pub fn reads_carried(&self, g: &Graph, node: Id) -> bool {

@@ -25,6 +25,7 @@ pub fn computed(g: &Graph, root: Id) -> Id {
 pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Illegal> {
     let mut x = Expander::new(around.buffers, around.fused, around.derived);
     x.fused = around.hints.get(&root).and_then(|h| h.fused);
+    x.looped = around.hints.get(&root).is_some_and(|h| h.looped).then_some(root);
     let mut out = Draft::of(root);
     let buffer = around.buffers[&root];
     if custom::called(g, root).is_some() {

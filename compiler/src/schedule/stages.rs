@@ -86,7 +86,7 @@ fn stage(
     (node, reads, first_reader): (Id, &[Id], usize),
 ) -> Result<(), Illegal> {
     let region = region(g, x, node, reads);
-    let streamed = x.fused.is_some_and(|f| f.staged);
+    let streamed = x.looped.is_some() || x.fused.is_some_and(|f| f.staged);
     let resident = around.hints.values().filter_map(|h| h.resident).any(|r| around.fused.contains(&r.node));
     let mut extents: Dims = region.iter().map(|r| r.extent).collect();
     let dtype = g[node].dtype;

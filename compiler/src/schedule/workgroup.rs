@@ -1,6 +1,7 @@
 //! The workgroup's part of a tile plan, applied: the axes of a kernel's output become ranges over the launch and ranges inside a workgroup.
 
 use super::expand::Expander;
+use crate::lower::tiles;
 use crate::nest::{Nest, adds, host_bound};
 use crate::request::{CausalSkip, FusedSum, StagedTile};
 use crate::tile::propose::{Around, axes};
@@ -21,7 +22,7 @@ pub struct Split {
 /// Rewrites the nests as the plan says.
 pub fn split(g: &mut Graph, x: &mut Expander, nests: &[Id], plan: &Workgroup, around: &Around) -> Split {
     let axes = axes(g, nests);
-    let tiles = around.derived.is_tiled(around.node);
+    let tiles = around.derived.is_tiled(around.node).then(|| tiles::kind(around.target.machine.kind));
     let inside = nests.iter().any(|&n| adds(g, n)).then(Vec::new);
     let mut s = Splitter { x, map: FxHashMap::default(), order: Vec::new(), inside, tiles };
     s.cut(g, &axes, plan);
@@ -54,8 +55,8 @@ struct Splitter<'a, 'b> {
     order: Vec<Id>,
     /// Of nests that add, whose indices are held within their axes: where these have not passed the end.
     inside: Option<Vec<Id>>,
-    /// Is what is computed a product of tiles, whose buffers have room for whole ones?
-    tiles: bool,
+    /// Of a product of tiles, whose buffers have room for whole ones, which ranges are a tile's.
+    tiles: Option<RangeKind>,
 }
 
 impl Splitter<'_, '_> {
@@ -95,11 +96,15 @@ impl Splitter<'_, '_> {
     /// Elements that are repeated together where the axis ends, if this part's range is the last that says which.
     fn repeated(&self, part: &Part, inner: &[&Part]) -> Option<i64> {
         match inner {
-            [] if self.tiles && part.kind == RangeKind::Vector => None,
+            [] if self.is_tile(part) => None,
             [] => Some(1),
-            [lanes] if self.tiles && lanes.kind == RangeKind::Vector => lanes.count,
+            [lanes] if self.is_tile(lanes) => lanes.count,
             _ => None,
         }
+    }
+    /// Are its elements those of a tile?
+    fn is_tile(&self, part: &Part) -> bool {
+        self.tiles == Some(part.kind)
     }
     /// Where the last `step` elements of the axis `r` begin, which is cut into so many.
     fn last(&self, g: &mut Graph, r: Id, step: i64) -> Id {

@@ -38,8 +38,8 @@ pub struct StagePlan {
 pub struct Part {
     /// The axis, by its place among those that have a range.
     pub axis: usize,
-    /// What the range is: over the launch (`Global`), one after the other (`Loop`), in registers (`Upcast`), threads or a tile's
-    /// rows and columns (`Vector`).
+    /// What the range is: over the launch (`Global`), one after the other (`Loop`), in registers (`Upcast`), threads or, on a processor, a tile's
+    /// rows and columns (`Vector`), a tile's rows and columns on a GPU (`Tile`).
     pub kind: RangeKind,
     /// Its iterations; `None` for as many as the rest of the axis takes.
     pub count: Option<i64>,
@@ -80,7 +80,7 @@ pub enum NestPlan {
     Warps(Warps),
     /// Its elements, or those that its sums add up, lie as the accumulators of a product of several warps before it.
     Accumulators(Accumulators),
-    /// Its sums are products of tiles of a CPU's core, laid out already by the workgroup's parts.
+    /// Its sums are products of tiles of a CPU's core or of a GPU's subgroups, laid out already by the workgroup's parts.
     Tiles,
 }
 

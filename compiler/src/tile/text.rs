@@ -44,7 +44,8 @@ pub fn count(word: &str) -> Result<i64, ParseError> {
 }
 
 /// The kinds that a part may have.
-const KINDS: [RangeKind; 4] = [RangeKind::Global, RangeKind::Loop, RangeKind::Upcast, RangeKind::Vector];
+const KINDS: [RangeKind; 5] =
+    [RangeKind::Global, RangeKind::Loop, RangeKind::Upcast, RangeKind::Vector, RangeKind::Tile];
 
 impl Workgroup {
     /// The stride of a part where the text says none.

@@ -5,7 +5,7 @@
 
 use crate::side_by_side::each;
 use gristmill_backend::null::NullDevice;
-use gristmill_backend::wgpu::dialect::{PRELUDE, Wgsl};
+use gristmill_backend::wgpu::dialect::{Wgsl, module};
 use gristmill_backend::{Opened, Text};
 use gristmill_llm::arch::{self, Functions};
 use gristmill_llm::engine::{CacheShape, Most, Settings, cache_rows, classes, depths, plan_options};
@@ -35,22 +35,24 @@ const MODELS: [(&str, &str, usize); 5] = [
     ("glm-4.7-flash", "q4_k_m", 0),
 ];
 
-/// An Apple GPU, one of AMD's, one of Intel's whose subgroups may have eight threads, and one whose threads exchange nothing.
+/// An Apple GPU, one of AMD's, one of Intel's whose subgroups may have eight threads, and one whose threads exchange nothing and multiply no matrices.
 fn adapters() -> [Adapter; 4] {
-    let of = |name: &str, kind, subgroup, threads, shared| Adapter {
+    let of = |name: &str, kind, subgroup: Option<[i64; 2]>, cooperative, [threads, shared]: [usize; 2]| Adapter {
         name: name.into(),
         kind,
-        subgroup,
+        subgroup: subgroup.map(|[fewest, _]| fewest),
+        widest: subgroup.map_or(1, |[_, most]| most),
+        cooperative,
         threads,
         shared,
         largest_binding: i32::MAX as usize,
         alignment: 256,
     };
     [
-        of("Apple M3 Max", AdapterKind::Integrated, Some(32), 1024, 32 << 10),
-        of("AMD Radeon RX 7900 XTX", AdapterKind::Discrete, Some(32), 1024, 64 << 10),
-        of("Intel(R) Arc(tm) Graphics", AdapterKind::Integrated, Some(8), 1024, 32 << 10),
-        of("an old one", AdapterKind::Integrated, None, 256, 16 << 10),
+        of("Apple M3 Max", AdapterKind::Integrated, Some([32, 32]), Some(8), [1024, 32 << 10]),
+        of("AMD Radeon RX 7900 XTX", AdapterKind::Discrete, Some([32, 64]), Some(16), [1024, 64 << 10]),
+        of("Intel(R) Arc(tm) Graphics", AdapterKind::Integrated, Some([8, 32]), Some(16), [1024, 32 << 10]),
+        of("an old one", AdapterKind::Integrated, None, None, [256, 16 << 10]),
     ]
 }
 
@@ -93,7 +95,8 @@ struct Case {
 
 /// What is wrong with a kernel's text.
 fn fault(&Case { ref source, shuffles, long }: &Case) -> Option<String> {
-    let source = format!("{PRELUDE}{source}");
+    let source = module(source);
+    let multiplies = source.contains("coop_mat");
     let module = match naga::front::wgsl::parse_str(&source) {
         Ok(module) => module,
         Err(error) => return Some(error.emit_to_string(&source)),
@@ -102,6 +105,7 @@ fn fault(&Case { ref source, shuffles, long }: &Case) -> Option<String> {
     let mut has = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     has.set(Capabilities::SUBGROUP, shuffles);
     has.set(Capabilities::SHADER_INT64, long);
+    has.set(Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX, multiplies);
     let info = match Validator::new(ValidationFlags::all(), has).validate(&module) {
         Ok(info) => info,
         Err(error) => return Some(error.emit_to_string(&source)),
@@ -109,6 +113,10 @@ fn fault(&Case { ref source, shuffles, long }: &Case) -> Option<String> {
     let options = msl::Options { lang_version: (2, 4), fake_missing_bindings: true, ..msl::Options::default() };
     if let Err(error) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default()) {
         return Some(format!("Metal: {error}"));
+    }
+    // No adapter of Direct3D says that it multiplies matrices.
+    if multiplies {
+        return None;
     }
     let options = hlsl::Options {
         shader_model: hlsl::ShaderModel::V6_4,

@@ -16,6 +16,22 @@ struct alignas(16) uint4 {
   uint4(uint x, uint y, uint z, uint w) : x(x), y(y), z(z), w(w) {}
   uint operator[](uint i) const { if (i >= 4) __builtin_trap(); const uint all[] = {x, y, z, w}; return all[i]; }
 };
+struct half2;
+struct float2 {
+  float x, y;
+  explicit float2(float both) : x(both), y(both) {}
+  float2(float x, float y) : x(x), y(y) {}
+  explicit inline float2(half2 of);
+};
+struct half2 {
+  _Float16 x, y;
+  half2() = default;
+  explicit half2(float2 of) : x((_Float16)of.x), y((_Float16)of.y) {}
+};
+inline float2::float2(half2 of) : x((float)of.x), y((float)of.y) {}
+static inline float2 operator-(float2 a, float2 b) { return {a.x - b.x, a.y - b.y}; }
+static inline float2 operator*(float2 a, float b) { return {a.x * b, a.y * b}; }
+static inline float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
 enum class mem_flags { mem_threadgroup, mem_device };
 enum memory_order { memory_order_relaxed };
 struct atomic_uint { uint value; };
@@ -39,6 +55,28 @@ template <class T> static inline T extract_bits(T x, uint at, uint bits) {
   if (bits == 0) return 0;
   return (T)(x << (32 - at - bits)) >> (32 - bits);
 }
+// Matrices of a SIMD group, of which each thread has the whole here.
+template <class T> struct simdgroup_8x8 {
+  T at[8][8];
+  simdgroup_8x8() = default;
+  explicit simdgroup_8x8(float x) { for (auto &row : at) for (T &of : row) of = (T)x; }
+};
+typedef simdgroup_8x8<_Float16> simdgroup_half8x8;
+typedef simdgroup_8x8<float> simdgroup_float8x8;
+template <class T> static inline void simdgroup_load(simdgroup_8x8<T> &m, const T *from, uint apart, int, bool turned) {
+  for (uint i = 0; i < 8; i++) for (uint j = 0; j < 8; j++) m.at[i][j] = turned ? from[j * apart + i] : from[i * apart + j];
+}
+template <class T> static inline void simdgroup_store(const simdgroup_8x8<T> &m, T *to, uint apart) {
+  for (uint i = 0; i < 8; i++) for (uint j = 0; j < 8; j++) to[i * apart + j] = m.at[i][j];
+}
+template <class T, class U>
+static inline void simdgroup_multiply_accumulate(simdgroup_8x8<T> &d, const simdgroup_8x8<U> &a, const simdgroup_8x8<U> &b, const simdgroup_8x8<T> &c) {
+  for (int i = 0; i < 8; i++) for (int j = 0; j < 8; j++) {
+    T sum = c.at[i][j];
+    for (int k = 0; k < 8; k++) sum += (T)a.at[i][k] * (T)b.at[k][j];
+    d.at[i][j] = sum;
+  }
+}
 static inline float rint(float x) { return rintf(x); }
 static inline float sqrt(float x) { return sqrtf(x); }
 static inline float fma(float a, float b, float c) { return fmaf(a, b, c); }
@@ -48,11 +86,9 @@ struct packed_char4 {
   signed char at[4];
   signed char operator[](int i) const { return at[i]; }
 };
-struct half2 { _Float16 x, y; };
-struct float2 {
-  float x, y;
-  explicit float2(half2 of) : x((float)of.x), y((float)of.y) {}
-};
+using metal::half2;
+using metal::float2;
+typedef _Float16 half;
 template <class B, class A> static inline B as_type(A x) {
   static_assert(sizeof(A) == sizeof(B), "bits of another size");
   return bits<A, B>(x);

@@ -3,7 +3,7 @@
 
 use crate::simulated::Language;
 use gristmill_backend::Text;
-use gristmill_backend::wgpu::dialect::PRELUDE;
+use gristmill_backend::wgpu::dialect::module;
 use gristmill_runtime::Error;
 use gristmill_uop::adapter::{Adapter, AdapterKind};
 use gristmill_uop::target::Target;
@@ -17,6 +17,8 @@ pub fn target() -> Target {
         name: "Apple M3 Max".into(),
         kind: AdapterKind::Integrated,
         subgroup: Some(32),
+        widest: 32,
+        cooperative: Some(8),
         threads: 1024,
         shared: 26 << 10,
         largest_binding: i32::MAX as usize,
@@ -34,10 +36,14 @@ pub fn language() -> Language {
 
 /// What naga makes of a text, as wgpu asks it to.
 fn written(text: &Text) -> Result<String, String> {
-    let source = format!("{PRELUDE}{}", text.source);
-    let module = naga::front::wgsl::parse_str(&source).map_err(|error| error.emit_to_string(&source))?;
-    let has = Capabilities::SHADER_FLOAT16_IN_FLOAT32 | Capabilities::SUBGROUP | Capabilities::SHADER_INT64;
-    let info = Validator::new(ValidationFlags::all(), has).validate(&module);
+    let source = module(&text.source);
+    let parsed = naga::front::wgsl::parse_str(&source).map_err(|error| error.emit_to_string(&source))?;
+    let has = Capabilities::SHADER_FLOAT16_IN_FLOAT32
+        | Capabilities::SUBGROUP
+        | Capabilities::SHADER_INT64
+        | Capabilities::SHADER_FLOAT16
+        | Capabilities::COOPERATIVE_MATRIX;
+    let info = Validator::new(ValidationFlags::all(), has).validate(&parsed);
     let info = info.map_err(|error| error.emit_to_string(&source))?;
     let options = msl::Options {
         lang_version: (2, 4),
@@ -46,7 +52,7 @@ fn written(text: &Text) -> Result<String, String> {
         force_loop_bounding: false,
         ..msl::Options::default()
     };
-    let (text, _) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default())
+    let (text, _) = msl::write_string(&parsed, &info, &options, &msl::PipelineOptions::default())
         .map_err(|error| error.to_string())?;
     Ok(text)
 }
@@ -80,6 +86,10 @@ fn kernel(text: &Text) -> Result<String, Error> {
             _ => "Buffer{nullptr}".into(),
         });
     }
+    // Of two functions that differ in an address space a C++ compiler sees one twice.
+    let of_space = |space: &str| format!("NagaCooperativeLoad(const {space} half* ptr");
+    let twice = |block: &&str| msl.contains(&of_space("device")) && block.contains(&of_space("threadgroup"));
+    let msl = msl.split("\n\n").filter(|block| !twice(block)).collect::<Vec<_>>().join("\n\n");
     // Arrays whose length nobody knows have one element there.
     let msl = msl.lines().filter(|line| !line.starts_with("#include")).fold(String::new(), |mut out, line| {
         let _ = match line.strip_suffix("[1];").filter(|line| line.starts_with("typedef ")) {

@@ -143,6 +143,25 @@ pub fn shared_columns() -> Vec<Case> {
     out
 }
 
+/// Prompts for subgroups that multiply matrices: of some formats, of tokens that are no whole matrices, of weights whose rows are not those of whole workgroups, with several weights and
+/// of experts.
+pub fn matrices() -> Vec<Case> {
+    let formats = ["q4_0", "q6_k", "q4_k", "q8_0", "iq4_nl"].map(|name| by_name(name).expect("an encoding"));
+    let mut out: Vec<Case> = formats.into_iter().map(|e| with_bias(e, [64, 256, 48])).collect();
+    out.extend([[48, 128, 64], [144, 192, 32]].map(|sizes| with_bias(&Q4_0, sizes)));
+    out.push(
+        Case::new("gate and up, a prompt of 64".to_string(), |c| {
+            let n = c.var("n", 1, 64);
+            let x = c.input("x", dims![n, 128], Scalar::F32);
+            let [gate, up] = ["gate", "up"].map(|name| x.linear(c.weight(name, &[96, 128], &Q4_0)));
+            c.output("y", gate.silu() * up);
+        })
+        .vars(&[&[("n", 33)], &[("n", 64)]]),
+    );
+    out.push(experts::grouped_of([128, 64], &Q4_0, 32, 50).renamed("matrices"));
+    out
+}
+
 /// Workgroups of two groups of warps, where products of several warps are known, and one unit for them, so that tiles are as large as there are.
 pub fn with_groups(mut target: Target) -> Target {
     if target.machine.fragments.iter().any(Fragment::is_of_group) {
@@ -150,6 +169,17 @@ pub fn with_groups(mut target: Target) -> Target {
         target.machine.units = 1;
     }
     target
+}
+
+/// A prompt of at most so many tokens, with a weight of so many rows and terms and a bias: the sums are no output, whose rows alone may be written.
+fn with_bias(e: EncodingRef, [rows, terms, most]: [usize; 3]) -> Case {
+    Case::new(format!("{rows} rows of {terms} of {} with a bias, {most} tokens", e.name), |c| {
+        let n = c.var("n", 1, most);
+        let x = c.input("x", dims![n, terms], Scalar::F32);
+        let bias = c.input("bias", dims![rows], Scalar::F32);
+        c.output("y", x.linear(c.weight("w", &[rows, terms], e)) + bias);
+    })
+    .vars(&[&[("n", 5)], &[("n", most as i64)]])
 }
 
 /// A prompt of at most so many tokens, with a weight of so many rows and terms.

@@ -11,6 +11,7 @@
 //! what the pass makes of it
 //! ```
 
+use gristmill_uop::adapter::Adapter;
 use gristmill_uop::machine::Machine;
 use gristmill_uop::target::{FLAGS, Target};
 use gristmill_uop::{Graph, Id, text};
@@ -98,6 +99,9 @@ impl Case {
             Some("cpu-neon") => Target::new(Machine { signed: true, ..Machine::cpu("neon", 4, workers) }),
             Some("cpu-plain") => Target::cpu("plain", 1, workers),
             Some(gpu) if gpu.strip_prefix("gpu-").and_then(Machine::named).is_some() => Target::named(&gpu[4..]),
+            Some(name) if let Some(of) = name.strip_prefix("adapter-").and_then(Adapter::named) => {
+                Target::new(of.machine())
+            }
             other => return Err(format!("no target is called {other:?}")),
         };
         for word in words {

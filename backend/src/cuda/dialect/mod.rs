@@ -75,7 +75,6 @@ struct Writer<'a> {
 
 impl<'a> Simt<'a> for Writer<'a> {
     const UNSIGNED: &'static str = "";
-    const WORKGROUP: &'static str = "(u32)w";
 
     fn text(&mut self) -> &mut Text<'a> {
         &mut self.text
@@ -101,8 +100,14 @@ impl<'a> Simt<'a> for Writer<'a> {
     fn quotient(&self, of: &str, by: &str) -> String {
         format!("{of} / {by}")
     }
-    fn head(&self, count: Id) -> String {
+    fn workgroup(&self, _: usize) -> String {
+        "(u32)w".into()
+    }
+    fn head(&self, _: usize, count: Id) -> String {
         format!("{{ const i64 count = {};\nif (w >= 0 && w < count) {{", self.t.index(count))
+    }
+    fn tail(&self, _: usize) -> String {
+        "return; }\nw -= count; }".into()
     }
     fn leave(&self) -> String {
         format!("{} return;", words(&self.code.idle))

@@ -6,7 +6,7 @@ use super::memory::{At, Places};
 use super::nodes;
 use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex};
 use gristmill_uop::fold::{self, Value};
-use gristmill_uop::fragment::{self, Fragment, TILES, UNIT};
+use gristmill_uop::fragment::{self, Fragment, UNIT};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 use std::collections::HashMap;
 
@@ -376,7 +376,8 @@ impl<'a> Machine<'a> {
     /// A tile of sums, whose rows lie `stride` elements apart from `at` on.
     fn write_tile(&mut self, buffer: Id, at: Id, stride: i64, value: Id) -> Result<(), Fault> {
         let (unit, scalar) = (self.g.unit_bytes(buffer), self.g.scalar(value));
-        let of = Fragment::of_sums(scalar).ok_or_else(|| Fault::Graph("a tile of what are no sums".into()))?;
+        let of =
+            Fragment::of_sums(self.g[value].dtype).ok_or_else(|| Fault::Graph("a tile of what are no sums".into()))?;
         for thread in 0..self.threads {
             let first = self.index(at, thread);
             for i in 0..of.rows * of.columns {
@@ -392,7 +393,7 @@ impl<'a> Machine<'a> {
         let n = &self.g[id];
         let Arg::Ints(numbers) = &n.arg else { return Err(Fault::Graph("a tile without a stride".into())) };
         let (buffer, unit, stride) = (n.src[0], self.g.unit_bytes(n.src[0]), i64::from(numbers[1]));
-        let of = TILES.iter().find(|f| f.operand == self.g.scalar(buffer));
+        let of = Fragment::of_operands(n.dtype, self.g.scalar(buffer));
         let of = of.ok_or_else(|| Fault::Graph("a tile of what is no operand".into()))?;
         let each = Scalar::U32.bytes() as i64 / unit;
         let words = of.terms / each;

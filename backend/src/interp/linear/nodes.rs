@@ -59,7 +59,10 @@ pub(super) fn value(n: &Node, src: &[&[Value]], types: &[Scalar]) -> Result<Vec<
         }
         Op::ScaledPair => scaled_pair(n, src).ok_or_else(no_meaning)?,
         Op::TileRows => src.concat(),
-        Op::TileMma => tile_product(src, Fragment::of_sums(scalar).ok_or_else(no_meaning)?),
+        Op::TileMma => {
+            let tile = Scalar::U32.one().with_lanes(src[0].len() as u16);
+            tile_product(src, Fragment::of_tiles(tile, n.dtype).ok_or_else(no_meaning)?)
+        }
         _ => return Err(no_meaning()),
     })
 }

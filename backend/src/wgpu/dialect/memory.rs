@@ -2,9 +2,10 @@
 
 use gristmill_compiler::emit::Signature;
 use gristmill_compiler::lower::{KernelCode, Statement};
+use gristmill_uop::fragment::COOPERATIVE_8;
 use gristmill_uop::program::Access;
-use gristmill_uop::{Arg, Graph, Id, Op};
-use std::collections::HashMap;
+use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
 /// How a buffer is accessed.
@@ -19,6 +20,11 @@ struct Memory {
     written: bool,
     /// Are parts of words written, or do threads add to one word?
     atomic: bool,
+    /// The type of its elements where matrices are loaded from it, or written to it.
+    matrix: Option<Scalar>,
+    /// Are these pairs, as all who write there write two at once? A matrix of Metal's is loaded from single ones, and where two threads write halves of one pair each may undo what the
+    /// other has written.
+    pairs: bool,
     /// Of how many pieces, so many bytes each but the last.
     pieces: (usize, usize),
 }
@@ -34,6 +40,10 @@ impl Memory {
     /// Its type.
     fn element(&self) -> String {
         match (self.atomic, self.width) {
+            _ if let Some(element) = self.matrix => match self.pairs {
+                true => format!("vec2<{}>", element.name()),
+                false => element.name().into(),
+            },
             (true, _) => "atomic<u32>".into(),
             (false, 1) => "u32".into(),
             (false, width) => format!("vec{width}<u32>"),
@@ -52,6 +62,15 @@ impl Memory {
     }
 }
 
+/// Is all that is written to that stage of halves two of them at once?
+fn writes_words(g: &Graph, code: &KernelCode, stage: Id) -> bool {
+    code.bodies.iter().flat_map(|body| &body.statements).all(|s| match s {
+        Statement::Write(buffer, _, value) if *buffer == stage => g.scalar(*value) == Scalar::U32,
+        Statement::WideWrite(buffer, ..) => *buffer != stage,
+        _ => true,
+    })
+}
+
 /// The buffers and stages of a kernel.
 pub struct Memories {
     of: HashMap<Id, Memory>,
@@ -59,6 +78,8 @@ pub struct Memories {
     weights: Vec<bool>,
     /// Words that a workgroup shares.
     shared: usize,
+    /// Stages of halves, by name: the type of their elements, and how many these are.
+    stages: BTreeMap<String, (String, i64)>,
 }
 
 impl Memories {
@@ -66,13 +87,25 @@ impl Memories {
     pub fn of(g: &Graph, code: &KernelCode, signature: &Signature) -> Memories {
         let memory = |name: String, first: usize, pieces: usize| {
             let pieces = (pieces, signature.piece);
-            Memory { name, first, width: usize::MAX, written: false, atomic: false, pieces }
+            Memory { name, first, width: usize::MAX, written: false, atomic: false, matrix: None, pairs: false, pieces }
         };
         let params = signature.params.iter().zip(&signature.pieces).enumerate();
         let params = params.map(|(i, (p, &pieces))| (p.2, memory(format!("p{i}"), 0, pieces)));
         let stages = signature.scratch.iter().map(|&(local, at)| (local, memory("scratch".into(), at / 4, 1)));
         let mut of: HashMap<Id, Memory> = params.chain(stages).collect();
         for s in code.bodies.iter().flat_map(|body| &body.statements) {
+            let of_matrix = match s {
+                Statement::Define(id) if g[*id].op == Op::TileLoad => Some(g[*id].src[0]),
+                Statement::WriteTile(buffer, ..) => Some(*buffer),
+                _ => None,
+            };
+            if let Some(memory) = of_matrix.and_then(|buffer| of.get_mut(&buffer)) {
+                memory.matrix = of_matrix.map(|buffer| g.scalar(buffer));
+                let is_stage = of_matrix.is_some_and(|buffer| g[buffer].op == Op::Local);
+                let of_metal = |id: Id| g[id].dtype == COOPERATIVE_8.tile();
+                let in_words = of_matrix.is_some_and(|buffer| writes_words(g, code, buffer));
+                memory.pairs = is_stage && in_words && matches!(s, Statement::Define(id) if !of_metal(*id));
+            }
             let (buffer, words, part) = match s {
                 Statement::Wide(buffer, _, bytes, _) => (buffer, Some(bytes / 4), false),
                 Statement::Write(buffer, _, value) => (buffer, None, g.scalar(*value).bytes() < 4),
@@ -89,15 +122,26 @@ impl Memories {
             }
         }
         // Stages lie in one array of words, and a write of one word of several may touch the others.
-        let parts = of.iter().any(|(&id, memory)| g[id].op == Op::Local && memory.atomic);
+        let in_words = |id: Id, memory: &Memory| g[id].op == Op::Local && memory.matrix.is_none();
+        let parts = of.iter().any(|(&id, memory)| in_words(id, memory) && memory.atomic);
+        let words = of.iter().any(|(&id, memory)| in_words(id, memory));
+        // Bodies of a launch have stages at the same place.
+        let mut stages: BTreeMap<String, (String, i64)> = BTreeMap::new();
         for (&id, memory) in &mut of {
             let is_stage = g[id].op == Op::Local;
+            if is_stage && memory.matrix.is_some() {
+                let (name, each) = if memory.pairs { ("pairs", 2) } else { ("halves", 1) };
+                (memory.name, memory.first) = (format!("{name}{}", memory.first), 0);
+                let (_, length) = stages.entry(memory.name.clone()).or_insert((memory.element(), 0));
+                *length = ((g.max_of(g[id].src[0]) + each - 1) / each).max(*length);
+            }
             memory.atomic = if is_stage { parts } else { memory.atomic };
             memory.width = if is_stage || memory.written || memory.width == usize::MAX { 1 } else { memory.width };
         }
         let packed = |node: Id| matches!(g[node].arg, Arg::Packed(..));
         let weights = signature.params.iter().map(|p| p.1 == Access::Read && packed(p.2)).collect();
-        Memories { of, weights, shared: signature.scratch_bytes.div_ceil(4) }
+        let shared = if words { signature.scratch_bytes.div_ceil(4) } else { 0 };
+        Memories { of, weights, shared, stages }
     }
     /// Their declarations, and that of the variables.
     pub fn definitions(&self, signature: &Signature) -> String {
@@ -125,6 +169,9 @@ impl Memories {
             let at = signature.params.len();
             let _ = writeln!(out, "@group(0) @binding({at}) var<uniform> variables: Variables;");
         }
+        for (name, (element, length)) in &self.stages {
+            let _ = writeln!(out, "var<workgroup> {name}: array<{element}, {length}>;");
+        }
         if self.shared > 0 {
             let atomic = self.of.values().any(|memory| memory.name == "scratch" && memory.atomic);
             let element = if atomic { "atomic<u32>" } else { "u32" };
@@ -134,6 +181,18 @@ impl Memories {
     }
     fn get(&self, buffer: Id) -> &Memory {
         self.of.get(&buffer).unwrap_or_else(|| panic!("{buffer:?} is no argument of the kernel"))
+    }
+    /// Is it an array of halves?
+    pub fn is_of_halves(&self, buffer: Id) -> bool {
+        self.get(buffer).matrix == Some(Scalar::F16)
+    }
+    /// Are these in pairs?
+    pub fn is_of_pairs(&self, buffer: Id) -> bool {
+        self.get(buffer).pairs
+    }
+    /// An element of what matrices are loaded from or written to, as a place.
+    pub fn of_matrix(&self, buffer: Id, at: &str) -> String {
+        self.get(buffer).at(at)
     }
     /// A word of a buffer of single words, as a place.
     pub fn element(&self, buffer: Id, word: &str) -> String {

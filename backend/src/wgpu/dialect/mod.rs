@@ -4,6 +4,7 @@
 //! Buffers are arrays of words at bindings 0, 1, …, in the order of `Program::params`; the variables, each an i32, are a uniform buffer behind them. A
 //! buffer that the kernel writes bytes or halves to is one of atomic words. One that is longer than the adapter binds has further bindings behind the variables. The workgroup's number is `x + GROUPS_X·y` of the grid.
 
+mod cooperative;
 mod expression;
 mod memory;
 pub mod order;
@@ -26,6 +27,17 @@ pub const GROUPS_X: u32 = 1 << 15;
 
 /// The dialect.
 pub struct Wgsl;
+
+/// A kernel's text with all that stands before it.
+pub fn module(text: &str) -> String {
+    let enable = if multiplies(text) { cooperative::ENABLE } else { "" };
+    format!("{enable}{PRELUDE}{text}")
+}
+
+/// Do subgroups multiply matrices in that text?
+pub fn multiplies(text: &str) -> bool {
+    text.contains(cooperative::MATRIX)
+}
 
 impl Dialect for Wgsl {
     fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
@@ -54,7 +66,6 @@ struct Writer<'a> {
 
 impl<'a> Simt<'a> for Writer<'a> {
     const UNSIGNED: &'static str = "u";
-    const WORKGROUP: &'static str = "u32(w)";
 
     fn text(&mut self) -> &mut Text<'a> {
         &mut self.text
@@ -77,10 +88,17 @@ impl<'a> Simt<'a> for Writer<'a> {
     fn quotient(&self, of: &str, by: &str) -> String {
         format!("({of} / {by})")
     }
-    fn head(&self, count: Id) -> String {
+    fn workgroup(&self, body: usize) -> String {
+        format!("u32(w{body})")
+    }
+    /// In values that do not change: of a variable nobody knows that all threads have the same, as those must who multiply matrices together.
+    fn head(&self, body: usize, count: Id) -> String {
         let text = self.t.index(count);
         let text = if self.t.type_of(count) == Scalar::I64 { format!("i32({text})") } else { text };
-        format!("{{ let count = {text};\nif (w < count) {{")
+        format!("let count{body} = {text};\nif (w{body} < count{body}) {{")
+    }
+    fn tail(&self, body: usize) -> String {
+        format!("return; }}\nlet w{} = w{body} - count{body};", body + 1)
     }
     fn leave(&self) -> String {
         "return;".into()
@@ -88,6 +106,16 @@ impl<'a> Simt<'a> for Writer<'a> {
     fn statement(&mut self, s: &'a Statement) {
         match s {
             s if self.block(s) => {}
+            Statement::Define(id) if self.t.g[*id].op == Op::TileLoad => {
+                let text = cooperative::load(&self.t, &self.memories, *id);
+                self.line(format_args!("{text}"));
+            }
+            Statement::Define(id) if self.t.g[*id].op == Op::ScaledPair => {
+                let text = cooperative::scaled_pair(&self.t, *id);
+                self.line(format_args!("{text}"));
+            }
+            // What begins a product's sums is said where these are.
+            Statement::Define(id) if cooperative::is_sums(self.t.g[*id].dtype) => {}
             Statement::Define(id) => {
                 let e = match self.t.g[*id].op {
                     Op::Fold => self.fold(*id),
@@ -103,6 +131,18 @@ impl<'a> Simt<'a> for Writer<'a> {
                 let (t, n) = (self.t.type_of(*range).name(), self.t.g.range_number(*range));
                 let bound = self.t.name(self.t.g[*range].src[0]);
                 self.line(format_args!("for (var r{n} = {t}(0); r{n} < {t}({bound}); r{n} += {t}(1)) {{"));
+            }
+            Statement::Accumulator(acc) if cooperative::is_sums(self.t.g[*acc].dtype) => {
+                let text = cooperative::first_sums(&self.t, *acc);
+                self.line(format_args!("{text}"));
+            }
+            Statement::Accumulate(acc, value) if self.t.g[*value].op == Op::TileMma => {
+                let (product, a) = (cooperative::product(&self.t, *value), self.t.number(self.t.g[*acc].src[1]));
+                self.line(format_args!("a{a} = {product};"));
+            }
+            Statement::WriteTile(buffer, at, stride, value) => {
+                let text = cooperative::write(&self.t, &self.memories, [*buffer, *at, *value], *stride);
+                self.line(format_args!("{text}"));
             }
             Statement::Accumulator(acc) => {
                 let node = &self.t.g[*acc];
@@ -145,7 +185,7 @@ impl<'a> Writer<'a> {
                 _ => unprintable(self.t.g, node),
             }
         }
-        self.line(format_args!("var w = i32(group.x + {GROUPS_X}u * group.y);"));
+        self.line(format_args!("let w0 = i32(group.x + {GROUPS_X}u * group.y);"));
         for (i, body) in code.bodies.iter().enumerate() {
             self.body(i, body);
         }
@@ -246,6 +286,13 @@ impl<'a> Writer<'a> {
         values.iter().enumerate().map(part).collect::<Vec<_>>().join(" | ")
     }
     fn wide_write(&mut self, buffer: Id, at: Id, bytes: usize, values: &[Id]) {
+        if self.memories.is_of_halves(buffer) {
+            for (i, &value) in values.iter().enumerate() {
+                let text = cooperative::write_half(&self.t, &self.memories, [buffer, at, value], i);
+                self.line(format_args!("{text}"));
+            }
+            return;
+        }
         let word = self.word(buffer, at);
         let words: Vec<String> = values.chunks(values.len() * 4 / bytes).map(|of| self.joined(of)).collect();
         for (i, value) in words.iter().enumerate() {
@@ -300,6 +347,13 @@ impl<'a> Writer<'a> {
         self.line(format_args!("if (made.exchanged) {{ break; }}\nold{n} = made.old_value;\n}}"));
     }
     fn write(&mut self, buffer: Id, at: Id, value: Id) {
+        if self.memories.is_of_halves(buffer) {
+            let text = match self.t.g.scalar(value) {
+                Scalar::U32 => cooperative::write_halves(&self.t, &self.memories, [buffer, at, value]),
+                _ => cooperative::write_half(&self.t, &self.memories, [buffer, at, value], 0),
+            };
+            return self.line(format_args!("{text}"));
+        }
         let (scalar, bits) = (self.t.g.scalar(value), self.bits(value));
         let size = scalar.bytes();
         if size < 4 {

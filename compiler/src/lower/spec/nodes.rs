@@ -48,7 +48,8 @@ rows! {
     };
     [Lanes Splat Pack Load] "threads have no vectors but a matrix product's" |_, n, threads| {
         // Its sums begin as one value, and may be multiplied by one each.
-        let of_sums = matches!(n.op, Op::Splat | Op::Pack) && WARPS.iter().any(|f| n.dtype == sums(f));
+        let is_product = WARPS.iter().map(sums).chain(TILES.iter().map(Fragment::sums)).any(|of| n.dtype == of);
+        let of_sums = matches!(n.op, Op::Splat | Op::Pack) && is_product;
         threads.is_empty() || n.dtype.lanes == 1 || of_sums
     };
     [Lanes] "whole numbers across a vector" |_, n, _| n.dtype.scalar.is_int() && n.dtype.lanes > 1;
@@ -105,21 +106,25 @@ rows! {
         let types = g[n.src[0]].dtype == Scalar::U32.one() && n.src[1..].iter().all(|&s| g[s].dtype == Scalar::F32.one());
         within && types && n.src.len() <= 3 && n.dtype == Scalar::U32.one()
     };
-    [TileLoad] "rows of words of a buffer of a fragment's operands, into a register" |g, n, _| {
+    [TileLoad] "rows of words of a buffer of a fragment's operands, into a register, or as a subgroup's first or second operand" |g, n, threads| {
         let Arg::Ints(numbers) = &n.arg else { return false };
-        let &[register, stride] = &numbers[..] else { return false };
-        let of = TILES.iter().find(|f| f.operand == g.scalar(n.src[0]));
+        let &[to, stride] = &numbers[..] else { return false };
+        let of = Fragment::of_operands(n.dtype, g.scalar(n.src[0]));
         let apart = of.is_some_and(|of| i64::from(stride) >= of.terms);
-        apart && g[n.src[1]].dtype == Scalar::I64.one() && is_register(register) && n.dtype == words()
+        let place = if threads.is_empty() { is_register(to) } else { (0..2).contains(&to) };
+        apart && place && g[n.src[1]].dtype == Scalar::I64.one()
     };
     [TileRows] "a vector of words for each row, into a register" |g, n, _| {
         let row = Scalar::U32.one().with_lanes((AMX_BF16.terms / 2) as u16);
-        has_register(n) && n.dtype == words() && n.src.iter().all(|&s| g[s].dtype == row)
+        has_register(n) && n.dtype == AMX_BF16.tile() && n.src.iter().all(|&s| g[s].dtype == row)
     };
-    [TileMma] "two tiles of words and one of sums, in registers of their own" |g, n, _| {
-        let sums = n.dtype.scalar.one().with_lanes(tiles::LANES);
-        let known = Fragment::of_sums(n.dtype.scalar).is_some();
-        let types = known && n.src.iter().map(|&s| g[s].dtype).eq([words(), words(), sums]) && n.dtype == sums;
+    [TileMma] "two tiles of words and one of sums, in registers of their own, or a subgroup's first and second operand" |g, n, threads| {
+        let tile = g[n.src[0]].dtype;
+        let known = Fragment::of_tiles(tile, n.dtype).is_some();
+        let types = known && n.src.iter().map(|&s| g[s].dtype).eq([tile, tile, n.dtype]);
+        if !threads.is_empty() {
+            return types && n.src[..2].iter().map(|&s| tile_register(&g[s])).eq([Some(0), Some(1)]);
+        }
         let registers: Vec<_> = n.src[..2].iter().map(|&s| tile_register(&g[s])).chain([tile_register(n)]).collect();
         let apart = registers.iter().enumerate().all(|(i, r)| r.is_some() && !registers[..i].contains(r));
         types && has_register(n) && apart
@@ -153,10 +158,6 @@ fn are_words(g: &Graph, src: &[Id]) -> bool {
 }
 
 /// What a tile of operands is.
-fn words() -> DType {
-    Scalar::U32.one().with_lanes(tiles::LANES)
-}
-
 fn is_register(number: i32) -> bool {
     (0..tiles::REGISTERS).contains(&number.into())
 }

@@ -158,7 +158,7 @@ fn shared_loops(g: &Graph, code: &Code) -> Checked {
 /// Where a statement reads or writes a buffer.
 fn offset(g: &Graph, s: &Statement) -> Option<Id> {
     match s {
-        Statement::Define(id) if g[*id].op == Op::Load => Some(g[*id].src[1]),
+        Statement::Define(id) if matches!(g[*id].op, Op::Load | Op::TileLoad) => Some(g[*id].src[1]),
         Statement::Wide(_, at, ..) | Statement::Write(_, at, _) | Statement::WideWrite(_, at, ..) => Some(*at),
         _ => None,
     }

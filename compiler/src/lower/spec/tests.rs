@@ -3,9 +3,8 @@
 use super::super::code::{Addition, Code, KernelCode, Prefetch as Ahead, SpanPrefetch, Statement, TilePrefetch};
 use super::super::threads::ThreadIndex;
 use super::{check, check_widths, nodes};
-use crate::lower::tiles;
 use Statement::{Accumulate, Accumulator, Add, Copied, Define, End, Nest, Prefetch, Wide, WideWrite, Write, WriteTile};
-use gristmill_uop::fragment::{MMA_BF16, WGMMA_16};
+use gristmill_uop::fragment::{AMX_BF16, COOPERATIVE_16, MMA_BF16, WGMMA_16};
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
 use smallvec::SmallVec;
@@ -150,7 +149,7 @@ const BAD: &[Bad] = &[
         s[9] = added(w.y, w.row, vec![w.sum], None, false);
     }),
     ("an offset is an i64", |w, s| s[9] = Write(w.y, w.sum, w.sum)),
-    ("what is written is of the buffer's type", |w, s| s[9] = Write(w.y, w.row, w.row)),
+    ("what is written is of the buffer's type, or two halves of a stage", |w, s| s[9] = Write(w.y, w.row, w.row)),
     ("a loop is over a range that is not open", |w, s| s[4] = open(w.row)),
     ("a loop is over a range that is not open", |w, s| s[4] = open(w.group)),
     ("a range is open where it is used", |_, s| s.swap(4, 5)),
@@ -373,19 +372,35 @@ const WRONG: &[Wrong] = &[
         let (word, one) = (w.g.int_of(Scalar::U32, 1), w.g.f32(1.0));
         w.node(Op::ScaledPair, Scalar::U32, &[word, one], Arg::Ints([0, 4, -8, 0].into()))
     }),
-    ("rows of words of a buffer of a fragment's operands, into a register", false, |w| {
+    (OF_A_TILE, false, |w| {
         // The buffer is of f32.
         w.node(Op::TileLoad, tile_of(Scalar::U32), &[w.x, w.group], Arg::Ints([0, 32].into()))
+    }),
+    (OF_A_TILE, true, |w| {
+        // A subgroup's product has two operands.
+        let size = w.g.int(2048);
+        let stage = w.node(Op::Local, Scalar::F16, &[size], Arg::Int(7));
+        w.node(Op::TileLoad, COOPERATIVE_16.tile(), &[stage, w.group], Arg::Ints([2, 32].into()))
     }),
     ("a vector of words for each row, into a register", false, |w| {
         let row = w.g.constant(Scalar::U32.one().with_lanes(16), 1.0);
         w.node(Op::TileRows, tile_of(Scalar::U32), &[row; 16], Arg::Ints([8].into()))
     }),
-    ("two tiles of words and one of sums, in registers of their own", false, |w| {
+    (OF_TILES, false, |w| {
         let row = w.g.constant(Scalar::U32.one().with_lanes(16), 1.0);
         let [a, sums] = [Scalar::U32, Scalar::F32].map(|s| w.g.constant(tile_of(s), 0.0));
         let b = w.node(Op::TileRows, tile_of(Scalar::U32), &[row; 16], Arg::Ints([1].into()));
         w.node(Op::TileMma, tile_of(Scalar::F32), &[a, b, sums], Arg::Ints([1].into()))
+    }),
+    (OF_TILES, true, |w| {
+        // The second operand first.
+        let (size, sums) = (w.g.int(2048), w.g.constant(COOPERATIVE_16.sums(), 0.0));
+        let stage = w.node(Op::Local, Scalar::F16, &[size], Arg::Int(7));
+        let tile = |w: &mut World, number: i32| {
+            w.node(Op::TileLoad, COOPERATIVE_16.tile(), &[stage, w.group], Arg::Ints([number, 32].into()))
+        };
+        let (a, b) = (tile(w, 1), tile(w, 0));
+        w.node(Op::TileMma, COOPERATIVE_16.sums(), &[a, b, sums], Arg::None)
     }),
     ("a constant lane within a vector of its type", false, |w| {
         let vector = Scalar::F32.one().with_lanes(4);
@@ -401,9 +416,15 @@ const WRONG: &[Wrong] = &[
 /// What products of several warps are of.
 const OF_GROUPS: &str = "rows as words or of a stage of halves, columns of a ring of words or of a stage of halves, from i64 offsets on, added to sums";
 
+/// What tiles are loaded from, and what products of them are of.
+const OF_A_TILE: &str =
+    "rows of words of a buffer of a fragment's operands, into a register, or as a subgroup's first or second operand";
+const OF_TILES: &str =
+    "two tiles of words and one of sums, in registers of their own, or a subgroup's first and second operand";
+
 /// A tile of that type.
 fn tile_of(scalar: Scalar) -> DType {
-    scalar.one().with_lanes(tiles::LANES)
+    scalar.one().with_lanes((AMX_BF16.rows * AMX_BF16.columns) as u16)
 }
 
 #[test]

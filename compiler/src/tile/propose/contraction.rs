@@ -150,7 +150,9 @@ impl Contraction<'_> {
         let of_warps = self.target.threads as i64 % WARP == 0;
         let products = of_warps && (of_bytes || of_halves(self.g, nests));
         match (self.token, machine.tile_fragment()) {
-            (Some(token), Some(tile)) if around.derived.is_tiled(around.node) => self.products_of_tiles(token, tile),
+            (Some(token), Some(tile)) if around.derived.tiled.contains_key(&around.node) => {
+                self.products_of_tiles(token, tile)
+            }
             (None, _) if gpu => self.one_token_of_threads(),
             (None, _) => self.one_token(),
             // No matrix product: threads share the sums, a few tokens each.

@@ -45,6 +45,12 @@ pub fn workgroup(g: &Graph, nests: &[Id], around: &Around, all: bool) -> Vec<Pro
     if let Some(hint) = around.hint.filter(|h| h.globals > 0) {
         return proposals(hinted(g, &axes, hint, around.node), []);
     }
+    if around.derived.staged.contains(&around.node)
+        && let Some(mut shapes) = tiles::of_subgroups(g, &axes, around.target)
+    {
+        shapes.truncate(if all { shapes.len() } else { 1 });
+        return shapes;
+    }
     let found = Contraction::of(g, nests, around.derived);
     let own = found.as_ref().and_then(|c| c.own_axes(g, &axes));
     let without = || match found.as_ref().and_then(|c| c.packed.as_ref()) {

@@ -1,11 +1,12 @@
 //! Proposals for how the threads of a workgroup share a nest (`map/simt.rs`).
 
+use crate::decompose::halves::QUAD;
 use crate::nest::{Nest, floor_power, outermost_reductions, workgroups};
 use crate::price::occupancy::room_of_threads;
 use crate::tile::nest_view::{NestView, along, divided, fixed, is, loads, most, reductions, walked, widest};
 use crate::tile::plan::{Along, Counted, NestPlan, Proposal, Sum, Threads, proposals};
 use gristmill_uop::target::Target;
-use gristmill_uop::{Graph, Id, RangeKind};
+use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};
 
 /// Lanes that are enough for loads of whole sectors.
 const FEW: i64 = 8;
@@ -121,6 +122,9 @@ impl Sharing<'_> {
     fn along(&self) -> Along {
         let elements: i64 = self.view.shared.iter().map(|&r| most(self.g, r)).product();
         let sums = self.view.own.len() + self.view.common.len();
+        if self.unpacks() {
+            return Along::Output;
+        }
         let of_stages = sums == 0 && loads(self.g, self.nest.value).is_empty();
         if of_stages && self.is_in_shared_loop() && elements >= SEVERAL * self.threads {
             return Along::Output;
@@ -131,6 +135,16 @@ impl Sharing<'_> {
     fn is_in_shared_loop(&self) -> bool {
         let ranges = self.g.free_ranges(self.nest.value);
         ranges.iter().any(|&r| self.g.range_kind(r) == Some(RangeKind::Fused))
+    }
+    /// Does it unpack a weight, in each iteration of such a loop, with enough elements for each thread to have those whose codes are bytes of a word?
+    fn unpacks(&self) -> bool {
+        let g = self.g;
+        let packed = |n: &Node| n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(_, e) if e.elements > 1);
+        let elements: i64 = self.view.shared.iter().map(|&r| most(g, r)).product();
+        self.view.sums(g, self.nest.value).is_empty()
+            && elements >= QUAD * self.threads
+            && self.is_in_shared_loop()
+            && g.any(self.nest.value, |_, n| packed(n))
     }
     fn turned(&self, along: Along) -> Along {
         if along == Along::Output { Along::Reduction } else { Along::Output }
@@ -175,7 +189,7 @@ impl Sharing<'_> {
         let Some(&last) = self.view.shared.last() else { return 1 };
         // Threads before width: partial results that threads have to fold cost more than narrow loads.
         let each = self.view.shared.iter().map(|&r| most(self.g, r)).product::<i64>() / self.threads;
-        let wide = widest(self.g, self.nest.value, last);
+        let wide = if self.unpacks() { QUAD } else { widest(self.g, self.nest.value, last) };
         let most = wide.min(ACCUMULATORS / self.upcasts().max(1)).min(each).min(limits.width);
         let Some(bound) = fixed(self.g, last) else { return 1 };
         (2..=most).rev().find(|w| bound % w == 0).unwrap_or(1)

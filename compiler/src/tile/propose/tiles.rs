@@ -1,11 +1,13 @@
-//! Products of tiles (`decompose/bf16.rs`): a panel of rows of the weight for each workgroup, in it some tiles of tokens at a time, for which a tile of the
-//! weight is unpacked once. `lower/tiles.rs` makes tiles of the two parts of kind `Vector`.
+//! Products of tiles. Of a core (`decompose/bf16.rs`): a panel of rows of the weight for each workgroup, in it some tiles of tokens at a time, for which a tile of the
+//! weight is unpacked once. Of a GPU's subgroups (`decompose/cooperative.rs`): rows and tokens of a workgroup, which its subgroups divide. `lower/tiles.rs` makes tiles of the two
+//! innermost parts.
 
-use crate::nest::divisor;
+use crate::nest::{divisor, host_bound};
 use crate::tile::plan::{Part, Proposal, Workgroup, proposals};
-use gristmill_uop::RangeKind::{Global, Loop, Upcast, Vector};
+use gristmill_uop::RangeKind::{Global, Loop, Tile, Upcast, Vector};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::target::Target;
+use gristmill_uop::{Graph, Id, RangeKind};
 
 /// Tiles of tokens beside one another: of eight registers, one has the weight's tile and three take turns with the activations'.
 const BESIDE: i64 = 4;
@@ -70,5 +72,90 @@ impl Axes {
         ];
         let first = self.before.iter().copied().chain([Part::rest(row, Global, panel * of.columns)]);
         Workgroup { parts: first.chain(others).chain(parts).collect() }
+    }
+}
+
+/// Rows and tokens of a workgroup of subgroups, and fewest of them. Prompts of 512 of Youtu on an H100 through Vulkan, gate with up and down, us, by rows and tokens: 64 and 128 222 and 154; 128 and
+/// 128 227 and 213; 64 and 256 233 and 230; 32 and 128 362 and 198; 64 and 64 344 and 214.
+const OF_WORKGROUP: [i64; 2] = [64, 128];
+const LEAST: [i64; 2] = [32, 64];
+
+/// What a workgroup could compute of a product of subgroups' tiles, whose last axes are tokens and rows of the weight.
+pub fn of_subgroups(g: &Graph, axes: &[Id], target: &Target) -> Option<Vec<Proposal<Workgroup>>> {
+    let of = target.machine.tile_fragment()?;
+    let &[ref before @ .., token, row] = axes else { return None };
+    let size = |axis: Id| g.max_of(g[axis].src[0]);
+    let others = before.iter().map(|&axis| size(axis)).product();
+    let block = if host_bound(g, token) { Global } else { Loop };
+    let (token_axis, row_axis) = (before.len(), before.len() + 1);
+    let before = (0..before.len()).map(|i| Part::rest(i, Global, 1)).collect();
+    let of_axes =
+        OfSubgroups { before, row: row_axis, rows: size(row), token: token_axis, tokens: size(token), others, block };
+    Some(of_axes.proposals(of, target))
+}
+
+/// The axes of such a product.
+struct OfSubgroups {
+    /// Parts that come before: other axes of the weight, and of tokens.
+    before: Vec<Part>,
+    /// The axis of the weight's rows.
+    row: usize,
+    /// How many there are: whole tiles.
+    rows: i64,
+    /// The axis of tokens.
+    token: usize,
+    /// How many there are at most: whole tiles.
+    tokens: i64,
+    /// Elements of the other axes.
+    others: i64,
+    /// What tiles of tokens are spread over.
+    block: RangeKind,
+}
+
+impl OfSubgroups {
+    /// What a workgroup could compute, by products of that fragment.
+    fn proposals(&self, of: &Fragment, target: &Target) -> Vec<Proposal<Workgroup>> {
+        let mut first = OF_WORKGROUP;
+        // Smaller ones, until nearly every unit has something to do.
+        let groups =
+            |[rows, tokens]: [i64; 2]| self.others * (self.rows / rows).max(1) * ((self.tokens + tokens - 1) / tokens);
+        while 4 * groups(first) < 3 * target.machine.units as i64 {
+            match first {
+                [rows, _] if rows > LEAST[0] => first[0] /= 2,
+                [_, tokens] if tokens > LEAST[1] => first[1] /= 2,
+                _ => break,
+            }
+        }
+        let shape = |[rows, tokens]: [i64; 2]| self.shape(of, [rows, tokens], target);
+        let [rows, tokens] = first;
+        let others = [
+            ("fewer tokens", shape([rows, tokens / 2])),
+            ("more tokens", shape([rows, 2 * tokens])),
+            ("fewer rows", shape([(rows / 2).max(of.columns), tokens])),
+            ("more rows", shape([2 * rows, tokens])),
+        ];
+        proposals(shape(first), others)
+    }
+    /// At most so many rows and tokens of a workgroup.
+    fn shape(&self, of: &Fragment, [rows, tokens]: [i64; 2], target: &Target) -> Workgroup {
+        let (row, token) = (self.row, self.token);
+        let high = divisor(self.rows / of.columns, rows / of.columns);
+        let wide = divisor(self.tokens / of.rows, tokens / of.rows);
+        // Subgroups along the tokens, so that each half of an activation is loaded once; those that are left along the rows. With four of eight along 128 rows gate and up took 378 us.
+        let subgroups = (target.threads as i64 / target.machine.widest).max(1);
+        let along_tokens = divisor(wide, subgroups);
+        let along_rows = divisor(high, subgroups / along_tokens);
+        let (tall, beside) = (high / along_rows, wide / along_tokens);
+        let parts = [
+            Part::rest(row, Global, high * of.columns),
+            Part::rest(token, self.block, wide * of.rows),
+            Part::of(row, Vector, along_rows, tall * of.columns),
+            Part::of(token, Vector, along_tokens, beside * of.rows),
+            Part::of(row, Upcast, tall, of.columns),
+            Part::of(token, Upcast, beside, of.rows),
+            Part::of(token, Tile, of.rows, 1),
+            Part::of(row, Tile, of.columns, 1),
+        ];
+        Workgroup { parts: self.before.iter().copied().chain(parts).collect() }
     }
 }

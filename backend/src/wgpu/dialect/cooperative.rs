@@ -1,0 +1,97 @@
+//! Products of a subgroup's matrices: what they are loaded from are arrays of halves, and only they are (`Memories`), since a matrix and what it is loaded from have one type in Metal.
+
+use super::expression::Expressions;
+use super::memory::Memories;
+use crate::names::unprintable;
+use gristmill_uop::fragment::Fragment;
+use gristmill_uop::{Arg, DType, Id, Op, Scalar};
+
+/// What a module with such products begins with.
+pub const ENABLE: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
+/// What their types begin with.
+pub const MATRIX: &str = "coop_mat";
+
+/// The type of a matrix of so many rows and columns, as an operand or as sums.
+fn matrix(of: &Fragment, role: char) -> String {
+    let element = if role == 'C' { of.sum } else { of.operand };
+    format!("{MATRIX}{}x{}<{}, {role}>", of.rows, of.columns, element.name())
+}
+
+/// Is it a type of a matrix's sums?
+pub fn is_sums(dtype: DType) -> bool {
+    dtype.lanes > 1 && Fragment::of_sums(dtype).is_some()
+}
+
+fn offset(t: &Expressions, at: Id) -> String {
+    format!("u32({})", t.name(at))
+}
+
+/// The statement that loads an operand: of the first, rows lie one behind the other, of the second columns.
+pub fn load(t: &Expressions, memories: &Memories, id: Id) -> String {
+    let n = &t.g[id];
+    let (Arg::Ints(numbers), &[buffer, at]) = (&n.arg, &n.src[..]) else { unprintable(t.g, id) };
+    let Some(of) = Fragment::of_operands(n.dtype, t.g.scalar(buffer)) else { unprintable(t.g, id) };
+    let (role, how) = if numbers[0] == 0 { ('A', "coopLoadT") } else { ('B', "coopLoad") };
+    let (mut at, mut stride) = (offset(t, at), numbers[1]);
+    if memories.is_of_pairs(buffer) {
+        (at, stride) = (format!("{at} / 2u"), stride / 2);
+    }
+    let place = memories.of_matrix(buffer, &at);
+    format!("let v{} = {how}<{}>(&{place}, {stride}u);", t.number(id), matrix(of, role))
+}
+
+/// The statement that begins sums: with nothing, as no others begin a product.
+pub fn first_sums(t: &Expressions, acc: Id) -> String {
+    let node = &t.g[acc];
+    let Some(of) = Fragment::of_sums(node.dtype) else { unprintable(t.g, acc) };
+    let matrix = matrix(of, 'C');
+    format!("var a{}: {matrix} = {matrix}();", t.number(node.src[1]))
+}
+
+/// The product that is added to its last source.
+pub fn product(t: &Expressions, product: Id) -> String {
+    let names: Vec<String> = t.g[product].src.iter().map(|&s| t.name(s)).collect();
+    format!("coopMultiplyAdd({})", names.join(", "))
+}
+
+/// The statement that writes sums as rows of a buffer.
+pub fn write(t: &Expressions, memories: &Memories, [buffer, at, sums]: [Id; 3], stride: i64) -> String {
+    let place = memories.of_matrix(buffer, &offset(t, at));
+    format!("coopStoreT({}, &{place}, {stride}u);", t.name(sums))
+}
+
+/// The statement that computes two bytes of a word, plus a zero, times a factor, plus a term if there is one, as halves: behind the bits of 2^23 a byte is the last of a float's fraction.
+pub fn scaled_pair(t: &Expressions, id: Id) -> String {
+    let n = &t.g[id];
+    let Arg::Ints(numbers) = &n.arg else { unprintable(t.g, id) };
+    let &[low, high, zero, 0] = &numbers[..] else { unprintable(t.g, id) };
+    let s: Vec<String> = n.src.iter().map(|&s| t.name(s)).collect();
+    let float = |byte: i32| format!("bitcast<f32>(extractBits({}, {}u, 8u) | 0x4b000000u)", s[0], 8 * byte);
+    let whole = format!("vec2<f32>({}, {}) - {}.0f", float(low), float(high), (1 << 23) - zero);
+    let term = s.get(2).map_or(String::new(), |term| format!(" + {term}"));
+    format!("let v{} = vec2<f16>(({whole}) * {}{term});", t.number(id), s[1])
+}
+
+/// The statement that writes the two halves of a word to an array of them.
+pub fn write_halves(t: &Expressions, memories: &Memories, [buffer, at, word]: [Id; 3]) -> String {
+    let (at, name) = (offset(t, at), t.name(word));
+    let halves = match t.g[word].op {
+        Op::ScaledPair => name,
+        _ => format!("vec2<f16>(unpack2x16float({name}))"),
+    };
+    if memories.is_of_pairs(buffer) {
+        return format!("{} = {halves};", memories.of_matrix(buffer, &format!("{at} / 2u")));
+    }
+    let [first, second] = [0, 1].map(|i| memories.of_matrix(buffer, &format!("{at} + {i}u")));
+    format!("{first} = {halves}.x;\n{second} = {halves}.y;")
+}
+
+/// The statement that writes a half, so many behind an offset of an array of them.
+pub fn write_half(t: &Expressions, memories: &Memories, [buffer, at, value]: [Id; 3], behind: usize) -> String {
+    let (n, at) = (&t.g[value], format!("({} + {behind}u)", offset(t, at)));
+    let half = match n.op {
+        Op::Cast if t.g.scalar(n.src[0]) == Scalar::F32 => format!("f16({})", t.name(n.src[0])),
+        _ => format!("f16(f16_to_f32({}))", t.name(value)),
+    };
+    format!("{} = {half};", memories.of_matrix(buffer, &at))
+}
