@@ -177,6 +177,8 @@ mod tests {
         assert_eq!(of("Apple M3 Max").units, named("m3-max").units);
         assert_eq!(of("a card of next year").units, DISCRETE.units);
         assert!(found.fragments.is_empty() && !found.early && found.least_bytes == 4);
+        // What no interface of its vendor's plans for is told.
+        assert!(NAMED.iter().filter(|row| !row.is_nvidia()).all(|row| Adapter::named(row.name).is_some()));
         let multiplies = Adapter { cooperative: Some(8), ..adapter("Apple M3 Max", AdapterKind::Integrated) }.machine();
         assert!(
             multiplies.tile_fragment().is_some_and(|of| of.rows == 8) && multiplies.fragment(Scalar::F16).is_none()

@@ -447,8 +447,8 @@ pub const HOPPER: &[Fragment] = &[
     WGMMA_128.at(4096.0),
 ];
 
-/// What a subgroup's cooperative matrices of 16 by 16 are counted with, f32 operations of the same threads being 1: an RTX 4090's tensor cores add up halves in f32 twice as fast as its
-/// threads do f32, an Arc B580's and a Radeon 7900's eight and two times, an H200's 7.5 (data sheets; `mma.sync` of the last).
+/// What a subgroup's cooperative matrices of 16 by 16 are counted with, f32 operations of the same threads being 1: a guess between [`GEFORCE`], whose `mma.sync` adds up halves in f32 twice as fast
+/// as threads do f32, and [`HOPPER`], ten times. No interface tells; of other vendors' nothing was measured.
 pub const OF_SUBGROUPS_16: &[Fragment] = &[COOPERATIVE_16.at(4.0)];
 /// The same of 8 by 8: Apple's GPUs before the M5 add them up with the units that do f32.
 pub const OF_SUBGROUPS_8: &[Fragment] = &[COOPERATIVE_8.at(1.0)];

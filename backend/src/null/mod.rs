@@ -31,9 +31,9 @@ impl NullDevice {
     }
     /// The GPU of that name, an H200 unless said, as an interface to every vendor's tells of it.
     pub fn of_adapter(machine: Option<&'static str>) -> NullDevice {
-        let name = machine.unwrap_or("h200");
-        let machine = Adapter::named(name).map_or_else(|| Target::named(name).machine, |of| of.machine());
-        NullDevice::new(format!("null:{name}"), Target::new(machine))
+        let name = format!("null:{}", machine.unwrap_or("wgpu"));
+        let adapter = Adapter::named(machine.unwrap_or("h200")).expect("what is told of each GPU that is not NVIDIA's");
+        NullDevice::new(name, Target::new(adapter.machine()))
     }
     /// Bytes of all buffers that live.
     pub fn allocated(&self) -> usize {

@@ -17,7 +17,7 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::rows::GROUP;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar, Sources};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// A contraction in integers.
@@ -43,8 +43,8 @@ pub struct Derived {
     pub dots: FxHashMap<Id, Dot>,
     /// Contractions of tiles of bf16: reductions, by node, with the elements of a block and of a unit of their weight.
     pub tiled: FxHashMap<Id, [i64; 2]>,
-    /// Contractions of a subgroup's tiles, whose weights are unpacked into stages: reductions.
-    pub staged: FxHashSet<Id>,
+    /// Contractions of a subgroup's tiles: reductions, by node, with the halves of their weight, which are unpacked into stages.
+    pub staged: FxHashMap<Id, Id>,
     /// Contractions of a warp's fragments of halves: reductions, by node, with the order of their activations.
     pub of_halves: FxHashMap<Id, halves::Order>,
     /// Activations of these, in the order in which lanes read them.
@@ -84,7 +84,7 @@ impl Derived {
     }
     /// Is that node a product of tiles?
     pub fn is_tiled(&self, node: Id) -> bool {
-        self.tiled.contains_key(&node) || self.staged.contains(&node)
+        self.tiled.contains_key(&node) || self.staged.contains_key(&node)
     }
     /// The sum of tiles, of a weight with blocks and units of these sizes; `buffers` get the nodes that have them for it.
     fn of_tiles(&mut self, tiles: bf16::Product, sizes: [i64; 2], buffers: &mut Vec<Id>) -> Id {
@@ -221,11 +221,8 @@ pub fn derive(
                     (Some(tiles), ..) => derived.of_tiles(tiles, [packing.elements, packing.unit], &mut buffers),
                     (_, Some(staged), _) => {
                         buffers.extend(staged.product.buffers);
-                        let (sum, half) = (staged.product.sum, staged.half);
-                        derived.staged.insert(sum);
-                        let hint = Hint { staged: vec![half], looped: true, ..Hint::buffer(vec![half]) };
-                        hints.insert(sum, hint);
-                        sum
+                        derived.staged.insert(staged.product.sum, staged.half);
+                        staged.product.sum
                     }
                     (.., Some(product)) => derived.of_warps(product, &mut buffers),
                     (None, None, None) => of_weight(g, &mut derived, &mut known, [w, x, base], layout, &packing),
@@ -252,6 +249,9 @@ pub fn derive(
         *r = map[r];
     }
     rename(hints, &map);
+    for (&sum, &half) in &derived.staged {
+        hints.insert(sum, Hint { staged: vec![half], looped: true, ..Hint::buffer(vec![half]) });
+    }
     for node in buffers {
         hints.entry(node).or_insert_with(|| Hint::buffer(vec![]));
     }

@@ -129,15 +129,7 @@ pub fn shared_columns() -> Vec<Case> {
     // With tiles of 64 and 128 tokens, the last columns of 40 and 65 are those of the last token for all lanes.
     let sizes = [[768, 256, 130], [512, 192, 144], [256, 256, 40], [256, 256, 65]];
     out.extend(sizes.map(|sizes| prompt_of(&Q4_0, sizes)));
-    out.push(
-        Case::new("gate and up, a prompt".to_string(), |c| {
-            let n = c.var("n", 1, 160);
-            let x = c.input("x", dims![n, 256], Scalar::F32);
-            let [gate, up] = ["gate", "up"].map(|name| x.linear(c.weight(name, &[256, 256], &Q4_0)));
-            c.output("y", gate.silu() * up);
-        })
-        .vars(&[&[("n", 33)], &[("n", 160)]]),
-    );
+    out.push(gate_and_up([256, 256, 160]));
     out.push(experts::grouped_of([256, 256], &Q4_0, 64, 150).renamed("by 64"));
     out.push(experts::grouped_of([256, 128], &Q4_0, 32, 150).renamed("by 32"));
     out
@@ -149,15 +141,7 @@ pub fn matrices() -> Vec<Case> {
     let formats = ["q4_0", "q6_k", "q4_k", "q8_0", "iq4_nl"].map(|name| by_name(name).expect("an encoding"));
     let mut out: Vec<Case> = formats.into_iter().map(|e| with_bias(e, [64, 256, 48])).collect();
     out.extend([[48, 128, 64], [144, 192, 32]].map(|sizes| with_bias(&Q4_0, sizes)));
-    out.push(
-        Case::new("gate and up, a prompt of 64".to_string(), |c| {
-            let n = c.var("n", 1, 64);
-            let x = c.input("x", dims![n, 128], Scalar::F32);
-            let [gate, up] = ["gate", "up"].map(|name| x.linear(c.weight(name, &[96, 128], &Q4_0)));
-            c.output("y", gate.silu() * up);
-        })
-        .vars(&[&[("n", 33)], &[("n", 64)]]),
-    );
+    out.push(gate_and_up([96, 128, 64]));
     out.push(experts::grouped_of([128, 64], &Q4_0, 32, 50).renamed("matrices"));
     out
 }
@@ -169,6 +153,17 @@ pub fn with_groups(mut target: Target) -> Target {
         target.machine.units = 1;
     }
     target
+}
+
+/// A prompt of at most so many tokens, with two weights of so many rows and terms.
+fn gate_and_up([rows, terms, most]: [usize; 3]) -> Case {
+    Case::new(format!("gate and up, {most} tokens"), |c| {
+        let n = c.var("n", 1, most);
+        let x = c.input("x", dims![n, terms], Scalar::F32);
+        let [gate, up] = ["gate", "up"].map(|name| x.linear(c.weight(name, &[rows, terms], &Q4_0)));
+        c.output("y", gate.silu() * up);
+    })
+    .vars(&[&[("n", 33)], &[("n", most as i64)]])
 }
 
 /// A prompt of at most so many tokens, with a weight of so many rows and terms and a bias: the sums are no output, whose rows alone may be written.

@@ -136,7 +136,8 @@ impl Memories {
                 *length = ((g.max_of(g[id].src[0]) + each - 1) / each).max(*length);
             }
             memory.atomic = if is_stage { parts } else { memory.atomic };
-            memory.width = if is_stage || memory.written || memory.width == usize::MAX { 1 } else { memory.width };
+            let single = is_stage || memory.written || memory.matrix.is_some() || memory.width == usize::MAX;
+            memory.width = if single { 1 } else { memory.width };
         }
         let packed = |node: Id| matches!(g[node].arg, Arg::Packed(..));
         let weights = signature.params.iter().map(|p| p.1 == Access::Read && packed(p.2)).collect();
@@ -207,6 +208,12 @@ impl Memories {
         let memory = self.get(buffer);
         let at = if behind == 0 { word.to_owned() } else { format!("({word} + {behind}u)") };
         match (memory.atomic, memory.width) {
+            // Another body of the launch loads matrices from it, or writes them there.
+            _ if memory.matrix == Some(Scalar::F16) => {
+                let half = |i: usize| format!("f32({})", memory.at(&format!("2u * {at} + {i}u")));
+                format!("pack2x16float(vec2<f32>({}, {}))", half(0), half(1))
+            }
+            _ if memory.matrix.is_some() => format!("bitcast<u32>({})", memory.at(&at)),
             (true, _) => format!("atomicLoad(&{})", self.element(buffer, &at)),
             (false, 1) => self.element(buffer, &at),
             (false, width) => format!("{}[{at} % {width}u]", memory.at(&format!("{at} / {width}u"))),
@@ -230,6 +237,7 @@ impl Memories {
         let at = if behind == 0 { word.to_owned() } else { format!("{word} + {behind}u") };
         let element = self.element(buffer, &at);
         match self.get(buffer).atomic {
+            _ if self.get(buffer).matrix.is_some() => format!("{element} = bitcast<f32>({value});"),
             true => format!("atomicStore(&{element}, {value});"),
             false => format!("{element} = {value};"),
         }

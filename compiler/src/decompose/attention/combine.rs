@@ -52,7 +52,7 @@ pub fn partials(of: &Chunked, g: &mut Graph, columns: &[Id], kernel: Inside, hin
         tokens: of.shape.tokens,
     });
     let Inside { all: inside, staged } = kernel;
-    hints.insert(parts, Hint { globals: 3, tile, inner, inside, staged, future, resident, fused: None, looped: false });
+    hints.insert(parts, Hint { globals: 3, tile, inner, staged, future, resident, ..Hint::buffer(inside) });
     g.permute(parts, &back)
 }
 
@@ -136,18 +136,7 @@ pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &m
     if of.target.machine.kind == MachineKind::Gpu && one_token && of.most > COMBINED_APART {
         inside.extend([share, o]);
         let (tile, inner) = (COMBINED, RangeKind::Loop);
-        let hint = Hint {
-            globals: 3,
-            tile,
-            inner,
-            inside,
-            staged: vec![],
-            future: None,
-            resident: None,
-            fused: None,
-            looped: false,
-        };
-        hints.insert(combined, hint);
+        hints.insert(combined, Hint { globals: 3, tile, inner, ..Hint::buffer(inside) });
     }
     combined
 }

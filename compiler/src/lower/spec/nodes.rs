@@ -157,7 +157,6 @@ fn are_words(g: &Graph, src: &[Id]) -> bool {
     src.iter().all(|&s| g[s].dtype == Scalar::U32.one())
 }
 
-/// What a tile of operands is.
 fn is_register(number: i32) -> bool {
     (0..tiles::REGISTERS).contains(&number.into())
 }

@@ -45,7 +45,7 @@ pub fn workgroup(g: &Graph, nests: &[Id], around: &Around, all: bool) -> Vec<Pro
     if let Some(hint) = around.hint.filter(|h| h.globals > 0) {
         return proposals(hinted(g, &axes, hint, around.node), []);
     }
-    if around.derived.staged.contains(&around.node)
+    if around.derived.staged.contains_key(&around.node)
         && let Some(mut shapes) = tiles::of_subgroups(g, &axes, around.target)
     {
         shapes.truncate(if all { shapes.len() } else { 1 });
