@@ -500,6 +500,7 @@ mod tests {
             groups: vec![],
             scratch: vec![],
             scratch_bytes: 0,
+            stage_words: 1,
         }
     }
 

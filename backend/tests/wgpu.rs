@@ -93,6 +93,42 @@ fn a_step_has_the_workgroups_and_the_variables_of_its_start() {
     assert!(error.to_string().contains("is not in"), "{error}");
 }
 
+/// What a step tells is known once it has been waited for, whatever runs behind it, and no longer than nobody else writes it.
+#[test]
+fn what_a_step_tells_is_read_beside_the_next() {
+    let device = device(Limited::default());
+    let (from, to) = (device.alloc(40, Memory::State).unwrap(), device.alloc(40, Memory::Readback).unwrap());
+    let kernel = load(&device, TEXT).unwrap();
+    let mut step = device.capture(vec![Launch { kernel, buffers: vec![from, to.clone()], level: 0 }]).unwrap();
+    let settled = || {
+        let mut bytes = [0; 40];
+        device.read_settled(&to, 0, &mut bytes).unwrap();
+        bytes.chunks(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect::<Vec<u32>>()
+    };
+    let told = |first: u32, count: usize, rest: u32| [vec![first; count], vec![rest; 10 - count]].concat();
+    for n in [10, 7, 5, 3] {
+        step.start(&[("n", n)]).unwrap();
+    }
+    step.wait().unwrap();
+    assert_eq!(settled(), told(10, 10, 0));
+    step.wait().unwrap();
+    assert_eq!(settled(), told(7, 7, 10));
+    let mut part = [0; 8];
+    device.read_settled(&to.slice(24, 8).unwrap(), 0, &mut part).unwrap();
+    assert_eq!(part, [7, 0, 0, 0, 10, 0, 0, 0]);
+    assert!(device.write(&to, 0, &[0; 4]).is_err(), "two steps are in flight");
+    step.wait().unwrap();
+    step.wait().unwrap();
+    assert_eq!(words(&device, &to)[..6], [3, 3, 3, 5, 5, 7]);
+    device.write(&to, 4, &9u32.to_le_bytes()).unwrap();
+    assert_eq!(words(&device, &to)[..4], [3, 9, 3, 5]);
+    // Timed steps make no copies.
+    step.replay_timed(&[("n", 2)]).unwrap();
+    assert_eq!(words(&device, &to)[..4], [2, 2, 3, 5]);
+    step.replay(&[("n", 1)]).unwrap();
+    assert_eq!(words(&device, &to)[..4], [1, 2, 3, 5]);
+}
+
 #[test]
 fn launches_are_timed_by_the_adapters_clock_or_by_the_hosts() {
     for no_timestamps in [false, true] {

@@ -21,6 +21,8 @@ pub enum Memory {
     State,
     /// Activations and tables. Starts as zeros.
     Scratch,
+    /// What a step tells the host, which reads it after each: a few numbers. Where memory is not the host's, a copy may come with the step. Starts as zeros.
+    Readback,
 }
 
 impl Memory {
@@ -30,6 +32,7 @@ impl Memory {
             Memory::Weights => "weights",
             Memory::State => "the context's state",
             Memory::Scratch => "activations",
+            Memory::Readback => "what steps tell",
         }
     }
 }

@@ -28,6 +28,8 @@ pub struct Adapter {
     pub widest: i64,
     /// Rows and columns of the matrices of halves that a subgroup multiplies, with sums in f32; none where it multiplies none.
     pub cooperative: Option<i64>,
+    /// Is a word of a vector in shared memory written without the others? SPIR-V says so; Metal's compiler writes the whole vector.
+    pub vector_parts: bool,
     /// Most threads of a workgroup.
     pub threads: usize,
     /// Most bytes that a workgroup shares.
@@ -66,7 +68,8 @@ const CORE: Usual = Usual { units: 1, schedulers: 1, threads: 16, bandwidth: 8e9
 /// Threads that a subgroup is taken to have where they exchange nothing.
 const UNKNOWN_SUBGROUP: i64 = 32;
 
-/// What interfaces tell of rows of the table of machines, for plans without them: kind, fewest and most threads of a subgroup, and rows of its matrices.
+/// What interfaces tell of rows of the table of machines, for plans without them: kind, fewest and most threads of a subgroup, and rows of its matrices. Those of 16 rows are Vulkan's,
+/// those of 8 Metal's.
 const TOLD: [(&str, AdapterKind, [i64; 2], i64); 4] = [
     ("h200", AdapterKind::Discrete, [32, 32], 16),
     ("m3-max", AdapterKind::Integrated, [32, 32], 8),
@@ -80,9 +83,20 @@ impl Adapter {
         let (_, kind, [subgroup, widest], cooperative) = TOLD.into_iter().find(|told| told.0 == name)?;
         let row = NAMED.iter().find(|row| row.name == name)?;
         let name = row.doc.split(" (").next().unwrap_or(row.doc).into();
-        let (subgroup, cooperative) = (Some(subgroup), Some(cooperative));
+        let (subgroup, cooperative, vector_parts) = (Some(subgroup), Some(cooperative), cooperative == 16);
         let (threads, shared, largest_binding, alignment) = (1024, 26 << 10, i32::MAX as usize, 256);
-        Some(Adapter { name, kind, subgroup, widest, cooperative, threads, shared, largest_binding, alignment })
+        Some(Adapter {
+            name,
+            kind,
+            subgroup,
+            widest,
+            cooperative,
+            vector_parts,
+            threads,
+            shared,
+            largest_binding,
+            alignment,
+        })
     }
     /// The row of the table that has its name, before what stands in brackets.
     fn row(&self) -> Option<Machine> {
@@ -123,6 +137,7 @@ impl Adapter {
             shared_per_workgroup: self.shared,
             least_bytes: 4,
             part_writes: true,
+            stage_words: if self.vector_parts { 4 } else { 1 },
             alignment: self.alignment,
             // Of the interface: a row's figure is that of its vendor's own, whose launches wait for less.
             launch: of.launch,
@@ -161,6 +176,7 @@ mod tests {
             subgroup: Some(32),
             widest: 32,
             cooperative: None,
+            vector_parts: true,
             threads,
             shared,
             largest_binding: 1 << 27,

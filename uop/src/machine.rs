@@ -46,6 +46,8 @@ pub struct Machine {
     pub least_bytes: usize,
     /// Are values that are narrower written all the same, as parts of words that other threads may write at the same time?
     pub part_writes: bool,
+    /// Words of an element of a stage where its type says how many load at once: more than one only where a thread may write one of them while others write the rest.
+    pub stage_words: usize,
     /// Bytes at whose multiples a part of a buffer may begin that a kernel is given.
     pub alignment: usize,
     /// Most bytes of a buffer that a kernel is given: all its offsets are smaller.
@@ -104,6 +106,7 @@ impl Machine {
             cache: 32 << 20,
             least_bytes: 1,
             part_writes: true,
+            stage_words: 1,
             alignment: 1,
             largest_binding: i64::MAX as usize,
             shuffles: true,
@@ -275,6 +278,7 @@ impl GpuRow {
             cache: self.cache << 20,
             least_bytes: 1,
             part_writes: true,
+            stage_words: 1,
             alignment: 1,
             largest_binding: i64::MAX as usize,
             shuffles: true,

@@ -5,7 +5,7 @@ use gristmill_runtime::Error;
 use gristmill_uop::adapter::{Adapter as Facts, AdapterKind};
 use std::sync::OnceLock;
 use wgpu::{
-    Adapter, Backends, CooperativeMatrixProperties, CooperativeScalarType, DeviceType, Features, Instance,
+    Adapter, Backend, Backends, CooperativeMatrixProperties, CooperativeScalarType, DeviceType, Features, Instance,
     InstanceDescriptor, InstanceFlags, Limits,
 };
 
@@ -142,6 +142,7 @@ pub fn facts(adapter: &Adapter, features: Features, limits: &Limits) -> Facts {
             _ => AdapterKind::Integrated,
         },
         cooperative: features.contains(COOPERATIVE).then(|| cooperative(adapter)).flatten(),
+        vector_parts: info.backend == Backend::Vulkan,
         widest: info.subgroup_max_size.max(1).into(),
         subgroup: features.contains(Features::SUBGROUP).then_some(info.subgroup_min_size.max(1).into()),
         threads: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) as usize,

@@ -76,6 +76,10 @@ impl Device for WgpuDevice {
     fn target(&self) -> &Target {
         &self.target
     }
+    /// Not of a program, which takes the host's cores; and a choice of tokens on the device takes integers of 64 bits.
+    fn overlaps(&self) -> bool {
+        self.info.device_type != wgpu::DeviceType::Cpu && self.context.features.contains(Features::SHADER_INT64)
+    }
     fn describe(&self) -> Vec<String> {
         let (info, limits, machine) = (&self.info, &self.context.limits, &self.target.machine);
         let has = |feature, name: &'static str| self.context.features.contains(feature).then_some(name);

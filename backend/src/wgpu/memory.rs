@@ -1,6 +1,7 @@
 //! Memory of an adapter: a buffer for each allocation, copies of whole words.
 
 use super::context::Context;
+use super::readback::Told;
 use gristmill_runtime::lease::Uses;
 use gristmill_runtime::{Buffer, Error, Memory, RawBuffer};
 use std::sync::Arc;
@@ -20,6 +21,8 @@ pub struct AdapterMemory {
     pub buffer: wgpu::Buffer,
     len: usize,
     uses: Uses,
+    /// What steps have told of it, if it is for that.
+    pub told: Option<Told>,
 }
 
 // SAFETY: it has no address on the host.
@@ -56,7 +59,8 @@ pub fn alloc(context: &Context, bytes: usize, memory: Memory) -> Result<Buffer, 
         Error::OutOfMemory { what, free, device, .. } => Error::OutOfMemory { what, wanted: bytes, free, device },
         other => other,
     })?;
-    Ok(Buffer::whole(Arc::new(AdapterMemory { buffer, len: bytes, uses: Uses::new(&context.owner) })))
+    let told = (memory == Memory::Readback).then(Told::default);
+    Ok(Buffer::whole(Arc::new(AdapterMemory { buffer, len: bytes, uses: Uses::new(&context.owner), told })))
 }
 
 /// The allocation of a buffer, of which these bytes are inside.
@@ -84,6 +88,7 @@ impl Copies {
         if data.is_empty() {
             return Ok(());
         }
+        memory.told.iter().for_each(Told::forget);
         let start = to.offset() + offset;
         let end = start + data.len();
         let (first, last) = (start / WORD * WORD, end.next_multiple_of(WORD));
@@ -110,7 +115,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Reads bytes, behind all that was started.
+    /// Reads bytes: as the last step that was waited for has told them, or behind all that was started.
     pub fn read(&self, context: &Context, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         let memory = memory(context, "read", from, [offset, data.len()])?;
         if data.is_empty() {
@@ -118,6 +123,9 @@ impl Copies {
         }
         let start = from.offset() + offset;
         let end = start + data.len();
+        if memory.told.as_ref().is_some_and(|told| told.read(start, data)) {
+            return Ok(());
+        }
         let (first, last) = (start / WORD * WORD, end.next_multiple_of(WORD));
         if (first, last) == (start, end) {
             return fetch(context, memory, first, data);

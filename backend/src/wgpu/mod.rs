@@ -22,6 +22,8 @@ mod order;
 #[cfg(feature = "wgpu")]
 mod pipelines;
 #[cfg(feature = "wgpu")]
+mod readback;
+#[cfg(feature = "wgpu")]
 mod ready;
 #[cfg(feature = "wgpu")]
 mod replay;

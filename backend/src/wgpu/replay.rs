@@ -5,6 +5,7 @@ use super::dialect::GROUPS_X;
 use super::lists::{Lists, VARIABLE, grid};
 use super::memory::memory;
 use super::pipelines::Pipeline;
+use super::readback::{Copy, Readback};
 use crate::variables::{Variables, by_level};
 use gristmill_runtime::lease::{InFlight, Order, StepUses};
 use gristmill_runtime::{Error, Launch, Replay};
@@ -36,6 +37,13 @@ struct Dispatch {
     number: usize,
 }
 
+/// A step in flight: its last submission, and what it copies to.
+struct Started {
+    index: SubmissionIndex,
+    copy: Copy,
+    _in_flight: InFlight,
+}
+
 /// A captured step.
 pub struct WgpuReplay {
     context: Arc<Context>,
@@ -47,7 +55,8 @@ pub struct WgpuReplay {
     values: wgpu::Buffer,
     dispatches: Vec<Dispatch>,
     clock: Option<QuerySet>,
-    started: VecDeque<(SubmissionIndex, InFlight)>,
+    readback: Readback,
+    started: VecDeque<Started>,
     uses: StepUses,
     /// Keeps memory.
     launches: Vec<Launch>,
@@ -82,7 +91,20 @@ impl WgpuReplay {
         }
         let uses = StepUses::new(&context.owner, launches.iter().flat_map(Launch::uses), Order::Queued);
         let (cells, counts, clock, started) = (lists.cells, vec![], None, VecDeque::new());
-        Ok(WgpuReplay { context, variables, counts, cells, values, dispatches, clock, started, uses, launches })
+        let readback = Readback::new(&launches);
+        Ok(WgpuReplay {
+            context,
+            variables,
+            counts,
+            cells,
+            values,
+            dispatches,
+            clock,
+            readback,
+            started,
+            uses,
+            launches,
+        })
     }
 
     /// Takes values of the variables, and sends them.
@@ -118,17 +140,21 @@ impl WgpuReplay {
         self.context.device.create_command_encoder(&CommandEncoderDescriptor::default())
     }
 
-    /// Records the step and submits it, in parts of which each is longer than the one before: the adapter runs one while the next is recorded.
-    fn submit(&self) -> SubmissionIndex {
-        let (mut rest, mut part) = (&self.dispatches[..], FIRST_PART);
+    /// Records the step and submits it: behind another at once, else in parts of which each is longer than the one before, as the adapter runs one while the next is recorded.
+    fn submit(&self, copy: &Copy) -> SubmissionIndex {
+        let mut part = if self.started.is_empty() { FIRST_PART } else { self.dispatches.len() };
+        let mut rest = &self.dispatches[..];
         loop {
             let (now, later) = rest.split_at(part.min(rest.len()));
             let mut encoder = self.encoder();
             self.record(&mut encoder, now, None);
-            let index = self.context.queue.submit([encoder.finish()]);
             if later.is_empty() {
+                self.readback.record(&mut encoder, copy);
+                let index = self.context.queue.submit([encoder.finish()]);
+                Readback::map(copy);
                 return index;
             }
+            self.context.queue.submit([encoder.finish()]);
             (rest, part) = (later, part * LONGER);
         }
     }
@@ -254,20 +280,26 @@ fn bind(
 impl Replay for WgpuReplay {
     fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.prepare(vars)?;
-        let in_flight = self.uses.begin()?;
-        let index = self.context.scoped("a step", || self.submit())?;
-        self.started.push_back((index, in_flight));
+        let _in_flight = self.uses.begin()?;
+        let context = self.context.clone();
+        let (index, copy) = context.scoped("a step", || {
+            let copy = self.readback.take(&context);
+            (self.submit(&copy), copy)
+        })?;
+        self.started.push_back(Started { index, copy, _in_flight });
         Ok(())
     }
 
     fn wait(&mut self) -> Result<(), Error> {
-        let Some((index, _in_flight)) = self.started.pop_front() else { return Ok(()) };
-        self.context.wait("a step", index)
+        let Some(Started { index, copy, _in_flight }) = self.started.pop_front() else { return Ok(()) };
+        self.context.wait("a step", index)?;
+        self.readback.keep(copy)
     }
 
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
         self.prepare(vars)?;
         let _in_flight = self.uses.begin()?;
+        self.readback.forget();
         let seconds = match self.context.features.contains(Features::TIMESTAMP_QUERY) {
             true => self.run_by_clock()?,
             false => self.run_by_hosts_clock()?,

@@ -54,4 +54,6 @@ pub struct Signature {
     pub scratch: Vec<(Id, usize)>,
     /// Bytes of scratch.
     pub scratch_bytes: usize,
+    /// Words of an element of scratch, where its type has some.
+    pub stage_words: usize,
 }

@@ -87,6 +87,7 @@ impl Signature {
         let param = |p: &(u32, Access, Id)| Param { slot: p.0, access: p.1, extent: (slots.extent)(p.0) };
         let params: Vec<Param> = self.params.iter().map(param).collect();
         self.piece = target.machine.piece();
+        self.stage_words = target.machine.stage_words;
         self.pieces = params.iter().map(|p| p.pieces(self.piece)).collect();
         params
     }
@@ -142,7 +143,7 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
     }
     let (scratch, scratch_bytes) = scratch(g, bodies);
-    Signature { params, pieces: vec![], piece: 0, vars, groups, scratch, scratch_bytes }
+    Signature { params, pieces: vec![], piece: 0, vars, groups, scratch, scratch_bytes, stage_words: 1 }
 }
 
 /// Offsets of the stages of these bodies, and bytes of all.

@@ -32,7 +32,7 @@ pub(crate) mod vector;
 mod warp;
 
 pub(crate) use code::bytes_of;
-pub use code::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch};
+pub use code::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch, end_of_block};
 pub use kernel::{finish, lower_bodies, lower_program};
 pub use linear::lower_body;
 pub use threads::ThreadIndex;

@@ -225,7 +225,7 @@ impl<'a> Compiled<'a> {
             captured: FxHashMap::default(),
             decoders: FxHashMap::default(),
             decoding: None,
-            chosen: device.alloc(rows * 4, Memory::State)?,
+            chosen: device.alloc(rows * 4, Memory::Readback)?,
             random: device.alloc(rows * 4, Memory::State)?,
             request: device.alloc(NUMBERS * 4, Memory::Scratch)?,
             logits_host: Vec::new(),

@@ -54,7 +54,7 @@ impl Pool {
             blocks,
             own: tables(&**device, pools, blocks)?,
             inputs: Inputs::new(&**device, pools, [sequences, blocks], chunk + sequences - 1)?,
-            chosen: device.alloc(sequences * size_of::<i32>(), Memory::State)?,
+            chosen: device.alloc(sequences * size_of::<i32>(), Memory::Readback)?,
             own_written: Written::default(),
             captured: FxHashMap::default(),
             ranks: None,

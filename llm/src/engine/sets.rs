@@ -50,7 +50,7 @@ impl Ahead {
     pub fn new(device: &dyn Device, pools: Pools, blocks: usize, sequences: usize) -> Result<Ahead, Error> {
         let of = |each: usize, memory| device.alloc(sequences * each * size_of::<i32>(), memory);
         let set = || {
-            let [asked, told] = [Memory::Scratch, Memory::State];
+            let [asked, told] = [Memory::Scratch, Memory::Readback];
             let inputs = Inputs::new(device, pools, [sequences, blocks], sequences)?;
             let (from, given) = (of(1, asked)?, of(1, asked)?);
             let (numbers, random, chosen) = (of(NUMBERS, asked)?, of(1, asked)?, of(1, told)?);

@@ -43,7 +43,7 @@ impl Rows {
     /// For at most so many rows of logits over a vocabulary.
     pub fn new(device: &dyn Device, vocabulary: usize, most: usize) -> Result<Rows, Error> {
         let of = |each: usize, bytes: usize, memory| device.alloc(most * each * bytes, memory);
-        let [asked, told] = [Memory::Scratch, Memory::State];
+        let [asked, told] = [Memory::Scratch, Memory::Readback];
         let (bits, numbers) = (of(words(vocabulary), 4, asked)?, of(NUMBERS, 4, asked)?);
         let (random, changed) = (of(1, 4, asked)?, of(CHANGED, 4, asked)?);
         let (raw, ids, values) = (of(CHANGED, 4, told)?, of(BEST, 4, told)?, of(BEST, 4, told)?);

@@ -43,6 +43,7 @@ fn adapters() -> [Adapter; 4] {
         subgroup: subgroup.map(|[fewest, _]| fewest),
         widest: subgroup.map_or(1, |[_, most]| most),
         cooperative,
+        vector_parts: cooperative == Some(16),
         threads,
         shared,
         largest_binding: i32::MAX as usize,

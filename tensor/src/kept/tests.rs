@@ -80,7 +80,7 @@ fn machines(m: &Machine) -> Vec<Machine> {
     // Taken apart, so that a fact that is added is asked for here.
     let Machine { name: _, kind: _, sm: _, units, lanes, subgroup, schedulers, threads_per_unit, registers, .. } = *m;
     let Machine { shared_per_unit, shared_per_workgroup, cache, least_bytes, table_lookup, pairs, signed, .. } = *m;
-    let Machine { part_writes, alignment, largest_binding, shuffles, early, .. } = *m;
+    let Machine { part_writes, stage_words, alignment, largest_binding, shuffles, early, .. } = *m;
     let Machine { fragments: _, bandwidth, jump, cache_bandwidth, operations, launch, latency, barrier, .. } = *m;
     let of = || m.clone();
     vec![
@@ -98,6 +98,7 @@ fn machines(m: &Machine) -> Vec<Machine> {
         Machine { cache: cache + 1, ..of() },
         Machine { least_bytes: least_bytes + 1, ..of() },
         Machine { part_writes: !part_writes, ..of() },
+        Machine { stage_words: stage_words + 1, ..of() },
         Machine { alignment: alignment + 1, ..of() },
         Machine { largest_binding: largest_binding - 1, ..of() },
         Machine { shuffles: !shuffles, ..of() },

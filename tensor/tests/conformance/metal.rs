@@ -19,6 +19,7 @@ pub fn target() -> Target {
         subgroup: Some(32),
         widest: 32,
         cooperative: Some(8),
+        vector_parts: false,
         threads: 1024,
         shared: 26 << 10,
         largest_binding: i32::MAX as usize,

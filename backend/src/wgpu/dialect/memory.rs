@@ -14,7 +14,7 @@ struct Memory {
     /// What it is called, and of a stage the word where it begins.
     name: String,
     first: usize,
-    /// Words of an element: those of the narrowest wide load.
+    /// Words of an element: those of the narrowest wide load, and of a stage as many as the machine has it.
     width: usize,
     /// Is it written?
     written: bool,
@@ -76,7 +76,7 @@ pub struct Memories {
     of: HashMap<Id, Memory>,
     /// Whether each of the buffers is one of weights, which nothing writes while a step runs.
     weights: Vec<bool>,
-    /// Words that a workgroup shares.
+    /// Elements that a workgroup shares, of words or of vectors of them.
     shared: usize,
     /// Stages of halves, by name: the type of their elements, and how many these are.
     stages: BTreeMap<String, (String, i64)>,
@@ -136,12 +136,17 @@ impl Memories {
                 *length = ((g.max_of(g[id].src[0]) + each - 1) / each).max(*length);
             }
             memory.atomic = if is_stage { parts } else { memory.atomic };
-            let single = is_stage || memory.written || memory.matrix.is_some() || memory.width == usize::MAX;
-            memory.width = if single { 1 } else { memory.width };
+            memory.width = match is_stage {
+                _ if memory.matrix.is_some() || memory.atomic => 1,
+                true => signature.stage_words,
+                false if memory.written || memory.width == usize::MAX => 1,
+                false => memory.width,
+            };
         }
         let packed = |node: Id| matches!(g[node].arg, Arg::Packed(..));
         let weights = signature.params.iter().map(|p| p.1 == Access::Read && packed(p.2)).collect();
-        let shared = if words { signature.scratch_bytes.div_ceil(4) } else { 0 };
+        let width = if parts { 1 } else { signature.stage_words };
+        let shared = if words { signature.scratch_bytes.div_ceil(4 * width) } else { 0 };
         Memories { of, weights, shared, stages }
     }
     /// Their declarations, and that of the variables.
@@ -173,10 +178,8 @@ impl Memories {
         for (name, (element, length)) in &self.stages {
             let _ = writeln!(out, "var<workgroup> {name}: array<{element}, {length}>;");
         }
-        if self.shared > 0 {
-            let atomic = self.of.values().any(|memory| memory.name == "scratch" && memory.atomic);
-            let element = if atomic { "atomic<u32>" } else { "u32" };
-            let _ = writeln!(out, "var<workgroup> scratch: array<{element}, {}>;", self.shared);
+        if let Some(memory) = self.of.values().find(|memory| memory.name == "scratch" && self.shared > 0) {
+            let _ = writeln!(out, "var<workgroup> scratch: array<{}, {}>;", memory.element(), self.shared);
         }
         out
     }
@@ -195,51 +198,69 @@ impl Memories {
     pub fn of_matrix(&self, buffer: Id, at: &str) -> String {
         self.get(buffer).at(at)
     }
-    /// A word of a buffer of single words, as a place.
+    /// The element that has a word, so many elements behind it, as a place.
+    fn vector(&self, buffer: Id, word: &str, behind: usize) -> String {
+        let memory = self.get(buffer);
+        let (width, first) = (memory.width, memory.first / memory.width + behind);
+        match first {
+            0 => memory.at(&format!("{word} / {width}u")),
+            first => memory.at(&format!("{first}u + {word} / {width}u")),
+        }
+    }
+    /// A word of a buffer, as a place.
     pub fn element(&self, buffer: Id, word: &str) -> String {
         let memory = self.get(buffer);
-        match memory.first {
-            0 => memory.at(word),
-            first => format!("{}[{first}u + {word}]", memory.name),
+        match (memory.width, memory.first) {
+            (1, 0) => memory.at(word),
+            (1, first) => memory.at(&format!("{first}u + {word}")),
+            (width, _) => format!("{}[{word} % {width}u]", self.vector(buffer, word, 0)),
         }
     }
     /// A word of a buffer, so many behind that one.
     pub fn read(&self, buffer: Id, word: &str, behind: usize) -> String {
         let memory = self.get(buffer);
         let at = if behind == 0 { word.to_owned() } else { format!("({word} + {behind}u)") };
-        match (memory.atomic, memory.width) {
+        match memory.atomic {
             // Another body of the launch loads matrices from it, or writes them there.
             _ if memory.matrix == Some(Scalar::F16) => {
                 let half = |i: usize| format!("f32({})", memory.at(&format!("2u * {at} + {i}u")));
                 format!("pack2x16float(vec2<f32>({}, {}))", half(0), half(1))
             }
             _ if memory.matrix.is_some() => format!("bitcast<u32>({})", memory.at(&at)),
-            (true, _) => format!("atomicLoad(&{})", self.element(buffer, &at)),
-            (false, 1) => self.element(buffer, &at),
-            (false, width) => format!("{}[{at} % {width}u]", memory.at(&format!("{at} / {width}u"))),
+            true => format!("atomicLoad(&{})", self.element(buffer, &at)),
+            false => self.element(buffer, &at),
         }
     }
-    /// So many words, from one on that is a multiple of them.
-    pub fn read_wide(&self, buffer: Id, word: &str, count: usize) -> Vec<String> {
-        let memory = self.get(buffer);
-        let one = |i: usize| match memory.width {
-            1 => self.read(buffer, word, i),
-            width => {
-                let element = if i < width { String::new() } else { format!(" + {}u", i / width) };
-                let element = memory.at(&format!("{word} / {width}u{element}"));
-                format!("{element}.{}", ["x", "y", "z", "w"][i % width])
-            }
-        };
-        (0..count).map(one).collect()
+    /// Loads of so many words, from one on that is a multiple of them: the statements, as whole elements named after this one, and the words.
+    pub fn read_wide(&self, buffer: Id, word: &str, count: usize, name: &str) -> (Vec<String>, Vec<String>) {
+        let width = self.get(buffer).width;
+        if width == 1 || !count.is_multiple_of(width) {
+            let one = |i: usize| (format!("let {name}_{i} = {};", self.read(buffer, word, i)), format!("{name}_{i}"));
+            return (0..count).map(one).unzip();
+        }
+        let whole = |i: usize| format!("let {name}_{i} = {};", self.vector(buffer, word, i));
+        let part = |i: usize| format!("{name}_{}.{}", i / width, ["x", "y", "z", "w"][i % width]);
+        ((0..count / width).map(whole).collect(), (0..count).map(part).collect())
     }
-    /// The statement that writes a word, so many behind that one.
-    pub fn write(&self, buffer: Id, word: &str, behind: usize, value: &str) -> String {
-        let at = if behind == 0 { word.to_owned() } else { format!("{word} + {behind}u") };
-        let element = self.element(buffer, &at);
+    /// The statement that writes a word.
+    pub fn write(&self, buffer: Id, word: &str, value: &str) -> String {
+        let element = self.element(buffer, word);
         match self.get(buffer).atomic {
             _ if self.get(buffer).matrix.is_some() => format!("{element} = bitcast<f32>({value});"),
             true => format!("atomicStore(&{element}, {value});"),
             false => format!("{element} = {value};"),
         }
+    }
+    /// The statements that write words, from one on that is a multiple of as many.
+    pub fn write_wide(&self, buffer: Id, word: &str, values: &[String]) -> Vec<String> {
+        let width = self.get(buffer).width;
+        if width == 1 || !values.len().is_multiple_of(width) {
+            let one = |(i, value): (usize, &String)| self.write(buffer, &format!("({word} + {i}u)"), value);
+            return values.iter().enumerate().map(one).collect();
+        }
+        let whole = |(i, values): (usize, &[String])| {
+            format!("{} = vec{width}<u32>({});", self.vector(buffer, word, i), values.join(", "))
+        };
+        values.chunks(width).enumerate().map(whole).collect()
     }
 }

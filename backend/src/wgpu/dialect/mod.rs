@@ -15,7 +15,7 @@ use crate::names::{Names, unprintable};
 use crate::simt::{Simt, Text};
 use expression::{Expressions, to_f32, wrapped};
 use gristmill_compiler::emit::{Dialect, Signature};
-use gristmill_compiler::lower::{Addition, KernelCode, Prefetch, Statement};
+use gristmill_compiler::lower::{Addition, KernelCode, Prefetch, Statement, end_of_block};
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use memory::Memories;
 pub use prelude::PRELUDE;
@@ -103,6 +103,20 @@ impl<'a> Simt<'a> for Writer<'a> {
     fn leave(&self) -> String {
         "return;".into()
     }
+    fn statements(&mut self, all: &'a [Statement]) {
+        let mut at = 0;
+        while let Some(s) = all.get(at) {
+            match s {
+                Statement::Loop { range, unroll: Some(copies @ 2..) } => {
+                    let end = at + end_of_block(&all[at..]);
+                    self.unrolled(*range, *copies, &all[at + 1..end]);
+                    at = end;
+                }
+                s => self.statement(s),
+            }
+            at += 1;
+        }
+    }
     fn statement(&mut self, s: &'a Statement) {
         match s {
             s if self.block(s) => {}
@@ -126,7 +140,6 @@ impl<'a> Simt<'a> for Writer<'a> {
                 self.line(format_args!("let v{v}: {t} = {e};"));
             }
             Statement::Wide(buffer, at, bytes, parts) => self.wide(*buffer, *at, *bytes, parts),
-            // How often it is written out WGSL has no word for.
             Statement::Loop { range, .. } => {
                 let (t, n) = (self.t.type_of(*range).name(), self.t.g.range_number(*range));
                 let bound = self.t.name(self.t.g[*range].src[0]);
@@ -191,6 +204,34 @@ impl<'a> Writer<'a> {
         }
         self.line(format_args!("}}"));
     }
+    /// A loop of which so many iterations are written out one after the other: WGSL has no word for that, and a driver keeps loops in which memory is loaded, whose
+    /// iterations then wait for it one after the other.
+    fn unrolled(&mut self, range: Id, copies: i64, body: &'a [Statement]) {
+        let (g, t, n) = (self.t.g, self.t.type_of(range).name(), self.t.g.range_number(range));
+        let (count, bound) = (g.int_value(g[range].src[0]), self.t.name(g[range].src[0]));
+        let copy = |this: &mut Self, value: String| {
+            this.line(format_args!("{{\nlet r{n} = {value};"));
+            this.statements(body);
+            this.line(format_args!("}}"));
+        };
+        let rounds = count.map(|count| if count < 2 * copies { 0 } else { count / copies });
+        if rounds != Some(0) {
+            let (last, ahead) = (count.map_or(bound.clone(), |count| count.to_string()), copies - 1);
+            self.line(format_args!("{{\nvar first{n} = {t}(0);"));
+            self.line(format_args!("for (; first{n} + {t}({ahead}) < {t}({last}); first{n} += {t}({copies})) {{"));
+            (0..copies).for_each(|i| copy(self, format!("first{n} + {t}({i})")));
+            self.line(format_args!("}}"));
+            if count.is_none() {
+                self.line(format_args!("for (; first{n} < {t}({bound}); first{n} += {t}(1)) {{"));
+                copy(self, format!("first{n}"));
+                self.line(format_args!("}}"));
+            }
+            self.line(format_args!("}}"));
+        }
+        // What is no whole round of a known number.
+        let left = rounds.zip(count).map_or(0..0, |(rounds, count)| rounds * copies..count);
+        left.for_each(|i| copy(self, format!("{t}({i})")));
+    }
     /// The sum or maximum over lanes that are threads.
     fn fold(&mut self, id: Id) -> String {
         let n = &self.t.g[id];
@@ -247,12 +288,13 @@ impl<'a> Writer<'a> {
         }
     }
     fn wide(&mut self, buffer: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) {
-        let (word, number) = (self.word(buffer, at), self.t.number(parts[0].0));
-        for (i, text) in self.memories.read_wide(buffer, &word, bytes / 4).into_iter().enumerate() {
-            self.line(format_args!("let w{number}_{i} = {text};"));
+        let (word, name) = (self.word(buffer, at), format!("w{}", self.t.number(parts[0].0)));
+        let (loads, words) = self.memories.read_wide(buffer, &word, bytes / 4, &name);
+        for text in loads {
+            self.line(format_args!("{text}"));
         }
         for &(load, byte) in parts {
-            let (word, by) = (format!("w{number}_{}", byte / 4), 8 * (byte % 4));
+            let (word, by) = (words[byte / 4].clone(), 8 * (byte % 4));
             let scalar = self.t.g.scalar(load);
             let bits = 8 * scalar.bytes();
             let value = match (scalar, self.t.type_of(load)) {
@@ -295,8 +337,7 @@ impl<'a> Writer<'a> {
         }
         let word = self.word(buffer, at);
         let words: Vec<String> = values.chunks(values.len() * 4 / bytes).map(|of| self.joined(of)).collect();
-        for (i, value) in words.iter().enumerate() {
-            let text = self.memories.write(buffer, &word, i, value);
+        for text in self.memories.write_wide(buffer, &word, &words) {
             self.line(format_args!("{text}"));
         }
     }
@@ -315,7 +356,7 @@ impl<'a> Writer<'a> {
             (Scalar::I32 | Scalar::F32, [x]) if !a.atomic => {
                 let old = self.memories.read(a.buffer, &word, 0);
                 let sum = if scalar == Scalar::I32 { format!("{old} + u32({x})") } else { added(&old, x) };
-                let text = self.memories.write(a.buffer, &word, 0, &sum);
+                let text = self.memories.write(a.buffer, &word, &sum);
                 self.line(format_args!("{text}"));
             }
             (Scalar::F32, [x]) => self.exchange(a.buffer, &word, |old| added(old, x)),
@@ -367,12 +408,12 @@ impl<'a> Writer<'a> {
             return;
         }
         let word = self.word(buffer, at);
-        let text = self.memories.write(buffer, &word, 0, &bits);
+        let text = self.memories.write(buffer, &word, &bits);
         self.line(format_args!("{text}"));
         if size == 8 {
             let x = self.t.name(value);
             let by = if self.t.type_of(value) == Scalar::I64 { 32 } else { 31 };
-            let text = self.memories.write(buffer, &word, 1, &format!("u32({x} >> {by}u)"));
+            let text = self.memories.write(buffer, &format!("({word} + 1u)"), &format!("u32({x} >> {by}u)"));
             self.line(format_args!("{text}"));
         }
     }

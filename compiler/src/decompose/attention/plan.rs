@@ -16,6 +16,10 @@ use std::str::FromStr;
 const CHUNK: i64 = 128;
 /// As many on a GPU, where a chunk is a workgroup's, unless the cache is long: a short context should still keep several busy.
 const CHUNK_THREADS: i64 = 64;
+/// As many where no fragments multiply, of a cache so short that there are units for each of these chunks and four parts of the heads: threads take long for a chunk, 31 ns for each position and head of
+/// 1,088 values on an H200 through Vulkan. Tokens a second at the beginning, and behind 1,500 positions (experiments, 110): Youtu with 64 positions and 4 heads 510 and 494, with 32 and 2 566 and 497; Llama 3.1 8B 309 and 305,
+/// with 32 and 4 317 and 304. Behind 3,500 Youtu's 428 would be 419.
+const CHUNK_PLAIN: i64 = 32;
 /// Rows of several sequences that have as many chunks as one alone before they are longer: partial results of 64 rows are as many bytes as what is read. 64 rows of GLM behind
 /// 2,048 positions on an H200 make 3,788 tokens a second in chunks of 64, 4,431 of 128 and 4,265 of 256; 8 rows behind 16 positions 1,577, 1,521 and 1,341.
 const ROWS_AT_ONCE: i64 = 8;
@@ -201,7 +205,8 @@ impl<'a> Divided<'a> {
             None if divides(n) => AttentionPlan { sharing: n, ..first },
             _ => first,
         };
-        let plain = AttentionPlan { fragments: None, ahead: false, online: false, sharing: self.sharing(), ..first };
+        let plain =
+            AttentionPlan { fragments: None, ahead: false, online: false, sharing: self.sharing(first.chunk), ..first };
         let fragments = |change: &dyn Fn(Fragments) -> Fragments| {
             let fragments = first.fragments.map(change);
             AttentionPlan { fragments, ahead: first.ahead && fragments.is_some_and(|f| f.staged), ..first }
@@ -268,18 +273,26 @@ impl<'a> Divided<'a> {
         }
     }
     /// Heads, or tokens, that share where no fragments do.
-    fn sharing(&self) -> i64 {
-        match self.group {
+    fn sharing(&self, chunk: i64) -> i64 {
+        let &Divided { heads, group, tokens, positions, window, .. } = self;
+        // Heads of a workgroup read the same rows. Of one token's short cache fewer share, as long as all workgroups of a full cache run in two rounds.
+        let most = match self.target.machine.kind {
+            MachineKind::Gpu if tokens == 1 => {
+                let [all, rounds] = [chunks(positions, window, 1, chunk) * heads, 2 * room(self.target)];
+                SHARING.min(((all + rounds - 1) / rounds).max(1).unsigned_abs().next_power_of_two() as i64)
+            }
+            _ => SHARING,
+        };
+        match group {
             _ if self.own => SHARING,
-            // Heads of a workgroup read the same rows.
-            1 => divisor(self.heads, SHARING),
-            group => divisor(group, SHARING),
+            1 => divisor(heads, most),
+            group => divisor(group, most),
         }
     }
     /// The heuristic's plan in chunks of so many positions.
     fn plan(&self, chunk: i64) -> AttentionPlan {
         let Some((sharing, fragments)) = self.fragments(chunk) else {
-            return AttentionPlan { chunk, sharing: self.sharing(), fragments: None, ahead: false, online: false };
+            return AttentionPlan { chunk, sharing: self.sharing(chunk), fragments: None, ahead: false, online: false };
         };
         let settled = settled(self.g, self.src[1], self.src[3]).is_some();
         let ahead = fragments.staged && self.target.copy_ahead && settled;
@@ -350,10 +363,17 @@ pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
         _ if !target.split_cache => whole_chunk(target).max(CHUNK_MANY),
         MachineKind::Gpu if tokens > FEW => CHUNK_MANY_THREADS,
         _ if tokens > FEW => CHUNK_MANY,
+        MachineKind::Gpu if is_short(tokens, rows, target) => CHUNK_PLAIN,
         // Partial results are written and read again: fewer, where every multiprocessor has a chunk.
         MachineKind::Gpu if rows <= target.machine.units as i64 * CHUNK_THREADS => CHUNK_THREADS,
         _ => CHUNK,
     }
+}
+
+/// Has one token of a cache of so many rows short chunks, as threads multiply and there are units for them?
+fn is_short(tokens: i64, rows: i64, target: &Target) -> bool {
+    let machine = &target.machine;
+    tokens == 1 && machine.fragment(Scalar::F16).is_none() && 4 * rows <= machine.units as i64 * CHUNK_THREADS
 }
 
 /// Positions of a chunk whose scores just fit into a workgroup's stages: a power of two.

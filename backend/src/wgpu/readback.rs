@@ -1,0 +1,102 @@
+//! What steps tell the host ([`Memory::Readback`](gristmill_runtime::Memory)): each step ends with a copy to memory that the host maps, so that reading it waits for no step behind.
+
+use super::context::Context;
+use super::memory::AdapterMemory;
+use gristmill_runtime::lease::Use;
+use gristmill_runtime::{Error, Launch, RawBuffer};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use wgpu::{BufferDescriptor, BufferUsages, CommandEncoder, MapMode};
+
+/// The bytes of a buffer at the end of the last step that wrote it and has been waited for; none where that is not known.
+#[derive(Default)]
+pub struct Told(Mutex<Option<Vec<u8>>>);
+
+impl Told {
+    fn bytes(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Something other than such a step writes the buffer.
+    pub fn forget(&self) {
+        *self.bytes() = None;
+    }
+    /// Copies bytes from one on, if they are known.
+    pub fn read(&self, at: usize, data: &mut [u8]) -> bool {
+        match self.bytes().as_deref().and_then(|bytes| bytes.get(at..at + data.len())) {
+            Some(bytes) => data.copy_from_slice(bytes),
+            None => return false,
+        }
+        true
+    }
+}
+
+/// Memory that the host maps, one for each buffer that a step tells.
+pub type Copy = Vec<wgpu::Buffer>;
+
+/// The buffers that a step tells.
+pub struct Readback {
+    of: Vec<Arc<dyn RawBuffer>>,
+    /// Memory that no step in flight copies to.
+    spare: Vec<Copy>,
+}
+
+fn memory(of: &Arc<dyn RawBuffer>) -> Option<(&AdapterMemory, &Told)> {
+    let any: &dyn std::any::Any = of.as_ref();
+    let memory: &AdapterMemory = any.downcast_ref()?;
+    Some((memory, memory.told.as_ref()?))
+}
+
+impl Readback {
+    /// Of a step's launches.
+    pub fn new(launches: &[Launch]) -> Readback {
+        let mut of: Vec<Arc<dyn RawBuffer>> = Vec::new();
+        for (buffer, _, how) in launches.iter().flat_map(Launch::uses) {
+            let known = of.iter().any(|other| Arc::ptr_eq(other, buffer));
+            if how == Use::Write && !known && memory(buffer).is_some() {
+                of.push(buffer.clone());
+            }
+        }
+        Readback { of, spare: Vec::new() }
+    }
+    fn all(&self) -> impl Iterator<Item = (&AdapterMemory, &Told)> {
+        self.of.iter().filter_map(memory)
+    }
+    /// Memory for the copies of a step that starts.
+    pub fn take(&mut self, context: &Context) -> Copy {
+        let make = |(memory, _): (&AdapterMemory, &Told)| {
+            let (size, usage) = (memory.buffer.size(), BufferUsages::MAP_READ | BufferUsages::COPY_DST);
+            context.device.create_buffer(&BufferDescriptor { label: None, size, usage, mapped_at_creation: false })
+        };
+        self.spare.pop().unwrap_or_else(|| self.all().map(make).collect())
+    }
+    /// Records the copies, behind the step.
+    pub fn record(&self, encoder: &mut CommandEncoder, copy: &Copy) {
+        for ((memory, _), to) in self.all().zip(copy) {
+            encoder.copy_buffer_to_buffer(&memory.buffer, 0, to, 0, to.size());
+        }
+    }
+    /// The copies are submitted: they are to be mapped once they are made.
+    pub fn map(copy: &Copy) {
+        copy.iter().for_each(|buffer| buffer.map_async(MapMode::Read, .., |_| ()));
+    }
+    /// The step has ended: what it tells is known.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the copies were not made.
+    pub fn keep(&mut self, copy: Copy) -> Result<(), Error> {
+        for ((_, told), from) in self.all().zip(&copy) {
+            let view = from.get_mapped_range(..).map_err(|e| Error::invalid("what a step tells", e.to_string()))?;
+            let mut bytes = told.bytes();
+            let bytes = bytes.get_or_insert_default();
+            bytes.clear();
+            bytes.extend_from_slice(&view);
+            drop(view);
+            from.unmap();
+        }
+        self.spare.push(copy);
+        Ok(())
+    }
+    /// The step has run without copies.
+    pub fn forget(&self) {
+        self.all().for_each(|(_, told)| told.forget());
+    }
+}
