@@ -50,21 +50,30 @@ struct Usual {
     bandwidth: f64,
     /// Operations of f32 a second.
     operations: f64,
-    /// Seconds of one more dependent launch.
+    /// Seconds of one more dependent launch, and of a load from memory that threads wait for.
     launch: f64,
+    latency: f64,
 }
 
 /// A middling card of 2023. A launch that waits for the one before takes 2.6 µs on an H200 through Vulkan: a token of Youtu in 358 launches, less what timestamps say that each
 /// takes beyond one that computes nothing. Counted with 6 µs the token had 229 launches and took 9 % longer.
-const DISCRETE: Usual =
-    Usual { units: 40, schedulers: 4, threads: 1024, bandwidth: 400e9, operations: 15e12, launch: 3e-6 };
+const DISCRETE: Usual = Usual {
+    units: 40,
+    schedulers: 4,
+    threads: 1024,
+    bandwidth: 400e9,
+    operations: 15e12,
+    launch: 3e-6,
+    latency: 0.5e-6,
+};
 /// A middling part of a processor of 2023.
 const INTEGRATED: Usual =
-    Usual { units: 10, schedulers: 4, threads: 1024, bandwidth: 90e9, operations: 3e12, launch: 8e-6 };
+    Usual { units: 10, schedulers: 4, threads: 1024, bandwidth: 90e9, operations: 3e12, launch: 8e-6, latency: 0.5e-6 };
 /// One core of a processor: of a workgroup's threads it runs a vector at a time, and a dispatch takes 26 to 30 µs (lavapipe, two cores of a Xeon). It takes one workgroup after
 /// the other, and what a workgroup stages it computes for itself: so there are two for each core, as many as even out. With 32, a norm and 256 rows of 256 in four bits took 1.57 ms of
 /// processor time, with two 0.41.
-const CORE: Usual = Usual { units: 1, schedulers: 1, threads: 16, bandwidth: 8e9, operations: 30e9, launch: 28e-6 };
+const CORE: Usual =
+    Usual { units: 1, schedulers: 1, threads: 16, bandwidth: 8e9, operations: 30e9, launch: 28e-6, latency: 0.0 };
 /// Threads that a subgroup is taken to have where they exchange nothing.
 const UNKNOWN_SUBGROUP: i64 = 32;
 
@@ -154,7 +163,7 @@ impl Adapter {
             },
             jump: 0.0,
             rate: 1.0,
-            latency: 0.5e-6,
+            latency: of.latency,
             atomic: 0.0,
             barrier: 0.1e-6,
             ..from

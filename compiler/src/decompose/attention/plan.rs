@@ -1,5 +1,6 @@
 //! How an attention is divided: a value that is proposed in several, decided on, and read by what makes nodes of it.
 
+use super::combine::COLUMNS;
 use crate::decompose::f16_split;
 use crate::fragment::{ENOUGH, ROWS, TERMS, WARP};
 use crate::nest::{divisor, floor_power};
@@ -395,7 +396,15 @@ pub(super) fn chunk_of(g: &Graph, src: &[Id], target: &Target) -> i64 {
         _ if in_pages(g, src) => chunk_positions(tokens, positions.max(positions * tokens / ROWS_AT_ONCE), target),
         _ => chunk_positions(tokens, positions, target),
     };
-    chunk.min(positions.max(1))
+    let chunk = chunk.min(positions.max(1));
+    // Partial results of a long context would be more than a kernel is given: longer chunks leave fewer, as long as their scores fit.
+    let [heads, value] = [(0, 1), (2, 2)].map(|(source, axis)| g.max_of(g.shape(src[source])[axis]));
+    let fits = |chunk: i64| {
+        let numbers = chunks(positions, window(g, src), tokens, chunk) * tokens * heads * (value + 2 * COLUMNS);
+        4 * numbers <= target.machine.largest_binding as i64
+    };
+    let longer = std::iter::successors(Some(chunk), |chunk| (2 * chunk <= whole_chunk(target)).then_some(2 * chunk));
+    longer.take_while(|&longer| longer <= positions.max(1)).find(|&longer| fits(longer)).unwrap_or(chunk)
 }
 
 /// Rows of halves that both keys and values are read from, the values from their beginning.
@@ -411,5 +420,32 @@ pub(super) fn settled(g: &Graph, cache: Id, first: Id) -> Option<Id> {
         Op::Assign => (n.src[2] == first).then_some(first),
         Op::Cast | Op::Reshape => settled(g, n.src[0], first),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_uop::machine::Machine;
+
+    /// Positions of a chunk for 512 tokens of Llama 3.1 8B over so many rows, on a machine whose kernels are given so much.
+    fn chunk(rows: i64, largest_binding: usize) -> i64 {
+        let mut g = Graph::new();
+        let [q, k, v] = [(512, 32), (rows, 8), (rows, 8)].map(|(n, heads)| (n, heads, 128)).map(|(n, heads, d)| {
+            let dims = [n, heads, d].map(|n| g.int(n));
+            g.param(heads as u32, &dims, Scalar::F16)
+        });
+        let (first, length) = (g.int(0), g.int(rows));
+        let named = Target::named("h200");
+        let target = Target { machine: Machine { largest_binding, ..named.machine.clone() }, ..named };
+        chunk_of(&g, &[q, k, v, first, length], &target)
+    }
+
+    #[test]
+    fn partial_results_of_a_long_context_are_no_more_than_a_kernel_is_given() {
+        assert_eq!(chunk(34_816, usize::MAX >> 1), CHUNK_MANY_THREADS);
+        // 272 chunks of 132 numbers for each of 16,384 rows are 2.35 GB.
+        assert_eq!(chunk(34_816, i32::MAX as usize), 2 * CHUNK_MANY_THREADS);
+        assert_eq!(chunk(8_192, i32::MAX as usize), CHUNK_MANY_THREADS);
     }
 }
