@@ -89,14 +89,21 @@ fn check_on(device: &str, family: &str, quant: &str) {
     }
 }
 
-crate::parity_support::of_families_over_pools!(check);
+crate::parity_support::of_families_over_pools!(check, OVER_POOLS);
+
+/// On the first adapter, be it a program.
+#[cfg(feature = "wgpu")]
+#[test]
+fn sequences_on_wgpu() {
+    [("llama", "q4_k_m"), ("deepseek2", "q8_0")].iter().for_each(|(family, quant)| check_on("wgpu", family, quant));
+}
 
 /// On a GPU, in floats; and with products of halves, where rows that never are alone are as near as a piece of a prompt, whose products are of the same numbers.
 #[cfg(feature = "cuda-tests")]
 #[test]
 fn sequences_on_cuda() {
+    OVER_POOLS.iter().for_each(|(family, quant)| check_on("cuda", family, quant));
     for (family, quant) in [("llama", "q4_k_m"), ("qwen3", "q8_0"), ("qwen3moe", "q8_0"), ("deepseek2", "q8_0")] {
-        check_on("cuda", family, quant);
         let of = |end: &str| data(&format!("families/{family}-{end}"));
         let file = Gguf::open(of(&format!("{quant}.gguf"))).expect("a GGUF file");
         let (expected, tokens) = (npy(&of(&format!("{quant}-logits.npy"))), ids(&of("tokens.txt")));

@@ -76,10 +76,21 @@ macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
     #[cfg(feature = "reference-tests")]
     #[test]
     fn families_in_f32() {
+        families_in_f32_on("cpu");
+    }
+
+    #[cfg(all(feature = "reference-tests", feature = "cuda-tests"))]
+    #[test]
+    fn families_in_f32_on_cuda() {
+        families_in_f32_on("cuda");
+    }
+
+    #[cfg(feature = "reference-tests")]
+    fn families_in_f32_on(device: &str) {
         let folder = std::env::var_os("GRISTMILL_REFERENCE").map(std::path::PathBuf::from).expect("GRISTMILL_REFERENCE names the folder");
         for family in [$($family),*] {
             let of = |name: &str| folder.join(family).join(name);
-            check_files("cpu", &of("model-f32.gguf"), &of("model-f32-logits.npy"), &of("tokens.txt"));
+            check_files(device, &of("model-f32.gguf"), &of("model-f32-logits.npy"), &of("tokens.txt"));
         }
     }
 } }

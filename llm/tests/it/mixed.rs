@@ -78,7 +78,7 @@ fn check(family: &str, quant: &str) {
     }
 }
 
-crate::parity_support::of_families_over_pools!(check);
+crate::parity_support::of_families_over_pools!(check, OVER_POOLS);
 
 /// The logits after a prompt whose first tokens were run as one piece beside so many others.
 fn behind(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {

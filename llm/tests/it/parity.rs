@@ -132,7 +132,7 @@ fn integer_products_are_near_exact() {
 #[cfg(feature = "reference-tests")]
 #[test]
 fn large_reference_files() {
-    let folder = parity_support::reference();
+    let folder = crate::parity_support::reference();
     let (demo, tiny) = (ids(&data("demo-glm-tokens.txt")), ids(&data("tiny-tokens.txt")));
     check(&folder.join("tiny-f32.gguf"), &folder.join("tiny-f32-logits.npy"), &tiny, &EXACT);
     // Activations are rounded to f16 where weights are f16, as in llama.cpp: at token 45 that decides a near tie of two experts.
@@ -179,7 +179,7 @@ fn greedy_text_of_the_demo() {
 #[cfg(feature = "reference-tests")]
 #[test]
 fn greedy_text_of_the_demo_in_f16_is_the_originals() {
-    let file = parity_support::reference().join("demo-glm-f16.gguf");
+    let file = crate::parity_support::reference().join("demo-glm-f16.gguf");
     assert!(greedy("cpu", &file).iter().all(|(same, all)| same == all));
 }
 

@@ -17,9 +17,14 @@ const PARALLEL: usize = 4;
 const ANSWER: usize = 12;
 
 fn engine(family: &str, quant: &str) -> (Engine, Vec<u32>) {
+    engine_on("cpu", family, quant, PARALLEL)
+}
+
+/// On that device, with room for so many sequences.
+fn engine_on(device: &str, family: &str, quant: &str, parallel: usize) -> (Engine, Vec<u32>) {
     let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
-    let opened = open("cpu", &Options { quick: true, ..Options::default() }).expect("a device");
-    let settings = Settings { context: Some(256), chunk: 128, parallel: Some(PARALLEL), ..Settings::default() };
+    let opened = open(device, &Options { quick: true, ..Options::default() }).expect("a device");
+    let settings = Settings { context: Some(256), chunk: 128, parallel: Some(parallel), ..Settings::default() };
     let engine = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
     (engine, ids(&data(&format!("families/{family}-tokens.txt"))))
 }
@@ -84,7 +89,11 @@ fn requests(tokens: &[u32]) -> Vec<Asked> {
 }
 
 fn check(family: &str, quant: &str) {
-    let (engine, tokens) = engine(family, quant);
+    check_on("cpu", family, quant, PARALLEL);
+}
+
+fn check_on(device: &str, family: &str, quant: &str, parallel: usize) {
+    let (engine, tokens) = engine_on(device, family, quant, parallel);
     let mut batcher = Batcher::new(engine, true).unwrap_or_else(|_| panic!("{family} shares steps"));
     let asked = requests(&tokens);
     let alone: Vec<Vec<u32>> =
@@ -143,17 +152,32 @@ fn beside(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
     logits.into_iter().map(f32::to_bits).collect()
 }
 
+/// Families that are held to bits.
+const FAMILIES: [(&str, &str); 4] =
+    [("llama", "q4_k_m"), ("qwen3moe", "q8_0"), ("deepseek2", "q8_0"), ("gemma4", "q8_0")];
+
+/// Has a row the same bits on that device beside each of these numbers of others?
+fn same_bits(device: &str, others: &[usize]) {
+    for (family, quant) in FAMILIES {
+        let (mut engine, tokens) = engine_on(device, family, quant, others.iter().max().expect("some") + 1);
+        let of: Vec<Vec<u32>> = others.iter().map(|&others| beside(&mut engine, &tokens[..20], others)).collect();
+        let same: Vec<bool> = of.iter().map(|bits| *bits == of[0]).collect();
+        assert!(same.iter().all(|&same| same), "{family} on {device}, beside {others:?}: {same:?}");
+    }
+}
+
 #[test]
 fn a_row_has_the_same_bits_whatever_is_beside_it() {
-    for (family, quant) in [("llama", "q4_k_m"), ("qwen3moe", "q8_0"), ("deepseek2", "q8_0"), ("gemma4", "q8_0")] {
-        let (mut engine, tokens) = engine(family, quant);
-        let of: Vec<Vec<u32>> = (0..PARALLEL).map(|others| beside(&mut engine, &tokens[..20], others)).collect();
-        assert!(
-            of.iter().all(|bits| *bits == of[0]),
-            "{family}: {:?}",
-            of.iter().map(|bits| *bits == of[0]).collect::<Vec<_>>()
-        );
-    }
+    same_bits("cpu", &[0, 1, 2, 3]);
+    same_bits("cpu", &[0, 63]);
+}
+
+/// On a GPU, and answers as alone where 64 share steps.
+#[cfg(feature = "cuda-tests")]
+#[test]
+fn rows_on_cuda_are_as_alone() {
+    same_bits("cuda", &[0, 1, 7, 8, 31, 63]);
+    FAMILIES.iter().for_each(|(family, quant)| check_on("cuda", family, quant, 64));
 }
 
 /// What may come next: other tokens each time, or all.

@@ -212,41 +212,29 @@ pub fn on_device(
     out
 }
 
-/// A test of each kind of family whose sequences share a pool of pages: `$check` of its name and the quantisation of its file.
+/// A test of each kind of family whose sequences share a pool of pages: `$check` of its name and the quantisation of its file. All of them are `$all`.
 macro_rules! of_families_over_pools {
-    ($check:path) => {
-        #[test]
-        fn llama_with_divided_frequencies() {
-            $check("llama", "q4_k_m");
+    ($check:path, $all:ident) => {
+        $crate::parity_support::of_families_over_pools! { @tests $check, $all,
+            llama_with_divided_frequencies "llama" "q4_k_m";
+            phi3_with_joined_matrices "phi3" "q8_0";
+            mistral3_with_a_temperature "mistral3" "q8_0";
+            qwen3moe_with_experts "qwen3moe" "q8_0";
+            gemma3_with_windows "gemma3" "q8_0";
+            gemma4_with_shared_caches_and_inputs_of_layers "gemma4" "q8_0";
+            gpt_oss_with_sinks "gpt-oss" "mxfp4";
+            deepseek2_with_groups_of_experts_and_yarn "deepseek2" "q8_0";
         }
-        #[test]
-        fn phi3_with_joined_matrices() {
-            $check("phi3", "q8_0");
-        }
-        #[test]
-        fn mistral3_with_a_temperature() {
-            $check("mistral3", "q8_0");
-        }
-        #[test]
-        fn qwen3moe_with_experts() {
-            $check("qwen3moe", "q8_0");
-        }
-        #[test]
-        fn gemma3_with_windows() {
-            $check("gemma3", "q8_0");
-        }
-        #[test]
-        fn gemma4_with_shared_caches_and_inputs_of_layers() {
-            $check("gemma4", "q8_0");
-        }
-        #[test]
-        fn gpt_oss_with_sinks() {
-            $check("gpt-oss", "mxfp4");
-        }
-        #[test]
-        fn deepseek2_with_groups_of_experts_and_yarn() {
-            $check("deepseek2", "q8_0");
-        }
+    };
+    (@tests $check:path, $all:ident, $($test:ident $family:literal $quant:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            $check($family, $quant);
+        })*
+
+        /// The name of each, and its quantisation.
+        #[allow(dead_code, reason = "some devices are tested on demand")]
+        const $all: &[(&str, &str)] = &[$(($family, $quant)),*];
     };
 }
 pub(crate) use of_families_over_pools;
