@@ -177,14 +177,8 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
             // Every worker does its share of the runs; nothing else of the workgroup proceeds meanwhile.
             let each = if target.machine.kind == MachineKind::Gpu { OF_A_STAGE } else { 1.0 };
             let operations = target.machine.operations / each;
-            let mut seconds = runs * both(ops / operations, cached / target.machine.cache_bandwidth);
-            if target.machine.kind == MachineKind::Cpu && bytes > target.machine.stage_bytes() as f64 {
-                // More weights than a cache keeps: each run reads them again.
-                let mine = g.free_ranges(nest);
-                let different = c.product(globals.iter().copied().filter(|r| mine.contains(r)));
-                seconds = seconds.max(bytes * (runs / different).max(1.0) / target.machine.bandwidth);
-            }
-            price.stages += seconds;
+            let seconds = runs * both(ops / operations, cached / target.machine.cache_bandwidth);
+            price.stages += seconds.max(weights_again(&mut c, nest, &globals, bytes, runs));
             let again = closed.iter().copied().filter(|&r| g.range_kind(r) == Some(RangeKind::Fused));
             price.stages += c.product(again) * wait(g, nest, groups / resident as f64, target);
         } else {
@@ -199,16 +193,30 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
     price.estimate.operations += main_ops;
     let memory = price.estimate.weight_bytes / target.machine.bandwidth
         + jumps * target.machine.jump / target.machine.units as f64;
-    let fill = match target.machine.kind {
-        // Too few workgroups leave workers idle.
-        MachineKind::Cpu => (target.machine.units as f64 / groups.max(1.0)).clamp(1.0, target.machine.units as f64),
-        MachineKind::Gpu => (target.machine.units as f64 / 2.0 / groups.max(1.0)).clamp(1.0, 64.0),
-    };
-    let main =
-        memory.max(both(main_ops / target.machine.operations, main_cached / target.machine.cache_bandwidth)) * fill;
+    let busy = both(main_ops / target.machine.operations, main_cached / target.machine.cache_bandwidth);
+    let main = memory.max(busy) * idle(groups, target);
     price.seconds = target.machine.launch + price.stages + main;
     price.floor = target.machine.launch + memory.max(main_ops / target.machine.operations);
     price
+}
+
+/// How many times as long a kernel of so many workgroups takes as one that keeps all workers busy.
+fn idle(groups: f64, target: &Target) -> f64 {
+    let units = target.machine.units as f64;
+    match target.machine.kind {
+        MachineKind::Cpu => (units / groups.max(1.0)).clamp(1.0, units),
+        MachineKind::Gpu => (units / 2.0 / groups.max(1.0)).clamp(1.0, 64.0),
+    }
+}
+
+/// Seconds in which the runs of a CPU's stage read its weights from memory, where these are more than a cache keeps, so that each run reads them again.
+fn weights_again(c: &mut Counter, nest: Id, globals: &[Id], bytes: f64, runs: f64) -> f64 {
+    if c.machine.kind != MachineKind::Cpu || bytes <= c.machine.stage_bytes() as f64 {
+        return 0.0;
+    }
+    let mine = c.g.free_ranges(nest);
+    let different = c.product(globals.iter().copied().filter(|r| mine.contains(r)));
+    bytes * (runs / different).max(1.0) / c.machine.bandwidth
 }
 
 /// How often the nest runs: once a workgroup; on a CPU once a chunk, or whenever an index it depends on changes.

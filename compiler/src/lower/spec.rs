@@ -129,27 +129,24 @@ impl<'a> Checker<'a> {
         let read = self.g.any(id, |_, n| matches!(n.op, Op::Load | Op::Reduce));
         self.hold(known && !read, "a condition is one on variables and workgroup indices", id)
     }
-    fn statement(&mut self, s: &'a Statement) -> Checked {
+    /// Does the statement stand where one of its kind may?
+    fn stands(&self, s: &Statement) -> Checked {
+        let in_nest = "a statement stands in a nest";
         match s {
-            Statement::Nest { buffer, staged, globals, threads } => {
-                return self.nest(*buffer, *staged, globals, threads);
-            }
-            Statement::End => return self.end(),
-            Statement::Barrier => {
-                return self.hold_here(self.all_come(), "threads are waited for where all of them come");
-            }
-            Statement::AsyncWait(groups) => {
-                return self.hold_here(*groups >= 0, "copies that are not waited for are groups of copies");
-            }
+            // Their own rules say where.
+            Statement::Nest { .. }
+            | Statement::End
+            | Statement::Barrier
+            | Statement::AsyncWait(_)
+            | Statement::Unless(_)
+            | Statement::Leave(_)
+            | Statement::Prefetch(Prefetch::Span(_)) => Ok(()),
             Statement::DependencyWait | Statement::LaunchDependents => {
-                return self.hold_here(self.nest.is_none(), "kernels are waited for outside nests");
+                self.hold_here(self.nest.is_none(), "kernels are waited for outside nests")
             }
-            Statement::AsyncGroup | Statement::ProductsEnded(_) | Statement::WritesShown => {
-                return self.hold_here(self.nest.is_some(), "a statement stands in a nest");
+            Statement::AsyncGroup | Statement::ProductsEnded(_) | Statement::WritesShown | Statement::Prefetch(_) => {
+                self.hold_here(self.nest.is_some(), in_nest)
             }
-            Statement::Unless(condition) => return self.unless(*condition),
-            Statement::Leave(condition) => return self.leave(*condition),
-            Statement::Prefetch(Prefetch::Span(span)) => return self.span(span),
             Statement::Define(id)
             | Statement::Loop { range: id, .. }
             | Statement::Accumulator(id)
@@ -162,12 +159,25 @@ impl<'a> Checker<'a> {
             | Statement::Copied(id, ..)
             | Statement::Carried(id, _)
             | Statement::Carry(id, _)
-            | Statement::AsyncCopy { to: [id, _], .. } => {
-                self.hold(self.nest.is_some(), "a statement stands in a nest", *id)?
-            }
-            Statement::Prefetch(_) => self.hold_here(self.nest.is_some(), "a statement stands in a nest")?,
+            | Statement::AsyncCopy { to: [id, _], .. } => self.hold(self.nest.is_some(), in_nest, *id),
         }
+    }
+    fn statement(&mut self, s: &'a Statement) -> Checked {
+        self.stands(s)?;
         match s {
+            Statement::Nest { buffer, staged, globals, threads } => self.nest(*buffer, *staged, globals, threads),
+            Statement::End => self.end(),
+            Statement::Barrier => self.hold_here(self.all_come(), "threads are waited for where all of them come"),
+            Statement::AsyncWait(groups) => {
+                self.hold_here(*groups >= 0, "copies that are not waited for are groups of copies")
+            }
+            Statement::DependencyWait
+            | Statement::LaunchDependents
+            | Statement::AsyncGroup
+            | Statement::ProductsEnded(_)
+            | Statement::WritesShown => Ok(()),
+            Statement::Unless(condition) => self.unless(*condition),
+            Statement::Leave(condition) => self.leave(*condition),
             Statement::Define(id) => self.define(*id),
             Statement::Loop { range, unroll } => self.open(*range, *unroll),
             Statement::Accumulator(acc) => self.accumulator(*acc),
@@ -186,8 +196,8 @@ impl<'a> Checker<'a> {
             Statement::Copied(ring, at, bytes, parts) => self.copied(*ring, *at, *bytes, parts),
             Statement::Carried(load, first) => self.carried(*load, *first),
             Statement::Carry(load, next) => self.carry(*load, *next),
+            Statement::Prefetch(Prefetch::Span(span)) => self.span(span),
             Statement::Prefetch(p) => self.prefetch(p),
-            s => unreachable!("done above: {s:?}"),
         }
     }
     /// Do all threads of the workgroup come here as often?

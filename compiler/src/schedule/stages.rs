@@ -1,7 +1,7 @@
 //! How nodes that are fused into a kernel are read: computed in place, or from a stage, a region of them that the workgroup keeps. A rule says which, and how
 //! rows of stages lie; a plan may say otherwise.
 
-use super::draft::{Draft, Illegal, Placeholders, Span, Surroundings};
+use super::draft::{Destination, Draft, Illegal, Placeholders, Span, Surroundings};
 use super::draft::{closed_ranges, enclosing, nests_for, ranges_of};
 use super::expand::Expander;
 use crate::nest::{Indices, flatten};
@@ -113,7 +113,7 @@ fn stage(
         g.intern(Node { op: Op::Local, dtype, src: smallvec![elements], arg: Arg::Int(out.stages.len() as i64) });
     out.stages.push(node);
     let mut address = |g: &mut Graph, index: &[Id]| flatten(g, &extents, index);
-    let mut nests = nests_for(g, x, node, local, &region, &mut address);
+    let mut nests = nests_for(g, x, node, Destination { buffer: local, region: &region, address: &mut address });
     let mut map = FxHashMap::default();
     for &read in reads {
         let index: Indices = g[read].src[1..].into();
