@@ -112,7 +112,7 @@ impl Slots {
     fn nest(&self, g: &mut Graph, nest: Id) -> Id {
         let mut n = Nest::of(g, nest);
         if let Some(&own) = self.all.get(&n.buffer) {
-            n.value = replaced(g, n.value, |g, id| self.combined(g, id, (own, n.offset)));
+            n.value = replaced(g, n.value, |g, id| self.combined(g, id, own, n.offset));
             n.buffer = own.stage;
             n.offset = own.own(g, n.offset);
             return n.within(&[own.range]).store(g);
@@ -125,7 +125,7 @@ impl Slots {
         n.store(g)
     }
     /// What a node of a carried stage's nest is in an iteration, which combines its terms with what was there.
-    fn combined(&self, g: &mut Graph, id: Id, (own, offset): (Carried, Id)) -> Option<Id> {
+    fn combined(&self, g: &mut Graph, id: Id, own: Carried, offset: Id) -> Option<Id> {
         let n = g[id].clone();
         if n.op == Op::Rescaled {
             let sum = replaced(g, n.src[0], |g, id| self.of_iteration(g, id));

@@ -48,16 +48,7 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     for nest in nests {
         let buffer = g[nest].src[0];
         let staged = g[buffer].op == Op::Local;
-        let mut globals: Vec<Id> =
-            g.free_ranges(nest).iter().copied().filter(|&r| g.range_kind(r) == Some(RangeKind::Global)).collect();
-        // A stage is stale when a stage it reads is.
-        for n in g.toposort(&[g[nest].src[1], g[nest].src[2]]) {
-            if g[n].op == Op::Load {
-                globals.extend(stage_globals.get(&g[n].src[0]).into_iter().flatten().copied());
-            }
-        }
-        globals.sort();
-        globals.dedup();
+        let globals = globals_of(g, nest, &stage_globals);
         if staged {
             let all = stage_globals.entry(buffer).or_default();
             all.extend(globals.iter().copied());
@@ -80,8 +71,9 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
             continue;
         }
         // Others that stand before the nest with the loop fill stages once.
-        let parts = if fused_loops::has_loop(g, &nest.statements) { std::mem::take(&mut filled) } else { vec![] };
-        let Filled { threads, statements, .. } = joined(g, nest, parts, &multiplied, &mut code.locals, target);
+        let mut parts = if fused_loops::has_loop(g, &nest.statements) { std::mem::take(&mut filled) } else { vec![] };
+        parts.push(nest);
+        let Filled { threads, statements, .. } = joined(g, parts, &multiplied, &mut code.locals, target);
         code.statements.push(Statement::Nest { buffer, staged, globals, threads });
         code.statements.extend(statements);
         code.statements.push(Statement::End);
@@ -89,17 +81,29 @@ pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {
     code
 }
 
-/// A nest with the parts that fill its stages in each iteration of its loop. What a thread has written itself it keeps before loads become wide ones, which may be of several parts.
+/// Workgroup indices that a nest depends on, itself or through stages: one is stale when a stage it reads is.
+fn globals_of(g: &Graph, nest: Id, of_stages: &FxHashMap<Id, Vec<Id>>) -> Vec<Id> {
+    let mut globals: Vec<Id> =
+        g.free_ranges(nest).iter().copied().filter(|&r| g.range_kind(r) == Some(RangeKind::Global)).collect();
+    for n in g.toposort(&[g[nest].src[1], g[nest].src[2]]) {
+        if g[n].op == Op::Load {
+            globals.extend(of_stages.get(&g[n].src[0]).into_iter().flatten().copied());
+        }
+    }
+    globals.sort();
+    globals.dedup();
+    globals
+}
+
+/// The last of these with those before it, which fill its stages in each iteration of its loop. What a thread has written itself it keeps before loads become wide ones, which may be of several parts.
 fn joined(
     g: &mut Graph,
-    nest: Filled,
     mut parts: Vec<Filled>,
     multiplied: &FxHashSet<Id>,
     locals: &mut Vec<Id>,
     target: &Target,
 ) -> Filled {
-    let is_loop = !parts.is_empty();
-    parts.push(nest);
+    let is_loop = parts.len() > 1;
     if is_loop {
         forwarded(g, &mut parts, locals);
     }
@@ -270,13 +274,14 @@ impl<'a> Emitter<'a> {
         }
     }
     /// A nest that is a product of tiles.
-    fn tiles(&mut self, nest: Nest, copies: &[FxHashMap<Id, Id>], tile: [Id; 2]) {
+    fn tiles(&mut self, nest: Nest, copies: &[FxHashMap<Id, Id>], [row, column]: [Id; 2]) {
         let count = copies.len() as i64;
         let mut writes = Vec::new();
         for (number, map) in copies.iter().enumerate() {
-            let own = [nest.offset, nest.value].map(|x| self.g.substitute(x, &mut map.clone()));
+            let [offset, value] = [nest.offset, nest.value].map(|x| self.g.substitute(x, &mut map.clone()));
             let beside = tiles::Beside { number: number as i64, count };
-            let found = tiles::product(self.g, own, tile, beside, self.target);
+            let sum = tiles::SumOfTile { offset, value, row, column };
+            let found = tiles::product(self.g, sum, beside, self.target);
             let Tile { offset, stride, value } = found.expect("a nest of this shape is a product of tiles");
             writes.push((vec![offset, value], Statement::WriteTile(nest.buffer, offset, stride, value)));
         }

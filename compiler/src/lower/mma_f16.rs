@@ -144,6 +144,12 @@ impl Product {
         }
         None
     }
+    fn rows(&self) -> Operand {
+        Operand { side: Side::First, value: self.sum.rows }
+    }
+    fn columns(&self) -> Operand {
+        Operand { side: Side::Second, value: self.sum.columns }
+    }
     /// Are the columns in a stage, of which several warps read them?
     fn is_of_stages(&self, g: &Graph) -> bool {
         self.of.is_of_group() && self.sum.staged_columns(g)
@@ -159,14 +165,13 @@ impl Product {
     /// Are a lane's words of a column 16 bytes in memory, and those of a row two bytes of a word, as loops that become rings have them?
     fn has_units(&self, g: &mut Graph) -> bool {
         let Some(mut first) = self.tile.operand(g, Side::First).into_iter().next() else { return false };
-        let row = self.word(g, (Side::First, self.sum.rows), first.word, &mut first.at);
+        let row = self.word(g, self.rows(), first.word, &mut first.at);
         if g[row].op != Op::ScaledPair {
             return false;
         }
         let words = self.tile.words(Side::Second);
         let units = self.tile.operand(g, Side::Second).into_iter().take(words as usize);
-        let loads: Vec<Id> =
-            units.map(|mut unit| self.word(g, (Side::Second, self.sum.columns), unit.word, &mut unit.at)).collect();
+        let loads: Vec<Id> = units.map(|mut unit| self.word(g, self.columns(), unit.word, &mut unit.at)).collect();
         if !loads.iter().all(|&load| g[load].op == Op::Load) {
             return false;
         }
@@ -212,12 +217,11 @@ impl Product {
     fn step(&self, g: &mut Graph, step: i64) -> Id {
         let mut src = Sources::new();
         let of_stages = self.is_of_stages(g);
-        let (rows, columns) = ((Side::First, self.sum.rows), (Side::Second, self.sum.columns));
-        let words = [(rows, !self.rows_in_units), (columns, !of_stages)];
-        for (side, value) in words.into_iter().filter(|w| w.1).map(|w| w.0) {
-            for mut register in self.tile.operand(g, side) {
-                let word = step * self.tile.words(side) + register.word;
-                src.push(self.word(g, (side, value), word, &mut register.at));
+        let words = [(self.rows(), !self.rows_in_units), (self.columns(), !of_stages)];
+        for operand in words.into_iter().filter(|w| w.1).map(|w| w.0) {
+            for mut register in self.tile.operand(g, operand.side) {
+                let word = step * self.tile.words(operand.side) + register.word;
+                src.push(self.word(g, operand, word, &mut register.at));
             }
         }
         let dtype = self.of.sum.one().with_lanes(self.of.sums.registers() as u16);
@@ -233,25 +237,28 @@ impl Product {
         g.intern(Node { op, dtype, src, arg: Arg::Int(self.of.number()) })
     }
     /// A lane's word of an operand, with `at` in place of the ranges of its outputs.
-    fn word(&self, g: &mut Graph, (side, value): (Side, Id), word: i64, at: &mut FxHashMap<Id, Id>) -> Id {
+    fn word(&self, g: &mut Graph, of: Operand, word: i64, at: &mut FxHashMap<Id, Id>) -> Id {
+        let (Operand { side, value }, range) = (of, self.term);
         if !self.sum.is_unpacked(g) {
             let first = self.place(g, side, word);
-            return pair(g, value, self.term, (first, 1), at);
+            return pair(g, value, Terms { range, first, apart: 1 }, at);
         }
         let ([first, apart], of_lane) = (halves::word(word), g.int(self.terms / halves::LANES));
         let lane = g.mul(self.tile.part(side), of_lane);
         match side {
-            Side::First => unpacked::pair(g, value, self.term, lane, [first, first + apart], at),
+            Side::First => {
+                unpacked::pair(g, value, unpacked::Terms { range, lane, low: first, high: first + apart }, at)
+            }
             Side::Second if self.of.is_of_group() => {
                 let (part, of_lane) = (self.tile.part(side), self.terms / halves::LANES);
                 let first =
                     halves::unit_word(g, part, word / self.tile.words(side), word % self.tile.words(side) * of_lane);
-                pair(g, value, self.term, (first, apart), at)
+                pair(g, value, Terms { range, first, apart }, at)
             }
             Side::Second => {
                 let first = g.int(first);
                 let first = g.add(lane, first);
-                pair(g, value, self.term, (first, apart), at)
+                pair(g, value, Terms { range, first, apart }, at)
             }
         }
     }
@@ -265,13 +272,29 @@ impl Product {
     }
 }
 
-/// The word of the halves at the term `at` and so many behind it.
-fn pair(g: &mut Graph, value: Id, term: Id, (at, apart): (Id, i64), map: &mut FxHashMap<Id, Id>) -> Id {
-    let apart = g.int(apart);
-    let next = g.add(at, apart);
-    let [low, high] = [at, next].map(|k| {
+/// One side of a product.
+#[derive(Clone, Copy)]
+struct Operand {
+    side: Side,
+    value: Id,
+}
+
+/// Two terms of a sum.
+struct Terms {
+    /// The range of the terms.
+    range: Id,
+    first: Id,
+    /// How far behind it the second is.
+    apart: i64,
+}
+
+/// The word of the halves at these terms.
+fn pair(g: &mut Graph, value: Id, terms: Terms, map: &mut FxHashMap<Id, Id>) -> Id {
+    let apart = g.int(terms.apart);
+    let next = g.add(terms.first, apart);
+    let [low, high] = [terms.first, next].map(|k| {
         let mut map = map.clone();
-        map.insert(term, k);
+        map.insert(terms.range, k);
         g.substitute(value, &mut map)
     });
     if let Some(word) = neighbours(g, low, high) {

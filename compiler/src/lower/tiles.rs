@@ -52,14 +52,19 @@ pub struct Beside {
     pub count: i64,
 }
 
-/// The sum `value`, written at `offset`, as a tile of these rows and columns.
-pub fn product(
-    g: &mut Graph,
-    [offset, value]: [Id; 2],
-    [row, column]: [Id; 2],
-    beside: Beside,
-    target: &Target,
-) -> Option<Tile> {
+/// A sum of a nest whose rows and columns are those of tiles.
+pub struct SumOfTile {
+    /// Where it is written.
+    pub offset: Id,
+    pub value: Id,
+    /// The ranges of rows and columns.
+    pub row: Id,
+    pub column: Id,
+}
+
+/// The sum as a tile.
+pub fn product(g: &mut Graph, sum: SumOfTile, beside: Beside, target: &Target) -> Option<Tile> {
+    let SumOfTile { offset, value, row, column } = sum;
     let of = target.machine.tile_fragment()?;
     let n = g[value].clone();
     let product = (n.op == Op::Reduce).then(|| g[n.src[0]].clone()).filter(|p| p.op == Op::Mul)?;

@@ -121,9 +121,10 @@ impl Choose<'_> {
         g: &Graph,
         tried: &mut Option<Graph>,
         i: usize,
-        (draft, price): &(Draft, Price),
+        kernel: &(Draft, Price),
         all: bool,
     ) -> Vec<(Workgroup, Alternative)> {
+        let (draft, price) = kernel;
         let worthwhile = all || price.floor < price.seconds * (1.0 - MARGIN);
         let mut options = vec![];
         for (n, proposal) in self.again.proposals(g, draft, self.rooms[i], worthwhile).into_iter().enumerate() {

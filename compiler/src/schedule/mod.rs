@@ -72,7 +72,7 @@ pub fn schedule(of: &Decomposed, mut g: Graph, target: &Target, decider: &mut De
     let mut shares = merge(&g, &kernels, &level, target, decider);
     let mut rooms = vec![occupancy::room(target); kernels.len()];
     if target.machine.kind == MachineKind::Gpu {
-        shares.iter().for_each(|s| in_one_round(&mut g, s, &mut kernels, &mut rooms, target, &again));
+        shares.iter().for_each(|s| in_one_round(&mut g, s, &mut kernels, &mut rooms, &again));
     }
     let choose = Choose { function: of.function, again: &again, rooms: &rooms };
     choose.workgroups(&mut g, &mut shares, &mut kernels, decider);

@@ -169,7 +169,8 @@ fn simt(case: &Case) -> Result<Applied, String> {
     let mut nests = Vec::new();
     for &nest in &p.roots {
         let fused = testing::fused(&mut g, nest);
-        let first = || testing::propose_threads(&g, nest, fused, None, &target, false).remove(0).plan;
+        let of = testing::ThreadNest { store: nest, fused, accumulators: None };
+        let first = || of.proposals(&g, &target, false).remove(0).plan;
         let plan = case.parsed("plan")?.unwrap_or_else(first);
         let of = if matches!(plan, NestPlan::Warps(_)) { nest } else { fused };
         nests.push(testing::simt(&mut g, of, &plan, &target, &mut ranges));

@@ -429,7 +429,8 @@ fn same_elements(case: &Case, g: &mut Graph, row: Id, k: Id) -> Result<(Id, Clai
     let base = g.add(start, block);
     let before = e.decode(g, file, base, within);
     let packed = g.intern(gristmill_uop::Node { src: Default::default(), ..g[file].clone() });
-    let after = packing.decode(g, packed, layout, row, k, columns);
+    let place = packing.place(g, layout, row, k, columns);
+    let after = packing.decode(g, packed, &place);
     let rows = g.max_of(row) + 1;
     let dims = vec![(rows as u64).next_multiple_of(layout.lanes() as u64) as i64, columns];
     let laid_out = LaidOut { slot: 0, encoding: e, layout, dims };
@@ -445,7 +446,8 @@ pub fn prepack(case: &Case) -> Result<Applied, String> {
     let layout = layout(case.get("layout").ok_or("no `layout`")?)?;
     let columns = case.parsed::<i64>("columns")?.ok_or("no `columns`")?;
     let packing = Packing::of(e).ok_or("a format that is not taken apart")?;
-    let program = testing::prepack(e, &packing, layout, columns as usize, &target, None);
+    let rows = testing::PackedRows { encoding: e, packing: &packing, layout, columns: columns as usize };
+    let program = testing::prepack(&rows, &target, None);
     let mut g = Graph::new();
     let [rows, all] = [3 * layout.lanes(), columns].map(|n| g.int(n));
     let (row, k) = (g.range(rows, 1, RangeKind::Loop), g.range(all, 2, RangeKind::Loop));

@@ -1,6 +1,6 @@
 //! Kernels that are no contraction of weights: elementwise work and reductions.
 
-use super::around::Around;
+use super::around::{Around, Uncut};
 use super::factors::tiled;
 use crate::decompose::halves;
 use crate::nest::{divisor, host_bound};
@@ -21,14 +21,8 @@ const CHUNK: i64 = 64;
 const CHUNK_OF_DATA: i64 = 16;
 
 /// Enough workgroups for the machine, the last axes inside; `own` are the axes of a contraction's factors. Other shapes only if `all` are wanted.
-pub fn plain(
-    g: &Graph,
-    nests: &[Id],
-    axes: &[Id],
-    own: Option<[usize; 2]>,
-    around: &Around,
-    all: bool,
-) -> Vec<Proposal<Workgroup>> {
+pub fn plain(g: &Graph, of: Uncut, own: Option<[usize; 2]>, around: &Around, all: bool) -> Vec<Proposal<Workgroup>> {
+    let Uncut { nests, axes } = of;
     let (target, tiles) = (around.target, around.derived.tiles);
     // Axes that may go over the launch.
     let threads = target.machine.kind == MachineKind::Gpu;

@@ -27,7 +27,7 @@ pub fn tiles(g: &Graph, store: Id, product: &Product, target: &Target) -> i64 {
 /// How the warps of a workgroup could share the product, the heuristic's choice first.
 pub fn warps(g: &Graph, store: Id, product: &Product, target: &Target) -> Vec<Proposal<NestPlan>> {
     let threads = target.threads as i64;
-    let of = |most: i64, tall: i64, along: Along| shared(g, product, threads / WARP, [most, tall], along);
+    let of = |wide: i64, tall: i64, along: Along| shared(g, product, threads / WARP, Tiles { wide, tall }, along);
     let rows = |most: i64, tall: i64| of(most, tall, Along::Rows);
     let first = if product.is_staged(g) { BESIDE } else { beside(product, threads / WARP) };
     let others = [
@@ -81,6 +81,15 @@ fn beside(product: &Product, warps: i64) -> i64 {
     ((product.tiles_beside() + along_columns - 1) / along_columns).clamp(1, BESIDE)
 }
 
+/// Tiles of a warp, at most.
+#[derive(Clone, Copy)]
+struct Tiles {
+    /// Beside one another.
+    wide: i64,
+    /// Above one another.
+    tall: i64,
+}
+
 /// What warps share first.
 #[derive(Clone, Copy, PartialEq)]
 enum Along {
@@ -93,12 +102,12 @@ enum Along {
 }
 
 /// How so many warps share it, with at most so many tiles beside one another and above one another.
-fn shared(g: &Graph, product: &Product, mut warps: i64, [most_wide, most_tall]: [i64; 2], along: Along) -> Warps {
+fn shared(g: &Graph, product: &Product, mut warps: i64, most: Tiles, along: Along) -> Warps {
     let apart = product.of_both(g).filter(|n| warps % n == 0 && along != Along::Together);
     warps /= apart.unwrap_or(1);
     let beside = product.tiles_beside();
     let whole = product.is_fused(g);
-    let blocks = if whole { 1 } else { (beside + most_wide - 1) / most_wide };
+    let blocks = if whole { 1 } else { (beside + most.wide - 1) / most.wide };
     let (rows, columns) = match along {
         Along::Columns => {
             let columns = power_divisor(blocks, warps);
@@ -112,10 +121,10 @@ fn shared(g: &Graph, product: &Product, mut warps: i64, [most_wide, most_tall]: 
     let wide = (beside + blocks - 1) / blocks;
     // Of rows in a stage a lane takes as many as one store of 16 bytes has room for.
     let staged = product.sum.staged_rows(g);
-    let most = if staged { 8 / g.scalar(product.nest.value).bytes() as i64 } else { TILES / wide };
+    let of_lane = if staged { 8 / g.scalar(product.nest.value).bytes() as i64 } else { TILES / wide };
     let tall = match whole {
         true => product.high / rows,
-        false => power_divisor(product.high / rows, most.min(TILES / wide).min(most_tall)),
+        false => power_divisor(product.high / rows, of_lane.min(TILES / wide).min(most.tall)),
     };
     Warps { apart: apart.is_some(), rows, columns, wide, tall, groups: false }
 }
