@@ -63,7 +63,7 @@ pub(crate) fn program(g: &Graph, launch: &Launch, mapped: &[Mapped], with: &mut 
     let launched = Launched {
         g: &linear,
         bodies: &codes,
-        beside: (linear.max_of(groups).saturating_add(units - 1)) / units,
+        workgroups_per_unit: (linear.max_of(groups).saturating_add(units - 1)) / units,
         scratch: signature.scratch_bytes,
         first: launch.level == 0,
         target,
@@ -135,7 +135,7 @@ fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
         let site = format!("{} {} nest {i}", slots.function.name, body.title);
         let site = Decision::new("nest", site, vec![]);
         // A loop that nests share stays around them as it is.
-        let (bare, shared) = Nest::of(g, nest).apart(g, RangeKind::Fused);
+        let (bare, shared) = Nest::of(g, nest).split_loops(g, RangeKind::Fused);
         let tile = tiles::ranges(g, &g[bare].src[3..], &target.machine).and(target.machine.tile_fragment());
         let mapping = Mapping { target, ranges: &mut ranges, site, decider: with.decider };
         let (mapped, chosen) = match target.machine.kind {
@@ -147,7 +147,7 @@ fn mapped(g: &mut Graph, body: &Body, with: &mut Emission) -> Mapped {
             }
         };
         before = accumulators_of(g, nest, &chosen).or(before);
-        nests.push(Nest::of(g, mapped).within(&shared).store(g));
+        nests.push(Nest::of(g, mapped).with_loops(&shared).store(g));
         plan.nests.push(chosen);
     }
     let nests = units::units(g, nests, &plan.nests, &target.machine);

@@ -17,7 +17,7 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use smallvec::smallvec;
 
 /// Most groups of rows of one launch.
-const MOST: i64 = 1 << 31;
+const MOST_GROUPS: i64 = 1 << 31;
 /// The variable that says how many groups of rows.
 const GROUPS: &str = "groups";
 
@@ -44,7 +44,7 @@ pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) 
     let mut p = Prepack { g, packing, e, layout, lanes, columns, file, out, ranges: Ranges::after(0) };
     let of_rows = |layout: Layout| layout.bytes(e, &[lanes, columns]).unwrap_or(usize::MAX);
     let bound = target.machine.largest_binding / of_rows(Layout::File).max(of_rows(layout));
-    let groups = p.g.var(GROUPS, 1, MOST.min(bound as i64).max(1));
+    let groups = p.g.var(GROUPS, 1, MOST_GROUPS.min(bound as i64).max(1));
     let group = p.range(groups, RangeKind::Global);
     let mut nests = Vec::new();
     for leaf in &packing.leaves {

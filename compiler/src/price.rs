@@ -22,18 +22,18 @@ pub(crate) const TYPICAL: i64 = 1024;
 
 /// Operations that a term takes of a GPU's threads where a weight's element is unpacked by itself: down projections of experts of eight sequences, 100 M terms, took an
 /// H200 325 us.
-const ALONE: f64 = 200.0;
+const OPERATIONS_OF_UNPACKED_TERM: f64 = 200.0;
 
 /// Operations of a GPU's rate, which counts a multiplication and its addition as two, that one of a stage takes: what is staged is compared, converted and
 /// divided, and rarely multiplied and added. H200, tokens a second with 1, 2, 3 and 4: Qwen3-30B-A3B Q4_K_M 445, 480, 450, 449; Llama 3.1 8B Q4_0 511, 536,
 /// 536, 536; GLM-4.7-Flash Q4_0 619, 617, 606, 468; gpt-oss-20b 463, 463, 460, 469.
-const OF_A_STAGE: f64 = 2.0;
+const OPERATIONS_OF_STAGED_ONE: f64 = 2.0;
 
 /// Lanes that words of a packed weight have at least, where a CPU multiplies several at a time.
 const LEAST_LANES: f64 = 4.0;
 
 /// Operations of all lanes of a vector that a product of one word takes: 0.9 ns of a core whose rate is 48 operations a nanosecond (EPYC, AVX2, 512 words of a row).
-const WORD_ALONE: f64 = 5.0;
+const OPERATIONS_OF_LONE_WORD: f64 = 5.0;
 
 /// What one kernel costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -101,7 +101,7 @@ impl Counter<'_> {
 }
 
 /// Iterations of a loop whose loads wait for memory together, where each thread takes all of them.
-const TOGETHER: f64 = 8.0;
+const ITERATIONS_IN_FLIGHT: f64 = 8.0;
 
 impl Counter<'_> {
     /// How often a thread waits for memory before it knows where the operands of its sums lie: in a nest whose threads are counted already each of them computes
@@ -118,12 +118,12 @@ impl Counter<'_> {
         let far = inner.filter(|&n| g.any(n, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param));
         let loops = far.filter(|&n| g[n].src[1..].iter().any(|&r| g.range_kind(r) == Some(RangeKind::Reduce)));
         let terms = |n: Id| g[n].src[1..].to_vec();
-        loops.map(terms).map(|ranges| (self.product(ranges) / TOGETHER).ceil()).sum()
+        loops.map(terms).map(|ranges| (self.product(ranges) / ITERATIONS_IN_FLIGHT).ceil()).sum()
     }
     /// Does a CPU load a word of a packed weight with others beside it, as lanes of a vector: is there a range of the nest along which words are neighbours, and if that is
     /// one of outputs, all else that depends on it? A workgroup that has one row of many that are interleaved loads them one by one, and so does a nest whose other
     /// operands lie across those rows. `order` has the nodes of the nest.
-    fn beside(&mut self, load: Id, closed: &[Id], order: &[Id]) -> bool {
+    fn loads_neighbours(&mut self, load: Id, closed: &[Id], order: &[Id]) -> bool {
         let g = self.g;
         if self.machine.kind != MachineKind::Cpu || self.machine.lanes <= 1 {
             return true;
@@ -175,7 +175,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
             main_cached += groups * cached;
         } else if staged {
             // Every worker does its share of the runs; nothing else of the workgroup proceeds meanwhile.
-            let each = if target.machine.kind == MachineKind::Gpu { OF_A_STAGE } else { 1.0 };
+            let each = if target.machine.kind == MachineKind::Gpu { OPERATIONS_OF_STAGED_ONE } else { 1.0 };
             let operations = target.machine.operations / each;
             let seconds = runs * both(ops / operations, cached / target.machine.cache_bandwidth);
             price.stages += seconds.max(weights_again(&mut c, nest, &globals, bytes, runs));
@@ -186,7 +186,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Price {
             main_cached += runs * cached;
         }
         if !staged && target.machine.kind == MachineKind::Gpu {
-            price.stages += (in_turn(&mut c, nest, &globals) - 1.0) * target.machine.latency;
+            price.stages += (rows_in_turn(&mut c, nest, &globals) - 1.0) * target.machine.latency;
         }
         price.stages += c.serial(nest) * target.machine.latency * rounds(groups / resident as f64, target);
     }
@@ -239,18 +239,18 @@ fn runs(c: &mut Counter, nest: Id, globals: &[Id], target: &Target) -> f64 {
 
 /// Seconds for which workgroups wait at the end of a stage. One workgroup alone does not fill the machine: latency of its loads, those from memory
 /// before all, for each of those that come one after the other.
-fn wait(g: &Graph, nest: Id, beside: f64, target: &Target) -> f64 {
+fn wait(g: &Graph, nest: Id, workgroups: f64, target: &Target) -> f64 {
     if target.machine.kind == MachineKind::Cpu {
         return target.machine.barrier;
     }
     let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
     let latency = if far { target.machine.latency } else { 0.2 * target.machine.latency };
-    rounds(beside, target) * (target.machine.barrier + latency)
+    rounds(workgroups, target) * (target.machine.barrier + latency)
 }
 
 /// How often a GPU's workgroups take turns: so many of them, for each that a unit holds beside others.
-fn rounds(beside: f64, target: &Target) -> f64 {
-    (beside / target.machine.units as f64).max(1.0)
+fn rounds(workgroups: f64, target: &Target) -> f64 {
+    (workgroups / target.machine.units as f64).max(1.0)
 }
 
 /// Is the nest a copy from memory as it is? A GPU makes it beside other work.
@@ -325,7 +325,7 @@ fn jumps_of(c: &mut Counter, nest: Id, globals: &[Id]) -> f64 {
 
 /// Rows of a packed weight that data chooses (experts) and that a workgroup of a GPU takes one after the other, at least one: each begins where no thread has asked for anything, and
 /// waits. Qwen3-30B-A3B's down projections by eight experts in turn and by one, with the sum of eight in the next launch, H100: 17.1 us and 8.7 (4.5 in that launch).
-fn in_turn(c: &mut Counter, nest: Id, globals: &[Id]) -> f64 {
+fn rows_in_turn(c: &mut Counter, nest: Id, globals: &[Id]) -> f64 {
     let g = c.g;
     let of = chosen_rows(g, nest).into_iter().map(|(address, chosen)| {
         // What an index is summed over is no row.
@@ -442,8 +442,8 @@ fn work(
                 let buffer = &g[node.src[0]];
                 let packed = matches!(buffer.arg, Arg::Packed(..));
                 let bytes = node.dtype.scalar.bytes() as f64;
-                if packed && node.dtype.scalar == Scalar::U32 && !c.beside(n, closed, &order) {
-                    of_words = WORD_ALONE * c.machine.lanes as f64;
+                if packed && node.dtype.scalar == Scalar::U32 && !c.loads_neighbours(n, closed, &order) {
+                    of_words = OPERATIONS_OF_LONE_WORD * c.machine.lanes as f64;
                 }
                 // Weights of a stage are read again by every workgroup.
                 if !packed || g[g[nest].src[0]].op == Op::Local {
@@ -454,7 +454,7 @@ fn work(
                 }
             }
             Op::Reduce => {
-                let alone = if unpacked_alone(g, n, c.machine) { ALONE } else { 1.0 };
+                let alone = if unpacked_alone(g, n, c.machine) { OPERATIONS_OF_UNPACKED_TERM } else { 1.0 };
                 let of = products.iter().find(|p| p.id == n);
                 let weight = of.map_or(alone, |p| p.surplus * c.machine.term_of(p.by));
                 ops += weight * c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));

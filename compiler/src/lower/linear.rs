@@ -19,7 +19,7 @@ use super::tiles::{self, Tile};
 use super::unpacked;
 use super::vector::{splat, vectorise};
 use crate::nest::{Nest, global_ranges, identity, unmasked};
-use crate::price::occupancy::WORDS;
+use crate::price::occupancy::REGISTERS_OF_INTEGER_SUMS;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
@@ -391,7 +391,7 @@ impl<'a> Emitter<'a> {
                     }
                     // Sums of integer sums need registers beside their own: more than there are go into another loop.
                     let room = if g.any(node.src[0], |_, n| n.op == Op::Reduce) {
-                        self.target.registers.saturating_sub(WORDS).max(1)
+                        self.target.registers.saturating_sub(REGISTERS_OF_INTEGER_SUMS).max(1)
                     } else {
                         usize::MAX
                     };
@@ -440,7 +440,7 @@ impl<'a> Emitter<'a> {
             values = pairs::join(self.g, values);
         }
         if values.iter().all(|v| multiplies_unpacked(self.g, v.1)) {
-            values = in_turn(values);
+            values = interleaved(values);
         }
         let updates: Vec<Update> = values.into_iter().map(|(acc, value, op)| self.update(acc, value, op)).collect();
         // Loops first, shared by all; then each term as late as possible, so that few values wait in registers.
@@ -563,7 +563,7 @@ fn multiplies_unpacked(g: &Graph, value: Id) -> bool {
 
 /// Terms of several sums, the first of each before the second of any: what one product has unpacked the next ones use while it is in registers, and none waits for
 /// the one before it.
-fn in_turn(values: Vec<(Id, Id, ReduceOp)>) -> Vec<(Id, Id, ReduceOp)> {
+fn interleaved(values: Vec<(Id, Id, ReduceOp)>) -> Vec<(Id, Id, ReduceOp)> {
     let mut of_sum: FxHashMap<Id, usize> = FxHashMap::default();
     let mut numbered: Vec<(usize, (Id, Id, ReduceOp))> = values
         .into_iter()

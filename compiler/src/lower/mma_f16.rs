@@ -17,9 +17,9 @@ use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
 /// Terms of a word.
-const PAIR: i64 = 2;
+const TERMS_OF_WORD: i64 = 2;
 /// Bytes of a word.
-const WORD: i64 = 4;
+const BYTES_OF_WORD: i64 = 4;
 
 /// `value` with such sums as matrix products; `closed` are the ranges of its nest.
 pub fn products(g: &mut Graph, value: Id, closed: &[Id], target: &Target) -> Id {
@@ -175,7 +175,7 @@ impl Product {
         if !loads.iter().all(|&load| g[load].op == Op::Load) {
             return false;
         }
-        let bytes = WORD / g.unit_bytes(g[loads[0]].src[0]);
+        let bytes = BYTES_OF_WORD / g.unit_bytes(g[loads[0]].src[0]);
         let first = g.linear(g[loads[0]].src[1]);
         loads.iter().enumerate().all(|(i, &load)| {
             let mut at = g.linear(g[load].src[1]);
@@ -264,8 +264,12 @@ impl Product {
     }
     /// The first term of a lane's word: neighbours in memory are one load; of a stage lanes take a word each, and the next where those of all end.
     fn place(&self, g: &mut Graph, side: Side, word: i64) -> Id {
-        let lanes = self.of.terms / (PAIR * self.tile.words(side));
-        let (of_lane, apart) = if self.sum.staged_rows(g) { (PAIR, PAIR * lanes) } else { (self.terms / lanes, PAIR) };
+        let lanes = self.of.terms / (TERMS_OF_WORD * self.tile.words(side));
+        let (of_lane, apart) = if self.sum.staged_rows(g) {
+            (TERMS_OF_WORD, TERMS_OF_WORD * lanes)
+        } else {
+            (self.terms / lanes, TERMS_OF_WORD)
+        };
         let (of_lane, at) = (g.int(of_lane), g.int(apart * word));
         let lane = g.mul(self.tile.part(side), of_lane);
         g.add(lane, at)
@@ -313,7 +317,7 @@ pub(super) fn neighbours(g: &mut Graph, low: Id, high: Id) -> Option<Id> {
     let unit = g.unit_bytes(a.src[0]);
     let (first, mut second) = (g.linear(a.src[1]), g.linear(b.src[1]));
     let mut all = std::iter::once(first.constant).chain(first.terms.iter().map(|t| t.1));
-    let aligned = all.all(|c| c * unit % WORD == 0);
-    second.constant -= WORD / PAIR / unit;
+    let aligned = all.all(|c| c * unit % BYTES_OF_WORD == 0);
+    second.constant -= BYTES_OF_WORD / TERMS_OF_WORD / unit;
     (aligned && first == second).then(|| g.load(a.src[0], a.src[1], Scalar::U32))
 }

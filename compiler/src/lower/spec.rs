@@ -29,7 +29,7 @@ const WIDE_WRITES: [usize; 3] = [4, 8, 16];
 /// Bytes of an asynchronous copy.
 const COPIES: usize = 16;
 /// Bytes of a register, in which each part of a wide load lies.
-const WORD: usize = 4;
+const BYTES_OF_WORD: usize = 4;
 
 /// Is this linear code? The first statement that is not.
 ///
@@ -403,7 +403,7 @@ impl<'a> Checker<'a> {
         let g = self.g;
         let fits = matches!(g[buffer].arg, Arg::Packed(..)) || g.scalar(value) == g.scalar(buffer);
         let word = g[buffer].op == Op::Local && g.scalar(buffer).is_half() && g.scalar(value) == Scalar::U32;
-        let fits = fits || word && self.aligned(buffer, at, WORD);
+        let fits = fits || word && self.aligned(buffer, at, BYTES_OF_WORD);
         let lanes = self.threads.is_empty() || g[value].dtype.lanes == 1;
         self.hold(fits && lanes, "what is written is of the buffer's type, or two halves of a stage", value)?;
         self.value(value, buffer)
@@ -414,7 +414,7 @@ impl<'a> Checker<'a> {
         let memory = g[a.buffer].op == Op::Param && !matches!(g[a.buffer].arg, Arg::Packed(..));
         let number = matches!(of, Scalar::F32 | Scalar::F16 | Scalar::I32);
         self.hold(memory && number, "what is added to is f32, f16 or i32 in memory", a.buffer)?;
-        let pair = || of == Scalar::F16 && a.atomic && self.aligned(a.buffer, a.at, WORD);
+        let pair = || of == Scalar::F16 && a.atomic && self.aligned(a.buffer, a.at, BYTES_OF_WORD);
         let fits = a.values.len() == 1 || a.values.len() == 2 && pair();
         self.hold(fits, "what is added at once is one value, or two halves of a word", a.at)?;
         for &value in &a.values {
@@ -459,7 +459,7 @@ impl<'a> Checker<'a> {
             };
             self.hold(here, "a part of a wide load is a load of its buffer, at its byte", load)?;
             let size = n.dtype.scalar.bytes();
-            let inside = n.dtype.lanes == 1 && byte + size <= bytes && byte % WORD + size <= WORD;
+            let inside = n.dtype.lanes == 1 && byte + size <= bytes && byte % BYTES_OF_WORD + size <= BYTES_OF_WORD;
             self.hold(inside, "a part of a wide load lies in it, and in one of its words", load)?;
             if let Some(rule) = nodes::broken(g, n, &self.threads) {
                 return Err(self.error(rule, load));
@@ -500,7 +500,7 @@ impl<'a> Checker<'a> {
         for &(load, byte) in parts {
             let n = &g[load];
             let far = n.op == Op::Load && g[n.src[0]].op == Op::Param && n.dtype.lanes == 1;
-            let inside = byte % WORD + n.dtype.scalar.bytes() <= WORD && byte < bytes;
+            let inside = byte % BYTES_OF_WORD + n.dtype.scalar.bytes() <= BYTES_OF_WORD && byte < bytes;
             self.hold(far && inside, "a copy is of loads from memory, each within one of its words", load)?;
             self.defined(load)?;
         }

@@ -11,7 +11,7 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
 use rustc_hash::FxHashMap;
 
 /// Ranges that lowering makes have numbers behind all others.
-const BEHIND: u32 = 1 << 24;
+const FIRST_RANGE_OF_LOWERING: u32 = 1 << 24;
 
 /// An element of a weight, `(code + zero)·factor + term`, with a code from 0 to 255, or of bf16 to 127.
 pub struct Element {
@@ -103,7 +103,7 @@ pub struct Terms {
 pub fn pair(g: &mut Graph, value: Id, terms: Terms, map: &mut FxHashMap<Id, Id>) -> Id {
     let Terms { range, lane, low, high } = terms;
     let quad = low / QUAD * QUAD;
-    let byte = Ranges::after(BEHIND).fixed(g, QUAD, RangeKind::Unroll);
+    let byte = Ranges::after(FIRST_RANGE_OF_LOWERING).fixed(g, QUAD, RangeKind::Unroll);
     let first = g.int(quad);
     let first = g.add(lane, first);
     let here = g.add(first, byte);

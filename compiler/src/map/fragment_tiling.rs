@@ -114,7 +114,7 @@ impl TileRanges {
         use RangeKind::{Loop, Reduce, Unroll, Upcast, Vector};
         let mut range = |g: &mut Graph, n: i64, kind: RangeKind| ranges.fixed(g, n, kind);
         let &Counts { of, high, row_warps, column_warps, tall, wide, blocks, at_once } = counts;
-        let of_both = if plan.apart { Vector } else { Loop };
+        let of_both = if plan.batch_warps { Vector } else { Loop };
         let both = product.both.map(|r| (r, range(g, g.max_of(g[r].src[0]), of_both)));
         let row_step = range(g, high / row_warps / tall, Loop);
         let block_step = range(g, blocks / column_warps, Loop);

@@ -15,9 +15,9 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
 
 /// Most sums that share a loop.
-const TOGETHER: i64 = 4;
+const SUMS_OF_A_LOOP: i64 = 4;
 /// Statements of one loop body above which unrolling stops.
-const BODY_LIMIT: i64 = 320;
+const MOST_STATEMENTS: i64 = 320;
 /// Most iterations of a plain (not packed) reduction that are unrolled, in vectors. With the accumulators there will be, their operands
 /// have room in the registers.
 const PLAIN_UNROLL: i64 = 4;
@@ -79,7 +79,7 @@ impl Optimiser<'_> {
     /// Sums of a few outputs share a loop: two rows of weights come from memory at once, and what they are multiplied with is read once.
     fn fused(&mut self, store: Id) -> Id {
         let all = outermost_reductions(self.g, store);
-        let few = self.upcasts(store) * all.len() as i64 <= TOGETHER;
+        let few = self.upcasts(store) * all.len() as i64 <= SUMS_OF_A_LOOP;
         self.made.fused = self.plan.map_or(few, |p| p.fused);
         if !self.made.fused {
             return store;
@@ -230,7 +230,7 @@ impl Optimiser<'_> {
                 }
             };
             let statements = (whole / l) * wanted.upcasts * if block.is_some() { 4 } else { 1 };
-            let most = if statements <= BODY_LIMIT * 2 { whole / l } else { (whole / l).min(2) };
+            let most = if statements <= MOST_STATEMENTS * 2 { whole / l } else { (whole / l).min(2) };
             let unroll = mine.flatten().map_or(most, |s| divisor(whole / l, s.unroll));
             let [lane, u, inner, outer] = self.cut(r, n, Cut { lanes: l, unroll, block: whole });
             let mut index = self.g.int(0);

@@ -150,13 +150,13 @@ fn copied_first(g: &mut Graph, x: &mut Expander, out: &mut Draft, resident: &Sta
     let fills = |&nest: &Id| g[g[nest].src[0]].op == Op::Local && Some(&g[g[nest].src[0]].arg) == number.as_ref();
     let Some(at) = out.nests.iter().position(fills) else { return };
     out.nests[..=at].rotate_right(1);
-    out.when.alone = true;
+    out.when.exclusive = true;
     if let Some(begin) = out.fresh
         && let Some(nest) = fresh_rows(g, x, out.nests[0], resident, begin)
     {
         out.nests.insert(1, nest);
         let last = g.int(resident.size - 1);
-        out.when.early = Some(g.lt(last, begin));
+        out.when.prologue = Some(g.lt(last, begin));
     }
 }
 

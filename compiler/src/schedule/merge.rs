@@ -63,7 +63,7 @@ pub fn merge(
     decider: &mut Decider,
 ) -> Vec<Share> {
     let mut out: Vec<Share> = Vec::new();
-    let alone = |i: usize| kernels[i].0.when.alone || custom::called(g, kernels[i].0.root).is_some();
+    let alone = |i: usize| kernels[i].0.when.exclusive || custom::called(g, kernels[i].0.root).is_some();
     for (i, (k, price)) in kernels.iter().enumerate() {
         let fits = |s: &Share| s.level == level[i] && !alone(i) && !s.kernels.iter().any(|&k| alone(k));
         let mate = out.iter_mut().find(|s| target.merge && fits(s));

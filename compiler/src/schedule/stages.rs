@@ -146,7 +146,7 @@ fn stage(
         let index: Indices = g[read].src[1..].into();
         // A processor's vectors see what is contiguous of an index that is held.
         let threads = around.target.machine.kind == MachineKind::Gpu;
-        let place = |(&i, r): (&Id, &Span)| if threads { within(g, i, r) } else { g.sub(i, r.base) };
+        let place = |(&i, r): (&Id, &Span)| if threads { index_in_stage(g, i, r) } else { g.sub(i, r.base) };
         let local_index: Indices = index.iter().zip(&region).map(place).collect();
         let offset = flatten(g, &extents, &local_index);
         let as_read = g[read].dtype;
@@ -156,7 +156,7 @@ fn stage(
 }
 
 /// An index as a stage has it. Behind the last element the stage has that one again, so nobody who reads it holds its index below it.
-fn within(g: &mut Graph, index: Id, span: &Span) -> Id {
+fn index_in_stage(g: &mut Graph, index: Id, span: &Span) -> Id {
     let n = &g[index];
     if n.op == Op::Min && span.last == Some(n.src[1]) {
         let held = n.src[0];

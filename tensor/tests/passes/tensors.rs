@@ -222,7 +222,7 @@ fn buffers(c: &mut Context, nodes: &[Id]) -> FxHashMap<Id, Id> {
 
 fn shown(g: &Graph, numbers: &Numbers, d: &Draft) -> String {
     let mut all = d.nests.clone();
-    all.extend(d.when.skip.iter().chain(&d.when.early));
+    all.extend(d.when.skip.iter().chain(&d.when.prologue));
     let (g_of_kernel, roots) = show::stripped(g, &all);
     let mut text = String::new();
     for (i, &s) in d.stages.iter().enumerate() {
@@ -231,7 +231,7 @@ fn shown(g: &Graph, numbers: &Numbers, d: &Draft) -> String {
     let mut when = d.when;
     let mut conditions = roots[d.nests.len()..].iter().copied();
     when.skip = when.skip.and_then(|_| conditions.next());
-    when.early = when.early.and_then(|_| conditions.next());
+    when.prologue = when.prologue.and_then(|_| conditions.next());
     let of_kernel = Numbers::of(&g_of_kernel, &roots);
     text + &show::when(&g_of_kernel, &of_kernel, &when) + &text::print(&g_of_kernel, &roots)
 }

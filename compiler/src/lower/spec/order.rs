@@ -31,7 +31,7 @@ struct Stages {
 /// Does a body of this kernel wait where it has to?
 pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
     if kernel.threads == 1 {
-        return alone(kernel, code);
+        return single_thread(kernel, code);
     }
     predecessors(kernel, code)?;
     shared_loops(g, code)?;
@@ -173,7 +173,7 @@ fn error(rule: &'static str, statement: usize, code: &Code) -> LinearError {
 }
 
 /// A workgroup of one thread waits for nobody.
-fn alone(kernel: &KernelCode, code: &Code) -> Checked {
+fn single_thread(kernel: &KernelCode, code: &Code) -> Checked {
     let of_threads = |s: &Statement| {
         let waits = matches!(s, Statement::Barrier | Statement::AsyncWait(_) | Statement::AsyncCopy { .. });
         waits || matches!(s, Statement::DependencyWait | Statement::LaunchDependents)

@@ -11,14 +11,14 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 
 /// Terms that a thread computes of what is no contraction of weights.
-const TERMS: i64 = 4;
+const TERMS_OF_THREAD: i64 = 4;
 /// Workgroups for each multiprocessor beyond which another costs more than it spreads.
-const WAVES: i64 = 16;
+const MOST_WAVES: i64 = 16;
 /// Below this many elements, one workgroup does everything.
-const SMALL: i64 = 2048;
+const ELEMENTS_OF_ONE_WORKER: i64 = 2048;
 /// Elements of a CPU's workgroup along the last axis, at most, and where only data says how many there are.
-const CHUNK: i64 = 64;
-const CHUNK_OF_DATA: i64 = 16;
+const CHUNK_ELEMENTS: i64 = 64;
+const CHUNK_ELEMENTS_OF_DATA: i64 = 16;
 
 /// Enough workgroups for the machine, the last axes inside; `own` are the axes of a contraction's factors. Other shapes only if `all` are wanted.
 pub fn plain(g: &Graph, of: Uncut, own: Option<[usize; 2]>, around: &Around, all: bool) -> Vec<Proposal<Workgroup>> {
@@ -44,7 +44,7 @@ pub fn plain(g: &Graph, of: Uncut, own: Option<[usize; 2]>, around: &Around, all
     };
     let in_order = of.in_order_of_halves(nests, around);
     let first = match (target.machine.kind, &in_order) {
-        (MachineKind::Cpu, _) => of.for_workers(SMALL, CHUNK),
+        (MachineKind::Cpu, _) => of.for_workers(ELEMENTS_OF_ONE_WORKER, CHUNK_ELEMENTS),
         (MachineKind::Gpu, Some(of_units)) if !of_units.waits => of_units.workgroup.clone(),
         (MachineKind::Gpu, _) => of.for_threads(of.elements(target)),
     };
@@ -63,7 +63,8 @@ pub fn plain(g: &Graph, of: Uncut, own: Option<[usize; 2]>, around: &Around, all
         }
         MachineKind::Cpu => {
             let spread = |small, chunk| of.for_workers(small, chunk);
-            let others = [("smaller chunks", spread(0, CHUNK / 4)), ("larger chunks", spread(0, 4 * CHUNK))];
+            let others =
+                [("smaller chunks", spread(0, CHUNK_ELEMENTS / 4)), ("larger chunks", spread(0, 4 * CHUNK_ELEMENTS))];
             proposals(first, others.into_iter().chain(both))
         }
     }
@@ -109,12 +110,12 @@ impl Plain<'_> {
     /// of 96 that they may have, eight threads took an H100 7.3 us with the exponentials, which had a launch of their own, and one 2.5; 10.0 and 6.1 behind 3,000.
     fn elements(&self, target: &Target) -> i64 {
         let (units, threads) = (target.machine.units as i64, target.threads as i64);
-        let most = TERMS * threads / self.work.max(1);
+        let most = TERMS_OF_THREAD * threads / self.work.max(1);
         let total = self.total().saturating_mul(self.part_elements);
         let share = (total / units).max(threads / 8);
         let of_room = total / room(target);
         let most = if self.ends_with_data && 4 * of_room >= threads { of_room.min(threads) } else { most };
-        (most.max(total / (WAVES * units)).min(share) / self.part_elements).max(1)
+        (most.max(total / (MOST_WAVES * units)).min(share) / self.part_elements).max(1)
     }
     /// Workgroups of threads that write activations in the order in which products read them (`decompose/halves.rs`): a unit of 16 bytes each, neighbours beside one another. Rows as they
     /// are would write two bytes here and there: 2,048 rows of 5,120 took an H200 31 us, bound by requests to its second-level cache.
@@ -176,13 +177,13 @@ impl Plain<'_> {
                 groups *= n;
             } else if let Some(b) = self.fixed(axis) {
                 // Chunks that vectors divide, if there are any; long ones where each has a part of every row that the data asks for.
-                let long = b / (2 * self.units) * chunk / CHUNK;
+                let long = b / (2 * self.units) * chunk / CHUNK_ELEMENTS;
                 let chunk = divisor(b, if self.of_data.is_empty() { chunk } else { long }).max(1);
-                if chunk >= 4 || self.work > CHUNK {
+                if chunk >= 4 || self.work > CHUNK_ELEMENTS {
                     parts.extend(chunks(axis, chunk));
                 }
             } else {
-                parts.extend(chunks(axis, CHUNK_OF_DATA));
+                parts.extend(chunks(axis, CHUNK_ELEMENTS_OF_DATA));
             }
         }
         Workgroup { parts }

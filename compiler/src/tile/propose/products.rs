@@ -14,7 +14,7 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 /// for nothing.
 const TILE: i64 = 64;
 /// Of a smaller one, with which there are workgroups for more multiprocessors: a fragment or two for each warp.
-const LEAST: i64 = 32;
+const LEAST_TILE: i64 = 32;
 
 /// What a workgroup of these nests could compute, by products of fragments, if it can: the first proposal, and how others differ. `own` are the axes on which one
 /// factor alone depends.
@@ -34,7 +34,7 @@ pub fn products(g: &Graph, kernel: Uncut, own: [usize; 2], around: &Around) -> O
     }
     let others: i64 = (0..axes.len()).filter(|i| !own.contains(i)).map(size).product();
     let groups = |tile: i64| others * ((size(rows) + tile - 1) / tile) * ((size(columns) + tile - 1) / tile);
-    let tile = if groups(TILE) >= machine.units as i64 { TILE } else { LEAST };
+    let tile = if groups(TILE) >= machine.units as i64 { TILE } else { LEAST_TILE };
     let shape = |tall: i64, wide: i64| tiled(g, axes, [(rows, tall), (columns, wide)]);
     Some(vec![
         ("tiles of warps", shape(tile, tile)),

@@ -10,9 +10,9 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 
 /// Tiles of tokens beside one another: of eight registers, one has the weight's tile and three take turns with the activations'.
-const BESIDE: i64 = 4;
+const TOKEN_TILES: i64 = 4;
 /// Most of them: one register is left for the activations.
-const MOST_BESIDE: i64 = 6;
+const MOST_TOKEN_TILES: i64 = 6;
 /// Rows of a panel that is read again for every four tiles of tokens: with these it stays in an L2 cache of 2 MiB, and the fewer panels there are the
 /// less often activations come from further away.
 const PANEL_ROWS: i64 = 512;
@@ -49,12 +49,12 @@ pub fn tiles(axes: &Axes, of: &Fragment, target: &Target) -> Vec<Proposal<Workgr
     let panel = (high / (panels * target.machine.units.max(1) as i64)).min(most).max(1);
     let shape = |panel: i64, beside: i64| axes.shape(of, divisor(high, panel), beside);
     let others = [
-        ("fewer tokens", shape(panel, BESIDE / 2)),
-        ("more tokens", shape(panel, MOST_BESIDE)),
-        ("smaller panels", shape((panel / 4).max(1), BESIDE)),
-        ("larger panels", shape(4 * panel, BESIDE)),
+        ("fewer tokens", shape(panel, TOKEN_TILES / 2)),
+        ("more tokens", shape(panel, MOST_TOKEN_TILES)),
+        ("smaller panels", shape((panel / 4).max(1), TOKEN_TILES)),
+        ("larger panels", shape(4 * panel, TOKEN_TILES)),
     ];
-    proposals(shape(panel, BESIDE), others)
+    proposals(shape(panel, TOKEN_TILES), others)
 }
 
 impl Axes {
