@@ -21,6 +21,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("rules_dot", rules_dot),
     ("rules_lift", rules_lift),
     ("alternatives", tensors::alternatives),
+    ("scan", tensors::scan),
     ("scatter", tensors::scatter),
     ("attention", tensors::attention),
     ("encode_queries", tensors::encode_queries),
@@ -40,19 +41,26 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("simt", simt),
     ("fragment_tiling", fragment_tiling),
     ("fuse_reductions", fuse_reductions),
+    ("legalise", legalise),
     ("linear", statements::linear),
+    ("fused_loops", statements::linear),
+    ("carried", statements::linear),
+    ("forwarded", statements::linear),
+    ("surplus", statements::dependents),
     ("vectorise", statements::vectorise),
     ("coalesce", statements::coalesce),
     ("pairs", statements::pairs),
     ("mma", statements::mma),
     ("mma_f16", statements::mma_f16),
     ("async_copies", statements::async_copies),
+    ("streamed", statements::streamed),
     ("launch", statements::launch),
     ("unroll", statements::unroll),
     ("dependents", statements::dependents),
     ("prefetch_spans", statements::prefetch_spans),
     ("prefetch_lines", statements::prefetch_lines),
     ("barriers", statements::barriers),
+    ("copies_ahead", statements::copies_ahead),
     ("decisions", tensors::decisions),
     ("pipeline", tensors::pipeline),
 ];
@@ -146,6 +154,14 @@ fn same(before: (Graph, Vec<Id>), after: (Graph, Vec<Id>)) -> Applied {
 /// The largest number of a range: those that a pass makes come after it.
 fn last_range(g: &Graph, nests: &[Id]) -> u32 {
     g.toposort(nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0)
+}
+
+/// Nests with loads of the machine's types alone.
+fn legalise(case: &Case) -> Result<Applied, String> {
+    let (p, target) = (case.graph()?, case.target()?);
+    let mut g = p.graph.clone();
+    let nests = p.roots.iter().map(|&n| testing::legalise(&mut g, n, &target)).collect();
+    Ok(same((p.graph, p.roots), (g, nests)))
 }
 
 fn simd(case: &Case) -> Result<Applied, String> {

@@ -76,6 +76,15 @@ pub fn async_copies(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
+/// What copies without registers have become.
+pub fn streamed(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (mut g, code) = lowering.code();
+    let statements = testing::async_copies(&g, code.statements);
+    let statements = testing::streamed(&mut g, statements);
+    Ok(lowering.applied(&g, &Code { statements, ..code }))
+}
+
 pub fn unroll(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::of(case)?;
     let (g, code) = lowering.code();
@@ -129,6 +138,17 @@ pub fn barriers(case: &Case) -> Result<Applied, String> {
     let statements = testing::prefetch_spans(&g, statements);
     let statements = testing::barriers(&g, statements);
     Ok(lowering.applied(&g, &Code { statements, ..code }))
+}
+
+/// What is left of the loops of a kernel whose plan copies as many iterations ahead as it says, or the case's `launch:`.
+pub fn copies_ahead(case: &Case) -> Result<Applied, String> {
+    let lowering = Lowering::of(case)?;
+    let (mut g, code) = lowering.code();
+    let statements = testing::async_copies(&g, code.statements);
+    let statements = testing::wait_for_predecessors(statements, lowering.prologue(), &lowering.turn(), code.surplus);
+    let code = Code { statements: testing::barriers(&g, statements), ..code };
+    let code = testing::copies_ahead(&mut g, code, lowering.context.plan.ahead, &lowering.target);
+    Ok(lowering.applied(&g, &code))
 }
 
 /// Values, whose lanes come after all other ranges.

@@ -69,6 +69,13 @@ impl Policy for Wanted<'_> {
     }
 }
 
+pub fn scan(case: &Case) -> Result<Applied, String> {
+    let mut c = Context::of(case)?;
+    testing::scan(&mut c.graph, &mut c.roots);
+    let (text, outputs) = (text::print(&c.graph, &c.roots), c.outputs());
+    Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
+}
+
 /// `form: in order` and `form: atomic`; without one what is cheapest. `any_order: yes` lets floats be added in any order.
 pub fn scatter(case: &Case) -> Result<Applied, String> {
     let mut c = Context::of(case)?;
