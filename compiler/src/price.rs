@@ -29,7 +29,7 @@ const OPERATIONS_OF_UNPACKED_TERM: f64 = 200.0;
 /// 536, 536; GLM-4.7-Flash Q4_0 619, 617, 606, 468; gpt-oss-20b 463, 463, 460, 469.
 const OPERATIONS_OF_STAGED_ONE: f64 = 2.0;
 
-/// Lanes that words of a packed weight have at least, where a CPU multiplies several at a time.
+/// Lanes that words of a packed weight have at least, where a CPU multiplies several at a time: those of the narrowest vector. Counted, not measured.
 const LEAST_LANES: f64 = 4.0;
 
 /// Operations of all lanes of a vector that a product of one word takes: 0.9 ns of a core whose rate is 48 operations a nanosecond (EPYC, AVX2, 512 words of a row).
@@ -100,7 +100,7 @@ impl Counter<'_> {
     }
 }
 
-/// Iterations of a loop whose loads wait for memory together, where each thread takes all of them.
+/// Iterations of a loop whose loads wait for memory together, where each thread takes all of them. Not measured.
 const ITERATIONS_IN_FLIGHT: f64 = 8.0;
 
 impl Counter<'_> {

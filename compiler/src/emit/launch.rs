@@ -11,7 +11,7 @@ use crate::tile::propose::launch::{Launched, launch as proposals};
 use gristmill_uop::Id;
 use gristmill_uop::launch::LaunchPlan;
 
-/// The part of a plan's price that another must save. No other plan than the first was measured, and the price counts rounds and waits, but neither what
+/// The part of a launch's price that another plan must save: its value was not measured. No other plan than the first was measured, and the price counts rounds and waits, but neither what
 /// registers that are missing cost nor what a cache holds: of a router's loops over tokens it says that half could be saved, taking every load for one from memory.
 const LAUNCH_MARGIN: f64 = 0.75;
 

@@ -15,10 +15,10 @@ use gristmill_uop::Graph;
 use gristmill_uop::function::Function;
 
 /// The part of a shape's price that another must save. The price knows workgroups, stages and bytes, but neither threads nor registers nor what the L1 cache
-/// holds, and says of kernels that were measured up to half too much or too little.
+/// holds, and says of kernels that were measured up to half too much or too little (`docs/experiments.md`, 77 and 94, has such kernels).
 const WORKGROUP_MARGIN: f64 = 0.5;
 
-/// Another place for what is fused is not offered where the kernel takes so many times as long: no price is wrong by as much.
+/// Another place for what is fused is not offered where the kernel takes so many times as long: no price is wrong by as much (see [`WORKGROUP_MARGIN`]), and each offer takes time to plan. Not measured.
 const MOST_TIMES_DEARER: f64 = 4.0;
 
 /// A plan of stages with its price.

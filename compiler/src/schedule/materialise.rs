@@ -18,12 +18,14 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Savings smaller than this part of a launch are not worth a longer kernel.
+/// The part of a launch's price that fusing a node must save. Not measured: below it prices differ by rounding, and a kernel that is longer has more that the price does not see.
 const LEAST_SAVING: f64 = 0.02;
-/// Fusing is not even offered where it takes so many times as long as a buffer: no price is wrong by as much.
+/// Fusing is not even offered where it takes so many times as long as a buffer: prices are wrong by half (`WORKGROUP_MARGIN`), not by as much, and each offer takes time to plan. Not
+/// measured.
 const MOST_TIMES_DEARER: f64 = 4.0;
 /// Kernels without a path between them share a launch later (`merge`), so a launch is mostly the price of one more step on the longest path;
-/// the rest is charged to every kernel, so that one of two parallel kernels may go before the path gets shorter.
+/// the rest is charged to every kernel, so that one of two parallel kernels may go before the path gets shorter. The share was not measured: with all of it on the path
+/// nothing is saved by the first of two, with none parallel kernels are fused that would have shared a launch.
 const LAUNCH_ON_PATH: f64 = 0.5;
 
 /// The choice made: which nodes are fused, and the kernels of the others.

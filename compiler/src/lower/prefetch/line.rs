@@ -7,7 +7,8 @@ use gristmill_uop::linear::Linear;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::FxHashSet;
 
-/// Bytes behind what is read, of rows that follow one another, for each iteration ahead.
+/// Bytes behind what is read, of rows that follow one another, for each iteration ahead. Zen 3: a matvec of 2,048 rows of 2,048 took 82 us without and 62 with (experiments, "On a machine with AVX2
+/// alone"); with AVX512 2 to 8 KB make no difference (18).
 const BYTES_AHEAD_IN_STREAM: i64 = 2048;
 /// Bytes of a cache line; of packed bytes, whose lines are counted from addresses that need not begin one, half of it.
 const LINE: i64 = 64;

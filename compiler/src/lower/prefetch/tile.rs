@@ -5,14 +5,14 @@
 use super::super::code::{Code, Statement, TilePrefetch};
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 
-/// Bytes of a tile that is worth it: less is what a kernel before has just written, or is there with the first misses.
+/// Bytes of a tile, at least: less is what a kernel before has just written, or is there with the first misses. Not measured.
 const LEAST_BYTES_OF_TILE: i64 = 32 << 10;
 /// Bytes of a cache line.
 const LINE: i64 = 64;
-/// Lines that one turn may ask for.
+/// Lines that one turn asks for, at most. Not measured: more than a core's queue of misses holds keep the loads that it waits for from it.
 const MOST_LINES_OF_TURN: i64 = 32;
 
-/// Workgroups after which rows prefetched are still there.
+/// Workgroups after which rows that were asked for are still in the cache, at most. Not measured as a number: in a prompt, where all tokens share the tile between, asking did not pay (experiments, 10).
 pub(super) const MOST_WORKGROUPS_BETWEEN: i64 = 8;
 
 /// What to ask for in each turn of some loops.
