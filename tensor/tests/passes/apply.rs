@@ -46,6 +46,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("fused_loops", statements::linear),
     ("carried", statements::linear),
     ("forwarded", statements::linear),
+    ("unpacked", statements::linear),
     ("surplus", statements::dependents),
     ("vectorise", statements::vectorise),
     ("coalesce", statements::coalesce),
