@@ -5,9 +5,9 @@ use crate::lower::Statement;
 use crate::lower::pressure::waits;
 use crate::lower::unroll::unroll;
 use crate::price::launch::{Waiting, launch as price};
-use crate::price::typical;
 use crate::tile::Proposal;
 use crate::tile::propose::launch::{Launched, launch as proposals};
+use crate::typical::typical;
 use gristmill_uop::Id;
 use gristmill_uop::launch::LaunchPlan;
 

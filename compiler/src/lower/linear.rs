@@ -19,13 +19,15 @@ use super::tiles::{self, Tile};
 use super::unpacked;
 use super::vector::{splat, vectorise};
 use crate::nest::{Nest, global_ranges, identity, unmasked};
-use crate::price::occupancy::REGISTERS_OF_INTEGER_SUMS;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, ReduceOp, Sources};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 use std::cell::RefCell;
+
+/// A CPU's vector registers that the sums of a group of integers need beside their accumulators: its words, a product, a constant. Counted, not measured.
+pub const REGISTERS_OF_INTEGER_SUMS: usize = 12;
 
 /// Lowers the nests of one body, which then waits for nothing and nobody.
 pub fn lower_body(g: &mut Graph, nests: &[Id], target: &Target) -> Code {

@@ -34,6 +34,6 @@ mod warp;
 pub(crate) use code::bytes_of;
 pub use code::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch};
 pub use kernel::{finish, lower_bodies, lower_program};
-pub use linear::lower_body;
+pub use linear::{REGISTERS_OF_INTEGER_SUMS, lower_body};
 pub use threads::ThreadIndex;
 pub use warp::is_laid_out;

@@ -17,8 +17,6 @@ pub const REGISTERS: i64 = 40;
 pub const REGISTERS_PER_LOADED_WORD: i64 = 4;
 /// Registers that a sum takes, with its words and what is made of them: with more than eight sums an H200's 128 are too few.
 const REGISTERS_OF_SUM: i64 = 7;
-/// A CPU's vector registers that the sums of a group of integers need beside their accumulators: its words, a product, a constant. Counted, not measured.
-pub const REGISTERS_OF_INTEGER_SUMS: usize = 12;
 
 /// Bytes of a register, and of a half.
 const BYTES_OF_REGISTER: i64 = 4;
