@@ -39,6 +39,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("price", price),
     ("simd", simd),
     ("simt", simt),
+    ("accumulators", simt),
     ("fragment_tiling", fragment_tiling),
     ("fuse_reductions", fuse_reductions),
     ("legalise", legalise),
@@ -189,7 +190,7 @@ fn simt(case: &Case) -> Result<Applied, String> {
         let of = testing::ThreadNest { store: nest, fused, accumulators: None };
         let first = || of.proposals(&g, &target, false).remove(0).plan;
         let plan = case.parsed("plan")?.unwrap_or_else(first);
-        let of = if matches!(plan, NestPlan::Warps(_)) { nest } else { fused };
+        let of = if matches!(plan, NestPlan::Warps(_) | NestPlan::Accumulators(_)) { nest } else { fused };
         nests.push(testing::simt(&mut g, of, &plan, &target, &mut ranges));
     }
     Ok(same((p.graph, p.roots), (g, nests)))
